@@ -1,0 +1,28 @@
+# Flags that every target of this project shares; none of them reaches a program that uses the installed package.
+
+add_library(project_options INTERFACE)
+target_compile_options(project_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast
+                                                 -Werror)
+# Every header is included from the root of the tree: #include "rendezvous/store/codec.hpp", <ddp/ddp.hpp>.
+target_include_directories(project_options INTERFACE ${PROJECT_SOURCE_DIR})
+
+# Boost.Asio's coroutines; GCC 12's warnings about its own coroutine frames are false alarms.
+add_library(project_asio INTERFACE)
+find_package(Boost 1.81 REQUIRED)
+target_link_libraries(project_asio INTERFACE Boost::headers Threads::Threads)
+target_compile_definitions(project_asio INTERFACE BOOST_ASIO_NO_DEPRECATED)
+if(DDP_SANITIZE MATCHES thread)
+  # ThreadSanitizer does not know fences, and GCC says so as an error; a loop with one thread needs none.
+  target_compile_definitions(project_asio INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
+endif()
+
+if(DDP_SANITIZE)
+  add_compile_options(-fsanitize=${DDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${DDP_SANITIZE})
+endif()
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()

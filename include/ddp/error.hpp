@@ -1,0 +1,76 @@
+// What libddp throws. Each message says what happened with its values, where, and what to try.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddp/export.hpp"
+
+namespace ddp {
+
+// The base of everything libddp throws.
+class DDP_EXPORT Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// The call itself was wrong: a size, a type, a rank out of range, an unset variable. Nothing was started.
+class DDP_EXPORT InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+// Ranks called different things: another collective, type, size or root, or models that differ.
+class DDP_EXPORT MismatchError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A deadline passed. `ranks()` are those that were waited for; empty where that is not known.
+class DDP_EXPORT TimeoutError : public Error {
+ public:
+  explicit TimeoutError(const std::string& message, std::vector<int> ranks = {})
+      : Error(message), ranks_(std::move(ranks)) {}
+  const std::vector<int>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<int> ranks_;
+};
+
+// Other ranks of the group ended, or left it, while this one needed them. The group is of no further use.
+class DDP_EXPORT RankFailure : public Error {
+ public:
+  RankFailure(const std::string& message, std::vector<int> ranks) : Error(message), ranks_(std::move(ranks)) {}
+  const std::vector<int>& ranks() const { return ranks_; }
+
+ private:
+  std::vector<int> ranks_;
+};
+
+// The group was given up on by abort(), or by an earlier failure that this message repeats.
+class DDP_EXPORT AbortedError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A step of DistributedDataParallel went wrong: a parameter was unused, or was ready twice.
+class DDP_EXPORT GradientError : public Error {
+ public:
+  using Error::Error;
+};
+
+// A checkpoint can't be written, or a file is not a whole and valid one.
+class DDP_EXPORT CheckpointError : public Error {
+ public:
+  using Error::Error;
+};
+
+// The store can't be reached, broke off, or answered nonsense.
+class DDP_EXPORT StoreError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace ddp

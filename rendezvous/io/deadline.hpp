@@ -1,0 +1,49 @@
+// A point in time until which an operation may wait, which does not count the time its process was stopped.
+//
+// A wait that wakes more than a second after its deadline did not sleep: the process was stopped (ctrl-z, a suspended
+// laptop), and its peers very likely with it. It gets its full time again.
+//
+// Pure: the time goes in. Threads: one caller at a time.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace ddp::io {
+
+class Deadline {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using Duration = TimePoint::duration;
+
+  static constexpr std::chrono::seconds kLateness{1};  // a loaded machine wakes a sleeper sooner than this
+
+  // Of an operation that begins at `now`. One whose `end` has passed already has no time at all.
+  Deadline(TimePoint now, TimePoint end) : full_time_(end > now ? end - now : Duration::zero()), end_(end) {}
+
+  // Whether time is up. Starts anew where the process was stopped.
+  bool passed(TimePoint now) {
+    if (now < end_) return false;
+    if (full_time_ == Duration::zero() || now - end_ <= kLateness) return true;
+    end_ = now + full_time_;
+    return false;
+  }
+
+  // For poll(): rounded up, so that it does not wake just before the end, and at most an hour.
+  int poll_timeout_ms(TimePoint now) const {
+    if (now >= end_) return 0;
+    const Duration left = std::min<Duration>(end_ - now, std::chrono::hours(1));
+    return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
+  }
+
+  TimePoint end() const { return end_; }
+  std::chrono::milliseconds full_time() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(full_time_);
+  }
+
+ private:
+  Duration full_time_;
+  TimePoint end_;
+};
+
+}  // namespace ddp::io

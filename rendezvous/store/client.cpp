@@ -1,0 +1,363 @@
+#include "rendezvous/store/client.hpp"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <thread>
+
+namespace ddp::store {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kBackoffFirst = 5ms;  // between attempts to connect; doubles
+constexpr std::chrono::milliseconds kBackoffMax = 500ms;
+constexpr std::chrono::seconds kAttemptLimit = 5s;  // of one connect(), so that a silent address leaves time for others
+constexpr std::chrono::seconds kAnswerLimit = 5s;   // at least, for what the store owes at once after a wait
+constexpr std::size_t kKeysShownMax = 8;            // in a message
+
+io::Deadline deadline_at(TimePoint end) { return io::Deadline(Clock::now(), end); }
+
+std::string milliseconds_text(const io::Deadline& deadline) {
+  return std::to_string(deadline.full_time().count()) + " ms";
+}
+
+std::string list_text(const std::vector<std::string>& keys) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(keys.size(), kKeysShownMax); ++i) {
+    text += (i == 0 ? "" : ", ") + key_text(keys[i]);
+  }
+  if (keys.size() > kKeysShownMax) text += " and " + std::to_string(keys.size() - kKeysShownMax) + " more";
+  return text;
+}
+
+void require_key(std::string_view key) {
+  if (key.size() <= kKeyBytesMax) return;
+  throw InvalidArgument("the key " + key_text(key) + " has " + std::to_string(key.size()) +
+                        " bytes; the store takes keys of at most " + std::to_string(kKeyBytesMax));
+}
+
+void require_keys(const std::vector<std::string>& keys) {
+  std::size_t bytes = 9;
+  for (const auto& key : keys) {
+    require_key(key);
+    bytes += 8 + key.size();
+  }
+  if (keys.size() <= kListCountMax && bytes <= kMessageBytesMax) return;
+  throw InvalidArgument(std::to_string(keys.size()) + " keys of " + std::to_string(bytes) +
+                        " bytes are too many at once; the store takes at most " + std::to_string(kListCountMax) +
+                        " keys of together " + std::to_string(kMessageBytesMax) + " bytes");
+}
+
+void require_value(std::string_view key, std::string_view value) {
+  if (value.size() <= kValueBytesMax) return;
+  throw InvalidArgument("the value for key " + key_text(key) + " has " + std::to_string(value.size()) +
+                        " bytes; the store takes values of at most " + std::to_string(kValueBytesMax));
+}
+
+struct AddressListDeleter {
+  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
+};
+using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
+
+struct Resolved {
+  AddressList addresses;  // empty where it failed
+  std::string reason;     // why
+};
+
+Resolved look_up(const std::string& host, const std::string& port, int flags) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
+  if (error == 0) return {AddressList(list), ""};
+  return {nullptr, error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error)};
+}
+
+// A resolver can take longer than any deadline, and can't be interrupted: it runs in a thread of its own, which is left
+// to itself when the deadline passes. A numeric address needs neither.
+Resolved resolve(const std::string& host, const std::string& port, TimePoint until) {
+  if (auto numeric = look_up(host, port, AI_NUMERICHOST); numeric.addresses) return numeric;
+  std::promise<Resolved> promise;
+  auto answer = promise.get_future();
+  std::thread([promise = std::move(promise), host, port]() mutable {
+    promise.set_value(look_up(host, port, 0));
+  }).detach();
+  if (answer.wait_until(until) == std::future_status::ready) return answer.get();
+  return {nullptr, "the resolver has not answered"};
+}
+
+int wait_for(int fd, short events, io::Deadline& deadline) {  // 0 at the deadline, -1 with errno
+  while (true) {
+    pollfd entry{fd, events, 0};
+    const int count = ::poll(&entry, 1, deadline.poll_timeout_ms(Clock::now()));
+    if (count > 0) return 1;
+    if (count < 0 && errno != EINTR) return -1;
+    if (deadline.passed(Clock::now())) return 0;
+  }
+}
+
+// With nobody listening, a port from the range that clients get theirs from can be given to this very socket, which
+// then is connected to itself.
+bool is_connected_to_itself(int fd) {
+  sockaddr_storage here{}, there{};
+  socklen_t here_length = sizeof here, there_length = sizeof there;
+  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&here), &here_length) != 0) return false;
+  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&there), &there_length) != 0) return false;
+  return here_length == there_length && std::memcmp(&here, &there, here_length) == 0;
+}
+
+struct Attempt {
+  io::UniqueFd socket;  // empty where it failed
+  std::string reason;   // why
+};
+
+Attempt connect_to(const addrinfo& address, io::Deadline deadline) {
+  io::UniqueFd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return {{}, std::strerror(errno)};
+  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS && errno != EINTR) return {{}, std::strerror(errno)};
+    const int ready = wait_for(socket.get(), POLLOUT, deadline);
+    if (ready == 0) return {{}, "no answer within " + milliseconds_text(deadline)};
+    int error = ready < 0 ? errno : 0;
+    socklen_t length = sizeof error;
+    if (ready > 0) ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &length);
+    if (error != 0) return {{}, std::strerror(error)};
+  }
+  if (is_connected_to_itself(socket.get())) return {{}, std::strerror(ECONNREFUSED)};
+  const int on = 1;
+  ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return {std::move(socket), ""};
+}
+
+// The peer hung up during the handshake: worth another try, unlike a peer that answers nonsense.
+struct HungUp {
+  std::string reason;
+};
+
+}  // namespace
+
+Client Client::connect(const ClientOptions& options) {
+  if (options.host.empty() || options.port == 0) {
+    throw InvalidArgument("the store's host or port is missing: \"" + options.host + "\", " +
+                          std::to_string(options.port));
+  }
+  const bool is_v6 = options.host.find(':') != std::string::npos;
+  const std::string port = std::to_string(options.port);
+  const std::string peer = (is_v6 ? "[" + options.host + "]" : options.host) + ":" + port;
+  auto deadline = deadline_at(options.deadline);
+  std::string reason = "no time left to try";
+  for (auto backoff = kBackoffFirst; !deadline.passed(Clock::now()); backoff = std::min(2 * backoff, kBackoffMax)) {
+    const auto resolved = resolve(options.host, port, deadline.end());
+    if (!resolved.addresses) reason = resolved.reason;
+    for (const addrinfo* address = resolved.addresses.get(); address != nullptr; address = address->ai_next) {
+      const auto now = Clock::now();
+      auto attempt = connect_to(*address, io::Deadline(now, std::min(deadline.end(), now + kAttemptLimit)));
+      if (!attempt.socket) {
+        reason = attempt.reason;
+        continue;
+      }
+      Client client(std::move(attempt.socket), peer);
+      try {
+        client.handshake(deadline);
+        return client;
+      } catch (const HungUp& hung_up) {
+        reason = hung_up.reason;
+      }
+    }
+    std::this_thread::sleep_until(std::min(deadline.end(), Clock::now() + backoff));
+  }
+  throw TimeoutError("no connection to the store at " + peer + " within " + milliseconds_text(deadline) +
+                     " (last: " + reason + "); check that the host is right and that this one can reach that port");
+}
+
+// What the two tell is that the peer speaks this protocol, and of this version.
+void Client::handshake(io::Deadline& deadline) {
+  const auto nonce = static_cast<std::uint32_t>(::getpid());
+  std::uint32_t answer = 0;
+  try {
+    send(command::Validate{}, deadline);
+    send(command::Ping{nonce}, deadline);
+    char bytes[sizeof answer];
+    receive(bytes, sizeof bytes, deadline);
+    answer = decode_u32({bytes, sizeof bytes});
+  } catch (const StoreError&) {
+    throw HungUp{"it hung up during the handshake: no store, or one that refuses this host, see --store-allow"};
+  }
+  if (answer != nonce) fail("the answer to the handshake is wrong, so there is no PyTorch-compatible store");
+}
+
+void Client::set(std::string_view key, std::string_view value, TimePoint until) {
+  require_key(key);
+  require_value(key, value);
+  auto deadline = deadline_at(until);
+  send(command::Set{std::string(key), std::string(value)}, deadline);
+}
+
+std::string Client::get(std::string_view key, TimePoint until) {
+  require_key(key);
+  auto deadline = deadline_at(until);
+  wait_for_keys({std::string(key)}, deadline);
+  auto answer_deadline = deadline_at(std::max(deadline.end(), Clock::now() + kAnswerLimit));
+  send(command::Get{std::string(key)}, answer_deadline);
+  return receive_value(answer_deadline);
+}
+
+std::int64_t Client::add(std::string_view key, std::int64_t delta, TimePoint until) {
+  require_key(key);
+  auto deadline = deadline_at(until);
+  send(command::Add{std::string(key), delta}, deadline);
+  return receive_integer(deadline);
+}
+
+void Client::wait(const std::vector<std::string>& keys, TimePoint until) {
+  require_keys(keys);
+  if (keys.empty()) return;  // the reference's server reads the first of an empty list
+  auto deadline = deadline_at(until);
+  wait_for_keys(keys, deadline);
+}
+
+void Client::wait_for_keys(const std::vector<std::string>& keys, io::Deadline& deadline) {
+  send(command::Wait{keys}, deadline);
+  const int ready = wait_for(socket_.get(), POLLIN, deadline);
+  if (ready < 0) fail(std::strerror(errno));
+  if (ready == 0) {
+    cancel_wait();
+    throw TimeoutError("waited " + milliseconds_text(deadline) + " for " + list_text(keys) + " in the store at " +
+                       peer_ + "; the rank that sets it may have failed or not got there");
+  }
+  if (const char answer = receive_byte(deadline); answer != kWaitFulfilled) {
+    fail("it answered " + std::to_string(answer) + " to a wait");
+  }
+}
+
+// Reads up to the answer of CANCEL_WAIT. The wait's own may come before it; the keys came too late all the same.
+void Client::cancel_wait() {
+  auto deadline = deadline_at(Clock::now() + kAnswerLimit);
+  send(command::CancelWait{}, deadline);
+  while (true) {
+    const char answer = receive_byte(deadline);
+    if (answer == kWaitCancelled) return;
+    if (answer != kWaitFulfilled) fail("it answered " + std::to_string(answer) + " to the end of a wait");
+  }
+}
+
+bool Client::check(const std::vector<std::string>& keys, TimePoint until) {
+  require_keys(keys);
+  if (keys.empty()) return true;
+  auto deadline = deadline_at(until);
+  send(command::Check{keys}, deadline);
+  const char answer = receive_byte(deadline);
+  if (answer != kReady && answer != kNotReady) fail("it answered " + std::to_string(answer) + " to a check");
+  return answer == kReady;
+}
+
+std::string Client::compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                                TimePoint until) {
+  require_key(key);
+  require_value(key, expected);
+  require_value(key, desired);
+  auto deadline = deadline_at(until);
+  send(command::CompareSet{std::string(key), std::string(expected), std::string(desired)}, deadline);
+  return receive_value(deadline);
+}
+
+bool Client::remove(std::string_view key, TimePoint until) {
+  require_key(key);
+  auto deadline = deadline_at(until);
+  send(command::Remove{std::string(key)}, deadline);
+  return receive_integer(deadline) > 0;
+}
+
+std::int64_t Client::key_count(TimePoint until) {
+  auto deadline = deadline_at(until);
+  send(command::KeyCount{}, deadline);
+  return receive_integer(deadline);
+}
+
+void Client::append(std::string_view key, std::string_view value, TimePoint until) {
+  require_key(key);
+  require_value(key, value);
+  auto deadline = deadline_at(until);
+  send(command::Append{std::string(key), std::string(value)}, deadline);
+}
+
+void Client::send(const Command& command, io::Deadline& deadline) {
+  if (!socket_) throw StoreError("the connection to the store at " + peer_ + " was closed by an earlier error");
+  const std::string bytes = encode(command);
+  for (std::size_t sent = 0; sent < bytes.size();) {
+    const ssize_t count = ::send(socket_.get(), &bytes[sent], bytes.size() - sent, MSG_NOSIGNAL);
+    if (count >= 0) {
+      sent += static_cast<std::size_t>(count);
+    } else if (errno == EAGAIN) {
+      wait_ready(POLLOUT, deadline);
+    } else if (errno != EINTR) {
+      fail(std::strerror(errno));
+    }
+  }
+}
+
+void Client::receive(char* bytes, std::size_t count, io::Deadline& deadline) {
+  while (count > 0) {
+    const ssize_t received = ::recv(socket_.get(), bytes, count, 0);
+    if (received > 0) {
+      bytes += received;
+      count -= static_cast<std::size_t>(received);
+    } else if (received == 0) {
+      fail("it closed the connection");
+    } else if (errno == EAGAIN) {
+      wait_ready(POLLIN, deadline);
+    } else if (errno != EINTR) {
+      fail(std::strerror(errno));
+    }
+  }
+}
+
+char Client::receive_byte(io::Deadline& deadline) {
+  char byte = 0;
+  receive(&byte, 1, deadline);
+  return byte;
+}
+
+std::int64_t Client::receive_integer(io::Deadline& deadline) {
+  char bytes[8];
+  receive(bytes, sizeof bytes, deadline);
+  return static_cast<std::int64_t>(decode_u64({bytes, sizeof bytes}));
+}
+
+std::string Client::receive_value(io::Deadline& deadline) {
+  const auto length = static_cast<std::uint64_t>(receive_integer(deadline));
+  if (length > kMessageBytesMax) fail("it announced a value of " + std::to_string(length) + " bytes");
+  std::string value(length, '\0');
+  receive(value.data(), value.size(), deadline);
+  return value;
+}
+
+// The stream may be mid-message when time is up, so the connection ends there.
+void Client::wait_ready(short events, io::Deadline& deadline) {
+  const int ready = wait_for(socket_.get(), events, deadline);
+  if (ready > 0) return;
+  if (ready < 0) fail(std::strerror(errno));
+  socket_.reset();
+  throw TimeoutError("no answer from the store at " + peer_ + " within " + milliseconds_text(deadline) +
+                     "; its host may be down or overloaded");
+}
+
+void Client::fail(const std::string& why) {
+  socket_.reset();
+  throw StoreError("the connection to the store at " + peer_ + " broke: " + why);
+}
+
+}  // namespace ddp::store

@@ -1,0 +1,71 @@
+// A blocking client of the store: PyTorch's TCPStore wire protocol, against our server or PyTorch's own.
+//
+// Keys are sent as given, without the slash that PyTorch's Python client puts before its own, so the two never meet.
+// Each call writes its request and reads its answer before its deadline; nothing is retried after the connection broke.
+//
+// Threads: one caller at a time. Fork: the descriptor is close-on-exec; a forked child must not use the object.
+// Protocol: docs/store_protocol.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "ddp/error.hpp"
+#include "rendezvous/io/deadline.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/store/codec.hpp"
+
+namespace ddp::store {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+struct ClientOptions {
+  std::string host{};      // a name, an IPv4 or an IPv6 address (without brackets)
+  std::uint16_t port = 0;  // 1 to 65535
+  TimePoint deadline{};    // of resolving, connecting and the handshake together; refused connections are retried
+};
+
+class Client {
+ public:
+  // Tries again and again, more and more slowly, while the host is unknown, refuses, or hangs up during the handshake.
+  // Throws TimeoutError at the deadline, with the last reason; StoreError at once where the peer is no store.
+  static Client connect(const ClientOptions& options);
+
+  // Each throws TimeoutError at its deadline, StoreError where the connection broke or the answer is malformed,
+  // InvalidArgument for a key over 8192 bytes, a value over 8 MiB or more than 131072 keys, before anything is sent.
+  // After that, or a TimeoutError because a key did not appear, the client stays usable; after any other error it is
+  // closed. A deadline that passed while the process was stopped starts anew (rendezvous/io/deadline.hpp).
+  void set(std::string_view key, std::string_view value, TimePoint deadline);
+  std::string get(std::string_view key, TimePoint deadline);  // waits for the key first
+  std::int64_t add(std::string_view key, std::int64_t delta, TimePoint deadline);
+  void wait(const std::vector<std::string>& keys, TimePoint deadline);
+  bool check(const std::vector<std::string>& keys, TimePoint deadline);  // whether all are there
+  std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
+                          TimePoint deadline);
+  bool remove(std::string_view key, TimePoint deadline);
+  std::int64_t key_count(TimePoint deadline);
+  void append(std::string_view key, std::string_view value, TimePoint deadline);
+
+ private:
+  Client(io::UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
+
+  void send(const Command& command, io::Deadline& deadline);
+  void receive(char* bytes, std::size_t count, io::Deadline& deadline);
+  char receive_byte(io::Deadline& deadline);
+  std::int64_t receive_integer(io::Deadline& deadline);
+  std::string receive_value(io::Deadline& deadline);
+  void wait_ready(short events, io::Deadline& deadline);
+  void wait_for_keys(const std::vector<std::string>& keys, io::Deadline& deadline);
+  void cancel_wait();
+  void handshake(io::Deadline& deadline);
+  [[noreturn]] void fail(const std::string& why);
+
+  io::UniqueFd socket_;
+  std::string peer_;  // "127.0.0.1:29400", for messages
+};
+
+}  // namespace ddp::store

@@ -1,0 +1,76 @@
+// Decides who may connect to the store, which has no authentication of its own.
+//
+// A connection from this host must belong to our user; one from elsewhere must come from an address that was allowed.
+// A guard against mistakes and neighbours, not authentication.
+//
+// The decision is pure; Door asks the kernel for what it needs: the addresses of this host's interfaces, and the owner
+// of the socket at the other end (one exact sock_diag query, no search through all sockets).
+//
+// Threads: one caller at a time.
+// Protocol: docs/store_protocol.md, "The door".
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::store {
+
+// An IPv6 address, or an IPv4 address in IPv6's mapped form (::ffff:10.0.0.1), so that both compare alike.
+struct Address {
+  std::array<std::uint8_t, 16> bytes{};
+
+  bool is_v4() const;
+  bool is_loopback() const;
+  std::string text() const;  // "10.0.0.1", "fe80::1"
+  bool operator==(const Address&) const = default;
+};
+
+// Requires an address of family AF_INET or AF_INET6.
+Address address_of(const sockaddr_storage& peer);
+
+struct CidrBlock {
+  Address first;
+  int prefix_bits = 128;  // counted in the 128 bits of the mapped form: 10.0.0.0/8 has 104
+
+  bool contains(const Address& address) const;  // no IPv6 block contains an IPv4 address, not even ::/0
+};
+
+struct AllowList {
+  bool is_any = false;
+  std::vector<CidrBlock> blocks;
+
+  // Reads blocks such as 10.0.0.0/8, fd00::/8, 192.168.1.7 (that one address), or "any". Throws InvalidArgument with
+  // the one that is malformed and why.
+  static AllowList parse(const std::vector<std::string>& blocks);
+};
+
+struct Caller {
+  Address address{};
+  bool is_this_host = false;     // its address is one of our own
+  std::optional<uid_t> owner{};  // of its socket; empty where that is not known
+};
+
+// Why the caller is refused, with the option that admits it; empty where it is admitted.
+std::optional<std::string> refusal(const Caller& caller, uid_t our_uid, const AllowList& allow);
+
+class Door {
+ public:
+  explicit Door(AllowList allow);
+
+  // The same for a connection between these two addresses, each with its port.
+  std::optional<std::string> refusal(const sockaddr_storage& peer, const sockaddr_storage& local) const;
+
+ private:
+  AllowList allow_;
+  io::UniqueFd sock_diag_;  // open from the start, so that it is there when descriptors have run out
+};
+
+}  // namespace ddp::store

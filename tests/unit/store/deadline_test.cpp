@@ -1,0 +1,45 @@
+#include "rendezvous/io/deadline.hpp"
+
+#include <gtest/gtest.h>
+
+namespace ddp::io {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Deadline::TimePoint kStart{1000s};
+
+TEST(Deadline, PassesAtItsEnd) {
+  Deadline deadline(kStart, kStart + 10s);
+  EXPECT_EQ(deadline.full_time(), 10s);
+  EXPECT_FALSE(deadline.passed(kStart + 10s - 1ns));
+  EXPECT_TRUE(deadline.passed(kStart + 10s));
+  EXPECT_TRUE(deadline.passed(kStart + 11s));  // a loaded machine wakes late
+}
+
+TEST(Deadline, StartsAnewWhereTheProcessWasStopped) {
+  Deadline deadline(kStart, kStart + 10s);
+  EXPECT_FALSE(deadline.passed(kStart + 11s + 1ns));
+  EXPECT_EQ(deadline.end(), kStart + 21s + 1ns);
+  EXPECT_FALSE(deadline.passed(kStart + 21s));
+  EXPECT_TRUE(deadline.passed(kStart + 21s + 1ns));
+}
+
+TEST(Deadline, OneInThePastHasNoTime) {
+  for (const auto end : {kStart, kStart - 1h, Deadline::TimePoint::min()}) {
+    Deadline deadline(kStart, end);
+    EXPECT_TRUE(deadline.passed(kStart));
+    EXPECT_TRUE(deadline.passed(kStart + 5s));
+    EXPECT_EQ(deadline.poll_timeout_ms(kStart), 0);
+  }
+}
+
+TEST(Deadline, PollTimeoutIsRoundedUpAndBounded) {
+  EXPECT_EQ(Deadline(kStart, kStart + 1ns).poll_timeout_ms(kStart), 1);
+  EXPECT_EQ(Deadline(kStart, kStart + 2ms).poll_timeout_ms(kStart), 2);
+  EXPECT_EQ(Deadline(kStart, kStart + 2ms).poll_timeout_ms(kStart + 1ms), 1);
+  EXPECT_EQ(Deadline(kStart, Deadline::TimePoint::max()).poll_timeout_ms(kStart), 3'600'000);
+}
+
+}  // namespace
+}  // namespace ddp::io
