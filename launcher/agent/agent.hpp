@@ -1,0 +1,20 @@
+// Runs one job on this node: performs what the worker group decides, and tells it what happened.
+//
+// The shell around launcher/worker_group: signals, timers, the guardian's reports, the store and the workers' output meet
+// on one event loop; the decisions are made there, the processes are handled by the guardian.
+//
+// Threads: one, the program's main thread. Spawning happens in the guardian, which has one thread too.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/command_line/launch_config.hpp"
+
+namespace ddp::launcher {
+
+// Returns ddprun's exit code once no process of the job is left. `environment` is ddprun's own, as "NAME=value". Throws
+// ddp::Error or std::system_error where the job can't be started at all; nothing is left then either.
+int run_job(const LaunchConfig& config, const std::vector<std::string>& environment);
+
+}  // namespace ddp::launcher

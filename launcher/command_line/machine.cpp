@@ -1,0 +1,66 @@
+#include "launcher/command_line/machine.hpp"
+
+#include <sched.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <sstream>
+
+namespace ddp::launcher {
+namespace {
+
+int nvidia_device_count() {
+  int count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it("/dev", error), end; !error && it != end; it.increment(error)) {
+    const auto name = it->path().filename().string();
+    constexpr std::string_view kPrefix = "nvidia";
+    if (name.size() > kPrefix.size() && name.compare(0, kPrefix.size(), kPrefix) == 0 &&
+        std::all_of(name.begin() + kPrefix.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      ++count;
+  }
+  return count;
+}
+
+int usable_cpu_count() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));  // more CPUs than a cpu_set_t holds
+}
+
+FileKind kind_of(const std::string& path) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) return FileKind::missing;
+  if (S_ISDIR(info.st_mode)) return FileKind::directory;
+  return access(path.c_str(), X_OK) == 0 ? FileKind::executable : FileKind::not_executable;
+}
+
+}  // namespace
+
+int visible_gpu_count(int present, const std::optional<std::string>& cuda_visible_devices) {
+  if (!cuda_visible_devices) return present;
+  int count = 0;
+  std::istringstream in(*cuda_visible_devices);
+  for (std::string entry; std::getline(in, entry, ',');) {
+    entry.erase(0, entry.find_first_not_of(' '));
+    entry.erase(entry.find_last_not_of(' ') + 1);
+    if (entry.rfind("GPU-", 0) == 0 || entry.rfind("MIG-", 0) == 0) {
+      ++count;
+      continue;
+    }
+    int index = -1;
+    const auto [end, error] = std::from_chars(entry.data(), entry.data() + entry.size(), index);
+    if (error != std::errc{} || end != entry.data() + entry.size() || index < 0 || index >= present) break;
+    ++count;
+  }
+  return present == 0 ? 0 : count;
+}
+
+Machine this_machine(const EnvironmentLookup& environment) {
+  return {visible_gpu_count(nvidia_device_count(), environment("CUDA_VISIBLE_DEVICES")), usable_cpu_count(), kind_of};
+}
+
+}  // namespace ddp::launcher

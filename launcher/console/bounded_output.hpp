@@ -1,0 +1,35 @@
+// Bytes on their way to a slow reader, in bounded memory.
+//
+// Pure. What does not fit is dropped in whole chunks and counted in lines; the count is told in one line as soon as there
+// is room again.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace ddp::launcher {
+
+class BoundedOutput {
+ public:
+  explicit BoundedOutput(std::size_t bytes_max) : bytes_max_(bytes_max) {}
+
+  void push(std::string_view bytes);
+
+  // What is to be written next; empty if nothing.
+  std::string_view front() const { return std::string_view(queue_).substr(written_); }
+  void pop(std::size_t bytes);
+
+  bool empty() const { return front().empty() && dropped_lines_ == 0; }
+
+ private:
+  void tell_dropped();
+
+  std::size_t bytes_max_;
+  std::string queue_;
+  std::size_t written_ = 0;  // bytes of queue_ that are done
+  std::size_t dropped_lines_ = 0;
+  bool mid_line_ = false;    // whether the last byte taken in was no newline
+};
+
+}  // namespace ddp::launcher

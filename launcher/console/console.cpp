@@ -1,0 +1,178 @@
+#include "launcher/console/console.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <limits>
+
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::size_t kUnreadBytesMax = 16u << 20;
+
+bool same_file(int a, int b) {
+  struct stat x {}, y {};
+  return ::fstat(a, &x) == 0 && ::fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
+}  // namespace
+
+class Console::Destination : public std::enable_shared_from_this<Destination> {
+ public:
+  Destination(boost::asio::io_context& io, int fd, LineMerger::Options merging, std::function<void()> reader_gone)
+      : io_(io), output_(kUnreadBytesMax), merger_(merging), descriptor_(io), reader_gone_(std::move(reader_gone)) {
+    struct stat info {};
+    if (::fstat(fd, &info) != 0) return;  // closed by the user: everything is dropped
+    if (S_ISREG(info.st_mode)) {
+      kind_ = Kind::file;
+    } else if (S_ISSOCK(info.st_mode)) {
+      kind_ = Kind::socket;
+    } else {
+      const auto path = "/proc/self/fd/" + std::to_string(fd);
+      file_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+      kind_ = file_ ? Kind::own_description : Kind::shared_description;
+    }
+    if (!file_) file_.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    terminal_ = ::isatty(fd) != 0;
+    boost::system::error_code refused;  // epoll refuses what never blocks, such as /dev/null
+    if (kind_ != Kind::file) descriptor_.assign(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 3), refused);
+  }
+
+  bool is_terminal() const { return terminal_; }
+  int fd() const { return file_.get(); }
+  LineMerger& merger() { return merger_; }
+
+  void push(std::string_view bytes) {
+    if (!file_ || broken_) return;
+    output_.push(bytes);
+    if (!waiting_) write_some();
+  }
+
+  void when_drained(std::function<void()> done) {
+    drained_ = std::move(done);
+    if (!waiting_) tell_drained();
+  }
+
+  void close() {
+    drained_ = nullptr;
+    boost::system::error_code ignored;
+    descriptor_.close(ignored);
+  }
+
+ private:
+  enum class Kind { own_description, shared_description, file, socket };
+
+  ssize_t write_without_blocking(std::string_view bytes) {
+    if (kind_ == Kind::socket) return ::send(file_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (kind_ == Kind::shared_description) {
+      // A pipe that polls writable takes PIPE_BUF bytes without blocking, unless another writer comes between.
+      pollfd wait{file_.get(), POLLOUT, 0};
+      if (::poll(&wait, 1, 0) == 0) return errno = EAGAIN, -1;
+      bytes = bytes.substr(0, 4096);
+    }
+    return ::write(file_.get(), bytes.data(), bytes.size());
+  }
+
+  void write_some() {
+    while (!output_.front().empty()) {
+      const auto written = write_without_blocking(output_.front());
+      if (written >= 0) {
+        output_.pop(static_cast<std::size_t>(written));
+      } else if (errno == EAGAIN) {
+        return wait_for_room();
+      } else if (errno != EINTR) {
+        return give_up(errno);
+      }
+    }
+    tell_drained();
+  }
+
+  void wait_for_room() {
+    waiting_ = true;
+    descriptor_.async_wait(boost::asio::posix::stream_descriptor::wait_write,
+                           [self = shared_from_this()](boost::system::error_code error) {
+                             self->waiting_ = false;
+                             if (!error) self->write_some();
+                           });
+  }
+
+  void give_up(int error) {
+    broken_ = true;
+    output_.pop(output_.front().size());
+    if (error == EPIPE && reader_gone_) boost::asio::post(io_, std::exchange(reader_gone_, nullptr));
+    tell_drained();
+  }
+
+  void tell_drained() {
+    if (drained_) boost::asio::post(io_, std::exchange(drained_, nullptr));
+  }
+
+  boost::asio::io_context& io_;
+  io::UniqueFd file_;
+  Kind kind_ = Kind::shared_description;
+  BoundedOutput output_;
+  LineMerger merger_;
+  boost::asio::posix::stream_descriptor descriptor_;  // a duplicate of file_, to wait for room
+  std::function<void()> reader_gone_, drained_;
+  bool terminal_ = false, waiting_ = false, broken_ = false;
+};
+
+Console::Console(boost::asio::io_context& io, Options options) {
+  const auto open = [&](int fd, std::function<void()> reader_gone) {
+    return std::make_shared<Destination>(io, fd, LineMerger::Options{::isatty(fd) != 0, options.prefix},
+                                         std::move(reader_gone));
+  };
+  stdout_ = open(STDOUT_FILENO, options.reader_gone);
+  stderr_ = same_file(STDOUT_FILENO, STDERR_FILENO) ? stdout_ : open(STDERR_FILENO, nullptr);
+  resized();
+}
+
+Console::~Console() {
+  stdout_->close();
+  stderr_->close();
+}
+
+void Console::feed(LineMerger::Source source, std::string_view bytes) {
+  auto& target = destination(source.stream);
+  target->push(target->merger().feed(source, bytes));
+}
+
+void Console::end(LineMerger::Source source) {
+  auto& target = destination(source.stream);
+  target->push(target->merger().end(source));
+}
+
+void Console::say(std::string_view message) {
+  auto line = std::string(message);
+  if (line.empty() || line.back() != '\n') line += '\n';
+  feed({kAgentSource, STDERR_FILENO}, line);
+}
+
+bool Console::is_terminal(int stream) const { return (stream == 1 ? stdout_ : stderr_)->is_terminal(); }
+
+std::optional<winsize> Console::terminal_size() const {
+  for (const auto& target : {stdout_, stderr_}) {
+    winsize size{};
+    if (target->is_terminal() && ::ioctl(target->fd(), TIOCGWINSZ, &size) == 0) return size;
+  }
+  return {};
+}
+
+void Console::resized() {
+  const auto size = terminal_size();
+  for (const auto& target : {stdout_, stderr_}) target->merger().set_columns(size ? size->ws_col : 0);
+}
+
+void Console::when_drained(std::function<void()> done) {
+  stdout_->when_drained([this, done = std::move(done)] { stderr_->when_drained(done); });
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,271 @@
+#include "launcher/guardian/guardian.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <deque>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <system_error>
+
+#include "launcher/guardian/process_tree.hpp"
+#include "launcher/guardian/protocol.hpp"
+
+namespace ddp::launcher::guardian {
+namespace {
+
+constexpr int kKillLimitMs = 30'000;  // for SIGKILL to take effect after ddprun's death
+
+int pidfd_open(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
+
+std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
+  std::vector<char*> out;
+  for (const auto& text : strings) out.push_back(const_cast<char*>(text.c_str()));
+  return out;
+}
+
+// What the child needs between vfork and exec; everything is made before, because there only async-signal-safe calls run.
+struct Spawn {
+  const char* path;
+  char* const* arguments;
+  char* const* environment;
+  int descriptors[3];  // stdin, stdout, stderr
+  int terminal;        // which of them becomes the controlling terminal; -1 for none
+  pid_t guardian;
+  const sigset_t* signal_mask;
+};
+
+// Runs in the child, on the guardian's memory. Returns errno where exec failed.
+int become_worker(const Spawn& spawn) {
+  ::setsid();
+  // A descriptor that sits in the way of 0..2 cannot occur: the guardian keeps those open on /dev/null.
+  for (int fd = 0; fd < 3; ++fd)
+    if (::dup2(spawn.descriptors[fd], fd) < 0) return errno;
+  if (spawn.terminal >= 0) ::ioctl(spawn.terminal, TIOCSCTTY, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != spawn.guardian) ::_exit(1);  // it died before the line above took effect
+  ::sigprocmask(SIG_SETMASK, spawn.signal_mask, nullptr);
+  ::execve(spawn.path, spawn.arguments, spawn.environment);
+  return errno;
+}
+
+[[gnu::noinline]] pid_t spawn_worker(const Spawn& spawn, int& exec_error) {
+  volatile int error = 0;
+  const pid_t pid = ::vfork();  // the guardian sleeps until exec, and shares its memory until then
+  if (pid == 0) {
+    error = become_worker(spawn);
+    ::_exit(127);
+  }
+  exec_error = pid < 0 ? errno : error;
+  return pid;
+}
+
+class Guardian {
+ public:
+  Guardian(const GuardianOptions& options, io::UniqueFd socket, io::UniqueFd agent)
+      : options_(options), socket_(std::move(socket)), agent_(std::move(agent)) {
+    sigset_t child_ended;
+    sigemptyset(&child_ended);
+    sigaddset(&child_ended, SIGCHLD);
+    signals_.reset(::signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+
+  // Returns when ddprun is gone.
+  void serve() {
+    while (true) {
+      pollfd waits[] = {{agent_.get(), POLLIN, 0},
+                        {socket_.get(), static_cast<short>(POLLIN | (outbox_.empty() ? 0 : POLLOUT)), 0},
+                        {signals_.get(), POLLIN, 0}};
+      if (::poll(waits, std::size(waits), -1) < 0 && errno != EINTR) return;
+      if (waits[0].revents != 0) return;
+      signalfd_siginfo ignored;
+      while (::read(signals_.get(), &ignored, sizeof ignored) > 0) {
+      }
+      bool closed = false;
+      while (auto request = receive_request(socket_.get(), closed)) carry_out(*request);
+      if (closed) return;
+      reap();
+      send_outbox();
+    }
+  }
+
+ private:
+  void carry_out(Received<Request>& request) {
+    const auto& content = request.content;
+    switch (content.kind) {
+      case RequestKind::spawn: spawn(content, request.descriptors); break;
+      case RequestKind::signal_tree:
+        signal_tree(content.signal_number);
+        report({ReportKind::signalled, 0, 0, content.signal_number});
+        break;
+      case RequestKind::kill_orphans: kill_orphans(); break;
+      case RequestKind::kill_tree:
+        killing_ = changed_ = true;
+        kill_descendants();
+        break;
+    }
+  }
+
+  void spawn(const Request& request, const std::vector<io::UniqueFd>& descriptors) {
+    if (descriptors.size() != 3) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
+    auto environment = pointers_to(options_.environment);
+    for (auto* variable : pointers_to(request.variables)) environment.push_back(variable);
+    environment.push_back(nullptr);
+    auto arguments = pointers_to(options_.command.arguments);
+    arguments.push_back(nullptr);
+    const int terminal = ::isatty(descriptors[1].get()) ? 1 : ::isatty(descriptors[2].get()) ? 2 : -1;
+    int error = 0;
+    const pid_t pid = spawn_worker({options_.command.path.c_str(), arguments.data(), environment.data(),
+                                    {descriptors[0].get(), descriptors[1].get(), descriptors[2].get()},
+                                    terminal, ::getpid(), &options_.worker_signal_mask},
+                                   error);
+    changed_ = has_children_ = true;
+    if (error != 0) {
+      if (pid > 0) ::waitpid(pid, nullptr, 0);
+      return report({ReportKind::not_spawned, request.local_rank, 0, error});
+    }
+    workers_[pid] = request.local_rank;
+    report({ReportKind::spawned, request.local_rank, pid, 0}, io::UniqueFd(pidfd_open(pid)));
+  }
+
+  // Stops and continues reach every process. A signal that ends processes reaches each once: those that are there now,
+  // and later (in reap) those that were just being forked.
+  void signal_tree(int signal_number) {
+    if (!has_children_) return;
+    if (signal_number == SIGSTOP || signal_number == SIGCONT) {
+      std::set<pid_t> signalled;
+      while (signal_others(signal_number, signalled)) {  // until nobody forked while the list was read
+      }
+      return;
+    }
+    if (ending_signal_ != signal_number) signalled_.clear();
+    ending_signal_ = signal_number;
+    signal_others(signal_number, signalled_);
+  }
+
+  // Signals descendants that are not in `signalled`, and adds them. Whether there were any.
+  static bool signal_others(int signal_number, std::set<pid_t>& signalled) {
+    bool any = false;
+    for (const auto& process : descendants_of(::getpid()))
+      if (signalled.insert(process.pid).second) {
+        ::kill(process.pid, signal_number);
+        any = true;
+      }
+    return any;
+  }
+
+  void kill_descendants() {
+    for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
+    for (const auto& process : descendants_of(::getpid())) ::kill(process.pid, SIGKILL);
+  }
+
+  void kill_orphans() {
+    const auto processes = descendants_of(::getpid());
+    for (const auto& process : processes)
+      if (process.parent == ::getpid() && workers_.count(process.pid) == 0) {
+        for (const auto& descendant : descendants_of(process.pid, processes)) ::kill(descendant.pid, SIGKILL);
+        ::kill(process.pid, SIGKILL);
+      }
+  }
+
+  void reap() {
+    int status = 0;
+    pid_t pid = 0;
+    bool something_ended = false;
+    while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
+      changed_ = something_ended = true;
+      if (const auto worker = workers_.find(pid); worker != workers_.end()) {
+        report({ReportKind::ended, worker->second, pid, status});
+        workers_.erase(worker);
+      }
+    }
+    if (pid < 0 && changed_) {  // no children
+      changed_ = killing_ = has_children_ = false;
+      ending_signal_ = 0;
+      signalled_.clear();
+      report({ReportKind::tree_empty, 0, 0, 0});
+    } else if (killing_ && something_ended) {
+      kill_descendants();  // what ended may have left children, which are ours now
+    } else if (ending_signal_ != 0 && something_ended) {
+      signal_others(ending_signal_, signalled_);
+    }
+  }
+
+  void report(const Report& what, io::UniqueFd descriptor = {}) { outbox_.emplace_back(what, std::move(descriptor)); }
+
+  // Never blocks: ddprun may be blocked in a request to us.
+  void send_outbox() {
+    while (!outbox_.empty()) {
+      std::vector<Report> batch;
+      std::vector<int> descriptors;
+      for (const auto& [what, descriptor] : outbox_) {
+        if (batch.size() == kReportsPerPacketMax || (descriptor && !descriptors.empty())) break;
+        batch.push_back(what);
+        if (descriptor) descriptors.push_back(descriptor.get());
+      }
+      if (!send_reports(socket_.get(), batch, descriptors)) return;  // full: poll tells when there is room
+      outbox_.erase(outbox_.begin(), outbox_.begin() + static_cast<std::ptrdiff_t>(batch.size()));
+    }
+  }
+
+  const GuardianOptions& options_;
+  io::UniqueFd socket_, agent_, signals_;
+  std::map<pid_t, int> workers_;                           // running ones, to their local ranks
+  std::deque<std::pair<Report, io::UniqueFd>> outbox_;     // at most a few reports per worker
+  int ending_signal_ = 0;                                  // the last one sent to the tree; 0 for none
+  std::set<pid_t> signalled_;                              // who got it
+  bool killing_ = false;                                   // until the tree is empty
+  bool changed_ = false;                                   // since the last tree_empty
+  bool has_children_ = false;                              // as far as waitpid told; saves a look through /proc
+};
+
+// Standard descriptors belong to the user's shell and pipes; a guardian that outlives ddprun must not hold them open.
+void let_go_of_standard_descriptors() {
+  const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);
+}
+
+[[noreturn]] void run_guardian(const GuardianOptions& options, io::UniqueFd socket, io::UniqueFd agent) {
+  ::setsid();
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  ::prctl(PR_SET_NAME, "ddprun-guardian");
+  sigset_t all;
+  sigfillset(&all);
+  ::sigprocmask(SIG_SETMASK, &all, nullptr);
+  let_go_of_standard_descriptors();
+  Guardian(options, std::move(socket), std::move(agent)).serve();
+  kill_all_children(kKillLimitMs);
+  std::error_code ignored;
+  if (!options.scratch_directory.empty()) std::filesystem::remove_all(options.scratch_directory, ignored);
+  ::_exit(0);
+}
+
+}  // namespace
+
+GuardianHandle start_guardian(const GuardianOptions& options) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    throw std::system_error(errno, std::generic_category(), "socketpair for the guardian");
+  io::UniqueFd ours(pair[0]), its(pair[1]);
+  io::UniqueFd agent(pidfd_open(::getpid()));  // before the fork, so it names this process and no other
+  if (!agent) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 or newer is needed)");
+  ::fcntl(its.get(), F_SETFL, O_NONBLOCK);
+  const pid_t pid = ::fork();
+  if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork of the guardian");
+  if (pid == 0) {
+    ours.reset();
+    run_guardian(options, std::move(its), std::move(agent));
+  }
+  return {pid, std::move(ours)};
+}
+
+}  // namespace ddp::launcher::guardian

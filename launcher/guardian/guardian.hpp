@@ -1,0 +1,40 @@
+// The process between ddprun and its workers: their parent, and what ends them when ddprun dies.
+//
+// It is one fork of ddprun, made before ddprun has a thread or an event loop: subreaper, in a session of its own so that
+// no terminal reaches it, deaf to all signals but SIGKILL. It starts workers on request, reports how each ended, and when
+// ddprun is gone, by whatever signal, it kills every descendant until `waitpid` says that there are none, and ends.
+// Workers die with it (PR_SET_PDEATHSIG); what they leave then becomes ddprun's, a subreaper too.
+//
+// Beyond reach without a cgroup or a pid namespace: ddprun and guardian both killed at one instant. Workers die even
+// then; their descendants do not.
+//
+// Threads: start_guardian is called from the main thread, before any other exists.
+#pragma once
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "launcher/command_line/launch_config.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::launcher::guardian {
+
+struct GuardianOptions {
+  Command command;                       // what every worker runs
+  std::vector<std::string> environment;  // "NAME=value" that all workers share
+  sigset_t worker_signal_mask;           // what ddprun was started with
+  std::string scratch_directory;         // removed if ddprun dies before it could do so
+};
+
+struct GuardianHandle {
+  pid_t pid = 0;
+  io::UniqueFd socket;  // protocol.hpp
+};
+
+// Throws std::system_error.
+GuardianHandle start_guardian(const GuardianOptions& options);
+
+}  // namespace ddp::launcher::guardian

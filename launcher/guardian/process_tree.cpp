@@ -1,0 +1,93 @@
+#include "launcher/guardian/process_tree.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// One line of /proc/<pid>/stat: pid (name) state ppid pgrp ... The name may hold anything, so the last ')' counts.
+bool read_stat(pid_t pid, Process& process, char& state) {
+  char path[64], text[1024];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+  if (!file) return false;
+  const auto length = ::read(file.get(), text, sizeof text - 1);
+  if (length <= 0) return false;
+  text[length] = '\0';
+  const char* after_name = std::strrchr(text, ')');
+  int parent = 0, group = 0;
+  if (after_name == nullptr || std::sscanf(after_name + 1, " %c %d %d", &state, &parent, &group) != 3) return false;
+  process = {pid, parent, group};
+  return true;
+}
+
+std::vector<Process> all_processes() {
+  std::vector<Process> out;
+  DIR* folder = ::opendir("/proc");
+  if (folder == nullptr) return out;
+  while (const dirent* entry = ::readdir(folder)) {
+    const pid_t pid = std::atoi(entry->d_name);
+    Process process;
+    char state = 0;
+    if (pid > 0 && read_stat(pid, process, state) && state != 'Z') out.push_back(process);
+  }
+  ::closedir(folder);
+  return out;
+}
+
+}  // namespace
+
+std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all) {
+  std::vector<Process> out;
+  std::unordered_set<pid_t> known{root};
+  for (bool grown = true; grown;) {  // as many passes as the tree is deep
+    grown = false;
+    for (const auto& process : all)
+      if (known.count(process.parent) != 0 && known.insert(process.pid).second) {
+        out.push_back(process);
+        grown = true;
+      }
+  }
+  return out;
+}
+
+std::vector<Process> descendants_of(pid_t root) { return descendants_of(root, all_processes()); }
+
+bool kill_all_children(int limit_ms) {
+  using Clock = std::chrono::steady_clock;
+  const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
+  sigset_t child_ended, before;
+  sigemptyset(&child_ended);
+  sigaddset(&child_ended, SIGCHLD);
+  ::sigprocmask(SIG_BLOCK, &child_ended, &before);
+  bool empty = false;
+  while (true) {
+    pid_t reaped = 0;
+    while ((reaped = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
+    }
+    if (reaped < 0) {
+      empty = true;
+      break;
+    }
+    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
+    if (left <= 0) break;
+    for (const auto& process : descendants_of(::getpid())) ::kill(process.pid, SIGKILL);
+    const timespec limit{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+    ::sigtimedwait(&child_ended, nullptr, &limit);  // a child's end wakes it, one that came before this line too
+  }
+  ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  return empty;
+}
+
+}  // namespace ddp::launcher

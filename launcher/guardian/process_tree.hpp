@@ -1,0 +1,30 @@
+// Finds and signals the descendants of this process, whatever sessions and groups they moved to.
+//
+// This process must be a subreaper (PR_SET_CHILD_SUBREAPER): then an orphaned descendant becomes its child, so nothing
+// can leave the tree, and `waitpid` saying that there are no children proves that the tree is empty.
+#pragma once
+
+#include <sys/types.h>
+
+#include <unordered_set>
+#include <vector>
+
+namespace ddp::launcher {
+
+struct Process {
+  pid_t pid = 0;
+  pid_t parent = 0;
+  pid_t group = 0;
+};
+
+// All descendants of `root`, parents before children, as /proc shows them now. Zombies are left out.
+std::vector<Process> descendants_of(pid_t root);
+
+// Pure: the same over a given list of all processes.
+std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all);
+
+// Sends SIGKILL to every descendant, again whenever one has ended, until there is none, and reaps them all. Returns
+// false if some are left after `limit_ms` (they are in uninterruptible sleep).
+bool kill_all_children(int limit_ms);
+
+}  // namespace ddp::launcher

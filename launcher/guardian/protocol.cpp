@@ -1,0 +1,109 @@
+#include "launcher/guardian/protocol.hpp"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+namespace ddp::launcher::guardian {
+namespace {
+
+constexpr std::size_t kControlBytes = CMSG_SPACE(kDescriptorsPerPacketMax * sizeof(int));
+
+struct RequestHead {
+  RequestKind kind;
+  int local_rank;
+  int signal_number;
+};
+
+bool send_packet(int socket, std::span<const char> bytes, std::span<const int> descriptors) {
+  iovec part{const_cast<char*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[kControlBytes] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control;
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(head), descriptors.data(), descriptors.size_bytes());
+  }
+  ssize_t sent = -1;
+  do {
+    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(bytes.size());
+}
+
+// Empty where nothing waits or the other side is gone.
+std::vector<char> receive_packet(int socket, std::vector<io::UniqueFd>& descriptors, bool& closed) {
+  static const auto buffer = std::make_unique<char[]>(kPacketBytesMax);  // one thread, one packet at a time
+  iovec part{buffer.get(), kPacketBytesMax};
+  alignas(cmsghdr) char control[kControlBytes] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  ssize_t received = -1;
+  do {
+    received = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  } while (received < 0 && errno == EINTR);
+  if (received <= 0) {
+    closed = received == 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
+    return {};
+  }
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
+    if (head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (head->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(head) + i * sizeof(int), sizeof fd);
+      descriptors.emplace_back(fd);
+    }
+  }
+  return {buffer.get(), buffer.get() + received};
+}
+
+}  // namespace
+
+bool send_request(int socket, const Request& request, std::span<const int> descriptors) {
+  const RequestHead head{request.kind, request.local_rank, request.signal_number};
+  std::vector<char> bytes(sizeof head);
+  std::memcpy(bytes.data(), &head, sizeof head);
+  for (const auto& variable : request.variables)
+    bytes.insert(bytes.end(), variable.c_str(), variable.c_str() + variable.size() + 1);
+  return bytes.size() <= kPacketBytesMax && send_packet(socket, bytes, descriptors);
+}
+
+bool send_reports(int socket, std::span<const Report> reports, std::span<const int> descriptors) {
+  const auto bytes = std::as_bytes(reports);
+  return send_packet(socket, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, descriptors);
+}
+
+std::optional<Received<Request>> receive_request(int socket, bool& closed) {
+  Received<Request> out;
+  const auto bytes = receive_packet(socket, out.descriptors, closed);
+  RequestHead head{};
+  if (bytes.size() < sizeof head) return {};
+  std::memcpy(&head, bytes.data(), sizeof head);
+  out.content = {head.kind, head.local_rank, head.signal_number, {}};
+  for (std::size_t at = sizeof head; at < bytes.size(); at += out.content.variables.back().size() + 1)
+    out.content.variables.emplace_back(bytes.data() + at);
+  return out;
+}
+
+std::optional<Received<std::vector<Report>>> receive_reports(int socket, bool& closed) {
+  Received<std::vector<Report>> out;
+  const auto bytes = receive_packet(socket, out.descriptors, closed);
+  if (bytes.size() < sizeof(Report)) return {};
+  out.content.resize(bytes.size() / sizeof(Report));
+  std::memcpy(out.content.data(), bytes.data(), out.content.size() * sizeof(Report));
+  return out;
+}
+
+}  // namespace ddp::launcher::guardian

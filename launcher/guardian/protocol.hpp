@@ -1,0 +1,63 @@
+// What the agent and its guardian say to each other, over a SOCK_SEQPACKET socket pair: one packet a message. Both ends are
+// one binary and one fork, so packets are plain structs in memory order and carry no version.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::launcher::guardian {
+
+enum class RequestKind : int {
+  spawn,         // local_rank; variables; descriptors: stdin, stdout, stderr
+  signal_tree,   // signal_number to every process of every worker
+  kill_orphans,  // SIGKILL to descendants whose worker has ended
+  kill_tree,     // SIGKILL to all, again until none is left
+};
+
+struct Request {
+  RequestKind kind = RequestKind::spawn;
+  int local_rank = 0;
+  int signal_number = 0;
+  std::vector<std::string> variables;  // "NAME=value", beside the environment that the guardian inherited
+};
+
+enum class ReportKind : int {
+  spawned,     // local_rank, pid; descriptor: a pidfd
+  not_spawned, // local_rank, value: errno of exec
+  ended,       // local_rank, pid, value: wait status
+  tree_empty,  // no process of any worker is left
+  signalled,   // a signal_tree was carried out
+};
+
+struct Report {
+  ReportKind kind = ReportKind::tree_empty;
+  int local_rank = 0;
+  pid_t pid = 0;
+  int value = 0;
+};
+
+constexpr std::size_t kPacketBytesMax = 64 * 1024;
+constexpr std::size_t kReportsPerPacketMax = 256;
+constexpr std::size_t kDescriptorsPerPacketMax = 4;
+
+// Blocking; false where the other side is gone. The descriptors stay the caller's.
+bool send_request(int socket, const Request& request, std::span<const int> descriptors);
+bool send_reports(int socket, std::span<const Report> reports, std::span<const int> descriptors);
+
+template <class T>
+struct Received {
+  T content;
+  std::vector<io::UniqueFd> descriptors;
+};
+
+// Never blocks; empty where no packet is waiting. `closed` becomes true where the other side is gone.
+std::optional<Received<Request>> receive_request(int socket, bool& closed);
+std::optional<Received<std::vector<Report>>> receive_reports(int socket, bool& closed);
+
+}  // namespace ddp::launcher::guardian

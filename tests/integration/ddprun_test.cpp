@@ -1,0 +1,298 @@
+// ddprun from outside: what runs, what it prints, how it ends, and that nothing is ever left.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/integration/job.hpp"
+
+namespace ddp::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A worker that lives until it is ended.
+const std::string kStay = "exec tail -f /dev/null";
+
+// The same for a shell with traps. It is always between two commands, where it looks for signals: one that meets a shell
+// just before it blocks in `read` or `wait`, or its child between fork and exec, is seen late or never.
+const std::string kWaitForSignals = "while :; do :; done";
+
+// A process in a session of its own that outlives its parent, and says when it is there.
+const std::string kStrayChild = "setsid sh -c 'echo stray; exec tail -f /dev/null' & ";
+
+std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options = {}) {
+  options.insert(options.begin(), {"--standalone", "--nproc-per-node=" + std::to_string(workers)});
+  options.insert(options.end(), {"sh", "-c", script});
+  return options;
+}
+
+TEST(Ddprun, EveryWorkerRunsOnceAndLinesStayWhole) {
+  Job job(shell(8, "for i in 1 2 3 4 5 6 7 8 9; do printf 'rank %s' $RANK; printf ' line %s\\n' $i; done"));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(std::count(job.out().begin(), job.out().end(), '\n'), 72);
+  for (int rank = 0; rank < 8; ++rank)
+    for (int line = 1; line <= 9; ++line)
+      EXPECT_THAT("\n" + job.out(),
+                  HasSubstr("\nrank " + std::to_string(rank) + " line " + std::to_string(line) + "\n"));
+  EXPECT_EQ(job.err(), "");
+}
+
+TEST(Ddprun, LargeOutputOfManyWorkersArrivesComplete) {
+  Job job(shell(4, "i=0; while [ $i -lt 20000 ]; do echo $RANK:$i:abcdefghijklmnopqrstuvwxyz; i=$((i+1)); done"));
+  EXPECT_EQ(job.wait(), 0);
+  std::istringstream lines(job.out());
+  int next[4] = {0, 0, 0, 0};
+  for (std::string line; std::getline(lines, line);) {
+    const int rank = line.empty() ? -1 : line[0] - '0';
+    ASSERT_TRUE(rank >= 0 && rank < 4) << line;
+    ASSERT_EQ(line, std::to_string(rank) + ":" + std::to_string(next[rank]++) + ":abcdefghijklmnopqrstuvwxyz");
+  }
+  for (const int count : next) EXPECT_EQ(count, 20000);
+}
+
+TEST(Ddprun, WorkersFindTorchrunsEnvironmentAndNoneOfTheLaunchers) {
+  Job job(shell(2, "env", {"--max-restarts=3"}),
+          {{"PET_MAX_RESTARTS=9", "DDPRUN_TOKEN=secret", "RANK=77", "KEEP=me"}, false});
+  EXPECT_EQ(job.wait(), 0);
+  for (const auto* line : {"RANK=0\n", "RANK=1\n", "LOCAL_RANK=1\n", "WORLD_SIZE=2\n", "TORCHELASTIC_MAX_RESTARTS=3\n",
+                           "MASTER_ADDR=127.0.0.1\n", "TORCHELASTIC_USE_AGENT_STORE=True\n", "KEEP=me\n"})
+    EXPECT_THAT(job.out(), HasSubstr(line));
+  for (const auto* text : {"PET_", "secret", "RANK=77"}) EXPECT_THAT(job.out(), Not(HasSubstr(text)));
+}
+
+TEST(Ddprun, StandardInputIsEmptyWhereItIsNoTerminal) {
+  Job job(shell(2, "cat; echo end"));
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(job.out(), "end\nend\n");
+}
+
+TEST(Ddprun, ExitCodesFollowTheTable) {
+  const struct {
+    const char* what;
+    std::vector<std::string> arguments;
+    int want;
+  } cases[] = {
+      {"success", shell(2, "exit 0"), 0},
+      {"the worker's own code", shell(2, "[ $RANK = 0 ] || exit 3; " + kStay), 3},
+      {"a worker's own 75 is not ddprun's", shell(1, "exit 75"), 1},
+      {"killed", shell(2, "[ $RANK = 0 ] || kill -9 $$; " + kStay), 137},
+      {"aborted", shell(1, "kill -ABRT $$"), 134},
+      {"no program", {"--standalone"}, 2},
+      {"unknown option", {"--bogus", "3", "train.py"}, 2},
+      {"not there", {"./nowhere"}, 127},
+      {"not executable", {"/etc/passwd"}, 126},
+      {"no workers", {"--nproc-per-node=0", "true"}, 2},
+      {"help", {"--help"}, 0},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    Job job(c.arguments);
+    EXPECT_EQ(job.wait(), c.want) << job.err();
+    EXPECT_TRUE(job.is_gone_within());
+    if (c.want == 0) continue;
+    EXPECT_THAT(job.err(), HasSubstr("error: "));
+    EXPECT_THAT(job.err(), HasSubstr("\nwhere: "));
+    EXPECT_THAT(job.err(), HasSubstr("\ntry:   "));
+  }
+}
+
+TEST(Ddprun, AScriptWhoseInterpreterIsMissingIsNotFound) {
+  char folder[] = "/tmp/ddprun_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const auto path = std::string(folder) + "/script";
+  std::ofstream(path) << "#!/nonexistent/interpreter\n";
+  ::chmod(path.c_str(), 0755);
+  Job job({"--nproc-per-node=2", "--max-restarts=3", path});
+  EXPECT_EQ(job.wait(), 127);
+  EXPECT_THAT(job.err(), HasSubstr("could not be started"));
+  EXPECT_THAT(job.err(), Not(HasSubstr("start again")));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(Ddprun, TheSummaryBlamesTheFirstFailureAndQuotesItsStderr) {
+  Job job(shell(3, "trap 'echo consequence >&2; exit 9' TERM; echo up; "
+                   "if [ $RANK = 1 ]; then echo the reason >&2; exit 5; fi; " + kWaitForSignals));
+  EXPECT_EQ(job.wait(), 5);
+  EXPECT_THAT(job.err(), HasSubstr("error: rank 1 ended with exit code 5"));
+  EXPECT_THAT(job.err(), HasSubstr("the other 2 ranks were stopped"));
+  EXPECT_THAT(job.err(), HasSubstr("  | the reason\n"));
+}
+
+TEST(Ddprun, AWorkersErrorFileIsQuoted) {
+  Job job(shell(1, R"(echo '{"message": {"message": "ValueError: no data", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)"));
+  EXPECT_EQ(job.wait(), 1);
+  EXPECT_THAT(job.err(), HasSubstr("ValueError: no data"));
+}
+
+TEST(Ddprun, AFailureStartsAllAgainWhileTheBudgetLasts) {
+  Job job(shell(3, "echo round $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || kill -9 $$; "
+                   "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || " + kStay,
+                {"--max-restarts=1"}));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.out(), HasSubstr("round 1\nround 1\nround 1\n"));
+  EXPECT_THAT(job.err(), HasSubstr("rank 1 was killed by SIGKILL"));
+  EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
+}
+
+TEST(Ddprun, StopSignalsReachWorkersAsTheyAre) {
+  for (const auto& [number, name] : {std::pair{SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGQUIT, "QUIT"}}) {
+    SCOPED_TRACE(name);
+    Job job(shell(2, std::string("trap 'echo got ") + name + "; exit 0' " + name +
+                         "; echo ready; " + kWaitForSignals));
+    ASSERT_TRUE(job.prints("ready", 2));
+    job.kill(number);
+    EXPECT_EQ(job.wait(), 128 + number);
+    EXPECT_EQ(job.out(), std::string("ready\nready\ngot ") + name + "\ngot " + name + "\n");
+    EXPECT_THAT(job.err(), HasSubstr(std::string("SIG") + name + " from pid " + std::to_string(::getpid())));
+    EXPECT_TRUE(job.is_gone_within());
+  }
+}
+
+TEST(Ddprun, AHangUpIgnoredAtTheStartStaysIgnored) {
+  ::signal(SIGHUP, SIG_IGN);
+  Job job(shell(1, "echo ready; " + kStay));
+  ::signal(SIGHUP, SIG_DFL);
+  ASSERT_TRUE(job.prints("ready"));
+  job.kill(SIGHUP);
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 128 + SIGTERM);
+}
+
+TEST(Ddprun, WorkersThatIgnoreTheSignalAreKilledAfterTheGrace) {
+  Job job(shell(2, "trap '' TERM; echo ready; " + kStay, {"--shutdown-timeout=1"}));
+  ASSERT_TRUE(job.prints("ready", 2));
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_TRUE(job.is_gone_within());
+}
+
+TEST(Ddprun, TheGraceHoldsAfterAFailureToo) {
+  Job job(shell(2, "trap '' TERM; if [ $RANK = 0 ]; then exit 4; fi; " + kStay, {"--shutdown-timeout=0"}));
+  EXPECT_EQ(job.wait(), 4);
+  EXPECT_TRUE(job.is_gone_within());
+}
+
+TEST(Ddprun, ASecondSignalKillsAtOnce) {
+  Job job(shell(1, "trap '' INT; echo ready; " + kStay));
+  ASSERT_TRUE(job.prints("ready"));
+  job.kill(SIGINT);
+  ASSERT_TRUE(job.prints("at a second signal"));
+  // An echo within 200 ms counts as the first; further ones are sent until one counts.
+  EXPECT_TRUE(becomes_true([&] {
+    job.kill(SIGINT);
+    return process_state(job.pid()) == 'Z';
+  }));
+  EXPECT_EQ(job.wait(), 130);
+}
+
+TEST(Ddprun, DescendantsInOtherSessionsEndWithTheWorkers) {
+  for (const auto* end : {"exit 0", "exit 3", "kill -9 $$"}) {
+    SCOPED_TRACE(end);
+    Job job(shell(2, "setsid sh -c 'echo stray > $TORCHELASTIC_ERROR_FILE.up; exec tail -f /dev/null' & "
+                     "until [ -e $TORCHELASTIC_ERROR_FILE.up ]; do :; done; " + std::string(end)));
+    EXPECT_GE(job.wait(), 0);
+    EXPECT_TRUE(job.is_gone_within());
+  }
+}
+
+TEST(Ddprun, KilledDdprunLeavesNothing) {
+  Job job(shell(3, kStrayChild + "echo ready; trap '' TERM; " + kStay));
+  ASSERT_TRUE(job.prints("stray", 3));
+  ASSERT_TRUE(job.prints("ready", 3));
+  ASSERT_GE(job.processes().size(), 8u);  // ddprun, guardian, 3 workers, 3 strays
+  job.kill(SIGKILL);
+  EXPECT_TRUE(job.is_gone_within());
+  EXPECT_EQ(job.wait(), 1000 + SIGKILL);
+}
+
+TEST(Ddprun, KilledGuardianLeavesNothingAndIsTold) {
+  Job job(shell(3, kStrayChild + "echo guardian $PPID; " + kStay));
+  ASSERT_TRUE(job.prints("stray", 3));
+  ASSERT_TRUE(job.prints("guardian", 3));
+  ::kill(static_cast<pid_t>(job.number_after("guardian ")), SIGKILL);
+  EXPECT_EQ(job.wait(), 137);
+  EXPECT_TRUE(job.is_gone_within());
+  EXPECT_THAT(job.err(), HasSubstr("guardian process was killed by SIGKILL"));
+}
+
+TEST(Ddprun, AHungGuardianDoesNotKeepASecondSignalFromKilling) {
+  Job job(shell(1, "trap '' INT; trap 'echo continued' CONT; echo guardian $PPID; " + kWaitForSignals,
+                {"--shutdown-timeout=1000"}));
+  const auto guardian = static_cast<pid_t>(job.number_after("guardian "));
+  ASSERT_GT(guardian, 0);
+  job.kill(SIGCONT);  // passed on by the guardian: so it has reported the worker by now
+  ASSERT_TRUE(job.prints("continued"));
+  ::kill(guardian, SIGSTOP);
+  job.kill(SIGINT);
+  ASSERT_TRUE(job.prints("at a second signal"));
+  ASSERT_TRUE(becomes_true([&] {
+    job.kill(SIGINT);
+    return job.processes().size() <= 2;  // ddprun and its guardian
+  }));
+  ::kill(guardian, SIGCONT);
+  EXPECT_EQ(job.wait(), 130);
+}
+
+// A data loader's child holds the worker's pipes and sockets open; the worker's end is seen all the same.
+TEST(Ddprun, AKilledWorkersChildThatHoldsItsPipesIsNoObstacle) {
+  Job job(shell(2, "(echo child; trap '' TERM; " + kStay + ") & echo pid_$RANK $$; wait"));
+  ASSERT_TRUE(job.prints("child", 2));
+  const auto worker = static_cast<pid_t>(job.number_after("pid_1 "));
+  ASSERT_GT(worker, 0);
+  ASSERT_GT(job.number_after("pid_0 "), 0);
+  // The other worker's child ignores SIGTERM and would use up the grace; the killed worker's own child is not waited for.
+  Job* running = &job;
+  ::kill(worker, SIGKILL);
+  EXPECT_TRUE(becomes_true([&] { return running->processes().size() <= 3; }));  // ddprun, guardian, rank 0's child
+  job.kill(SIGTERM);
+  ASSERT_TRUE(job.prints("at a second signal"));
+  EXPECT_TRUE(becomes_true([&] {
+    job.kill(SIGTERM);
+    return process_state(job.pid()) == 'Z';
+  }));
+  EXPECT_EQ(job.wait(), 137);
+  EXPECT_TRUE(job.is_gone_within());
+}
+
+TEST(Ddprun, AReaderThatHasGoneEndsTheJobLikeSigpipe) {
+  Job job(shell(2, "while :; do echo line; done"));
+  ASSERT_TRUE(job.prints("line"));
+  job.close_stdout();
+  EXPECT_EQ(job.wait(), 128 + SIGPIPE);
+  EXPECT_TRUE(job.is_gone_within());
+}
+
+TEST(Ddprun, ManyWorkersThatExitAtOnceAreAllSeen) {
+  for (int i = 0; i < 10; ++i) {
+    Job job({"--nproc-per-node=64", "true"});
+    ASSERT_EQ(job.wait(), 0) << job.err();
+  }
+}
+
+TEST(Ddprun, LeavesNoFileBehind) {
+  char folder[] = "/tmp/ddprun_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const std::vector<std::string> environment{std::string("TMPDIR=") + folder};
+  {
+    Job job(shell(1, "echo x > $TORCHELASTIC_ERROR_FILE"), {environment, false});
+    EXPECT_EQ(job.wait(), 0);
+  }
+  {
+    Job job(shell(1, "echo x > $TORCHELASTIC_ERROR_FILE; echo ready; " + kStay), {environment, false});
+    ASSERT_TRUE(job.prints("ready"));
+    job.kill(SIGKILL);
+    ASSERT_TRUE(job.is_gone_within());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace ddp::test

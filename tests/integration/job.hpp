@@ -1,0 +1,80 @@
+// Runs ddprun as a user would, from outside, and waits for what can be seen of it. Every wait has a deadline.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace ddp::test {
+
+constexpr std::chrono::seconds kPatience{20};  // for anything that must happen; only a failing test waits this long
+
+class Job {
+ public:
+  struct Options {
+    std::vector<std::string> environment;  // "NAME=value", beside the test's own
+    bool terminal = false;                 // stdin, stdout and stderr are one pseudo-terminal of 24 x 80 and ddprun is its
+                                           // foreground job; else stdin is empty, stdout and stderr are pipes
+  };
+
+  // `arguments` of ddprun. It starts at once.
+  explicit Job(const std::vector<std::string>& arguments) : Job(arguments, Options{}) {}
+  Job(const std::vector<std::string>& arguments, const Options& options);
+  ~Job();  // kills what is left
+  Job(const Job&) = delete;
+
+  pid_t pid() const { return pid_; }
+  void kill(int signal_number) const;
+
+  // What came so far.
+  const std::string& out() const { return out_; }
+  const std::string& err() const { return err_; }  // empty with a terminal
+
+  // Reads until `text` has been printed `count` times on stdout or stderr together; false at the deadline or the end.
+  bool prints(const std::string& text, int count = 1);
+
+  // The number printed after `label`, such as a worker's pid: waits for it. -1 at the deadline.
+  long number_after(const std::string& label);
+
+  // Types at the terminal.
+  void type(const std::string& keys) const;
+  void resize_terminal(int rows, int columns) const;
+  void close_stdout();  // as a reader that has gone
+
+  // Reads all and waits for the end. The exit code, or 1000 + signal, or -1 at the deadline.
+  int wait();
+
+  // Waits until ddprun has stopped (ctrl-z); false at the deadline.
+  bool waits_stopped();
+
+  // Processes of this job that exist now, ddprun included, found by a mark in their environment.
+  std::vector<pid_t> processes() const;
+
+  // Waits until none is left; false at the deadline.
+  bool is_gone_within(std::chrono::milliseconds limit = kPatience) const;
+
+ private:
+  bool read_more(std::chrono::steady_clock::time_point deadline);
+
+  std::string mark_;
+  pid_t pid_ = -1;    // ddprun's
+  pid_t shell_ = -1;  // our child: ddprun itself, or the stand-in for a shell that has it as a foreground job
+  int out_fd_ = -1, err_fd_ = -1, terminal_ = -1;
+  std::string out_, err_;
+  int wait_status_ = 0;
+  bool reaped_ = false;
+};
+
+// The state letter of /proc/<pid>/stat, 0 where there is no such process.
+char process_state(pid_t pid);
+
+// Asks again and again, as nothing tells when another's process changes state, until it is so or the limit is over.
+bool becomes_true(const std::function<bool()>& condition, std::chrono::milliseconds limit = kPatience);
+
+// The path of a built program.
+std::string built(const std::string& program);
+
+}  // namespace ddp::test

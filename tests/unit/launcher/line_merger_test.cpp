@@ -1,0 +1,128 @@
+#include "launcher/console/line_merger.hpp"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace ddp::launcher {
+namespace {
+
+using Source = LineMerger::Source;
+constexpr Source kRank0{0, 1}, kRank0Err{0, 2}, kRank1{1, 1}, kAgent{kAgentSource, 2};
+const std::string kWipe = "\r\x1b[K";
+
+LineMerger to_file() { return LineMerger({.terminal = false, .prefix = true}); }
+LineMerger to_terminal() { return LineMerger({.terminal = true, .prefix = true}); }
+
+TEST(LineMergerToFile, PassesWholeLinesOnly) {
+  auto merger = to_file();
+  EXPECT_EQ(merger.feed(kRank0, "hel"), "");
+  EXPECT_EQ(merger.feed(kRank1, "world\nnext"), "world\n");
+  EXPECT_EQ(merger.feed(kRank0, "lo\n"), "hello\n");
+  EXPECT_EQ(merger.end(kRank1), "next\n");
+  EXPECT_EQ(merger.end(kRank0), "");
+}
+
+TEST(LineMergerToFile, KeepsCarriageReturnsWhereTheyWere) {
+  auto merger = to_file();
+  std::string out;
+  for (const char c : std::string("\r10%\r20%\r\nend\r\n")) out += merger.feed(kRank0, std::string(1, c));
+  EXPECT_EQ(out, "\r10%\r20%\r\nend\r\n");
+}
+
+TEST(LineMergerToFile, AnUnfinishedLastLineOfOneWorkerStaysAsItIs) {
+  auto merger = to_file();
+  EXPECT_EQ(merger.feed(kRank0, "no newline"), "");
+  EXPECT_EQ(merger.end(kRank0), "no newline");
+}
+
+TEST(LineMergerToFile, AnEndlessLineIsPassedOnInPieces) {
+  auto merger = to_file();
+  std::size_t passed = 0;
+  for (int i = 0; i < 100; ++i) passed += merger.feed(kRank0, std::string(4096, 'x')).size();
+  EXPECT_GT(passed, 300'000u);
+}
+
+// Whatever the cuts, every worker's lines come out whole and in order.
+TEST(LineMergerToFile, NeverMixesLinesWhateverTheCuts) {
+  std::mt19937_64 random(7);
+  auto merger = to_file();
+  std::string sent[3], out;
+  std::size_t at[3] = {0, 0, 0};
+  for (int rank = 0; rank < 3; ++rank)
+    for (int line = 0; line < 200; ++line)
+      sent[rank] += std::to_string(rank) + ":" + std::to_string(line) + std::string(random() % 40, '.') + "\n";
+  for (bool left = true; left;) {
+    left = false;
+    const auto rank = static_cast<int>(random() % 3);
+    const auto count = std::min<std::size_t>(random() % 30, sent[rank].size() - at[rank]);
+    out += merger.feed({rank, 1}, sent[rank].substr(at[rank], count));
+    at[rank] += count;
+    for (int r = 0; r < 3; ++r) left |= at[r] < sent[r].size();
+  }
+  std::string got[3];
+  for (std::size_t i = 0; i < out.size();) {
+    const auto stop = out.find('\n', i);
+    ASSERT_NE(stop, std::string::npos);
+    const int rank = out[i] - '0';
+    ASSERT_TRUE(rank >= 0 && rank < 3) << out.substr(i, stop - i);
+    got[rank] += out.substr(i, stop + 1 - i);
+    i = stop + 1;
+  }
+  for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(got[rank], sent[rank]);
+}
+
+TEST(LineMergerToTerminal, OneWorkerLooksAsIfItWereAlone) {
+  auto merger = to_terminal();
+  EXPECT_EQ(merger.feed(kRank0, "a prompt> "), "a prompt> ");
+  EXPECT_EQ(merger.feed(kRank0, "answer\n"), "answer\n");
+  EXPECT_EQ(merger.feed(kRank0, "\r10%"), "\r10%");
+  EXPECT_EQ(merger.feed(kRank0, "\r20%\n"), "\r20%\n");
+}
+
+TEST(LineMergerToTerminal, PrefixesLinesOnceASecondWorkerPrints) {
+  auto merger = to_terminal();
+  EXPECT_EQ(merger.feed(kRank0, "alone\n"), "alone\n");
+  EXPECT_EQ(merger.feed(kRank1, "me too\n"), "[1] me too\n");
+  EXPECT_EQ(merger.feed(kRank0, "one\ntwo\n"), "[0] one\n[0] two\n");
+  EXPECT_EQ(merger.feed(kRank0, "\r1%\r2%"), "\r[0] 1%\r[0] 2%");
+  EXPECT_EQ(merger.feed(kAgent, "ddprun: x\n"), kWipe + "ddprun: x\n[0] 2%");
+}
+
+TEST(LineMergerToTerminal, NoPrefixWhenTheUserWantsNone) {
+  LineMerger merger({.terminal = true, .prefix = false});
+  EXPECT_EQ(merger.feed(kRank0, "a\n") + merger.feed(kRank1, "b\n"), "a\nb\n");
+}
+
+TEST(LineMergerToTerminal, AProgressBarSurvivesLinesOfOthers) {
+  LineMerger merger({.terminal = true, .prefix = false});
+  EXPECT_EQ(merger.feed(kRank0Err, "\r 50%"), "\r 50%");
+  EXPECT_EQ(merger.feed(kRank0, "epoch 1\n"), kWipe + "epoch 1\n 50%");
+  EXPECT_EQ(merger.feed(kRank1, "half a "), "");  // kept back while the bar stands there
+  EXPECT_EQ(merger.feed(kRank1, "line\n"), kWipe + "half a line\n 50%");
+  EXPECT_EQ(merger.feed(kRank0Err, "\r 60%"), "\r 60%");
+}
+
+TEST(LineMergerToTerminal, AnUnfinishedLastLineIsEnded) {
+  auto merger = to_terminal();
+  EXPECT_EQ(merger.feed(kRank0, "\r 50%"), "\r 50%");
+  EXPECT_EQ(merger.end(kRank0), "\n");
+  EXPECT_EQ(merger.feed(kAgent, "ddprun: x\n"), "ddprun: x\n");
+}
+
+TEST(LineMergerToTerminal, TheLastOfAKeptBackBarIsShownAtItsEnd) {
+  LineMerger merger({.terminal = true, .prefix = false});
+  EXPECT_EQ(merger.feed(kRank0, "open"), "open");
+  EXPECT_EQ(merger.feed(kRank1, "\r1%\r2%"), "");
+  EXPECT_EQ(merger.end(kRank1), kWipe + "2%\nopen");
+}
+
+TEST(LineMergerToTerminal, ALineLongerThanTheScreenIsLeftStanding) {
+  LineMerger merger({.terminal = true, .prefix = false});
+  merger.set_columns(4);
+  EXPECT_EQ(merger.feed(kRank0, "12345"), "12345");
+  EXPECT_EQ(merger.feed(kRank1, "b\n"), "\nb\n12345");
+}
+
+}  // namespace
+}  // namespace ddp::launcher
