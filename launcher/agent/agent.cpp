@@ -221,10 +221,7 @@ class Agent {
         worker.pidfd.reset();
         events.push_back(WorkerEnded{report.local_rank, ending_of(report.value)});
         break;
-      case guardian::ReportKind::tree_empty:
-        drain_streams();
-        events.push_back(TreeEmpty{});
-        break;
+      case guardian::ReportKind::tree_empty: events.push_back(TreeEmpty{}); break;
       case guardian::ReportKind::signalled:
         if (report.value == SIGSTOP) stop_myself();
         break;
@@ -296,6 +293,7 @@ class Agent {
   }
 
   void perform(const AnnounceRestart& action) {
+    drain_streams();
     const auto message = worker_message(action.failure);
     say(describe_failure(action.failure) + (message.empty() ? "" : " (" + message + ")") + ": " + count_of_workers() +
         " start again, restart " + std::to_string(action.failure.round + 1) + " of " +
@@ -304,8 +302,8 @@ class Agent {
 
   void perform(const Finish& action) {
     const auto& outcome = action.outcome;
+    drain_streams();
     if (outcome.tree_survived) {
-      drain_streams();
       tree_survived_ = true;
       say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " + host_name() +
           "\ntry:   `ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them");
