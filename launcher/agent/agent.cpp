@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -13,7 +12,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -31,6 +29,7 @@
 #include "launcher/guardian/protocol.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
+#include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
 
 namespace ddp::launcher {
@@ -111,12 +110,7 @@ class Agent {
         signal_source_(io_, ::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK)),
         guardian_source_(io_, ::fcntl(guardian_.socket.get(), F_DUPFD_CLOEXEC, 3)),
         timer_(io_),
-        workers_(static_cast<std::size_t>(config.workers)) {
-    term_.term = static_cast<std::uint64_t>(
-        std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count());
-    if (::getrandom(&term_.term_random, sizeof term_.term_random, 0) != sizeof term_.term_random)
-      throw std::system_error(errno, std::generic_category(), "getrandom");
-  }
+        workers_(static_cast<std::size_t>(config.workers)) {}
 
   int run() {
     if (!config_.notice.empty()) say(config_.notice);
@@ -261,9 +255,9 @@ class Agent {
   }
 
   void perform(const StartRound& action) {
-    term_.number = static_cast<std::uint32_t>(action.round);
+    round_.number = static_cast<std::uint32_t>(action.round);
     store_.begin_round();
-    const Assignment assignment{term_,   config_.workers, action.round,   config_.restarts_max,
+    const Assignment assignment{round_,   config_.workers, action.round,   config_.restarts_max,
                                 run_id(), kMasterAddress,  store_.port(), scratch_.path()};
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
     for (int rank = 0; rank < config_.workers; ++rank) {
@@ -368,7 +362,7 @@ class Agent {
     return read_error_file(error_file(assignment, failure.local_rank));
   }
 
-  std::string run_id() const { return std::to_string(term_.term) + "-" + std::to_string(term_.term_random); }
+  std::string run_id() const { return to_string(round_).substr(0, to_string(round_).rfind('-')); }
 
   std::string count_of_workers() const {
     return config_.workers == 1   ? "the worker"
@@ -393,7 +387,7 @@ class Agent {
   asio::posix::stream_descriptor signal_source_, guardian_source_;
   asio::steady_timer timer_;
   std::vector<Worker> workers_;
-  RoundId term_;
+  RoundId round_ = rendezvous::begin_term();
   int exit_code_ = 1;
   bool finished_ = false, stop_announced_ = false, tree_survived_ = false;
 };

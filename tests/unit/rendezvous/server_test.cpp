@@ -17,8 +17,8 @@
 #include <boost/asio/post.hpp>
 
 #include "rendezvous/store/client.hpp"
-#include "tests/unit/store/golden.hpp"
-#include "tests/unit/store/loopback.hpp"
+#include "tests/unit/rendezvous/golden.hpp"
+#include "tests/unit/rendezvous/loopback.hpp"
 
 namespace ddp::store {
 namespace {

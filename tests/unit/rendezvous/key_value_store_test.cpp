@@ -9,7 +9,7 @@
 #include <random>
 
 #include "ddp/error.hpp"
-#include "tests/unit/store/golden.hpp"
+#include "tests/unit/rendezvous/golden.hpp"
 
 namespace ddp::store {
 namespace {

@@ -12,8 +12,8 @@
 #include <future>
 #include <thread>
 
-#include "tests/unit/store/golden.hpp"
-#include "tests/unit/store/loopback.hpp"
+#include "tests/unit/rendezvous/golden.hpp"
+#include "tests/unit/rendezvous/loopback.hpp"
 
 namespace ddp::store {
 namespace {

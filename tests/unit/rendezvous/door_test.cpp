@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "ddp/error.hpp"
-#include "tests/unit/store/loopback.hpp"
+#include "tests/unit/rendezvous/loopback.hpp"
 
 namespace ddp::store {
 namespace {
