@@ -1,0 +1,10 @@
+// Everything of libddp's C++ interface. Needs C++17 and the standard library only.
+#pragma once
+
+#include "ddp/checkpoint.hpp"
+#include "ddp/distributed_data_parallel.hpp"
+#include "ddp/distributed_sampler.hpp"
+#include "ddp/error.hpp"
+#include "ddp/memory.hpp"
+#include "ddp/process_group.hpp"
+#include "ddp/round.hpp"

@@ -1,0 +1,94 @@
+// Data-parallel training: keeps the parameters of all ranks equal and averages their gradients while backward runs.
+//
+//   ddp::DistributedDataParallel model(world, parameters);  // verifies, then broadcasts from rank 0
+//   for (const auto& batch : sampler.batches(epoch, 8, ddp::LastBatch::drop)) {
+//     auto step = model.begin_step();
+//     forward(batch);
+//     backward([&](std::size_t p) { step.ready(p); });      // a full bucket starts its all-reduce
+//     step.finish();                                        // gradients are now the mean over ranks
+//     optimizer.step();
+//   }
+//
+// Gradients live in buckets, and buckets in memory registered with the group, so no gradient is ever copied. Buckets are
+// filled in the reverse order of the parameters, which is about the order in which backward makes gradients ready. A
+// bucket's all-reduce starts when it is full and those before it have started, so all ranks launch in one order.
+//
+// Threads: one thread at a time, the same for begin_step, ready and finish.
+// End:     destroyed with a step under way, it gives up on the group: the others would wait for the rest in vain.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/export.hpp"
+#include "ddp/memory.hpp"
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+
+struct Parameter {
+  std::string name;                 // unique in the model
+  std::vector<std::int64_t> shape;  // row-major; its product is values.count
+  MemoryRange values;               // float32 or float64, on the group's device
+};
+
+struct DistributedDataParallelOptions {
+  std::size_t first_bucket_cap_bytes = 1 << 20;  // small, so that the first all-reduce starts early
+  std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split
+  bool zero_gradients = true;                    // begin_step zeroes; off where backward overwrites every gradient
+  CollectiveOptions collective{};                // timeout and stream of the engine's own collectives
+};
+
+enum class Sync : std::uint8_t {
+  on,   // finish() averages over ranks
+  off,  // finish() leaves this rank's sums alone; the next step adds to them
+};
+
+class DDP_EXPORT DistributedDataParallel {
+ public:
+  class Impl;
+  class DDP_EXPORT Step;
+
+  // Collective. Compares names, shapes, types and options over all ranks, then broadcasts the values from rank 0.
+  // Throws MismatchError, with both sides of the first difference, on every rank; InvalidArgument for a model without
+  // parameters, a name used twice, a shape that does not fit, a type or a device that is not supported.
+  DistributedDataParallel(ProcessGroup group, std::vector<Parameter> parameters,
+                          const DistributedDataParallelOptions& options = {});
+
+  // Where backward writes (or adds) the gradient of parameter `index`: as many elements as the parameter, of its type,
+  // in its device's memory, at one address for the life of this object.
+  MemoryRange gradient(std::size_t index) const;
+
+  std::size_t parameter_count() const;
+  std::size_t bucket_count() const;
+
+  // Starts a step. Gradients are zero, or, after a step with Sync::off, what that step left. Throws GradientError while
+  // another step is unfinished, unless that step failed.
+  Step begin_step(Sync sync = Sync::on);
+
+  class DDP_EXPORT Step {
+   public:
+    // Says that the gradient of parameter `index` is written and no longer touched until finish(). Launches what is
+    // complete by now. Throws GradientError for a parameter that is ready already, InvalidArgument for a bad index.
+    // With Sync::off it only records the use.
+    void ready(std::size_t index);
+
+    // Ends backward: waits until all gradients are averaged. Throws GradientError on every rank where any rank left a
+    // parameter unused in all micro-batches since the last synchronised step; it names parameters and ranks. Gradients
+    // are then undefined, the group stays usable, and the next begin_step starts anew.
+    void finish();
+
+   private:
+    friend class DistributedDataParallel;
+    explicit Step(Impl* impl) : impl_(impl) {}
+    Impl* impl_;
+  };
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ddp

@@ -1,0 +1,102 @@
+// Typed ranges of memory on a device: all that the collectives and the gradient engine know of a tensor.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ddp/export.hpp"
+
+namespace ddp {
+
+// The numbers are part of no format; names follow PyTorch.
+enum class DataType : std::uint8_t { float32, float64, int64 };
+
+DDP_EXPORT std::size_t size_of(DataType type);  // bytes of one element
+DDP_EXPORT const char* name_of(DataType type);  // "float32"
+
+template <class T>
+struct DataTypeOf;
+template <>
+struct DataTypeOf<float> {
+  static constexpr DataType value = DataType::float32;
+};
+template <>
+struct DataTypeOf<double> {
+  static constexpr DataType value = DataType::float64;
+};
+template <>
+struct DataTypeOf<std::int64_t> {
+  static constexpr DataType value = DataType::int64;
+};
+
+struct Device {
+  enum class Kind : std::uint8_t { cpu, cuda };
+  Kind kind = Kind::cpu;
+  int index = 0;  // of the device among its kind, as the process sees it; 0 on a CPU
+
+  friend bool operator==(const Device& a, const Device& b) { return a.kind == b.kind && a.index == b.index; }
+  friend bool operator!=(const Device& a, const Device& b) { return !(a == b); }
+};
+
+// `count` elements, contiguous, at `data` on `device`. It owns nothing. The pointer is only ever followed by the backend
+// of that device: nothing else may assume that it is host memory.
+struct ConstMemoryRange {
+  const void* data = nullptr;
+  std::size_t count = 0;
+  DataType type = DataType::float32;
+  Device device{};
+
+  ConstMemoryRange() = default;
+  ConstMemoryRange(const void* data_, std::size_t count_, DataType type_, Device device_ = {})
+      : data(data_), count(count_), type(type_), device(device_) {}
+  template <class T, DataType kType = DataTypeOf<T>::value>
+  ConstMemoryRange(const T* data_, std::size_t count_) : data(data_), count(count_), type(kType) {}
+  template <class T, DataType kType = DataTypeOf<T>::value>
+  ConstMemoryRange(const std::vector<T>& values)  // NOLINT: a vector is such a range
+      : data(values.data()), count(values.size()), type(kType) {}
+
+  std::size_t bytes() const { return count * size_of(type); }
+};
+
+struct MemoryRange {
+  void* data = nullptr;
+  std::size_t count = 0;
+  DataType type = DataType::float32;
+  Device device{};
+
+  MemoryRange() = default;
+  MemoryRange(void* data_, std::size_t count_, DataType type_, Device device_ = {})
+      : data(data_), count(count_), type(type_), device(device_) {}
+  template <class T, DataType kType = DataTypeOf<T>::value>
+  MemoryRange(T* data_, std::size_t count_) : data(data_), count(count_), type(kType) {}
+  template <class T, DataType kType = DataTypeOf<T>::value>
+  MemoryRange(std::vector<T>& values)  // NOLINT
+      : data(values.data()), count(values.size()), type(kType) {}
+
+  operator ConstMemoryRange() const { return {data, count, type, device}; }  // NOLINT
+  std::size_t bytes() const { return count * size_of(type); }
+};
+
+// Memory that the backend registered with the group, so that a collective on it needs no staging copy: on a CPU it is
+// shared between the processes of the host. Contents start as zero. Freed with the last copy of the handle; the handle
+// keeps what it needs of the group alive. A forked child does not inherit the memory.
+class DDP_EXPORT RegisteredMemory {
+ public:
+  RegisteredMemory() = default;
+  RegisteredMemory(std::shared_ptr<void> owner, std::size_t bytes, Device device)
+      : owner_(std::move(owner)), bytes_(bytes), device_(device) {}
+
+  void* data() const { return owner_.get(); }
+  std::size_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+
+ private:
+  std::shared_ptr<void> owner_;  // points at the memory; its deleter gives it back
+  std::size_t bytes_ = 0;
+  Device device_{};
+};
+
+}  // namespace ddp

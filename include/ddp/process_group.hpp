@@ -1,0 +1,126 @@
+// Process groups: ranks that call collectives together.
+//
+// Every rank of a group calls the same collectives in the same order. All ranks get identical bits from an all_reduce,
+// and the same inputs in the same layout give the same bits on every run.
+//
+// Failures: nothing waits for ever. A rank that ends makes every other rank that needs it throw RankFailure within
+// milliseconds; one that never calls makes the others throw TimeoutError at the deadline; one that calls something
+// else makes all throw MismatchError. After any of these the group is of no further use, and each later call throws
+// AbortedError with the first reason. The contents of the buffers of a failed collective are undefined.
+//
+// Threads: one thread at a time calls a group; abort() may come from any thread.
+// Fork:    a forked child has no part in the group; a call there throws InvalidArgument.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/error.hpp"
+#include "ddp/export.hpp"
+#include "ddp/memory.hpp"
+#include "ddp/round.hpp"
+
+namespace ddp {
+
+enum class ReduceOp : std::uint8_t {
+  sum,
+  average,  // sum divided by the size of the group; integers round towards zero
+};
+
+// A collective under way. Copies share it. The memory it was given must stay valid and untouched until it has
+// completed. Letting go of a Work cancels nothing; an error that nobody waited for is thrown by the group's next call.
+class DDP_EXPORT Work {
+ public:
+  class State;
+
+  Work() = default;
+  explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  // On a CPU: blocks until the collective has completed, throws what it failed with. On a GPU: orders the caller's
+  // stream behind it and returns at once. Does nothing for an empty Work.
+  void wait();
+
+  // Whether wait() would return, or throw, without blocking.
+  bool is_completed() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+struct CollectiveOptions {
+  std::chrono::milliseconds timeout{0};  // from the call to completion; 0 takes the group's
+  void* stream = nullptr;                // cudaStream_t that writes the input and reads the output; unused on a CPU
+};
+
+class DDP_EXPORT ProcessGroup {
+ public:
+  class Impl;
+
+  ProcessGroup() = default;
+  explicit ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+  int rank() const;        // 0 <= rank < size
+  int size() const;
+  int local_rank() const;  // among the ranks of this host
+  int local_size() const;
+  Device device() const;   // where this group's memory lives
+  RoundId round() const;   // the same on all ranks
+  std::chrono::milliseconds timeout() const;
+
+  // Each call blocks until its result is there; the _async form returns at once with a Work to wait for.
+  // Collectives of one group complete in the order of their calls.
+
+  // Every element becomes the sum (or average) over all ranks of that element. Same count and type on all ranks.
+  void all_reduce(MemoryRange inout, ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
+  Work all_reduce_async(MemoryRange inout, ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
+
+  // Every rank's memory becomes a copy of root's. Same count and type on all ranks.
+  void broadcast(MemoryRange inout, int root, CollectiveOptions options = {});
+  Work broadcast_async(MemoryRange inout, int root, CollectiveOptions options = {});
+
+  // output[r * n, (r + 1) * n) becomes rank r's input of n elements; output.count == size() * input.count.
+  // The input may be this rank's own part of the output; any other overlap is refused.
+  void all_gather(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
+  Work all_gather_async(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
+
+  // output (n elements) becomes the sum (or average) over all ranks of input[rank * n, (rank + 1) * n);
+  // input.count == size() * output.count. The output must not overlap the input.
+  void reduce_scatter(ConstMemoryRange input, MemoryRange output, ReduceOp op = ReduceOp::sum,
+                      CollectiveOptions options = {});
+  Work reduce_scatter_async(ConstMemoryRange input, MemoryRange output, ReduceOp op = ReduceOp::sum,
+                            CollectiveOptions options = {});
+
+  // Returns once every rank has called it and all collectives before it have completed.
+  void barrier(CollectiveOptions options = {});
+
+  // Collective: every rank calls it with the same size. Throws InvalidArgument for 0 bytes, Error where the memory
+  // can't be had (a cgroup's limit included) on any rank: then it throws on all.
+  RegisteredMemory allocate(std::size_t bytes, CollectiveOptions options = {});
+
+  // Gives up on the group, from any thread: collectives under way and later calls throw AbortedError on this rank,
+  // and, as soon as they need this rank, RankFailure on the others.
+  void abort(const std::string& reason);
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+struct InitOptions {
+  std::string backend = "cpu";
+  std::chrono::milliseconds timeout{600'000};  // of each collective, and of the meeting itself; > 0
+};
+
+// Meets the other ranks and returns the group of all of them.
+//
+// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as ddprun and torchrun set them, and
+// DDPRUN_ROUND_ID where ddprun set it. The store at MASTER_ADDR:MASTER_PORT is the launcher's
+// (TORCHELASTIC_USE_AGENT_STORE=True). Without any of the first six the process is a group of its own: rank 0 of 1.
+//
+// Throws InvalidArgument for variables that are missing or contradict each other, or an unknown backend; StoreError
+// where the store can't be reached; TimeoutError, which names the missing ranks, at the deadline.
+DDP_EXPORT ProcessGroup init_process_group(const InitOptions& options = {});
+
+}  // namespace ddp

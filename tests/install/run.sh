@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# run.sh BUILD_FOLDER COMPILER SANITIZERS: installs into a scratch folder, builds consumer/ against it, runs it under the
+# installed ddprun, and looks at what the library shows.
+set -eu
+build=$1 compiler=$2 sanitizers=$3
+here=$(cd "$(dirname "$0")" && pwd)
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+cmake --install "$build" --prefix "$scratch/prefix" >/dev/null
+flags=${sanitizers:+-fsanitize=$sanitizers}
+cmake -S "$here/consumer" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_CXX_COMPILER="$compiler" \
+  -DCMAKE_CXX_FLAGS="$flags" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+cmake --build "$scratch/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+
+out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/ten_lines")
+[ "$out" = "3 ranks, sum 6" ] || { echo "unexpected output: $out"; exit 1; }
+
+# Only the public interface may be visible: anything else could clash with a program's own libraries.
+library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' | head -n 1)
+foreign=$(nm -DC --defined-only "$library" | awk '$2 !~ /^[VvWuw]$/' | cut -d' ' -f3- | grep -vE '^(ddp::|(typeinfo|vtable|typeinfo name|VTT) for ddp::|__odr_asan|_edata|_end|__bss_start|_init|_fini)' || true)
+[ -z "$foreign" ] || { printf 'symbols that should be hidden:\n%s\n' "$foreign"; exit 1; }

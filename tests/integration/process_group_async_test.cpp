@@ -1,0 +1,126 @@
+// Collectives that run while the program does something else.
+#include <ddp/ddp.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "tests/integration/rank_processes.hpp"
+
+namespace ddp {
+namespace {
+
+using testing::run_ranks;
+
+TEST(Async, CollectivesRunInTheOrderOfTheirCalls) {
+  run_ranks(3, [](int rank) {
+    auto group = init_process_group();
+    std::vector<std::int64_t> value(1, rank + 1);
+    std::vector<std::int64_t> gathered(3);
+    std::vector<Work> works;
+    for (int i = 0; i < 5; ++i) {  // each works on what the one before it wrote
+      works.push_back(group.all_gather_async(value, gathered));
+      works.push_back(group.reduce_scatter_async(gathered, value));
+      works.push_back(group.all_reduce_async(value));
+    }
+    works.back().wait();
+    EXPECT_EQ(value[0], 18 * 9 * 9 * 9 * 9);
+    for (const Work& work : works) EXPECT_TRUE(work.is_completed());
+  });
+}
+
+TEST(Async, ManyInFlightAndWaitedForInAnyOrder) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    constexpr std::size_t kWorks = 500;
+    const auto memory = group.allocate(kWorks * sizeof(float));
+    auto* const shared = static_cast<float*>(memory.data());
+    std::vector<std::vector<double>> plain(kWorks, std::vector<double>(37, rank));
+    std::vector<Work> works;
+    for (std::size_t i = 0; i < kWorks; ++i) {
+      shared[i] = static_cast<float>(i);
+      works.push_back(group.all_reduce_async({shared + i, 1}));
+      works.push_back(group.all_reduce_async(plain[i]));
+    }
+    const std::size_t step = rank == 0 ? 7 : 11;  // both have no factor in common with 1000: every work has its turn
+    for (std::size_t i = 0; i < works.size(); ++i) works[i * step % works.size()].wait();
+    for (std::size_t i = 0; i < kWorks; ++i) {
+      EXPECT_EQ(shared[i], static_cast<float>(2 * i));
+      EXPECT_EQ(plain[i][36], 1);
+    }
+  });
+}
+
+TEST(Async, LettingGoOfAWorkCancelsNothing) {
+  run_ranks(2, [](int) {
+    auto group = init_process_group();
+    std::vector<std::vector<float>> values(50, std::vector<float>(1000, 1));
+    for (auto& some : values) group.all_reduce_async(some);
+    group.barrier();  // completes behind all of them
+    for (const auto& some : values) EXPECT_EQ(some[999], 2);
+  });
+}
+
+TEST(Async, BlockingCallsMixWithOthers) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<std::int64_t> value(1, 1);
+    for (int i = 0; i < 20; ++i) {
+      auto work = group.all_reduce_async(value);
+      if (rank == 0) work.wait();  // ranks need not wait alike
+      group.all_reduce(value);
+    }
+    EXPECT_EQ(value[0], std::int64_t{1} << 40);
+  });
+}
+
+TEST(Async, AnErrorNobodyWaitedForIsThrownByTheNextCall) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<float> values(static_cast<std::size_t>(5 + rank));
+    auto work = group.all_reduce_async(values);
+    testing::wait_until([&] { return work.is_completed(); });
+    EXPECT_THROW(group.barrier(), MismatchError);
+    EXPECT_THROW(group.barrier(), AbortedError);
+    EXPECT_THROW(work.wait(), MismatchError);
+  });
+}
+
+TEST(Async, AnErrorThatWasWaitedForIsNotThrownAgain) {
+  testing::Shared<std::atomic<bool>> submitted;
+  run_ranks(2, [&](int rank) {
+    auto group = init_process_group();
+    if (rank == 1) {
+      testing::wait_until([&] { return submitted->load(); });
+      EXPECT_THROW(group.barrier(), MismatchError);
+      return;
+    }
+    std::vector<float> values(5);
+    auto work = group.all_reduce_async(values);
+    auto behind = group.all_reduce_async(values);
+    *submitted = true;
+    EXPECT_THROW(work.wait(), MismatchError);
+    EXPECT_THROW(behind.wait(), AbortedError);
+    EXPECT_THROW(group.barrier(), AbortedError);
+  });
+}
+
+TEST(Async, TheEndOfAGroupEndsItsWorks) {
+  testing::Shared<std::atomic<bool>> ended;
+  run_ranks(2, [&](int rank) {
+    std::optional<ProcessGroup> group = init_process_group();
+    if (rank == 1) return testing::wait_until([&] { return ended->load(); });  // calls nothing: no work can complete
+    std::vector<std::vector<float>> values(10, std::vector<float>(10));
+    std::vector<Work> works;
+    for (auto& some : values) works.push_back(group->all_reduce_async(some));
+    group.reset();
+    *ended = true;
+    for (Work& work : works) EXPECT_THROW(work.wait(), AbortedError);
+  });
+}
+
+}  // namespace
+}  // namespace ddp

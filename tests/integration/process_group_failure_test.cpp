@@ -1,0 +1,251 @@
+// What the ranks of a group see when one of them dies, stays away, or does something else. Times are printed, not
+// asserted: a test must not fail on a slow machine.
+#include <ddp/ddp.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/integration/rank_processes.hpp"
+#include "tests/integration/thrown_by.hpp"
+
+namespace ddp {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::RankProcesses;
+using testing::run_ranks;
+using testing::Shared;
+using testing::thrown_by;
+using testing::wait_until;
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr std::chrono::seconds kGenerous{10};  // far above any right answer, far below the groups' timeout
+
+template <class Call>
+void expect_group_is_useless(ProcessGroup& group, const Call& call, const std::string& first_reason) {
+  const auto again = thrown_by<AbortedError>(call);
+  ASSERT_TRUE(again);
+  EXPECT_THAT(again->what(), HasSubstr(first_reason));
+  thrown_by<AbortedError>([&] { group.allocate(1); });
+  thrown_by<AbortedError>([&] { group.all_reduce_async(MemoryRange{}); });
+}
+
+TEST(Mismatch, EveryRankThrowsWithBothSides) {
+  run_ranks(3, [](int rank) {
+    auto group = init_process_group();
+    group.barrier();
+    std::vector<float> values(100);
+    const auto call = [&] { rank == 1 ? group.barrier() : group.all_reduce(values); };
+    const auto error = thrown_by<MismatchError>(call);
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(),
+                HasSubstr("rank 0 called all_reduce of 100 float32 (sum), rank 1 called barrier (call 2)"));
+    expect_group_is_useless(group, call, "rank 1 called barrier");
+  });
+}
+
+TEST(Mismatch, CountTypeOperationAndRootMatter) {
+  const auto differ = [](const std::function<void(ProcessGroup&, int)>& call) {
+    run_ranks(2, [&](int rank) {
+      auto group = init_process_group();
+      thrown_by<MismatchError>([&] { call(group, rank); });
+    });
+  };
+  differ([](ProcessGroup& group, int rank) {
+    std::vector<float> values(static_cast<std::size_t>(10 + rank));
+    group.all_reduce(values);
+  });
+  differ([](ProcessGroup& group, int rank) {
+    std::vector<std::int64_t> integers(10);
+    std::vector<double> reals(10);
+    group.all_reduce(rank == 0 ? MemoryRange(integers) : MemoryRange(reals));
+  });
+  differ([](ProcessGroup& group, int rank) {
+    std::vector<float> values(10);
+    group.all_reduce(values, rank == 0 ? ReduceOp::sum : ReduceOp::average);
+  });
+  differ([](ProcessGroup& group, int rank) {
+    std::vector<float> values(10);
+    group.broadcast(values, rank);
+  });
+  differ([](ProcessGroup& group, int rank) { group.allocate(rank == 0 ? 100 : 200); });
+}
+
+TEST(Timeout, NamesTheMissingRankAndWhatItDidLast) {
+  Shared<std::atomic<int>> timed_out;
+  run_ranks(3, [&](int rank) {
+    auto group = init_process_group();
+    std::vector<float> values(7);
+    group.all_reduce(values);
+    if (rank == 2) return wait_until([&] { return timed_out->load() == 2; });
+
+    const auto call = [&] { group.barrier({.timeout = milliseconds(100)}); };
+    const auto error = thrown_by<TimeoutError>(call);
+    ++*timed_out;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(2));
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 2 did not come to barrier, call 2, within 100 ms"),
+                                     HasSubstr("last called all_reduce of 7 float32 (sum), call 1"),
+                                     HasSubstr("rank " + std::to_string(rank) + " of 3")));
+    expect_group_is_useless(group, call, "rank 2 did not come");
+  });
+}
+
+// Ranks reduce without end, until rank 1 is killed in the midst of it.
+struct Kill {
+  std::atomic<int> calls;      // of rank 1
+  std::atomic<Clock::rep> at;  // when the signal was sent
+  std::atomic<int> survivors;
+};
+
+void reduce_until_rank_1_is_lost(ProcessGroup& group, Shared<Kill>& kill, MemoryRange values) {
+  const auto reduce = [&] {
+    for (;;) {
+      group.all_reduce(values);
+      if (group.rank() == 1) ++kill->calls;
+    }
+  };
+  const auto error = thrown_by<RankFailure>(reduce);
+  const Clock::duration took = Clock::now().time_since_epoch() - Clock::duration(kill->at.load());
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->ranks(), ElementsAre(1));
+  EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr(") ended"), HasSubstr("all_reduce of ")));
+  std::printf("rank %d: %.2f ms from the kill to RankFailure\n", group.rank(),
+              std::chrono::duration<double, std::milli>(took).count());
+  EXPECT_LT(took, kGenerous);
+  expect_group_is_useless(
+      group, [&] { group.barrier(); }, "rank 1 (pid ");
+}
+
+void kill_rank_1(RankProcesses& ranks, Shared<Kill>& kill) {
+  wait_until([&] { return kill->calls.load() > 10; });
+  kill->at = Clock::now().time_since_epoch().count();
+  ranks.kill(1);
+  ranks.expect_killed(1);
+}
+
+TEST(Death, OfARankInACollectiveIsNoticedByAllOthers) {
+  Shared<Kill> kill;
+  RankProcesses ranks(3, [&](int) {
+    auto group = init_process_group();
+    std::vector<double> values(300'000);
+    reduce_until_rank_1_is_lost(group, kill, values);
+  });
+  kill_rank_1(ranks, kill);
+  ranks.expect_success(0);
+  ranks.expect_success(2);
+}
+
+TEST(Death, IsNoticedThoughAForkedChildOfTheDeadLivesOn) {
+  Shared<Kill> kill;
+  Shared<std::atomic<pid_t>> orphan;
+  RankProcesses ranks(2, [&](int rank) {
+    auto group = init_process_group();
+    if (rank == 1) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(60);  // should the test die before it kills this child
+        for (;;) ::pause();
+      }
+      *orphan = child;
+    }
+    std::vector<float> values(1000);
+    reduce_until_rank_1_is_lost(group, kill, values);
+  });
+  kill_rank_1(ranks, kill);
+  ranks.expect_success(0);
+  ASSERT_GT(orphan->load(), 0);
+  EXPECT_EQ(::kill(*orphan, SIGKILL), 0) << "the child was to outlive its parent";
+}
+
+TEST(Death, WhileOthersSleepInABarrierWakesThem) {
+  RankProcesses ranks(3, [&](int rank) {
+    auto group = init_process_group();
+    if (rank == 1) ::raise(SIGKILL);
+    const auto error = thrown_by<RankFailure>([&] { group.barrier(); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(1));
+  });
+  ranks.expect_killed(1);
+  ranks.expect_success(0);
+  ranks.expect_success(2);
+}
+
+TEST(Death, AfterTheLastCollectiveDoesNotSpoilIt) {
+  for (int round = 0; round < 20; ++round) {
+    run_ranks(4, [](int) {
+      auto group = init_process_group();
+      std::vector<std::int64_t> ones(1, 1);
+      group.all_reduce(ones);
+      EXPECT_EQ(ones[0], 4);
+      std::_Exit(::testing::Test::HasFailure() ? 1 : 0);  // at once: others may still be in the call
+    });
+  }
+}
+
+TEST(Leaving, IsToldToThoseWhoCallOn) {
+  run_ranks(2, [](int rank) {
+    std::optional<ProcessGroup> group = init_process_group();
+    group->barrier();
+    if (rank == 1) group.reset();
+    if (rank == 1) return;
+    const auto error = thrown_by<RankFailure>([&] { group->barrier(); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(1));
+    EXPECT_THAT(error->what(), HasSubstr("has left the group"));
+  });
+}
+
+TEST(Abort, FromAnotherThreadEndsACollectiveHereAndThere) {
+  run_ranks(3, [](int rank) {
+    auto group = init_process_group();
+    std::vector<float> values(10);
+    const auto broadcast_for_ever = [&] {
+      for (;;) group.broadcast(values, 1);
+    };
+    if (rank != 1) {
+      const auto error = thrown_by<RankFailure>(broadcast_for_ever);
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->ranks(), ElementsAre(1));
+      EXPECT_THAT(error->what(), HasSubstr("aborted the group"));
+      return;
+    }
+    std::thread other([&] { group.abort("the user pressed a key"); });
+    const auto error = thrown_by<AbortedError>(broadcast_for_ever);
+    other.join();
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("the user pressed a key"));
+  });
+}
+
+TEST(Abort, WakesAThreadThatWaitsForAnother) {
+  Shared<std::atomic<bool>> done;
+  run_ranks(2, [&](int rank) {
+    auto group = init_process_group();
+    if (rank == 1) return wait_until([&] { return done->load(); });
+    std::thread other([&] { group.abort("enough"); });
+    const auto error = thrown_by<AbortedError>([&] { group.barrier(); });
+    other.join();
+    *done = true;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("enough"));
+  });
+}
+
+}  // namespace
+}  // namespace ddp

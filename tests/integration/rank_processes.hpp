@@ -1,0 +1,70 @@
+// The ranks of a group, each a forked process of the test that runs one function, with a real store in a process of its
+// own, on loopback. In the function EXPECT and ASSERT work as in a test; what fails there, fails the test here.
+//
+// Threads: the test's main thread only, and no other may run while ranks are started.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+namespace ddp::testing {
+
+constexpr std::chrono::seconds kPatience{60};  // longer than any machine needs; only a failing test waits for it
+
+class RankProcesses {
+ public:
+  using Body = std::function<void(int rank)>;  // in the environment that a launcher would give it
+
+  // Starts `size` ranks, except those in `absent`.
+  RankProcesses(int size, const Body& body, const std::vector<int>& absent = {});
+  ~RankProcesses();  // kills what is left
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  void kill(int rank);  // SIGKILL
+
+  // Waits for the rank's end and expects that it succeeded; or, for the second, that it died of SIGKILL.
+  void expect_success(int rank);
+  void expect_killed(int rank);
+
+ private:
+  int wait_status(int rank);
+
+  pid_t store_ = 0;
+  std::vector<pid_t> ranks_;  // 0 for one that is absent, or waited for
+};
+
+// Starts all ranks and expects every one to succeed.
+void run_ranks(int size, const RankProcesses::Body& body);
+
+// Waits until a condition holds, which another process brings about. Throws after kPatience.
+void wait_until(const std::function<bool()>& condition);
+
+// A value that the test shares with its ranks. T is an atomic, or a struct of them; it starts zeroed.
+template <class T>
+class Shared {
+ public:
+  Shared() {
+    void* const page = ::mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) throw std::bad_alloc();
+    value_ = new (page) T{};
+  }
+  ~Shared() { ::munmap(value_, sizeof(T)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+
+  T& operator*() const { return *value_; }
+  T* operator->() const { return value_; }
+
+ private:
+  T* value_;
+};
+
+}  // namespace ddp::testing

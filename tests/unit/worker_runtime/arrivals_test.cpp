@@ -1,0 +1,197 @@
+// Ranks as threads of one process, so that ThreadSanitizer sees what one rank's data means to another.
+#include "worker_runtime/cpu_backend/arrivals.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace ddp::cpu_backend {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = Outcome::Kind;
+using ::testing::ElementsAre;
+using namespace std::chrono_literals;
+
+constexpr auto kForEver = 60s;  // only a failing test waits for it
+
+io::Deadline deadline_in(Clock::duration time) { return {Clock::now(), Clock::now() + time}; }
+
+Outcome wait(Arrivals& of, Clock::duration time = kForEver) {
+  auto deadline = deadline_in(time);
+  return of.wait(deadline);
+}
+
+void run_as_ranks(int size, const std::function<void(Arrivals&, int)>& body) {
+  std::vector<RankControl> control(static_cast<std::size_t>(size));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      Arrivals arrivals(control, rank);
+      body(arrivals, rank);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+// Until the others look for this rank's thread in vain: about to sleep, or asleep.
+void wait_for_sleeper(const RankControl& awaited) {
+  while (awaited.sleepers.load() == 0) std::this_thread::yield();
+}
+
+TEST(Arrivals, WhatARankWroteBeforeItArrivedIsSeenByAllAfter) {
+  constexpr int kSize = 3;
+  constexpr int kPhases = 3000;
+  std::vector<int> written(kSize);  // plain memory: the phases alone keep ranks apart
+  run_as_ranks(kSize, [&](Arrivals& arrivals, int rank) {
+    for (int phase = 1; phase <= kPhases; ++phase) {
+      written[static_cast<std::size_t>(rank)] = phase;
+      arrivals.arrive();
+      ASSERT_EQ(wait(arrivals).kind, Kind::complete);
+      for (const int value : written) ASSERT_EQ(value, phase);
+      arrivals.arrive();
+      ASSERT_EQ(wait(arrivals).kind, Kind::complete);
+    }
+  });
+}
+
+TEST(Arrivals, NoWakeUpIsLostBetweenLookingAndSleeping) {
+  run_as_ranks(2, [&](Arrivals& arrivals, int rank) {
+    std::mt19937_64 random(7);  // the same on both
+    for (int phase = 0; phase < 300; ++phase) {
+      // One rank is late by about as long as the other takes to fall asleep.
+      const auto late = std::chrono::microseconds(800 + random() % 500);
+      const auto end = Clock::now() + late;
+      if (phase % 2 == rank) {
+        while (Clock::now() < end) std::this_thread::yield();
+      }
+      arrivals.arrive();
+      ASSERT_EQ(wait(arrivals).kind, Kind::complete) << "phase " << phase;
+    }
+  });
+}
+
+TEST(Arrivals, EveryRankSeesWhatAllCalled) {
+  constexpr int kSize = 3;
+  run_as_ranks(kSize, [&](Arrivals& arrivals, int rank) {
+    for (std::uint64_t call = 1; call <= 1000; ++call) {
+      arrivals.post({.kind = CollectiveKind::broadcast, .root = rank, .count = call});
+      arrivals.arrive();
+      ASSERT_EQ(wait(arrivals).kind, Kind::complete);
+      const auto& posted = arrivals.posted();
+      for (int other = 0; other < kSize; ++other) {
+        ASSERT_EQ(posted[static_cast<std::size_t>(other)].root, other);
+        ASSERT_EQ(posted[static_cast<std::size_t>(other)].count, call);
+      }
+    }
+    EXPECT_EQ(arrivals.calls(rank), 1000u);
+    EXPECT_EQ(arrivals.last_call(rank).count, 1000u);
+  });
+}
+
+class TwoRanks : public ::testing::Test {
+ protected:
+  std::vector<RankControl> control_ = std::vector<RankControl>(2);
+  Arrivals rank_0_{control_, 0};
+  Arrivals rank_1_{control_, 1};
+};
+
+TEST_F(TwoRanks, ALossEndsASleep) {
+  rank_0_.arrive();
+  std::thread watcher([&] {
+    wait_for_sleeper(control_[1]);
+    rank_0_.lose(1);
+  });
+  const Outcome outcome = wait(rank_0_);
+  watcher.join();
+  EXPECT_EQ(outcome.kind, Kind::lost);
+  EXPECT_THAT(outcome.ranks, ElementsAre(1));
+}
+
+TEST_F(TwoRanks, ARankThatLeavesEndsASleep) {
+  rank_0_.arrive();
+  std::thread other([&] {
+    wait_for_sleeper(control_[1]);
+    rank_1_.leave(Presence::aborted);
+  });
+  const Outcome outcome = wait(rank_0_);
+  other.join();
+  EXPECT_EQ(outcome.kind, Kind::lost);
+  EXPECT_THAT(outcome.ranks, ElementsAre(1));
+  EXPECT_EQ(rank_0_.presence(1), Presence::aborted);
+  rank_1_.leave(Presence::left);
+  EXPECT_EQ(rank_0_.presence(1), Presence::aborted) << "the first word counts";
+}
+
+TEST_F(TwoRanks, AnInterruptEndsASleepAndLaterWaits) {
+  rank_0_.arrive();
+  std::thread other([&] {
+    wait_for_sleeper(control_[1]);
+    rank_0_.interrupt();
+  });
+  EXPECT_EQ(wait(rank_0_).kind, Kind::interrupted);
+  other.join();
+  EXPECT_EQ(wait(rank_0_).kind, Kind::interrupted);
+}
+
+TEST_F(TwoRanks, WhoHasArrivedIsNotMissed) {
+  rank_1_.arrive();
+  rank_1_.leave(Presence::left);
+  rank_0_.lose(1);
+  rank_0_.arrive();
+  EXPECT_EQ(wait(rank_0_).kind, Kind::complete);
+  rank_0_.arrive();
+  EXPECT_EQ(wait(rank_0_).kind, Kind::lost) << "but is in the next phase";
+}
+
+TEST_F(TwoRanks, ADeadlineNamesThoseWhoHaveNotArrived) {
+  rank_0_.arrive();
+  const Outcome outcome = wait(rank_0_, 5ms);
+  EXPECT_EQ(outcome.kind, Kind::timed_out);
+  EXPECT_THAT(outcome.ranks, ElementsAre(1));
+}
+
+TEST_F(TwoRanks, AfterTheDeadlineAnArrivalStillCounts) {
+  rank_0_.arrive();
+  rank_1_.arrive();
+  EXPECT_EQ(wait(rank_0_, -1s).kind, Kind::complete);
+}
+
+TEST(Arrivals, ALossElsewhereWakesWhoSleepsForAnother) {
+  std::vector<RankControl> control(3);
+  Arrivals rank_0(control, 0);
+  Arrivals rank_2(control, 2);
+  rank_0.arrive();
+  std::thread other([&] {
+    wait_for_sleeper(control[1]);
+    rank_2.leave(Presence::left);
+  });
+  const Outcome outcome = wait(rank_0);
+  other.join();
+  EXPECT_EQ(outcome.kind, Kind::lost);
+  EXPECT_THAT(outcome.ranks, ElementsAre(2));
+}
+
+TEST(Arrivals, TheLossOfOneWhoHasArrivedSpoilsNothing) {
+  std::vector<RankControl> control(3);
+  Arrivals rank_0(control, 0);
+  Arrivals rank_1(control, 1);
+  Arrivals rank_2(control, 2);
+  rank_0.arrive();
+  rank_1.arrive();
+  std::thread others([&] {
+    wait_for_sleeper(control[2]);
+    rank_0.lose(1);
+    rank_2.arrive();
+  });
+  EXPECT_EQ(wait(rank_0).kind, Kind::complete);
+  others.join();
+}
+
+}  // namespace
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,116 @@
+#include "worker_runtime/cpu_backend/communication_queue.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "ddp/error.hpp"
+
+namespace ddp::cpu_backend {
+namespace {
+
+class Queue : public ::testing::Test {
+ protected:
+  ~Queue() override { queue_->stop(); }
+
+  std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
+};
+
+void fail() { throw Error("broken"); }
+
+TEST_F(Queue, ABlockingCallOnAnIdleQueueRunsOnTheCallersThread) {
+  std::thread::id ran_on;
+  queue_->run([&] { ran_on = std::this_thread::get_id(); });
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  queue_->submit([] {})->wait();
+  queue_->run([&] { ran_on = std::this_thread::get_id(); });
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+}
+
+TEST_F(Queue, WorkCompletesThoughNobodyWaits) {
+  for (int i = 0; i < 100; ++i) {  // the first starts the thread, the others wake it
+    const auto work = queue_->submit([] {});
+    while (!work->is_completed()) std::this_thread::yield();
+  }
+}
+
+TEST_F(Queue, WhoWaitsForARunningJobIsWoken) {
+  for (int i = 0; i < 200; ++i) {
+    std::atomic<bool> begun{false};
+    std::atomic<bool> may_end{false};
+    const auto work = queue_->submit([&] {
+      begun = true;
+      while (!may_end) std::this_thread::yield();
+    });
+    while (!begun) std::this_thread::yield();  // on the communication thread: nobody has waited yet
+    std::thread other([&] { may_end = true; });
+    if (i % 2 == 0) {
+      work->wait();
+    } else {
+      queue_->run([] {});
+    }
+    EXPECT_TRUE(work->is_completed());
+    other.join();
+  }
+}
+
+TEST_F(Queue, JobsRunOneAtATimeInOrderWhoeverRunsThem) {
+  std::vector<int> order;  // plain memory: the queue alone keeps jobs apart
+  std::vector<std::shared_ptr<Work::State>> works;
+  for (int i = 0; i < 3000; ++i) {
+    works.push_back(queue_->submit([&order, i] { order.push_back(i); }));
+    if (i % 7 == 0) works.back()->wait();
+    if (i % 11 == 0) queue_->run([&] { EXPECT_EQ(order.back(), i); });
+  }
+  works.back()->wait();
+  ASSERT_EQ(order.size(), 3000u);
+  for (int i = 0; i < 3000; ++i) EXPECT_EQ(order[static_cast<std::size_t>(i)], i);
+}
+
+TEST_F(Queue, SeveralThreadsMayWait) {
+  std::atomic<int> done{0};
+  std::vector<std::shared_ptr<Work::State>> works;
+  for (int i = 0; i < 500; ++i) works.push_back(queue_->submit([&] { ++done; }));
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < 3; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::size_t i = thread; i < works.size(); i += 2) works[i]->wait();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(done, 500);
+}
+
+TEST_F(Queue, AnErrorBelongsToItsWork) {
+  const auto work = queue_->submit(fail);
+  EXPECT_THROW(work->wait(), Error);
+  EXPECT_THROW(work->wait(), Error);
+  EXPECT_NO_THROW(queue_->throw_unclaimed_error());
+  EXPECT_THROW(queue_->run(fail), Error);
+  EXPECT_NO_THROW(queue_->throw_unclaimed_error());
+}
+
+TEST_F(Queue, AnErrorNobodyWaitedForIsThrownOnceByTheNextCall) {
+  const auto work = queue_->submit(fail);
+  while (!work->is_completed()) std::this_thread::yield();
+  EXPECT_THROW(queue_->run([] { ADD_FAILURE() << "this was to wait"; }), Error);
+  EXPECT_NO_THROW(queue_->throw_unclaimed_error());
+  EXPECT_NO_THROW(queue_->run([] {}));
+}
+
+TEST_F(Queue, StopRunsWhatIsLeft) {
+  std::atomic<int> done{0};
+  std::vector<std::shared_ptr<Work::State>> works;
+  for (int i = 0; i < 100; ++i) works.push_back(queue_->submit([&] { ++done; }));
+  queue_->stop();
+  EXPECT_EQ(done, 100);
+  queue_.reset();
+  works.back()->wait();
+  queue_ = std::make_shared<CommunicationQueue>();
+}
+
+}  // namespace
+}  // namespace ddp::cpu_backend

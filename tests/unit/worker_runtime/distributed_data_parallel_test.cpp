@@ -1,0 +1,359 @@
+#include "ddp/distributed_data_parallel.hpp"
+
+#include "ddp/error.hpp"
+#include "tests/unit/worker_runtime/rank_results.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using ddp::DistributedDataParallel;
+using ddp::DistributedDataParallelOptions;
+using ddp::GradientError;
+using ddp::InvalidArgument;
+using ddp::MemoryRange;
+using ddp::MismatchError;
+using ddp::Parameter;
+using ddp::ProcessGroup;
+using ddp::Sync;
+using ddp::test::results_of_ranks;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Three parameters, and a bucket for each where the caps are 0: {2}, {1}, {0}.
+struct Model {
+  std::vector<float> weight = std::vector<float>(6);
+  std::vector<float> bias = std::vector<float>(3);
+  std::vector<double> scale = std::vector<double>(2);
+
+  std::vector<Parameter> parameters() {
+    return {{"body.weight", {2, 3}, weight}, {"head.bias", {3}, bias}, {"scale", {2}, scale}};
+  }
+};
+
+DistributedDataParallelOptions one_bucket_each() {
+  DistributedDataParallelOptions options;
+  options.first_bucket_cap_bytes = 0;
+  options.bucket_cap_bytes = 0;
+  return options;
+}
+
+void add(const MemoryRange& gradient, double value) {
+  for (std::size_t i = 0; i < gradient.count; ++i) {
+    if (gradient.type == ddp::DataType::float64) {
+      static_cast<double*>(gradient.data)[i] += value;
+    } else {
+      static_cast<float*>(gradient.data)[i] += static_cast<float>(value);
+    }
+  }
+}
+
+// The gradient's elements with blanks between them; all tests use numbers that a float holds exactly.
+std::string text_of(const MemoryRange& gradient) {
+  std::ostringstream text;
+  for (std::size_t i = 0; i < gradient.count; ++i) {
+    text << (i > 0 ? " " : "")
+         << (gradient.type == ddp::DataType::float64 ? static_cast<double*>(gradient.data)[i]
+                                                     : static_cast<double>(static_cast<float*>(gradient.data)[i]));
+  }
+  return text.str();
+}
+
+template <class Error, class Call>
+std::string message_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// One step in which every parameter of this rank's list is used.
+void run_step(DistributedDataParallel& model, const std::vector<std::size_t>& used, double gradient) {
+  auto step = model.begin_step();
+  for (const std::size_t parameter : used) {
+    add(model.gradient(parameter), gradient);
+    step.ready(parameter);
+  }
+  step.finish();
+}
+
+TEST(DistributedDataParallel, GivesEveryRankTheValuesOfRank0) {
+  const auto results = results_of_ranks(3, [](ProcessGroup world) {
+    Model values;
+    std::iota(values.weight.begin(), values.weight.end(), 10.0F * static_cast<float>(world.rank()));
+    values.scale = {0.5 + world.rank(), 7};
+    DistributedDataParallel model(world, values.parameters());
+    return text_of(values.weight) + "|" + text_of(values.scale);
+  });
+  EXPECT_THAT(results, Each("0 1 2 3 4 5|0.5 7"));
+}
+
+TEST(DistributedDataParallel, AveragesGradientsOverRanks) {
+  for (const auto& options : {DistributedDataParallelOptions{}, one_bucket_each()}) {
+    const auto results = results_of_ranks(4, [&](ProcessGroup world) {
+      Model values;
+      DistributedDataParallel model(world, values.parameters(), options);
+      std::string text = std::to_string(model.bucket_count());
+      for (int i = 1; i <= 3; ++i) {
+        run_step(model, {2, 1, 0}, i * world.rank());  // mean of 0, 1, 2, 3 is 1.5
+        for (std::size_t p = 0; p < 3; ++p) text += "|" + text_of(model.gradient(p));
+      }
+      return text;
+    });
+    // Without small caps: one bucket for each data type.
+    const std::string buckets = options.bucket_cap_bytes == 0 ? "3" : "2";
+    EXPECT_THAT(results, Each(buckets + "|1.5 1.5 1.5 1.5 1.5 1.5|1.5 1.5 1.5|1.5 1.5|3 3 3 3 3 3|3 3 3|3 3"
+                                        "|4.5 4.5 4.5 4.5 4.5 4.5|4.5 4.5 4.5|4.5 4.5"));
+  }
+}
+
+TEST(DistributedDataParallel, ReadinessMayDifferBetweenRanks) {
+  const auto results = results_of_ranks(3, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters(), one_bucket_each());
+    const std::vector<std::vector<std::size_t>> orders = {{0, 1, 2}, {2, 0, 1}, {1, 2, 0}};
+    auto step = model.begin_step();
+    for (const std::size_t p : orders[static_cast<std::size_t>(world.rank())]) {
+      add(model.gradient(p), 3.0 * static_cast<double>(p + 1) * world.rank());
+      step.ready(p);
+    }
+    step.finish();
+    return text_of(model.gradient(0)) + "|" + text_of(model.gradient(1)) + "|" + text_of(model.gradient(2));
+  });
+  EXPECT_THAT(results, Each("3 3 3 3 3 3|6 6 6|9 9"));
+}
+
+TEST(DistributedDataParallel, UnusedParametersAreNamedWithTheirRanksOnEveryRank) {
+  const auto results = results_of_ranks(4, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters(), one_bucket_each());
+    const std::vector<std::size_t> used =
+        world.rank() % 2 == 1 ? std::vector<std::size_t>{2, 0} : std::vector<std::size_t>{2, 1, 0};
+    return message_of<GradientError>([&] { run_step(model, used, 1); });
+  });
+  EXPECT_THAT(results, Each(AllOf(HasSubstr("parameter head.bias got no gradient on ranks 1 and 3"),
+                                  Not(HasSubstr("body.weight")), HasSubstr("try: "))));
+}
+
+TEST(DistributedDataParallel, GoesOnAfterAnUnusedParameter) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    const auto used = world.rank() == 0 ? std::vector<std::size_t>{0, 1, 2} : std::vector<std::size_t>{0};
+    const std::string message = message_of<GradientError>([&] { run_step(model, used, 5); });
+    run_step(model, {0, 1, 2}, 1 + world.rank());
+    return message.substr(0, message.find('\n')) + "|" + text_of(model.gradient(1)) + "|" + text_of(model.gradient(2));
+  });
+  EXPECT_THAT(results, Each("parameter head.bias got no gradient on rank 1; parameter scale got no gradient on rank 1"
+                            "|1.5 1.5 1.5|1.5 1.5"));
+}
+
+TEST(DistributedDataParallel, AStepWithoutAnyGradientIsNoHang) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    return message_of<GradientError>([&] { run_step(model, {}, 0); });
+  });
+  EXPECT_THAT(results, Each(HasSubstr("parameter body.weight got no gradient on any rank")));
+}
+
+TEST(DistributedDataParallel, AccumulationGivesWhatOneLargeBatchGives) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters(), one_bucket_each());
+    const double mine = 1 + world.rank();
+    const auto accumulate = [&](Sync sync, const std::vector<std::size_t>& used, double gradient) {
+      auto step = model.begin_step(sync);
+      for (const std::size_t p : used) {
+        add(model.gradient(p), gradient * mine);
+        step.ready(p);
+      }
+      step.finish();
+    };
+    std::string text;
+    for (int window = 0; window < 2; ++window) {  // the second must not see what the first left
+      accumulate(Sync::off, {2, 1, 0}, 1);
+      text += text_of(model.gradient(1)) + "|";  // this rank's own sum
+      accumulate(Sync::off, {1}, 2);
+      accumulate(Sync::on, {0}, 4);  // the others were used earlier in the window: they are not missing
+    }
+    return text + text_of(model.gradient(0)) + "|" + text_of(model.gradient(1)) + "|" + text_of(model.gradient(2));
+  });
+  // Per unit of `mine`: 1 + 4, 1 + 2 and 1; the mean of `mine` is 1.5.
+  const std::string means = "7.5 7.5 7.5 7.5 7.5 7.5|4.5 4.5 4.5|1.5 1.5";
+  EXPECT_THAT(results, ElementsAre("1 1 1|1 1 1|" + means, "2 2 2|2 2 2|" + means));
+}
+
+TEST(DistributedDataParallel, AParameterUnusedInAWholeWindowIsNamed) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    return message_of<GradientError>([&] {
+      auto first = model.begin_step(Sync::off);
+      first.ready(0);
+      if (world.rank() == 0) first.ready(1);
+      first.finish();
+      run_step(model, {2}, 1);
+    });
+  });
+  EXPECT_THAT(results,
+              Each(AllOf(HasSubstr("parameter head.bias got no gradient on rank 1"), Not(HasSubstr("scale")))));
+}
+
+TEST(DistributedDataParallel, AParameterReadyTwiceIsRefusedByName) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    auto step = model.begin_step();
+    step.ready(1);
+    std::string text = message_of<GradientError>([&] { step.ready(1); });
+    text += message_of<InvalidArgument>([&] { step.ready(3); });
+    text += message_of<GradientError>([&] { model.begin_step(); });
+    for (const std::size_t p : {0, 2}) step.ready(p);
+    step.finish();  // the step outlives these mistakes
+    return text;
+  });
+  EXPECT_THAT(results, Each(AllOf(HasSubstr("parameter head.bias (index 1) is ready for the second time"),
+                                  HasSubstr("parameter 3 of a model with 3"), HasSubstr("is unfinished"))));
+}
+
+TEST(DistributedDataParallel, WithoutZeroingBackwardOverwrites) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallelOptions options;
+    options.zero_gradients = false;
+    DistributedDataParallel model(world, values.parameters(), options);
+    run_step(model, {0, 1, 2}, 2);
+    run_step(model, {0, 1, 2}, 2);  // adds to what the first step left
+    return text_of(model.gradient(1));
+  });
+  EXPECT_THAT(results, Each("4 4 4"));
+}
+
+TEST(DistributedDataParallel, ModelsThatDifferArePrintedWithBothSidesOnEveryRank) {
+  const struct {
+    const char* what;
+    void (*change)(std::vector<Parameter>& parameters, DistributedDataParallelOptions& options);
+    std::vector<const char*> want;
+  } cases[] = {
+      {"shape", [](auto& p, auto&) { std::swap(p[0].shape[0], p[0].shape[1]); },
+       {"ranks 0 and 2 have parameter 0 body.weight float32 [2, 3];",
+        "rank 1 has parameter 0 body.weight float32 [3, 2]\n"}},
+      {"name", [](auto& p, auto&) { p[1].name = "head.offset"; },
+       {"ranks 0 and 2 have parameter 1 head.bias float32 [3]; rank 1 has parameter 1 head.offset float32 [3]"}},
+      {"order", [](auto& p, auto&) { std::swap(p[1], p[2]); },
+       {"ranks 0 and 2 have parameter 1 head.bias float32 [3]; rank 1 has parameter 1 scale float64 [2]"}},
+      {"count", [](auto& p, auto&) { p.pop_back(); },
+       {"ranks 0 and 2 have parameter 2 scale float64 [2]; rank 1 has no more than 2 parameters"}},
+      {"options", [](auto&, auto& o) { o.bucket_cap_bytes = 1; },
+       {"bucket_cap_bytes = 26214400", "bucket_cap_bytes = 1,"}},
+      {"refused", [](auto& p, auto&) { p[1].name = "scale"; },
+       {"rank 1 has a model that is refused: two parameters are named scale"}},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    const auto results = results_of_ranks(3, [&](ProcessGroup world) {
+      Model values;
+      auto parameters = values.parameters();
+      DistributedDataParallelOptions options;
+      if (world.rank() == 1) c.change(parameters, options);
+      std::string text;
+      try {
+        DistributedDataParallel model(world, parameters, options);
+      } catch (const MismatchError& error) {
+        text = error.what();
+      } catch (const InvalidArgument& error) {
+        text = std::string("rank 1 has a model that is refused: ") + error.what();
+      }
+      world.barrier();  // the group is as good as before
+      return text;
+    });
+    for (const char* want : c.want) EXPECT_THAT(results, Each(HasSubstr(want)));
+  }
+}
+
+TEST(DistributedDataParallel, RefusesWhatNoRankCanTrain) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    std::vector<float> six(6);
+    std::vector<std::int64_t> integers(6);
+    const MemoryRange on_gpu(six.data(), 6, ddp::DataType::float32, {ddp::Device::Kind::cuda, 0});
+    const std::vector<std::vector<Parameter>> cases = {
+        {},
+        {{"", {6}, six}},
+        {{"a", {6}, six}, {"a", {6}, six}},
+        {{"a", {7}, six}},
+        {{"a", {-1, -6}, six}},
+        {{"a", {std::int64_t{1} << 62, 8, 3}, six}},
+        {{"a", {6}, integers}},
+        {{"a", {6}, on_gpu}},
+        {{"a", {6}, MemoryRange(static_cast<float*>(nullptr), 6)}},
+    };
+    std::string text;
+    for (const auto& parameters : cases) {
+      const std::string message =
+          message_of<InvalidArgument>([&] { DistributedDataParallel model(world, parameters); });
+      text += message.substr(0, message.find('\n')) + "\n";
+    }
+    return text;
+  });
+  EXPECT_EQ(results[0],
+            "a model without parameters\n"
+            "a parameter without a name\n"
+            "two parameters are named a\n"
+            "parameter a has shape [7] but 6 values\n"
+            "parameter a has shape [-1, -6] but 6 values\n"
+            "parameter a has shape [4611686018427387904, 8, 3] but 6 values\n"
+            "parameter a is of type int64, which has no gradient\n"
+            "parameter a is not on a device that the gradient engine supports for this group\n"
+            "parameter a has no memory\n");
+}
+
+TEST(DistributedDataParallel, AnEmptyParameterAndAScalarAreParametersToo) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    std::vector<float> none;
+    std::vector<float> one = {1};
+    DistributedDataParallel model(world, {{"none", {0, 3}, none}, {"one", {}, one}}, one_bucket_each());
+    auto step = model.begin_step();
+    add(model.gradient(1), 2 * world.rank());
+    step.ready(1);
+    step.ready(0);
+    step.finish();
+    return text_of(model.gradient(0)) + "|" + text_of(model.gradient(1));
+  });
+  EXPECT_THAT(results, Each("|1"));
+}
+
+// A rank that gives up in the middle of a step, but lives on, must not leave the others waiting for the rest of it.
+TEST(DistributedDataParallel, DestroyedInMidStepItFailsTheOthersAtOnce) {
+  const ddp::testing::Shared<std::atomic<bool>> other_failed;
+  const auto results = results_of_ranks(2, [&](ProcessGroup world) {
+    Model values;
+    const std::string message = message_of<ddp::Error>([&] {
+      DistributedDataParallel model(world, values.parameters(), one_bucket_each());
+      auto step = model.begin_step();
+      step.ready(2);
+      if (world.rank() == 0) throw ddp::Error("rank 0 has enough");
+      step.ready(1);
+      step.ready(0);
+      step.finish();
+    });
+    if (world.rank() == 1) *other_failed = true;
+    ddp::testing::wait_until([&] { return other_failed->load(); });
+    return message;
+  });
+  EXPECT_EQ(results[0], "rank 0 has enough");
+  EXPECT_THAT(results[1], HasSubstr("aborted the group"));
+}
+
+}  // namespace

@@ -1,0 +1,116 @@
+#include "worker_runtime/cpu_backend/fingerprint.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "worker_runtime/cpu_backend/failure_message.hpp"
+
+namespace ddp::cpu_backend {
+namespace {
+
+using ::testing::HasSubstr;
+
+Collective collective(CollectiveKind kind, ConstMemoryRange input, MemoryRange output) {
+  Collective result;
+  result.kind = kind;
+  result.input = input;
+  result.output = output;
+  return result;
+}
+
+TEST(Fingerprint, DescribesACall) {
+  std::vector<float> four(4);
+  std::vector<float> twelve(12);
+  const auto text = [](Collective of) { return describe(fingerprint_of(of)); };
+  auto average = collective(CollectiveKind::all_reduce, four, four);
+  average.op = ReduceOp::average;
+  auto from_2 = collective(CollectiveKind::broadcast, four, four);
+  from_2.root = 2;
+  EXPECT_EQ(text(collective(CollectiveKind::barrier, {}, {})), "barrier");
+  EXPECT_EQ(text(collective(CollectiveKind::all_reduce, four, four)), "all_reduce of 4 float32 (sum)");
+  EXPECT_EQ(text(average), "all_reduce of 4 float32 (average)");
+  EXPECT_EQ(text(from_2), "broadcast of 4 float32 from rank 2");
+  EXPECT_EQ(text(collective(CollectiveKind::all_gather, four, twelve)), "all_gather of 4 float32 per rank");
+  EXPECT_EQ(text(collective(CollectiveKind::reduce_scatter, twelve, four)),
+            "reduce_scatter of 4 float32 per rank (sum)");
+  EXPECT_EQ(describe({.kind = CollectiveKind::allocate, .count = 4096}), "allocate of 4096 bytes");
+}
+
+TEST(Fingerprint, SurvivesTheControlBlock) {
+  Fingerprint print;
+  print.kind = CollectiveKind::broadcast;
+  print.type = DataType::int64;
+  print.op = ReduceOp::average;
+  print.root = std::numeric_limits<int>::max();
+  print.count = UINT64_MAX;
+  print.location = 0x123456789abcdef0;
+  const Fingerprint back = decode(encode(print));
+  EXPECT_TRUE(same_call(back, print));
+  EXPECT_EQ(back.location, print.location);
+}
+
+TEST(Fingerprint, EveryFieldButTheLocationMakesAnotherCall) {
+  const Fingerprint one{.kind = CollectiveKind::all_reduce, .count = 5};
+  Fingerprint other = one;
+  other.location = 4096;
+  EXPECT_TRUE(same_call(one, other));
+  EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::broadcast, .count = 5}));
+  EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::all_reduce, .type = DataType::float64, .count = 5}));
+  EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::all_reduce, .op = ReduceOp::average, .count = 5}));
+  EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::all_reduce, .root = 1, .count = 5}));
+  EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::all_reduce, .count = 6}));
+}
+
+TEST(Fingerprint, WhatMeansNothingForAKindDoesNotCount) {
+  std::vector<double> values(3);
+  auto a = collective(CollectiveKind::broadcast, values, values);
+  auto b = a;
+  a.op = ReduceOp::average;
+  EXPECT_TRUE(same_call(fingerprint_of(a), fingerprint_of(b)));
+  a.kind = b.kind = CollectiveKind::all_reduce;
+  b.op = ReduceOp::average;
+  a.root = 1;
+  EXPECT_TRUE(same_call(fingerprint_of(a), fingerprint_of(b)));
+  a.kind = b.kind = CollectiveKind::barrier;
+  b.output.count = 2;
+  EXPECT_TRUE(same_call(fingerprint_of(a), fingerprint_of(b)));
+}
+
+TEST(Fingerprint, FirstDifferenceHasBothSides) {
+  const Fingerprint reduce{.kind = CollectiveKind::all_reduce, .count = 100};
+  const Fingerprint barrier{};
+  EXPECT_FALSE(first_difference({reduce}));
+  EXPECT_FALSE(first_difference({reduce, reduce, reduce}));
+  EXPECT_EQ(first_difference({reduce, reduce, barrier, barrier}),
+            "rank 0 called all_reduce of 100 float32 (sum), rank 2 called barrier");
+}
+
+TEST(FailureMessage, SaysWhoWasLostAndHow) {
+  const FailedCall failed{{.rank = 1, .size = 4, .local_rank = 1, .local_size = 4, .round = {}}, 77, 9, {}};
+  const RankState dead{.rank = 0, .pid = 12, .presence = Presence::here, .calls = 8, .last_call = {}};
+  const RankState left{.rank = 3, .pid = 15, .presence = Presence::left, .calls = 8, .last_call = {}};
+  EXPECT_THAT(lost_message(failed, {dead}), HasSubstr("rank 0 (pid 12) ended; this rank needed it in barrier, call 9\n"
+                                                      "where: rank 1 of 4, pid 77, round 0-0000000000000000-0\n"));
+  EXPECT_THAT(lost_message(failed, {dead, left}),
+              HasSubstr("rank 0 (pid 12) ended, rank 3 (pid 15) has left the group; this rank needed them"));
+}
+
+TEST(FailureMessage, SaysWhatTheMissingDidLast) {
+  const FailedCall failed{{.rank = 1, .size = 4, .local_rank = 1, .local_size = 4, .round = {}}, 77, 9, {}};
+  const Fingerprint broadcast{.kind = CollectiveKind::broadcast, .count = 5};
+  const auto state = [&](int rank, std::uint64_t calls) {
+    return RankState{
+        .rank = rank, .pid = 10 + rank, .presence = Presence::here, .calls = calls, .last_call = broadcast};
+  };
+  EXPECT_THAT(timeout_message(failed, {state(0, 0), state(2, 8), state(3, 9)}, std::chrono::milliseconds(250)),
+              HasSubstr("ranks 0, 2 and 3 did not come to barrier, call 9, within 250 ms; rank 0 (pid 10) has called "
+                        "nothing yet; rank 2 (pid 12) last called broadcast of 5 float32 from rank 0, call 8; rank 3 "
+                        "(pid 13) stopped in the middle of broadcast of 5 float32 from rank 0, call 9\n"));
+}
+
+}  // namespace
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,113 @@
+#include "worker_runtime/checkpoint/atomic_file.hpp"
+
+#include "ddp/error.hpp"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <string>
+#include <system_error>
+#include <utility>
+
+namespace ddp::checkpoint {
+namespace {
+
+constexpr const char* kTemporaryPrefix = ".checkpoint-";
+constexpr const char* kTemporarySuffix = ".partial";
+constexpr std::size_t kWriteBytesMax = std::size_t{1} << 30;  // one write() takes a little less than 2 GiB at most
+
+[[noreturn]] void fail(const std::filesystem::path& path, const std::string& doing, int error) {
+  throw CheckpointError("can't write " + path.string() + ": " + doing + ": " + std::generic_category().message(error) +
+                        "\nwhere: saving a checkpoint; what was there before is untouched\n"
+                        "try:   a folder that exists, that this user may write to, with enough free space");
+}
+
+std::filesystem::path directory_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+bool is_temporary(const std::string& name) {
+  const std::string prefix = kTemporaryPrefix;
+  const std::string suffix = kTemporarySuffix;
+  return name.size() > prefix.size() + suffix.size() && name.compare(0, prefix.size(), prefix) == 0 &&
+         name.compare(name.size() - suffix.size(), suffix.size(), suffix) == 0;
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(std::filesystem::path path) : path_(std::move(path)) { create(); }
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::create() {
+  do {
+    std::uint64_t random = 0;
+    if (::getrandom(&random, sizeof random, 0) != sizeof random) fail(path_, "drawing a name", errno);
+    temporary_ = directory_of(path_) / (kTemporaryPrefix + std::to_string(random) + kTemporarySuffix);
+    fd_.reset(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  } while (!fd_ && errno == EEXIST);
+  if (!fd_) {
+    const int error = errno;
+    temporary_.clear();
+    fail(path_, "making a temporary file beside it", error);
+  }
+  // A file system without locks loses only the tidying up after a dead writer, as remove_abandoned() fails there too.
+  ::flock(fd_.get(), LOCK_EX | LOCK_NB);
+}
+
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  const auto* next = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t written = ::write(fd_.get(), next, std::min(bytes, kWriteBytesMax));
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) fail(path_, "writing", written < 0 ? errno : EIO);
+    next += written;
+    bytes -= static_cast<std::size_t>(written);
+  }
+}
+
+void AtomicFile::commit(Existing existing) {
+  if (::fsync(fd_.get()) != 0) fail(path_, "bringing it to disk", errno);
+  give_name(existing);
+  temporary_.clear();
+  if (::close(fd_.release()) != 0) fail(path_, "closing it", errno);
+  sync_directory(directory_of(path_));
+}
+
+void AtomicFile::give_name(Existing existing) {
+  const char* from = temporary_.c_str();
+  const char* to = path_.c_str();
+  const unsigned flags = existing == Existing::refuse ? RENAME_NOREPLACE : 0;
+  if (::renameat2(AT_FDCWD, from, AT_FDCWD, to, flags) == 0) return;
+  // File systems that know no flags (NFS among them) have hard links, which never replace anything either.
+  if (errno != EINVAL || existing == Existing::replace) fail(path_, "giving the file its name", errno);
+  if (::link(from, to) != 0) fail(path_, "giving the file its name", errno);
+  ::unlink(from);
+}
+
+void sync_directory(const std::filesystem::path& directory) {
+  const io::UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd) fail(directory, "opening the folder", errno);
+  // EINVAL: a file system that can't, and that needs it no more than it offers it.
+  if (::fsync(fd.get()) != 0 && errno != EINVAL) fail(directory, "bringing the folder to disk", errno);
+}
+
+void remove_abandoned(const std::filesystem::path& directory) {
+  std::error_code ignored;  // what can't be tidied up now will be the next time
+  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
+    if (!is_temporary(entry.path().filename().string())) continue;
+    const io::UniqueFd fd(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+  }
+}
+
+}  // namespace ddp::checkpoint

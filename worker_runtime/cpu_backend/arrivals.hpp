@@ -1,0 +1,84 @@
+// Brings the ranks of a group together, phase by phase: a rank arrives at a phase, then waits for all to have arrived.
+//
+// A wait ends by the arrival of all, by the loss of a rank that has not arrived, by interrupt(), or at its deadline, in
+// this order where several hold. It spins as long as every rank can have a core, gives its core away for a moment, and
+// then sleeps: an arriving rank pays for a wake-up only where somebody sleeps. No wake-up is lost: whoever goes to
+// sleep says so first and looks again after, whoever changes something looks for sleepers after (all sequentially
+// consistent).
+//
+// Threads: arrive() and wait() one thread at a time; the rest from any thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "rendezvous/io/deadline.hpp"
+#include "worker_runtime/cpu_backend/control_block.hpp"
+
+namespace ddp::cpu_backend {
+
+struct Outcome {
+  enum class Kind : std::uint8_t { complete, lost, timed_out, interrupted };
+  Kind kind = Kind::complete;
+  std::vector<int> ranks;  // the lost ones, or those that have not arrived
+};
+
+class Arrivals {
+ public:
+  // `ranks` is the control block, which outlives this object.
+  Arrivals(std::span<RankControl> ranks, int rank);
+
+  // Shows what this rank calls next, before it arrives there.
+  void post(const Fingerprint& fingerprint);
+
+  // Enters the next phase.
+  void arrive();
+
+  // Waits until every rank has entered the phase that this rank entered last.
+  Outcome wait(io::Deadline& deadline);
+
+  // What all ranks posted with this rank's present call; once its first phase is complete, and before it arrives again.
+  const std::vector<Fingerprint>& posted();
+
+  // Calls made by a rank, and the last of them: a glance for messages, of any rank at any time.
+  std::uint64_t calls(int rank) const;
+  Fingerprint last_call(int rank) const;
+
+  // Tells the others that this rank will arrive nowhere any more. The first word counts.
+  void leave(Presence how);
+  Presence presence(int rank) const;
+
+  // Takes in that the process of a rank has ended.
+  void lose(int rank);
+  bool has_ended(int rank) const;
+
+  // Ends this rank's waits, now and later.
+  void interrupt();
+
+ private:
+  bool has_arrived(std::size_t rank) const;
+  bool all_have_arrived();
+  bool spin();
+  bool yield();
+  std::optional<Outcome> sleep(std::size_t rank, io::Deadline& deadline);
+  std::optional<Outcome> failure() const;
+  std::vector<int> missing() const;
+  void ring(RankControl& rank);
+  void ring_all();
+  RankControl& own() { return ranks_[static_cast<std::size_t>(rank_)]; }
+
+  std::span<RankControl> ranks_;
+  int rank_;
+  bool may_spin_;                               // whether every rank can have a core to itself
+  std::uint64_t phase_ = 0;                     // that this rank entered last
+  std::vector<Fingerprint> posted_;             // what posted() returns, kept so that no call allocates
+  std::size_t arrived_up_to_ = 0;               // ranks below this one are known to have entered it
+  std::unique_ptr<std::atomic<bool>[]> ended_;  // by rank: its process is dead
+  std::atomic<bool> interrupted_{false};
+  std::atomic<bool> disturbed_{false};  // by lose() or interrupt()
+};
+
+}  // namespace ddp::cpu_backend

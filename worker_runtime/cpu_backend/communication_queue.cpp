@@ -1,0 +1,143 @@
+#include "worker_runtime/cpu_backend/communication_queue.hpp"
+
+#include <atomic>
+#include <utility>
+
+#include "worker_runtime/cpu_backend/quiet_thread.hpp"
+
+namespace ddp::cpu_backend {
+
+// A job and what became of it; fields are guarded by the queue's mutex.
+class CommunicationQueue::Task : public Work::State {
+ public:
+  Task(std::shared_ptr<CommunicationQueue> queue, Job job) : queue_(std::move(queue)), job_(std::move(job)) {}
+
+  void wait() override { queue_->wait_for(*this); }
+  bool is_completed() const override { return done_.load(std::memory_order_acquire); }
+
+ private:
+  friend class CommunicationQueue;
+  std::shared_ptr<CommunicationQueue> queue_;
+  Job job_;
+  std::atomic<bool> done_{false};
+  std::exception_ptr error_;
+};
+
+void CommunicationQueue::throw_unclaimed_error() {
+  std::unique_lock lock(mutex_);
+  throw_unclaimed(lock);
+}
+
+std::shared_ptr<Work::State> CommunicationQueue::submit(Job job) {
+  auto task = std::make_shared<Task>(shared_from_this(), std::move(job));
+  const std::lock_guard lock(mutex_);
+  if (!thread_.joinable()) thread_ = start_quiet_thread([this] { run_while_open(); });
+  tasks_.push_back(task);
+  came_.notify_one();
+  return task;
+}
+
+void CommunicationQueue::run(const Job& job) {
+  std::unique_lock lock(mutex_);
+  throw_unclaimed(lock);
+  while (busy_ || !tasks_.empty()) {
+    if (busy_) {
+      ended_.wait(lock);
+    } else {
+      run_front(lock);
+    }
+    throw_unclaimed(lock);
+  }
+  busy_ = true;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    job();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  end_job();
+  if (error) std::rethrow_exception(error);
+}
+
+void CommunicationQueue::stop() {
+  std::unique_lock lock(mutex_);
+  stopping_ = true;
+  came_.notify_one();
+  while (busy_ || !tasks_.empty()) {
+    if (busy_) {
+      ended_.wait(lock);
+    } else {
+      run_front(lock);
+    }
+  }
+  lock.unlock();
+  if (thread_.joinable()) thread_.join();
+}
+
+void CommunicationQueue::wait_for(Task& task) {
+  fork_guard_.require_own_process();
+  std::unique_lock lock(mutex_);
+  while (!task.done_.load(std::memory_order_relaxed)) {
+    if (busy_) {
+      ended_.wait(lock);
+    } else {
+      run_front(lock);  // not done, and nothing runs: it stands in line
+    }
+  }
+  if (!task.error_) return;
+  if (unclaimed_ == task.error_) unclaimed_ = nullptr;
+  std::rethrow_exception(task.error_);
+}
+
+void CommunicationQueue::throw_unclaimed(std::unique_lock<std::mutex>& lock) {
+  if (!unclaimed_) return;
+  const std::exception_ptr error = std::exchange(unclaimed_, nullptr);
+  lock.unlock();
+  std::rethrow_exception(error);
+}
+
+// Runs the oldest job with the mutex released. Requires that there is one and that none runs.
+void CommunicationQueue::run_front(std::unique_lock<std::mutex>& lock) {
+  const std::shared_ptr<Task> task = std::move(tasks_.front());
+  tasks_.pop_front();
+  busy_ = true;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    task->job_();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  task->job_ = nullptr;
+  lock.lock();
+  task->error_ = error;
+  if (error && !failed_) unclaimed_ = error;
+  failed_ = failed_ || error;
+  task->done_.store(true, std::memory_order_release);
+  end_job();
+}
+
+// With the mutex held.
+void CommunicationQueue::end_job() {
+  busy_ = false;
+  ended_.notify_all();
+  if (!tasks_.empty() || stopping_) came_.notify_one();
+}
+
+// The communication thread. It goes on after stop() until nothing is left.
+void CommunicationQueue::run_while_open() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    if (!busy_ && !tasks_.empty()) {
+      run_front(lock);
+    } else if (stopping_ && tasks_.empty()) {
+      return;
+    } else {
+      came_.wait(lock);
+    }
+  }
+}
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,62 @@
+// Runs a group's collectives one after the other, in the order of the calls: the cpu backend's "stream".
+//
+// A job runs on the thread that waits for it where it can, so that a blocking call costs no hand-over; else on the
+// communication thread, which starts with the first asynchronous call. At most one job runs at a time.
+//
+// A job's error belongs to the Work that waits for it; if nobody has by the time of the next call, that call throws it.
+//
+// Threads: any. Fork: a forked child must not touch it; Work::wait() there throws InvalidArgument.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "worker_runtime/process_group/backend.hpp"
+#include "worker_runtime/process_group/fork_guard.hpp"
+
+namespace ddp::cpu_backend {
+
+class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueue> {
+ public:
+  using Job = std::function<void()>;
+
+  // Throws the error of an earlier job that nobody waited for, once.
+  void throw_unclaimed_error();
+
+  // Enqueues a job.
+  std::shared_ptr<Work::State> submit(Job job);
+
+  // Runs a job behind all earlier ones and returns when it is done. Throws what it threw, or, before it begins, an
+  // unclaimed error.
+  void run(const Job& job);
+
+  // Runs what is left and ends the thread. Requires that jobs end by themselves, and that no call follows.
+  void stop();
+
+ private:
+  class Task;
+
+  void wait_for(Task& task);
+  void throw_unclaimed(std::unique_lock<std::mutex>& lock);
+  void run_front(std::unique_lock<std::mutex>& lock);
+  void end_job();
+  void run_while_open();
+
+  process_group::ForkGuard fork_guard_;
+  mutable std::mutex mutex_;
+  std::condition_variable came_;             // for the communication thread: a job may be there, or stop() was called
+  std::condition_variable ended_;            // for those who wait for a job: one has ended
+  std::deque<std::shared_ptr<Task>> tasks_;  // not begun, in the order of the calls
+  bool busy_ = false;                        // a job is running, on whatever thread
+  bool stopping_ = false;
+  bool failed_ = false;           // a job of submit() has thrown; what follows only repeats it
+  std::exception_ptr unclaimed_;  // that first error, until somebody has been told
+  std::thread thread_;
+};
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,15 @@
+// The backend for CPUs: ranks of one host, over shared memory.
+#pragma once
+
+#include <memory>
+
+#include "worker_runtime/cpu_backend/meeting.hpp"
+#include "worker_runtime/process_group/backend.hpp"
+
+namespace ddp::cpu_backend {
+
+// Collective among the ranks that met. Throws as a collective does, and Error where the system refuses something.
+std::unique_ptr<process_group::Backend> make_cpu_backend(const process_group::Membership& membership, Meeting meeting,
+                                                         io::Deadline& deadline);
+
+}  // namespace ddp::cpu_backend

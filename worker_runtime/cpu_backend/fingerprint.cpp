@@ -1,0 +1,91 @@
+#include "worker_runtime/cpu_backend/fingerprint.hpp"
+
+namespace ddp::cpu_backend {
+
+namespace {
+
+constexpr int kTypeShift = 8;
+constexpr int kOpShift = 16;
+constexpr int kRootShift = 32;
+constexpr std::uint64_t kByteMask = 0xff;
+
+std::string elements(const Fingerprint& of) { return std::to_string(of.count) + " " + name_of(of.type); }
+
+std::string operation(const Fingerprint& of) { return of.op == ReduceOp::sum ? " (sum)" : " (average)"; }
+
+}  // namespace
+
+Fingerprint fingerprint_of(const Collective& collective) {
+  Fingerprint print;
+  print.kind = collective.kind;
+  switch (collective.kind) {
+    case CollectiveKind::barrier: break;
+    case CollectiveKind::allocate: print.count = collective.output.count; break;
+    case CollectiveKind::all_reduce:
+      print.type = collective.output.type;
+      print.count = collective.output.count;
+      print.op = collective.op;
+      break;
+    case CollectiveKind::broadcast:
+      print.type = collective.output.type;
+      print.count = collective.output.count;
+      print.root = collective.root;
+      break;
+    case CollectiveKind::all_gather:
+      print.type = collective.output.type;
+      print.count = collective.input.count;
+      break;
+    case CollectiveKind::reduce_scatter:
+      print.type = collective.output.type;
+      print.count = collective.output.count;
+      print.op = collective.op;
+      break;
+  }
+  return print;
+}
+
+FingerprintWords encode(const Fingerprint& print) {
+  const auto what = static_cast<std::uint64_t>(print.kind) | static_cast<std::uint64_t>(print.type) << kTypeShift |
+                    static_cast<std::uint64_t>(print.op) << kOpShift |
+                    static_cast<std::uint64_t>(print.root) << kRootShift;
+  return {what, print.count, print.location};
+}
+
+Fingerprint decode(const FingerprintWords& words) {
+  Fingerprint print;
+  print.kind = static_cast<CollectiveKind>(words[0] & kByteMask);
+  print.type = static_cast<DataType>(words[0] >> kTypeShift & kByteMask);
+  print.op = static_cast<ReduceOp>(words[0] >> kOpShift & kByteMask);
+  print.root = static_cast<int>(words[0] >> kRootShift);
+  print.count = words[1];
+  print.location = words[2];
+  return print;
+}
+
+std::string describe(const Fingerprint& print) {
+  const std::string name = name_of(print.kind);
+  switch (print.kind) {
+    case CollectiveKind::barrier: return name;
+    case CollectiveKind::allocate: return name + " of " + std::to_string(print.count) + " bytes";
+    case CollectiveKind::all_reduce: return name + " of " + elements(print) + operation(print);
+    case CollectiveKind::broadcast: return name + " of " + elements(print) + " from rank " + std::to_string(print.root);
+    case CollectiveKind::all_gather: return name + " of " + elements(print) + " per rank";
+    case CollectiveKind::reduce_scatter: return name + " of " + elements(print) + " per rank" + operation(print);
+  }
+  return name;
+}
+
+bool same_call(const Fingerprint& a, const Fingerprint& b) {
+  return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.count == b.count;
+}
+
+std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_ranks) {
+  for (std::size_t rank = 1; rank < of_ranks.size(); ++rank) {
+    if (same_call(of_ranks[0], of_ranks[rank])) continue;
+    return "rank 0 called " + describe(of_ranks[0]) + ", rank " + std::to_string(rank) + " called " +
+           describe(of_ranks[rank]);
+  }
+  return std::nullopt;
+}
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,47 @@
+// What a rank called, in a form small enough to be shown to all ranks with every call, so that a rank that called
+// something else is found before any data moves.
+//
+// Pure. Fields that mean nothing for a kind are zero, so that equal calls have equal fingerprints.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "worker_runtime/process_group/backend.hpp"
+
+namespace ddp::cpu_backend {
+
+using process_group::Collective;
+using process_group::CollectiveKind;
+
+constexpr std::uint64_t kPlainMemory = 0;  // a location: memory that only its own process sees
+
+struct Fingerprint {
+  CollectiveKind kind = CollectiveKind::barrier;
+  DataType type = DataType::float32;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  std::uint64_t count = 0;                // elements that each rank gives or gets; bytes for allocate
+  std::uint64_t location = kPlainMemory;  // of the shared memory it works on; ranks may differ in it
+};
+
+using FingerprintWords = std::array<std::uint64_t, 3>;  // as it stands in the control block
+
+Fingerprint fingerprint_of(const Collective& collective);
+FingerprintWords encode(const Fingerprint& fingerprint);
+Fingerprint decode(const FingerprintWords& words);
+
+// "all_reduce of 100 float32 (sum)"
+std::string describe(const Fingerprint& fingerprint);
+
+// Whether the two are one and the same collective, wherever its memory lies.
+bool same_call(const Fingerprint& a, const Fingerprint& b);
+
+// "rank 0 called all_reduce of 100 float32 (sum), rank 1 called barrier"; empty where all ranks called the same.
+std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_ranks);
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,51 @@
+// Messages between processes of one host and one user, each with at most one file descriptor: abstract unix sockets of
+// the type SOCK_SEQPACKET. Used while the ranks of a group meet, and by nothing after.
+//
+// Threads: any, one at a time for each socket. Source: unix(7), cmsg(3).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "rendezvous/io/deadline.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::cpu_backend {
+
+struct Message {
+  enum class Kind : std::uint32_t {
+    hello,      // guest to host: this is `rank`, with a pidfd of itself
+    greeting,   // host to guest: the same of the host
+    peer,       // host to guest: the same of another guest
+    complete,   // host to guest: all ranks are here; with the shared file
+    timed_out,  // guest to host: it has given up
+  };
+  Kind kind = Kind::hello;
+  int rank = 0;
+  int pid = 0;
+  io::UniqueFd fd;
+};
+
+// Each throws std::system_error, or Error where the deadline passes.
+
+io::UniqueFd listen_locally(const std::string& name, int backlog);
+io::UniqueFd connect_locally(const std::string& name);
+
+// The next connection of a process of this user; those of others are closed. Empty where there is none.
+io::UniqueFd accept_locally(int listener);
+
+uid_t uid_of_peer(int socket);
+
+// Fails at the deadline too; `fd` is borrowed, -1 for none.
+void send_message(int socket, const Message& message, int fd, io::Deadline& deadline);
+
+// Empty where nothing is there yet. A closed connection, or a message that is none of ours, throws Error.
+std::optional<Message> receive_message(int socket);
+
+// A pidfd of this process. Throws std::system_error.
+io::UniqueFd own_pidfd();
+
+}  // namespace ddp::cpu_backend

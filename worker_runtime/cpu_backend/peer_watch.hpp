@@ -1,0 +1,32 @@
+// Notices the end of the other ranks' processes, by their pidfds: not by the end of a socket or pipe, which a forked
+// child of a dead rank would keep open.
+//
+// Threads: one of its own, asleep in poll() until a process ends; `ended` is called there.
+#pragma once
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::cpu_backend {
+
+class PeerWatch {
+ public:
+  // pidfds[r] is that of rank r; this rank's own is empty. Throws std::system_error.
+  PeerWatch(std::vector<io::UniqueFd> pidfds, std::function<void(int rank)> ended);
+  ~PeerWatch();  // after it no call of `ended` runs or comes
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+
+ private:
+  void watch();
+
+  std::vector<io::UniqueFd> pidfds_;
+  std::function<void(int rank)> ended_;
+  io::UniqueFd stop_;  // an eventfd, readable when the thread is to end
+  std::thread thread_;
+};
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,152 @@
+#include "worker_runtime/cpu_backend/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <system_error>
+
+#include "worker_runtime/cpu_backend/available_memory.hpp"
+
+namespace ddp::cpu_backend {
+
+namespace {
+
+constexpr std::size_t kFillBytes = 64u << 20;  // per system call: a signal makes the kernel undo the whole call
+constexpr std::uint64_t kFileBytesMax = std::numeric_limits<std::int64_t>::max() / 2;
+
+[[noreturn]] void fail(int reason, const char* what) { throw std::system_error(reason, std::generic_category(), what); }
+
+std::size_t whole_pages(std::size_t bytes) {
+  static const auto page_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return (bytes + page_bytes - 1) / page_bytes * page_bytes;
+}
+
+std::size_t control_bytes(int size) { return whole_pages(static_cast<std::size_t>(size) * sizeof(RankControl)); }
+
+// MAP_SHARED, invisible to forked children.
+std::byte* map_shared(int file, std::uint64_t offset, std::size_t bytes) {
+  void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
+  if (at == MAP_FAILED) fail(errno, "mmap");
+  if (::madvise(at, bytes, MADV_DONTFORK) != 0) {
+    const int reason = errno;
+    ::munmap(at, bytes);
+    fail(reason, "madvise");
+  }
+  return static_cast<std::byte*>(at);
+}
+
+void allocate_pages(int file, std::uint64_t offset, std::size_t bytes) {
+  while (bytes > 0) {
+    const std::size_t now = std::min(bytes, kFillBytes);
+    if (::fallocate(file, 0, static_cast<off_t>(offset), static_cast<off_t>(now)) == 0) {
+      offset += now;
+      bytes -= now;
+    } else if (errno != EINTR) {
+      fail(errno, "fallocate");
+    }
+  }
+}
+
+}  // namespace
+
+Segment::Segment(std::shared_ptr<SharedMemory> memory, std::uint64_t offset, std::size_t bytes)
+    : memory_(std::move(memory)), offset_(offset), bytes_(bytes), stride_bytes_(whole_pages(bytes)) {
+  base_ = map_shared(memory_->file_.get(), offset, stride_bytes_ * static_cast<std::size_t>(memory_->size_));
+  memory_->add(this);
+}
+
+Segment::~Segment() {
+  if (memory_->fork_guard_.in_forked_child()) return;  // nothing is mapped here, and the pages are the parent's
+  memory_->remove(this);
+  ::munmap(base_, stride_bytes_ * static_cast<std::size_t>(memory_->size_));
+  memory_->punch(offset_ + static_cast<std::uint64_t>(own_part() - base_), stride_bytes_);
+}
+
+std::byte* Segment::own_part() const { return part(memory_->rank_); }
+
+std::optional<Placement> Segment::place(const void* data, std::size_t bytes) const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(own_part());
+  const auto at = reinterpret_cast<std::uintptr_t>(data);
+  if (at < begin || at - begin > bytes_ || bytes > bytes_ - (at - begin)) return std::nullopt;
+  return Placement{base_ + (at - begin), stride_bytes_, offset_ + (at - begin)};
+}
+
+io::UniqueFd SharedMemory::make_file(int size) {
+  io::UniqueFd file(::memfd_create("ddp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!file) fail(errno, "memfd_create");
+  allocate_pages(file.get(), 0, control_bytes(size));
+  if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) fail(errno, "F_ADD_SEALS");
+  return file;
+}
+
+SharedMemory::SharedMemory(io::UniqueFd file, int rank, int size)
+    : file_(std::move(file)), rank_(rank), size_(size), end_(control_bytes(size)) {
+  struct stat status {};
+  if (::fstat(file_.get(), &status) != 0) fail(errno, "fstat");
+  if (static_cast<std::uint64_t>(status.st_size) < end_) fail(EINVAL, "the shared file is too short");
+  control_ = map_shared(file_.get(), 0, control_bytes(size));
+}
+
+SharedMemory::~SharedMemory() {
+  if (!fork_guard_.in_forked_child()) ::munmap(control_, control_bytes(size_));
+}
+
+// The file's zeroes are RankControl's first state.
+std::span<RankControl> SharedMemory::control() const {
+  return {reinterpret_cast<RankControl*>(control_), static_cast<std::size_t>(size_)};
+}
+
+int SharedMemory::lacks_room_for(std::size_t bytes) const {
+  const auto parts = static_cast<std::uint64_t>(size_);
+  if (bytes > (kFileBytesMax - end_) / parts - whole_pages(1)) return EFBIG;
+  const std::uint64_t all_bytes = whole_pages(bytes) * parts;
+  rlimit file_size{};
+  // Growing the file beyond this limit would not only fail, but send SIGXFSZ.
+  if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && end_ + all_bytes > file_size.rlim_cur) return EFBIG;
+  return all_bytes > available_memory_bytes() ? ENOMEM : 0;
+}
+
+std::shared_ptr<Segment> SharedMemory::reserve(std::size_t bytes) {
+  const std::uint64_t offset = end_;
+  const std::size_t part_bytes = whole_pages(bytes);
+  end_ += part_bytes * static_cast<std::uint64_t>(size_);
+  const std::uint64_t own = offset + part_bytes * static_cast<std::uint64_t>(rank_);
+  try {
+    allocate_pages(file_.get(), own, part_bytes);
+    return std::make_shared<Segment>(shared_from_this(), offset, bytes);
+  } catch (...) {
+    punch(own, part_bytes);
+    throw;
+  }
+}
+
+std::optional<Placement> SharedMemory::find(const void* data, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  for (const Segment* segment : segments_) {
+    if (auto placement = segment->place(data, bytes)) return placement;
+  }
+  return std::nullopt;
+}
+
+void SharedMemory::add(const Segment* segment) {
+  const std::lock_guard lock(mutex_);
+  segments_.push_back(segment);
+}
+
+void SharedMemory::remove(const Segment* segment) {
+  const std::lock_guard lock(mutex_);
+  std::erase(segments_, segment);
+}
+
+void SharedMemory::punch(std::uint64_t offset, std::size_t bytes) {
+  ::fallocate(file_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+              static_cast<off_t>(bytes));
+}
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,101 @@
+// The memory that the ranks of a group on one host share: an anonymous file (memfd) that all of them map.
+//
+// It starts with the control block and grows by segments. A segment has one part for each rank, equally large; the part
+// of a rank is reserved by that rank, so that a lack of memory is an error here and not a SIGBUS later, and lies where
+// the rank runs. The file can't be made shorter, has no name, and is gone with the last process that has it; a forked
+// child does not inherit the mappings.
+//
+// Threads: reserve() one at a time; the rest, the end of segments included, from any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "rendezvous/io/unique_fd.hpp"
+#include "worker_runtime/cpu_backend/control_block.hpp"
+#include "worker_runtime/process_group/fork_guard.hpp"
+
+namespace ddp::cpu_backend {
+
+// A range of memory that every rank has at the same place of its own part of a segment.
+struct Placement {
+  std::byte* in_first_part = nullptr;
+  std::size_t stride_bytes = 0;  // from one part to the next
+  std::uint64_t location = 0;    // the same number on every rank, never of another place
+
+  std::byte* in_part_of(int rank) const { return in_first_part + static_cast<std::size_t>(rank) * stride_bytes; }
+};
+
+class SharedMemory;
+
+// One segment, mapped; its end unmaps it and gives the pages of this rank's part back.
+class Segment {
+ public:
+  // Maps the segment at `offset` of the file. Throws std::system_error.
+  Segment(std::shared_ptr<SharedMemory> memory, std::uint64_t offset, std::size_t bytes);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::byte* part(int rank) const { return base_ + static_cast<std::size_t>(rank) * stride_bytes_; }
+  std::byte* own_part() const;
+
+  // Where [data, data + bytes) lies in this rank's part, or nothing.
+  std::optional<Placement> place(const void* data, std::size_t bytes) const;
+
+ private:
+  std::shared_ptr<SharedMemory> memory_;
+  std::uint64_t offset_;
+  std::size_t bytes_;
+  std::size_t stride_bytes_;
+  std::byte* base_ = nullptr;
+};
+
+class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
+ public:
+  // A new file with a zeroed control block for `size` ranks. Throws std::system_error.
+  static io::UniqueFd make_file(int size);
+
+  // Maps the control block of a file that make_file() made, here or in another process. Throws std::system_error.
+  SharedMemory(io::UniqueFd file, int rank, int size);
+  ~SharedMemory();
+  SharedMemory(const SharedMemory&) = delete;
+  SharedMemory& operator=(const SharedMemory&) = delete;
+
+  std::span<RankControl> control() const;
+
+  // Whether a segment with parts of `bytes` can be expected to fit: reserving more memory than there is wakes the
+  // kernel's out-of-memory killer, not an error. Returns 0 or an errno.
+  int lacks_room_for(std::size_t bytes) const;
+
+  // The next segment, with this rank's part reserved. Every rank calls it in the same order with the same size, whether
+  // the call succeeds or not. Throws std::system_error.
+  std::shared_ptr<Segment> reserve(std::size_t bytes);
+
+  // Where [data, data + bytes) lies, if it is inside this rank's part of a segment.
+  std::optional<Placement> find(const void* data, std::size_t bytes) const;
+
+  const process_group::ForkGuard& fork_guard() const { return fork_guard_; }
+
+ private:
+  friend class Segment;
+  void add(const Segment* segment);
+  void remove(const Segment* segment);
+  void punch(std::uint64_t offset, std::size_t bytes);
+
+  process_group::ForkGuard fork_guard_;
+  io::UniqueFd file_;
+  int rank_;
+  int size_;
+  std::uint64_t end_;  // of the file, as far as it is given out; the same on all ranks
+  std::byte* control_ = nullptr;
+  mutable std::mutex mutex_;
+  std::vector<const Segment*> segments_;  // guarded by mutex_; the living ones
+};
+
+}  // namespace ddp::cpu_backend

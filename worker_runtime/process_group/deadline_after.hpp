@@ -1,0 +1,18 @@
+// From a user's timeout to the end of a wait.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+#include "rendezvous/io/deadline.hpp"
+
+namespace ddp::process_group {
+
+constexpr std::chrono::hours kTimeoutMax{24 * 365};  // what is longer would overflow the clock, and is "for ever"
+
+inline io::Deadline deadline_after(std::chrono::milliseconds timeout) {
+  const auto now = std::chrono::steady_clock::now();
+  return {now, now + std::min<std::chrono::milliseconds>(timeout, kTimeoutMax)};
+}
+
+}  // namespace ddp::process_group

@@ -1,0 +1,27 @@
+// Knows whether this process made it, or is a child forked since.
+//
+// A page that the kernel wipes in a forked child (MADV_WIPEONFORK): no handler, no system call to ask, and no fork is
+// missed, however it was done.
+//
+// Threads: any.
+#pragma once
+
+namespace ddp::process_group {
+
+class ForkGuard {
+ public:
+  ForkGuard();  // throws Error where the page can't be had
+  ~ForkGuard();
+  ForkGuard(const ForkGuard&) = delete;
+  ForkGuard& operator=(const ForkGuard&) = delete;
+
+  bool in_forked_child() const { return *mark_ == 0; }
+
+  // Throws InvalidArgument in a forked child.
+  void require_own_process() const;
+
+ private:
+  volatile int* mark_;  // volatile: the kernel changes it behind the compiler's back
+};
+
+}  // namespace ddp::process_group
