@@ -1,0 +1,26 @@
+// Work that every rank does for itself and that must go well on all of them, such as reading the data.
+#pragma once
+
+#include <ddp/process_group.hpp>
+
+#include <exception>
+#include <functional>
+
+namespace train {
+
+// Another rank failed and says so: this one ends with the same code and prints nothing.
+class ToldElsewhere : public std::exception {
+ public:
+  explicit ToldElsewhere(int exit_code) : exit_code_(exit_code) {}
+  int exit_code() const { return exit_code_; }
+
+ private:
+  int exit_code_;
+};
+
+// Collective. Runs `work`; where it threw on any rank, throws on all: on the lowest such rank the exception itself, on
+// the others ToldElsewhere, as soon as that rank has ended. So an error that all ranks share is printed once, and a
+// launcher, which stops the others when the first rank ends, does not stop the one that is about to print it.
+void run_agreed(ddp::ProcessGroup& world, const std::function<void()>& work);
+
+}  // namespace train

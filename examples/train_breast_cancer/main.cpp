@@ -1,0 +1,72 @@
+// Trains a small neural network on the breast cancer data, on one worker or on many.
+//
+//   train_breast_cancer                                                  one worker
+//   ddprun --standalone --nproc-per-node=4 train_breast_cancer --resume   four, which go on after a failure
+//
+// trainer.cpp has the training loop. Ends with 0; with 2 for wrong flags or data; with 1 for any other error.
+
+#include <ddp/process_group.hpp>
+
+#include <cstdio>
+#include <exception>
+#include <optional>
+
+#include "examples/train_breast_cancer/agreed.hpp"
+#include "examples/train_breast_cancer/input_error.hpp"
+#include "examples/train_breast_cancer/options.hpp"
+#include "examples/train_breast_cancer/trainer.hpp"
+
+namespace {
+
+// What the command line says, or what is wrong with it: the ranks agree on that before one of them prints it.
+struct CommandLine {
+  std::optional<train::Options> options;  // empty where only help was asked for
+  std::exception_ptr wrong;
+};
+
+CommandLine read_command_line(int argc, char** argv) {
+  try {
+    return {train::parse_options(argc, argv), nullptr};
+  } catch (const train::InputError&) {
+    return {std::nullopt, std::current_exception()};
+  }
+}
+
+void run(ddp::ProcessGroup& world, const CommandLine& command_line) {
+  train::run_agreed(world, [&] {
+    if (command_line.wrong) std::rethrow_exception(command_line.wrong);
+  });
+  train::Trainer trainer(world, *command_line.options);
+  trainer.run();
+}
+
+// Prints the exception that is being handled and returns the exit code that it stands for.
+int report_failure() {
+  try {
+    throw;
+  } catch (const train::ToldElsewhere& error) {
+    return error.exit_code();
+  } catch (const train::InputError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return train::kExitWrongInput;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return train::kExitFailure;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const CommandLine command_line = read_command_line(argc, argv);
+  const bool is_help = !command_line.options && !command_line.wrong;
+  if (is_help) return 0;
+  ddp::ProcessGroup world;  // outlives the report of a failure: when it goes, the other ranks end too
+  try {
+    world = ddp::init_process_group();
+    run(world, command_line);
+    return 0;
+  } catch (...) {
+    return report_failure();
+  }
+}
