@@ -192,21 +192,26 @@ class Agent {
       if (error) return;
       bool closed = false;
       std::vector<WorkerGroupEvent> events;
-      while (auto reports = guardian::receive_reports(guardian_source_.native_handle(), closed))
-        for (const auto& report : reports->content) take(report, reports->descriptors, events);
+      while (auto reports = guardian::receive_reports(guardian_source_.native_handle(), closed)) {
+        auto pidfd = reports->descriptors.begin();
+        for (const auto& report : reports->content) {
+          const bool has_pidfd = report.kind == guardian::ReportKind::spawned && report.value == 1 &&
+                                 pidfd != reports->descriptors.end();
+          take(report, has_pidfd ? std::move(*pidfd++) : io::UniqueFd(), events);
+        }
+      }
       if (!events.empty()) step(events);
       if (closed) return check_guardian();
       wait_for_guardian();
     });
   }
 
-  void take(const guardian::Report& report, std::vector<io::UniqueFd>& descriptors,
-            std::vector<WorkerGroupEvent>& events) {
+  void take(const guardian::Report& report, io::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events) {
     auto& worker = workers_.at(static_cast<std::size_t>(report.local_rank));
     switch (report.kind) {
       case guardian::ReportKind::spawned:
         worker.pid = report.pid;
-        if (!descriptors.empty()) worker.pidfd = std::move(descriptors.front());
+        worker.pidfd = std::move(pidfd);
         break;
       case guardian::ReportKind::not_spawned:
         events.push_back(WorkerEnded{report.local_rank, {Ending::Kind::not_started, report.value, false}});

@@ -134,7 +134,9 @@ class Guardian {
       return report({ReportKind::not_spawned, request.local_rank, 0, error});
     }
     workers_[pid] = request.local_rank;
-    report({ReportKind::spawned, request.local_rank, pid, 0}, io::UniqueFd(pidfd_open(pid)));
+    io::UniqueFd pidfd(pidfd_open(pid));
+    const int pidfd_count = pidfd ? 1 : 0;
+    report({ReportKind::spawned, request.local_rank, pid, pidfd_count}, std::move(pidfd));
   }
 
   // Stops and continues reach every process. A signal that ends processes reaches each once: those that are there now,
@@ -208,7 +210,7 @@ class Guardian {
       std::vector<Report> batch;
       std::vector<int> descriptors;
       for (const auto& [what, descriptor] : outbox_) {
-        if (batch.size() == kReportsPerPacketMax || (descriptor && !descriptors.empty())) break;
+        if (batch.size() == kReportsPerPacketMax || descriptors.size() == kDescriptorsPerPacketMax) break;
         batch.push_back(what);
         if (descriptor) descriptors.push_back(descriptor.get());
       }

@@ -28,7 +28,7 @@ struct Request {
 };
 
 enum class ReportKind : int {
-  spawned,     // local_rank, pid; descriptor: a pidfd
+  spawned,     // local_rank, pid, value: 1 where the packet's next descriptor is a pidfd of it, else 0
   not_spawned, // local_rank, value: errno of exec
   ended,       // local_rank, pid, value: wait status
   tree_empty,  // no process of any worker is left
@@ -44,7 +44,7 @@ struct Report {
 
 constexpr std::size_t kPacketBytesMax = 64 * 1024;
 constexpr std::size_t kReportsPerPacketMax = 256;
-constexpr std::size_t kDescriptorsPerPacketMax = 4;
+constexpr std::size_t kDescriptorsPerPacketMax = 64;  // Linux takes 253
 
 // Blocking; false where the other side is gone. The descriptors stay the caller's.
 bool send_request(int socket, const Request& request, std::span<const int> descriptors);
