@@ -1,0 +1,219 @@
+// How long it takes to start N trivial workers and see them all end, and what the launcher weighs meanwhile.
+//
+// One side is a bare loop that spawns N programs and waits for them: no launcher can be faster. The others are ddprun and
+// what of mpirun and torchrun is installed. Sides take turns within each round, because the machine's speed drifts; printed
+// are medians, and the median of the ratios to the bare loop of the same round.
+//
+//   launch_benchmark [rounds]      default 15
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Words = std::vector<std::string>;
+
+constexpr double kHangSeconds = 60;  // an alarm ends a launcher that takes longer
+
+struct Cost {
+  double wall_ms = 0;
+  double cpu_ms = 0;  // user and system, of the launcher and what it waited for
+  int exit_code = 0;
+};
+
+pid_t spawn(const Words& words, bool quiet = true) {
+  std::vector<char*> arguments;
+  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  if (quiet)
+    for (int fd = 0; fd < 3; ++fd)
+      posix_spawn_file_actions_addopen(&actions, fd, "/dev/null", fd == 0 ? O_RDONLY : O_WRONLY, 0);
+  pid_t pid = -1;
+  if (posix_spawnp(&pid, arguments[0], &actions, nullptr, arguments.data(), environ) != 0) pid = -1;
+  posix_spawn_file_actions_destroy(&actions);
+  return pid;
+}
+
+double cpu_ms_of(const rusage& usage) {
+  const auto ms = [](const timeval& time) { return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_usec) / 1e3; };
+  return ms(usage.ru_utime) + ms(usage.ru_stime);
+}
+
+Cost time_launcher(const Words& words) {
+  const auto begin = Clock::now();
+  const pid_t pid = spawn(words);
+  int status = 0;
+  rusage usage{};
+  ::wait4(pid, &status, 0, &usage);
+  const double wall = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  return {wall, cpu_ms_of(usage), WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status)};
+}
+
+Cost time_bare_loop(int workers) {
+  const auto begin = Clock::now();
+  Cost cost;
+  for (int i = 0; i < workers; ++i) spawn({"/bin/true"}, false);
+  for (int i = 0; i < workers; ++i) {
+    rusage usage{};
+    ::wait4(-1, nullptr, 0, &usage);
+    cost.cpu_ms += cpu_ms_of(usage);
+  }
+  cost.wall_ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+  return cost;
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+bool is_installed(const std::string& program) {
+  std::istringstream path(std::getenv("PATH") != nullptr ? std::getenv("PATH") : "");
+  for (std::string folder; std::getline(path, folder, ':');)
+    if (::access((folder + "/" + program).c_str(), X_OK) == 0) return true;
+  return false;
+}
+
+struct Side {
+  std::string name;
+  std::function<Words(int workers, const Words& program)> command;
+};
+
+std::vector<Side> sides(const std::string& ddprun) {
+  const auto with = [](Words words, const Words& program) {
+    words.insert(words.end(), program.begin(), program.end());
+    return words;
+  };
+  std::vector<Side> out{{"ddprun", [=](int n, const Words& program) {
+                           return with({ddprun, "--standalone", "--nproc-per-node=" + std::to_string(n)}, program);
+                         }}};
+  for (const auto* name : {"mpirun.mpich", "mpirun.openmpi"})
+    if (is_installed(name)) {
+      const bool open = std::strcmp(name, "mpirun.openmpi") == 0;
+      out.push_back({name, [=](int n, const Words& program) {
+                       Words words{"timeout", "-k", "1", std::to_string(static_cast<int>(kHangSeconds)), name, "-n", std::to_string(n)};
+                       if (open) words.insert(words.end(), {"--oversubscribe", "--allow-run-as-root"});
+                       return with(words, program);
+                     }});
+    }
+  if (is_installed("torchrun"))
+    out.push_back({"torchrun", [=](int n, const Words& program) {
+                     return with({"torchrun", "--standalone", "--no-python", "--nproc-per-node=" + std::to_string(n)},
+                                 program);
+                   }});
+  return out;
+}
+
+// Proportional set size: shared pages count in shares.
+double pss_megabytes(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/smaps_rollup");
+  for (std::string word; file >> word;)
+    if (word == "Pss:" && file >> word) return std::atof(word.c_str()) / 1024;
+  return 0;
+}
+
+pid_t parent_of(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  const auto at = text.rfind(')');
+  return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + 4);
+}
+
+// With `workers` of them running: the launcher, and between it and the workers whatever process it made.
+void print_memory(const Side& side, int workers) {
+  const pid_t launcher = spawn(side.command(workers, {"tail", "-f", "/dev/null"}));
+  std::map<pid_t, bool> helpers;  // processes on the way from a worker up to the launcher
+  int found = 0;
+  const auto deadline = Clock::now() + std::chrono::seconds(60);
+  while (found < workers && Clock::now() < deadline) {
+    found = 0;
+    helpers.clear();
+    for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+      const pid_t pid = std::atoi(entry.path().filename().c_str());
+      std::ifstream comm(entry.path() / "comm");
+      std::string name;
+      if (pid <= 0 || !std::getline(comm, name) || name != "tail") continue;
+      std::map<pid_t, bool> way;
+      pid_t up = parent_of(pid);
+      for (; up > 1 && up != launcher; up = parent_of(up)) way[up] = true;
+      if (up != launcher) continue;
+      ++found;
+      helpers.insert(way.begin(), way.end());
+    }
+    if (found < workers) ::usleep(1000);
+  }
+  double total = pss_megabytes(launcher);
+  for (const auto& [pid, ignored] : helpers) total += pss_megabytes(pid);
+  std::printf("%-16s %8d %12.1f %10zu\n", side.name.c_str(), workers, total, helpers.size() + 1);
+  ::kill(launcher, SIGTERM);
+  ::waitpid(launcher, nullptr, 0);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
+  if (rounds < 1) {
+    std::fprintf(stderr, "error: '%s' is no number of rounds\nwhere: the first argument\ntry:   launch_benchmark 15\n", argv[1]);
+    return 2;
+  }
+  const auto ddprun = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "ddprun";
+  const auto all = sides(ddprun);
+  std::printf("%-16s %8s %12s %10s %10s   of /bin/true, median of %d rounds\n", "", "workers", "wall ms", "cpu ms",
+              "x bare", rounds);
+  for (const int workers : {1, 8, 64}) {
+    std::vector<double> bare_wall, bare_cpu;
+    std::vector<std::vector<double>> wall(all.size()), cpu(all.size()), ratio(all.size());
+    std::vector<int> failed(all.size());
+    for (int round = -1; round < rounds; ++round) {  // the first one warms up
+      const auto bare = time_bare_loop(workers);
+      if (round >= 0) bare_wall.push_back(bare.wall_ms), bare_cpu.push_back(bare.cpu_ms);
+      for (std::size_t i = 0; i < all.size(); ++i) {
+        if (all[i].name == "torchrun" && round >= 3) continue;  // seconds each; three will do
+        const auto cost = time_launcher(all[i].command(workers, {"/bin/true"}));
+        if (round < 0) continue;
+        failed[i] += cost.exit_code != 0;
+        wall[i].push_back(cost.wall_ms);
+        cpu[i].push_back(cost.cpu_ms);
+        ratio[i].push_back(cost.wall_ms / bare.wall_ms);
+      }
+    }
+    std::printf("%-16s %8d %12.2f %10.1f %10s\n", "bare loop", workers, median(bare_wall), median(bare_cpu), "1");
+    for (std::size_t i = 0; i < all.size(); ++i)
+      std::printf("%-16s %8d %12.2f %10.1f %10.2f%s\n", all[i].name.c_str(), workers, median(wall[i]), median(cpu[i]),
+                  median(ratio[i]), failed[i] != 0 ? ("   " + std::to_string(failed[i]) + " runs failed").c_str() : "");
+    std::fflush(stdout);
+  }
+
+  std::printf("\n%-16s %8s %12s %10s   while the workers run, summed PSS\n", "", "workers", "MB", "processes");
+  for (const auto& side : all) print_memory(side, 64);
+
+  int hung = 0;
+  double longest = 0;
+  for (int i = 0; i < 100; ++i) {
+    const auto cost = time_launcher({"timeout", "-k", "1", "60", ddprun, "--nproc-per-node=64", "/bin/true"});
+    hung += cost.exit_code != 0;
+    longest = std::max(longest, cost.wall_ms);
+  }
+  std::printf("\n100 runs of ddprun with 64 workers that exit at once: %d hung or failed, the longest took %.0f ms\n", hung,
+              longest);
+  return hung == 0 ? 0 : 1;
+}
