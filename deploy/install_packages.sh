@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 mkdir -p build
 
 packages=(
-  g++ cmake ninja-build ccache
+  g++ cmake ninja-build
   libboost1.81-dev nlohmann-json3-dev libcli11-dev  # ddprun, its error files, flags of the examples
   libgtest-dev libgmock-dev                         # tests
 )

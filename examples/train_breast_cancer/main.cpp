@@ -8,6 +8,7 @@
 #include <ddp/process_group.hpp>
 
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <optional>
 
@@ -61,12 +62,14 @@ int main(int argc, char** argv) {
   const CommandLine command_line = read_command_line(argc, argv);
   const bool is_help = !command_line.options && !command_line.wrong;
   if (is_help) return 0;
-  ddp::ProcessGroup world;  // outlives the report of a failure: when it goes, the other ranks end too
+  ddp::ProcessGroup world;
   try {
     world = ddp::init_process_group();
     run(world, command_line);
     return 0;
   } catch (...) {
-    return report_failure();
+    // Not `return`: that would leave the group first, and the ranks that wait for this one would end before it. So the
+    // launcher sees the rank that has told the reason end first.
+    std::exit(report_failure());
   }
 }

@@ -35,6 +35,9 @@ std::string what_to_try(const Failure& failure, const FailureContext& context) {
       default: return "`man 7 signal` tells what sends " + signal_name(ending.value) + restarts;
     }
   }
+  if (context.stderr_tail.empty())
+    return "it wrote nothing to stderr: run `" + context.program + "` without ddprun, or look at its own logs" + restarts;
+  if (ending.value == 2) return "exit code 2 mostly means wrong use: its stderr says what to change";
   if (ending.value == 127) return "a command that the program starts was not found; its stderr names it" + restarts;
   return "read its stderr above for the reason" + restarts;
 }

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# run.sh BUILD_FOLDER COMPILER SANITIZERS: installs into a scratch folder, builds consumer/ against it, runs it under the
+# run.sh BUILD_FOLDER COMPILER GENERATOR SANITIZERS: installs into a scratch folder, builds consumer/ against it, runs it under the
 # installed ddprun, and looks at what the library shows.
 set -eu
-build=$1 compiler=$2 sanitizers=$3
+build=$1 compiler=$2 generator=$3 sanitizers=$4
 here=$(cd "$(dirname "$0")" && pwd)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 cmake --install "$build" --prefix "$scratch/prefix" >/dev/null
 flags=${sanitizers:+-fsanitize=$sanitizers}
-cmake -S "$here/consumer" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_CXX_COMPILER="$compiler" \
+cmake -G "$generator" -S "$here/consumer" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_CXX_COMPILER="$compiler" \
   -DCMAKE_CXX_FLAGS="$flags" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 cmake --build "$scratch/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 

@@ -32,6 +32,15 @@ TEST(Summary, CarriesTheWorkersOwnMessage) {
   EXPECT_THAT(text, HasSubstr("--max-restarts=N"));
 }
 
+TEST(Summary, WhatToTryFitsTheEnding) {
+  const FailureContext context{"h", 7, 2, 0, "./x", "", {"usage: x"}}, silent{"h", 7, 2, 0, "./x", "", {}};
+  const auto ended = [](int code) { return Failure{0, {Ending::Kind::exited, code, false}, 1ms, 0}; };
+  EXPECT_THAT(failure_summary(ended(1), context), HasSubstr("try:   read its stderr above"));
+  EXPECT_THAT(failure_summary(ended(2), context), HasSubstr("wrong use"));
+  EXPECT_THAT(failure_summary(ended(2), context), Not(HasSubstr("--max-restarts")));
+  EXPECT_THAT(failure_summary(ended(1), silent), HasSubstr("wrote nothing to stderr"));
+}
+
 TEST(Summary, AProgramThatNeverRanHasNoPidAndNoTime) {
   const Failure failure{0, {Ending::Kind::not_started, ENOENT, false}, 1ms, 0};
   const auto text = failure_summary(failure, {"h", 0, 2, 0, "./x", "", {}});
