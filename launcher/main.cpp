@@ -1,4 +1,5 @@
 // ddprun: starts data-parallel training on this machine and keeps it running.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -26,6 +27,12 @@ int report(const UsageError& error, int exit_code) {
   return exit_code;
 }
 
+// A standard descriptor that the caller closed would become the next file that is opened, and be taken for the console.
+void fill_standard_descriptors() {
+  for (int fd = 0; fd < 3; ++fd)
+    if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) std::abort();
+}
+
 int launch(const std::vector<std::string>& arguments) {
   const auto config = parse_command_line(arguments, variable, this_machine(variable));
   if (config.mode == LaunchConfig::Mode::show_help) std::cout << help_text();
@@ -39,6 +46,7 @@ int launch(const std::vector<std::string>& arguments) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  fill_standard_descriptors();
   try {
     return launch({argv + 1, argv + argc});
   } catch (const ProgramError& error) {

@@ -12,7 +12,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -79,7 +81,8 @@ class ScratchDirectory {
     const char* parent = std::getenv("TMPDIR");
     path_ = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_XXXXXX";
     if (::mkdtemp(path_.data()) == nullptr)
-      throw std::system_error(errno, std::generic_category(), "making the folder " + path_);
+      throw UsageError("the folder " + path_ + " can't be made: " + std::strerror(errno), "environment variable TMPDIR",
+                       "`TMPDIR=/tmp`, or any folder that you can write to");
   }
   ~ScratchDirectory() {
     std::error_code ignored;
@@ -142,6 +145,7 @@ class Agent {
         options.environment.push_back(variable);
         inherited_names_.push_back(name_of(variable));
       }
+    ::signal(SIGCHLD, SIG_DFL);  // whoever ignores it is not told how children end
     ::sigprocmask(SIG_BLOCK, &signals_, &options.worker_signal_mask);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     auto handle = guardian::start_guardian(options);

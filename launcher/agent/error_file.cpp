@@ -1,5 +1,6 @@
 #include "launcher/agent/error_file.hpp"
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -23,8 +24,9 @@ std::string error_message_of(const std::string& json_text) {
 }
 
 std::string read_error_file(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return {};  // nobody is to keep us waiting with a FIFO
   std::ifstream file(path, std::ios::binary);
-  if (!file) return {};
   std::string text(kFileBytesMax, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   text.resize(static_cast<std::size_t>(file.gcount()));

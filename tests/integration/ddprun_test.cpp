@@ -141,6 +141,26 @@ TEST(Ddprun, AFailureStartsAllAgainWhileTheBudgetLasts) {
   EXPECT_THAT(job.err(), HasSubstr("restart 1 of 1"));
 }
 
+TEST(Ddprun, ClosedStandardDescriptorsAreNoTrap) {
+  const auto script = "exec <&- >&- 2>&-; exec " + built("ddprun") + " --nproc-per-node=2 sh -c 'echo hello; exit 3'";
+  Job job({"--nproc-per-node=1", "sh", "-c", script});
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_EQ(job.out(), "");
+}
+
+TEST(Ddprun, AnIgnoredSigchldHidesNoWorkersEnd) {
+  ::signal(SIGCHLD, SIG_IGN);
+  Job job(shell(2, "[ $RANK = 0 ] || exit 5; " + kStay));
+  ::signal(SIGCHLD, SIG_DFL);
+  EXPECT_EQ(job.wait(), 5);
+}
+
+TEST(Ddprun, AFolderForErrorFilesIsNeeded) {
+  Job job(shell(1, "true"), {{"TMPDIR=/nonexistent"}, false});
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_THAT(job.err(), HasSubstr("TMPDIR"));
+}
+
 TEST(Ddprun, StopSignalsReachWorkersAsTheyAre) {
   for (const auto& [number, name] : {std::pair{SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGQUIT, "QUIT"}}) {
     SCOPED_TRACE(name);
