@@ -1,10 +1,12 @@
 #include "launcher/agent/agent.hpp"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -18,8 +20,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <system_error>
+#include <utility>
 
 #include "ddp/round.hpp"
 #include "launcher/agent/error_file.hpp"
@@ -64,15 +68,22 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
 }
 
-// Each worker costs the agent two streams, a pidfd and the connections of its store clients. Workers keep the limit that
-// the user set, because the guardian was forked before.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max) {
-    limit.rlim_cur = limit.rlim_max;
-    ::setrlimit(RLIMIT_NOFILE, &limit);
-  }
+// Each worker costs ddprun two streams, a pidfd and the connections of its store clients. Returns the limit before, which
+// the workers get back.
+rlimit raise_descriptor_limit() {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit raised{before.rlim_max, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &raised);
+  return before;
 }
+
+int checked(int fd, const char* what) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
+  return fd;
+}
+
+int pidfd_open(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
 // A folder of this run for files that workers leave for the agent; gone with the run.
 class ScratchDirectory {
@@ -108,10 +119,10 @@ class Agent {
         group_({config.workers, config.restarts_max, config.grace}),
         signals_(handled_signals()),
         guardian_(start(environment)),
-        console_(io_, {config.prefix_lines, [this] { step({StopSignal{SIGPIPE}}); }}),
+        console_(io_, {config.prefix_lines, [this] { reader_is_gone(); }}),
         store_(io_, store_options()),
-        signal_source_(io_, ::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK)),
-        guardian_source_(io_, ::fcntl(guardian_.socket.get(), F_DUPFD_CLOEXEC, 3)),
+        signal_source_(io_, checked(::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd")),
+        guardian_source_(io_, checked(::fcntl(guardian_.socket.get(), F_DUPFD_CLOEXEC, 3), "the guardian's socket")),
         timer_(io_),
         workers_(static_cast<std::size_t>(config.workers)) {}
 
@@ -124,22 +135,25 @@ class Agent {
     return exit_code_;
   }
 
-  // Whatever happened: nothing of the job outlives this object.
+  // Whatever happened: nothing of the job outlives this object. The guardian ends when its tree is empty.
   ~Agent() {
+    if (guardian_.pid == 0) return;  // it has ended, and check_guardian() has done the rest
     ::kill(guardian_.pid, SIGCONT);
-    guardian_.socket.reset();
-    error_code ignored;
-    guardian_source_.close(ignored);  // its last word to the guardian: the socket's end
-    if (::waitpid(guardian_.pid, nullptr, tree_survived_ ? WNOHANG : 0) != guardian_.pid)
+    ::shutdown(guardian_.socket.get(), SHUT_RDWR);
+    const io::UniqueFd ended(pidfd_open(guardian_.pid));
+    pollfd wait{ended.get(), POLLIN, 0};
+    if (::poll(&wait, 1, tree_survived_ ? 0 : kKillLimitMs) != 1) {
       ::kill(guardian_.pid, SIGKILL);
-    kill_all_children(tree_survived_ ? 0 : kKillLimitMs);
+      kill_all_children(foreign_children_, tree_survived_ ? 0 : kKillLimitMs);
+    }
+    ::waitpid(guardian_.pid, nullptr, WNOHANG);
   }
   Agent(const Agent&) = delete;
 
  private:
   // Before the event loop and any thread: the fork of the guardian, then what concerns this process alone.
   guardian::GuardianHandle start(const std::vector<std::string>& environment) {
-    guardian::GuardianOptions options{config_.command, {}, {}, scratch_.path()};
+    guardian::GuardianOptions options{config_.command, {}, {}, raise_descriptor_limit(), scratch_.path()};
     for (const auto& variable : environment)
       if (!is_withheld(name_of(variable))) {
         options.environment.push_back(variable);
@@ -150,7 +164,6 @@ class Agent {
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     auto handle = guardian::start_guardian(options);
     ::signal(SIGPIPE, SIG_IGN);
-    raise_descriptor_limit();
     return handle;
   }
 
@@ -163,6 +176,11 @@ class Agent {
   }
 
   // --- events ---
+
+  void reader_is_gone() {
+    stop_announced_ = true;
+    step({StopSignal{SIGPIPE}});
+  }
 
   void wait_for_signals() {
     signal_source_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
@@ -177,8 +195,10 @@ class Agent {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGCHLD) return check_guardian();
     if (number == SIGWINCH) return resize();
-    if (number == SIGTSTP) return request({guardian::RequestKind::signal_tree, 0, SIGSTOP, {}});
-    if (number == SIGCONT) return request({guardian::RequestKind::signal_tree, 0, SIGCONT, {}});
+    if (number == SIGTSTP || number == SIGCONT) {
+      suspending_ = number == SIGTSTP;
+      return request({guardian::RequestKind::signal_tree, 0, suspending_ ? SIGSTOP : SIGCONT, {}});
+    }
     if (finished_) return io_.stop();  // only output that nobody reads was left
     if (!stop_announced_) {
       stop_announced_ = true;
@@ -226,7 +246,7 @@ class Agent {
         break;
       case guardian::ReportKind::tree_empty: events.push_back(TreeEmpty{}); break;
       case guardian::ReportKind::signalled:
-        if (report.value == SIGSTOP) stop_myself();
+        if (report.value == SIGSTOP && suspending_) stop_myself();  // unless somebody has continued us meanwhile
         break;
     }
   }
@@ -234,12 +254,14 @@ class Agent {
   // The guardian is not to end before us. Then its workers died with it, and what they left is ours to end.
   void check_guardian() {
     int status = 0;
-    if (finished_ || ::waitpid(guardian_.pid, &status, WNOHANG) != guardian_.pid) return;
-    tree_survived_ = !kill_all_children(kKillLimitMs);
+    if (guardian_.pid == 0 || ::waitpid(guardian_.pid, &status, WNOHANG) != guardian_.pid) return;
+    const auto pid = std::exchange(guardian_.pid, 0);
+    tree_survived_ = !kill_all_children(foreign_children_, kKillLimitMs);
+    if (finished_) return;
     drain_streams();
     const auto ending = ending_of(status);
     say("error: ddprun's guardian process " + describe(ending) + "; " + count_of_workers() +
-        " were ended with it\nwhere: host " + host_name() + ", pid " + std::to_string(guardian_.pid) +
+        " were ended with it\nwhere: host " + host_name() + ", pid " + std::to_string(pid) +
         "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
     finish(std::max(1, exit_code_of(ending)));
   }
@@ -313,11 +335,8 @@ class Agent {
     }
     if (outcome.failure) {
       const auto& worker = workers_.at(static_cast<std::size_t>(outcome.failure->local_rank));
-      const auto& arguments = config_.command.arguments;
-      const bool python = arguments.size() > 2 && arguments[1] == "-u";
-      const auto& program = !python ? arguments[0] : arguments[2] == "-m" ? arguments.back() : arguments[2];
       console_.say(failure_summary(*outcome.failure,
-                                   {host_name(), worker.pid, config_.workers, config_.restarts_max, program,
+                                   {host_name(), worker.pid, config_.workers, config_.restarts_max, config_.program,
                                     worker_message(*outcome.failure), worker.streams->stderr_tail()}));
     }
     finish(outcome.exit_code);
@@ -335,7 +354,8 @@ class Agent {
 
   void request(const guardian::Request& what, std::span<const int> descriptors = {}) {
     if (finished_) return;
-    if (!guardian::send_request(guardian_.socket.get(), what, descriptors)) check_guardian();
+    if (guardian_.pid == 0 || guardian::send_request(guardian_.socket.get(), what, descriptors)) return;
+    ::kill(guardian_.pid, SIGKILL);  // it is gone or hangs; its end, and that of its workers, is reported as any other
   }
 
   // As a terminal's ctrl-z: the tree has stopped already, now this process does, and its shell sees it.
@@ -388,6 +408,7 @@ class Agent {
   WorkerGroup group_;
   ScratchDirectory scratch_;
   std::vector<std::string> inherited_names_;
+  std::set<pid_t> foreign_children_ = children_of_this_process();  // of who was this process before; not ours to end
   sigset_t signals_;
   guardian::GuardianHandle guardian_;  // forked before everything below exists
   asio::io_context io_{1};
@@ -398,7 +419,7 @@ class Agent {
   std::vector<Worker> workers_;
   RoundId round_ = rendezvous::begin_term();
   int exit_code_ = 1;
-  bool finished_ = false, stop_announced_ = false, tree_survived_ = false;
+  bool finished_ = false, stop_announced_ = false, suspending_ = false, tree_survived_ = false;
 };
 
 }  // namespace

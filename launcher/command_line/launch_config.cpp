@@ -170,6 +170,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
     config.notice = machine.gpu_count > 0
                         ? "starting " + std::to_string(config.workers) + " workers, one per GPU (--nproc-per-node)"
                         : "starting 1 worker, as there is no GPU (--nproc-per-node)";
+  config.program = line.program.front();
   config.command = module || (ends_in_py(line.program.front()) && !no_python)
                        ? python_command(module, line.program, environment, machine)
                        : program_command(line.program, environment, machine);

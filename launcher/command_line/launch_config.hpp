@@ -37,6 +37,7 @@ struct LaunchConfig {
   bool prefix_lines = true;
   std::vector<std::string> store_allow;
   Command command;
+  std::string program;  // as the user named it
   std::string notice;  // a choice that the user left to ddprun, to be said; or empty
 };
 

@@ -14,6 +14,13 @@ void BoundedOutput::push(std::string_view bytes) {
   mid_line_ = bytes.back() != '\n';
 }
 
+void BoundedOutput::push_always(std::string_view bytes) {
+  if (bytes.empty()) return;
+  if (dropped_lines_ > 0) tell_dropped();
+  queue_ += bytes;
+  mid_line_ = bytes.back() != '\n';
+}
+
 void BoundedOutput::pop(std::size_t bytes) {
   written_ += bytes;
   if (written_ == queue_.size()) {

@@ -16,6 +16,9 @@ class BoundedOutput {
 
   void push(std::string_view bytes);
 
+  // The same for what must not be lost; the caller bounds how much that is.
+  void push_always(std::string_view bytes);
+
   // What is to be written next; empty if nothing.
   std::string_view front() const { return std::string_view(queue_).substr(written_); }
   void pop(std::size_t bytes);

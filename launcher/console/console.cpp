@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
-#include <limits>
+#include <cstring>
 
 #include "rendezvous/io/unique_fd.hpp"
 
@@ -27,8 +27,8 @@ bool same_file(int a, int b) {
 
 class Console::Destination : public std::enable_shared_from_this<Destination> {
  public:
-  Destination(boost::asio::io_context& io, int fd, LineMerger::Options merging, std::function<void()> reader_gone)
-      : io_(io), output_(kUnreadBytesMax), merger_(merging), descriptor_(io), reader_gone_(std::move(reader_gone)) {
+  Destination(boost::asio::io_context& io, int fd, LineMerger::Options merging, std::function<void(int error)> failed)
+      : io_(io), output_(kUnreadBytesMax), merger_(merging), descriptor_(io), failed_(std::move(failed)) {
     struct stat info {};
     if (::fstat(fd, &info) != 0) return;  // closed by the user: everything is dropped
     if (S_ISREG(info.st_mode)) {
@@ -50,9 +50,13 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
   int fd() const { return file_.get(); }
   LineMerger& merger() { return merger_; }
 
-  void push(std::string_view bytes) {
+  // ddprun's own messages are never dropped.
+  void push(std::string_view bytes, bool own_message = false) {
     if (!file_ || broken_) return;
-    output_.push(bytes);
+    if (own_message)
+      output_.push_always(bytes);
+    else
+      output_.push(bytes);
     if (!waiting_) write_some();
   }
 
@@ -107,7 +111,7 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
   void give_up(int error) {
     broken_ = true;
     output_.pop(output_.front().size());
-    if (error == EPIPE && reader_gone_) boost::asio::post(io_, std::exchange(reader_gone_, nullptr));
+    if (failed_) boost::asio::post(io_, [failed = std::exchange(failed_, nullptr), error] { failed(error); });
     tell_drained();
   }
 
@@ -121,16 +125,21 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
   BoundedOutput output_;
   LineMerger merger_;
   boost::asio::posix::stream_descriptor descriptor_;  // a duplicate of file_, to wait for room
-  std::function<void()> reader_gone_, drained_;
+  std::function<void(int error)> failed_;  // writing failed with this errno, so all is lost from here; called once
+  std::function<void()> drained_;
   bool terminal_ = false, waiting_ = false, broken_ = false;
 };
 
 Console::Console(boost::asio::io_context& io, Options options) {
-  const auto open = [&](int fd, std::function<void()> reader_gone) {
+  const auto open = [&](int fd, std::function<void(int error)> failed) {
     return std::make_shared<Destination>(io, fd, LineMerger::Options{::isatty(fd) != 0, options.prefix},
-                                         std::move(reader_gone));
+                                         std::move(failed));
   };
-  stdout_ = open(STDOUT_FILENO, options.reader_gone);
+  stdout_ = open(STDOUT_FILENO, [this, reader_gone = options.reader_gone](int error) {
+    if (error == EPIPE) return reader_gone();
+    say("ddprun: stdout can't be written any more, and what workers print there is lost: " +
+        std::string(std::strerror(error)));
+  });
   stderr_ = same_file(STDOUT_FILENO, STDERR_FILENO) ? stdout_ : open(STDERR_FILENO, nullptr);
   resized();
 }
@@ -153,7 +162,7 @@ void Console::end(LineMerger::Source source) {
 void Console::say(std::string_view message) {
   auto line = std::string(message);
   if (line.empty() || line.back() != '\n') line += '\n';
-  feed({kAgentSource, STDERR_FILENO}, line);
+  stderr_->push(stderr_->merger().feed({kAgentSource, STDERR_FILENO}, line), true);
 }
 
 bool Console::is_terminal(int stream) const { return (stream == 1 ? stdout_ : stderr_)->is_terminal(); }

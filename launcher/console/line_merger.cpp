@@ -26,6 +26,9 @@ std::string LineMerger::feed(Source source, std::string_view bytes) {
     feed_terminal(source, bytes, out);
   else
     feed_whole_lines(unfinished_[source], bytes, out);
+  if (out.empty() || options_.terminal) return out;
+  if (mid_line_ && source.rank == kAgentSource) out.insert(0, "\n");  // ddprun's own lines begin at a line's beginning
+  mid_line_ = out.back() != '\n';
   return out;
 }
 
@@ -39,6 +42,7 @@ std::string LineMerger::end(Source source) {
     } else {
       out = found->second;
       if (ranks_.size() > 1 && out.back() != '\r') out += '\n';
+      mid_line_ = out.back() != '\n';
     }
   }
   unfinished_.erase(source);

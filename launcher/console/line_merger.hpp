@@ -2,8 +2,8 @@
 //
 // Pure: bytes in, bytes out.
 //
-// To a file or pipe go whole lines only; a carriage return ends a line too and stays where it is, so a progress bar
-// arrives as the worker drew it. To a terminal an unfinished line of one worker (a progress bar, a prompt) shows at once;
+// To a file or pipe go whole lines only (up to 64 KiB; what is longer is passed on in pieces); a carriage return ends a
+// line too and stays where it is, so a progress bar arrives as the worker drew it. To a terminal an unfinished line of one worker (a progress bar, a prompt) shows at once;
 // when another worker completes a line, the unfinished one is wiped, the line printed, and the unfinished one drawn again
 // below. As soon as a second worker has printed to a terminal, every line gets its rank as prefix.
 #pragma once
@@ -56,6 +56,7 @@ class LineMerger {
   Options options_;
   std::map<Source, std::string> unfinished_;  // per source: the line so far; on a terminal, behind its last '\r'
   std::set<int> ranks_;                       // that have printed
+  bool mid_line_ = false;                     // not on a terminal: whether what was passed on last ended in no newline
   std::optional<Source> shown_;               // whose unfinished line the terminal's cursor stands behind
   std::size_t columns_ = 0;
 };

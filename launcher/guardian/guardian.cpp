@@ -42,6 +42,7 @@ struct Spawn {
   int terminal;        // which of them becomes the controlling terminal; -1 for none
   pid_t guardian;
   const sigset_t* signal_mask;
+  const rlimit* descriptor_limit;
 };
 
 // Runs in the child, on the guardian's memory. Returns errno where exec failed.
@@ -53,6 +54,7 @@ int become_worker(const Spawn& spawn) {
   if (spawn.terminal >= 0) ::ioctl(spawn.terminal, TIOCSCTTY, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != spawn.guardian) ::_exit(1);  // it died before the line above took effect
+  ::setrlimit(RLIMIT_NOFILE, spawn.descriptor_limit);
   ::sigprocmask(SIG_SETMASK, spawn.signal_mask, nullptr);
   ::execve(spawn.path, spawn.arguments, spawn.environment);
   return errno;
@@ -91,7 +93,10 @@ class Guardian {
       while (::read(signals_.get(), &ignored, sizeof ignored) > 0) {
       }
       bool closed = false;
-      while (auto request = receive_request(socket_.get(), closed)) carry_out(*request);
+      while (auto request = receive_request(socket_.get(), closed)) {
+        carry_out(*request);
+        send_outbox();  // at once, so that descriptors do not pile up here
+      }
       if (closed) return;
       reap();
       send_outbox();
@@ -116,6 +121,7 @@ class Guardian {
   }
 
   void spawn(const Request& request, const std::vector<io::UniqueFd>& descriptors) {
+    changed_ = true;
     if (descriptors.size() != 3) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
     auto environment = pointers_to(options_.environment);
     for (auto* variable : pointers_to(request.variables)) environment.push_back(variable);
@@ -126,9 +132,9 @@ class Guardian {
     int error = 0;
     const pid_t pid = spawn_worker({options_.command.path.c_str(), arguments.data(), environment.data(),
                                     {descriptors[0].get(), descriptors[1].get(), descriptors[2].get()},
-                                    terminal, ::getpid(), &options_.worker_signal_mask},
+                                    terminal, ::getpid(), &options_.worker_signal_mask, &options_.worker_descriptor_limit},
                                    error);
-    changed_ = has_children_ = true;
+    has_children_ = true;
     if (error != 0) {
       if (pid > 0) ::waitpid(pid, nullptr, 0);
       return report({ReportKind::not_spawned, request.local_rank, 0, error});
@@ -152,6 +158,7 @@ class Guardian {
     if (ending_signal_ != signal_number) signalled_.clear();
     ending_signal_ = signal_number;
     signal_others(signal_number, signalled_);
+    for (const pid_t pid : signalled_) ::kill(pid, SIGCONT);  // one that is stopped hears nothing else
   }
 
   // Signals descendants that are not in `signalled`, and adds them. Whether there were any.
@@ -245,7 +252,7 @@ void let_go_of_standard_descriptors() {
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   let_go_of_standard_descriptors();
   Guardian(options, std::move(socket), std::move(agent)).serve();
-  kill_all_children(kKillLimitMs);
+  kill_all_children({}, kKillLimitMs);
   std::error_code ignored;
   if (!options.scratch_directory.empty()) std::filesystem::remove_all(options.scratch_directory, ignored);
   ::_exit(0);

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/types.h>
 
 #include <string>
@@ -25,7 +26,8 @@ namespace ddp::launcher::guardian {
 struct GuardianOptions {
   Command command;                       // what every worker runs
   std::vector<std::string> environment;  // "NAME=value" that all workers share
-  sigset_t worker_signal_mask;           // what ddprun was started with
+  sigset_t worker_signal_mask;           // what ddprun was started with, as is the next one
+  rlimit worker_descriptor_limit;
   std::string scratch_directory;         // removed if ddprun dies before it could do so
 };
 

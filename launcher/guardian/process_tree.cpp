@@ -6,10 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <unordered_set>
 
 #include "rendezvous/io/unique_fd.hpp"
 
@@ -64,7 +66,16 @@ std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all)
 
 std::vector<Process> descendants_of(pid_t root) { return descendants_of(root, all_processes()); }
 
-bool kill_all_children(int limit_ms) {
+std::set<pid_t> children_of_this_process() {
+  std::set<pid_t> out;
+  siginfo_t info{};
+  if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) return out;  // ECHILD
+  for (const auto& process : descendants_of(::getpid()))
+    if (process.parent == ::getpid()) out.insert(process.pid);
+  return out;
+}
+
+bool kill_all_children(const std::set<pid_t>& spared, int limit_ms) {
   using Clock = std::chrono::steady_clock;
   const auto deadline = Clock::now() + std::chrono::milliseconds(limit_ms);
   sigset_t child_ended, before;
@@ -76,14 +87,16 @@ bool kill_all_children(int limit_ms) {
     pid_t reaped = 0;
     while ((reaped = ::waitpid(-1, nullptr, WNOHANG)) > 0) {
     }
-    if (reaped < 0) {
-      empty = true;
-      break;
-    }
-    const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
-    if (left <= 0) break;
-    for (const auto& process : descendants_of(::getpid())) ::kill(process.pid, SIGKILL);
-    const timespec limit{static_cast<time_t>(left / 1'000'000'000), static_cast<long>(left % 1'000'000'000)};
+    empty = reaped < 0;
+    if (empty) break;
+    auto all = all_processes();
+    all.erase(std::remove_if(all.begin(), all.end(), [&](const Process& p) { return spared.count(p.pid) != 0; }), all.end());
+    const auto left = descendants_of(::getpid(), all);
+    empty = left.empty() && !spared.empty();  // else only waitpid's word counts
+    const auto time_left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
+    if (empty || time_left <= 0) break;
+    for (const auto& process : left) ::kill(process.pid, SIGKILL);
+    const timespec limit{static_cast<time_t>(time_left / 1'000'000'000), static_cast<long>(time_left % 1'000'000'000)};
     ::sigtimedwait(&child_ended, nullptr, &limit);  // a child's end wakes it, one that came before this line too
   }
   ::sigprocmask(SIG_SETMASK, &before, nullptr);

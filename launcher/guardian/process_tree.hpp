@@ -6,7 +6,7 @@
 
 #include <sys/types.h>
 
-#include <unordered_set>
+#include <set>
 #include <vector>
 
 namespace ddp::launcher {
@@ -23,8 +23,12 @@ std::vector<Process> descendants_of(pid_t root);
 // Pure: the same over a given list of all processes.
 std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all);
 
-// Sends SIGKILL to every descendant, again whenever one has ended, until there is none, and reaps them all. Returns
-// false if some are left after `limit_ms` (they are in uninterruptible sleep).
-bool kill_all_children(int limit_ms);
+// The children of this process; nearly free where there are none.
+std::set<pid_t> children_of_this_process();
+
+// Sends SIGKILL to every descendant, again whenever one has ended, until there is none, and reaps them. `spared` children
+// and what descends from them are left alone. Returns false if some are left after `limit_ms` (they are in
+// uninterruptible sleep).
+bool kill_all_children(const std::set<pid_t>& spared, int limit_ms);
 
 }  // namespace ddp::launcher

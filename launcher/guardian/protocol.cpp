@@ -1,5 +1,6 @@
 #include "launcher/guardian/protocol.hpp"
 
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -17,7 +18,20 @@ struct RequestHead {
   int signal_number;
 };
 
-bool send_packet(int socket, std::span<const char> bytes, std::span<const int> descriptors) {
+// Waits for room, whether the socket blocks or not: an event loop may have made it non-blocking.
+bool wait_for_room(int socket, int error, std::chrono::steady_clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  if (left.count() <= 0) return false;
+  pollfd wait{socket, POLLOUT, 0};
+  if (error == EAGAIN || error == EWOULDBLOCK) return ::poll(&wait, 1, static_cast<int>(left.count())) != 0;
+  // Too many descriptors of ours are on their way; nothing tells when the other side has taken some.
+  return error == ETOOMANYREFS && ::poll(nullptr, 0, 1) == 0;
+}
+
+// With a limit of 0 it never waits.
+bool send_packet(int socket, std::span<const char> bytes, std::span<const int> descriptors,
+                 std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
   iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[kControlBytes] = {};
   msghdr message{};
@@ -35,7 +49,7 @@ bool send_packet(int socket, std::span<const char> bytes, std::span<const int> d
   ssize_t sent = -1;
   do {
     sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
+  } while (sent < 0 && (errno == EINTR || wait_for_room(socket, errno, deadline)));
   return sent == static_cast<ssize_t>(bytes.size());
 }
 
@@ -77,12 +91,12 @@ bool send_request(int socket, const Request& request, std::span<const int> descr
   std::memcpy(bytes.data(), &head, sizeof head);
   for (const auto& variable : request.variables)
     bytes.insert(bytes.end(), variable.c_str(), variable.c_str() + variable.size() + 1);
-  return bytes.size() <= kPacketBytesMax && send_packet(socket, bytes, descriptors);
+  return bytes.size() <= kPacketBytesMax && send_packet(socket, bytes, descriptors, kRequestLimit);
 }
 
 bool send_reports(int socket, std::span<const Report> reports, std::span<const int> descriptors) {
   const auto bytes = std::as_bytes(reports);
-  return send_packet(socket, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, descriptors);
+  return send_packet(socket, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, descriptors, {});
 }
 
 std::optional<Received<Request>> receive_request(int socket, bool& closed) {

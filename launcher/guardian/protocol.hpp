@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,7 +47,11 @@ constexpr std::size_t kPacketBytesMax = 64 * 1024;
 constexpr std::size_t kReportsPerPacketMax = 256;
 constexpr std::size_t kDescriptorsPerPacketMax = 64;  // Linux takes 253
 
-// Blocking; false where the other side is gone. The descriptors stay the caller's.
+// How long a guardian may take to make room for a request; it only ever waits for an exec. Beyond it, it hangs.
+constexpr std::chrono::seconds kRequestLimit{20};
+
+// False where the packet could not be sent: the other side is gone, or, for a request, hangs; reports never wait. The
+// descriptors stay the caller's.
 bool send_request(int socket, const Request& request, std::span<const int> descriptors);
 bool send_reports(int socket, std::span<const Report> reports, std::span<const int> descriptors);
 

@@ -2,7 +2,6 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 
 namespace ddp::launcher {
 namespace {
@@ -45,18 +44,12 @@ std::string what_to_try(const Failure& failure, const FailureContext& context) {
 }  // namespace
 
 std::string describe_duration(std::chrono::milliseconds duration) {
-  const double seconds = std::chrono::duration<double>(duration).count();
-  char text[64];
-  if (seconds < 1)
-    std::snprintf(text, sizeof text, "%.0f ms", seconds * 1e3);
-  else if (seconds < 120)
-    std::snprintf(text, sizeof text, duration.count() % 1000 == 0 ? "%.0f s" : "%.1f s", seconds);
-  else if (seconds < 7200)
-    std::snprintf(text, sizeof text, "%.0f min", seconds / 60);
-  else
-    std::snprintf(text, sizeof text, "%.0f h %.0f min", (seconds - static_cast<int>(seconds) % 3600) / 3600,
-                  (static_cast<int>(seconds) % 3600) / 60.0);
-  return text;
+  const auto ms = duration.count();
+  const auto minutes = ms / 60'000;
+  if (ms < 1000) return std::to_string(ms) + " ms";
+  if (minutes < 2) return std::to_string(ms / 1000) + (ms % 1000 < 100 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s";
+  if (minutes < 120) return std::to_string(minutes) + " min";
+  return std::to_string(minutes / 60) + " h " + std::to_string(minutes % 60) + " min";
 }
 
 std::string describe_failure(const Failure& failure) {
@@ -67,8 +60,11 @@ std::string describe_failure(const Failure& failure) {
 
 std::string failure_summary(const Failure& failure, const FailureContext& context) {
   auto text = "error: " + describe_failure(failure);
-  if (context.workers == 2) text += "; the other rank was stopped";
-  if (context.workers > 2) text += "; the other " + std::to_string(context.workers - 1) + " ranks were stopped";
+  const int stopped = failure.stopped_count;
+  if (stopped == 1) text += context.workers == 2 ? "; the other rank was stopped" : "; one other rank was stopped";
+  if (stopped > 1)
+    text += (stopped == context.workers - 1 ? "; the other " : "; ") + std::to_string(stopped) +
+            (stopped == context.workers - 1 ? "" : " other") + " ranks were stopped";
   text += "\nwhere: host " + context.host;
   if (context.pid != 0) text += ", pid " + std::to_string(context.pid);
   text += ", round " + std::to_string(failure.round) + ", " + context.program + '\n';

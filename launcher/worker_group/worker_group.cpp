@@ -53,7 +53,8 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
   --running_count_;
   if (phase_ == Phase::running && !event.ending.is_success()) {
     failure_ = Failure{event.local_rank, event.ending,
-                       std::chrono::duration_cast<std::chrono::milliseconds>(now - round_began_), round_};
+                       std::chrono::duration_cast<std::chrono::milliseconds>(now - round_began_), round_,
+                       running_count_};
     out.push_back(KillOrphans{});  // the cause's own children have lost their parent: nothing to wait for
     begin_stop(SIGTERM, now, out);
   } else if (phase_ == Phase::running && running_count_ == 0) {
@@ -81,10 +82,7 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
   Actions out;
   if (!deadline_ || now < *deadline_) return out;
   if (phase_ == Phase::killing) {
-    deadline_.reset();
-    phase_ = Phase::finished;
-    out.push_back(Finish{{failure_ ? exit_code_of(failure_->ending) : stop_signal_ != 0 ? 128 + stop_signal_ : 1,
-                          failure_, stop_signal_, true}});
+    finish(true, out);
   } else {
     kill(now, out);
   }
@@ -92,18 +90,23 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
 }
 
 void WorkerGroup::round_is_over(TimePoint now, Actions& out) {
+  if (!is_restart_due() || stop_signal_ != 0) return finish(false, out);
   deadline_.reset();
-  const bool restart_left = failure_ && round_ < options_.restarts_max && !is_hopeless(failure_->ending);
-  if (restart_left && stop_signal_ == 0) {
-    out.push_back(AnnounceRestart{*failure_});
-    ++round_;
-    begin_round(now, out);
-    return;
-  }
+  out.push_back(AnnounceRestart{*failure_});
+  ++round_;
+  begin_round(now, out);
+}
+
+bool WorkerGroup::is_restart_due() const {
+  return failure_ && round_ < options_.restarts_max && !is_hopeless(failure_->ending);
+}
+
+void WorkerGroup::finish(bool tree_survived, Actions& out) {
+  deadline_.reset();
   phase_ = Phase::finished;
-  const bool stopped = stop_signal_ != 0 && (!failure_ || restart_left);
-  const int exit_code = stopped ? 128 + stop_signal_ : failure_ ? exit_code_of(failure_->ending) : 0;
-  out.push_back(Finish{{exit_code, stopped ? std::nullopt : failure_, stopped ? stop_signal_ : 0, false}});
+  const bool stopped = stop_signal_ != 0 && (!failure_ || is_restart_due());
+  const int exit_code = stopped ? 128 + stop_signal_ : failure_ ? exit_code_of(failure_->ending) : tree_survived ? 1 : 0;
+  out.push_back(Finish{{exit_code, stopped ? std::nullopt : failure_, stopped ? stop_signal_ : 0, tree_survived}});
 }
 
 void WorkerGroup::begin_round(TimePoint now, Actions& out) {

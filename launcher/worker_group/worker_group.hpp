@@ -34,6 +34,7 @@ struct Failure {
   Ending ending;
   std::chrono::milliseconds after{0};  // since its round began
   int round = 0;
+  int stopped_count = 0;  // workers that were still running, and so were stopped
 };
 
 // How the job ended.
@@ -88,6 +89,8 @@ class WorkerGroup {
   void begin_stop(int signal_number, TimePoint now, Actions& out);
   void kill(TimePoint now, Actions& out);
   void begin_round(TimePoint now, Actions& out);
+  void finish(bool tree_survived, Actions& out);
+  bool is_restart_due() const;  // but for a stop signal
 
   WorkerGroupOptions options_;
   Phase phase_ = Phase::running;

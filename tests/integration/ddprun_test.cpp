@@ -125,6 +125,23 @@ TEST(Ddprun, TheSummaryBlamesTheFirstFailureAndQuotesItsStderr) {
   EXPECT_THAT(job.err(), HasSubstr("  | the reason\n"));
 }
 
+TEST(Ddprun, TheSummaryIsNeverDroppedAndBeginsALine) {
+  // More than the bound of unread output, and nobody reads until ddprun has nothing else left to do.
+  Job job(shell(1, "head -c 40000000 /dev/zero | tr '\\0' 'x' | fold -w 99; printf unfinished >&2; exit 3"));
+  ASSERT_TRUE(becomes_true([&] { return job.processes().size() > 2; }));
+  ASSERT_TRUE(becomes_true([&] { return job.processes().size() <= 2; }));  // ddprun and its guardian
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_NE(job.out().find("\nddprun: dropped "), std::string::npos) << job.out().size();
+  EXPECT_THAT(job.err(), HasSubstr("unfinished\nerror: rank 0 ended with exit code 3"));
+  EXPECT_THAT(job.err(), HasSubstr("\ntry:   "));
+}
+
+TEST(Ddprun, AFullDiskIsTold) {
+  Job job({"--nproc-per-node=1", "sh", "-c", "exec " + built("ddprun") + " --nproc-per-node=1 echo lost > /dev/full"});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(job.err(), HasSubstr("stdout can't be written"));
+}
+
 TEST(Ddprun, AWorkersErrorFileIsQuoted) {
   Job job(shell(1, R"(echo '{"message": {"message": "ValueError: no data", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)"));
   EXPECT_EQ(job.wait(), 1);
@@ -153,6 +170,19 @@ TEST(Ddprun, AnIgnoredSigchldHidesNoWorkersEnd) {
   Job job(shell(2, "[ $RANK = 0 ] || exit 5; " + kStay));
   ::signal(SIGCHLD, SIG_DFL);
   EXPECT_EQ(job.wait(), 5);
+}
+
+// `exec > >(tee log); exec ddprun ...` makes the log's writer a child of ddprun.
+TEST(Ddprun, ChildrenOfTheCallerAreNotItsOwn) {
+  for (const auto* end : {"exit 0", "kill -9 $PPID; exec tail -f /dev/null"}) {  // $PPID: the guardian
+    SCOPED_TRACE(end);
+    const auto script = "tail -f /dev/null & echo foreign $!; exec " + built("ddprun") + " sh -c '" + end + "'";
+    Job job({"--nproc-per-node=1", "sh", "-c", "exec sh -c \"$SCRIPT\""}, {{"SCRIPT=" + script}, false});
+    const auto foreign = static_cast<pid_t>(job.number_after("foreign "));
+    ASSERT_GT(foreign, 0);
+    ASSERT_TRUE(job.prints(std::string(end) == "exit 0" ? "starting 1 worker" : "guardian process was killed"));
+    EXPECT_GE(job.wait(), 0);
+  }
 }
 
 TEST(Ddprun, AFolderForErrorFilesIsNeeded) {
@@ -199,6 +229,17 @@ TEST(Ddprun, TheGraceHoldsAfterAFailureToo) {
   EXPECT_TRUE(job.is_gone_within());
 }
 
+TEST(Ddprun, AStoppedWorkerHearsTheSignalAtOnce) {
+  Job job(shell(1, "trap 'echo heard; exit 0' TERM; echo pid_0 $$; kill -STOP $$; " + kWaitForSignals,
+                {"--shutdown-timeout=1000"}));
+  const auto worker = static_cast<pid_t>(job.number_after("pid_0 "));
+  ASSERT_GT(worker, 0);
+  ASSERT_TRUE(becomes_true([&] { return process_state(worker) == 'T'; }));
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_THAT(job.out(), HasSubstr("heard"));
+}
+
 TEST(Ddprun, ASecondSignalKillsAtOnce) {
   Job job(shell(1, "trap '' INT; echo ready; " + kStay));
   ASSERT_TRUE(job.prints("ready"));
@@ -213,11 +254,11 @@ TEST(Ddprun, ASecondSignalKillsAtOnce) {
 }
 
 TEST(Ddprun, DescendantsInOtherSessionsEndWithTheWorkers) {
-  for (const auto* end : {"exit 0", "exit 3", "kill -9 $$"}) {
+  for (const auto& [end, want] : {std::pair{"exit 0", 0}, {"exit 3", 3}, {"kill -9 $$", 137}}) {
     SCOPED_TRACE(end);
     Job job(shell(2, "setsid sh -c 'echo stray > $TORCHELASTIC_ERROR_FILE.up; exec tail -f /dev/null' & "
                      "until [ -e $TORCHELASTIC_ERROR_FILE.up ]; do :; done; " + std::string(end)));
-    EXPECT_GE(job.wait(), 0);
+    EXPECT_EQ(job.wait(), want);
     EXPECT_TRUE(job.is_gone_within());
   }
 }
@@ -295,6 +336,12 @@ TEST(Ddprun, ManyWorkersThatEndAtOnceAreAllSeenAndHeard) {
     ASSERT_EQ(job.wait(), 0) << job.err();
     ASSERT_EQ(std::count(job.out().begin(), job.out().end(), '\n'), 64);
   }
+}
+
+TEST(Ddprun, MoreWorkersThanTheGuardiansSocketHoldsAtOnce) {
+  Job job({"--nproc-per-node=600", "echo", "here"});
+  ASSERT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(std::count(job.out().begin(), job.out().end(), '\n'), 600);
 }
 
 // A worker may end before the next one is started, when the tree is empty for a moment: that is not the end of the round.

@@ -111,6 +111,11 @@ Job::Job(const std::vector<std::string>& arguments, const Options& options) {
 
 Job::~Job() {
   if (!reaped_) {
+    ::kill(pid_, SIGKILL);  // alone first: its guardian ends the rest and removes what it left
+    becomes_true([this] {
+      const auto left = processes();
+      return std::all_of(left.begin(), left.end(), [this](pid_t pid) { return pid == pid_ || pid == shell_; });
+    });
     for (const pid_t pid : processes()) ::kill(pid, SIGKILL);
     ::kill(shell_, SIGKILL);
     ::waitpid(shell_, nullptr, 0);

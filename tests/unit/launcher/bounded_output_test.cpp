@@ -39,6 +39,16 @@ TEST(BoundedOutput, DropsWhatDoesNotFitAndSaysHowMuch) {
   EXPECT_EQ(take_all(output), "again\n");
 }
 
+TEST(BoundedOutput, WhatMustNotBeLostComesAfterTheWordOfWhatWas) {
+  BoundedOutput output(10);
+  output.push("12345678\n");
+  output.push("lost\n");
+  output.push_always("error: this stays\n");
+  const auto text = take_all(output);
+  EXPECT_EQ(text.find("12345678\nddprun: dropped 1 lines"), 0u) << text;
+  EXPECT_NE(text.find("\nerror: this stays\n"), std::string::npos) << text;
+}
+
 TEST(BoundedOutput, TheWordOfDroppedLinesStartsOnALineOfItsOwn) {
   BoundedOutput output(4);
   output.push("abc");

@@ -121,6 +121,8 @@ TEST_F(CommandLine, PythonScriptsRunByAnInterpreter) {
 TEST_F(CommandLine, ProgramsAreFoundOnPathThenInTheWorkingDirectory) {
   EXPECT_EQ(parse({"true"}).command.path, "/bin/true");
   EXPECT_EQ(parse({"trainer"}).command.path, "./trainer");
+  EXPECT_EQ(parse({"trainer", "-u", "x"}).program, "trainer");
+  EXPECT_EQ(parse({"-m", "package.train", "x"}).program, "package.train");
 }
 
 TEST_F(CommandLine, ProgramsThatCannotRunSayWhy) {

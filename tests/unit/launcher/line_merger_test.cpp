@@ -36,6 +36,14 @@ TEST(LineMergerToFile, AnUnfinishedLastLineOfOneWorkerStaysAsItIs) {
   EXPECT_EQ(merger.end(kRank0), "no newline");
 }
 
+TEST(LineMergerToFile, DdprunsOwnLinesBeginALine) {
+  auto merger = to_file();
+  EXPECT_EQ(merger.feed(kRank0, "no newline"), "");
+  EXPECT_EQ(merger.end(kRank0), "no newline");
+  EXPECT_EQ(merger.feed(kAgent, "error: x\n"), "\nerror: x\n");
+  EXPECT_EQ(merger.feed(kAgent, "try: y\n"), "try: y\n");
+}
+
 TEST(LineMergerToFile, AnEndlessLineIsPassedOnInPieces) {
   auto merger = to_file();
   std::size_t passed = 0;

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 TEST(Summary, SaysWhatWhereAndWhatToTry) {
-  const Failure failure{5, {Ending::Kind::killed, SIGKILL, false}, 12min, 3};
+  const Failure failure{5, {Ending::Kind::killed, SIGKILL, false}, 12min, 3, 7};
   EXPECT_EQ(failure_summary(failure, {"gpu17", 41822, 8, 3, "./train", "", {"step 4", "out of memory"}}),
             "error: rank 5 was killed by SIGKILL after 12 min; the other 7 ranks were stopped\n"
             "where: host gpu17, pid 41822, round 3, ./train\n"
@@ -54,7 +54,8 @@ TEST(Summary, DescribesDurations) {
   EXPECT_EQ(describe_duration(3200ms), "3.2 s");
   EXPECT_EQ(describe_duration(30s), "30 s");
   EXPECT_EQ(describe_duration(12min), "12 min");
-  EXPECT_EQ(describe_duration(2h + 5min), "2 h 5 min");
+  EXPECT_EQ(describe_duration(2h + 59min + 59s), "2 h 59 min");
+  EXPECT_EQ(describe_duration(999ms), "999 ms");
 }
 
 }  // namespace

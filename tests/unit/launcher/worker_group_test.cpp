@@ -78,6 +78,7 @@ TEST_F(Group, TheFirstFailureIsTheCauseAndStopsTheOthers) {
   EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "F3");
   EXPECT_EQ(outcome().failure->local_rank, 2);
   EXPECT_EQ(outcome().failure->after, 5s);
+  EXPECT_EQ(outcome().failure->stopped_count, 2);
 }
 
 TEST_F(Group, OfSeveralFailuresInOneBatchTheKilledOneIsTheCause) {
