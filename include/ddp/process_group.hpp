@@ -71,7 +71,8 @@ class DDP_EXPORT ProcessGroup {
   std::chrono::milliseconds timeout() const;
 
   // Each call blocks until its result is there; the _async form returns at once with a Work to wait for.
-  // Collectives of one group complete in the order of their calls.
+  // Collectives of one group complete in the order of their calls. At most 65,536 wait for their turn; one more throws
+  // Error and is not begun.
 
   // Every element becomes the sum (or average) over all ranks of that element. Same count and type on all ranks.
   void all_reduce(MemoryRange inout, ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
@@ -97,7 +98,9 @@ class DDP_EXPORT ProcessGroup {
   void barrier(CollectiveOptions options = {});
 
   // Collective: every rank calls it with the same size. Throws InvalidArgument for 0 bytes, Error where the memory
-  // can't be had (a cgroup's limit included) on any rank: then it throws on all.
+  // can't be had (a cgroup's limit included) on any rank: then it throws on all. Freed memory goes back to the system,
+  // but its place in the group's shared file is not used again: all that a group ever allocates, times size(), counts
+  // against a limit of file sizes (RLIMIT_FSIZE) where there is one.
   RegisteredMemory allocate(std::size_t bytes, CollectiveOptions options = {});
 
   // Gives up on the group, from any thread: collectives under way and later calls throw AbortedError on this rank,

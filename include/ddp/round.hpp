@@ -13,7 +13,7 @@ namespace ddp {
 
 struct RoundId {
   std::uint64_t term = 0;         // grows from run to run: Unix seconds, or one above the highest seen
-  std::uint64_t term_random = 0;  // tells two terms of one second apart
+  std::uint64_t term_random = 0;  // the fraction of the second in the upper half, random bits in the lower
   std::uint32_t number = 0;       // grows by one whenever the set of ranks, or their processes, changes
 
   friend bool operator==(const RoundId& a, const RoundId& b) { return a.key() == b.key(); }

@@ -12,7 +12,10 @@
 #include <cstring>
 #include <future>
 #include <memory>
+#include <system_error>
 #include <thread>
+
+#include "rendezvous/io/quiet_thread.hpp"
 
 namespace ddp::store {
 namespace {
@@ -92,9 +95,13 @@ Resolved resolve(const std::string& host, const std::string& port, TimePoint unt
   if (auto numeric = look_up(host, port, AI_NUMERICHOST); numeric.addresses) return numeric;
   std::promise<Resolved> promise;
   auto answer = promise.get_future();
-  std::thread([promise = std::move(promise), host, port]() mutable {
-    promise.set_value(look_up(host, port, 0));
-  }).detach();
+  try {
+    io::start_quiet_thread([promise = std::move(promise), host, port]() mutable {
+      promise.set_value(look_up(host, port, 0));
+    }).detach();
+  } catch (const std::system_error& error) {
+    return {nullptr, std::string("no thread to look up the host in: ") + error.what()};
+  }
   if (answer.wait_until(until) == std::future_status::ready) return answer.get();
   return {nullptr, "the resolver has not answered"};
 }

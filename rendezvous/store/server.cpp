@@ -93,6 +93,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
 
   void accept_when_ready();
   void accept_ready();
+  io::UniqueFd accept_next(sockaddr_storage& peer);
   void admit(io::UniqueFd socket, const sockaddr_storage& peer);
   void apply(ConnectionId from, Command command);
   void forget(ConnectionId connection);
@@ -219,15 +220,11 @@ void Server::Impl::accept_when_ready() {
 void Server::Impl::accept_ready() {
   for (int count = 0; count < kAcceptCountMax; ++count) {
     sockaddr_storage peer{};
-    socklen_t length = sizeof peer;
-    io::UniqueFd socket(::accept4(acceptor_.native_handle(), reinterpret_cast<sockaddr*>(&peer), &length,
-                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket) {
+    if (auto socket = accept_next(peer)) {
       admit(std::move(socket), peer);
       continue;
     }
     if (errno == EAGAIN) break;
-    if (errno == EINTR || errno == ECONNABORTED) continue;
     // Most likely descriptors have run out. The peer stays in the queue and the socket readable: without a pause this
     // would spin.
     warn(std::string("the store can't take in a connection: ") + std::strerror(errno) + "; it goes on trying");
@@ -238,6 +235,16 @@ void Server::Impl::accept_ready() {
     return;
   }
   accept_when_ready();
+}
+
+// The first in the queue. Empty, with errno, where there is none or it can't be had.
+io::UniqueFd Server::Impl::accept_next(sockaddr_storage& peer) {
+  while (true) {
+    socklen_t length = sizeof peer;
+    io::UniqueFd socket(::accept4(acceptor_.native_handle(), reinterpret_cast<sockaddr*>(&peer), &length,
+                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket || (errno != EINTR && errno != ECONNABORTED)) return socket;
+  }
 }
 
 void Server::Impl::admit(io::UniqueFd socket, const sockaddr_storage& peer) {
@@ -280,7 +287,8 @@ void Server::Impl::begin_round() {
   connections_.clear();
   store_ = KeyValueStore(store_options(options_));
   // Those still in the queue connected in the old round.
-  while (io::UniqueFd(::accept4(acceptor_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC))) {
+  sockaddr_storage peer{};
+  while (accept_next(peer)) {
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -105,6 +106,29 @@ TEST(Async, AnErrorThatWasWaitedForIsNotThrownAgain) {
     EXPECT_THROW(work.wait(), MismatchError);
     EXPECT_THROW(behind.wait(), AbortedError);
     EXPECT_THROW(group.barrier(), AbortedError);
+  });
+}
+
+TEST(Async, TimeRunsForAWorkThatStandsInLine) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::seconds kTimeout{3};
+  testing::Shared<std::atomic<bool>> done;
+  run_ranks(2, [&](int rank) {
+    auto group = init_process_group();
+    std::vector<float> values(1);
+    if (rank == 1) {  // late enough for a wait that woke then to look like that of a stopped process
+      const auto late = Clock::now() + kTimeout + std::chrono::milliseconds(1500);
+      testing::wait_until([&] { return Clock::now() > late; });
+      group.all_reduce(values);
+      return testing::wait_until([&] { return done->load(); });
+    }
+    auto first = group.all_reduce_async(values);
+    auto second = group.all_reduce_async(values, ReduceOp::sum, {.timeout = kTimeout});
+    first.wait();
+    const auto turn = Clock::now();
+    EXPECT_THROW(second.wait(), TimeoutError);
+    EXPECT_LT(Clock::now() - turn, kTimeout / 2) << "it got its full time again";
+    *done = true;
   });
 }
 

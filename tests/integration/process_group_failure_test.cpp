@@ -6,11 +6,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <optional>
 #include <string>
@@ -173,10 +175,25 @@ TEST(Death, IsNoticedThoughAForkedChildOfTheDeadLivesOn) {
   EXPECT_EQ(::kill(*orphan, SIGKILL), 0) << "the child was to outlive its parent";
 }
 
+bool main_thread_sleeps(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const std::size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.compare(name_end, 3, ") S") == 0;
+}
+
 TEST(Death, WhileOthersSleepInABarrierWakesThem) {
+  Shared<std::array<std::atomic<pid_t>, 3>> in_barrier;
   RankProcesses ranks(3, [&](int rank) {
     auto group = init_process_group();
-    if (rank == 1) ::raise(SIGKILL);
+    if (rank == 1) {
+      for (const std::size_t other : {0, 2}) {  // from here on they sleep nowhere but in the barrier
+        wait_until([&] { return (*in_barrier)[other] != 0 && main_thread_sleeps((*in_barrier)[other]); });
+      }
+      ::raise(SIGKILL);
+    }
+    (*in_barrier)[static_cast<std::size_t>(rank)] = ::getpid();
     const auto error = thrown_by<RankFailure>([&] { group.barrier(); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1));

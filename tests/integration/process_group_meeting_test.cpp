@@ -4,16 +4,24 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <vector>
 
 #include "rendezvous/store/client.hpp"
+#include "tests/descriptor_limit.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
 #include "worker_runtime/cpu_backend/local_socket.hpp"
@@ -27,6 +35,7 @@ using ::testing::HasSubstr;
 using testing::kPatience;
 using testing::RankProcesses;
 using testing::run_ranks;
+using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
 
@@ -87,15 +96,145 @@ TEST(Meeting, TwoProcessesOfOneRankAreTold) {
   });
 }
 
+store::Client store_of_ranks() {
+  const auto port = static_cast<std::uint16_t>(std::stoi(::getenv("MASTER_PORT")));
+  return store::Client::connect(
+      {.host = "127.0.0.1", .port = port, .deadline = std::chrono::steady_clock::now() + kPatience});
+}
+
+const milliseconds kNotForEver{20'000};  // a wait that takes as long has failed, and tells so sooner than kPatience
+
+// In a process of its own.
+void run_program(const std::function<void()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << error.what();
+    }
+    ::_exit(::testing::Test::HasFailure() ? 1 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
+TEST(Meeting, TwoProgramsOneAfterTheOtherInEveryWorkerMeetEach) {
+  Shared<std::array<std::atomic<std::uint64_t>, 2>> terms;
+  run_ranks(3, [&](int rank) {
+    for (std::size_t program = 0; program < 2; ++program) {
+      run_program([&] {
+        // The second program's rank 0 comes last, so that the others could find what the first left.
+        auto store = store_of_ranks();
+        const auto end = std::chrono::steady_clock::now() + kPatience;
+        const std::string here = "ddp/restart_0/group_0/here/";
+        if (rank == 0) store.wait({here + "1", here + "2"}, end);
+        auto group = init_process_group({.timeout = kNotForEver});
+        if (rank == 0) (*terms)[program] = group.round().term_random;
+        group.barrier();
+        EXPECT_EQ(group.round().term_random, (*terms)[program]);
+        EXPECT_FALSE(store.check({"ddp/restart_0/group_0/socket"}, end));
+        EXPECT_FALSE(store.check({here + std::to_string(rank)}, end));
+        group.barrier();
+      });
+    }
+  });
+  EXPECT_NE((*terms)[0], (*terms)[1]);
+}
+
+TEST(Meeting, AGuestThatIsRefusedLooksForAnotherDoor) {
+  run_ranks(2, [](int rank) {
+    auto store = store_of_ranks();
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    if (rank == 0) {
+      store.set("ddp/restart_0/group_0/socket", "ddp-of-a-program-that-was-killed", end);
+      store.set("stale", "", end);
+      store.wait({"ddp/restart_0/group_0/here/1"}, end);
+    } else {
+      store.wait({"stale"}, end);
+    }
+    init_process_group({.timeout = kNotForEver}).barrier();
+  });
+}
+
+TEST(Meeting, ARetryAfterAFailureIsInStepWithTheOthers) {
+  run_ranks(2, [](int rank) {
+    const std::string port = ::getenv("MASTER_PORT");
+    if (rank == 0) ::setenv("MASTER_PORT", "1", 1);
+    thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(200)}); });
+    ::setenv("MASTER_PORT", port.c_str(), 1);
+    init_process_group({.timeout = kNotForEver}).barrier();
+  });
+}
+
+TEST(Meeting, WhatRank0CanNotOpenAllAreTold) {
+  run_ranks(2, [](int rank) {
+    std::optional<testing::DescriptorLimit> limit;
+    if (rank == 0) limit.emplace(1);  // for the connection to the store
+    const auto error = thrown_by<Error>([] { init_process_group({.timeout = kNotForEver}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("Too many open files"));
+  });
+}
+
+TEST(Meeting, WhatRank0CanNotWatchAllAreTold) {
+  const auto body = [](int rank) {
+    std::optional<testing::DescriptorLimit> limit;
+    if (rank == 0) limit.emplace(10);
+    const auto error = thrown_by<Error>([] { init_process_group({.timeout = kNotForEver}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("the system refuses to watch"));
+  };
+  std::vector<int> absent;
+  for (int rank = 2; rank < 100; ++rank) absent.push_back(rank);
+  RankProcesses ranks(100, body, absent);
+  ranks.expect_success(0);
+  ranks.expect_success(1);
+}
+
+bool is_stopped(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  return stat.find(") T ") != std::string::npos;
+}
+
+TEST(Meeting, AGuestThatIsGoneWhenItsGreetingComesIsNamed) {
+  Shared<std::atomic<pid_t>> host;
+  RankProcesses ranks(3, [&](int rank) {
+    if (rank == 0) *host = ::getpid();
+    if (rank != 1) {
+      const auto error = thrown_by<RankFailure>([] { init_process_group(); });
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->ranks(), ElementsAre(1));
+      return;
+    }
+    auto store = store_of_ranks();
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    const std::string door = store.get("ddp/restart_0/group_0/socket", end);
+    ::kill(*host, SIGSTOP);
+    wait_until([&] { return is_stopped(*host); });
+    {
+      const auto guest = cpu_backend::connect_locally(door);
+      io::Deadline deadline(std::chrono::steady_clock::now(), end);
+      const auto pidfd = cpu_backend::own_pidfd();
+      cpu_backend::send_message(guest.get(), {cpu_backend::Message::Kind::hello, 1, ::getpid(), {}}, pidfd.get(),
+                                deadline);
+    }
+    ::kill(*host, SIGCONT);
+  });
+  for (int rank = 0; rank < 3; ++rank) ranks.expect_success(rank);
+}
+
 TEST(Meeting, StrangersAtTheDoorDoNotDisturb) {
   run_ranks(2, [](int rank) {
     if (rank == 0) {
       init_process_group().barrier();
       return;
     }
-    const auto port = static_cast<std::uint16_t>(std::stoi(::getenv("MASTER_PORT")));
     const auto end = std::chrono::steady_clock::now() + kPatience;
-    auto store = store::Client::connect({.host = "127.0.0.1", .port = port, .deadline = end});
+    auto store = store_of_ranks();
     const std::string door = store.get("ddp/restart_0/group_0/socket", end);
     const auto silent = cpu_backend::connect_locally(door);
     { const auto gone = cpu_backend::connect_locally(door); }

@@ -178,6 +178,9 @@ TEST(Arguments, AreCheckedBeforeAnythingStarts) {
   EXPECT_TRUE(refused([&] { group.all_reduce(null); }));
   EXPECT_TRUE(refused([&] { group.all_reduce(crooked); }));
   EXPECT_TRUE(refused([&] { group.all_reduce(huge); }));
+  EXPECT_TRUE(refused([&] { group.all_reduce(values, static_cast<ReduceOp>(9)); }));
+  std::vector<float> sums(8);
+  EXPECT_TRUE(refused([&] { group.reduce_scatter(values, sums, static_cast<ReduceOp>(2)); }));
   EXPECT_TRUE(refused([&] { group.broadcast(values, 1); }));
   EXPECT_TRUE(refused([&] { group.broadcast(values, -1); }));
   EXPECT_TRUE(refused([&] { group.all_gather(MemoryRange(values.data(), 4), MemoryRange(values.data() + 2, 4)); }));

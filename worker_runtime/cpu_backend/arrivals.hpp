@@ -1,10 +1,10 @@
 // Brings the ranks of a group together, phase by phase: a rank arrives at a phase, then waits for all to have arrived.
 //
-// A wait ends by the arrival of all, by the loss of a rank that has not arrived, by interrupt(), or at its deadline, in
-// this order where several hold. It spins as long as every rank can have a core, gives its core away for a moment, and
-// then sleeps: an arriving rank pays for a wake-up only where somebody sleeps. No wake-up is lost: whoever goes to
-// sleep says so first and looks again after, whoever changes something looks for sleepers after (all sequentially
-// consistent).
+// A wait ends by the arrival of all, by interrupt(), by the loss of a rank that has not arrived, or at its deadline, in
+// this order where several hold: others leave because of what this rank gave up for, which is the better reason. It
+// spins as long as every rank can have a core, gives its core away for a moment, and then sleeps: an arriving rank pays
+// for a wake-up only where somebody sleeps. No wake-up is lost: whoever goes to sleep says so first and looks again
+// after, whoever changes something looks for sleepers after (all sequentially consistent).
 //
 // Threads: arrive() and wait() one thread at a time; the rest from any thread.
 #pragma once

@@ -1,9 +1,11 @@
 #include "worker_runtime/cpu_backend/communication_queue.hpp"
 
 #include <atomic>
+#include <string>
+#include <system_error>
 #include <utility>
 
-#include "worker_runtime/cpu_backend/quiet_thread.hpp"
+#include "rendezvous/io/quiet_thread.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -31,10 +33,27 @@ void CommunicationQueue::throw_unclaimed_error() {
 std::shared_ptr<Work::State> CommunicationQueue::submit(Job job) {
   auto task = std::make_shared<Task>(shared_from_this(), std::move(job));
   const std::lock_guard lock(mutex_);
-  if (!thread_.joinable()) thread_ = start_quiet_thread([this] { run_while_open(); });
+  if (tasks_.size() >= kTasksMax) {
+    throw Error(
+        std::to_string(kTasksMax) +
+        " collectives of this process group are waiting for their turn, more than any use needs\ntry:   wait for "
+        "a Work now and then");
+  }
+  start_thread();
   tasks_.push_back(task);
   came_.notify_one();
   return task;
+}
+
+// With the mutex held.
+void CommunicationQueue::start_thread() {
+  if (thread_.joinable()) return;
+  try {
+    thread_ = io::start_quiet_thread([this] { run_while_open(); });
+  } catch (const std::system_error& error) {
+    throw Error(std::string("no thread for the collectives that run beside the program: ") + error.what() +
+                "\ntry:   compare the limits of this process (`ulimit -a`) with what it uses");
+  }
 }
 
 void CommunicationQueue::run(const Job& job) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -25,10 +26,12 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
  public:
   using Job = std::function<void()>;
 
+  static constexpr std::size_t kTasksMax = 65'536;  // a model has hundreds of buckets
+
   // Throws the error of an earlier job that nobody waited for, once.
   void throw_unclaimed_error();
 
-  // Enqueues a job.
+  // Enqueues a job. Throws Error, and enqueues nothing, where kTasksMax are waiting or no thread can be had.
   std::shared_ptr<Work::State> submit(Job job);
 
   // Runs a job behind all earlier ones and returns when it is done. Throws what it threw, or, before it begins, an
@@ -41,6 +44,7 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
  private:
   class Task;
 
+  void start_thread();
   void wait_for(Task& task);
   void throw_unclaimed(std::unique_lock<std::mutex>& lock);
   void run_front(std::unique_lock<std::mutex>& lock);

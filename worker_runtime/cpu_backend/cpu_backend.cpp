@@ -45,6 +45,10 @@ class Group {
   void require_own_process() const { memory_->fork_guard().require_own_process(); }
 
  private:
+  // What a job of the queue does when its turn has come.
+  template <class Steps>
+  void take_turn(io::Deadline& deadline, const Steps& steps);
+
   void execute(const Collective& collective, io::Deadline deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
@@ -78,6 +82,7 @@ class Group {
   Arrivals arrivals_;
   std::optional<Collectives> collectives_;
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
+  std::optional<io::Deadline::TimePoint> stopped_at_;  // the jobs'; when a wait last found that the process was stopped
   std::atomic<bool> given_up_{false};
   mutable std::mutex reason_mutex_;
   std::string reason_;              // guarded by reason_mutex_; why it was given up
@@ -109,10 +114,14 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       pids_(pids_of(meeting.peers)),
       memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), who.rank, who.size)),
       arrivals_(memory_->control(), who.rank) {
-  if (who.size > 1) {
-    watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int rank) { arrivals_.lose(rank); });
-  }
-  collectives_.emplace(who_.rank, who_.size, reserve_on_all(staging_bytes(who_.size), deadline));
+  // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
+  // end, or time out.)
+  guarded([&] {
+    if (who.size > 1) {
+      watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int rank) { arrivals_.lose(rank); });
+    }
+    collectives_.emplace(who_.rank, who_.size, reserve_on_all(staging_bytes(who_.size), deadline));
+  });
 }
 
 Group::~Group() {
@@ -135,15 +144,22 @@ void Group::run(const Collective& collective) {
 RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds timeout) {
   io::Deadline deadline = process_group::deadline_after(timeout);
   std::shared_ptr<Segment> segment;
-  queue_->run([&] { segment = allocate_segment(bytes, deadline); });
+  queue_->run([&] { take_turn(deadline, [&] { segment = allocate_segment(bytes, deadline); }); });
   void* const data = segment->own_part();
   return {std::shared_ptr<void>(std::move(segment), data), bytes, {}};
+}
+
+template <class Steps>
+void Group::take_turn(io::Deadline& deadline, const Steps& steps) {
+  deadline.begin(std::chrono::steady_clock::now(), stopped_at_);
+  steps();
+  if (deadline.stopped_at()) stopped_at_ = deadline.stopped_at();
 }
 
 void Group::execute(const Collective& collective, io::Deadline deadline) {
   require_usable();
   if (who_.size == 1) return copy_to_output(collective);
-  guarded([&] { exchange(collective, deadline); });
+  take_turn(deadline, [&] { guarded([&] { exchange(collective, deadline); }); });
 }
 
 template <class Steps>

@@ -1,6 +1,5 @@
 #include "worker_runtime/cpu_backend/local_socket.hpp"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -9,11 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <system_error>
-
-#include "ddp/error.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -59,7 +57,8 @@ void wait_until_writable(int socket, io::Deadline& deadline) {
   using Clock = std::chrono::steady_clock;
   while (true) {
     pollfd polled{socket, POLLOUT, 0};
-    if (::poll(&polled, 1, deadline.poll_timeout_ms(Clock::now())) > 0) return;
+    poll_until({&polled, 1}, deadline);
+    if (polled.revents != 0) return;
     if (deadline.passed(Clock::now())) throw Error("a rank does not read its messages");
   }
 }
@@ -154,12 +153,28 @@ std::optional<Message> receive_message(int socket) {
   Message message;
   message.fd = descriptor_in(packet);
   if (bytes == 0) throw Error("the connection was closed");
+  if ((packet.msg_flags & MSG_CTRUNC) != 0 && !message.fd) {
+    throw NoDescriptorLeft(
+        "this process can't take in a descriptor of another rank: " + std::generic_category().message(EMFILE) +
+        "\ntry:   a higher limit of open files, `ulimit -n`");
+  }
   const bool is_whole = static_cast<std::size_t>(bytes) == sizeof(header) && (packet.msg_flags & MSG_TRUNC) == 0;
   if (!is_whole || header.magic != kMagic) throw Error("a foreign message came");
   message.kind = header.kind;
   message.rank = header.rank;
   message.pid = header.pid;
   return message;
+}
+
+void poll_until(std::span<pollfd> polled, const io::Deadline& deadline) {
+  const int timeout_ms = deadline.poll_timeout_ms(std::chrono::steady_clock::now());
+  if (::poll(polled.data(), polled.size(), timeout_ms) >= 0) return;
+  if (errno != EINTR) {
+    throw Error("the system refuses to watch " + std::to_string(polled.size()) +
+                " descriptors: " + std::generic_category().message(errno) +
+                "\ntry:   a limit of open files above that number, `ulimit -n`");
+  }
+  for (pollfd& each : polled) each.revents = 0;  // they are undefined after an error
 }
 
 io::UniqueFd own_pidfd() {

@@ -4,12 +4,15 @@
 // Threads: any, one at a time for each socket. Source: unix(7), cmsg(3).
 #pragma once
 
+#include <poll.h>
 #include <sys/types.h>
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 
+#include "ddp/error.hpp"
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
@@ -29,6 +32,12 @@ struct Message {
   io::UniqueFd fd;
 };
 
+// This process has no descriptor left for the one that came with a message.
+class NoDescriptorLeft : public Error {
+ public:
+  using Error::Error;
+};
+
 // Each throws std::system_error, or Error where the deadline passes.
 
 io::UniqueFd listen_locally(const std::string& name, int backlog);
@@ -42,8 +51,13 @@ uid_t uid_of_peer(int socket);
 // Fails at the deadline too; `fd` is borrowed, -1 for none.
 void send_message(int socket, const Message& message, int fd, io::Deadline& deadline);
 
-// Empty where nothing is there yet. A closed connection, or a message that is none of ours, throws Error.
+// Empty where nothing is there yet. A closed connection, or a message that is none of ours, throws Error; a descriptor
+// that can't be taken in throws NoDescriptorLeft.
 std::optional<Message> receive_message(int socket);
+
+// Waits until one of `polled` is ready, a signal comes or the deadline passes, whichever is first; the `revents` of
+// what is not ready are 0. Throws Error where the system refuses so many descriptors.
+void poll_until(std::span<pollfd> polled, const io::Deadline& deadline);
 
 // A pidfd of this process. Throws std::system_error.
 io::UniqueFd own_pidfd();

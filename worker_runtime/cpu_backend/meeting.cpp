@@ -1,6 +1,5 @@
 #include "worker_runtime/cpu_backend/meeting.hpp"
 
-#include <poll.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <optional>
 #include <sstream>
 #include <system_error>
+#include <thread>
 
 #include "worker_runtime/cpu_backend/local_socket.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
@@ -25,7 +25,9 @@ using Clock = std::chrono::steady_clock;
 using process_group::list_ranks;
 using process_group::Membership;
 
-constexpr std::chrono::seconds kAskStore{2};  // beside the deadline, for what only makes an error better
+constexpr std::chrono::seconds kAskStore{2};              // beside the deadline, for what only makes an error better
+constexpr std::chrono::milliseconds kKnockAgainFirst{5};  // after a refusal; doubles
+constexpr std::chrono::milliseconds kKnockAgainMax{500};
 
 std::string random_name() {
   std::array<unsigned char, 16> random{};
@@ -42,6 +44,11 @@ std::string random_name() {
 
 std::string here_key(const MeetingPlace& place, int rank) { return place.key_prefix + "here/" + std::to_string(rank); }
 
+// Holds the name of rank 0's socket; nothing where the meeting has failed, and the verdict says why.
+std::string socket_key(const MeetingPlace& place) { return place.key_prefix + "socket"; }
+
+std::string verdict_key(const MeetingPlace& place) { return place.key_prefix + "verdict"; }
+
 std::string where(const Membership& who) {
   return "\nwhere: the meeting of the process group, rank " + std::to_string(who.rank) + " of " +
          std::to_string(who.size) + ", pid " + std::to_string(::getpid());
@@ -54,9 +61,9 @@ std::string missing_text(const std::vector<int>& missing, const io::Deadline& de
 constexpr const char* kMissingAdvice =
     "\ntry:   look at the output of the missing ranks; a longer InitOptions::timeout helps where they only start late";
 
-bool is_readable(const pollfd& polled) { return polled.revents != 0; }
+constexpr const char* kLimitsAdvice = "\ntry:   compare the limits of this process (`ulimit -a`) with what it uses";
 
-std::string verdict_key(const MeetingPlace& place) { return place.key_prefix + "verdict"; }
+bool is_readable(const pollfd& polled) { return polled.revents != 0; }
 
 // Why the meeting failed, for guests present and late: "lost 1 3\n" and the message of the error.
 std::string verdict_of(const std::exception& error) {
@@ -88,7 +95,9 @@ std::string verdict_of(const std::exception& error) {
 // This rank's own error matters more than one in telling it.
 void publish_verdict(const MeetingPlace& place, const std::exception& error) {
   try {
-    place.store.set(verdict_key(place), verdict_of(error), Clock::now() + kAskStore);
+    const auto end = Clock::now() + kAskStore;
+    place.store.set(verdict_key(place), verdict_of(error), end);
+    place.store.set(socket_key(place), "", end);
   } catch (const Error&) {
     return;
   }
@@ -120,17 +129,14 @@ class Host {
   }
 
   Meeting hold() {
-    try {
-      place_.store.set(place_.key_prefix + "socket", name_, deadline_.end());
-      while (!missing().empty()) wait_for_events();
-      Meeting meeting{SharedMemory::make_file(who_.size), {}};
-      for (int guest = 1; guest < who_.size; ++guest) introduce_all_to(guest, meeting.shared_file.get());
-      meeting.peers = std::move(peers_);
-      return meeting;
-    } catch (const std::exception& error) {
-      publish_verdict(place_, error);  // before the sockets close, which sends the guests to read it
-      throw;
-    }
+    place_.store.set(socket_key(place_), name_, deadline_.end());
+    while (!missing().empty()) wait_for_events();
+    Meeting meeting{SharedMemory::make_file(who_.size), {}};
+    for (int guest = 1; guest < who_.size; ++guest) introduce_others_to(guest);
+    clear_keys();
+    for (int guest = 1; guest < who_.size; ++guest) let_go(guest, meeting.shared_file.get());
+    meeting.peers = std::move(peers_);
+    return meeting;
   }
 
  private:
@@ -151,7 +157,7 @@ class Host {
       polled.push_back({peers_[rank].pidfd.get(), POLLIN, 0});
       polled.push_back({sockets_[rank].get(), POLLIN, 0});  // guests say only one thing more, or hang up
     }
-    ::poll(polled.data(), polled.size(), deadline_.poll_timeout_ms(Clock::now()));
+    poll_until(polled, deadline_);
 
     std::vector<int> lost;
     for (std::size_t rank = 1; rank < peers_.size(); ++rank) {
@@ -187,6 +193,8 @@ class Host {
     std::optional<Message> hello;
     try {
       hello = receive_message(socket.get());
+    } catch (const NoDescriptorLeft&) {
+      throw;
     } catch (const std::exception&) {
       return true;  // it hung up, or is no rank of ours
     }
@@ -206,17 +214,38 @@ class Host {
     }
     peers_[rank] = {hello.pid, std::move(hello.fd)};
     sockets_[rank] = std::move(socket);
-    send_message(sockets_[rank].get(), {Message::Kind::greeting, 0, peers_[0].pid, {}}, own_pidfd_.get(), deadline_);
+    const bool is_there = tell(hello.rank, {Message::Kind::greeting, 0, peers_[0].pid, {}}, own_pidfd_.get());
+    if (!is_there) fail_for_lost({hello.rank});
   }
 
-  void introduce_all_to(int guest, int shared_file) {
-    const int socket = sockets_[static_cast<std::size_t>(guest)].get();
+  void introduce_others_to(int guest) {
     for (int rank = 1; rank < who_.size; ++rank) {
       if (rank == guest) continue;
       const Peer& peer = peers_[static_cast<std::size_t>(rank)];
-      send_message(socket, {Message::Kind::peer, rank, peer.pid, {}}, peer.pidfd.get(), deadline_);
+      const bool is_there = tell(guest, {Message::Kind::peer, rank, peer.pid, {}}, peer.pidfd.get());
+      if (!is_there) fail_for_lost({guest});
     }
-    send_message(socket, {Message::Kind::complete, 0, peers_[0].pid, {}}, shared_file, deadline_);
+  }
+
+  // The group notices one that is lost from here on: some may be in it already.
+  void let_go(int guest, int shared_file) { tell(guest, {Message::Kind::complete, 0, peers_[0].pid, {}}, shared_file); }
+
+  // Whether the guest was there to be told.
+  bool tell(int guest, const Message& message, int fd) {
+    try {
+      send_message(sockets_[static_cast<std::size_t>(guest)].get(), message, fd, deadline_);
+      return true;
+    } catch (const std::system_error& error) {
+      if (error.code() == std::errc::broken_pipe || error.code() == std::errc::connection_reset) return false;
+      throw;
+    }
+  }
+
+  // Another program may meet under the same keys once these processes have ended, in the same worker.
+  void clear_keys() {
+    place_.store.remove(socket_key(place_), deadline_.end());
+    place_.store.remove(verdict_key(place_), deadline_.end());
+    for (int rank = 0; rank < who_.size; ++rank) place_.store.remove(here_key(place_, rank), deadline_.end());
   }
 
   [[noreturn]] void fail_for_lost(const std::vector<int>& lost) const {
@@ -240,6 +269,16 @@ class Host {
   std::vector<io::UniqueFd> strangers_;  // connected, but have not said who they are
 };
 
+Meeting hold_meeting(const Membership& who, const MeetingPlace& place, io::Deadline& deadline) {
+  std::optional<Host> host;  // its sockets close after the verdict is out, which sends the guests to read it
+  try {
+    return host.emplace(who, place, deadline).hold();
+  } catch (const std::exception& error) {
+    publish_verdict(place, error);
+    throw;
+  }
+}
+
 // Every other rank's side.
 class Guest {
  public:
@@ -252,17 +291,29 @@ class Guest {
     peers_[static_cast<std::size_t>(who.rank)].pid = ::getpid();
   }
 
-  // Empty at the deadline, after telling the host, which then knows better than to think this rank lost.
-  std::optional<Meeting> attend(const std::string& name) {
+  // Whether there was a door to go through. A name without one is that of a host that failed, or of an earlier program.
+  bool knock(const std::string& name) {
+    if (name.empty()) fail_for_host("closed its door");
     try {
       socket_ = connect_locally(name);
+      return true;
+    } catch (const std::system_error& error) {
+      if (const auto verdict = read_verdict(place_)) throw_verdict(*verdict);
+      if (error.code() == std::errc::connection_refused && !deadline_.passed(Clock::now())) return false;
+      fail_for_host(std::string("can't be reached: ") + error.what());
+    }
+  }
+
+  // Empty at the deadline, after telling the host, which then knows better than to think this rank lost.
+  std::optional<Meeting> attend() {
+    try {
       require_same_user();
       say({Message::Kind::hello, who_.rank, ::getpid(), {}}, own_pidfd_.get());
       if (auto meeting = wait_for_the_others()) return meeting;
       say({Message::Kind::timed_out, who_.rank, 0, {}}, -1);
       return std::nullopt;
     } catch (const std::system_error& error) {
-      fail_for_host(std::string("can't be reached: ") + error.what());  // it may have closed the door already
+      fail_for_host(std::string("broke off: ") + error.what());
     }
   }
 
@@ -276,7 +327,7 @@ class Guest {
   std::optional<Meeting> wait_for_the_others() {
     while (!deadline_.passed(Clock::now())) {
       std::array<pollfd, 2> polled{pollfd{socket_.get(), POLLIN, 0}, pollfd{peers_[0].pidfd.get(), POLLIN, 0}};
-      ::poll(polled.data(), polled.size(), deadline_.poll_timeout_ms(Clock::now()));
+      poll_until(polled, deadline_);
       while (auto message = next_message()) {
         if (auto meeting = take(*message)) return meeting;
       }
@@ -288,6 +339,8 @@ class Guest {
   std::optional<Message> next_message() {
     try {
       return receive_message(socket_.get());
+    } catch (const NoDescriptorLeft&) {
+      throw;
     } catch (const std::exception& error) {
       fail_for_host(std::string("broke off: ") + error.what());
     }
@@ -334,6 +387,8 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
   } catch (const Error&) {
     missing.clear();
   }
+  // This rank has said it: the keys are cleared, and everybody was here.
+  if (std::find(missing.begin(), missing.end(), who.rank) != missing.end()) missing.clear();
   return missing;
 }
 
@@ -347,9 +402,20 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
 
 std::optional<std::string> name_of_host(const MeetingPlace& place, const io::Deadline& deadline) {
   try {
-    return place.store.get(place.key_prefix + "socket", deadline.end());
+    return place.store.get(socket_key(place), deadline.end());
   } catch (const TimeoutError&) {
     return std::nullopt;
+  }
+}
+
+// Empty at the deadline.
+std::optional<Meeting> attend_meeting(const Membership& who, const MeetingPlace& place, io::Deadline& deadline) {
+  Guest guest(who, place, deadline);
+  for (auto pause = kKnockAgainFirst;; pause = std::min(2 * pause, kKnockAgainMax)) {
+    const auto name = name_of_host(place, deadline);
+    if (!name) return std::nullopt;
+    if (guest.knock(*name)) return guest.attend();
+    std::this_thread::sleep_until(std::min(deadline.end(), Clock::now() + pause));
   }
 }
 
@@ -358,20 +424,22 @@ std::optional<std::string> name_of_host(const MeetingPlace& place, const io::Dea
 Meeting meet(const Membership& membership, const MeetingPlace& place, io::Deadline& deadline) {
   place.store.set(here_key(place, membership.rank), "", deadline.end());
   try {
-    if (membership.rank == 0) return Host(membership, place, deadline).hold();
-    if (const auto name = name_of_host(place, deadline)) {
-      if (auto meeting = Guest(membership, place, deadline).attend(*name)) return std::move(*meeting);
-    }
+    if (membership.rank == 0) return hold_meeting(membership, place, deadline);
+    if (auto meeting = attend_meeting(membership, place, deadline)) return std::move(*meeting);
   } catch (const std::system_error& error) {
-    throw Error(std::string("the ranks can't meet: ") + error.what() + where(membership));
+    throw Error(std::string("the ranks can't meet: ") + error.what() + where(membership) + kLimitsAdvice);
   }
   fail_for_missing(membership, place, deadline);
 }
 
 Meeting meet_alone() {
-  Meeting meeting{SharedMemory::make_file(1), {}};
-  meeting.peers.push_back({::getpid(), {}});
-  return meeting;
+  try {
+    Meeting meeting{SharedMemory::make_file(1), {}};
+    meeting.peers.push_back({::getpid(), {}});
+    return meeting;
+  } catch (const std::system_error& error) {
+    throw Error(std::string("no shared memory for a group of one: ") + error.what() + kLimitsAdvice);
+  }
 }
 
 }  // namespace ddp::cpu_backend

@@ -2,6 +2,9 @@
 // others connect, say who they are, and get the group's shared file and a pidfd of every other rank. Nothing stays open
 // but these.
 //
+// The keys are removed before anybody hears that all are there, so that a program that runs after this one in the same
+// workers can use them again; a guest that comes upon the name of a socket that is gone waits for the next.
+//
 // The end of a process is noticed during the meeting too. At the deadline everybody's error names the missing ranks.
 #pragma once
 
@@ -34,7 +37,7 @@ struct MeetingPlace {
 // InvalidArgument where two processes claim one rank, StoreError, and Error where the system refuses something.
 Meeting meet(const process_group::Membership& membership, const MeetingPlace& place, io::Deadline& deadline);
 
-// Of a group of one: nobody to meet.
+// Of a group of one: nobody to meet. Throws Error.
 Meeting meet_alone();
 
 }  // namespace ddp::cpu_backend

@@ -1,21 +1,37 @@
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
 
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
-#include <cstdint>
+#include <cstddef>
 #include <system_error>
 
-#include "worker_runtime/cpu_backend/quiet_thread.hpp"
+#include "rendezvous/io/quiet_thread.hpp"
 
 namespace ddp::cpu_backend {
 
+namespace {
+
+constexpr std::uint32_t kStop = 0xffff'ffff;  // an index beyond every rank
+constexpr std::size_t kAtOnce = 16;
+
+[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+
+}  // namespace
+
 PeerWatch::PeerWatch(std::vector<io::UniqueFd> pidfds, std::function<void(int rank)> ended)
     : pidfds_(std::move(pidfds)), ended_(std::move(ended)), stop_(::eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_) throw std::system_error(errno, std::generic_category(), "eventfd");
-  thread_ = start_quiet_thread([this] { watch(); });
+  if (!stop_) fail("eventfd");
+  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!epoll_) fail("epoll_create1");
+  add(stop_.get(), kStop);
+  for (std::size_t i = 0; i < pidfds_.size(); ++i) {
+    if (pidfds_[i]) add(pidfds_[i].get(), static_cast<std::uint32_t>(i));
+  }
+  thread_ = io::start_quiet_thread([this] { watch(); });
 }
 
 PeerWatch::~PeerWatch() {
@@ -24,16 +40,22 @@ PeerWatch::~PeerWatch() {
   thread_.join();
 }
 
+void PeerWatch::add(int fd, std::uint32_t index) {
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u32 = index;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll_ctl");
+}
+
 void PeerWatch::watch() {
-  std::vector<pollfd> polled{{stop_.get(), POLLIN, 0}};
-  for (const io::UniqueFd& pidfd : pidfds_) polled.push_back({pidfd.get(), POLLIN, 0});  // -1 is passed over
+  std::array<epoll_event, kAtOnce> events{};
   for (;;) {
-    ::poll(polled.data(), polled.size(), -1);
-    if (polled[0].revents != 0) return;
-    for (std::size_t i = 1; i < polled.size(); ++i) {
-      if (polled[i].revents == 0) continue;
-      polled[i] = {-1, 0, 0};
-      ended_(static_cast<int>(i - 1));
+    const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+    for (int i = 0; i < count; ++i) {  // none after EINTR, the only error there can be
+      const std::uint32_t index = events[static_cast<std::size_t>(i)].data.u32;
+      if (index == kStop) return;
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, pidfds_[index].get(), nullptr);
+      ended_(static_cast<int>(index));
     }
   }
 }

@@ -1,9 +1,10 @@
 // Notices the end of the other ranks' processes, by their pidfds: not by the end of a socket or pipe, which a forked
 // child of a dead rank would keep open.
 //
-// Threads: one of its own, asleep in poll() until a process ends; `ended` is called there.
+// Threads: one of its own, asleep until a process ends; `ended` is called there.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -23,9 +24,12 @@ class PeerWatch {
  private:
   void watch();
 
+  void add(int fd, std::uint32_t index);
+
   std::vector<io::UniqueFd> pidfds_;
   std::function<void(int rank)> ended_;
-  io::UniqueFd stop_;  // an eventfd, readable when the thread is to end
+  io::UniqueFd stop_;   // an eventfd, readable when the thread is to end
+  io::UniqueFd epoll_;  // unlike poll() it minds no limit of open files that falls later, when nobody could be told
   std::thread thread_;
 };
 

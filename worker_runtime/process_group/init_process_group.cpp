@@ -34,7 +34,8 @@ void check(const InitOptions& options) {
   }
 }
 
-// Where nobody gave the ranks a round, rank 0 begins one before they meet, and the others read it after.
+// Where nobody gave the ranks a round, rank 0 begins one before they meet, and the others read it after. The key stays:
+// a later program's rank 0 writes its own over it before it lets anybody in.
 class RoundAgreement {
  public:
   RoundAgreement(const Launch& launch, store::Client& store, const std::string& key_prefix,
@@ -70,9 +71,9 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, Membership& m
     membership.round = launch.round ? *launch.round : rendezvous::begin_term();
     return cpu_backend::make_cpu_backend(membership, cpu_backend::meet_alone(), deadline);
   }
+  const std::string key_prefix = next_key_prefix(launch);  // first, so that one who fails here counts as the others do
   auto store =
       store::Client::connect({.host = launch.store->host, .port = launch.store->port, .deadline = deadline.end()});
-  const std::string key_prefix = next_key_prefix(launch);
   RoundAgreement agreement(launch, store, key_prefix, deadline);
   auto meeting = cpu_backend::meet(membership, {store, key_prefix}, deadline);
   membership.round = agreement.after_meeting();

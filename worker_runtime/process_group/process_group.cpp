@@ -72,6 +72,9 @@ Collective checked(const ProcessGroup::Impl& group, Collective collective, const
   if (collective.root < 0 || collective.root >= who.size) {
     refuse(kind, "root is " + std::to_string(collective.root) + ", ranks are 0 to " + std::to_string(who.size - 1));
   }
+  if (collective.op != ReduceOp::sum && collective.op != ReduceOp::average) {
+    refuse(kind, "there is no ReduceOp with the number " + std::to_string(static_cast<int>(collective.op)));
+  }
   if (kind == CollectiveKind::all_gather) {
     check_parts(kind, collective.output, collective.input, who.size);
     const std::size_t own = static_cast<std::size_t>(who.rank) * collective.input.bytes();

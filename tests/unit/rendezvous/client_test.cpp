@@ -1,8 +1,10 @@
 // The client against a scripted peer; against the real server see server_test.cpp.
 #include "rendezvous/store/client.hpp"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netdb.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -14,6 +16,25 @@
 
 #include "tests/unit/rendezvous/golden.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
+
+namespace {
+
+std::atomic<int> signals_of_resolver{-1};  // whether the thread that looked up kNobodysHost takes SIGUSR1
+const char* const kNobodysHost = "nobody.invalid";
+
+}  // namespace
+
+// Stands before the system's own, so that no test asks a name server.
+extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints, addrinfo** list) {
+  using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+  static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (std::string(host) != kNobodysHost || (hints->ai_flags & AI_NUMERICHOST) != 0)
+    return real(host, port, hints, list);
+  sigset_t blocked;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  signals_of_resolver = ::sigismember(&blocked, SIGUSR1) == 0 ? 1 : 0;
+  return EAI_NONAME;
+}
 
 namespace ddp::store {
 namespace {
@@ -268,6 +289,26 @@ TEST(StoreClient, SignalsDoNotDisturbAWait) {
   client.wait({"k"}, patience());
   EXPECT_EQ(signals_taken, 5);
   ::sigaction(SIGUSR1, &before, nullptr);
+}
+
+TEST(StoreClient, TheResolversThreadTakesNoSignals) {
+  const auto call = [] { Client::connect({.host = kNobodysHost, .port = 1, .deadline = in(100ms)}); };
+  EXPECT_THAT(message_of<TimeoutError>(call), HasSubstr("not known"));
+  EXPECT_EQ(signals_of_resolver, 0);
+}
+
+TEST(StoreClient, WithoutAThreadForTheResolverItSaysSo) {
+  pthread_attr_t before;
+  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
+  pthread_attr_t huge;
+  ASSERT_EQ(::pthread_attr_init(&huge), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50), 0);  // of a stack, more than any address space
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  const auto call = [] { Client::connect({.host = kNobodysHost, .port = 1, .deadline = in(100ms)}); };
+  EXPECT_THAT(message_of<TimeoutError>(call), HasSubstr("no thread to look up the host in"));
+  ASSERT_EQ(::pthread_setattr_default_np(&before), 0);
+  ::pthread_attr_destroy(&huge);
+  ::pthread_attr_destroy(&before);
 }
 
 }  // namespace

@@ -25,6 +25,30 @@ TEST(Deadline, StartsAnewWhereTheProcessWasStopped) {
   EXPECT_TRUE(deadline.passed(kStart + 21s + 1ns));
 }
 
+TEST(Deadline, TimeInALineIsNoSleep) {
+  Deadline deadline(kStart, kStart + 10s);
+  deadline.begin(kStart + 30s, {});
+  EXPECT_TRUE(deadline.passed(kStart + 30s));
+  EXPECT_TRUE(deadline.passed(kStart + 60s));
+  EXPECT_EQ(deadline.full_time(), 10s);
+
+  Deadline in_time(kStart, kStart + 10s);
+  in_time.begin(kStart + 9s, {});
+  EXPECT_FALSE(in_time.passed(kStart + 12s)) << "it was stopped in its own wait";
+  EXPECT_EQ(in_time.stopped_at(), kStart + 12s);
+}
+
+TEST(Deadline, WhoStoodInLineWhenTheProcessWasStoppedStartsAnewToo) {
+  Deadline deadline(kStart, kStart + 10s);
+  deadline.begin(kStart + 30s, kStart + 29s);
+  EXPECT_FALSE(deadline.passed(kStart + 40s - 1ns));
+  EXPECT_TRUE(deadline.passed(kStart + 40s));
+
+  Deadline younger_than_the_stop(kStart, kStart + 10s);
+  younger_than_the_stop.begin(kStart + 30s, kStart - 1s);
+  EXPECT_TRUE(younger_than_the_stop.passed(kStart + 30s));
+}
+
 TEST(Deadline, OneInThePastHasNoTime) {
   for (const auto end : {kStart, kStart - 1h, Deadline::TimePoint::min()}) {
     Deadline deadline(kStart, end);

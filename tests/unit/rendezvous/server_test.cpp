@@ -1,14 +1,18 @@
 #include "rendezvous/store/server.hpp"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -19,6 +23,21 @@
 #include "rendezvous/store/client.hpp"
 #include "tests/unit/rendezvous/golden.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
+
+namespace {
+
+std::atomic<bool> next_accept_is_aborted{false};
+
+}  // namespace
+
+// Stands before the system's own: a peer that is gone before it is accepted can't be had on loopback.
+extern "C" int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
+  using Function = int (*)(int, sockaddr*, socklen_t*, int);
+  static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "accept4"));
+  if (!next_accept_is_aborted.exchange(false)) return real(fd, address, length, flags);
+  errno = ECONNABORTED;
+  return -1;
+}
 
 namespace ddp::store {
 namespace {
@@ -59,6 +78,16 @@ class Serving {
   }
   void begin_round() {
     on_loop([this] { server_->begin_round(); });
+  }
+  // Of a peer that connects just before, and stands in the queue behind one that has gone.
+  RawSocket raw_as_a_round_begins() {
+    auto socket = RawSocket::unconnected();
+    on_loop([&] {
+      socket.connect(port());
+      next_accept_is_aborted = true;
+      server_->begin_round();
+    });
+    return socket;
   }
   std::vector<std::string> warnings() {
     on_loop([] {});  // what the loop had to do before is done
@@ -229,6 +258,11 @@ TEST(StoreServer, NewRoundClosesConnectionsAndDropsKeysButKeepsThePort) {
   EXPECT_EQ(next.key_count(patience()), 0);
   next.set("j", "new", patience());
   EXPECT_EQ(next.get("j", patience()), "new");
+}
+
+TEST(StoreServer, NewRoundClosesConnectionsThatStandInTheQueue) {
+  Serving serving;
+  EXPECT_TRUE(serving.raw_as_a_round_begins().is_hung_up());
 }
 
 TEST(StoreServer, HalfACommandHoldsUpNobodyAndHasNoEffect) {

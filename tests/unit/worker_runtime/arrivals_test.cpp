@@ -22,9 +22,17 @@ constexpr auto kForEver = 60s;  // only a failing test waits for it
 
 io::Deadline deadline_in(Clock::duration time) { return {Clock::now(), Clock::now() + time}; }
 
-Outcome wait(Arrivals& of, Clock::duration time = kForEver) {
+Outcome wait(Arrivals& of, Clock::duration time) {
   auto deadline = deadline_in(time);
   return of.wait(deadline);
+}
+
+// Expects that something ends the wait: a lost wake-up would show only by the time it takes.
+Outcome wait(Arrivals& of) {
+  const auto begin = Clock::now();
+  Outcome outcome = wait(of, kForEver);
+  EXPECT_LT(Clock::now() - begin, kForEver / 2) << "nobody woke it";
+  return outcome;
 }
 
 void run_as_ranks(int size, const std::function<void(Arrivals&, int)>& body) {
@@ -137,6 +145,15 @@ TEST_F(TwoRanks, AnInterruptEndsASleepAndLaterWaits) {
   EXPECT_EQ(wait(rank_0_).kind, Kind::interrupted);
   other.join();
   EXPECT_EQ(wait(rank_0_).kind, Kind::interrupted);
+}
+
+TEST_F(TwoRanks, AnInterruptIsABetterReasonThanTheLossesThatFollowIt) {
+  rank_0_.arrive();
+  rank_0_.lose(1);
+  rank_0_.interrupt();
+  EXPECT_EQ(wait(rank_0_).kind, Kind::interrupted);
+  rank_1_.arrive();
+  EXPECT_EQ(wait(rank_0_).kind, Kind::complete);
 }
 
 TEST_F(TwoRanks, WhoHasArrivedIsNotMissed) {

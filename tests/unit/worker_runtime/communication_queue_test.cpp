@@ -1,8 +1,10 @@
 #include "worker_runtime/cpu_backend/communication_queue.hpp"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
 #include <atomic>
+#include <cstddef>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -99,6 +101,37 @@ TEST_F(Queue, AnErrorNobodyWaitedForIsThrownOnceByTheNextCall) {
   EXPECT_THROW(queue_->run([] { ADD_FAILURE() << "this was to wait"; }), Error);
   EXPECT_NO_THROW(queue_->throw_unclaimed_error());
   EXPECT_NO_THROW(queue_->run([] {}));
+}
+
+TEST_F(Queue, ItsLengthIsBounded) {
+  std::atomic<bool> begun{false};
+  std::atomic<bool> may_end{false};
+  queue_->submit([&] {
+    begun = true;
+    while (!may_end) std::this_thread::yield();
+  });
+  while (!begun) std::this_thread::yield();
+  std::atomic<std::size_t> done{0};
+  for (std::size_t i = 0; i < CommunicationQueue::kTasksMax; ++i) queue_->submit([&] { ++done; });
+  EXPECT_THROW(queue_->submit([&] { ++done; }), Error);
+  may_end = true;
+  queue_->run([] {});
+  EXPECT_EQ(done, CommunicationQueue::kTasksMax);
+  EXPECT_NO_THROW(queue_->submit([] {}));
+}
+
+TEST_F(Queue, WithoutAThreadNothingIsEnqueued) {
+  pthread_attr_t before;
+  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
+  pthread_attr_t huge;
+  ASSERT_EQ(::pthread_attr_init(&huge), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50), 0);  // of a stack, more than any address space
+  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  EXPECT_THROW(queue_->submit([] { ADD_FAILURE() << "this was refused"; }), Error);
+  ASSERT_EQ(::pthread_setattr_default_np(&before), 0);
+  ::pthread_attr_destroy(&huge);
+  ::pthread_attr_destroy(&before);
+  EXPECT_NO_THROW(queue_->submit([] {})->wait());
 }
 
 TEST_F(Queue, StopRunsWhatIsLeft) {

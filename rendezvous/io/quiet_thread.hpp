@@ -7,8 +7,9 @@
 #include <thread>
 #include <utility>
 
-namespace ddp::cpu_backend {
+namespace ddp::io {
 
+// Throws std::system_error.
 template <class Function>
 std::thread start_quiet_thread(Function function) {
   sigset_t all;
@@ -25,4 +26,4 @@ std::thread start_quiet_thread(Function function) {
   }
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::io
