@@ -1,6 +1,6 @@
-#include "examples/train_breast_cancer/agreed.hpp"
+#include "agreed.hpp"
 
-#include "examples/train_breast_cancer/input_error.hpp"
+#include "input_error.hpp"
 
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,6 @@
-#include "examples/train_breast_cancer/data.hpp"
+#include "data.hpp"
 
-#include "examples/train_breast_cancer/input_error.hpp"
+#include "input_error.hpp"
 
 #include <ddp/distributed_sampler.hpp>
 

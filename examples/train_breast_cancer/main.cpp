@@ -12,10 +12,10 @@
 #include <exception>
 #include <optional>
 
-#include "examples/train_breast_cancer/agreed.hpp"
-#include "examples/train_breast_cancer/input_error.hpp"
-#include "examples/train_breast_cancer/options.hpp"
-#include "examples/train_breast_cancer/trainer.hpp"
+#include "agreed.hpp"
+#include "input_error.hpp"
+#include "options.hpp"
+#include "trainer.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "examples/train_breast_cancer/mlp.hpp"
+#include "mlp.hpp"
 
 #include <algorithm>
 #include <cmath>

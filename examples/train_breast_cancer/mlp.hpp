@@ -13,7 +13,7 @@
 #include <functional>
 #include <vector>
 
-#include "examples/train_breast_cancer/data.hpp"
+#include "data.hpp"
 
 namespace train {
 

@@ -1,4 +1,4 @@
-#include "examples/train_breast_cancer/progress.hpp"
+#include "progress.hpp"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "examples/train_breast_cancer/sgd.hpp"
+#include "sgd.hpp"
 
 namespace train {
 

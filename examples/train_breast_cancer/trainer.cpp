@@ -1,11 +1,14 @@
-#include "examples/train_breast_cancer/trainer.hpp"
+#include "trainer.hpp"
 
-#include "examples/train_breast_cancer/agreed.hpp"
-#include "examples/train_breast_cancer/input_error.hpp"
+#include "agreed.hpp"
+#include "input_error.hpp"
 
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <system_error>
 #include <utility>
 
 namespace train {
@@ -13,9 +16,20 @@ namespace {
 
 constexpr std::size_t kHiddenWidth1 = 32;
 constexpr std::size_t kHiddenWidth2 = 16;
+constexpr std::size_t kKeep = 2;  // checkpoints of this run
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::size_t count_checkpoints(const std::filesystem::path& directory) {
+  std::size_t count = 0;
+  std::error_code ignored;  // what can't be listed can't be written to either, which saving says
+  for (std::filesystem::directory_iterator next(directory, ignored), end; !ignored && next != end;) {
+    if (next->path().extension() == ".safetensors") ++count;
+    next.increment(ignored);
+  }
+  return count;
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -26,7 +40,7 @@ Trainer::Trainer(ddp::ProcessGroup world, const Options& options)
     : world_(std::move(world)),
       options_(options),
       display_(world_.rank() == 0),
-      checkpoints_(options.checkpoint_directory) {
+      checkpoints_(options.checkpoint_directory, kKeep) {
   run_agreed(world_, [this] { load_data(); });
   optimizer_.emplace(mlp_->parameters(), SgdOptions{.learning_rate = options_.learning_rate});
   run_agreed(world_, [this] { resume(); });
@@ -61,7 +75,8 @@ void Trainer::load_data() {
 }
 
 void Trainer::resume() {
-  if (!options_.resume || world_.rank() != 0) return;
+  if (world_.rank() != 0) return;
+  if (!options_.resume) return keep_earlier_checkpoints();
   const auto file = checkpoints_.newest([this](const std::string& message) {
     display_.print_line("warning: passing over a checkpoint: " + first_line(message));
   });
@@ -72,6 +87,16 @@ void Trainer::resume() {
   position_ = load_state(*file, mlp_->parameters(), *optimizer_, {.seed = options_.seed});
   last_checkpoint_ = file->path().string();
   display_.print_line("resumed after step " + std::to_string(position_.step) + " from " + last_checkpoint_);
+}
+
+// A forgotten --resume must not cost what an earlier run has learnt: this one's checkpoints are newer than all of its.
+void Trainer::keep_earlier_checkpoints() {
+  const std::size_t count = count_checkpoints(options_.checkpoint_directory);
+  if (count == 0) return;
+  checkpoints_ = ddp::CheckpointDirectory(options_.checkpoint_directory, std::numeric_limits<std::size_t>::max());
+  prunes_own_checkpoints_ = true;
+  display_.print_line("starting afresh beside " + std::to_string(count) + (count == 1 ? " checkpoint of an earlier run in " : " checkpoints of earlier runs in ") +
+                      options_.checkpoint_directory.string() + ", kept; --resume goes on from the newest");
 }
 
 // A run with another number of workers, or another batch size, may have stopped between two batches of this one: the
@@ -162,6 +187,12 @@ void Trainer::save() {
       save_state(checkpoints_, world_.round(), mlp_->parameters(), *optimizer_, position_, {.seed = options_.seed})
           .string();
   last_checkpoint_step_ = position_.step;
+  if (!prunes_own_checkpoints_) return;
+  own_checkpoints_.push_back(last_checkpoint_);
+  if (own_checkpoints_.size() <= kKeep) return;
+  std::error_code ignored;  // one too many does no harm
+  std::filesystem::remove(own_checkpoints_.front(), ignored);
+  own_checkpoints_.pop_front();
 }
 
 void Trainer::report_end(double samples_per_second) {

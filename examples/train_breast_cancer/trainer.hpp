@@ -3,15 +3,16 @@
 
 #include <ddp/ddp.hpp>
 
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "examples/train_breast_cancer/data.hpp"
-#include "examples/train_breast_cancer/mlp.hpp"
-#include "examples/train_breast_cancer/options.hpp"
-#include "examples/train_breast_cancer/progress.hpp"
-#include "examples/train_breast_cancer/training_state.hpp"
+#include "data.hpp"
+#include "mlp.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+#include "training_state.hpp"
 
 namespace train {
 
@@ -33,6 +34,7 @@ class Trainer {
  private:
   void load_data();
   void resume();
+  void keep_earlier_checkpoints();
   void describe_work();
   void align_position();
   std::int64_t samples_per_step() const;   // of all workers
@@ -57,6 +59,8 @@ class Trainer {
   std::vector<std::vector<std::int64_t>> batches_;  // this rank's, of the epoch under way
   std::string last_checkpoint_;                     // path; empty where there is none
   std::int64_t last_checkpoint_step_ = -1;
+  bool prunes_own_checkpoints_ = false;      // where those of earlier runs must stay
+  std::deque<std::string> own_checkpoints_;  // paths; the newest last
 };
 
 }  // namespace train

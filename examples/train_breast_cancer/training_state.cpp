@@ -1,6 +1,6 @@
-#include "examples/train_breast_cancer/training_state.hpp"
+#include "training_state.hpp"
 
-#include "examples/train_breast_cancer/input_error.hpp"
+#include "input_error.hpp"
 
 #include <algorithm>
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "examples/train_breast_cancer/sgd.hpp"
+#include "sgd.hpp"
 
 namespace train {
 

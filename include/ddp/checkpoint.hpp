@@ -72,8 +72,8 @@ class DDP_EXPORT CheckpointDirectory {
 
   // Writes a checkpoint, making the folder where it is missing, then removes what is older than the newest `keep`, and
   // temporary files that a dead process left. Returns its path. Throws as save_safetensors, and CheckpointError where
-  // this (round, step) is there already; earlier checkpoints stay. Where newer rounds have written `keep` files, the new
-  // file is itself what goes: an old round replaces nothing.
+  // this (round, step) is there already; earlier checkpoints stay. An old round replaces nothing: where there are
+  // `keep` newer files, the new one is itself what goes, and CheckpointError says by what it was superseded.
   std::filesystem::path save(const RoundId& round, std::uint64_t step, const std::vector<NamedTensor>& tensors,
                              const Metadata& metadata = {});
 

@@ -9,12 +9,15 @@
 //     optimizer.step();
 //   }
 //
-// Gradients live in buckets, and buckets in memory registered with the group, so no gradient is ever copied. Buckets are
-// filled in the reverse order of the parameters, which is about the order in which backward makes gradients ready. A
-// bucket's all-reduce starts when it is full and those before it have started, so all ranks launch in one order.
+// Gradients live in buckets, and buckets in memory registered with the group, so no gradient is ever copied. Buckets
+// are filled in the reverse order of the parameters, which is about the order in which backward makes gradients ready.
+// A bucket's all-reduce starts when it is full and those before it have started, so all ranks launch in one order.
 //
 // Threads: one thread at a time, the same for begin_step, ready and finish.
+// Copies:  a copy is another handle to the same model, which ends with the last of them; a step does not keep it. A call
+//          on a handle that was moved from, or on a step whose model has ended, throws InvalidArgument.
 // End:     destroyed with a step under way, it gives up on the group: the others would wait for the rest in vain.
+// Fork:    a forked child has no part in the model, and may do nothing but destroy it.
 #pragma once
 
 #include <cstddef>
@@ -54,7 +57,8 @@ class DDP_EXPORT DistributedDataParallel {
 
   // Collective. Compares names, shapes, types and options over all ranks, then broadcasts the values from rank 0.
   // Throws MismatchError, with both sides of the first difference, on every rank; InvalidArgument for a model without
-  // parameters, a name used twice, a shape that does not fit, a type or a device that is not supported.
+  // parameters, a name used twice, a shape that does not fit, a type or a device that is not supported, values that are
+  // not aligned to their type.
   DistributedDataParallel(ProcessGroup group, std::vector<Parameter> parameters,
                           const DistributedDataParallelOptions& options = {});
 
@@ -83,11 +87,15 @@ class DDP_EXPORT DistributedDataParallel {
 
    private:
     friend class DistributedDataParallel;
-    explicit Step(Impl* impl) : impl_(impl) {}
-    Impl* impl_;
+    explicit Step(const std::shared_ptr<Impl>& model) : model_(model) {}
+    std::shared_ptr<Impl> require_model() const;
+
+    std::weak_ptr<Impl> model_;
   };
 
  private:
+  Impl& require_model() const;
+
   std::shared_ptr<Impl> impl_;
 };
 

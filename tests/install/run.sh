@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh BUILD_FOLDER COMPILER GENERATOR SANITIZERS: installs into a scratch folder, builds consumer/ against it, runs it under the
-# installed ddprun, and looks at what the library shows.
+# run.sh BUILD_FOLDER COMPILER GENERATOR SANITIZERS: installs into a scratch folder, builds consumer/ and a copy of the
+# example against it, runs both under the installed ddprun, and looks at what the library shows.
 set -eu
 build=$1 compiler=$2 generator=$3 sanitizers=$4
 here=$(cd "$(dirname "$0")" && pwd)
@@ -9,12 +9,20 @@ trap 'rm -rf "$scratch"' EXIT
 
 cmake --install "$build" --prefix "$scratch/prefix" >/dev/null
 flags=${sanitizers:+-fsanitize=$sanitizers}
-cmake -G "$generator" -S "$here/consumer" -B "$scratch/build" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_CXX_COMPILER="$compiler" \
-  -DCMAKE_CXX_FLAGS="$flags" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
-cmake --build "$scratch/build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+cp -r "$here/../../examples/train_breast_cancer" "$scratch/example"
+for source in "$here/consumer" "$scratch/example"; do
+  build="$scratch/build/$(basename "$source")"
+  cmake -G "$generator" -S "$source" -B "$build" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_CXX_COMPILER="$compiler" \
+    -DCMAKE_CXX_FLAGS="$flags" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+  cmake --build "$build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+done
 
-out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/ten_lines")
+out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/consumer/ten_lines")
 [ "$out" = "3 ranks, sum 6" ] || { echo "unexpected output: $out"; exit 1; }
+
+out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=2 "$scratch/build/example/train_breast_cancer" --epochs 1 \
+  --data "$here/../../examples/data/breast_cancer.csv" --checkpoint-dir "$scratch/checkpoints")
+echo "$out" | grep -q '^test accuracy ' || { echo "unexpected output: $out"; exit 1; }
 
 # Only the public interface may be visible: anything else could clash with a program's own libraries.
 library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' | head -n 1)

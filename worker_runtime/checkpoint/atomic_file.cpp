@@ -21,6 +21,7 @@ namespace {
 
 constexpr const char* kTemporaryPrefix = ".checkpoint-";
 constexpr const char* kTemporarySuffix = ".partial";
+constexpr int kAttemptsMax = 100;  // at a temporary file; one fails only where another process comes in between
 constexpr std::size_t kWriteBytesMax = std::size_t{1} << 30;  // one write() takes a little less than 2 GiB at most
 
 [[noreturn]] void fail(const std::filesystem::path& path, const std::string& doing, int error) {
@@ -49,19 +50,30 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::create() {
-  do {
+  int error = EEXIST;
+  for (int attempt = 0; attempt < kAttemptsMax && error == EEXIST; ++attempt) {
     std::uint64_t random = 0;
     if (::getrandom(&random, sizeof random, 0) != sizeof random) fail(path_, "drawing a name", errno);
-    temporary_ = directory_of(path_) / (kTemporaryPrefix + std::to_string(random) + kTemporarySuffix);
-    fd_.reset(::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-  } while (!fd_ && errno == EEXIST);
-  if (!fd_) {
-    const int error = errno;
-    temporary_.clear();
-    fail(path_, "making a temporary file beside it", error);
+    const auto temporary = directory_of(path_) / (kTemporaryPrefix + std::to_string(random) + kTemporarySuffix);
+    fd_.reset(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd_) {
+      error = errno;
+    } else if (lock()) {
+      temporary_ = temporary;
+      return;
+    } else {
+      ::unlink(temporary.c_str());
+    }
   }
-  // A file system without locks loses only the tidying up after a dead writer, as remove_abandoned() fails there too.
-  ::flock(fd_.get(), LOCK_EX | LOCK_NB);
+  fail(path_, "making a temporary file beside it", error);
+}
+
+// False where remove_abandoned(), in another process, came between the file's making and its lock: the file is gone, or
+// about to go. A file system without locks loses only the tidying up after a dead writer, as that fails there too.
+bool AtomicFile::lock() {
+  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) return errno != EWOULDBLOCK;
+  struct stat status {};
+  return ::fstat(fd_.get(), &status) != 0 || status.st_nlink > 0;
 }
 
 void AtomicFile::write(const void* data, std::size_t bytes) {
@@ -102,11 +114,13 @@ void sync_directory(const std::filesystem::path& directory) {
 }
 
 void remove_abandoned(const std::filesystem::path& directory) {
-  std::error_code ignored;  // what can't be tidied up now will be the next time
-  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
-    if (!is_temporary(entry.path().filename().string())) continue;
-    const io::UniqueFd fd(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(entry.path().c_str());
+  std::error_code error;  // what can't be tidied up now will be the next time
+  std::filesystem::directory_iterator next(directory, error);
+  for (; !error && next != std::filesystem::directory_iterator(); next.increment(error)) {
+    const std::filesystem::path& path = next->path();
+    if (!is_temporary(path.filename().string())) continue;
+    const io::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
   }
 }
 

@@ -25,11 +25,14 @@ class AtomicFile {
   AtomicFile& operator=(const AtomicFile&) = delete;
   ~AtomicFile();  // removes the temporary file, if any is left
 
+  const std::filesystem::path& path() const { return path_; }
+
   void write(const void* data, std::size_t bytes);
   void commit(Existing existing);
 
  private:
   void create();
+  bool lock();
   void give_name(Existing existing);
 
   std::filesystem::path path_;

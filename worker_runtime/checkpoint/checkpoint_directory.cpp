@@ -66,11 +66,26 @@ std::vector<Entry> list(const std::filesystem::path& directory) {
   return entries;
 }
 
+// Makes the folder, and those above it that are missing, and brings each to disk in the one above it.
 void make_directory(const std::filesystem::path& directory) {
   std::error_code error;
-  const bool made = std::filesystem::create_directories(directory, error);
+  std::filesystem::path level = std::filesystem::absolute(directory, error);
   if (error) fail(directory, "can't make", error);
-  if (made) checkpoint::sync_directory(std::filesystem::absolute(directory).lexically_normal().parent_path());
+  if (!level.has_filename()) level = level.parent_path();  // "checkpoints/"
+  std::vector<std::filesystem::path> parents;
+  for (; !std::filesystem::exists(level, error) && level.has_relative_path(); level = level.parent_path()) {
+    parents.push_back(level.parent_path());
+  }
+  std::filesystem::create_directories(directory, error);
+  if (error) fail(directory, "can't make", error);
+  for (const std::filesystem::path& parent : parents) checkpoint::sync_directory(parent);
+}
+
+[[noreturn]] void fail_superseded(const Entry& entry, const Entry& newest) {
+  throw CheckpointError("checkpoint " + entry.path.string() + " was superseded: the newest is " +
+                        newest.path.filename().string() +
+                        "\nwhere: saving a checkpoint; newer rounds have filled the places of this folder\n"
+                        "try:   another folder for this run, or remove the newer checkpoints if they are of no use");
 }
 
 }  // namespace
@@ -90,9 +105,11 @@ std::filesystem::path CheckpointDirectory::save(const RoundId& round, std::uint6
     file.commit(checkpoint::AtomicFile::Existing::refuse);
   }
   const std::vector<Entry> entries = list(directory_);
-  std::error_code ignored;  // the checkpoint is safe; what can't be removed now will be the next time
+  std::error_code ignored;  // what can't be removed now will be the next time
   for (std::size_t i = keep_; i < entries.size(); ++i) std::filesystem::remove(entries[i].path, ignored);
   checkpoint::remove_abandoned(directory_);
+  const Entry saved{round, step, path};
+  if (entries.size() >= keep_ && saved < entries[keep_ - 1]) fail_superseded(saved, entries.front());
   return path;
 }
 

@@ -5,6 +5,7 @@
 #include "worker_runtime/checkpoint/atomic_file.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
 #include "worker_runtime/checkpoint/write_safetensors.hpp"
+#include "worker_runtime/tensor/shape.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -20,6 +21,9 @@
 static_assert(std::endian::native == std::endian::little, "safetensors stores little-endian numbers");
 
 namespace ddp {
+
+using tensor::shape_text;
+
 namespace {
 
 constexpr std::size_t kReadBytesMax = std::size_t{1} << 30;  // one pread() gives a little less than 2 GiB at most
@@ -70,26 +74,25 @@ checkpoint::Header read_header(const std::filesystem::path& path, int fd) {
   }
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-void check_tensor(const NamedTensor& tensor) {
+void check_tensor(const NamedTensor& named) {
   const auto refuse_tensor = [&](const std::string& what) {
-    throw InvalidArgument("tensor " + tensor.name + " " + what + "\nwhere: saving a checkpoint\n" +
+    throw InvalidArgument("tensor " + named.name + " " + what + "\nwhere: saving a checkpoint\n" +
                           "try:   values in host memory, as many as the product of the shape");
   };
-  if (tensor.values.device.kind != Device::Kind::cpu) refuse_tensor("is not in host memory");
-  std::size_t count = 1;
-  for (const std::int64_t extent : tensor.shape) {
-    if (extent < 0 || __builtin_mul_overflow(count, static_cast<std::size_t>(extent), &count)) {
-      refuse_tensor("has the shape " + shape_text(tensor.shape));
-    }
+  if (named.values.device.kind != Device::Kind::cpu) refuse_tensor("is not in host memory");
+  if (tensor::element_count(named.shape) != named.values.count) {
+    refuse_tensor("of shape " + shape_text(named.shape) + " has " + std::to_string(named.values.count) + " values");
   }
-  if (count != tensor.values.count) {
-    refuse_tensor("of shape " + shape_text(tensor.shape) + " has " + std::to_string(tensor.values.count) + " values");
+}
+
+std::string header_of(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                      const Metadata& metadata) {
+  try {
+    return checkpoint::encode_header(tensors, metadata);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError("can't write " + path.string() + ": " + error.what() +
+                          "\nwhere: saving a checkpoint; what was there before is untouched\n"
+                          "try:   names and metadata in UTF-8, each name once, all of them together within 100 MB");
   }
 }
 
@@ -99,7 +102,7 @@ void checkpoint::write_safetensors(AtomicFile& file, const std::vector<NamedTens
                                    const Metadata& metadata) {
   for (const NamedTensor& tensor : tensors) check_tensor(tensor);
   const std::vector<NamedTensor> ordered = in_file_order(tensors);
-  const std::string header = encode_header(ordered, metadata);
+  const std::string header = header_of(file.path(), ordered, metadata);
   const std::uint64_t header_bytes = header.size();
   file.write(&header_bytes, sizeof header_bytes);
   file.write(header.data(), header.size());

@@ -79,17 +79,12 @@ class DistributedDataParallel::Impl {
   ~Impl() {
     // Buckets must not go while a collective works on them, and ranks that wait for the rest of a step that is not
     // finished would wait in vain.
-    if (!works_.empty()) group_.abort("a DistributedDataParallel was destroyed in the middle of a step");
+    if (reducer_.is_open() || !works_.empty()) give_up("a DistributedDataParallel was destroyed in mid-step");
     wait_all();
   }
 
   MemoryRange gradient(std::size_t index) const {
-    if (index >= counts_.size()) {
-      throw InvalidArgument("parameter " + std::to_string(index) + " of a model with " +
-                            std::to_string(counts_.size()) +
-                            "\nwhere: DistributedDataParallel::gradient\ntry:   an index into the parameters that the "
-                            "model was made with");
-    }
+    reducer_.check_index(index, "gradient");
     const Slot& slot = plan_.slots[index];
     auto* data = static_cast<std::byte*>(memory_[slot.bucket].data()) + slot.offset_bytes;
     return {data, counts_[index], plan_.buckets[slot.bucket].type, group_.device()};
@@ -121,10 +116,19 @@ class DistributedDataParallel::Impl {
     return {memory_[bucket].data(), plan_.buckets[bucket].count, plan_.buckets[bucket].type, group_.device()};
   }
 
+  // The other ranks are at these broadcasts too: one that can't begin them all keeps nobody waiting, and takes its
+  // hands off the caller's memory.
   void broadcast(const std::vector<Parameter>& parameters) {
-    for (const Parameter& parameter : parameters) {
-      if (parameter.values.count == 0) continue;
-      works_.push_back(group_.broadcast_async(parameter.values, 0, options_.collective));
+    try {
+      works_.reserve(parameters.size());
+      for (const Parameter& parameter : parameters) {
+        if (parameter.values.count == 0) continue;
+        works_.push_back(group_.broadcast_async(parameter.values, 0, options_.collective));
+      }
+    } catch (...) {
+      give_up("a DistributedDataParallel could not broadcast its parameters");
+      wait_all();
+      throw;
     }
     if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
   }
@@ -142,6 +146,14 @@ class DistributedDataParallel::Impl {
     } catch (...) {
       reducer_.abandon();
       throw;
+    }
+  }
+
+  // In a forked child, which has no part in the group, there is nobody to tell.
+  void give_up(const char* reason) noexcept {
+    try {
+      group_.abort(reason);
+    } catch (const InvalidArgument&) {
     }
   }
 
@@ -193,16 +205,32 @@ DistributedDataParallel::DistributedDataParallel(ProcessGroup group, std::vector
   impl_ = std::make_shared<Impl>(std::move(group), parameters, options);
 }
 
-MemoryRange DistributedDataParallel::gradient(std::size_t index) const { return impl_->gradient(index); }
-std::size_t DistributedDataParallel::parameter_count() const { return impl_->parameter_count(); }
-std::size_t DistributedDataParallel::bucket_count() const { return impl_->bucket_count(); }
-
-DistributedDataParallel::Step DistributedDataParallel::begin_step(Sync sync) {
-  impl_->begin_step(sync);
-  return Step(impl_.get());
+DistributedDataParallel::Impl& DistributedDataParallel::require_model() const {
+  if (!impl_) {
+    throw InvalidArgument(
+        "this DistributedDataParallel is empty: it was moved from\ntry:   use the one it was moved to");
+  }
+  return *impl_;
 }
 
-void DistributedDataParallel::Step::ready(std::size_t index) { impl_->ready(index); }
-void DistributedDataParallel::Step::finish() { impl_->finish(); }
+std::shared_ptr<DistributedDataParallel::Impl> DistributedDataParallel::Step::require_model() const {
+  auto model = model_.lock();
+  if (!model) {
+    throw InvalidArgument("the model of this Step is gone\ntry:   let the DistributedDataParallel outlive its steps");
+  }
+  return model;
+}
+
+MemoryRange DistributedDataParallel::gradient(std::size_t index) const { return require_model().gradient(index); }
+std::size_t DistributedDataParallel::parameter_count() const { return require_model().parameter_count(); }
+std::size_t DistributedDataParallel::bucket_count() const { return require_model().bucket_count(); }
+
+DistributedDataParallel::Step DistributedDataParallel::begin_step(Sync sync) {
+  require_model().begin_step(sync);
+  return Step(impl_);
+}
+
+void DistributedDataParallel::Step::ready(std::size_t index) { require_model()->ready(index); }
+void DistributedDataParallel::Step::finish() { require_model()->finish(); }
 
 }  // namespace ddp

@@ -3,6 +3,7 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/gradient_engine/host_access.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
+#include "worker_runtime/tensor/shape.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +15,7 @@
 namespace ddp::gradient_engine {
 namespace {
 
-constexpr std::size_t kLineWords = 128;  // of one line that differs, 1024 bytes are shown
+constexpr std::size_t kLineWords = 128;  // of one line that differs, 1024 bytes are shown: those around the difference
 constexpr std::size_t kLineBytesMax = kLineWords * sizeof(std::int64_t);
 
 // FNV-1a of 64 bits. Not against intent: against mistakes.
@@ -49,20 +50,6 @@ std::string from_words(const std::int64_t* words) {
   return line.substr(0, line.find('\0'));
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < shape.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
-}
-
-bool shape_fits(const Parameter& parameter) {
-  std::size_t count = 1;
-  for (const std::int64_t extent : parameter.shape) {
-    if (extent < 0 || __builtin_mul_overflow(count, static_cast<std::size_t>(extent), &count)) return false;
-  }
-  return count == parameter.values.count;
-}
-
 [[noreturn]] void refuse(const std::string& what, const std::string& advice) {
   throw InvalidArgument(what + "\nwhere: making a DistributedDataParallel\ntry:   " + advice);
 }
@@ -70,9 +57,10 @@ bool shape_fits(const Parameter& parameter) {
 void check_parameter(const Parameter& parameter, Device device) {
   const std::string name = "parameter " + parameter.name;
   const MemoryRange& values = parameter.values;
-  if (!shape_fits(parameter)) {
-    refuse(name + " has shape " + shape_text(parameter.shape) + " but " + std::to_string(values.count) + " values",
-           "a shape whose product is the number of values");
+  if (tensor::element_count(parameter.shape) != values.count) {
+    refuse(
+        name + " has shape " + tensor::shape_text(parameter.shape) + " but " + std::to_string(values.count) + " values",
+        "a shape whose product is the number of values");
   }
   if (values.type != DataType::float32 && values.type != DataType::float64) {
     refuse(name + " is of type " + name_of(values.type) + ", which has no gradient", "float32 or float64");
@@ -82,16 +70,39 @@ void check_parameter(const Parameter& parameter, Device device) {
            "values in host memory, and the backend `cpu`");
   }
   if (values.data == nullptr && values.count > 0) refuse(name + " has no memory", "values that are allocated");
+  if (reinterpret_cast<std::uintptr_t>(values.data) % size_of(values.type) != 0) {
+    refuse(name + " is not aligned to " + name_of(values.type), "values at a multiple of their size");
+  }
 }
 
-// The number of the first line whose hash is not the same in all of `size` lists of `count`.
-std::size_t first_difference(const std::vector<std::int64_t>& hashes, std::size_t count, std::size_t size) {
-  for (std::size_t line = 0; line < count; ++line) {
+// The number of the first value that is not the same in all of `size` lists of `count`, one after the other; `count`
+// where there is none.
+template <class Value>
+std::size_t first_difference(const Value* lists, std::size_t count, std::size_t size) {
+  for (std::size_t i = 0; i < count; ++i) {
     for (std::size_t rank = 1; rank < size; ++rank) {
-      if (hashes[rank * count + line] != hashes[line]) return line;
+      if (lists[rank * count + i] != lists[i]) return i;
     }
   }
   return count;
+}
+
+// Collective: the number of the first byte in which the lines of the ranks differ.
+std::size_t first_differing_byte(ProcessGroup& group, const std::string& line, CollectiveOptions options) {
+  const auto lengths = all_gather_words(group, {static_cast<std::int64_t>(line.size())}, options);
+  const auto longest = static_cast<std::size_t>(*std::max_element(lengths.begin(), lengths.end()));
+  for (std::size_t begin = 0; begin < longest; begin += kLineBytesMax) {
+    const auto words = all_gather_words(group, to_words(line.substr(std::min(begin, line.size()))), options);
+    const std::size_t at = first_difference(reinterpret_cast<const char*>(words.data()), kLineBytesMax, lengths.size());
+    if (at < kLineBytesMax) return begin + at;
+  }
+  return longest;
+}
+
+// What is shown of a line: from its start, or, where the difference is far from there, from a little before it.
+std::string shown_part(const std::string& line, std::size_t difference) {
+  if (difference < kLineBytesMax / 2) return line;
+  return "..." + line.substr(std::min(difference - kLineBytesMax / 4, line.size()));
 }
 
 // "rank 0 has head.bias float32 [2]; ranks 1, 3 have head.bias float32 [3]"
@@ -135,7 +146,7 @@ std::vector<std::string> describe_model(const std::vector<Parameter>& parameters
                   ", zero_gradients = " + (options.zero_gradients ? "true" : "false"));
   for (const Parameter& parameter : parameters) {
     lines.push_back("parameter " + std::to_string(lines.size() - 1) + " " + parameter.name + " " +
-                    name_of(parameter.values.type) + " " + shape_text(parameter.shape));
+                    name_of(parameter.values.type) + " " + tensor::shape_text(parameter.shape));
   }
   return lines;
 }
@@ -157,10 +168,11 @@ void check_same_on_all_ranks(ProcessGroup& group, const std::vector<std::string>
   if (same) return;
 
   hashes.resize(static_cast<std::size_t>(count_max));  // a rank with fewer lines differs by a zero
-  const std::size_t line = first_difference(all_gather_words(group, hashes, options), hashes.size(), size);
+  const std::size_t line = first_difference(all_gather_words(group, hashes, options).data(), hashes.size(), size);
   const std::string mine =
       line < lines.size() ? lines[line] : "no more than " + std::to_string(lines.size() - 1) + " parameters";
-  const auto sides = all_gather_words(group, to_words(mine), options);
+  const std::size_t difference = first_differing_byte(group, mine, options);
+  const auto sides = all_gather_words(group, to_words(shown_part(mine, difference)), options);
   throw MismatchError("the model is not the same on all ranks: " + describe_difference(sides, group.size()) +
                       "\nwhere: making a DistributedDataParallel\n"
                       "try:   build the model from the same configuration, in the same order, on every rank");

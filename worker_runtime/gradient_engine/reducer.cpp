@@ -31,12 +31,7 @@ bool Reducer::begin_step(Sync sync) {
 
 BucketRange Reducer::ready(std::size_t parameter) {
   check_open("ready");
-  if (parameter >= names_.size()) {
-    throw InvalidArgument("parameter " + std::to_string(parameter) + " of a model with " +
-                          std::to_string(names_.size()) +
-                          "\nwhere: DistributedDataParallel::Step::ready\ntry:   an index into the parameters that the "
-                          "model was made with");
-  }
+  check_index(parameter, "Step::ready");
   if (ready_[parameter]) {
     throw GradientError("parameter " + names_[parameter] + " (index " + std::to_string(parameter) +
                         ") is ready for the second time in one step\nwhere: DistributedDataParallel::Step::ready\n"
@@ -70,6 +65,13 @@ Reducer::Rest Reducer::finish() {
 void Reducer::abandon() {
   is_open_ = false;
   window_begun_ = false;
+}
+
+void Reducer::check_index(std::size_t parameter, const char* call) const {
+  if (parameter < names_.size()) return;
+  throw InvalidArgument("parameter " + std::to_string(parameter) + " of a model with " + std::to_string(names_.size()) +
+                        "\nwhere: DistributedDataParallel::" + call +
+                        "\ntry:   an index into the parameters that the model was made with");
 }
 
 void Reducer::check_open(const char* call) const {

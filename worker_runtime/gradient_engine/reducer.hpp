@@ -56,6 +56,9 @@ class Reducer {
 
   bool is_open() const { return is_open_; }
 
+  // Throws InvalidArgument, which names this call of DistributedDataParallel, unless there is such a parameter.
+  void check_index(std::size_t parameter, const char* call) const;
+
  private:
   void check_open(const char* call) const;
   void begin_window();

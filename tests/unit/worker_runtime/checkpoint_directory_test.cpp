@@ -87,6 +87,20 @@ TEST_F(Directory, AHigherRoundIsNewerWhateverItsStep) {
   EXPECT_THAT(names(), UnorderedElementsAre(name(kLaterTerm, 1), name(kSecondRound, 20), name(kFirstRound, 301)));
 }
 
+TEST_F(Directory, AnOldRoundIsToldThatNewerOnesReplaceItsCheckpoints) {
+  CheckpointDirectory directory(path_, 2);
+  save(directory, kSecondRound, 20);
+  save(directory, kLaterTerm, 1);
+  try {
+    save(directory, kFirstRound, 300);
+    FAIL() << "a path that does not exist was given back";
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(), HasSubstr((path_ / name(kFirstRound, 300)).string() + " was superseded"));
+    EXPECT_THAT(error.what(), HasSubstr("the newest is " + name(kLaterTerm, 1)));
+  }
+  EXPECT_THAT(names(), UnorderedElementsAre(name(kLaterTerm, 1), name(kSecondRound, 20)));
+}
+
 TEST_F(Directory, NeverOverwrites) {
   CheckpointDirectory directory(path_);
   const fs::path path = save(directory, kFirstRound, 5);

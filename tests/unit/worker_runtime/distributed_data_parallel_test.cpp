@@ -5,11 +5,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <numeric>
+#include <optional>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -219,13 +224,17 @@ TEST(DistributedDataParallel, AParameterReadyTwiceIsRefusedByName) {
     step.ready(1);
     std::string text = message_of<GradientError>([&] { step.ready(1); });
     text += message_of<InvalidArgument>([&] { step.ready(3); });
+    text += message_of<InvalidArgument>([&] { (void)model.gradient(3); });
     text += message_of<GradientError>([&] { model.begin_step(); });
     for (const std::size_t p : {0, 2}) step.ready(p);
     step.finish();  // the step outlives these mistakes
     return text;
   });
-  EXPECT_THAT(results, Each(AllOf(HasSubstr("parameter head.bias (index 1) is ready for the second time"),
-                                  HasSubstr("parameter 3 of a model with 3"), HasSubstr("is unfinished"))));
+  EXPECT_THAT(results,
+              Each(AllOf(HasSubstr("parameter head.bias (index 1) is ready for the second time"),
+                         HasSubstr("parameter 3 of a model with 3\nwhere: DistributedDataParallel::Step::ready\n"),
+                         HasSubstr("parameter 3 of a model with 3\nwhere: DistributedDataParallel::gradient\n"),
+                         HasSubstr("is unfinished"))));
 }
 
 TEST(DistributedDataParallel, WithoutZeroingBackwardOverwrites) {
@@ -247,19 +256,28 @@ TEST(DistributedDataParallel, ModelsThatDifferArePrintedWithBothSidesOnEveryRank
     void (*change)(std::vector<Parameter>& parameters, DistributedDataParallelOptions& options);
     std::vector<const char*> want;
   } cases[] = {
-      {"shape", [](auto& p, auto&) { std::swap(p[0].shape[0], p[0].shape[1]); },
+      {"shape",
+       [](auto& p, auto&) { std::swap(p[0].shape[0], p[0].shape[1]); },
        {"ranks 0 and 2 have parameter 0 body.weight float32 [2, 3];",
         "rank 1 has parameter 0 body.weight float32 [3, 2]\n"}},
-      {"name", [](auto& p, auto&) { p[1].name = "head.offset"; },
+      {"name",
+       [](auto& p, auto&) { p[1].name = "head.offset"; },
        {"ranks 0 and 2 have parameter 1 head.bias float32 [3]; rank 1 has parameter 1 head.offset float32 [3]"}},
-      {"order", [](auto& p, auto&) { std::swap(p[1], p[2]); },
+      {"order",
+       [](auto& p, auto&) { std::swap(p[1], p[2]); },
        {"ranks 0 and 2 have parameter 1 head.bias float32 [3]; rank 1 has parameter 1 scale float64 [2]"}},
-      {"count", [](auto& p, auto&) { p.pop_back(); },
+      {"count",
+       [](auto& p, auto&) { p.pop_back(); },
        {"ranks 0 and 2 have parameter 2 scale float64 [2]; rank 1 has no more than 2 parameters"}},
-      {"options", [](auto&, auto& o) { o.bucket_cap_bytes = 1; },
+      {"options",
+       [](auto&, auto& o) { o.bucket_cap_bytes = 1; },
        {"bucket_cap_bytes = 26214400", "bucket_cap_bytes = 1,"}},
-      {"refused", [](auto& p, auto&) { p[1].name = "scale"; },
+      {"refused",
+       [](auto& p, auto&) { p[1].name = "scale"; },
        {"rank 1 has a model that is refused: two parameters are named scale"}},
+      {"address",
+       [](auto& p, auto&) { p[1].values.data = static_cast<char*>(p[1].values.data) + 2; },
+       {"rank 1 has a model that is refused: parameter head.bias is not aligned to float32"}},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
@@ -283,6 +301,21 @@ TEST(DistributedDataParallel, ModelsThatDifferArePrintedWithBothSidesOnEveryRank
   }
 }
 
+TEST(DistributedDataParallel, LongLinesAreShownWhereTheyDiffer) {
+  for (const std::size_t same_bytes : {0, 500, 1000, 1020, 1500, 5000}) {
+    SCOPED_TRACE(std::to_string(same_bytes) + " bytes of the name are the same");
+    const auto results = results_of_ranks(2, [&](ProcessGroup world) {
+      std::vector<float> values(6);
+      const std::string name =
+          std::string(same_bytes, 'x') + (world.rank() == 0 ? "zero" : "one") + std::string(2000, 'y');
+      return message_of<MismatchError>([&] { DistributedDataParallel model(world, {{name, {6}, values}}); });
+    });
+    EXPECT_THAT(results, Each(AllOf(HasSubstr("zeroyyy"), HasSubstr("oneyyy"), HasSubstr("rank 0 has "),
+                                    HasSubstr("; rank 1 has "))));
+    EXPECT_LT(results[0].size(), 2500U) << "more than a person reads";
+  }
+}
+
 TEST(DistributedDataParallel, RefusesWhatNoRankCanTrain) {
   const auto results = results_of_ranks(1, [](ProcessGroup world) {
     std::vector<float> six(6);
@@ -298,6 +331,10 @@ TEST(DistributedDataParallel, RefusesWhatNoRankCanTrain) {
         {{"a", {6}, integers}},
         {{"a", {6}, on_gpu}},
         {{"a", {6}, MemoryRange(static_cast<float*>(nullptr), 6)}},
+        {{"a",
+          {2},
+          MemoryRange(six.data() + 1 + reinterpret_cast<std::uintptr_t>(six.data()) / 4 % 2, 2,
+                      ddp::DataType::float64)}},
     };
     std::string text;
     for (const auto& parameters : cases) {
@@ -316,7 +353,8 @@ TEST(DistributedDataParallel, RefusesWhatNoRankCanTrain) {
             "parameter a has shape [4611686018427387904, 8, 3] but 6 values\n"
             "parameter a is of type int64, which has no gradient\n"
             "parameter a is not on a device that the gradient engine supports for this group\n"
-            "parameter a has no memory\n");
+            "parameter a has no memory\n"
+            "parameter a is not aligned to float64\n");
 }
 
 TEST(DistributedDataParallel, AnEmptyParameterAndAScalarAreParametersToo) {
@@ -336,24 +374,109 @@ TEST(DistributedDataParallel, AnEmptyParameterAndAScalarAreParametersToo) {
 
 // A rank that gives up in the middle of a step, but lives on, must not leave the others waiting for the rest of it.
 TEST(DistributedDataParallel, DestroyedInMidStepItFailsTheOthersAtOnce) {
+  const struct {
+    const char* what;
+    DistributedDataParallelOptions options;
+    std::vector<std::size_t> used;  // before it is destroyed
+  } cases[] = {
+      {"a bucket is launched", one_bucket_each(), {2}},
+      {"no bucket is full", {}, {1}},
+      {"nothing is ready", {}, {}},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    const ddp::testing::Shared<std::atomic<bool>> other_failed;
+    const auto results = results_of_ranks(2, [&](ProcessGroup world) {
+      Model values;
+      const std::string message = message_of<ddp::Error>([&] {
+        DistributedDataParallel model(world, values.parameters(), c.options);
+        if (world.rank() == 1) return run_step(model, {2, 1, 0}, 1);
+        auto step = model.begin_step();
+        for (const std::size_t parameter : c.used) step.ready(parameter);
+        throw ddp::Error("rank 0 has enough");
+      });
+      if (world.rank() == 1) *other_failed = true;
+      ddp::testing::wait_until([&] { return other_failed->load(); });
+      return message;
+    });
+    EXPECT_EQ(results[0], "rank 0 has enough");
+    EXPECT_THAT(results[1], HasSubstr("aborted the group"));
+  }
+}
+
+// Threads of this process can't be had from now on: no address space has room for such a stack.
+void refuse_threads() {
+  pthread_attr_t attributes;
+  ASSERT_EQ(::pthread_attr_init(&attributes), 0);
+  ASSERT_EQ(::pthread_attr_setstacksize(&attributes, std::size_t{1} << 50), 0);
+  ASSERT_EQ(::pthread_setattr_default_np(&attributes), 0);
+  ::pthread_attr_destroy(&attributes);
+}
+
+// The models were agreed on, so the other rank is in the broadcasts that this one can't begin.
+TEST(DistributedDataParallel, ABroadcastThatCanNotBeginFailsTheOthersAtOnce) {
   const ddp::testing::Shared<std::atomic<bool>> other_failed;
   const auto results = results_of_ranks(2, [&](ProcessGroup world) {
     Model values;
-    const std::string message = message_of<ddp::Error>([&] {
-      DistributedDataParallel model(world, values.parameters(), one_bucket_each());
-      auto step = model.begin_step();
-      step.ready(2);
-      if (world.rank() == 0) throw ddp::Error("rank 0 has enough");
-      step.ready(1);
-      step.ready(0);
-      step.finish();
-    });
+    if (world.rank() == 0) refuse_threads();
+    const std::string message =
+        message_of<ddp::Error>([&] { DistributedDataParallel model(world, values.parameters()); });
     if (world.rank() == 1) *other_failed = true;
     ddp::testing::wait_until([&] { return other_failed->load(); });
     return message;
   });
-  EXPECT_EQ(results[0], "rank 0 has enough");
+  EXPECT_THAT(results[0], HasSubstr("no thread for the collectives"));
   EXPECT_THAT(results[1], HasSubstr("aborted the group"));
+}
+
+TEST(DistributedDataParallel, AModelThatWasMovedFromSaysSo) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    DistributedDataParallel other = std::move(model);
+    const DistributedDataParallel copy = other;
+    std::string text = message_of<InvalidArgument>([&] { model.begin_step(); }) + "\n";  // NOLINT: moved from
+    text += message_of<InvalidArgument>([&] { (void)model.gradient(0); }) + "\n";        // NOLINT
+    text += message_of<InvalidArgument>([&] { (void)model.parameter_count(); }) + "\n";  // NOLINT
+    text += message_of<InvalidArgument>([&] { (void)model.bucket_count(); }) + "\n";     // NOLINT
+    run_step(other, {0, 1, 2}, 2);
+    return text + text_of(copy.gradient(1));
+  });
+  const std::string empty = "this DistributedDataParallel is empty: it was moved from\n[^\n]*\n";
+  EXPECT_THAT(results[0], testing::MatchesRegex(empty + empty + empty + empty + "2 2 2"));
+}
+
+TEST(DistributedDataParallel, AStepWhoseModelIsGoneSaysSo) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    Model values;
+    std::optional<DistributedDataParallel> model(std::in_place, world, values.parameters());
+    auto step = model->begin_step();
+    model.reset();
+    return message_of<InvalidArgument>([&] { step.ready(0); }) + message_of<InvalidArgument>([&] { step.finish(); });
+  });
+  EXPECT_THAT(results, Each(testing::MatchesRegex("the model of this Step is gone\ntry:.*"
+                                                  "the model of this Step is gone\ntry:.*")));
+}
+
+TEST(DistributedDataParallel, AForkedChildLetsGoOfAModelInMidStep) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    std::optional<DistributedDataParallel> model(std::in_place, world, values.parameters(), one_bucket_each());
+    auto step = model->begin_step();
+    add(model->gradient(2), 1);
+    step.ready(2);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      model.reset();
+      ::_exit(0);
+    }
+    int status = -1;
+    ::waitpid(child, &status, 0);
+    for (const std::size_t parameter : {1, 0}) step.ready(parameter);
+    step.finish();  // the parent's step is as it was
+    return std::to_string(status) + "|" + text_of(model->gradient(2));
+  });
+  EXPECT_THAT(results, Each("0|1 1"));
 }
 
 }  // namespace

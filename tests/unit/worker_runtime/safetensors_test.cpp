@@ -276,6 +276,26 @@ TEST_F(Safetensors, SaveNamesPathAndReason) {
   }
 }
 
+TEST_F(Safetensors, SaveNamesThePathForNamesThatItCannotExpress) {
+  const struct {
+    std::vector<NamedTensor> tensors;
+    const char* want;
+  } cases[] = {
+      {{{"__metadata__", {6}, weight_}}, "the name __metadata__ is reserved or used twice"},
+      {{{"w", {6}, weight_}, {"w", {6}, weight_}}, "the name w is reserved or used twice"},
+      {{{"\xff", {6}, weight_}}, "a name or a part of the metadata is not UTF-8"},
+  };
+  for (const auto& c : cases) {
+    try {
+      save_safetensors(path_, c.tensors);
+      FAIL() << "saved, though " << c.want;
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("can't write " + path_.string() + ": " + c.want),
+                                      HasSubstr("\nwhere: "), HasSubstr("\ntry:   ")));
+    }
+  }
+}
+
 // As on a full disk: the write stops half-way. In a child, because the limit can't be taken back by everybody.
 TEST_F(Safetensors, AnOlderFileOutlivesAWriteThatFails) {
   save_safetensors(path_, tensors());
