@@ -35,6 +35,7 @@
 #include "launcher/guardian/protocol.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
+#include "rendezvous/io/pidfd.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
 
@@ -82,8 +83,6 @@ int checked(int fd, const char* what) {
   if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
   return fd;
 }
-
-int pidfd_open(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
 // A folder of this run for files that workers leave for the agent; gone with the run.
 class ScratchDirectory {
@@ -140,7 +139,7 @@ class Agent {
     if (guardian_.pid == 0) return;  // it has ended, and check_guardian() has done the rest
     ::kill(guardian_.pid, SIGCONT);
     ::shutdown(guardian_.socket.get(), SHUT_RDWR);
-    const io::UniqueFd ended(pidfd_open(guardian_.pid));
+    const io::UniqueFd ended = io::open_pidfd(guardian_.pid);
     pollfd wait{ended.get(), POLLIN, 0};
     if (::poll(&wait, 1, tree_survived_ ? 0 : kKillLimitMs) != 1) {
       ::kill(guardian_.pid, SIGKILL);
@@ -291,13 +290,14 @@ class Agent {
     const Assignment assignment{round_,   config_.workers, action.round,   config_.restarts_max,
                                 run_id(), kMasterAddress,  store_.port(), scratch_.path()};
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+    const auto size = console_.terminal_size();
     for (int rank = 0; rank < config_.workers; ++rank) {
       auto& worker = workers_[static_cast<std::size_t>(rank)];
       WorkerStreams::Options options;
       options.terminal[0] = rank == 0 && foreground;
       options.terminal[1] = console_.is_terminal(1);
       options.terminal[2] = console_.is_terminal(2);
-      options.size = console_.terminal_size();
+      options.size = size;
       options.read = [this, rank](int stream, std::string_view bytes) { console_.feed({rank, stream}, bytes); };
       worker = {0, {}, std::make_shared<WorkerStreams>(io_, std::move(options))};
       request({guardian::RequestKind::spawn, rank, 0, worker_variables(assignment, rank, inherited_names_)},

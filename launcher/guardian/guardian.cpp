@@ -6,7 +6,6 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,13 +18,12 @@
 
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
+#include "rendezvous/io/pidfd.hpp"
 
 namespace ddp::launcher::guardian {
 namespace {
 
 constexpr int kKillLimitMs = 30'000;  // for SIGKILL to take effect after ddprun's death
-
-int pidfd_open(pid_t pid) { return static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)); }
 
 std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   std::vector<char*> out;
@@ -140,7 +138,7 @@ class Guardian {
       return report({ReportKind::not_spawned, request.local_rank, 0, error});
     }
     workers_[pid] = request.local_rank;
-    io::UniqueFd pidfd(pidfd_open(pid));
+    io::UniqueFd pidfd = io::open_pidfd(pid);
     const int pidfd_count = pidfd ? 1 : 0;
     report({ReportKind::spawned, request.local_rank, pid, pidfd_count}, std::move(pidfd));
   }
@@ -265,7 +263,7 @@ GuardianHandle start_guardian(const GuardianOptions& options) {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
     throw std::system_error(errno, std::generic_category(), "socketpair for the guardian");
   io::UniqueFd ours(pair[0]), its(pair[1]);
-  io::UniqueFd agent(pidfd_open(::getpid()));  // before the fork, so it names this process and no other
+  io::UniqueFd agent = io::open_pidfd(::getpid());  // before the fork, so it names this process and no other
   if (!agent) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 or newer is needed)");
   ::fcntl(its.get(), F_SETFL, O_NONBLOCK);
   const pid_t pid = ::fork();

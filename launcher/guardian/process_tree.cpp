@@ -18,7 +18,7 @@
 namespace ddp::launcher {
 namespace {
 
-// One line of /proc/<pid>/stat: pid (name) state ppid pgrp ... The name may hold anything, so the last ')' counts.
+// One line of /proc/<pid>/stat: pid (name) state ppid ... The name may hold anything, so the last ')' counts.
 bool read_stat(pid_t pid, Process& process, char& state) {
   char path[64], text[1024];
   std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -28,9 +28,9 @@ bool read_stat(pid_t pid, Process& process, char& state) {
   if (length <= 0) return false;
   text[length] = '\0';
   const char* after_name = std::strrchr(text, ')');
-  int parent = 0, group = 0;
-  if (after_name == nullptr || std::sscanf(after_name + 1, " %c %d %d", &state, &parent, &group) != 3) return false;
-  process = {pid, parent, group};
+  int parent = 0;
+  if (after_name == nullptr || std::sscanf(after_name + 1, " %c %d", &state, &parent) != 2) return false;
+  process = {pid, parent};
   return true;
 }
 

@@ -14,7 +14,6 @@ namespace ddp::launcher {
 struct Process {
   pid_t pid = 0;
   pid_t parent = 0;
-  pid_t group = 0;
 };
 
 // All descendants of `root`, parents before children, as /proc shows them now. Zombies are left out.

@@ -1,7 +1,8 @@
 #include "worker_runtime/cpu_backend/local_socket.hpp"
 
+#include "rendezvous/io/pidfd.hpp"
+
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -178,7 +179,7 @@ void poll_until(std::span<pollfd> polled, const io::Deadline& deadline) {
 }
 
 io::UniqueFd own_pidfd() {
-  io::UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  io::UniqueFd pidfd = io::open_pidfd(::getpid());
   if (!pidfd) fail("pidfd_open");
   return pidfd;
 }
