@@ -115,10 +115,11 @@ class Agent {
  public:
   Agent(const LaunchConfig& config, const std::vector<std::string>& environment)
       : config_(config),
+        inherited_(environment),
         group_({config.workers, config.restarts_max, config.grace}),
         signals_(handled_signals()),
         guardian_(start(environment)),
-        console_(io_, {config.prefix_lines, [this] { reader_is_gone(); }}),
+        console_(io_, {config.output.prefix_lines, [this] { reader_is_gone(); }}),
         store_(io_, store_options()),
         signal_source_(io_, checked(::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd")),
         guardian_source_(io_, checked(::fcntl(guardian_.socket.get(), F_DUPFD_CLOEXEC, 3), "the guardian's socket")),
@@ -126,7 +127,7 @@ class Agent {
         workers_(static_cast<std::size_t>(config.workers)) {}
 
   int run() {
-    if (!config_.notice.empty()) say(config_.notice);
+    for (const auto& notice : config_.notices) say(notice);
     wait_for_signals();
     wait_for_guardian();
     perform(group_.start(Clock::now()));
@@ -154,10 +155,9 @@ class Agent {
   guardian::GuardianHandle start(const std::vector<std::string>& environment) {
     guardian::GuardianOptions options{config_.command, {}, {}, raise_descriptor_limit(), scratch_.path()};
     for (const auto& variable : environment)
-      if (!is_withheld(name_of(variable))) {
+      if (!is_withheld(name_of(variable)) &&
+          !(config_.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))
         options.environment.push_back(variable);
-        inherited_names_.push_back(name_of(variable));
-      }
     ::signal(SIGCHLD, SIG_DFL);  // whoever ignores it is not told how children end
     ::sigprocmask(SIG_BLOCK, &signals_, &options.worker_signal_mask);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -287,8 +287,17 @@ class Agent {
   void perform(const StartRound& action) {
     round_.number = static_cast<std::uint32_t>(action.round);
     store_.begin_round();
-    const Assignment assignment{round_,   config_.workers, action.round,   config_.restarts_max,
-                                run_id(), kMasterAddress,  store_.port(), scratch_.path()};
+    Assignment assignment;
+    assignment.round = round_;
+    assignment.workers = assignment.world_size = assignment.role_world_size = config_.workers;
+    assignment.role = config_.role;
+    assignment.restart_count = action.round;
+    assignment.restarts_max = config_.restarts_max;
+    assignment.run_id = run_id();
+    assignment.master_address = kMasterAddress;
+    assignment.master_port = store_.port();
+    assignment.stop_signals = config_.stop_signals;
+    assignment.virtual_local_rank = config_.virtual_local_rank;
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
     const auto size = console_.terminal_size();
     for (int rank = 0; rank < config_.workers; ++rank) {
@@ -300,7 +309,8 @@ class Agent {
       options.size = size;
       options.read = [this, rank](int stream, std::string_view bytes) { console_.feed({rank, stream}, bytes); };
       worker = {0, {}, std::make_shared<WorkerStreams>(io_, std::move(options))};
-      request({guardian::RequestKind::spawn, rank, 0, worker_variables(assignment, rank, inherited_names_)},
+      request({guardian::RequestKind::spawn, rank, 0,
+               worker_variables(assignment, {rank, error_file(action.round, rank), {}}, inherited_)},
               worker.streams->worker_side());
       worker.streams->close_worker_side();
       worker.streams->start_reading();
@@ -385,10 +395,11 @@ class Agent {
   }
 
   std::string worker_message(const Failure& failure) const {
-    Assignment assignment;
-    assignment.round.number = static_cast<std::uint32_t>(failure.round);
-    assignment.error_directory = scratch_.path();
-    return read_error_file(error_file(assignment, failure.local_rank));
+    return read_error_file(error_file(failure.round, failure.local_rank));
+  }
+
+  std::string error_file(int round, int local_rank) const {
+    return scratch_.path() + "/round_" + std::to_string(round) + "_rank_" + std::to_string(local_rank) + "_error.json";
   }
 
   std::string run_id() const { return to_string(round_).substr(0, to_string(round_).rfind('-')); }
@@ -405,9 +416,9 @@ class Agent {
   }
 
   const LaunchConfig& config_;
+  const std::vector<std::string>& inherited_;  // ddprun's own environment
   WorkerGroup group_;
   ScratchDirectory scratch_;
-  std::vector<std::string> inherited_names_;
   std::set<pid_t> foreign_children_ = children_of_this_process();  // of who was this process before; not ours to end
   sigset_t signals_;
   guardian::GuardianHandle guardian_;  // forked before everything below exists

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <csignal>
 #include <sstream>
 
 namespace ddp::launcher {
@@ -135,6 +136,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   LaunchConfig config;
   bool module = false, no_python = false, workers_given = false;
   config.workers = std::max(1, machine.gpu_count);
+  config.stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
   if (const auto grace = environment("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")) {
     const auto seconds = whole_number(*grace, 0, kGraceSecondsMax);
     if (!seconds)
@@ -157,7 +159,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
     if (name == "module") module = on;
     if (name == "no-python") no_python = on;
     if (name == "shutdown-timeout") config.grace = std::chrono::seconds(number_option(given, 0, kGraceSecondsMax));
-    if (name == "no-prefix") config.prefix_lines = !on;
+    if (name == "no-prefix") config.output.prefix_lines = !on;
     if (name == "store-allow") config.store_allow = store_allow_option(given);
   }
   if (config.mode != LaunchConfig::Mode::launch) return config;
@@ -167,9 +169,9 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
     throw UsageError("no program given", "the end of ddprun's command line",
                      "`ddprun --nproc-per-node=2 train.py`; `ddprun --help` shows more");
   if (!workers_given)
-    config.notice = machine.gpu_count > 0
-                        ? "starting " + std::to_string(config.workers) + " workers, one per GPU (--nproc-per-node)"
-                        : "starting 1 worker, as there is no GPU (--nproc-per-node)";
+    config.notices.push_back(machine.gpu_count > 0 ? "starting " + std::to_string(config.workers) +
+                                                         " workers, one per GPU (--nproc-per-node)"
+                                                   : "starting 1 worker, as there is no GPU (--nproc-per-node)");
   config.program = line.program.front();
   config.command = module || (ends_in_py(line.program.front()) && !no_python)
                        ? python_command(module, line.program, environment, machine)

@@ -4,12 +4,15 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "launcher/binding/binding_options.hpp"
 #include "launcher/command_line/option_table.hpp"
+#include "launcher/output/output_options.hpp"
 
 namespace ddp::launcher {
 
@@ -25,20 +28,48 @@ struct Machine {
 // What is executed: `path` for exec, and the argument list with arguments[0].
 struct Command {
   std::string path;
-  std::vector<std::string> arguments;
+  std::vector<std::string> arguments;  // may hold ${local_rank}, see environment/worker_environment.hpp
+};
+
+// Where the nodes of a job meet.
+struct RendezvousConfig {
+  enum class Mode {
+    local,   // one node, a store of its own on a free port: --standalone, or one node and no address
+    fixed,   // torchrun's `static`: node ranks are given, node rank 0 serves the endpoint
+    dynamic  // torchrun's `c10d`: whoever owns the endpoint's address serves it, and gives out ranks
+  };
+  Mode mode = Mode::local;
+  int nodes_min = 1, nodes_max = 1;
+  std::string host;               // of the endpoint, as the user gave it, an IPv6 address without brackets; local: empty
+  std::uint16_t port = 0;         // of the endpoint; 0 takes a free one, which only works with one node
+  std::string run_id;             // --rdzv-id; empty: one is made for this run
+  std::optional<int> node_rank;   // --node-rank, where it was given; in fixed mode always
+  std::optional<bool> is_host;    // --rdzv-conf is_host: serve the endpoint, or never; empty: find out
+  std::string local_address;      // --local-addr: under which other nodes reach this one; empty: find out
+  std::uint16_t port_first = 0, port_last = 0;  // --port-range, for whatever else listens; 0: any free port
+  std::chrono::milliseconds join_timeout{600'000};      // for the nodes to be complete
+  std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between nodes_min and nodes_max
+  std::chrono::milliseconds heartbeat_timeout{3'000};   // silence that counts as death
 };
 
 struct LaunchConfig {
-  enum class Mode { launch, show_help, show_version };
+  enum class Mode { launch, show_plan, show_help, show_version, show_man_page, show_completion };
   Mode mode = Mode::launch;
-  int workers = 1;
-  int restarts_max = 0;
+  std::string completion_shell;  // of show_completion: bash, zsh or fish
+  int workers = 1;               // on this node
+  int restarts_max = 0;          // of the whole job
+  std::string role = "default";
+  RendezvousConfig rendezvous;
   std::chrono::milliseconds grace{30'000};
-  bool prefix_lines = true;
+  std::vector<int> stop_signals;     // --signals-to-handle: end the job
+  std::vector<int> forward_signals;  // --forward-signals: are passed on to the workers that handle them
+  OutputOptions output;
+  BindingOptions binding;
+  bool virtual_local_rank = false;
   std::vector<std::string> store_allow;
   Command command;
-  std::string program;  // as the user named it
-  std::string notice;  // a choice that the user left to ddprun, to be said; or empty
+  std::string program;               // as the user named it
+  std::vector<std::string> notices;  // choices that the user left to ddprun, and settings without effect; to be said
 };
 
 // The program can't be run (126) or is not found (127).

@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <sstream>
 #include <string_view>
+
+#include "launcher/command_line/option_table.hpp"
+#include "launcher/worker_group/exit_code.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -14,7 +19,60 @@ constexpr std::array<std::string_view, 17> kOwn{
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_SIGNALS_TO_HANDLE"};
 
+constexpr std::string_view kMacro = "local_rank";
+
 bool has_prefix(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
+
+std::optional<std::string> value_of(std::string_view name, const std::vector<std::string>& environment) {
+  for (const auto& variable : environment)
+    if (has_prefix(variable, name) && variable.size() > name.size() && variable[name.size()] == '=')
+      return variable.substr(name.size() + 1);
+  return {};
+}
+
+std::string signal_names(const std::vector<int>& signals) {
+  std::string out;
+  for (const int number : signals) out += (out.empty() ? "" : ",") + signal_name(number);
+  return out;
+}
+
+// With --virtual-local-rank each worker sees one device: the entry of its local rank. Source: torchrun's local agent.
+std::string device_of(const std::optional<std::string>& visible, int local_rank) {
+  if (!visible) return std::to_string(local_rank);
+  std::istringstream entries(*visible);
+  int count = 0;
+  for (std::string entry; std::getline(entries, entry, ','); ++count)
+    if (count == local_rank) {
+      const auto first = entry.find_first_not_of(' ');
+      return first == std::string::npos ? "" : entry.substr(first, entry.find_last_not_of(' ') - first + 1);
+    }
+  throw UsageError("--virtual-local-rank: worker " + std::to_string(local_rank) + " has no device, as CUDA_VISIBLE_DEVICES=" +
+                       *visible + " names " + std::to_string(count),
+                   "the environment of the workers", "`--nproc-per-node=" + std::to_string(std::max(1, count)) + "`");
+}
+
+bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+std::string with_local_rank(const std::string& text, const std::string& rank) {
+  std::string out;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::string_view rest = std::string_view(text).substr(at);
+    if (has_prefix(rest, "$$")) {
+      out += "$$";
+      at += 2;
+    } else if (has_prefix(rest, "${local_rank}")) {
+      out += rank;
+      at += kMacro.size() + 3;
+    } else if (has_prefix(rest, "$local_rank") &&
+               (rest.size() == kMacro.size() + 1 || !is_name_character(rest[kMacro.size() + 1]))) {
+      out += rank;
+      at += kMacro.size() + 1;
+    } else {
+      out += text[at++];
+    }
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -23,38 +81,44 @@ bool is_withheld(const std::string& name) {
          std::find(kOwn.begin(), kOwn.end(), name) != kOwn.end();
 }
 
-std::string error_file(const Assignment& assignment, int local_rank) {
-  return assignment.error_directory + "/round_" + std::to_string(assignment.round.number) + "_rank_" +
-         std::to_string(local_rank) + "_error.json";
-}
-
-std::vector<std::string> worker_variables(const Assignment& assignment, int local_rank,
+std::vector<std::string> worker_variables(const Assignment& assignment, const WorkerFacts& worker,
                                           const std::vector<std::string>& inherited) {
-  const auto rank = std::to_string(local_rank), size = std::to_string(assignment.workers);
+  const auto sum = [&worker](int first) { return std::to_string(first + worker.local_rank); };
   std::vector<std::string> out{
-      "LOCAL_RANK=" + rank,
-      "RANK=" + rank,
-      "GROUP_RANK=0",
-      "ROLE_RANK=" + rank,
-      "ROLE_NAME=default",
-      "LOCAL_WORLD_SIZE=" + size,
-      "WORLD_SIZE=" + size,
-      "GROUP_WORLD_SIZE=1",
-      "ROLE_WORLD_SIZE=" + size,
+      "LOCAL_RANK=" + (assignment.virtual_local_rank ? "0" : std::to_string(worker.local_rank)),
+      "RANK=" + sum(assignment.rank_first),
+      "GROUP_RANK=" + std::to_string(assignment.group_rank),
+      "ROLE_RANK=" + sum(assignment.role_rank_first),
+      "ROLE_NAME=" + assignment.role,
+      "LOCAL_WORLD_SIZE=" + std::to_string(assignment.workers),
+      "WORLD_SIZE=" + std::to_string(assignment.world_size),
+      "GROUP_WORLD_SIZE=" + std::to_string(assignment.group_world_size),
+      "ROLE_WORLD_SIZE=" + std::to_string(assignment.role_world_size),
       "MASTER_ADDR=" + assignment.master_address,
       "MASTER_PORT=" + std::to_string(assignment.master_port),
       "TORCHELASTIC_RESTART_COUNT=" + std::to_string(assignment.restart_count),
       "TORCHELASTIC_MAX_RESTARTS=" + std::to_string(assignment.restarts_max),
       "TORCHELASTIC_RUN_ID=" + assignment.run_id,
       "TORCHELASTIC_USE_AGENT_STORE=True",
-      "TORCHELASTIC_ERROR_FILE=" + error_file(assignment, local_rank),
-      "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+      "TORCHELASTIC_ERROR_FILE=" + worker.error_file,
+      "TORCHELASTIC_SIGNALS_TO_HANDLE=" + signal_names(assignment.stop_signals),
       "DDPRUN_ROUND_ID=" + to_string(assignment.round)};
-  const auto is_inherited = [&](std::string_view name) {
-    return std::find(inherited.begin(), inherited.end(), name) != inherited.end();
-  };
-  if (!is_inherited("TORCH_NCCL_ASYNC_ERROR_HANDLING")) out.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
-  if (assignment.workers > 1 && !is_inherited("OMP_NUM_THREADS")) out.emplace_back("OMP_NUM_THREADS=1");
+  if (!value_of("TORCH_NCCL_ASYNC_ERROR_HANDLING", inherited)) out.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
+  if (!value_of("OMP_NUM_THREADS", inherited)) {
+    if (worker.core_count)
+      out.push_back("OMP_NUM_THREADS=" + std::to_string(std::max(1, *worker.core_count)));
+    else if (assignment.workers > 1)
+      out.emplace_back("OMP_NUM_THREADS=1");
+  }
+  if (assignment.virtual_local_rank)
+    out.push_back("CUDA_VISIBLE_DEVICES=" +
+                  device_of(value_of("CUDA_VISIBLE_DEVICES", inherited), worker.local_rank));
+  return out;
+}
+
+std::vector<std::string> worker_arguments(const std::vector<std::string>& arguments, int local_rank) {
+  auto out = arguments;
+  for (auto& argument : out) argument = with_local_rank(argument, std::to_string(local_rank));
   return out;
 }
 

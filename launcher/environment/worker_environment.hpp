@@ -1,9 +1,11 @@
-// The environment of each worker: torchrun's variables, exactly, and ours beside them (docs/environment.md).
+// The environment and the arguments of each worker: torchrun's variables, exactly, and ours beside them
+// (docs/environment.md).
 //
 // Pure. Source of the names and values: PyTorch, torch/distributed/elastic/agent/server/local_elastic_agent.py.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,25 +16,41 @@ namespace ddp::launcher {
 // One node's share of a round.
 struct Assignment {
   RoundId round;
-  int workers = 1;  // on this node, which so far is all of them
-  int restart_count = 0;
+  int workers = 1;     // on this node
+  int rank_first = 0;  // the global rank of local rank 0
+  int world_size = 1;
+  int group_rank = 0;  // of this node
+  int group_world_size = 1;
+  std::string role = "default";
+  int role_rank_first = 0;
+  int role_world_size = 1;
+  int restart_count = 0;  // of the whole job
   int restarts_max = 0;
   std::string run_id;
   std::string master_address;
   std::uint16_t master_port = 0;
-  std::string error_directory;  // where workers write error files
+  std::vector<int> stop_signals;
+  bool virtual_local_rank = false;
+};
+
+struct WorkerFacts {
+  int local_rank = 0;
+  std::string error_file;         // TORCHELASTIC_ERROR_FILE; empty: nowhere
+  std::optional<int> core_count;  // that this worker is bound to; empty where it is not bound
 };
 
 // Whether a variable of ddprun's own environment is kept from workers: what configures a launcher (PET_*, DDPRUN_*), so
 // that a nested launcher does not take it for its own, and what every worker gets a value of its own for.
 bool is_withheld(const std::string& name);
 
-// "NAME=value" for every variable that differs between workers or rounds. `inherited` are names the launcher's own
-// environment has, because some variables give way to the user's.
-std::vector<std::string> worker_variables(const Assignment& assignment, int local_rank,
+// "NAME=value" for every variable that differs between workers or rounds. `inherited` is the launcher's own environment as
+// "NAME=value", because some variables give way to the user's, or are made from them (CUDA_VISIBLE_DEVICES). Throws
+// UsageError where --virtual-local-rank asks for a device beyond CUDA_VISIBLE_DEVICES.
+std::vector<std::string> worker_variables(const Assignment& assignment, const WorkerFacts& worker,
                                           const std::vector<std::string>& inherited);
 
-// Where this worker may leave the reason of its failure (TORCHELASTIC_ERROR_FILE).
-std::string error_file(const Assignment& assignment, int local_rank);
+// `arguments` with ${local_rank} and $local_rank replaced, as torchrun does: Python's string.Template.safe_substitute, but
+// that `$$` stays as it is.
+std::vector<std::string> worker_arguments(const std::vector<std::string>& arguments, int local_rank);
 
 }  // namespace ddp::launcher

@@ -12,6 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // A machine with two CPUs, /bin/true, an unreadable file, a script and Python.
 class CommandLine : public ::testing::Test {
@@ -74,13 +75,13 @@ TEST_F(CommandLine, DoubleDashEndsTheOptions) {
 
 TEST_F(CommandLine, WorkersFollowTheMachine) {
   EXPECT_EQ(parse({"true"}).workers, 1);
-  EXPECT_THAT(parse({"true"}).notice, HasSubstr("1 worker"));
+  EXPECT_THAT(parse({"true"}).notices, ElementsAre(HasSubstr("1 worker")));
   EXPECT_EQ(parse({"--nproc-per-node=cpu", "true"}).workers, 2);
   EXPECT_EQ(parse({"--nproc-per-node=auto", "true"}).workers, 2);
-  EXPECT_EQ(parse({"--nproc-per-node=cpu", "true"}).notice, "");
+  EXPECT_THAT(parse({"--nproc-per-node=cpu", "true"}).notices, IsEmpty());
   gpus = 8;
   EXPECT_EQ(parse({"true"}).workers, 8);
-  EXPECT_THAT(parse({"true"}).notice, HasSubstr("one per GPU"));
+  EXPECT_THAT(parse({"true"}).notices, ElementsAre(HasSubstr("one per GPU")));
   EXPECT_EQ(parse({"--nproc-per-node=gpu", "true"}).workers, 8);
   EXPECT_EQ(parse({"--nproc-per-node=auto", "true"}).workers, 8);
   EXPECT_EQ(parse({"--nproc-per-node=cpu", "true"}).workers, 2);
@@ -95,9 +96,9 @@ TEST_F(CommandLine, EnvironmentGivesDefaultsAndOursWins) {
   EXPECT_EQ(parse({"true"}).workers, 5);
   EXPECT_EQ(parse({"--nproc-per-node=6", "true"}).workers, 6);
   environment["DDPRUN_NO_PREFIX"] = "1";
-  EXPECT_FALSE(parse({"true"}).prefix_lines);
+  EXPECT_FALSE(parse({"true"}).output.prefix_lines);
   environment["DDPRUN_NO_PREFIX"] = "0";
-  EXPECT_TRUE(parse({"true"}).prefix_lines);
+  EXPECT_TRUE(parse({"true"}).output.prefix_lines);
 }
 
 TEST_F(CommandLine, GraceComesFromTheOptionThenTheVariable) {
