@@ -1,6 +1,5 @@
 #include "rendezvous/store/door.hpp"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
@@ -17,23 +16,11 @@
 #include "ddp/error.hpp"
 
 namespace ddp::store {
+
+using io::Address;
+using io::address_of;
+
 namespace {
-
-constexpr std::array<std::uint8_t, 12> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-constexpr std::size_t kV4Offset = kMappedPrefix.size();
-
-Address from_v4(const in_addr& v4) {
-  Address address;
-  std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), address.bytes.begin());
-  std::memcpy(&address.bytes[kV4Offset], &v4, sizeof v4);
-  return address;
-}
-
-Address from_v6(const in6_addr& v6) {
-  Address address;
-  std::memcpy(address.bytes.data(), &v6, sizeof v6);
-  return address;
-}
 
 template <class Socket>
 Socket socket_address(const sockaddr_storage& storage) {
@@ -50,14 +37,10 @@ CidrBlock parse_block(const std::string& text) {
   const auto slash = text.find('/');
   const std::string base = text.substr(0, slash);
   CidrBlock block;
-  in_addr v4;
-  in6_addr v6;
   int bits_max = 128;
-  if (::inet_pton(AF_INET, base.c_str(), &v4) == 1) {
-    block.first = from_v4(v4);
-    bits_max = 32;
-  } else if (::inet_pton(AF_INET6, base.c_str(), &v6) == 1) {
-    block.first = from_v6(v6);
+  if (const auto address = io::parse_address(base)) {
+    block.first = *address;
+    if (base.find(':') == std::string::npos) bits_max = 32;
   } else {
     throw fail("\"" + base + "\" is neither an IPv4 nor an IPv6 address");
   }
@@ -107,7 +90,7 @@ End end_of(const sockaddr_storage& storage) {
 }
 
 void copy_address(const Address& address, std::uint32_t (&words)[4]) {
-  const std::size_t offset = address.is_v4() ? kV4Offset : 0;
+  const std::size_t offset = address.is_v4() ? Address::kV4Offset : 0;
   std::memcpy(words, &address.bytes[offset], address.bytes.size() - offset);
 }
 
@@ -155,27 +138,6 @@ std::optional<uid_t> socket_owner(int sock_diag, const End& peer, const End& loc
 }
 
 }  // namespace
-
-bool Address::is_v4() const { return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), bytes.begin()); }
-
-bool Address::is_loopback() const {
-  if (is_v4()) return bytes[kV4Offset] == 127;
-  Address loopback;
-  loopback.bytes.back() = 1;
-  return *this == loopback;
-}
-
-std::string Address::text() const {
-  char buffer[INET6_ADDRSTRLEN];
-  const bool v4 = is_v4();
-  ::inet_ntop(v4 ? AF_INET : AF_INET6, &bytes[v4 ? kV4Offset : 0], buffer, sizeof buffer);
-  return buffer;
-}
-
-Address address_of(const sockaddr_storage& peer) {
-  if (peer.ss_family == AF_INET) return from_v4(socket_address<sockaddr_in>(peer).sin_addr);
-  return from_v6(socket_address<sockaddr_in6>(peer).sin6_addr);
-}
 
 bool CidrBlock::contains(const Address& address) const {
   if (first.is_v4() && prefix_bits >= 96 ? !address.is_v4() : address.is_v4()) return false;

@@ -13,34 +13,20 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
-#include <array>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::store {
 
-// An IPv6 address, or an IPv4 address in IPv6's mapped form (::ffff:10.0.0.1), so that both compare alike.
-struct Address {
-  std::array<std::uint8_t, 16> bytes{};
-
-  bool is_v4() const;
-  bool is_loopback() const;
-  std::string text() const;  // "10.0.0.1", "fe80::1"
-  bool operator==(const Address&) const = default;
-};
-
-// Requires an address of family AF_INET or AF_INET6.
-Address address_of(const sockaddr_storage& peer);
-
 struct CidrBlock {
-  Address first;
+  io::Address first;
   int prefix_bits = 128;  // counted in the 128 bits of the mapped form: 10.0.0.0/8 has 104
 
-  bool contains(const Address& address) const;  // no IPv6 block contains an IPv4 address, not even ::/0
+  bool contains(const io::Address& address) const;  // no IPv6 block contains an IPv4 address, not even ::/0
 };
 
 struct AllowList {
@@ -53,7 +39,7 @@ struct AllowList {
 };
 
 struct Caller {
-  Address address{};
+  io::Address address{};
   bool is_this_host = false;     // its address is one of our own
   std::optional<uid_t> owner{};  // of its socket; empty where that is not known
 };

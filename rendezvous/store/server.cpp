@@ -254,7 +254,7 @@ void Server::Impl::admit(io::UniqueFd socket, const sockaddr_storage& peer) {
   socklen_t length = sizeof local;
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) return;
   if (const auto reason = door_.refusal(peer, local)) return warn("the store refused " + *reason);
-  const std::string address = address_of(peer).text();
+  const std::string address = io::address_of(peer).text();
   if (connections_.size() >= options_.connection_count_max) {
     return warn("the store refused a connection from " + address + ": it has " + std::to_string(connections_.size()) +
                 " already, its limit");

@@ -13,6 +13,9 @@
 namespace ddp::store {
 namespace {
 
+using io::Address;
+using io::address_of;
+
 using ::testing::HasSubstr;
 
 constexpr uid_t kUs = 1000;

@@ -1,0 +1,64 @@
+#include "rendezvous/io/address.hpp"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace ddp::io {
+namespace {
+
+constexpr std::array<std::uint8_t, Address::kV4Offset> kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+
+Address from_v4(const in_addr& v4) {
+  Address address;
+  std::copy(kMappedPrefix.begin(), kMappedPrefix.end(), address.bytes.begin());
+  std::memcpy(&address.bytes[Address::kV4Offset], &v4, sizeof v4);
+  return address;
+}
+
+Address from_v6(const in6_addr& v6) {
+  Address address;
+  std::memcpy(address.bytes.data(), &v6, sizeof v6);
+  return address;
+}
+
+}  // namespace
+
+bool Address::is_v4() const { return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), bytes.begin()); }
+
+bool Address::is_loopback() const {
+  if (is_v4()) return bytes[kV4Offset] == 127;
+  Address loopback;
+  loopback.bytes.back() = 1;
+  return *this == loopback;
+}
+
+std::string Address::text() const {
+  char buffer[INET6_ADDRSTRLEN];
+  const bool v4 = is_v4();
+  ::inet_ntop(v4 ? AF_INET : AF_INET6, &bytes[v4 ? kV4Offset : 0], buffer, sizeof buffer);
+  return buffer;
+}
+
+Address address_of(const sockaddr_storage& peer) {
+  if (peer.ss_family == AF_INET) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &peer, sizeof v4);
+    return from_v4(v4.sin_addr);
+  }
+  sockaddr_in6 v6;
+  std::memcpy(&v6, &peer, sizeof v6);
+  return from_v6(v6.sin6_addr);
+}
+
+std::optional<Address> parse_address(const std::string& text) {
+  in_addr v4;
+  if (::inet_pton(AF_INET, text.c_str(), &v4) == 1) return from_v4(v4);
+  in6_addr v6;
+  if (::inet_pton(AF_INET6, text.c_str(), &v6) == 1) return from_v6(v6);
+  return std::nullopt;
+}
+
+}  // namespace ddp::io
