@@ -36,6 +36,7 @@
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/io/pidfd.hpp"
+#include "rendezvous/port/port.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
 
@@ -121,6 +122,9 @@ class Agent {
         guardian_(start(environment)),
         console_(io_, {config.output.prefix_lines, [this] { reader_is_gone(); }}),
         store_(io_, store_options()),
+        port_(io_, port_options(), {.store = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+          store_.adopt(std::move(socket), peer);
+        }}),
         signal_source_(io_, checked(::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd")),
         guardian_source_(io_, checked(::fcntl(guardian_.socket.get(), F_DUPFD_CLOEXEC, 3), "the guardian's socket")),
         timer_(io_),
@@ -168,8 +172,14 @@ class Agent {
 
   store::ServerOptions store_options() {
     store::ServerOptions options;
-    options.address = kMasterAddress;
     options.allow = config_.store_allow;
+    options.warn = [this](const std::string& message) { say(message); };
+    return options;
+  }
+
+  port::PortOptions port_options() {
+    port::PortOptions options;
+    options.addresses = {kMasterAddress};
     options.warn = [this](const std::string& message) { say(message); };
     return options;
   }
@@ -287,6 +297,7 @@ class Agent {
   void perform(const StartRound& action) {
     round_.number = static_cast<std::uint32_t>(action.round);
     store_.begin_round();
+    port_.drop_pending();
     Assignment assignment;
     assignment.round = round_;
     assignment.workers = assignment.world_size = assignment.role_world_size = config_.workers;
@@ -295,7 +306,7 @@ class Agent {
     assignment.restarts_max = config_.restarts_max;
     assignment.run_id = run_id();
     assignment.master_address = kMasterAddress;
-    assignment.master_port = store_.port();
+    assignment.master_port = port_.number();
     assignment.stop_signals = config_.stop_signals;
     assignment.virtual_local_rank = config_.virtual_local_rank;
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
@@ -358,6 +369,7 @@ class Agent {
     finished_ = true;
     exit_code_ = exit_code;
     timer_.cancel();
+    port_.stop();
     store_.stop();
     console_.when_drained([this] { io_.stop(); });
   }
@@ -425,6 +437,7 @@ class Agent {
   asio::io_context io_{1};
   Console console_;
   store::Server store_;
+  port::Port port_;
   asio::posix::stream_descriptor signal_source_, guardian_source_;
   asio::steady_timer timer_;
   std::vector<Worker> workers_;

@@ -153,7 +153,7 @@ AllowList AllowList::parse(const std::vector<std::string>& blocks) {
     if (block == "any") {
       list.is_any = true;
     } else {
-      list.blocks.push_back(parse_block(block));
+      list.blocks.insert(parse_block(block));
     }
   }
   return list;
@@ -177,6 +177,11 @@ std::optional<std::string> refusal(const Caller& caller, uid_t our_uid, const Al
 
 Door::Door(AllowList allow)
     : allow_(std::move(allow)), sock_diag_(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG)) {}
+
+void Door::allow(const AllowList& more) {
+  allow_.is_any = allow_.is_any || more.is_any;
+  allow_.blocks.insert(more.blocks.begin(), more.blocks.end());
+}
 
 std::optional<std::string> Door::refusal(const sockaddr_storage& peer, const sockaddr_storage& local) const {
   if (allow_.is_any) return std::nullopt;

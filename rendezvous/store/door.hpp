@@ -13,7 +13,9 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 
+#include <compare>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,11 +29,12 @@ struct CidrBlock {
   int prefix_bits = 128;  // counted in the 128 bits of the mapped form: 10.0.0.0/8 has 104
 
   bool contains(const io::Address& address) const;  // no IPv6 block contains an IPv4 address, not even ::/0
+  auto operator<=>(const CidrBlock&) const = default;
 };
 
 struct AllowList {
   bool is_any = false;
-  std::vector<CidrBlock> blocks;
+  std::set<CidrBlock> blocks;
 
   // Reads blocks such as 10.0.0.0/8, fd00::/8, 192.168.1.7 (that one address), or "any". Throws InvalidArgument with
   // the one that is malformed and why.
@@ -50,6 +53,9 @@ std::optional<std::string> refusal(const Caller& caller, uid_t our_uid, const Al
 class Door {
  public:
   explicit Door(AllowList allow);
+
+  // Admits these too, from now on.
+  void allow(const AllowList& more);
 
   // The same for a connection between these two addresses, each with its port.
   std::optional<std::string> refusal(const sockaddr_storage& peer, const sockaddr_storage& local) const;

@@ -4,22 +4,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <chrono>
-#include <cstring>
 #include <map>
-#include <set>
 #include <string_view>
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
 
 #include "ddp/error.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/store/codec.hpp"
 #include "rendezvous/store/door.hpp"
 #include "rendezvous/store/key_value_store.hpp"
@@ -32,11 +27,8 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr std::size_t kInputBytes = 64u << 10;          // read at one time; one buffer serves all connections
-constexpr std::size_t kOutputBytesMax = 1u << 20;       // unread answers beyond which a client is not read from
-constexpr int kAcceptCountMax = 64;                     // before others get their turn
-constexpr std::chrono::milliseconds kAcceptPause{100};  // when descriptors or memory have run out
-constexpr std::size_t kWarningCountMax = 1024;          // different ones; later ones are not given
+constexpr std::size_t kInputBytes = 64u << 10;     // read at one time; one buffer serves all connections
+constexpr std::size_t kOutputBytesMax = 1u << 20;  // unread answers beyond which a client is not read from
 
 ParserLimits parser_limits(std::size_t value_bytes_max) {
   ParserLimits limits;
@@ -52,63 +44,32 @@ KeyValueStoreOptions store_options(const ServerOptions& options) {
           .total_bytes_max = options.total_bytes_max};
 }
 
-io::UniqueFd listen_on(const std::string& address, std::uint16_t port) {
-  const bool is_v6 = address.find(':') != std::string::npos;
-  const std::string where = (is_v6 ? "[" + address + "]" : address) + ":" + std::to_string(port);
-  error_code error;
-  const auto parsed = asio::ip::make_address(address, error);
-  if (error) throw StoreError("the store can't listen on " + where + ": that is no IPv4 or IPv6 address");
-  const tcp::endpoint endpoint(parsed, port);
-  const auto require = [&where](bool ok) {
-    if (ok) return;
-    const int reason = errno;
-    throw StoreError("the store can't listen on " + where + ": " + std::strerror(reason) +
-                     (reason == EADDRINUSE ? "; try another port, or 0 for a free one" : ""));
-  };
-  // Asio would leave the descriptor open in what ddprun starts.
-  io::UniqueFd socket(::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  require(static_cast<bool>(socket));
-  const int on = 1, off = 0;
-  require(::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
-  // :: takes IPv4 too, as in the reference.
-  if (parsed.is_v6()) require(::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0);
-  require(::bind(socket.get(), endpoint.data(), static_cast<socklen_t>(endpoint.size())) == 0);
-  require(::listen(socket.get(), SOMAXCONN) == 0);
-  return socket;
-}
-
 }  // namespace
 
-class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
+class Server::Impl {
  public:
   Impl(asio::io_context& io, ServerOptions options);
 
-  void start() { accept_when_ready(); }
+  void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
+  void allow(const std::vector<std::string>& blocks) { door_.allow(AllowList::parse(blocks)); }
   void begin_round();
   void stop();
-  std::uint16_t port() const { return port_; }
 
  private:
   class Connection;
 
-  void accept_when_ready();
-  void accept_ready();
-  io::UniqueFd accept_next(sockaddr_storage& peer);
-  void admit(io::UniqueFd socket, const sockaddr_storage& peer);
   void apply(ConnectionId from, Command command);
   void forget(ConnectionId connection);
-  void warn(const std::string& message);
 
+  asio::io_context& io_;
   ServerOptions options_;
   Door door_;
-  tcp::acceptor acceptor_;
-  asio::steady_timer accept_pause_;
-  std::uint16_t port_ = 0;
+  io::WarnOnce warn_;
   KeyValueStore store_;
   std::map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::uint64_t connections_made_ = 0;
   std::array<char, kInputBytes> input_;
-  std::set<std::string> warnings_given_;
+  bool is_stopped_ = false;
 };
 
 // One client. Its handlers hold it; once closed it no longer touches the server, which may be gone.
@@ -158,7 +119,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
       unread_.assign(bytes);  // until the client has read some of its answers
       is_paused_ = true;
     } catch (const StoreError& error) {
-      server_.warn("the store closed the connection from " + peer_ + ": " + error.what());
+      server_.warn_("the store closed the connection from " + peer_ + ": " + error.what());
       end();
     }
   }
@@ -197,72 +158,27 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
 };
 
 Server::Impl::Impl(asio::io_context& io, ServerOptions options)
-    : options_(std::move(options)),
+    : io_(io),
+      options_(std::move(options)),
       door_(AllowList::parse(options_.allow)),
-      acceptor_(io),
-      accept_pause_(io),
-      store_(store_options(options_)) {
-  auto socket = listen_on(options_.address, options_.port);
-  sockaddr_storage bound{};
-  socklen_t length = sizeof bound;
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &length);
-  acceptor_.assign(bound.ss_family == AF_INET ? tcp::v4() : tcp::v6(), socket.get());
-  socket.release();
-  port_ = acceptor_.local_endpoint().port();
-}
+      warn_(options_.warn),
+      store_(store_options(options_)) {}
 
-void Server::Impl::accept_when_ready() {
-  acceptor_.async_wait(tcp::acceptor::wait_read, [self = shared_from_this()](error_code error) {
-    if (!error && self->acceptor_.is_open()) self->accept_ready();
-  });
-}
-
-void Server::Impl::accept_ready() {
-  for (int count = 0; count < kAcceptCountMax; ++count) {
-    sockaddr_storage peer{};
-    if (auto socket = accept_next(peer)) {
-      admit(std::move(socket), peer);
-      continue;
-    }
-    if (errno == EAGAIN) break;
-    // Most likely descriptors have run out. The peer stays in the queue and the socket readable: without a pause this
-    // would spin.
-    warn(std::string("the store can't take in a connection: ") + std::strerror(errno) + "; it goes on trying");
-    accept_pause_.expires_after(kAcceptPause);
-    accept_pause_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error && self->acceptor_.is_open()) self->accept_when_ready();
-    });
-    return;
-  }
-  accept_when_ready();
-}
-
-// The first in the queue. Empty, with errno, where there is none or it can't be had.
-io::UniqueFd Server::Impl::accept_next(sockaddr_storage& peer) {
-  while (true) {
-    socklen_t length = sizeof peer;
-    io::UniqueFd socket(::accept4(acceptor_.native_handle(), reinterpret_cast<sockaddr*>(&peer), &length,
-                                  SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket || (errno != EINTR && errno != ECONNABORTED)) return socket;
-  }
-}
-
-void Server::Impl::admit(io::UniqueFd socket, const sockaddr_storage& peer) {
-  char byte;
-  if (::recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0) return;  // it only tried the port
+void Server::Impl::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
+  if (is_stopped_) return;
   sockaddr_storage local{};
   socklen_t length = sizeof local;
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) return;
-  if (const auto reason = door_.refusal(peer, local)) return warn("the store refused " + *reason);
+  if (const auto reason = door_.refusal(peer, local)) return warn_("the store refused " + *reason);
   const std::string address = io::address_of(peer).text();
   if (connections_.size() >= options_.connection_count_max) {
-    return warn("the store refused a connection from " + address + ": it has " + std::to_string(connections_.size()) +
-                " already, its limit");
+    return warn_("the store refused a connection from " + address + ": it has " + std::to_string(connections_.size()) +
+                 " already, its limit");
   }
-  tcp::socket stream(acceptor_.get_executor());
+  tcp::socket stream(io_);
   error_code error;
   stream.assign(peer.ss_family == AF_INET ? tcp::v4() : tcp::v6(), socket.get(), error);
-  if (error) return warn("the store can't watch the connection from " + address + ": " + error.message());
+  if (error) return warn_("the store can't watch the connection from " + address + ": " + error.message());
   socket.release();
   stream.non_blocking(true, error);
   stream.set_option(tcp::no_delay(true), error);
@@ -286,32 +202,20 @@ void Server::Impl::begin_round() {
   for (const auto& [id, connection] : connections_) connection->close();
   connections_.clear();
   store_ = KeyValueStore(store_options(options_));
-  // Those still in the queue connected in the old round.
-  sockaddr_storage peer{};
-  while (accept_next(peer)) {
-  }
 }
 
 void Server::Impl::stop() {
-  if (!acceptor_.is_open()) return;
+  is_stopped_ = true;
   begin_round();
-  error_code ignored;
-  acceptor_.close(ignored);
-  accept_pause_.cancel();
 }
 
-void Server::Impl::warn(const std::string& message) {
-  if (!options_.warn || warnings_given_.size() >= kWarningCountMax) return;
-  if (warnings_given_.insert(message).second) options_.warn(message);
-}
-
-Server::Server(asio::io_context& io, ServerOptions options) : impl_(std::make_shared<Impl>(io, std::move(options))) {
-  impl_->start();
-}
+Server::Server(asio::io_context& io, ServerOptions options) : impl_(std::make_unique<Impl>(io, std::move(options))) {}
 
 Server::~Server() { stop(); }
 
-std::uint16_t Server::port() const { return impl_->port(); }
+void Server::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer); }
+
+void Server::allow(const std::vector<std::string>& blocks) { impl_->allow(blocks); }
 
 void Server::begin_round() { impl_->begin_round(); }
 

@@ -19,6 +19,7 @@
 #include <string>
 
 #include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/port/port.hpp"
 #include "rendezvous/store/server.hpp"
 
 namespace ddp::testing {
@@ -39,7 +40,11 @@ pid_t fork_process() {
 [[noreturn]] void serve_store(int port_pipe) {
   boost::asio::io_context io;
   store::Server server(io, {});
-  const std::uint16_t port = server.port();
+  const port::Port listening(io, {.addresses = {"127.0.0.1"}},
+                             {.store = [&server](io::UniqueFd socket, const sockaddr_storage& peer) {
+                               server.adopt(std::move(socket), peer);
+                             }});
+  const std::uint16_t port = listening.number();
   if (::write(port_pipe, &port, sizeof(port)) != sizeof(port)) ::_exit(1);
   io.run();
   ::_exit(0);

@@ -188,5 +188,14 @@ TEST(StoreDoor, StrangerFromElsewhereIsRefused) {
             std::nullopt);
 }
 
+TEST(StoreDoor, AddressesAnnouncedLaterMayConnect) {
+  const auto peer = storage_of("192.0.2.7", 4000), local = storage_of("192.0.2.1", 29400);
+  Door door(AllowList::parse({}));
+  EXPECT_TRUE(door.refusal(peer, local));
+  door.allow(AllowList::parse({"192.0.2.7", "192.0.2.7"}));
+  EXPECT_EQ(door.refusal(peer, local), std::nullopt);
+  EXPECT_TRUE(door.refusal(storage_of("192.0.2.8", 4000), local));
+}
+
 }  // namespace
 }  // namespace ddp::store

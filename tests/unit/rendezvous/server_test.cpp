@@ -1,17 +1,14 @@
 #include "rendezvous/store/server.hpp"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <future>
 #include <mutex>
@@ -20,24 +17,10 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 
+#include "rendezvous/port/port.hpp"
 #include "rendezvous/store/client.hpp"
 #include "tests/unit/rendezvous/golden.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
-
-namespace {
-
-std::atomic<bool> next_accept_is_aborted{false};
-
-}  // namespace
-
-// Stands before the system's own: a peer that is gone before it is accepted can't be had on loopback.
-extern "C" int accept4(int fd, sockaddr* address, socklen_t* length, int flags) {
-  using Function = int (*)(int, sockaddr*, socklen_t*, int);
-  static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "accept4"));
-  if (!next_accept_is_aborted.exchange(false)) return real(fd, address, length, flags);
-  errno = ECONNABORTED;
-  return -1;
-}
 
 namespace ddp::store {
 namespace {
@@ -53,7 +36,7 @@ TimePoint patience() { return std::chrono::steady_clock::now() + kPatience; }
 
 constexpr uid_t kNobody = 65534;
 
-// A server on an event loop in a thread of its own.
+// A server and its port, on an event loop in a thread of its own.
 class Serving {
  public:
   explicit Serving(ServerOptions options = {}) {
@@ -62,14 +45,23 @@ class Serving {
       warnings_.push_back(message);
     };
     server_ = std::make_unique<Server>(io_, std::move(options));
-    thread_ = std::thread([this] { io_.run(); });  // ends when the server has no more work
+    // Whatever the first byte is: the server looks at it too.
+    const auto adopt = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+      server_->adopt(std::move(socket), peer);
+    };
+    port_ = std::make_unique<port::Port>(io_, port::PortOptions{.addresses = {"127.0.0.1"}},
+                                         port::Handlers{.store = adopt, .http = adopt, .tls = adopt});
+    thread_ = std::thread([this] { io_.run(); });  // ends when neither has any more work
   }
   ~Serving() {
-    on_loop([this] { server_->stop(); });
+    on_loop([this] {
+      port_->stop();
+      server_->stop();
+    });
     thread_.join();
   }
 
-  std::uint16_t port() const { return server_->port(); }
+  std::uint16_t port() const { return port_->number(); }
   Client client() { return Client::connect({.host = "127.0.0.1", .port = port(), .deadline = patience()}); }
   RawSocket raw() {  // validated
     auto socket = RawSocket::connected(port());
@@ -77,17 +69,13 @@ class Serving {
     return socket;
   }
   void begin_round() {
-    on_loop([this] { server_->begin_round(); });
-  }
-  // Of a peer that connects just before, and stands in the queue behind one that has gone.
-  RawSocket raw_as_a_round_begins() {
-    auto socket = RawSocket::unconnected();
-    on_loop([&] {
-      socket.connect(port());
-      next_accept_is_aborted = true;
+    on_loop([this] {
       server_->begin_round();
+      port_->drop_pending();
     });
-    return socket;
+  }
+  void allow(const std::vector<std::string>& blocks) {
+    on_loop([&] { server_->allow(blocks); });
   }
   std::vector<std::string> warnings() {
     on_loop([] {});  // what the loop had to do before is done
@@ -108,6 +96,7 @@ class Serving {
 
   boost::asio::io_context io_;
   std::unique_ptr<Server> server_;
+  std::unique_ptr<port::Port> port_;
   std::mutex mutex_;
   std::vector<std::string> warnings_;
   std::thread thread_;
@@ -168,30 +157,11 @@ TEST(StoreServer, EveryClientCallWorks) {
   EXPECT_THAT(serving.warnings(), IsEmpty());
 }
 
-TEST(StoreServer, ServesIpv6) {
-  try {
-    Serving serving({.address = "::1"});
-    auto client = Client::connect({.host = "::1", .port = serving.port(), .deadline = patience()});
-    EXPECT_EQ(client.add("n", 1, patience()), 1);
-  } catch (const StoreError& error) {
-    GTEST_SKIP() << "no IPv6 here: " << error.what();
-  }
-  Serving serving({.address = "::"});  // both families
-  EXPECT_EQ(serving.client().add("n", 1, patience()), 1);
-}
-
-TEST(StoreServer, TakenPortIsNamed) {
-  Serving serving;
+TEST(StoreServer, MalformedAllowListIsRefused) {
   boost::asio::io_context io;
-  try {
-    const Server second(io, {.port = serving.port()});
-    ADD_FAILURE() << "bound twice";
-  } catch (const StoreError& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("127.0.0.1:" + std::to_string(serving.port())),
-                                    HasSubstr("Address already in use"), HasSubstr("another port")));
-  }
-  EXPECT_THROW(Server(io, {.address = "localhost"}), StoreError);
   EXPECT_THROW(Server(io, {.allow = {"localhost"}}), InvalidArgument);
+  Server server(io, {});
+  EXPECT_THROW(server.allow({"10.0.0.0/8", "localhost"}), InvalidArgument);
 }
 
 TEST(StoreServer, EightClientsAtOnceMeet) {
@@ -260,11 +230,6 @@ TEST(StoreServer, NewRoundClosesConnectionsAndDropsKeysButKeepsThePort) {
   EXPECT_EQ(next.get("j", patience()), "new");
 }
 
-TEST(StoreServer, NewRoundClosesConnectionsThatStandInTheQueue) {
-  Serving serving;
-  EXPECT_TRUE(serving.raw_as_a_round_begins().is_hung_up());
-}
-
 TEST(StoreServer, HalfACommandHoldsUpNobodyAndHasNoEffect) {
   Serving serving;
   const std::string set = encode(command::MultiSet{{{"a", "1"}, {"b", "2"}}});
@@ -289,7 +254,6 @@ TEST(StoreServer, MalformedStreamsAreClosedWithAReason) {
       {"HTTP", "GET / HTTP/1.1\r\nHost: node0\r\n\r\n", "like HTTP"},
       {"TLS", bytes_of("16 03 01 02 00 01 00 01 fc 03 03"), "like TLS"},
       {"wrong magic", bytes_of("00 01 02 03 04"), "magic"},
-      {"no handshake", bytes_of("07"), "0x07"},
       {"unknown command", kGoldenValidate + "\x0e", "command 14 is unknown"},
       {"long key", kGoldenValidate + "\x03" + encode_integer(kKeyBytesMax + 1), "GET: a key's length"},
       {"long value", kGoldenValidate + "\x01" + encode_value("k") + encode_integer(1001), "SET: a value's length"},
@@ -318,7 +282,7 @@ TEST(StoreServer, ConnectionsBeyondTheLimitAreClosed) {
   auto first = serving.client();
   auto second = serving.raw();
   send_and_sync(second, "");
-  auto third = RawSocket::connected(serving.port());
+  auto third = serving.raw();
   EXPECT_TRUE(third.is_hung_up());
   EXPECT_THAT(serving.warnings(), ElementsAre(HasSubstr("it has 2 already")));
   second.close();
@@ -351,41 +315,6 @@ TEST(StoreServer, ClientThatReadsNoAnswersIsNotReadFrom) {
     ASSERT_EQ(answer.back(), static_cast<char>('a' + i % 26));
   }
   rest.join();
-}
-
-TEST(StoreServer, DoesNotSpinWhenDescriptorsRunOut) {
-  boost::asio::io_context io;
-  std::vector<std::string> warnings;
-  Server server(io, {.warn = [&](const std::string& message) { warnings.push_back(message); }});
-  auto socket = RawSocket::unconnected();
-  rlimit before{};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  const rlimit none{1, before.rlim_max};
-  ::setrlimit(RLIMIT_NOFILE, &none);
-  socket.connect(server.port());
-  const auto handlers_run = io.run_for(350ms);
-  ::setrlimit(RLIMIT_NOFILE, &before);
-  EXPECT_THAT(warnings, ElementsAre(HasSubstr("Too many open files")));
-  EXPECT_GE(handlers_run, 1u);
-  EXPECT_LE(handlers_run, 10u);
-  socket.send(kGoldenValidate + encode(command::Ping{5}));
-  char answer[4] = {};
-  const auto until = patience();
-  while (::recv(socket.fd(), answer, sizeof answer, MSG_DONTWAIT) < 0 && std::chrono::steady_clock::now() < until) {
-    io.run_one_for(100ms);
-  }
-  EXPECT_EQ(std::string(answer, 4), encode_nonce(5));
-  server.stop();
-  EXPECT_TRUE((io.restart(), io.run_for(kPatience), io.stopped()));
-}
-
-TEST(StoreServer, SomebodyWhoOnlyTriesThePortIsNoNews) {
-  boost::asio::io_context io;
-  std::vector<std::string> warnings;
-  const Server server(io, {.warn = [&](const std::string& message) { warnings.push_back(message); }});
-  RawSocket::connected(server.port()).close();  // before the server looks
-  EXPECT_EQ(io.run_one_for(kPatience), 1u);
-  EXPECT_THAT(warnings, IsEmpty());
 }
 
 TEST(StoreServer, DescriptorsAreClosedOnExec) {
@@ -425,12 +354,14 @@ pid_t fork_stranger(int port_pipe) {
   ::_exit(0);
 }
 
-int status_of_stranger(const ServerOptions& options, std::vector<std::string>& warnings) {
+int status_of_stranger(const ServerOptions& options, const std::vector<std::string>& allowed_later,
+                       std::vector<std::string>& warnings) {
   int ends[2];
   require(::pipe2(ends, O_CLOEXEC) == 0, "pipe2");
   const io::UniqueFd read_end(ends[0]), write_end(ends[1]);
   const pid_t child = fork_stranger(read_end.get());  // before the server's thread begins
   Serving serving(options);
+  serving.allow(allowed_later);
   const auto port = serving.port();
   require(::write(write_end.get(), &port, sizeof port) == sizeof port, "write");
   int status = 0;
@@ -443,10 +374,12 @@ int status_of_stranger(const ServerOptions& options, std::vector<std::string>& w
 TEST(StoreServer, OtherUsersOfThisHostAreRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can act for another user";
   std::vector<std::string> warnings;
-  EXPECT_EQ(status_of_stranger({}, warnings), 0);
+  EXPECT_EQ(status_of_stranger({}, {}, warnings), 0);
   EXPECT_THAT(warnings, ElementsAre(AllOf(HasSubstr("refused a connection of uid 65534 from this host (127.0.0.1)"),
                                           HasSubstr("--store-allow=any"))));
-  EXPECT_EQ(status_of_stranger({.allow = {"any"}}, warnings), 5);  // it was answered
+  EXPECT_EQ(status_of_stranger({.allow = {"any"}}, {}, warnings), 5);  // it was answered
+  EXPECT_THAT(warnings, IsEmpty());
+  EXPECT_EQ(status_of_stranger({}, {"any"}, warnings), 5);
   EXPECT_THAT(warnings, IsEmpty());
 }
 
