@@ -26,13 +26,13 @@
 #include <utility>
 
 #include "ddp/round.hpp"
-#include "launcher/agent/error_file.hpp"
-#include "launcher/agent/worker_streams.hpp"
-#include "launcher/console/console.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/guardian/guardian.hpp"
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
+#include "launcher/output/console.hpp"
+#include "launcher/output/error_file.hpp"
+#include "launcher/output/worker_streams.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/io/pidfd.hpp"

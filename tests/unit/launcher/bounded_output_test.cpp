@@ -1,4 +1,4 @@
-#include "launcher/console/bounded_output.hpp"
+#include "launcher/output/bounded_output.hpp"
 
 #include <gtest/gtest.h>
 

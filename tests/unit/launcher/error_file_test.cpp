@@ -1,4 +1,4 @@
-#include "launcher/agent/error_file.hpp"
+#include "launcher/output/error_file.hpp"
 
 #include <gtest/gtest.h>
 

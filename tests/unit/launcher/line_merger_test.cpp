@@ -1,4 +1,4 @@
-#include "launcher/console/line_merger.hpp"
+#include "launcher/output/line_merger.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/worker_streams.hpp"
+#include "launcher/output/worker_streams.hpp"
 
 #include <fcntl.h>
 #include <stdlib.h>

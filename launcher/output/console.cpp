@@ -1,4 +1,4 @@
-#include "launcher/console/console.hpp"
+#include "launcher/output/console.hpp"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -17,8 +17,8 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/console/bounded_output.hpp"
-#include "launcher/console/line_merger.hpp"
+#include "launcher/output/bounded_output.hpp"
+#include "launcher/output/line_merger.hpp"
 
 namespace ddp::launcher {
 
