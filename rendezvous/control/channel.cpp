@@ -1,0 +1,179 @@
+#include "rendezvous/control/channel.hpp"
+
+#include <sys/socket.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/message.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/websocket.hpp>
+#include <deque>
+#include <utility>
+
+namespace ddp::rendezvous {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace websocket = beast::websocket;
+using boost::system::error_code;
+
+namespace {
+
+constexpr const char* kPath = "/v1/agents";
+constexpr const char* kProduct = "ddprun";  // by which both sides know each other, in the headers Server and User-Agent
+
+std::string reason_of(error_code error) {
+  if (error == beast::error::timeout) return "it has been silent for too long";
+  if (error == websocket::error::closed || error == asio::error::eof) return "it closed the connection";
+  if (error == websocket::error::message_too_big) return "it sent a message that is too long";
+  return error.message();
+}
+
+}  // namespace
+
+class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
+ public:
+  Impl(asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers)
+      : options_(std::move(options)), handlers_(std::move(handlers)), side_(side), stream_(io) {
+    sockaddr_storage local{};
+    socklen_t length = sizeof local;
+    ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length);
+    auto& tcp = beast::get_lowest_layer(stream_).socket();
+    error_code error;
+    tcp.assign(local.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), socket.get(), error);
+    if (!error) {
+      socket.release();
+      tcp.set_option(asio::ip::tcp::no_delay(true), error);
+    }
+    websocket::stream_base::timeout timeouts{};
+    timeouts.handshake_timeout = options_.handshake_timeout;
+    timeouts.idle_timeout = options_.heartbeat_timeout;  // Beast pings after half of it
+    timeouts.keep_alive_pings = true;
+    stream_.set_option(timeouts);
+    stream_.read_message_max(options_.message_bytes_max);
+    stream_.text(true);
+  }
+
+  void start() {
+    auto self = shared_from_this();
+    if (side_ == Side::client) {
+      stream_.set_option(websocket::stream_base::decorator(
+          [](websocket::request_type& request) { request.set(beast::http::field::user_agent, kProduct); }));
+      stream_.async_handshake(answer_, options_.host, kPath, [self](error_code error) { self->greeted(error); });
+    } else {
+      stream_.set_option(websocket::stream_base::decorator(
+          [](websocket::response_type& response) { response.set(beast::http::field::server, kProduct); }));
+      stream_.async_accept([self](error_code error) { self->greeted(error); });
+    }
+  }
+
+  void send(std::string text) {
+    if (closed_) return;
+    queued_bytes_ += text.size();
+    if (queued_bytes_ > options_.queue_bytes_max) return fail("it does not read what it is sent");
+    queue_.push_back(std::move(text));
+    write_next();
+  }
+
+  void finish(std::function<void()> done) {
+    handlers_ = {};
+    finished_ = std::move(done);
+    finishing_ = true;
+    if (closed_) return tell_finished();
+    write_next();
+  }
+
+  void close() {
+    handlers_ = {};
+    finished_ = nullptr;
+    end();
+  }
+
+ private:
+  void greeted(error_code error) {
+    if (closed_) return;
+    if (error == websocket::error::upgrade_declined && answer_[beast::http::field::server] != kProduct)
+      return fail("what answers there is no ddprun (it speaks HTTP)");
+    if (error == beast::http::error::bad_version || error == beast::http::error::bad_line_ending ||
+        error == beast::http::error::end_of_stream || error == beast::http::error::partial_message)
+      return fail(error == beast::http::error::bad_version ? "what answers there is no ddprun"
+                                                           : "it closed the connection without an answer");
+    if (error) return fail(reason_of(error));
+    is_open_ = true;
+    read_next();
+    if (const auto opened = handlers_.opened) opened();  // a copy: the call may end this object's handlers
+    write_next();
+  }
+
+  void read_next() {
+    stream_.async_read(input_, [self = shared_from_this()](error_code error, std::size_t) {
+      if (self->closed_) return;
+      if (error) return self->fail(reason_of(error));
+      const auto bytes = self->input_.data();
+      if (const auto message = self->handlers_.message) message({static_cast<const char*>(bytes.data()), bytes.size()});
+      self->input_.consume(self->input_.size());
+      if (!self->closed_) self->read_next();
+    });
+  }
+
+  void write_next() {
+    if (!is_open_ || writing_ || closed_) return;
+    if (queue_.empty()) {
+      if (finishing_ && !std::exchange(saying_goodbye_, true))
+        stream_.async_close(websocket::close_code::normal, [self = shared_from_this()](error_code) { self->end(); });
+      return;
+    }
+    writing_ = true;
+    stream_.async_write(asio::buffer(queue_.front()), [self = shared_from_this()](error_code error, std::size_t) {
+      self->writing_ = false;
+      if (self->closed_) return;
+      if (error) return self->fail(reason_of(error));
+      self->queued_bytes_ -= self->queue_.front().size();
+      self->queue_.pop_front();
+      self->write_next();
+    });
+  }
+
+  void fail(const std::string& why) {
+    const auto closed = std::exchange(handlers_, {}).closed;
+    const bool first = !closed_;
+    end();
+    if (first && closed) asio::post(stream_.get_executor(), [closed, why] { closed(why); });
+  }
+
+  void end() {
+    if (std::exchange(closed_, true)) return;
+    error_code ignored;
+    beast::get_lowest_layer(stream_).socket().close(ignored);
+    tell_finished();
+  }
+
+  void tell_finished() {
+    if (finished_) asio::post(stream_.get_executor(), std::exchange(finished_, nullptr));
+  }
+
+  Options options_;
+  Handlers handlers_;
+  Side side_;
+  websocket::stream<beast::tcp_stream> stream_;
+  websocket::response_type answer_;
+  beast::flat_buffer input_;
+  std::deque<std::string> queue_;  // the first one is being written
+  std::size_t queued_bytes_ = 0;
+  std::function<void()> finished_;
+  bool is_open_ = false, writing_ = false, finishing_ = false, saying_goodbye_ = false, closed_ = false;
+};
+
+Channel::Channel(asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers)
+    : impl_(std::make_shared<Impl>(io, std::move(socket), side, std::move(options), std::move(handlers))) {
+  impl_->start();
+}
+
+Channel::~Channel() { impl_->close(); }
+void Channel::send(std::string text) { impl_->send(std::move(text)); }
+void Channel::finish(std::function<void()> done) { impl_->finish(std::move(done)); }
+void Channel::close() { impl_->close(); }
+
+}  // namespace ddp::rendezvous

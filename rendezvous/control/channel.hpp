@@ -1,0 +1,58 @@
+// One connection of the control channel: texts both ways over a WebSocket (RFC 6455), on a socket that is connected already.
+//
+// A peer that is silent for the heartbeat limit, although it is pinged, is dead. What is sent is queued in bounded memory;
+// a peer that does not read it is cut off.
+//
+// Threads: the event loop's only. The only file that knows Boost.Beast is channel.cpp.
+// Protocol: docs/control_channel.md.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::rendezvous {
+
+class Channel {
+ public:
+  enum class Side { client, server };
+
+  struct Options {
+    std::size_t message_bytes_max = 256u << 10;
+    std::size_t queue_bytes_max = 8u << 20;
+    std::chrono::milliseconds heartbeat_timeout{3'000};
+    std::chrono::milliseconds handshake_timeout{10'000};
+    std::string host;  // the client's Host header: how the user named the endpoint
+  };
+
+  // Each is called from the event loop, never from within a call of this class; none after close().
+  struct Handlers {
+    std::function<void()> opened;
+    std::function<void(std::string_view text)> message;
+    std::function<void(const std::string& why)> closed;  // at most once, and nothing after it
+  };
+
+  // Takes the connected socket over and does the WebSocket's handshake. `why` of a failed one says what the peer is.
+  Channel(boost::asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers);
+  ~Channel();  // close()
+  Channel(const Channel&) = delete;
+
+  void send(std::string text);
+
+  // Sends what is queued and says goodbye, within the heartbeat limit; `done` is called then, whatever came of it. The
+  // other handlers are called no more.
+  void finish(std::function<void()> done);
+
+  void close();  // at once
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,211 @@
+#include "rendezvous/control/membership_server.hpp"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "ddp/error.hpp"
+#include "rendezvous/control/channel.hpp"
+#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/io/address.hpp"
+
+namespace ddp::rendezvous {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr NodeId kOwnNode{0};
+constexpr std::size_t kSpareConnectionsMax = 256;      // beside one for each node
+constexpr std::chrono::milliseconds kFarewellLimit{5'000};
+
+}  // namespace
+
+class MembershipServer::Impl : public std::enable_shared_from_this<MembershipServer::Impl> {
+ public:
+  Impl(asio::io_context& io, MembershipOptions options, std::chrono::milliseconds heartbeat_timeout, Handlers handlers)
+      : io_(io),
+        connections_max_(static_cast<std::size_t>(options.nodes_max) + kSpareConnectionsMax),
+        heartbeat_timeout_(heartbeat_timeout),
+        handlers_(std::move(handlers)),
+        timer_(io),
+        membership_(std::move(options), began_) {}
+
+  void start() { wait_for_deadline(); }
+
+  void send(const ToMembership& message) {
+    asio::post(io_, [self = shared_from_this(), message] {
+      if (self->stopped_) return;
+      if (const auto* hello = std::get_if<Hello>(&message)) {
+        self->tell(kOwnNode, Welcome{self->job_time()});
+        self->step(Joined{kOwnNode, *hello, {}, true});
+      } else {
+        self->step(Heard{kOwnNode, message});
+      }
+    });
+  }
+
+  std::chrono::milliseconds job_time() const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_);
+  }
+
+  void adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
+    if (stopped_) return;
+    const auto address = io::address_of(peer).text();
+    if (sessions_.size() >= connections_max_) {
+      handlers_.say("a connection from " + address + " was refused: there are " + std::to_string(sessions_.size()) + " already");
+      return;
+    }
+    const NodeId id{++nodes_seen_};
+    auto& session = sessions_[id];
+    session.address = address;
+    Channel::Handlers handlers;
+    handlers.message = [this, id](std::string_view text) { take(id, text); };
+    handlers.closed = [this, id](const std::string& why) { lose(id, why); };
+    Channel::Options options;
+    options.message_bytes_max = kControlMessageBytesMax;
+    options.heartbeat_timeout = heartbeat_timeout_;
+    session.channel = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::server, options, std::move(handlers));
+  }
+
+  void finish(std::function<void()> done) {
+    timer_.cancel();
+    finished_ = std::move(done);
+    for (auto& [id, session] : sessions_)
+      if (!session.is_leaving) bid_farewell(id);
+    if (sessions_.empty()) return tell_finished();
+    timer_.expires_after(kFarewellLimit);
+    timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error) return;
+      self->sessions_.clear();
+      self->tell_finished();
+    });
+  }
+
+  void stop() {
+    stopped_ = true;
+    handlers_ = {};
+    finished_ = nullptr;
+    sessions_.clear();
+    timer_.cancel();
+  }
+
+ private:
+  struct Session {
+    std::string address;
+    std::unique_ptr<Channel> channel;
+    bool has_joined = false;
+    bool is_leaving = false;
+  };
+
+  void take(NodeId id, std::string_view text) {
+    auto& session = sessions_.at(id);
+    if (session.is_leaving) return;
+    try {
+      const auto message = to_membership_of(text);
+      const auto* hello = std::get_if<Hello>(&message);
+      if (session.has_joined != (hello == nullptr)) throw Error("malformed message: hello comes first, and once");
+      if (hello == nullptr) return step(Heard{id, message});
+      session.has_joined = true;
+      tell(id, Welcome{job_time()});
+      step(Joined{id, *hello, session.address, false});
+    } catch (const Error& error) {
+      lose(id, error.what());
+    }
+  }
+
+  void lose(NodeId id, const std::string& why) {
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    const bool had_joined = found->second.has_joined && !found->second.is_leaving;
+    const auto address = found->second.address;
+    discard(id);
+    if (had_joined) return step(Left{id, why});
+    if (handlers_.say) handlers_.say("a connection from " + address + " ended before it said which job it belongs to: " + why);
+  }
+
+  // Not at once: this may be a call from the channel itself.
+  void discard(NodeId id) {
+    const auto found = sessions_.find(id);
+    asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(found->second.channel))] {});
+    sessions_.erase(found);
+    if (finished_ && sessions_.empty()) tell_finished();
+  }
+
+  void step(const MembershipEvent& event) { perform(membership_.step(event, Clock::now())); }
+
+  void perform(const Membership::Actions& actions) {
+    for (const auto& action : actions) {
+      if (const auto* send = std::get_if<Send>(&action)) tell(send->to, send->message);
+      if (const auto* say = std::get_if<Say>(&action)) asio::post(io_, [self = shared_from_this(), text = say->text] {
+        if (self->handlers_.say) self->handlers_.say(text);
+      });
+    }
+    wait_for_deadline();
+  }
+
+  void tell(NodeId id, const ToAgent& message) {
+    if (id == kOwnNode)
+      return asio::post(io_, [self = shared_from_this(), message] {
+        if (self->handlers_.message) self->handlers_.message(message);
+      });
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end()) return;
+    found->second.channel->send(to_json(message));
+    if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) bid_farewell(id);
+  }
+
+  void bid_farewell(NodeId id) {
+    auto& session = sessions_.at(id);
+    session.is_leaving = true;
+    session.channel->finish([weak = weak_from_this(), id] {
+      if (const auto self = weak.lock(); self && self->sessions_.count(id) != 0) self->discard(id);
+    });
+  }
+
+  void tell_finished() {
+    if (finished_) asio::post(io_, std::exchange(finished_, nullptr));
+  }
+
+  void wait_for_deadline() {
+    if (finished_) return;  // the timer has another use then
+    const auto deadline = membership_.next_deadline();
+    timer_.cancel();
+    if (!deadline || stopped_) return;
+    timer_.expires_at(*deadline);
+    timer_.async_wait([weak = weak_from_this()](error_code error) {
+      const auto self = weak.lock();
+      if (!error && self && !self->stopped_) self->perform(self->membership_.tick(Clock::now()));
+    });
+  }
+
+  asio::io_context& io_;
+  std::size_t connections_max_;
+  std::chrono::milliseconds heartbeat_timeout_;
+  Handlers handlers_;
+  asio::steady_timer timer_;
+  const Clock::time_point began_ = Clock::now();
+  Membership membership_;
+  std::uint64_t nodes_seen_ = 0;
+  std::map<NodeId, Session> sessions_;  // of other nodes
+  std::function<void()> finished_;
+  bool stopped_ = false;
+};
+
+MembershipServer::MembershipServer(asio::io_context& io, MembershipOptions options,
+                                   std::chrono::milliseconds heartbeat_timeout, Handlers handlers)
+    : impl_(std::make_shared<Impl>(io, std::move(options), heartbeat_timeout, std::move(handlers))) {
+  impl_->start();
+}
+
+MembershipServer::~MembershipServer() { impl_->stop(); }
+void MembershipServer::send(const ToMembership& message) { impl_->send(message); }
+std::chrono::milliseconds MembershipServer::job_time() const { return impl_->job_time(); }
+void MembershipServer::finish(std::function<void()> done) { impl_->finish(std::move(done)); }
+void MembershipServer::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer); }
+
+}  // namespace ddp::rendezvous

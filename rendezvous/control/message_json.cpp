@@ -1,0 +1,295 @@
+#include "rendezvous/control/message_json.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include "ddp/error.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+using Json = nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr std::size_t kListMax = 4096;
+constexpr std::size_t kTextBytesMax = 64u << 10;
+
+// --- reading, with the limits ---
+
+[[noreturn]] void refuse(const std::string& name, const std::string& why) {
+  throw Error("malformed message: the field \"" + name + "\" " + why);
+}
+
+const Json& field(const Json& object, const char* name) {
+  const auto found = object.find(name);
+  if (found == object.end()) refuse(name, "is missing");
+  return *found;
+}
+
+void check_text(const Json& value, const char* name) {
+  if (!value.is_string()) refuse(name, "is no text");
+  if (value.get_ref<const std::string&>().size() > kTextBytesMax) refuse(name, "is too long");
+}
+
+void read(const Json& object, const char* name, std::string& out) {
+  const auto& value = field(object, name);
+  check_text(value, name);
+  out = value.get<std::string>();
+}
+
+void read(const Json& object, const char* name, bool& out) {
+  const auto& value = field(object, name);
+  if (!value.is_boolean()) refuse(name, "is neither true nor false");
+  out = value.get<bool>();
+}
+
+// Requires low and high within 53 bits, as every JSON implementation keeps those.
+template <class Integer>
+void read_integer(const Json& object, const char* name, Integer& out, std::int64_t low, std::int64_t high) {
+  const auto& value = field(object, name);
+  if (!value.is_number_integer()) refuse(name, "is no whole number");
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(high)) refuse(name, "is too large");
+  const auto number = value.get<std::int64_t>();
+  if (number < low || number > high) refuse(name, "is out of range");
+  out = static_cast<Integer>(number);
+}
+
+constexpr std::int64_t kCountMax = 1'000'000'000, kRoundMax = 0xffffffff, kMillisecondsMax = std::int64_t{1} << 52;
+
+void read(const Json& object, const char* name, int& out) { read_integer(object, name, out, -1, kCountMax); }
+void read(const Json& object, const char* name, std::uint32_t& out) { read_integer(object, name, out, 0, kRoundMax); }
+void read(const Json& object, const char* name, std::uint16_t& out) { read_integer(object, name, out, 0, 65'535); }
+void read(const Json& object, const char* name, std::int64_t& out) { read_integer(object, name, out, 0, kMillisecondsMax); }
+
+void read(const Json& object, const char* name, milliseconds& out) {
+  std::int64_t count = 0;
+  read_integer(object, name, count, -kMillisecondsMax, kMillisecondsMax);
+  out = milliseconds(count);
+}
+
+void read(const Json& object, const char* name, RoundId& out) {
+  std::string text;
+  read(object, name, text);
+  const auto id = parse_round_id(text);
+  if (!id) refuse(name, "is no round id");
+  out = *id;
+}
+
+void read(const Json& object, const char* name, std::vector<std::string>& out) {
+  const auto& value = field(object, name);
+  if (!value.is_array() || value.size() > kListMax) refuse(name, "is no list, or too long");
+  for (const auto& entry : value) {
+    check_text(entry, name);
+    out.push_back(entry.get<std::string>());
+  }
+}
+
+void read(const Json& object, const char* name, std::optional<int>& out) {
+  if (object.find(name) == object.end()) return;
+  out.emplace();
+  read(object, name, *out);
+}
+
+template <class Kind>
+void read_kind(const Json& object, const char* name, Kind& out, Kind last) {
+  int value = 0;
+  read_integer(object, name, value, 0, static_cast<int>(last));
+  out = static_cast<Kind>(value);
+}
+
+void read(const Json& object, FailureReport& out);
+
+void read(const Json& object, const char* name, std::vector<FailureReport>& out) {
+  const auto& value = field(object, name);
+  if (!value.is_array() || value.size() > kFailuresMax) refuse(name, "is no list, or too long");
+  for (const auto& entry : value) read(entry, out.emplace_back());
+}
+
+void read(const Json& object, const char* name, std::optional<FailureReport>& out) {
+  if (object.find(name) == object.end()) return;
+  read(object.at(name), out.emplace());
+}
+
+// --- writing ---
+
+Json json_of(const FailureReport& failure);
+Json json_of(const std::string& value) { return value; }
+Json json_of(bool value) { return value; }
+Json json_of(int value) { return value; }
+Json json_of(std::int64_t value) { return value; }
+Json json_of(std::uint32_t value) { return value; }
+Json json_of(std::uint16_t value) { return value; }
+Json json_of(milliseconds value) { return value.count(); }
+Json json_of(const RoundId& value) { return to_string(value); }
+template <class Item>
+Json json_of(const std::vector<Item>& list) {
+  Json out = Json::array();
+  for (const auto& item : list) out.push_back(json_of(item));
+  return out;
+}
+
+template <class Value>
+void write(Json& object, const char* name, const Value& value) { object[name] = json_of(value); }
+template <class Value>
+void write(Json& object, const char* name, const std::optional<Value>& value) {
+  if (value) object[name] = json_of(*value);
+}
+
+// --- each message once, for both ways: visit(field name, field) ---
+
+template <class Visit>
+void fields(Hello& m, Visit visit) {
+  visit("version", m.version);
+  visit("run_id", m.run_id);
+  visit("host_name", m.host_name);
+  visit("node_rank", m.node_rank);
+  visit("nodes_min", m.nodes_min);
+  visit("nodes_max", m.nodes_max);
+  visit("workers", m.workers);
+  visit("role", m.role);
+  visit("local_address", m.local_address);
+  visit("addresses", m.addresses);
+  visit("highest_round", m.highest_round);
+}
+
+template <class Visit>
+void fields(StoreOpened& m, Visit visit) {
+  visit("round", m.round);
+  visit("port", m.port);
+}
+
+template <class Visit>
+void fields(RoundFailed& m, Visit visit) {
+  visit("round", m.round);
+  visit("what", m.what);
+}
+
+template <class Visit>
+void fields(RoundEnded& m, Visit visit) {
+  visit("round", m.round);
+  visit("failures", m.failures);
+  visit("stopped", m.stopped);
+  visit("tree_survived", m.tree_survived);
+}
+
+template <class Visit>
+void fields(StopAsked& m, Visit visit) { visit("signal_number", m.signal_number); }
+
+template <class Visit>
+void fields(Welcome& m, Visit visit) { visit("job_time_ms", m.job_time); }
+
+template <class Visit>
+void fields(Refused& m, Visit visit) {
+  visit("what", m.what);
+  visit("try", m.try_this);
+}
+
+template <class Visit>
+void fields(OpenStore& m, Visit visit) {
+  visit("round", m.round);
+  visit("allow", m.allow);
+  visit("is_last", m.is_last);
+}
+
+template <class Visit>
+void fields(StartRound& m, Visit visit) {
+  visit("round", m.round);
+  visit("group_rank", m.group_rank);
+  visit("group_world_size", m.group_world_size);
+  visit("rank_first", m.rank_first);
+  visit("world_size", m.world_size);
+  visit("role_rank_first", m.role_rank_first);
+  visit("role_world_size", m.role_world_size);
+  visit("restart_count", m.restart_count);
+  visit("restarts_max", m.restarts_max);
+  visit("master_address", m.master_address);
+  visit("master_port", m.master_port);
+  visit("why", m.why);
+}
+
+template <class Visit>
+void fields(StopRound& m, Visit visit) {
+  visit("round", m.round);
+  visit("signal_number", m.signal_number);
+  visit("kill", m.kill);
+  visit("why", m.why);
+}
+
+template <class Visit>
+void fields(FinishJob& m, Visit visit) {
+  visit("exit_code", m.exit_code);
+  visit("cause", m.cause);
+  visit("consequences", m.consequences);
+  visit("stopped", m.stopped);
+  visit("world_size", m.world_size);
+  visit("restarts_max", m.restarts_max);
+  visit("what", m.what);
+  visit("try", m.try_this);
+}
+
+template <class Visit>
+void fields(FailureReport& m, Visit visit) {
+  visit("rank", m.rank);
+  visit("local_rank", m.local_rank);
+  visit("host", m.host);
+  visit("pid", m.pid);
+  visit("program", m.program);
+  visit("ending_value", m.ending.value);
+  visit("core_dumped", m.ending.core_dumped);
+  visit("round", m.round);
+  visit("after_ms", m.after);
+  visit("job_time_ms", m.job_time);
+  visit("message", m.message);
+  visit("stderr_tail", m.stderr_tail);
+  visit("stderr_file", m.stderr_file);
+}
+
+void read(const Json& object, FailureReport& out) {
+  if (!object.is_object()) throw Error("malformed message: a failure is no object");
+  read_kind(object, "ending", out.ending.kind, Ending::Kind::not_started);
+  fields(out, [&](const char* name, auto& value) { read(object, name, value); });
+}
+
+Json json_of(const FailureReport& failure) {
+  auto copy = failure;
+  Json out{{"ending", static_cast<int>(failure.ending.kind)}};
+  fields(copy, [&](const char* name, auto& value) { write(out, name, value); });
+  return out;
+}
+
+// --- the names of messages, in the order of the variants ---
+
+constexpr const char* kToMembership[] = {"hello", "store_opened", "round_failed", "round_ended", "stop_asked"};
+constexpr const char* kToAgent[] = {"welcome", "refused", "open_store", "start_round", "stop_round", "finish_job"};
+
+template <class Variant>
+std::string text_of(Variant message, const char* type) {
+  Json out{{"type", type}};
+  std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { write(out, name, value); }); },
+             message);
+  return out.dump(-1, ' ', false, Json::error_handler_t::replace);  // what workers print need not be UTF-8
+}
+
+template <class Variant>
+Variant message_of(std::string_view json, const char* const* types) {
+  const auto object = Json::parse(json, nullptr, false);
+  if (!object.is_object()) throw Error("malformed message: no JSON object");
+  std::string type;
+  read(object, "type", type);
+  Variant out;
+  bool found = false;
+  [&]<std::size_t... Is>(std::index_sequence<Is...>) {
+    ((type == types[Is] ? (found = true, out.template emplace<Is>(), void()) : void()), ...);
+  }(std::make_index_sequence<std::variant_size_v<Variant>>());
+  if (!found) throw Error("malformed message: no such type, \"" + type.substr(0, 64) + "\"");
+  std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { read(object, name, value); }); }, out);
+  return out;
+}
+
+}  // namespace
+
+std::string to_json(const ToMembership& message) { return text_of(message, kToMembership[message.index()]); }
+std::string to_json(const ToAgent& message) { return text_of(message, kToAgent[message.index()]); }
+ToMembership to_membership_of(std::string_view json) { return message_of<ToMembership>(json, kToMembership); }
+ToAgent to_agent_of(std::string_view json) { return message_of<ToAgent>(json, kToAgent); }
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,26 @@
+// The messages of rendezvous/membership as JSON texts, and back.
+//
+// Unknown fields are ignored, so that a newer peer may say more. A text is refused where it is no JSON, lacks a field that
+// has no default, or holds a value out of its range; the limit on its length is the channel's.
+//
+// Pure. Protocol: docs/control_channel.md.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "rendezvous/membership/messages.hpp"
+
+namespace ddp::rendezvous {
+
+// What one message may occupy; a failure's report with its last lines of stderr is the longest.
+constexpr std::size_t kControlMessageBytesMax = 256u << 10;
+
+std::string to_json(const ToMembership& message);
+std::string to_json(const ToAgent& message);
+
+// Throw Error with what is wrong.
+ToMembership to_membership_of(std::string_view json);
+ToAgent to_agent_of(std::string_view json);
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,90 @@
+#include "rendezvous/control/resolver.hpp"
+
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+#include "rendezvous/io/address.hpp"
+#include "rendezvous/io/quiet_thread.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+namespace asio = boost::asio;
+
+// What the thread and the event loop share; whoever is last lets go of it.
+struct Answer {
+  io::UniqueFd is_there{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  Resolved resolved;
+};
+
+Resolved look_up(const std::string& host, std::uint16_t port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  Resolved out;
+  const auto service = std::to_string(port);
+  if (const int error = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &list); error != 0) {
+    out.error = "the name " + host + " can't be resolved: " + (error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error));
+    return out;
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
+  for (const addrinfo* entry = list; entry != nullptr && out.addresses.size() < 16; entry = entry->ai_next) {
+    sockaddr_storage address{};
+    std::memcpy(&address, entry->ai_addr, std::min<std::size_t>(entry->ai_addrlen, sizeof address));
+    out.addresses.push_back(address);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<void> resolve(asio::io_context& io, const std::string& host, std::uint16_t port,
+                              std::function<void(const Resolved&)> done) {
+  const auto answer = std::make_shared<Answer>();
+  if (!answer->is_there) throw std::system_error(errno, std::generic_category(), "eventfd");
+  const int duplicate = ::fcntl(answer->is_there.get(), F_DUPFD_CLOEXEC, 3);
+  auto waiting = std::make_shared<asio::posix::stream_descriptor>(io, duplicate);
+  waiting->async_wait(asio::posix::stream_descriptor::wait_read,
+                      [answer, done = std::move(done), waiting = std::weak_ptr(waiting)](boost::system::error_code error) {
+                        if (!error && !waiting.expired()) done(answer->resolved);
+                      });
+  io::start_quiet_thread([answer, host, port] {
+    answer->resolved = look_up(host, port);
+    ::eventfd_write(answer->is_there.get(), 1);
+  }).detach();
+  return waiting;
+}
+
+std::vector<std::string> own_addresses() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  std::vector<std::string> out, loopback;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    sockaddr_storage storage{};
+    std::memcpy(&storage, entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    const auto address = io::address_of(storage);
+    if (!address.is_v4() && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80) continue;
+    (address.is_loopback() ? loopback : out).push_back(address.text());
+  }
+  out.insert(out.end(), loopback.begin(), loopback.end());
+  return out;
+}
+
+}  // namespace ddp::rendezvous

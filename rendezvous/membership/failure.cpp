@@ -1,0 +1,49 @@
+#include "rendezvous/membership/failure.hpp"
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+namespace ddp::rendezvous {
+
+int exit_code_of(const Ending& ending) {
+  constexpr int kFirstOwn = 75, kLastOwn = 77;  // ddprun's own verdicts
+  switch (ending.kind) {
+    case Ending::Kind::exited: return ending.value >= kFirstOwn && ending.value <= kLastOwn ? 1 : ending.value;
+    case Ending::Kind::killed: return 128 + ending.value;
+    case Ending::Kind::not_started: return ending.value == ENOENT ? 127 : 126;
+  }
+  return 1;
+}
+
+std::string signal_name(int signal_number) {
+  const char* abbreviation = sigabbrev_np(signal_number);
+  return abbreviation != nullptr ? std::string("SIG") + abbreviation : "signal " + std::to_string(signal_number);
+}
+
+std::string describe(const Ending& ending) {
+  switch (ending.kind) {
+    case Ending::Kind::exited: return "ended with exit code " + std::to_string(ending.value);
+    case Ending::Kind::killed:
+      return "was killed by " + signal_name(ending.value) + (ending.core_dumped ? " (core dumped)" : "");
+    case Ending::Kind::not_started: return std::string("could not be started: ") + std::strerror(ending.value);
+  }
+  return {};
+}
+
+std::string describe_duration(std::chrono::milliseconds duration) {
+  const auto ms = duration.count();
+  const auto minutes = ms / 60'000;
+  if (ms < 1000) return std::to_string(ms) + " ms";
+  if (minutes < 2) return std::to_string(ms / 1000) + (ms % 1000 < 100 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s";
+  if (minutes < 120) return std::to_string(minutes) + " min";
+  return std::to_string(minutes / 60) + " h " + std::to_string(minutes % 60) + " min";
+}
+
+std::string describe_failure(const FailureReport& failure) {
+  auto text = "rank " + std::to_string(failure.rank) + " " + describe(failure.ending);
+  if (failure.ending.kind != Ending::Kind::not_started) text += " after " + describe_duration(failure.after);
+  return text;
+}
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,47 @@
+// How a worker ended, what every node of the job is told of a failure, and the words for it.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ddp::rendezvous {
+
+// How a worker ended.
+struct Ending {
+  enum class Kind { exited, killed, not_started };
+  Kind kind = Kind::exited;
+  int value = 0;  // exit code, signal number, or errno of the spawn
+  bool core_dumped = false;
+
+  bool is_success() const { return kind == Kind::exited && value == 0; }
+  bool operator==(const Ending&) const = default;
+};
+
+// One worker's failure, in words that are the same on every node.
+struct FailureReport {
+  int rank = 0;
+  int local_rank = 0;
+  std::string host;
+  std::int64_t pid = 0;      // 0 where it never ran
+  std::string program;
+  Ending ending;
+  std::uint32_t round = 0;   // its number
+  std::chrono::milliseconds after{0};     // since its round began
+  std::chrono::milliseconds job_time{0};  // on the job's clock, which is the endpoint's
+  std::string message;                    // from the worker's error file; or empty
+  std::vector<std::string> stderr_tail;   // its last lines, oldest first
+  std::string stderr_file;                // that has all of it; or empty
+  bool operator==(const FailureReport&) const = default;
+};
+
+// The exit code of ddprun for a worker that ended so: docs/exit_codes.md.
+int exit_code_of(const Ending& ending);
+
+std::string signal_name(int signal_number);                          // "SIGKILL"
+std::string describe(const Ending& ending);                          // "was killed by SIGKILL"
+std::string describe_duration(std::chrono::milliseconds duration);   // "3.2 s", "12 min", "2 h 5 min"
+std::string describe_failure(const FailureReport& failure);          // "rank 1 was killed by SIGKILL after 3.2 s"
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,424 @@
+#include "rendezvous/membership/membership.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <csignal>
+#include <string_view>
+#include <utility>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kSameWish = 200ms;   // `timeout` and schedulers send a signal twice; a later one means it
+constexpr auto kSameMoment = 50ms;  // clocks of nodes, and reports of deaths, are no more exact
+constexpr std::size_t kAddressesPerMessage = 256;
+constexpr std::size_t kNamesShown = 8;
+
+bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
+
+// Exec will fail again, so another round is of no use.
+bool is_hopeless(const FailureReport& failure) { return failure.ending.kind == Ending::Kind::not_started; }
+
+bool was_killed_from_outside(const FailureReport& failure) {
+  const auto& ending = failure.ending;
+  return ending.kind == Ending::Kind::killed &&
+         (ending.value == SIGKILL || ending.value == SIGSEGV || ending.value == SIGBUS || ending.value == SIGTERM);
+}
+
+std::string count_of(int count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+bool is_before_naturally(const std::string& a, const std::string& b) {
+  std::size_t i = 0, j = 0;
+  while (i < a.size() && j < b.size()) {
+    if (is_digit(a[i]) && is_digit(b[j])) {
+      const auto take_number = [](const std::string& text, std::size_t& at) {
+        while (at < text.size() && text[at] == '0') ++at;
+        const auto begin = at;
+        while (at < text.size() && is_digit(text[at])) ++at;
+        return std::string_view(text).substr(begin, at - begin);
+      };
+      const auto x = take_number(a, i), y = take_number(b, j);
+      if (x.size() != y.size()) return x.size() < y.size();
+      if (x != y) return x < y;
+    } else if (a[i] != b[j]) {
+      return a[i] < b[j];
+    } else {
+      ++i, ++j;
+    }
+  }
+  return a.size() - i < b.size() - j;
+}
+
+std::size_t first_cause(const std::vector<FailureReport>& failures) {
+  const auto earlier = [&](std::size_t a, std::size_t b) { return failures[a].job_time < failures[b].job_time; };
+  std::size_t first = 0;
+  for (std::size_t i = 1; i < failures.size(); ++i)
+    if (earlier(i, first)) first = i;
+  if (was_killed_from_outside(failures[first])) return first;
+  std::optional<std::size_t> killed;
+  for (std::size_t i = 0; i < failures.size(); ++i)
+    if (was_killed_from_outside(failures[i]) && failures[i].job_time - failures[first].job_time <= kSameMoment &&
+        (!killed || earlier(i, *killed)))
+      killed = i;
+  return killed.value_or(first);
+}
+
+Membership::Membership(MembershipOptions options, TimePoint now) : options_(std::move(options)) { gather(now); }
+
+Membership::Actions Membership::step(const MembershipEvent& event, TimePoint now) {
+  out_.clear();
+  std::visit([&](const auto& what) { take(what, now); }, event);
+  return std::exchange(out_, {});
+}
+
+Membership::Actions Membership::tick(TimePoint now) {
+  out_.clear();
+  if (!deadline_ || now < *deadline_ || phase_ != Phase::gathering) return {};
+  if (static_cast<int>(nodes_.size()) >= options_.nodes_min && last_call_ends_ && now >= *last_call_ends_) {
+    form_round();
+  } else if (now >= gathering_ends_) {
+    FinishJob verdict;
+    verdict.exit_code = kRendezvousFailed;
+    verdict.restarts_max = options_.restarts_max;
+    verdict.what = "only " + std::to_string(nodes_.size()) + " of " + count_of(options_.nodes_min, "node") + " came within " +
+                   describe_duration(options_.join_timeout) + ": " + names_of_nodes();
+    if (!reason_.empty()) verdict.what = reason_ + "; after that " + verdict.what;
+    verdict.try_this = "look at the output of ddprun on the others: each must be started with the same --nnodes, --rdzv-id "
+                       "and endpoint; `--rdzv-conf=join_timeout=SECONDS` waits longer";
+    finish(std::move(verdict));
+  }
+  return std::exchange(out_, {});
+}
+
+// --- nodes come and go ---
+
+std::optional<Refused> Membership::objection(const Hello& hello) const {
+  if (hello.version != kProtocolVersion)
+    return Refused{"this ddprun speaks version " + std::to_string(hello.version) + " of the protocol, the endpoint " +
+                       std::to_string(kProtocolVersion),
+                   "install the same version of ddprun on all nodes"};
+  if (hello.run_id != options_.run_id)
+    return Refused{"the job at the endpoint is '" + options_.run_id + "', not '" + hello.run_id + "'",
+                   "`--rdzv-id=" + options_.run_id + "` to join that job, or another port for this one"};
+  if (hello.nodes_min != options_.nodes_min || hello.nodes_max != options_.nodes_max) {
+    const auto range = [](int low, int high) {
+      return "--nnodes=" + std::to_string(low) + (low == high ? "" : ":" + std::to_string(high));
+    };
+    return Refused{"this node was started with " + range(hello.nodes_min, hello.nodes_max) + ", the endpoint with " +
+                       range(options_.nodes_min, options_.nodes_max),
+                   "give all nodes the same --nnodes"};
+  }
+  if (hello.node_rank) {
+    if (*hello.node_rank >= options_.nodes_max)
+      return Refused{"--node-rank=" + std::to_string(*hello.node_rank) + " is beyond " +
+                         count_of(options_.nodes_max, "node"),
+                     "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
+    for (const auto& [id, node] : nodes_)
+      if (node.hello.node_rank == hello.node_rank)
+        return Refused{"node rank " + std::to_string(*hello.node_rank) + " is taken by host " + node.hello.host_name,
+                       "give each node a --node-rank of its own"};
+  }
+  return {};
+}
+
+void Membership::take(const Joined& event, TimePoint now) {
+  if (phase_ == Phase::finished) return;
+  if (auto refused = objection(event.hello)) {
+    if (event.hello.run_id == options_.run_id)
+      out_.push_back(Say{"host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what});
+    return send(event.node, *refused);
+  }
+  Node node;
+  node.hello = event.hello;
+  node.seen_address = event.seen_address;
+  node.is_endpoint_host = event.is_endpoint_host;
+  nodes_.emplace(event.node, std::move(node));
+  round_ = std::max<std::int64_t>(round_, event.hello.highest_round);
+  if (phase_ == Phase::gathering) gather(now);
+}
+
+void Membership::take(const Left& event, TimePoint now) {
+  const auto found = nodes_.find(event.node);
+  if (found == nodes_.end() || phase_ == Phase::finished) return;
+  const auto node = std::move(found->second);
+  nodes_.erase(found);
+  if (phase_ == Phase::gathering) {
+    out_.push_back(Say{"host " + node.hello.host_name + " has left: " + event.why});
+    if (static_cast<int>(nodes_.size()) < options_.nodes_min) last_call_ends_.reset();
+    deadline_ = last_call_ends_ ? std::min(*last_call_ends_, gathering_ends_) : gathering_ends_;
+    return;
+  }
+  if (!node.is_member) return;
+  if (!node.has_ended || phase_ == Phase::opening_store) {
+    lost_node_ = "node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name +
+                 ") was lost: " + event.why;
+    out_.push_back(Say{lost_node_});
+  }
+  if (phase_ == Phase::opening_store) {
+    begin_next_round(now);
+  } else {
+    if (!lost_node_.empty()) stop_round(SIGTERM, false, lost_node_);
+    end_round_if_all_have(now);
+  }
+}
+
+void Membership::gather(TimePoint now) {
+  if (phase_ != Phase::gathering || !deadline_) {
+    phase_ = Phase::gathering;
+    gathering_ends_ = now + options_.join_timeout;
+    last_call_ends_.reset();
+  }
+  const int count = static_cast<int>(nodes_.size());
+  if (count >= options_.nodes_max) return form_round();
+  if (count >= options_.nodes_min && !last_call_ends_) last_call_ends_ = now + options_.last_call_timeout;
+  deadline_ = last_call_ends_ ? std::min(*last_call_ends_, gathering_ends_) : gathering_ends_;
+}
+
+// --- rounds ---
+
+// Whoever had a rank keeps it, a wish is fulfilled where it can be, the others follow in the order of the endpoint's host
+// and then of host names, and nobody is left without.
+void Membership::give_group_ranks(std::vector<NodeId>& members) {
+  std::stable_sort(members.begin(), members.end(), [&](NodeId a, NodeId b) {
+    const auto &x = nodes_.at(a), &y = nodes_.at(b);
+    if (x.group_rank.has_value() != y.group_rank.has_value()) return x.group_rank.has_value();
+    if (x.hello.node_rank.has_value() != y.hello.node_rank.has_value()) return x.hello.node_rank.has_value();
+    if (x.is_endpoint_host != y.is_endpoint_host) return x.is_endpoint_host;
+    return is_before_naturally(x.hello.host_name, y.hello.host_name);
+  });
+  if (members.size() > static_cast<std::size_t>(options_.nodes_max)) members.resize(static_cast<std::size_t>(options_.nodes_max));
+  std::vector<std::optional<NodeId>> by_rank(members.size());
+  std::vector<NodeId> others;
+  for (const auto id : members) {
+    const auto& node = nodes_.at(id);
+    const auto wish = node.group_rank ? node.group_rank : node.hello.node_rank;
+    if (wish && static_cast<std::size_t>(*wish) < by_rank.size() && !by_rank[static_cast<std::size_t>(*wish)])
+      by_rank[static_cast<std::size_t>(*wish)] = id;
+    else
+      others.push_back(id);
+  }
+  auto next = others.begin();
+  for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+    members[rank] = by_rank[rank] ? *by_rank[rank] : *next++;
+    nodes_.at(members[rank]).group_rank = static_cast<int>(rank);
+  }
+}
+
+void Membership::form_round() {
+  std::vector<NodeId> chosen;
+  for (auto& [id, node] : nodes_) {
+    chosen.push_back(id);
+    node.is_member = node.has_ended = false;
+  }
+  give_group_ranks(chosen);
+  for (const auto id : chosen) nodes_.at(id).is_member = true;
+  ++round_;
+  failures_.clear();
+  stopped_ = 0;
+  tree_survived_ = false;
+  lost_node_.clear();
+  deadline_.reset();
+  phase_ = Phase::opening_store;
+
+  RoundId round = options_.term;
+  round.number = static_cast<std::uint32_t>(round_);
+  OpenStore open{round, {}, false};
+  for (const auto id : chosen) {
+    if (id == chosen.front()) continue;
+    auto addresses = nodes_.at(id).hello.addresses;
+    if (!nodes_.at(id).seen_address.empty()) addresses.push_back(nodes_.at(id).seen_address);
+    for (auto& address : addresses) {
+      open.allow.push_back(std::move(address));
+      if (open.allow.size() == kAddressesPerMessage) send(chosen.front(), std::exchange(open, {round, {}, false}));
+    }
+  }
+  open.is_last = true;
+  send(chosen.front(), open);
+}
+
+std::vector<NodeId> Membership::members() const {
+  std::vector<NodeId> out;
+  for (const auto& [id, node] : nodes_)
+    if (node.is_member) out.push_back(id);
+  std::sort(out.begin(), out.end(), [&](NodeId a, NodeId b) { return nodes_.at(a).group_rank < nodes_.at(b).group_rank; });
+  return out;
+}
+
+void Membership::start_round(std::uint16_t store_port) {
+  phase_ = Phase::running;
+  round_has_begun_ = true;
+  const auto all = members();
+  const auto& first = nodes_.at(all.front());
+  world_size_ = 0;
+  std::map<std::string, int> role_sizes;
+  for (const auto id : all) {
+    const auto& hello = nodes_.at(id).hello;
+    world_size_ += hello.workers;
+    role_sizes[hello.role] += hello.workers;
+  }
+  StartRound start;
+  start.round = options_.term;
+  start.round.number = static_cast<std::uint32_t>(round_);
+  start.group_world_size = static_cast<int>(all.size());
+  start.world_size = world_size_;
+  start.restart_count = restart_count_;
+  start.restarts_max = options_.restarts_max;
+  start.master_port = store_port;
+  start.why = reason_;
+  if (!first.hello.local_address.empty())
+    start.master_address = first.hello.local_address;
+  else if (!first.is_endpoint_host)
+    start.master_address = first.seen_address;
+  std::map<std::string, int> role_ranks;
+  for (const auto id : all) {
+    const auto& hello = nodes_.at(id).hello;
+    start.role_rank_first = role_ranks[hello.role];
+    start.role_world_size = role_sizes[hello.role];
+    send(id, start);
+    ++start.group_rank;
+    start.rank_first += hello.workers;
+    role_ranks[hello.role] += hello.workers;
+  }
+}
+
+void Membership::stop_round(int signal_number, bool kill, const std::string& why, std::optional<NodeId> knows_already) {
+  if (phase_ == Phase::running) phase_ = Phase::stopping;
+  for (const auto& [id, node] : nodes_)
+    if (node.is_member && !node.has_ended)
+      send(id, StopRound{static_cast<std::uint32_t>(round_), signal_number, kill, id == knows_already ? "" : why});
+}
+
+void Membership::end_round_if_all_have(TimePoint now) {
+  if (phase_ != Phase::running && phase_ != Phase::stopping) return;
+  for (const auto& [id, node] : nodes_)
+    if (node.is_member && !node.has_ended) return;
+  begin_next_round(now);
+}
+
+// What failed by the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too.
+const FailureReport* Membership::cause() const {
+  return failures_.empty() ? nullptr : &failures_[first_cause(failures_)];
+}
+
+bool Membership::is_restart_due() const {
+  if (restart_count_ >= options_.restarts_max || tree_survived_) return false;
+  return !lost_node_.empty() || (cause() != nullptr && !is_hopeless(*cause()));
+}
+
+void Membership::begin_next_round(TimePoint now) {
+  std::erase_if(failures_, [&](const FailureReport& failure) {
+    return stop_signal_ != 0 && failure.ending.kind == Ending::Kind::killed && failure.ending.value == stop_signal_;
+  });
+  const bool failed = !lost_node_.empty() || cause() != nullptr;
+  if (stop_signal_ == 0 && failed && is_restart_due()) {
+    reason_ = why_the_round_ended();
+    ++restart_count_;
+    deadline_.reset();
+    phase_ = Phase::opening_store;  // so that gather() begins its wait anew
+    return gather(now);
+  }
+  FinishJob verdict;
+  verdict.restarts_max = options_.restarts_max;
+  verdict.world_size = world_size_;
+  verdict.stopped = stopped_;
+  if (stop_signal_ != 0 && (!failed || is_restart_due())) {
+    verdict.exit_code = 128 + stop_signal_;
+  } else if (const auto* first = cause()) {
+    verdict.exit_code = exit_code_of(first->ending);
+    verdict.cause = *first;
+    for (const auto& failure : failures_)
+      if (&failure != first && verdict.consequences.size() < kFailuresMax) {
+        verdict.consequences.push_back(failure);
+        verdict.consequences.back().stderr_tail.clear();  // the message stays bounded
+      }
+  } else if (!lost_node_.empty()) {
+    verdict.exit_code = kRendezvousFailed;
+    verdict.what = lost_node_;
+    verdict.try_this = "look at that host and at ddprun's output there; `--max-restarts=N` waits for a node in its place";
+  } else if (tree_survived_) {
+    verdict.exit_code = 1;
+  }
+  finish(std::move(verdict));
+}
+
+std::string Membership::why_the_round_ended() const {
+  const auto* first = cause();
+  if (first == nullptr) return lost_node_;
+  return describe_failure(*first) + (first->message.empty() ? "" : " (" + first->message + ")");
+}
+
+void Membership::finish(FinishJob verdict) {
+  phase_ = Phase::finished;
+  deadline_.reset();
+  for (const auto& [id, node] : nodes_) send(id, verdict);
+}
+
+// --- what members say ---
+
+void Membership::take(const Heard& event, TimePoint now) {
+  const auto found = nodes_.find(event.from);
+  if (found == nodes_.end() || phase_ == Phase::finished) return;
+  if (const auto* stop = std::get_if<StopAsked>(&event.message)) return take(event.from, *stop, now);
+  if (!found->second.is_member) return;
+  if (const auto* opened = std::get_if<StoreOpened>(&event.message)) take(event.from, *opened);
+  if (const auto* failed = std::get_if<RoundFailed>(&event.message)) take(event.from, *failed);
+  if (const auto* ended = std::get_if<RoundEnded>(&event.message)) take(event.from, *ended, now);
+}
+
+void Membership::take(NodeId, const StoreOpened& message) {
+  if (phase_ == Phase::opening_store && message.round == round_) start_round(message.port);
+}
+
+void Membership::take(NodeId from, const RoundFailed& message) {
+  if (message.round == round_ && phase_ == Phase::running) stop_round(SIGTERM, false, message.what, from);
+}
+
+void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
+  auto& node = nodes_.at(from);
+  if (message.round != round_ || node.has_ended || (phase_ != Phase::running && phase_ != Phase::stopping)) return;
+  node.has_ended = true;
+  stopped_ += message.stopped;
+  tree_survived_ = tree_survived_ || message.tree_survived;
+  for (const auto& failure : message.failures)
+    if (failures_.size() < 16 * kFailuresMax) failures_.push_back(failure);
+  if (!message.failures.empty() && phase_ == Phase::running) stop_round(SIGTERM, false, describe_failure(message.failures.front()));
+  end_round_if_all_have(now);
+}
+
+void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
+  const auto& host = nodes_.at(from).hello.host_name;
+  const auto why = signal_name(message.signal_number) + " to ddprun on host " + host;
+  if (stop_signal_ != 0) {
+    if (now - stop_signal_came_ > kSameWish) stop_round(stop_signal_, true, "a second " + why, from);
+    return;
+  }
+  stop_signal_ = message.signal_number;
+  stop_signal_came_ = now;
+  if (phase_ == Phase::gathering || phase_ == Phase::opening_store) {
+    FinishJob verdict;
+    verdict.exit_code = 128 + stop_signal_;
+    verdict.restarts_max = options_.restarts_max;
+    if (options_.nodes_max > 1) verdict.what = "stopped by " + why + (round_has_begun_ ? "" : " before the first round");
+    return finish(std::move(verdict));
+  }
+  if (phase_ == Phase::running) stop_round(message.signal_number, false, why, from);
+}
+
+std::string Membership::names_of_nodes() const {
+  std::string out;
+  std::size_t shown = 0;
+  for (const auto& [id, node] : nodes_) {
+    if (shown == kNamesShown) return out + " and " + std::to_string(nodes_.size() - shown) + " more";
+    out += (shown++ == 0 ? "" : ", ") + node.hello.host_name;
+    if (node.hello.node_rank) out += " (node rank " + std::to_string(*node.hello.node_rank) + ")";
+  }
+  return out;
+}
+
+}  // namespace ddp::rendezvous

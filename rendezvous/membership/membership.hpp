@@ -1,0 +1,135 @@
+// Decides which nodes make up the job, round by round, and how it ends.
+//
+// Pure: events and the time go in, messages for the agents come out. No socket, no clock, no random numbers, so the same
+// inputs always give the same outputs.
+//
+// The rules: a round begins when all nodes that are wanted are there; group ranks are sticky, a newcomer takes a freed one;
+// the first failure anywhere stops every node; the next round begins when no process of this one is left on any node, and
+// while the job's one restart budget lasts; nodes beyond the maximum wait as spares.
+//
+// Threads: one caller at a time (the event loop's thread).
+// Protocol: docs/control_channel.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/membership/messages.hpp"
+
+namespace ddp::rendezvous {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+enum class NodeId : std::uint64_t {};  // never reused: a node that comes back gets a new one
+
+struct MembershipOptions {
+  std::string run_id;
+  int nodes_min = 1, nodes_max = 1;  // a round never starts with fewer; with nodes_max it starts at once
+  int restarts_max = 0;              // of the whole job
+  std::chrono::milliseconds join_timeout{600'000};
+  std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between the minimum and the maximum
+  RoundId term;                                         // its number is not used
+};
+
+// Events.
+struct Heard { NodeId from; ToMembership message; };
+struct Joined { NodeId node; Hello hello; std::string seen_address; bool is_endpoint_host = false; };
+struct Left { NodeId node; std::string why; };
+using MembershipEvent = std::variant<Joined, Heard, Left>;
+
+// Actions.
+struct Send { NodeId to; ToAgent message; };
+struct Say { std::string text; };  // to the operator at the endpoint
+using MembershipAction = std::variant<Send, Say>;
+
+class Membership {
+ public:
+  using Actions = std::vector<MembershipAction>;
+
+  // Requires 1 <= nodes_min <= nodes_max. The wait for nodes begins now.
+  Membership(MembershipOptions options, TimePoint now);
+
+  // A node that was refused, or was told that the job has finished, need not be reported as Left.
+  [[nodiscard]] Actions step(const MembershipEvent& event, TimePoint now);
+
+  // Does what has fallen due; calling early or twice is harmless.
+  [[nodiscard]] Actions tick(TimePoint now);
+
+  // When tick() next has work; empty while only an event can change anything.
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const { return deadline_; }
+
+  bool is_finished() const { return phase_ == Phase::finished; }
+
+ private:
+  enum class Phase { gathering, opening_store, running, stopping, finished };
+
+  struct Node {
+    Hello hello;
+    std::string seen_address;
+    bool is_endpoint_host = false;
+    std::optional<int> group_rank;  // in this round, or in the last one it took part in
+    bool is_member = false;         // of the current round
+    bool has_ended = false;         // no process of the current round is left there
+  };
+
+  void take(const Joined& event, TimePoint now);
+  void take(const Heard& event, TimePoint now);
+  void take(const Left& event, TimePoint now);
+  void take(NodeId from, const StoreOpened& message);
+  void take(NodeId from, const RoundFailed& message);
+  void take(NodeId from, const RoundEnded& message, TimePoint now);
+  void take(NodeId from, const StopAsked& message, TimePoint now);
+
+  std::optional<Refused> objection(const Hello& hello) const;
+  void gather(TimePoint now);
+  void form_round();
+  void give_group_ranks(std::vector<NodeId>& members);
+  void start_round(std::uint16_t store_port);
+  void stop_round(int signal_number, bool kill, const std::string& why, std::optional<NodeId> knows_already = {});
+  void end_round_if_all_have(TimePoint now);
+  void begin_next_round(TimePoint now);
+  void finish(FinishJob verdict);
+  const FailureReport* cause() const;
+  bool is_restart_due() const;
+  std::string names_of_nodes() const;
+  std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
+  std::string why_the_round_ended() const;
+  void send(NodeId to, const ToAgent& message) { out_.emplace_back(std::in_place_type<Send>, to, message); }
+
+  MembershipOptions options_;
+  Phase phase_ = Phase::gathering;
+  std::map<NodeId, Node> nodes_;
+  std::optional<TimePoint> deadline_;
+  TimePoint gathering_ends_;
+  std::optional<TimePoint> last_call_ends_;
+  std::int64_t round_ = -1;  // number of the current or last round
+  bool round_has_begun_ = false;  // some round ever has
+  int restart_count_ = 0;
+  int world_size_ = 0;
+  // Of the current round:
+  std::vector<FailureReport> failures_;
+  int stopped_ = 0;
+  bool tree_survived_ = false;
+  std::string lost_node_;  // why a member left; empty if none did
+  std::string reason_;     // one line on why the last round ended, for the next one
+  // Of the job:
+  int stop_signal_ = 0;
+  TimePoint stop_signal_came_;
+  Actions out_;
+};
+
+// Whether host name `a` goes before `b`: runs of digits compare as numbers, so node2 goes before node10.
+bool is_before_naturally(const std::string& a, const std::string& b);
+
+// Of several failures, the one that the others follow from: the earliest on the job's clock; but one that was killed from
+// outside (SIGKILL, a fault of memory) goes before one that ended by itself up to 50 ms earlier, because clocks of nodes
+// and reports of deaths are no more exact than that. Requires at least one; returns its index.
+std::size_t first_cause(const std::vector<FailureReport>& failures);
+
+constexpr int kRendezvousFailed = 77;  // ddprun's own exit code
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,125 @@
+// What agents and membership say to each other. Each message is bounded, however large the job: an agent hears of its own
+// ranks, never the list of all.
+//
+// Protocol: docs/control_channel.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ddp/round.hpp"
+#include "rendezvous/membership/failure.hpp"
+
+namespace ddp::rendezvous {
+
+constexpr int kProtocolVersion = 1;
+
+// --- from an agent ---
+
+// The first thing that an agent says.
+struct Hello {
+  int version = kProtocolVersion;
+  std::string run_id;
+  std::string host_name;
+  std::optional<int> node_rank;  // wished
+  int nodes_min = 1, nodes_max = 1;
+  int workers = 1;
+  std::string role = "default";
+  std::string local_address;           // under which others are to reach this node; empty: as it is seen
+  std::vector<std::string> addresses;  // of its interfaces; its workers connect to the store from them
+  int highest_round = -1;              // that it has logs of
+  bool operator==(const Hello&) const = default;
+};
+
+struct StoreOpened {
+  std::uint32_t round = 0;
+  std::uint16_t port = 0;
+  bool operator==(const StoreOpened&) const = default;
+};
+
+// A worker of this node failed, the first one of the round here; all of it is told when the node's round has ended.
+struct RoundFailed {
+  std::uint32_t round = 0;
+  std::string what;  // one line
+  bool operator==(const RoundFailed&) const = default;
+};
+
+// No process of the round is left on this node.
+struct RoundEnded {
+  std::uint32_t round = 0;
+  std::vector<FailureReport> failures;  // in the order of their happening, at most kFailuresMax
+  int stopped = 0;                      // workers that ran when the node's stop began, and did not fail by themselves
+  bool tree_survived = false;           // some process could not be killed
+  bool operator==(const RoundEnded&) const = default;
+};
+constexpr std::size_t kFailuresMax = 8;
+
+// This node's ddprun was told to stop.
+struct StopAsked {
+  int signal_number = 0;
+  bool operator==(const StopAsked&) const = default;
+};
+
+using ToMembership = std::variant<Hello, StoreOpened, RoundFailed, RoundEnded, StopAsked>;
+
+// --- to an agent ---
+
+struct Welcome {
+  std::chrono::milliseconds job_time{0};  // now, on the job's clock
+  bool operator==(const Welcome&) const = default;
+};
+
+// The agent may not take part; the connection ends.
+struct Refused {
+  std::string what;
+  std::string try_this;
+  bool operator==(const Refused&) const = default;
+};
+
+// To the node that gets group rank 0: begin a fresh store, for these addresses too, and say its port.
+struct OpenStore {
+  RoundId round;
+  std::vector<std::string> allow;  // may come in several messages, of which only the last has is_last
+  bool is_last = true;
+  bool operator==(const OpenStore&) const = default;
+};
+
+struct StartRound {
+  RoundId round;
+  int group_rank = 0, group_world_size = 1;
+  int rank_first = 0, world_size = 1;
+  int role_rank_first = 0, role_world_size = 1;
+  int restart_count = 0, restarts_max = 0;
+  std::string master_address;  // empty: the endpoint's host, as this agent reaches it
+  std::uint16_t master_port = 0;
+  std::string why;  // what ended the round before; empty for the first
+  bool operator==(const StartRound&) const = default;
+};
+
+struct StopRound {
+  std::uint32_t round = 0;
+  int signal_number = 15;
+  bool kill = false;  // at once
+  std::string why;    // one line; empty where this node knows it best
+  bool operator==(const StopRound&) const = default;
+};
+
+// How the job ended: the same for every node.
+struct FinishJob {
+  int exit_code = 0;
+  std::optional<FailureReport> cause;        // where a worker was the cause
+  std::vector<FailureReport> consequences;   // workers that failed after it, by themselves; at most kFailuresMax
+  int stopped = 0;                           // workers that were stopped
+  int world_size = 1;                        // of the last round
+  int restarts_max = 0;
+  std::string what, try_this;                // where something else was the cause: nodes missing or lost
+  bool operator==(const FinishJob&) const = default;
+};
+
+using ToAgent = std::variant<Welcome, Refused, OpenStore, StartRound, StopRound, FinishJob>;
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,556 @@
+#include "rendezvous/membership/membership.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <csignal>
+#include <map>
+#include <random>
+#include <set>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr Ending kKilled{Ending::Kind::killed, SIGKILL, false};
+Ending exited(int code) { return {Ending::Kind::exited, code, false}; }
+
+NodeId node(std::uint64_t number) { return NodeId{number}; }
+
+// A job of nodes that obey: each begins and ends its rounds when it is told to.
+class Job : public ::testing::Test {
+ protected:
+  void begin(int nodes_min, int nodes_max, int restarts_max = 0) {
+    MembershipOptions options;
+    options.run_id = "job";
+    options.nodes_min = nodes_min;
+    options.nodes_max = nodes_max;
+    options.restarts_max = restarts_max;
+    options.join_timeout = 60s;
+    options.last_call_timeout = 10s;
+    options.term = {1700000000, 7, 0};
+    membership.emplace(options, now);
+    hello.run_id = "job";
+    hello.nodes_min = nodes_min;
+    hello.nodes_max = nodes_max;
+    hello.workers = 2;
+  }
+
+  void join(std::uint64_t id, const std::string& host, std::optional<int> node_rank = {}, bool is_host = false) {
+    auto its = hello;
+    its.host_name = host;
+    its.node_rank = node_rank;
+    hear(membership->step(Joined{node(id), its, "10.0.0." + std::to_string(id), is_host}, now));
+  }
+  void says(std::uint64_t id, const ToMembership& message) { hear(membership->step(Heard{node(id), message}, now)); }
+  void leaves(std::uint64_t id) { hear(membership->step(Left{node(id), "gone"}, now)); }
+  void pass(std::chrono::milliseconds time) {
+    now += time;
+    hear(membership->tick(now));
+  }
+
+  // Keeps the last message of each kind for each node, and answers where an agent does so at once.
+  void hear(const Membership::Actions& actions) {
+    std::vector<std::pair<NodeId, ToMembership>> answers;
+    for (const auto& action : actions) {
+      if (const auto* say = std::get_if<Say>(&action)) said.push_back(say->text);
+      const auto* send = std::get_if<Send>(&action);
+      if (send == nullptr) continue;
+      const auto id = static_cast<std::uint64_t>(send->to);
+      if (const auto* start = std::get_if<StartRound>(&send->message)) started[id] = *start;
+      if (const auto* stop = std::get_if<StopRound>(&send->message)) stopped[id].push_back(*stop);
+      if (const auto* refusal = std::get_if<Refused>(&send->message)) refused[id] = *refusal;
+      if (const auto* finish = std::get_if<FinishJob>(&send->message)) finished[id] = *finish;
+      if (const auto* open = std::get_if<OpenStore>(&send->message)) {
+        opened.push_back({id, *open});
+        if (open->is_last && stores_open) answers.emplace_back(send->to, StoreOpened{open->round.number, 4000});
+      }
+    }
+    for (const auto& [id, answer] : answers) hear(membership->step(Heard{id, answer}, now));
+  }
+
+  FailureReport failure(int rank, Ending ending, std::chrono::milliseconds job_time = 5s) const {
+    FailureReport report;
+    report.rank = rank;
+    report.ending = ending;
+    report.job_time = job_time;
+    return report;
+  }
+  void ends(std::uint64_t id, std::vector<FailureReport> failures = {}, int stopped_count = 0) {
+    says(id, RoundEnded{started.at(id).round.number, std::move(failures), stopped_count, false});
+  }
+  std::vector<int> group_ranks(const std::vector<std::uint64_t>& ids) const {
+    std::vector<int> out;
+    for (const auto id : ids) out.push_back(started.count(id) != 0 ? started.at(id).group_rank : -1);
+    return out;
+  }
+
+  std::optional<Membership> membership;
+  Hello hello;
+  TimePoint now{1h};
+  bool stores_open = true;  // at once
+  std::map<std::uint64_t, StartRound> started;
+  std::map<std::uint64_t, std::vector<StopRound>> stopped;
+  std::map<std::uint64_t, Refused> refused;
+  std::map<std::uint64_t, FinishJob> finished;
+  std::vector<std::pair<std::uint64_t, OpenStore>> opened;
+  std::vector<std::string> said;
+};
+
+TEST_F(Job, BeginsWhenTheLastNodeHasComeAndGivesEachItsRanks) {
+  begin(2, 2);
+  join(1, "b");
+  EXPECT_TRUE(started.empty());
+  hello.workers = 3;
+  join(2, "a", {}, true);
+  ASSERT_EQ(started.size(), 2u);
+  const auto& host = started.at(2);
+  EXPECT_EQ(host.group_rank, 0) << "the endpoint's host comes first";
+  EXPECT_EQ(host.group_world_size, 2);
+  EXPECT_EQ(host.rank_first, 0);
+  EXPECT_EQ(host.world_size, 5);
+  EXPECT_EQ(host.round.number, 0u);
+  EXPECT_EQ(host.round.term, 1700000000u);
+  EXPECT_EQ(host.master_port, 4000);
+  EXPECT_EQ(started.at(1).rank_first, 3);
+  EXPECT_EQ(started.at(1).master_address, "") << "each reaches the endpoint as it did before";
+}
+
+TEST_F(Job, TheStoreIsOpenedByGroupRankZeroForTheOthersAddresses) {
+  begin(2, 2);
+  stores_open = false;
+  hello.addresses = {"192.168.0.7", "127.0.0.1"};
+  join(1, "a", 0);
+  join(2, "b", 1, true);
+  ASSERT_EQ(opened.size(), 1u);
+  EXPECT_EQ(opened[0].first, 1u);
+  EXPECT_THAT(opened[0].second.allow, ElementsAre("192.168.0.7", "127.0.0.1", "10.0.0.2"));
+  EXPECT_TRUE(started.empty());
+  says(1, StoreOpened{9, 4000});
+  EXPECT_TRUE(started.empty()) << "of another round";
+  says(1, StoreOpened{0, 4000});
+  EXPECT_EQ(started.at(2).master_address, "10.0.0.1") << "as it is seen, because it does not host the endpoint";
+}
+
+TEST_F(Job, ALocalAddressGoesBeforeAnyOther) {
+  begin(1, 1);
+  hello.local_address = "ib0.gpu1";
+  join(1, "gpu1", {}, true);
+  EXPECT_EQ(started.at(1).master_address, "ib0.gpu1");
+}
+
+TEST_F(Job, TheAddressesOfManyNodesComeInBoundedMessages) {
+  begin(300, 300);
+  stores_open = false;
+  hello.addresses = {"10.1.0.1"};
+  for (std::uint64_t id = 1; id <= 300; ++id) join(id, "n" + std::to_string(id), static_cast<int>(id - 1));
+  ASSERT_EQ(opened.size(), 3u);
+  std::size_t count = 0;
+  for (const auto& [id, open] : opened) {
+    EXPECT_LE(open.allow.size(), 256u);
+    EXPECT_EQ(open.is_last, &open == &opened.back().second);
+    count += open.allow.size();
+  }
+  EXPECT_EQ(count, 2u * 299);
+}
+
+TEST_F(Job, WishedNodeRanksAreGivenAndTheRestFollowsByName) {
+  begin(4, 4);
+  join(1, "node10");
+  join(2, "node2");
+  join(3, "node1", 2);
+  join(4, "zulu", {}, true);
+  EXPECT_EQ(group_ranks({4, 2, 3, 1}), (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST_F(Job, RolesCountTheirOwnRanks) {
+  begin(3, 3);
+  hello.role = "trainer";
+  join(1, "a", 0);
+  hello.role = "reader";
+  join(2, "b", 1);
+  hello.role = "trainer";
+  join(3, "c", 2);
+  EXPECT_EQ(started.at(3).rank_first, 4);
+  EXPECT_EQ(started.at(3).role_rank_first, 2);
+  EXPECT_EQ(started.at(3).role_world_size, 4);
+  EXPECT_EQ(started.at(2).role_rank_first, 0);
+  EXPECT_EQ(started.at(2).role_world_size, 2);
+}
+
+TEST_F(Job, WhoDoesNotFitIsRefusedWithTheReason) {
+  begin(2, 2);
+  join(1, "a", 0);
+  join(2, "b", 0);
+  EXPECT_THAT(refused.at(2).what, AllOf(HasSubstr("node rank 0"), HasSubstr("host a")));
+  join(3, "c", 2);
+  EXPECT_THAT(refused.at(3).what, HasSubstr("beyond 2 nodes"));
+  hello.run_id = "other";
+  join(4, "d");
+  EXPECT_THAT(refused.at(4).what, AllOf(HasSubstr("'job'"), HasSubstr("'other'")));
+  EXPECT_THAT(refused.at(4).try_this, HasSubstr("--rdzv-id=job"));
+  hello.run_id = "job";
+  hello.nodes_max = hello.nodes_min = 3;
+  join(5, "e");
+  EXPECT_THAT(refused.at(5).what, AllOf(HasSubstr("--nnodes=3"), HasSubstr("--nnodes=2")));
+  hello.version = 99;
+  join(6, "f");
+  EXPECT_THAT(refused.at(6).what, HasSubstr("version 99"));
+  EXPECT_TRUE(started.empty());
+}
+
+TEST_F(Job, MissingNodesEndTheWaitWithTheNamesOfThoseThatCame) {
+  begin(3, 3);
+  join(1, "a", 0, true);
+  join(2, "b", 2);
+  pass(59s);
+  EXPECT_TRUE(finished.empty());
+  pass(1s);
+  EXPECT_EQ(finished.at(1).exit_code, 77);
+  EXPECT_EQ(finished.at(2).exit_code, 77);
+  EXPECT_THAT(finished.at(1).what, AllOf(HasSubstr("only 2 of 3 nodes"), HasSubstr("a (node rank 0)"), HasSubstr("b (node rank 2)")));
+}
+
+TEST_F(Job, BetweenMinimumAndMaximumItWaitsForTheLastCall) {
+  begin(1, 3);
+  join(1, "a", {}, true);
+  pass(9s);
+  EXPECT_TRUE(started.empty());
+  join(2, "b");
+  pass(1s);
+  EXPECT_EQ(started.at(1).group_world_size, 2);
+}
+
+TEST_F(Job, ANodeThatLeavesBeforeTheRoundIsWaitedForAgain) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b", 1);
+  started.clear();
+  begin(3, 3);
+  join(1, "a", {}, true);
+  join(2, "b", 1);
+  leaves(2);
+  join(3, "c", 1);
+  EXPECT_TRUE(refused.empty()) << "its node rank is free again";
+  join(4, "d");
+  EXPECT_EQ(group_ranks({1, 3, 4}), (std::vector<int>{0, 1, 2}));
+}
+
+TEST_F(Job, AllNodesEndWell) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  ends(1);
+  EXPECT_TRUE(finished.empty()) << "the store stays while others work";
+  ends(2);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+  EXPECT_EQ(finished.at(2).exit_code, 0);
+  EXPECT_FALSE(finished.at(1).cause);
+}
+
+TEST_F(Job, OneFailureStopsEveryNodeAndIsToldToAll) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, RoundFailed{0, "rank 3 was killed by SIGKILL on host b"});
+  EXPECT_EQ(stopped.at(1).front().why, "rank 3 was killed by SIGKILL on host b");
+  EXPECT_EQ(stopped.at(2).front().why, "") << "it knows";
+  ends(2, {failure(3, kKilled)}, 1);
+  EXPECT_TRUE(finished.empty());
+  ends(1, {}, 2);
+  for (const std::uint64_t id : {1u, 2u}) {
+    EXPECT_EQ(finished.at(id).exit_code, 137);
+    EXPECT_EQ(finished.at(id).cause->rank, 3);
+    EXPECT_EQ(finished.at(id).stopped, 3);
+    EXPECT_EQ(finished.at(id).world_size, 4);
+  }
+}
+
+TEST_F(Job, StartsAgainWhileTheOneBudgetLastsWithNewRoundsAndOldRanks) {
+  begin(2, 2, 2);
+  join(2, "b");
+  join(1, "a", {}, true);
+  ends(2, {failure(2, exited(1))}, 1);
+  EXPECT_EQ(stopped.at(1).size(), 1u);
+  ends(1, {}, 2);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(started.at(1).restart_count, 1);
+  EXPECT_THAT(started.at(2).why, HasSubstr("rank 2 ended with exit code 1"));
+  EXPECT_EQ(group_ranks({1, 2}), (std::vector<int>{0, 1}));
+  ends(1, {failure(0, exited(1))}, 1);  // another node's failure costs the same budget
+  ends(2, {}, 2);
+  EXPECT_EQ(started.at(1).restart_count, 2);
+  ends(1, {failure(0, exited(4))}, 1);
+  ends(2, {}, 2);
+  EXPECT_EQ(finished.at(2).exit_code, 4);
+}
+
+TEST_F(Job, WordsOfAnotherRoundMeanNothing) {
+  begin(1, 1, 1);
+  join(1, "a", {}, true);
+  says(1, RoundEnded{7, {failure(0, exited(1))}, 0, false});
+  says(1, RoundFailed{7, "x"});
+  EXPECT_TRUE(stopped.empty());
+  EXPECT_TRUE(finished.empty());
+  ends(1);
+  ends(1);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+}
+
+TEST_F(Job, RoundsGoOnAboveThoseThatHaveLogs) {
+  begin(2, 2);
+  hello.highest_round = 4;
+  join(1, "a", {}, true);
+  hello.highest_round = 6;
+  join(2, "b");
+  EXPECT_EQ(started.at(1).round.number, 7u);
+}
+
+TEST_F(Job, AProgramThatCannotStartIsNotTriedAgain) {
+  begin(1, 1, 5);
+  join(1, "a", {}, true);
+  ends(1, {failure(0, {Ending::Kind::not_started, ENOENT, false})});
+  EXPECT_EQ(finished.at(1).exit_code, 127);
+}
+
+TEST_F(Job, AStopSignalAnywhereStopsAllAndIsEveryonesExitCode) {
+  begin(2, 2, 3);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGINT});
+  EXPECT_EQ(stopped.at(1).front().signal_number, SIGINT);
+  EXPECT_THAT(stopped.at(1).front().why, AllOf(HasSubstr("SIGINT"), HasSubstr("host b")));
+  says(2, StopAsked{SIGINT});
+  EXPECT_EQ(stopped.at(1).size(), 1u) << "an echo";
+  now += 1s;
+  says(2, StopAsked{SIGINT});
+  EXPECT_TRUE(stopped.at(1).back().kill);
+  ends(1, {}, 2);
+  ends(2, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 130);
+  EXPECT_EQ(finished.at(2).exit_code, 130);
+}
+
+TEST_F(Job, AWorkerThatDiesOfTheSignalThatStopsDdprunIsNoFailure) {
+  begin(1, 1, 3);
+  join(1, "a", {}, true);
+  says(1, RoundFailed{0, "x"});  // a scheduler signals every process; the worker's death is seen first
+  says(1, StopAsked{SIGTERM});
+  ends(1, {failure(0, {Ending::Kind::killed, SIGTERM, false})}, 1);
+  EXPECT_EQ(finished.at(1).exit_code, 143);
+  EXPECT_FALSE(finished.at(1).cause);
+}
+
+TEST_F(Job, AStopSignalEndsARestartButNotTheBlame) {
+  for (const int restarts : {1, 0}) {
+    begin(1, 1, restarts);
+    join(1, "a", {}, true);
+    says(1, RoundFailed{0, "x"});
+    says(1, StopAsked{SIGINT});
+    ends(1, {failure(0, exited(7))}, 0);
+    EXPECT_EQ(finished.at(1).exit_code, restarts == 1 ? 130 : 7);
+  }
+}
+
+TEST_F(Job, AStopBeforeTheFirstRoundEndsTheWait) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  says(1, StopAsked{SIGTERM});
+  EXPECT_EQ(finished.at(1).exit_code, 143);
+}
+
+TEST_F(Job, ALostNodeStopsTheOthersAndEndsAJobWithoutRestarts) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  leaves(2);
+  EXPECT_THAT(stopped.at(1).front().why, AllOf(HasSubstr("node 1"), HasSubstr("host b"), HasSubstr("gone")));
+  ends(1, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 77);
+  EXPECT_THAT(finished.at(1).what, HasSubstr("host b"));
+}
+
+TEST_F(Job, ALostNodeIsReplacedWhileTheBudgetLastsAndItsRankIsTakenOver) {
+  begin(2, 2, 1);
+  join(1, "a", {}, true);
+  join(2, "b");
+  leaves(2);
+  ends(1, {}, 2);
+  EXPECT_TRUE(finished.empty());
+  started.clear();
+  pass(30s);
+  join(3, "c");
+  EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1}));
+  EXPECT_EQ(started.at(3).restart_count, 1);
+  EXPECT_THAT(started.at(1).why, HasSubstr("host b"));
+}
+
+TEST_F(Job, WhoWaitsInVainForAReplacementSaysWhatWasLost) {
+  begin(2, 2, 1);
+  join(1, "a", {}, true);
+  join(2, "b");
+  leaves(2);
+  ends(1, {}, 2);
+  pass(60s);
+  EXPECT_EQ(finished.at(1).exit_code, 77);
+  EXPECT_THAT(finished.at(1).what, AllOf(HasSubstr("host b"), HasSubstr("only 1 of 2 nodes")));
+}
+
+TEST_F(Job, ANodeThatLeavesAfterItsGoodEndIsNotMissed) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  ends(2);
+  leaves(2);
+  EXPECT_TRUE(stopped.empty());
+  ends(1);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+}
+
+TEST_F(Job, NodesBeyondTheMaximumWaitAsSparesAndEndWithTheJob) {
+  begin(1, 1, 1);
+  join(1, "a", {}, true);
+  join(2, "b");
+  EXPECT_EQ(started.count(2), 0u);
+  ends(1);
+  EXPECT_EQ(finished.at(2).exit_code, 0);
+}
+
+TEST_F(Job, TheStoresNodeMayDieWhileItOpensIt) {
+  begin(2, 2, 1);
+  stores_open = false;
+  join(1, "a", 1, true);
+  join(2, "b", 0);
+  leaves(2);
+  stores_open = true;
+  join(3, "c", 0);
+  EXPECT_EQ(group_ranks({3, 1}), (std::vector<int>{0, 1}));
+}
+
+TEST(FirstCause, IsTheEarliestButForOneThatWasKilledAtTheSameMoment) {
+  const auto at = [](std::chrono::milliseconds time, Ending ending) {
+    FailureReport report;
+    report.job_time = time;
+    report.ending = ending;
+    return report;
+  };
+  EXPECT_EQ(first_cause({at(20ms, exited(1)), at(10ms, exited(1))}), 1u);
+  EXPECT_EQ(first_cause({at(10ms, exited(1)), at(40ms, kKilled)}), 1u);
+  EXPECT_EQ(first_cause({at(10ms, exited(1)), at(400ms, kKilled)}), 0u);
+  EXPECT_EQ(first_cause({at(10ms, exited(1)), at(40ms, {Ending::Kind::killed, SIGABRT, false})}), 0u)
+      << "a library aborts when its peer has failed";
+  EXPECT_EQ(first_cause({at(10ms, kKilled), at(5ms, kKilled)}), 1u);
+}
+
+TEST(NaturalOrder, ComparesNumbersAsNumbers) {
+  const char* ordered[] = {"a", "gpu2", "gpu10", "gpu10-a", "gpu11", "node1", "node02", "node3"};
+  for (std::size_t i = 0; i + 1 < std::size(ordered); ++i) {
+    EXPECT_TRUE(is_before_naturally(ordered[i], ordered[i + 1])) << ordered[i];
+    EXPECT_FALSE(is_before_naturally(ordered[i + 1], ordered[i])) << ordered[i];
+  }
+  EXPECT_FALSE(is_before_naturally("x7", "x7"));
+}
+
+// Random histories: whatever nodes do, a round never begins while a node still has processes of the one before, ranks are
+// a partition, and the job ends.
+TEST(MembershipHistories, KeepTheirPromises) {
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::uint64_t n) { return random() % n; };
+    MembershipOptions options;
+    options.run_id = "job";
+    options.nodes_max = static_cast<int>(1 + below(4));
+    options.nodes_min = static_cast<int>(1 + below(static_cast<std::uint64_t>(options.nodes_max)));
+    options.restarts_max = static_cast<int>(below(3));
+    options.join_timeout = 30s;
+    options.last_call_timeout = 5s;
+    TimePoint now{1h};
+    Membership membership(options, now);
+    std::map<std::uint64_t, std::optional<std::uint32_t>> alive;  // node -> the round that it has processes of
+    std::map<std::uint32_t, std::map<int, StartRound>> rounds;    // number -> group rank -> what it was told
+    std::uint64_t next_id = 0;
+    std::vector<std::pair<std::uint64_t, ToMembership>> on_the_way;
+    int finished = 0;
+    const auto hear = [&](const Membership::Actions& actions) {
+      for (const auto& action : actions) {
+        const auto* send = std::get_if<Send>(&action);
+        if (send == nullptr) continue;
+        const auto id = static_cast<std::uint64_t>(send->to);
+        ASSERT_EQ(alive.count(id), 1u) << "a message for a node that has left";
+        if (std::holds_alternative<FinishJob>(send->message)) ++finished;
+        if (const auto* open = std::get_if<OpenStore>(&send->message))
+          if (open->is_last) on_the_way.emplace_back(id, StoreOpened{open->round.number, 1});
+        if (const auto* start = std::get_if<StartRound>(&send->message)) {
+          for (const auto& [other, round] : alive) ASSERT_TRUE(!round || *round == start->round.number);
+          alive[id] = start->round.number;
+          ASSERT_TRUE(rounds[start->round.number].emplace(start->group_rank, *start).second) << "a rank given twice";
+          ASSERT_LE(start->restart_count, options.restarts_max);
+        }
+      }
+    };
+    const auto join = [&] {
+      Hello hello;
+      hello.run_id = "job";
+      hello.host_name = "h" + std::to_string(next_id);
+      hello.nodes_min = options.nodes_min;
+      hello.nodes_max = options.nodes_max;
+      hello.workers = static_cast<int>(1 + below(3));
+      alive[next_id] = {};
+      hear(membership.step(Joined{NodeId{next_id}, hello, "10.0.0.1", next_id == 0}, now));
+      ++next_id;
+    };
+    join();
+    for (int i = 0; i < 3000 && !membership.is_finished(); ++i) {
+      now += std::chrono::milliseconds(below(400));
+      if (membership.next_deadline() && now >= *membership.next_deadline()) hear(membership.tick(now));
+      ASSERT_FALSE(::testing::Test::HasFatalFailure());
+      if (below(12) == 0 && alive.size() < 6) join();
+      if (!on_the_way.empty() && below(2) == 0) {
+        const auto [id, message] = on_the_way.front();
+        on_the_way.erase(on_the_way.begin());
+        if (alive.count(id) != 0) hear(membership.step(Heard{NodeId{id}, message}, now));
+      }
+      for (auto it = alive.begin(); it != alive.end() && !membership.is_finished();) {
+        const auto id = it->first;
+        if (it->second && below(10) == 0) {
+          RoundEnded ended{*it->second, {}, 0, false};
+          if (below(3) == 0) ended.failures.push_back({});
+          if (!ended.failures.empty()) ended.failures[0].ending = exited(1);
+          it->second.reset();
+          ++it;
+          hear(membership.step(Heard{NodeId{id}, ended}, now));
+        } else if (id != 0 && below(150) == 0) {
+          it = alive.erase(it);
+          hear(membership.step(Left{NodeId{id}, "gone"}, now));
+        } else {
+          ++it;
+        }
+        ASSERT_FALSE(::testing::Test::HasFatalFailure());
+      }
+      if (below(400) == 0) hear(membership.step(Heard{NodeId{0}, StopAsked{SIGTERM}}, now));
+      ASSERT_FALSE(::testing::Test::HasFatalFailure());
+    }
+    ASSERT_TRUE(membership.is_finished());
+    ASSERT_EQ(finished, static_cast<int>(alive.size()));
+    for (const auto& [number, told] : rounds) {
+      const auto& first = told.begin()->second;
+      ASSERT_EQ(static_cast<int>(told.size()), first.group_world_size) << "round " << number;
+      int rank = 0;
+      for (const auto& [group_rank, start] : told) {
+        ASSERT_EQ(start.rank_first >= rank, true);
+        rank = start.rank_first + 1;
+        ASSERT_EQ(start.world_size, first.world_size);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous

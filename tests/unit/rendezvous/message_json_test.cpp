@@ -1,0 +1,91 @@
+#include "rendezvous/control/message_json.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "ddp/error.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+FailureReport some_failure() {
+  return {5,  1,     "gpu17", 41822,          "./train", {Ending::Kind::killed, 11, true},
+          3,  12min, 13min,   "out of \"luck\"", {"a", "b"}, "logs/x/stderr.log"};
+}
+
+TEST(MessageJson, EveryMessageComesBackAsItWas) {
+  const ToMembership up[] = {
+      Hello{1, "bert", "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 7},
+      Hello{},
+      StoreOpened{4, 29400},
+      RoundFailed{4, "rank 5 was killed"},
+      RoundEnded{4, {some_failure(), {}}, 7, true},
+      StopAsked{15}};
+  for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
+  StartRound start;
+  start.round = {1700000000, 0xabcdef, 4};
+  start.group_rank = 1;
+  start.group_world_size = 2;
+  start.rank_first = 8;
+  start.world_size = 16;
+  start.role_rank_first = 3;
+  start.role_world_size = 5;
+  start.restart_count = 1;
+  start.restarts_max = 2;
+  start.master_address = "gpu16";
+  start.master_port = 29400;
+  start.why = "rank 5 was killed";
+  const ToAgent down[] = {Welcome{1234ms},
+                          Refused{"no", "yes"},
+                          OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
+                          start,
+                          StopRound{4, 15, true, "ctrl-c"},
+                          FinishJob{137, some_failure(), {some_failure()}, 7, 8, 3, "what", "try"},
+                          FinishJob{}};
+  for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
+}
+
+TEST(MessageJson, ANewerPeerMaySayMore) {
+  EXPECT_EQ(to_membership_of(R"({"type":"stop_asked","signal_number":2,"mood":"sad"})"), ToMembership(StopAsked{2}));
+}
+
+TEST(MessageJson, WhatWorkersPrintNeedNotBeUtf8) {
+  EXPECT_THAT(to_json(ToMembership(RoundFailed{1, "caf\xe9"})), HasSubstr("caf"));
+}
+
+TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
+  const struct { const char *text, *why; } cases[] = {
+      {"", "no JSON object"},
+      {"[]", "no JSON object"},
+      {"{\"type\":\"stop_asked\"", "no JSON object"},
+      {"{}", "\"type\" is missing"},
+      {R"({"type":7})", "\"type\" is no text"},
+      {R"({"type":"sing"})", "no such type"},
+      {R"({"type":"stop_asked"})", "\"signal_number\" is missing"},
+      {R"({"type":"stop_asked","signal_number":"2"})", "no whole number"},
+      {R"({"type":"stop_asked","signal_number":2.5})", "no whole number"},
+      {R"({"type":"stop_asked","signal_number":1e30})", "no whole number"},
+      {R"({"type":"stop_asked","signal_number":18446744073709551615})", "too large"},
+      {R"({"type":"store_opened","round":1,"port":65536})", "too large"},
+      {R"({"type":"store_opened","round":-1,"port":1})", "out of range"},
+      {R"({"type":"round_ended","round":1,"failures":{},"stopped":0,"tree_survived":false})", "no list"},
+      {R"({"type":"round_ended","round":1,"failures":[7],"stopped":0,"tree_survived":false})", "no object"},
+      {R"({"type":"round_ended","round":1,"failures":[],"stopped":0,"tree_survived":0})", "neither true nor false"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.text);
+    try {
+      (void)to_membership_of(c.text);
+      ADD_FAILURE() << "accepted";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(c.why));
+    }
+  }
+  EXPECT_THROW(to_agent_of(R"({"type":"open_store","round":"x","allow":[],"is_last":true})"), Error);
+  EXPECT_THROW(to_membership_of(std::string(100'000, '[')), Error);
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
