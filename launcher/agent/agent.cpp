@@ -1,16 +1,12 @@
 #include "launcher/agent/agent.hpp"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -20,23 +16,20 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
-#include <set>
-#include <span>
 #include <system_error>
 #include <utility>
 
+#include "ddp/error.hpp"
 #include "ddp/round.hpp"
+#include "launcher/agent/guardian_link.hpp"
+#include "launcher/agent/meeting.hpp"
 #include "launcher/environment/worker_environment.hpp"
-#include "launcher/guardian/guardian.hpp"
-#include "launcher/guardian/process_tree.hpp"
-#include "launcher/guardian/protocol.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/error_file.hpp"
 #include "launcher/output/worker_streams.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
-#include "rendezvous/io/pidfd.hpp"
-#include "rendezvous/port/port.hpp"
+#include "rendezvous/membership/membership.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
 
@@ -46,16 +39,28 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
+using rendezvous::FailureReport;
+using rendezvous::FinishJob;
+using rendezvous::Hello;
+using rendezvous::OpenStore;
+using rendezvous::Refused;
+using rendezvous::RoundEnded;
+using rendezvous::RoundFailed;
+using rendezvous::StartRound;
+using rendezvous::StopAsked;
+using rendezvous::StopRound;
+using rendezvous::StoreOpened;
+using rendezvous::Welcome;
 
-constexpr int kKillLimitMs = 30'000;
-constexpr const char* kMasterAddress = "127.0.0.1";  // one node: nobody else has business with the store
-
-// Signals that the agent takes in, less those that were ignored at the start (nohup): they stay ignored, for the workers
-// too. A blocked signal reaches a signalfd even where it is ignored, so those must not be in the set.
-sigset_t handled_signals() {
+// What the agent takes in, less what was ignored at the start (nohup): that stays ignored, for the workers too. A blocked
+// signal reaches a signalfd even where it is ignored, so those must not be in the set.
+sigset_t handled_signals(const LaunchConfig& config) {
   sigset_t set;
   sigemptyset(&set);
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD}) {
+  std::vector<int> numbers{SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD};
+  numbers.insert(numbers.end(), config.stop_signals.begin(), config.stop_signals.end());
+  numbers.insert(numbers.end(), config.forward_signals.begin(), config.forward_signals.end());
+  for (const int number : numbers) {
     struct sigaction before {};
     ::sigaction(number, nullptr, &before);
     if (before.sa_handler != SIG_IGN || number == SIGCHLD) sigaddset(&set, number);
@@ -106,68 +111,55 @@ class ScratchDirectory {
   std::string path_;
 };
 
-struct Worker {
-  pid_t pid = 0;
-  io::UniqueFd pidfd;
-  std::shared_ptr<WorkerStreams> streams;
-};
+std::string run_id_of(const RoundId& term) { return to_string(term).substr(0, to_string(term).rfind('-')); }
 
 class Agent {
  public:
   Agent(const LaunchConfig& config, const std::vector<std::string>& environment)
       : config_(config),
         inherited_(environment),
-        group_({config.workers, config.restarts_max, config.grace}),
-        signals_(handled_signals()),
-        guardian_(start(environment)),
+        group_({config.workers, config.grace}),
+        signals_(handled_signals(config)),
+        guardian_(prepare(), config.workers),
+        signal_source_(io_, checked(::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd")),
+        timer_(io_),
         console_(io_, {config.output.prefix_lines, [this] { reader_is_gone(); }}),
         store_(io_, store_options()),
-        port_(io_, port_options(), {.store = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
-          store_.adopt(std::move(socket), peer);
-        }}),
-        signal_source_(io_, checked(::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd")),
-        guardian_source_(io_, checked(::fcntl(guardian_.socket.get(), F_DUPFD_CLOEXEC, 3), "the guardian's socket")),
-        timer_(io_),
-        workers_(static_cast<std::size_t>(config.workers)) {}
+        meeting_(io_, config, hello(), term_,
+                 [this](io::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
+                 {[this](const rendezvous::ToAgent& message) {
+                    std::visit([this](const auto& content) { take(content); }, message);
+                  },
+                  [this](const rendezvous::LinkLost& why) { membership_is_lost(why); },
+                  [this](const std::string& line) { say(line); }}),
+        workers_(static_cast<std::size_t>(config.workers)) {
+    ::signal(SIGPIPE, SIG_IGN);
+  }
 
   int run() {
     for (const auto& notice : config_.notices) say(notice);
     wait_for_signals();
-    wait_for_guardian();
-    perform(group_.start(Clock::now()));
+    guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) { step(events); },
+                           [this](int signal_number) {
+                             if (signal_number == SIGSTOP && suspending_) stop_myself();  // unless continued meanwhile
+                           }});
+    meeting_.start();
     io_.run();
     return exit_code_;
   }
 
-  // Whatever happened: nothing of the job outlives this object. The guardian ends when its tree is empty.
-  ~Agent() {
-    if (guardian_.pid == 0) return;  // it has ended, and check_guardian() has done the rest
-    ::kill(guardian_.pid, SIGCONT);
-    ::shutdown(guardian_.socket.get(), SHUT_RDWR);
-    const io::UniqueFd ended = io::open_pidfd(guardian_.pid);
-    pollfd wait{ended.get(), POLLIN, 0};
-    if (::poll(&wait, 1, tree_survived_ ? 0 : kKillLimitMs) != 1) {
-      ::kill(guardian_.pid, SIGKILL);
-      kill_all_children(foreign_children_, tree_survived_ ? 0 : kKillLimitMs);
-    }
-    ::waitpid(guardian_.pid, nullptr, WNOHANG);
-  }
-  Agent(const Agent&) = delete;
-
  private:
-  // Before the event loop and any thread: the fork of the guardian, then what concerns this process alone.
-  guardian::GuardianHandle start(const std::vector<std::string>& environment) {
+  // Before the event loop and any thread: what concerns this process alone, and what its guardian is to know.
+  guardian::GuardianOptions prepare() {
     guardian::GuardianOptions options{config_.command, {}, {}, raise_descriptor_limit(), scratch_.path()};
-    for (const auto& variable : environment)
+    for (const auto& variable : inherited_)
       if (!is_withheld(name_of(variable)) &&
           !(config_.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))
         options.environment.push_back(variable);
     ::signal(SIGCHLD, SIG_DFL);  // whoever ignores it is not told how children end
     ::sigprocmask(SIG_BLOCK, &signals_, &options.worker_signal_mask);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    auto handle = guardian::start_guardian(options);
-    ::signal(SIGPIPE, SIG_IGN);
-    return handle;
+    return options;
   }
 
   store::ServerOptions store_options() {
@@ -177,18 +169,27 @@ class Agent {
     return options;
   }
 
-  port::PortOptions port_options() {
-    port::PortOptions options;
-    options.addresses = {kMasterAddress};
-    options.warn = [this](const std::string& message) { say(message); };
-    return options;
+  Hello hello() const {
+    Hello hello;
+    hello.run_id = run_id_;
+    hello.host_name = host_name();
+    hello.node_rank = config_.rendezvous.node_rank;
+    hello.nodes_min = config_.rendezvous.nodes_min;
+    hello.nodes_max = config_.rendezvous.nodes_max;
+    hello.workers = config_.workers;
+    hello.role = config_.role;
+    hello.local_address = config_.rendezvous.local_address;
+    if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
+    return hello;
   }
 
-  // --- events ---
+  bool is_alone() const { return config_.rendezvous.nodes_max == 1; }
+
+  // --- signals ---
 
   void reader_is_gone() {
     stop_announced_ = true;
-    step({StopSignal{SIGPIPE}});
+    stop(SIGPIPE);
   }
 
   void wait_for_signals() {
@@ -206,78 +207,114 @@ class Agent {
     if (number == SIGWINCH) return resize();
     if (number == SIGTSTP || number == SIGCONT) {
       suspending_ = number == SIGTSTP;
-      return request({guardian::RequestKind::signal_tree, 0, suspending_ ? SIGSTOP : SIGCONT, {}});
+      if (!finished_) guardian_.signal_tree(suspending_ ? SIGSTOP : SIGCONT);
+      return;
+    }
+    const auto& forwarded = config_.forward_signals;
+    if (std::find(forwarded.begin(), forwarded.end(), number) != forwarded.end()) {
+      say(signal_name(number) + sender_of(info) + ": passed on to the workers that handle it");
+      return guardian_.forward(number);
     }
     if (finished_) return io_.stop();  // only output that nobody reads was left
     if (!stop_announced_) {
       stop_announced_ = true;
-      const auto sender = info.ssi_code == SI_USER ? " from pid " + std::to_string(info.ssi_pid) + " (uid " +
-                                                         std::to_string(info.ssi_uid) + ")"
-                                                   : std::string();
-      say(signal_name(number) + sender + ": stopping " + count_of_workers() + ", with SIGKILL after " +
-          describe_duration(config_.grace) + " or at a second signal");
+      say(signal_name(number) + sender_of(info) + ": stopping " +
+          (group_.is_idle() ? "" : count_of_workers() + ", with SIGKILL after " + rendezvous::describe_duration(config_.grace) +
+                                       " or at a second signal"));
     }
-    step({StopSignal{number}});
+    stop(number);
   }
 
-  void wait_for_guardian() {
-    guardian_source_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
-      if (error) return;
-      bool closed = false;
-      std::vector<WorkerGroupEvent> events;
-      while (auto reports = guardian::receive_reports(guardian_source_.native_handle(), closed)) {
-        auto pidfd = reports->descriptors.begin();
-        for (const auto& report : reports->content) {
-          const bool has_pidfd = report.kind == guardian::ReportKind::spawned && report.value == 1 &&
-                                 pidfd != reports->descriptors.end();
-          take(report, has_pidfd ? std::move(*pidfd++) : io::UniqueFd(), events);
-        }
-      }
-      if (!events.empty()) step(events);
-      if (closed) return check_guardian();
-      wait_for_guardian();
-    });
+  static std::string sender_of(const signalfd_siginfo& info) {
+    if (info.ssi_code != SI_USER && info.ssi_code != SI_QUEUE) return {};
+    return " from pid " + std::to_string(info.ssi_pid) + " (uid " + std::to_string(info.ssi_uid) + ")";
   }
 
-  void take(const guardian::Report& report, io::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events) {
-    auto& worker = workers_.at(static_cast<std::size_t>(report.local_rank));
-    switch (report.kind) {
-      case guardian::ReportKind::spawned:
-        worker.pid = report.pid;
-        worker.pidfd = std::move(pidfd);
-        break;
-      case guardian::ReportKind::not_spawned:
-        events.push_back(WorkerEnded{report.local_rank, {Ending::Kind::not_started, report.value, false}});
-        break;
-      case guardian::ReportKind::ended:
-        worker.pidfd.reset();
-        events.push_back(WorkerEnded{report.local_rank, ending_of(report.value)});
-        break;
-      case guardian::ReportKind::tree_empty: events.push_back(TreeEmpty{}); break;
-      case guardian::ReportKind::signalled:
-        if (report.value == SIGSTOP && suspending_) stop_myself();  // unless somebody has continued us meanwhile
-        break;
-    }
+  void stop(int signal_number) {
+    const bool is_outside = !meeting_.serves_endpoint() && !in_job_;  // nobody else would tell us that it is over
+    const bool is_second = std::exchange(stop_asked_, true);
+    step({StopSignal{signal_number}});
+    meeting_.send(StopAsked{signal_number});
+    if (group_.is_idle() && (is_outside || is_second)) finish(128 + signal_number);
   }
 
   // The guardian is not to end before us. Then its workers died with it, and what they left is ours to end.
   void check_guardian() {
-    int status = 0;
-    if (guardian_.pid == 0 || ::waitpid(guardian_.pid, &status, WNOHANG) != guardian_.pid) return;
-    const auto pid = std::exchange(guardian_.pid, 0);
-    tree_survived_ = !kill_all_children(foreign_children_, kKillLimitMs);
-    if (finished_) return;
+    const auto pid = guardian_.pid();
+    const auto ending = guardian_.reap();
+    if (!ending || finished_) return;
     drain_streams();
-    const auto ending = ending_of(status);
-    say("error: ddprun's guardian process " + describe(ending) + "; " + count_of_workers() +
+    say("error: ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
         " were ended with it\nwhere: host " + host_name() + ", pid " + std::to_string(pid) +
         "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
-    finish(std::max(1, exit_code_of(ending)));
+    finish(std::max(1, exit_code_of(*ending)));
   }
+
+  // --- what membership says ---
+
+  void take(const Welcome&) {}
+
+  void take(const Refused& message) {
+    membership_is_lost({message.what, "joining the job", message.try_this});
+  }
+
+  void take(const OpenStore& message) {
+    in_job_ = true;
+    try {
+      store_.allow(message.allow);
+      if (!message.is_last) return;
+      store_.begin_round();
+      meeting_.drop_pending();
+      meeting_.send(StoreOpened{message.round.number, meeting_.store_port()});
+    } catch (const Error& error) {
+      membership_is_lost({error.what(), "opening the store of the job, which this node is to serve",
+                          "`--port-range=A-B` with free ports"});
+    }
+  }
+
+  void take(const StartRound& message) {
+    in_job_ = true;
+    start_ = message;
+    if (!message.why.empty())
+      say(message.why + ": " + (is_alone() ? count_of_workers() + " start again" : "all nodes start their workers again") +
+          ", restart " + std::to_string(message.restart_count) + " of " + std::to_string(message.restarts_max));
+    if (!is_alone())
+      say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
+          std::to_string(message.group_world_size) + ", " + ranks_text() + " of " + std::to_string(message.world_size) +
+          ", store at " + master_address() + ":" + std::to_string(message.master_port));
+    step({BeginRound{}});
+  }
+
+  void take(const StopRound& message) {
+    if (message.round != start_.round.number) return;
+    if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
+      say(message.why + ": " + count_of_workers() + " of this node are stopped");
+    step({StopWorkers{message.signal_number, message.kill}});
+  }
+
+  void take(const FinishJob& message) {
+    const auto summary = job_summary(message);
+    if (!summary.empty() && !(message.cause == std::nullopt && stop_announced_ && message.try_this.empty()))
+      say(summary);
+    finish(message.exit_code);
+  }
+
+  // Nobody tells us any more what the job does: its workers here are stopped.
+  void membership_is_lost(const rendezvous::LinkLost& why) {
+    if (finished_ || lost_) return;
+    lost_ = true;
+    say("error: " + why.what + "\nwhere: " + why.where + "\ntry:   " + why.try_this);
+    if (group_.is_idle()) return finish(rendezvous::kRendezvousFailed);
+    step({StopWorkers{SIGTERM}});
+  }
+
+  // --- what the worker group decides ---
 
   void step(const std::vector<WorkerGroupEvent>& events) { perform(group_.step(events, Clock::now())); }
 
-  void wait_for_deadline() {
+  void perform(const WorkerGroup::Actions& actions) {
+    if (finished_) return;
+    for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
     const auto deadline = group_.next_deadline();
     timer_.cancel();
     if (!deadline || finished_) return;
@@ -287,97 +324,117 @@ class Agent {
     });
   }
 
-  // --- actions ---
-
-  void perform(const WorkerGroup::Actions& actions) {
-    for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
-    wait_for_deadline();
-  }
-
-  void perform(const StartRound& action) {
-    round_.number = static_cast<std::uint32_t>(action.round);
-    store_.begin_round();
-    port_.drop_pending();
-    Assignment assignment;
-    assignment.round = round_;
-    assignment.workers = assignment.world_size = assignment.role_world_size = config_.workers;
-    assignment.role = config_.role;
-    assignment.restart_count = action.round;
-    assignment.restarts_max = config_.restarts_max;
-    assignment.run_id = run_id();
-    assignment.master_address = kMasterAddress;
-    assignment.master_port = port_.number();
-    assignment.stop_signals = config_.stop_signals;
-    assignment.virtual_local_rank = config_.virtual_local_rank;
+  void perform(const SpawnWorkers&) {
+    const auto assignment = this_assignment();
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
     const auto size = console_.terminal_size();
-    for (int rank = 0; rank < config_.workers; ++rank) {
-      auto& worker = workers_[static_cast<std::size_t>(rank)];
+    for (int local_rank = 0; local_rank < config_.workers; ++local_rank) {
+      auto& streams = workers_[static_cast<std::size_t>(local_rank)];
       WorkerStreams::Options options;
-      options.terminal[0] = rank == 0 && foreground;
+      options.terminal[0] = start_.rank_first + local_rank == 0 && foreground;
       options.terminal[1] = console_.is_terminal(1);
       options.terminal[2] = console_.is_terminal(2);
       options.size = size;
-      options.read = [this, rank](int stream, std::string_view bytes) { console_.feed({rank, stream}, bytes); };
-      worker = {0, {}, std::make_shared<WorkerStreams>(io_, std::move(options))};
-      request({guardian::RequestKind::spawn, rank, 0,
-               worker_variables(assignment, {rank, error_file(action.round, rank), {}}, inherited_)},
-              worker.streams->worker_side());
-      worker.streams->close_worker_side();
-      worker.streams->start_reading();
+      options.read = [this, rank = start_.rank_first + local_rank](int stream, std::string_view bytes) {
+        console_.feed({rank, stream}, bytes);
+      };
+      streams = std::make_shared<WorkerStreams>(io_, std::move(options));
+      guardian_.spawn(local_rank, worker_variables(assignment, {local_rank, error_file(local_rank), {}}, inherited_),
+                      streams->worker_side());
+      streams->close_worker_side();
+      streams->start_reading();
     }
   }
 
-  void perform(const SignalTree& action) { request({guardian::RequestKind::signal_tree, 0, action.signal_number, {}}); }
+  void perform(const SignalTree& action) { guardian_.signal_tree(action.signal_number); }
+  void perform(const KillOrphans&) { guardian_.kill_orphans(); }
+  void perform(const KillTree&) { guardian_.kill_tree(); }
 
-  void perform(const KillOrphans&) { request({guardian::RequestKind::kill_orphans, 0, 0, {}}); }
-
-  void perform(const KillTree&) {
-    request({guardian::RequestKind::kill_tree, 0, 0, {}});
-    for (const auto& worker : workers_)  // even if the guardian itself hangs
-      if (worker.pidfd) ::syscall(SYS_pidfd_send_signal, worker.pidfd.get(), SIGKILL, nullptr, 0);
+  void perform(const TellFailure& action) {
+    FailureReport report;
+    report.rank = start_.rank_first + action.failure.local_rank;
+    report.ending = action.failure.ending;
+    report.after = action.failure.after;
+    meeting_.send(RoundFailed{start_.round.number, describe_failure(report) + " on host " + host_name()});
   }
 
-  void perform(const AnnounceRestart& action) {
+  void perform(const TellEnded& action) {
     drain_streams();
-    const auto message = worker_message(action.failure);
-    say(describe_failure(action.failure) + (message.empty() ? "" : " (" + message + ")") + ": " + count_of_workers() +
-        " start again, restart " + std::to_string(action.failure.round + 1) + " of " +
-        std::to_string(config_.restarts_max));
-  }
-
-  void perform(const Finish& action) {
-    const auto& outcome = action.outcome;
-    drain_streams();
-    if (outcome.tree_survived) {
-      tree_survived_ = true;
+    if (action.tree_survived) {
+      guardian_.give_up();
       say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " + host_name() +
           "\ntry:   `ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them");
     }
-    if (outcome.failure) {
-      const auto& worker = workers_.at(static_cast<std::size_t>(outcome.failure->local_rank));
-      console_.say(failure_summary(*outcome.failure,
-                                   {host_name(), worker.pid, config_.workers, config_.restarts_max, config_.program,
-                                    worker_message(*outcome.failure), worker.streams->stderr_tail()}));
-    }
-    finish(outcome.exit_code);
+    if (lost_) return finish(rendezvous::kRendezvousFailed);
+    RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived};
+    for (const auto& failure : action.failures)
+      if (ended.failures.size() < rendezvous::kFailuresMax) ended.failures.push_back(report_of(failure, ended.failures.empty()));
+    meeting_.send(ended);
   }
 
   // --- helpers ---
 
-  void finish(int exit_code) {
-    finished_ = true;
-    exit_code_ = exit_code;
-    timer_.cancel();
-    port_.stop();
-    store_.stop();
-    console_.when_drained([this] { io_.stop(); });
+  FailureReport report_of(const Failure& failure, bool with_stderr) const {
+    const auto& streams = *workers_.at(static_cast<std::size_t>(failure.local_rank));
+    FailureReport report;
+    report.rank = start_.rank_first + failure.local_rank;
+    report.local_rank = failure.local_rank;
+    report.host = host_name();
+    report.pid = guardian_.pid_of(failure.local_rank);
+    report.program = config_.program;
+    report.ending = failure.ending;
+    report.round = start_.round.number;
+    report.after = failure.after;
+    report.job_time = meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
+    report.message = read_error_file(error_file(failure.local_rank));
+    if (with_stderr) report.stderr_tail = streams.stderr_tail();
+    return report;
   }
 
-  void request(const guardian::Request& what, std::span<const int> descriptors = {}) {
-    if (finished_) return;
-    if (guardian_.pid == 0 || guardian::send_request(guardian_.socket.get(), what, descriptors)) return;
-    ::kill(guardian_.pid, SIGKILL);  // it is gone or hangs; its end, and that of its workers, is reported as any other
+  Assignment this_assignment() const {
+    Assignment out;
+    out.round = start_.round;
+    out.workers = config_.workers;
+    out.rank_first = start_.rank_first;
+    out.world_size = start_.world_size;
+    out.group_rank = start_.group_rank;
+    out.group_world_size = start_.group_world_size;
+    out.role = config_.role;
+    out.role_rank_first = start_.role_rank_first;
+    out.role_world_size = start_.role_world_size;
+    out.restart_count = start_.restart_count;
+    out.restarts_max = start_.restarts_max;
+    out.run_id = run_id_;
+    out.master_address = master_address();
+    out.master_port = start_.master_port;
+    out.stop_signals = config_.stop_signals;
+    out.virtual_local_rank = config_.virtual_local_rank;
+    return out;
+  }
+
+  // How this node's workers reach the store: as membership says, else as this node reached the endpoint.
+  std::string master_address() const {
+    if (!start_.master_address.empty()) return start_.master_address;
+    return config_.rendezvous.host.empty() ? "127.0.0.1" : config_.rendezvous.host;
+  }
+
+  std::string ranks_text() const {
+    const auto first = std::to_string(start_.rank_first);
+    return config_.workers == 1 ? "rank " + first
+                                : "ranks " + first + " to " + std::to_string(start_.rank_first + config_.workers - 1);
+  }
+
+  std::string error_file(int local_rank) const {
+    return scratch_.path() + "/round_" + std::to_string(start_.round.number) + "_rank_" +
+           std::to_string(start_.rank_first + local_rank) + "_error.json";
+  }
+
+  void finish(int exit_code) {
+    if (std::exchange(finished_, true)) return;
+    exit_code_ = exit_code;
+    timer_.cancel();
+    store_.stop();
+    meeting_.finish([this] { console_.when_drained([this] { io_.stop(); }); });
   }
 
   // As a terminal's ctrl-z: the tree has stopped already, now this process does, and its shell sees it.
@@ -388,33 +445,23 @@ class Agent {
     ::kill(::getpid(), SIGTSTP);
     ::sigprocmask(SIG_UNBLOCK, &suspend, nullptr);  // stops here, until SIGCONT
     ::sigprocmask(SIG_BLOCK, &suspend, nullptr);
-    request({guardian::RequestKind::signal_tree, 0, SIGCONT, {}});  // also where nobody could have continued us
+    if (!finished_) guardian_.signal_tree(SIGCONT);  // also where nobody could have continued us
     resize();
   }
 
   void resize() {
     console_.resized();
     if (const auto size = console_.terminal_size())
-      for (const auto& worker : workers_)
-        if (worker.streams) worker.streams->resize(*size);
+      for (const auto& streams : workers_)
+        if (streams) streams->resize(*size);
   }
 
   void drain_streams() {
-    for (std::size_t rank = 0; rank < workers_.size(); ++rank) {
-      if (workers_[rank].streams) workers_[rank].streams->drain();
-      for (int stream : {1, 2}) console_.end({static_cast<int>(rank), stream});
+    for (std::size_t local_rank = 0; local_rank < workers_.size(); ++local_rank) {
+      if (workers_[local_rank]) workers_[local_rank]->drain();
+      for (int stream : {1, 2}) console_.end({start_.rank_first + static_cast<int>(local_rank), stream});
     }
   }
-
-  std::string worker_message(const Failure& failure) const {
-    return read_error_file(error_file(failure.round, failure.local_rank));
-  }
-
-  std::string error_file(int round, int local_rank) const {
-    return scratch_.path() + "/round_" + std::to_string(round) + "_rank_" + std::to_string(local_rank) + "_error.json";
-  }
-
-  std::string run_id() const { return to_string(round_).substr(0, to_string(round_).rfind('-')); }
 
   std::string count_of_workers() const {
     return config_.workers == 1   ? "the worker"
@@ -429,21 +476,23 @@ class Agent {
 
   const LaunchConfig& config_;
   const std::vector<std::string>& inherited_;  // ddprun's own environment
+  const RoundId term_ = rendezvous::begin_term();
+  const std::string run_id_ = config_.rendezvous.run_id.empty() ? run_id_of(term_) : config_.rendezvous.run_id;
   WorkerGroup group_;
   ScratchDirectory scratch_;
-  std::set<pid_t> foreign_children_ = children_of_this_process();  // of who was this process before; not ours to end
   sigset_t signals_;
-  guardian::GuardianHandle guardian_;  // forked before everything below exists
   asio::io_context io_{1};
+  GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread
+  asio::posix::stream_descriptor signal_source_;
+  asio::steady_timer timer_;
   Console console_;
   store::Server store_;
-  port::Port port_;
-  asio::posix::stream_descriptor signal_source_, guardian_source_;
-  asio::steady_timer timer_;
-  std::vector<Worker> workers_;
-  RoundId round_ = rendezvous::begin_term();
+  Meeting meeting_;
+  std::vector<std::shared_ptr<WorkerStreams>> workers_;
+  StartRound start_;  // the current round, or the last one
   int exit_code_ = 1;
-  bool finished_ = false, stop_announced_ = false, suspending_ = false, tree_survived_ = false;
+  bool in_job_ = false;  // membership counts this node in
+  bool finished_ = false, stop_announced_ = false, stop_asked_ = false, suspending_ = false, lost_ = false;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <set>
 #include <system_error>
 
+#include "launcher/environment/worker_environment.hpp"
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
 #include "rendezvous/io/pidfd.hpp"
@@ -110,6 +111,10 @@ class Guardian {
         signal_tree(content.signal_number);
         report({ReportKind::signalled, 0, 0, content.signal_number});
         break;
+      case RequestKind::forward_signal:
+        for (const auto& [pid, rank] : workers_)
+          if (handles_signal(pid, content.signal_number)) ::kill(pid, content.signal_number);
+        break;
       case RequestKind::kill_orphans: kill_orphans(); break;
       case RequestKind::kill_tree:
         killing_ = changed_ = true;
@@ -124,7 +129,8 @@ class Guardian {
     auto environment = pointers_to(options_.environment);
     for (auto* variable : pointers_to(request.variables)) environment.push_back(variable);
     environment.push_back(nullptr);
-    auto arguments = pointers_to(options_.command.arguments);
+    const auto texts = worker_arguments(options_.command.arguments, request.local_rank);
+    auto arguments = pointers_to(texts);
     arguments.push_back(nullptr);
     const int terminal = ::isatty(descriptors[1].get()) ? 1 : ::isatty(descriptors[2].get()) ? 2 : -1;
     int error = 0;

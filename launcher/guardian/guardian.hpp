@@ -24,7 +24,7 @@
 namespace ddp::launcher::guardian {
 
 struct GuardianOptions {
-  Command command;                       // what every worker runs
+  Command command;                       // what every worker runs, with ${local_rank} in its arguments
   std::vector<std::string> environment;  // "NAME=value" that all workers share
   sigset_t worker_signal_mask;           // what ddprun was started with, as is the next one
   rlimit worker_descriptor_limit;

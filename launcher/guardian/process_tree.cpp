@@ -66,6 +66,17 @@ std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all)
 
 std::vector<Process> descendants_of(pid_t root) { return descendants_of(root, all_processes()); }
 
+bool handles_signal(pid_t pid, int signal_number) {
+  char path[64], text[4096];
+  std::snprintf(path, sizeof path, "/proc/%d/status", pid);
+  const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+  const auto length = file ? ::read(file.get(), text, sizeof text - 1) : -1;
+  if (length <= 0) return false;
+  text[length] = '\0';
+  const char* line = std::strstr(text, "\nSigCgt:");
+  return line != nullptr && (std::strtoull(line + std::strlen("\nSigCgt:"), nullptr, 16) >> (signal_number - 1) & 1) != 0;
+}
+
 std::set<pid_t> children_of_this_process() {
   std::set<pid_t> out;
   siginfo_t info{};

@@ -22,6 +22,10 @@ std::vector<Process> descendants_of(pid_t root);
 // Pure: the same over a given list of all processes.
 std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all);
 
+// Whether the process has a handler of its own for the signal: SigCgt of /proc/<pid>/status. Where it has none, a signal
+// such as SIGUSR1 would end it.
+bool handles_signal(pid_t pid, int signal_number);
+
 // The children of this process; nearly free where there are none.
 std::set<pid_t> children_of_this_process();
 

@@ -17,6 +17,7 @@ namespace ddp::launcher::guardian {
 enum class RequestKind : int {
   spawn,         // local_rank; variables; descriptors: stdin, stdout, stderr
   signal_tree,   // signal_number to every process of every worker
+  forward_signal,  // signal_number to every worker that has a handler for it; no report
   kill_orphans,  // SIGKILL to descendants whose worker has ended
   kill_tree,     // SIGKILL to all, again until none is left
 };

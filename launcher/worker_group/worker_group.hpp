@@ -1,9 +1,9 @@
-// Decides when the workers of this node start, are told to stop, are killed and start again.
+// Decides how the workers of this node start, are told to stop and are killed, in one round after another.
 //
 // Pure: events and the time go in, actions come out. No process, no clock, no signal handler, so tests can play any
-// order of deaths. One group lives through all rounds; a round is one start of all workers.
+// order of deaths. When a round begins, and what follows it, is membership's (rendezvous/membership).
 //
-// The rules: the first worker that fails is the cause, and whatever ends after the group began to stop is a consequence.
+// The rules: the first worker that fails stops the node's round at once, and whatever ends after that is a consequence.
 // Every stop is a signal, one grace, then SIGKILL. A round is over only when no process of it is left, workers'
 // descendants in other sessions included.
 //
@@ -12,7 +12,6 @@
 
 #include <chrono>
 #include <optional>
-#include <string>
 #include <variant>
 #include <vector>
 
@@ -23,40 +22,36 @@ namespace ddp::launcher {
 using TimePoint = std::chrono::steady_clock::time_point;
 
 // Events.
+struct BeginRound {};                      // only between rounds
 struct WorkerEnded { int local_rank; Ending ending; };
 struct TreeEmpty {};                       // no process of the round is left
-struct StopSignal { int signal_number; };  // ddprun itself was told to stop
-using WorkerGroupEvent = std::variant<WorkerEnded, TreeEmpty, StopSignal>;
+struct StopSignal { int signal_number; };  // this ddprun was told to stop; a second one kills
+struct StopWorkers { int signal_number; bool kill = false; };  // membership wants the round to end
+using WorkerGroupEvent = std::variant<BeginRound, WorkerEnded, TreeEmpty, StopSignal, StopWorkers>;
 
-// The first worker that failed in a round.
+// A worker that failed by itself, before the node's workers were stopped.
 struct Failure {
   int local_rank = 0;
   Ending ending;
+  TimePoint at;
   std::chrono::milliseconds after{0};  // since its round began
-  int round = 0;
-  int stopped_count = 0;  // workers that were still running, and so were stopped
-};
-
-// How the job ended.
-struct Outcome {
-  int exit_code = 0;
-  std::optional<Failure> failure;  // of the last round, where a worker was the cause
-  int stop_signal = 0;             // where ddprun was told to stop
-  bool tree_survived = false;      // some process could not be killed in time
 };
 
 // Actions.
-struct StartRound { int round; };          // spawn every worker; rounds count from 0, restarts are rounds
+struct SpawnWorkers {};                    // every one of this node
 struct SignalTree { int signal_number; };  // to every process of the round
 struct KillOrphans {};                     // SIGKILL to what workers that ended have left behind
 struct KillTree {};                        // SIGKILL to every process of the round, until none is left
-struct AnnounceRestart { Failure failure; };
-struct Finish { Outcome outcome; };
-using WorkerGroupAction = std::variant<StartRound, SignalTree, KillOrphans, KillTree, AnnounceRestart, Finish>;
+struct TellFailure { Failure failure; };   // to membership, at once
+struct TellEnded {                         // to membership: no process of the round is left here
+  std::vector<Failure> failures;
+  int stopped = 0;             // workers that were running when the stop began, and did not fail by themselves
+  bool tree_survived = false;  // some process could not be killed in time
+};
+using WorkerGroupAction = std::variant<SpawnWorkers, SignalTree, KillOrphans, KillTree, TellFailure, TellEnded>;
 
 struct WorkerGroupOptions {
   int workers = 1;
-  int restarts_max = 0;
   std::chrono::milliseconds grace{30'000};
 };
 
@@ -65,9 +60,6 @@ class WorkerGroup {
   using Actions = std::vector<WorkerGroupAction>;
 
   explicit WorkerGroup(WorkerGroupOptions options) : options_(options) {}
-
-  // The first round. Called once, before anything else.
-  [[nodiscard]] Actions start(TimePoint now);
 
   // Takes in what happened at one instant, in the order of its happening. Of workers that failed in one batch, one that
   // was killed goes before one that ended by itself, because the second is more often the consequence.
@@ -78,26 +70,27 @@ class WorkerGroup {
 
   [[nodiscard]] std::optional<TimePoint> next_deadline() const { return deadline_; }
 
-  int round() const { return round_; }
+  bool is_idle() const { return phase_ == Phase::idle; }
 
  private:
-  enum class Phase { running, stopping, killing, finished };
+  enum class Phase { idle, running, stopping, killing };
 
+  void take(const BeginRound& event, TimePoint now, Actions& out);
   void take(const WorkerEnded& event, TimePoint now, Actions& out);
+  void take(const TreeEmpty& event, TimePoint now, Actions& out);
   void take(const StopSignal& event, TimePoint now, Actions& out);
-  void round_is_over(TimePoint now, Actions& out);
+  void take(const StopWorkers& event, TimePoint now, Actions& out);
   void begin_stop(int signal_number, TimePoint now, Actions& out);
   void kill(TimePoint now, Actions& out);
-  void begin_round(TimePoint now, Actions& out);
-  void finish(bool tree_survived, Actions& out);
-  bool is_restart_due() const;  // but for a stop signal
+  void end_round(bool tree_survived, Actions& out);
 
   WorkerGroupOptions options_;
-  Phase phase_ = Phase::running;
-  int round_ = 0;
+  Phase phase_ = Phase::idle;
   int running_count_ = 0;
   TimePoint round_began_;
-  std::optional<Failure> failure_;
+  std::optional<TimePoint> first_failed_at_;  // what fails in the same batch of events failed by itself, too
+  std::vector<Failure> failures_;
+  int stopped_ = 0;
   int stop_signal_ = 0;  // that ddprun itself got
   int tree_signal_ = 0;  // that the tree got last
   TimePoint stop_signal_came_;

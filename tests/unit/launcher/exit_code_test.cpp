@@ -8,6 +8,9 @@
 namespace ddp::launcher {
 namespace {
 
+using rendezvous::describe;
+using rendezvous::exit_code_of;
+
 // The table of docs/exit_codes.md, row by row.
 TEST(ExitCode, FollowsTheTable) {
   using Kind = Ending::Kind;

@@ -12,41 +12,102 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using rendezvous::describe_duration;
+using rendezvous::Ending;
+using rendezvous::FailureReport;
+using rendezvous::FinishJob;
+
+FailureReport failure_of(Ending ending, std::chrono::milliseconds after = 12min) {
+  FailureReport failure;
+  failure.rank = 5;
+  failure.host = "gpu17";
+  failure.pid = 41822;
+  failure.program = "./train";
+  failure.ending = ending;
+  failure.round = 3;
+  failure.after = after;
+  return failure;
+}
+
+FinishJob verdict_on(const FailureReport& failure) {
+  FinishJob verdict;
+  verdict.exit_code = 1;
+  verdict.cause = failure;
+  return verdict;
+}
 
 TEST(Summary, SaysWhatWhereAndWhatToTry) {
-  const Failure failure{5, {Ending::Kind::killed, SIGKILL, false}, 12min, 3, 7};
-  EXPECT_EQ(failure_summary(failure, {"gpu17", 41822, 8, 3, "./train", "", {"step 4", "out of memory"}}),
+  auto failure = failure_of({Ending::Kind::killed, SIGKILL, false});
+  failure.stderr_tail = {"step 4", "out of memory"};
+  failure.stderr_file = "logs/x/round_3/rank_5/stderr.log";
+  auto verdict = verdict_on(failure);
+  verdict.stopped = 7;
+  verdict.world_size = 8;
+  verdict.restarts_max = 3;
+  EXPECT_EQ(job_summary(verdict),
             "error: rank 5 was killed by SIGKILL after 12 min; the other 7 ranks were stopped\n"
             "where: host gpu17, pid 41822, round 3, ./train\n"
             "its stderr ended with:\n"
             "  | step 4\n"
             "  | out of memory\n"
+            "all of its stderr: logs/x/round_3/rank_5/stderr.log on gpu17\n"
             "try:   `dmesg | grep -i oom` on gpu17: running out of memory ends a process this way\n");
 }
 
+TEST(Summary, TellsTheCauseFromWhatFollowedIt) {
+  auto verdict = verdict_on(failure_of({Ending::Kind::killed, SIGKILL, false}));
+  auto later = failure_of({Ending::Kind::exited, 1, false}, 12min);
+  later.rank = 2;
+  later.host = "gpu03";
+  later.message = "ConnectionResetError: peer closed";
+  verdict.consequences = {later};
+  verdict.stopped = 2;
+  verdict.world_size = 4;
+  const auto text = job_summary(verdict);
+  EXPECT_THAT(text, HasSubstr("after 12 min; 2 other ranks were stopped\n"));
+  EXPECT_THAT(text, HasSubstr("after it:  rank 2 ended with exit code 1 after 12 min (ConnectionResetError: peer closed), "
+                              "host gpu03\n"));
+}
+
 TEST(Summary, CarriesTheWorkersOwnMessage) {
-  const Failure failure{0, {Ending::Kind::exited, 1, false}, 1500ms, 0};
-  const auto text = failure_summary(failure, {"h", 7, 1, 0, "train.py", "ValueError: no data", {}});
-  EXPECT_THAT(text, HasSubstr("error: rank 0 ended with exit code 1 after 1.5 s\n"));
+  auto failure = failure_of({Ending::Kind::exited, 1, false}, 1500ms);
+  failure.message = "ValueError: no data";
+  const auto text = job_summary(verdict_on(failure));
+  EXPECT_THAT(text, HasSubstr("error: rank 5 ended with exit code 1 after 1.5 s\n"));
   EXPECT_THAT(text, HasSubstr("cause: ValueError: no data\n"));
   EXPECT_THAT(text, HasSubstr("--max-restarts=N"));
 }
 
 TEST(Summary, WhatToTryFitsTheEnding) {
-  const FailureContext context{"h", 7, 2, 0, "./x", "", {"usage: x"}}, silent{"h", 7, 2, 0, "./x", "", {}};
-  const auto ended = [](int code) { return Failure{0, {Ending::Kind::exited, code, false}, 1ms, 0}; };
-  EXPECT_THAT(failure_summary(ended(1), context), HasSubstr("try:   read its stderr above"));
-  EXPECT_THAT(failure_summary(ended(2), context), HasSubstr("wrong use"));
-  EXPECT_THAT(failure_summary(ended(2), context), Not(HasSubstr("--max-restarts")));
-  EXPECT_THAT(failure_summary(ended(1), silent), HasSubstr("wrote nothing to stderr"));
+  const auto text = [](int code, std::vector<std::string> tail) {
+    auto failure = failure_of({Ending::Kind::exited, code, false});
+    failure.stderr_tail = std::move(tail);
+    return job_summary(verdict_on(failure));
+  };
+  EXPECT_THAT(text(1, {"usage: x"}), HasSubstr("try:   read its stderr above"));
+  EXPECT_THAT(text(2, {"usage: x"}), HasSubstr("wrong use"));
+  EXPECT_THAT(text(2, {"usage: x"}), Not(HasSubstr("--max-restarts")));
+  EXPECT_THAT(text(1, {}), HasSubstr("wrote nothing to stderr"));
 }
 
 TEST(Summary, AProgramThatNeverRanHasNoPidAndNoTime) {
-  const Failure failure{0, {Ending::Kind::not_started, ENOENT, false}, 1ms, 0};
-  const auto text = failure_summary(failure, {"h", 0, 2, 0, "./x", "", {}});
+  auto failure = failure_of({Ending::Kind::not_started, ENOENT, false});
+  failure.pid = 0;
+  const auto text = job_summary(verdict_on(failure));
   EXPECT_THAT(text, HasSubstr("could not be started: No such file"));
-  EXPECT_THAT(text, Not(HasSubstr("after 1 ms")));
+  EXPECT_THAT(text, Not(HasSubstr("after 12 min")));
   EXPECT_THAT(text, Not(HasSubstr("pid")));
+}
+
+TEST(Summary, OfWhatNoWorkerCaused) {
+  FinishJob verdict;
+  EXPECT_EQ(job_summary(verdict), "");
+  verdict.what = "node 1 (host gpu03) was lost: it closed the connection";
+  verdict.try_this = "look at that host";
+  EXPECT_EQ(job_summary(verdict),
+            "error: node 1 (host gpu03) was lost: it closed the connection\n"
+            "where: between the nodes of the job\n"
+            "try:   look at that host\n");
 }
 
 TEST(Summary, DescribesDurations) {

@@ -1,0 +1,109 @@
+#include "launcher/agent/guardian_link.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+#include "launcher/guardian/process_tree.hpp"
+#include "rendezvous/io/pidfd.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr int kKillLimitMs = 30'000;
+
+}  // namespace
+
+GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers)
+    : foreign_children_(children_of_this_process()),
+      handle_(guardian::start_guardian(options)),
+      workers_(static_cast<std::size_t>(workers)) {}
+
+GuardianLink::~GuardianLink() {
+  if (handle_.pid == 0) return;  // it has ended, and reap() has done the rest
+  ::kill(handle_.pid, SIGCONT);
+  ::shutdown(handle_.socket.get(), SHUT_RDWR);
+  const io::UniqueFd ended = io::open_pidfd(handle_.pid);
+  pollfd wait{ended.get(), POLLIN, 0};
+  if (::poll(&wait, 1, tree_survived_ ? 0 : kKillLimitMs) != 1) {
+    ::kill(handle_.pid, SIGKILL);
+    kill_all_children(foreign_children_, tree_survived_ ? 0 : kKillLimitMs);
+  }
+  ::waitpid(handle_.pid, nullptr, WNOHANG);
+}
+
+void GuardianLink::listen(boost::asio::io_context& io, Handlers handlers) {
+  const int duplicate = ::fcntl(handle_.socket.get(), F_DUPFD_CLOEXEC, 3);
+  if (duplicate < 0) throw std::system_error(errno, std::generic_category(), "the guardian's socket");
+  source_.emplace(io, duplicate);
+  handlers_ = std::move(handlers);
+  wait();
+}
+
+void GuardianLink::wait() {
+  source_->async_wait(boost::asio::posix::stream_descriptor::wait_read, [this](boost::system::error_code error) {
+    if (error) return;
+    bool closed = false;
+    std::vector<WorkerGroupEvent> events;
+    while (auto reports = guardian::receive_reports(source_->native_handle(), closed)) {
+      auto pidfd = reports->descriptors.begin();
+      for (const auto& report : reports->content) {
+        const bool has_pidfd = report.kind == guardian::ReportKind::spawned && report.value == 1 &&
+                               pidfd != reports->descriptors.end();
+        take(report, has_pidfd ? std::move(*pidfd++) : io::UniqueFd(), events);
+      }
+    }
+    if (!events.empty()) handlers_.events(events);
+    if (!closed) wait();  // else SIGCHLD tells of its end
+  });
+}
+
+void GuardianLink::take(const guardian::Report& report, io::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events) {
+  auto& worker = workers_.at(static_cast<std::size_t>(report.local_rank));
+  switch (report.kind) {
+    case guardian::ReportKind::spawned: worker = {report.pid, std::move(pidfd)}; break;
+    case guardian::ReportKind::not_spawned:
+      worker = {};
+      events.push_back(WorkerEnded{report.local_rank, {Ending::Kind::not_started, report.value, false}});
+      break;
+    case guardian::ReportKind::ended:
+      worker.pidfd.reset();
+      events.push_back(WorkerEnded{report.local_rank, ending_of(report.value)});
+      break;
+    case guardian::ReportKind::tree_empty: events.push_back(TreeEmpty{}); break;
+    case guardian::ReportKind::signalled: handlers_.signalled(report.value); break;
+  }
+}
+
+void GuardianLink::spawn(int local_rank, std::vector<std::string> variables, const std::array<int, 3>& descriptors) {
+  request({guardian::RequestKind::spawn, local_rank, 0, std::move(variables)}, descriptors);
+}
+
+void GuardianLink::kill_tree() {
+  request({guardian::RequestKind::kill_tree, 0, 0, {}});
+  for (const auto& worker : workers_)
+    if (worker.pidfd) ::syscall(SYS_pidfd_send_signal, worker.pidfd.get(), SIGKILL, nullptr, 0);
+}
+
+void GuardianLink::request(const guardian::Request& what, std::span<const int> descriptors) {
+  if (handle_.pid == 0 || guardian::send_request(handle_.socket.get(), what, descriptors)) return;
+  ::kill(handle_.pid, SIGKILL);  // it is gone or hangs; its end, and that of its workers, is reported as any other
+}
+
+std::optional<Ending> GuardianLink::reap() {
+  int status = 0;
+  if (handle_.pid == 0 || ::waitpid(handle_.pid, &status, WNOHANG) != handle_.pid) return {};
+  handle_.pid = 0;
+  tree_survived_ = !kill_all_children(foreign_children_, kKillLimitMs);
+  return ending_of(status);
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,73 @@
+// The agent's side of its guardian: requests to it, what it reports, and its end.
+//
+// Threads: the program's main thread. The constructor forks, so it comes before the event loop and any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launcher/guardian/guardian.hpp"
+#include "launcher/guardian/protocol.hpp"
+#include "launcher/worker_group/worker_group.hpp"
+
+namespace ddp::launcher {
+
+class GuardianLink {
+ public:
+  struct Handlers {
+    std::function<void(const std::vector<WorkerGroupEvent>& events)> events;  // that happened at one instant
+    std::function<void(int signal_number)> signalled;  // a signal_tree() was carried out
+  };
+
+  // Forks the guardian. Throws std::system_error.
+  GuardianLink(const guardian::GuardianOptions& options, int workers);
+
+  // Whatever happened: nothing of the job outlives this object. The guardian ends when its tree is empty.
+  ~GuardianLink();
+  GuardianLink(const GuardianLink&) = delete;
+
+  void listen(boost::asio::io_context& io, Handlers handlers);
+
+  void spawn(int local_rank, std::vector<std::string> variables, const std::array<int, 3>& descriptors);
+  void signal_tree(int signal_number) { request({guardian::RequestKind::signal_tree, 0, signal_number, {}}); }
+  void forward(int signal_number) { request({guardian::RequestKind::forward_signal, 0, signal_number, {}}); }
+  void kill_orphans() { request({guardian::RequestKind::kill_orphans, 0, 0, {}}); }
+  void kill_tree();  // even if the guardian itself hangs
+
+  pid_t pid_of(int local_rank) const { return workers_[static_cast<std::size_t>(local_rank)].pid; }
+
+  // Some child of this process has ended: where it was the guardian, its end, and what it left is ended, too.
+  std::optional<Ending> reap();
+  pid_t pid() const { return handle_.pid; }  // 0 once it has ended
+
+  // Processes of the job are left that cannot be killed: they are not waited for any more.
+  void give_up() { tree_survived_ = true; }
+  bool tree_survived() const { return tree_survived_; }
+
+ private:
+  struct Worker {
+    pid_t pid = 0;
+    io::UniqueFd pidfd;  // while it runs
+  };
+
+  void request(const guardian::Request& what, std::span<const int> descriptors = {});
+  void wait();
+  void take(const guardian::Report& report, io::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events);
+
+  std::set<pid_t> foreign_children_;  // of who was this process before; not ours to end
+  guardian::GuardianHandle handle_;
+  std::optional<boost::asio::posix::stream_descriptor> source_;
+  Handlers handlers_;
+  std::vector<Worker> workers_;
+  bool tree_survived_ = false;
+};
+
+}  // namespace ddp::launcher

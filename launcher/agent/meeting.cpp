@@ -1,0 +1,144 @@
+#include "launcher/agent/meeting.hpp"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "ddp/error.hpp"
+#include "rendezvous/io/address.hpp"
+
+namespace ddp::launcher {
+
+using rendezvous::EndpointName;
+using rendezvous::MembershipClient;
+using rendezvous::MembershipOptions;
+using rendezvous::MembershipServer;
+using Mode = RendezvousConfig::Mode;
+
+namespace {
+
+constexpr const char* kLoopback = "127.0.0.1";
+
+bool is_loopback_text(const std::string& text) {
+  return text == "localhost" || text == "::1" || text.rfind("127.", 0) == 0;
+}
+
+std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
+
+}  // namespace
+
+bool is_this_host(const std::string& endpoint_host, const std::vector<std::string>& resolved,
+                  const std::vector<std::string>& own, const std::string& host_name) {
+  if (is_loopback_text(endpoint_host) || endpoint_host == host_name) return true;
+  // A short name and a long one of the same host; two hosts of one short name differ in what they resolve to.
+  if (resolved.empty() && first_label(endpoint_host) == first_label(host_name)) return true;
+  return std::any_of(resolved.begin(), resolved.end(), [&](const std::string& address) {
+    return !is_loopback_text(address) && std::find(own.begin(), own.end(), address) != own.end();
+  });
+}
+
+Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendezvous::Hello hello, RoundId term,
+                 port::Handler store, rendezvous::MembershipLink::Handlers handlers)
+    : io_(io),
+      config_(config),
+      hello_(std::move(hello)),
+      term_(term),
+      store_(std::move(store)),
+      handlers_(std::move(handlers)) {}
+
+void Meeting::start() {
+  const auto& rendezvous = config_.rendezvous;
+  if (rendezvous.nodes_max == 1) return serve(false);
+  if (rendezvous.mode == Mode::fixed) return rendezvous.node_rank == 0 ? serve(false) : join();
+  if (rendezvous.is_host) return *rendezvous.is_host ? serve(false) : join();
+  looking_up_ = rendezvous::resolve(io_, rendezvous.host, rendezvous.port,
+                                    [this](const rendezvous::Resolved& resolved) { decide(resolved); });
+}
+
+void Meeting::decide(const rendezvous::Resolved& resolved) {
+  looking_up_.reset();
+  std::vector<std::string> addresses;
+  for (const auto& address : resolved.addresses) addresses.push_back(io::address_of(address).text());
+  const auto own = rendezvous::own_addresses();
+  if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) return serve(true);
+  if (config_.rendezvous.node_rank == 0) {
+    handlers_.say("no interface of this host has the address of " + config_.rendezvous.host +
+                  ", but this is node rank 0: it serves the endpoint");
+    return serve(true);
+  }
+  join();
+}
+
+void Meeting::serve(bool or_join) {
+  const auto& rendezvous = config_.rendezvous;
+  const bool alone = rendezvous.nodes_max == 1;
+  port::PortOptions options;
+  if (alone && (rendezvous.mode == Mode::local || is_loopback_text(rendezvous.host)))
+    options.addresses = {rendezvous.host == "::1" ? rendezvous.host : kLoopback};
+  options.first = options.last = rendezvous.port;
+  if (rendezvous.port == 0) {
+    options.first = rendezvous.port_first;
+    options.last = rendezvous.port_last;
+  }
+  options.warn = handlers_.say;
+  port::Handlers by_protocol;
+  by_protocol.store = store_;
+  if (!alone)
+    by_protocol.http = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+      static_cast<MembershipServer&>(*link_).adopt(std::move(socket), peer);
+    };
+  try {
+    port_ = std::make_unique<port::Port>(io_, std::move(options), std::move(by_protocol));
+  } catch (const Error& error) {
+    if (or_join) return join();  // another agent of this host may be there already
+    boost::asio::post(io_, [lost = handlers_.lost, what = std::string(error.what())] {
+      lost({what, "opening the endpoint of the job", "another port, or `ss -ltnp` to see who has this one"});
+    });
+    return;
+  }
+  serves_ = true;
+  MembershipOptions membership;
+  membership.run_id = hello_.run_id;
+  membership.nodes_min = rendezvous.nodes_min;
+  membership.nodes_max = rendezvous.nodes_max;
+  membership.restarts_max = config_.restarts_max;
+  membership.join_timeout = rendezvous.join_timeout;
+  membership.last_call_timeout = rendezvous.last_call_timeout;
+  membership.term = term_;
+  link_ = std::make_unique<MembershipServer>(io_, std::move(membership), rendezvous.heartbeat_timeout, handlers_);
+  link_->send(hello_);
+}
+
+void Meeting::join() {
+  const auto& rendezvous = config_.rendezvous;
+  link_ = std::make_unique<MembershipClient>(io_, EndpointName{rendezvous.host, rendezvous.port}, rendezvous.join_timeout,
+                                             rendezvous.heartbeat_timeout, handlers_);
+  link_->send(hello_);
+}
+
+void Meeting::send(const rendezvous::ToMembership& message) {
+  if (link_) link_->send(message);
+}
+
+std::chrono::milliseconds Meeting::job_time() const { return link_ ? link_->job_time() : std::chrono::milliseconds(0); }
+
+void Meeting::finish(std::function<void()> done) {
+  looking_up_.reset();
+  if (!link_) return boost::asio::post(io_, std::move(done));
+  link_->finish(std::move(done));
+}
+
+std::uint16_t Meeting::store_port() {
+  if (!port_) {
+    port::PortOptions options;
+    options.first = config_.rendezvous.port_first;
+    options.last = config_.rendezvous.port_last;
+    options.warn = handlers_.say;
+    port::Handlers store_only;
+    store_only.store = store_;
+    port_ = std::make_unique<port::Port>(io_, std::move(options), std::move(store_only));
+  }
+  return port_->number();
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,67 @@
+// Where this node meets the others: finds out who serves the endpoint, and gives the agent its link to membership.
+//
+// Threads: the event loop's only.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/command_line/launch_config.hpp"
+#include "rendezvous/control/membership_client.hpp"
+#include "rendezvous/control/membership_link.hpp"
+#include "rendezvous/control/membership_server.hpp"
+#include "rendezvous/control/resolver.hpp"
+#include "rendezvous/port/port.hpp"
+
+namespace ddp::launcher {
+
+// Whether the endpoint's host is this one: it is a loopback name, this host's own name, or resolves to an address of it.
+// Pure. `resolved` and `own` are addresses as texts.
+bool is_this_host(const std::string& endpoint_host, const std::vector<std::string>& resolved,
+                  const std::vector<std::string>& own, const std::string& host_name);
+
+class Meeting {
+ public:
+  // `store` takes the connections of store clients that come to the endpoint's port.
+  Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendezvous::Hello hello, RoundId term,
+          port::Handler store, rendezvous::MembershipLink::Handlers handlers);
+
+  // Begins; from then on the handlers are called.
+  void start();
+
+  void send(const rendezvous::ToMembership& message);
+  std::chrono::milliseconds job_time() const;
+  void finish(std::function<void()> done);
+
+  bool serves_endpoint() const { return serves_; }
+
+  // The port on which this node takes store clients; opened where it was not yet. Throws Error.
+  std::uint16_t store_port();
+
+  // Connections that came but were not handed over belong to an earlier round.
+  void drop_pending() {
+    if (port_) port_->drop_pending();
+  }
+
+ private:
+  void decide(const rendezvous::Resolved& resolved);
+  void serve(bool or_join);
+  void join();
+
+  boost::asio::io_context& io_;
+  const LaunchConfig& config_;
+  rendezvous::Hello hello_;
+  RoundId term_;
+  port::Handler store_;
+  rendezvous::MembershipLink::Handlers handlers_;
+  std::shared_ptr<void> looking_up_;
+  std::unique_ptr<rendezvous::MembershipLink> link_;
+  std::unique_ptr<port::Port> port_;
+  bool serves_ = false;
+};
+
+}  // namespace ddp::launcher
