@@ -31,6 +31,11 @@ constexpr std::size_t kKeysShownMax = 8;            // in a message
 
 io::Deadline deadline_at(TimePoint end) { return io::Deadline(Clock::now(), end); }
 
+// What the store owes at once after a wait, however little of the wait's own time is left.
+io::Deadline answer_deadline_after(const io::Deadline& wait) {
+  return deadline_at(std::max(wait.end(), Clock::now() + kAnswerLimit));
+}
+
 std::string milliseconds_text(const io::Deadline& deadline) {
   return std::to_string(deadline.full_time().count()) + " ms";
 }
@@ -50,22 +55,36 @@ void require_key(std::string_view key) {
                         " bytes; the store takes keys of at most " + std::to_string(kKeyBytesMax));
 }
 
+void require_value(std::string_view key, std::string_view value) {
+  if (value.size() <= kValueBytesMax) return;
+  throw InvalidArgument("the value for key " + key_text(key) + " has " + std::to_string(value.size()) +
+                        " bytes; the store takes values of at most " + std::to_string(kValueBytesMax));
+}
+
+void require_list(std::size_t count, std::size_t bytes) {
+  if (count <= kListCountMax && bytes <= kMessageBytesMax) return;
+  throw InvalidArgument(std::to_string(count) + " keys of " + std::to_string(bytes) +
+                        " bytes are too many at once; the store takes at most " + std::to_string(kListCountMax) +
+                        " keys of together " + std::to_string(kMessageBytesMax) + " bytes");
+}
+
 void require_keys(const std::vector<std::string>& keys) {
   std::size_t bytes = 9;
   for (const auto& key : keys) {
     require_key(key);
     bytes += 8 + key.size();
   }
-  if (keys.size() <= kListCountMax && bytes <= kMessageBytesMax) return;
-  throw InvalidArgument(std::to_string(keys.size()) + " keys of " + std::to_string(bytes) +
-                        " bytes are too many at once; the store takes at most " + std::to_string(kListCountMax) +
-                        " keys of together " + std::to_string(kMessageBytesMax) + " bytes");
+  require_list(keys.size(), bytes);
 }
 
-void require_value(std::string_view key, std::string_view value) {
-  if (value.size() <= kValueBytesMax) return;
-  throw InvalidArgument("the value for key " + key_text(key) + " has " + std::to_string(value.size()) +
-                        " bytes; the store takes values of at most " + std::to_string(kValueBytesMax));
+void require_entries(const std::vector<KeyValue>& entries) {
+  std::size_t bytes = 9;
+  for (const auto& [key, value] : entries) {
+    require_key(key);
+    require_value(key, value);
+    bytes += 16 + key.size() + value.size();
+  }
+  require_list(entries.size(), bytes);
 }
 
 struct AddressListDeleter {
@@ -217,7 +236,7 @@ std::string Client::get(std::string_view key, TimePoint until) {
   require_key(key);
   auto deadline = deadline_at(until);
   wait_for_keys({std::string(key)}, deadline);
-  auto answer_deadline = deadline_at(std::max(deadline.end(), Clock::now() + kAnswerLimit));
+  auto answer_deadline = answer_deadline_after(deadline);
   send(command::Get{std::string(key)}, answer_deadline);
   return receive_value(answer_deadline);
 }
@@ -238,16 +257,23 @@ void Client::wait(const std::vector<std::string>& keys, TimePoint until) {
 
 void Client::wait_for_keys(const std::vector<std::string>& keys, io::Deadline& deadline) {
   send(command::Wait{keys}, deadline);
+  if (is_released(deadline)) return;
+  throw TimeoutError("waited " + milliseconds_text(deadline) + " for " + list_text(keys) + " in the store at " + peer_ +
+                     "; the rank that sets it may have failed or not got there");
+}
+
+// Waits for the answer to a WAIT or BARRIER; false, with the wait cancelled, where it has not come by the deadline.
+bool Client::is_released(io::Deadline& deadline) {
   const int ready = wait_for(socket_.get(), POLLIN, deadline);
   if (ready < 0) fail(std::strerror(errno));
   if (ready == 0) {
     cancel_wait();
-    throw TimeoutError("waited " + milliseconds_text(deadline) + " for " + list_text(keys) + " in the store at " +
-                       peer_ + "; the rank that sets it may have failed or not got there");
+    return false;
   }
   if (const char answer = receive_byte(deadline); answer != kWaitFulfilled) {
     fail("it answered " + std::to_string(answer) + " to a wait");
   }
+  return true;
 }
 
 // Reads up to the answer of CANCEL_WAIT. The wait's own may come before it; the keys came too late all the same.
@@ -301,6 +327,62 @@ void Client::append(std::string_view key, std::string_view value, TimePoint unti
   send(command::Append{std::string(key), std::string(value)}, deadline);
 }
 
+std::vector<std::string> Client::multi_get(const std::vector<std::string>& keys, TimePoint until) {
+  require_keys(keys);
+  if (keys.empty()) return {};
+  auto deadline = deadline_at(until);
+  wait_for_keys(keys, deadline);
+  auto answer_deadline = answer_deadline_after(deadline);
+  send(command::MultiGet{keys}, answer_deadline);
+  return receive_values(keys.size(), answer_deadline);
+}
+
+void Client::multi_set(const std::vector<KeyValue>& entries, TimePoint until) {
+  require_entries(entries);
+  if (entries.empty()) return;
+  auto deadline = deadline_at(until);
+  send(command::MultiSet{entries}, deadline);
+}
+
+void Client::queue_push(std::string_view key, std::string_view value, TimePoint until) {
+  require_key(key);
+  require_value(key, value);
+  auto deadline = deadline_at(until);
+  send(command::QueuePush{std::string(key), std::string(value)}, deadline);
+}
+
+std::optional<std::string> Client::queue_pop(std::string_view key, TimePoint until) {
+  require_key(key);
+  auto deadline = deadline_at(until);
+  wait_for_keys({std::string(key)}, deadline);
+  auto answer_deadline = answer_deadline_after(deadline);
+  send(command::QueuePop{std::string(key)}, answer_deadline);
+  if (receive_integer(answer_deadline) <= 0) return std::nullopt;
+  return receive_value(answer_deadline);
+}
+
+std::int64_t Client::queue_length(std::string_view key, TimePoint until) {
+  require_key(key);
+  auto deadline = deadline_at(until);
+  send(command::QueueLength{std::string(key)}, deadline);
+  return receive_integer(deadline);
+}
+
+std::vector<std::string> Client::list_keys(TimePoint until) {
+  auto deadline = deadline_at(until);
+  send(command::ListKeys{}, deadline);
+  return receive_values(static_cast<std::uint64_t>(receive_integer(deadline)), deadline);
+}
+
+void Client::barrier(std::string_view key, std::int64_t size, TimePoint until) {
+  require_key(key);
+  auto deadline = deadline_at(until);
+  send(command::Barrier{std::string(key), size}, deadline);
+  if (is_released(deadline)) return;
+  throw TimeoutError("waited " + milliseconds_text(deadline) + " in the barrier " + key_text(key) + " of " +
+                     std::to_string(size) + " in the store at " + peer_ + "; a rank may have failed or not got there");
+}
+
 void Client::send(const Command& command, io::Deadline& deadline) {
   if (!socket_) throw StoreError("the connection to the store at " + peer_ + " was closed by an earlier error");
   const std::string bytes = encode(command);
@@ -350,6 +432,17 @@ std::string Client::receive_value(io::Deadline& deadline) {
   std::string value(length, '\0');
   receive(value.data(), value.size(), deadline);
   return value;
+}
+
+std::vector<std::string> Client::receive_values(std::uint64_t count, io::Deadline& deadline) {
+  std::vector<std::string> values;
+  std::size_t bytes = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    values.push_back(receive_value(deadline));
+    bytes += 8 + values.back().size();
+    if (bytes > kMessageBytesMax) fail("its answer is beyond " + std::to_string(kMessageBytesMax) + " bytes");
+  }
+  return values;
 }
 
 // The stream may be mid-message when time is up, so the connection ends there.

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -37,8 +38,8 @@ class Client {
 
   // Each throws TimeoutError at its deadline, StoreError where the connection broke or the answer is malformed,
   // InvalidArgument for a key over 8192 bytes, a value over 8 MiB or more than 131072 keys, before anything is sent.
-  // After that, or a TimeoutError because a key did not appear, the client stays usable; after any other error it is
-  // closed. A deadline that passed while the process was stopped starts anew (rendezvous/io/deadline.hpp).
+  // After that, or a TimeoutError because a key or a client did not come, the client stays usable; after any other
+  // error it is closed. A deadline that passed while the process was stopped starts anew (rendezvous/io/deadline.hpp).
   void set(std::string_view key, std::string_view value, TimePoint deadline);
   std::string get(std::string_view key, TimePoint deadline);  // waits for the key first
   std::int64_t add(std::string_view key, std::int64_t delta, TimePoint deadline);
@@ -49,6 +50,15 @@ class Client {
   bool remove(std::string_view key, TimePoint deadline);
   std::int64_t key_count(TimePoint deadline);
   void append(std::string_view key, std::string_view value, TimePoint deadline);
+  std::vector<std::string> multi_get(const std::vector<std::string>& keys, TimePoint deadline);  // waits for all first
+  void multi_set(const std::vector<KeyValue>& entries, TimePoint deadline);
+  void queue_push(std::string_view key, std::string_view value, TimePoint deadline);
+  // Waits for the queue to hold something and takes it; empty where another client was faster.
+  std::optional<std::string> queue_pop(std::string_view key, TimePoint deadline);
+  std::int64_t queue_length(std::string_view key, TimePoint deadline);
+  std::vector<std::string> list_keys(TimePoint deadline);  // in no order
+  // Waits until `size` clients have come to this key, which works once: a key that was passed is open for good.
+  void barrier(std::string_view key, std::int64_t size, TimePoint deadline);
 
  private:
   Client(io::UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
@@ -58,8 +68,10 @@ class Client {
   char receive_byte(io::Deadline& deadline);
   std::int64_t receive_integer(io::Deadline& deadline);
   std::string receive_value(io::Deadline& deadline);
+  std::vector<std::string> receive_values(std::uint64_t count, io::Deadline& deadline);
   void wait_ready(short events, io::Deadline& deadline);
   void wait_for_keys(const std::vector<std::string>& keys, io::Deadline& deadline);
+  bool is_released(io::Deadline& deadline);
   void cancel_wait();
   void handshake(io::Deadline& deadline);
   [[noreturn]] void fail(const std::string& why);

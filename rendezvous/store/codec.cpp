@@ -27,20 +27,11 @@ struct Shape {
 };
 
 constexpr std::array<Shape, std::variant_size_v<Command>> kShapes = {{
-    {"VALIDATE", "m"},
-    {"SET", "kv"},
-    {"COMPARE_SET", "kvv"},
-    {"GET", "k"},
-    {"ADD", "ki"},
-    {"CHECK", "k", true},
-    {"WAIT", "k", true},
-    {"GETNUMKEYS", ""},
-    {"DELETE_KEY", "k"},
-    {"APPEND", "kv"},
-    {"MULTI_GET", "k", true},
-    {"MULTI_SET", "kv", true},
-    {"CANCEL_WAIT", ""},
-    {"PING", "n"},
+    {"VALIDATE", "m"},   {"SET", "kv"},        {"COMPARE_SET", "kvv"},   {"GET", "k"},
+    {"ADD", "ki"},       {"CHECK", "k", true}, {"WAIT", "k", true},      {"GETNUMKEYS", ""},
+    {"DELETE_KEY", "k"}, {"APPEND", "kv"},     {"MULTI_GET", "k", true}, {"MULTI_SET", "kv", true},
+    {"CANCEL_WAIT", ""}, {"PING", "n"},        {"QUEUE_PUSH", "kv"},     {"QUEUE_POP", "k"},
+    {"QUEUE_LEN", "k"},  {"LIST_KEYS", ""},    {"BARRIER", "ki"},
 }};
 
 const Shape& shape_of(Code code) { return kShapes[static_cast<std::size_t>(code)]; }
@@ -103,6 +94,11 @@ struct FieldWriter {
   }
   void operator()(const command::CancelWait&) const {}
   void operator()(const command::Ping& c) const { append_integer(out, c.nonce); }
+  void operator()(const command::QueuePush& c) const { append_text(out, c.key), append_text(out, c.value); }
+  void operator()(const command::QueuePop& c) const { append_text(out, c.key); }
+  void operator()(const command::QueueLength& c) const { append_text(out, c.key); }
+  void operator()(const command::ListKeys&) const {}
+  void operator()(const command::Barrier& c) const { append_text(out, c.key), append_integer(out, c.size); }
 };
 
 }  // namespace
@@ -218,7 +214,7 @@ void CommandParser::use_number() {
       stage_ = Stage::text;
       return;
     }
-    default: return end_field();  // the integer of ADD and the nonce of PING stay in number_
+    default: return end_field();  // the integer of ADD and BARRIER and the nonce of PING stay in number_
   }
 }
 
@@ -245,6 +241,11 @@ Command CommandParser::finish() {
     }
     case Code::cancel_wait: return command::CancelWait{};
     case Code::ping: return command::Ping{static_cast<std::uint32_t>(number_)};
+    case Code::queue_push: return command::QueuePush{text(0), text(1)};
+    case Code::queue_pop: return command::QueuePop{text(0)};
+    case Code::queue_length: return command::QueueLength{text(0)};
+    case Code::list_keys: return command::ListKeys{};
+    case Code::barrier: return command::Barrier{text(0), static_cast<std::int64_t>(number_)};
   }
   refuse("command " + std::to_string(static_cast<int>(code_)) + " is unknown");
 }

@@ -43,6 +43,11 @@ enum class Code : std::uint8_t {
   multi_set = 11,
   cancel_wait = 12,
   ping = 13,
+  queue_push = 14,
+  queue_pop = 15,
+  queue_length = 16,
+  list_keys = 17,
+  barrier = 18,
 };
 
 struct KeyValue {
@@ -66,13 +71,20 @@ struct MultiGet { std::vector<std::string> keys; bool operator==(const MultiGet&
 struct MultiSet { std::vector<KeyValue> entries; bool operator==(const MultiSet&) const = default; };
 struct CancelWait { bool operator==(const CancelWait&) const = default; };
 struct Ping { std::uint32_t nonce = 0; bool operator==(const Ping&) const = default; };
+struct QueuePush { std::string key, value; bool operator==(const QueuePush&) const = default; };
+struct QueuePop { std::string key; bool operator==(const QueuePop&) const = default; };
+struct QueueLength { std::string key; bool operator==(const QueueLength&) const = default; };
+struct ListKeys { bool operator==(const ListKeys&) const = default; };
+struct Barrier { std::string key; std::int64_t size = 0; bool operator==(const Barrier&) const = default; };
 }  // namespace command
 // clang-format on
 
 // In the order of their codes.
-using Command = std::variant<command::Validate, command::Set, command::CompareSet, command::Get, command::Add,
-                             command::Check, command::Wait, command::KeyCount, command::Remove, command::Append,
-                             command::MultiGet, command::MultiSet, command::CancelWait, command::Ping>;
+using Command =
+    std::variant<command::Validate, command::Set, command::CompareSet, command::Get, command::Add, command::Check,
+                 command::Wait, command::KeyCount, command::Remove, command::Append, command::MultiGet,
+                 command::MultiSet, command::CancelWait, command::Ping, command::QueuePush, command::QueuePop,
+                 command::QueueLength, command::ListKeys, command::Barrier>;
 
 struct ParserLimits {
   std::size_t key_bytes_max = kKeyBytesMax;
@@ -121,11 +133,11 @@ std::string encode(const Command& command);
 // Answers, as the server sends them.
 constexpr char kReady = 0;                                    // CHECK: all keys are there
 constexpr char kNotReady = 1;                                 // CHECK: not all
-constexpr char kWaitFulfilled = 0;                            // WAIT: all keys are there
+constexpr char kWaitFulfilled = 0;                            // WAIT: all keys are there; BARRIER: all came
 constexpr char kWaitCancelled = 1;                            // CANCEL_WAIT, always
 std::string encode_value(std::string_view value);             // COMPARE_SET, GET
-void append_value(std::string& out, std::string_view value);  // MULTI_GET: several, one after another
-std::string encode_integer(std::int64_t value);               // ADD, GETNUMKEYS, DELETE_KEY
+void append_value(std::string& out, std::string_view value);  // MULTI_GET, QUEUE_POP, LIST_KEYS: after what is there
+std::string encode_integer(std::int64_t value);               // ADD, GETNUMKEYS, DELETE_KEY, QUEUE_LEN
 std::string encode_nonce(std::uint32_t nonce);                // PING
 
 // Little-endian, from the front of `bytes`. Requires at least 8 (4) bytes.

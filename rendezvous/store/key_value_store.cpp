@@ -11,17 +11,19 @@ namespace ddp::store {
 namespace {
 
 // The leading decimal number of a value, as the reference reads it: spaces and a sign may come before, anything after.
-std::int64_t parse_integer(std::string_view key, std::string_view value) {
+std::int64_t parse_integer(const char* command, std::string_view key, std::string_view value) {
   std::string_view text = value;
   text.remove_prefix(std::min(text.find_first_not_of(" \t\n\v\f\r"), text.size()));
   if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   std::int64_t number = 0;
   const auto result = std::from_chars(text.data(), text.data() + text.size(), number);
   if (result.ec == std::errc::result_out_of_range) {
-    throw StoreError("ADD: the value of key " + key_text(key) + ", " + key_text(value) + ", is beyond 64 bits");
+    throw StoreError(std::string(command) + ": the value of key " + key_text(key) + ", " + key_text(value) +
+                     ", is beyond 64 bits");
   }
   if (result.ec != std::errc{}) {
-    throw StoreError("ADD: the value of key " + key_text(key) + ", " + key_text(value) + ", is no number");
+    throw StoreError(std::string(command) + ": the value of key " + key_text(key) + ", " + key_text(value) +
+                     ", is no number");
   }
   return number;
 }
@@ -67,13 +69,7 @@ struct KeyValueStore::Handler {
   }
 
   void operator()(command::Add&& c) {
-    const auto found = store.values_.find(c.key);
-    const std::int64_t old = found == store.values_.end() ? 0 : parse_integer(c.key, found->second);
-    std::int64_t sum = 0;
-    if (__builtin_add_overflow(old, c.delta, &sum)) {
-      throw StoreError("ADD: " + std::to_string(old) + " and " + std::to_string(c.delta) + " of key " +
-                       key_text(c.key) + " add up to more than 64 bits");
-    }
+    const auto sum = store.sum_of("ADD", c.key, c.delta);
     auto text = std::to_string(sum);
     store.require_room(store.growth(c.key, text.size()));
     answer(encode_integer(sum));
@@ -87,14 +83,12 @@ struct KeyValueStore::Handler {
     std::erase_if(c.keys, [this](const auto& key) { return store.contains(key); });
     std::size_t bytes = 0;
     for (const auto& key : c.keys) bytes += 2 * key.size() + kEntryBytes;
-    const auto pending = store.waits_.find(from);
-    const std::size_t given_back = pending == store.waits_.end() ? 0 : pending->second.bytes;
-    if (bytes > given_back) store.require_room(bytes - given_back);
+    store.require_room_for_wait(from, bytes);
     store.disconnected(from);
     if (c.keys.empty()) return answer(kWaitFulfilled);
-    Waiting waiting{std::move(c.keys), 0, bytes};
+    Waiting waiting{.keys = std::move(c.keys), .bytes = bytes, .place = ++store.waits_begun_};
     for (const auto& key : waiting.keys) {
-      if (store.waiters_[key].insert(from).second) ++waiting.missing;  // a key may be named twice
+      if (store.waiters_[key].emplace(waiting.place, from).second) ++waiting.missing;  // a key may be named twice
     }
     store.total_bytes_ += bytes;
     store.waits_.emplace(from, std::move(waiting));
@@ -132,10 +126,7 @@ struct KeyValueStore::Handler {
       values.push_back(found == store.values_.end() ? std::string_view() : found->second);
       bytes += 8 + values.back().size();
     }
-    if (bytes > store.options_.answer_bytes_max) {
-      throw StoreError("MULTI_GET: an answer of " + std::to_string(bytes) + " bytes is beyond the limit of " +
-                       std::to_string(store.options_.answer_bytes_max));
-    }
+    store.require_answer("MULTI_GET", bytes);
     std::string all;
     all.reserve(bytes);
     for (const auto value : values) append_value(all, value);
@@ -155,6 +146,72 @@ struct KeyValueStore::Handler {
   }
 
   void operator()(command::Ping&& c) { answer(encode_nonce(c.nonce)); }
+
+  void operator()(command::QueuePush&& c) {
+    const auto found = store.queues_.find(c.key);
+    const std::size_t name_bytes = found == store.queues_.end() ? c.key.size() + kEntryBytes : 0;
+    const std::size_t bytes = name_bytes + c.value.size() + kEntryBytes;
+    store.require_room(bytes);
+    store.total_bytes_ += bytes;
+    store.queues_[c.key].push_back(std::move(c.value));
+    store.wake(c.key, true, answers);
+  }
+
+  void operator()(command::QueuePop&& c) {
+    const auto found = store.queues_.find(c.key);
+    if (found == store.queues_.end()) return answer(encode_integer(0));
+    auto& queue = found->second;
+    auto bytes = encode_integer(static_cast<std::int64_t>(queue.size()));
+    append_value(bytes, queue.front());
+    store.total_bytes_ -= queue.front().size() + kEntryBytes;
+    queue.pop_front();
+    if (queue.empty()) {
+      store.total_bytes_ -= found->first.size() + kEntryBytes;
+      store.queues_.erase(found);
+    }
+    answer(std::move(bytes));
+  }
+
+  void operator()(command::QueueLength&& c) {
+    const auto found = store.queues_.find(c.key);
+    answer(encode_integer(found == store.queues_.end() ? 0 : static_cast<std::int64_t>(found->second.size())));
+  }
+
+  void operator()(command::ListKeys&&) {
+    std::size_t bytes = 8;
+    for (const auto& [key, value] : store.values_) bytes += 8 + key.size();
+    store.require_answer("LIST_KEYS", bytes);
+    auto all = encode_integer(static_cast<std::int64_t>(store.values_.size()));
+    all.reserve(bytes);
+    for (const auto& [key, value] : store.values_) append_value(all, key);
+    answer(std::move(all));
+  }
+
+  // The count is a value like any other and stays, so a barrier that was passed once is open for good.
+  void operator()(command::Barrier&& c) {
+    const auto count = store.sum_of("BARRIER", c.key, 1);
+    auto text = std::to_string(count);
+    const std::size_t bytes = 2 * c.key.size() + kEntryBytes;
+    const bool is_open = count >= c.size;
+    store.require_room_for_wait(from, is_open ? 0 : bytes, store.growth(c.key, text.size()));
+    store.disconnected(from);
+    if (is_open) {
+      answer(kWaitFulfilled);
+    } else {
+      store.barriers_[c.key].emplace(c.size, from);
+      store.total_bytes_ += bytes;
+      store.waits_.emplace(from, Waiting{.keys = {c.key}, .bytes = bytes, .barrier_size = c.size});
+    }
+    if (const auto found = store.barriers_.find(c.key); found != store.barriers_.end()) {
+      auto& waiting = found->second;
+      while (!waiting.empty() && waiting.begin()->first <= count) {
+        store.fulfil(store.waits_.find(waiting.begin()->second), answers);
+        waiting.erase(waiting.begin());
+      }
+      if (waiting.empty()) store.barriers_.erase(found);
+    }
+    store.put(std::move(c.key), std::move(text), answers);
+  }
 };
 
 std::vector<Answer> KeyValueStore::step(ConnectionId from, Command command) {
@@ -166,14 +223,39 @@ std::vector<Answer> KeyValueStore::step(ConnectionId from, Command command) {
 void KeyValueStore::disconnected(ConnectionId connection) {
   const auto pending = waits_.find(connection);
   if (pending == waits_.end()) return;
-  for (const auto& key : pending->second.keys) {
-    const auto found = waiters_.find(key);
-    if (found == waiters_.end()) continue;  // it has appeared since
-    found->second.erase(connection);
-    if (found->second.empty()) waiters_.erase(found);
+  const Waiting& waiting = pending->second;
+  // Those that are not found have appeared since.
+  const auto take_off = [](auto& all, const std::string& key, const auto& entry) {
+    const auto found = all.find(key);
+    if (found == all.end()) return;
+    found->second.erase(entry);
+    if (found->second.empty()) all.erase(found);
+  };
+  for (const auto& key : waiting.keys) {
+    if (waiting.barrier_size) {
+      take_off(barriers_, key, std::pair(*waiting.barrier_size, connection));
+    } else {
+      take_off(waiters_, key, waiting.place);
+    }
   }
-  total_bytes_ -= pending->second.bytes;
+  total_bytes_ -= waiting.bytes;
   waits_.erase(pending);
+}
+
+bool KeyValueStore::contains(std::string_view key) const {
+  return values_.find(key) != values_.end() || queues_.find(key) != queues_.end();
+}
+
+// The value of a key as a number, 0 where it is missing, and `delta`.
+std::int64_t KeyValueStore::sum_of(const char* command, std::string_view key, std::int64_t delta) const {
+  const auto found = values_.find(key);
+  const std::int64_t old = found == values_.end() ? 0 : parse_integer(command, key, found->second);
+  std::int64_t sum = 0;
+  if (__builtin_add_overflow(old, delta, &sum)) {
+    throw StoreError(std::string(command) + ": " + std::to_string(old) + " and " + std::to_string(delta) + " of key " +
+                     key_text(key) + " add up to more than 64 bits");
+  }
+  return sum;
 }
 
 // Bytes by which a key's entry grows when it takes a value of this size; 0 where it shrinks.
@@ -190,27 +272,49 @@ void KeyValueStore::require_room(std::size_t bytes) const {
                    " more were sent");
 }
 
+// For a wait, which takes the place of an earlier one, and what comes with it.
+void KeyValueStore::require_room_for_wait(ConnectionId from, std::size_t bytes, std::size_t more_bytes) const {
+  const auto pending = waits_.find(from);
+  const std::size_t given_back = pending == waits_.end() ? 0 : pending->second.bytes;
+  if (bytes + more_bytes > given_back) require_room(bytes + more_bytes - given_back);
+}
+
+void KeyValueStore::require_answer(const char* command, std::size_t bytes) const {
+  if (bytes <= options_.answer_bytes_max) return;
+  throw StoreError(std::string(command) + ": an answer of " + std::to_string(bytes) + " bytes is beyond the limit of " +
+                   std::to_string(options_.answer_bytes_max));
+}
+
 void KeyValueStore::put(std::string key, std::string value, std::vector<Answer>& answers) {
   const auto [entry, is_new] = values_.try_emplace(std::move(key));
   if (is_new) total_bytes_ += entry->first.size() + kEntryBytes;
   total_bytes_ += value.size();
   total_bytes_ -= entry->second.size();
   entry->second = std::move(value);
-  wake(entry->first, answers);
+  if (is_new) wake(entry->first, false, answers);  // nobody waits for a key that is there
 }
 
-// Tells those who wait for a key, which is there now, and answers those for whom it was the last.
-void KeyValueStore::wake(const std::string& key, std::vector<Answer>& answers) {
+// Tells those who wait for a key or queue that it is there now, and answers those for whom it was the last; with
+// `only_one`, up to the first that it answers.
+void KeyValueStore::wake(const std::string& key, bool only_one, std::vector<Answer>& answers) {
   const auto found = waiters_.find(key);
   if (found == waiters_.end()) return;
-  for (const ConnectionId waiter : found->second) {
-    const auto pending = waits_.find(waiter);
-    if (--pending->second.missing > 0) continue;
-    answers.push_back({waiter, std::string(1, kWaitFulfilled)});
-    total_bytes_ -= pending->second.bytes;
-    waits_.erase(pending);
+  auto& waiters = found->second;
+  bool is_done = false;
+  while (!waiters.empty() && !is_done) {
+    const auto waiting = waits_.find(waiters.begin()->second);
+    waiters.erase(waiters.begin());
+    if (--waiting->second.missing > 0) continue;
+    fulfil(waiting, answers);
+    is_done = only_one;
   }
-  waiters_.erase(found);
+  if (waiters.empty()) waiters_.erase(found);
+}
+
+void KeyValueStore::fulfil(std::map<ConnectionId, Waiting>::iterator waiting, std::vector<Answer>& answers) {
+  answers.push_back({waiting->first, std::string(1, kWaitFulfilled)});
+  total_bytes_ -= waiting->second.bytes;
+  waits_.erase(waiting);
 }
 
 }  // namespace ddp::store

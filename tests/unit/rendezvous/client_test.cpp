@@ -115,6 +115,21 @@ TEST(StoreClient, SpeaksEachCommandAsPyTorchDoes) {
       {{"num_keys"}, [](Client& c) { EXPECT_EQ(c.key_count(patience()), 3); }},
       {{"delete"}, [](Client& c) { EXPECT_TRUE(c.remove("/k", patience())); }},
       {{"append"}, [](Client& c) { c.append("/k", "abc", patience()); }},
+      {{"multi_set"},
+       [](Client& c) {
+         c.multi_set({{"/a", "1"}, {"/b", "2"}}, patience());
+       }},
+      {{"wait for both", "multi_get"},
+       [](Client& c) {
+         EXPECT_EQ(c.multi_get({"/a", "/b"}, patience()), (std::vector<std::string>{"1", "2"}));
+       }},
+      {{"queue_push"}, [](Client& c) { c.queue_push("/Q", "x", patience()); }},
+      {{"queue_len"}, [](Client& c) { EXPECT_EQ(c.queue_length("/Q", patience()), 1); }},
+      {{"wait for the queue", "queue_pop"}, [](Client& c) { EXPECT_EQ(c.queue_pop("/Q", patience()), "x"); }},
+      {{"list_keys"}, [](Client& c) { EXPECT_EQ(c.list_keys(patience()).size(), 5u); }},
+      {{"barrier of one"}, [](Client& c) { c.barrier("/bb", 1, patience()); }},
+      {{"barrier of two, one is missing", "cancel_wait of the barrier"},
+       [](Client& c) { EXPECT_THROW(c.barrier("/bb2", 2, in(20ms)), TimeoutError); }},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.exchanges.front());
@@ -263,10 +278,19 @@ TEST(StoreClient, WrongUseIsFoundBeforeAnythingIsSent) {
   EXPECT_THROW(client.compare_set("k", "", value, patience()), InvalidArgument);
   EXPECT_THROW(client.remove(key, patience()), InvalidArgument);
   EXPECT_THROW(client.append("k", value, patience()), InvalidArgument);
+  EXPECT_THROW(client.multi_get({"k", key}, patience()), InvalidArgument);
+  EXPECT_THROW(client.multi_set({{"k", value}}, patience()), InvalidArgument);
+  EXPECT_THROW(client.multi_set(std::vector<KeyValue>(9, {"k", value.substr(1)}), patience()), InvalidArgument);
+  EXPECT_THROW(client.queue_push("k", value, patience()), InvalidArgument);
+  EXPECT_THROW(client.queue_pop(key, patience()), InvalidArgument);
+  EXPECT_THROW(client.queue_length(key, patience()), InvalidArgument);
+  EXPECT_THROW(client.barrier(key, 1, patience()), InvalidArgument);
   EXPECT_THROW(Client::connect({.host = "", .port = 1, .deadline = patience()}), InvalidArgument);
   EXPECT_THROW(Client::connect({.host = "127.0.0.1", .port = 0, .deadline = patience()}), InvalidArgument);
   client.wait({}, patience());
   EXPECT_TRUE(client.check({}, patience()));
+  client.multi_set({}, patience());
+  EXPECT_TRUE(client.multi_get({}, patience()).empty());
 }
 
 TEST(StoreClient, SignalsDoNotDisturbAWait) {

@@ -109,7 +109,7 @@ TEST(StoreCodec, RandomCommandsSurviveRandomCuts) {
   std::vector<Command> want;
   for (int i = 0; i < 600; ++i) {
     Command command;
-    switch (1 + i % 13) {
+    switch (1 + i % 18) {
       case 1: command = command::Set{key(), text()}; break;
       case 2: command = command::CompareSet{key(), text(), text()}; break;
       case 3: command = command::Get{key()}; break;
@@ -123,6 +123,11 @@ TEST(StoreCodec, RandomCommandsSurviveRandomCuts) {
       case 11: command = command::MultiSet{{{key(), text()}, {key(), text()}}}; break;
       case 12: command = command::CancelWait{}; break;
       case 13: command = command::Ping{static_cast<std::uint32_t>(random())}; break;
+      case 14: command = command::QueuePush{key(), text()}; break;
+      case 15: command = command::QueuePop{key()}; break;
+      case 16: command = command::QueueLength{key()}; break;
+      case 17: command = command::ListKeys{}; break;
+      case 18: command = command::Barrier{key(), static_cast<std::int64_t>(random())}; break;
     }
     bytes += encode(command);
     want.push_back(std::move(command));
@@ -175,7 +180,7 @@ TEST(StoreCodec, ValidateAloneIsEnoughAndComesOnce) {
 }
 
 TEST(StoreCodec, UnknownCommandIsNamed) {
-  EXPECT_THAT(refusal_of(validated_parser(), bytes_of("0e")), HasSubstr("command 14 is unknown"));
+  EXPECT_THAT(refusal_of(validated_parser(), bytes_of("13")), HasSubstr("command 19 is unknown"));
   EXPECT_THAT(refusal_of(validated_parser(), bytes_of("ff")), HasSubstr("command 255 is unknown"));
 }
 

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <random>
+#include <set>
 
 #include "ddp/error.hpp"
 #include "tests/unit/rendezvous/golden.hpp"
@@ -21,6 +23,7 @@ using ::testing::IsEmpty;
 constexpr ConnectionId kAnn{1};
 constexpr ConnectionId kBob{2};
 constexpr ConnectionId kCat{3};
+constexpr ConnectionId kDan{4};
 
 const std::string kFulfilled(1, kWaitFulfilled);
 const std::string kCancelled(1, kWaitCancelled);
@@ -178,13 +181,11 @@ TEST(KeyValueStore, BytesAreBoundedAndARefusedCommandChangesNothing) {
   (void)store.step(kAnn, command::Set{"b", "12345678"});
   const auto before = store.total_bytes();
   EXPECT_EQ(before, 2 * (kEntry + 10) - 1);
-  const Command refused[] = {command::Set{"c", ""},
-                             command::Set{"b", "1234567890"},
-                             command::Append{"b", "90"},
-                             command::CompareSet{"c", "", ""},
-                             command::Add{"c", 1},
-                             command::Wait{{"c"}},
-                             command::MultiSet{{{"b", "1234567890"}, {"a", ""}}}};
+  const Command refused[] = {command::Set{"c", ""},       command::Set{"b", "1234567890"},
+                             command::Append{"b", "90"},  command::CompareSet{"c", "", ""},
+                             command::Add{"c", 1},        command::Wait{{"c"}},
+                             command::QueuePush{"c", ""}, command::Barrier{"c", 1},
+                             command::Barrier{"c", 2},    command::MultiSet{{{"b", "1234567890"}, {"a", ""}}}};
   for (const auto& command : refused) {
     SCOPED_TRACE(command.index());
     EXPECT_THAT(refusal_of(store, command), HasSubstr("the store is full: it holds 275 of 276 bytes"));
@@ -214,6 +215,71 @@ TEST(KeyValueStore, ValuesAndAnswersDoNotOutgrowTheirLimits) {
   EXPECT_THAT(refusal_of(store, command::Append{"k", "1"}), HasSubstr("beyond the limit of 10 bytes"));
   EXPECT_EQ(ask(store, command::MultiGet{{"k", "k"}}), encode_value("1234567890") + encode_value("1234567890"));
   EXPECT_THAT(refusal_of(store, command::MultiGet{{"k", "k", "k"}}), HasSubstr("an answer of 54 bytes"));
+  (void)store.step(kAnn, command::Set{"a key of 24 bytes, in all", ""});
+  EXPECT_THAT(refusal_of(store, command::ListKeys{}), HasSubstr("an answer of 50 bytes"));
+}
+
+TEST(KeyValueStore, QueueIsThereWhileItHoldsSomethingAndIsNoKey) {
+  KeyValueStore store;
+  EXPECT_THAT(store.step(kAnn, command::QueuePush{"q", "one"}), IsEmpty());
+  EXPECT_THAT(store.step(kAnn, command::QueuePush{"q", ""}), IsEmpty());
+  EXPECT_EQ(ask(store, command::Check{{"q"}}), std::string(1, kReady));
+  EXPECT_EQ(ask(store, command::Wait{{"q"}}), kFulfilled);
+  EXPECT_EQ(ask(store, command::KeyCount{}), encode_integer(0));
+  EXPECT_EQ(ask(store, command::ListKeys{}), encode_integer(0));
+  EXPECT_EQ(ask(store, command::Get{"q"}), encode_value(""));
+  EXPECT_EQ(ask(store, command::Remove{"q"}), encode_integer(0));
+  (void)store.step(kAnn, command::Set{"q", "a key of this name"});
+  EXPECT_EQ(ask(store, command::QueueLength{"q"}), encode_integer(2));
+  EXPECT_EQ(ask(store, command::QueuePop{"q"}), encode_integer(2) + encode_value("one"));
+  EXPECT_EQ(ask(store, command::QueuePop{"q"}), encode_integer(1) + encode_value(""));
+  EXPECT_EQ(ask(store, command::QueuePop{"q"}), encode_integer(0));
+  EXPECT_EQ(ask(store, command::QueueLength{"q"}), encode_integer(0));
+  EXPECT_EQ(ask(store, command::Remove{"q"}), encode_integer(1));
+  EXPECT_EQ(ask(store, command::Check{{"q"}}), std::string(1, kNotReady));
+  EXPECT_EQ(store.total_bytes(), 0u);
+}
+
+TEST(KeyValueStore, PushAnswersTheOneThatHasWaitedLongest) {
+  KeyValueStore store;
+  EXPECT_THAT(store.step(kCat, command::Wait{{"q", "k"}}), IsEmpty());
+  EXPECT_THAT(store.step(kBob, command::Wait{{"q"}}), IsEmpty());
+  EXPECT_THAT(store.step(kAnn, command::Wait{{"q"}}), IsEmpty());
+  EXPECT_THAT(store.step(kDan, command::QueuePush{"q", "1"}), ElementsAre(Answer{kBob, kFulfilled}));  // Cat misses k
+  EXPECT_THAT(store.step(kDan, command::QueuePush{"q", "2"}), ElementsAre(Answer{kAnn, kFulfilled}));
+  EXPECT_THAT(store.step(kDan, command::QueuePush{"q", "3"}), IsEmpty());
+  EXPECT_THAT(store.step(kDan, command::Set{"k", ""}), ElementsAre(Answer{kCat, kFulfilled}));
+}
+
+TEST(KeyValueStore, BarrierOpensWhenAllHaveComeAndStaysOpen) {
+  KeyValueStore store;
+  EXPECT_THAT(store.step(kAnn, command::Barrier{"b", 3}), IsEmpty());
+  EXPECT_THAT(store.step(kBob, command::Barrier{"b", 3}), IsEmpty());
+  EXPECT_THAT(store.step(kCat, command::Barrier{"b", 3}),
+              ElementsAre(Answer{kCat, kFulfilled}, Answer{kAnn, kFulfilled}, Answer{kBob, kFulfilled}));
+  EXPECT_EQ(ask(store, command::Barrier{"b", 3}), kFulfilled);
+  EXPECT_EQ(ask(store, command::Get{"b"}), encode_value("4"));
+  EXPECT_EQ(ask(store, command::Barrier{"other", 0}), kFulfilled);
+}
+
+TEST(KeyValueStore, WhoLeavesABarrierIsCountedButNotAnswered) {
+  KeyValueStore store;
+  EXPECT_THAT(store.step(kAnn, command::Barrier{"b", 4}), IsEmpty());
+  EXPECT_THAT(store.step(kBob, command::Barrier{"b", 4}), IsEmpty());
+  EXPECT_THAT(store.step(kCat, command::Barrier{"b", 4}), IsEmpty());
+  EXPECT_EQ(ask(store, command::CancelWait{}), kCancelled);
+  store.disconnected(kBob);
+  EXPECT_THAT(store.step(kDan, command::Barrier{"b", 4}),
+              ElementsAre(Answer{kDan, kFulfilled}, Answer{kCat, kFulfilled}));
+  EXPECT_EQ(store.waiting_count(), 0u);
+  EXPECT_EQ(ask(store, command::Remove{"b"}), encode_integer(1));
+  EXPECT_EQ(store.total_bytes(), 0u);
+}
+
+TEST(KeyValueStore, BarrierAtAKeyThatIsNoNumberIsRefused) {
+  KeyValueStore store;
+  (void)store.step(kAnn, command::Set{"b", "text"});
+  EXPECT_THAT(refusal_of(store, command::Barrier{"b", 1}), HasSubstr("BARRIER: the value of key \"b\""));
 }
 
 // The same by lists and searches, with no thought for speed.
@@ -228,10 +294,11 @@ class SlowStore {
 
   void disconnected(ConnectionId connection) {
     std::erase_if(waits_, [connection](const auto& wait) { return wait.first == connection; });
+    std::erase_if(in_barrier_, [connection](const auto& one) { return one.who == connection; });
   }
 
   std::size_t key_count() const { return entries_.size(); }
-  std::size_t waiting_count() const { return waits_.size(); }
+  std::size_t waiting_count() const { return waits_.size() + in_barrier_.size(); }
 
  private:
   std::string* find(const std::string& key) {
@@ -260,7 +327,7 @@ class SlowStore {
   }
   std::string value_of(const std::string& key) { return find(key) ? *find(key) : ""; }
   std::vector<std::string> missing(std::vector<std::string> keys) {
-    std::erase_if(keys, [this](const auto& key) { return find(key) != nullptr; });
+    std::erase_if(keys, [this](const auto& key) { return find(key) != nullptr || !queues_[key].empty(); });
     return keys;
   }
 
@@ -308,8 +375,56 @@ class SlowStore {
     return answer(kCancelled);
   }
   bool run(const command::Ping& c) { return answer(encode_nonce(c.nonce)); }
+  bool run(const command::QueuePush& c) {
+    queues_[c.key].push_back(c.value);
+    for (auto wait = waits_.begin(); wait != waits_.end(); ++wait) {
+      if (std::erase(wait->second, c.key) == 0 || !wait->second.empty()) continue;
+      answers_.push_back({wait->first, kFulfilled});
+      waits_.erase(wait);
+      break;
+    }
+    return true;
+  }
+  bool run(const command::QueuePop& c) {
+    auto& queue = queues_[c.key];
+    if (queue.empty()) return answer(encode_integer(0));
+    answer(encode_integer(static_cast<std::int64_t>(queue.size())) + encode_value(queue.front()));
+    queue.erase(queue.begin());
+    return true;
+  }
+  bool run(const command::QueueLength& c) {
+    return answer(encode_integer(static_cast<std::int64_t>(queues_[c.key].size())));
+  }
+  bool run(const command::ListKeys&) {
+    std::set<std::string> keys;
+    for (const auto& entry : entries_) keys.insert(entry.key);
+    std::string all = encode_integer(static_cast<std::int64_t>(keys.size()));
+    for (const auto& key : keys) all += encode_value(key);
+    return answer(all);
+  }
+  bool run(const command::Barrier& c) {
+    char* end = nullptr;
+    const auto old = value_of(c.key);
+    const auto count = std::strtoll(old.c_str(), &end, 10) + 1;
+    if (find(c.key) && end == old.c_str()) return false;
+    disconnected(from_);
+    in_barrier_.push_back({from_, c.key, c.size});
+    for (const auto& one : in_barrier_) {
+      if (one.key == c.key && one.size <= count) answers_.push_back({one.who, kFulfilled});
+    }
+    std::erase_if(in_barrier_, [&](const auto& one) { return one.key == c.key && one.size <= count; });
+    return put(c.key, std::to_string(count)), true;
+  }
+
+  struct InBarrier {
+    ConnectionId who;
+    std::string key;
+    std::int64_t size;
+  };
 
   ConnectionId from_{};
+  std::map<std::string, std::vector<std::string>> queues_;
+  std::vector<InBarrier> in_barrier_;
   std::vector<KeyValue> entries_;
   std::vector<std::pair<ConnectionId, std::vector<std::string>>> waits_;
   std::vector<Answer> answers_;
@@ -326,7 +441,7 @@ void expect_same_as_slow_store(std::uint64_t seed) {
   };
   const auto value = [&] { return std::vector<std::string>{"", "x", "7", "-12", "3 pears"}[below(5)]; };
   const auto any_command = [&]() -> Command {
-    switch (below(16)) {
+    switch (below(22)) {
       case 0: return command::Set{key(), value()};
       case 1: return command::CompareSet{key(), value(), value()};
       case 2: return command::Get{key()};
@@ -340,6 +455,12 @@ void expect_same_as_slow_store(std::uint64_t seed) {
       case 10:
       case 11:
       case 12: return command::Remove{key()};
+      case 13: return command::QueuePush{key(), value()};
+      case 14:
+      case 15: return command::QueuePop{key()};
+      case 16: return command::QueueLength{key()};
+      case 17: return command::ListKeys{};
+      case 18: return command::Barrier{key(), static_cast<std::int64_t>(below(6))};
       default: return command::Wait{keys()};
     }
   };
@@ -367,7 +488,11 @@ void expect_same_as_slow_store(std::uint64_t seed) {
     ASSERT_EQ(store.waiting_count(), slow.waiting_count());
   }
   for (std::uint64_t id = 0; id < 8; ++id) store.disconnected(ConnectionId{id});
-  for (char c = 'a'; c < 'g'; ++c) (void)store.step(kAnn, command::Remove{std::string(1, c)});
+  for (char c = 'a'; c < 'g'; ++c) {
+    (void)store.step(kAnn, command::Remove{std::string(1, c)});
+    while (ask(store, command::QueuePop{std::string(1, c)}) != encode_integer(0)) {
+    }
+  }
   EXPECT_EQ(store.total_bytes(), 0u);
 }
 

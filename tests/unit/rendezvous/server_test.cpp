@@ -31,6 +31,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 TimePoint patience() { return std::chrono::steady_clock::now() + kPatience; }
 
@@ -151,6 +152,21 @@ TEST(StoreServer, EveryClientCallWorks) {
   EXPECT_EQ(client.key_count(patience()), 3);
   EXPECT_TRUE(client.remove("c", patience()));
   EXPECT_FALSE(client.remove("c", patience()));
+  client.multi_set({{"a", "1"}, {"b", ""}}, patience());
+  EXPECT_THAT(client.multi_get({"b", "a", "b"}, patience()), ElementsAre("", "1", ""));
+  client.queue_push("q", "first", patience());
+  client.queue_push("q", "second", patience());
+  EXPECT_EQ(client.queue_length("q", patience()), 2);
+  EXPECT_EQ(client.queue_pop("q", patience()), "first");
+  EXPECT_EQ(client.queue_pop("q", patience()), "second");
+  EXPECT_THROW(client.queue_pop("q", std::chrono::steady_clock::now() + 20ms), TimeoutError);
+  EXPECT_EQ(client.queue_length("q", patience()), 0);
+  client.set("q", "no queue", patience());
+  EXPECT_EQ(client.queue_pop("q", patience()), std::nullopt);  // the wait was over at once
+  EXPECT_THAT(client.list_keys(patience()), UnorderedElementsAre("k", "n", "a", "b", "q"));
+  EXPECT_THROW(client.barrier("all", 2, std::chrono::steady_clock::now() + 20ms), TimeoutError);
+  client.barrier("all", 2, patience());  // the one before has come, and given up waiting only
+  client.barrier("all", 2, patience());  // open for good
   const std::string longest(kValueBytesMax, 'v');
   client.set(std::string(kKeyBytesMax, 'k'), longest, patience());
   EXPECT_TRUE(client.get(std::string(kKeyBytesMax, 'k'), patience()) == longest);
@@ -176,6 +192,7 @@ TEST(StoreServer, EightClientsAtOnceMeet) {
       std::vector<std::string> all;
       for (int k = 0; k < kClients; ++k) all.push_back("done/" + std::to_string(k));
       client.wait(all, patience());
+      client.barrier("everybody", kClients, patience());
       EXPECT_EQ(client.get("sum", patience()), std::to_string(kClients * kAdds));
     });
   }
@@ -254,7 +271,7 @@ TEST(StoreServer, MalformedStreamsAreClosedWithAReason) {
       {"HTTP", "GET / HTTP/1.1\r\nHost: node0\r\n\r\n", "like HTTP"},
       {"TLS", bytes_of("16 03 01 02 00 01 00 01 fc 03 03"), "like TLS"},
       {"wrong magic", bytes_of("00 01 02 03 04"), "magic"},
-      {"unknown command", kGoldenValidate + "\x0e", "command 14 is unknown"},
+      {"unknown command", kGoldenValidate + "\x13", "command 19 is unknown"},
       {"long key", kGoldenValidate + "\x03" + encode_integer(kKeyBytesMax + 1), "GET: a key's length"},
       {"long value", kGoldenValidate + "\x01" + encode_value("k") + encode_integer(1001), "SET: a value's length"},
       {"long list", kGoldenValidate + "\x06" + encode_integer(kListCountMax + 1), "WAIT: the number of keys"},
