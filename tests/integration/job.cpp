@@ -49,7 +49,7 @@ std::string built(const std::string& program) { return std::string(DDP_TEST_BIN_
 Job::Job(const std::vector<std::string>& arguments, const Options& options) {
   static std::atomic<int> counter{0};
   mark_ = "JOB_MARK=" + std::to_string(::getpid()) + "." + std::to_string(counter++);
-  std::vector<std::string> words{built("ddprun")}, variables{mark_};
+  std::vector<std::string> words{built(options.program)}, variables{mark_};
   words.insert(words.end(), arguments.begin(), arguments.end());
   for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
   variables.insert(variables.end(), options.environment.begin(), options.environment.end());

@@ -1,4 +1,4 @@
-// Runs ddprun as a user would, from outside, and waits for what can be seen of it. Every wait has a deadline.
+// Runs ddprun, or another of the programs, as a user would, from outside, and waits for what can be seen of it. Every wait has a deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -18,6 +18,7 @@ class Job {
     std::vector<std::string> environment;  // "NAME=value", beside the test's own
     bool terminal = false;                 // stdin, stdout and stderr are one pseudo-terminal of 24 x 80 and ddprun is its
                                            // foreground job; else stdin is empty, stdout and stderr are pipes
+    std::string program = "ddprun";
   };
 
   // `arguments` of ddprun. It starts at once.

@@ -1,0 +1,37 @@
+// The command line of ddp-rendezvous.
+//
+// Pure: words in, a decision out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ddp/error.hpp"
+
+namespace ddp::rendezvous {
+
+// Text to print, and no more: --help, --version.
+struct ShowText {
+  std::string text;
+};
+
+// `ddp-rendezvous store`: a store alone.
+struct ServeStore {
+  std::uint16_t port = 29500;        // 0 takes a free one; the default is that of PyTorch's TCPStore
+  std::vector<std::string> hosts{};  // addresses to listen on; empty: all of this host's
+  std::vector<std::string> allow{};  // as ServerOptions::allow, checked
+};
+
+// Wrong use, with one line of what was wrong.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Throws UsageError.
+std::variant<ShowText, ServeStore> parse_command_line(const std::vector<std::string>& arguments,
+                                                      const std::string& version);
+
+}  // namespace ddp::rendezvous
