@@ -24,9 +24,8 @@
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/environment/worker_environment.hpp"
-#include "launcher/output/console.hpp"
 #include "launcher/output/error_file.hpp"
-#include "launcher/output/worker_streams.hpp"
+#include "launcher/output/output.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/membership/membership.hpp"
@@ -123,7 +122,7 @@ class Agent {
         guardian_(prepare(), config.workers),
         signal_source_(io_, checked(::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd")),
         timer_(io_),
-        console_(io_, {config.output.prefix_lines, [this] { reader_is_gone(); }}),
+        output_(io_, config.output, scratch_.path(), [this] { reader_is_gone(); }),
         store_(io_, store_options()),
         meeting_(io_, config, hello(), term_,
                  [this](io::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
@@ -131,8 +130,7 @@ class Agent {
                     std::visit([this](const auto& content) { take(content); }, message);
                   },
                   [this](const rendezvous::LinkLost& why) { membership_is_lost(why); },
-                  [this](const std::string& line) { say(line); }}),
-        workers_(static_cast<std::size_t>(config.workers)) {
+                  [this](const std::string& line) { say(line); }}) {
     ::signal(SIGPIPE, SIG_IGN);
   }
 
@@ -179,6 +177,7 @@ class Agent {
     hello.workers = config_.workers;
     hello.role = config_.role;
     hello.local_address = config_.rendezvous.local_address;
+    hello.highest_round = output_.highest_round(run_id_);
     if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
     return hello;
   }
@@ -204,7 +203,7 @@ class Agent {
   void take(const signalfd_siginfo& info) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGCHLD) return check_guardian();
-    if (number == SIGWINCH) return resize();
+    if (number == SIGWINCH) return output_.resize();
     if (number == SIGTSTP || number == SIGCONT) {
       suspending_ = number == SIGTSTP;
       if (!finished_) guardian_.signal_tree(suspending_ ? SIGSTOP : SIGCONT);
@@ -243,7 +242,7 @@ class Agent {
     const auto pid = guardian_.pid();
     const auto ending = guardian_.reap();
     if (!ending || finished_) return;
-    drain_streams();
+    output_.end_round();
     say("error: ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
         " were ended with it\nwhere: host " + host_name() + ", pid " + std::to_string(pid) +
         "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
@@ -327,22 +326,13 @@ class Agent {
   void perform(const SpawnWorkers&) {
     const auto assignment = this_assignment();
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
-    const auto size = console_.terminal_size();
+    output_.begin_round({run_id_, start_.round.number, start_.rank_first, config_.workers, start_.world_size, config_.role,
+                         foreground});
     for (int local_rank = 0; local_rank < config_.workers; ++local_rank) {
-      auto& streams = workers_[static_cast<std::size_t>(local_rank)];
-      WorkerStreams::Options options;
-      options.terminal[0] = start_.rank_first + local_rank == 0 && foreground;
-      options.terminal[1] = console_.is_terminal(1);
-      options.terminal[2] = console_.is_terminal(2);
-      options.size = size;
-      options.read = [this, rank = start_.rank_first + local_rank](int stream, std::string_view bytes) {
-        console_.feed({rank, stream}, bytes);
-      };
-      streams = std::make_shared<WorkerStreams>(io_, std::move(options));
-      guardian_.spawn(local_rank, worker_variables(assignment, {local_rank, error_file(local_rank), {}}, inherited_),
-                      streams->worker_side());
-      streams->close_worker_side();
-      streams->start_reading();
+      guardian_.spawn(local_rank,
+                      worker_variables(assignment, {local_rank, output_.error_file(local_rank), {}}, inherited_),
+                      output_.worker_side(local_rank));
+      output_.worker_is_spawned(local_rank);
     }
   }
 
@@ -359,7 +349,7 @@ class Agent {
   }
 
   void perform(const TellEnded& action) {
-    drain_streams();
+    output_.end_round();
     if (action.tree_survived) {
       guardian_.give_up();
       say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " + host_name() +
@@ -375,7 +365,6 @@ class Agent {
   // --- helpers ---
 
   FailureReport report_of(const Failure& failure, bool with_stderr) const {
-    const auto& streams = *workers_.at(static_cast<std::size_t>(failure.local_rank));
     FailureReport report;
     report.rank = start_.rank_first + failure.local_rank;
     report.local_rank = failure.local_rank;
@@ -386,8 +375,9 @@ class Agent {
     report.round = start_.round.number;
     report.after = failure.after;
     report.job_time = meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
-    report.message = read_error_file(error_file(failure.local_rank));
-    if (with_stderr) report.stderr_tail = streams.stderr_tail();
+    report.message = read_error_file(output_.error_file(failure.local_rank));
+    report.stderr_file = output_.stderr_file(failure.local_rank);
+    if (with_stderr) report.stderr_tail = output_.stderr_tail(failure.local_rank);
     return report;
   }
 
@@ -424,17 +414,12 @@ class Agent {
                                 : "ranks " + first + " to " + std::to_string(start_.rank_first + config_.workers - 1);
   }
 
-  std::string error_file(int local_rank) const {
-    return scratch_.path() + "/round_" + std::to_string(start_.round.number) + "_rank_" +
-           std::to_string(start_.rank_first + local_rank) + "_error.json";
-  }
-
   void finish(int exit_code) {
     if (std::exchange(finished_, true)) return;
     exit_code_ = exit_code;
     timer_.cancel();
     store_.stop();
-    meeting_.finish([this] { console_.when_drained([this] { io_.stop(); }); });
+    meeting_.finish([this] { output_.when_drained([this] { io_.stop(); }); });
   }
 
   // As a terminal's ctrl-z: the tree has stopped already, now this process does, and its shell sees it.
@@ -446,21 +431,7 @@ class Agent {
     ::sigprocmask(SIG_UNBLOCK, &suspend, nullptr);  // stops here, until SIGCONT
     ::sigprocmask(SIG_BLOCK, &suspend, nullptr);
     if (!finished_) guardian_.signal_tree(SIGCONT);  // also where nobody could have continued us
-    resize();
-  }
-
-  void resize() {
-    console_.resized();
-    if (const auto size = console_.terminal_size())
-      for (const auto& streams : workers_)
-        if (streams) streams->resize(*size);
-  }
-
-  void drain_streams() {
-    for (std::size_t local_rank = 0; local_rank < workers_.size(); ++local_rank) {
-      if (workers_[local_rank]) workers_[local_rank]->drain();
-      for (int stream : {1, 2}) console_.end({start_.rank_first + static_cast<int>(local_rank), stream});
-    }
+    output_.resize();
   }
 
   std::string count_of_workers() const {
@@ -471,7 +442,7 @@ class Agent {
 
   void say(const std::string& message) {
     const bool error = message.rfind("error:", 0) == 0;
-    console_.say(error ? message : "ddprun: " + message);
+    output_.say(error ? message : "ddprun: " + message);
   }
 
   const LaunchConfig& config_;
@@ -485,10 +456,9 @@ class Agent {
   GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread
   asio::posix::stream_descriptor signal_source_;
   asio::steady_timer timer_;
-  Console console_;
+  Output output_;
   store::Server store_;
   Meeting meeting_;
-  std::vector<std::shared_ptr<WorkerStreams>> workers_;
   StartRound start_;  // the current round, or the last one
   int exit_code_ = 1;
   bool in_job_ = false;  // membership counts this node in

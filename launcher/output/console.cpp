@@ -130,12 +130,12 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
   bool terminal_ = false, waiting_ = false, broken_ = false;
 };
 
-Console::Console(boost::asio::io_context& io, Options options) {
+Console::Console(boost::asio::io_context& io, Options options) : options_(std::move(options)), hold_timer_(io) {
   const auto open = [&](int fd, std::function<void(int error)> failed) {
-    return std::make_shared<Destination>(io, fd, LineMerger::Options{::isatty(fd) != 0, options.prefix},
+    return std::make_shared<Destination>(io, fd, LineMerger::Options{::isatty(fd) != 0, options_.prefix},
                                          std::move(failed));
   };
-  stdout_ = open(STDOUT_FILENO, [this, reader_gone = options.reader_gone](int error) {
+  stdout_ = open(STDOUT_FILENO, [this, reader_gone = options_.reader_gone](int error) {
     if (error == EPIPE) return reader_gone();
     say("ddprun: stdout can't be written any more, and what workers print there is lost: " +
         std::string(std::strerror(error)));
@@ -150,13 +150,50 @@ Console::~Console() {
 }
 
 void Console::feed(LineMerger::Source source, std::string_view bytes) {
+  if (options_.prefix_of_many) {
+    whole_lines_[source].feed(bytes, [&](std::string_view line) { hold(source, line); });
+    return wait_for_equals();
+  }
   auto& target = destination(source.stream);
   target->push(target->merger().feed(source, bytes));
 }
 
-void Console::end(LineMerger::Source source) {
-  auto& target = destination(source.stream);
-  target->push(target->merger().end(source));
+void Console::end_all(int workers) {
+  for (int rank = 0; rank < workers; ++rank)
+    for (const int stream : {1, 2}) {
+      const LineMerger::Source source{rank, stream};
+      if (options_.prefix_of_many) {
+        whole_lines_[source].end([&](std::string_view line) { hold(source, line); });
+      } else {
+        auto& target = destination(stream);
+        target->push(target->merger().end(source));
+      }
+    }
+  print(equal_lines_.take_all());
+}
+
+void Console::hold(LineMerger::Source source, std::string_view line) {
+  const auto now = std::chrono::steady_clock::now();
+  equal_lines_.add(source.rank, source.stream, line, now);
+  print(equal_lines_.take_due(now));
+}
+
+void Console::print(const std::vector<EqualLines::Line>& lines) {
+  for (const auto& line : lines)
+    destination(line.stream)->push(options_.prefix_of_many(line.stream, line.ranks) + line.text + '\n');
+}
+
+void Console::wait_for_equals() {
+  const auto deadline = equal_lines_.next_deadline();
+  if (holding_ || !deadline) return;
+  holding_ = true;
+  hold_timer_.expires_at(*deadline);
+  hold_timer_.async_wait([this](boost::system::error_code error) {
+    if (error) return;
+    holding_ = false;
+    print(equal_lines_.take_due(std::chrono::steady_clock::now()));
+    wait_for_equals();
+  });
 }
 
 void Console::say(std::string_view message) {

@@ -11,21 +11,28 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "launcher/output/bounded_output.hpp"
+#include "launcher/output/equal_lines.hpp"
 #include "launcher/output/line_merger.hpp"
+#include "launcher/output/whole_lines.hpp"
 
 namespace ddp::launcher {
 
 class Console {
  public:
   struct Options {
-    bool prefix = true;
+    LineMerger::Prefix prefix;  // or null
+    // Given, equal lines of many workers become one, with this before it; only whole lines are shown then.
+    std::function<std::string(int stream, const std::vector<int>& ranks)> prefix_of_many;
     std::function<void()> reader_gone;  // stdout is a pipe that nobody reads any more; called once
   };
 
@@ -34,10 +41,14 @@ class Console {
 
   // What a worker wrote; its stream 1 (stdout) goes to stdout, 2 to stderr.
   void feed(LineMerger::Source source, std::string_view bytes);
-  void end(LineMerger::Source source);
+  // All streams of these workers have ended: shows what was kept back.
+  void end_all(int workers);
 
   // One message of ddprun's own on stderr; a newline is added where it has none.
   void say(std::string_view message);
+
+  // How many workers print, for equal lines.
+  void set_workers(int count) { equal_lines_.set_workers(count); }
 
   // Whether workers get a terminal for this stream, and its size then.
   bool is_terminal(int stream) const;
@@ -53,7 +64,16 @@ class Console {
   class Destination;
   std::shared_ptr<Destination>& destination(int stream) { return stream == 1 ? stdout_ : stderr_; }
 
+  void hold(LineMerger::Source source, std::string_view line);
+  void print(const std::vector<EqualLines::Line>& lines);
+  void wait_for_equals();
+
+  Options options_;
   std::shared_ptr<Destination> stdout_, stderr_;  // the same object where both lead to one place
+  std::map<LineMerger::Source, WholeLines> whole_lines_;
+  EqualLines equal_lines_;
+  boost::asio::steady_timer hold_timer_;
+  bool holding_ = false;  // the timer runs
 };
 
 }  // namespace ddp::launcher

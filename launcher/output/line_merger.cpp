@@ -3,19 +3,17 @@
 #include <algorithm>
 #include <utility>
 
+#include "launcher/output/whole_lines.hpp"
+
 namespace ddp::launcher {
 namespace {
-
-// A longer line is passed on in pieces, because somebody who never ends a line must not fill our memory.
-constexpr std::size_t kLineBytesMax = 64 * 1024;
 
 constexpr std::string_view kWipeLine = "\r\x1b[K";
 
 }  // namespace
 
 std::string LineMerger::prefix_of(Source source) const {
-  const bool wanted = options_.prefix && options_.terminal && ranks_.size() > 1 && source.rank != kAgentSource;
-  return wanted ? "[" + std::to_string(source.rank) + "] " : std::string();
+  return options_.prefix && source.rank != kAgentSource ? options_.prefix(source, ranks_.size() > 1) : std::string();
 }
 
 std::string LineMerger::feed(Source source, std::string_view bytes) {
@@ -25,7 +23,7 @@ std::string LineMerger::feed(Source source, std::string_view bytes) {
   if (options_.terminal)
     feed_terminal(source, bytes, out);
   else
-    feed_whole_lines(unfinished_[source], bytes, out);
+    feed_whole_lines(source, bytes, out);
   if (out.empty() || options_.terminal) return out;
   if (mid_line_ && source.rank == kAgentSource) out.insert(0, "\n");  // ddprun's own lines begin at a line's beginning
   mid_line_ = out.back() != '\n';
@@ -40,7 +38,8 @@ std::string LineMerger::end(Source source) {
     if (options_.terminal) {
       feed_terminal(source, "\n", out);  // the shell's prompt belongs on a line of its own
     } else {
-      out = found->second;
+      pass_on(source, found->second, out);
+      in_pieces_.erase(source);
       if (ranks_.size() > 1 && out.back() != '\r') out += '\n';
       mid_line_ = out.back() != '\n';
     }
@@ -50,16 +49,43 @@ std::string LineMerger::end(Source source) {
   return out;
 }
 
-void LineMerger::feed_whole_lines(std::string& line, std::string_view bytes, std::string& out) const {
-  line += bytes;
+void LineMerger::feed_whole_lines(Source source, std::string_view bytes, std::string& out) {
+  auto& kept = unfinished_[source];
+  if (!kept.empty()) bytes = kept += bytes;
   // A '\r' at the very end may be half of "\r\n", so it stays until more is known.
-  std::size_t whole = line.rfind('\n');
-  whole = whole == std::string::npos ? 0 : whole + 1;
-  if (const auto carriage = std::string_view(line).substr(0, line.size() - 1).rfind('\r'); carriage != std::string::npos)
-    whole = std::max(whole, carriage + 1);
-  if (whole == 0 && line.size() > kLineBytesMax) whole = line.size();
-  out.append(line, 0, whole);
-  line.erase(0, whole);
+  const auto newline = bytes.rfind('\n');
+  std::size_t whole = newline == std::string_view::npos ? 0 : newline + 1;
+  if (const auto carriage = bytes.substr(whole, std::max(whole + 1, bytes.size()) - 1 - whole).rfind('\r');
+      carriage != std::string_view::npos)
+    whole += carriage + 1;
+  if (whole == 0 && bytes.size() > kLineBytesMax) whole = bytes.size();
+  pass_on(source, bytes.substr(0, whole), out);
+  if (kept.empty())
+    kept = bytes.substr(whole);
+  else
+    kept.erase(0, whole);
+}
+
+void LineMerger::pass_on(Source source, std::string_view bytes, std::string& out) {
+  if (bytes.empty()) return;
+  const auto prefix = prefix_of(source);
+  if (prefix.empty()) {
+    out += bytes;
+    return;
+  }
+  out.reserve(bytes.size() + bytes.size() / 4);
+  bool begins = in_pieces_.erase(source) == 0;
+  while (!bytes.empty()) {
+    const auto line = bytes.substr(0, bytes.find('\n'));
+    // Of "\r\n" the '\r' is no redrawing.
+    const auto carriage = line.substr(0, line.size() - (line.size() < bytes.size() && !line.empty() ? 1 : 0)).find('\r');
+    if (begins && carriage != 0) out += prefix;
+    const auto length = carriage != std::string_view::npos ? carriage + 1 : std::min(line.size() + 1, bytes.size());
+    out += bytes.substr(0, length);
+    begins = bytes[length - 1] == '\n' || bytes[length - 1] == '\r';
+    bytes.remove_prefix(length);
+  }
+  if (!begins) in_pieces_.insert(source);
 }
 
 // Puts text of the line that the cursor is in, with the prefix wherever a line or a redrawing begins.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 
 namespace ddp::launcher {
@@ -11,8 +12,13 @@ using Source = LineMerger::Source;
 constexpr Source kRank0{0, 1}, kRank0Err{0, 2}, kRank1{1, 1}, kAgent{kAgentSource, 2};
 const std::string kWipe = "\r\x1b[K";
 
-LineMerger to_file() { return LineMerger({.terminal = false, .prefix = true}); }
-LineMerger to_terminal() { return LineMerger({.terminal = true, .prefix = true}); }
+std::string once_several_print(Source source, bool several) {
+  return several ? "[" + std::to_string(source.rank) + "] " : "";
+}
+std::string always(Source source, bool) { return std::to_string(source.rank) + ":"; }
+
+LineMerger to_file(LineMerger::Prefix prefix = nullptr) { return LineMerger({.terminal = false, .prefix = prefix}); }
+LineMerger to_terminal(LineMerger::Prefix prefix = nullptr) { return LineMerger({.terminal = true, .prefix = prefix}); }
 
 TEST(LineMergerToFile, PassesWholeLinesOnly) {
   auto merger = to_file();
@@ -80,6 +86,25 @@ TEST(LineMergerToFile, NeverMixesLinesWhateverTheCuts) {
   for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(got[rank], sent[rank]);
 }
 
+TEST(LineMergerToFile, APrefixStandsWhereALineOrARedrawingBegins) {
+  auto merger = to_file(always);
+  EXPECT_EQ(merger.feed(kRank0, "one\n\ntw"), "0:one\n0:\n");
+  EXPECT_EQ(merger.feed(kRank1, "\r1%\r2%\r\nend\r\n"), "\r1:1%\r1:2%\r\n1:end\r\n");
+  EXPECT_EQ(merger.feed(kRank0, "o\n"), "0:two\n");
+  EXPECT_EQ(merger.feed(kAgent, "ddprun: x\n"), "ddprun: x\n");
+  EXPECT_EQ(merger.feed(kRank0, "rest"), "");
+  EXPECT_EQ(merger.end(kRank0), "0:rest\n");
+}
+
+TEST(LineMergerToFile, ALineInPiecesHasOnePrefix) {
+  auto merger = to_file(always);
+  std::string out;
+  for (int i = 0; i < 5; ++i) out += merger.feed(kRank0, std::string(40'000, 'x'));
+  out += merger.feed(kRank0, "\nnext\n");
+  EXPECT_EQ(std::count(out.begin(), out.end(), ':'), 2) << out.substr(0, 20);
+  EXPECT_EQ(out.substr(out.size() - 8), "\n0:next\n");
+}
+
 TEST(LineMergerToTerminal, OneWorkerLooksAsIfItWereAlone) {
   auto merger = to_terminal();
   EXPECT_EQ(merger.feed(kRank0, "a prompt> "), "a prompt> ");
@@ -89,7 +114,7 @@ TEST(LineMergerToTerminal, OneWorkerLooksAsIfItWereAlone) {
 }
 
 TEST(LineMergerToTerminal, PrefixesLinesOnceASecondWorkerPrints) {
-  auto merger = to_terminal();
+  auto merger = to_terminal(once_several_print);
   EXPECT_EQ(merger.feed(kRank0, "alone\n"), "alone\n");
   EXPECT_EQ(merger.feed(kRank1, "me too\n"), "[1] me too\n");
   EXPECT_EQ(merger.feed(kRank0, "one\ntwo\n"), "[0] one\n[0] two\n");
@@ -98,12 +123,12 @@ TEST(LineMergerToTerminal, PrefixesLinesOnceASecondWorkerPrints) {
 }
 
 TEST(LineMergerToTerminal, NoPrefixWhenTheUserWantsNone) {
-  LineMerger merger({.terminal = true, .prefix = false});
+  auto merger = to_terminal();
   EXPECT_EQ(merger.feed(kRank0, "a\n") + merger.feed(kRank1, "b\n"), "a\nb\n");
 }
 
 TEST(LineMergerToTerminal, AProgressBarSurvivesLinesOfOthers) {
-  LineMerger merger({.terminal = true, .prefix = false});
+  auto merger = to_terminal();
   EXPECT_EQ(merger.feed(kRank0Err, "\r 50%"), "\r 50%");
   EXPECT_EQ(merger.feed(kRank0, "epoch 1\n"), kWipe + "epoch 1\n 50%");
   EXPECT_EQ(merger.feed(kRank1, "half a "), "");  // kept back while the bar stands there
@@ -119,14 +144,14 @@ TEST(LineMergerToTerminal, AnUnfinishedLastLineIsEnded) {
 }
 
 TEST(LineMergerToTerminal, TheLastOfAKeptBackBarIsShownAtItsEnd) {
-  LineMerger merger({.terminal = true, .prefix = false});
+  auto merger = to_terminal();
   EXPECT_EQ(merger.feed(kRank0, "open"), "open");
   EXPECT_EQ(merger.feed(kRank1, "\r1%\r2%"), "");
   EXPECT_EQ(merger.end(kRank1), kWipe + "2%\nopen");
 }
 
 TEST(LineMergerToTerminal, ALineLongerThanTheScreenIsLeftStanding) {
-  LineMerger merger({.terminal = true, .prefix = false});
+  auto merger = to_terminal();
   merger.set_columns(4);
   EXPECT_EQ(merger.feed(kRank0, "12345"), "12345");
   EXPECT_EQ(merger.feed(kRank1, "b\n"), "\nb\n12345");

@@ -1,0 +1,53 @@
+#include "launcher/output/line_tail.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::size_t kTailLines = 12;
+constexpr std::size_t kTailLineBytesMax = 400;
+constexpr std::size_t kFileTailBytes = 16 * 1024;
+
+}  // namespace
+
+void LineTail::remember(std::string_view bytes) {
+  constexpr std::size_t kEnough = kTailLines * kTailLineBytesMax;
+  if (bytes.size() > kEnough) bytes.remove_prefix(bytes.size() - kEnough);
+  for (const char c : bytes) {
+    if (c == '\n' || c == '\r') {
+      if (!lines_.back().empty()) lines_.emplace_back();
+      if (lines_.size() > kTailLines + 1) lines_.pop_front();
+    } else if (lines_.back().size() < kTailLineBytesMax) {
+      lines_.back() += c;
+    }
+  }
+}
+
+std::vector<std::string> LineTail::lines() const {
+  std::vector<std::string> out(lines_.begin(), lines_.end());
+  if (out.back().empty()) out.pop_back();
+  return out;
+}
+
+std::vector<std::string> tail_of_file(const std::string& path) {
+  const io::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat info {};
+  if (!file || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
+  std::string text(kFileTailBytes, '\0');
+  const auto from = std::max<off_t>(0, info.st_size - static_cast<off_t>(text.size()));
+  const auto length = ::pread(file.get(), text.data(), text.size(), from);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, length)));
+  if (from > 0) text.erase(0, text.find('\n') == std::string::npos ? 0 : text.find('\n') + 1);  // most likely half a line
+  LineTail tail;
+  tail.remember(text);
+  return tail.lines();
+}
+
+}  // namespace ddp::launcher

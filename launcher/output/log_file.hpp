@@ -1,0 +1,34 @@
+// A log file that is added to, and what becomes of it on a full disk: it goes on once there is room again, at the beginning
+// of a line, and a line in it says how much is missing.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::launcher {
+
+class LogFile {
+ public:
+  LogFile(io::UniqueFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+
+  // 0, or the errno for which something of it could not be written.
+  int append(std::string_view bytes);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  int write_all(std::string_view& bytes);  // takes away what is written
+
+  io::UniqueFd file_;
+  std::string path_;
+  bool mid_line_ = false;         // whether the last byte in the file is no newline
+  std::size_t missing_bytes_ = 0;  // since the last that was written
+  bool missing_mid_line_ = false;  // whether the last of them was no newline
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,316 @@
+#include "launcher/output/log_thread.hpp"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <list>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "launcher/output/whole_lines.hpp"
+#include "rendezvous/io/quiet_thread.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kReadBytes = 64 * 1024;
+constexpr std::size_t kHandedOverMax = 1 << 20;       // then the thread waits for the loop
+constexpr std::size_t kShownPerTurn = 64 * 1024;      // then others on the loop get their turn
+constexpr int kReadsInDrain = 64;                     // of one stream; somebody who goes on writing must not keep us here
+constexpr std::chrono::seconds kDrainLimit{2};        // the loop stands still meanwhile
+constexpr std::chrono::seconds kStopLimit{30};        // longer than any disk that still works
+
+void signal(const io::UniqueFd& event) { (void)!::eventfd_write(event.get(), 1); }
+
+io::UniqueFd make_event() {
+  io::UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) throw std::system_error(errno, std::generic_category(), "eventfd");
+  return event;
+}
+
+bool contains_one_of(std::string_view line, const std::vector<std::string>& wanted) {
+  return std::any_of(wanted.begin(), wanted.end(),
+                     [&](const std::string& text) { return line.find(text) != std::string_view::npos; });
+}
+
+struct Resize { winsize size; };
+struct Drain { std::uint64_t number; };
+struct Stop {};
+
+}  // namespace
+
+struct LogThread::Work {
+  using Command = std::variant<std::vector<Stream>, Resize, Drain, Stop>;
+
+  void send(Command command) {
+    {
+      const std::lock_guard lock(mutex);
+      commands.push_back(std::move(command));
+    }
+    signal(wake);
+  }
+
+  io::UniqueFd wake = make_event();  // of the thread: there are commands
+  io::UniqueFd news = make_event();  // of the loop: something is handed over
+
+  std::mutex mutex;
+  std::condition_variable changed;  // of anything below
+  std::vector<Command> commands;    // in order; few, one per round and event
+  Batch handed_over;
+  std::vector<std::string> warnings;
+  std::uint64_t drained = 0;
+  bool stopping = false, ended = false;
+};
+
+// The thread's own side.
+class LogThread::Writer {
+ public:
+  explicit Writer(std::shared_ptr<Work> work) : work_(std::move(work)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+    if (!epoll_) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+    watch(work_->wake.get(), nullptr);
+  }
+
+  void run() {
+    while (!stopped_) {
+      std::array<epoll_event, 64> events;
+      const int count = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), -1);
+      bool commanded = false;
+      for (int i = 0; i < count; ++i) {
+        auto* reading = static_cast<Reading*>(events[static_cast<std::size_t>(i)].data.ptr);
+        if (reading == nullptr)
+          commanded = true;
+        else if (!read_once(*reading))
+          unwatch(*reading);
+      }
+      if (commanded) obey();
+    }
+    readings_.clear();
+    const std::lock_guard lock(work_->mutex);
+    work_->ended = true;
+    work_->changed.notify_all();
+  }
+
+ private:
+  struct Reading {
+    Stream stream;
+    WholeLines lines;  // for the duplicates
+    bool watched = true;
+  };
+
+  void watch(int fd, Reading* reading) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = reading;
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+  }
+
+  void unwatch(Reading& reading) {
+    if (std::exchange(reading.watched, false))
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, reading.stream.from.get(), nullptr);
+  }
+
+  void obey() {
+    eventfd_t ignored = 0;
+    ::eventfd_read(work_->wake.get(), &ignored);
+    std::vector<Work::Command> commands;
+    {
+      const std::lock_guard lock(work_->mutex);
+      commands.swap(work_->commands);
+    }
+    for (auto& command : commands) std::visit([this](auto& what) { obey(what); }, command);
+  }
+
+  void obey(std::vector<Stream>& streams) {
+    for (auto& stream : streams) {
+      auto& reading = readings_.emplace_back(Reading{std::move(stream), {}, true});
+      watch(reading.stream.from.get(), &reading);
+    }
+  }
+
+  void obey(const Resize& command) {
+    for (const auto& reading : readings_) ::ioctl(reading.stream.from.get(), TIOCSWINSZ, &command.size);
+  }
+
+  void obey(const Drain& command) {
+    for (auto& reading : readings_) {
+      for (int i = 0; i < kReadsInDrain && reading.watched && read_once(reading, true); ++i) continue;
+      if (reading.stream.duplicates)
+        reading.lines.end([&](std::string_view line) { duplicate_if_wanted(reading, line); });
+      write_duplicates(reading);
+    }
+    readings_.clear();
+    const std::lock_guard lock(work_->mutex);
+    work_->drained = command.number;
+    work_->changed.notify_all();
+  }
+
+  void obey(const Stop&) { stopped_ = true; }
+
+  // False at the end of the stream; and where there is nothing now, if `until_empty`.
+  bool read_once(Reading& reading, bool until_empty = false) {
+    const auto length = ::read(reading.stream.from.get(), buffer_.data(), buffer_.size());
+    if (length < 0 && errno == EINTR) return true;
+    if (length < 0 && errno == EAGAIN) return !until_empty;
+    if (length <= 0) return false;  // a pty whose last user has gone answers EIO
+    const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(length));
+    warn_of(reading.stream.file, reading.stream.file.append(bytes));
+    if (reading.stream.duplicates) {
+      reading.lines.feed(bytes, [&](std::string_view line) { duplicate_if_wanted(reading, line); });
+      write_duplicates(reading);
+    }
+    if (reading.stream.shown) hand_over(reading.stream.source, bytes);
+    return true;
+  }
+
+  void duplicate_if_wanted(const Reading& reading, std::string_view line) {
+    if (!contains_one_of(line, reading.stream.duplicates->wanted)) return;
+    ((duplicates_ += reading.stream.prefix.text()) += line) += '\n';
+  }
+
+  void write_duplicates(const Reading& reading) {
+    if (duplicates_.empty()) return;
+    auto& file = reading.stream.duplicates->file;
+    warn_of(file, file.append(duplicates_));
+    duplicates_.clear();
+  }
+
+  void hand_over(LineMerger::Source source, std::string_view bytes) {
+    std::unique_lock lock(work_->mutex);
+    auto& batch = work_->handed_over;
+    work_->changed.wait(lock, [&] { return batch.cost() < kHandedOverMax || work_->stopping; });
+    if (work_->stopping) return;
+    const bool is_news = batch.pieces.empty();
+    batch.bytes += bytes;
+    batch.pieces.push_back({source, bytes.size()});
+    lock.unlock();
+    if (is_news) tell();
+  }
+
+  void warn_of(const LogFile& file, int error) {
+    if (error == 0 || std::exchange(warned_, true)) return;
+    {
+      const std::lock_guard lock(work_->mutex);
+      work_->warnings.push_back("ddprun: " + file.path() + " can't be written: " + std::strerror(error) +
+                                "; what workers print is missing in log files until it can");
+    }
+    tell();
+  }
+
+  void tell() {
+    work_->changed.notify_all();
+    signal(work_->news);
+  }
+
+  std::shared_ptr<Work> work_;
+  io::UniqueFd epoll_;
+  std::list<Reading> readings_;  // a list, because epoll knows them by their address
+  std::array<char, kReadBytes> buffer_;
+  std::string duplicates_;  // lines on their way to the file of the stream at hand
+  bool stopped_ = false, warned_ = false;
+};
+
+LogThread::LogThread(boost::asio::io_context& io, Options options)
+    : io_(io), options_(std::move(options)), work_(std::make_shared<Work>()), news_(io, ::fcntl(work_->news.get(), F_DUPFD_CLOEXEC, 3)) {}
+
+void LogThread::start() {
+  thread_ = io::start_quiet_thread([writer = std::make_shared<Writer>(work_)] { writer->run(); });
+  wait_for_news();
+}
+
+void LogThread::add(std::vector<Stream> streams) { work_->send(std::move(streams)); }
+
+void LogThread::resize(const winsize& size) { work_->send(Resize{size}); }
+
+void LogThread::wait_for_news() {
+  news_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                   [self = shared_from_this()](boost::system::error_code error) {
+                     if (error) return;
+                     eventfd_t ignored = 0;
+                     ::eventfd_read(self->news_.native_handle(), &ignored);
+                     self->take_some();
+                   });
+}
+
+// Shows a share of what was handed over, and comes again for the rest.
+void LogThread::take_some() {
+  if (!news_.is_open()) return;
+  if (shown_pieces_ == taken_.pieces.size()) {
+    std::vector<std::string> warnings;
+    {
+      const std::lock_guard lock(work_->mutex);
+      taken_.clear();
+      std::swap(taken_, work_->handed_over);
+      warnings.swap(work_->warnings);
+      work_->changed.notify_all();
+    }
+    shown_pieces_ = shown_bytes_ = 0;
+    for (const auto& warning : warnings) options_.warn(warning);
+  }
+  if (show(kShownPerTurn)) return wait_for_news();
+  boost::asio::post(io_, [self = shared_from_this()] { self->take_some(); });
+}
+
+// Whether nothing of it is left.
+bool LogThread::show(std::size_t bytes_max) {
+  for (const auto end = shown_bytes_ + bytes_max; shown_pieces_ < taken_.pieces.size() && shown_bytes_ < end;) {
+    const auto& piece = taken_.pieces[shown_pieces_++];
+    const auto bytes = std::string_view(taken_.bytes).substr(shown_bytes_, piece.bytes);
+    shown_bytes_ += piece.bytes;
+    options_.read(piece.source, bytes);
+  }
+  return shown_pieces_ == taken_.pieces.size();
+}
+
+bool LogThread::drain() {
+  const auto deadline = Clock::now() + kDrainLimit;
+  work_->send(Drain{++drains_});
+  for (bool done = false; !done;) {
+    show(taken_.bytes.size());
+    std::vector<std::string> warnings;
+    {
+      std::unique_lock lock(work_->mutex);
+      if (!work_->changed.wait_until(lock, deadline, [&] {
+            return !work_->handed_over.pieces.empty() || !work_->warnings.empty() || work_->drained == drains_;
+          }))
+        return false;
+      done = work_->drained == drains_;
+      taken_.clear();
+      std::swap(taken_, work_->handed_over);
+      warnings.swap(work_->warnings);
+      work_->changed.notify_all();
+    }
+    shown_pieces_ = shown_bytes_ = 0;
+    for (const auto& warning : warnings) options_.warn(warning);
+  }
+  show(taken_.bytes.size());
+  return true;
+}
+
+void LogThread::stop() {
+  boost::system::error_code ignored;
+  news_.close(ignored);
+  if (!thread_.joinable()) return;
+  work_->send(Stop{});
+  std::unique_lock lock(work_->mutex);
+  work_->stopping = true;
+  work_->changed.notify_all();
+  const bool ended = work_->changed.wait_for(lock, kStopLimit, [&] { return work_->ended; });
+  lock.unlock();
+  ended ? thread_.join() : thread_.detach();  // a disk hangs, and the process would with it
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,95 @@
+// Writes the streams that go to a file and to the console (--tee): a thread of its own reads them, adds them to their files
+// and hands the event loop what the console is to show. A slow disk stops the loop never, and the workers only as long as
+// it takes: their pipes fill while this thread writes.
+//
+// What is handed over is bounded: the thread waits for the loop, which takes it in small shares between its other work.
+// The console drops what it can't show; a file loses nothing but what the disk refuses, and that is told once.
+//
+// Threads: all members are the event loop's; Work is what the two threads share.
+#pragma once
+
+#include <sys/ioctl.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "launcher/output/line_merger.hpp"
+#include "launcher/output/line_prefix.hpp"
+#include "launcher/output/log_file.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::launcher {
+
+// A file that gets the lines which contain one of these texts, from many streams.
+struct DuplicateFile {
+  LogFile file;
+  std::vector<std::string> wanted;
+};
+
+class LogThread : public std::enable_shared_from_this<LogThread> {
+ public:
+  struct Stream {
+    LineMerger::Source source;
+    io::UniqueFd from;  // does not block
+    LogFile file;
+    bool shown = true;                          // on the console too
+    std::shared_ptr<DuplicateFile> duplicates;  // or null; to be shared by streams of this thread only
+    LinePrefix prefix;                          // of lines in that file
+  };
+
+  struct Options {
+    std::function<void(LineMerger::Source source, std::string_view bytes)> read;  // what is to be shown
+    std::function<void(const std::string& message)> warn;
+  };
+
+  // Throws std::system_error where descriptors or threads run out.
+  LogThread(boost::asio::io_context& io, Options options);
+
+  void start();
+  void add(std::vector<Stream> streams);
+  void resize(const winsize& size);  // of pseudo-terminals
+
+  // Has everything that is there now read, written and shown, and all streams closed. False where that takes too long; it
+  // is gone on with then.
+  bool drain();
+
+  // Nothing is shown any more. Waits for what is still to be written, unless that takes far too long.
+  void stop();
+
+ private:
+  struct Work;
+  class Writer;
+
+  void wait_for_news();
+  void take_some();
+  bool show(std::size_t bytes_max);
+
+  struct Piece {
+    LineMerger::Source source;
+    std::size_t bytes;
+  };
+  struct Batch {
+    std::string bytes;
+    std::vector<Piece> pieces;
+    std::size_t cost() const { return bytes.size() + pieces.size() * sizeof(Piece); }
+    void clear() { bytes.clear(), pieces.clear(); }
+  };
+
+  boost::asio::io_context& io_;
+  Options options_;
+  std::shared_ptr<Work> work_;
+  boost::asio::posix::stream_descriptor news_;
+  std::thread thread_;
+  Batch taken_;                      // of which this much has been shown:
+  std::size_t shown_pieces_ = 0, shown_bytes_ = 0;
+  std::uint64_t drains_ = 0;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,118 @@
+#include "launcher/output/log_tree.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string_view>
+
+#include "launcher/command_line/option_table.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::size_t kFolderNameBytesMax = 200;  // file systems allow 255
+
+[[noreturn]] void refuse(const std::string& what, const std::string& path, int error) {
+  throw UsageError(what + ": " + std::strerror(error), path,
+                   error == ENOSPC || error == EDQUOT
+                       ? "free some space there, or `--log-dir` on another disk"
+                       : "`--log-dir=FOLDER` that you can write to, or `--log-dir=/dev/null` for no log files at all");
+}
+
+void make_directories(const std::string& path, mode_t mode) {
+  for (std::size_t end = 0; end < path.size();) {
+    end = std::min(path.find('/', end + 1), path.size());
+    const auto part = path.substr(0, end);
+    struct stat info {};
+    if (::mkdir(part.c_str(), mode) == 0) continue;
+    const int error = errno;
+    if (::stat(part.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) continue;
+    refuse("the folder for log files can't be made", part, error == EEXIST ? ENOTDIR : error);
+  }
+}
+
+// A full disk often lets a file be made, and refuses its content.
+void check_writable(const std::string& directory) {
+  auto path = directory + "/.ddprun_XXXXXX";
+  const io::UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
+  if (!file) refuse("log files can't be written", directory, errno);
+  ::unlink(path.c_str());
+  const std::string some(4096, '\n');
+  const auto written = ::write(file.get(), some.data(), some.size());
+  if (written != static_cast<ssize_t>(some.size()))
+    refuse("log files can't be written", directory, written < 0 ? errno : ENOSPC);
+}
+
+}  // namespace
+
+LogTree LogTree::at(const std::string& directory) {
+  make_directories(directory, 0777);
+  check_writable(directory);
+  return LogTree(directory);
+}
+
+LogTree LogTree::in_temporary_directory() {
+  const char* parent = std::getenv("TMPDIR");
+  const auto path = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_" +
+                    std::to_string(::geteuid());
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) refuse("the folder for log files can't be made", path, errno);
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) refuse("the folder for log files can't be used", path, errno);
+  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 0022) != 0)
+    throw UsageError("the folder for log files is not this user's alone", path, "`--log-dir=FOLDER` of your own");
+  check_writable(path);
+  return LogTree(path);
+}
+
+void LogTree::make_rank_directory(const std::string& run_id, std::uint32_t round, int rank) const {
+  make_directories(rank_directory(run_id, round, rank), 0777);
+}
+
+std::string LogTree::run_directory(const std::string& run_id) const { return directory_ + "/" + folder_name_of(run_id); }
+
+std::string LogTree::round_directory(const std::string& run_id, std::uint32_t round) const {
+  return run_directory(run_id) + "/round_" + std::to_string(round);
+}
+
+std::string LogTree::rank_directory(const std::string& run_id, std::uint32_t round, int rank) const {
+  return round_directory(run_id, round) + "/rank_" + std::to_string(rank);
+}
+
+int LogTree::highest_round(const std::string& run_id) const {
+  constexpr std::string_view kStart = "round_";
+  int highest = -1;
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(run_directory(run_id).c_str()), &::closedir);
+  if (!folder) return highest;
+  while (const dirent* entry = ::readdir(folder.get())) {
+    const std::string_view name = entry->d_name;
+    int number = 0;
+    if (name.substr(0, kStart.size()) != kStart) continue;
+    const auto [end, error] = std::from_chars(name.begin() + kStart.size(), name.end(), number);
+    if (error == std::errc() && end == name.end()) highest = std::max(highest, number);
+  }
+  return highest;
+}
+
+io::UniqueFd open_log_file(const std::string& path) {
+  io::UniqueFd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+  if (!file) refuse("a log file can't be opened", path, errno);
+  return file;
+}
+
+std::string folder_name_of(const std::string& run_id) {
+  auto name = run_id.substr(0, kFolderNameBytesMax);
+  for (char& c : name)
+    if (c == '/' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '_';
+  if (name == "." || name == "..") std::fill(name.begin(), name.end(), '_');
+  return name.empty() ? "_" : name;
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,308 @@
+#include "launcher/output/output.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "launcher/output/console.hpp"
+#include "launcher/output/console_reader.hpp"
+#include "launcher/output/line_prefix.hpp"
+#include "launcher/output/line_tail.hpp"
+#include "launcher/output/log_thread.hpp"
+#include "launcher/output/log_tree.hpp"
+#include "launcher/output/stream_ends.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr const char* kNoFiles = "/dev/null";
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+bool is_in(const std::vector<RankRange>& ranges, int rank) {
+  return ranges.empty() || std::any_of(ranges.begin(), ranges.end(), [&](const RankRange& range) {
+           return range.first <= rank && rank <= range.last;
+         });
+}
+
+io::UniqueFd open_nothing(int flags) {
+  io::UniqueFd fd(::open("/dev/null", flags | O_CLOEXEC));
+  if (!fd) throw std::system_error(errno, std::generic_category(), "/dev/null for a worker");
+  return fd;
+}
+
+}  // namespace
+
+class Output::Impl {
+ public:
+  Impl(boost::asio::io_context& io, OutputOptions options, std::string scratch_directory,
+       std::function<void()> reader_gone)
+      : io_(io),
+        options_(std::move(options)),
+        scratch_directory_(std::move(scratch_directory)),
+        tree_(open_tree()),
+        console_(io, console_options(std::move(reader_gone))) {}
+
+  ~Impl() {
+    if (log_thread_) log_thread_->stop();
+  }
+
+  void begin_round(const Round& round) {
+    end_round();  // of who did not; nothing otherwise
+    round_ = round;
+    is_open_ = true;
+    workers_.clear();
+    workers_.resize(static_cast<std::size_t>(round.workers));
+    console_.set_workers(round.workers);
+    const auto size = console_.terminal_size();
+    std::vector<LogThread::Stream> streams;
+    std::shared_ptr<DuplicateFile> duplicates[2];
+    for (int rank = 0; rank < round.workers; ++rank) {
+      auto& worker = worker_of(rank);
+      if (tree_) tree_->make_rank_directory(round.run_id, round.number, round.rank_first + rank);
+      worker.side[0] = open_stdin(rank == 0 && round.rank_first == 0 && round.foreground);
+      for (int stream : {1, 2}) {
+        worker.prefix[stream - 1] = LinePrefix(prefix_template(rank, stream), facts_of({rank}));
+        open_stream(rank, stream, size, duplicates[stream - 1], streams);
+      }
+    }
+    if (!streams.empty()) log_thread().add(std::move(streams));
+    for (const auto& worker : workers_)
+      for (const auto& reader : worker.readers)
+        if (reader) reader->start();
+    if (tree_ && options_.log_directory.empty() && !std::exchange(told_where_, true))
+      say("ddprun: log files are in " + tree_->run_directory(round.run_id));
+  }
+
+  std::array<int, 3> worker_side(int local_rank) const {
+    const auto& side = worker_of(local_rank).side;
+    return {side[0].get(), side[1].get(), side[2].get()};
+  }
+
+  void worker_is_spawned(int local_rank) {
+    for (auto& fd : worker_of(local_rank).side) fd.reset();
+  }
+
+  void end_round() {
+    if (!is_open_) return;
+    is_open_ = false;
+    for (std::size_t rank = 0; rank < workers_.size(); ++rank) worker_is_spawned(static_cast<int>(rank));
+    if (log_thread_ && !log_thread_->drain() && !std::exchange(told_slow_, true))
+      say("ddprun: the disk of the log files is slow; what is left is written while the job goes on");
+    for (const auto& worker : workers_)
+      for (const auto& reader : worker.readers)
+        if (reader) reader->drain();
+    console_.end_all(static_cast<int>(workers_.size()));
+  }
+
+  std::string error_file(int local_rank) const {
+    if (tree_) return rank_directory(local_rank) + "/error.json";
+    if (options_.log_directory == kNoFiles) return {};
+    return scratch_directory_ + "/round_" + std::to_string(round_.number) + "_rank_" +
+           std::to_string(round_.rank_first + local_rank) + "_error.json";
+  }
+
+  std::string stderr_file(int local_rank) const { return file_of(local_rank, 2); }
+
+  std::vector<std::string> stderr_tail(int local_rank) const {
+    const auto file = stderr_file(local_rank);
+    return file.empty() ? worker_of(local_rank).stderr_tail.lines() : tail_of_file(file);
+  }
+
+  void say(std::string_view message) { console_.say(message); }
+
+  void resize() {
+    console_.resized();
+    const auto size = console_.terminal_size();
+    if (!size) return;
+    for (const auto& worker : workers_)
+      for (const auto& reader : worker.readers)
+        if (reader) reader->resize(*size);
+    if (log_thread_) log_thread_->resize(*size);
+  }
+
+  int highest_round(const std::string& run_id) const { return tree_ ? tree_->highest_round(run_id) : -1; }
+
+  void when_drained(std::function<void()> done) { console_.when_drained(std::move(done)); }
+
+ private:
+  struct Worker {
+    std::array<io::UniqueFd, 3> side;
+    std::array<std::shared_ptr<ConsoleReader>, 2> readers;  // of what goes to the console only; else null
+    std::array<LinePrefix, 2> prefix;
+    LineTail stderr_tail;  // where stderr goes to the console only
+  };
+
+  // --- what the options mean ---
+
+  std::optional<LogTree> open_tree() const {
+    if (options_.log_directory == kNoFiles) return {};
+    if (!options_.log_directory.empty()) return LogTree::at(options_.log_directory);
+    if (!options_.redirects.is_empty() || !options_.tee.is_empty()) return LogTree::in_temporary_directory();
+    return {};
+  }
+
+  Console::Options console_options(std::function<void()> reader_gone) {
+    Console::Options out;
+    out.reader_gone = std::move(reader_gone);
+    if (options_.prefix_lines)
+      out.prefix = [this](LineMerger::Source source, bool several) { return prefix_of(source, several); };
+    if (options_.merge_equal_lines)
+      out.prefix_of_many = [this](int stream, const std::vector<int>& ranks) { return prefix_of_many(stream, ranks); };
+    return out;
+  }
+
+  bool is_shown(int local_rank) const {
+    return is_in(options_.local_ranks_shown, local_rank) && is_in(options_.ranks_shown, round_.rank_first + local_rank);
+  }
+
+  const std::vector<std::string>& wanted_duplicates(int stream) const {
+    return stream == 1 ? options_.stdout_duplicates : options_.stderr_duplicates;
+  }
+
+  std::string file_of(int local_rank, int stream) const {
+    if (!tree_ || !(options_.redirects.has(local_rank, stream) || options_.tee.has(local_rank, stream))) return {};
+    return rank_directory(local_rank) + (stream == 1 ? "/stdout.log" : "/stderr.log");
+  }
+
+  std::string rank_directory(int local_rank) const {
+    return tree_->rank_directory(round_.run_id, round_.number, round_.rank_first + local_rank);
+  }
+
+  // --- prefixes ---
+
+  PrefixFacts facts_of(const std::vector<int>& local_ranks) const {
+    std::vector<int> ranks;
+    for (const int rank : local_ranks) ranks.push_back(round_.rank_first + rank);
+    return {round_.role, rank_ranges(ranks), rank_ranges(local_ranks), host_};
+  }
+
+  // Whoever gives a template, or asks for what torchrun puts a prefix before, has it always.
+  bool is_always_prefixed(int local_rank, int stream) const {
+    return !options_.prefix_template.empty() || options_.tee.has(local_rank, stream);
+  }
+
+  std::string prefix_template(int local_rank, int stream) const {
+    if (!options_.prefix_template.empty()) return options_.prefix_template;
+    return options_.tee.has(local_rank, stream) ? kTeePrefix : kShortPrefix;
+  }
+
+  std::string prefix_of(LineMerger::Source source, bool several) const {
+    const auto rank = static_cast<std::size_t>(source.rank);
+    if (rank >= workers_.size()) return {};  // the end of a round whose disk was slow
+    if (!is_always_prefixed(source.rank, source.stream) && !(several && console_.is_terminal(source.stream))) return {};
+    return workers_[rank].prefix[static_cast<std::size_t>(source.stream - 1)].text();
+  }
+
+  std::string prefix_of_many(int stream, const std::vector<int>& local_ranks) const {
+    if (!options_.prefix_lines) return {};
+    if (round_.workers == 1 && !is_always_prefixed(local_ranks.front(), stream)) return {};
+    return LinePrefix(prefix_template(local_ranks.front(), stream), facts_of(local_ranks)).text();
+  }
+
+  // --- streams ---
+
+  // The terminal itself, not a pty, so that line editing and hidden input work as the user knows them.
+  static io::UniqueFd open_stdin(bool foreground) {
+    io::UniqueFd fd = foreground ? io::UniqueFd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) : open_nothing(O_RDONLY);
+    if (!fd) throw std::system_error(errno, std::generic_category(), "stdin of a worker");
+    return fd;
+  }
+
+  void open_stream(int rank, int stream, const std::optional<winsize>& size, std::shared_ptr<DuplicateFile>& duplicates,
+                   std::vector<LogThread::Stream>& streams) {
+    auto& worker = worker_of(rank);
+    auto& side = worker.side[static_cast<std::size_t>(stream)];
+    const bool shown = is_shown(rank);
+    const bool tee = options_.tee.has(rank, stream);
+    const auto file = file_of(rank, stream);
+    if (!file.empty() && (!tee || (!shown && wanted_duplicates(stream).empty()))) {
+      side = open_log_file(file);
+      return;
+    }
+    if (file.empty() && (!shown || (!tee && options_.redirects.has(rank, stream)))) {
+      side = open_nothing(O_WRONLY);
+      return;
+    }
+    auto ends = shown && console_.is_terminal(stream) ? open_terminal(size) : open_pipe();
+    side = std::move(ends.worker);
+    if (file.empty()) {
+      worker.readers[static_cast<std::size_t>(stream - 1)] = std::make_shared<ConsoleReader>(
+          io_, std::move(ends.agent), [this, rank, stream](std::string_view bytes) {
+            if (stream == 2) worker_of(rank).stderr_tail.remember(bytes);
+            console_.feed({rank, stream}, bytes);
+          });
+      return;
+    }
+    if (!duplicates && !wanted_duplicates(stream).empty()) duplicates = open_duplicates(stream);
+    streams.push_back({{rank, stream},
+                       std::move(ends.agent),
+                       LogFile(open_log_file(file), file),
+                       shown,
+                       duplicates,
+                       options_.prefix_lines ? worker.prefix[static_cast<std::size_t>(stream - 1)] : LinePrefix()});
+  }
+
+  // One per node, because two machines that append to one file of a network's file system tear its lines.
+  std::shared_ptr<DuplicateFile> open_duplicates(int stream) const {
+    const auto path = tree_->round_directory(round_.run_id, round_.number) + "/filtered_" +
+                      (stream == 1 ? "stdout" : "stderr") +
+                      (round_.rank_first == 0 ? "" : "_from_rank_" + std::to_string(round_.rank_first)) + ".log";
+    return std::make_shared<DuplicateFile>(DuplicateFile{LogFile(open_log_file(path), path), wanted_duplicates(stream)});
+  }
+
+  LogThread& log_thread() {
+    if (!log_thread_) {
+      LogThread::Options options;
+      options.read = [this](LineMerger::Source source, std::string_view bytes) { console_.feed(source, bytes); };
+      options.warn = [this](const std::string& message) { say(message); };
+      log_thread_ = std::make_shared<LogThread>(io_, std::move(options));
+      log_thread_->start();
+    }
+    return *log_thread_;
+  }
+
+  Worker& worker_of(int local_rank) { return workers_.at(static_cast<std::size_t>(local_rank)); }
+  const Worker& worker_of(int local_rank) const { return workers_.at(static_cast<std::size_t>(local_rank)); }
+
+  boost::asio::io_context& io_;
+  OutputOptions options_;
+  std::string scratch_directory_;
+  std::string host_ = host_name();
+  std::optional<LogTree> tree_;  // empty: no log files
+  Console console_;
+  Round round_;
+  std::vector<Worker> workers_;
+  std::shared_ptr<LogThread> log_thread_;  // once something is tee'd
+  bool is_open_ = false;  // between begin_round() and end_round()
+  bool told_where_ = false, told_slow_ = false;
+};
+
+Output::Output(boost::asio::io_context& io, OutputOptions options, std::string scratch_directory,
+               std::function<void()> reader_gone)
+    : impl_(std::make_unique<Impl>(io, std::move(options), std::move(scratch_directory), std::move(reader_gone))) {}
+
+Output::~Output() = default;
+
+void Output::begin_round(const Round& round) { impl_->begin_round(round); }
+std::array<int, 3> Output::worker_side(int local_rank) const { return impl_->worker_side(local_rank); }
+void Output::worker_is_spawned(int local_rank) { impl_->worker_is_spawned(local_rank); }
+void Output::end_round() { impl_->end_round(); }
+std::string Output::error_file(int local_rank) const { return impl_->error_file(local_rank); }
+std::string Output::stderr_file(int local_rank) const { return impl_->stderr_file(local_rank); }
+std::vector<std::string> Output::stderr_tail(int local_rank) const { return impl_->stderr_tail(local_rank); }
+void Output::say(std::string_view message) { impl_->say(message); }
+void Output::resize() { impl_->resize(); }
+int Output::highest_round(const std::string& run_id) const { return impl_->highest_round(run_id); }
+void Output::when_drained(std::function<void()> done) { impl_->when_drained(std::move(done)); }
+
+}  // namespace ddp::launcher

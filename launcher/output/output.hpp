@@ -1,0 +1,72 @@
+// Everything that workers print, from their descriptors to the console and the log files, and ddprun's own words.
+//
+// Owns the console, each worker's streams of the current round and the log tree:
+//   <log-dir>/<run id>/round_<n>/rank_<r>/{stdout,stderr}.log, error.json
+// No round's files are ever deleted or written over. The console is bounded and drops (console.hpp); a file never
+// loses or tears a line, and no file is written on the event loop.
+//
+// Threads: the event loop's only.
+#pragma once
+
+#include <array>
+#include <boost/asio/io_context.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "launcher/output/output_options.hpp"
+
+namespace ddp::launcher {
+
+class Output {
+ public:
+  struct Round {
+    std::string run_id;      // names a folder: characters that cannot stand in a file's name are replaced
+    std::uint32_t number = 0;
+    int rank_first = 0;      // the global rank of local rank 0
+    int workers = 1;         // on this node
+    int world_size = 1;
+    std::string role;
+    bool foreground = false;  // local rank 0 of rank 0 gets the user's terminal as stdin
+  };
+
+  // reader_gone: stdout is a pipe that nobody reads any more; called once. Throws UsageError where the log directory
+  // can't be made or written to.
+  Output(boost::asio::io_context& io, OutputOptions options, std::string scratch_directory,
+         std::function<void()> reader_gone);
+  ~Output();
+
+  // Makes the round's folders and opens every worker's streams. Throws UsageError (disk full, no rights).
+  void begin_round(const Round& round);
+
+  // For the worker: stdin, stdout, stderr; to be handed over once, then worker_is_spawned() lets go of them.
+  std::array<int, 3> worker_side(int local_rank) const;
+  void worker_is_spawned(int local_rank);
+
+  // Reads what is there, writes it to the files and the console, and closes: at the end of the round's process tree.
+  void end_round();
+
+  std::string error_file(int local_rank) const;      // where the worker may leave its error.json; empty: nowhere
+  std::string stderr_file(int local_rank) const;     // that holds all of its stderr; empty where there is none
+  std::vector<std::string> stderr_tail(int local_rank) const;  // of the current or last round, oldest line first
+
+  // One message of ddprun's own on stderr; a newline is added where it has none. Never dropped.
+  void say(std::string_view message);
+
+  void resize();  // the user's terminal has another size now
+
+  // The highest <n> of the round_<n> folders that the log tree has of this run id; -1 where there is none.
+  int highest_round(const std::string& run_id) const;
+
+  // Calls `done` once the console is written, which may be never if nobody reads.
+  void when_drained(std::function<void()> done);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,88 @@
+#include "launcher/output/log_file.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <cerrno>
+#include <fstream>
+#include <iterator>
+
+#include "launcher/output/line_tail.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+io::UniqueFd open_for_append(const std::string& path) {
+  return io::UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+}
+
+// Files may grow to this size only, as if the disk were full there.
+class Limit {
+ public:
+  explicit Limit(rlim_t bytes) {
+    ::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    set(bytes);
+  }
+  ~Limit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  void set(rlim_t bytes) const {
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+
+ private:
+  rlimit before_{};
+};
+
+TEST(LogFile, GoesOnAtALineOnceThereIsRoomAndSaysWhatIsMissing) {
+  const test::ScratchDirectory scratch;
+  const auto path = (scratch.path() / "log").string();
+  LogFile file(open_for_append(path), path);
+  EXPECT_EQ(file.append("one\n"), 0);
+  {
+    const Limit limit(6);
+    EXPECT_EQ(file.append("two\nthr"), EFBIG);  // "tw" has room
+    EXPECT_EQ(file.append("ee\nfour"), EFBIG);
+  }
+  EXPECT_NE(file.append(" and a half"), 0);
+  EXPECT_EQ(file.append("\nfive\nsix"), 0);
+  EXPECT_EQ(file.append("\n"), 0);
+  EXPECT_EQ(content(path), "one\ntw\nddprun: 24 bytes of output are missing here, because they could not be written\n"
+                           "five\nsix\n");
+}
+
+TEST(LogFile, AddsToWhatIsThere) {
+  const test::ScratchDirectory scratch;
+  const auto path = (scratch.path() / "log").string();
+  std::ofstream(path) << "before\n";
+  EXPECT_EQ(LogFile(open_for_append(path), path).append("after\n"), 0);
+  EXPECT_EQ(content(path), "before\nafter\n");
+}
+
+TEST(TailOfFile, HasTheLastLines) {
+  const test::ScratchDirectory scratch;
+  const auto path = (scratch.path() / "log").string();
+  {
+    std::ofstream file(path);
+    for (int i = 0; i < 10'000; ++i) file << "line " << i << "\n\n";
+    file << "the end";
+  }
+  const auto lines = tail_of_file(path);
+  ASSERT_GE(lines.size(), 10u);
+  EXPECT_LE(lines.size(), 13u);
+  EXPECT_EQ(lines.back(), "the end");
+  EXPECT_EQ(lines[lines.size() - 2], "line 9999");
+  EXPECT_TRUE(tail_of_file("/nonexistent").empty());
+  EXPECT_TRUE(tail_of_file("/dev/null").empty());
+}
+
+}  // namespace
+}  // namespace ddp::launcher

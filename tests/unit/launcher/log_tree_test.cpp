@@ -1,0 +1,106 @@
+#include "launcher/output/log_tree.hpp"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "launcher/command_line/option_table.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+TEST(LogTree, MakesFoldersThatCanBeForetold) {
+  const test::ScratchDirectory scratch;
+  const auto tree = LogTree::at((scratch.path() / "a/b/").string());
+  tree.make_rank_directory("bert/7", 3, 12);
+  tree.make_rank_directory("bert/7", 3, 12);
+  EXPECT_TRUE(fs::is_directory(scratch.path() / "a/b/bert_7/round_3/rank_12"));
+  EXPECT_TRUE(fs::is_empty(tree.rank_directory("bert/7", 3, 12)));
+  EXPECT_FALSE(fs::exists(tree.run_directory("other")));
+}
+
+TEST(LogTree, KnowsTheHighestRoundOfARun) {
+  const test::ScratchDirectory scratch;
+  const auto tree = LogTree::at(scratch.path().string());
+  EXPECT_EQ(tree.highest_round("run"), -1);
+  for (const int round : {0, 9, 10}) tree.make_rank_directory("run", static_cast<std::uint32_t>(round), 0);
+  for (const auto* name : {"round_11x", "round_", "rounds_12", "round_-13", "round_99999999999"})
+    fs::create_directory(tree.run_directory("run") + "/" + name);
+  EXPECT_EQ(tree.highest_round("run"), 10);
+}
+
+TEST(LogTree, AFileIsNoFolder) {
+  const test::ScratchDirectory scratch;
+  const auto path = (scratch.path() / "file").string();
+  std::ofstream(path) << "x";
+  for (const auto& directory : {path, path + "/logs", std::string("/proc/nowhere"), std::string("/dev/full")})
+    EXPECT_THROW(LogTree::at(directory), UsageError) << directory;
+  const auto tree = LogTree::at(scratch.path().string());
+  fs::create_directory(scratch.path() / "run");
+  std::ofstream(scratch.path() / "run/round_0") << "x";
+  EXPECT_THROW(tree.make_rank_directory("run", 0, 0), UsageError);
+  EXPECT_THROW(open_log_file(scratch.path().string()), UsageError);
+}
+
+TEST(LogTree, AFolderThatMayNotBeWrittenIsRefused) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
+  const test::ScratchDirectory scratch;
+  ::chmod(scratch.path().c_str(), 0500);
+  EXPECT_THROW(LogTree::at(scratch.path().string()), UsageError);
+  EXPECT_THROW(LogTree::at((scratch.path() / "logs").string()), UsageError);
+  ::chmod(scratch.path().c_str(), 0700);
+}
+
+class TemporaryLogTree : public ::testing::Test {
+ protected:
+  void SetUp() override { ::setenv("TMPDIR", scratch_.path().c_str(), 1); }
+  void TearDown() override { before_.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", before_.c_str(), 1); }
+  std::string directory() const { return (scratch_.path() / ("ddprun_" + std::to_string(::geteuid()))).string(); }
+
+  std::string before_ = ::getenv("TMPDIR") != nullptr ? ::getenv("TMPDIR") : "";
+  test::ScratchDirectory scratch_;
+};
+
+TEST_F(TemporaryLogTree, IsTheUsersAlone) {
+  EXPECT_EQ(LogTree::in_temporary_directory().run_directory("run"), directory() + "/run");
+  EXPECT_EQ(fs::status(directory()).permissions(), fs::perms::owner_all);
+  EXPECT_NO_THROW(LogTree::in_temporary_directory());  // again
+}
+
+TEST_F(TemporaryLogTree, OneThatOthersCanWriteToIsRefused) {
+  fs::create_directory(directory());
+  fs::permissions(directory(), fs::perms::all);
+  EXPECT_THROW(LogTree::in_temporary_directory(), UsageError);
+}
+
+TEST_F(TemporaryLogTree, ALinkIsRefused) {
+  fs::create_directory(scratch_.path() / "elsewhere");
+  fs::create_directory_symlink(scratch_.path() / "elsewhere", directory());
+  EXPECT_THROW(LogTree::in_temporary_directory(), UsageError);
+}
+
+TEST_F(TemporaryLogTree, OneOfSomebodyElseIsRefused) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
+  fs::create_directory(directory());
+  fs::permissions(directory(), fs::perms::owner_all);
+  ASSERT_EQ(::chown(directory().c_str(), 12345, 12345), 0);
+  EXPECT_THROW(LogTree::in_temporary_directory(), UsageError);
+}
+
+TEST(FolderName, HasNothingThatCannotStandThere) {
+  EXPECT_EQ(folder_name_of("bert-7f3.x"), "bert-7f3.x");
+  EXPECT_EQ(folder_name_of("../../etc\n"), ".._.._etc_");
+  EXPECT_EQ(folder_name_of(".."), "__");
+  EXPECT_EQ(folder_name_of(""), "_");
+  EXPECT_EQ(folder_name_of(std::string(1000, 'x')).size(), 200u);
+}
+
+}  // namespace
+}  // namespace ddp::launcher

@@ -1,0 +1,377 @@
+// What becomes of what workers print. The tests are the workers: they write to the descriptors that a worker would get.
+#include "launcher/output/output.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <pty.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "launcher/command_line/option_table.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+namespace asio = boost::asio;
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr std::chrono::seconds kPatience{20};
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+int occurrences(const std::string& where, const std::string& what) {
+  int count = 0;
+  for (auto at = where.find(what); at != std::string::npos; at = where.find(what, at + 1)) ++count;
+  return count;
+}
+
+// This process's stdout and stderr are others meanwhile: two files, or a terminal.
+class StandardStreams {
+ public:
+  explicit StandardStreams(int out, int err) : before_{::dup(1), ::dup(2)} {
+    ::dup2(out, 1);
+    ::dup2(err, 2);
+  }
+  ~StandardStreams() {
+    for (int i : {0, 1}) {
+      ::dup2(before_[i], i + 1);
+      ::close(before_[i]);
+    }
+  }
+  StandardStreams(const StandardStreams&) = delete;
+
+ private:
+  int before_[2];
+};
+
+class OutputTest : public ::testing::Test {
+ protected:
+  OutputTest() { options_.log_directory = logs_.string(); }
+  ~OutputTest() override {
+    output_.reset();
+    streams_.reset();
+    if (terminal_ >= 0) ::close(terminal_);
+  }
+
+  // Called once: ddprun's stdout and stderr, and the first round.
+  Output& begin(int workers, bool terminal = false) {
+    if (terminal) {
+      int slave = -1;
+      EXPECT_EQ(::openpty(&terminal_, &slave, nullptr, nullptr, nullptr), 0);
+      streams_.emplace(slave, slave);
+      ::close(slave);
+    } else {
+      const int out = ::open((scratch_.path() / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      const int err = ::open((scratch_.path() / "err").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+      streams_.emplace(out, err);
+      ::close(out);
+      ::close(err);
+    }
+    output_ = std::make_unique<Output>(io_, options_, (scratch_.path() / "scratch").string(), [] {});
+    round_.workers = round_.world_size = workers;
+    output_->begin_round(round_);
+    return *output_;
+  }
+
+  void print(int rank, int stream, const std::string& text) {
+    ASSERT_EQ(::write(output_->worker_side(rank)[static_cast<std::size_t>(stream)], text.data(), text.size()),
+              static_cast<ssize_t>(text.size()));
+  }
+
+  std::string out() const { return content(scratch_.path() / "out"); }
+  std::string err() const { return content(scratch_.path() / "err"); }
+  fs::path round(int number = 0) const { return logs_ / "run" / ("round_" + std::to_string(number)); }
+  std::string log(int rank, const std::string& name = "stdout.log") const {
+    return content(round() / ("rank_" + std::to_string(rank)) / name);
+  }
+
+  // Runs the loop until `done` has been called as often as there are workers.
+  void run_until_all_are_done(int count, const std::function<void(int rank)>& work) {
+    const auto guard = asio::make_work_guard(io_);
+    std::atomic<int> left = count;
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < count; ++rank)
+      threads.emplace_back([&, rank] {
+        work(rank);
+        if (--left == 0) asio::post(io_, [this] { io_.stop(); });
+      });
+    io_.run_for(kPatience);
+    EXPECT_TRUE(io_.stopped());
+    for (auto& thread : threads) thread.join();
+  }
+
+  test::ScratchDirectory scratch_;
+  fs::path logs_ = scratch_.path() / "logs";
+  OutputOptions options_;
+  Output::Round round_{.run_id = "run", .role = "default"};
+  asio::io_context io_{1};
+  std::optional<StandardStreams> streams_;
+  std::unique_ptr<Output> output_;
+  int terminal_ = -1;
+};
+
+TEST_F(OutputTest, WithNoMaskAllGoesToTheConsoleAndErrorFilesToTheTree) {
+  auto& output = begin(2);
+  print(0, 1, "hello\n");
+  print(1, 2, "oh\n");
+  EXPECT_EQ(output.error_file(1), round() / "rank_1/error.json");
+  EXPECT_TRUE(fs::is_directory(round() / "rank_1"));
+  EXPECT_EQ(output.stderr_file(1), "");
+  output.end_round();
+  EXPECT_EQ(out(), "hello\n");
+  EXPECT_EQ(err(), "oh\n");
+  EXPECT_EQ(output.stderr_tail(1), std::vector<std::string>{"oh"});
+  EXPECT_TRUE(fs::is_empty(round() / "rank_1"));
+}
+
+TEST_F(OutputTest, WithoutALogDirectoryErrorFilesAreInTheScratchDirectory) {
+  options_.log_directory.clear();
+  EXPECT_EQ(begin(1).error_file(0), scratch_.path() / "scratch/round_0_rank_0_error.json");
+  EXPECT_EQ(output_->highest_round("run"), -1);
+}
+
+TEST_F(OutputTest, DevNullMeansNoFilesAtAll) {
+  options_.log_directory = "/dev/null";
+  options_.redirects.all = 1;
+  options_.tee.all = 2;
+  auto& output = begin(1);
+  EXPECT_EQ(output.error_file(0), "");
+  EXPECT_EQ(output.stderr_file(0), "");
+  print(0, 1, "lost\n");
+  print(0, 2, "seen\n");
+  output.end_round();
+  EXPECT_EQ(out(), "");
+  EXPECT_EQ(err(), "[default0]:seen\n");
+}
+
+TEST_F(OutputTest, ARedirectedStreamIsTheFileItself) {
+  options_.redirects.all = 3;
+  auto& output = begin(2);
+  const int side = output.worker_side(1)[2];
+  struct stat of_side {}, of_file {};
+  ASSERT_EQ(::fstat(side, &of_side), 0);
+  ASSERT_EQ(::stat(output.stderr_file(1).c_str(), &of_file), 0);
+  EXPECT_EQ(of_side.st_ino, of_file.st_ino);
+  EXPECT_NE(::fcntl(side, F_GETFL) & O_APPEND, 0);
+  print(1, 2, "Traceback\nValueError\n");
+  EXPECT_EQ(log(1, "stderr.log"), "Traceback\nValueError\n");
+  output.end_round();
+  EXPECT_EQ(output.stderr_tail(1), (std::vector<std::string>{"Traceback", "ValueError"}));
+  EXPECT_EQ(out() + err(), "");
+}
+
+TEST_F(OutputTest, ATeedStreamGoesToBothWithTorchrunsPrefixOnTheConsoleOnly) {
+  options_.tee.all = 3;
+  options_.redirects.all = 3;  // tee goes before it
+  auto& output = begin(2);
+  print(0, 1, "hello\nwor");
+  print(0, 1, "ld\n");
+  print(1, 2, "\r10%\r20%\r\nend");
+  output.end_round();
+  EXPECT_EQ(log(0), "hello\nworld\n");
+  EXPECT_EQ(log(1, "stderr.log"), "\r10%\r20%\r\nend");
+  EXPECT_EQ(out(), "[default0]:hello\n[default0]:world\n");
+  EXPECT_EQ(err(), "\r[default1]:10%\r[default1]:20%\r\n[default1]:end");
+  EXPECT_EQ(output.stderr_tail(1), (std::vector<std::string>{"10%", "20%", "end"}));
+}
+
+TEST_F(OutputTest, ATemplateReplacesEveryPrefix) {
+  options_.tee.by_local_rank = {{0, 1}};
+  options_.prefix_template = "<${role_name} ${local_rank} ${rank}> ";
+  round_.rank_first = 8;
+  begin(2);
+  print(0, 1, "a\n");
+  print(1, 1, "b\n");
+  output_->end_round();
+  EXPECT_THAT(out(), HasSubstr("<default 0 8> a\n"));
+  EXPECT_THAT(out(), HasSubstr("<default 1 9> b\n"));
+  EXPECT_EQ(content(round() / "rank_8/stdout.log"), "a\n");
+  EXPECT_FALSE(fs::exists(round() / "rank_9/stdout.log"));
+}
+
+TEST_F(OutputTest, NoPrefixMeansNone) {
+  options_.tee.all = 3;
+  options_.prefix_lines = false;
+  begin(2);
+  print(0, 1, "a\n");
+  output_->end_round();
+  EXPECT_EQ(out(), "a\n");
+}
+
+TEST_F(OutputTest, WhatIsFilteredOutIsInTheFileOrNowhere) {
+  options_.tee.by_local_rank = {{1, 3}};
+  options_.ranks_shown = {{0, 0}, {9, 100}};
+  options_.local_ranks_shown = {{0, 1}, {3, 3}};
+  round_.rank_first = 0;
+  auto& output = begin(4);
+  struct stat nothing {}, side {};
+  ::stat("/dev/null", &nothing);
+  for (const int rank : {2, 3}) {
+    ASSERT_EQ(::fstat(output.worker_side(rank)[1], &side), 0);
+    EXPECT_EQ(side.st_rdev, nothing.st_rdev) << rank;
+  }
+  for (int rank = 0; rank < 4; ++rank) print(rank, 1, "from " + std::to_string(rank) + "\n");
+  output.end_round();
+  EXPECT_EQ(out(), "from 0\n");
+  EXPECT_EQ(log(1), "from 1\n");
+}
+
+TEST_F(OutputTest, DuplicatesHoldMatchingLinesOfAllTeedRanks) {
+  options_.tee.by_local_rank = {{0, 3}, {1, 3}};
+  options_.stdout_duplicates = {"loss", "acc"};
+  options_.local_ranks_shown = {{0, 0}};  // rank 1 is not shown, and found there all the same
+  auto& output = begin(3);
+  print(0, 1, "loss 1\nnothing\nac");
+  print(0, 1, "c 2\n");
+  print(1, 1, "nothing\nloss 3");
+  print(2, 1, "loss 4\n");
+  print(0, 2, "loss 5\n");
+  output.end_round();
+  const auto lines = content(round() / "filtered_stdout.log");
+  EXPECT_EQ(occurrences(lines, "\n"), 3) << lines;
+  EXPECT_THAT(lines, HasSubstr("[default0]:loss 1\n[default0]:acc 2\n"));
+  EXPECT_THAT(lines, HasSubstr("[default1]:loss 3\n"));
+  EXPECT_EQ(out(), "[default0]:loss 1\n[default0]:nothing\n[default0]:acc 2\n");
+  EXPECT_FALSE(fs::exists(round() / "filtered_stderr.log"));
+}
+
+TEST_F(OutputTest, EqualLinesOfManyWorkersAreOneOnTheConsole) {
+  options_.tee.by_local_rank = {{0, 1}};
+  options_.merge_equal_lines = true;
+  begin(3);
+  for (const int rank : {1, 2}) print(rank, 1, "same\nown " + std::to_string(rank) + "\n");
+  print(0, 2, "oh\n");
+  output_->end_round();
+  EXPECT_EQ(out(), "[1,2] same\n[1] own 1\n[2] own 2\n");
+  EXPECT_EQ(err(), "[0] oh\n");
+}
+
+TEST_F(OutputTest, AHeldLineIsShownWithoutTheOthers) {
+  options_.merge_equal_lines = true;
+  auto& output = begin(2);
+  print(0, 1, "alone\n");
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (out().empty() && std::chrono::steady_clock::now() < deadline) io_.run_one_until(deadline);
+  EXPECT_EQ(out(), "[0] alone\n");
+  output.end_round();
+}
+
+TEST_F(OutputTest, ARestartTouchesNoFileOfEarlierRounds) {
+  options_.tee.all = 1;
+  auto& output = begin(1);
+  print(0, 1, "first\n");
+  output.end_round();
+  round_.number = 1;
+  output.begin_round(round_);
+  print(0, 1, "second\n");
+  output.end_round();
+  output.begin_round(round_);  // the same again
+  print(0, 1, "third\n");
+  output.end_round();
+  EXPECT_EQ(log(0), "first\n");
+  EXPECT_EQ(content(round(1) / "rank_0/stdout.log"), "second\nthird\n");
+  EXPECT_EQ(output.highest_round("run"), 1);
+}
+
+TEST_F(OutputTest, AFullDiskIsToldOnceAndHoldsNobodyUp) {
+  options_.tee.all = 3;
+  for (int rank : {0, 1}) {
+    const auto folder = round() / ("rank_" + std::to_string(rank));
+    fs::create_directories(folder);
+    for (const auto* name : {"stdout.log", "stderr.log"}) fs::create_symlink("/dev/full", folder / name);
+  }
+  begin(2);
+  const std::string line = std::string(99, '.') + "\n";
+  run_until_all_are_done(2, [&](int rank) {
+    for (int i = 0; i < 5000; ++i) print(rank, 1, line);
+  });
+  print(1, 2, "oh\n");
+  output_->end_round();
+  EXPECT_EQ(occurrences(out(), line), 10'000);
+  EXPECT_EQ(occurrences(err(), "can't be written: No space left on device"), 1) << err();
+  EXPECT_THAT(err(), HasSubstr("[default1]:oh\n"));
+}
+
+TEST_F(OutputTest, ManyWorkersAtFullSpeedLoseAndTearNothing) {
+  constexpr int kWorkers = 64, kLines = 2000;
+  options_.tee.all = 3;
+  begin(kWorkers);
+  const auto line = [](int rank, int i) {
+    return std::to_string(rank) + ":" + std::to_string(i) + std::string(static_cast<std::size_t>(i % 50), '.') + "\n";
+  };
+  run_until_all_are_done(kWorkers, [&](int rank) {
+    for (int i = 0; i < kLines; ++i) print(rank, 1 + i % 2, line(rank, i));
+  });
+  output_->end_round();
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    std::string want[2];
+    for (int i = 0; i < kLines; ++i) want[i % 2] += line(rank, i);
+    EXPECT_EQ(log(rank), want[0]);
+    EXPECT_EQ(log(rank, "stderr.log"), want[1]);
+  }
+  std::string got[2][kWorkers];
+  for (int stream : {0, 1}) {
+    std::istringstream console(stream == 0 ? out() : err());
+    for (std::string text; std::getline(console, text);) {
+      int rank = -1, again = -2;
+      ASSERT_EQ(std::sscanf(text.c_str(), "[default%d]:%d:", &rank, &again), 2) << text;
+      ASSERT_EQ(rank, again) << text;
+      got[stream][rank] += text.substr(text.find(':') + 1) + "\n";
+    }
+  }
+  for (int rank = 0; rank < kWorkers; ++rank) {
+    EXPECT_EQ(got[0][rank], log(rank));
+    EXPECT_EQ(got[1][rank], log(rank, "stderr.log"));
+  }
+}
+
+TEST_F(OutputTest, ATeedStreamIsATerminalWhereTheConsoleIsOne) {
+  options_.tee.all = 1;
+  auto& output = begin(1, true);
+  EXPECT_TRUE(::isatty(output.worker_side(0)[1]));
+  print(0, 1, "\r50%\nred\n");
+  output.end_round();
+  EXPECT_EQ(log(0), "\r50%\nred\n");
+  std::string seen;
+  for (pollfd wait{terminal_, POLLIN, 0}; seen.find("red\r\n") == std::string::npos && ::poll(&wait, 1, 20'000) == 1;) {
+    char buffer[256];
+    const auto length = ::read(terminal_, buffer, sizeof buffer);
+    if (length <= 0) break;
+    seen.append(buffer, static_cast<std::size_t>(length));
+  }
+  EXPECT_EQ(seen, "\r[default0]:50%\r\n[default0]:red\r\n");
+}
+
+TEST_F(OutputTest, ALogDirectoryThatCannotBeIsRefused) {
+  std::ofstream(logs_) << "a file";
+  try {
+    begin(1);
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("Not a directory"));
+    EXPECT_EQ(error.where(), logs_.string());
+    EXPECT_THAT(error.try_this(), HasSubstr("--log-dir"));
+  }
+}
+
+}  // namespace
+}  // namespace ddp::launcher
