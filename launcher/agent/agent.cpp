@@ -295,7 +295,20 @@ class Agent {
     const auto summary = job_summary(message);
     if (!summary.empty() && !(message.cause == std::nullopt && stop_announced_ && message.try_this.empty()))
       say(summary);
+    if (message.cause) tell_caller(*message.cause);
     finish(message.exit_code);
+  }
+
+  // A launcher that started this one reads the reason where it reads that of any worker.
+  void tell_caller(const FailureReport& cause) const {
+    constexpr std::string_view kName = "TORCHELASTIC_ERROR_FILE=";
+    const bool is_ours = cause.round == start_.round.number && cause.rank == start_.rank_first + cause.local_rank;
+    for (const auto& variable : inherited_)
+      if (variable.size() > kName.size() && variable.compare(0, kName.size(), kName) == 0)
+        pass_error_on({is_ours ? output_.error_file(cause.local_rank) : "",
+                       cause.ending.kind == Ending::Kind::killed ? -cause.ending.value : exit_code_of(cause.ending),
+                       describe_failure(cause)},
+                      variable.substr(kName.size()));
   }
 
   // Nobody tells us any more what the job does: its workers here are stopped.

@@ -148,6 +148,21 @@ TEST(Ddprun, AWorkersErrorFileIsQuoted) {
   EXPECT_THAT(job.err(), HasSubstr("ValueError: no data"));
 }
 
+TEST(Ddprun, ALauncherWithinALauncherPassesTheReasonOn) {
+  const auto inside = "exec " + built("ddprun") + " --nproc-per-node=2 sh -c ";
+  {
+    Job job(shell(1, inside + R"('[ $RANK = 0 ] || exec tail -f /dev/null;
+                  echo "{\"message\": {\"message\": \"ValueError: no data\"}}" > $TORCHELASTIC_ERROR_FILE; exit 3')"));
+    EXPECT_EQ(job.wait(), 3);
+    EXPECT_THAT(job.err(), HasSubstr("cause: ValueError: no data\nits stderr ended with:\n"));  // the outer one's
+  }
+  {
+    Job job(shell(1, inside + "'[ $RANK = 0 ] || exec tail -f /dev/null; kill -9 $$'"));
+    EXPECT_EQ(job.wait(), 137);
+    EXPECT_THAT(job.err(), HasSubstr("cause: rank 0 was killed by SIGKILL"));
+  }
+}
+
 TEST(Ddprun, AFailureStartsAllAgainWhileTheBudgetLasts) {
   Job job(shell(3, "echo round $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || kill -9 $$; "
                    "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || " + kStay,
