@@ -1,4 +1,4 @@
-// ddprun: starts data-parallel training on this machine and keeps it running.
+// ddprun: starts data-parallel training and keeps it running.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -10,6 +10,8 @@
 
 #include "ddp/error.hpp"
 #include "launcher/agent/agent.hpp"
+#include "launcher/command_line/completion.hpp"
+#include "launcher/command_line/help.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "launcher/command_line/machine.hpp"
 
@@ -33,14 +35,25 @@ void fill_standard_descriptors() {
     if (::fcntl(fd, F_GETFD) < 0 && ::open("/dev/null", O_RDWR) != fd) std::abort();
 }
 
+// What an option such as --help asks to be shown.
+std::string shown(const LaunchConfig& config) {
+  switch (config.mode) {
+    case LaunchConfig::Mode::launch:
+    case LaunchConfig::Mode::show_plan: break;
+    case LaunchConfig::Mode::show_help: return help_text();
+    case LaunchConfig::Mode::show_version: return "ddprun " DDPRUN_VERSION "\n";
+    case LaunchConfig::Mode::show_man_page: return man_page(DDPRUN_VERSION);
+    case LaunchConfig::Mode::show_completion: return completion_script(config.completion_shell);
+  }
+  return {};
+}
+
 int launch(const std::vector<std::string>& arguments) {
   const auto config = parse_command_line(arguments, variable, this_machine(variable));
-  if (config.mode == LaunchConfig::Mode::show_help) std::cout << help_text();
-  if (config.mode == LaunchConfig::Mode::show_version) std::cout << "ddprun " DDPRUN_VERSION "\n";
-  if (config.mode != LaunchConfig::Mode::launch) return std::cout.flush() ? 0 : 1;
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-  return run_job(config, environment);
+  if (config.mode == LaunchConfig::Mode::launch) return run_job(config, environment);
+  return std::cout << shown(config) << std::flush ? 0 : 1;
 }
 
 }  // namespace
@@ -57,7 +70,8 @@ int main(int argc, char** argv) {
     std::cerr << "error: " << error.what() << '\n';
     return 2;
   } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\nwhere: starting the job\ntry:   `ulimit -a` shows this shell's limits\n";
+    std::cerr << "error: " << error.what()
+              << "\nwhere: starting the job\ntry:   `ulimit -a` shows this shell's limits\n";
     return 1;
   }
 }

@@ -5,30 +5,21 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/binding/binding_options.hpp"
-#include "launcher/command_line/option_table.hpp"
+#include "launcher/command_line/program.hpp"
 #include "launcher/output/output_options.hpp"
 
 namespace ddp::launcher {
 
-// What kind of thing a path names, as the kernel would tell on exec.
-enum class FileKind { missing, executable, not_executable, directory };
-
 struct Machine {
   int gpu_count = 0;  // that the workers may use
+  int xpu_count = 0;  // Intel's GPUs
   int cpu_count = 1;  // that this process may run on
-  std::function<FileKind(const std::string& path)> file_kind;
-};
-
-// What is executed: `path` for exec, and the argument list with arguments[0].
-struct Command {
-  std::string path;
-  std::vector<std::string> arguments;  // may hold ${local_rank}, see environment/worker_environment.hpp
+  FileLookup file_kind;
 };
 
 // Where the nodes of a job meet.
@@ -40,13 +31,13 @@ struct RendezvousConfig {
   };
   Mode mode = Mode::local;
   int nodes_min = 1, nodes_max = 1;
-  std::string host;               // of the endpoint, as the user gave it, an IPv6 address without brackets; local: empty
-  std::uint16_t port = 0;         // of the endpoint; 0 takes a free one, which only works with one node
-  std::string run_id;             // --rdzv-id; empty: one is made for this run
-  std::optional<int> node_rank;   // --node-rank, where it was given; in fixed mode always
-  std::optional<bool> is_host;    // --rdzv-conf is_host: serve the endpoint, or never; empty: find out
-  std::string local_address;      // --local-addr: under which other nodes reach this one; empty: find out
-  std::uint16_t port_first = 0, port_last = 0;  // --port-range, for whatever else listens; 0: any free port
+  std::string host;              // of the endpoint, as the user gave it, an IPv6 address without brackets; local: empty
+  std::uint16_t port = 0;        // of the endpoint; 0 takes a free one, which only works with one node
+  std::string run_id;            // --rdzv-id; empty: one is made for this run
+  std::optional<int> node_rank;  // --node-rank, where it was given; in fixed mode always
+  std::optional<bool> is_host;   // --rdzv-conf is_host: serve the endpoint, or never; empty: find out
+  std::string local_address;     // --local-addr: under which other nodes reach this one; empty: find out
+  std::uint16_t port_first = 0, port_last = 0;          // --port-range, for whatever else listens; 0: any free port
   std::chrono::milliseconds join_timeout{600'000};      // for the nodes to be complete
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between nodes_min and nodes_max
   std::chrono::milliseconds heartbeat_timeout{3'000};   // silence that counts as death
@@ -70,17 +61,6 @@ struct LaunchConfig {
   Command command;
   std::string program;               // as the user named it
   std::vector<std::string> notices;  // choices that the user left to ddprun, and settings without effect; to be said
-};
-
-// The program can't be run (126) or is not found (127).
-class ProgramError : public UsageError {
- public:
-  ProgramError(int exit_code, const std::string& what_happened, std::string where, std::string try_this)
-      : UsageError(what_happened, std::move(where), std::move(try_this)), exit_code_(exit_code) {}
-  int exit_code() const { return exit_code_; }
-
- private:
-  int exit_code_;
 };
 
 // Throws UsageError or ProgramError.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 namespace ddp::launcher {
@@ -20,6 +21,19 @@ int nvidia_device_count() {
     constexpr std::string_view kPrefix = "nvidia";
     if (name.size() > kPrefix.size() && name.compare(0, kPrefix.size(), kPrefix) == 0 &&
         std::all_of(name.begin() + kPrefix.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      ++count;
+  }
+  return count;
+}
+
+// Intel's vendor id, at a device that renders.
+int intel_device_count() {
+  int count = 0;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it("/sys/class/drm", error), end; !error && it != end; it.increment(error)) {
+    std::string vendor;
+    if (it->path().filename().string().rfind("renderD", 0) == 0 && std::ifstream(it->path() / "device/vendor") >> vendor &&
+        vendor == "0x8086")
       ++count;
   }
   return count;
@@ -60,7 +74,8 @@ int visible_gpu_count(int present, const std::optional<std::string>& cuda_visibl
 }
 
 Machine this_machine(const EnvironmentLookup& environment) {
-  return {visible_gpu_count(nvidia_device_count(), environment("CUDA_VISIBLE_DEVICES")), usable_cpu_count(), kind_of};
+  return {visible_gpu_count(nvidia_device_count(), environment("CUDA_VISIBLE_DEVICES")), intel_device_count(),
+          usable_cpu_count(), kind_of};
 }
 
 }  // namespace ddp::launcher

@@ -5,7 +5,8 @@
 
 namespace ddp::launcher {
 
-// GPUs: /dev/nvidia<N>, as many as CUDA_VISIBLE_DEVICES leaves. CPUs: the affinity mask.
+// GPUs: /dev/nvidia<N>, as many as CUDA_VISIBLE_DEVICES leaves. XPUs: render devices of Intel's. CPUs: the affinity
+// mask.
 Machine this_machine(const EnvironmentLookup& environment);
 
 // How many devices CUDA_VISIBLE_DEVICES leaves of `present`; entries behind the first invalid one do not count.

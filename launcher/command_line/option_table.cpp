@@ -1,191 +1,106 @@
 #include "launcher/command_line/option_table.hpp"
 
 #include <algorithm>
-#include <cctype>
-#include <numeric>
-#include <sstream>
 
 namespace ddp::launcher {
-namespace {
-
-// Levenshtein distance; words are short.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (std::size_t j = 0; j < b.size(); ++j) {
-      const std::size_t above = row[j + 1];
-      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row.back();
-}
-
-std::string with_dashes(std::string_view name) {
-  std::string out(name);
-  std::replace(out.begin(), out.end(), '_', '-');
-  return out;
-}
-
-std::string environment_name(std::string_view prefix, std::string_view option) {
-  std::string out(prefix);
-  for (const char c : option)
-    out += c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-  return out;
-}
-
-[[noreturn]] void throw_unknown(const std::string& word, const std::string& name) {
-  const Option* nearest = nullptr;
-  std::size_t best = std::max<std::size_t>(2, name.size() / 3) + 1;
-  for (const auto& option : option_table()) {
-    const auto distance = edit_distance(name, option.name);
-    if (distance < best) {
-      best = distance;
-      nearest = &option;
-    }
-  }
-  throw UsageError("unknown option " + word, "ddprun's command line, before the program",
-                   nearest != nullptr ? "`--" + std::string(nearest->name) + "`; `ddprun --help` lists all"
-                                      : "`ddprun --help`; options of the program go behind its name");
-}
-
-// An exact name, or a prefix that only one name has.
-const Option& find_long(const std::string& word, const std::string& name) {
-  std::vector<const Option*> candidates;
-  for (const auto& option : option_table()) {
-    if (option.name == name) return option;
-    if (option.name.substr(0, name.size()) == name) candidates.push_back(&option);
-  }
-  if (candidates.empty()) throw_unknown(word, name);
-  if (candidates.size() == 1) return *candidates.front();
-  std::string names;
-  for (const auto* option : candidates) names += (names.empty() ? "--" : ", --") + std::string(option->name);
-  throw UsageError("option " + word + " is ambiguous", "ddprun's command line, before the program", "one of " + names);
-}
-
-// On/off options of the environment hold an integer, zero is off. Source: torchrun's check_env action.
-std::string flag_value(const std::string& where, const std::string& text) {
-  if (text.empty() || text.find_first_not_of("0123456789") != std::string::npos)
-    throw UsageError("an on/off setting must be 0 or 1, not '" + text + "'", where, "set it to 0 or 1, or unset it");
-  return text.find_first_not_of('0') == std::string::npos ? "0" : "1";
-}
-
-void resolve_environment(const EnvironmentLookup& environment, ResolvedLine& line) {
-  for (const auto& option : option_table()) {
-    if (option.name == "help" || option.name == "version") continue;
-    for (const auto* prefix : {"PET_", "DDPRUN_"}) {  // the second one wins
-      const auto name = environment_name(prefix, option.name);
-      const auto text = environment(name);
-      if (!text) continue;
-      const auto where = "environment variable " + name + "=" + *text;
-      line.options.push_back({&option, option.value_name.empty() ? flag_value(where, *text) : *text, where});
-    }
-  }
-}
-
-}  // namespace
 
 const std::vector<Option>& option_table() {
+  constexpr bool kTorchruns = true, kOurs = false;
+  using Group = OptionGroup;
   static const std::vector<Option> table{
-      {"standalone", 0, "", "one node, with a rendezvous of its own on a free port; the default on a single node"},
-      {"nnodes", 0, "N", "number of nodes; only 1 so far"},
-      {"nproc-per-node", 0, "N|gpu|cpu|auto",
-       "workers on this node: a number, one per GPU, one per CPU, or GPUs if there are any and else CPUs. Default: one "
+      {"nproc-per-node", 0, "N|gpu|cpu|auto|xpu", Group::job, kTorchruns,
+       "workers on this node: a number, one per GPU, per CPU, or per GPU if there are any and else per CPU. Default: "
+       "one "
        "per GPU, or 1 without GPUs"},
-      {"max-restarts", 0, "N", "times that all workers are started again after a failure. Default: 0"},
-      {"module", 'm', "", "the program is a Python module, run by `python -m`"},
-      {"no-python", 0, "", "run the program itself even if its name ends in .py"},
-      {"shutdown-timeout", 0, "SECONDS",
+      {"nnodes", 0, "N|MIN:MAX", Group::job, kTorchruns, "number of nodes, or a range of it. Default: 1"},
+      {"node-rank", 0, "N", Group::job, kTorchruns,
+       "which of the nodes this one is, from 0; with c10d a wish. Default: 0; c10d: the order of host names"},
+      {"standalone", 0, "", Group::job, kTorchruns,
+       "one node, which needs no address: what happens anyway on one node without one"},
+
+      {"master-addr", 0, "HOST", Group::rendezvous, kTorchruns, "address of node 0 (static). Default: 127.0.0.1"},
+      {"master-port", 0, "PORT", Group::rendezvous, kTorchruns, "port on node 0 (static). Default: 29500"},
+      {"rdzv-backend", 0, "static|c10d", Group::rendezvous, kTorchruns,
+       "static: each node knows its rank, node 0 is at the address; c10d: nodes come, go and get their ranks. "
+       "Default: static"},
+      {"rdzv-endpoint", 0, "HOST[:PORT]", Group::rendezvous, kTorchruns,
+       "where the nodes meet: an address of one of them, the same on all. Default port: 29400 (c10d), 29500 (static)"},
+      {"rdzv-id", 0, "ID", Group::rendezvous, kTorchruns,
+       "the job's name, the same on all nodes and in the log folder"},
+      {"rdzv-conf", 0, "KEY=VALUE,..", Group::rendezvous, kTorchruns,
+       "join_timeout, last_call_timeout, heartbeat_timeout (silence that counts as death) in seconds; is_host"},
+      {"local-addr", 0, "HOST", Group::rendezvous, kTorchruns,
+       "address under which other nodes reach this one. Default: the one that leads to them"},
+      {"port-range", 0, "A-B", Group::rendezvous, kOurs, "ports for all else that listens. Default: any free ones"},
+      {"store-allow", 0, "CIDR,..|any", Group::rendezvous, kOurs,
+       "who may connect to the store besides the job's nodes and this user's processes"},
+
+      {"module", 'm', "", Group::workers, kTorchruns, "the program is a Python module, run by `python -m`"},
+      {"no-python", 0, "", Group::workers, kTorchruns, "run the program itself even if its name ends in .py"},
+      {"run-path", 0, "", Group::workers, kTorchruns, "run the program by Python whatever its name"},
+      {"role", 0, "NAME", Group::workers, kTorchruns, "ROLE_NAME of the workers. Default: default"},
+      {"virtual-local-rank", 0, "", Group::workers, kTorchruns, "each worker sees LOCAL_RANK=0 and one GPU"},
+      {"start-method", 0, "spawn|fork|forkserver", Group::workers, kTorchruns,
+       "no effect: every worker is a new program"},
+
+      {"log-dir", 0, "DIR", Group::logs, kTorchruns, "where log files go: DIR/<id>/round_<n>/rank_<r>/"},
+      {"redirects", 'r', "MASK", Group::logs, kTorchruns,
+       "write streams to files: 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,4-7:1. Default: 0"},
+      {"tee", 't', "MASK", Group::logs, kTorchruns, "write streams to files and show them. Default: 0"},
+      {"local-ranks-filter", 0, "LIST", Group::logs, kTorchruns, "show only these local ranks: 0,2-3"},
+      {"ranks-filter", 0, "LIST", Group::logs, kOurs, "show only these global ranks: 0,8-15"},
+      {"duplicate-stdout-filters", 0, "TEXT,..", Group::logs, kTorchruns,
+       "copy lines of stdout that contain one of these to one file, filtered_stdout.log; two commas are a comma"},
+      {"duplicate-stderr-filters", 0, "TEXT,..", Group::logs, kTorchruns, "the same for stderr"},
+      {"no-prefix", 0, "", Group::logs, kOurs, "no rank before lines that more than one worker prints to a terminal"},
+      {"merge-equal-lines", 0, "", Group::logs, kOurs, "show a line that several ranks print as one, with its ranks"},
+      {"logs-specs", 0, "default", Group::logs, kTorchruns, "no effect: there are no log plug-ins"},
+      {"event-log-handler", 0, "NAME", Group::logs, kTorchruns, "no effect: events are plain lines on stderr"},
+
+      {"max-restarts", 0, "N", Group::failures, kTorchruns,
+       "times that all workers of the job are started again after a failure. Default: 0"},
+      {"shutdown-timeout", 0, "SECONDS", Group::failures, kTorchruns,
        "grace between a stop signal and SIGKILL, in every path. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30"},
-      {"no-prefix", 0, "", "no rank before lines that more than one worker prints to a terminal"},
-      {"store-allow", 0, "CIDR,..|any",
-       "who may connect to the store besides this user's processes on this host"},
-      {"help", 'h', "", "show this text"},
-      {"version", 0, "", "show the version"},
+      {"signals-to-handle", 0, "SIGNAL,..", Group::failures, kTorchruns,
+       "signals that stop the job; workers get them first. Default: SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
+      {"forward-signals", 0, "SIGNAL,..", Group::failures, kOurs,
+       "signals that are passed on to workers and stop nothing: SIGUSR1"},
+      {"monitor-interval", 0, "SECONDS", Group::failures, kTorchruns, "no effect: nothing polls"},
+
+      {"numa-binding", 0, "node|socket|exclusive|core-complex", Group::binding, kTorchruns,
+       "bind each worker to cores near its GPU"},
+      {"display-binding", 0, "", Group::binding, kOurs, "say which worker is bound to what"},
+
+      {"print-completion", 0, "bash|zsh|fish", Group::other, kTorchruns, "print a completion script for this shell"},
+      {"help", 'h', "", Group::other, kTorchruns, "show this text"},
+      {"version", 0, "", Group::other, kOurs, "show the version"},
+      {"print-man-page", 0, "", Group::hidden, kOurs, "print the man page, for the build"},
   };
   return table;
 }
 
-ResolvedLine resolve(const std::vector<std::string>& arguments, const EnvironmentLookup& environment) {
-  ResolvedLine line;
-  resolve_environment(environment, line);
-  std::size_t i = 0;
-  for (; i < arguments.size(); ++i) {
-    const auto& word = arguments[i];
-    if (word == "--") {
-      ++i;
-      break;
-    }
-    if (word.size() < 2 || word[0] != '-') break;
-    const Option* option = nullptr;
-    std::optional<std::string> value;
-    if (word[1] == '-') {
-      const auto equals = word.find('=');
-      option = &find_long(word, with_dashes(word.substr(2, equals == std::string::npos ? equals : equals - 2)));
-      if (equals != std::string::npos) value = word.substr(equals + 1);
-    } else {
-      const auto found = std::find_if(option_table().begin(), option_table().end(),
-                                      [&](const Option& o) { return o.letter == word[1]; });
-      if (found == option_table().end() || word.size() > 2) throw_unknown(word, word.substr(1));
-      option = &*found;
-    }
-    const auto shown = "--" + std::string(option->name);
-    if (option->value_name.empty()) {
-      if (value) throw UsageError(shown + " takes no value", "ddprun's command line: " + word, "`" + shown + "`");
-      line.options.push_back({option, "1", word});
-      continue;
-    }
-    auto where = word;
-    if (!value) {
-      if (i + 1 == arguments.size())
-        throw UsageError(shown + " needs a value", "the end of ddprun's command line",
-                         "`" + shown + "=" + std::string(option->value_name) + "`");
-      value = arguments[++i];
-      where += " " + *value;
-    }
-    line.options.push_back({option, *value, where});
+std::string_view title(OptionGroup group) {
+  switch (group) {
+    case OptionGroup::job: return "job";
+    case OptionGroup::rendezvous: return "rendezvous";
+    case OptionGroup::workers: return "workers";
+    case OptionGroup::logs: return "logs";
+    case OptionGroup::failures: return "failures and signals";
+    case OptionGroup::binding: return "binding";
+    case OptionGroup::other: return "other";
+    case OptionGroup::hidden: break;
   }
-  line.program.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-  return line;
+  return {};
 }
 
-std::string help_text() {
-  constexpr std::size_t kHelpColumn = 28, kWidth = 100;
-  std::ostringstream out;
-  out << "usage: ddprun [options] program [arguments]\n\n"
-         "Starts data-parallel training on this machine and keeps it running. The program is a Python script (its name\n"
-         "ends in .py, or -m is given) or anything executable; each copy finds its rank in its environment, as under\n"
-         "torchrun. Options go before the program. Defaults may come from DDPRUN_<NAME> or PET_<NAME>.\n\noptions:\n";
-  for (const auto& option : option_table()) {
-    std::string left = "  ";
-    if (option.letter != 0) left += std::string("-") + option.letter + ", ";
-    left += "--" + std::string(option.name);
-    if (!option.value_name.empty()) left += " " + std::string(option.value_name);
-    out << left;
-    std::size_t column = left.size();
-    if (column + 2 > kHelpColumn) {
-      out << '\n';
-      column = 0;
-    }
-    out << std::string(kHelpColumn - column, ' ');
-    column = kHelpColumn;
-    std::istringstream words{std::string(option.help)};
-    for (std::string word; words >> word;) {
-      if (column + word.size() > kWidth) {
-        out << '\n' << std::string(kHelpColumn, ' ');
-        column = kHelpColumn;
-      }
-      out << word << ' ';
-      column += word.size() + 1;
-    }
-    out << '\n';
+std::vector<std::string_view> literal_values(const Option& option) {
+  std::vector<std::string_view> out;
+  for (auto rest = option.value_name; !rest.empty();) {
+    const auto word = rest.substr(0, rest.find('|'));
+    if (std::none_of(word.begin(), word.end(), [](char c) { return c >= 'A' && c <= 'Z'; })) out.push_back(word);
+    rest.remove_prefix(std::min(rest.size(), word.size() + 1));
   }
-  out << "\nexit codes: 0 all workers ended with 0; the code of the worker that failed first; 128 + n for a signal n;\n"
-         "2 wrong use; 126 and 127 the program can't be run or is not found\n";
-  return out.str();
+  return out;
 }
 
 }  // namespace ddp::launcher

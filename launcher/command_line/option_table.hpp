@@ -1,62 +1,33 @@
-// ddprun's options, in one table: names, values, defaults from the environment and the text of --help.
-//
-// Pure. The table alone decides where ddprun's own options end and the program begins, because a library parser takes
-// the value of an unknown option for the program (CLI11 2.1 reads `--bogus 3 train.py` as the program `3`).
-//
-// Spelling rules, as torchrun's argparse has them: `--opt value` and `--opt=value`; dashes and underscores are equal;
-// any unambiguous prefix of a long name will do; the first word that is no option is the program, and everything behind
-// it belongs to the program, untouched. `--` ends the options, too.
+// ddprun's options in one table: names, values and help. The parser, --help, the man page, completion and the variables
+// that give defaults are all made from it.
 #pragma once
 
-#include <functional>
-#include <optional>
-#include <stdexcept>
-#include <string>
 #include <string_view>
 #include <vector>
 
+#include "launcher/command_line/usage_error.hpp"
+
 namespace ddp::launcher {
 
-// Wrong use of ddprun: one error in three parts, exit code 2.
-class UsageError : public std::runtime_error {
- public:
-  UsageError(const std::string& what_happened, std::string where, std::string try_this)
-      : std::runtime_error(what_happened), where_(std::move(where)), try_(std::move(try_this)) {}
-  const std::string& where() const { return where_; }
-  const std::string& try_this() const { return try_; }
-
- private:
-  std::string where_, try_;
-};
+enum class OptionGroup { job, rendezvous, workers, logs, failures, binding, other, hidden };
 
 struct Option {
   std::string_view name;        // long name with dashes, without the leading two
   char letter;                  // short form, or 0
-  std::string_view value_name;  // shown in --help; empty for a flag
+  std::string_view value_name;  // empty for a flag; DIR: a folder; alternatives are parted by |, those in lower case
+                                // are meant literally
+  OptionGroup group;
+  bool is_torchruns;  // torchrun has it too: PET_<NAME> gives its default, and its prefixes go before those of ours
   std::string_view help;
 };
 
-// In the order of --help.
+// In the order of --help: each group in one piece.
 const std::vector<Option>& option_table();
 
-// One option as it was given.
-struct GivenOption {
-  const Option* option;
-  std::string value;  // of a flag: "1" or "0"
-  std::string where;  // "--nproc_per_node=4" or "environment variable PET_NPROC_PER_NODE=4", for messages
-};
+// "failures and signals", the heading in --help.
+std::string_view title(OptionGroup group);
 
-struct ResolvedLine {
-  std::vector<GivenOption> options;  // environment first, then the command line, so the last one wins
-  std::vector<std::string> program;  // the program and its arguments
-};
-
-using EnvironmentLookup = std::function<std::optional<std::string>(const std::string& name)>;
-
-// `arguments` without ddprun's own name. Defaults come from DDPRUN_<NAME>, then PET_<NAME>, names with underscores and in
-// capitals. Throws UsageError.
-ResolvedLine resolve(const std::vector<std::string>& arguments, const EnvironmentLookup& environment);
-
-std::string help_text();
+// The words that the option takes literally, by its value_name.
+std::vector<std::string_view> literal_values(const Option& option);
 
 }  // namespace ddp::launcher

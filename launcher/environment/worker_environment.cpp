@@ -103,6 +103,9 @@ std::vector<std::string> worker_variables(const Assignment& assignment, const Wo
       "TORCHELASTIC_ERROR_FILE=" + worker.error_file,
       "TORCHELASTIC_SIGNALS_TO_HANDLE=" + signal_names(assignment.stop_signals),
       "DDPRUN_ROUND_ID=" + to_string(assignment.round)};
+  if (assignment.port_last != 0)
+    out.push_back("DDPRUN_PORT_RANGE=" + std::to_string(assignment.port_first) + "-" +
+                  std::to_string(assignment.port_last));
   if (!value_of("TORCH_NCCL_ASYNC_ERROR_HANDLING", inherited)) out.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
   if (!value_of("OMP_NUM_THREADS", inherited)) {
     if (worker.core_count)

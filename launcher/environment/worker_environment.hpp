@@ -31,6 +31,7 @@ struct Assignment {
   std::uint16_t master_port = 0;
   std::vector<int> stop_signals;
   bool virtual_local_rank = false;
+  std::uint16_t port_first = 0, port_last = 0;  // that workers which listen keep to; 0: any
 };
 
 struct WorkerFacts {

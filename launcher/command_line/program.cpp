@@ -1,0 +1,82 @@
+#include "launcher/command_line/program.hpp"
+
+#include "launcher/command_line/option_values.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+// The first executable of this name in the folders of PATH; empty where there is none.
+std::string find_on_path(const std::string& name, const EnvironmentLookup& environment, const FileLookup& file_kind) {
+  for (const auto& folder : split(environment("PATH").value_or("/usr/local/bin:/usr/bin:/bin"), ':')) {
+    if (folder.empty()) continue;
+    auto path = folder + "/" + name;
+    if (file_kind(path) == FileKind::executable) return path;
+  }
+  return {};
+}
+
+std::string find_python(const EnvironmentLookup& environment, const FileLookup& file_kind) {
+  if (const auto exec = environment("PYTHON_EXEC"); exec && !exec->empty()) {
+    const auto path = exec->find('/') == std::string::npos ? find_on_path(*exec, environment, file_kind) : *exec;
+    if (!path.empty() && file_kind(path) == FileKind::executable) return path;
+    throw ProgramError(127, "the Python interpreter " + *exec + " is not an executable file",
+                       "environment variable PYTHON_EXEC", "`unset PYTHON_EXEC`, or set it to an interpreter's path");
+  }
+  for (const auto* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"})
+    if (const auto folder = environment(variable); folder && !folder->empty())
+      if (auto path = *folder + "/bin/python"; file_kind(path) == FileKind::executable) return path;
+  for (const auto* name : {"python3", "python"})
+    if (auto path = find_on_path(name, environment, file_kind); !path.empty()) return path;
+  throw ProgramError(127, "no Python interpreter found", "PYTHON_EXEC, VIRTUAL_ENV, CONDA_PREFIX, then PATH",
+                     "install python3, or set PYTHON_EXEC to an interpreter's path");
+}
+
+Command python_command(bool module, const std::vector<std::string>& program, const EnvironmentLookup& environment,
+                       const FileLookup& file_kind) {
+  const auto& script = program.front();
+  if (!module && file_kind(script) == FileKind::missing)
+    throw ProgramError(127, "the script " + script + " does not exist", "the program to run",
+                       "check the path; it is relative to the working directory");
+  const auto python = find_python(environment, file_kind);
+  Command command{python, {python, "-u"}};
+  if (module) command.arguments.emplace_back("-m");
+  command.arguments.insert(command.arguments.end(), program.begin(), program.end());
+  return command;
+}
+
+Command program_command(const std::vector<std::string>& program, const EnvironmentLookup& environment,
+                        const FileLookup& file_kind) {
+  auto path = program.front();
+  if (path.find('/') == std::string::npos) {
+    const auto found = find_on_path(path, environment, file_kind);
+    path = found.empty() ? "./" + path : found;
+  }
+  switch (file_kind(path)) {
+    case FileKind::executable: return {path, program};
+    case FileKind::missing:
+      throw ProgramError(127, "the program " + program.front() + " does not exist",
+                         program.front().find('/') == std::string::npos
+                             ? "looked for on PATH and in the working directory"
+                             : "the program to run",
+                         "check the path; it is relative to the working directory");
+    case FileKind::directory:
+      throw ProgramError(126, program.front() + " is a directory, not a program", "the program to run",
+                         "name the file inside it that is to run");
+    case FileKind::not_executable: break;
+  }
+  throw ProgramError(126, "the file " + program.front() + " is not executable", "the program to run",
+                     "`chmod +x " + program.front() + "`, or give it a name that ends in .py if it is a Python script");
+}
+
+bool ends_in_py(const std::string& name) { return name.size() > 3 && name.compare(name.size() - 3, 3, ".py") == 0; }
+
+}  // namespace
+
+Command command_of(const std::vector<std::string>& program, RunBy run_by, const EnvironmentLookup& environment,
+                   const FileLookup& file_kind) {
+  if (run_by == RunBy::name) run_by = ends_in_py(program.front()) ? RunBy::python : RunBy::itself;
+  if (run_by == RunBy::itself) return program_command(program, environment, file_kind);
+  return python_command(run_by == RunBy::python_module, program, environment, file_kind);
+}
+
+}  // namespace ddp::launcher
