@@ -14,6 +14,7 @@
 #include "launcher/command_line/help.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "launcher/command_line/machine.hpp"
+#include "launcher/plan/plan.hpp"
 
 namespace {
 
@@ -36,10 +37,10 @@ void fill_standard_descriptors() {
 }
 
 // What an option such as --help asks to be shown.
-std::string shown(const LaunchConfig& config) {
+std::string shown(const LaunchConfig& config, const std::vector<std::string>& environment) {
   switch (config.mode) {
-    case LaunchConfig::Mode::launch:
-    case LaunchConfig::Mode::show_plan: break;
+    case LaunchConfig::Mode::launch: break;
+    case LaunchConfig::Mode::show_plan: return plan_text(config, environment);
     case LaunchConfig::Mode::show_help: return help_text();
     case LaunchConfig::Mode::show_version: return "ddprun " DDPRUN_VERSION "\n";
     case LaunchConfig::Mode::show_man_page: return man_page(DDPRUN_VERSION);
@@ -53,7 +54,7 @@ int launch(const std::vector<std::string>& arguments) {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   if (config.mode == LaunchConfig::Mode::launch) return run_job(config, environment);
-  return std::cout << shown(config) << std::flush ? 0 : 1;
+  return std::cout << shown(config, environment) << std::flush ? 0 : 1;
 }
 
 }  // namespace

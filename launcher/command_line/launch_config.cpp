@@ -150,6 +150,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   const auto [given, program] = read_options(arguments, environment);
   if (auto config = shown_only(given)) return *config;
   LaunchConfig config;
+  config.mode = given.is_on("dry-run") ? LaunchConfig::Mode::show_plan : LaunchConfig::Mode::launch;
   config.workers = std::max(1, machine.gpu_count);
   if (const auto* option = given.find("nproc-per-node"))
     config.workers = worker_count(*option, machine);

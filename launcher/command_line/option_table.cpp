@@ -71,6 +71,7 @@ const std::vector<Option>& option_table() {
        "bind each worker to cores near its GPU"},
       {"display-binding", 0, "", Group::binding, kOurs, "say which worker is bound to what"},
 
+      {"dry-run", 0, "", Group::other, kOurs, "show what would be started, with every variable, and start nothing"},
       {"print-completion", 0, "bash|zsh|fish", Group::other, kTorchruns, "print a completion script for this shell"},
       {"help", 'h', "", Group::other, kTorchruns, "show this text"},
       {"version", 0, "", Group::other, kOurs, "show the version"},

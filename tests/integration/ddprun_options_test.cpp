@@ -7,7 +7,20 @@
 namespace ddp::test {
 namespace {
 
+using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
+
+TEST(DdprunOptions, ADryRunShowsAllAndStartsNothing) {
+  Job job({"--dry-run", "--nproc-per-node=2", "sh", "-c", "echo started"}, {{"PET_MAX_RESTARTS=4"}, false});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(job.out(), HasSubstr("program   sh -c 'echo started'\n"));
+  EXPECT_THAT(job.out(), HasSubstr("TORCHELASTIC_MAX_RESTARTS=4\n"));
+  EXPECT_THAT(job.out(), HasSubstr("worker 1  LOCAL_RANK=1  RANK=1"));
+  EXPECT_THAT(job.out(), Not(HasSubstr("\nstarted")));
+  EXPECT_EQ(job.err(), "");
+  EXPECT_EQ(Job({"--dry-run", "./nowhere"}).wait(), 127);
+}
 
 TEST(DdprunOptions, WhatTheyShowGoesToStdout) {
   const std::pair<const char*, const char*> cases[] = {{"--help", "usage: ddprun"},

@@ -67,11 +67,11 @@ TEST_F(Completion, OfBashOffersNamesValuesFoldersAndFiles) {
   EXPECT_THAT(offered({"--numa-binding", "="}), UnorderedElementsAre("node", "socket", "exclusive", "core-complex"));
   EXPECT_THAT(offered({"--nproc-per-node", "c"}), UnorderedElementsAre("cpu"));
   EXPECT_THAT(offered({"--log-dir", "="}), UnorderedElementsAre("logs"));
-  EXPECT_THAT(offered({"--nnodes", "2", "--tee", "=", "3", "--display"}), UnorderedElementsAre("--display-binding"));
-  EXPECT_THAT(offered({"-r", "3", "--display"}), UnorderedElementsAre("--display-binding"));
+  EXPECT_THAT(offered({"--nnodes", "2", "--tee", "=", "3", "--dry"}), UnorderedElementsAre("--dry-run"));
+  EXPECT_THAT(offered({"-r", "3", "--dry"}), UnorderedElementsAre("--dry-run"));
   EXPECT_THAT(offered({"--rdzv-id", ""}), UnorderedElementsAre());
   EXPECT_THAT(offered({"--standalone", "tra"}), IsSupersetOf({"train.py"}));
-  EXPECT_THAT(offered({"train.py", "--display"}), UnorderedElementsAre());  // the program's own
+  EXPECT_THAT(offered({"train.py", "--dry"}), UnorderedElementsAre());  // the program's own
   EXPECT_THAT(offered({"train.py", "lo"}), UnorderedElementsAre("logs"));
 }
 
@@ -82,7 +82,7 @@ TEST_F(Completion, OfZshLoads) {
 
 TEST_F(Completion, OfFishOffersNames) {
   if (!has("fish")) GTEST_SKIP() << "no fish on this machine";
-  EXPECT_THAT(run("fish", "complete -C 'ddprun --display'\n"), HasSubstr("--display-binding"));
+  EXPECT_THAT(run("fish", "complete -C 'ddprun --dry'\n"), HasSubstr("--dry-run"));
 }
 
 }  // namespace

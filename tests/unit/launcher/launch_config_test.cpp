@@ -267,6 +267,7 @@ TEST_F(LaunchConfigFrom, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"monitor-interval", {"--monitor-interval=0"}, "above 0", "--monitor-interval=0.1"},
       {"numa-binding", {"--numa-binding=nodes"}, "node, socket, exclusive or core-complex", "--numa-binding=node"},
       {"display-binding", {"--display-binding=1"}, "takes no value", "`--display-binding`"},
+      {"dry-run", {"--dry-run=1"}, "takes no value", "`--dry-run`"},
       {"print-completion", {"--print-completion=tcsh"}, "bash, zsh or fish, not 'tcsh'", "--print-completion="},
       {"help", {"--help=1"}, "takes no value", "`--help`"},
       {"version", {"--version=1"}, "takes no value", "`--version`"},
@@ -305,6 +306,7 @@ TEST_F(LaunchConfigFrom, SomeOptionsOnlyShowSomething) {
   EXPECT_EQ(parse({"--print-man-page"}).mode, Mode::show_man_page);
   EXPECT_EQ(parse({"--print-completion", "zsh"}).mode, Mode::show_completion);
   EXPECT_EQ(parse({"--print-completion", "zsh"}).completion_shell, "zsh");
+  EXPECT_EQ(parse({"--dry-run", "true"}).mode, Mode::show_plan);
   EXPECT_EQ(parse({"true"}).mode, Mode::launch);
 }
 
