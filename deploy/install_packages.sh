@@ -9,6 +9,7 @@ packages=(
   g++ cmake ninja-build
   libboost1.81-dev nlohmann-json3-dev libcli11-dev  # ddprun, its error files, flags of the examples
   libgtest-dev libgmock-dev                         # tests
+  iproute2                                          # tests over several hosts
 )
 
 if ! command -v dpkg-query >/dev/null; then

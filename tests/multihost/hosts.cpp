@@ -1,0 +1,391 @@
+#include "tests/multihost/hosts.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "rendezvous/io/pidfd.hpp"
+
+namespace ddp::test {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kPatience{60};  // longer than any machine needs; only a failing test waits for it
+constexpr std::chrono::seconds kLastWait{5};   // for processes that someone started on a host and has not waited for
+constexpr const char* kSearch = "/usr/sbin:/usr/bin:/sbin:/bin";
+constexpr int kFailed = 125;
+
+[[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
+
+int milliseconds_until(Clock::time_point deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::max<decltype(left)>(left, 0));
+}
+
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends{};
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("pipe2");
+    reading.reset(ends[0]);
+    writing.reset(ends[1]);
+  }
+  io::UniqueFd reading, writing;
+};
+
+void write_all(int fd, const std::string& text) {
+  for (std::size_t at = 0; at < text.size();) {
+    const ssize_t count = ::write(fd, text.data() + at, text.size() - at);
+    if (count < 0) fail("write");
+    at += static_cast<std::size_t>(count);
+  }
+}
+
+std::string read_all(int fd) {
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (ssize_t count = 0; (count = ::read(fd, buffer.data(), buffer.size())) > 0;) {
+    text.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  return text;
+}
+
+// The end of the process, or its kill at the deadline.
+int wait_status_of(pid_t pid) {
+  const io::UniqueFd process = io::open_pidfd(pid);
+  pollfd polled{process.get(), POLLIN, 0};
+  if (::poll(&polled, 1, milliseconds_until(Clock::now() + kPatience)) != 1) ::kill(pid, SIGKILL);
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return status;
+}
+
+// fork(2); an exception of `body` becomes text for the parent to throw. The child ends with `body`.
+pid_t fork_and(const std::function<void()>& body, int report) {
+  std::fflush(nullptr);
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  try {
+    body();
+    ::_exit(0);
+  } catch (const std::exception& error) {
+    [[maybe_unused]] const auto written = ::write(report, error.what(), std::strlen(error.what()));
+  }
+  ::_exit(kFailed);
+}
+
+// Runs `ip -batch` on the lines, in a network.
+void ip(const io::UniqueFd& network, const std::string& lines) {
+  Pipe input;
+  Pipe output;
+  const pid_t child = fork_and(
+      [&] {
+        if (::setns(network.get(), CLONE_NEWNET) != 0) fail("setns");
+        ::dup2(input.reading.get(), STDIN_FILENO);
+        ::dup2(output.writing.get(), STDERR_FILENO);
+        ::setenv("PATH", kSearch, 1);
+        ::execlp("ip", "ip", "-batch", "-", nullptr);
+        fail("ip (package iproute2)");
+      },
+      output.writing.get());
+  if (child < 0) fail("fork");
+  output.writing.reset();
+  write_all(input.writing.get(), lines);
+  input.writing.reset();
+  const std::string said = read_all(output.reading.get());
+  if (wait_status_of(child) == 0) return;
+  const bool is_lacking = said.find("not supported") != std::string::npos ||
+                          said.find("Unknown device type") != std::string::npos ||
+                          said.find("No such file") != std::string::npos;
+  if (is_lacking) throw NoHosts("this machine can't have a bridge of its own: " + said);
+  throw std::runtime_error("ip: " + said + "in:\n" + lines);
+}
+
+std::string cable(int host, int interface) { return "h" + std::to_string(host) + "e" + std::to_string(interface); }
+
+std::string bridge(int interface) { return "br" + std::to_string(interface); }
+
+std::string hosts_file(int count) {
+  std::string text = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n";
+  for (int host = 0; host < count; ++host) {
+    text += Hosts::ipv4(host) + " " + Hosts::name(host) + "\n" + Hosts::ipv6(host) + " " + Hosts::name(host) + "\n";
+  }
+  return text;
+}
+
+void mount_or_fail(const char* source, const char* target, const char* type, unsigned long flags) {
+  if (::mount(source, target, type, flags, nullptr) != 0) fail(std::string("mount ") + target);
+}
+
+// A name, and the files that differ: /etc/hosts, which lives on a file system without a place, and /proc.
+void move_in(int host, int count) {
+  const std::string name = Hosts::name(host);
+  if (::sethostname(name.data(), name.size()) != 0) fail("sethostname");
+  mount_or_fail(nullptr, "/", nullptr, MS_REC | MS_PRIVATE);
+  mount_or_fail("tmpfs", "/proc", "tmpfs", 0);
+  {
+    const io::UniqueFd file(::open("/proc/hosts", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    if (!file) fail("/proc/hosts");
+    write_all(file.get(), hosts_file(count));
+  }
+  mount_or_fail("/proc/hosts", "/etc/hosts", nullptr, MS_BIND);
+  if (::umount2("/proc", MNT_DETACH) != 0) fail("umount");
+  mount_or_fail("proc", "/proc", "proc", 0);
+}
+
+io::UniqueFd open_namespace(const std::string& process, const std::string& kind) {
+  io::UniqueFd fd(::open(("/proc/" + process + "/ns/" + kind).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) fail("/proc/" + process + "/ns/" + kind);
+  return fd;
+}
+
+int occurrences(const std::string& where, const std::string& what) {
+  int count = 0;
+  for (auto at = where.find(what); at != std::string::npos; at = where.find(what, at + what.size())) ++count;
+  return count;
+}
+
+}  // namespace
+
+std::string Hosts::name(int host) { return "node" + std::to_string(host); }
+
+std::string Hosts::ipv4(int host, int interface) {
+  return "10.77." + std::to_string(interface) + "." + std::to_string(host + 1);
+}
+
+std::string Hosts::ipv6(int host, int interface) {
+  std::array<char, 32> text{};
+  if (interface == 0) {
+    std::snprintf(text.data(), text.size(), "fd77::%x", static_cast<unsigned>(host + 1));
+  } else {
+    std::snprintf(text.data(), text.size(), "fd77:0:0:%x::%x", static_cast<unsigned>(interface),
+                  static_cast<unsigned>(host + 1));
+  }
+  return text.data();
+}
+
+Hosts::Hosts(Options options) : interfaces_(options.interfaces) {
+  if (::geteuid() != 0) throw NoHosts("only root can make network namespaces");
+  switch_.push_back(start([] {}));
+  for (int host = 0; host < options.count; ++host) {
+    hosts_.push_back(start([&] { move_in(host, options.count); }));
+  }
+  wire(options);
+}
+
+Hosts::~Hosts() {
+  const auto deadline = Clock::now() + kLastWait;
+  for (std::vector<Namespaces>* all : {&hosts_, &switch_}) {
+    for (const Namespaces& each : *all) ::kill(each.first, SIGKILL);
+  }
+  for (std::vector<Namespaces>* all : {&hosts_, &switch_}) {
+    for (const Namespaces& each : *all) {
+      const io::UniqueFd process = io::open_pidfd(each.first);
+      pollfd polled{process.get(), POLLIN, 0};
+      if (::poll(&polled, 1, milliseconds_until(deadline)) == 1) ::waitpid(each.first, nullptr, 0);
+    }
+  }
+}
+
+// A first process in namespaces of its own. It sleeps until this process ends.
+Hosts::Namespaces Hosts::start(const std::function<void()>& set_up) {
+  Pipe report;
+  Pipe life;  // its other end closes with this process
+  const io::UniqueFd own_processes = open_namespace("self", "pid");
+  if (::unshare(CLONE_NEWPID) != 0) throw NoHosts(std::string("no namespaces here: ") + std::strerror(errno));
+  const pid_t first = fork_and(
+      [&] {
+        life.writing.reset();
+        if (::unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0) fail("unshare");
+        ::signal(SIGCHLD, SIG_IGN);  // orphans of this host come here and are reaped
+        set_up();
+        report.writing.reset();
+        char byte = 0;
+        while (::read(life.reading.get(), &byte, 1) != 0) continue;
+      },
+      report.writing.get());
+  const int fork_error = errno;
+  const int restored = ::setns(own_processes.get(), CLONE_NEWPID);
+  if (first < 0) throw std::system_error(fork_error, std::generic_category(), "fork");
+  if (restored != 0) fail("setns");
+
+  Namespaces made;
+  made.first = first;
+  report.writing.reset();
+  const std::string said = read_all(report.reading.get());
+  if (!said.empty()) {
+    ::waitpid(first, nullptr, 0);
+    throw NoHosts("no namespaces here: " + said);
+  }
+  const std::string process = std::to_string(first);
+  made.network = open_namespace(process, "net");
+  made.processes = open_namespace(process, "pid");
+  made.mounts = open_namespace(process, "mnt");
+  made.name = open_namespace(process, "uts");
+  made.life = std::move(life.writing);
+  return made;
+}
+
+void Hosts::wire(const Options& options) {
+  std::string lines;
+  for (int interface = 0; interface < options.interfaces; ++interface) {
+    lines += "link add " + bridge(interface) + " type bridge mcast_snooping 0\nlink set " + bridge(interface) + " up\n";
+    for (int host = 0; host < count(); ++host) {
+      const std::string pid = std::to_string(hosts_[static_cast<std::size_t>(host)].first);
+      lines += "link add " + cable(host, interface) + " type veth peer name eth" + std::to_string(interface) +
+               " netns " + pid + "\nlink set " + cable(host, interface) + " master " + bridge(interface) + " up\n";
+    }
+  }
+  ip(switch_[0].network, lines);
+  for (int host = 0; host < count(); ++host) {
+    lines = "link set lo up\n";
+    for (int interface = 0; interface < options.interfaces; ++interface) {
+      const std::string device = " dev eth" + std::to_string(interface);
+      lines += "addr add " + ipv4(host, interface) + "/24" + device + "\naddr add " + ipv6(host, interface) + "/64" +
+               device + " nodad\nlink set eth" + std::to_string(interface) + " up\n";
+    }
+    ip(hosts_[static_cast<std::size_t>(host)].network, lines);
+  }
+}
+
+pid_t Hosts::fork_on(int host) {
+  const Namespaces& there = hosts_.at(static_cast<std::size_t>(host));
+  const io::UniqueFd own_processes = open_namespace("self", "pid");
+  if (::setns(there.processes.get(), CLONE_NEWPID) != 0) fail("setns");
+  std::fflush(nullptr);
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    const bool is_there = ::setns(there.network.get(), CLONE_NEWNET) == 0 &&
+                          ::setns(there.name.get(), CLONE_NEWUTS) == 0 && ::setns(there.mounts.get(), CLONE_NEWNS) == 0;
+    if (!is_there) ::_exit(kFailed);
+    return 0;
+  }
+  const int fork_error = errno;
+  if (::setns(own_processes.get(), CLONE_NEWPID) != 0) fail("setns");
+  if (pid < 0) throw std::system_error(fork_error, std::generic_category(), "fork on " + name(host));
+  return pid;
+}
+
+HostProcess Hosts::run(int host, const std::vector<std::string>& argv, const std::vector<std::string>& environment) {
+  std::vector<std::string> words = argv;
+  std::vector<char*> pointers;
+  for (auto& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  std::array<char, 4096> here{};
+  if (::getcwd(here.data(), here.size()) == nullptr) fail("getcwd");
+
+  Pipe out;
+  Pipe err;
+  const pid_t pid = fork_on(host);
+  if (pid == 0) {
+    ::dup2(::open("/dev/null", O_RDONLY | O_CLOEXEC), STDIN_FILENO);
+    ::dup2(out.writing.get(), STDOUT_FILENO);
+    ::dup2(err.writing.get(), STDERR_FILENO);
+    for (const std::string& variable : environment) {
+      const auto equals = variable.find('=');
+      ::setenv(variable.substr(0, equals).c_str(), variable.substr(equals + 1).c_str(), 1);
+    }
+    if (::chdir(here.data()) == 0) ::execvp(pointers[0], pointers.data());  // setns() had moved it to the root
+    std::fprintf(stderr, "%s: %s\n", pointers[0], std::strerror(errno));
+    ::_exit(127);
+  }
+  return {pid, std::move(out.reading), std::move(err.reading)};
+}
+
+void Hosts::cut(int host, int interface) {
+  std::string lines;
+  for (int each = 0; each < interfaces_; ++each) {
+    if (interface == kAll || interface == each) lines += "link set " + cable(host, each) + " nomaster\n";
+  }
+  ip(switch_[0].network, lines);
+}
+
+void Hosts::heal(int host, int interface) {
+  std::string lines;
+  for (int each = 0; each < interfaces_; ++each) {
+    if (interface == kAll || interface == each) {
+      lines += "link set " + cable(host, each) + " master " + bridge(each) + "\n";
+    }
+  }
+  ip(switch_[0].network, lines);
+}
+
+void Hosts::crash(int host) { ::kill(hosts_.at(static_cast<std::size_t>(host)).first, SIGKILL); }
+
+HostProcess::HostProcess(pid_t pid, io::UniqueFd out, io::UniqueFd err)
+    : pid_(pid), process_(io::open_pidfd(pid)), out_fd_(std::move(out)), err_fd_(std::move(err)) {
+  if (!process_) fail("pidfd_open");
+}
+
+HostProcess::HostProcess(HostProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, 0)),
+      process_(std::move(other.process_)),
+      out_fd_(std::move(other.out_fd_)),
+      err_fd_(std::move(other.err_fd_)),
+      out_(std::move(other.out_)),
+      err_(std::move(other.err_)) {}
+
+HostProcess::~HostProcess() {
+  if (pid_ == 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(pid_, nullptr, 0);
+}
+
+void HostProcess::kill(int signal_number) const {
+  if (pid_ != 0) ::kill(pid_, signal_number);
+}
+
+// Whether something came. What a process has written before its end comes first, and what a descendant keeps open after
+// it is nobody's to wait for.
+bool HostProcess::read_more(Clock::time_point deadline) {
+  std::array<pollfd, 3> polled{pollfd{out_fd_.get(), POLLIN, 0}, pollfd{err_fd_.get(), POLLIN, 0},
+                               pollfd{process_.get(), POLLIN, 0}};
+  if (::poll(polled.data(), polled.size(), milliseconds_until(deadline)) <= 0) return false;
+  const auto read_one = [](const pollfd& ready, io::UniqueFd& fd, std::string& text) {
+    if (!fd || ready.revents == 0) return false;
+    std::array<char, 65536> buffer;
+    const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());
+    if (count > 0) text.append(buffer.data(), static_cast<std::size_t>(count));
+    if (count <= 0) fd.reset();
+    return true;
+  };
+  const bool out_came = read_one(polled[0], out_fd_, out_);
+  const bool err_came = read_one(polled[1], err_fd_, err_);
+  return out_came || err_came;
+}
+
+bool HostProcess::prints(const std::string& text, int count) {
+  const auto deadline = Clock::now() + kPatience;
+  while (occurrences(out_, text) + occurrences(err_, text) < count) {
+    if (!read_more(deadline)) return false;
+  }
+  return true;
+}
+
+int HostProcess::wait() {
+  const auto deadline = Clock::now() + kPatience;
+  while (read_more(deadline)) continue;
+  pollfd polled{process_.get(), POLLIN, 0};
+  if (pid_ == 0 || ::poll(&polled, 1, milliseconds_until(deadline)) != 1) return -1;
+  int status = 0;
+  ::waitpid(std::exchange(pid_, 0), &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+}  // namespace ddp::test
