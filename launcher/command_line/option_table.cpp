@@ -14,9 +14,9 @@ const std::vector<Option>& option_table() {
        "per GPU, or 1 without GPUs"},
       {"nnodes", 0, "N|MIN:MAX", Group::job, kTorchruns, "number of nodes, or a range of it. Default: 1"},
       {"node-rank", 0, "N", Group::job, kTorchruns,
-       "which of the nodes this one is, from 0; with c10d a wish. Default: 0; c10d: the order of host names"},
+       "which of the nodes this one is, from 0; with c10d a wish. Default: 0 (static), by host name (c10d)"},
       {"standalone", 0, "", Group::job, kTorchruns,
-       "one node, which needs no address: what happens anyway on one node without one"},
+       "one node without an address: what one node is anyway, unless an address is given"},
 
       {"master-addr", 0, "HOST", Group::rendezvous, kTorchruns, "address of node 0 (static). Default: 127.0.0.1"},
       {"master-port", 0, "PORT", Group::rendezvous, kTorchruns, "port on node 0 (static). Default: 29500"},

@@ -12,9 +12,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-using LaunchConfigFrom = AMachine;
+using LaunchConfigs = AMachine;
 
-TEST_F(LaunchConfigFrom, WorkersFollowTheMachine) {
+TEST_F(LaunchConfigs, WorkersFollowTheMachine) {
   EXPECT_EQ(parse({"true"}).workers, 1);
   EXPECT_THAT(parse({"true"}).notices, ElementsAre(HasSubstr("1 worker")));
   EXPECT_EQ(parse({"--nproc-per-node=cpu", "true"}).workers, 2);
@@ -30,7 +30,7 @@ TEST_F(LaunchConfigFrom, WorkersFollowTheMachine) {
   EXPECT_EQ(parse({"--nproc-per-node=xpu", "true"}).workers, 3);
 }
 
-TEST_F(LaunchConfigFrom, EnvironmentGivesDefaultsAndOursWins) {
+TEST_F(LaunchConfigs, EnvironmentGivesDefaultsAndOursWins) {
   environment["PET_NPROC_PER_NODE"] = "3";
   environment["PET_MAX_RESTARTS"] = "7";
   EXPECT_EQ(parse({"true"}).workers, 3);
@@ -44,14 +44,14 @@ TEST_F(LaunchConfigFrom, EnvironmentGivesDefaultsAndOursWins) {
   EXPECT_TRUE(parse({"true"}).output.prefix_lines);
 }
 
-TEST_F(LaunchConfigFrom, GraceComesFromTheOptionThenTheVariable) {
+TEST_F(LaunchConfigs, GraceComesFromTheOptionThenTheVariable) {
   EXPECT_EQ(parse({"true"}).grace, std::chrono::seconds(30));
   environment["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] = "120";
   EXPECT_EQ(parse({"true"}).grace, std::chrono::seconds(120));
   EXPECT_EQ(parse({"--shutdown-timeout=5", "true"}).grace, std::chrono::seconds(5));
 }
 
-TEST_F(LaunchConfigFrom, PythonScriptsRunByAnInterpreter) {
+TEST_F(LaunchConfigs, PythonScriptsRunByAnInterpreter) {
   EXPECT_THAT(parse({"train.py", "--lr", "1"}).command.arguments,
               ElementsAre("/usr/bin/python3", "-u", "train.py", "--lr", "1"));
   EXPECT_THAT(parse({"-m", "package.train", "x"}).command.arguments,
@@ -62,7 +62,7 @@ TEST_F(LaunchConfigFrom, PythonScriptsRunByAnInterpreter) {
   EXPECT_EQ(parse({"train.py"}).command.path, "/usr/bin/python3");
 }
 
-TEST_F(LaunchConfigFrom, ProgramsAreFoundOnPathThenInTheWorkingDirectory) {
+TEST_F(LaunchConfigs, ProgramsAreFoundOnPathThenInTheWorkingDirectory) {
   EXPECT_EQ(parse({"true"}).command.path, "/bin/true");
   EXPECT_EQ(parse({"trainer"}).command.path, "./trainer");
   EXPECT_EQ(parse({"trainer", "-u", "x"}).program, "trainer");
@@ -71,7 +71,7 @@ TEST_F(LaunchConfigFrom, ProgramsAreFoundOnPathThenInTheWorkingDirectory) {
   EXPECT_EQ(parse({"--no-python", "./train.py"}).command.path, "./train.py");
 }
 
-TEST_F(LaunchConfigFrom, RunPathMeansPythonWhateverTheName) {
+TEST_F(LaunchConfigs, RunPathMeansPythonWhateverTheName) {
   for (const auto& words : {std::vector<std::string>{"--run-path"}, {"--run-path", "--no-python"}}) {
     auto line = words;
     line.insert(line.end(), {"notes.txt", "x"});
@@ -79,7 +79,7 @@ TEST_F(LaunchConfigFrom, RunPathMeansPythonWhateverTheName) {
   }
 }
 
-TEST_F(LaunchConfigFrom, OutputIsWhatTheLogOptionsSay) {
+TEST_F(LaunchConfigs, OutputIsWhatTheLogOptionsSay) {
   environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "[${rank}]";
   const auto output = parse_options({"--log-dir=logs", "-r", "3", "-t0:1,2-12:2,7:0", "--local-ranks-filter=0,2-3",
                                      "--ranks-filter= 8-15 ", "--duplicate-stdout-filters=loss,,x,step,",
@@ -110,7 +110,7 @@ TEST_F(LaunchConfigFrom, OutputIsWhatTheLogOptionsSay) {
   EXPECT_FALSE(plain.merge_equal_lines);
 }
 
-TEST_F(LaunchConfigFrom, SignalsAreThoseThatWereNamed) {
+TEST_F(LaunchConfigs, SignalsAreThoseThatWereNamed) {
   EXPECT_THAT(parse({"true"}).stop_signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));
   EXPECT_THAT(parse({"true"}).forward_signals, IsEmpty());
   const auto config = parse_options({"--signals-to-handle=SIGUSR2, term,TERM", "--forward-signals=usr1,SIGHUP"});
@@ -118,7 +118,7 @@ TEST_F(LaunchConfigFrom, SignalsAreThoseThatWereNamed) {
   EXPECT_THAT(config.forward_signals, ElementsAre(SIGUSR1, SIGHUP));
 }
 
-TEST_F(LaunchConfigFrom, TheRestIsWhatItsOptionsSay) {
+TEST_F(LaunchConfigs, TheRestIsWhatItsOptionsSay) {
   const auto config =
       parse_options({"--role=trainer", "--virtual-local-rank", "--max-restarts=4", "--numa-binding=core-complex",
                      "--display-binding", "--store-allow=10.0.0.0/8,fd00::/8"});
@@ -137,7 +137,7 @@ TEST_F(LaunchConfigFrom, TheRestIsWhatItsOptionsSay) {
   EXPECT_FALSE(plain.virtual_local_rank || plain.binding.display);
 }
 
-TEST_F(LaunchConfigFrom, ProgramsThatCannotRunSayWhy) {
+TEST_F(LaunchConfigs, ProgramsThatCannotRunSayWhy) {
   environment.erase("VIRTUAL_ENV");
   const struct {
     std::vector<std::string> line;
@@ -163,7 +163,7 @@ TEST_F(LaunchConfigFrom, ProgramsThatCannotRunSayWhy) {
 }
 
 // At least one wrong value of every option that takes one; of flags: a value.
-TEST_F(LaunchConfigFrom, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
+TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
   const struct {
     const char* option;
     std::vector<std::string> options;
@@ -282,7 +282,7 @@ TEST_F(LaunchConfigFrom, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
   for (const auto& option : option_table()) EXPECT_GT(cases_of[option.name], 0) << option.name;
 }
 
-TEST_F(LaunchConfigFrom, ValuesOfTheEnvironmentAreCheckedAlike) {
+TEST_F(LaunchConfigs, ValuesOfTheEnvironmentAreCheckedAlike) {
   for (const auto& [name, value] : std::map<std::string, std::string>{{"PET_MAX_RESTARTS", "many"},
                                                                       {"PET_START_METHOD", "thread"},
                                                                       {"DDPRUN_NUMA_BINDING", "all"},
@@ -293,12 +293,12 @@ TEST_F(LaunchConfigFrom, ValuesOfTheEnvironmentAreCheckedAlike) {
   }
 }
 
-TEST_F(LaunchConfigFrom, AProgramIsNeeded) {
+TEST_F(LaunchConfigs, AProgramIsNeeded) {
   expect_usage_error([&] { parse({}); }, "no program given", "the end", "ddprun --nproc-per-node");
   expect_usage_error([&] { parse({"--nproc-per-node=2", ""}); }, "no program given", "the end", "ddprun");
 }
 
-TEST_F(LaunchConfigFrom, SomeOptionsOnlyShowSomething) {
+TEST_F(LaunchConfigs, SomeOptionsOnlyShowSomething) {
   using Mode = LaunchConfig::Mode;
   EXPECT_EQ(parse({"--help"}).mode, Mode::show_help);
   EXPECT_EQ(parse({"-h", "nonsense"}).mode, Mode::show_help);

@@ -15,7 +15,7 @@ using ::testing::Not;
 using Mode = RendezvousConfig::Mode;
 using Words = std::vector<std::string>;
 
-class Meeting : public AMachine {
+class RendezvousOptions : public AMachine {
  protected:
   RendezvousConfig meet(Words options) {
     options.insert(options.begin(), "--nproc-per-node=1");
@@ -31,7 +31,7 @@ class Meeting : public AMachine {
   std::vector<std::string> notices;
 };
 
-TEST_F(Meeting, OneNodeWithoutAnAddressIsLocal) {
+TEST_F(RendezvousOptions, OneNodeWithoutAnAddressIsLocal) {
   for (const auto& options : std::vector<Words>{{},
                                                 {"--standalone"},
                                                 {"--nnodes=1"},
@@ -60,7 +60,7 @@ TEST_F(Meeting, OneNodeWithoutAnAddressIsLocal) {
   EXPECT_EQ(ports.port_last, 2100);
 }
 
-TEST_F(Meeting, StandaloneSaysWhatItOverrides) {
+TEST_F(RendezvousOptions, StandaloneSaysWhatItOverrides) {
   const auto meeting =
       meet({"--standalone", "--rdzv-backend=static", "--rdzv-endpoint=node0:29400", "--master-addr=node0",
             "--master-port=29501", "--node-rank=2", "--rdzv-conf=timeout=3", "--local-addr=node1"});
@@ -73,7 +73,7 @@ TEST_F(Meeting, StandaloneSaysWhatItOverrides) {
   EXPECT_EQ(notices.size(), 7U);
 }
 
-TEST_F(Meeting, StaticNodesKnowTheirRankAndTheAddress) {
+TEST_F(RendezvousOptions, StaticNodesKnowTheirRankAndTheAddress) {
   auto meeting = meet({"--nnodes=2", "--node-rank=1", "--master-addr=node0", "--master-port=1234"});
   EXPECT_EQ(meeting.mode, Mode::fixed);
   EXPECT_EQ(meeting.nodes_min, 2);
@@ -107,7 +107,7 @@ TEST_F(Meeting, StaticNodesKnowTheirRankAndTheAddress) {
   EXPECT_EQ(meet({"--master-addr=node5", "--master-port=0"}).port, 0);
 }
 
-TEST_F(Meeting, ByC10dNodesGetTheirRanks) {
+TEST_F(RendezvousOptions, ByC10dNodesGetTheirRanks) {
   auto meeting =
       meet({"--nnodes=1:4", "--rdzv-backend=c10d", "--rdzv-endpoint=node0", "--rdzv-id=bert", "--local-addr=10.0.0.7"});
   EXPECT_EQ(meeting.mode, Mode::dynamic);
@@ -132,7 +132,7 @@ TEST_F(Meeting, ByC10dNodesGetTheirRanks) {
   EXPECT_THAT(notices, IsEmpty());  // that is what the user wants
 }
 
-TEST_F(Meeting, ConfSetsItsLimits) {
+TEST_F(RendezvousOptions, ConfSetsItsLimits) {
   auto meeting = meet_by_c10d({"--nnodes=2", "--rdzv-conf=join_timeout=60,last_call_timeout=1.5,is_host=True"});
   EXPECT_EQ(meeting.join_timeout, 60s);
   EXPECT_EQ(meeting.last_call_timeout, 1500ms);
@@ -154,7 +154,7 @@ TEST_F(Meeting, ConfSetsItsLimits) {
   EXPECT_EQ(meet_by_c10d({"--nnodes=2", "--rdzv-conf=rank=1"}).node_rank, 1);
 }
 
-TEST_F(Meeting, SettingsWithoutEffectAreNamed) {
+TEST_F(RendezvousOptions, SettingsWithoutEffectAreNamed) {
   const struct {
     Words options;
     const char* says;

@@ -67,6 +67,14 @@ TEST(WorkerEnvironment, BoundWorkersGetAThreadPerCore) {
               Not(Contains(StartsWith("OMP_NUM_THREADS="))));
 }
 
+TEST(WorkerEnvironment, WorkersKeepToThePortRange) {
+  auto assignment = second_node();
+  EXPECT_THAT(worker_variables(assignment, {}, {}), Not(Contains(StartsWith("DDPRUN_PORT_RANGE="))));
+  assignment.port_first = 2000;
+  assignment.port_last = 2100;
+  EXPECT_THAT(worker_variables(assignment, {}, {"DDPRUN_PORT_RANGE=1-2"}), Contains("DDPRUN_PORT_RANGE=2000-2100"));
+}
+
 TEST(WorkerEnvironment, VirtualLocalRankShowsEachWorkerOneDevice) {
   auto assignment = second_node();
   assignment.virtual_local_rank = true;
