@@ -1,0 +1,171 @@
+// Log files of ddprun, as a user finds them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "tests/integration/job.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
+
+namespace ddp::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const std::string kStay = "exec tail -f /dev/null";
+
+std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options) {
+  options.insert(options.begin(), {"--standalone", "--nproc-per-node=" + std::to_string(workers)});
+  options.insert(options.end(), {"sh", "-c", script});
+  return options;
+}
+
+std::string content(const fs::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+class DdprunLogs : public ::testing::Test {
+ protected:
+  std::string log_dir() const { return "--log-dir=" + (scratch_.path() / "logs").string(); }
+
+  // Of the only run that there is.
+  fs::path run(const std::string& parent = "logs") const {
+    std::error_code none_yet;
+    for (const auto& entry : fs::directory_iterator(scratch_.path() / parent, none_yet)) return entry.path();
+    return "no run";
+  }
+  std::string log(int round, int rank, const std::string& name = "stdout.log") const {
+    return content(run() / ("round_" + std::to_string(round)) / ("rank_" + std::to_string(rank)) / name);
+  }
+
+  ScratchDirectory scratch_;
+};
+
+TEST_F(DdprunLogs, RedirectedOutputIsInFilesOnlyAndTheSummaryQuotesThem) {
+  Job job(shell(2, "echo out $RANK; echo oh $RANK >&2; [ $RANK = 0 ] || exit 3; " + kStay, {log_dir(), "-r", "3"}));
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_EQ(job.out(), "");
+  EXPECT_EQ(log(0, 1), "out 1\n");
+  EXPECT_EQ(log(0, 1, "stderr.log"), "oh 1\n");
+  EXPECT_THAT(job.err(), HasSubstr("  | oh 1\n"));
+}
+
+TEST_F(DdprunLogs, TeedOutputIsInBothAndNoRestartTouchesIt) {
+  Job job(shell(2, "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK; "
+                   "[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 1; "
+                   "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || " + kStay,
+                {log_dir(), "--tee=3", "--max-restarts=1"}));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(log(0, 1), "round 0 rank 1\n");
+  for (const int rank : {0, 1}) {
+    const auto line = "round 1 rank " + std::to_string(rank) + "\n";
+    EXPECT_EQ(log(1, rank), line);
+    EXPECT_THAT(job.out(), HasSubstr("[default" + std::to_string(rank) + "]:" + line));
+  }
+}
+
+TEST_F(DdprunLogs, LinesOf64WorkersAreCompleteInEveryFileAndOnTheConsole) {
+  Job job(shell(64, "seq -f \"$RANK.%g\" 3000", {log_dir(), "--tee=1"}));
+  EXPECT_EQ(job.wait(), 0);
+  std::string got[64];
+  std::istringstream lines(job.out());
+  for (std::string line; std::getline(lines, line);) {
+    const auto rank = std::stoi(line.substr(8));
+    const auto text = line.substr(line.find(':') + 1);
+    ASSERT_EQ(std::stoi(text), rank) << line;
+    got[rank] += text + "\n";
+  }
+  for (int rank = 0; rank < 64; ++rank) {
+    std::string want;
+    for (int i = 1; i <= 3000; ++i) want += std::to_string(rank) + "." + std::to_string(i) + "\n";
+    EXPECT_EQ(log(0, rank), want) << rank;
+    EXPECT_EQ(got[rank], want) << rank;
+  }
+}
+
+TEST_F(DdprunLogs, AReaderThatIsSlowLosesLinesOnTheConsoleOnly) {
+  Job job(shell(2, "seq 2000000; echo end >&2; " + kStay, {log_dir(), "-r", "2", "--tee=1"}));
+  const auto complete = [&] { return log(0, 0, "stderr.log") + log(0, 1, "stderr.log") == "end\nend\n"; };
+  EXPECT_TRUE(becomes_true(complete));  // though nobody has read a byte
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  for (const int rank : {0, 1}) {
+    const auto text = log(0, rank);
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 2'000'000);
+    EXPECT_EQ(text.substr(text.size() - 8), "2000000\n");
+  }
+  EXPECT_THAT(job.out(), HasSubstr("ddprun: dropped "));
+}
+
+TEST_F(DdprunLogs, WithoutAPlaceTheyAreInAFolderOfTheUsersAlone) {
+  const auto parent = "ddprun_" + std::to_string(::geteuid());
+  Job job(shell(1, "echo hello", {"-t", "1"}), {{"TMPDIR=" + scratch_.path().string()}});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(content(run(parent) / "round_0/rank_0/stdout.log"), "hello\n");
+  EXPECT_THAT(job.err(), HasSubstr("ddprun: log files are in " + run(parent).string() + "\n"));
+  EXPECT_EQ(fs::status(scratch_.path() / parent).permissions(), fs::perms::owner_all);
+}
+
+TEST_F(DdprunLogs, DevNullMeansNoFilesNotEvenForErrors) {
+  Job job(shell(1, "echo \"<$TORCHELASTIC_ERROR_FILE>\"", {"--log-dir=/dev/null", "--tee=3"}));
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(job.out(), "[default0]:<>\n");
+}
+
+TEST_F(DdprunLogs, AFolderThatCannotBeIsAnErrorInThreeParts) {
+  std::ofstream(scratch_.path() / "logs") << "a file";
+  Job job(shell(1, "true", {log_dir()}));
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_THAT(job.err(), HasSubstr("error: the folder for log files can't be made: Not a directory\nwhere: " +
+                                   (scratch_.path() / "logs").string() + "\ntry:   "));
+}
+
+// A file system of 64 KiB, in a mount namespace of ddprun's own.
+TEST_F(DdprunLogs, AFullDiskIsAnErrorAtTheStartAndNoneOfTheJobsLater) {
+  const auto logs = scratch_.path() / "logs";
+  fs::create_directory(logs);
+  const auto on_small_disk = [&](const std::string& script) {
+    return shell(1, "exec unshare -rm sh -c 'mount -t tmpfs -o size=64k tmpfs " + logs.string() + " && " + script + "'", {});
+  };
+  const auto ddprun = "exec " + built("ddprun") + " --tee=1 " + log_dir() + " ";
+  {
+    Job job(on_small_disk("echo mounted"));
+    if (job.wait() != 0) GTEST_SKIP() << "no file system can be mounted here: " << job.err();
+  }
+  {
+    Job job(on_small_disk("head -c 100k /dev/zero > " + (logs / "ballast").string() + "; " + ddprun + "true"));
+    EXPECT_EQ(job.wait(), 2) << job.err();
+    EXPECT_THAT(job.err(), HasSubstr("error: log files can't be written: No space left on device"));
+  }
+  {
+    Job job(on_small_disk(ddprun + "seq 100000"));
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    EXPECT_THAT(job.out(), HasSubstr("[default0]:100000\n"));
+    EXPECT_THAT(job.err(), HasSubstr("can't be written: No space left on device"));
+  }
+}
+
+TEST_F(DdprunLogs, ATerminalStaysOne) {
+  Job job(shell(2, "[ -t 1 ] && printf '\\r50%%' && echo", {log_dir(), "--tee=3"}), {{}, true});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_EQ(log(0, 1), "\r50%\n");
+  EXPECT_THAT(job.out(), HasSubstr("[default1]:50%"));
+}
+
+TEST_F(DdprunLogs, EqualLinesAreShownOnce) {
+  Job job(shell(8, "echo hello; echo my $RANK >&2", {"--merge-equal-lines"}));
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(job.out(), HasSubstr("hello\n"));
+  EXPECT_THAT(job.err(), HasSubstr("[3] my 3\n"));
+}
+
+}  // namespace
+}  // namespace ddp::test
