@@ -10,6 +10,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <string_view>
 
@@ -28,6 +29,7 @@ constexpr std::size_t kFolderNameBytesMax = 200;  // file systems allow 255
 }
 
 void make_directories(const std::string& path, mode_t mode) {
+  if (::mkdir(path.c_str(), mode) == 0) return;  // mostly only the last one is missing
   for (std::size_t end = 0; end < path.size();) {
     end = std::min(path.find('/', end + 1), path.size());
     const auto part = path.substr(0, end);
@@ -54,9 +56,11 @@ void check_writable(const std::string& directory) {
 }  // namespace
 
 LogTree LogTree::at(const std::string& directory) {
-  make_directories(directory, 0777);
-  check_writable(directory);
-  return LogTree(directory);
+  auto path = std::filesystem::absolute(directory).string();  // a worker may change its own
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  make_directories(path, 0777);
+  check_writable(path);
+  return LogTree(path);
 }
 
 LogTree LogTree::in_temporary_directory() {

@@ -26,6 +26,14 @@ TEST(LogTree, MakesFoldersThatCanBeForetold) {
   EXPECT_FALSE(fs::exists(tree.run_directory("other")));
 }
 
+TEST(LogTree, IsTheSamePlaceForAWorkerThatChangesItsDirectory) {
+  const auto before = fs::current_path();
+  const test::ScratchDirectory scratch;
+  fs::current_path(scratch.path());
+  EXPECT_EQ(LogTree::at("logs").run_directory("run"), scratch.path() / "logs/run");
+  fs::current_path(before);
+}
+
 TEST(LogTree, KnowsTheHighestRoundOfARun) {
   const test::ScratchDirectory scratch;
   const auto tree = LogTree::at(scratch.path().string());
