@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Builds and runs every test that this machine can run, and names those it skipped, with the reason.
+# --interop first installs the real peers (PyTorch and others, 5.4 GB, once) for the tests that meet them; without it these
+# run where DDP_TEST_PYTHON, or an earlier --interop, gives them a Python with PyTorch.
 # With a preset (release, dev, tsan) runs that one; default: release. Other arguments go to ctest, e.g. -R sampler.
 set -eu
 cd "$(dirname "$0")"
+interop=no
+[ "${1:-}" = --interop ] && interop=yes && shift
 preset=release
 case "${1:-}" in release | dev | tsan) preset=$1 && shift ;; esac
 ./deploy/install_packages.sh
+[ "$interop" = no ] || ./deploy/install_interop.sh
 cmake --preset "$preset" >build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
 cmake --build --preset "$preset"
 

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -44,9 +45,9 @@ int occurrences(const std::string& where, const std::string& what) {
 
 }  // namespace
 
-std::string built(const std::string& program) { return std::string(DDP_TEST_BIN_DIR) + "/" + program; }
+std::string built(const std::string& program) { return std::filesystem::path(DDP_TEST_BIN_DIR) / program; }
 
-Job::Job(const std::vector<std::string>& arguments, const Options& options) {
+Job::Job(const std::vector<std::string>& arguments, const Options& options) : patience_(options.patience) {
   static std::atomic<int> counter{0};
   mark_ = "JOB_MARK=" + std::to_string(::getpid()) + "." + std::to_string(counter++);
   std::vector<std::string> words{built(options.program)}, variables{mark_};
@@ -146,14 +147,14 @@ bool Job::read_more(Clock::time_point deadline) {
 }
 
 bool Job::prints(const std::string& text, int count) {
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + patience_;
   while (occurrences(out_, text) + occurrences(err_, text) < count)
     if (!read_more(deadline)) return false;
   return true;
 }
 
 long Job::number_after(const std::string& label) {
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + patience_;
   while (true) {
     for (const auto* text : {&out_, &err_}) {
       const auto at = text->find(label);
@@ -177,7 +178,7 @@ void Job::close_stdout() {
 }
 
 int Job::wait() {
-  const auto deadline = Clock::now() + kPatience;
+  const auto deadline = Clock::now() + patience_;
   const int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, shell_, 0));
   while (true) {
     pollfd waits[] = {{pidfd, POLLIN, 0}, {out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
@@ -195,7 +196,7 @@ int Job::wait() {
 }
 
 bool Job::waits_stopped() {
-  return becomes_true([this] { return process_state(pid_) == 'T'; });
+  return becomes_true([this] { return process_state(pid_) == 'T'; }, patience_);
 }
 
 std::vector<pid_t> Job::processes() const {

@@ -1,4 +1,5 @@
-// Runs ddprun, or another of the programs, as a user would, from outside, and waits for what can be seen of it. Every wait has a deadline.
+// Runs ddprun, or another program, as a user would, from outside, and waits for what can be seen of it. Every wait has a
+// deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +17,10 @@ class Job {
  public:
   struct Options {
     std::vector<std::string> environment;  // "NAME=value", beside the test's own
-    bool terminal = false;                 // stdin, stdout and stderr are one pseudo-terminal of 24 x 80 and ddprun is its
-                                           // foreground job; else stdin is empty, stdout and stderr are pipes
-    std::string program = "ddprun";
+    bool terminal = false;                 // stdin, stdout and stderr are one pseudo-terminal of 24 x 80 and ddprun is
+                                           // its foreground job; else stdin is empty, stdout and stderr are pipes
+    std::string program = "ddprun";        // of this build, or an absolute path
+    std::chrono::milliseconds patience{kPatience};  // of each wait but is_gone_within()
   };
 
   // `arguments` of ddprun. It starts at once.
@@ -60,6 +62,7 @@ class Job {
  private:
   bool read_more(std::chrono::steady_clock::time_point deadline);
 
+  std::chrono::milliseconds patience_;
   std::string mark_;
   pid_t pid_ = -1;    // ddprun's
   pid_t shell_ = -1;  // our child: ddprun itself, or the stand-in for a shell that has it as a foreground job
@@ -75,7 +78,7 @@ char process_state(pid_t pid);
 // Asks again and again, as nothing tells when another's process changes state, until it is so or the limit is over.
 bool becomes_true(const std::function<bool()>& condition, std::chrono::milliseconds limit = kPatience);
 
-// The path of a built program.
+// The path of a built program; an absolute one stays as it is.
 std::string built(const std::string& program);
 
 }  // namespace ddp::test
