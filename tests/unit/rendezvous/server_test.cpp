@@ -119,6 +119,22 @@ TEST(StoreServer, AnswersASessionAsPyTorchDoes) {
   }
 }
 
+// What torch 2.2.2 sent, recorded: it knows no PING and goes straight on after VALIDATE.
+TEST(StoreServer, AnswersASessionOfTorch22) {
+  Serving serving;
+  auto socket = RawSocket::connected(serving.port());
+  socket.send(
+      bytes_of("00 ce f7 85 3c 01 02 00 00 00 00 00 00 00 2f 6b 01 00 00 00 00 00 00 00 76 "
+               "06 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 00 2f 6b"));
+  EXPECT_EQ(socket.receive(1), bytes_of("00"));
+  socket.send(bytes_of("03 02 00 00 00 00 00 00 00 2f 6b"));
+  EXPECT_EQ(socket.receive(9), bytes_of("01 00 00 00 00 00 00 00 76"));
+  socket.send(bytes_of("04 02 00 00 00 00 00 00 00 2f 6e 03 00 00 00 00 00 00 00"));
+  EXPECT_EQ(socket.receive(8), bytes_of("03 00 00 00 00 00 00 00"));
+  socket.send(bytes_of("07"));
+  EXPECT_EQ(socket.receive(8), bytes_of("02 00 00 00 00 00 00 00"));
+}
+
 TEST(StoreServer, AnswersAPipelinedSessionHoweverItIsCut) {
   std::string sent = kGoldenValidate, answered;
   for (const auto& exchange : golden_session()) {
