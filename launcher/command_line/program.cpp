@@ -65,7 +65,7 @@ Command program_command(const std::vector<std::string>& program, const Environme
     case FileKind::not_executable: break;
   }
   throw ProgramError(126, "the file " + program.front() + " is not executable", "the program to run",
-                     "`chmod +x " + program.front() + "`, or give it a name that ends in .py if it is a Python script");
+                     "`chmod +x " + program.front() + "`, or `--run-path` if it is a Python script");
 }
 
 bool ends_in_py(const std::string& name) { return name.size() > 3 && name.compare(name.size() - 3, 3, ".py") == 0; }

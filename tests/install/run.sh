@@ -17,6 +17,7 @@ for source in "$here/consumer" "$scratch/example"; do
   cmake --build "$build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 done
 
+grep -q -- 'rdzv.-endpoint' "$scratch/prefix/share/man/man1/ddprun.1" || { echo "no man page"; exit 1; }
 out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/consumer/ten_lines")
 [ "$out" = "3 ranks, sum 6" ] || { echo "unexpected output: $out"; exit 1; }
 

@@ -293,6 +293,96 @@ TEST_F(LaunchConfigs, ValuesOfTheEnvironmentAreCheckedAlike) {
   }
 }
 
+// Whatever stands on the line or in the environment ends in a configuration or in an error that names it.
+TEST_F(LaunchConfigs, NonsenseIsRefusedByName) {
+  const std::vector<std::string> odd{"",
+                                     "-",
+                                     "--",
+                                     "=",
+                                     ":",
+                                     ",",
+                                     "[",
+                                     "]",
+                                     "[]:",
+                                     "]:[",
+                                     "0",
+                                     "1",
+                                     "-1",
+                                     "3",
+                                     "1:4",
+                                     "9:1",
+                                     "0-7:3",
+                                     "99999999999999999999",
+                                     "1e308",
+                                     "nan",
+                                     "a",
+                                     "a=b",
+                                     "a=",
+                                     "=b",
+                                     "'",
+                                     "''",
+                                     "\"a",
+                                     "localhost",
+                                     "localhost:0",
+                                     "::1",
+                                     "[::1]:0",
+                                     "node0:29400",
+                                     "c10d",
+                                     "static",
+                                     "SIGTERM",
+                                     "SIG",
+                                     "sigusr1,,",
+                                     "any",
+                                     "10.0.0.0/8",
+                                     "node",
+                                     "default",
+                                     "spawn",
+                                     "2000-2100",
+                                     "\xff\n",
+                                     "join_timeout=1",
+                                     "keep_alive_interval=1,keep_alive_max_attempt=1000",
+                                     "train.py",
+                                     "true"};
+  std::uint32_t state = 1;
+  const auto draw = [&state](std::size_t count) {  // the same on every machine
+    state = state * 1664525 + 1013904223;
+    return static_cast<std::size_t>(state >> 8) % count;
+  };
+  int parsed = 0;
+  for (int run = 0; run < 5000; ++run) {
+    std::vector<std::string> line;
+    environment = {{"PATH", "/usr/bin:/bin"}};
+    for (std::size_t left = 1 + draw(5); left > 0; --left) {
+      const auto& option = option_table()[draw(option_table().size())];
+      const auto name = std::string(option.name);
+      const auto& value = odd[draw(odd.size())];
+      switch (draw(6)) {
+        case 0: line.insert(line.end(), {"--" + name, value}); break;
+        case 1: line.push_back("--" + name.substr(0, 1 + draw(name.size())) + "=" + value); break;
+        case 2: line.push_back("-" + std::string(1, "mrthx"[draw(5)]) + value); break;
+        case 3: environment["DDPRUN_" + name] = value; break;
+        default: line.push_back(option.value_name.empty() ? "--" + name : "--" + name + "=" + value);
+      }
+    }
+    line.emplace_back("true");
+    for (const auto& [name, value] : std::map<std::string, std::string>(environment)) {
+      auto upper = name;
+      for (auto& c : upper) c = c == '-' ? '_' : static_cast<char>(std::toupper(c));
+      environment[upper] = value;
+    }
+    try {
+      parse(line);
+      ++parsed;
+    } catch (const UsageError& error) {
+      EXPECT_STRNE(error.what(), "");
+      EXPECT_NE(error.where(), "");
+      EXPECT_NE(error.try_this(), "");
+    }
+    if (HasFailure()) FAIL() << ::testing::PrintToString(line);
+  }
+  EXPECT_GT(parsed, 250);
+}
+
 TEST_F(LaunchConfigs, AProgramIsNeeded) {
   expect_usage_error([&] { parse({}); }, "no program given", "the end", "ddprun --nproc-per-node");
   expect_usage_error([&] { parse({"--nproc-per-node=2", ""}); }, "no program given", "the end", "ddprun");
