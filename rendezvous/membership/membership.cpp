@@ -173,9 +173,13 @@ void Membership::gather(TimePoint now) {
     phase_ = Phase::gathering;
     gathering_ends_ = now + options_.join_timeout;
     last_call_ends_.reset();
+    is_wait_said_ = false;
   }
   const int count = static_cast<int>(nodes_.size());
   if (count >= options_.nodes_max) return form_round();
+  if (count > 0 && !std::exchange(is_wait_said_, true))
+    out_.push_back(Say{"waiting for " + count_of(options_.nodes_max - count, "more node") + ", for up to " +
+                       describe_duration(options_.join_timeout) + "; here: " + names_of_nodes()});
   if (count >= options_.nodes_min && !last_call_ends_) last_call_ends_ = now + options_.last_call_timeout;
   deadline_ = last_call_ends_ ? std::min(*last_call_ends_, gathering_ends_) : gathering_ends_;
 }

@@ -106,6 +106,7 @@ class Membership {
   std::optional<TimePoint> deadline_;
   TimePoint gathering_ends_;
   std::optional<TimePoint> last_call_ends_;
+  bool is_wait_said_ = false;  // once for each wait
   std::int64_t round_ = -1;  // number of the current or last round
   bool round_has_begun_ = false;  // some round ever has
   int restart_count_ = 0;

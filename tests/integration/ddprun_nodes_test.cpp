@@ -1,0 +1,324 @@
+// Jobs of several nodes, each a ddprun of its own, on this host: they meet, run, fail and start again together.
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/store/client.hpp"
+#include "tests/integration/job.hpp"
+
+namespace ddp::test {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const std::string kStay = "exec tail -f /dev/null";
+
+io::UniqueFd bound_socket(std::uint16_t port, std::uint16_t& number) {
+  io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(port);
+  socklen_t length = sizeof address;
+  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  number = ntohs(address.sin_port);
+  return socket;
+}
+
+std::string free_port() {
+  std::uint16_t port = 0;
+  bound_socket(0, port);
+  return std::to_string(port);
+}
+
+std::vector<std::string> node(const std::vector<std::string>& meeting, const std::string& script,
+                              std::vector<std::string> options = {}) {
+  std::vector<std::string> out{"--nproc-per-node=2"};
+  out.insert(out.end(), meeting.begin(), meeting.end());
+  out.insert(out.end(), options.begin(), options.end());
+  out.insert(out.end(), {"sh", "-c", script});
+  return out;
+}
+
+std::vector<std::string> fixed(int nodes, int rank, const std::string& port) {
+  return {"--nnodes=" + std::to_string(nodes), "--node-rank=" + std::to_string(rank), "--master-addr=127.0.0.1",
+          "--master-port=" + port};
+}
+
+std::vector<std::string> dynamic(int nodes, const std::string& port, const std::string& id = "job") {
+  return {"--nnodes=" + std::to_string(nodes), "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:" + port,
+          "--rdzv-id=" + id};
+}
+
+const std::string kShow = "echo node $GROUP_RANK of $GROUP_WORLD_SIZE rank $RANK of $WORLD_SIZE local $LOCAL_RANK of "
+                          "$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT id $TORCHELASTIC_RUN_ID";
+
+TEST(DdprunNodes, MeetByNodeRank) {
+  const auto port = free_port();
+  Job one(node(fixed(2, 1, port), kShow));  // may come first, and waits
+  Job zero(node(fixed(2, 0, port), kShow));
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  EXPECT_THAT(zero.out(), HasSubstr("node 0 of 2 rank 1 of 4 local 1 of 2 at 127.0.0.1:" + port + " id none\n"));
+  EXPECT_THAT(one.out(), HasSubstr("node 1 of 2 rank 2 of 4 local 0 of 2 at 127.0.0.1:" + port + " id none\n"));
+}
+
+TEST(DdprunNodes, MeetAtAnEndpointThatTheFirstOneServes) {
+  const auto port = free_port();
+  std::vector<std::unique_ptr<Job>> jobs;
+  for (int i = 0; i < 3; ++i) jobs.push_back(std::make_unique<Job>(node(dynamic(3, port), kShow)));
+  std::string all;
+  for (auto& job : jobs) {
+    EXPECT_EQ(job->wait(), 0) << job->err();
+    all += job->out();
+  }
+  for (int rank = 0; rank < 6; ++rank)
+    EXPECT_THAT(all, HasSubstr("node " + std::to_string(rank / 2) + " of 3 rank " + std::to_string(rank) + " of 6 local " +
+                               std::to_string(rank % 2) + " of 2 at localhost:" + port + " id job\n"));
+}
+
+TEST(DdprunNodes, ANodeRankIsHonouredWhoeverServesTheEndpoint) {
+  const auto port = free_port();
+  auto last = dynamic(2, port), first = dynamic(2, port);
+  last.push_back("--node-rank=1");
+  first.push_back("--node-rank=0");
+  Job host(node(last, kShow));
+  ASSERT_TRUE(host.prints("waiting"));
+  Job other(node(first, kShow));
+  EXPECT_EQ(host.wait(), 0) << host.err();
+  EXPECT_EQ(other.wait(), 0) << other.err();
+  EXPECT_THAT(host.out(), HasSubstr("node 1 of 2 rank 2 of 4"));
+  EXPECT_THAT(other.out(), HasSubstr("node 0 of 2 rank 0 of 4"));
+  EXPECT_THAT(other.out(), Not(HasSubstr(":" + port))) << "the store is with rank 0, on a port of its own";
+}
+
+TEST(DdprunNodes, FailAndStartAgainTogetherWithinOneBudget) {
+  const auto port = free_port();
+  const auto script = "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK; "
+                      "case $RANK$TORCHELASTIC_RESTART_COUNT in 30) exit 3;; 01) kill -9 $$;; esac; "
+                      "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || " + kStay;
+  Job zero(node(fixed(2, 0, port), script, {"--max-restarts=2"})), one(node(fixed(2, 1, port), script, {"--max-restarts=2"}));
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  for (auto* job : {&zero, &one}) {
+    EXPECT_THAT(job->err(), HasSubstr("rank 3 ended with exit code 3"));
+    EXPECT_THAT(job->err(), HasSubstr("restart 1 of 2"));
+    EXPECT_THAT(job->err(), HasSubstr("rank 0 was killed by SIGKILL"));
+    EXPECT_THAT(job->err(), HasSubstr("restart 2 of 2"));
+  }
+  EXPECT_THAT(one.out(), HasSubstr("round 2 rank 3\n"));
+}
+
+TEST(DdprunNodes, PrintOneSummaryAndEndWithOneCode) {
+  const auto port = free_port();
+  const auto script = "[ $RANK != 2 ] || { echo the reason >&2; exit 5; }; trap 'exit 9' TERM; while :; do :; done";
+  Job zero(node(fixed(2, 0, port), script)), one(node(fixed(2, 1, port), script));
+  EXPECT_EQ(zero.wait(), 5) << zero.err();
+  EXPECT_EQ(one.wait(), 5) << one.err();
+  const auto summary = [](const Job& job) { return job.err().substr(std::min(job.err().find("error:"), job.err().size())); };
+  EXPECT_EQ(summary(zero), summary(one));
+  EXPECT_THAT(summary(zero), AllOf(HasSubstr("rank 2 ended with exit code 5"), HasSubstr("the other 3 ranks were stopped"),
+                                   HasSubstr("  | the reason\n")));
+}
+
+TEST(DdprunNodes, ASignalToOneStopsAll) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay)), one(node(fixed(2, 1, port), "echo up; " + kStay));
+  ASSERT_TRUE(zero.prints("up", 2));
+  ASSERT_TRUE(one.prints("up", 2));
+  one.kill(SIGINT);
+  EXPECT_EQ(zero.wait(), 130);
+  EXPECT_EQ(one.wait(), 130);
+  EXPECT_THAT(one.err(), HasSubstr("SIGINT from pid " + std::to_string(::getpid())));
+  EXPECT_THAT(zero.err(), HasSubstr("SIGINT to ddprun on host"));
+  EXPECT_THAT(zero.err(), Not(HasSubstr("error:")));
+}
+
+TEST(DdprunNodes, TheStoreOutlivesTheWorkersOfItsNode) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo done")), one(node(fixed(2, 1, port), "echo up; " + kStay));
+  ASSERT_TRUE(zero.prints("done", 2));
+  ASSERT_TRUE(one.prints("up", 2));
+  ASSERT_TRUE(becomes_true([&] { return zero.processes().size() == 2; }));  // ddprun and its guardian
+  auto client = store::Client::connect({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port)),
+                                        std::chrono::steady_clock::now() + kPatience});
+  EXPECT_EQ(client.add("late", 1, std::chrono::steady_clock::now() + kPatience), 1);
+  one.kill(SIGTERM);
+  EXPECT_EQ(zero.wait(), 143);
+  EXPECT_EQ(one.wait(), 143);
+}
+
+TEST(DdprunNodes, ANodeThatDiesStopsTheOthersAndIsNamed) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay)), one(node(fixed(2, 1, port), "echo up; " + kStay));
+  ASSERT_TRUE(zero.prints("up", 2));
+  ASSERT_TRUE(one.prints("up", 2));
+  one.kill(SIGKILL);
+  EXPECT_EQ(zero.wait(), 77);
+  EXPECT_THAT(zero.err(), HasSubstr("error: node 1 (host "));
+  EXPECT_TRUE(zero.is_gone_within());
+  EXPECT_TRUE(one.is_gone_within());
+}
+
+TEST(DdprunNodes, TheEndpointsDeathEndsTheOthersWithAReason) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay)), one(node(fixed(2, 1, port), "echo up; " + kStay));
+  ASSERT_TRUE(zero.prints("up", 2));
+  ASSERT_TRUE(one.prints("up", 2));
+  zero.kill(SIGKILL);
+  EXPECT_EQ(one.wait(), 77);
+  EXPECT_THAT(one.err(), HasSubstr("error: the connection to the endpoint 127.0.0.1:" + port + " is lost"));
+  EXPECT_TRUE(zero.is_gone_within());
+  EXPECT_TRUE(one.is_gone_within());
+}
+
+TEST(DdprunNodes, ADeadNodeIsReplacedWhileTheBudgetLasts) {
+  const auto port = free_port();
+  const auto script = "echo round $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || " + kStay;
+  Job zero(node(fixed(2, 0, port), script, {"--max-restarts=1"}));
+  {
+    Job one(node(fixed(2, 1, port), script, {"--max-restarts=1"}));
+    ASSERT_TRUE(zero.prints("round 0", 2));
+    ASSERT_TRUE(one.prints("round 0", 2));
+    one.kill(SIGKILL);
+    EXPECT_TRUE(one.is_gone_within());
+  }
+  Job again(node(fixed(2, 1, port), script, {"--max-restarts=1"}));
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_THAT(again.out(), HasSubstr("round 1\nround 1\n"));
+}
+
+TEST(DdprunNodes, WhatDoesNotFitTogetherIsRefusedOnBothSides) {
+  const auto port = free_port();
+  Job host(node(dynamic(2, port), "true"));
+  ASSERT_TRUE(host.prints("waiting"));
+  const struct {
+    const char* what;
+    std::vector<std::string> meeting;
+    const char* why;
+  } cases[] = {{"another job", dynamic(2, port, "other"), "the job at the endpoint is 'job', not 'other'"},
+               {"another number of nodes", dynamic(3, port), "--nnodes=3, the endpoint with --nnodes=2"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    auto meeting = c.meeting;
+    meeting.push_back("--rdzv-conf=is_host=false");
+    Job stranger(node(meeting, "true"));
+    EXPECT_EQ(stranger.wait(), 77);
+    EXPECT_THAT(stranger.err(), AllOf(HasSubstr(c.why), HasSubstr("\nwhere: "), HasSubstr("\ntry:   ")));
+  }
+  EXPECT_TRUE(host.prints("was refused"));
+  Job second(node(dynamic(2, port), "true"));  // the job itself goes on
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  EXPECT_EQ(host.wait(), 0);
+}
+
+TEST(DdprunNodes, StrangersOnThePortDisturbNobody) {
+  const auto port = free_port();
+  Job host(node(dynamic(2, port), "true"));
+  ASSERT_TRUE(host.prints("waiting"));
+  for (const std::string text : {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01hello", "\xff\xff\xff\xff", "garbage garbage\r\n\r\n", ""}) {
+    std::uint16_t ignored = 0;
+    auto socket = bound_socket(0, ignored);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
+    ASSERT_EQ(::connect(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    ASSERT_EQ(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+  Job other(node(dynamic(2, port), "true"));
+  EXPECT_EQ(other.wait(), 0) << other.err();
+  EXPECT_EQ(host.wait(), 0) << host.err();
+}
+
+TEST(DdprunNodes, AnEndpointThatNobodyServesIsTold) {
+  const auto port = free_port();
+  Job job(node(dynamic(2, port), "true", {"--rdzv-conf=is_host=false,join_timeout=1"}));
+  EXPECT_EQ(job.wait(), 77);
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("error: no answer from ddprun at localhost:" + port), HasSubstr("Connection refused"),
+                               HasSubstr("the endpoint's addresses: "), HasSubstr("this host's: "), HasSubstr("is_host=true")));
+}
+
+TEST(DdprunNodes, AnEndpointThatIsNoDdprunIsTold) {
+  std::uint16_t port = 0;
+  const auto silent = bound_socket(0, port);
+  ASSERT_EQ(::listen(silent.get(), 8), 0);
+  Job job(node(dynamic(2, std::to_string(port)), "true", {"--rdzv-conf=is_host=false,join_timeout=2"}));
+  EXPECT_EQ(job.wait(), 77);
+  EXPECT_THAT(job.err(), HasSubstr("error: no answer from ddprun at localhost:"));
+}
+
+TEST(DdprunNodes, ATakenMasterPortIsTold) {
+  std::uint16_t port = 0;
+  const auto holder = bound_socket(0, port);
+  ASSERT_EQ(::listen(holder.get(), 8), 0);
+  Job job(node(fixed(2, 0, std::to_string(port)), "true"));
+  EXPECT_EQ(job.wait(), 77);
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("error: "), HasSubstr(std::to_string(port)), HasSubstr("\ntry:   ")));
+}
+
+TEST(DdprunNodes, MissingNodesAreCountedAndNamed) {
+  const auto port = free_port();
+  Job two(node(fixed(3, 2, port), "true"));
+  Job zero(node(fixed(3, 0, port), "true", {"--rdzv-conf=timeout=4"}));
+  EXPECT_EQ(zero.wait(), 77);
+  EXPECT_EQ(two.wait(), 77);
+  for (auto* job : {&zero, &two})
+    EXPECT_THAT(job->err(), AllOf(HasSubstr("only 2 of 3 nodes came within"), HasSubstr("(node rank 0)"), HasSubstr("(node rank 2)")));
+}
+
+TEST(DdprunNodes, AStopWhileWaitingEndsAtOnce) {
+  const auto port = free_port();
+  Job host(node(fixed(2, 0, port), "true"));
+  ASSERT_TRUE(host.prints("waiting"));
+  host.kill(SIGTERM);
+  EXPECT_EQ(host.wait(), 143);
+  Job client(node(dynamic(2, port), "true", {"--rdzv-conf=is_host=false"}));
+  ASSERT_TRUE(client.prints("no answer from"));
+  client.kill(SIGTERM);
+  EXPECT_EQ(client.wait(), 143);
+}
+
+TEST(DdprunNodes, OneNodeKeepsAPortThatIsGiven) {
+  const auto port = free_port();
+  Job job({"--nnodes=1", "--nproc-per-node=1", "--max-restarts=1", "--master-port=" + port, "sh", "-c",
+           "echo $MASTER_ADDR:$MASTER_PORT; exit $((1 - TORCHELASTIC_RESTART_COUNT))"});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "127.0.0.1:" + port + "\n127.0.0.1:" + port + "\n");
+}
+
+TEST(DdprunNodes, LogsOfARerunGoToNewRounds) {
+  char folder[] = "/tmp/ddprun_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  for (int run = 0; run < 2; ++run) {
+    const auto port = free_port();
+    const std::vector<std::string> logs{"--log-dir=" + std::string(folder), "--redirects=3"};
+    auto options = logs;
+    Job zero(node(fixed(2, 0, port), "echo hello $RANK", options)), one(node(fixed(2, 1, port), "echo hello $RANK", options));
+    EXPECT_EQ(zero.wait(), 0) << zero.err();
+    EXPECT_EQ(one.wait(), 0) << one.err();
+  }
+  for (const auto* path : {"none/round_0/rank_0/stdout.log", "none/round_0/rank_3/stdout.log", "none/round_1/rank_2/stdout.log"})
+    EXPECT_TRUE(std::filesystem::exists(std::string(folder) + "/" + path)) << path;
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace ddp::test
