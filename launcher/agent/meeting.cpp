@@ -6,6 +6,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/port/port_holder.hpp"
 
 namespace ddp::launcher {
 
@@ -17,6 +18,7 @@ using Mode = RendezvousConfig::Mode;
 
 namespace {
 
+constexpr std::chrono::seconds kOwnerLimit{5};
 constexpr const char* kLoopback = "127.0.0.1";
 
 bool is_loopback_text(const std::string& text) {
@@ -44,7 +46,13 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendez
       hello_(std::move(hello)),
       term_(term),
       store_(std::move(store)),
-      handlers_(std::move(handlers)) {}
+      handlers_(std::move(handlers)),
+      owner_wait_(io) {
+  handlers_.message = [this, message = std::move(handlers_.message)](const rendezvous::ToAgent& what) {
+    has_joined_ = has_joined_ || std::holds_alternative<rendezvous::Welcome>(what);
+    message(what);
+  };
+}
 
 void Meeting::start() {
   const auto& rendezvous = config_.rendezvous;
@@ -61,12 +69,21 @@ void Meeting::decide(const rendezvous::Resolved& resolved) {
   for (const auto& address : resolved.addresses) addresses.push_back(io::address_of(address).text());
   const auto own = rendezvous::own_addresses();
   if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) return serve(true);
-  if (config_.rendezvous.node_rank == 0) {
-    handlers_.say("no interface of this host has the address of " + config_.rendezvous.host +
-                  ", but this is node rank 0: it serves the endpoint");
-    return serve(true);
-  }
   join();
+  if (config_.rendezvous.node_rank == 0) serve_unless_joined();
+}
+
+// The endpoint's address may be one that no host knows as its own (NAT, a service's): then it leads to node rank 0. But it
+// may also be that of another node, which is given the time to come first.
+void Meeting::serve_unless_joined() {
+  owner_wait_.expires_after(kOwnerLimit);
+  owner_wait_.async_wait([this](boost::system::error_code error) {
+    if (error || has_joined_) return;
+    handlers_.say("no interface of this host has the address of " + config_.rendezvous.host +
+                  ", but this is node rank 0 and nobody else serves the endpoint: it does");
+    link_.reset();
+    serve(true);
+  });
 }
 
 void Meeting::serve(bool or_join) {
@@ -91,10 +108,11 @@ void Meeting::serve(bool or_join) {
     port_ = std::make_unique<port::Port>(io_, std::move(options), std::move(by_protocol));
   } catch (const Error& error) {
     if (or_join) return join();  // another agent of this host may be there already
-    boost::asio::post(io_, [lost = handlers_.lost, what = std::string(error.what())] {
-      lost({what, "opening the endpoint of the job", "another port, or `ss -ltnp` to see who has this one"});
+    const auto holder = rendezvous.port != 0 ? port::holder_of(rendezvous.port) : std::string();
+    return boost::asio::post(io_, [lost = handlers_.lost, what = std::string(error.what()), holder] {
+      lost({what + (holder.empty() ? "" : "; " + holder + " has it"), "opening the endpoint of the job",
+            "another --master-port (--rdzv-endpoint), the same on all nodes"});
     });
-    return;
   }
   serves_ = true;
   MembershipOptions membership;
@@ -123,6 +141,7 @@ void Meeting::send(const rendezvous::ToMembership& message) {
 std::chrono::milliseconds Meeting::job_time() const { return link_ ? link_->job_time() : std::chrono::milliseconds(0); }
 
 void Meeting::finish(std::function<void()> done) {
+  owner_wait_.cancel();
   looking_up_.reset();
   if (!link_) return boost::asio::post(io_, std::move(done));
   link_->finish(std::move(done));

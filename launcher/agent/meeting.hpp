@@ -4,6 +4,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -51,6 +52,7 @@ class Meeting {
   void decide(const rendezvous::Resolved& resolved);
   void serve(bool or_join);
   void join();
+  void serve_unless_joined();
 
   boost::asio::io_context& io_;
   const LaunchConfig& config_;
@@ -61,7 +63,8 @@ class Meeting {
   std::shared_ptr<void> looking_up_;
   std::unique_ptr<rendezvous::MembershipLink> link_;
   std::unique_ptr<port::Port> port_;
-  bool serves_ = false;
+  boost::asio::steady_timer owner_wait_;
+  bool serves_ = false, has_joined_ = false;
 };
 
 }  // namespace ddp::launcher

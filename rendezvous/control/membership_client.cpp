@@ -244,8 +244,15 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
               " (last: " + last_reason_ + ")",
           "joining job " + hello_->run_id + ", attempt " + std::to_string(attempts_) + ", from host " + hello_->host_name +
               "; the endpoint's addresses: " + list_of(addresses_) + "; this host's: " + list_of(own_addresses()),
-          "start ddprun on the node that has one of the endpoint's addresses, with the same endpoint; a node that is behind "
-          "another address (NAT, a service name) serves it with `--rdzv-conf=is_host=true`"});
+          what_to_try()});
+  }
+
+  std::string what_to_try() const {
+    if (addresses_.empty()) return "`getent hosts " + endpoint_.host + "` on this host, or an address in place of the name";
+    if (last_reason_.find("is no ddprun") != std::string::npos)
+      return "another port, the same on all nodes; `ss -ltnp` on that host shows who has this one";
+    return "start ddprun on the node that has one of the endpoint's addresses, with the same endpoint; a node that is behind "
+           "another address (NAT, a service name) serves it with `--rdzv-conf=is_host=true`";
   }
 
   void lose(const LinkLost& why) {

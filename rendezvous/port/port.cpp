@@ -132,8 +132,7 @@ Bound bind_as_told(const PortOptions& options) {
     bound = bind_in_range(addresses, options.first, options.last);
   }
   if (bound.sockets.empty()) {
-    throw Error("can't listen on " + where_text(bound.address, options) + ": " + std::strerror(bound.error) +
-                (bound.error == EADDRINUSE ? "; try another port, or 0 for a free one" : ""));
+    throw Error("can't listen on " + where_text(bound.address, options) + ": " + std::strerror(bound.error));
   }
   return bound;
 }

@@ -271,7 +271,8 @@ TEST(DdprunNodes, ATakenMasterPortIsTold) {
   ASSERT_EQ(::listen(holder.get(), 8), 0);
   Job job(node(fixed(2, 0, std::to_string(port)), "true"));
   EXPECT_EQ(job.wait(), 77);
-  EXPECT_THAT(job.err(), AllOf(HasSubstr("error: "), HasSubstr(std::to_string(port)), HasSubstr("\ntry:   ")));
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("error: "), HasSubstr(std::to_string(port)), HasSubstr("\ntry:   "),
+                               HasSubstr("pid " + std::to_string(::getpid()) + " (")));
 }
 
 TEST(DdprunNodes, MissingNodesAreCountedAndNamed) {

@@ -1,0 +1,186 @@
+// ddprun on several hosts, each with addresses, a name and processes of its own.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/integration/job.hpp"
+#include "tests/multihost/multihost.hpp"
+
+namespace ddp::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class DdprunHosts : public Multihost {
+ protected:
+  static std::vector<std::string> ddprun(std::vector<std::string> options, std::vector<std::string> program = {}) {
+    options.insert(options.begin(), {built("ddprun"), "--nproc-per-node=2"});
+    if (program.empty()) program = {built("store_barrier")};
+    options.insert(options.end(), program.begin(), program.end());
+    return options;
+  }
+  static std::vector<std::string> fixed(int nodes, int rank, const std::string& address) {
+    return {"--nnodes=" + std::to_string(nodes), "--node-rank=" + std::to_string(rank), "--master-addr=" + address,
+            "--master-port=29400"};
+  }
+  static std::vector<std::string> dynamic(int nodes, const std::string& endpoint) {
+    return {"--nnodes=" + std::to_string(nodes), "--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoint, "--rdzv-id=job"};
+  }
+  static std::vector<std::string> with(std::vector<std::string> options, const std::string& one) {
+    options.push_back(one);
+    return options;
+  }
+};
+
+TEST_F(DdprunHosts, MeetByNodeRankByEveryKindOfAddress) {
+  auto* hosts = make_hosts({.count = 2});
+  if (hosts == nullptr) return;
+  for (const auto& address : {Hosts::ipv4(0), Hosts::ipv6(0), Hosts::name(0)}) {
+    SCOPED_TRACE(address);
+    auto one = hosts->run(1, ddprun(fixed(2, 1, address)));
+    auto zero = hosts->run(0, ddprun(fixed(2, 0, address)));
+    EXPECT_EQ(zero.wait(), 0) << zero.err();
+    EXPECT_EQ(one.wait(), 0) << one.err();
+    EXPECT_THAT(zero.out(), HasSubstr("rank 1 of 4 met all at " + address + "\n"));
+    EXPECT_THAT(one.out(), HasSubstr("rank 3 of 4 met all at " + address + "\n"));
+  }
+}
+
+TEST_F(DdprunHosts, WhoeverHasTheEndpointsAddressServesIt) {
+  auto* hosts = make_hosts({.count = 3, .interfaces = 2});
+  if (hosts == nullptr) return;
+  // By a name, by an address, and by that of a second interface; each on another host.
+  const struct { const char* what; std::string endpoint; int host; } cases[] = {
+      {"name", Hosts::name(1), 1}, {"address", Hosts::ipv4(2), 2}, {"second interface", Hosts::ipv4(0, 1), 0},
+      {"IPv6", "[" + Hosts::ipv6(1) + "]", 1}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    std::vector<HostProcess> nodes;
+    for (int host = 0; host < 3; ++host) nodes.push_back(hosts->run(host, ddprun(dynamic(3, c.endpoint + ":29500"))));
+    for (int host = 0; host < 3; ++host) {
+      EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 0) << nodes[static_cast<std::size_t>(host)].err();
+    }
+    EXPECT_THAT(nodes[static_cast<std::size_t>(c.host)].out(), HasSubstr("rank 0 of 6 met all"));
+  }
+}
+
+TEST_F(DdprunHosts, TheStoreIsWithRankZeroWhoeverServesTheEndpoint) {
+  auto* hosts = make_hosts({.count = 3, .interfaces = 2});
+  if (hosts == nullptr) return;
+  const auto endpoint = Hosts::ipv4(1) + ":29500";
+  auto zero = hosts->run(0, ddprun(with(with(dynamic(3, endpoint), "--node-rank=0"), "--port-range=31000-31010")));
+  auto two = hosts->run(2, ddprun(with(dynamic(3, endpoint), "--node-rank=1")));
+  auto one = hosts->run(1, ddprun(with(dynamic(3, endpoint), "--node-rank=2")));
+  for (auto* node : {&zero, &one, &two}) EXPECT_EQ(node->wait(), 0) << node->err();
+  EXPECT_THAT(zero.out(), HasSubstr("rank 0 of 6 met all at " + Hosts::ipv4(0) + "\n"));
+  EXPECT_THAT(one.out(), HasSubstr("rank 4 of 6 met all at " + Hosts::ipv4(0) + "\n"));
+  EXPECT_THAT(one.err(), HasSubstr("store at " + Hosts::ipv4(0) + ":310"));
+}
+
+TEST_F(DdprunHosts, ALocalAddressSaysWhereOthersReachThisNode) {
+  auto* hosts = make_hosts({.count = 2, .interfaces = 2});
+  if (hosts == nullptr) return;
+  auto zero = hosts->run(0, ddprun(with(dynamic(2, Hosts::ipv4(0) + ":29500"), "--local-addr=" + Hosts::ipv4(0, 1))));
+  auto one = hosts->run(1, ddprun(dynamic(2, Hosts::ipv4(0) + ":29500")));
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  EXPECT_THAT(one.out(), HasSubstr("met all at " + Hosts::ipv4(0, 1) + "\n"));
+}
+
+TEST_F(DdprunHosts, AHostThatIsNotInTheJobIsKeptFromTheStore) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  auto zero = hosts->run(0, ddprun(fixed(2, 0, Hosts::ipv4(0)), {built("store_barrier"), "stay"}));
+  auto one = hosts->run(1, ddprun(fixed(2, 1, Hosts::ipv4(0)), {built("store_barrier"), "stay"}));
+  ASSERT_TRUE(zero.prints("met all", 2)) << zero.err();
+  auto stranger = hosts->run(2, {built("store_barrier")},
+                             {"MASTER_ADDR=" + Hosts::ipv4(0), "MASTER_PORT=29400", "RANK=0", "WORLD_SIZE=1"});
+  EXPECT_TRUE(zero.prints("the store refused a connection from " + Hosts::ipv4(2)));
+  stranger.kill(SIGKILL);
+  stranger.wait();
+  zero.kill(SIGTERM);
+  EXPECT_EQ(zero.wait(), 143);
+  EXPECT_EQ(one.wait(), 143);
+}
+
+TEST_F(DdprunHosts, ASecondJobOnThePortIsToldWhoseItIs) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  const auto endpoint = Hosts::ipv4(0) + ":29500";
+  auto zero = hosts->run(0, ddprun(dynamic(2, endpoint)));
+  ASSERT_TRUE(zero.prints("waiting"));
+  auto other_job = dynamic(2, endpoint);
+  other_job.back() = "--rdzv-id=second";
+  auto stranger = hosts->run(2, ddprun(other_job));
+  EXPECT_EQ(stranger.wait(), 77);
+  EXPECT_THAT(stranger.err(), HasSubstr("the job at the endpoint is 'job', not 'second'"));
+  auto one = hosts->run(1, ddprun(dynamic(2, endpoint)));
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+}
+
+TEST_F(DdprunHosts, AnEndpointOutOfReachIsTold) {
+  auto* hosts = make_hosts({.count = 2});
+  if (hosts == nullptr) return;
+  auto nobody = hosts->run(1, ddprun(with(dynamic(2, "10.77.0.199:29500"), "--rdzv-conf=join_timeout=2")));
+  EXPECT_EQ(nobody.wait(), 77);
+  EXPECT_THAT(nobody.err(), AllOf(HasSubstr("error: no answer from ddprun at 10.77.0.199:29500"), HasSubstr(Hosts::ipv4(1)),
+                                  HasSubstr("is_host")));
+  hosts->cut(0);
+  auto silent = hosts->run(1, ddprun(with(dynamic(2, Hosts::name(0) + ":29500"), "--rdzv-conf=join_timeout=2")));
+  EXPECT_EQ(silent.wait(), 77);
+  EXPECT_THAT(silent.err(), HasSubstr("error: no answer from ddprun at node0:29500"));
+  hosts->heal(0);
+}
+
+TEST_F(DdprunHosts, NodeRankZeroServesAnEndpointBehindAnotherAddress) {
+  auto* hosts = make_hosts({.count = 2});
+  if (hosts == nullptr) return;
+  // A service's address that leads to host 0, as Kubernetes has them, known to nobody's interfaces.
+  auto map = hosts->run(1, {"ip", "route", "add", "10.99.0.1/32", "via", Hosts::ipv4(0)});
+  ASSERT_EQ(map.wait(), 0) << map.err();
+  auto zero = hosts->run(0, ddprun(with(dynamic(2, "10.99.0.1:29500"), "--node-rank=0")));
+  ASSERT_TRUE(zero.prints("nobody else serves the endpoint")) << zero.err();
+  zero.kill(SIGTERM);
+  EXPECT_EQ(zero.wait(), 143);
+}
+
+TEST_F(DdprunHosts, AHostThatFallsSilentStopsTheJob) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  std::vector<HostProcess> nodes;
+  for (int host = 0; host < 3; ++host)
+    nodes.push_back(hosts->run(host, ddprun(with(fixed(3, host, Hosts::ipv4(0)), "--rdzv-conf=heartbeat_timeout=1"),
+                                            {built("store_barrier"), "stay"})));
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("met all", 2)) << node.err();
+  hosts->cut(2);
+  for (auto& node : nodes) EXPECT_EQ(node.wait(), 77) << node.err();
+  EXPECT_THAT(nodes[0].err(), AllOf(HasSubstr("error: node 2 (host node2) was lost"), HasSubstr("silent")));
+  EXPECT_THAT(nodes[1].err(), HasSubstr("error: node 2 (host node2) was lost"));
+  EXPECT_THAT(nodes[2].err(), HasSubstr("error: the connection to the endpoint " + Hosts::ipv4(0) + ":29400 is lost"));
+}
+
+TEST_F(DdprunHosts, AHostThatCrashesIsReplaced) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  const auto node = [&](int host, int rank) {
+    return hosts->run(host, ddprun(with(with(fixed(2, rank, Hosts::name(0)), "--max-restarts=1"), "--rdzv-conf=heartbeat_timeout=1"),
+                                   {"sh", "-c", "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exec " + built("store_barrier") +
+                                                    " stay; exec " + built("store_barrier")}));
+  };
+  auto zero = node(0, 0), one = node(1, 1);
+  ASSERT_TRUE(zero.prints("met all", 2)) << zero.err();
+  hosts->crash(1);
+  auto two = node(2, 1);
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(two.wait(), 0) << two.err();
+  EXPECT_THAT(zero.err(), HasSubstr("node 1 (host node1) was lost"));
+  EXPECT_THAT(two.out(), HasSubstr("rank 3 of 4 met all"));
+}
+
+}  // namespace
+}  // namespace ddp::test
