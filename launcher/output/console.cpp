@@ -17,6 +17,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kUnreadBytesMax = 16u << 20;
+constexpr int kPipeBytes = 1 << 20;  // the usual limit; with 64 KiB a reader on a busy machine falls behind
 
 bool same_file(int a, int b) {
   struct stat x {}, y {};
@@ -40,6 +41,7 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
       file_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
       kind_ = file_ ? Kind::own_description : Kind::shared_description;
     }
+    if (S_ISFIFO(info.st_mode)) ::fcntl(fd, F_SETPIPE_SZ, kPipeBytes);  // may be refused
     if (!file_) file_.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
     terminal_ = ::isatty(fd) != 0;
     boost::system::error_code refused;  // epoll refuses what never blocks, such as /dev/null
