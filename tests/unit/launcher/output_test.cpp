@@ -311,6 +311,35 @@ TEST_F(OutputTest, AFullDiskIsToldOnceAndHoldsNobodyUp) {
   EXPECT_THAT(err(), HasSubstr("[default1]:oh\n"));
 }
 
+// A FIFO that nobody reads stands for the disk.
+TEST_F(OutputTest, ADiskThatHangsKeepsTheLoopForAMomentOnlyAndLosesNothing) {
+  const std::string text(100 * 1024, 'x');
+  options_.tee.all = 1;
+  fs::create_directories(round() / "rank_0");
+  const auto path = round() / "rank_0/stdout.log";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const int disk = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  begin(1);
+  print(0, 1, text);
+  output_->end_round();
+  EXPECT_THAT(err(), HasSubstr("the disk of the log files is slow"));
+  round_.number = 1;
+  output_->begin_round(round_);  // the job goes on
+  std::string written(text.size(), '\0');
+  for (std::size_t at = 0; at < written.size();) {
+    pollfd wait{disk, POLLIN, 0};
+    ASSERT_EQ(::poll(&wait, 1, 20'000), 1);
+    const auto length = ::read(disk, written.data() + at, written.size() - at);
+    ASSERT_GT(length, 0);
+    at += static_cast<std::size_t>(length);
+  }
+  EXPECT_EQ(written, text);
+  print(0, 1, "next\n");
+  output_->end_round();
+  EXPECT_EQ(content(round(1) / "rank_0/stdout.log"), "next\n");
+  ::close(disk);
+}
+
 TEST_F(OutputTest, ManyWorkersAtFullSpeedLoseAndTearNothing) {
   constexpr int kWorkers = 64, kLines = 2000;
   options_.tee.all = 3;
