@@ -1,10 +1,10 @@
 // How many bytes of many workers' output a launcher brings into log files and to the console per second, and what that
 // does to the rest of ddprun's event loop.
 //
-// Workers print lines of 100 bytes, one write each, as fast as they can; the console is a pipe that is read at once. Sides
-// take turns within each round, because the machine's speed drifts. A launcher's start is taken off by a run that prints
-// nothing. Every file is compared with what its worker printed. Beside them stand the machine's own bounds: the same bytes
-// through one pipe, and into files with nobody between.
+// Workers print lines of 100 bytes, one write each, as fast as they can; the console is a pipe that is read at once.
+// Sides take turns within each round, because the machine's speed drifts. A launcher's start is taken off by a run that
+// prints nothing. Every file is compared with what its worker printed. Beside them stand the machine's own bounds: the
+// same bytes through one pipe, and into files with nobody between.
 //
 //   logs_benchmark [workers [megabytes per worker [rounds]]]      default 64 4 5
 //
@@ -63,7 +63,8 @@ double median(std::vector<double> values) {
 
 std::string self() { return fs::read_symlink("/proc/self/exe").string(); }
 
-// `out` and `err` become stdout and stderr.
+// `out` and `err` become stdout and stderr. In a session of its own, as a launcher's workers are, because the scheduler
+// shares a busy machine out among sessions.
 pid_t spawn(const Words& words, int out, int err) {
   std::vector<char*> arguments;
   for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
@@ -73,8 +74,12 @@ pid_t spawn(const Words& words, int out, int err) {
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
   posix_spawn_file_actions_adddup2(&actions, out, 1);
   posix_spawn_file_actions_adddup2(&actions, err, 2);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID);
   pid_t pid = -1;
-  if (posix_spawnp(&pid, arguments[0], &actions, nullptr, arguments.data(), environ) != 0) pid = -1;
+  if (posix_spawnp(&pid, arguments[0], &actions, &attributes, arguments.data(), environ) != 0) pid = -1;
+  posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&actions);
   return pid;
 }
@@ -84,6 +89,13 @@ struct Run {
   std::size_t console_lines = 0;
   bool failed = false;
 };
+
+// What an earlier run left to the disk must not be paid by the next one.
+void settle(const fs::path& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ::syncfs(fd);
+  ::close(fd);
+}
 
 // Its stdout is a pipe that is read until its end; its stderr is nowhere, so that only workers' lines are counted.
 Run run_and_read(const Words& words) {
@@ -124,7 +136,7 @@ int complete_files(const fs::path& logs, long lines) {
 
 struct Side {
   std::string name;
-  Words command;       // up to the program
+  Words command;  // up to the program
   bool to_console;
 };
 
@@ -142,10 +154,12 @@ std::string torchrun() {
 
 // The same bytes by one worker through one pipe to one reader.
 double pipe_seconds(int workers, long lines) {
-  return run_and_read({self(), "write-blocks", std::to_string(workers * lines * static_cast<long>(kLineBytes))}).seconds;
+  return run_and_read({self(), "write-blocks", std::to_string(workers * lines * static_cast<long>(kLineBytes))})
+      .seconds;
 }
 
 double file_seconds(const fs::path& folder, int workers, long lines) {
+  settle(folder);
   std::vector<pid_t> pids;
   const auto begin = Clock::now();
   for (int rank = 0; rank < workers; ++rank) {
@@ -163,7 +177,8 @@ double file_seconds(const fs::path& folder, int workers, long lines) {
 void compare_throughput(const fs::path& scratch, int workers, long lines, int rounds) {
   const auto ddprun = (fs::path(self()).parent_path() / "ddprun").string();
   const Words common{"--standalone", "--nproc-per-node=" + std::to_string(workers)};
-  std::vector<Side> sides{{"ddprun --tee=3", {ddprun, "--tee=3"}, true}, {"ddprun --redirects=3", {ddprun, "--redirects=3"}, false}};
+  std::vector<Side> sides{{"ddprun --tee=3", {ddprun, "--tee=3"}, true},
+                          {"ddprun --redirects=3", {ddprun, "--redirects=3"}, false}};
   if (const auto found = torchrun(); !found.empty())
     sides.push_back({"torchrun --tee=3", {found, "--no-python", "--tee=3"}, true});
   else
@@ -185,6 +200,7 @@ void compare_throughput(const fs::path& scratch, int workers, long lines, int ro
         words.insert(words.end(), common.begin(), common.end());
         words.insert(words.end(), {"--log-dir=" + logs.string(), self(), "print", std::to_string(count)});
         fs::remove_all(logs);
+        settle(scratch);
         return run_and_read(words);
       };
       const auto empty = run(0);
@@ -198,17 +214,25 @@ void compare_throughput(const fs::path& scratch, int workers, long lines, int ro
       fs::remove_all(logs);
     }
   }
-  std::printf("%d workers, %.0f MB together, median of %d rounds\n\n%-24s %10s %10s %16s %10s %16s\n", workers, megabytes, rounds,
-              "", "start s", "MB/s", "ddprun --tee is", "console", "wrong runs");
+  std::printf("%d workers, %.0f MB together, median of %d rounds\n\n%-24s %10s %10s %16s %10s %16s\n", workers,
+              megabytes, rounds, "", "start s", "MB/s", "ddprun --tee is", "console", "wrong runs");
   for (std::size_t i = 0; i < sides.size(); ++i)
     std::printf("%-24s %10.2f %10.0f %15.2fx %9.1f%% %16d\n", sides[i].name.c_str(), median(start[i]), median(rate[i]),
                 median(ratio[i]), shown[i] * 100, wrong[i]);
-  std::printf("%-24s %10s %10.0f\n%-24s %10s %10.0f\n", "bare: one pipe", "", median(pipe), "bare: into files", "", median(file));
+  std::printf("%-24s %10s %10.0f\n%-24s %10s %10.0f\n", "bare: one pipe", "", median(pipe), "bare: into files", "",
+              median(file));
   std::fflush(stdout);
 }
 
-// How late a timer of 1 ms is on a loop that has this many workers' output to do, or with output_to_loop false on one that
-// has nothing to do while the same workers print into files.
+double cpu_us() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) / 1e3;
+}
+
+// How late a timer of 1 ms is on a loop that has this many workers' output to do, or with output_to_loop false on one
+// that has nothing to do while the same workers print into files; and the longest turn of the loop in CPU time, which
+// other processes do not lengthen.
 void print_timer_lateness(const fs::path& scratch, const char* name, int workers, long lines, bool output_to_loop) {
   boost::asio::io_context io{1};
   ddp::launcher::OutputOptions options;
@@ -218,6 +242,7 @@ void print_timer_lateness(const fs::path& scratch, const char* name, int workers
   std::fflush(stdout);
   ::dup2(nowhere, 1);
   std::vector<double> late_us;
+  double longest_turn_us = 0;
   {
     ddp::launcher::Output output(io, options, scratch.string(), [] {});
     output.begin_round({"run", 0, 0, workers, workers, "default", false});
@@ -238,7 +263,11 @@ void print_timer_lateness(const fs::path& scratch, const char* name, int workers
       timer.async_wait(tick);
     };
     tick({});
-    io.run();
+    for (double before_us = cpu_us(); io.run_one() > 0;) {
+      const double now_us = cpu_us();
+      longest_turn_us = std::max(longest_turn_us, now_us - before_us);
+      before_us = now_us;
+    }
     output.end_round();
   }
   ::dup2(before, 1);
@@ -246,8 +275,11 @@ void print_timer_lateness(const fs::path& scratch, const char* name, int workers
   ::close(nowhere);
   const int complete = complete_files(options.log_directory, lines);
   std::sort(late_us.begin(), late_us.end());
-  const auto part = [&](double share) { return late_us[static_cast<std::size_t>(share * static_cast<double>(late_us.size() - 1))]; };
-  std::printf("%-44s %8zu %10.0f %10.0f %10.0f %10d\n", name, late_us.size(), part(0.5), part(0.99), late_us.back(), complete);
+  const auto part = [&](double share) {
+    return late_us[static_cast<std::size_t>(share * static_cast<double>(late_us.size() - 1))];
+  };
+  std::printf("%-44s %8zu %10.0f %10.0f %10.0f %12.0f %10d\n", name, late_us.size(), part(0.5), part(0.99),
+              late_us.back(), longest_turn_us, complete);
   std::fflush(stdout);
   fs::remove_all(options.log_directory);
 }
@@ -263,7 +295,8 @@ int main(int argc, char** argv) {
   if (argc > 2 && std::strcmp(argv[1], "write-blocks") == 0) {
     const std::string block(1 << 16, '\n');
     for (long left = std::atol(argv[2]); left > 0;) {
-      const auto written = ::write(STDOUT_FILENO, block.data(), std::min<std::size_t>(block.size(), static_cast<std::size_t>(left)));
+      const auto written =
+          ::write(STDOUT_FILENO, block.data(), std::min<std::size_t>(block.size(), static_cast<std::size_t>(left)));
       if (written < 0) return 1;
       left -= written;
     }
@@ -272,15 +305,16 @@ int main(int argc, char** argv) {
   const int workers = argc > 1 ? std::atoi(argv[1]) : 64, megabytes = argc > 2 ? std::atoi(argv[2]) : 4;
   const int rounds = argc > 3 ? std::atoi(argv[3]) : 5;
   if (workers < 1 || megabytes < 1 || rounds < 1) {
-    std::fprintf(stderr, "error: three numbers above 0 are wanted\nwhere: the arguments\ntry:   logs_benchmark 64 4 5\n");
+    std::fprintf(stderr,
+                 "error: three numbers above 0 are wanted\nwhere: the arguments\ntry:   logs_benchmark 64 4 5\n");
     return 2;
   }
   auto scratch = (fs::temp_directory_path() / "logs_benchmark_XXXXXX").string();
   if (::mkdtemp(scratch.data()) == nullptr) return 1;
   const long lines = megabytes * 1'000'000L / static_cast<long>(kLineBytes);
   compare_throughput(scratch, workers, lines, rounds);
-  std::printf("\n%-44s %8s %10s %10s %10s %10s\n", "a timer of 1 ms on the event loop is late by", "times", "median us", "99 % us",
-              "most us", "complete");
+  std::printf("\n%-44s %8s %10s %10s %10s %12s %10s\n", "a timer of 1 ms on the event loop is late by", "times",
+              "median us", "99 % us", "most us", "turn CPU us", "complete");
   print_timer_lateness(scratch, "while the workers print into files, as control", workers, lines * 4, false);
   print_timer_lateness(scratch, "while their output is tee'd by the loop", workers, lines * 4, true);
   fs::remove_all(scratch);

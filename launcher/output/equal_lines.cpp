@@ -38,8 +38,8 @@ EqualLines::Line EqualLines::take_front() {
 
 std::vector<EqualLines::Line> EqualLines::take_due(TimePoint now) {
   std::vector<Line> out;
-  while (!held_.empty() && (held_.front().due <= now || held_.front().line.ranks.size() == workers_ ||
-                            held_bytes_ > kHeldBytesMax))
+  while (!held_.empty() &&
+         (held_.front().due <= now || held_.front().line.ranks.size() == workers_ || held_bytes_ > kHeldBytesMax))
     out.push_back(take_front());
   return out;
 }

@@ -1,8 +1,8 @@
 // Makes one line of the equal lines that many workers print, so that a message of 64 workers is read once.
 //
-// The rule: a line is held for up to 100 ms, and whoever prints the same line meanwhile is added to it. Lines leave in the
-// order in which they came first; each worker's own lines stay in their order, over stdout and stderr together, so a line
-// is never added to one that came before this worker's last. A line that every worker has printed need not wait.
+// The rule: a line is held for up to 100 ms, and whoever prints the same line meanwhile is added to it. Lines leave in
+// the order in which they came first; each worker's own lines stay in their order, over stdout and stderr together, so
+// a line is never added to one that came before this worker's last. A line that every worker has printed need not wait.
 //
 // Pure: lines and the time go in, lines come out.
 #pragma once
@@ -57,9 +57,9 @@ class EqualLines {
 
   std::size_t workers_ = 0;
   std::deque<Held> held_;
-  std::uint64_t first_ = 1;                            // the number of held_.front(); numbers grow by one
-  std::map<int, std::uint64_t> last_of_rank_;          // the number of the last line that this worker is part of
-  std::map<Key, std::deque<std::uint64_t>> by_text_;   // the numbers of held lines
+  std::uint64_t first_ = 1;                           // the number of held_.front(); numbers grow by one
+  std::map<int, std::uint64_t> last_of_rank_;         // the number of the last line that this worker is part of
+  std::map<Key, std::deque<std::uint64_t>> by_text_;  // the numbers of held lines
   std::size_t held_bytes_ = 0;
 };
 

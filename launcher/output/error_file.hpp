@@ -1,5 +1,5 @@
-// The file in which a worker may leave the reason of its failure (TORCHELASTIC_ERROR_FILE), as PyTorch's @record writes it:
-// {"message": {"message": "RuntimeError: ...", "extraInfo": {...}}}, or {"message": "..."}.
+// The file in which a worker may leave the reason of its failure (TORCHELASTIC_ERROR_FILE), in the form that PyTorch's
+// @record writes: {"message": {"message": "RuntimeError: ...", "extraInfo": {...}}}, or {"message": "..."}.
 #pragma once
 
 #include <string>
@@ -19,8 +19,8 @@ struct RootCause {
   std::string description;  // where the worker wrote nothing
 };
 
-// Leaves the root cause in `path`, for the launcher that started this one and gave it that name: the worker's own file with
-// `errorCode` in its message, or the description in the same form. False where it can't be written.
+// Leaves the root cause in `path`, for the launcher that started this one and gave it that name: the worker's own file
+// with `errorCode` in its message, or the description in the same form. False where it can't be written.
 bool pass_error_on(const RootCause& cause, const std::string& path);
 
 // The text for that, of the text of the worker's file. Pure.

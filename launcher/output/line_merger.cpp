@@ -78,7 +78,8 @@ void LineMerger::pass_on(Source source, std::string_view bytes, std::string& out
   while (!bytes.empty()) {
     const auto line = bytes.substr(0, bytes.find('\n'));
     // Of "\r\n" the '\r' is no redrawing.
-    const auto carriage = line.substr(0, line.size() - (line.size() < bytes.size() && !line.empty() ? 1 : 0)).find('\r');
+    const auto carriage =
+        line.substr(0, line.size() - (line.size() < bytes.size() && !line.empty() ? 1 : 0)).find('\r');
     if (begins && carriage != 0) out += prefix;
     const auto length = carriage != std::string_view::npos ? carriage + 1 : std::min(line.size() + 1, bytes.size());
     out += bytes.substr(0, length);

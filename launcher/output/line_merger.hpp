@@ -3,9 +3,10 @@
 // Pure: bytes in, bytes out.
 //
 // To a file or pipe go whole lines only (up to 64 KiB; what is longer is passed on in pieces); a carriage return ends a
-// line too and stays where it is, so a progress bar arrives as the worker drew it. To a terminal an unfinished line of one
-// worker (a progress bar, a prompt) shows at once; when another worker completes a line, the unfinished one is wiped, the
-// line printed, and the unfinished one drawn again below. A prefix stands wherever a line or a redrawing begins.
+// line too and stays where it is, so a progress bar arrives as the worker drew it. To a terminal an unfinished line of
+// one worker (a progress bar, a prompt) shows at once; when another worker completes a line, the unfinished one is
+// wiped, the line printed, and the unfinished one drawn again below. A prefix stands wherever a line or a redrawing
+// begins.
 #pragma once
 
 #include <cstddef>

@@ -44,7 +44,8 @@ std::vector<std::string> tail_of_file(const std::string& path) {
   const auto from = std::max<off_t>(0, info.st_size - static_cast<off_t>(text.size()));
   const auto length = ::pread(file.get(), text.data(), text.size(), from);
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, length)));
-  if (from > 0) text.erase(0, text.find('\n') == std::string::npos ? 0 : text.find('\n') + 1);  // most likely half a line
+  if (from > 0)
+    text.erase(0, text.find('\n') == std::string::npos ? 0 : text.find('\n') + 1);  // most likely half a line
   LineTail tail;
   tail.remember(text);
   return tail.lines();

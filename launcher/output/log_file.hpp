@@ -1,5 +1,5 @@
-// A log file that is added to, and what becomes of it on a full disk: it goes on once there is room again, at the beginning
-// of a line, and a line in it says how much is missing.
+// A log file that is added to, and what becomes of it on a full disk: it goes on once there is room again, at the
+// beginning of a line, and a line in it says how much is missing.
 //
 // Threads: one at a time.
 #pragma once
@@ -26,7 +26,7 @@ class LogFile {
 
   io::UniqueFd file_;
   std::string path_;
-  bool mid_line_ = false;         // whether the last byte in the file is no newline
+  bool mid_line_ = false;          // whether the last byte in the file is no newline
   std::size_t missing_bytes_ = 0;  // since the last that was written
   bool missing_mid_line_ = false;  // whether the last of them was no newline
 };

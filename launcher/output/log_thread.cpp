@@ -28,11 +28,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kReadBytes = 64 * 1024;
-constexpr std::size_t kHandedOverMax = 1 << 20;       // then the thread waits for the loop
-constexpr std::size_t kShownPerTurn = 64 * 1024;      // then others on the loop get their turn
-constexpr int kReadsInDrain = 64;                     // of one stream; somebody who goes on writing must not keep us here
-constexpr std::chrono::seconds kDrainLimit{2};        // the loop stands still meanwhile
-constexpr std::chrono::seconds kStopLimit{30};        // longer than any disk that still works
+constexpr std::size_t kHandedOverMax = 1 << 20;   // then the thread waits for the loop
+constexpr std::size_t kShownPerTurn = 64 * 1024;  // then others on the loop get their turn
+constexpr int kReadsInDrain = 64;                 // of one stream; somebody who goes on writing must not keep us here
+constexpr std::chrono::seconds kDrainLimit{2};    // the loop stands still meanwhile
+constexpr std::chrono::seconds kStopLimit{30};    // longer than any disk that still works
 
 void signal(const io::UniqueFd& event) { (void)!::eventfd_write(event.get(), 1); }
 
@@ -47,8 +47,12 @@ bool contains_one_of(std::string_view line, const std::vector<std::string>& want
                      [&](const std::string& text) { return line.find(text) != std::string_view::npos; });
 }
 
-struct Resize { winsize size; };
-struct Drain { std::uint64_t number; };
+struct Resize {
+  winsize size;
+};
+struct Drain {
+  std::uint64_t number;
+};
 struct Stop {};
 
 }  // namespace
@@ -224,7 +228,10 @@ class LogThread::Writer {
 };
 
 LogThread::LogThread(boost::asio::io_context& io, Options options)
-    : io_(io), options_(std::move(options)), work_(std::make_shared<Work>()), news_(io, ::fcntl(work_->news.get(), F_DUPFD_CLOEXEC, 3)) {}
+    : io_(io),
+      options_(std::move(options)),
+      work_(std::make_shared<Work>()),
+      news_(io, ::fcntl(work_->news.get(), F_DUPFD_CLOEXEC, 3)) {}
 
 void LogThread::start() {
   thread_ = io::start_quiet_thread([writer = std::make_shared<Writer>(work_)] { writer->run(); });

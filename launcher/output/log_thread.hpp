@@ -1,6 +1,6 @@
-// Writes the streams that go to a file and to the console (--tee): a thread of its own reads them, adds them to their files
-// and hands the event loop what the console is to show. A slow disk stops the loop never, and the workers only as long as
-// it takes: their pipes fill while this thread writes.
+// Writes the streams that go to a file and to the console (--tee): a thread of its own reads them, adds them to their
+// files and hands the event loop what the console is to show. A slow disk stops the loop never, and the workers only as
+// long as it takes: their pipes fill while this thread writes.
 //
 // What is handed over is bounded: the thread waits for the loop, which takes it in small shares between its other work.
 // The console drops what it can't show; a file loses nothing but what the disk refuses, and that is told once.
@@ -56,8 +56,8 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
   void add(std::vector<Stream> streams);
   void resize(const winsize& size);  // of pseudo-terminals
 
-  // Has everything that is there now read, written and shown, and all streams closed. False where that takes too long; it
-  // is gone on with then.
+  // Has everything that is there now read, written and shown, and all streams closed. False where that takes too long;
+  // it is gone on with then.
   bool drain();
 
   // Nothing is shown any more. Waits for what is still to be written, unless that takes far too long.
@@ -87,7 +87,7 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
   std::shared_ptr<Work> work_;
   boost::asio::posix::stream_descriptor news_;
   std::thread thread_;
-  Batch taken_;                      // of which this much has been shown:
+  Batch taken_;  // of which this much has been shown:
   std::size_t shown_pieces_ = 0, shown_bytes_ = 0;
   std::uint64_t drains_ = 0;
 };

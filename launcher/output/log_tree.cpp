@@ -65,9 +65,10 @@ LogTree LogTree::at(const std::string& directory) {
 
 LogTree LogTree::in_temporary_directory() {
   const char* parent = std::getenv("TMPDIR");
-  const auto path = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_" +
-                    std::to_string(::geteuid());
-  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) refuse("the folder for log files can't be made", path, errno);
+  const auto path =
+      std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_" + std::to_string(::geteuid());
+  if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
+    refuse("the folder for log files can't be made", path, errno);
   struct stat info {};
   if (::lstat(path.c_str(), &info) != 0) refuse("the folder for log files can't be used", path, errno);
   if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 0022) != 0)
@@ -80,7 +81,9 @@ void LogTree::make_rank_directory(const std::string& run_id, std::uint32_t round
   make_directories(rank_directory(run_id, round, rank), 0777);
 }
 
-std::string LogTree::run_directory(const std::string& run_id) const { return directory_ + "/" + folder_name_of(run_id); }
+std::string LogTree::run_directory(const std::string& run_id) const {
+  return directory_ + "/" + folder_name_of(run_id);
+}
 
 std::string LogTree::round_directory(const std::string& run_id, std::uint32_t round) const {
   return run_directory(run_id) + "/round_" + std::to_string(round);

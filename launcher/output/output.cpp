@@ -236,8 +236,8 @@ class Output::Impl {
     auto ends = shown && console_.is_terminal(stream) ? open_terminal(size) : open_pipe();
     side = std::move(ends.worker);
     if (file.empty()) {
-      worker.readers[static_cast<std::size_t>(stream - 1)] = std::make_shared<ConsoleReader>(
-          io_, std::move(ends.agent), [this, rank, stream](std::string_view bytes) {
+      worker.readers[static_cast<std::size_t>(stream - 1)] =
+          std::make_shared<ConsoleReader>(io_, std::move(ends.agent), [this, rank, stream](std::string_view bytes) {
             if (stream == 2) worker_of(rank).stderr_tail.remember(bytes);
             console_.feed({rank, stream}, bytes);
           });
@@ -257,7 +257,8 @@ class Output::Impl {
     const auto path = tree_->round_directory(round_.run_id, round_.number) + "/filtered_" +
                       (stream == 1 ? "stdout" : "stderr") +
                       (round_.rank_first == 0 ? "" : "_from_rank_" + std::to_string(round_.rank_first)) + ".log";
-    return std::make_shared<DuplicateFile>(DuplicateFile{LogFile(open_log_file(path), path), wanted_duplicates(stream)});
+    return std::make_shared<DuplicateFile>(
+        DuplicateFile{LogFile(open_log_file(path), path), wanted_duplicates(stream)});
   }
 
   LogThread& log_thread() {
@@ -283,7 +284,7 @@ class Output::Impl {
   Round round_;
   std::vector<Worker> workers_;
   std::shared_ptr<LogThread> log_thread_;  // once something is tee'd
-  bool is_open_ = false;  // between begin_round() and end_round()
+  bool is_open_ = false;                   // between begin_round() and end_round()
   bool told_where_ = false, told_slow_ = false;
 };
 

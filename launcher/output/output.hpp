@@ -24,10 +24,10 @@ namespace ddp::launcher {
 class Output {
  public:
   struct Round {
-    std::string run_id;      // names a folder: characters that cannot stand in a file's name are replaced
+    std::string run_id;  // names a folder: characters that cannot stand in a file's name are replaced
     std::uint32_t number = 0;
-    int rank_first = 0;      // the global rank of local rank 0
-    int workers = 1;         // on this node
+    int rank_first = 0;  // the global rank of local rank 0
+    int workers = 1;     // on this node
     int world_size = 1;
     std::string role;
     bool foreground = false;  // local rank 0 of rank 0 gets the user's terminal as stdin
@@ -39,7 +39,8 @@ class Output {
          std::function<void()> reader_gone);
   ~Output();
 
-  // Makes the round's folders and opens every worker's streams. Throws UsageError (disk full, no rights).
+  // Makes the round's folders and opens every worker's streams; ends the round before where nobody has. Throws
+  // UsageError (disk full, no rights).
   void begin_round(const Round& round);
 
   // For the worker: stdin, stdout, stderr; to be handed over once, then worker_is_spawned() lets go of them.
@@ -47,10 +48,11 @@ class Output {
   void worker_is_spawned(int local_rank);
 
   // Reads what is there, writes it to the files and the console, and closes: at the end of the round's process tree.
+  // Takes 2 s at most, however slow the disk; what is left is written later then.
   void end_round();
 
-  std::string error_file(int local_rank) const;      // where the worker may leave its error.json; empty: nowhere
-  std::string stderr_file(int local_rank) const;     // that holds all of its stderr; empty where there is none
+  std::string error_file(int local_rank) const;   // where the worker may leave its error.json; empty: nowhere
+  std::string stderr_file(int local_rank) const;  // that holds all of its stderr; empty where there is none
   std::vector<std::string> stderr_tail(int local_rank) const;  // of the current or last round, oldest line first
 
   // One message of ddprun's own on stderr; a newline is added where it has none. Never dropped.

@@ -133,7 +133,8 @@ TEST_F(DdprunLogs, AFullDiskIsAnErrorAtTheStartAndNoneOfTheJobsLater) {
   const auto logs = scratch_.path() / "logs";
   fs::create_directory(logs);
   const auto on_small_disk = [&](const std::string& script) {
-    return shell(1, "exec unshare -rm sh -c 'mount -t tmpfs -o size=64k tmpfs " + logs.string() + " && " + script + "'", {});
+    return shell(1, "exec unshare -rm sh -c 'mount -t tmpfs -o size=64k tmpfs " + logs.string() + " && " + script + "'",
+                 {});
   };
   const auto ddprun = "exec " + built("ddprun") + " --tee=1 " + log_dir() + " ";
   {

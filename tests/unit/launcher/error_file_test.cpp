@@ -27,13 +27,16 @@ nlohmann::json for_caller(const std::string& json_text) {
 }
 
 TEST(ErrorFile, TheCallersHasTheWorkersWordsAndTheCode) {
-  const auto json = for_caller(R"({"message": {"message": "ValueError: x\ny", "extraInfo": {"timestamp": "1"}}, "more": 1})");
+  const auto json =
+      for_caller(R"({"message": {"message": "ValueError: x\ny", "extraInfo": {"timestamp": "1"}}, "more": 1})");
   EXPECT_EQ(json["message"]["message"], "ValueError: x\ny");
   EXPECT_EQ(json["message"]["errorCode"], 7);
   EXPECT_EQ(json["message"]["extraInfo"]["timestamp"], "1");
   EXPECT_EQ(json["more"], 1);
-  EXPECT_EQ(for_caller(R"({"message": "plain", "timestamp": 5})"), nlohmann::json({{"message", "plain"}, {"timestamp", 5}}));
-  EXPECT_EQ(for_caller("{\"message\": \"\\ud800\"}")["message"]["errorCode"], 7);  // no valid text: as if there were none
+  EXPECT_EQ(for_caller(R"({"message": "plain", "timestamp": 5})"),
+            nlohmann::json({{"message", "plain"}, {"timestamp", 5}}));
+  EXPECT_EQ(for_caller("{\"message\": \"\\ud800\"}")["message"]["errorCode"],
+            7);  // no valid text: as if there were none
 }
 
 TEST(ErrorFile, TheCallersSaysWhatIsKnownWhereTheWorkerWroteNothing) {

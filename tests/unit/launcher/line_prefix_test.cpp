@@ -10,7 +10,10 @@ namespace {
 const PrefixFacts kFacts{"default", "11", "3", "gpu17"};
 
 TEST(LinePrefix, ReplacesTheVariablesOfTheTemplate) {
-  const struct { const char* text_template; const char* want; } cases[] = {
+  const struct {
+    const char* text_template;
+    const char* want;
+  } cases[] = {
       {kTeePrefix, "[default3]:"},
       {kShortPrefix, "[11] "},
       {"${node}/$rank: ", "gpu17/11: "},

@@ -55,8 +55,9 @@ TEST(LogFile, GoesOnAtALineOnceThereIsRoomAndSaysWhatIsMissing) {
   EXPECT_NE(file.append(" and a half"), 0);
   EXPECT_EQ(file.append("\nfive\nsix"), 0);
   EXPECT_EQ(file.append("\n"), 0);
-  EXPECT_EQ(content(path), "one\ntw\nddprun: 24 bytes of output are missing here, because they could not be written\n"
-                           "five\nsix\n");
+  EXPECT_EQ(content(path),
+            "one\ntw\nddprun: 24 bytes of output are missing here, because they could not be written\n"
+            "five\nsix\n");
 }
 
 TEST(LogFile, AddsToWhatIsThere) {
