@@ -19,6 +19,7 @@
 #include <utility>
 #include <variant>
 
+#include "launcher/output/stream_ends.hpp"
 #include "launcher/output/whole_lines.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 
@@ -146,7 +147,10 @@ class LogThread::Writer {
   }
 
   void obey(const Resize& command) {
-    for (const auto& reading : readings_) ::ioctl(reading.stream.from.get(), TIOCSWINSZ, &command.size);
+    for (const auto& reading : readings_) {
+      const auto size = narrowed(command.size, reading.stream.columns_taken);
+      ::ioctl(reading.stream.from.get(), TIOCSWINSZ, &size);
+    }
   }
 
   void obey(const Drain& command) {

@@ -40,6 +40,7 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
     io::UniqueFd from;  // does not block
     LogFile file;
     bool shown = true;                          // on the console too
+    std::size_t columns_taken = 0;              // there, by its prefix
     std::shared_ptr<DuplicateFile> duplicates;  // or null; to be shared by streams of this thread only
     LinePrefix prefix;                          // of lines in that file
   };

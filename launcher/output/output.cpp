@@ -124,9 +124,10 @@ class Output::Impl {
     console_.resized();
     const auto size = console_.terminal_size();
     if (!size) return;
-    for (const auto& worker : workers_)
-      for (const auto& reader : worker.readers)
-        if (reader) reader->resize(*size);
+    for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank)
+      for (int stream : {1, 2})
+        if (const auto& reader = worker_of(rank).readers[static_cast<std::size_t>(stream - 1)])
+          reader->resize(narrowed(*size, columns_taken(rank, stream)));
     if (log_thread_) log_thread_->resize(*size);
   }
 
@@ -203,6 +204,13 @@ class Output::Impl {
     return workers_[rank].prefix[static_cast<std::size_t>(source.stream - 1)].text();
   }
 
+  // What a prefix may take of each row of the terminal. A progress bar that filled the row would wrap behind it, and each
+  // drawing of it begin another row.
+  std::size_t columns_taken(int rank, int stream) const {
+    if (!options_.prefix_lines || (round_.workers == 1 && !is_always_prefixed(rank, stream))) return 0;
+    return worker_of(rank).prefix[static_cast<std::size_t>(stream - 1)].text().size();
+  }
+
   std::string prefix_of_many(int stream, const std::vector<int>& local_ranks) const {
     if (!options_.prefix_lines) return {};
     if (round_.workers == 1 && !is_always_prefixed(local_ranks.front(), stream)) return {};
@@ -233,7 +241,10 @@ class Output::Impl {
       side = open_nothing(O_WRONLY);
       return;
     }
-    auto ends = shown && console_.is_terminal(stream) ? open_terminal(size) : open_pipe();
+    const auto taken = columns_taken(rank, stream);
+    auto ends = shown && console_.is_terminal(stream)
+                    ? open_terminal(size ? std::optional(narrowed(*size, taken)) : std::nullopt)
+                    : open_pipe();
     side = std::move(ends.worker);
     if (file.empty()) {
       worker.readers[static_cast<std::size_t>(stream - 1)] =
@@ -248,6 +259,7 @@ class Output::Impl {
                        std::move(ends.agent),
                        LogFile(open_log_file(file), file),
                        shown,
+                       taken,
                        duplicates,
                        options_.prefix_lines ? worker.prefix[static_cast<std::size_t>(stream - 1)] : LinePrefix()});
   }

@@ -39,4 +39,9 @@ StreamEnds open_terminal(const std::optional<winsize>& size) {
   return ends;
 }
 
+winsize narrowed(winsize size, std::size_t columns) {
+  if (columns < size.ws_col) size.ws_col = static_cast<unsigned short>(size.ws_col - columns);
+  return size;
+}
+
 }  // namespace ddp::launcher

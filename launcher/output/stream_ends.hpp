@@ -3,6 +3,7 @@
 
 #include <sys/ioctl.h>
 
+#include <cstddef>
 #include <optional>
 
 #include "rendezvous/io/unique_fd.hpp"
@@ -17,5 +18,8 @@ struct StreamEnds {
 // Throw std::system_error where descriptors run out.
 StreamEnds open_pipe();
 StreamEnds open_terminal(const std::optional<winsize>& size);
+
+// A terminal's size without some of its columns; as it is where there are no more than these.
+winsize narrowed(winsize size, std::size_t columns);
 
 }  // namespace ddp::launcher

@@ -36,6 +36,16 @@ TEST(DdprunTerminal, AResizeReachesTheWorkers) {
   EXPECT_TRUE(job.prints("50 132")) << job.out();
 }
 
+TEST(DdprunTerminal, ARankBeforeTheLinesIsOffTheWorkersWidth) {
+  Job job(shell(2, "trap 'stty size <&1' WINCH; stty size <&1; " + kWaitForSignals), kTerminal);
+  EXPECT_TRUE(job.prints("24 76", 2)) << job.out();  // "[0] "
+  job.resize_terminal(50, 132);
+  EXPECT_TRUE(job.prints("50 128", 2)) << job.out();
+  Job as_before(shell(2, "stty size <&1", {"--no-prefix"}), kTerminal);
+  EXPECT_EQ(as_before.wait(), 0);
+  EXPECT_EQ(as_before.out(), "24 80\r\n24 80\r\n");
+}
+
 TEST(DdprunTerminal, LinesGetTheirRankOnlyWhenSeveralWorkersPrint) {
   {
     Job job(shell(3, "[ $RANK != 0 ] || echo hello"), kTerminal);
