@@ -1,7 +1,12 @@
 // PyTorch's DistributedDataParallel in workers of ddprun: scripts that run under torchrun run under ddprun.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <ostream>
 
 #include "tests/interop/python.hpp"
 
@@ -10,6 +15,19 @@ namespace {
 
 using ::testing::HasSubstr;
 using PytorchDdp = PythonTest;
+
+// A port that nothing listens on now.
+int free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  ::bind(fd, reinterpret_cast<sockaddr*>(&address), length);
+  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
+  ::close(fd);
+  return ntohs(address.sin_port);
+}
 
 TEST_F(PytorchDdp, AScriptRunsUnchanged) {
   Job job({"--standalone", "--nproc-per-node=4", script("train_ddp.py")}, python_job());
@@ -51,6 +69,46 @@ TEST_F(PytorchDdp, TenKilledWorkersOfTenAreRecovered) {
   for (int rank = 0; rank < kWorkers; ++rank)
     EXPECT_THAT(job.out(), HasSubstr("round 10 rank " + std::to_string(rank) + " of 4 has the right parameters"));
 }
+
+// Two agents on this host, as two nodes would be started.
+struct Meeting {
+  const char* name;
+  std::vector<std::string> (*options)(int node, const std::string& port);
+};
+
+void PrintTo(const Meeting& meeting, std::ostream* out) { *out << meeting.name; }
+
+class PytorchDdpOnTwoAgents : public PythonTest, public ::testing::WithParamInterface<Meeting> {};
+
+TEST_P(PytorchDdpOnTwoAgents, AScriptRunsUnchangedAfterARestartInTheMiddle) {
+  const auto port = std::to_string(free_port());
+  const auto arguments = [&](int node) {
+    auto words = GetParam().options(node, port);
+    words.insert(words.end(), {"--nnodes=2", "--nproc-per-node=2", "--max-restarts=1", script("train_ddp.py"),
+                               "--fail-in-rounds=1"});
+    return words;
+  };
+  Job first(arguments(0), python_job()), second(arguments(1), python_job());
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  const auto out = first.out() + second.out();
+  EXPECT_THAT(out, HasSubstr("round 0 rank 1 trains"));
+  for (int rank = 0; rank < 4; ++rank)
+    EXPECT_THAT(out, HasSubstr("round 1 rank " + std::to_string(rank) + " of 4 has the right parameters"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , PytorchDdpOnTwoAgents,
+    ::testing::Values(
+        Meeting{"Static",
+                [](int node, const std::string& port) -> std::vector<std::string> {
+                  return {"--node-rank=" + std::to_string(node), "--master-addr=127.0.0.1", "--master-port=" + port};
+                }},
+        Meeting{"C10d",
+                [](int, const std::string& port) -> std::vector<std::string> {
+                  return {"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:" + port, "--rdzv-id=interop"};
+                }}),
+    [](const auto& tested) { return tested.param.name; });
 
 }  // namespace
 }  // namespace ddp::test
