@@ -1,0 +1,149 @@
+// Feeds the store's parser and key-value core with anything, and checks what must hold for everything.
+//
+// The input is a run of segments: one byte that names one of four connections (in its low two bits; the highest bit: it
+// hangs up), one byte with a length, and that many bytes that the connection receives. Connection 3 begins with
+// nothing, the others with a VALIDATE behind them. Limits are small, so that short inputs reach them.
+//
+// With clang and -DDDP_FUZZ=ON this is a libFuzzer program; the normal tests replay tests/fuzz/corpus through it.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <iostream>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "ddp/error.hpp"
+#include "rendezvous/store/codec.hpp"
+#include "rendezvous/store/key_value_store.hpp"
+
+namespace {
+
+using namespace ddp::store;
+
+constexpr ParserLimits kLimits{
+    .key_bytes_max = 24, .value_bytes_max = 48, .list_count_max = 6, .command_bytes_max = 200};
+constexpr KeyValueStoreOptions kOptions{.value_bytes_max = 60, .answer_bytes_max = 300, .total_bytes_max = 4000};
+constexpr unsigned kConnections = 4;
+constexpr unsigned kUnvalidated = 3;
+
+void require(bool ok, const char* what) {
+  if (ok) return;
+  std::cerr << "does not hold: " << what << '\n';
+  std::abort();
+}
+
+class World {
+ public:
+  World() {
+    for (unsigned i = 0; i < kConnections; ++i) begin(i);
+  }
+
+  void receive(unsigned connection, std::string_view bytes) {
+    try {
+      while (auto command = parsers_[connection]->next(bytes)) apply(connection, std::move(*command));
+    } catch (const ddp::StoreError&) {
+      hang_up(connection);
+    }
+  }
+
+  void hang_up(unsigned connection) {
+    store_.disconnected(ConnectionId{connection});
+    begin(connection);
+  }
+
+  // Nothing may be left when all have gone and all they stored is taken away.
+  void end() {
+    for (unsigned i = 0; i < kConnections; ++i) hang_up(i);
+    require(store_.waiting_count() == 0, "nobody waits when all have gone");
+    for (const auto& name : names_) {
+      (void)store_.step(ConnectionId{0}, command::Remove{name});
+      while (store_.step(ConnectionId{0}, command::QueuePop{name}).front().bytes.size() > 8) {
+      }
+    }
+    require(store_.key_count() == 0 && store_.total_bytes() == 0, "an emptied store counts no bytes");
+  }
+
+ private:
+  void begin(unsigned connection) {
+    parsers_[connection].emplace(kLimits);
+    if (connection == kUnvalidated) return;
+    const std::string hello = encode(command::Validate{});
+    std::string_view bytes = hello;
+    require(!parsers_[connection]->next(bytes) && bytes.empty(), "VALIDATE is taken in");
+  }
+
+  void apply(unsigned connection, Command command) {
+    const std::string bytes = encode(command);
+    require(bytes.size() <= kLimits.command_bytes_max, "a command keeps to its limit");
+    require_same_again(command, bytes);
+    remember_names(command);
+    const bool is_silent =
+        std::holds_alternative<command::Set>(command) || std::holds_alternative<command::Append>(command) ||
+        std::holds_alternative<command::MultiSet>(command) || std::holds_alternative<command::QueuePush>(command);
+    const bool may_wait =
+        std::holds_alternative<command::Wait>(command) || std::holds_alternative<command::Barrier>(command);
+    const std::size_t waiting = store_.waiting_count();
+    const std::size_t total_bytes = store_.total_bytes();
+    std::size_t own = 0;
+    try {
+      for (const auto& answer : store_.step(ConnectionId{connection}, std::move(command))) {
+        require(static_cast<std::uint64_t>(answer.to) < kConnections, "answers go to connections there are");
+        require(answer.bytes.size() <= kOptions.answer_bytes_max + 8, "an answer keeps to its limit");
+        if (answer.to == ConnectionId{connection}) ++own;
+      }
+    } catch (const ddp::StoreError&) {
+      require(store_.waiting_count() == waiting && store_.total_bytes() == total_bytes,
+              "a refused command changes nothing");
+      throw;
+    }
+    // A client that waits may go on talking, and then its wait's answer comes with that of a later command.
+    require(may_wait || is_silent || own >= 1, "a command that has an answer gets it");
+    require(own <= 2, "no more answers than questions");
+    require(store_.total_bytes() <= kOptions.total_bytes_max, "the store keeps to its limit");
+  }
+
+  static void require_same_again(const Command& command, std::string_view bytes) {
+    CommandParser parser(kLimits);
+    const std::string hello = encode(command::Validate{});
+    std::string_view first = hello;
+    (void)parser.next(first);
+    const auto again = parser.next(bytes);
+    require(again && *again == command && bytes.empty(), "a command survives encoding and parsing");
+  }
+
+  void remember_names(const Command& command) {
+    std::visit(
+        [this](const auto& c) {
+          if constexpr (requires { c.key; }) names_.insert(c.key);
+          if constexpr (requires { c.entries; })
+            for (const auto& entry : c.entries) names_.insert(entry.key);
+        },
+        command);
+  }
+
+  KeyValueStore store_{kOptions};
+  std::optional<CommandParser> parsers_[kConnections];
+  std::set<std::string> names_;  // of all that may have been stored
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const std::string input(data, data + size);
+  std::string_view left = input;
+  World world;
+  while (left.size() >= 2) {
+    const auto who = static_cast<unsigned char>(left[0]);
+    const auto length = static_cast<unsigned char>(left[1]);
+    left.remove_prefix(2);
+    world.receive(who % kConnections, left.substr(0, length));
+    left.remove_prefix(std::min<std::size_t>(length, left.size()));
+    if ((who & 0x80) != 0) world.hang_up(who % kConnections);
+  }
+  world.end();
+  return 0;
+}
