@@ -133,6 +133,7 @@ void CommandParser::begin(std::uint8_t code) {
   if (code >= kShapes.size()) refuse("command " + std::to_string(code) + " is unknown");
   code_ = Code{code};
   command_bytes_ = 1;
+  texts_.clear();  // its room serves again, but for that of a list
   const Shape& shape = shape_of(code_);
   if (shape.is_list) {
     stage_ = Stage::count;
@@ -219,24 +220,24 @@ void CommandParser::use_number() {
 }
 
 Command CommandParser::finish() {
-  auto texts = std::exchange(texts_, {});
-  const auto text = [&texts](std::size_t index) { return std::move(texts[index]); };
+  const auto text = [this](std::size_t index) { return std::move(texts_[index]); };
   switch (code_) {
     case Code::validate: return command::Validate{};
     case Code::set: return command::Set{text(0), text(1)};
     case Code::compare_set: return command::CompareSet{text(0), text(1), text(2)};
     case Code::get: return command::Get{text(0)};
     case Code::add: return command::Add{text(0), static_cast<std::int64_t>(number_)};
-    case Code::check: return command::Check{std::move(texts)};
-    case Code::wait: return command::Wait{std::move(texts)};
+    case Code::check: return command::Check{std::exchange(texts_, {})};
+    case Code::wait: return command::Wait{std::exchange(texts_, {})};
     case Code::key_count: return command::KeyCount{};
     case Code::remove: return command::Remove{text(0)};
     case Code::append: return command::Append{text(0), text(1)};
-    case Code::multi_get: return command::MultiGet{std::move(texts)};
+    case Code::multi_get: return command::MultiGet{std::exchange(texts_, {})};
     case Code::multi_set: {
       command::MultiSet multi_set;
-      multi_set.entries.reserve(texts.size() / 2);
-      for (std::size_t i = 0; i < texts.size(); i += 2) multi_set.entries.push_back({text(i), text(i + 1)});
+      multi_set.entries.reserve(texts_.size() / 2);
+      for (std::size_t i = 0; i < texts_.size(); i += 2) multi_set.entries.push_back({text(i), text(i + 1)});
+      texts_ = {};
       return multi_set;
     }
     case Code::cancel_wait: return command::CancelWait{};

@@ -11,7 +11,6 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/write.hpp>
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/address.hpp"
@@ -27,8 +26,9 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr std::size_t kInputBytes = 64u << 10;     // read at one time; one buffer serves all connections
-constexpr std::size_t kOutputBytesMax = 1u << 20;  // unread answers beyond which a client is not read from
+constexpr std::size_t kInputBytes = 64u << 10;      // read at one time; one buffer serves all connections
+constexpr std::size_t kOutputBytesMax = 1u << 20;   // unread answers beyond which a client is not read from
+constexpr std::size_t kOutputBytesKept = 1u << 10;  // of a connection's buffer for answers, once they are written
 
 ParserLimits parser_limits(std::size_t value_bytes_max) {
   ParserLimits limits;
@@ -59,6 +59,7 @@ class Server::Impl {
   class Connection;
 
   void apply(ConnectionId from, Command command);
+  void flush();
   void forget(ConnectionId connection);
 
   asio::io_context& io_;
@@ -68,6 +69,7 @@ class Server::Impl {
   KeyValueStore store_;
   std::map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::uint64_t connections_made_ = 0;
+  std::vector<Connection*> unwritten_;  // those that answers were sent to, until flush()
   std::array<char, kInputBytes> input_;
   bool is_stopped_ = false;
 };
@@ -90,9 +92,23 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
     });
   }
 
+  // To be written by flush(), which the server calls before it waits again.
   void send(const std::string& bytes) {
+    if (output_.empty()) server_.unwritten_.push_back(this);
     output_ += bytes;
-    write_next();
+  }
+
+  // Most answers fit into the socket's buffer: one plain call, and nothing to wait for.
+  void flush() {
+    if (is_writing_ || output_.empty()) return;
+    error_code error;
+    written_bytes_ = socket_.write_some(asio::buffer(output_), error);
+    if (error && error != asio::error::would_block && error != asio::error::interrupted) {
+      return output_.clear();  // the peer has gone, which reading is about to find out
+    }
+    if (written_bytes_ == output_.size()) return clear_output();
+    is_writing_ = true;
+    write_when_ready();
   }
 
   void close() {
@@ -111,34 +127,47 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
 
   void take_in(std::string_view bytes) {
     try {
-      while (output_.size() + in_flight_.size() < kOutputBytesMax) {
+      while (true) {
+        if (output_.size() >= kOutputBytesMax) server_.flush();
+        if (output_.size() >= kOutputBytesMax) {
+          unread_.assign(bytes);  // until the client has read some of its answers
+          is_paused_ = true;
+          return;
+        }
         auto command = parser_.next(bytes);
-        if (!command) return read_when_ready();
+        if (!command) break;
         server_.apply(id_, std::move(*command));
       }
-      unread_.assign(bytes);  // until the client has read some of its answers
-      is_paused_ = true;
+      server_.flush();
+      read_when_ready();
     } catch (const StoreError& error) {
+      server_.flush();  // what came before has its answers, and wakes others
       server_.warn_("the store closed the connection from " + peer_ + ": " + error.what());
       end();
     }
   }
 
-  void write_next() {
-    if (!in_flight_.empty() || output_.empty()) return;
-    in_flight_.swap(output_);
-    asio::async_write(socket_, asio::buffer(in_flight_), [self = shared_from_this()](error_code error, std::size_t) {
+  void write_when_ready() {
+    socket_.async_wait(tcp::socket::wait_write, [self = shared_from_this()](error_code error) {
       if (!self->socket_.is_open()) return;
       if (error) return self->end();
-      self->written();
+      self->write_ready();
     });
   }
 
-  void written() {
-    in_flight_.clear();
-    if (in_flight_.capacity() > kInputBytes) in_flight_.shrink_to_fit();
-    write_next();
+  void write_ready() {
+    error_code error;
+    written_bytes_ += socket_.write_some(asio::buffer(output_) + written_bytes_, error);
+    if (error && error != asio::error::would_block && error != asio::error::interrupted) return end();
+    if (written_bytes_ < output_.size()) return write_when_ready();
+    is_writing_ = false;
+    clear_output();
     if (std::exchange(is_paused_, false)) take_in(std::exchange(unread_, {}));
+  }
+
+  void clear_output() {
+    output_.clear();
+    if (output_.capacity() > kOutputBytesKept) output_.shrink_to_fit();
   }
 
   void end() {
@@ -151,8 +180,9 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   tcp::socket socket_;
   const std::string peer_;
   CommandParser parser_;
-  std::string in_flight_;  // being written
-  std::string output_;     // to be written after it
+  std::string output_;             // to be written
+  std::size_t written_bytes_ = 0;  // of it
+  bool is_writing_ = false;        // it did not fit, and waits for room
   bool is_paused_ = false;
   std::string unread_;  // while paused: bytes that came but were not looked at
 };
@@ -188,9 +218,14 @@ void Server::Impl::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
   connection->read_when_ready();
 }
 
-// Answers only start to be written here: no connection ends before this returns.
 void Server::Impl::apply(ConnectionId from, Command command) {
   for (const Answer& answer : store_.step(from, std::move(command))) connections_.at(answer.to)->send(answer.bytes);
+}
+
+// Ends no connection, so that those who are told of each other's commands are there throughout.
+void Server::Impl::flush() {
+  for (Connection* connection : unwritten_) connection->flush();
+  unwritten_.clear();
 }
 
 void Server::Impl::forget(ConnectionId connection) {
