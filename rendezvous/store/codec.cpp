@@ -173,7 +173,15 @@ void CommandParser::end_field() {
 // Fills number_ by as many bytes as the stage needs; false while some are missing.
 bool CommandParser::take_number(std::string_view& bytes) {
   const std::size_t width = stage_ == Stage::magic || stage_ == Stage::nonce ? 4 : 8;
-  if (number_bytes_ == 0) number_ = 0;
+  if (number_bytes_ == 0) {
+    number_ = 0;
+    if (bytes.size() >= width) {  // all of it, as nearly always
+      std::memcpy(&number_, bytes.data(), width);
+      bytes.remove_prefix(width);
+      command_bytes_ += width;
+      return true;
+    }
+  }
   for (; number_bytes_ < width; ++number_bytes_, bytes.remove_prefix(1)) {
     if (bytes.empty()) return false;
     number_ |= std::uint64_t{static_cast<unsigned char>(bytes.front())} << (8 * number_bytes_);

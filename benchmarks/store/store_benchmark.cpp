@@ -1,0 +1,358 @@
+// How fast the store is, beside PyTorch's own: each server with each client, in turn within each round, because the
+// machine's speed drifts. Printed are medians, and the median of the ratios within one round.
+//
+// A piece of work is counted from the first client's start to the last one's end. Servers are processes of their own,
+// whose CPU time is counted too. PyTorch's side needs a Python that has torch: DDP_TEST_PYTHON, else
+// build/interop/venv, else python3; without one only ours runs.
+//
+//   store_benchmark [rounds]      default 5
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <latch>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/store/client.hpp"
+
+namespace {
+
+using namespace ddp;
+using Clock = std::chrono::steady_clock;
+using Words = std::vector<std::string>;
+
+constexpr int kIdleConnections = 10'000;
+
+store::TimePoint limit() { return Clock::now() + std::chrono::seconds(120); }
+double seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+// A program that is talked to by lines; it ends with its standard input, or by a signal.
+class Talker {
+ public:
+  explicit Talker(const Words& words) {
+    int in[2], out[2];
+    if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, in[0], 0);
+    posix_spawn_file_actions_adddup2(&actions, out[1], 1);
+    std::vector<char*> arguments;
+    for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+    arguments.push_back(nullptr);
+    if (::posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ) != 0) pid_ = 0;
+    posix_spawn_file_actions_destroy(&actions);
+    ::close(in[0]);
+    ::close(out[1]);
+    in_.reset(in[1]);
+    out_ = ::fdopen(out[0], "r");
+    if (pid_ == 0) throw std::runtime_error(words[0] + " does not start");
+  }
+  ~Talker() {
+    in_.reset();
+    ::kill(pid_, SIGTERM);
+    ::waitpid(pid_, nullptr, 0);
+    std::fclose(out_);
+  }
+  Talker(const Talker&) = delete;
+
+  pid_t pid() const { return pid_; }
+  std::string line() {
+    char text[512];
+    if (std::fgets(text, sizeof text, out_) == nullptr) throw std::runtime_error("a side of the benchmark has ended");
+    return text;
+  }
+  std::string ask(const std::string& question) {
+    if (::write(in_.get(), question.data(), question.size()) < 0) throw std::runtime_error("a side has ended");
+    return line();
+  }
+
+ private:
+  pid_t pid_ = 0;
+  io::UniqueFd in_;
+  FILE* out_ = nullptr;
+};
+
+struct Server {
+  explicit Server(const Words& words) : process(words) {
+    const auto text = process.line();  // the port is its first number
+    port = static_cast<std::uint16_t>(std::atoi(&text[text.find_first_of("0123456789")]));
+  }
+
+  double cpu_seconds() const {  // of all its threads
+    double sum = 0;
+    for (const auto& task : std::filesystem::directory_iterator("/proc/" + std::to_string(process.pid()) + "/task")) {
+      double nanoseconds = 0;
+      std::ifstream(task.path() / "schedstat") >> nanoseconds;
+      sum += nanoseconds / 1e9;
+    }
+    return sum;
+  }
+  double resident_kib() const {
+    std::ifstream file("/proc/" + std::to_string(process.pid()) + "/status");
+    for (std::string word; file >> word;)
+      if (word == "VmRSS:" && file >> word) return std::atof(word.c_str());
+    return 0;
+  }
+
+  Talker process;
+  std::uint16_t port = 0;
+};
+
+struct Work {
+  const char* what;
+  const char* kind;
+  int clients;
+  int count;     // by each client
+  bool is_rate;  // shown as operations per second, else as milliseconds each
+};
+
+store::Client connect(std::uint16_t port) {
+  return store::Client::connect({.host = "127.0.0.1", .port = port, .deadline = limit()});
+}
+
+void do_work(store::Client& client, const Work& work, int index, const std::string& tag,
+             std::vector<double>* latencies) {
+  const std::string kind = work.kind, own = tag + "/own/" + std::to_string(index);
+  for (int n = 0; n < work.count; ++n) {
+    const auto begin = Clock::now();
+    const auto key = tag + "/" + std::to_string(n);
+    if (kind == "set") client.set(own, "sixteen bytes...", limit());
+    if (kind == "get") client.get(own, limit());
+    if (kind == "add") client.add(tag + "/sum", 1, limit());
+    if (kind == "add_and_wait") {
+      if (client.add(key, 1, limit()) == work.clients) client.set(key + "/go", "", limit());
+      client.wait({key + "/go"}, limit());
+    }
+    if (kind == "barrier") client.barrier(key, work.clients, limit());
+    if (kind == "fan_out") client.wait({tag + "/go"}, limit());
+    if (latencies != nullptr) latencies->push_back(seconds(Clock::now() - begin));
+  }
+  if (kind == "set") client.key_count(limit());  // answered once all are stored
+}
+
+// Seconds from the first start to the last end.
+double run_ours(std::uint16_t port, const Work& work, const std::string& tag,
+                std::vector<double>* latencies = nullptr) {
+  const auto count = static_cast<std::size_t>(work.clients);
+  std::vector<Clock::time_point> starts(count), ends(count);
+  std::vector<std::vector<double>> times(count);
+  std::latch connected(work.clients), go(1);
+  std::vector<std::thread> threads;
+  for (std::size_t i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      auto client = connect(port);
+      const int index = static_cast<int>(i);
+      client.set(tag + "/own/" + std::to_string(index), "sixteen bytes...", limit());  // for get
+      connected.count_down();
+      go.wait();
+      starts[i] = Clock::now();
+      do_work(client, work, index, tag, latencies != nullptr ? &times[i] : nullptr);
+      ends[i] = Clock::now();
+    });
+  }
+  connected.wait();
+  go.count_down();
+  auto start = Clock::time_point::max();
+  if (std::string(work.kind) == "fan_out") {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));  // by then all of them wait
+    auto setter = connect(port);
+    start = Clock::now();
+    setter.set(tag + "/go", "", limit());
+  }
+  for (auto& thread : threads) thread.join();
+  if (std::string(work.kind) != "fan_out") start = *std::min_element(starts.begin(), starts.end());
+  if (latencies != nullptr)
+    for (const auto& some : times) latencies->insert(latencies->end(), some.begin(), some.end());
+  return seconds(*std::max_element(ends.begin(), ends.end()) - start);
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return std::nan("");
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+std::string shown(const Work& work, double each) {  // `each`: seconds for one operation
+  if (std::isnan(each)) return "-";
+  char text[32];
+  if (work.is_rate) {
+    std::snprintf(text, sizeof text, "%.1f k/s", 1 / each / 1000);
+  } else {
+    std::snprintf(text, sizeof text, "%.3g ms", each * 1000);
+  }
+  return text;
+}
+
+std::string ratio_text(double ratio) {
+  if (std::isnan(ratio)) return "-";
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f", ratio);
+  return text;
+}
+
+std::optional<std::string> python_with_torch() {
+  const char* given = std::getenv("DDP_TEST_PYTHON");
+  for (const std::string& python :
+       {std::string(given != nullptr ? given : ""), std::string(DDP_BENCHMARK_PYTHON), std::string("python3")}) {
+    if (python.empty()) continue;
+    if (std::system((python + " -c 'import torch.distributed' >/dev/null 2>&1").c_str()) == 0) return python;
+  }
+  return std::nullopt;
+}
+
+// Connections that have shaken hands and then say nothing.
+class IdleConnections {
+ public:
+  IdleConnections(std::uint16_t port, int count) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    const auto hello = store::encode(store::command::Validate{}) + store::encode(store::command::Ping{1});
+    for (int i = 0; i < count; ++i) {
+      io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      char answer[4];
+      if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+          ::send(socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) < 0 ||
+          ::recv(socket.get(), answer, sizeof answer, MSG_WAITALL) != sizeof answer)
+        throw std::runtime_error("only " + std::to_string(i) + " idle connections could be made; see `ulimit -Hn`");
+      sockets_.push_back(std::move(socket));
+    }
+  }
+
+ private:
+  std::vector<io::UniqueFd> sockets_;
+};
+
+void print_idle(const std::string& name, const Server& server) {
+  const Work work{"", "add", 8, 2000, false};
+  std::optional<IdleConnections> idle;
+  for (const int count : {0, kIdleConnections}) {
+    const double before = server.resident_kib();
+    if (count > 0) idle.emplace(server.port, count);
+    const double after = server.resident_kib();
+    std::vector<double> latencies;
+    const double cpu = server.cpu_seconds();
+    run_ours(server.port, work, "idle" + std::to_string(count), &latencies);
+    const double cpu_each = (server.cpu_seconds() - cpu) / (work.clients * work.count);
+    std::sort(latencies.begin(), latencies.end());
+    std::printf(
+        "| %s | %d | %.3f ms | %.3f ms | %.1f us | %s |\n", name.c_str(), count, latencies[latencies.size() / 2] * 1e3,
+        latencies[latencies.size() * 99 / 100] * 1e3, cpu_each * 1e6,
+        count == 0 ? "" : (std::to_string(static_cast<int>((after - before) * 1024 / count)) + " bytes").c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  const int rounds = argc > 1 ? std::atoi(argv[1]) : 5;
+  if (rounds < 1) {
+    std::fprintf(stderr, "error: '%s' is no number of rounds\nwhere: the first argument\ntry:   store_benchmark 5\n",
+                 argv[1]);
+    return 2;
+  }
+  rlimit descriptors{};
+  ::getrlimit(RLIMIT_NOFILE, &descriptors);
+  descriptors.rlim_cur = descriptors.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &descriptors);
+  ::signal(SIGPIPE, SIG_IGN);
+  // PyTorch looks up the name of each peer, on the server too: a second at most, where no name server answers, and no
+  // line for each that it did not find. Connecting is not counted anywhere below.
+  ::setenv("TORCH_CPP_LOG_LEVEL", "ERROR", 0);
+  ::setenv("RES_OPTIONS", "timeout:1 attempts:1", 0);
+
+  const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "ddp-rendezvous";
+  const auto python = python_with_torch();
+  if (!python) std::printf("no Python with torch was found (DDP_TEST_PYTHON names one): only our side runs\n");
+  std::vector<std::unique_ptr<Server>> servers;  // ours, PyTorch's
+  servers.push_back(std::make_unique<Server>(Words{program, "store", "--port=0", "--host=127.0.0.1"}));
+  std::unique_ptr<Talker> torch_clients;
+  if (python) {
+    servers.push_back(std::make_unique<Server>(Words{*python, DDP_BENCHMARK_TORCH_SIDE, "serve"}));
+    torch_clients = std::make_unique<Talker>(Words{*python, DDP_BENCHMARK_TORCH_SIDE, "clients"});
+    torch_clients->line();
+  }
+
+  const Work works[] = {
+      {"set", "set", 1, 20'000, true},
+      {"set", "set", 8, 4'000, true},
+      {"get", "get", 1, 4'000, true},
+      {"get", "get", 8, 1'000, true},
+      {"add", "add", 1, 8'000, true},
+      {"add", "add", 8, 2'000, true},
+      {"barrier by add and wait", "add_and_wait", 8, 400, false},
+      {"barrier by add and wait", "add_and_wait", 1000, 4, false},
+      {"barrier by BARRIER", "barrier", 8, 800, false},
+      {"barrier by BARRIER", "barrier", 1000, 8, false},
+      {"one set wakes all", "fan_out", 1000, 1, false},
+  };
+  std::printf(
+      "| | clients | our server, our client | PyTorch's, ours | times as fast | ours, PyTorch's | PyTorch's, "
+      "PyTorch's | times as fast | server's CPU for each, ours : PyTorch's (our client) |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n");
+  int run = 0;
+  for (const auto& work : works) {
+    // [client][server], ours first
+    std::array<std::array<std::vector<double>, 2>, 2> each, cpu;
+    std::array<std::vector<double>, 2> ratios;
+    for (int round = 0; round < rounds; ++round) {
+      // A thousand of PyTorch's clients can take a minute to connect; once will do.
+      const bool with_torch_clients = python && (work.clients < 1000 || round == 0);
+      for (std::size_t client = 0; client < (with_torch_clients ? 2u : 1u); ++client) {
+        for (std::size_t s = 0; s < servers.size(); ++s) {
+          const std::string tag = "run" + std::to_string(++run);
+          const double before = servers[s]->cpu_seconds();
+          const double time = client == 0 ? run_ours(servers[s]->port, work, tag)
+                                          : std::atof(torch_clients
+                                                          ->ask(std::to_string(servers[s]->port) + " " + work.kind +
+                                                                " " + std::to_string(work.clients) + " " +
+                                                                std::to_string(work.count) + " " + tag + "\n")
+                                                          .c_str());
+          if (time <= 0) throw std::runtime_error(std::string(work.what) + " failed with PyTorch's client");
+          const int operations = work.is_rate ? work.clients * work.count : work.count;
+          each[client][s].push_back(time / operations);
+          cpu[client][s].push_back((servers[s]->cpu_seconds() - before) / operations);
+        }
+        if (servers.size() == 2) ratios[client].push_back(each[client][1].back() / each[client][0].back());
+      }
+    }
+    std::printf("| %s | %d | %s | %s | %s | %s | %s | %s | %.1f : %.1f us |\n", work.what, work.clients,
+                shown(work, median(each[0][0])).c_str(), shown(work, median(each[0][1])).c_str(),
+                ratio_text(median(ratios[0])).c_str(), shown(work, median(each[1][0])).c_str(),
+                shown(work, median(each[1][1])).c_str(), ratio_text(median(ratios[1])).c_str(), median(cpu[0][0]) * 1e6,
+                median(cpu[0][1]) * 1e6);
+    std::fflush(stdout);
+  }
+
+  std::printf(
+      "\n| add by 8 clients | idle connections beside | median | 99 %% | server's CPU for each | memory of an idle "
+      "one |\n| --- | --- | --- | --- | --- | --- |\n");
+  print_idle("our server", *servers[0]);
+  if (servers.size() == 2) print_idle("PyTorch's", *servers[1]);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr,
+               "error: %s\nwhere: store_benchmark\ntry:   run it again; DDP_TEST_PYTHON=/nowhere leaves PyTorch out\n",
+               error.what());
+  return 1;
+}
