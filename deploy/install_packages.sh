@@ -8,7 +8,7 @@ mkdir -p build
 
 packages=(
   g++ cmake ninja-build
-  libboost1.81-dev nlohmann-json3-dev libcli11-dev  # ddprun, its error files, flags of the examples
+  libboost1.81-dev nlohmann-json3-dev libcli11-dev  # ddprun, its error files, flags of the other programs
   libgtest-dev libgmock-dev                         # tests
   iproute2                                          # tests over several hosts
   "$@"

@@ -149,40 +149,53 @@ void do_work(store::Client& client, const Work& work, int index, const std::stri
   if (kind == "set") client.key_count(limit());  // answered once all are stored
 }
 
-// Seconds from the first start to the last end.
-double run_ours(std::uint16_t port, const Work& work, const std::string& tag,
-                std::vector<double>* latencies = nullptr) {
+struct Spent {
+  double seconds = 0;  // from the first start to the last end
+  double cpu = 0;      // the server's, in the same time
+};
+
+Spent run_ours(const Server& server, const Work& work, const std::string& tag,
+               std::vector<double>* latencies = nullptr) {
   const auto count = static_cast<std::size_t>(work.clients);
   std::vector<Clock::time_point> starts(count), ends(count);
   std::vector<std::vector<double>> times(count);
-  std::latch connected(work.clients), go(1);
+  std::latch connected(work.clients), go(1), finished(work.clients), leave(1);
   std::vector<std::thread> threads;
   for (std::size_t i = 0; i < count; ++i) {
     threads.emplace_back([&, i] {
-      auto client = connect(port);
+      auto client = connect(server.port);
       const int index = static_cast<int>(i);
       client.set(tag + "/own/" + std::to_string(index), "sixteen bytes...", limit());  // for get
+      client.key_count(limit());
       connected.count_down();
       go.wait();
       starts[i] = Clock::now();
       do_work(client, work, index, tag, latencies != nullptr ? &times[i] : nullptr);
       ends[i] = Clock::now();
+      finished.count_down();
+      leave.wait();
     });
   }
   connected.wait();
+  const double cpu = server.cpu_seconds();
   go.count_down();
   auto start = Clock::time_point::max();
   if (std::string(work.kind) == "fan_out") {
     std::this_thread::sleep_for(std::chrono::milliseconds(300));  // by then all of them wait
-    auto setter = connect(port);
+    auto setter = connect(server.port);
     start = Clock::now();
     setter.set(tag + "/go", "", limit());
   }
+  finished.wait();
+  Spent spent;
+  spent.cpu = server.cpu_seconds() - cpu;
+  leave.count_down();
   for (auto& thread : threads) thread.join();
   if (std::string(work.kind) != "fan_out") start = *std::min_element(starts.begin(), starts.end());
   if (latencies != nullptr)
     for (const auto& some : times) latencies->insert(latencies->end(), some.begin(), some.end());
-  return seconds(*std::max_element(ends.begin(), ends.end()) - start);
+  spent.seconds = seconds(*std::max_element(ends.begin(), ends.end()) - start);
+  return spent;
 }
 
 double median(std::vector<double> values) {
@@ -251,9 +264,8 @@ void print_idle(const std::string& name, const Server& server) {
     if (count > 0) idle.emplace(server.port, count);
     const double after = server.resident_kib();
     std::vector<double> latencies;
-    const double cpu = server.cpu_seconds();
-    run_ours(server.port, work, "idle" + std::to_string(count), &latencies);
-    const double cpu_each = (server.cpu_seconds() - cpu) / (work.clients * work.count);
+    const auto spent = run_ours(server, work, "idle" + std::to_string(count), &latencies);
+    const double cpu_each = spent.cpu / (work.clients * work.count);
     std::sort(latencies.begin(), latencies.end());
     std::printf(
         "| %s | %d | %.3f ms | %.3f ms | %.1f us | %s |\n", name.c_str(), count, latencies[latencies.size() / 2] * 1e3,
@@ -284,14 +296,15 @@ int main(int argc, char** argv) try {
   const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "ddp-rendezvous";
   const auto python = python_with_torch();
   if (!python) std::printf("no Python with torch was found (DDP_TEST_PYTHON names one): only our side runs\n");
-  std::vector<std::unique_ptr<Server>> servers;  // ours, PyTorch's
-  servers.push_back(std::make_unique<Server>(Words{program, "store", "--port=0", "--host=127.0.0.1"}));
+  std::vector<Words> commands{{program, "store", "--port=0", "--host=127.0.0.1"}};  // of the servers, ours first
   std::unique_ptr<Talker> torch_clients;
   if (python) {
-    servers.push_back(std::make_unique<Server>(Words{*python, DDP_BENCHMARK_TORCH_SIDE, "serve"}));
+    commands.push_back({*python, DDP_BENCHMARK_TORCH_SIDE, "serve"});
     torch_clients = std::make_unique<Talker>(Words{*python, DDP_BENCHMARK_TORCH_SIDE, "clients"});
     torch_clients->line();
   }
+  std::vector<std::unique_ptr<Server>> servers;
+  for (const auto& command : commands) servers.push_back(std::make_unique<Server>(command));
 
   const Work works[] = {
       {"set", "set", 1, 20'000, true},
@@ -313,7 +326,8 @@ int main(int argc, char** argv) try {
   int run = 0;
   for (const auto& work : works) {
     // [client][server], ours first
-    std::array<std::array<std::vector<double>, 2>, 2> each, cpu;
+    std::array<std::array<std::vector<double>, 2>, 2> each;
+    std::array<std::vector<double>, 2> cpu;  // [server], with our client
     std::array<std::vector<double>, 2> ratios;
     for (int round = 0; round < rounds; ++round) {
       // A thousand of PyTorch's clients can take a minute to connect; once will do.
@@ -321,17 +335,19 @@ int main(int argc, char** argv) try {
       for (std::size_t client = 0; client < (with_torch_clients ? 2u : 1u); ++client) {
         for (std::size_t s = 0; s < servers.size(); ++s) {
           const std::string tag = "run" + std::to_string(++run);
-          const double before = servers[s]->cpu_seconds();
-          const double time = client == 0 ? run_ours(servers[s]->port, work, tag)
-                                          : std::atof(torch_clients
-                                                          ->ask(std::to_string(servers[s]->port) + " " + work.kind +
-                                                                " " + std::to_string(work.clients) + " " +
-                                                                std::to_string(work.count) + " " + tag + "\n")
-                                                          .c_str());
-          if (time <= 0) throw std::runtime_error(std::string(work.what) + " failed with PyTorch's client");
           const int operations = work.is_rate ? work.clients * work.count : work.count;
-          each[client][s].push_back(time / operations);
-          cpu[client][s].push_back((servers[s]->cpu_seconds() - before) / operations);
+          if (client == 0) {
+            const auto spent = run_ours(*servers[s], work, tag);
+            each[0][s].push_back(spent.seconds / operations);
+            cpu[s].push_back(spent.cpu / operations);
+            continue;
+          }
+          const auto answer =
+              torch_clients->ask(std::to_string(servers[s]->port) + " " + work.kind + " " +
+                                 std::to_string(work.clients) + " " + std::to_string(work.count) + " " + tag + "\n");
+          if (std::atof(answer.c_str()) <= 0)
+            throw std::runtime_error(std::string(work.what) + " failed with PyTorch's client");
+          each[1][s].push_back(std::atof(answer.c_str()) / operations);
         }
         if (servers.size() == 2) ratios[client].push_back(each[client][1].back() / each[client][0].back());
       }
@@ -339,16 +355,17 @@ int main(int argc, char** argv) try {
     std::printf("| %s | %d | %s | %s | %s | %s | %s | %s | %.1f : %.1f us |\n", work.what, work.clients,
                 shown(work, median(each[0][0])).c_str(), shown(work, median(each[0][1])).c_str(),
                 ratio_text(median(ratios[0])).c_str(), shown(work, median(each[1][0])).c_str(),
-                shown(work, median(each[1][1])).c_str(), ratio_text(median(ratios[1])).c_str(), median(cpu[0][0]) * 1e6,
-                median(cpu[0][1]) * 1e6);
+                shown(work, median(each[1][1])).c_str(), ratio_text(median(ratios[1])).c_str(), median(cpu[0]) * 1e6,
+                median(cpu[1]) * 1e6);
     std::fflush(stdout);
   }
 
   std::printf(
       "\n| add by 8 clients | idle connections beside | median | 99 %% | server's CPU for each | memory of an idle "
       "one |\n| --- | --- | --- | --- | --- | --- |\n");
-  print_idle("our server", *servers[0]);
-  if (servers.size() == 2) print_idle("PyTorch's", *servers[1]);
+  for (std::size_t s = 0; s < commands.size(); ++s) {
+    print_idle(s == 0 ? "our server" : "PyTorch's", Server(commands[s]));  // new, so that its memory tells
+  }
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr,

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <map>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include <boost/asio/buffer.hpp>
@@ -67,7 +67,7 @@ class Server::Impl {
   Door door_;
   io::WarnOnce warn_;
   KeyValueStore store_;
-  std::map<ConnectionId, std::shared_ptr<Connection>> connections_;
+  std::unordered_map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::uint64_t connections_made_ = 0;
   std::vector<Connection*> unwritten_;  // those that answers were sent to, until flush()
   std::array<char, kInputBytes> input_;
