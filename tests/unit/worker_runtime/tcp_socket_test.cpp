@@ -1,0 +1,160 @@
+#include "worker_runtime/cpu_backend/tcp_socket.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "ddp/error.hpp"
+#include "worker_runtime/cpu_backend/local_socket.hpp"
+
+namespace ddp::cpu_backend {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+io::Deadline soon() { return {Clock::now(), Clock::now() + std::chrono::seconds(20)}; }
+
+Hello hello_with(const std::string& secret, const std::string& group) {
+  Hello hello;
+  hello.purpose = Hello::Purpose::data;
+  hello.rank = 7;
+  put_text(hello.secret, secret);
+  put_text(hello.group, group);
+  return hello;
+}
+
+class Door : public ::testing::Test {
+ protected:
+  Door() {
+    // Stands for the connection to the store: a socket with a loopback address.
+    store_.reset(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_in loopback{};
+    loopback.sin_family = AF_INET;
+    loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    loopback.sin_port = htons(9);
+    EXPECT_EQ(::connect(store_.get(), reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback), 0);
+    auto listener = listen_tcp({.store_socket = store_.get()});
+    EXPECT_EQ(listener.endpoint.address, "") << "whoever is with the store is reached where the store is";
+    endpoint_ = {address_of_store(store_.get()), listener.endpoint.port};
+    acceptor_.emplace(std::move(listener.socket), hello_with("secret", "ddp/round_1/"));
+  }
+
+  TcpSocket connect(const Hello& hello) {
+    auto deadline = soon();
+    return connect_tcp(endpoint_, hello, deadline);
+  }
+
+  // Serves the door until somebody is let in, or `turned_away` is closed by it.
+  std::vector<Acceptor::Arrival> serve(const TcpSocket* turned_away = nullptr) {
+    const auto deadline = soon();
+    while (true) {
+      std::vector<pollfd> polled;
+      acceptor_->add_to(polled);
+      const std::size_t of_door = polled.size();
+      if (turned_away != nullptr) polled.push_back({turned_away->get(), POLLIN, 0});
+      poll_until(polled, deadline);
+      if (turned_away != nullptr && polled.back().revents != 0) return {};
+      auto arrivals = acceptor_->take(std::span(polled).first(of_door));
+      if (!arrivals.empty()) return arrivals;
+      if (Clock::now() > deadline.end()) throw std::runtime_error("nothing happened at the door");
+    }
+  }
+
+  io::UniqueFd store_;
+  Endpoint endpoint_;
+  std::optional<Acceptor> acceptor_;
+};
+
+bool is_closed(const TcpSocket& socket) {
+  auto deadline = soon();
+  std::byte byte{};
+  try {
+    return receive_all(socket.get(), {&byte, 1}, deadline) && false;
+  } catch (const ConnectionLost&) {
+    return true;
+  }
+}
+
+TEST_F(Door, OpensToWhoeverKnowsTheSecretOfTheRound) {
+  const auto guest = connect(hello_with("secret", "ddp/round_1/"));
+  const auto arrivals = serve();
+  ASSERT_EQ(arrivals.size(), 1u);
+  EXPECT_EQ(arrivals[0].hello.rank, 7);
+  EXPECT_EQ(arrivals[0].hello.purpose, Hello::Purpose::data);
+}
+
+TEST_F(Door, StaysClosedToOthersWithoutAnAnswer) {
+  Hello foreign = hello_with("secret", "ddp/round_1/");
+  foreign.magic ^= 1;
+  for (const auto& hello : {hello_with("guess", "ddp/round_1/"), hello_with("", "ddp/round_1/"),
+                            hello_with("secret", "ddp/round_2/"), foreign}) {
+    const auto guest = connect(hello);
+    EXPECT_TRUE(serve(&guest).empty());
+    EXPECT_TRUE(is_closed(guest));
+  }
+}
+
+TEST_F(Door, OpensThoughSilentStrangersStandThere) {
+  std::vector<io::UniqueFd> silent;
+  for (int i = 0; i < 300; ++i) {  // more than it listens to at a time
+    io::UniqueFd stranger(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(endpoint_.port);
+    ASSERT_EQ(::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    silent.push_back(std::move(stranger));
+  }
+  const auto guest = connect(hello_with("secret", "ddp/round_1/"));
+  EXPECT_EQ(serve().size(), 1u);
+}
+
+TEST_F(Door, AForkedChildDoesNotKeepAConnectionOpen) {
+  auto guest = connect(hello_with("secret", "ddp/round_1/"));
+  const auto arrivals = serve();
+  int end[2];
+  ASSERT_EQ(::pipe(end), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    char byte = 0;
+    ::close(end[1]);
+    ::_exit(::read(end[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  guest.reset();
+  EXPECT_TRUE(is_closed(arrivals.at(0).socket));
+  ::close(end[1]);
+  ::close(end[0]);
+  int status = -1;
+  ::waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+TEST_F(Door, ATakenRangeOfPortsAndAnUnknownInterfaceAreToldByName) {
+  try {
+    listen_tcp({.port_min = endpoint_.port, .port_max = endpoint_.port, .store_socket = store_.get()});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("DDPRUN_PORT_RANGE"));
+  }
+  try {
+    listen_tcp({.interface = "nosuch0", .store_socket = store_.get()});
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("'nosuch0'"));
+  }
+}
+
+}  // namespace
+}  // namespace ddp::cpu_backend

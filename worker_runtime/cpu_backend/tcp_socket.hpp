@@ -1,0 +1,137 @@
+// Connections between the hosts of a group: addresses, a listener, connecting, and bytes with a deadline.
+//
+// Every connection opens with a Hello that carries the group's secret and its name, which holds the round; one that
+// does not is closed without an answer. Sockets are non-blocking, close-on-exec, and closed in a forked child: a child
+// that kept one open would hide its parent's death from the other hosts.
+//
+// Threads: any, one at a time for each socket.
+#pragma once
+
+#include <poll.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/io/deadline.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+
+namespace ddp::cpu_backend {
+
+// A TCP socket, closed in forked children too.
+class TcpSocket {
+ public:
+  TcpSocket() = default;
+  explicit TcpSocket(io::UniqueFd fd);
+  TcpSocket(TcpSocket&& other) noexcept = default;
+  TcpSocket& operator=(TcpSocket&& other) noexcept;
+  ~TcpSocket();
+
+  int get() const { return fd_.get(); }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+  void reset();
+
+ private:
+  io::UniqueFd fd_;
+};
+
+struct Endpoint {
+  std::string address;  // numeric; empty: the host at which the reader reaches the store
+  std::uint16_t port = 0;
+};
+
+// Where this process listens, and what it tells others of it.
+struct NetworkOptions {
+  std::string interface{};                     // DDP_SOCKET_IFNAME; empty: the one that leads to the store
+  std::uint16_t port_min = 0, port_max = 0;  // DDPRUN_PORT_RANGE; 0: any free port
+  int store_socket = -1;                     // borrowed, a connection to the store
+};
+
+// Throws Error where the interface has no address, or no port of the range is free.
+struct Listener {
+  TcpSocket socket;
+  Endpoint endpoint;
+};
+Listener listen_tcp(const NetworkOptions& options);
+
+// The numeric address at which this process reaches the store.
+std::string address_of_store(int store_socket);
+
+struct Hello {
+  enum class Purpose : std::uint32_t { guest, data, news };
+
+  std::uint32_t magic = 0x64647032;  // "ddp2"; a change of anything on the wire changes it
+  Purpose purpose = Purpose::guest;
+  std::int32_t rank = 0;
+  std::uint32_t reserved = 0;
+  std::array<char, 32> secret{};  // of the group, random, from the store
+  std::array<char, 128> group{};  // its name in the store, which holds the round
+  std::array<char, 256> host{};   // identity of the caller's host, for a guest
+};
+
+// Text into a field of a message, cut to what fits; the last byte stays 0.
+template <std::size_t kBytes>
+void put_text(std::array<char, kBytes>& field, const std::string& text) {
+  field.fill(0);
+  text.copy(field.data(), kBytes - 1);
+}
+template <std::size_t kBytes>
+std::string text_in(const std::array<char, kBytes>& field) {
+  return std::string(field.data(), ::strnlen(field.data(), kBytes));
+}
+
+// Takes in callers who know the secret; the others cost at most a descriptor for a while.
+class Acceptor {
+ public:
+  // Only `secret` and `group` of `expected` count.
+  Acceptor(TcpSocket listener, const Hello& expected) : listener_(std::move(listener)), expected_(expected) {}
+
+  struct Arrival {
+    Hello hello;
+    TcpSocket socket;
+  };
+
+  // What to wait for, appended; and those who have said their Hello since, given what became of these.
+  void add_to(std::vector<pollfd>& polled) const;
+  std::vector<Arrival> take(std::span<const pollfd> polled);
+  std::size_t polled_count() const { return 1 + strangers_.size(); }
+
+ private:
+  struct Stranger {
+    TcpSocket socket;
+    Hello hello;
+    std::size_t received = 0;  // bytes of it
+  };
+  enum class Heard { nothing, hello, nonsense };
+  Heard listen_to(Stranger& stranger) const;
+
+  TcpSocket listener_;
+  Hello expected_;
+  std::vector<Stranger> strangers_;
+};
+
+// Connected, with the Hello sent. Throws std::system_error; ETIMEDOUT at the deadline.
+TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline);
+
+// The peer closed the connection, or it broke.
+class ConnectionLost : public std::exception {
+ public:
+  const char* what() const noexcept override { return "the connection was closed"; }
+};
+
+// All of it. Each returns false at the deadline, and throws ConnectionLost.
+[[nodiscard]] bool send_all(int socket, std::span<const std::byte> bytes, io::Deadline& deadline);
+[[nodiscard]] bool receive_all(int socket, std::span<std::byte> bytes, io::Deadline& deadline);
+
+// As much as goes at once; 0 where nothing does. Throw ConnectionLost.
+std::size_t send_some(int socket, std::span<const std::byte> bytes);
+std::size_t receive_some(int socket, std::span<std::byte> bytes);
+
+}  // namespace ddp::cpu_backend
