@@ -154,13 +154,13 @@ void Collectives::copy_out(const Collective& collective, const Block& block) {
 void Collectives::reduce_own_slice(const Collective& collective, std::size_t count) {
   std::copy(parts_.begin(), parts_.end(), sources_.begin());
   const DataType type = collective.output.type;
-  reduce(type, collective.op, sources_, parts_, slice_of(count, type, rank_, size_));
+  reduce({type, collective.op, parts_.size()}, sources_, parts_, slice_of(count, type, rank_, size_));
 }
 
 void Collectives::reduce_own_part(const Collective& collective, std::size_t offset_bytes, std::byte* output,
                                   std::size_t count) {
   for (std::size_t r = 0; r < parts_.size(); ++r) sources_[r] = parts_[r] + offset_bytes;
-  reduce(collective.output.type, collective.op, sources_, {&output, 1}, {0, count});
+  reduce({collective.output.type, collective.op, parts_.size()}, sources_, {&output, 1}, {0, count});
 }
 
 }  // namespace ddp::cpu_backend

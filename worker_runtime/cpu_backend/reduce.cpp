@@ -33,8 +33,8 @@ void divide(Sum* sums, std::size_t count, T divisor) {
 }
 
 template <class T>
-void reduce_as(ReduceOp op, std::span<const std::byte* const> sources, std::span<std::byte* const> destinations,
-               Slice slice) {
+void reduce_as(const Reduction& reduction, std::span<const std::byte* const> sources,
+               std::span<std::byte* const> destinations, Slice slice) {
   using Sum = typename SumOf<T>::Type;
   constexpr std::size_t kChunk = kChunkBytes / sizeof(T);
   alignas(kCacheLineBytes) std::array<Sum, kChunk> sums;
@@ -44,7 +44,7 @@ void reduce_as(ReduceOp op, std::span<const std::byte* const> sources, std::span
     for (const std::byte* source : sources.subspan(1)) {
       add(sums.data(), reinterpret_cast<const Sum*>(source) + at, count);
     }
-    if (op == ReduceOp::average) divide(sums.data(), count, static_cast<T>(sources.size()));
+    if (reduction.op == ReduceOp::average) divide(sums.data(), count, static_cast<T>(reduction.ranks));
     for (std::byte* destination : destinations) {
       std::memcpy(destination + at * sizeof(T), sums.data(), count * sizeof(T));
     }
@@ -65,12 +65,12 @@ Slice slice_of(std::size_t count, DataType type, int index, int parts) {
   return {border(part), border(part + 1)};
 }
 
-void reduce(DataType type, ReduceOp op, std::span<const std::byte* const> sources,
+void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, Slice slice) {
-  switch (type) {
-    case DataType::float32: return reduce_as<float>(op, sources, destinations, slice);
-    case DataType::float64: return reduce_as<double>(op, sources, destinations, slice);
-    case DataType::int64: return reduce_as<std::int64_t>(op, sources, destinations, slice);
+  switch (reduction.type) {
+    case DataType::float32: return reduce_as<float>(reduction, sources, destinations, slice);
+    case DataType::float64: return reduce_as<double>(reduction, sources, destinations, slice);
+    case DataType::int64: return reduce_as<std::int64_t>(reduction, sources, destinations, slice);
   }
 }
 

@@ -1,7 +1,8 @@
 // Adds up what the ranks of a host have in memory that this process sees.
 //
-// Every element is summed in the order of `sources`, in its own type, and, for an average, divided by their number:
-// so the result depends neither on how a range is cut into slices nor on who computes it. Sums of int64 wrap around.
+// Every element is summed in the order of `sources`, in its own type, and, for an average, divided by the number of
+// ranks: so the result depends neither on how a range is cut into slices nor on who computes it. Sums of int64 wrap
+// around.
 #pragma once
 
 #include <cstddef>
@@ -24,9 +25,16 @@ struct Slice {
 // fewer lines than parts.
 Slice slice_of(std::size_t count, DataType type, int index, int parts);
 
+// What is summed, and the number of ranks whose elements an average divides by.
+struct Reduction {
+  DataType type = DataType::float32;
+  ReduceOp op = ReduceOp::sum;
+  std::size_t ranks = 1;
+};
+
 // destinations[d][i] becomes the sum (or average) of sources[s][i] over s, for every i in the slice. A destination may
 // be a source; apart from that no two overlap. All are aligned to their type.
-void reduce(DataType type, ReduceOp op, std::span<const std::byte* const> sources,
+void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, Slice slice);
 
 }  // namespace ddp::cpu_backend

@@ -82,7 +82,7 @@ TYPED_TEST(Reduce, EqualsASlowPlainOneInPlaceAndLeavesTheRestAlone) {
     std::vector<std::byte*> memory;
     for (auto& of_rank : result) memory.push_back(reinterpret_cast<std::byte*>(of_rank.data()));
     const std::vector<const std::byte*> sources(memory.begin(), memory.end());
-    reduce(DataTypeOf<TypeParam>::value, op, sources, memory, {begin, end});
+    reduce({DataTypeOf<TypeParam>::value, op, sources.size()}, sources, memory, {begin, end});
 
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       for (std::size_t i = 0; i < count; ++i) {
@@ -102,9 +102,9 @@ TEST(ReduceIntegers, WrapAroundAndRoundTowardsZero) {
                                               reinterpret_cast<const std::byte*>(b.data())};
   std::vector<std::int64_t> result(4);
   const std::vector<std::byte*> destinations{reinterpret_cast<std::byte*>(result.data())};
-  reduce(DataType::int64, ReduceOp::sum, sources, destinations, {0, 4});
+  reduce({DataType::int64, ReduceOp::sum, sources.size()}, sources, destinations, {0, 4});
   EXPECT_EQ(result, (std::vector<std::int64_t>{kMin, -3, kMax, 3}));
-  reduce(DataType::int64, ReduceOp::average, sources, destinations, {0, 4});
+  reduce({DataType::int64, ReduceOp::average, sources.size()}, sources, destinations, {0, 4});
   EXPECT_EQ(result, (std::vector<std::int64_t>{kMin / 2, -1, kMax / 2, 1}));
 }
 
