@@ -1,7 +1,8 @@
 // Process groups: ranks that call collectives together.
 //
 // Every rank of a group calls the same collectives in the same order. All ranks get identical bits from an all_reduce,
-// and the same inputs in the same layout give the same bits on every run.
+// and the same inputs in the same layout give the same bits on every run. Ranks may be on several hosts, in any layout; a
+// sum is then formed over the ranks of each host and over the hosts, so another layout may round otherwise.
 //
 // Failures: nothing waits for ever. A rank that ends makes every other rank that needs it throw RankFailure within
 // milliseconds; one that never calls makes the others throw TimeoutError at the deadline; one that calls something
@@ -64,7 +65,7 @@ class DDP_EXPORT ProcessGroup {
 
   int rank() const;        // 0 <= rank < size
   int size() const;
-  int local_rank() const;  // among the ranks of this host
+  int local_rank() const;  // among the ranks of this host, as the launcher counts them
   int local_size() const;
   Device device() const;   // where this group's memory lives
   RoundId round() const;   // the same on all ranks

@@ -60,6 +60,9 @@ class Client {
   // Waits until `size` clients have come to this key, which works once: a key that was passed is open for good.
   void barrier(std::string_view key, std::int64_t size, TimePoint deadline);
 
+  // The connection, for its addresses only; -1 once it is closed.
+  int descriptor() const { return socket_.get(); }
+
  private:
   Client(io::UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
 

@@ -24,7 +24,9 @@
 #include "tests/descriptor_limit.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
+#include "worker_runtime/cpu_backend/host_layout.hpp"
 #include "worker_runtime/cpu_backend/local_socket.hpp"
+#include "worker_runtime/cpu_backend/meeting_verdict.hpp"
 
 namespace ddp {
 namespace {
@@ -148,7 +150,8 @@ TEST(Meeting, AGuestThatIsRefusedLooksForAnotherDoor) {
     auto store = store_of_ranks();
     const auto end = std::chrono::steady_clock::now() + kPatience;
     if (rank == 0) {
-      store.set("ddp/restart_0/group_0/socket", "ddp-of-a-program-that-was-killed", end);
+      const cpu_backend::Door of_the_dead{"ddp-of-a-program-that-was-killed", cpu_backend::host_identity(), "", {}};
+      store.set("ddp/restart_0/group_0/socket", cpu_backend::encode(of_the_dead), end);
       store.set("stale", "", end);
       store.wait({"ddp/restart_0/group_0/here/1"}, end);
     } else {
@@ -212,7 +215,7 @@ TEST(Meeting, AGuestThatIsGoneWhenItsGreetingComesIsNamed) {
     }
     auto store = store_of_ranks();
     const auto end = std::chrono::steady_clock::now() + kPatience;
-    const std::string door = store.get("ddp/restart_0/group_0/socket", end);
+    const std::string door = cpu_backend::decode_door(store.get("ddp/restart_0/group_0/socket", end)).socket;
     ::kill(*host, SIGSTOP);
     wait_until([&] { return is_stopped(*host); });
     {
@@ -235,7 +238,7 @@ TEST(Meeting, StrangersAtTheDoorDoNotDisturb) {
     }
     const auto end = std::chrono::steady_clock::now() + kPatience;
     auto store = store_of_ranks();
-    const std::string door = store.get("ddp/restart_0/group_0/socket", end);
+    const std::string door = cpu_backend::decode_door(store.get("ddp/restart_0/group_0/socket", end)).socket;
     const auto silent = cpu_backend::connect_locally(door);
     { const auto gone = cpu_backend::connect_locally(door); }
     const auto babbler = cpu_backend::connect_locally(door);

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "worker_runtime/cpu_backend/futex.hpp"
@@ -39,12 +40,18 @@ Fingerprint read(const RankControl& rank, std::uint64_t call) {
 
 }  // namespace
 
-Arrivals::Arrivals(std::span<RankControl> ranks, int rank)
+Arrivals::Arrivals(std::span<RankControl> ranks, int rank) : Arrivals(ranks, rank, {}, {}) {}
+
+Arrivals::Arrivals(std::span<RankControl> ranks, int rank, std::vector<int> names, std::span<RankNote> notes)
     : ranks_(ranks),
       rank_(rank),
+      names_(std::move(names)),
+      notes_(notes),
       may_spin_(ranks.size() <= core_count()),
       posted_(ranks.size()),
-      ended_(std::make_unique<std::atomic<bool>[]>(ranks.size())) {}
+      ended_(std::make_unique<std::atomic<bool>[]>(ranks.size())) {
+  for (int i = static_cast<int>(names_.size()); i < static_cast<int>(ranks.size()); ++i) names_.push_back(i);
+}
 
 void Arrivals::post(const Fingerprint& fingerprint) {
   const std::uint64_t call = own().calls.load(std::memory_order_relaxed) + 1;
@@ -60,10 +67,14 @@ void Arrivals::arrive() {
   if (own().sleepers.load() != 0) ring(own());
 }
 
-Outcome Arrivals::wait(io::Deadline& deadline) {
+Outcome Arrivals::wait(io::Deadline& deadline) { return wait(deadline, false); }
+
+Outcome Arrivals::wait_for_leader(io::Deadline& deadline) { return wait(deadline, true); }
+
+Outcome Arrivals::wait(io::Deadline& deadline, bool for_leader) {
   if (spin() || yield()) return {};
   for (std::size_t rank = arrived_up_to_; rank < ranks_.size(); ++rank) {
-    if (auto ended = sleep(rank, deadline)) return *ended;
+    if (auto ended = sleep(rank, deadline, for_leader)) return *ended;
   }
   return {};
 }
@@ -86,41 +97,103 @@ bool Arrivals::yield() {
 }
 
 // Until `rank` has arrived.
-std::optional<Outcome> Arrivals::sleep(std::size_t rank, io::Deadline& deadline) {
+std::optional<Outcome> Arrivals::sleep(std::size_t rank, io::Deadline& deadline, bool for_leader) {
   RankControl& awaited = ranks_[rank];
   awaited.sleepers.fetch_add(1);
   std::optional<Outcome> ended;
+  std::optional<Clock::time_point> verdict_end;  // once the deadline has passed
   for (;;) {
     const std::uint32_t heard = awaited.bell.load();  // before looking: what changes from here on rings it
     if (has_arrived(rank)) break;
     if ((ended = failure())) break;
-    if (deadline.passed(Clock::now())) {
+    if (!verdict_end && deadline.passed(Clock::now())) {
+      verdict_end = Clock::now() + (for_leader && rank == 0 ? kVerdictMax : std::chrono::seconds(0));
+    }
+    if (verdict_end && Clock::now() >= *verdict_end) {
       if (auto late = missing(); !late.empty()) ended = Outcome{Outcome::Kind::timed_out, std::move(late)};
       break;
     }
-    futex_wait(awaited.bell, heard, deadline.end());
+    futex_wait(awaited.bell, heard, verdict_end.value_or(deadline.end()));
   }
   awaited.sleepers.fetch_sub(1);
   return ended;
 }
 
 std::optional<Outcome> Arrivals::failure() const {
-  Outcome lost{Outcome::Kind::lost, {}};
+  std::vector<int> lost;
+  std::vector<int> gave_up;
+  const auto add = [&](int name, Presence presence) {
+    const bool is_effect = presence == Presence::gave_up && !notes_.empty();
+    (is_effect ? gave_up : lost).push_back(name);
+  };
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const bool gone = ended_[rank].load() || ranks_[rank].presence.load() != Presence::here;
-    if (gone && !has_arrived(rank)) lost.ranks.push_back(static_cast<int>(rank));  // in this order
+    const Presence presence = ranks_[rank].presence.load();
+    const bool gone = ended_[rank].load() || presence != Presence::here;
+    if (gone && !has_arrived(rank)) add(names_[rank], presence);  // in this order
+  }
+  const std::uint64_t present_call = calls(rank_);
+  for (std::size_t name = 0; name < notes_.size(); ++name) {
+    const bool is_lost = notes_[name].trouble.load() == Trouble::lost && notes_[name].calls.load() < present_call;
+    if (is_lost) add(static_cast<int>(name), notes_[name].presence.load());
   }
   if (interrupted_.load()) return Outcome{Outcome::Kind::interrupted, {}};
-  if (lost.ranks.empty()) return std::nullopt;
-  return lost;
+  if (lost.empty() && gave_up.empty()) return std::nullopt;
+  return outcome_of(std::move(lost), std::move(gave_up));
+}
+
+Outcome Arrivals::failure_without(int name) const {
+  if (auto found = failure()) return *found;
+  return outcome_of({}, {name});
+}
+
+// Whoever gave up has told why: somebody else was lost, or did not come.
+Outcome Arrivals::outcome_of(std::vector<int> lost, std::vector<int> gave_up) const {
+  if (lost.empty()) {
+    for (std::size_t name = 0; name < notes_.size(); ++name) {
+      const bool is_cause =
+          notes_[name].trouble.load() == Trouble::lost && notes_[name].presence.load() != Presence::gave_up;
+      if (is_cause) lost.push_back(static_cast<int>(name));
+    }
+  }
+  if (!lost.empty()) {
+    std::sort(lost.begin(), lost.end());
+    lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
+    return {Outcome::Kind::lost, std::move(lost)};
+  }
+  if (auto late = noted_missing(); !late.empty()) return {Outcome::Kind::timed_out, std::move(late)};
+  return {Outcome::Kind::lost, std::move(gave_up)};
+}
+
+void Arrivals::note(int name, const RankState& state, Trouble trouble) {
+  if (static_cast<std::size_t>(name) >= notes_.size()) return;
+  RankNote& note = notes_[static_cast<std::size_t>(name)];
+  {
+    const std::lock_guard lock(note_mutex_);
+    if (note.trouble.load() != Trouble::none) return;
+    note.presence.store(state.presence);
+    note.pid.store(state.pid);
+    note.calls.store(state.calls);
+    const FingerprintWords words = encode(state.last_call);
+    for (std::size_t i = 0; i < words.size(); ++i) note.last_call[i].store(words[i]);
+    note.trouble.store(trouble);
+  }
+  ring_all();
+}
+
+std::vector<int> Arrivals::noted_missing() const {
+  std::vector<int> names;
+  for (std::size_t name = 0; name < notes_.size(); ++name) {
+    if (notes_[name].trouble.load() == Trouble::missing) names.push_back(static_cast<int>(name));
+  }
+  return names;
 }
 
 std::vector<int> Arrivals::missing() const {
-  std::vector<int> ranks;
+  std::vector<int> names;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (!has_arrived(rank)) ranks.push_back(static_cast<int>(rank));
+    if (!has_arrived(rank)) names.push_back(names_[rank]);
   }
-  return ranks;
+  return names;
 }
 
 bool Arrivals::has_arrived(std::size_t rank) const { return ranks_[rank].arrived.load() >= phase_; }

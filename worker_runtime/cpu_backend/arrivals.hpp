@@ -1,4 +1,4 @@
-// Brings the ranks of a group together, phase by phase: a rank arrives at a phase, then waits for all to have arrived.
+// Brings the ranks of a host together, phase by phase: a rank arrives at a phase, then waits for all to have arrived.
 //
 // A wait ends by the arrival of all, by interrupt(), by the loss of a rank that has not arrived, or at its deadline, in
 // this order where several hold: others leave because of what this rank gave up for, which is the better reason. It
@@ -6,19 +6,30 @@
 // for a wake-up only where somebody sleeps. No wake-up is lost: whoever goes to sleep says so first and looks again
 // after, whoever changes something looks for sleepers after (all sequentially consistent).
 //
+// With ranks on several hosts each knows of the others by notes, which its host's leader takes in. A rank in trouble
+// there ends a wait as one of this host does, where it can have no part in the present call. And where a rank only gave
+// up, the ranks that it gave up for are named instead.
+//
+// Ranks are counted among those of the host; only an Outcome has the ranks of the group.
+//
 // Threads: arrive() and wait() one thread at a time; the rest from any thread.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/cpu_backend/control_block.hpp"
+#include "worker_runtime/cpu_backend/rank_state.hpp"
 
 namespace ddp::cpu_backend {
+
+constexpr std::chrono::seconds kVerdictMax{10};  // longer than a leader asks others
 
 struct Outcome {
   enum class Kind : std::uint8_t { complete, lost, timed_out, interrupted };
@@ -28,8 +39,11 @@ struct Outcome {
 
 class Arrivals {
  public:
-  // `ranks` is the control block, which outlives this object.
+  // `ranks` is the control block, which outlives this object; all of the group are in it.
   Arrivals(std::span<RankControl> ranks, int rank);
+
+  // A host's part of a group: `names[i]` is the rank in the group of rank i of this host; `notes` has all by that.
+  Arrivals(std::span<RankControl> ranks, int rank, std::vector<int> names, std::span<RankNote> notes);
 
   // Shows what this rank calls next, before it arrives there.
   void post(const Fingerprint& fingerprint);
@@ -39,6 +53,21 @@ class Arrivals {
 
   // Waits until every rank has entered the phase that this rank entered last.
   Outcome wait(io::Deadline& deadline);
+
+  // The same for a phase that begins with what the leaders exchange: past the deadline the leader still gets
+  // kVerdictMax to say who was missing on other hosts.
+  Outcome wait_for_leader(io::Deadline& deadline);
+
+  // Why a wait would end now, other than by its deadline.
+  std::optional<Outcome> failure() const;
+
+  // The same where rank `name` of the group is known to be of no more use.
+  Outcome failure_without(int name) const;
+
+  // Takes in what was said of a rank of the group; the first word on it counts.
+  void note(int name, const RankState& state, Trouble trouble);
+  // Who is noted as missing.
+  std::vector<int> noted_missing() const;
 
   // What all ranks posted with this rank's present call; once its first phase is complete, and before it arrives again.
   const std::vector<Fingerprint>& posted();
@@ -63,8 +92,9 @@ class Arrivals {
   bool all_have_arrived();
   bool spin();
   bool yield();
-  std::optional<Outcome> sleep(std::size_t rank, io::Deadline& deadline);
-  std::optional<Outcome> failure() const;
+  Outcome wait(io::Deadline& deadline, bool for_leader);
+  std::optional<Outcome> sleep(std::size_t rank, io::Deadline& deadline, bool for_leader);
+  Outcome outcome_of(std::vector<int> lost, std::vector<int> gave_up) const;
   std::vector<int> missing() const;
   void ring(RankControl& rank);
   void ring_all();
@@ -72,6 +102,9 @@ class Arrivals {
 
   std::span<RankControl> ranks_;
   int rank_;
+  std::vector<int> names_;
+  std::span<RankNote> notes_;  // none with one host
+  std::mutex note_mutex_;
   bool may_spin_;                               // whether every rank can have a core to itself
   std::uint64_t phase_ = 0;                     // that this rank entered last
   std::vector<Fingerprint> posted_;             // what posted() returns, kept so that no call allocates

@@ -34,7 +34,27 @@ struct alignas(kCacheLineBytes) RankControl {
   std::atomic<std::uint32_t> sleepers;                       // by any rank: how many are about to sleep on the bell
   std::atomic<Presence> presence;                            // by its rank
   std::array<std::atomic<std::uint32_t>, 2> memory_error;    // by its rank: errno, or 0, of both steps of allocate()
+  std::atomic<std::int64_t> deadline;  // by its rank, with several hosts: when its call ends, steady_clock's count
 };
+
+// What is known of a rank, of whatever host, that is in trouble; zeroes of the others. Written by the leader of the
+// reader's host, once, `trouble` last.
+enum class Trouble : std::uint32_t {
+  none,
+  lost,     // it ended, or left, or gave up: in no call beyond `calls` can it take part
+  missing,  // others have waited for it in vain
+};
+
+struct alignas(kCacheLineBytes) RankNote {
+  std::atomic<Trouble> trouble;
+  std::atomic<Presence> presence;  // `here` of one that is lost: its process ended
+  std::atomic<std::int32_t> pid;
+  std::atomic<std::uint64_t> calls;
+  std::array<std::atomic<std::uint64_t>, std::tuple_size_v<FingerprintWords>> last_call;
+};
+
+// A few words of a rank that all ranks are to see. Plain memory, handed on by arrivals.
+using GatheredWords = FingerprintWords;
 
 static_assert(sizeof(RankControl) == 2 * kCacheLineBytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<Presence>::is_always_lock_free);

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -18,6 +19,8 @@
 #include "worker_runtime/cpu_backend/collectives.hpp"
 #include "worker_runtime/cpu_backend/communication_queue.hpp"
 #include "worker_runtime/cpu_backend/failure_message.hpp"
+#include "worker_runtime/cpu_backend/host_collectives.hpp"
+#include "worker_runtime/cpu_backend/host_links.hpp"
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
@@ -51,6 +54,8 @@ class Group {
 
   void execute(const Collective& collective, io::Deadline deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
+  void exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
+                           io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
   std::shared_ptr<Segment> reserve_on_all(std::size_t bytes, io::Deadline& deadline);
 
@@ -66,32 +71,52 @@ class Group {
   void guarded(const Steps& steps);
 
   void meet(io::Deadline& deadline);
-  [[noreturn]] void fail(const Outcome& outcome, const io::Deadline& deadline) const;
+  [[noreturn]] void fail(const Outcome& outcome, const io::Deadline& deadline);
   void require_same_calls(const std::vector<Fingerprint>& calls) const;
+
+  // With several hosts. After a meet() of the host's ranks: words_of(i) of its rank i reach all ranks of the group.
+  bool has_hosts() const { return layout_.host_count() > 1; }
+  std::span<const GatheredWords> gather(const std::function<GatheredWords(int index)>& words_of,
+                                        io::Deadline& deadline);
+  std::vector<Fingerprint> calls_of_all(io::Deadline& deadline);
+  void meet_after_leaders(io::Deadline& deadline);
+  void transfer(std::span<const HostLinks::Parcel> parcels, io::Deadline& deadline);
+  io::Deadline earliest_deadline(const io::Deadline& own) const;
+  void post_deadline(const io::Deadline& deadline);
+  Outcome ask_who_is_missing(const std::vector<int>& hosts);
+  RankNews news_of(int rank, Trouble trouble) const;
+  std::vector<RankNews> missing_here(std::uint64_t call) const;
 
   void give_up(Presence how, const std::string& reason);
   void require_usable() const;
   std::string unusable_message() const;
 
   FailedCall present_call() const;
+  RankState state_of(int rank) const;
   std::vector<RankState> states_of(const std::vector<int>& ranks) const;
 
   Membership who_;
-  std::vector<int> pids_;  // by rank
+  HostLayout layout_;
+  int index_;              // among the ranks of this host
+  std::vector<int> pids_;  // by rank of the group; 0 where it is not known
   std::shared_ptr<SharedMemory> memory_;
   Arrivals arrivals_;
-  std::optional<Collectives> collectives_;
+  std::optional<Collectives> collectives_;           // with one host
+  std::optional<HostCollectives> host_collectives_;  // with several
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
   std::optional<io::Deadline::TimePoint> stopped_at_;  // the jobs'; when a wait last found that the process was stopped
   std::atomic<bool> given_up_{false};
   mutable std::mutex reason_mutex_;
   std::string reason_;              // guarded by reason_mutex_; why it was given up
-  std::optional<PeerWatch> watch_;  // the last member: its thread calls arrivals_
+  std::optional<HostLinks> links_;  // a leader's; its thread calls arrivals_
+  std::optional<PeerWatch> watch_;  // the last member: its thread calls arrivals_ and links_
 };
 
-std::vector<int> pids_of(const std::vector<Peer>& peers) {
-  std::vector<int> pids;
-  for (const Peer& peer : peers) pids.push_back(peer.pid);
+std::vector<int> pids_of(const Meeting& meeting, int host) {
+  std::vector<int> pids(static_cast<std::size_t>(meeting.layout.size()));
+  for (std::size_t index = 0; index < meeting.peers.size(); ++index) {
+    pids[static_cast<std::size_t>(meeting.layout.ranks_of(host)[index])] = meeting.peers[index].pid;
+  }
   return pids;
 }
 
@@ -111,16 +136,47 @@ void copy_to_output(const Collective& collective) {
 
 Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
     : who_(who),
-      pids_(pids_of(meeting.peers)),
-      memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), who.rank, who.size)),
-      arrivals_(memory_->control(), who.rank) {
+      layout_(meeting.layout),
+      index_(layout_.index_of(who.rank)),
+      pids_(pids_of(meeting, layout_.host_of(who.rank))),
+      memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), layout_, who.rank)),
+      arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()) {
   // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
   // end, or time out.)
   guarded([&] {
-    if (who.size > 1) {
-      watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int rank) { arrivals_.lose(rank); });
+    if (!meeting.links.empty()) {
+      links_.emplace(
+          layout_, layout_.host_of(who.rank), std::move(meeting.links),
+          [this](const RankNews& news) {
+            const RankState state{news.rank, news.pid, news.presence, news.calls, decode(news.last_call)};
+            arrivals_.note(news.rank, state, news.trouble);
+          },
+          [this](std::uint64_t call) { return missing_here(call); });
     }
-    collectives_.emplace(who_.rank, who_.size, reserve_on_all(staging_bytes(who_.size), deadline));
+    if (meeting.peers.size() > 1) {
+      watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int index) {
+        arrivals_.lose(index);
+        const int rank = layout_.ranks_of(layout_.host_of(who_.rank))[static_cast<std::size_t>(index)];
+        if (links_) links_->tell(news_of(rank, Trouble::lost));
+      });
+    }
+    post_deadline(deadline);
+    if (!has_hosts()) {
+      collectives_.emplace(who_.rank, who_.size, reserve_on_all(staging_bytes(who_.size), deadline));
+      return;
+    }
+    meet(deadline);
+    const auto& here = layout_.ranks_of(layout_.host_of(who_.rank));
+    const auto pids = gather(
+        [&](int index) -> GatheredWords {
+          const int rank = here[static_cast<std::size_t>(index)];
+          return {static_cast<std::uint64_t>(pids_[static_cast<std::size_t>(rank)])};
+        },
+        deadline);
+    for (int rank = 0; rank < who_.size; ++rank) {
+      pids_[static_cast<std::size_t>(rank)] = static_cast<int>(pids[layout_.place_of(rank)][0]);
+    }
+    host_collectives_.emplace(layout_, who_.rank, reserve_on_all(HostCollectives::staging_bytes(who_.size), deadline));
   });
 }
 
@@ -179,6 +235,7 @@ void Group::exchange(const Collective& collective, io::Deadline& deadline) {
   if (placement) call.location = placement->location;
 
   arrivals_.post(call);
+  if (has_hosts()) return exchange_over_hosts(collective, placement, deadline);
   if (!placement) collectives_->stage_first_block(collective);
   meet(deadline);
   const std::vector<Fingerprint>& calls = arrivals_.posted();
@@ -195,12 +252,115 @@ void Group::exchange(const Collective& collective, io::Deadline& deadline) {
   collectives_->run_staged(collective, meet_again);
 }
 
+void Group::exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
+                                io::Deadline& deadline) {
+  post_deadline(deadline);
+  meet(deadline);
+  const std::vector<Fingerprint>& here = arrivals_.posted();
+  const bool is_in_place = placement && std::all_of(here.begin(), here.end(), [&](const Fingerprint& call) {
+                             return call.location == placement->location;
+                           });
+  require_same_calls(calls_of_all(deadline));
+  host_collectives_->run(collective, is_in_place ? &*placement : nullptr,
+                         {.meet = [&] { meet(deadline); },
+                          .meet_after_leaders = [&] { meet_after_leaders(deadline); },
+                          .transfer = [&](auto parcels) { transfer(parcels, deadline); }});
+}
+
+std::vector<Fingerprint> Group::calls_of_all(io::Deadline& deadline) {
+  const std::vector<Fingerprint> here = arrivals_.posted();
+  const auto all = gather([&](int index) { return encode(here[static_cast<std::size_t>(index)]); }, deadline);
+  std::vector<Fingerprint> calls;
+  for (int rank = 0; rank < who_.size; ++rank) calls.push_back(decode(all[layout_.place_of(rank)]));
+  return calls;
+}
+
+// What was gathered stays until the leader gathers again, which it does after another meet().
+std::span<const GatheredWords> Group::gather(const std::function<GatheredWords(int index)>& words_of,
+                                             io::Deadline& deadline) {
+  const std::span<GatheredWords> all = memory_->gathered();
+  if (links_) {
+    const int own_host = layout_.host_of(who_.rank);
+    const auto words_of_host = [&](int host) {
+      return std::as_writable_bytes(all.subspan(layout_.first_place(host), layout_.ranks_of(host).size()));
+    };
+    for (int index = 0; index < static_cast<int>(layout_.ranks_of(own_host).size()); ++index) {
+      all[layout_.first_place(own_host) + static_cast<std::size_t>(index)] = words_of(index);
+    }
+    std::vector<HostLinks::Parcel> parcels;
+    for (int host = 0; host < layout_.host_count(); ++host) {
+      parcels.push_back({words_of_host(own_host), words_of_host(host)});
+    }
+    transfer(parcels, deadline);
+  }
+  meet_after_leaders(deadline);
+  return all;
+}
+
+void Group::meet_after_leaders(io::Deadline& deadline) {
+  arrivals_.arrive();
+  const Outcome outcome = arrivals_.wait_for_leader(deadline);
+  if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
+}
+
+// One exchange with the other leaders. Its deadline is the earliest of this host's ranks, which all are in the call:
+// they wait for this one's verdict.
+void Group::transfer(std::span<const HostLinks::Parcel> parcels, io::Deadline& deadline) {
+  io::Deadline earliest = earliest_deadline(deadline);
+  const auto end = links_->transfer(
+      parcels, [this] { return arrivals_.failure().has_value(); }, earliest);
+  if (earliest.stopped_at()) stopped_at_ = earliest.stopped_at();
+  switch (end.kind) {
+    case HostLinks::End::Kind::complete: return;
+    case HostLinks::End::Kind::stopped: fail(arrivals_.failure().value_or(Outcome{}), deadline);
+    case HostLinks::End::Kind::host_lost:
+      links_->hear_out(end.hosts.front());
+      fail(arrivals_.failure_without(layout_.leader_of(end.hosts.front())), deadline);
+    case HostLinks::End::Kind::timed_out: fail(ask_who_is_missing(end.hosts), earliest);
+  }
+}
+
+Outcome Group::ask_who_is_missing(const std::vector<int>& hosts) {
+  for (const int host : hosts) {
+    if (links_->ask(host, arrivals_.calls(index_))) continue;
+    for (const int rank : layout_.ranks_of(host)) arrivals_.note(rank, state_of(rank), Trouble::missing);
+  }
+  if (auto failure = arrivals_.failure()) return *failure;
+  return {Outcome::Kind::timed_out, arrivals_.noted_missing()};
+}
+
+// For another leader: those of this host that have not come to the call, or else this rank, which has not done its
+// part.
+std::vector<RankNews> Group::missing_here(std::uint64_t call) const {
+  std::vector<RankNews> missing;
+  for (const int rank : layout_.ranks_of(layout_.host_of(who_.rank))) {
+    if (arrivals_.calls(layout_.index_of(rank)) < call) missing.push_back(news_of(rank, Trouble::missing));
+  }
+  if (missing.empty()) missing.push_back(news_of(who_.rank, Trouble::missing));
+  return missing;
+}
+
+void Group::post_deadline(const io::Deadline& deadline) {
+  memory_->control()[static_cast<std::size_t>(index_)].deadline.store(deadline.end().time_since_epoch().count());
+}
+
+io::Deadline Group::earliest_deadline(const io::Deadline& own) const {
+  using TimePoint = io::Deadline::TimePoint;
+  TimePoint earliest = own.end();
+  for (const RankControl& rank : memory_->control()) {
+    earliest = std::min(earliest, TimePoint(TimePoint::duration(rank.deadline.load())));
+  }
+  if (earliest == own.end()) return own;
+  return {earliest - own.full_time(), earliest};
+}
+
 std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, io::Deadline& deadline) {
   require_usable();
   guarded([&] {
     arrivals_.post({.kind = CollectiveKind::allocate, .count = bytes});
+    post_deadline(deadline);
     meet(deadline);
-    require_same_calls(arrivals_.posted());
+    require_same_calls(has_hosts() ? calls_of_all(deadline) : arrivals_.posted());
   });
   return reserve_on_all(bytes, deadline);
 }
@@ -226,11 +386,18 @@ std::shared_ptr<Segment> Group::reserve_on_all(std::size_t bytes, io::Deadline& 
 
 // Tells the others how step 0 or 1 of reserve_on_all() went here, and hears from them.
 std::optional<Group::Refusal> Group::first_refusal(std::size_t step, int own_error, io::Deadline& deadline) {
-  const std::span<RankControl> ranks = memory_->control();
-  ranks[static_cast<std::size_t>(who_.rank)].memory_error[step].store(static_cast<std::uint32_t>(own_error));
+  const std::span<RankControl> here = memory_->control();
+  here[static_cast<std::size_t>(index_)].memory_error[step].store(static_cast<std::uint32_t>(own_error));
   meet(deadline);
+  const auto error_of = [&](int index) {
+    return static_cast<int>(here[static_cast<std::size_t>(index)].memory_error[step].load());
+  };
+  std::span<const GatheredWords> all;
+  if (has_hosts()) {
+    all = gather([&](int index) -> GatheredWords { return {static_cast<std::uint64_t>(error_of(index))}; }, deadline);
+  }
   for (int rank = 0; rank < who_.size; ++rank) {
-    const auto error = static_cast<int>(ranks[static_cast<std::size_t>(rank)].memory_error[step].load());
+    const int error = has_hosts() ? static_cast<int>(all[layout_.place_of(rank)][0]) : error_of(rank);
     if (error != 0) return Refusal{rank, error};
   }
   return std::nullopt;
@@ -242,7 +409,11 @@ void Group::meet(io::Deadline& deadline) {
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
 }
 
-void Group::fail(const Outcome& outcome, const io::Deadline& deadline) const {
+void Group::fail(const Outcome& outcome, const io::Deadline& deadline) {
+  if (links_) {
+    const bool is_late = outcome.kind == Outcome::Kind::timed_out;
+    for (const int rank : outcome.ranks) links_->tell(news_of(rank, is_late ? Trouble::missing : Trouble::lost));
+  }
   switch (outcome.kind) {
     case Outcome::Kind::lost: throw RankFailure(lost_message(present_call(), states_of(outcome.ranks)), outcome.ranks);
     case Outcome::Kind::timed_out:
@@ -279,19 +450,45 @@ void Group::give_up(Presence how, const std::string& reason) {
   }
   arrivals_.leave(how);
   arrivals_.interrupt();
+  if (!links_) return;
+  RankNews farewell = news_of(who_.rank, Trouble::lost);
+  farewell.presence = how;
+  links_->say_farewell(farewell);
+  links_->wake();
 }
 
 FailedCall Group::present_call() const {
-  return {who_, ::getpid(), arrivals_.calls(who_.rank), arrivals_.last_call(who_.rank)};
+  return {who_, ::getpid(), arrivals_.calls(index_), arrivals_.last_call(index_)};
+}
+
+// As far as this rank knows: of another host's ranks only what was noted.
+RankState Group::state_of(int rank) const {
+  RankState state{rank, pids_[static_cast<std::size_t>(rank)]};
+  if (layout_.host_of(rank) == layout_.host_of(who_.rank)) {
+    const int index = layout_.index_of(rank);
+    state.presence = arrivals_.presence(index);
+    state.calls = arrivals_.calls(index);
+    state.last_call = arrivals_.last_call(index);
+  } else if (const RankNote& note = memory_->notes()[static_cast<std::size_t>(rank)];
+             note.trouble.load() != Trouble::none) {
+    FingerprintWords words{};
+    for (std::size_t i = 0; i < words.size(); ++i) words[i] = note.last_call[i].load();
+    state.presence = note.presence.load();
+    state.calls = note.calls.load();
+    state.last_call = decode(words);
+  }
+  return state;
 }
 
 std::vector<RankState> Group::states_of(const std::vector<int>& ranks) const {
   std::vector<RankState> states;
-  for (const int rank : ranks) {
-    states.push_back({rank, pids_[static_cast<std::size_t>(rank)], arrivals_.presence(rank), arrivals_.calls(rank),
-                      arrivals_.last_call(rank)});
-  }
+  for (const int rank : ranks) states.push_back(state_of(rank));
   return states;
+}
+
+RankNews Group::news_of(int rank, Trouble trouble) const {
+  const RankState state = state_of(rank);
+  return {trouble, rank, state.pid, state.presence, state.calls, encode(state.last_call)};
 }
 
 class CpuBackend : public process_group::Backend {

@@ -1,4 +1,4 @@
-// The backend for CPUs: ranks of one host, over shared memory.
+// The backend for CPUs: shared memory among the ranks of a host, TCP between the hosts' leaders.
 #pragma once
 
 #include <memory>

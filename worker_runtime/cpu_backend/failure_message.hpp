@@ -7,20 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "worker_runtime/cpu_backend/control_block.hpp"
 #include "worker_runtime/cpu_backend/fingerprint.hpp"
+#include "worker_runtime/cpu_backend/rank_state.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {
-
-// One of the ranks that a message is about, as this rank sees it.
-struct RankState {
-  int rank = 0;
-  int pid = 0;
-  Presence presence = Presence::here;
-  std::uint64_t calls = 0;  // it has made
-  Fingerprint last_call;    // if it has made any
-};
 
 // The call that failed, and who made it.
 struct FailedCall {

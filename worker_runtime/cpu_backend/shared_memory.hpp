@@ -1,9 +1,9 @@
 // The memory that the ranks of a group on one host share: an anonymous file (memfd) that all of them map.
 //
-// It starts with the control block and grows by segments. A segment has one part for each rank, equally large; the part
-// of a rank is reserved by that rank, so that a lack of memory is an error here and not a SIGBUS later, and lies where
-// the rank runs. The file can't be made shorter, has no name, and is gone with the last process that has it; a forked
-// child does not inherit the mappings.
+// It starts with the layout of the group and the control block and grows by segments. A segment has one part for each
+// rank, equally large; the part of a rank is reserved by that rank, so that a lack of memory is an error here and not a
+// SIGBUS later, and lies where the rank runs. The file can't be made shorter, has no name, and is gone with the last
+// process that has it; a forked child does not inherit the mappings.
 //
 // Threads: reserve() one at a time; the rest, the end of segments included, from any thread.
 #pragma once
@@ -18,6 +18,7 @@
 
 #include "rendezvous/io/unique_fd.hpp"
 #include "worker_runtime/cpu_backend/control_block.hpp"
+#include "worker_runtime/cpu_backend/host_layout.hpp"
 #include "worker_runtime/process_group/fork_guard.hpp"
 
 namespace ddp::cpu_backend {
@@ -45,6 +46,9 @@ class Segment {
   std::byte* part(int rank) const { return base_ + static_cast<std::size_t>(rank) * stride_bytes_; }
   std::byte* own_part() const;
 
+  // This rank's part outlives the segment here, for others that still read it, and goes with the file.
+  void keep_own_part() { keeps_own_part_ = true; }
+
   // Where [data, data + bytes) lies in this rank's part, or nothing.
   std::optional<Placement> place(const void* data, std::size_t bytes) const;
 
@@ -54,20 +58,30 @@ class Segment {
   std::size_t bytes_;
   std::size_t stride_bytes_;
   std::byte* base_ = nullptr;
+  bool keeps_own_part_ = false;
 };
 
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
-  // A new file with a zeroed control block for `size` ranks. Throws std::system_error.
-  static io::UniqueFd make_file(int size);
+  // A new file for the ranks of a host, with the layout and a zeroed control block. Throws std::system_error.
+  static io::UniqueFd make_file(const HostLayout& layout, int host);
 
-  // Maps the control block of a file that make_file() made, here or in another process. Throws std::system_error.
-  SharedMemory(io::UniqueFd file, int rank, int size);
+  // The layout in a file that make_file() made for a group of `size`. Throws std::system_error.
+  static HostLayout read_layout(int file, int size);
+
+  // Maps the control block of a file that make_file() made, here or in another process; `rank` is the global one.
+  // Throws std::system_error.
+  SharedMemory(io::UniqueFd file, const HostLayout& layout, int rank);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  std::span<RankControl> control() const;
+  std::span<RankControl> control() const;  // of the ranks of this host
+
+  // Of a group on several hosts, else empty: what is known of each rank of the group that is in trouble, by rank, and
+  // memory in which the leader gathers a few words of every rank, by place in the layout.
+  std::span<RankNote> notes() const;
+  std::span<GatheredWords> gathered() const;
 
   // Whether a segment with parts of `bytes` can be expected to fit: reserving more memory than there is wakes the
   // kernel's out-of-memory killer, not an error. Returns 0 or an errno.
@@ -90,9 +104,12 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   process_group::ForkGuard fork_guard_;
   io::UniqueFd file_;
-  int rank_;
-  int size_;
+  int rank_;           // index among the ranks of this host
+  int size_;           // their number
+  int all_count_;      // of the ranks of the group
+  int noted_count_;    // the same if they are on several hosts, else 0
   std::uint64_t end_;  // of the file, as far as it is given out; the same on all ranks
+  std::size_t control_bytes_ = 0;
   std::byte* control_ = nullptr;
   mutable std::mutex mutex_;
   std::vector<const Segment*> segments_;  // guarded by mutex_; the living ones

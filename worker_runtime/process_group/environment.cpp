@@ -67,18 +67,29 @@ std::optional<RoundId> round_from(const Lookup& variable) {
          "leave it as ddprun set it, in the form 1763723112-9f3a17c2b4d8e6f0-3, or unset it");
 }
 
-// Ranks on one host only, as long as the cpu backend knows nothing but shared memory.
-void require_one_host(const Launch& launch) {
+void require_sense(const Launch& launch) {
   if (launch.local_rank >= launch.local_size) {
     refuse("LOCAL_RANK is " + std::to_string(launch.local_rank) + ", but LOCAL_WORLD_SIZE is " +
                std::to_string(launch.local_size),
            "LOCAL_RANK counts from 0 to LOCAL_WORLD_SIZE - 1");
   }
-  if (launch.local_size == launch.size) return;
-  refuse("LOCAL_WORLD_SIZE is " + std::to_string(launch.local_size) + " and WORLD_SIZE is " +
-             std::to_string(launch.size) +
-             ": ranks on several hosts are not supported by this version of the cpu backend",
-         "start all ranks on one host");
+  if (launch.local_size <= launch.size) return;
+  refuse(
+      "LOCAL_WORLD_SIZE is " + std::to_string(launch.local_size) + ", but WORLD_SIZE is " + std::to_string(launch.size),
+      "LOCAL_WORLD_SIZE counts the ranks of this host, WORLD_SIZE those of all hosts");
+}
+
+PortRange ports_from(const Lookup& variable) {
+  const auto text = variable("DDPRUN_PORT_RANGE");
+  if (!text) return {};
+  const Bounds ports{1, std::numeric_limits<std::uint16_t>::max()};
+  const auto dash = text->find('-');
+  if (dash != std::string::npos) {
+    const int min = parse_decimal("the first of DDPRUN_PORT_RANGE", text->substr(0, dash), ports);
+    const int max = parse_decimal("the last of DDPRUN_PORT_RANGE", text->substr(dash + 1), ports);
+    if (min <= max) return {static_cast<std::uint16_t>(min), static_cast<std::uint16_t>(max)};
+  }
+  refuse("DDPRUN_PORT_RANGE is '" + *text + "'", "two ports, as in 29500-29600");
 }
 
 }  // namespace
@@ -99,7 +110,11 @@ Launch launch_from(const Lookup& variable) {
   launch.local_rank = optional_decimal(variable, "LOCAL_RANK", {0, kSizeMax - 1}, launch.rank);
   launch.restart_count =
       optional_decimal(variable, "TORCHELASTIC_RESTART_COUNT", {0, std::numeric_limits<int>::max()}, 0);
-  require_one_host(launch);
+  require_sense(launch);
+  if (launch.local_size < launch.size) {
+    launch.ports = ports_from(variable);
+    launch.interface = variable("DDP_SOCKET_IFNAME").value_or("");
+  }
   return launch;
 }
 

@@ -75,7 +75,8 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, Membership& m
   auto store =
       store::Client::connect({.host = launch.store->host, .port = launch.store->port, .deadline = deadline.end()});
   RoundAgreement agreement(launch, store, key_prefix, deadline);
-  auto meeting = cpu_backend::meet(membership, {store, key_prefix}, deadline);
+  const cpu_backend::NetworkOptions network{launch.interface, launch.ports.min, launch.ports.max, store.descriptor()};
+  auto meeting = cpu_backend::meet(membership, {store, key_prefix, network}, deadline);
   membership.round = agreement.after_meeting();
   return cpu_backend::make_cpu_backend(membership, std::move(meeting), deadline);
 }

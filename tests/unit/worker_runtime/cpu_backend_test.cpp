@@ -24,7 +24,7 @@ io::Deadline soon() { return {Clock::now(), Clock::now() + std::chrono::seconds(
 
 // What rank `rank` of two gets from the meeting; both are this process.
 Meeting meeting_of(int rank, int shared_file) {
-  Meeting meeting{io::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)), {}};
+  Meeting meeting{io::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)), {}, HostLayout::one_host(2), {}};
   meeting.peers.resize(2);
   for (Peer& peer : meeting.peers) peer.pid = ::getpid();
   meeting.peers[static_cast<std::size_t>(1 - rank)].pidfd = own_pidfd();
@@ -32,7 +32,7 @@ Meeting meeting_of(int rank, int shared_file) {
 }
 
 TEST(CpuBackend, ARankThatCanNotStartTellsTheOthers) {
-  const auto file = SharedMemory::make_file(2);
+  const auto file = SharedMemory::make_file(HostLayout::one_host(2), 0);
   auto deadline = soon();
   try {
     auto meeting = meeting_of(0, file.get());

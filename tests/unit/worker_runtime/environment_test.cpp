@@ -87,7 +87,7 @@ TEST(Environment, WhatIsWrongIsNamedWithItsValue) {
       {"WORLD_SIZE", "1000001", {"from 1 to 1000000"}},
       {"LOCAL_RANK", "2", {"LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2"}},
       {"LOCAL_RANK", "x", {"LOCAL_RANK is 'x'"}},
-      {"LOCAL_WORLD_SIZE", "3", {"LOCAL_WORLD_SIZE is 3 and WORLD_SIZE is 2", "several hosts are not supported"}},
+      {"LOCAL_WORLD_SIZE", "3", {"LOCAL_WORLD_SIZE is 3, but WORLD_SIZE is 2"}},
       {"MASTER_ADDR", "", {"MASTER_ADDR is empty"}},
       {"MASTER_PORT", "0", {"MASTER_PORT is '0'", "from 1 to 65535"}},
       {"MASTER_PORT", "65536", {"MASTER_PORT is '65536'"}},
@@ -106,8 +106,21 @@ TEST(Environment, WhatIsWrongIsNamedWithItsValue) {
   }
 }
 
-TEST(Environment, SeveralHostsAreRefused) {
-  EXPECT_THROW(launch_with(two_ranks_but({{"LOCAL_WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}})), InvalidArgument);
+TEST(Environment, OfSeveralHostsSaysWhereToListen) {
+  const auto of_two_hosts = [](const std::string& ports) {
+    return launch_with(two_ranks_but(
+        {{"LOCAL_WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"DDPRUN_PORT_RANGE", ports}, {"DDP_SOCKET_IFNAME", "eth1"}}));
+  };
+  const Launch launch = of_two_hosts("29500-29600");
+  EXPECT_EQ(launch.local_size, 1);
+  EXPECT_EQ(launch.ports.min, 29500);
+  EXPECT_EQ(launch.ports.max, 29600);
+  EXPECT_EQ(launch.interface, "eth1");
+  for (const char* ports : {"", "29500", "29600-29500", "0-1", "1-65536", "a-b", "1-2-3"}) {
+    SCOPED_TRACE(ports);
+    EXPECT_THROW(of_two_hosts(ports), InvalidArgument);
+  }
+  EXPECT_EQ(launch_with(two_ranks_but({{"DDPRUN_PORT_RANGE", "unused"}})).ports.min, 0);
 }
 
 TEST(Environment, AnEarlierStartsKeysAreOutOfSight) {

@@ -1,0 +1,119 @@
+// What a host's leader has to the leaders of the other hosts: two connections to each, one for data and one for news.
+//
+// Data moves in exchanges that all leaders enter in the same order: each sends every other a frame, perhaps an empty
+// one, and gets one. News is what happens to ranks: it is read by a thread of its own, whatever the leader is doing,
+// and its connection tells of a leader's end, and of a host that has gone silent (kSilenceMax).
+//
+// Threads: transfer() one at a time; the rest from any. `heard` and `answer` are called by the news thread.
+// Fork:    a forked child has none of the connections.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "rendezvous/io/deadline.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+#include "worker_runtime/cpu_backend/control_block.hpp"
+#include "worker_runtime/cpu_backend/host_layout.hpp"
+#include "worker_runtime/cpu_backend/meeting.hpp"
+
+namespace ddp::cpu_backend {
+
+constexpr std::chrono::seconds kSilenceMax{30};  // of a host, whose kernel answers whatever its ranks are doing
+constexpr std::chrono::seconds kAnswerMax{2};    // for a question to another leader's news thread
+
+// What one leader says of a rank.
+struct RankNews {
+  Trouble trouble = Trouble::none;
+  int rank = 0;
+  int pid = 0;
+  Presence presence = Presence::here;
+  std::uint64_t calls = 0;
+  FingerprintWords last_call{};
+};
+
+constexpr std::uint64_t kCallsUnknown = ~std::uint64_t{0};  // of a leader that ended without a word
+
+class HostLinks {
+ public:
+  using Heard = std::function<void(const RankNews& news)>;
+  using Answer = std::function<std::vector<RankNews>(std::uint64_t call)>;  // who of this host has not come to it
+
+  // `sockets` by host. Throws std::system_error.
+  HostLinks(const HostLayout& layout, int own_host, std::vector<LinkSockets> sockets, Heard heard, Answer answer);
+  ~HostLinks();
+  HostLinks(const HostLinks&) = delete;
+  HostLinks& operator=(const HostLinks&) = delete;
+
+  // What goes to a host and comes from it in one exchange; the sizes are what the other side has, the other way round.
+  struct Parcel {
+    std::span<const std::byte> out;
+    std::span<std::byte> in;
+  };
+  struct End {
+    enum class Kind : std::uint8_t { complete, stopped, host_lost, timed_out };
+    Kind kind = Kind::complete;
+    std::vector<int> hosts;  // lost, or waited for
+  };
+
+  // One exchange, with parcels[h] for host h. Ends early when `must_stop` says so, which is asked after each wake().
+  End transfer(std::span<const Parcel> parcels, const std::function<bool()>& must_stop, io::Deadline& deadline);
+  void wake();
+
+  // To all other leaders. Never blocks; a host that takes no more news is given up.
+  void tell(const RankNews& news);
+
+  // tell(), and the last word: nothing goes to the others from here on.
+  void say_farewell(const RankNews& own);
+
+  // Asks another leader who of its ranks has not come to a call; what it says is `heard`. False without an answer.
+  bool ask(int host, std::uint64_t call);
+
+  // Waits until the news of a host have come to their end, or as long as for an answer.
+  void hear_out(int host);
+
+ private:
+  struct Frame;
+  struct Wire;
+  enum class Word : std::uint32_t { rank, farewell, question, answered };
+
+  bool send_news(int host, Word word, const RankNews& news);
+  void watch();
+  void watch_for(int fd, int host);
+  void read_news(int host);
+  void hear(int host, const Wire& wire);
+  void end_news(int host, bool is_silent);
+
+  struct Other {
+    LinkSockets sockets;
+    std::vector<std::byte> heard;  // a part of a message; the news thread's
+    bool said_farewell = false;    // guarded by mutex_, as are the next two
+    bool is_out = false;           // nothing more is heard; set by the news thread alone
+    std::uint64_t answers = 0;
+  };
+
+  HostLayout layout_;
+  int own_host_;
+  std::vector<Other> others_;  // by host
+  Heard heard_;
+  Answer answer_;
+  std::uint64_t exchange_ = 0;  // that was begun last
+  std::mutex send_mutex_;       // of the news
+  bool is_silent_ = false;      // guarded by send_mutex_: the farewell is said
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  io::UniqueFd wake_;   // an eventfd for transfer()
+  io::UniqueFd stop_;   // an eventfd for the news thread
+  io::UniqueFd epoll_;  // the news thread's; it minds no limit of open files that falls later
+  std::thread thread_;
+};
+
+}  // namespace ddp::cpu_backend
