@@ -37,10 +37,10 @@ pid_t fork_process() {
   return pid;
 }
 
-[[noreturn]] void serve_store(int port_pipe) {
+[[noreturn]] void serve_store(int port_pipe, bool for_all_hosts) {
   boost::asio::io_context io;
-  store::Server server(io, {});
-  const port::Port listening(io, {.addresses = {"127.0.0.1"}},
+  store::Server server(io, {.allow = for_all_hosts ? std::vector<std::string>{"any"} : std::vector<std::string>{}});
+  const port::Port listening(io, {.addresses = {for_all_hosts ? "::" : "127.0.0.1"}},
                              {.store = [&server](io::UniqueFd socket, const sockaddr_storage& peer) {
                                server.adopt(std::move(socket), peer);
                              }});
@@ -50,11 +50,27 @@ pid_t fork_process() {
   ::_exit(0);
 }
 
-[[noreturn]] void run_rank(int rank, int size, std::uint16_t port, const RankProcesses::Body& body) {
-  ::setenv("RANK", std::to_string(rank).c_str(), 1);
-  ::setenv("WORLD_SIZE", std::to_string(size).c_str(), 1);
-  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-  ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
+// What a launcher tells a rank; the last two only where the ranks are on several hosts.
+struct Told {
+  int rank = 0;
+  int size = 1;
+  std::string store = "127.0.0.1";
+  std::uint16_t port = 0;
+  int local_rank = -1;
+  int local_size = -1;
+};
+
+[[noreturn]] void run_rank(const Told& told, const RankProcesses::Body& body) {
+  const int rank = told.rank;
+  const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
+  set("RANK", std::to_string(rank));
+  set("WORLD_SIZE", std::to_string(told.size));
+  set("MASTER_ADDR", told.store);
+  set("MASTER_PORT", std::to_string(told.port));
+  if (told.local_size > 0) {
+    set("LOCAL_RANK", std::to_string(told.local_rank));
+    set("LOCAL_WORLD_SIZE", std::to_string(told.local_size));
+  }
   int code = 0;
   try {
     body(rank);
@@ -68,21 +84,41 @@ pid_t fork_process() {
 
 }  // namespace
 
-RankProcesses::RankProcesses(int size, const Body& body, const std::vector<int>& absent) {
+void RankProcesses::start_store(const std::function<pid_t()>& fork, bool for_all_hosts) {
   std::array<int, 2> pipe{};
   if (::pipe(pipe.data()) != 0) throw std::runtime_error("pipe failed");
   const io::UniqueFd reading(pipe[0]);
   io::UniqueFd writing(pipe[1]);
-  store_ = fork_process();
-  if (store_ == 0) serve_store(writing.get());
+  store_ = fork();
+  if (store_ == 0) serve_store(writing.get(), for_all_hosts);
   writing.reset();
-  std::uint16_t port = 0;
-  if (::read(reading.get(), &port, sizeof(port)) != sizeof(port)) throw std::runtime_error("the store did not start");
+  if (::read(reading.get(), &port_, sizeof(port_)) != sizeof(port_)) throw std::runtime_error("no store started");
+}
 
+RankProcesses::RankProcesses(int size, const Body& body, const std::vector<int>& absent) {
+  start_store(fork_process, false);
   for (int rank = 0; rank < size; ++rank) {
     const bool is_absent = std::find(absent.begin(), absent.end(), rank) != absent.end();
     ranks_.push_back(is_absent ? 0 : fork_process());
-    if (!is_absent && ranks_.back() == 0) run_rank(rank, size, port, body);
+    if (!is_absent && ranks_.back() == 0) run_rank({.rank = rank, .size = size, .port = port_}, body);
+  }
+}
+
+RankProcesses::RankProcesses(const Places& places, const Body& body, const std::vector<int>& absent) {
+  start_store([&] { return places.hosts.fork_on(0); }, true);
+  const auto& host_of = places.host_of;
+  for (int rank = 0; rank < static_cast<int>(host_of.size()); ++rank) {
+    const int host = host_of[static_cast<std::size_t>(rank)];
+    const bool is_absent = std::find(absent.begin(), absent.end(), rank) != absent.end();
+    ranks_.push_back(is_absent ? 0 : places.hosts.fork_on(host));
+    if (is_absent || ranks_.back() != 0) continue;
+    const Told told{.rank = rank,
+                    .size = static_cast<int>(host_of.size()),
+                    .store = places.store.empty() ? test::Hosts::ipv4(0) : places.store,
+                    .port = port_,
+                    .local_rank = static_cast<int>(std::count(host_of.begin(), host_of.begin() + rank, host)),
+                    .local_size = static_cast<int>(std::count(host_of.begin(), host_of.end(), host))};
+    run_rank(told, body);
   }
 }
 
@@ -121,6 +157,11 @@ void RankProcesses::expect_killed(int rank) {
 void run_ranks(int size, const RankProcesses::Body& body) {
   RankProcesses ranks(size, body);
   for (int rank = 0; rank < size; ++rank) ranks.expect_success(rank);
+}
+
+void run_ranks(const Places& places, const RankProcesses::Body& body) {
+  RankProcesses ranks(places, body);
+  for (int rank = 0; rank < static_cast<int>(places.host_of.size()); ++rank) ranks.expect_success(rank);
 }
 
 void wait_until(const std::function<bool()>& condition) {

@@ -12,11 +12,21 @@
 #include <functional>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <vector>
+
+#include "tests/multihost/hosts.hpp"
 
 namespace ddp::testing {
 
 constexpr std::chrono::seconds kPatience{60};  // longer than any machine needs; only a failing test waits for it
+
+// Where ranks run that are on several hosts; the store is on host 0.
+struct Places {
+  test::Hosts& hosts;
+  std::vector<int> host_of;  // by rank
+  std::string store;         // as the ranks are to reach it; empty: the IPv4 address of host 0
+};
 
 class RankProcesses {
  public:
@@ -24,6 +34,8 @@ class RankProcesses {
 
   // Starts `size` ranks, except those in `absent`.
   RankProcesses(int size, const Body& body, const std::vector<int>& absent = {});
+  // Starts a rank on every host that `places` names, except those in `absent`.
+  RankProcesses(const Places& places, const Body& body, const std::vector<int>& absent = {});
   ~RankProcesses();  // kills what is left
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
@@ -35,14 +47,17 @@ class RankProcesses {
   void expect_killed(int rank);
 
  private:
+  void start_store(const std::function<pid_t()>& fork, bool for_all_hosts);
   int wait_status(int rank);
 
+  std::uint16_t port_ = 0;
   pid_t store_ = 0;
   std::vector<pid_t> ranks_;  // 0 for one that is absent, or waited for
 };
 
 // Starts all ranks and expects every one to succeed.
 void run_ranks(int size, const RankProcesses::Body& body);
+void run_ranks(const Places& places, const RankProcesses::Body& body);
 
 // Waits until a condition holds, which another process brings about. Throws after kPatience.
 void wait_until(const std::function<bool()>& condition);

@@ -1,0 +1,241 @@
+// Collectives among ranks on several hosts, against a plain computation, bit by bit.
+#include <ddp/ddp.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "tests/integration/rank_processes.hpp"
+#include "tests/multihost/multihost.hpp"
+
+namespace ddp {
+namespace {
+
+using test::Hosts;
+using testing::run_ranks;
+
+using HostOf = std::vector<int>;  // by rank
+
+// Ranks by host, as sums go: the host with the lowest rank first.
+std::vector<std::vector<int>> ranks_by_host(const HostOf& host_of) {
+  std::vector<std::vector<int>> by_host;
+  std::vector<int> order;
+  for (int rank = 0; rank < static_cast<int>(host_of.size()); ++rank) {
+    const int host = host_of[static_cast<std::size_t>(rank)];
+    auto at = std::find(order.begin(), order.end(), host);
+    if (at == order.end()) {
+      at = order.insert(order.end(), host);
+      by_host.emplace_back();
+    }
+    by_host[static_cast<std::size_t>(at - order.begin())].push_back(rank);
+  }
+  return by_host;
+}
+
+// What element i of a rank starts as: sums of these depend on their order, and those of integers overflow.
+template <class T>
+T element(int rank, std::size_t i) {
+  const std::uint64_t mixed =
+      (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u;
+  if constexpr (std::is_same_v<T, std::int64_t>) {
+    return static_cast<std::int64_t>(mixed * mixed);
+  } else {
+    return static_cast<T>(static_cast<double>(mixed >> 40) / 3.0 - 1e6) * (rank % 2 == 0 ? T{1} : T{-1});
+  }
+}
+
+template <class T>
+T reduced(ReduceOp op, const std::vector<std::vector<int>>& by_host, std::size_t i) {
+  using Sum = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, T>;
+  Sum sum{};
+  int size = 0;
+  for (std::size_t host = 0; host < by_host.size(); ++host) {
+    Sum of_host{};
+    for (std::size_t r = 0; r < by_host[host].size(); ++r, ++size) {
+      const auto value = static_cast<Sum>(element<T>(by_host[host][r], i));
+      of_host = r == 0 ? value : of_host + value;
+    }
+    sum = host == 0 ? of_host : sum + of_host;
+  }
+  return op == ReduceOp::sum ? static_cast<T>(sum) : static_cast<T>(sum) / static_cast<T>(size);
+}
+
+template <class T, class Want>
+void expect_bits(const std::string& what, const T* have, std::size_t count, const Want& want) {
+  for (std::size_t i = 0; i < count; ++i) {
+    const T wanted = want(i);
+    ASSERT_EQ(std::memcmp(&have[i], &wanted, sizeof(T)), 0)
+        << what << ", element " << i << " of " << count << ": " << have[i] << ", not " << wanted;
+  }
+}
+
+enum class Where { plain, registered, registered_on_some };
+
+template <class T>
+class Buffer {
+ public:
+  Buffer(ProcessGroup& group, Where where, std::size_t count) : plain_(count), count_(count) {
+    if (where != Where::plain) registered_ = group.allocate(count * sizeof(T) + 1);
+    const bool shared = where == Where::registered || (where == Where::registered_on_some && group.rank() < 2);
+    data_ = shared ? static_cast<T*>(registered_.data()) : plain_.data();
+    for (std::size_t i = 0; i < count; ++i) data_[i] = element<T>(group.rank(), i);
+  }
+  MemoryRange range() const { return {data_, count_}; }
+  T* data() const { return data_; }
+
+ private:
+  std::vector<T> plain_;
+  RegisteredMemory registered_;
+  std::size_t count_;
+  T* data_;
+};
+
+template <class T>
+void check_collectives(ProcessGroup& group, const std::vector<std::vector<int>>& by_host, Where where,
+                       std::size_t count) {
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
+    Buffer<T> inout(group, where, count);
+    group.all_reduce(inout.range(), op);
+    expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return reduced<T>(op, by_host, i); });
+  }
+  for (int root = 0; root < group.size(); ++root) {
+    Buffer<T> inout(group, where, count);
+    group.broadcast(inout.range(), root);
+    expect_bits("broadcast", inout.data(), count, [&](std::size_t i) { return element<T>(root, i); });
+  }
+  const std::size_t each = count / 2 + count % 2;
+  const std::size_t all = each * static_cast<std::size_t>(group.size());
+  const std::size_t own = each * static_cast<std::size_t>(group.rank());
+  const auto gathered = [&](std::size_t i) { return element<T>(static_cast<int>(i / each), i % each); };
+  Buffer<T> one(group, where, each);
+  Buffer<T> output(group, where, all);
+  group.all_gather(one.range(), output.range());
+  expect_bits("all_gather", output.data(), all, gathered);
+  Buffer<T> in_place(group, where, all);
+  std::copy_n(one.data(), each, in_place.data() + own);
+  group.all_gather({in_place.data() + own, each}, in_place.range());
+  expect_bits("all_gather in place", in_place.data(), all, gathered);
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
+    Buffer<T> input(group, where, all);
+    group.reduce_scatter(input.range(), one.range(), op);
+    expect_bits("reduce_scatter", one.data(), each, [&](std::size_t i) { return reduced<T>(op, by_host, own + i); });
+  }
+}
+
+struct Layout {
+  const char* name;
+  HostOf host_of;
+};
+
+class CollectivesOverHosts : public test::Multihost, public ::testing::WithParamInterface<Layout> {};
+
+template <class T>
+void check_layout(Hosts& hosts, const HostOf& host_of) {
+  run_ranks({hosts, host_of, ""}, [&](int rank) {
+    const auto by_host = ranks_by_host(host_of);
+    auto group = init_process_group({.timeout = std::chrono::seconds(60)});
+    EXPECT_EQ(group.rank(), rank);
+    EXPECT_EQ(group.size(), static_cast<int>(host_of.size()));
+    group.barrier();
+    for (const Where where : {Where::plain, Where::registered, Where::registered_on_some}) {
+      for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{37}, std::size_t{140'001}}) {
+        SCOPED_TRACE(std::to_string(count) + " elements, memory " + std::to_string(static_cast<int>(where)));
+        check_collectives<T>(group, by_host, where, count);
+      }
+    }
+    group.barrier();
+  });
+}
+
+TEST_P(CollectivesOverHosts, EqualAPlainComputationBitByBit) {
+  const HostOf& host_of = GetParam().host_of;
+  Hosts* const hosts = make_hosts({.count = *std::max_element(host_of.begin(), host_of.end()) + 1});
+  if (hosts == nullptr) return;
+  check_layout<float>(*hosts, host_of);
+  check_layout<double>(*hosts, host_of);
+  check_layout<std::int64_t>(*hosts, host_of);
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, CollectivesOverHosts,
+                         ::testing::Values(Layout{"OneRankEach", {0, 1}}, Layout{"TwoEach", {0, 0, 1, 1}},
+                                           Layout{"Unequal", {0, 0, 0, 1}}, Layout{"Mixed", {0, 1, 0, 2, 1}},
+                                           Layout{"StoreIsElsewhere", {1, 2, 1}}),
+                         [](const auto& tested) { return tested.param.name; });
+
+class GroupOverHosts : public test::Multihost {};
+
+TEST_F(GroupOverHosts, CollectivesRunBesideTheProgram) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr) return;
+  run_ranks({*hosts, {0, 1, 0, 1}, ""}, [](int rank) {
+    auto group = init_process_group();
+    std::vector<std::vector<double>> values(100, std::vector<double>(1000, rank));
+    std::vector<Work> works;
+    for (auto& each : values) works.push_back(group.all_reduce_async(each));
+    for (std::size_t i = 0; i < works.size(); ++i) works[i * 7 % works.size()].wait();
+    for (const auto& each : values) EXPECT_EQ(each[999], 6);
+  });
+}
+
+TEST_F(GroupOverHosts, TwoGroupsOneAfterTheOtherMeetEach) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr) return;
+  run_ranks({*hosts, {0, 1, 1}, ""}, [](int) {
+    for (int i = 0; i < 5; ++i) {
+      auto group = init_process_group();
+      std::vector<float> ones(10, 1);
+      group.all_reduce(ones);
+      EXPECT_EQ(ones[9], 3);
+    }
+  });
+}
+
+TEST_F(GroupOverHosts, MeetsOverIPv6) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr) return;
+  run_ranks({*hosts, {0, 1, 1}, Hosts::ipv6(0)}, [](int) { init_process_group().barrier(); });
+}
+
+TEST_F(GroupOverHosts, MeetsByNameOfTheStoresHost) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr) return;
+  run_ranks({*hosts, {0, 1}, Hosts::name(0)}, [](int) { init_process_group().barrier(); });
+}
+
+TEST_F(GroupOverHosts, MeetsThoughRank0ReachesTheStoreByLoopback) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr) return;
+  run_ranks({*hosts, {0, 1}, ""}, [](int rank) {
+    if (rank == 0) ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+    init_process_group().barrier();
+  });
+}
+
+TEST_F(GroupOverHosts, UsesTheInterfaceAndThePortsThatAreAskedFor) {
+  Hosts* const hosts = make_hosts({.count = 2, .interfaces = 2});
+  if (hosts == nullptr) return;
+  run_ranks({*hosts, {0, 1}, ""}, [](int rank) {
+    ::setenv("DDP_SOCKET_IFNAME", "eth1", 1);
+    ::setenv("DDPRUN_PORT_RANGE", "4100-4101", 1);
+    auto group = init_process_group();
+    group.barrier();
+    if (rank == 0) {
+      std::ifstream connections("/proc/self/net/tcp");
+      const std::string text((std::istreambuf_iterator<char>(connections)), {});
+      EXPECT_THAT(text, ::testing::HasSubstr("01014D0A:1004 02014D0A:")) << "10.77.1.1:4100, from 10.77.1.2";
+    }
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace ddp
