@@ -326,7 +326,9 @@ Outcome Group::ask_who_is_missing(const std::vector<int>& hosts) {
     for (const int rank : layout_.ranks_of(host)) arrivals_.note(rank, state_of(rank), Trouble::missing);
   }
   if (auto failure = arrivals_.failure()) return *failure;
-  return {Outcome::Kind::timed_out, arrivals_.noted_missing()};
+  auto missing = arrivals_.noted_missing();
+  if (missing.empty()) return arrivals_.failure_without(layout_.leader_of(hosts.front()));
+  return {Outcome::Kind::timed_out, std::move(missing)};
 }
 
 // For another leader: those of this host that have not come to the call, or else this rank, which has not done its

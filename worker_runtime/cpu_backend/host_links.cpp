@@ -247,10 +247,10 @@ bool HostLinks::ask(int host, std::uint64_t call) {
   lock.unlock();
   RankNews question;
   question.calls = call;
-  if (!send_news(host, Word::question, question)) return false;
+  send_news(host, Word::question, question);  // where it fails, the end of the news is near
   lock.lock();
   changed_.wait_until(lock, Clock::now() + kAnswerMax, [&] { return other.answers != before || other.is_out; });
-  return other.answers != before;
+  return other.answers != before || other.is_out;
 }
 
 void HostLinks::hear_out(int host) {

@@ -74,7 +74,8 @@ class HostLinks {
   // tell(), and the last word: nothing goes to the others from here on.
   void say_farewell(const RankNews& own);
 
-  // Asks another leader who of its ranks has not come to a call; what it says is `heard`. False without an answer.
+  // Asks another leader who of its ranks has not come to a call; what it says is `heard`. True where it
+  // answered, or had said its last word before.
   bool ask(int host, std::uint64_t call);
 
   // Waits until the news of a host have come to their end, or as long as for an answer.
