@@ -207,7 +207,7 @@ TEST_F(PortTest, TakenPortIsNamed) {
     ADD_FAILURE() << "bound twice";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("127.0.0.1:" + std::to_string(port_->number()) + ": "),
-                                    HasSubstr("Address already in use"), HasSubstr("another port")));
+                                    HasSubstr("Address already in use")));
   }
   EXPECT_THROW(Port(io_, {.addresses = {"localhost"}}, {}), InvalidArgument);
   EXPECT_THROW(Port(io_, {.first = 2, .last = 1}, {}), InvalidArgument);
