@@ -25,7 +25,7 @@ constexpr Example kExamples[] = {
     {"ddprun --nproc-per-node=4 --max-restarts=3 ./train", "four workers, started again if one fails"},
     {"ddprun --nnodes=2 --node-rank=0 --master-addr=node0 train.py", "on node0; on the other node with 1"},
     {"ddprun --nnodes=2:4 --rdzv-backend=c10d --rdzv-endpoint=node0 --rdzv-id=job1 train.py",
-     "on each of 2 to 4 nodes, which come and go"},
+     "on each of 2 to 4 nodes; who comes within the last call takes part"},
 };
 constexpr std::string_view kEnvironment =
     "Every option's default may come from DDPRUN_<OPTION>, and from PET_<OPTION> as with torchrun: "
@@ -33,7 +33,7 @@ constexpr std::string_view kEnvironment =
 constexpr std::string_view kExitCodes =
     "0 all workers ended with 0; the code of the worker that failed first; 128 + n for a signal n; 2 wrong use; 126 "
     "the "
-    "program can't be run; 127 it is not found";
+    "program can't be run; 127 it is not found; 77 the nodes did not meet";
 
 // Appends words at `column`, broken at kWidth and indented by `indent`.
 void wrap(std::ostringstream& out, std::string_view text, std::size_t column, std::size_t indent) {

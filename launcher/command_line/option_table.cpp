@@ -21,7 +21,7 @@ const std::vector<Option>& option_table() {
       {"master-addr", 0, "HOST", Group::rendezvous, kTorchruns, "address of node 0 (static). Default: 127.0.0.1"},
       {"master-port", 0, "PORT", Group::rendezvous, kTorchruns, "port on node 0 (static). Default: 29500"},
       {"rdzv-backend", 0, "static|c10d", Group::rendezvous, kTorchruns,
-       "static: each node knows its rank, node 0 is at the address; c10d: nodes come, go and get their ranks. "
+       "static: each node knows its rank, node 0 is at the address; c10d: nodes get their ranks when they meet. "
        "Default: static"},
       {"rdzv-endpoint", 0, "HOST[:PORT]", Group::rendezvous, kTorchruns,
        "where the nodes meet: an address of one of them, the same on all. Default port: 29400 (c10d), 29500 (static)"},
