@@ -412,6 +412,8 @@ class Agent {
     out.master_port = start_.master_port;
     out.stop_signals = config_.stop_signals;
     out.virtual_local_rank = config_.virtual_local_rank;
+    out.port_first = config_.rendezvous.port_first;
+    out.port_last = config_.rendezvous.port_last;
     return out;
   }
 

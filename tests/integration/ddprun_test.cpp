@@ -67,6 +67,12 @@ TEST(Ddprun, WorkersFindTorchrunsEnvironmentAndNoneOfTheLaunchers) {
   for (const auto* text : {"PET_", "secret", "RANK=77"}) EXPECT_THAT(job.out(), Not(HasSubstr(text)));
 }
 
+TEST(Ddprun, WorkersAreToldWhichPortsToKeepTo) {
+  Job job(shell(1, "echo ports $DDPRUN_PORT_RANGE", {"--port-range=20000-65000"}));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "ports 20000-65000\n");
+}
+
 TEST(Ddprun, StandardInputIsEmptyWhereItIsNoTerminal) {
   Job job(shell(2, "cat; echo end"));
   EXPECT_EQ(job.wait(), 0);
