@@ -158,6 +158,10 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
     config.notices.push_back(machine.gpu_count > 0 ? "starting " + std::to_string(config.workers) +
                                                          " workers, one per GPU (--nproc-per-node)"
                                                    : "starting 1 worker, as there is no GPU (--nproc-per-node)");
+  if (machine.one_core && config.workers > 1)
+    config.notices.push_back("all " + std::to_string(config.workers) +
+                             " workers share one core, as ddprun was given no more of this machine; under Slurm "
+                             "`srun --cpus-per-task=N` gives more");
   config.rendezvous = rendezvous_of(given, config.notices);
   if (const auto* option = given.find("store-allow")) config.store_allow = store_allow_of(*option);
   if (const auto* option = given.find("role")) config.role = name_of(*option);

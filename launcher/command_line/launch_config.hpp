@@ -20,6 +20,7 @@ struct Machine {
   int xpu_count = 0;  // Intel's GPUs
   int cpu_count = 1;  // that this process may run on
   FileLookup file_kind;
+  bool one_core = false;  // is all that this process may run on, although the machine has more
 };
 
 // Where the nodes of a job meet.

@@ -8,10 +8,13 @@
 #include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 
 namespace ddp::launcher {
 namespace {
+
+constexpr int kThreadsPerCoreMax = 8;  // of any processor so far
 
 int nvidia_device_count() {
   int count = 0;
@@ -45,6 +48,22 @@ int usable_cpu_count() {
   return static_cast<int>(std::max(1L, sysconf(_SC_NPROCESSORS_ONLN)));  // more CPUs than a cpu_set_t holds
 }
 
+// A scheduler that gives each of its tasks one core, which may be several hyper-threads, leaves so much to all workers.
+bool is_kept_to_one_core() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) == sysconf(_SC_NPROCESSORS_ONLN)) return false;
+  const int count = CPU_COUNT(&set);
+  if (count > kThreadsPerCoreMax) return false;
+  std::set<std::string> cores;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) {
+      std::string threads;
+      std::ifstream("/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/thread_siblings_list") >> threads;
+      cores.insert(threads.empty() ? std::to_string(cpu) : threads);
+    }
+  return cores.size() == 1;
+}
+
 FileKind kind_of(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return FileKind::missing;
@@ -75,7 +94,7 @@ int visible_gpu_count(int present, const std::optional<std::string>& cuda_visibl
 
 Machine this_machine(const EnvironmentLookup& environment) {
   return {visible_gpu_count(nvidia_device_count(), environment("CUDA_VISIBLE_DEVICES")), intel_device_count(),
-          usable_cpu_count(), kind_of};
+          usable_cpu_count(), kind_of, is_kept_to_one_core()};
 }
 
 }  // namespace ddp::launcher

@@ -13,10 +13,13 @@ namespace ddp::launcher {
 class AMachine : public ::testing::Test {
  protected:
   LaunchConfig parse(const std::vector<std::string>& arguments) const {
-    return parse_command_line(arguments, lookup(), {gpus, xpus, 2, [this](const std::string& path) {
-                                                      const auto found = files.find(path);
-                                                      return found == files.end() ? FileKind::missing : found->second;
-                                                    }});
+    return parse_command_line(arguments, lookup(),
+                              {gpus, xpus, 2,
+                               [this](const std::string& path) {
+                                 const auto found = files.find(path);
+                                 return found == files.end() ? FileKind::missing : found->second;
+                               },
+                               one_core});
   }
 
   // For options alone: a program is added.
@@ -48,6 +51,7 @@ class AMachine : public ::testing::Test {
   }
 
   int gpus = 0, xpus = 0;
+  bool one_core = false;
   std::map<std::string, std::string> environment{{"PATH", "/usr/bin:/bin"}};
   std::map<std::string, FileKind> files{
       {"/bin/true", FileKind::executable},       {"/usr/bin/python3", FileKind::executable},

@@ -137,6 +137,15 @@ TEST_F(LaunchConfigs, TheRestIsWhatItsOptionsSay) {
   EXPECT_FALSE(plain.virtual_local_rank || plain.binding.display);
 }
 
+TEST_F(LaunchConfigs, WorkersThatShareOneCoreAreToldOf) {
+  one_core = true;
+  EXPECT_THAT(parse_options({"--nproc-per-node=4"}).notices,
+              ElementsAre(AllOf(HasSubstr("all 4 workers share one core"), HasSubstr("`srun --cpus-per-task=N`"))));
+  EXPECT_THAT(parse_options({"--nproc-per-node=1"}).notices, IsEmpty());
+  one_core = false;
+  EXPECT_THAT(parse_options({"--nproc-per-node=4"}).notices, IsEmpty());
+}
+
 TEST_F(LaunchConfigs, ProgramsThatCannotRunSayWhy) {
   environment.erase("VIRTUAL_ENV");
   const struct {
