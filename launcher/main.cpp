@@ -10,6 +10,7 @@
 
 #include "ddp/error.hpp"
 #include "launcher/agent/agent.hpp"
+#include "launcher/binding/worker_bindings.hpp"
 #include "launcher/command_line/completion.hpp"
 #include "launcher/command_line/help.hpp"
 #include "launcher/command_line/launch_config.hpp"
@@ -40,7 +41,7 @@ void fill_standard_descriptors() {
 std::string shown(const LaunchConfig& config, const std::vector<std::string>& environment) {
   switch (config.mode) {
     case LaunchConfig::Mode::launch: break;
-    case LaunchConfig::Mode::show_plan: return plan_text(config, environment);
+    case LaunchConfig::Mode::show_plan: return plan_text(config, environment, worker_bindings(config, environment));
     case LaunchConfig::Mode::show_help: return help_text();
     case LaunchConfig::Mode::show_version: return "ddprun " DDPRUN_VERSION "\n";
     case LaunchConfig::Mode::show_man_page: return man_page(DDPRUN_VERSION);

@@ -23,6 +23,7 @@
 #include "ddp/round.hpp"
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
+#include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/output/error_file.hpp"
 #include "launcher/output/output.hpp"
@@ -117,6 +118,7 @@ class Agent {
   Agent(const LaunchConfig& config, const std::vector<std::string>& environment)
       : config_(config),
         inherited_(environment),
+        bindings_(worker_bindings(config, environment)),
         group_({config.workers, config.grace}),
         signals_(handled_signals(config)),
         guardian_(prepare(), config.workers),
@@ -149,7 +151,7 @@ class Agent {
  private:
   // Before the event loop and any thread: what concerns this process alone, and what its guardian is to know.
   guardian::GuardianOptions prepare() {
-    guardian::GuardianOptions options{config_.command, {}, {}, raise_descriptor_limit(), scratch_.path()};
+    guardian::GuardianOptions options{config_.command, {}, {}, raise_descriptor_limit(), bindings_, scratch_.path()};
     for (const auto& variable : inherited_)
       if (!is_withheld(name_of(variable)) &&
           !(config_.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))
@@ -337,16 +339,29 @@ class Agent {
   }
 
   void perform(const SpawnWorkers&) {
+    show_bindings();
     const auto assignment = this_assignment();
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
     output_.begin_round({run_id_, start_.round.number, start_.rank_first, config_.workers, start_.world_size, config_.role,
                          foreground});
     for (int local_rank = 0; local_rank < config_.workers; ++local_rank) {
       guardian_.spawn(local_rank,
-                      worker_variables(assignment, {local_rank, output_.error_file(local_rank), {}}, inherited_),
+                      worker_variables(assignment, {local_rank, output_.error_file(local_rank), core_share(local_rank)},
+                                       inherited_),
                       output_.worker_side(local_rank));
       output_.worker_is_spawned(local_rank);
     }
+  }
+
+  // Once, and again where the workers' ranks are new.
+  void show_bindings() {
+    if (!config_.binding.display || std::exchange(shown_rank_first_, start_.rank_first) == start_.rank_first) return;
+    for (std::size_t i = 0; i < bindings_.size(); ++i)
+      say("rank " + std::to_string(start_.rank_first + static_cast<int>(i)) + ": " + describe(bindings_[i]));
+  }
+
+  std::optional<int> core_share(int local_rank) const {
+    return bindings_.empty() ? std::nullopt : bindings_[static_cast<std::size_t>(local_rank)].core_share;
   }
 
   void perform(const SignalTree& action) { guardian_.signal_tree(action.signal_number); }
@@ -462,6 +477,7 @@ class Agent {
 
   const LaunchConfig& config_;
   const std::vector<std::string>& inherited_;  // ddprun's own environment
+  const std::vector<Binding> bindings_;        // of each worker; empty: none is bound
   const RoundId term_ = rendezvous::begin_term();
   const std::string run_id_ = config_.rendezvous.run_id.empty() ? run_id_of(term_) : config_.rendezvous.run_id;
   WorkerGroup group_;
@@ -476,6 +492,7 @@ class Agent {
   Meeting meeting_;
   StartRound start_;  // the current round, or the last one
   int exit_code_ = 1;
+  int shown_rank_first_ = -1;  // by --display-binding
   bool in_job_ = false;  // membership counts this node in
   bool finished_ = false, stop_announced_ = false, stop_asked_ = false, suspending_ = false, lost_ = false;
 };

@@ -1,15 +1,18 @@
 #include "launcher/guardian/guardian.hpp"
 
 #include <fcntl.h>
+#include <linux/mempolicy.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <climits>
 #include <deque>
 #include <filesystem>
 #include <map>
@@ -32,6 +35,20 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return out;
 }
 
+// A set of CPUs or NUMA nodes as the kernel takes it.
+using Mask = std::vector<unsigned long>;
+constexpr std::size_t kMaskWordBits = sizeof(unsigned long) * CHAR_BIT;
+
+Mask mask_of(const std::vector<int>& indices) {
+  Mask out;
+  for (const int index : indices) {
+    const auto i = static_cast<std::size_t>(index);
+    if (out.size() <= i / kMaskWordBits) out.resize(i / kMaskWordBits + 1);
+    out[i / kMaskWordBits] |= 1UL << i % kMaskWordBits;
+  }
+  return out;
+}
+
 // What the child needs between vfork and exec; everything is made before, because there only async-signal-safe calls run.
 struct Spawn {
   const char* path;
@@ -42,9 +59,24 @@ struct Spawn {
   pid_t guardian;
   const sigset_t* signal_mask;
   const rlimit* descriptor_limit;
+  const Mask* cpus;  // empty: as the guardian
+  const Mask* memory_nodes;
+  int memory_policy;
 };
 
-// Runs in the child, on the guardian's memory. Returns errno where exec failed.
+// Returns errno where the cores can't be had. The memory policy is a wish: containers often forbid it, and kernels before
+// 5.15 know only that for one node; without it memory is taken near the core that first touches it, which is mostly the
+// same. Preferred, not bound: with a bound policy a full node would kill the worker while another node has memory left.
+int apply_binding(const Spawn& spawn) {
+  if (!spawn.memory_nodes->empty())
+    ::syscall(SYS_set_mempolicy, spawn.memory_policy, spawn.memory_nodes->data(),
+              spawn.memory_nodes->size() * kMaskWordBits + 1);  // the kernel reads one bit less
+  if (spawn.cpus->empty()) return 0;
+  const auto bytes = spawn.cpus->size() * sizeof(unsigned long);
+  return ::syscall(SYS_sched_setaffinity, 0, bytes, spawn.cpus->data()) < 0 ? errno : 0;
+}
+
+// Runs in the child, on the guardian's memory. Returns errno where the binding or exec failed.
 int become_worker(const Spawn& spawn) {
   ::setsid();
   // A descriptor that sits in the way of 0..2 cannot occur: the guardian keeps those open on /dev/null.
@@ -53,6 +85,7 @@ int become_worker(const Spawn& spawn) {
   if (spawn.terminal >= 0) ::ioctl(spawn.terminal, TIOCSCTTY, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != spawn.guardian) ::_exit(1);  // it died before the line above took effect
+  if (const int error = apply_binding(spawn); error != 0) return error;
   ::setrlimit(RLIMIT_NOFILE, spawn.descriptor_limit);
   ::sigprocmask(SIG_SETMASK, spawn.signal_mask, nullptr);
   ::execve(spawn.path, spawn.arguments, spawn.environment);
@@ -133,10 +166,15 @@ class Guardian {
     auto arguments = pointers_to(texts);
     arguments.push_back(nullptr);
     const int terminal = ::isatty(descriptors[1].get()) ? 1 : ::isatty(descriptors[2].get()) ? 2 : -1;
+    const auto rank = static_cast<std::size_t>(request.local_rank);
+    const auto binding = options_.bindings.empty() ? Binding{} : options_.bindings.at(rank);
+    const auto cpus = mask_of(binding.cpus), memory_nodes = mask_of(binding.memory_nodes);
     int error = 0;
     const pid_t pid = spawn_worker({options_.command.path.c_str(), arguments.data(), environment.data(),
                                     {descriptors[0].get(), descriptors[1].get(), descriptors[2].get()},
-                                    terminal, ::getpid(), &options_.worker_signal_mask, &options_.worker_descriptor_limit},
+                                    terminal, ::getpid(), &options_.worker_signal_mask, &options_.worker_descriptor_limit,
+                                    &cpus, &memory_nodes,
+                                    binding.memory_nodes.size() == 1 ? MPOL_PREFERRED : MPOL_PREFERRED_MANY},
                                    error);
     has_children_ = true;
     if (error != 0) {

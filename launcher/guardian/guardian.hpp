@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/binding/binding.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
@@ -28,6 +29,7 @@ struct GuardianOptions {
   std::vector<std::string> environment;  // "NAME=value" that all workers share
   sigset_t worker_signal_mask;           // what ddprun was started with, as is the next one
   rlimit worker_descriptor_limit;
+  std::vector<Binding> bindings;         // of each worker, by local rank; empty: none is bound
   std::string scratch_directory;         // removed if ddprun dies before it could do so
 };
 

@@ -89,8 +89,8 @@ std::string binding(const BindingOptions& options) {
 
 class Plan {
  public:
-  Plan(const LaunchConfig& config, const std::vector<std::string>& environment)
-      : config_(config), meeting_(config.rendezvous), environment_(environment) {}
+  Plan(const LaunchConfig& config, const std::vector<std::string>& environment, const std::vector<Binding>& bindings)
+      : config_(config), meeting_(config.rendezvous), environment_(environment), bindings_(bindings) {}
 
   std::string text() {
     out_ << "ddprun starts nothing now; this is what it would do\n\n";
@@ -106,6 +106,8 @@ class Plan {
     if (!config_.forward_signals.empty()) line("", names(config_.forward_signals) + ": passed on to the workers");
     say_output();
     line("binding", binding(config_.binding));
+    for (std::size_t i = 0; i < bindings_.size(); ++i)
+      line("", "worker " + std::to_string(i) + ": " + describe(bindings_[i]));
     for (const auto& notice : config_.notices) line("notice", notice);
     say_workers();
     return out_.str();
@@ -213,13 +215,12 @@ class Plan {
     }
     if (meeting_.run_id.empty()) out["TORCHELASTIC_RUN_ID"] = "<made at the start>";
     if (config_.output.log_directory != "/dev/null") out["TORCHELASTIC_ERROR_FILE"] = "<a file of this worker>";
-    if (config_.binding.mode != BindingOptions::Mode::none) out["OMP_NUM_THREADS"] = "<cores of the binding>";
     return out;
   }
 
   std::vector<std::string> variables(int local_rank) const {
-    const bool bound = config_.binding.mode != BindingOptions::Mode::none;
-    auto out = worker_variables(assignment(), {local_rank, "", bound ? std::optional(1) : std::nullopt}, environment_);
+    const auto cores = bindings_.empty() ? std::nullopt : bindings_[static_cast<std::size_t>(local_rank)].core_share;
+    auto out = worker_variables(assignment(), {local_rank, "", cores}, environment_);
     const auto open = unknown(local_rank);
     for (auto& variable : out)
       if (const auto found = open.find(name_of(variable)); found != open.end())
@@ -229,11 +230,14 @@ class Plan {
 
   // What all workers have alike is said once.
   void say_workers() {
-    const auto first = variables(0), last = variables(config_.workers - 1);
-    std::vector<std::string> shared;
-    for (const auto& variable : first)
-      if (config_.workers == 1 || std::find(last.begin(), last.end(), variable) != last.end())
-        shared.push_back(variable);
+    const auto first = variables(0);
+    auto shared = first;
+    for (int rank = 1; rank < config_.workers; ++rank) {
+      const auto others = variables(rank);
+      std::erase_if(shared, [&others](const auto& variable) {
+        return std::find(others.begin(), others.end(), variable) == others.end();
+      });
+    }
     out_ << "\nevery worker has ddprun's environment, and\n";
     for (const auto& variable : shared) out_ << "  " << variable << '\n';
     std::string withheld;
@@ -258,13 +262,15 @@ class Plan {
   const LaunchConfig& config_;
   const RendezvousConfig& meeting_;
   const std::vector<std::string>& environment_;
+  const std::vector<Binding>& bindings_;
   std::ostringstream out_;
 };
 
 }  // namespace
 
-std::string plan_text(const LaunchConfig& config, const std::vector<std::string>& environment) {
-  return Plan(config, environment).text();
+std::string plan_text(const LaunchConfig& config, const std::vector<std::string>& environment,
+                      const std::vector<Binding>& bindings) {
+  return Plan(config, environment, bindings).text();
 }
 
 }  // namespace ddp::launcher

@@ -20,6 +20,8 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
       return "`file " + failure.program + "`: a script needs a first line such as #!/bin/sh, a program this machine's type";
     if (ending.value == EAGAIN || ending.value == ENOMEM)
       return "`ulimit -u` and `free -m`: the limit of processes or memory is reached";
+    if (ending.value == EINVAL)
+      return "without --numa-binding: the cores that it chose at the start may have been taken from ddprun since";
     return "`ls -l " + failure.program + "`, and run it without ddprun";
   }
   if (ending.kind == Ending::Kind::killed) {

@@ -11,9 +11,10 @@ using ::testing::Not;
 
 class Plan : public AMachine {
  protected:
-  std::string plan(std::vector<std::string> arguments, const std::vector<std::string>& inherited = {}) const {
+  std::string plan(std::vector<std::string> arguments, const std::vector<std::string>& inherited = {},
+                   const std::vector<Binding>& bindings = {}) const {
     arguments.insert(arguments.begin(), "--dry-run");
-    return plan_text(parse(arguments), inherited);
+    return plan_text(parse(arguments), inherited, bindings);
   }
 };
 
@@ -117,12 +118,33 @@ TEST_F(Plan, LogsSignalsBindingAndTheStoresGuestsAreTold) {
         "to a file and shown: stdout of local rank 0, stderr of local rank 2 to 4\n", "shown are ranks 0,4-7\n",
         "shown are local ranks 1\n", "lines of stdout with loss also to filtered_stdout.log\n",
         "SIGUSR1: passed on to the workers\n", "binding   to cores of the GPU's NUMA node that no other worker has\n",
-        "OMP_NUM_THREADS=<cores of the binding>\n", "admits 10.0.0.0/8\n"})
+        "admits 10.0.0.0/8\n"})
     EXPECT_THAT(text, HasSubstr(line));
   EXPECT_THAT(plan({"--log-dir=/dev/null", "true"}), HasSubstr("logs      no files\n"));
   EXPECT_THAT(plan({"--log-dir=/dev/null", "true"}), HasSubstr("  TORCHELASTIC_ERROR_FILE=\n"));
   EXPECT_THAT(plan({"--tee=3", "true"}), HasSubstr("logs      in a folder for temporary files\n"));
-  EXPECT_THAT(plan({"--numa-binding=node", "true"}, {"OMP_NUM_THREADS=3"}), Not(HasSubstr("OMP_NUM_THREADS")));
+}
+
+TEST_F(Plan, ShowsWhatEachWorkerIsBoundTo) {
+  Binding first, second;
+  first.cpus = {0, 1, 2, 3};
+  first.cores = {0, 1};
+  first.memory_nodes = {0};
+  first.core_share = 2;
+  second.cpus = second.cores = {4};
+  second.core_share = 1;
+  const std::vector<std::string> options{"--numa-binding=node", "--nproc-per-node=3", "true"};
+  auto text = plan(options, {}, {first, second, first});
+  EXPECT_THAT(text, HasSubstr("binding   to the NUMA node of the worker's GPU\n"
+                              "          worker 0: cores 0,1 (cpus 0-3), NUMA node 0\n"
+                              "          worker 1: core 4 (cpu 4)\n"));
+  EXPECT_THAT(text, HasSubstr("worker 0  LOCAL_RANK=0  RANK=0  ROLE_RANK=0  OMP_NUM_THREADS=2\n"));
+  EXPECT_THAT(text, HasSubstr("worker 1  LOCAL_RANK=1  RANK=1  ROLE_RANK=1  OMP_NUM_THREADS=1\n"));
+  EXPECT_THAT(plan(options, {"OMP_NUM_THREADS=3"}, {first, second, first}), Not(HasSubstr("OMP_NUM_THREADS")));
+  first.core_share = {};  // --display-binding alone
+  text = plan({"--display-binding", "true"}, {}, {first});
+  EXPECT_THAT(text, HasSubstr("binding   none\n          worker 0: cpus 0-3, as ddprun itself\n"));
+  EXPECT_THAT(text, Not(HasSubstr("OMP_NUM_THREADS")));
 }
 
 TEST_F(Plan, FailsWhereALaunchWould) {
