@@ -132,11 +132,14 @@ TEST(Ddprun, TheSummaryBlamesTheFirstFailureAndQuotesItsStderr) {
 }
 
 TEST(Ddprun, TheSummaryIsNeverDroppedAndBeginsALine) {
-  // More than the bound of unread output, and nobody reads until ddprun has nothing else left to do.
-  Job job(shell(1, "head -c 40000000 /dev/zero | tr '\\0' 'x' | fold -w 99; printf unfinished >&2; exit 3"));
-  ASSERT_TRUE(becomes_true([&] { return job.processes().size() > 2; }));
-  ASSERT_TRUE(becomes_true([&] { return job.processes().size() <= 2; }));  // ddprun and its guardian
+  // More than the bound of unread output, and nobody reads before the worker has printed all of it.
+  char folder[] = "/tmp/ddprun_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  const auto done = std::string(folder) + "/done";
+  Job job(shell(1, "head -c 40000000 /dev/zero | tr '\\0' 'x' | fold -w 99; printf unfinished >&2; mkdir " + done + "; exit 3"));
+  ASSERT_TRUE(becomes_true([&] { return std::filesystem::exists(done); }));
   EXPECT_EQ(job.wait(), 3);
+  std::filesystem::remove_all(folder);
   EXPECT_NE(job.out().find("\nddprun: dropped "), std::string::npos) << job.out().size();
   EXPECT_THAT(job.err(), HasSubstr("unfinished\nerror: rank 0 ended with exit code 3"));
   EXPECT_THAT(job.err(), HasSubstr("\ntry:   "));
