@@ -139,7 +139,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   node.seen_address = event.seen_address;
   node.is_endpoint_host = event.is_endpoint_host;
   nodes_.emplace(event.node, std::move(node));
-  round_ = std::max<std::int64_t>(round_, event.hello.highest_round);
+  round_with_logs_ = std::max<std::int64_t>(round_with_logs_, event.hello.highest_round);
   if (phase_ == Phase::gathering) gather(now);
 }
 
@@ -222,7 +222,7 @@ void Membership::form_round() {
   }
   give_group_ranks(chosen);
   for (const auto id : chosen) nodes_.at(id).is_member = true;
-  ++round_;
+  round_ = std::max(round_, round_with_logs_) + 1;
   failures_.clear();
   stopped_ = 0;
   tree_survived_ = false;

@@ -107,7 +107,8 @@ class Membership {
   TimePoint gathering_ends_;
   std::optional<TimePoint> last_call_ends_;
   bool is_wait_said_ = false;  // once for each wait
-  std::int64_t round_ = -1;  // number of the current or last round
+  std::int64_t round_ = -1;            // number of the current or last round
+  std::int64_t round_with_logs_ = -1;  // the highest that any node has logs of; the next one is above it
   bool round_has_begun_ = false;  // some round ever has
   int restart_count_ = 0;
   int world_size_ = 0;

@@ -312,6 +312,15 @@ TEST_F(Job, RoundsGoOnAboveThoseThatHaveLogs) {
   EXPECT_EQ(started.at(1).round.number, 7u);
 }
 
+TEST_F(Job, LogsOfASpareDoNotChangeTheRoundThatRuns) {
+  begin(1, 1, 1);
+  join(1, "a", {}, true);
+  hello.highest_round = 6;
+  join(2, "b");
+  ends(1, {failure(0, exited(1))});
+  EXPECT_EQ(started.at(1).round.number, 7u);
+}
+
 TEST_F(Job, AProgramThatCannotStartIsNotTriedAgain) {
   begin(1, 1, 5);
   join(1, "a", {}, true);
@@ -502,6 +511,7 @@ TEST(MembershipHistories, KeepTheirPromises) {
       hello.nodes_min = options.nodes_min;
       hello.nodes_max = options.nodes_max;
       hello.workers = static_cast<int>(1 + below(3));
+      hello.highest_round = static_cast<int>(below(40)) - 1;
       alive[next_id] = {};
       hear(membership.step(Joined{NodeId{next_id}, hello, "10.0.0.1", next_id == 0}, now));
       ++next_id;
