@@ -398,12 +398,11 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
 void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   const auto& host = nodes_.at(from).hello.host_name;
   const auto why = signal_name(message.signal_number) + " to ddprun on host " + host;
-  if (stop_signal_ != 0) {
-    if (now - stop_signal_came_ > kSameWish) stop_round(stop_signal_, true, "a second " + why, from);
-    return;
-  }
+  auto& first_came = nodes_.at(from).stop_asked;  // one to each node is a scheduler's way, two to one are a person's
+  if (first_came && now - *first_came > kSameWish) return stop_round(stop_signal_, true, "a second " + why, from);
+  if (!first_came) first_came = now;
+  if (stop_signal_ != 0) return;
   stop_signal_ = message.signal_number;
-  stop_signal_came_ = now;
   if (phase_ == Phase::gathering || phase_ == Phase::opening_store) {
     FinishJob verdict;
     verdict.exit_code = 128 + stop_signal_;

@@ -74,6 +74,7 @@ class Membership {
     std::optional<int> group_rank;  // in this round, or in the last one it took part in
     bool is_member = false;         // of the current round
     bool has_ended = false;         // no process of the current round is left there
+    std::optional<TimePoint> stop_asked;  // when it was told to stop first
   };
 
   void take(const Joined& event, TimePoint now);
@@ -120,7 +121,6 @@ class Membership {
   std::string reason_;     // one line on why the last round ended, for the next one
   // Of the job:
   int stop_signal_ = 0;
-  TimePoint stop_signal_came_;
   Actions out_;
 };
 

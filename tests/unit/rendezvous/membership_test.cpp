@@ -346,6 +346,19 @@ TEST_F(Job, AStopSignalAnywhereStopsAllAndIsEveryonesExitCode) {
   EXPECT_EQ(finished.at(2).exit_code, 130);
 }
 
+TEST_F(Job, OneSignalToEachNodeIsNoSecondSignal) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGTERM});
+  now += 1s;  // a scheduler's signal reaches one node later than the other
+  says(1, StopAsked{SIGTERM});
+  EXPECT_FALSE(stopped.at(2).back().kill) << "workers may be saving their state";
+  now += 1s;
+  says(1, StopAsked{SIGTERM});
+  EXPECT_TRUE(stopped.at(2).back().kill);
+}
+
 TEST_F(Job, AWorkerThatDiesOfTheSignalThatStopsDdprunIsNoFailure) {
   begin(1, 1, 3);
   join(1, "a", {}, true);
