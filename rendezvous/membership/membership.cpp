@@ -80,9 +80,9 @@ Membership::Actions Membership::step(const MembershipEvent& event, TimePoint now
 Membership::Actions Membership::tick(TimePoint now) {
   out_.clear();
   if (!deadline_ || now < *deadline_ || phase_ != Phase::gathering) return {};
-  if (static_cast<int>(nodes_.size()) >= options_.nodes_min && last_call_ends_ && now >= *last_call_ends_) {
-    form_round();
-  } else if (now >= gathering_ends_) {
+  if (static_cast<int>(nodes_.size()) >= options_.nodes_min) {
+    form_round();  // the last call is over, or the whole wait, which cuts it short
+  } else {
     FinishJob verdict;
     verdict.exit_code = kRendezvousFailed;
     verdict.restarts_max = options_.restarts_max;

@@ -227,6 +227,17 @@ TEST_F(Job, BetweenMinimumAndMaximumItWaitsForTheLastCall) {
   EXPECT_EQ(started.at(1).group_world_size, 2);
 }
 
+TEST_F(Job, TheLastCallIsCutShortWhereTheWholeWaitEnds) {
+  begin(2, 3);
+  join(1, "a", {}, true);
+  pass(55s);
+  join(2, "b");
+  EXPECT_TRUE(started.empty());
+  pass(5s);
+  EXPECT_TRUE(finished.empty()) << "the minimum is there";
+  EXPECT_EQ(group_ranks({1, 2}), (std::vector<int>{0, 1}));
+}
+
 TEST_F(Job, ANodeThatLeavesBeforeTheRoundIsWaitedForAgain) {
   begin(2, 2);
   join(1, "a", {}, true);
