@@ -176,12 +176,18 @@ void Membership::gather(TimePoint now) {
     is_wait_said_ = false;
   }
   const int count = static_cast<int>(nodes_.size());
-  if (count >= options_.nodes_max) return form_round();
+  if (count >= options_.nodes_max || (count >= options_.nodes_min && is_same_group_again())) return form_round();
   if (count > 0 && !std::exchange(is_wait_said_, true))
     out_.push_back(Say{"waiting for " + count_of(options_.nodes_max - count, "more node") + ", for up to " +
                        describe_duration(options_.join_timeout) + "; here: " + names_of_nodes()});
   if (count >= options_.nodes_min && !last_call_ends_) last_call_ends_ = now + options_.last_call_timeout;
   deadline_ = last_call_ends_ ? std::min(*last_call_ends_, gathering_ends_) : gathering_ends_;
+}
+
+// Who was there in the last round, all of them and nobody else: there is no one to wait for.
+bool Membership::is_same_group_again() const {
+  return round_has_begun_ && lost_node_.empty() &&
+         std::all_of(nodes_.begin(), nodes_.end(), [](const auto& entry) { return entry.second.is_member; });
 }
 
 // --- rounds ---

@@ -87,6 +87,7 @@ class Membership {
 
   std::optional<Refused> objection(const Hello& hello) const;
   void gather(TimePoint now);
+  bool is_same_group_again() const;
   void form_round();
   void give_group_ranks(std::vector<NodeId>& members);
   void start_round(std::uint16_t store_port);

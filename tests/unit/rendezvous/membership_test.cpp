@@ -238,6 +238,25 @@ TEST_F(Job, TheLastCallIsCutShortWhereTheWholeWaitEnds) {
   EXPECT_EQ(group_ranks({1, 2}), (std::vector<int>{0, 1}));
 }
 
+TEST_F(Job, ARestartWaitsForNoLastCallWhereNobodyNewHasCome) {
+  begin(2, 4, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  pass(10s);
+  const auto fail = [&] {
+    ends(1, {failure(0, exited(1))});
+    ends(2, {}, 2);
+  };
+  fail();
+  EXPECT_EQ(started.at(1).restart_count, 1) << "at once";
+  join(3, "c");
+  fail();
+  EXPECT_EQ(started.at(1).restart_count, 1) << "one has come, so more may come";
+  pass(10s);
+  EXPECT_EQ(started.at(1).restart_count, 2);
+  EXPECT_EQ(group_ranks({1, 2, 3}), (std::vector<int>{0, 1, 2}));
+}
+
 TEST_F(Job, ANodeThatLeavesBeforeTheRoundIsWaitedForAgain) {
   begin(2, 2);
   join(1, "a", {}, true);
