@@ -13,6 +13,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kSameWish = 200ms;   // `timeout` and schedulers send a signal twice; a later one means it
 constexpr auto kSameMoment = 50ms;  // clocks of nodes, and reports of deaths, are no more exact
+constexpr auto kStoreLimit = 30s;   // to open it takes milliseconds
 constexpr std::size_t kAddressesPerMessage = 256;
 constexpr std::size_t kNamesShown = 8;
 
@@ -79,9 +80,17 @@ Membership::Actions Membership::step(const MembershipEvent& event, TimePoint now
 
 Membership::Actions Membership::tick(TimePoint now) {
   out_.clear();
-  if (!deadline_ || now < *deadline_ || phase_ != Phase::gathering) return {};
+  if (!deadline_ || now < *deadline_) return {};
+  if (phase_ == Phase::opening_store) {
+    const auto silent = members().front();
+    const auto why = "it did not open the store within " + describe_duration(kStoreLimit);
+    send(silent, Refused{"this node did not open the store of the job within " + describe_duration(kStoreLimit),
+                         "`top` and `dmesg` there: a machine that is this slow can't serve the others"});
+    take(Left{silent, why}, now);
+    return std::exchange(out_, {});
+  }
   if (static_cast<int>(nodes_.size()) >= options_.nodes_min) {
-    form_round();  // the last call is over, or the whole wait, which cuts it short
+    form_round(now);  // the last call is over, or the whole wait, which cuts it short
   } else {
     FinishJob verdict;
     verdict.exit_code = kRendezvousFailed;
@@ -176,7 +185,7 @@ void Membership::gather(TimePoint now) {
     is_wait_said_ = false;
   }
   const int count = static_cast<int>(nodes_.size());
-  if (count >= options_.nodes_max || (count >= options_.nodes_min && is_same_group_again())) return form_round();
+  if (count >= options_.nodes_max || (count >= options_.nodes_min && is_same_group_again())) return form_round(now);
   if (count > 0 && !std::exchange(is_wait_said_, true))
     out_.push_back(Say{"waiting for " + count_of(options_.nodes_max - count, "more node") + ", for up to " +
                        describe_duration(options_.join_timeout) + "; here: " + names_of_nodes()});
@@ -220,7 +229,7 @@ void Membership::give_group_ranks(std::vector<NodeId>& members) {
   }
 }
 
-void Membership::form_round() {
+void Membership::form_round(TimePoint now) {
   std::vector<NodeId> chosen;
   for (auto& [id, node] : nodes_) {
     chosen.push_back(id);
@@ -233,7 +242,7 @@ void Membership::form_round() {
   stopped_ = 0;
   tree_survived_ = false;
   lost_node_.clear();
-  deadline_.reset();
+  deadline_ = now + kStoreLimit;
   phase_ = Phase::opening_store;
 
   RoundId round = options_.term;
@@ -262,6 +271,7 @@ std::vector<NodeId> Membership::members() const {
 
 void Membership::start_round(std::uint16_t store_port) {
   phase_ = Phase::running;
+  deadline_.reset();
   round_has_begun_ = true;
   const auto all = members();
   const auto& first = nodes_.at(all.front());

@@ -88,7 +88,7 @@ class Membership {
   std::optional<Refused> objection(const Hello& hello) const;
   void gather(TimePoint now);
   bool is_same_group_again() const;
-  void form_round();
+  void form_round(TimePoint now);
   void give_group_ranks(std::vector<NodeId>& members);
   void start_round(std::uint16_t store_port);
   void stop_round(int signal_number, bool kill, const std::string& why, std::optional<NodeId> knows_already = {});

@@ -485,6 +485,21 @@ TEST_F(Job, TheStoresNodeMayDieWhileItOpensIt) {
   EXPECT_EQ(group_ranks({3, 1}), (std::vector<int>{0, 1}));
 }
 
+TEST_F(Job, ANodeThatNeverOpensTheStoreIsLetGo) {
+  begin(2, 2, 1);
+  stores_open = false;
+  join(1, "a", 1, true);
+  join(2, "b", 0);
+  pass(29s);
+  EXPECT_TRUE(refused.empty());
+  pass(1s);
+  EXPECT_THAT(refused.at(2).what, HasSubstr("did not open the store"));
+  stores_open = true;
+  join(3, "c", 0);
+  EXPECT_EQ(group_ranks({3, 1}), (std::vector<int>{0, 1}));
+  EXPECT_THAT(started.at(1).why, AllOf(HasSubstr("host b"), HasSubstr("store")));
+}
+
 TEST(FirstCause, IsTheEarliestButForOneThatWasKilledAtTheSameMoment) {
   const auto at = [](std::chrono::milliseconds time, Ending ending) {
     FailureReport report;
