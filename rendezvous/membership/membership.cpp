@@ -412,8 +412,14 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
 }
 
 void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
-  const auto& host = nodes_.at(from).hello.host_name;
+  const auto host = nodes_.at(from).hello.host_name;
   const auto why = signal_name(message.signal_number) + " to ddprun on host " + host;
+  const bool is_under_way = phase_ == Phase::running || phase_ == Phase::stopping;
+  if (is_under_way && !nodes_.at(from).is_member && !nodes_.at(from).is_endpoint_host) {
+    out_.push_back(Say{why + ", which was a spare: it has left"});
+    nodes_.erase(from);
+    return;
+  }
   auto& first_came = nodes_.at(from).stop_asked;  // one to each node is a scheduler's way, two to one are a person's
   if (first_came && now - *first_came > kSameWish) return stop_round(stop_signal_, true, "a second " + why, from);
   if (!first_came) first_came = now;

@@ -389,6 +389,17 @@ TEST_F(Job, OneSignalToEachNodeIsNoSecondSignal) {
   EXPECT_TRUE(stopped.at(2).back().kill);
 }
 
+TEST_F(Job, AStopOfASpareIsItsOwn) {
+  begin(1, 1, 1);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGTERM});
+  EXPECT_TRUE(stopped.empty());
+  leaves(2);
+  ends(1);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+}
+
 TEST_F(Job, AWorkerThatDiesOfTheSignalThatStopsDdprunIsNoFailure) {
   begin(1, 1, 3);
   join(1, "a", {}, true);
