@@ -137,10 +137,11 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   }
 
   void fail(const std::string& why) {
-    const auto closed = std::exchange(handlers_, {}).closed;
-    const bool first = !closed_;
+    if (closed_) return;
     end();
-    if (first && closed) asio::post(stream_.get_executor(), [closed, why] { closed(why); });
+    asio::post(stream_.get_executor(), [self = shared_from_this(), why] {
+      if (const auto closed = std::exchange(self->handlers_, {}).closed) closed(why);  // unless close() came between
+    });
   }
 
   void end() {

@@ -1,0 +1,95 @@
+// The control channel's two ends and the connection between them, on loopback, in one event loop.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/control/channel.hpp"
+#include "rendezvous/control/membership_client.hpp"
+#include "rendezvous/control/membership_server.hpp"
+#include "rendezvous/control/message_json.hpp"
+#include "tests/unit/rendezvous/loopback.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+struct Pair {
+  io::UniqueFd client, server;
+  sockaddr_storage peer{};
+};
+
+Pair connected_pair() {
+  store::RawListener listener;
+  Pair out;
+  out.client.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto address = store::loopback(listener.port());
+  store::require(::connect(out.client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "connect");
+  out.server.reset(::fcntl(listener.accept().fd(), F_DUPFD_CLOEXEC, 3));
+  socklen_t length = sizeof out.peer;
+  store::require(::getpeername(out.server.get(), reinterpret_cast<sockaddr*>(&out.peer), &length) == 0, "getpeername");
+  return out;
+}
+
+class ControlChannel : public ::testing::Test {
+ protected:
+  // Runs the loop until `condition`; false at the deadline.
+  template <class Condition>
+  bool run_until(Condition condition) {
+    const auto deadline = std::chrono::steady_clock::now() + store::kPatience;
+    io.restart();
+    while (!condition() && io.run_one_until(deadline) == 1) {
+    }
+    return condition();
+  }
+
+  Hello hello() const {
+    Hello out;
+    out.run_id = "job";
+    out.host_name = "a";
+    out.nodes_min = out.nodes_max = 2;
+    return out;
+  }
+
+  std::unique_ptr<MembershipServer> server_for_two(std::chrono::milliseconds heartbeat_timeout) {
+    MembershipOptions options;
+    options.run_id = "job";
+    options.nodes_min = options.nodes_max = 2;
+    return std::make_unique<MembershipServer>(
+        io, options, heartbeat_timeout,
+        MembershipLink::Handlers{[](const ToAgent&) {}, [](const LinkLost&) {},
+                                 [this](const std::string& line) { said.push_back(line); }});
+  }
+
+  asio::io_context io;
+  std::vector<std::string> said;
+};
+
+TEST_F(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
+  auto pair = connected_pair();
+  bool heard = false, ran = false;
+  Channel::Options options;
+  options.queue_bytes_max = 10;
+  auto channel = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options,
+                                           Channel::Handlers{{}, {}, [&](const std::string&) { heard = true; }});
+  channel->send("more than ten bytes");  // so it ends, which is told from the event loop
+  channel.reset();
+  asio::post(io, [&] { ran = true; });
+  ASSERT_TRUE(run_until([&] { return ran; }));
+  EXPECT_FALSE(heard);
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
