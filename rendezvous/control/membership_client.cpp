@@ -180,6 +180,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       if (const auto* welcome = std::get_if<Welcome>(&message)) {
         clock_offset_ = welcome->job_time - (greeted_at_ + since_start()) / 2;
         has_joined_ = true;
+        timer_.cancel();  // from here on membership says who is missing, and a spare waits as long as the job lasts
       }
       if (const auto* refused = std::get_if<Refused>(&message))
         return lose({refused->what, "joining the job at " + text_of(endpoint_), refused->try_this});
@@ -198,8 +199,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void disconnected(const std::string& why) {
     if (is_over_ || !handlers_.message) return;
     asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});  // this may be a call of its own
-    has_joined_ = false;
-    if (!had_round_) return try_later(why);
+    const bool had_joined = std::exchange(has_joined_, false);
+    if (!had_round_ && !(had_joined && time_left() <= 0ms)) return try_later(why);
     lose({"the connection to the endpoint " + text_of(endpoint_) + " is lost: " + why,
           "host " + hello_->host_name + ", job " + hello_->run_id,
           "look at ddprun's output and at the machine there"});
@@ -232,9 +233,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void wait_for_join_deadline() {
-    timer_.expires_after(time_left() + (has_joined_ ? kFarewellLimit : 0ms));  // membership itself names who is missing
+    timer_.expires_after(time_left());
     timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error && !self->had_round_) self->give_up();
+      if (!error && !self->has_joined_ && !self->had_round_) self->give_up();
     });
   }
 

@@ -91,5 +91,30 @@ TEST_F(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
   EXPECT_FALSE(heard);
 }
 
+TEST_F(ControlChannel, ANodeThatHasJoinedWaitsAsLongAsMembership) {
+  constexpr auto kJoinTimeout = 2s;
+  tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  std::optional<Channel> endpoint;
+  asio::steady_timer later(io);
+  const auto answer = [&](std::string_view) {
+    endpoint->send(to_json(ToAgent(Welcome{})));
+    later.expires_after(kJoinTimeout + 100ms);
+    later.async_wait([&](boost::system::error_code) { endpoint->send(to_json(ToAgent(StartRound{}))); });
+  };
+  acceptor.async_accept([&](boost::system::error_code error, tcp::socket socket) {
+    ASSERT_FALSE(error);
+    endpoint.emplace(io, io::UniqueFd(socket.release()), Channel::Side::server, Channel::Options{},
+                     Channel::Handlers{{}, answer, {}});
+  });
+  bool began = false;
+  std::optional<LinkLost> lost;
+  MembershipClient client(io, {"127.0.0.1", acceptor.local_endpoint().port()}, kJoinTimeout, 3s,
+                          {[&](const ToAgent& message) { began = began || std::holds_alternative<StartRound>(message); },
+                           [&](const LinkLost& why) { lost = why; }, [](const std::string&) {}});
+  client.send(hello());
+  EXPECT_TRUE(run_until([&] { return began || lost; }));
+  EXPECT_FALSE(lost) << lost->what;
+}
+
 }  // namespace
 }  // namespace ddp::rendezvous
