@@ -1,5 +1,6 @@
 #include "rendezvous/control/membership_server.hpp"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
@@ -10,6 +11,7 @@
 #include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/warn_once.hpp"
 
 namespace ddp::rendezvous {
 
@@ -21,7 +23,7 @@ namespace {
 
 constexpr NodeId kOwnNode{0};
 constexpr std::size_t kSpareConnectionsMax = 256;      // beside one for each node
-constexpr std::chrono::milliseconds kFarewellLimit{5'000};
+constexpr std::chrono::milliseconds kFarewellLimit{5'000}, kHelloLimitMin{1'000};
 
 }  // namespace
 
@@ -32,6 +34,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
         connections_max_(static_cast<std::size_t>(options.nodes_max) + kSpareConnectionsMax),
         heartbeat_timeout_(heartbeat_timeout),
         handlers_(std::move(handlers)),
+        warn_(handlers_.say),
         timer_(io),
         membership_(std::move(options), began_) {}
 
@@ -54,10 +57,10 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
-    if (stopped_) return;
+    if (stopped_ || is_finishing_) return;
     const auto address = io::address_of(peer).text();
     if (sessions_.size() >= connections_max_) {
-      handlers_.say("a connection from " + address + " was refused: there are " + std::to_string(sessions_.size()) + " already");
+      warn_("a connection from " + address + " was refused: there are " + std::to_string(sessions_.size()) + " already");
       return;
     }
     const NodeId id{++nodes_seen_};
@@ -70,10 +73,18 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     options.message_bytes_max = kControlMessageBytesMax;
     options.heartbeat_timeout = heartbeat_timeout_;
     session.channel = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::server, options, std::move(handlers));
+    session.hello_limit.emplace(io_, std::max(kHelloLimitMin, 3 * heartbeat_timeout_));
+    session.hello_limit->async_wait([weak = weak_from_this(), id](error_code error) {
+      const auto self = weak.lock();
+      if (error || !self) return;
+      if (const auto found = self->sessions_.find(id); found != self->sessions_.end() && !found->second.has_joined)
+        self->lose(id, "it said nothing");
+    });
   }
 
   void finish(std::function<void()> done) {
     timer_.cancel();
+    is_finishing_ = true;
     finished_ = std::move(done);
     for (auto& [id, session] : sessions_)
       if (!session.is_leaving) bid_farewell(id);
@@ -98,6 +109,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   struct Session {
     std::string address;
     std::unique_ptr<Channel> channel;
+    std::optional<asio::steady_timer> hello_limit;  // a peer that says nothing is not to keep a place
     bool has_joined = false;
     bool is_leaving = false;
   };
@@ -125,7 +137,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     const auto address = found->second.address;
     discard(id);
     if (had_joined) return step(Left{id, why});
-    if (handlers_.say) handlers_.say("a connection from " + address + " ended before it said which job it belongs to: " + why);
+    warn_("a connection from " + address + " ended before it said which job it belongs to: " + why);
   }
 
   // Not at once: this may be a call from the channel itself.
@@ -172,7 +184,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   void wait_for_deadline() {
-    if (finished_) return;  // the timer has another use then
+    if (is_finishing_) return;  // the timer has another use then
     const auto deadline = membership_.next_deadline();
     timer_.cancel();
     if (!deadline || stopped_) return;
@@ -187,13 +199,14 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   std::size_t connections_max_;
   std::chrono::milliseconds heartbeat_timeout_;
   Handlers handlers_;
+  io::WarnOnce warn_;  // of strangers, who may come as often as they like
   asio::steady_timer timer_;
   const Clock::time_point began_ = Clock::now();
   Membership membership_;
   std::uint64_t nodes_seen_ = 0;
   std::map<NodeId, Session> sessions_;  // of other nodes
   std::function<void()> finished_;
-  bool stopped_ = false;
+  bool is_finishing_ = false, stopped_ = false;
 };
 
 MembershipServer::MembershipServer(asio::io_context& io, MembershipOptions options,

@@ -91,6 +91,28 @@ TEST_F(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
   EXPECT_FALSE(heard);
 }
 
+TEST_F(ControlChannel, WhoOpensAConnectionAndSaysNothingIsCutOff) {
+  const auto server = server_for_two(100ms);
+  auto pair = connected_pair();
+  server->adopt(std::move(pair.server), pair.peer);
+  bool opened = false, closed = false;
+  Channel silent(io, std::move(pair.client), Channel::Side::client, {},  // its heart beats
+                 {[&] { opened = true; }, {}, [&](const std::string&) { closed = true; }});
+  ASSERT_TRUE(run_until([&] { return closed; }));
+  EXPECT_TRUE(opened);
+  EXPECT_THAT(said.back(), HasSubstr("it said nothing"));
+}
+
+TEST_F(ControlChannel, AJobThatEndsTakesNobodyInAnyMore) {
+  const auto server = server_for_two(3s);
+  auto member = connected_pair(), late = connected_pair();
+  server->adopt(std::move(member.server), member.peer);  // it never shakes hands, so its farewell takes the whole limit
+  server->finish([] {});
+  server->adopt(std::move(late.server), late.peer);
+  store::RawSocket socket(std::move(late.client));
+  EXPECT_TRUE(socket.is_hung_up());
+}
+
 TEST_F(ControlChannel, ANodeThatHasJoinedWaitsAsLongAsMembership) {
   constexpr auto kJoinTimeout = 2s;
   tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
