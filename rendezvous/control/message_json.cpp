@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "ddp/error.hpp"
+#include "rendezvous/io/address.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -243,10 +244,44 @@ void fields(FailureReport& m, Visit visit) {
   visit("stderr_file", m.stderr_file);
 }
 
+// --- values that other nodes compute with ---
+
+void check_range(const char* name, std::int64_t value, std::int64_t low, std::int64_t high) {
+  if (value < low || value > high) refuse(name, "is out of range");
+}
+
+constexpr int kWorkersMax = 16'384;  // of one node; the sum over all nodes is to fit an int
+constexpr int kExitCodeMax = 255;    // more would be cut, and 256 be taken for success
+constexpr int kSignalMax = 64;
+constexpr int kErrnoMax = 4095;
+
+template <class Message>
+void check(const Message&) {}
+
+void check(const Hello& m) {
+  check_range("workers", m.workers, 1, kWorkersMax);
+  if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kCountMax);
+  for (const auto& address : m.addresses)
+    if (!io::parse_address(address)) refuse("addresses", "holds what is no address");  // it opens the store's door
+}
+
+void check(const RoundEnded& m) { check_range("stopped", m.stopped, 0, kWorkersMax); }
+void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
+void check(const StopRound& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
+void check(const FinishJob& m) { check_range("exit_code", m.exit_code, 0, kExitCodeMax); }
+
+void check(const FailureReport& m) {
+  using Kind = Ending::Kind;
+  const auto kind = m.ending.kind;
+  check_range("ending_value", m.ending.value, kind == Kind::killed ? 1 : 0,
+              kind == Kind::killed ? kSignalMax : kind == Kind::exited ? kExitCodeMax : kErrnoMax);
+}
+
 void read(const Json& object, FailureReport& out) {
   if (!object.is_object()) throw Error("malformed message: a failure is no object");
   read_kind(object, "ending", out.ending.kind, Ending::Kind::not_started);
   fields(out, [&](const char* name, auto& value) { read(object, name, value); });
+  check(out);
 }
 
 Json json_of(const FailureReport& failure) {
@@ -282,6 +317,7 @@ Variant message_of(std::string_view json, const char* const* types) {
   }(std::make_index_sequence<std::variant_size_v<Variant>>());
   if (!found) throw Error("malformed message: no such type, \"" + type.substr(0, 64) + "\"");
   std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { read(object, name, value); }); }, out);
+  std::visit([](const auto& content) { check(content); }, out);
   return out;
 }
 

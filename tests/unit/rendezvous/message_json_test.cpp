@@ -56,6 +56,31 @@ TEST(MessageJson, WhatWorkersPrintNeedNotBeUtf8) {
   EXPECT_THAT(to_json(ToMembership(RoundFailed{1, "caf\xe9"})), HasSubstr("caf"));
 }
 
+TEST(MessageJson, WhatOthersComputeWithIsInRange) {
+  const auto refused = [](const ToMembership& message) {
+    EXPECT_THROW(to_membership_of(to_json(message)), Error) << to_json(message);
+  };
+  Hello hello;
+  for (const int workers : {0, -1, 1'000'000'000}) {
+    hello.workers = workers;
+    refused(hello);
+  }
+  hello = {};
+  hello.node_rank = -1;
+  refused(hello);
+  for (const auto* address : {"any", "0.0.0.0/0", "gpu17", ""}) {
+    hello = {};
+    hello.addresses = {"10.0.0.1", address};
+    refused(hello);
+  }
+  auto failure = some_failure();
+  for (const Ending ending : {Ending{Ending::Kind::killed, 0, false}, Ending{Ending::Kind::killed, 65, false},
+                              Ending{Ending::Kind::exited, 256, false}, Ending{Ending::Kind::exited, -1, false}}) {
+    failure.ending = ending;
+    refused(RoundEnded{4, {failure}, 7, false});
+  }
+}
+
 TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
   const struct { const char *text, *why; } cases[] = {
       {"", "no JSON object"},
@@ -69,6 +94,8 @@ TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
       {R"({"type":"stop_asked","signal_number":2.5})", "no whole number"},
       {R"({"type":"stop_asked","signal_number":1e30})", "no whole number"},
       {R"({"type":"stop_asked","signal_number":18446744073709551615})", "too large"},
+      {R"({"type":"stop_asked","signal_number":0})", "out of range"},
+      {R"({"type":"stop_asked","signal_number":1000})", "out of range"},
       {R"({"type":"store_opened","round":1,"port":65536})", "too large"},
       {R"({"type":"store_opened","round":-1,"port":1})", "out of range"},
       {R"({"type":"round_ended","round":1,"failures":{},"stopped":0,"tree_survived":false})", "no list"},
@@ -83,6 +110,9 @@ TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
       EXPECT_THAT(error.what(), HasSubstr(c.why));
     }
   }
+  FinishJob cut_to_success;
+  cut_to_success.exit_code = 256;
+  EXPECT_THROW(to_agent_of(to_json(ToAgent(cut_to_success))), Error);
   EXPECT_THROW(to_agent_of(R"({"type":"open_store","round":"x","allow":[],"is_last":true})"), Error);
   EXPECT_THROW(to_membership_of(std::string(100'000, '[')), Error);
 }
