@@ -233,10 +233,11 @@ class Agent {
 
   void stop(int signal_number) {
     const bool is_outside = !meeting_.serves_endpoint() && !in_job_;  // nobody else would tell us that it is over
-    const bool is_second = std::exchange(stop_asked_, true);
+    // Who serves the endpoint stays to tell the others how it ended; the third signal is for a node that never answers.
+    const bool is_last = ++stops_asked_ > (meeting_.serves_endpoint() ? 2 : 1);
     step({StopSignal{signal_number}});
     meeting_.send(StopAsked{signal_number});
-    if (group_.is_idle() && (is_outside || is_second)) finish(128 + signal_number);
+    if (group_.is_idle() && (is_outside || is_last)) finish(128 + signal_number);
   }
 
   // The guardian is not to end before us. Then its workers died with it, and what they left is ours to end.
@@ -493,8 +494,9 @@ class Agent {
   StartRound start_;  // the current round, or the last one
   int exit_code_ = 1;
   int shown_rank_first_ = -1;  // by --display-binding
+  int stops_asked_ = 0;
   bool in_job_ = false;  // membership counts this node in
-  bool finished_ = false, stop_announced_ = false, stop_asked_ = false, suspending_ = false, lost_ = false;
+  bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
 };
 
 }  // namespace

@@ -150,6 +150,20 @@ TEST(DdprunNodes, ASignalToOneStopsAll) {
   EXPECT_THAT(zero.err(), Not(HasSubstr("error:")));
 }
 
+TEST(DdprunNodes, ASecondSignalWhereTheEndpointIsKillsAllAndTheyEndAlike) {
+  const auto port = free_port();
+  const std::vector<std::string> grace{"--shutdown-timeout=10"};
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay, grace));
+  Job one(node(fixed(2, 1, port), "trap '' INT TERM; echo up; " + kStay, grace));
+  ASSERT_TRUE(zero.prints("up", 2));
+  ASSERT_TRUE(one.prints("up", 2));
+  zero.kill(SIGINT);
+  ASSERT_TRUE(becomes_true([&] { return zero.processes().size() == 2; }));  // its own workers have ended
+  zero.kill(SIGINT);
+  EXPECT_EQ(one.wait(), 130) << one.err();
+  EXPECT_EQ(zero.wait(), 130) << zero.err();
+}
+
 TEST(DdprunNodes, TheStoreOutlivesTheWorkersOfItsNode) {
   const auto port = free_port();
   Job zero(node(fixed(2, 0, port), "echo done")), one(node(fixed(2, 1, port), "echo up; " + kStay));
