@@ -206,6 +206,8 @@ class Agent {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGCHLD) return check_guardian();
     if (number == SIGWINCH) return output_.resize();
+    if (number == SIGTSTP && !is_alone())
+      return say("ctrl-z suspends no job of several nodes: the others would take this one for dead");
     if (number == SIGTSTP || number == SIGCONT) {
       suspending_ = number == SIGTSTP;
       if (!finished_) guardian_.signal_tree(suspending_ ? SIGSTOP : SIGCONT);

@@ -164,6 +164,19 @@ TEST(DdprunNodes, ASecondSignalWhereTheEndpointIsKillsAllAndTheyEndAlike) {
   EXPECT_EQ(zero.wait(), 130) << zero.err();
 }
 
+TEST(DdprunNodes, CtrlZSuspendsNoNodeAsTheOthersWouldTakeItForDead) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay)), one(node(fixed(2, 1, port), "echo up; " + kStay));
+  ASSERT_TRUE(zero.prints("up", 2));
+  ASSERT_TRUE(one.prints("up", 2));
+  one.kill(SIGTSTP);
+  EXPECT_TRUE(one.prints("ctrl-z suspends no job of several nodes"));
+  for (const auto pid : one.processes()) EXPECT_NE(process_state(pid), 'T');
+  one.kill(SIGTERM);
+  EXPECT_EQ(one.wait(), 143);
+  EXPECT_EQ(zero.wait(), 143);
+}
+
 TEST(DdprunNodes, TheStoreOutlivesTheWorkersOfItsNode) {
   const auto port = free_port();
   Job zero(node(fixed(2, 0, port), "echo done")), one(node(fixed(2, 1, port), "echo up; " + kStay));
