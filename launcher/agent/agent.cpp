@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstdlib>
@@ -345,8 +346,13 @@ class Agent {
     show_bindings();
     const auto assignment = this_assignment();
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
-    output_.begin_round({run_id_, start_.round.number, start_.rank_first, config_.workers, start_.world_size, config_.role,
-                         foreground});
+    try {
+      output_.begin_round({run_id_, start_.round.number, start_.rank_first, config_.workers, start_.world_size,
+                           config_.role, foreground});
+    } catch (const std::exception& error) {
+      if (is_alone()) throw;
+      return fail_to_spawn(error);
+    }
     for (int local_rank = 0; local_rank < config_.workers; ++local_rank) {
       guardian_.spawn(local_rank,
                       worker_variables(assignment, {local_rank, output_.error_file(local_rank), core_share(local_rank)},
@@ -365,6 +371,17 @@ class Agent {
 
   std::optional<int> core_share(int local_rank) const {
     return bindings_.empty() ? std::nullopt : bindings_[static_cast<std::size_t>(local_rank)].core_share;
+  }
+
+  // The others are told why, and end as this node does.
+  void fail_to_spawn(const std::exception& error) {
+    why_not_spawned_ = error.what();
+    if (const auto* usage = dynamic_cast<const UsageError*>(&error)) why_not_spawned_ += " (" + usage->where() + ")";
+    std::vector<WorkerGroupEvent> events;
+    for (int local_rank = 0; local_rank < config_.workers; ++local_rank)
+      events.push_back(WorkerEnded{local_rank, {Ending::Kind::not_started, EIO, false}});
+    events.push_back(TreeEmpty{});
+    asio::post(io_, [this, events] { step(events); });  // not within the step that asked for them
   }
 
   void perform(const SignalTree& action) { guardian_.signal_tree(action.signal_number); }
@@ -406,7 +423,7 @@ class Agent {
     report.round = start_.round.number;
     report.after = failure.after;
     report.job_time = meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
-    report.message = read_error_file(output_.error_file(failure.local_rank));
+    report.message = why_not_spawned_.empty() ? read_error_file(output_.error_file(failure.local_rank)) : why_not_spawned_;
     report.stderr_file = output_.stderr_file(failure.local_rank);
     if (with_stderr) report.stderr_tail = output_.stderr_tail(failure.local_rank);
     return report;
@@ -496,6 +513,7 @@ class Agent {
   StartRound start_;  // the current round, or the last one
   int exit_code_ = 1;
   int shown_rank_first_ = -1;  // by --display-binding
+  std::string why_not_spawned_;  // any worker of the round
   int stops_asked_ = 0;
   bool in_job_ = false;  // membership counts this node in
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;

@@ -14,6 +14,7 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   const auto restarts = restarts_max == 0 ? std::string("; `--max-restarts=N` starts all workers again") : "";
   const auto& ending = failure.ending;
   if (ending.kind == Ending::Kind::not_started) {
+    if (!failure.message.empty()) return "read the cause above, and make it good on " + failure.host;
     if (ending.value == ENOENT)
       return "`ls -l " + failure.program + "`: the file, or the interpreter that its first line names, is missing";
     if (ending.value == ENOEXEC)

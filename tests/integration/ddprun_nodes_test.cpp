@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -175,6 +176,21 @@ TEST(DdprunNodes, CtrlZSuspendsNoNodeAsTheOthersWouldTakeItForDead) {
   one.kill(SIGTERM);
   EXPECT_EQ(one.wait(), 143);
   EXPECT_EQ(zero.wait(), 143);
+}
+
+TEST(DdprunNodes, ANodeThatCannotLogSaysSoEverywhere) {
+  char folder[] = "/tmp/ddprun_test_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder), nullptr);
+  std::ofstream(std::string(folder) + "/none") << "in the way of the run's folder";
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay));
+  Job one(node(fixed(2, 1, port), kStay, {"--log-dir=" + std::string(folder), "--redirects=3"}));
+  EXPECT_EQ(one.wait(), 126);
+  EXPECT_EQ(zero.wait(), 126);
+  for (auto* job : {&zero, &one})
+    EXPECT_THAT(job->err(), AllOf(HasSubstr("error: rank 2 could not be started"), HasSubstr("cause: the folder for log files"),
+                                  HasSubstr(std::string(folder) + "/none"), HasSubstr("try:   read the cause")));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(DdprunNodes, TheStoreOutlivesTheWorkersOfItsNode) {
