@@ -222,8 +222,8 @@ class Agent {
     if (finished_) return io_.stop();  // only output that nobody reads was left
     if (!stop_announced_) {
       stop_announced_ = true;
-      say(signal_name(number) + sender_of(info) + ": stopping " +
-          (group_.is_idle() ? "" : count_of_workers() + ", with SIGKILL after " + rendezvous::describe_duration(config_.grace) +
+      say(signal_name(number) + sender_of(info) + ": stopping" +
+          (group_.is_idle() ? "" : " " + count_of_workers() + ", with SIGKILL after " + rendezvous::describe_duration(config_.grace) +
                                        " or at a second signal"));
     }
     stop(number);
@@ -250,7 +250,7 @@ class Agent {
     if (!ending || finished_) return;
     output_.end_round();
     say("error: ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
-        " were ended with it\nwhere: host " + host_name() + ", pid " + std::to_string(pid) +
+        (config_.workers == 1 ? " was" : " were") + " ended with it\nwhere: host " + host_name() + ", pid " + std::to_string(pid) +
         "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
     finish(std::max(1, exit_code_of(*ending)));
   }
@@ -281,7 +281,7 @@ class Agent {
     in_job_ = true;
     start_ = message;
     if (!message.why.empty())
-      say(message.why + ": " + (is_alone() ? count_of_workers() + " start again" : "all nodes start their workers again") +
+      say(message.why + ": " + (is_alone() ? count_of_workers() + (config_.workers == 1 ? " starts again" : " start again") : "all nodes start their workers again") +
           ", restart " + std::to_string(message.restart_count) + " of " + std::to_string(message.restarts_max));
     if (!is_alone())
       say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
@@ -293,7 +293,7 @@ class Agent {
   void take(const StopRound& message) {
     if (message.round != start_.round.number) return;
     if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
-      say(message.why + ": " + count_of_workers() + " of this node are stopped");
+      say(message.why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") + " stopped");
     step({StopWorkers{message.signal_number, message.kill}});
   }
 
