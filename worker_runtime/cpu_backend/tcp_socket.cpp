@@ -30,6 +30,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kStrangersMax = 256;  // connected, and silent yet; more than that push out the oldest
+constexpr std::ptrdiff_t kPushedOut = kStrangersMax / 2;
 constexpr int kBacklog = 1024;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
@@ -252,13 +253,16 @@ std::vector<Acceptor::Arrival> Acceptor::take(std::span<const pollfd> polled) {
     if (heard == Heard::hello) arrivals.push_back({strangers_[i].hello, std::move(strangers_[i].socket)});
   }
   strangers_ = std::move(silent);
-  while (polled[0].revents != 0) {
+  if (polled[0].revents == 0) return arrivals;
+  // Those who come in one rush, as the ranks of a large job do, are all heard before one is pushed out; the system
+  // keeps who does not fit yet.
+  if (strangers_.size() == kStrangersMax) strangers_.erase(strangers_.begin(), strangers_.begin() + kPushedOut);
+  while (strangers_.size() < kStrangersMax) {
     io::UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (!fd && errno != EAGAIN) fail("accept");
     if (!fd) break;
     send_at_once(fd.get());
-    if (strangers_.size() == kStrangersMax) strangers_.erase(strangers_.begin());
     strangers_.push_back({TcpSocket(std::move(fd)), {}, 0});
   }
   return arrivals;

@@ -121,6 +121,14 @@ TEST_F(Door, OpensThoughSilentStrangersStandThere) {
   EXPECT_EQ(serve().size(), 1u);
 }
 
+TEST_F(Door, OpensToAllWhoComeInOneRush) {
+  std::vector<TcpSocket> guests;
+  for (int i = 0; i < 300; ++i) guests.push_back(connect(hello_with("secret", "ddp/round_1/")));
+  std::size_t count = 0;
+  while (count < guests.size()) count += serve().size();  // throws where nobody comes any more
+  EXPECT_EQ(count, guests.size());
+}
+
 TEST_F(Door, AForkedChildDoesNotKeepAConnectionOpen) {
   auto guest = connect(hello_with("secret", "ddp/round_1/"));
   const auto arrivals = serve();
