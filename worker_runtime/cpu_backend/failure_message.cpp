@@ -17,19 +17,25 @@ std::string where(const FailedCall& failed) {
          std::to_string(failed.pid) + ", round " + to_string(failed.who.round);
 }
 
+std::string name_of(const RankState& rank) {
+  const std::string name = "rank " + std::to_string(rank.rank);
+  return rank.pid == 0 ? name : name + " (pid " + std::to_string(rank.pid) + ")";
+}
+
 std::string fate(const RankState& rank) {
-  const std::string name = "rank " + std::to_string(rank.rank) + " (pid " + std::to_string(rank.pid) + ") ";
+  const std::string name = name_of(rank) + " ";
   switch (rank.presence) {
     case Presence::here: return name + "ended";
     case Presence::left: return name + "has left the group";
     case Presence::aborted: return name + "aborted the group";
     case Presence::gave_up: return name + "gave up on the group after a failure of its own";
+    case Presence::babbled: return name + "sent what no rank of this group sends";
   }
   return name;
 }
 
 std::string last_words(const RankState& rank, std::uint64_t awaited) {
-  const std::string name = "rank " + std::to_string(rank.rank) + " (pid " + std::to_string(rank.pid) + ")";
+  const std::string name = name_of(rank);
   if (rank.calls == 0) return name + " has called nothing yet";
   const std::string call = numbered(rank.last_call, rank.calls);
   return rank.calls == awaited ? name + " stopped in the middle of " + call : name + " last called " + call;
