@@ -19,6 +19,7 @@ enum class Presence : std::uint32_t {
   left,     // it destroyed its ProcessGroup
   aborted,  // by abort()
   gave_up,  // after a failure of its own
+  babbled,  // what came from it is none of what ranks say
 };
 
 struct alignas(kCacheLineBytes) RankControl {

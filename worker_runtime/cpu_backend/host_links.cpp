@@ -286,27 +286,36 @@ void HostLinks::read_news(int host) {
     const ssize_t count = ::recv(other.sockets.news.get(), buffer.data(), wanted, MSG_DONTWAIT);
     if (count < 0 && errno == EAGAIN) return;
     if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) return end_news(host, count < 0 && errno != ECONNRESET && errno != EPIPE);
+    if (count <= 0) {
+      const bool is_silent = count < 0 && errno != ECONNRESET && errno != EPIPE;
+      return end_news(host, is_silent ? Ending::silent : Ending::closed);
+    }
     other.heard.insert(other.heard.end(), buffer.begin(), buffer.begin() + count);
     if (other.heard.size() < sizeof(Wire)) continue;
     Wire wire;
     std::memcpy(&wire, other.heard.data(), sizeof wire);
     other.heard.clear();
-    hear(host, wire);
+    if (!hear(host, wire)) end_news(host, Ending::babble);
+    return;  // one at a time: who never falls silent keeps nobody else from being heard
   }
 }
 
-void HostLinks::hear(int host, const Wire& wire) {
+// Whether it makes sense.
+bool HostLinks::hear(int host, const Wire& wire) {
+  const bool is_of_rank = wire.word == Word::rank || wire.word == Word::farewell;
+  const bool is_known = wire.word <= Word::answered && wire.trouble <= Trouble::missing &&
+                        wire.presence <= Presence::babbled && wire.rank >= 0 && wire.rank < layout_.size();
+  if (!is_known || (is_of_rank && wire.trouble == Trouble::none)) return false;
   switch (wire.word) {
     case Word::question:
       for (const RankNews& news : answer_(wire.calls)) send_news(host, Word::rank, news);
       send_news(host, Word::answered, {});
-      return;
+      return true;
     case Word::answered: {
       const std::lock_guard lock(mutex_);
       ++others_[static_cast<std::size_t>(host)].answers;
       changed_.notify_all();
-      return;
+      return true;
     }
     case Word::farewell: {
       const std::lock_guard lock(mutex_);
@@ -315,21 +324,24 @@ void HostLinks::hear(int host, const Wire& wire) {
     }
     case Word::rank: break;
   }
-  if (wire.rank < 0 || wire.rank >= layout_.size()) return;
   heard_({wire.trouble, wire.rank, wire.pid, wire.presence, wire.calls, wire.last_call});
   wake();
+  return true;
 }
 
 // A leader that ends without a farewell has died; of a host that has gone silent nobody knows anything.
-void HostLinks::end_news(int host, bool is_silent) {
+void HostLinks::end_news(int host, Ending how) {
   const Other& other = others_[static_cast<std::size_t>(host)];
-  if (!other.said_farewell && is_silent) {
+  const int leader = layout_.leader_of(host);
+  if (how == Ending::babble) {
+    heard_({Trouble::lost, leader, 0, Presence::babbled, 0, {}});
+  } else if (!other.said_farewell && how == Ending::silent) {
     for (const int rank : layout_.ranks_of(host)) heard_({Trouble::missing, rank, 0, Presence::here, 0, {}});
   } else if (!other.said_farewell) {
-    heard_({Trouble::lost, layout_.leader_of(host), 0, Presence::here, kCallsUnknown, {}});
+    heard_({Trouble::lost, leader, 0, Presence::here, kCallsUnknown, {}});
   }
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, other.sockets.news.get(), nullptr);
-  if (is_silent) ::shutdown(other.sockets.data.get(), SHUT_RDWR);  // ends an exchange that waits for it
+  if (how != Ending::closed) ::shutdown(other.sockets.data.get(), SHUT_RDWR);  // ends an exchange that waits for it
   {
     const std::lock_guard lock(mutex_);
     others_[static_cast<std::size_t>(host)].is_out = true;

@@ -90,8 +90,9 @@ class HostLinks {
   void watch();
   void watch_for(int fd, int host);
   void read_news(int host);
-  void hear(int host, const Wire& wire);
-  void end_news(int host, bool is_silent);
+  enum class Ending : std::uint8_t { closed, silent, babble };
+  bool hear(int host, const Wire& wire);
+  void end_news(int host, Ending how);
 
   struct Other {
     LinkSockets sockets;

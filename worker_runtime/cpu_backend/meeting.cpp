@@ -159,6 +159,7 @@ class GuestFromAfar {
         door.endpoint.address.empty() ? address_of_store(place_.network.store_socket) : door.endpoint.address;
     chair_.hello.purpose = Hello::Purpose::guest;
     chair_.hello.rank = who_.rank;
+    chair_.hello.size = who_.size;
     put_text(chair_.hello.secret, door.secret);
     put_text(chair_.hello.group, place_.key_prefix);
     put_text(chair_.hello.host, host_identity());

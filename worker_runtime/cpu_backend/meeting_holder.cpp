@@ -47,8 +47,7 @@ class Holder {
     for (int rank = 1; rank < who_.size; ++rank) awaited_.push_back(rank);
     while (!missing().empty()) wait_for_events();
 
-    layout_ = HostLayout::from_identities(identities_);
-    endpoints_.resize(static_cast<std::size_t>(layout_.host_count()));
+    set_layout(HostLayout::from_identities(identities_));
     endpoints_[0] = own_endpoint_;
     tell_layout();
     wait_until(
@@ -64,7 +63,7 @@ class Holder {
   }
 
   Meeting hold_for_host(HostLayout layout, Chair chair) {
-    layout_ = std::move(layout);
+    set_layout(std::move(layout));
     chair_ = std::move(chair);
     secret_ = text_in(chair_->hello.secret);
     place_.store.set(door_key(place_, who_.rank), encode({name_, "", "", {}}), deadline_.end());
@@ -76,7 +75,6 @@ class Holder {
     GuestWord ready{GuestWord::Kind::ready, own_endpoint_.port, {}};
     put_text(ready.address, own_endpoint_.address);
     tell_chair(ready);
-    endpoints_.resize(static_cast<std::size_t>(layout_.host_count()));
     wait_until([this] { return chair_has_spoken_; });
     hear_endpoints();
     link();
@@ -104,6 +102,14 @@ class Holder {
     bool ready = false;
     bool linked = false;
   };
+
+  // Other leaders may connect as soon as they know where, which can be before this one has heard of them.
+  void set_layout(HostLayout layout) {
+    layout_ = std::move(layout);
+    const auto hosts = static_cast<std::size_t>(layout_.host_count());
+    endpoints_.resize(hosts);
+    if (hosts > 1) links_.resize(hosts);
+  }
 
   std::vector<int> missing() const {
     std::vector<int> ranks;
@@ -209,6 +215,12 @@ class Holder {
   // Who opened a connection from another host: a rank that comes to the meeting, or a leader that links up.
   void welcome_from_afar(Acceptor::Arrival& arrival) {
     const int rank = arrival.hello.rank;
+    if (arrival.hello.size != who_.size) {
+      doubles_.push_back(std::move(arrival.socket));  // open until the verdict can be read
+      throw InvalidArgument("rank " + std::to_string(rank) + " was told of " + std::to_string(arrival.hello.size) +
+                            " ranks, rank " + std::to_string(who_.rank) + " of " + std::to_string(who_.size) +
+                            where(who_) + "\ntry:   the same WORLD_SIZE for every rank");
+    }
     if (rank < 1 || rank >= who_.size) return;
     if (arrival.hello.purpose == Hello::Purpose::guest) {
       const bool is_awaited = std::find(awaited_.begin(), awaited_.end(), rank) != awaited_.end();
@@ -227,11 +239,11 @@ class Holder {
     (arrival.hello.purpose == Hello::Purpose::data ? link.data : link.news) = std::move(arrival.socket);
   }
 
-  // Whether it is still there.
+  // Whether it is still there. One that stops in the middle of a word is waited for to the deadline.
   bool listen_to_leader(int rank, Leader& leader) {
     GuestWord word;
     try {
-      if (!receive_all(leader.socket.get(), std::as_writable_bytes(std::span(&word, 1)), deadline_)) return false;
+      if (!receive_all(leader.socket.get(), std::as_writable_bytes(std::span(&word, 1)), deadline_)) return true;
     } catch (const ConnectionLost&) {
       if (const auto verdict = read_verdict(place_)) throw_verdict(*verdict);
       return false;
@@ -239,15 +251,19 @@ class Holder {
     switch (word.kind) {
       case GuestWord::Kind::timed_out: fail_for_missing();
       case GuestWord::Kind::ready:
+        if (layout_.size() == 0 || leader.ready) break;
         leader.ready = true;
-        if (layout_.size() > 0) {
-          endpoints_[static_cast<std::size_t>(layout_.host_of(rank))] = {text_in(word.address),
-                                                                         static_cast<std::uint16_t>(word.port)};
-        }
-        break;
-      case GuestWord::Kind::linked: leader.linked = true; break;
+        endpoints_[static_cast<std::size_t>(layout_.host_of(rank))] = {text_in(word.address),
+                                                                       static_cast<std::uint16_t>(word.port)};
+        return true;
+      case GuestWord::Kind::linked:
+        if (!leader.ready || leader.linked) break;
+        leader.linked = true;
+        return true;
     }
-    return true;
+    throw RankFailure("rank " + std::to_string(rank) + " sent what no rank sends at this point" + where(who_) +
+                          "\ntry:   start all ranks with the same version of libddp",
+                      {rank});
   }
 
   void listen_to_chair() {
@@ -299,7 +315,6 @@ class Holder {
   void link() {
     if (layout_.host_count() == 1) return;
     const int own_host = layout_.host_of(who_.rank);
-    links_.resize(static_cast<std::size_t>(layout_.host_count()));
     for (int host = 0; host < own_host; ++host) {
       LinkSockets& link = links_[static_cast<std::size_t>(host)];
       link.data = connect_to(host, Hello::Purpose::data);
@@ -318,6 +333,7 @@ class Holder {
     Hello hello;
     hello.purpose = purpose;
     hello.rank = who_.rank;
+    hello.size = who_.size;
     put_text(hello.secret, secret_);
     put_text(hello.group, place_.key_prefix);
     Endpoint endpoint = endpoints_[static_cast<std::size_t>(host)];
@@ -452,9 +468,9 @@ class Holder {
   std::string secret_;
   Endpoint own_endpoint_;
   std::optional<Acceptor> acceptor_;
-  std::map<int, Leader> leaders_;  // rank 0: by rank
-  std::vector<TcpSocket> doubles_;
-  std::optional<Chair> chair_;  // another leader: its connection to rank 0
+  std::map<int, Leader> leaders_;   // rank 0: by rank
+  std::vector<TcpSocket> doubles_;  // and others that were refused
+  std::optional<Chair> chair_;      // another leader: its connection to rank 0
   bool chair_has_spoken_ = false;
   std::vector<Endpoint> endpoints_;  // by host, of its leader
   std::vector<LinkSockets> links_;   // by host

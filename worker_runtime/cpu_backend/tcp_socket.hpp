@@ -49,7 +49,7 @@ struct Endpoint {
 
 // Where this process listens, and what it tells others of it.
 struct NetworkOptions {
-  std::string interface{};                     // DDP_SOCKET_IFNAME; empty: the one that leads to the store
+  std::string interface {};                  // DDP_SOCKET_IFNAME; empty: the one that leads to the store
   std::uint16_t port_min = 0, port_max = 0;  // DDPRUN_PORT_RANGE; 0: any free port
   int store_socket = -1;                     // borrowed, a connection to the store
 };
@@ -70,7 +70,7 @@ struct Hello {
   std::uint32_t magic = 0x64647032;  // "ddp2"; a change of anything on the wire changes it
   Purpose purpose = Purpose::guest;
   std::int32_t rank = 0;
-  std::uint32_t reserved = 0;
+  std::int32_t size = 0;          // of the group, as the caller knows it
   std::array<char, 32> secret{};  // of the group, random, from the store
   std::array<char, 128> group{};  // its name in the store, which holds the round
   std::array<char, 256> host{};   // identity of the caller's host, for a guest

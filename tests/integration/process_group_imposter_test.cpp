@@ -1,0 +1,304 @@
+// A group in which the only rank of another host is played by the test, over the same connections: what the others see
+// when it ends, falls silent or sends nonsense at each step of the meeting and of a collective.
+#include <ddp/ddp.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rendezvous/store/client.hpp"
+#include "tests/integration/rank_processes.hpp"
+#include "tests/integration/thrown_by.hpp"
+#include "worker_runtime/cpu_backend/fingerprint.hpp"
+#include "worker_runtime/cpu_backend/meeting_verdict.hpp"
+#include "worker_runtime/cpu_backend/meeting_words.hpp"
+#include "worker_runtime/cpu_backend/tcp_socket.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::kPatience;
+using testing::run_ranks;
+using testing::Shared;
+using testing::thrown_by;
+using testing::wait_until;
+using namespace cpu_backend;
+
+constexpr milliseconds kNotForEver{20'000};  // a wait that takes as long has failed, and tells so
+constexpr milliseconds kSoon{1'000};
+constexpr int kSize = 3;  // ranks 0 and 2 are on one host
+constexpr int kImposter = 1;
+constexpr std::size_t kCount = 64;  // float32: two cache lines for each host to sum
+constexpr std::size_t kSliceBytes = kCount * sizeof(float) / 2;
+const std::string kPrefix = "ddp/restart_0/group_0/";
+
+class Imposter {
+ public:
+  Imposter() : end_(std::chrono::steady_clock::now() + kPatience) {
+    const auto port = static_cast<std::uint16_t>(std::stoi(::getenv("MASTER_PORT")));
+    auto store = store::Client::connect({.host = "127.0.0.1", .port = port, .deadline = end_});
+    door_ = decode_door(store.get(kPrefix + "socket", end_));
+  }
+
+  TcpSocket open(Hello::Purpose purpose, int size = kSize) const {
+    Hello hello;
+    hello.purpose = purpose;
+    hello.rank = kImposter;
+    hello.size = size;
+    put_text(hello.secret, door_.secret);
+    put_text(hello.group, kPrefix);
+    put_text(hello.host, "another host");
+    auto deadline = soon();
+    return connect_tcp({"127.0.0.1", door_.endpoint.port}, hello, deadline);
+  }
+
+  template <class T>
+  void send(const TcpSocket& socket, const T& what) const {
+    send_bytes(socket, std::as_bytes(std::span(&what, 1)));
+  }
+  void send_bytes(const TcpSocket& socket, std::span<const std::byte> bytes) const {
+    auto deadline = soon();
+    EXPECT_TRUE(send_all(socket.get(), bytes, deadline));
+  }
+  void receive(const TcpSocket& socket, std::size_t count) const {
+    std::vector<std::byte> bytes(count);
+    auto deadline = soon();
+    EXPECT_TRUE(receive_all(socket.get(), bytes, deadline));
+  }
+
+  // The meeting as a leader goes through it.
+  static constexpr int kMeetingSteps = 7;
+  void take_meeting_step(int step) {
+    switch (step) {
+      case 0: guest_ = open(Hello::Purpose::guest); return receive(guest_, sizeof kWelcome);
+      case 1: return receive(guest_, kSize * sizeof(std::int32_t));
+      case 2: return send(guest_, GuestWord{GuestWord::Kind::ready, 1, {}});
+      case 3: return receive(guest_, 2 * sizeof(LeaderEndpoint));
+      case 4:
+        data_ = open(Hello::Purpose::data);
+        news_ = open(Hello::Purpose::news);
+        return;
+      case 5: return send(guest_, GuestWord{GuestWord::Kind::linked, 0, {}});
+      case 6: return receive(guest_, sizeof kGo);
+    }
+  }
+  void meet() {
+    for (int step = 0; step < kMeetingSteps; ++step) take_meeting_step(step);
+  }
+
+  // Then what leaders exchange: for the group's start three times a few words of each rank, for an all_reduce the words
+  // of the call, what is to be summed, and the sums.
+  static constexpr int kExchanges = 6;
+  void exchange(int number) {
+    const FingerprintWords words = words_of(number);
+    const std::vector<std::byte> slice(kSliceBytes);
+    const bool is_slice = number >= 4;
+    begin_exchange(number, is_slice ? std::span(slice) : std::as_bytes(std::span(words)));
+    receive(data_, 2 * sizeof(std::uint64_t) + (is_slice ? kSliceBytes : 2 * sizeof words));
+  }
+  void begin_exchange(int number, std::span<const std::byte> contents) {
+    send(data_, std::array<std::uint64_t, 2>{static_cast<std::uint64_t>(number) + 1, contents.size()});
+    send_bytes(data_, contents);
+  }
+
+  const TcpSocket& guest() const { return guest_; }
+  const TcpSocket& data() const { return data_; }
+  const TcpSocket& news() const { return news_; }
+
+ private:
+  static FingerprintWords words_of(int exchange) {
+    if (exchange != 3) return {};
+    return encode({.kind = CollectiveKind::all_reduce, .type = DataType::float32, .count = kCount});
+  }
+  io::Deadline soon() const { return {std::chrono::steady_clock::now(), end_}; }
+
+  io::Deadline::TimePoint end_;
+  Door door_;
+  TcpSocket guest_, data_, news_;
+};
+
+// What ranks 0 and 2 do: meet, and reduce.
+void take_part(milliseconds timeout) {
+  auto group = init_process_group({.timeout = timeout});
+  std::vector<float> values(kCount, 1);
+  group.all_reduce(values);
+}
+
+// Plays rank 1 by `play` while the others expect `Failure`, which names that rank, and says `why`.
+template <class Failure>
+void play_rank(const std::function<void(Imposter&)>& play, const std::string& why, milliseconds timeout = kNotForEver) {
+  Shared<std::atomic<int>> started, failed;
+  run_ranks(kSize, [&](int rank) {
+    ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+    ::setenv("LOCAL_RANK", rank == 2 ? "1" : "0", 1);
+    if (rank == kImposter) {
+      Imposter imposter;
+      try {
+        play(imposter);
+      } catch (const ConnectionLost&) {
+        EXPECT_NE(timeout, kNotForEver);  // else the others may give up before it has come so far
+      }
+      if (timeout != kNotForEver) wait_until([&] { return failed->load() == 2; });
+      return;
+    }
+    ++*started;
+    wait_until([&] { return started->load() == 2; });
+    const auto error = thrown_by<Failure>([&] { take_part(timeout); });
+    ++*failed;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(kImposter)) << error->what();
+    EXPECT_THAT(error->what(), HasSubstr(why));
+  });
+}
+
+TEST(Imposter, ThatDoesAllThatALeaderDoesIsOne) {
+  run_ranks(kSize, [](int rank) {
+    ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+    ::setenv("LOCAL_RANK", rank == 2 ? "1" : "0", 1);
+    if (rank != kImposter) return take_part(kNotForEver);
+    Imposter imposter;
+    imposter.meet();
+    for (int i = 0; i < Imposter::kExchanges; ++i) imposter.exchange(i);
+  });
+}
+
+TEST(Imposter, ThatConnectsBeforeTheOtherLeaderWaitsForItIsLetIn) {
+  run_ranks(kSize, [](int rank) {
+    ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+    ::setenv("LOCAL_RANK", rank == 2 ? "1" : "0", 1);
+    if (rank != kImposter) return take_part(kNotForEver);
+    Imposter imposter;
+    for (const int step : {0, 1, 4, 2, 3, 5, 6}) imposter.take_meeting_step(step);
+    for (int i = 0; i < Imposter::kExchanges; ++i) imposter.exchange(i);
+  });
+}
+
+TEST(Imposter, ThatEndsInTheMeetingIsNamed) {
+  for (int steps = 1; steps <= Imposter::kMeetingSteps; ++steps) {
+    SCOPED_TRACE("after step " + std::to_string(steps));
+    play_rank<RankFailure>(
+        [&](Imposter& imposter) {
+          for (int step = 0; step < steps; ++step) imposter.take_meeting_step(step);
+        },
+        "ended");
+  }
+}
+
+TEST(Imposter, ThatFallsSilentInTheMeetingIsNamedAtTheDeadline) {
+  for (int steps = 1; steps <= Imposter::kMeetingSteps; ++steps) {
+    SCOPED_TRACE("after step " + std::to_string(steps));
+    play_rank<TimeoutError>(
+        [&](Imposter& imposter) {
+          for (int step = 0; step < steps; ++step) imposter.take_meeting_step(step);
+        },
+        "did not come", kSoon);
+  }
+}
+
+TEST(Imposter, ThatStopsInTheMiddleOfAWordIsNamedAtTheDeadline) {
+  play_rank<TimeoutError>(
+      [](Imposter& imposter) {
+        imposter.take_meeting_step(0);
+        imposter.take_meeting_step(1);
+        imposter.send(imposter.guest(), 'x');
+      },
+      "rank 1 did not come within", kSoon);
+}
+
+TEST(Imposter, ThatSaysTheWrongThingInTheMeetingIsNamed) {
+  const auto says = [](int after_step, GuestWord::Kind kind) {
+    return [=](Imposter& imposter) {
+      for (int step = 0; step <= after_step; ++step) imposter.take_meeting_step(step);
+      imposter.send(imposter.guest(), GuestWord{kind, 70'000, {}});
+    };
+  };
+  const std::string why = "rank 1 sent what no rank sends";
+  play_rank<RankFailure>(says(1, GuestWord::Kind::linked), why);
+  play_rank<RankFailure>(says(3, GuestWord::Kind::ready), why);
+  play_rank<RankFailure>(says(1, static_cast<GuestWord::Kind>(99)), why);
+}
+
+TEST(Imposter, ThatWasToldOfAnotherNumberOfRanksIsRefused) {
+  run_ranks(kSize, [](int rank) {
+    ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+    ::setenv("LOCAL_RANK", rank == 2 ? "1" : "0", 1);
+    if (rank == kImposter) {
+      const Imposter imposter;
+      const auto socket = imposter.open(Hello::Purpose::guest, 7);
+      EXPECT_THROW(imposter.receive(socket, 1), ConnectionLost);
+      return;
+    }
+    const auto error = thrown_by<Error>([] { take_part(kNotForEver); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("rank 1 was told of 7 ranks, rank 0 of 3"));
+  });
+}
+
+TEST(Imposter, ThatEndsInACollectiveIsNamedWhereverItWas) {
+  for (int done = 0; done < Imposter::kExchanges; ++done) {
+    SCOPED_TRACE("after exchange " + std::to_string(done));
+    play_rank<RankFailure>(
+        [&](Imposter& imposter) {
+          imposter.meet();
+          for (int i = 0; i < done; ++i) imposter.exchange(i);
+        },
+        "rank 1 ended");
+    if (done < 4) continue;
+    play_rank<RankFailure>(
+        [&](Imposter& imposter) {
+          imposter.meet();
+          for (int i = 0; i < done; ++i) imposter.exchange(i);
+          imposter.send(imposter.data(),
+                        std::array<std::uint64_t, 3>{static_cast<std::uint64_t>(done) + 1, kSliceBytes, 0});
+        },
+        "rank 1 ended");
+  }
+}
+
+TEST(Imposter, ThatSendsAFrameOfAnotherSizeEndsTheGroup) {
+  Shared<std::atomic<int>> failed;
+  run_ranks(kSize, [&](int rank) {
+    ::setenv("LOCAL_WORLD_SIZE", "2", 1);
+    ::setenv("LOCAL_RANK", rank == 2 ? "1" : "0", 1);
+    if (rank == kImposter) {
+      Imposter imposter;
+      imposter.meet();
+      for (int i = 0; i < 4; ++i) imposter.exchange(i);
+      imposter.send(imposter.data(), std::array<std::uint64_t, 2>{5, ~std::uint64_t{0}});
+      EXPECT_THROW(imposter.receive(imposter.news(), 1u << 20), ConnectionLost);
+      return wait_until([&] { return failed->load() == 2; });
+    }
+    const auto error = thrown_by<Error>([] { take_part(kNotForEver); });
+    ++*failed;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(),
+                rank == 0 ? HasSubstr("rank 1 sent 18446744073709551615 bytes") : HasSubstr("rank 0 (pid "));
+  });
+}
+
+TEST(Imposter, ThatTellsNonsenseOfRanksIsNamed) {
+  play_rank<RankFailure>(
+      [](Imposter& imposter) {
+        imposter.meet();
+        for (int i = 0; i < 4; ++i) imposter.exchange(i);
+        const std::vector<std::byte> nonsense(56, std::byte{0xab});
+        imposter.send_bytes(imposter.news(), nonsense);
+        EXPECT_THROW(imposter.receive(imposter.data(), 1u << 20), ConnectionLost);
+      },
+      "rank 1 sent what no rank of this group sends");
+}
+
+}  // namespace
+}  // namespace ddp
