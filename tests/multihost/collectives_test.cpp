@@ -73,8 +73,8 @@ template <class T, class Want>
 void expect_bits(const std::string& what, const T* have, std::size_t count, const Want& want) {
   for (std::size_t i = 0; i < count; ++i) {
     const T wanted = want(i);
-    ASSERT_EQ(std::memcmp(&have[i], &wanted, sizeof(T)), 0)
-        << what << ", element " << i << " of " << count << ": " << have[i] << ", not " << wanted;
+    if (std::memcmp(&have[i], &wanted, sizeof(T)) == 0) continue;  // a macro for each takes a minute under sanitizers
+    FAIL() << what << ", element " << i << " of " << count << ": " << have[i] << ", not " << wanted;
   }
 }
 
