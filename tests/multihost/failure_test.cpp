@@ -88,6 +88,10 @@ TEST_F(FailureOverHosts, ADeadLeaderIsNamedEverywhere) {
   if (hosts_ != nullptr) expect_death_is_noticed(*hosts_, 2, false);
 }
 
+TEST_F(FailureOverHosts, ADeadRank0IsNamedEverywhere) {
+  if (hosts_ != nullptr) expect_death_is_noticed(*hosts_, 0, false);
+}
+
 TEST_F(FailureOverHosts, ADeadLeaderIsNamedThoughItsForkedChildLivesOn) {
   if (hosts_ != nullptr) expect_death_is_noticed(*hosts_, 2, true);
 }
