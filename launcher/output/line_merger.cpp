@@ -10,6 +10,19 @@ namespace {
 
 constexpr std::string_view kWipeLine = "\r\x1b[K";
 
+// The columns of a terminal that a line takes whose characters take one each: not its bytes, of which a block of a
+// progress bar has three, and no colours.
+std::size_t columns_of(std::string_view line) {
+  std::size_t columns = 0;
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    if (line.substr(at, 2) == "\x1b[")
+      at = std::min(line.size(), line.find_first_not_of("0123456789;?", at + 2));
+    else if ((line[at] & 0xc0) != 0x80 && line[at] != '\r')
+      ++columns;
+  }
+  return columns;
+}
+
 }  // namespace
 
 std::string LineMerger::prefix_of(Source source) const {
@@ -93,19 +106,16 @@ void LineMerger::pass_on(Source source, std::string_view bytes, std::string& out
 void LineMerger::draw(Source source, std::string_view text, std::string& out) {
   auto& line = unfinished_[source];
   const auto prefix = prefix_of(source);
-  for (std::size_t at = 0; at < text.size();) {
-    auto stop = text.find('\r', at);
-    stop = stop == std::string_view::npos ? text.size() : stop;
-    if (stop > at) {
-      if (line.empty() && text[at] != '\n') out += prefix;
-      out += text.substr(at, stop - at);
-      line += text.substr(at, stop - at);
+  while (!text.empty()) {
+    const auto length = std::min(text.find('\r'), text.size());
+    if (length > 0 && text[0] != '\n') {
+      if (!line.empty() && line.back() == '\r') line.clear();  // what stands there is drawn over
+      if (line.empty()) out += prefix;
     }
-    if (stop < text.size()) {
-      out += '\r';
-      line.clear();
-    }
-    at = stop + 1;
+    line += text.substr(0, length);
+    if (length < text.size() && !line.empty() && line.back() != '\r') line += '\r';
+    out += text.substr(0, length + 1);
+    text.remove_prefix(std::min(length + 1, text.size()));
   }
   if (line.size() > kLineBytesMax) line.erase(0, line.size() - kLineBytesMax / 2);
 }
@@ -126,17 +136,16 @@ void LineMerger::feed_terminal(Source source, std::string_view bytes, std::strin
       if (line.size() > kLineBytesMax) line.erase(0, line.size() - kLineBytesMax / 2);
       continue;
     }
-    if (in_the_way) out += columns_ > 0 && unfinished_[*shown_].size() >= columns_ ? "\n" : kWipeLine;
+    const auto standing = in_the_way ? prefix_of(*shown_) + unfinished_[*shown_] : std::string();
+    if (in_the_way) out += columns_ > 0 && columns_of(standing) > columns_ ? "\n" : kWipeLine;
     if (!shown_ || in_the_way) {  // what was kept back of this source comes first
       const auto kept_back = std::exchange(unfinished_[source], {});
       draw(source, kept_back, out);
     }
     draw(source, text, out);
     if (complete) unfinished_[source].clear();
-    if (in_the_way)
-      out += prefix_of(*shown_) + unfinished_[*shown_];
-    else
-      shown_ = complete ? std::nullopt : std::optional(source);
+    out += standing;
+    if (!in_the_way) shown_ = unfinished_[source].empty() ? std::nullopt : std::optional(source);
   }
 }
 

@@ -61,7 +61,7 @@ class LineMerger {
   std::string prefix_of(Source source) const;
 
   Options options_;
-  std::map<Source, std::string> unfinished_;  // per source: the line so far; on a terminal, behind its last '\r'
+  std::map<Source, std::string> unfinished_;  // per source: the line so far; on a terminal, its last drawing
   std::set<Source> in_pieces_;                // not on a terminal: whose line has been passed on up to its middle
   std::set<int> ranks_;                       // that have printed
   bool mid_line_ = false;                     // not on a terminal: whether what was passed on last ended in no newline

@@ -157,5 +157,29 @@ TEST(LineMergerToTerminal, ALineLongerThanTheScreenIsLeftStanding) {
   EXPECT_EQ(merger.feed(kRank1, "b\n"), "\nb\n12345");
 }
 
+TEST(LineMergerToTerminal, ABarThatFillsTheRowIsWipedHoweverManyBytesItHas) {
+  for (const std::string bar : {"1234", "5%|█", "\x1b[31m12\x1b[0m|█", "123█\r"}) {
+    auto merger = to_terminal();
+    merger.set_columns(4);
+    EXPECT_EQ(merger.feed(kRank0, "\r" + bar), "\r" + bar);
+    EXPECT_EQ(merger.feed(kRank1, "b\n"), kWipe + "b\n" + bar);
+  }
+  auto merger = to_terminal(always);
+  merger.set_columns(4);
+  EXPECT_EQ(merger.feed(kRank0, "123"), "0:123");  // wraps by its prefix
+  EXPECT_EQ(merger.feed(kRank1, "b\n"), "\n1:b\n0:123");
+}
+
+// Some write the '\r' behind a bar, and a read may end between it and the next drawing.
+TEST(LineMergerToTerminal, ABarStandsUntilItIsDrawnOver) {
+  auto merger = to_terminal(always);
+  EXPECT_EQ(merger.feed(kRank0, "1%\r"), "0:1%\r");
+  EXPECT_EQ(merger.feed(kRank1, "b\n"), kWipe + "1:b\n0:1%\r");
+  EXPECT_EQ(merger.feed(kRank0, "2%\r"), "0:2%\r");
+  EXPECT_EQ(merger.feed(kRank1, "b\n"), kWipe + "1:b\n0:2%\r");
+  EXPECT_EQ(merger.feed(kRank0, "\n"), "\n");
+  EXPECT_EQ(merger.feed(kRank1, "b\n"), "1:b\n");
+}
+
 }  // namespace
 }  // namespace ddp::launcher
