@@ -21,12 +21,14 @@ void LineTail::remember(std::string_view bytes) {
   constexpr std::size_t kEnough = kTailLines * kTailLineBytesMax;
   if (bytes.size() > kEnough) bytes.remove_prefix(bytes.size() - kEnough);
   for (const char c : bytes) {
-    if (c == '\n' || c == '\r') {
+    if (c == '\n') {
       if (!lines_.back().empty()) lines_.emplace_back();
       if (lines_.size() > kTailLines + 1) lines_.pop_front();
-    } else if (lines_.back().size() < kTailLineBytesMax) {
-      lines_.back() += c;
+    } else if (c != '\r') {
+      if (drawn_) lines_.back().clear();
+      if (lines_.back().size() < kTailLineBytesMax) lines_.back() += c;
     }
+    drawn_ = c == '\r';
   }
 }
 

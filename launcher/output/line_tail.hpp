@@ -1,4 +1,4 @@
-// The last lines of a stream, for the summary of a failure.
+// The last lines of a stream, for the summary of a failure. Of a progress bar the last drawing is left.
 #pragma once
 
 #include <deque>
@@ -16,6 +16,7 @@ class LineTail {
 
  private:
   std::deque<std::string> lines_{1};  // the last one is unfinished
+  bool drawn_ = false;                // a '\r' came last: more text is drawn over the line
 };
 
 // Of a file; none where it can't be read.

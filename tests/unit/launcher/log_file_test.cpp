@@ -85,5 +85,11 @@ TEST(TailOfFile, HasTheLastLines) {
   EXPECT_TRUE(tail_of_file("/dev/null").empty());
 }
 
+TEST(LineTail, HasTheLastDrawingOfAProgressBar) {
+  LineTail tail;
+  for (const auto* part : {"begin\r\n", "\r10%", "\r20%", "\r", "30% \r", "\nTraceback\r", "\nerror\r"}) tail.remember(part);
+  EXPECT_EQ(tail.lines(), (std::vector<std::string>{"begin", "30% ", "Traceback", "error"}));
+}
+
 }  // namespace
 }  // namespace ddp::launcher
