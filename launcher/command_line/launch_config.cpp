@@ -63,7 +63,9 @@ OutputOptions output_of(const GivenOptions& given, const EnvironmentLookup& envi
   if (const auto* option = given.find("ranks-filter")) output.ranks_shown = rank_ranges_of(*option);
   if (const auto* option = given.find("duplicate-stdout-filters")) output.stdout_duplicates = filters_of(*option);
   if (const auto* option = given.find("duplicate-stderr-filters")) output.stderr_duplicates = filters_of(*option);
-  output.prefix_template = environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
+  if (const auto* option = given.find("log-line-prefix-template")) output.prefix_template = option->value;
+  if (output.prefix_template.empty())
+    output.prefix_template = environment("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
   output.prefix_lines = !given.is_on("no-prefix");
   output.merge_equal_lines = given.is_on("merge-equal-lines");
   return output;

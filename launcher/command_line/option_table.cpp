@@ -47,6 +47,9 @@ const std::vector<Option>& option_table() {
       {"redirects", 'r', "MASK", Group::logs, kTorchruns,
        "write streams to files: 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,4-7:1. Default: 0"},
       {"tee", 't', "MASK", Group::logs, kTorchruns, "write streams to files and show them. Default: 0"},
+      {"log-line-prefix-template", 0, "TEMPLATE", Group::logs, kTorchruns,
+       "what stands before each line that is shown; knows ${role_name}, ${local_rank}, ${rank}, ${hostname}, ${time}. "
+       "Default: [${role_name}${local_rank}]: for a stream of --tee"},
       {"local-ranks-filter", 0, "LIST", Group::logs, kTorchruns, "show only these local ranks: 0,2-3"},
       {"ranks-filter", 0, "LIST", Group::logs, kOurs, "show only these global ranks: 0,8-15"},
       {"duplicate-stdout-filters", 0, "TEXT,..", Group::logs, kTorchruns,

@@ -33,8 +33,8 @@ LinePrefix::LinePrefix(const std::string& text_template, const PrefixFacts& fact
       parts_.back() += facts.rank;
     } else if (name == "local_rank") {
       parts_.back() += facts.local_rank;
-    } else if (name == "node") {
-      parts_.back() += facts.node;
+    } else if (name == "hostname") {
+      parts_.back() += facts.hostname;
     } else if (name == "time") {
       parts_.emplace_back();
     } else {

@@ -18,11 +18,11 @@ struct PrefixFacts {
   std::string role_name;
   std::string rank;
   std::string local_rank;
-  std::string node;  // the host's name
+  std::string hostname;
 };
 
-// ${role_name}, ${rank} and ${local_rank} as torchrun has them, ${node} and ${time} beside them; `$name` is the same,
-// `$$` a dollar sign, and what is none of these stays as it is.
+// ${role_name}, ${rank}, ${local_rank} and ${hostname} as torchrun has them, and ${time}; `$name` is the same, `$$` a
+// dollar sign, and what is none of these stays as it is.
 class LinePrefix {
  public:
   LinePrefix() = default;  // no prefix

@@ -1,4 +1,4 @@
-// What becomes of what workers print: --log-dir, --redirects, --tee and the filters.
+// What becomes of what workers print: --log-dir, --redirects, --tee, the prefix and the filters.
 #pragma once
 
 #include <map>
@@ -31,7 +31,7 @@ struct OutputOptions {
   std::vector<RankRange> ranks_shown;        // the same by global rank; both must hold
   std::vector<std::string> stdout_duplicates;  // lines that contain one of these also go to one merged file
   std::vector<std::string> stderr_duplicates;
-  std::string prefix_template;  // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: "[rank] " as prefix_lines says
+  std::string prefix_template;  // --log-line-prefix-template; empty: the short or the tee'd form (line_prefix.hpp)
   bool prefix_lines = true;     // --no-prefix makes it false
   bool merge_equal_lines = false;  // equal lines of many ranks become one on the console
 };

@@ -172,6 +172,10 @@ class Plan {
                                                                         : "in a folder for temporary files");
     if (!output.redirects.is_empty()) line("", "to a file: " + streams(output.redirects));
     if (!output.tee.is_empty()) line("", "to a file and shown: " + streams(output.tee));
+    if (!output.prefix_lines)
+      line("", "no prefix before lines");
+    else if (!output.prefix_template.empty())
+      line("", "lines begin with " + quoted(output.prefix_template));
     if (!output.local_ranks_shown.empty()) line("", "shown are local ranks " + ranks(output.local_ranks_shown));
     if (!output.ranks_shown.empty()) line("", "shown are ranks " + ranks(output.ranks_shown));
     for (const auto& [filters, stream] :

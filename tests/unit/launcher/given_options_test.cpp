@@ -45,6 +45,7 @@ TEST(OptionTable, HasEveryOptionOfTorchrun) {
                                         "log-dir",
                                         "redirects",
                                         "tee",
+                                        "log-line-prefix-template",
                                         "local-ranks-filter",
                                         "duplicate-stdout-filters",
                                         "duplicate-stderr-filters",

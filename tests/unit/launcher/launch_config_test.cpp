@@ -80,10 +80,9 @@ TEST_F(LaunchConfigs, RunPathMeansPythonWhateverTheName) {
 }
 
 TEST_F(LaunchConfigs, OutputIsWhatTheLogOptionsSay) {
-  environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "[${rank}]";
   const auto output = parse_options({"--log-dir=logs", "-r", "3", "-t0:1,2-12:2,7:0", "--local-ranks-filter=0,2-3",
                                      "--ranks-filter= 8-15 ", "--duplicate-stdout-filters=loss,,x,step,",
-                                     "--duplicate-stderr-filters=", "--no-prefix", "--merge-equal-lines"})
+                                     "--duplicate-stderr-filters=", "--log_line_prefix_template=[${rank}]", "--no-prefix", "--merge-equal-lines"})
                           .output;
   EXPECT_EQ(output.log_directory, "logs");
   EXPECT_EQ(output.redirects.all, 3);
@@ -108,6 +107,18 @@ TEST_F(LaunchConfigs, OutputIsWhatTheLogOptionsSay) {
   const auto plain = parse({"true"}).output;
   EXPECT_TRUE(plain.log_directory.empty() && plain.redirects.is_empty() && plain.tee.is_empty() && plain.prefix_lines);
   EXPECT_FALSE(plain.merge_equal_lines);
+}
+
+TEST_F(LaunchConfigs, ThePrefixOfLinesIsTheOptionsThenThatOfItsVariables) {
+  EXPECT_EQ(parse({"true"}).output.prefix_template, "");
+  environment["TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"] = "a";
+  EXPECT_EQ(parse({"true"}).output.prefix_template, "a");
+  EXPECT_EQ(parse_options({"--log-line-prefix-template="}).output.prefix_template, "a");
+  environment["PET_LOG_LINE_PREFIX_TEMPLATE"] = "b";
+  EXPECT_EQ(parse({"true"}).output.prefix_template, "b");
+  environment["DDPRUN_LOG_LINE_PREFIX_TEMPLATE"] = "c";
+  EXPECT_EQ(parse({"true"}).output.prefix_template, "c");
+  EXPECT_EQ(parse_options({"--log-line-prefix-template", "${hostname}: "}).output.prefix_template, "${hostname}: ");
 }
 
 TEST_F(LaunchConfigs, SignalsAreThoseThatWereNamed) {
@@ -255,6 +266,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"redirects", {"-r0-999999999:3"}, "not '0-999999999:3'", "--redirects=0:3,4-7:1"},
       {"tee", {"--tee=0:4"}, "not '0:4'", "--tee=0:3,4-7:1"},
       {"tee", {"--tee=a:1"}, "not 'a:1'", "--tee=0:3,4-7:1"},
+      {"log-line-prefix-template", {"--log-line-prefix-template", "--tee=3"}, "needs a value", "=TEMPLATE`"},
       {"local-ranks-filter", {"--local-ranks-filter=0,x"}, "not '0,x'", "--local-ranks-filter=0,4-7"},
       {"ranks-filter", {"--ranks-filter=0,,1"}, "not '0,,1'", "--ranks-filter=0,4-7"},
       {"duplicate-stdout-filters", {"--duplicate-stdout-filters", "--tee=3"}, "needs a value", "=TEXT,.."},

@@ -16,7 +16,7 @@ TEST(LinePrefix, ReplacesTheVariablesOfTheTemplate) {
   } cases[] = {
       {kTeePrefix, "[default3]:"},
       {kShortPrefix, "[11] "},
-      {"${node}/$rank: ", "gpu17/11: "},
+      {"${hostname}/$rank: ", "gpu17/11: "},
       {"", ""},
       {"$$5 $rank_ ${rank $ ${unknown}$", "$5 $rank_ ${rank $ ${unknown}$"},
   };
