@@ -27,6 +27,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::size_t kInputBytes = 64u << 10;      // read at one time; one buffer serves all connections
+constexpr int kReadsInARow = 16;                    // of one client, while it asks nothing
 constexpr std::size_t kOutputBytesMax = 1u << 20;   // unread answers beyond which a client is not read from
 constexpr std::size_t kOutputBytesKept = 1u << 10;  // of a connection's buffer for answers, once they are written
 
@@ -94,6 +95,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
 
   // To be written by flush(), which the server calls before it waits again.
   void send(const std::string& bytes) {
+    is_answered_ = true;
     if (output_.empty()) server_.unwritten_.push_back(this);
     output_ += bytes;
   }
@@ -117,33 +119,42 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   }
 
  private:
+  // A client that got no answer (to SET there is none) has not waited for one and most likely sends more already, so it
+  // is read from again at once: to wait costs two calls more.
   void read_ready() {
-    error_code error;
-    const std::size_t count = socket_.read_some(asio::buffer(server_.input_), error);
-    if (error == asio::error::would_block || error == asio::error::interrupted) return read_when_ready();
-    if (error) return end();
-    take_in({server_.input_.data(), count});
+    for (int reads = 0; reads < kReadsInARow; ++reads) {
+      error_code error;
+      const std::size_t count = socket_.read_some(asio::buffer(server_.input_), error);
+      if (error == asio::error::would_block || error == asio::error::interrupted) break;
+      if (error) return end();
+      is_answered_ = false;
+      if (!take_in({server_.input_.data(), count})) return;
+      if (is_answered_) break;
+    }
+    read_when_ready();
   }
 
-  void take_in(std::string_view bytes) {
+  // False where no more is to be read now: the connection has ended, or is paused.
+  bool take_in(std::string_view bytes) {
     try {
       while (true) {
         if (output_.size() >= kOutputBytesMax) server_.flush();
         if (output_.size() >= kOutputBytesMax) {
           unread_.assign(bytes);  // until the client has read some of its answers
           is_paused_ = true;
-          return;
+          return false;
         }
         auto command = parser_.next(bytes);
         if (!command) break;
         server_.apply(id_, std::move(*command));
       }
       server_.flush();
-      read_when_ready();
+      return true;
     } catch (const StoreError& error) {
       server_.flush();  // what came before has its answers, and wakes others
       server_.warn_("the store closed the connection from " + peer_ + ": " + error.what());
       end();
+      return false;
     }
   }
 
@@ -162,7 +173,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
     if (written_bytes_ < output_.size()) return write_when_ready();
     is_writing_ = false;
     clear_output();
-    if (std::exchange(is_paused_, false)) take_in(std::exchange(unread_, {}));
+    if (std::exchange(is_paused_, false) && take_in(std::exchange(unread_, {}))) read_when_ready();
   }
 
   void clear_output() {
@@ -183,6 +194,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   std::string output_;             // to be written
   std::size_t written_bytes_ = 0;  // of it
   bool is_writing_ = false;        // it did not fit, and waits for room
+  bool is_answered_ = false;       // since it was read from last
   bool is_paused_ = false;
   std::string unread_;  // while paused: bytes that came but were not looked at
 };
