@@ -215,6 +215,23 @@ TEST(Ddprun, AFolderForErrorFilesIsNeeded) {
   EXPECT_THAT(job.err(), HasSubstr("TMPDIR"));
 }
 
+TEST(Ddprun, AForwardedSignalReachesWorkersThatHandleItAndStopsNothing) {
+  Job job(shell(2, "[ $RANK = 1 ] || trap 'echo caught' USR1; echo pid_$RANK $$; " + kWaitForSignals,
+                {"--forward-signals=SIGUSR1"}));
+  const auto handles_it = static_cast<pid_t>(job.number_after("pid_0 ")), other = static_cast<pid_t>(job.number_after("pid_1 "));
+  ASSERT_TRUE(handles_it > 0 && other > 0) << job.err();
+  for (int count = 1; count <= 2; ++count) {
+    job.kill(SIGUSR1);
+    ASSERT_TRUE(job.prints("caught", count)) << job.err();
+  }
+  EXPECT_THAT(job.err(), HasSubstr("SIGUSR1"));
+  for (const pid_t worker : {handles_it, other})
+    EXPECT_TRUE(process_state(worker) != 0 && process_state(worker) != 'Z') << worker;
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143) << job.err();
+  EXPECT_TRUE(job.is_gone_within());
+}
+
 TEST(Ddprun, StopSignalsReachWorkersAsTheyAre) {
   for (const auto& [number, name] : {std::pair{SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGQUIT, "QUIT"}}) {
     SCOPED_TRACE(name);
