@@ -1,11 +1,14 @@
-// torchrun itself as the launcher of programs with libddp.
+// torchrun itself: as the launcher of programs with libddp, and its options beside ddprun's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
+#include <sstream>
 
 #include "tests/interop/python.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
@@ -42,6 +45,40 @@ TEST_F(Torchrun, TrainsTheExampleToTheSameBytesAsDdprun) {
   const auto ours = checkpoints("ddprun", {});
   EXPECT_THAT(ours, SizeIs(2));
   EXPECT_TRUE(checkpoints(python(), {"-m", "torch.distributed.run"}) == ours);
+}
+
+// The long options that a --help names at the beginning of a line: "  -r REDIRECTS, --redirects REDIRECTS".
+std::set<std::string> options_in(const std::string& help) {
+  std::set<std::string> out;
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    const auto begin = line.find_first_not_of(' ');
+    if (begin == 0 || begin > 8 || line[begin] != '-') continue;  // npos, too; help begins farther right
+    std::istringstream words(line.substr(begin, line.find("  ", begin) - begin));
+    for (std::string word; words >> word;)
+      if (word.starts_with("--")) out.insert(word.substr(0, word.find_first_of(",=")));
+  }
+  return out;
+}
+
+TEST_F(Torchrun, HasNoOptionThatDdprunLacks) {
+  auto options = python_job();
+  options.program = python();
+  Job torchrun({"-m", "torch.distributed.run", "--help"}, options);
+  ASSERT_EQ(torchrun.wait(), 0) << torchrun.err();
+  Job ddprun({"--help"});
+  ASSERT_EQ(ddprun.wait(), 0);
+  const auto torchruns = options_in(torchrun.out()), ours = options_in(ddprun.out());
+  EXPECT_THAT(torchruns, ::testing::IsSupersetOf({"--nnodes", "--nproc-per-node", "--nproc_per_node", "--tee", "--module"}));
+  for (const auto& option : torchruns) {
+    auto with_dashes = option;
+    std::replace(with_dashes.begin(), with_dashes.end(), '_', '-');
+    EXPECT_THAT(ours, ::testing::Contains(with_dashes));
+    Job job({option + "=1", "--version"});  // most refuse the value, but by name
+    job.wait();
+    EXPECT_THAT(job.err(), ::testing::Not(::testing::AnyOf(::testing::HasSubstr("unknown"), ::testing::HasSubstr("ambiguous"))))
+        << option;
+  }
 }
 
 }  // namespace
