@@ -128,8 +128,9 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
       return Refused{"--node-rank=" + std::to_string(*hello.node_rank) + " is beyond " +
                          count_of(options_.nodes_max, "node"),
                      "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
+    // Once a round has begun the newcomer is more likely the replacement of a node whose end is not known yet: it waits.
     for (const auto& [id, node] : nodes_)
-      if (node.hello.node_rank == hello.node_rank)
+      if (node.hello.node_rank == hello.node_rank && !round_has_begun_)
         return Refused{"node rank " + std::to_string(*hello.node_rank) + " is taken by host " + node.hello.host_name,
                        "give each node a --node-rank of its own"};
   }

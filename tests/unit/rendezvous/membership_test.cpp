@@ -454,6 +454,17 @@ TEST_F(Job, ALostNodeIsReplacedWhileTheBudgetLastsAndItsRankIsTakenOver) {
   EXPECT_THAT(started.at(1).why, HasSubstr("host b"));
 }
 
+TEST_F(Job, AReplacementMayComeBeforeTheLossIsKnown) {
+  begin(2, 2, 1);
+  join(1, "a", 0, true);
+  join(2, "b", 1);
+  join(3, "b", 1);
+  EXPECT_TRUE(refused.empty());
+  leaves(2);
+  ends(1, {}, 2);
+  EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1}));
+}
+
 TEST_F(Job, WhoWaitsInVainForAReplacementSaysWhatWasLost) {
   begin(2, 2, 1);
   join(1, "a", {}, true);
