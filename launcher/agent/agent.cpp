@@ -2,7 +2,6 @@
 
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -11,19 +10,14 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <memory>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
+#include "launcher/agent/own_process.hpp"
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/output/error_file.hpp"
@@ -53,64 +47,7 @@ using rendezvous::StopRound;
 using rendezvous::StoreOpened;
 using rendezvous::Welcome;
 
-// What the agent takes in, less what was ignored at the start (nohup): that stays ignored, for the workers too. A blocked
-// signal reaches a signalfd even where it is ignored, so those must not be in the set.
-sigset_t handled_signals(const LaunchConfig& config) {
-  sigset_t set;
-  sigemptyset(&set);
-  std::vector<int> numbers{SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD};
-  numbers.insert(numbers.end(), config.stop_signals.begin(), config.stop_signals.end());
-  numbers.insert(numbers.end(), config.forward_signals.begin(), config.forward_signals.end());
-  for (const int number : numbers) {
-    struct sigaction before {};
-    ::sigaction(number, nullptr, &before);
-    if (before.sa_handler != SIG_IGN || number == SIGCHLD) sigaddset(&set, number);
-  }
-  return set;
-}
-
 std::string name_of(const std::string& variable) { return variable.substr(0, variable.find('=')); }
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
-
-// Each worker costs ddprun two streams, a pidfd and the connections of its store clients. Returns the limit before, which
-// the workers get back.
-rlimit raise_descriptor_limit() {
-  rlimit before{};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  const rlimit raised{before.rlim_max, before.rlim_max};
-  ::setrlimit(RLIMIT_NOFILE, &raised);
-  return before;
-}
-
-int checked(int fd, const char* what) {
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), what);
-  return fd;
-}
-
-// A folder of this run for files that workers leave for the agent; gone with the run.
-class ScratchDirectory {
- public:
-  ScratchDirectory() {
-    const char* parent = std::getenv("TMPDIR");
-    path_ = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_XXXXXX";
-    if (::mkdtemp(path_.data()) == nullptr)
-      throw UsageError("the folder " + path_ + " can't be made: " + std::strerror(errno), "environment variable TMPDIR",
-                       "`TMPDIR=/tmp`, or any folder that you can write to");
-  }
-  ~ScratchDirectory() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchDirectory(const ScratchDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 std::string run_id_of(const RoundId& term) { return to_string(term).substr(0, to_string(term).rfind('-')); }
 
@@ -121,9 +58,9 @@ class Agent {
         inherited_(environment),
         bindings_(worker_bindings(config, environment)),
         group_({config.workers, config.grace}),
-        signals_(handled_signals(config)),
+        signals_(signals_to_take_in(config.stop_signals, config.forward_signals)),
         guardian_(prepare(), config.workers),
-        signal_source_(io_, checked(::signalfd(-1, &signals_, SFD_CLOEXEC | SFD_NONBLOCK), "signalfd")),
+        signal_source_(io_, open_signalfd(signals_)),
         timer_(io_),
         output_(io_, config.output, scratch_.path(), [this] { reader_is_gone(); }),
         store_(io_, store_options()),
@@ -223,8 +160,8 @@ class Agent {
     if (!stop_announced_) {
       stop_announced_ = true;
       say(signal_name(number) + sender_of(info) + ": stopping" +
-          (group_.is_idle() ? "" : " " + count_of_workers() + ", with SIGKILL after " + rendezvous::describe_duration(config_.grace) +
-                                       " or at a second signal"));
+          (group_.is_idle() ? "" : " " + count_of_workers() + ", with SIGKILL after " +
+                                       rendezvous::describe_duration(config_.grace) + " or at a second signal"));
     }
     stop(number);
   }
@@ -250,8 +187,8 @@ class Agent {
     if (!ending || finished_) return;
     output_.end_round();
     say("error: ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
-        (config_.workers == 1 ? " was" : " were") + " ended with it\nwhere: host " + host_name() + ", pid " + std::to_string(pid) +
-        "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
+        (config_.workers == 1 ? " was" : " were") + " ended with it\nwhere: host " + host_name() + ", pid " +
+        std::to_string(pid) + "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
     finish(std::max(1, exit_code_of(*ending)));
   }
 
@@ -281,7 +218,10 @@ class Agent {
     in_job_ = true;
     start_ = message;
     if (!message.why.empty())
-      say(message.why + ": " + (is_alone() ? count_of_workers() + (config_.workers == 1 ? " starts again" : " start again") : "all nodes start their workers again") +
+      say(message.why + ": " +
+          (!is_alone()             ? "all nodes start their workers again"
+           : config_.workers == 1 ? "the worker starts again"
+                                  : count_of_workers() + " start again") +
           ", restart " + std::to_string(message.restart_count) + " of " + std::to_string(message.restarts_max));
     if (!is_alone())
       say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
@@ -293,7 +233,8 @@ class Agent {
   void take(const StopRound& message) {
     if (message.round != start_.round.number) return;
     if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
-      say(message.why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") + " stopped");
+      say(message.why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") +
+          " stopped");
     step({StopWorkers{message.signal_number, message.kill}});
   }
 
@@ -405,8 +346,10 @@ class Agent {
     }
     if (lost_) return finish(rendezvous::kRendezvousFailed);
     RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived};
-    for (const auto& failure : action.failures)
-      if (ended.failures.size() < rendezvous::kFailuresMax) ended.failures.push_back(report_of(failure, ended.failures.empty()));
+    for (const auto& failure : action.failures) {
+      if (ended.failures.size() == rendezvous::kFailuresMax) break;
+      ended.failures.push_back(report_of(failure, ended.failures.empty()));
+    }
     meeting_.send(ended);
   }
 
@@ -422,8 +365,10 @@ class Agent {
     report.ending = failure.ending;
     report.round = start_.round.number;
     report.after = failure.after;
-    report.job_time = meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
-    report.message = why_not_spawned_.empty() ? read_error_file(output_.error_file(failure.local_rank)) : why_not_spawned_;
+    report.job_time =
+        meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
+    report.message =
+        why_not_spawned_.empty() ? read_error_file(output_.error_file(failure.local_rank)) : why_not_spawned_;
     report.stderr_file = output_.stderr_file(failure.local_rank);
     if (with_stderr) report.stderr_tail = output_.stderr_tail(failure.local_rank);
     return report;

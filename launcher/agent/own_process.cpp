@@ -1,0 +1,62 @@
+#include "launcher/agent/own_process.hpp"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "launcher/command_line/usage_error.hpp"
+
+namespace ddp::launcher {
+
+sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>& forward) {
+  sigset_t set;
+  sigemptyset(&set);
+  std::vector<int> numbers{SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD};
+  numbers.insert(numbers.end(), stop.begin(), stop.end());
+  numbers.insert(numbers.end(), forward.begin(), forward.end());
+  for (const int number : numbers) {
+    struct sigaction before {};
+    ::sigaction(number, nullptr, &before);
+    if (before.sa_handler != SIG_IGN || number == SIGCHLD) sigaddset(&set, number);
+  }
+  return set;
+}
+
+int open_signalfd(const sigset_t& signals) {
+  const int fd = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "signalfd");
+  return fd;
+}
+
+rlimit raise_descriptor_limit() {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  const rlimit raised{before.rlim_max, before.rlim_max};
+  ::setrlimit(RLIMIT_NOFILE, &raised);
+  return before;
+}
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
+}
+
+ScratchDirectory::ScratchDirectory() {
+  const char* parent = std::getenv("TMPDIR");
+  path_ = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_XXXXXX";
+  if (::mkdtemp(path_.data()) == nullptr)
+    throw UsageError("the folder " + path_ + " can't be made: " + std::strerror(errno), "environment variable TMPDIR",
+                     "`TMPDIR=/tmp`, or any folder that you can write to");
+}
+
+ScratchDirectory::~ScratchDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+}  // namespace ddp::launcher

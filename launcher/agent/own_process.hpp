@@ -1,0 +1,40 @@
+// What concerns ddprun's own process: the signals it takes in, its limits, its name, its folder for short-lived files.
+//
+// Threads: the program's main thread.
+#pragma once
+
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <string>
+#include <vector>
+
+namespace ddp::launcher {
+
+// Those that stop the job and those that are passed on, beside SIGTSTP, SIGCONT, SIGWINCH and SIGCHLD; less what was
+// ignored at the start (nohup): that stays ignored, for the workers too. A blocked signal reaches a signalfd even where it
+// is ignored, so those must not be in the set.
+sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>& forward);
+
+// Throws std::system_error.
+int open_signalfd(const sigset_t& signals);
+
+// To the highest that is allowed: each worker costs ddprun two streams, a pidfd and the connections of its store clients.
+// Returns the limit before, which the workers get back.
+rlimit raise_descriptor_limit();
+
+std::string host_name();
+
+// A folder of this run for files that workers leave for the agent; gone with the run. Throws UsageError.
+class ScratchDirectory {
+ public:
+  ScratchDirectory();
+  ~ScratchDirectory();
+  ScratchDirectory(const ScratchDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace ddp::launcher
