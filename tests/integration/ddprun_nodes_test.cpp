@@ -27,6 +27,7 @@ using ::testing::Not;
 
 const std::string kStay = "exec tail -f /dev/null";
 
+// Bound to a port of the loopback address, 0 for any; `number` stays as it is where the port is taken.
 io::UniqueFd bound_socket(std::uint16_t port, std::uint16_t& number) {
   io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -36,16 +37,21 @@ io::UniqueFd bound_socket(std::uint16_t port, std::uint16_t& number) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port);
   socklen_t length = sizeof address;
-  EXPECT_EQ(::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length), 0);
+  if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), length) != 0) return socket;  // it is taken
   ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
   number = ntohs(address.sin_port);
   return socket;
 }
 
+// Below those that the kernel gives out by itself, and another one for each process: tests run side by side.
 std::string free_port() {
-  std::uint16_t port = 0;
-  bound_socket(0, port);
-  return std::to_string(port);
+  static unsigned candidate = static_cast<unsigned>(::getpid()) * 7;
+  while (true) {
+    const auto port = static_cast<std::uint16_t>(20'000 + candidate++ % 12'000);
+    std::uint16_t number = 0;
+    bound_socket(port, number);
+    if (number == port) return std::to_string(port);
+  }
 }
 
 std::vector<std::string> node(const std::vector<std::string>& meeting, const std::string& script,
