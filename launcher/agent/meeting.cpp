@@ -18,7 +18,7 @@ using Mode = RendezvousConfig::Mode;
 
 namespace {
 
-constexpr std::chrono::seconds kOwnerLimit{5};
+constexpr std::chrono::seconds kOwnerLimit{5}, kLookUpPause{1};
 constexpr const char* kLoopback = "127.0.0.1";
 
 bool is_loopback_text(const std::string& text) {
@@ -59,7 +59,11 @@ void Meeting::start() {
   if (rendezvous.nodes_max == 1) return serve(false);
   if (rendezvous.mode == Mode::fixed) return rendezvous.node_rank == 0 ? serve(false) : join();
   if (rendezvous.is_host) return *rendezvous.is_host ? serve(false) : join();
-  looking_up_ = rendezvous::resolve(io_, rendezvous.host, rendezvous.port,
+  look_up();
+}
+
+void Meeting::look_up() {
+  looking_up_ = rendezvous::resolve(io_, config_.rendezvous.host, config_.rendezvous.port,
                                     [this](const rendezvous::Resolved& resolved) { decide(resolved); });
 }
 
@@ -68,9 +72,19 @@ void Meeting::decide(const rendezvous::Resolved& resolved) {
   std::vector<std::string> addresses;
   for (const auto& address : resolved.addresses) addresses.push_back(io::address_of(address).text());
   const auto own = rendezvous::own_addresses();
-  if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) return serve(true);
-  join();
-  if (config_.rendezvous.node_rank == 0) serve_unless_joined();
+  if (has_joined_) return;
+  if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) {
+    link_.reset();
+    return serve(true);
+  }
+  if (!link_) join();
+  if (config_.rendezvous.node_rank == 0) return serve_unless_joined();
+  if (!addresses.empty()) return;
+  // The name may become known, as that of a pod does some time after its start, and then be this host's.
+  owner_wait_.expires_after(kLookUpPause);
+  owner_wait_.async_wait([this](boost::system::error_code error) {
+    if (!error) look_up();
+  });
 }
 
 // The endpoint's address may be one that no host knows as its own (NAT, a service's): then it leads to node rank 0. But it

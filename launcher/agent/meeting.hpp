@@ -49,6 +49,7 @@ class Meeting {
   }
 
  private:
+  void look_up();
   void decide(const rendezvous::Resolved& resolved);
   void serve(bool or_join);
   void join();
