@@ -173,8 +173,10 @@ class Agent {
 
   void stop(int signal_number) {
     const bool is_outside = !meeting_.serves_endpoint() && !in_job_;  // nobody else would tell us that it is over
-    // Who serves the endpoint stays to tell the others how it ended; the third signal is for a node that never answers.
-    const bool is_last = ++stops_asked_ > (meeting_.serves_endpoint() ? 2 : 1);
+    // Without workers here this node waits for the others' verdict. Who serves the endpoint stays to tell them how it ended;
+    // the third signal is for a node that never answers. A node alone has its verdict coming.
+    if (group_.is_idle()) ++stops_while_waiting_;
+    const bool is_last = !is_alone() && stops_while_waiting_ > (meeting_.serves_endpoint() ? 2 : 1);
     step({StopSignal{signal_number}});
     meeting_.send(StopAsked{signal_number});
     if (group_.is_idle() && (is_outside || is_last)) finish(128 + signal_number);
@@ -459,7 +461,7 @@ class Agent {
   int exit_code_ = 1;
   int shown_rank_first_ = -1;  // by --display-binding
   std::string why_not_spawned_;  // any worker of the round
-  int stops_asked_ = 0;
+  int stops_while_waiting_ = 0;
   bool in_job_ = false;  // membership counts this node in
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
 };
