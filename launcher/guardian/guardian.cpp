@@ -200,7 +200,10 @@ class Guardian {
     if (ending_signal_ != signal_number) signalled_.clear();
     ending_signal_ = signal_number;
     signal_others(signal_number, signalled_);
-    for (const pid_t pid : signalled_) ::kill(pid, SIGCONT);  // one that is stopped hears nothing else
+    // Only what is stopped: SIGCONT takes away a SIGSTOP on its way, which who attaches by ptrace waits for (a leak check
+    // at the end of a process), and programs may have a handler for it.
+    for (const pid_t pid : signalled_)
+      if (is_stopped(pid)) ::kill(pid, SIGCONT);
   }
 
   // Signals descendants that are not in `signalled`, and adds them. Whether there were any.

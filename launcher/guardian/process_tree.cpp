@@ -77,6 +77,12 @@ bool handles_signal(pid_t pid, int signal_number) {
   return line != nullptr && (std::strtoull(line + std::strlen("\nSigCgt:"), nullptr, 16) >> (signal_number - 1) & 1) != 0;
 }
 
+bool is_stopped(pid_t pid) {
+  Process process;
+  char state = 0;
+  return read_stat(pid, process, state) && state == 'T';
+}
+
 std::set<pid_t> children_of_this_process() {
   std::set<pid_t> out;
   siginfo_t info{};

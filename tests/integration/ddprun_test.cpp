@@ -281,6 +281,15 @@ TEST(Ddprun, AStoppedWorkerHearsTheSignalAtOnce) {
   EXPECT_THAT(job.out(), HasSubstr("heard"));
 }
 
+TEST(Ddprun, AWorkerThatRunsIsNotContinued) {
+  Job job(shell(1, std::string("trap '' TERM; trap 'echo continued' CONT; echo ready; ") + kWaitForSignals,
+                {"--shutdown-timeout=1"}));
+  ASSERT_TRUE(job.prints("ready"));
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_EQ(job.out(), "ready\n");
+}
+
 TEST(Ddprun, ASecondSignalKillsAtOnce) {
   Job job(shell(1, "trap '' INT; echo ready; " + kStay));
   ASSERT_TRUE(job.prints("ready"));
