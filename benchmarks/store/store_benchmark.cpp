@@ -307,16 +307,16 @@ int main(int argc, char** argv) try {
   for (const auto& command : commands) servers.push_back(std::make_unique<Server>(command));
 
   const Work works[] = {
-      {"set", "set", 1, 20'000, true},
-      {"set", "set", 8, 4'000, true},
-      {"get", "get", 1, 4'000, true},
-      {"get", "get", 8, 1'000, true},
+      {"set", "set", 1, 100'000, true},
+      {"set", "set", 8, 40'000, true},
+      {"get", "get", 1, 8'000, true},
+      {"get", "get", 8, 4'000, true},
       {"add", "add", 1, 8'000, true},
-      {"add", "add", 8, 2'000, true},
+      {"add", "add", 8, 4'000, true},
       {"barrier by add and wait", "add_and_wait", 8, 400, false},
-      {"barrier by add and wait", "add_and_wait", 1000, 4, false},
+      {"barrier by add and wait", "add_and_wait", 1000, 20, false},
       {"barrier by BARRIER", "barrier", 8, 800, false},
-      {"barrier by BARRIER", "barrier", 1000, 8, false},
+      {"barrier by BARRIER", "barrier", 1000, 40, false},
       {"one set wakes all", "fan_out", 1000, 1, false},
   };
   std::printf(
@@ -330,10 +330,11 @@ int main(int argc, char** argv) try {
     std::array<std::vector<double>, 2> cpu;  // [server], with our client
     std::array<std::vector<double>, 2> ratios;
     for (int round = 0; round < rounds; ++round) {
-      // A thousand of PyTorch's clients can take a minute to connect; once will do.
-      const bool with_torch_clients = python && (work.clients < 1000 || round == 0);
+      // A thousand of PyTorch's clients can take a minute to connect; a few times will do.
+      const bool with_torch_clients = python && (work.clients < 1000 || round < 6);
       for (std::size_t client = 0; client < (with_torch_clients ? 2u : 1u); ++client) {
-        for (std::size_t s = 0; s < servers.size(); ++s) {
+        for (std::size_t turn = 0; turn < servers.size(); ++turn) {
+          const std::size_t s = (turn + static_cast<std::size_t>(round)) % servers.size();  // who comes first takes turns
           const std::string tag = "run" + std::to_string(++run);
           const int operations = work.is_rate ? work.clients * work.count : work.count;
           if (client == 0) {

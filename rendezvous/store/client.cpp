@@ -15,6 +15,7 @@
 #include <system_error>
 #include <thread>
 
+#include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 
 namespace ddp::store {
@@ -180,9 +181,8 @@ Client Client::connect(const ClientOptions& options) {
     throw InvalidArgument("the store's host or port is missing: \"" + options.host + "\", " +
                           std::to_string(options.port));
   }
-  const bool is_v6 = options.host.find(':') != std::string::npos;
   const std::string port = std::to_string(options.port);
-  const std::string peer = (is_v6 ? "[" + options.host + "]" : options.host) + ":" + port;
+  const std::string peer = io::host_and_port(options.host, port);
   auto deadline = deadline_at(options.deadline);
   std::string reason = "no time left to try";
   for (auto backoff = kBackoffFirst; !deadline.passed(Clock::now()); backoff = std::min(2 * backoff, kBackoffMax)) {

@@ -193,6 +193,11 @@ bool CommandParser::take_number(std::string_view& bytes) {
 
 bool CommandParser::take_text(std::string_view& bytes) {
   std::string& text = texts_.back();
+  if (text.empty() && bytes.size() >= text_bytes_) {  // all of it, as nearly always
+    text.assign(bytes, 0, text_bytes_);
+    bytes.remove_prefix(text_bytes_);
+    return true;
+  }
   while (text.size() < text_bytes_) {
     if (bytes.empty()) return false;
     text.reserve(text.size() < kTextBytesFirst ? std::min(text_bytes_, kTextBytesFirst) : text_bytes_);

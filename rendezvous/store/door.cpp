@@ -1,6 +1,5 @@
 #include "rendezvous/store/door.hpp"
 
-#include <ifaddrs.h>
 #include <linux/inet_diag.h>
 #include <linux/netlink.h>
 #include <linux/sock_diag.h>
@@ -56,22 +55,8 @@ CidrBlock parse_block(const std::string& text) {
 }
 
 bool is_on_interface(const Address& address) {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return false;
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr) continue;
-    sockaddr_storage storage{};
-    if (entry->ifa_addr->sa_family == AF_INET) {
-      std::memcpy(&storage, entry->ifa_addr, sizeof(sockaddr_in));
-    } else if (entry->ifa_addr->sa_family == AF_INET6) {
-      std::memcpy(&storage, entry->ifa_addr, sizeof(sockaddr_in6));
-    } else {
-      continue;
-    }
-    if (address_of(storage) == address) return true;
-  }
-  return false;
+  const auto own = io::interface_addresses();
+  return std::any_of(own.begin(), own.end(), [&](const auto& each) { return each.address == address; });
 }
 
 // One end of a connection as the kernel's sockets know it: an IPv4 connection of an IPv6 socket counts as IPv4.

@@ -45,8 +45,9 @@ struct KeyValueStore::Handler {
   void operator()(command::Validate&&) {}
 
   void operator()(command::Set&& c) {
-    store.require_room(store.growth(c.key, c.value.size()));
-    store.put(std::move(c.key), std::move(c.value), answers);
+    const auto found = store.values_.find(c.key);
+    store.require_room(store.growth(found, c.key, c.value.size()));
+    store.put(found, std::move(c.key), std::move(c.value), answers);
   }
 
   // On a missing key with another expectation the reference answers the expectation, and so do we: clients know no
@@ -55,9 +56,9 @@ struct KeyValueStore::Handler {
     const auto found = store.values_.find(c.key);
     const bool is_there = found != store.values_.end();
     if (is_there ? found->second == c.expected : c.expected.empty()) {
-      store.require_room(store.growth(c.key, c.desired.size()));
+      store.require_room(store.growth(found, c.key, c.desired.size()));
       answer(encode_value(c.desired));
-      store.put(std::move(c.key), std::move(c.desired), answers);
+      store.put(found, std::move(c.key), std::move(c.desired), answers);
     } else {
       answer(encode_value(is_there ? found->second : c.expected));
     }
@@ -69,11 +70,12 @@ struct KeyValueStore::Handler {
   }
 
   void operator()(command::Add&& c) {
-    const auto sum = store.sum_of("ADD", c.key, c.delta);
+    const auto found = store.values_.find(c.key);
+    const auto sum = store.sum_of("ADD", found, c.key, c.delta);
     auto text = std::to_string(sum);
-    store.require_room(store.growth(c.key, text.size()));
+    store.require_room(store.growth(found, c.key, text.size()));
     answer(encode_integer(sum));
-    store.put(std::move(c.key), std::move(text), answers);
+    store.put(found, std::move(c.key), std::move(text), answers);
   }
 
   void operator()(command::Check&& c) { answer(contains_all(c.keys) ? kReady : kNotReady); }
@@ -135,9 +137,12 @@ struct KeyValueStore::Handler {
 
   void operator()(command::MultiSet&& c) {
     std::size_t bytes = 0;
-    for (const auto& entry : c.entries) bytes += store.growth(entry.key, entry.value.size());
+    for (const auto& entry : c.entries) bytes += store.growth(store.values_.find(entry.key), entry.key, entry.value.size());
     store.require_room(bytes);
-    for (auto& entry : c.entries) store.put(std::move(entry.key), std::move(entry.value), answers);
+    for (auto& entry : c.entries) {
+      const auto found = store.values_.find(entry.key);
+      store.put(found, std::move(entry.key), std::move(entry.value), answers);
+    }
   }
 
   void operator()(command::CancelWait&&) {
@@ -177,23 +182,31 @@ struct KeyValueStore::Handler {
     answer(encode_integer(found == store.queues_.end() ? 0 : static_cast<std::int64_t>(found->second.size())));
   }
 
+  // Sorted, so that the same keys give the same answer.
   void operator()(command::ListKeys&&) {
+    std::vector<std::string_view> keys;
+    keys.reserve(store.values_.size());
     std::size_t bytes = 8;
-    for (const auto& [key, value] : store.values_) bytes += 8 + key.size();
+    for (const auto& [key, value] : store.values_) {
+      keys.push_back(key);
+      bytes += 8 + key.size();
+    }
     store.require_answer("LIST_KEYS", bytes);
-    auto all = encode_integer(static_cast<std::int64_t>(store.values_.size()));
+    std::sort(keys.begin(), keys.end());
+    auto all = encode_integer(static_cast<std::int64_t>(keys.size()));
     all.reserve(bytes);
-    for (const auto& [key, value] : store.values_) append_value(all, key);
+    for (const auto key : keys) append_value(all, key);
     answer(std::move(all));
   }
 
   // The count is a value like any other and stays, so a barrier that was passed once is open for good.
   void operator()(command::Barrier&& c) {
-    const auto count = store.sum_of("BARRIER", c.key, 1);
+    const auto counter = store.values_.find(c.key);
+    const auto count = store.sum_of("BARRIER", counter, c.key, 1);
     auto text = std::to_string(count);
     const std::size_t bytes = 2 * c.key.size() + kEntryBytes;
     const bool is_open = count >= c.size;
-    store.require_room_for_wait(from, is_open ? 0 : bytes, store.growth(c.key, text.size()));
+    store.require_room_for_wait(from, is_open ? 0 : bytes, store.growth(counter, c.key, text.size()));
     store.disconnected(from);
     if (is_open) {
       answer(kWaitFulfilled);
@@ -210,11 +223,11 @@ struct KeyValueStore::Handler {
       }
       if (waiting.empty()) store.barriers_.erase(found);
     }
-    store.put(std::move(c.key), std::move(text), answers);
+    store.put(counter, std::move(c.key), std::move(text), answers);
   }
 };
 
-std::vector<Answer> KeyValueStore::step(ConnectionId from, Command command) {
+std::vector<Answer> KeyValueStore::step(ConnectionId from, Command&& command) {
   Handler handler{*this, from, {}};
   std::visit([&handler](auto& c) { handler(std::move(c)); }, command);
   return std::move(handler.answers);
@@ -246,9 +259,9 @@ bool KeyValueStore::contains(std::string_view key) const {
   return values_.find(key) != values_.end() || queues_.find(key) != queues_.end();
 }
 
-// The value of a key as a number, 0 where it is missing, and `delta`.
-std::int64_t KeyValueStore::sum_of(const char* command, std::string_view key, std::int64_t delta) const {
-  const auto found = values_.find(key);
+// The value of a key as a number, 0 where it is missing, and `delta`. Here and below `found` is what find(key) gave.
+std::int64_t KeyValueStore::sum_of(const char* command, Values::const_iterator found, std::string_view key,
+                                   std::int64_t delta) const {
   const std::int64_t old = found == values_.end() ? 0 : parse_integer(command, key, found->second);
   std::int64_t sum = 0;
   if (__builtin_add_overflow(old, delta, &sum)) {
@@ -259,8 +272,7 @@ std::int64_t KeyValueStore::sum_of(const char* command, std::string_view key, st
 }
 
 // Bytes by which a key's entry grows when it takes a value of this size; 0 where it shrinks.
-std::size_t KeyValueStore::growth(std::string_view key, std::size_t value_bytes) const {
-  const auto found = values_.find(key);
+std::size_t KeyValueStore::growth(Values::const_iterator found, std::string_view key, std::size_t value_bytes) const {
   if (found == values_.end()) return key.size() + value_bytes + kEntryBytes;
   return value_bytes - std::min(value_bytes, found->second.size());
 }
@@ -285,13 +297,16 @@ void KeyValueStore::require_answer(const char* command, std::size_t bytes) const
                    std::to_string(options_.answer_bytes_max));
 }
 
-void KeyValueStore::put(std::string key, std::string value, std::vector<Answer>& answers) {
-  const auto [entry, is_new] = values_.try_emplace(std::move(key));
-  if (is_new) total_bytes_ += entry->first.size() + kEntryBytes;
+void KeyValueStore::put(Values::iterator found, std::string key, std::string value, std::vector<Answer>& answers) {
   total_bytes_ += value.size();
-  total_bytes_ -= entry->second.size();
-  entry->second = std::move(value);
-  if (is_new) wake(entry->first, false, answers);  // nobody waits for a key that is there
+  if (found != values_.end()) {  // so nobody waits for it
+    total_bytes_ -= found->second.size();
+    found->second = std::move(value);
+    return;
+  }
+  total_bytes_ += key.size() + kEntryBytes;
+  found = values_.emplace(std::move(key), std::move(value)).first;
+  wake(found->first, false, answers);
 }
 
 // Tells those who wait for a key or queue that it is there now, and answers those for whom it was the last; with

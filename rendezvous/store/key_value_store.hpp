@@ -16,12 +16,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -51,7 +53,7 @@ class KeyValueStore {
   explicit KeyValueStore(KeyValueStoreOptions options = {}) : options_(options) {}
 
   // Takes in one command. Throws StoreError with the reason where the connection must end for it.
-  [[nodiscard]] std::vector<Answer> step(ConnectionId from, Command command);
+  [[nodiscard]] std::vector<Answer> step(ConnectionId from, Command&& command);
 
   // Forgets what the connection waits for. Harmless for one that never said anything.
   void disconnected(ConnectionId connection);
@@ -71,20 +73,25 @@ class KeyValueStore {
     std::uint64_t place = 0;                     // among the waiters of a key
     std::optional<std::int64_t> barrier_size{};  // of a barrier
   };
+  struct Hash {
+    using is_transparent = void;
+    std::size_t operator()(std::string_view key) const { return std::hash<std::string_view>()(key); }
+  };
+  using Values = std::unordered_map<std::string, std::string, Hash, std::equal_to<>>;
   using Queue = std::list<std::string>;  // a deque takes half a KiB for its first element
 
   bool contains(std::string_view key) const;
-  std::int64_t sum_of(const char* command, std::string_view key, std::int64_t delta) const;
-  std::size_t growth(std::string_view key, std::size_t value_bytes) const;
+  std::int64_t sum_of(const char* command, Values::const_iterator found, std::string_view key, std::int64_t delta) const;
+  std::size_t growth(Values::const_iterator found, std::string_view key, std::size_t value_bytes) const;
   void require_room(std::size_t bytes) const;
   void require_room_for_wait(ConnectionId from, std::size_t bytes, std::size_t more_bytes = 0) const;
   void require_answer(const char* command, std::size_t bytes) const;
-  void put(std::string key, std::string value, std::vector<Answer>& answers);
+  void put(Values::iterator found, std::string key, std::string value, std::vector<Answer>& answers);
   void wake(const std::string& key, bool only_one, std::vector<Answer>& answers);
   void fulfil(std::map<ConnectionId, Waiting>::iterator waiting, std::vector<Answer>& answers);
 
   KeyValueStoreOptions options_;
-  std::map<std::string, std::string, std::less<>> values_;
+  Values values_;
   std::map<std::string, Queue, std::less<>> queues_;  // none is empty
   std::map<ConnectionId, Waiting> waits_;
   std::uint64_t waits_begun_ = 0;

@@ -60,7 +60,7 @@ class Server::Impl {
  private:
   class Connection;
 
-  void apply(ConnectionId from, Command command);
+  void apply(ConnectionId from, Command&& command);
   void flush();
   void forget(ConnectionId connection);
 
@@ -237,7 +237,7 @@ void Server::Impl::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
   connection->read_when_ready();
 }
 
-void Server::Impl::apply(ConnectionId from, Command command) {
+void Server::Impl::apply(ConnectionId from, Command&& command) {
   for (const Answer& answer : store_.step(from, std::move(command))) connections_.at(answer.to)->send(answer.bytes);
 }
 
