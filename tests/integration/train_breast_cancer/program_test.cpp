@@ -189,7 +189,7 @@ TEST_F(Program, AnErrorThatAllRanksShareIsPrintedOnce) {
   for (const char* argument : {"--batch-size=0", "--data=nowhere.csv", "--batch-size=200"}) {
     SCOPED_TRACE(argument);
     Job ranks(job(3, {argument}));
-    EXPECT_EQ(ranks.wait(), 2);
+    EXPECT_EQ(ranks.wait(), 2) << ranks.out() << ranks.err();
     const std::string err = "\n" + ranks.err();  // ddprun's own report comes after, and says it again with a margin
     EXPECT_EQ(occurrences(err, "\nerror: can't read the data") + occurrences(err, "\nerror: --batch-size is 0") +
                   occurrences(err, "\nerror: the training part has"),
