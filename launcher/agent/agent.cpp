@@ -24,6 +24,7 @@
 #include "launcher/output/output.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
+#include "rendezvous/io/host_name.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
@@ -46,8 +47,6 @@ using rendezvous::StopAsked;
 using rendezvous::StopRound;
 using rendezvous::StoreOpened;
 using rendezvous::Welcome;
-
-std::string name_of(const std::string& variable) { return variable.substr(0, variable.find('=')); }
 
 std::string run_id_of(const RoundId& term) { return to_string(term).substr(0, to_string(term).rfind('-')); }
 
@@ -110,7 +109,7 @@ class Agent {
   Hello hello() const {
     Hello hello;
     hello.run_id = run_id_;
-    hello.host_name = host_name();
+    hello.host_name = io::host_name();
     hello.node_rank = config_.rendezvous.node_rank;
     hello.nodes_min = config_.rendezvous.nodes_min;
     hello.nodes_max = config_.rendezvous.nodes_max;
@@ -189,7 +188,7 @@ class Agent {
     if (!ending || finished_) return;
     output_.end_round();
     say("error: ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
-        (config_.workers == 1 ? " was" : " were") + " ended with it\nwhere: host " + host_name() + ", pid " +
+        (config_.workers == 1 ? " was" : " were") + " ended with it\nwhere: host " + io::host_name() + ", pid " +
         std::to_string(pid) + "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
     finish(std::max(1, exit_code_of(*ending)));
   }
@@ -250,14 +249,13 @@ class Agent {
 
   // A launcher that started this one reads the reason where it reads that of any worker.
   void tell_caller(const FailureReport& cause) const {
-    constexpr std::string_view kName = "TORCHELASTIC_ERROR_FILE=";
     const bool is_ours = cause.round == start_.round.number && cause.rank == start_.rank_first + cause.local_rank;
-    for (const auto& variable : inherited_)
-      if (variable.size() > kName.size() && variable.compare(0, kName.size(), kName) == 0)
-        pass_error_on({is_ours ? output_.error_file(cause.local_rank) : "",
-                       cause.ending.kind == Ending::Kind::killed ? -cause.ending.value : exit_code_of(cause.ending),
-                       describe_failure(cause)},
-                      variable.substr(kName.size()));
+    const auto path = value_of("TORCHELASTIC_ERROR_FILE", inherited_);
+    if (!path || path->empty()) return;
+    pass_error_on({is_ours ? output_.error_file(cause.local_rank) : "",
+                   cause.ending.kind == Ending::Kind::killed ? -cause.ending.value : exit_code_of(cause.ending),
+                   describe_failure(cause)},
+                  *path);
   }
 
   // Nobody tells us any more what the job does: its workers here are stopped.
@@ -336,14 +334,14 @@ class Agent {
     report.rank = start_.rank_first + action.failure.local_rank;
     report.ending = action.failure.ending;
     report.after = action.failure.after;
-    meeting_.send(RoundFailed{start_.round.number, describe_failure(report) + " on host " + host_name()});
+    meeting_.send(RoundFailed{start_.round.number, describe_failure(report) + " on host " + io::host_name()});
   }
 
   void perform(const TellEnded& action) {
     output_.end_round();
     if (action.tree_survived) {
       guardian_.give_up();
-      say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " + host_name() +
+      say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " + io::host_name() +
           "\ntry:   `ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them");
     }
     if (lost_) return finish(rendezvous::kRendezvousFailed);
@@ -361,7 +359,7 @@ class Agent {
     FailureReport report;
     report.rank = start_.rank_first + failure.local_rank;
     report.local_rank = failure.local_rank;
-    report.host = host_name();
+    report.host = io::host_name();
     report.pid = guardian_.pid_of(failure.local_rank);
     report.program = config_.program;
     report.ending = failure.ending;

@@ -50,7 +50,6 @@ class GuardianLink {
 
   // Processes of the job are left that cannot be killed: they are not waited for any more.
   void give_up() { tree_survived_ = true; }
-  bool tree_survived() const { return tree_survived_; }
 
  private:
   struct Worker {

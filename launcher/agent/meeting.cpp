@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "launcher/command_line/option_values.hpp"
 #include "rendezvous/io/address.hpp"
 #include "rendezvous/port/port_holder.hpp"
 
@@ -21,21 +22,17 @@ namespace {
 constexpr std::chrono::seconds kOwnerLimit{5}, kLookUpPause{1};
 constexpr const char* kLoopback = "127.0.0.1";
 
-bool is_loopback_text(const std::string& text) {
-  return text == "localhost" || text == "::1" || text.rfind("127.", 0) == 0;
-}
-
 std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
 
 }  // namespace
 
 bool is_this_host(const std::string& endpoint_host, const std::vector<std::string>& resolved,
                   const std::vector<std::string>& own, const std::string& host_name) {
-  if (is_loopback_text(endpoint_host) || endpoint_host == host_name) return true;
+  if (is_loopback(endpoint_host) || endpoint_host == host_name) return true;
   // A short name and a long one of the same host; two hosts of one short name differ in what they resolve to.
   if (resolved.empty() && first_label(endpoint_host) == first_label(host_name)) return true;
   return std::any_of(resolved.begin(), resolved.end(), [&](const std::string& address) {
-    return !is_loopback_text(address) && std::find(own.begin(), own.end(), address) != own.end();
+    return !is_loopback(address) && std::find(own.begin(), own.end(), address) != own.end();
   });
 }
 
@@ -104,7 +101,7 @@ void Meeting::serve(bool or_join) {
   const auto& rendezvous = config_.rendezvous;
   const bool alone = rendezvous.nodes_max == 1;
   port::PortOptions options;
-  if (alone && (rendezvous.mode == Mode::local || is_loopback_text(rendezvous.host)))
+  if (alone && (rendezvous.mode == Mode::local || is_loopback(rendezvous.host)))
     options.addresses = {rendezvous.host == "::1" ? rendezvous.host : kLoopback};
   options.first = options.last = rendezvous.port;
   if (rendezvous.port == 0) {

@@ -41,11 +41,6 @@ rlimit raise_descriptor_limit() {
   return before;
 }
 
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
-
 ScratchDirectory::ScratchDirectory() {
   const char* parent = std::getenv("TMPDIR");
   path_ = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_XXXXXX";

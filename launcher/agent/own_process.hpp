@@ -1,4 +1,4 @@
-// What concerns ddprun's own process: the signals it takes in, its limits, its name, its folder for short-lived files.
+// What concerns ddprun's own process: the signals it takes in, its limits, its folder for short-lived files.
 //
 // Threads: the program's main thread.
 #pragma once
@@ -22,8 +22,6 @@ int open_signalfd(const sigset_t& signals);
 // To the highest that is allowed: each worker costs ddprun two streams, a pidfd and the connections of its store clients.
 // Returns the limit before, which the workers get back.
 rlimit raise_descriptor_limit();
-
-std::string host_name();
 
 // A folder of this run for files that workers leave for the agent; gone with the run. Throws UsageError.
 class ScratchDirectory {

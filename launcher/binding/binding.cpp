@@ -4,9 +4,9 @@
 #include <charconv>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "launcher/command_line/usage_error.hpp"
+#include "launcher/command_line/visible_devices.hpp"
 #include "launcher/output/line_prefix.hpp"
 
 namespace ddp::launcher {
@@ -58,10 +58,8 @@ std::vector<int> visible_gpus(const std::vector<Gpu>& gpus, const std::optional<
     for (std::size_t i = 0; i < gpus.size(); ++i) out.push_back(static_cast<int>(i));
     return out;
   }
-  std::istringstream entries(*visible_devices);
-  for (std::string entry; !gpus.empty() && std::getline(entries, entry, ',');) {
-    entry.erase(0, entry.find_first_not_of(' '));
-    entry.erase(entry.find_last_not_of(' ') + 1);
+  if (gpus.empty()) return out;
+  for (const auto& entry : entries_of_visible_devices(*visible_devices)) {
     const auto gpu = gpu_named(entry, gpus);
     if (!gpu && (has_prefix(entry, "GPU-") || has_prefix(entry, "MIG-")))
       throw UsageError("CUDA_VISIBLE_DEVICES names " + entry + ", which no GPU here has",

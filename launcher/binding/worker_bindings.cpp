@@ -2,6 +2,7 @@
 
 #include "launcher/binding/gpus.hpp"
 #include "launcher/binding/this_topology.hpp"
+#include "launcher/environment/worker_environment.hpp"
 
 namespace ddp::launcher {
 
@@ -14,13 +15,9 @@ std::vector<Binding> worker_bindings(const LaunchConfig& config, const std::vect
     inherited.cpus = cpus;
     return std::vector<Binding>(static_cast<std::size_t>(config.workers), inherited);
   }
-  constexpr std::string_view kVisible = "CUDA_VISIBLE_DEVICES=";
-  std::optional<std::string> visible_devices;
-  for (const auto& variable : environment)
-    if (variable.compare(0, kVisible.size(), kVisible) == 0) visible_devices = variable.substr(kVisible.size());
   auto topology = read_topology(cpus);
   topology.gpus = find_gpus();
-  return bind_workers(topology, mode, config.workers, visible_devices);
+  return bind_workers(topology, mode, config.workers, value_of("CUDA_VISIBLE_DEVICES", environment));
 }
 
 }  // namespace ddp::launcher

@@ -11,6 +11,8 @@
 #include <set>
 #include <sstream>
 
+#include "launcher/command_line/visible_devices.hpp"
+
 namespace ddp::launcher {
 namespace {
 
@@ -76,10 +78,7 @@ FileKind kind_of(const std::string& path) {
 int visible_gpu_count(int present, const std::optional<std::string>& cuda_visible_devices) {
   if (!cuda_visible_devices) return present;
   int count = 0;
-  std::istringstream in(*cuda_visible_devices);
-  for (std::string entry; std::getline(in, entry, ',');) {
-    entry.erase(0, entry.find_first_not_of(' '));
-    entry.erase(entry.find_last_not_of(' ') + 1);
+  for (const auto& entry : entries_of_visible_devices(*cuda_visible_devices)) {
     if (entry.rfind("GPU-", 0) == 0 || entry.rfind("MIG-", 0) == 0) {
       ++count;
       continue;

@@ -4,6 +4,7 @@
 
 #include "launcher/command_line/nearest_word.hpp"
 #include "launcher/command_line/option_values.hpp"
+#include "rendezvous/io/host_and_port.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -79,10 +80,6 @@ Conf conf_of(const GivenOption& given) {
     }
   }
   return conf;
-}
-
-std::string with_port(const std::string& host, std::uint16_t port) {
-  return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
 }
 
 std::string count_of_nodes(const RendezvousConfig& config) {
@@ -195,7 +192,7 @@ class Reader {
     if (config_.run_id.empty()) config_.run_id = "none";
     config_.join_timeout = conf_.timeout.value_or(conf_.join_timeout.value_or(kFixedJoinTimeout));
     if (config_.nodes_max > 1 && !endpoint_ && !master_address_)
-      notices_.push_back("the nodes meet at " + with_port(config_.host, config_.port) +
+      notices_.push_back("the nodes meet at " + io::host_and_port(config_.host, config_.port) +
                          ", which is this machine only (--master-addr)");
     if (endpoint_)
       for (const auto* name : {"master-addr", "master-port"})
@@ -219,7 +216,7 @@ class Reader {
     if (config_.run_id.empty()) {
       config_.run_id = "none";
       notices_.push_back("the job has no id: it would meet any other without one at " +
-                         with_port(config_.host, config_.port) + " (--rdzv-id)");
+                         io::host_and_port(config_.host, config_.port) + " (--rdzv-id)");
     }
     if (conf_.join_timeout) config_.join_timeout = *conf_.join_timeout;
     if (!config_.node_rank) config_.node_rank = conf_.rank;
@@ -232,7 +229,7 @@ class Reader {
     if (config_.port != 0 || config_.nodes_max == 1) return;
     throw UsageError("port 0 is a free one, which the other nodes can't know",
                      find(endpoint_ ? "rdzv-endpoint" : "master-port")->where,
-                     endpoint_ ? "`--rdzv-endpoint=" + with_port(config_.host, kDynamicPort) + "`"
+                     endpoint_ ? "`--rdzv-endpoint=" + io::host_and_port(config_.host, kDynamicPort) + "`"
                                : "`--master-port=" + std::to_string(kStaticPort) + "`");
   }
 

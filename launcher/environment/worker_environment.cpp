@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <sstream>
 #include <string_view>
 
 #include "launcher/command_line/option_table.hpp"
+#include "launcher/command_line/visible_devices.hpp"
 #include "launcher/worker_group/exit_code.hpp"
 
 namespace ddp::launcher {
@@ -23,13 +23,6 @@ constexpr std::string_view kMacro = "local_rank";
 
 bool has_prefix(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
-std::optional<std::string> value_of(std::string_view name, const std::vector<std::string>& environment) {
-  for (const auto& variable : environment)
-    if (has_prefix(variable, name) && variable.size() > name.size() && variable[name.size()] == '=')
-      return variable.substr(name.size() + 1);
-  return {};
-}
-
 std::string signal_names(const std::vector<int>& signals) {
   std::string out;
   for (const int number : signals) out += (out.empty() ? "" : ",") + signal_name(number);
@@ -39,16 +32,11 @@ std::string signal_names(const std::vector<int>& signals) {
 // With --virtual-local-rank each worker sees one device: the entry of its local rank. Source: torchrun's local agent.
 std::string device_of(const std::optional<std::string>& visible, int local_rank) {
   if (!visible) return std::to_string(local_rank);
-  std::istringstream entries(*visible);
-  int count = 0;
-  for (std::string entry; std::getline(entries, entry, ','); ++count)
-    if (count == local_rank) {
-      const auto first = entry.find_first_not_of(' ');
-      return first == std::string::npos ? "" : entry.substr(first, entry.find_last_not_of(' ') - first + 1);
-    }
+  const auto entries = entries_of_visible_devices(*visible);
+  if (static_cast<std::size_t>(local_rank) < entries.size()) return entries[static_cast<std::size_t>(local_rank)];
   throw UsageError("--virtual-local-rank: worker " + std::to_string(local_rank) + " has no device, as CUDA_VISIBLE_DEVICES=" +
-                       *visible + " names " + std::to_string(count),
-                   "the environment of the workers", "`--nproc-per-node=" + std::to_string(std::max(1, count)) + "`");
+                       *visible + " names " + std::to_string(entries.size()),
+                   "the environment of the workers", "`--nproc-per-node=" + std::to_string(std::max<std::size_t>(1, entries.size())) + "`");
 }
 
 bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
@@ -75,6 +63,15 @@ std::string with_local_rank(const std::string& text, const std::string& rank) {
 }
 
 }  // namespace
+
+std::string name_of(const std::string& variable) { return variable.substr(0, variable.find('=')); }
+
+std::optional<std::string> value_of(std::string_view name, const std::vector<std::string>& environment) {
+  for (const auto& variable : environment)
+    if (has_prefix(variable, name) && variable.size() > name.size() && variable[name.size()] == '=')
+      return variable.substr(name.size() + 1);
+  return {};
+}
 
 bool is_withheld(const std::string& name) {
   return has_prefix(name, "PET_") || has_prefix(name, "DDPRUN_") ||

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ddp/round.hpp"
@@ -39,6 +40,12 @@ struct WorkerFacts {
   std::string error_file;         // TORCHELASTIC_ERROR_FILE; empty: nowhere
   std::optional<int> core_count;  // that this worker is bound to; empty where it is not bound
 };
+
+// Of "NAME=value".
+std::string name_of(const std::string& variable);
+
+// The value of the first "NAME=value" of this name.
+std::optional<std::string> value_of(std::string_view name, const std::vector<std::string>& environment);
 
 // Whether a variable of ddprun's own environment is kept from workers: what configures a launcher (PET_*, DDPRUN_*), so
 // that a nested launcher does not take it for its own, and what every worker gets a value of its own for.

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,6 +20,7 @@
 
 #include "launcher/output/stream_ends.hpp"
 #include "launcher/output/whole_lines.hpp"
+#include "rendezvous/io/event_fd.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 
 namespace ddp::launcher {
@@ -34,14 +34,6 @@ constexpr std::size_t kShownPerTurn = 64 * 1024;  // then others on the loop get
 constexpr int kReadsInDrain = 64;                 // of one stream; somebody who goes on writing must not keep us here
 constexpr std::chrono::seconds kDrainLimit{2};    // the loop stands still meanwhile
 constexpr std::chrono::seconds kStopLimit{30};    // longer than any disk that still works
-
-void signal(const io::UniqueFd& event) { (void)!::eventfd_write(event.get(), 1); }
-
-io::UniqueFd make_event() {
-  io::UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event) throw std::system_error(errno, std::generic_category(), "eventfd");
-  return event;
-}
 
 bool contains_one_of(std::string_view line, const std::vector<std::string>& wanted) {
   return std::any_of(wanted.begin(), wanted.end(),
@@ -66,11 +58,11 @@ struct LogThread::Work {
       const std::lock_guard lock(mutex);
       commands.push_back(std::move(command));
     }
-    signal(wake);
+    io::ring(wake);
   }
 
-  io::UniqueFd wake = make_event();  // of the thread: there are commands
-  io::UniqueFd news = make_event();  // of the loop: something is handed over
+  io::UniqueFd wake = io::make_event();  // of the thread: there are commands
+  io::UniqueFd news = io::make_event();  // of the loop: something is handed over
 
   std::mutex mutex;
   std::condition_variable changed;  // of anything below
@@ -129,8 +121,7 @@ class LogThread::Writer {
   }
 
   void obey() {
-    eventfd_t ignored = 0;
-    ::eventfd_read(work_->wake.get(), &ignored);
+    io::take_rings(work_->wake.get());
     std::vector<Work::Command> commands;
     {
       const std::lock_guard lock(work_->mutex);
@@ -220,7 +211,7 @@ class LogThread::Writer {
 
   void tell() {
     work_->changed.notify_all();
-    signal(work_->news);
+    io::ring(work_->news);
   }
 
   std::shared_ptr<Work> work_;
@@ -250,8 +241,7 @@ void LogThread::wait_for_news() {
   news_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                    [self = shared_from_this()](boost::system::error_code error) {
                      if (error) return;
-                     eventfd_t ignored = 0;
-                     ::eventfd_read(self->news_.native_handle(), &ignored);
+                     io::take_rings(self->news_.native_handle());
                      self->take_some();
                    });
 }
@@ -260,19 +250,22 @@ void LogThread::wait_for_news() {
 void LogThread::take_some() {
   if (!news_.is_open()) return;
   if (shown_pieces_ == taken_.pieces.size()) {
-    std::vector<std::string> warnings;
-    {
-      const std::lock_guard lock(work_->mutex);
-      taken_.clear();
-      std::swap(taken_, work_->handed_over);
-      warnings.swap(work_->warnings);
-      work_->changed.notify_all();
-    }
-    shown_pieces_ = shown_bytes_ = 0;
-    for (const auto& warning : warnings) options_.warn(warning);
+    take_handed_over(std::unique_lock(work_->mutex));
   }
   if (show(kShownPerTurn)) return wait_for_news();
   boost::asio::post(io_, [self = shared_from_this()] { self->take_some(); });
+}
+
+// Requires that all that was taken before is shown.
+void LogThread::take_handed_over(std::unique_lock<std::mutex> lock) {
+  std::vector<std::string> warnings;
+  taken_.clear();
+  std::swap(taken_, work_->handed_over);
+  warnings.swap(work_->warnings);
+  work_->changed.notify_all();
+  lock.unlock();
+  shown_pieces_ = shown_bytes_ = 0;
+  for (const auto& warning : warnings) options_.warn(warning);
 }
 
 // Whether nothing of it is left.
@@ -291,21 +284,13 @@ bool LogThread::drain() {
   work_->send(Drain{++drains_});
   for (bool done = false; !done;) {
     show(taken_.bytes.size());
-    std::vector<std::string> warnings;
-    {
-      std::unique_lock lock(work_->mutex);
-      if (!work_->changed.wait_until(lock, deadline, [&] {
-            return !work_->handed_over.pieces.empty() || !work_->warnings.empty() || work_->drained == drains_;
-          }))
-        return false;
-      done = work_->drained == drains_;
-      taken_.clear();
-      std::swap(taken_, work_->handed_over);
-      warnings.swap(work_->warnings);
-      work_->changed.notify_all();
-    }
-    shown_pieces_ = shown_bytes_ = 0;
-    for (const auto& warning : warnings) options_.warn(warning);
+    std::unique_lock lock(work_->mutex);
+    if (!work_->changed.wait_until(lock, deadline, [&] {
+          return !work_->handed_over.pieces.empty() || !work_->warnings.empty() || work_->drained == drains_;
+        }))
+      return false;
+    done = work_->drained == drains_;
+    take_handed_over(std::move(lock));
   }
   show(taken_.bytes.size());
   return true;

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -70,6 +71,7 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
 
   void wait_for_news();
   void take_some();
+  void take_handed_over(std::unique_lock<std::mutex> lock);
   bool show(std::size_t bytes_max);
 
   struct Piece {

@@ -17,16 +17,12 @@
 #include "launcher/output/log_thread.hpp"
 #include "launcher/output/log_tree.hpp"
 #include "launcher/output/stream_ends.hpp"
+#include "rendezvous/io/host_name.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 constexpr const char* kNoFiles = "/dev/null";
-
-std::string host_name() {
-  char name[256] = {};
-  return ::gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
 
 bool is_in(const std::vector<RankRange>& ranges, int rank) {
   return ranges.empty() || std::any_of(ranges.begin(), ranges.end(), [&](const RankRange& range) {
@@ -290,7 +286,7 @@ class Output::Impl {
   boost::asio::io_context& io_;
   OutputOptions options_;
   std::string scratch_directory_;
-  std::string host_ = host_name();
+  std::string host_ = io::host_name();
   std::optional<LogTree> tree_;  // empty: no log files
   Console console_;
   Round round_;

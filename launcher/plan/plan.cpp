@@ -8,23 +8,19 @@
 
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/worker_group/exit_code.hpp"
+#include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/membership/failure.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 using Mode = RendezvousConfig::Mode;
+using rendezvous::counted;
 
 constexpr const char* kAtTheMeeting = "<given at the meeting>";
 
-std::string name_of(const std::string& variable) { return variable.substr(0, variable.find('=')); }
-
 std::string range(int low, int high, const char* between) {
   return low == high ? std::to_string(low) : std::to_string(low) + between + std::to_string(high);
-}
-
-std::string counted(int count, const std::string& thing) {
-  return std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
 }
 
 // As a person would type it.
@@ -51,8 +47,7 @@ std::string names(const std::vector<int>& signals) {
 }
 
 std::string endpoint(const RendezvousConfig& meeting) {
-  const auto host = meeting.host.find(':') == std::string::npos ? meeting.host : "[" + meeting.host + "]";
-  return host + ":" + (meeting.port == 0 ? "<a free port>" : std::to_string(meeting.port));
+  return io::host_and_port(meeting.host, meeting.port == 0 ? "<a free port>" : std::to_string(meeting.port));
 }
 
 std::string streams(const StreamMask& mask) {

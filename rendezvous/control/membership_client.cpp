@@ -18,6 +18,7 @@
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/control/resolver.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/host_and_port.hpp"
 
 namespace ddp::rendezvous {
 
@@ -50,8 +51,7 @@ socklen_t length_of(const sockaddr_storage& address) {
 }  // namespace
 
 std::string text_of(const EndpointName& endpoint) {
-  const bool is_v6 = endpoint.host.find(':') != std::string::npos;
-  return (is_v6 ? "[" + endpoint.host + "]" : endpoint.host) + ":" + std::to_string(endpoint.port);
+  return io::host_and_port(endpoint.host, endpoint.port);
 }
 
 class MembershipClient::Impl : public std::enable_shared_from_this<MembershipClient::Impl> {

@@ -1,11 +1,8 @@
 #include "rendezvous/control/resolver.hpp"
 
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +13,7 @@
 #include <thread>
 
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/event_fd.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
@@ -26,7 +24,7 @@ namespace asio = boost::asio;
 
 // What the thread and the event loop share; whoever is last lets go of it.
 struct Answer {
-  io::UniqueFd is_there{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+  io::UniqueFd is_there = io::make_event();
   Resolved resolved;
 };
 
@@ -54,7 +52,6 @@ Resolved look_up(const std::string& host, std::uint16_t port) {
 std::shared_ptr<void> resolve(asio::io_context& io, const std::string& host, std::uint16_t port,
                               std::function<void(const Resolved&)> done) {
   const auto answer = std::make_shared<Answer>();
-  if (!answer->is_there) throw std::system_error(errno, std::generic_category(), "eventfd");
   const int duplicate = ::fcntl(answer->is_there.get(), F_DUPFD_CLOEXEC, 3);
   auto waiting = std::make_shared<asio::posix::stream_descriptor>(io, duplicate);
   waiting->async_wait(asio::posix::stream_descriptor::wait_read,
@@ -63,26 +60,15 @@ std::shared_ptr<void> resolve(asio::io_context& io, const std::string& host, std
                       });
   io::start_quiet_thread([answer, host, port] {
     answer->resolved = look_up(host, port);
-    ::eventfd_write(answer->is_there.get(), 1);
+    io::ring(answer->is_there);
   }).detach();
   return waiting;
 }
 
 std::vector<std::string> own_addresses() {
-  ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) return {};
-  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
   std::vector<std::string> out, loopback;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
-    const int family = entry->ifa_addr->sa_family;
-    if (family != AF_INET && family != AF_INET6) continue;
-    sockaddr_storage storage{};
-    std::memcpy(&storage, entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    const auto address = io::address_of(storage);
-    if (!address.is_v4() && address.bytes[0] == 0xfe && (address.bytes[1] & 0xc0) == 0x80) continue;
-    (address.is_loopback() ? loopback : out).push_back(address.text());
-  }
+  for (const auto& [address, is_up] : io::interface_addresses())
+    if (is_up && !address.is_link_local()) (address.is_loopback() ? loopback : out).push_back(address.text());
   out.insert(out.end(), loopback.begin(), loopback.end());
   return out;
 }

@@ -1,10 +1,13 @@
 #include "rendezvous/io/address.hpp"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netinet/in.h>
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 
 namespace ddp::io {
 namespace {
@@ -35,6 +38,8 @@ bool Address::is_loopback() const {
   return *this == loopback;
 }
 
+bool Address::is_link_local() const { return !is_v4() && bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80; }
+
 std::string Address::text() const {
   char buffer[INET6_ADDRSTRLEN];
   const bool v4 = is_v4();
@@ -59,6 +64,22 @@ std::optional<Address> parse_address(const std::string& text) {
   in6_addr v6;
   if (::inet_pton(AF_INET6, text.c_str(), &v6) == 1) return from_v6(v6);
   return std::nullopt;
+}
+
+std::vector<InterfaceAddress> interface_addresses() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
+  std::vector<InterfaceAddress> out;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if (entry->ifa_addr == nullptr) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    sockaddr_storage storage{};
+    std::memcpy(&storage, entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    out.push_back({address_of(storage), (entry->ifa_flags & IFF_UP) != 0});
+  }
+  return out;
 }
 
 }  // namespace ddp::io

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace ddp::io {
 
@@ -20,6 +21,7 @@ struct Address {
 
   bool is_v4() const;
   bool is_loopback() const;
+  bool is_link_local() const;  // fe80::/10, which means something on one link only
   std::string text() const;  // "10.0.0.1", "fe80::1"
   auto operator<=>(const Address&) const = default;
 };
@@ -29,5 +31,13 @@ Address address_of(const sockaddr_storage& peer);
 
 // Reads "10.0.0.1" or "fe80::1"; empty for anything else, names included.
 std::optional<Address> parse_address(const std::string& text);
+
+struct InterfaceAddress {
+  Address address;
+  bool is_up = false;  // the interface
+};
+
+// Of all interfaces of this host, loopback included; empty where the kernel does not tell.
+std::vector<InterfaceAddress> interface_addresses();
 
 }  // namespace ddp::io

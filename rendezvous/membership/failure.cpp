@@ -16,6 +16,10 @@ int exit_code_of(const Ending& ending) {
   return 1;
 }
 
+std::string counted(int count, const std::string& thing) {
+  return std::to_string(count) + " " + thing + (count == 1 ? "" : "s");
+}
+
 std::string signal_name(int signal_number) {
   const char* abbreviation = sigabbrev_np(signal_number);
   return abbreviation != nullptr ? std::string("SIG") + abbreviation : "signal " + std::to_string(signal_number);

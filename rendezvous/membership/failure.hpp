@@ -39,6 +39,7 @@ struct FailureReport {
 // The exit code of ddprun for a worker that ended so: docs/exit_codes.md.
 int exit_code_of(const Ending& ending);
 
+std::string counted(int count, const std::string& thing);             // "1 node", "2 nodes"
 std::string signal_name(int signal_number);                          // "SIGKILL"
 std::string describe(const Ending& ending);                          // "was killed by SIGKILL"
 std::string describe_duration(std::chrono::milliseconds duration);   // "3.2 s", "12 min", "2 h 5 min"

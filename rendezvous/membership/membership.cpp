@@ -28,10 +28,6 @@ bool was_killed_from_outside(const FailureReport& failure) {
          (ending.value == SIGKILL || ending.value == SIGSEGV || ending.value == SIGBUS || ending.value == SIGTERM);
 }
 
-std::string count_of(int count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 }  // namespace
 
 bool is_before_naturally(const std::string& a, const std::string& b) {
@@ -95,7 +91,7 @@ Membership::Actions Membership::tick(TimePoint now) {
     FinishJob verdict;
     verdict.exit_code = kRendezvousFailed;
     verdict.restarts_max = options_.restarts_max;
-    verdict.what = "only " + std::to_string(nodes_.size()) + " of " + count_of(options_.nodes_min, "node") + " came within " +
+    verdict.what = "only " + std::to_string(nodes_.size()) + " of " + counted(options_.nodes_min, "node") + " came within " +
                    describe_duration(options_.join_timeout) + ": " + names_of_nodes();
     if (!reason_.empty()) verdict.what = reason_ + "; after that " + verdict.what;
     verdict.try_this = "look at the output of ddprun on the others: each must be started with the same --nnodes, --rdzv-id "
@@ -126,7 +122,7 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
   if (hello.node_rank) {
     if (*hello.node_rank >= options_.nodes_max)
       return Refused{"--node-rank=" + std::to_string(*hello.node_rank) + " is beyond " +
-                         count_of(options_.nodes_max, "node"),
+                         counted(options_.nodes_max, "node"),
                      "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
     // Once a round has begun the newcomer is more likely the replacement of a node whose end is not known yet: it waits.
     for (const auto& [id, node] : nodes_)
@@ -188,7 +184,7 @@ void Membership::gather(TimePoint now) {
   const int count = static_cast<int>(nodes_.size());
   if (count >= options_.nodes_max || (count >= options_.nodes_min && is_same_group_again())) return form_round(now);
   if (count > 0 && !std::exchange(is_wait_said_, true))
-    out_.push_back(Say{"waiting for " + count_of(options_.nodes_max - count, "more node") + ", for up to " +
+    out_.push_back(Say{"waiting for " + counted(options_.nodes_max - count, "more node") + ", for up to " +
                        describe_duration(options_.join_timeout) + "; here: " + names_of_nodes()});
   if (count >= options_.nodes_min && !last_call_ends_) last_call_ends_ = now + options_.last_call_timeout;
   deadline_ = last_call_ends_ ? std::min(*last_call_ends_, gathering_ends_) : gathering_ends_;

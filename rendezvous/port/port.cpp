@@ -14,6 +14,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/host_and_port.hpp"
 
 namespace ddp::port {
 
@@ -107,9 +108,8 @@ Bound bind_in_range(const std::vector<io::Address>& addresses, std::uint16_t fir
 }
 
 std::string where_text(const io::Address& address, const PortOptions& options) {
-  const std::string host = address.is_v4() ? address.text() : "[" + address.text() + "]";
-  const bool is_range = options.first != options.last;
-  return host + ":" + std::to_string(options.first) + (is_range ? "-" + std::to_string(options.last) : "");
+  const auto range_end = options.first != options.last ? "-" + std::to_string(options.last) : "";
+  return io::host_and_port(address.text(), std::to_string(options.first) + range_end);
 }
 
 Bound bind_as_told(const PortOptions& options) {

@@ -6,16 +6,22 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "tests/integration/collective_values.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
 
 namespace ddp {
 namespace {
 
+using testing::Buffer;
+using testing::element;
+using testing::expect_bits;
+using testing::RanksByHost;
+using testing::reduced;
 using testing::run_ranks;
 using testing::thrown_by;
 
@@ -33,96 +39,54 @@ const char* name_of(Where where) {
   return "";
 }
 
-// What element i of a rank starts as: sums of these depend on their order, and those of integers overflow.
 template <class T>
-T element(int rank, std::size_t i) {
-  const std::uint64_t mixed =
-      (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u;
-  if constexpr (std::is_same_v<T, std::int64_t>) {
-    return static_cast<std::int64_t>(mixed * mixed);
-  } else {
-    return static_cast<T>(static_cast<double>(mixed >> 40) / 3.0 - 1e6) * (rank % 2 == 0 ? T{1} : T{-1});
-  }
+Buffer<T> buffer(ProcessGroup& group, Where where, std::size_t count) {
+  const bool is_registered = where == Where::registered || (where == Where::registered_on_rank_0 && group.rank() == 0);
+  return Buffer<T>(group, where != Where::plain, is_registered, count);
 }
 
-template <class T>
-T reduced(ReduceOp op, int size, std::size_t i) {
-  if constexpr (std::is_same_v<T, std::int64_t>) {
-    std::uint64_t sum = 0;
-    for (int rank = 0; rank < size; ++rank) sum += static_cast<std::uint64_t>(element<T>(rank, i));
-    return op == ReduceOp::sum ? static_cast<T>(sum) : static_cast<T>(sum) / size;
-  } else {
-    T sum = element<T>(0, i);
-    for (int rank = 1; rank < size; ++rank) sum += element<T>(rank, i);
-    return op == ReduceOp::sum ? sum : sum / static_cast<T>(size);
-  }
-}
-
-// Memory of `count` elements, filled with a rank's elements.
-template <class T>
-class Buffer {
- public:
-  Buffer(ProcessGroup& group, Where where, std::size_t count) : plain_(count), count_(count) {
-    if (where != Where::plain) registered_ = group.allocate(count * sizeof(T) + 1);
-    const bool shared = where == Where::registered || (where == Where::registered_on_rank_0 && group.rank() == 0);
-    data_ = shared ? static_cast<T*>(registered_.data()) : plain_.data();
-    for (std::size_t i = 0; i < count; ++i) data_[i] = element<T>(group.rank(), i);
-  }
-
-  MemoryRange range() const { return {data_, count_}; }
-  MemoryRange part(std::size_t begin, std::size_t count) const { return {data_ + begin, count}; }
-  const T* data() const { return data_; }
-
- private:
-  std::vector<T> plain_;
-  RegisteredMemory registered_;
-  std::size_t count_;
-  T* data_;
-};
-
-// Bit by bit, so that no tolerance hides a difference between ranks.
-template <class T, class Want>
-void expect_bits(const T* have, std::size_t count, const Want& want) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const T wanted = want(i);
-    ASSERT_EQ(std::memcmp(&have[i], &wanted, sizeof(T)), 0) << "element " << i << ": " << have[i] << ", not " << wanted;
-  }
+RanksByHost one_host(const ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return {ranks};
 }
 
 template <class T>
 void check_in_place_collectives(ProcessGroup& group, Where where, std::size_t count) {
+  const auto ranks = one_host(group);
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-    Buffer<T> inout(group, where, count);
+    auto inout = buffer<T>(group, where, count);
     group.all_reduce(inout.range(), op);
-    expect_bits(inout.data(), count, [&](std::size_t i) { return reduced<T>(op, group.size(), i); });
+    expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, i); });
   }
   for (const int root : {0, group.size() - 1}) {
-    Buffer<T> inout(group, where, count);
+    auto inout = buffer<T>(group, where, count);
     group.broadcast(inout.range(), root);
-    expect_bits(inout.data(), count, [&](std::size_t i) { return element<T>(root, i); });
+    expect_bits("broadcast", inout.data(), count, [&](std::size_t i) { return element<T>(root, i); });
   }
 }
 
 // With `count` elements of every rank.
 template <class T>
 void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t count) {
+  const auto ranks = one_host(group);
   const std::size_t all = count * static_cast<std::size_t>(group.size());
   const std::size_t own = count * static_cast<std::size_t>(group.rank());
   const auto gathered = [&](std::size_t i) { return element<T>(static_cast<int>(i / count), i % count); };
-  Buffer<T> one(group, where, count);
-  Buffer<T> output(group, where, all);
+  auto one = buffer<T>(group, where, count);
+  auto output = buffer<T>(group, where, all);
   group.all_gather(one.range(), output.range());
-  expect_bits(output.data(), all, gathered);
+  expect_bits("all_gather", output.data(), all, gathered);
 
-  Buffer<T> in_place(group, where, all);
-  std::copy_n(one.data(), count, static_cast<T*>(in_place.range().data) + own);
+  auto in_place = buffer<T>(group, where, all);
+  std::copy_n(one.data(), count, in_place.data() + own);
   group.all_gather(in_place.part(own, count), in_place.range());
-  expect_bits(in_place.data(), all, gathered);
+  expect_bits("all_gather in place", in_place.data(), all, gathered);
 
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-    Buffer<T> input(group, where, all);
+    auto input = buffer<T>(group, where, all);
     group.reduce_scatter(input.range(), one.range(), op);
-    expect_bits(one.data(), count, [&](std::size_t i) { return reduced<T>(op, group.size(), own + i); });
+    expect_bits("reduce_scatter", one.data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
   }
 }
 

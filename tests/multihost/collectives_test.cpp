@@ -7,13 +7,12 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <string>
-#include <type_traits>
 #include <vector>
 
+#include "tests/integration/collective_values.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/multihost/multihost.hpp"
 
@@ -21,13 +20,18 @@ namespace ddp {
 namespace {
 
 using test::Hosts;
+using testing::Buffer;
+using testing::element;
+using testing::expect_bits;
+using testing::RanksByHost;
+using testing::reduced;
 using testing::run_ranks;
 
 using HostOf = std::vector<int>;  // by rank
 
 // Ranks by host, as sums go: the host with the lowest rank first.
-std::vector<std::vector<int>> ranks_by_host(const HostOf& host_of) {
-  std::vector<std::vector<int>> by_host;
+RanksByHost ranks_by_host(const HostOf& host_of) {
+  RanksByHost by_host;
   std::vector<int> order;
   for (int rank = 0; rank < static_cast<int>(host_of.size()); ++rank) {
     const int host = host_of[static_cast<std::size_t>(rank)];
@@ -41,74 +45,24 @@ std::vector<std::vector<int>> ranks_by_host(const HostOf& host_of) {
   return by_host;
 }
 
-// What element i of a rank starts as: sums of these depend on their order, and those of integers overflow.
-template <class T>
-T element(int rank, std::size_t i) {
-  const std::uint64_t mixed =
-      (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u;
-  if constexpr (std::is_same_v<T, std::int64_t>) {
-    return static_cast<std::int64_t>(mixed * mixed);
-  } else {
-    return static_cast<T>(static_cast<double>(mixed >> 40) / 3.0 - 1e6) * (rank % 2 == 0 ? T{1} : T{-1});
-  }
-}
-
-template <class T>
-T reduced(ReduceOp op, const std::vector<std::vector<int>>& by_host, std::size_t i) {
-  using Sum = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, T>;
-  Sum sum{};
-  int size = 0;
-  for (std::size_t host = 0; host < by_host.size(); ++host) {
-    Sum of_host{};
-    for (std::size_t r = 0; r < by_host[host].size(); ++r, ++size) {
-      const auto value = static_cast<Sum>(element<T>(by_host[host][r], i));
-      of_host = r == 0 ? value : of_host + value;
-    }
-    sum = host == 0 ? of_host : sum + of_host;
-  }
-  return op == ReduceOp::sum ? static_cast<T>(sum) : static_cast<T>(sum) / static_cast<T>(size);
-}
-
-template <class T, class Want>
-void expect_bits(const std::string& what, const T* have, std::size_t count, const Want& want) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const T wanted = want(i);
-    if (std::memcmp(&have[i], &wanted, sizeof(T)) == 0) continue;  // a macro for each takes a minute under sanitizers
-    FAIL() << what << ", element " << i << " of " << count << ": " << have[i] << ", not " << wanted;
-  }
-}
-
 enum class Where { plain, registered, registered_on_some };
 
 template <class T>
-class Buffer {
- public:
-  Buffer(ProcessGroup& group, Where where, std::size_t count) : plain_(count), count_(count) {
-    if (where != Where::plain) registered_ = group.allocate(count * sizeof(T) + 1);
-    const bool shared = where == Where::registered || (where == Where::registered_on_some && group.rank() < 2);
-    data_ = shared ? static_cast<T*>(registered_.data()) : plain_.data();
-    for (std::size_t i = 0; i < count; ++i) data_[i] = element<T>(group.rank(), i);
-  }
-  MemoryRange range() const { return {data_, count_}; }
-  T* data() const { return data_; }
-
- private:
-  std::vector<T> plain_;
-  RegisteredMemory registered_;
-  std::size_t count_;
-  T* data_;
-};
+Buffer<T> buffer(ProcessGroup& group, Where where, std::size_t count) {
+  const bool is_registered = where == Where::registered || (where == Where::registered_on_some && group.rank() < 2);
+  return Buffer<T>(group, where != Where::plain, is_registered, count);
+}
 
 template <class T>
-void check_collectives(ProcessGroup& group, const std::vector<std::vector<int>>& by_host, Where where,
+void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where where,
                        std::size_t count) {
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-    Buffer<T> inout(group, where, count);
+    auto inout = buffer<T>(group, where, count);
     group.all_reduce(inout.range(), op);
     expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return reduced<T>(op, by_host, i); });
   }
   for (int root = 0; root < group.size(); ++root) {
-    Buffer<T> inout(group, where, count);
+    auto inout = buffer<T>(group, where, count);
     group.broadcast(inout.range(), root);
     expect_bits("broadcast", inout.data(), count, [&](std::size_t i) { return element<T>(root, i); });
   }
@@ -116,16 +70,16 @@ void check_collectives(ProcessGroup& group, const std::vector<std::vector<int>>&
   const std::size_t all = each * static_cast<std::size_t>(group.size());
   const std::size_t own = each * static_cast<std::size_t>(group.rank());
   const auto gathered = [&](std::size_t i) { return element<T>(static_cast<int>(i / each), i % each); };
-  Buffer<T> one(group, where, each);
-  Buffer<T> output(group, where, all);
+  auto one = buffer<T>(group, where, each);
+  auto output = buffer<T>(group, where, all);
   group.all_gather(one.range(), output.range());
   expect_bits("all_gather", output.data(), all, gathered);
-  Buffer<T> in_place(group, where, all);
+  auto in_place = buffer<T>(group, where, all);
   std::copy_n(one.data(), each, in_place.data() + own);
   group.all_gather({in_place.data() + own, each}, in_place.range());
   expect_bits("all_gather in place", in_place.data(), all, gathered);
   for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-    Buffer<T> input(group, where, all);
+    auto input = buffer<T>(group, where, all);
     group.reduce_scatter(input.range(), one.range(), op);
     expect_bits("reduce_scatter", one.data(), each, [&](std::size_t i) { return reduced<T>(op, by_host, own + i); });
   }
@@ -135,6 +89,8 @@ struct Layout {
   const char* name;
   HostOf host_of;
 };
+
+void PrintTo(const Layout& layout, std::ostream* out) { *out << layout.name; }
 
 class CollectivesOverHosts : public test::Multihost, public ::testing::WithParamInterface<Layout> {};
 

@@ -129,7 +129,7 @@ TEST_F(HostsTest, ReachEachOtherUntilACableIsCutAndAgainAfter) {
 TEST_F(HostsTest, ACrashedHostTakesEveryProcessAlong) {
   Hosts* const hosts = make_hosts({});
   if (hosts == nullptr) return;
-  auto process = hosts->run(1, {"sh", "-c", "setsid sleep 1000 & echo started; wait"});
+  auto process = hosts->run(1, {"sh", "-c", "setsid tail -f /dev/null & echo started; wait"});
   ASSERT_TRUE(process.prints("started"));
   hosts->crash(1);
   EXPECT_EQ(process.wait(), 1000 + SIGKILL);

@@ -4,7 +4,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -17,6 +16,7 @@
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "rendezvous/io/event_fd.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 #include "worker_runtime/cpu_backend/local_socket.hpp"
 
@@ -31,17 +31,6 @@ constexpr int kStop = -1;  // no host
 constexpr std::size_t kAtOnce = 16;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-io::UniqueFd make_event() {
-  io::UniqueFd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!fd) fail("eventfd");
-  return fd;
-}
-
-void ring(const io::UniqueFd& event) {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = ::write(event.get(), &one, sizeof one);
-}
 
 void set_option(int socket, int level, int name, int value) {
   if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail("setsockopt");
@@ -120,8 +109,8 @@ HostLinks::HostLinks(const HostLayout& layout, int own_host, std::vector<LinkSoc
       others_(sockets.size()),
       heard_(std::move(heard)),
       answer_(std::move(answer)),
-      wake_(make_event()),
-      stop_(make_event()),
+      wake_(io::make_event()),
+      stop_(io::make_event()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) fail("epoll_create1");
   for (std::size_t host = 0; host < sockets.size(); ++host) {
@@ -137,7 +126,7 @@ HostLinks::HostLinks(const HostLayout& layout, int own_host, std::vector<LinkSoc
 }
 
 HostLinks::~HostLinks() {
-  ring(stop_);
+  io::ring(stop_);
   thread_.join();
 }
 
@@ -197,14 +186,11 @@ HostLinks::End HostLinks::transfer(std::span<const Parcel> parcels, const std::f
     if (is_late) return waited_for();
     poll_until(polled, deadline);
     is_late = deadline.passed(Clock::now());
-    if (polled.back().revents != 0) {
-      std::uint64_t count = 0;
-      [[maybe_unused]] const auto bytes = ::read(wake_.get(), &count, sizeof count);
-    }
+    if (polled.back().revents != 0) io::take_rings(wake_.get());
   }
 }
 
-void HostLinks::wake() { ring(wake_); }
+void HostLinks::wake() { io::ring(wake_); }
 
 bool HostLinks::send_news(int host, Word word, const RankNews& news) {
   const Wire wire{word, news.trouble, news.rank, news.pid, news.presence, 0, news.calls, news.last_call};

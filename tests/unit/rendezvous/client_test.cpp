@@ -14,6 +14,7 @@
 #include <future>
 #include <thread>
 
+#include "tests/no_threads.hpp"
 #include "tests/unit/rendezvous/golden.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
 
@@ -323,17 +324,9 @@ TEST(StoreClient, TheResolversThreadTakesNoSignals) {
 }
 
 TEST(StoreClient, WithoutAThreadForTheResolverItSaysSo) {
-  pthread_attr_t before;
-  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
-  pthread_attr_t huge;
-  ASSERT_EQ(::pthread_attr_init(&huge), 0);
-  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50), 0);  // of a stack, more than any address space
-  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  const ddp::testing::NoThreads no_threads;
   const auto call = [] { Client::connect({.host = kNobodysHost, .port = 1, .deadline = in(100ms)}); };
   EXPECT_THAT(message_of<TimeoutError>(call), HasSubstr("no thread to look up the host in"));
-  ASSERT_EQ(::pthread_setattr_default_np(&before), 0);
-  ::pthread_attr_destroy(&huge);
-  ::pthread_attr_destroy(&before);
 }
 
 }  // namespace

@@ -1,15 +1,16 @@
 #include "worker_runtime/cpu_backend/communication_queue.hpp"
 
 #include <gtest/gtest.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <cstddef>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "tests/no_threads.hpp"
 
 namespace ddp::cpu_backend {
 namespace {
@@ -121,16 +122,9 @@ TEST_F(Queue, ItsLengthIsBounded) {
 }
 
 TEST_F(Queue, WithoutAThreadNothingIsEnqueued) {
-  pthread_attr_t before;
-  ASSERT_EQ(::pthread_getattr_default_np(&before), 0);
-  pthread_attr_t huge;
-  ASSERT_EQ(::pthread_attr_init(&huge), 0);
-  ASSERT_EQ(::pthread_attr_setstacksize(&huge, std::size_t{1} << 50), 0);  // of a stack, more than any address space
-  ASSERT_EQ(::pthread_setattr_default_np(&huge), 0);
+  std::optional<ddp::testing::NoThreads> no_threads(std::in_place);
   EXPECT_THROW(queue_->submit([] { ADD_FAILURE() << "this was refused"; }), Error);
-  ASSERT_EQ(::pthread_setattr_default_np(&before), 0);
-  ::pthread_attr_destroy(&huge);
-  ::pthread_attr_destroy(&before);
+  no_threads.reset();
   EXPECT_NO_THROW(queue_->submit([] {})->wait());
 }
 

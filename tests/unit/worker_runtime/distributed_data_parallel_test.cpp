@@ -1,11 +1,11 @@
 #include "ddp/distributed_data_parallel.hpp"
 
 #include "ddp/error.hpp"
+#include "tests/no_threads.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -404,21 +404,13 @@ TEST(DistributedDataParallel, DestroyedInMidStepItFailsTheOthersAtOnce) {
   }
 }
 
-// Threads of this process can't be had from now on: no address space has room for such a stack.
-void refuse_threads() {
-  pthread_attr_t attributes;
-  ASSERT_EQ(::pthread_attr_init(&attributes), 0);
-  ASSERT_EQ(::pthread_attr_setstacksize(&attributes, std::size_t{1} << 50), 0);
-  ASSERT_EQ(::pthread_setattr_default_np(&attributes), 0);
-  ::pthread_attr_destroy(&attributes);
-}
-
 // The models were agreed on, so the other rank is in the broadcasts that this one can't begin.
 TEST(DistributedDataParallel, ABroadcastThatCanNotBeginFailsTheOthersAtOnce) {
   const ddp::testing::Shared<std::atomic<bool>> other_failed;
   const auto results = results_of_ranks(2, [&](ProcessGroup world) {
     Model values;
-    if (world.rank() == 0) refuse_threads();
+    std::optional<ddp::testing::NoThreads> no_threads;
+    if (world.rank() == 0) no_threads.emplace();
     const std::string message =
         message_of<ddp::Error>([&] { DistributedDataParallel model(world, values.parameters()); });
     if (world.rank() == 1) *other_failed = true;
