@@ -217,13 +217,16 @@ class Agent {
 
   void take(const StartRound& message) {
     in_job_ = true;
+    const bool cost_a_restart = message.restart_count > start_.restart_count;
     start_ = message;
     if (!message.why.empty())
       say(message.why + ": " +
           (!is_alone()             ? "all nodes start their workers again"
            : config_.workers == 1 ? "the worker starts again"
                                   : count_of_workers() + " start again") +
-          ", restart " + std::to_string(message.restart_count) + " of " + std::to_string(message.restarts_max));
+          (cost_a_restart ? ", restart " + std::to_string(message.restart_count) + " of " +
+                                std::to_string(message.restarts_max)
+                          : ""));
     if (!is_alone())
       say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
           std::to_string(message.group_world_size) + ", " + ranks_text() + " of " + std::to_string(message.world_size) +

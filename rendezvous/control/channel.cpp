@@ -24,11 +24,11 @@ namespace {
 constexpr const char* kPath = "/v1/agents";
 constexpr const char* kProduct = "ddprun";  // by which both sides know each other, in the headers Server and User-Agent
 
-std::string reason_of(error_code error) {
-  if (error == beast::error::timeout) return "it has been silent for too long";
-  if (error == websocket::error::closed || error == asio::error::eof) return "it closed the connection";
-  if (error == websocket::error::message_too_big) return "it sent a message that is too long";
-  return error.message();
+Channel::Closed reason_of(error_code error) {
+  if (error == beast::error::timeout) return {"it has been silent for too long"};
+  if (error == websocket::error::closed || error == asio::error::eof) return {"it closed the connection", true};
+  if (error == websocket::error::message_too_big) return {"it sent a message that is too long"};
+  return {error.message(), error == asio::error::connection_reset || error == asio::error::broken_pipe};
 }
 
 }  // namespace
@@ -72,7 +72,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   void send(std::string text) {
     if (closed_) return;
     queued_bytes_ += text.size();
-    if (queued_bytes_ > options_.queue_bytes_max) return fail("it does not read what it is sent");
+    if (queued_bytes_ > options_.queue_bytes_max) return fail({"it does not read what it is sent"});
     queue_.push_back(std::move(text));
     write_next();
   }
@@ -95,11 +95,11 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   void greeted(error_code error) {
     if (closed_) return;
     if (error == websocket::error::upgrade_declined && answer_[beast::http::field::server] != kProduct)
-      return fail("what answers there is no ddprun (it speaks HTTP)");
+      return fail({"what answers there is no ddprun (it speaks HTTP)"});
     if (error == beast::http::error::bad_version || error == beast::http::error::bad_line_ending ||
         error == beast::http::error::end_of_stream || error == beast::http::error::partial_message)
-      return fail(error == beast::http::error::bad_version ? "what answers there is no ddprun"
-                                                           : "it closed the connection without an answer");
+      return fail({error == beast::http::error::bad_version ? "what answers there is no ddprun"
+                                                            : "it closed the connection without an answer"});
     if (error) return fail(reason_of(error));
     is_open_ = true;
     read_next();
@@ -136,11 +136,11 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     });
   }
 
-  void fail(const std::string& why) {
+  void fail(const Closed& how) {
     if (closed_) return;
     end();
-    asio::post(stream_.get_executor(), [self = shared_from_this(), why] {
-      if (const auto closed = std::exchange(self->handlers_, {}).closed) closed(why);  // unless close() came between
+    asio::post(stream_.get_executor(), [self = shared_from_this(), how] {
+      if (const auto closed = std::exchange(self->handlers_, {}).closed) closed(how);  // unless close() came between
     });
   }
 

@@ -30,11 +30,16 @@ class Channel {
     std::string host;  // the client's Host header: how the user named the endpoint
   };
 
+  struct Closed {
+    std::string why;
+    bool by_peer = false;  // the peer's kernel ended the connection, as it does when a process dies; else it fell silent
+  };
+
   // Each is called from the event loop, never from within a call of this class; none after close().
   struct Handlers {
     std::function<void()> opened;
     std::function<void(std::string_view text)> message;
-    std::function<void(const std::string& why)> closed;  // at most once, and nothing after it
+    std::function<void(const Closed&)> closed;  // at most once, and nothing after it
   };
 
   // Takes the connected socket over and does the WebSocket's handshake. `why` of a failed one says what the peer is.

@@ -169,7 +169,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       channel_->send(to_json(ToMembership(*hello_)));
     };
     handlers.message = [this](std::string_view text) { take(text); };
-    handlers.closed = [this, address](const std::string& why) { disconnected(why + " (" + address + ")"); };
+    handlers.closed = [this, address](const Channel::Closed& how) { disconnected(how.why + " (" + address + ")"); };
     wait_for_join_deadline();
     channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
   }

@@ -68,7 +68,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     session.address = address;
     Channel::Handlers handlers;
     handlers.message = [this, id](std::string_view text) { take(id, text); };
-    handlers.closed = [this, id](const std::string& why) { lose(id, why); };
+    handlers.closed = [this, id](const Channel::Closed& how) { lose(id, how); };
     Channel::Options options;
     options.message_bytes_max = kControlMessageBytesMax;
     options.heartbeat_timeout = heartbeat_timeout_;
@@ -78,7 +78,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       const auto self = weak.lock();
       if (error || !self) return;
       if (const auto found = self->sessions_.find(id); found != self->sessions_.end() && !found->second.has_joined)
-        self->lose(id, "it said nothing");
+        self->lose(id, {"it said nothing"});
     });
   }
 
@@ -126,18 +126,18 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       tell(id, Welcome{job_time()});
       step(Joined{id, *hello, session.address, false});
     } catch (const Error& error) {
-      lose(id, error.what());
+      lose(id, {error.what()});
     }
   }
 
-  void lose(NodeId id, const std::string& why) {
+  void lose(NodeId id, const Channel::Closed& how) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
     const bool had_joined = found->second.has_joined && !found->second.is_leaving;
     const auto address = found->second.address;
     discard(id);
-    if (had_joined) return step(Left{id, why});
-    warn_("a connection from " + address + " ended before it said which job it belongs to: " + why);
+    if (had_joined) return step(Left{id, how.why, how.by_peer});
+    warn_("a connection from " + address + " ended before it said which job it belongs to: " + how.why);
   }
 
   // Not at once: this may be a call from the channel itself.

@@ -85,6 +85,10 @@ Membership::Actions Membership::tick(TimePoint now) {
     take(Left{silent, why}, now);
     return std::exchange(out_, {});
   }
+  if (phase_ == Phase::running) {
+    call_newcomers(now);
+    return std::exchange(out_, {});
+  }
   if (static_cast<int>(nodes_.size()) >= options_.nodes_min) {
     form_round(now);  // the last call is over, or the whole wait, which cuts it short
   } else {
@@ -147,6 +151,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   nodes_.emplace(event.node, std::move(node));
   round_with_logs_ = std::max<std::int64_t>(round_with_logs_, event.hello.highest_round);
   if (phase_ == Phase::gathering) gather(now);
+  if (phase_ == Phase::running) call_newcomers(now);
 }
 
 void Membership::take(const Left& event, TimePoint now) {
@@ -154,13 +159,18 @@ void Membership::take(const Left& event, TimePoint now) {
   if (found == nodes_.end() || phase_ == Phase::finished) return;
   const auto node = std::move(found->second);
   nodes_.erase(found);
+  if (node.is_member) (event.is_end_proven || node.has_ended ? gone_ : silent_).insert(node.group_rank.value_or(0));
   if (phase_ == Phase::gathering) {
     out_.push_back(Say{"host " + node.hello.host_name + " has left: " + event.why});
+    if (!is_greater_part_here()) return finish_minority();
     if (static_cast<int>(nodes_.size()) < options_.nodes_min) last_call_ends_.reset();
     deadline_ = last_call_ends_ ? std::min(*last_call_ends_, gathering_ends_) : gathering_ends_;
     return;
   }
-  if (!node.is_member) return;
+  if (!node.is_member) {
+    if (phase_ == Phase::running) call_newcomers(now);
+    return;
+  }
   if (!node.has_ended || phase_ == Phase::opening_store) {
     lost_node_ = "node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name +
                  ") was lost: " + event.why;
@@ -182,18 +192,45 @@ void Membership::gather(TimePoint now) {
     is_wait_said_ = false;
   }
   const int count = static_cast<int>(nodes_.size());
-  if (count >= options_.nodes_max || (count >= options_.nodes_min && is_same_group_again())) return form_round(now);
+  // Once there has been a round nobody waits for more than are needed: those who come later are taken in later.
+  if (count >= options_.nodes_max || (count >= options_.nodes_min && round_has_begun_)) return form_round(now);
+  const int wanted = round_has_begun_ ? options_.nodes_min : options_.nodes_max;
   if (count > 0 && !std::exchange(is_wait_said_, true))
-    out_.push_back(Say{"waiting for " + counted(options_.nodes_max - count, "more node") + ", for up to " +
+    out_.push_back(Say{"waiting for " + counted(wanted - count, "more node") + ", for up to " +
                        describe_duration(options_.join_timeout) + "; here: " + names_of_nodes()});
   if (count >= options_.nodes_min && !last_call_ends_) last_call_ends_ = now + options_.last_call_timeout;
   deadline_ = last_call_ends_ ? std::min(*last_call_ends_, gathering_ends_) : gathering_ends_;
 }
 
-// Who was there in the last round, all of them and nobody else: there is no one to wait for.
-bool Membership::is_same_group_again() const {
-  return round_has_begun_ && lost_node_.empty() &&
-         std::all_of(nodes_.begin(), nodes_.end(), [](const auto& entry) { return entry.second.is_member; });
+// While a round runs with room for more: those who have come are taken in together, when the last call is over or the
+// maximum is reached. Not where a node has done its work already: the round is about to end.
+void Membership::call_newcomers(TimePoint now) {
+  std::string names;
+  int newcomers = 0;
+  bool is_ending = false;
+  for (const auto& [id, node] : nodes_) {
+    is_ending = is_ending || (node.is_member && node.has_ended);
+    if (!node.is_member && ++newcomers <= static_cast<int>(kNamesShown))
+      names += (names.empty() ? "" : ", ") + node.hello.host_name;
+  }
+  const bool has_room = static_cast<int>(nodes_.size()) - newcomers < options_.nodes_max;
+  if (newcomers == 0 || !has_room || is_ending) {
+    last_call_ends_.reset();
+    deadline_.reset();
+    return;
+  }
+  const auto those = counted(newcomers, "more node") + (newcomers == 1 ? " has come: " : " have come: ") + names;
+  const bool is_full = static_cast<int>(nodes_.size()) >= options_.nodes_max;
+  if (!last_call_ends_) {
+    last_call_ends_ = now + options_.last_call_timeout;
+    if (!is_full)
+      out_.push_back(Say{those + "; the next round begins in " + describe_duration(options_.last_call_timeout)});
+  }
+  deadline_ = last_call_ends_;
+  if (now < *last_call_ends_ && !is_full) return;
+  deadline_.reset();
+  growth_ = those;
+  stop_round(SIGTERM, false, growth_);
 }
 
 // --- rounds ---
@@ -239,6 +276,10 @@ void Membership::form_round(TimePoint now) {
   stopped_ = 0;
   tree_survived_ = false;
   lost_node_.clear();
+  growth_.clear();
+  gone_.clear();
+  silent_.clear();
+  last_call_ends_.reset();
   deadline_ = now + kStoreLimit;
   phase_ = Phase::opening_store;
 
@@ -266,7 +307,7 @@ std::vector<NodeId> Membership::members() const {
   return out;
 }
 
-void Membership::start_round(std::uint16_t store_port) {
+void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   phase_ = Phase::running;
   deadline_.reset();
   round_has_begun_ = true;
@@ -302,6 +343,7 @@ void Membership::start_round(std::uint16_t store_port) {
     start.rank_first += hello.workers;
     role_ranks[hello.role] += hello.workers;
   }
+  call_newcomers(now);  // those that came meanwhile
 }
 
 void Membership::stop_round(int signal_number, bool kill, const std::string& why, std::optional<NodeId> knows_already) {
@@ -323,9 +365,26 @@ const FailureReport* Membership::cause() const {
   return failures_.empty() ? nullptr : &failures_[first_cause(failures_)];
 }
 
-bool Membership::is_restart_due() const {
-  if (restart_count_ >= options_.restarts_max || tree_survived_) return false;
-  return !lost_node_.empty() || (cause() != nullptr && !is_hopeless(*cause()));
+// A failure beside the loss of a node is taken for its consequence. Workers that all ended before those who had come could
+// be taken in have done their work.
+bool Membership::is_change_of_members() const {
+  if (!lost_node_.empty()) return static_cast<int>(nodes_.size()) >= options_.nodes_min;
+  return !growth_.empty() && cause() == nullptr && stopped_ > 0;
+}
+
+bool Membership::is_next_round_due() const {
+  if (tree_survived_ || (cause() != nullptr && is_hopeless(*cause()))) return false;
+  if (is_change_of_members()) return true;
+  return (!lost_node_.empty() || cause() != nullptr) && restart_count_ < options_.restarts_max;
+}
+
+// More than half of the round's nodes, or just half with the lowest group rank among them. Nodes whose end is proven do not
+// count. Two sides that a network keeps apart can't both be that.
+bool Membership::is_greater_part_here() const {
+  std::set<int> here;
+  for (const auto id : members()) here.insert(*nodes_.at(id).group_rank);
+  if (here.size() != silent_.size()) return here.size() > silent_.size();
+  return silent_.empty() || *here.begin() < *silent_.begin();
 }
 
 void Membership::begin_next_round(TimePoint now) {
@@ -333,9 +392,10 @@ void Membership::begin_next_round(TimePoint now) {
     return stop_signal_ != 0 && failure.ending.kind == Ending::Kind::killed && failure.ending.value == stop_signal_;
   });
   const bool failed = !lost_node_.empty() || cause() != nullptr;
-  if (stop_signal_ == 0 && failed && is_restart_due()) {
+  if (stop_signal_ == 0 && is_next_round_due()) {
+    if (!is_greater_part_here()) return finish_minority();
     reason_ = why_the_round_ended();
-    ++restart_count_;
+    if (!is_change_of_members()) ++restart_count_;
     deadline_.reset();
     phase_ = Phase::opening_store;  // so that gather() begins its wait anew
     return gather(now);
@@ -344,7 +404,7 @@ void Membership::begin_next_round(TimePoint now) {
   verdict.restarts_max = options_.restarts_max;
   verdict.world_size = world_size_;
   verdict.stopped = stopped_;
-  if (stop_signal_ != 0 && (!failed || is_restart_due())) {
+  if (stop_signal_ != 0 && (!failed || is_next_round_due())) {
     verdict.exit_code = 128 + stop_signal_;
   } else if (const auto* first = cause()) {
     verdict.exit_code = exit_code_of(first->ending);
@@ -364,9 +424,23 @@ void Membership::begin_next_round(TimePoint now) {
   finish(std::move(verdict));
 }
 
+void Membership::finish_minority() {
+  FinishJob verdict;
+  verdict.exit_code = kRendezvousFailed;
+  verdict.restarts_max = options_.restarts_max;
+  verdict.world_size = world_size_;
+  verdict.stopped = stopped_;
+  verdict.what = counted(static_cast<int>(silent_.size()), "node") + " of round " + std::to_string(round_) +
+                 " fell silent, and may go on without the " + counted(static_cast<int>(members().size()), "node") +
+                 " here, too few to go on themselves";
+  verdict.try_this = "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
+  finish(std::move(verdict));
+}
+
 std::string Membership::why_the_round_ended() const {
+  if (!lost_node_.empty()) return lost_node_;
   const auto* first = cause();
-  if (first == nullptr) return lost_node_;
+  if (first == nullptr) return growth_;
   return describe_failure(*first) + (first->message.empty() ? "" : " (" + first->message + ")");
 }
 
@@ -383,13 +457,13 @@ void Membership::take(const Heard& event, TimePoint now) {
   if (found == nodes_.end() || phase_ == Phase::finished) return;
   if (const auto* stop = std::get_if<StopAsked>(&event.message)) return take(event.from, *stop, now);
   if (!found->second.is_member) return;
-  if (const auto* opened = std::get_if<StoreOpened>(&event.message)) take(event.from, *opened);
+  if (const auto* opened = std::get_if<StoreOpened>(&event.message)) take(event.from, *opened, now);
   if (const auto* failed = std::get_if<RoundFailed>(&event.message)) take(event.from, *failed);
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) take(event.from, *ended, now);
 }
 
-void Membership::take(NodeId, const StoreOpened& message) {
-  if (phase_ == Phase::opening_store && message.round == round_) start_round(message.port);
+void Membership::take(NodeId, const StoreOpened& message, TimePoint now) {
+  if (phase_ == Phase::opening_store && message.round == round_) start_round(message.port, now);
 }
 
 void Membership::take(NodeId from, const RoundFailed& message) {
@@ -415,6 +489,7 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   if (is_under_way && !nodes_.at(from).is_member && !nodes_.at(from).is_endpoint_host) {
     out_.push_back(Say{why + ", which was a spare: it has left"});
     nodes_.erase(from);
+    if (phase_ == Phase::running) call_newcomers(now);
     return;
   }
   auto& first_came = nodes_.at(from).stop_asked;  // one to each node is a scheduler's way, two to one are a person's

@@ -4,8 +4,11 @@
 // inputs always give the same outputs.
 //
 // The rules: a round begins when all nodes that are wanted are there; group ranks are sticky, a newcomer takes a freed one;
-// the first failure anywhere stops every node; the next round begins when no process of this one is left on any node, and
-// while the job's one restart budget lasts; nodes beyond the maximum wait as spares.
+// the first failure anywhere stops every node; the next round begins when no process of this one is left on any node.
+// A failure costs one restart of the job's budget. A change of members costs none: nodes that come below the maximum are
+// taken in by a new round once the last call is over, and where a node is lost the others go on without it, if enough are
+// left. If too few are left, the wait for another costs one restart, so that a node that is lost again and again ends the
+// job. Nodes beyond the maximum wait as spares. Where nodes fell silent, only the greater part of the last round goes on.
 //
 // Threads: one caller at a time (the event loop's thread).
 // Protocol: docs/control_channel.md.
@@ -15,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -38,7 +42,8 @@ struct MembershipOptions {
 // Events.
 struct Heard { NodeId from; ToMembership message; };
 struct Joined { NodeId node; Hello hello; std::string seen_address; bool is_endpoint_host = false; };
-struct Left { NodeId node; std::string why; };
+// A node whose end is not proven has fallen silent: it may still run, behind a broken network.
+struct Left { NodeId node; std::string why; bool is_end_proven = true; };
 using MembershipEvent = std::variant<Joined, Heard, Left>;
 
 // Actions.
@@ -80,23 +85,26 @@ class Membership {
   void take(const Joined& event, TimePoint now);
   void take(const Heard& event, TimePoint now);
   void take(const Left& event, TimePoint now);
-  void take(NodeId from, const StoreOpened& message);
+  void take(NodeId from, const StoreOpened& message, TimePoint now);
   void take(NodeId from, const RoundFailed& message);
   void take(NodeId from, const RoundEnded& message, TimePoint now);
   void take(NodeId from, const StopAsked& message, TimePoint now);
 
   std::optional<Refused> objection(const Hello& hello) const;
   void gather(TimePoint now);
-  bool is_same_group_again() const;
+  void call_newcomers(TimePoint now);
   void form_round(TimePoint now);
   void give_group_ranks(std::vector<NodeId>& members);
-  void start_round(std::uint16_t store_port);
+  void start_round(std::uint16_t store_port, TimePoint now);
   void stop_round(int signal_number, bool kill, const std::string& why, std::optional<NodeId> knows_already = {});
   void end_round_if_all_have(TimePoint now);
   void begin_next_round(TimePoint now);
   void finish(FinishJob verdict);
+  void finish_minority();
   const FailureReport* cause() const;
-  bool is_restart_due() const;
+  bool is_change_of_members() const;
+  bool is_next_round_due() const;
+  bool is_greater_part_here() const;
   std::string names_of_nodes() const;
   std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
   std::string why_the_round_ended() const;
@@ -119,6 +127,8 @@ class Membership {
   int stopped_ = 0;
   bool tree_survived_ = false;
   std::string lost_node_;  // why a member left; empty if none did
+  std::string growth_;     // who has come, where the round was stopped for them
+  std::set<int> gone_, silent_;  // group ranks of members that left, by whether their end is proven
   std::string reason_;     // one line on why the last round ended, for the next one
   // Of the job:
   int stop_signal_ = 0;

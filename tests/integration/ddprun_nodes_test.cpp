@@ -73,6 +73,11 @@ std::vector<std::string> dynamic(int nodes, const std::string& port, const std::
           "--rdzv-id=" + id};
 }
 
+std::vector<std::string> elastic(const std::string& nodes, const std::string& port) {
+  return {"--nnodes=" + nodes, "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:" + port, "--rdzv-id=job",
+          "--rdzv-conf=last_call_timeout=1"};
+}
+
 const std::string kShow = "echo node $GROUP_RANK of $GROUP_WORLD_SIZE rank $RANK of $WORLD_SIZE local $LOCAL_RANK of "
                           "$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT id $TORCHELASTIC_RUN_ID";
 
@@ -252,6 +257,52 @@ TEST(DdprunNodes, ADeadNodeIsReplacedWhileTheBudgetLasts) {
   EXPECT_EQ(zero.wait(), 0) << zero.err();
   EXPECT_EQ(again.wait(), 0) << again.err();
   EXPECT_THAT(again.out(), HasSubstr("round 1\nround 1\n"));
+}
+
+TEST(DdprunNodes, AnElasticJobGrowsAndShrinksAtNoCost) {
+  const auto port = free_port();
+  const auto script = "echo rank $RANK of $WORLD_SIZE restarts $TORCHELASTIC_RESTART_COUNT; " + kStay;
+  Job host(node(elastic("1:3", port), script));
+  ASSERT_TRUE(host.prints("of 2 restarts 0", 2)) << host.err();  // after the last call, alone
+  Job second(node(elastic("1:3", port), script));
+  ASSERT_TRUE(second.prints("of 4 restarts 0", 2)) << second.err();  // after another
+  Job third(node(elastic("1:3", port), script));
+  ASSERT_TRUE(third.prints("of 6 restarts 0", 2)) << third.err();
+  Job spare(node(elastic("1:3", port), script));
+  ASSERT_TRUE(host.prints("of 6 restarts 0", 2));
+  third.kill(SIGKILL);
+  ASSERT_TRUE(spare.prints("rank 5 of 6 restarts 0")) << spare.err();
+  second.kill(SIGKILL);
+  ASSERT_TRUE(spare.prints("rank 3 of 4 restarts 0")) << spare.err();
+  spare.kill(SIGKILL);
+  ASSERT_TRUE(host.prints("of 2 restarts 0", 4)) << host.err();
+  EXPECT_THAT(host.err(), AllOf(HasSubstr("1 more node has come: "), HasSubstr(") was lost: it closed the connection: all nodes "
+                                                                               "start their workers again\n"),
+                                Not(HasSubstr("restart "))));
+  host.kill(SIGTERM);
+  EXPECT_EQ(host.wait(), 143);
+  for (const auto* job : {&host, &second, &third, &spare}) EXPECT_TRUE(job->is_gone_within());
+}
+
+TEST(DdprunNodes, AnElasticJobGoesOnWithoutANodeButNotWithFewerThanTheMinimum) {
+  const auto port = free_port();
+  const auto script = "echo rank $RANK of $WORLD_SIZE; " + kStay;
+  Job host(node(elastic("2:3", port), script)), second(node(elastic("2:3", port), script)),
+      third(node(elastic("2:3", port), script));
+  for (auto* job : {&host, &second, &third}) ASSERT_TRUE(job->prints("of 6", 2)) << job->err();
+  // Whoever came first serves the endpoint; another one dies.
+  auto* served = &host;
+  for (auto* job : {&second, &third})
+    if (job->err().find("waiting for") != std::string::npos) served = job;
+  std::vector<Job*> others;
+  for (auto* job : {&host, &second, &third})
+    if (job != served) others.push_back(job);
+  others[0]->kill(SIGKILL);
+  ASSERT_TRUE(served->prints("of 4", 2)) << served->err();
+  ASSERT_TRUE(others[1]->prints("of 4", 2)) << others[1]->err();
+  others[1]->kill(SIGKILL);
+  EXPECT_EQ(served->wait(), 77);
+  EXPECT_THAT(served->err(), HasSubstr("error: node "));
 }
 
 TEST(DdprunNodes, WhatDoesNotFitTogetherIsRefusedOnBothSides) {

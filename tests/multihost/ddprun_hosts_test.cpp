@@ -178,6 +178,39 @@ TEST_F(DdprunHosts, AHostThatFallsSilentStopsTheJob) {
   EXPECT_THAT(nodes[2].err(), HasSubstr("error: the connection to the endpoint " + Hosts::ipv4(0) + ":29400 is lost"));
 }
 
+TEST_F(DdprunHosts, TheGreaterPartGoesOnWithoutAHostThatFallsSilent) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  std::vector<HostProcess> nodes;
+  for (int host = 0; host < 3; ++host) {
+    auto options = with(dynamic(3, Hosts::ipv4(0) + ":29500"), "--rdzv-conf=heartbeat_timeout=1");
+    options[0] = "--nnodes=1:3";
+    nodes.push_back(hosts->run(host, ddprun(options, {built("store_barrier"), "stay"})));
+  }
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
+  hosts->cut(2);
+  for (const int host : {0, 1}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
+  EXPECT_EQ(nodes[2].wait(), 77) << "it can't know whether the others go on: " << nodes[2].err();
+  EXPECT_THAT(nodes[0].err(), HasSubstr("(host node2) was lost: it has been silent for too long"));
+  nodes[0].kill(SIGTERM);
+  for (const int host : {0, 1}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143);
+}
+
+TEST_F(DdprunHosts, TheEndpointDoesNotGoOnWhereMoreThanHalfFellSilent) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  std::vector<HostProcess> nodes;
+  for (int host = 0; host < 3; ++host) {
+    auto options = with(dynamic(3, Hosts::ipv4(0) + ":29500"), "--rdzv-conf=heartbeat_timeout=1");
+    options[0] = "--nnodes=1:3";
+    nodes.push_back(hosts->run(host, ddprun(options, {built("store_barrier"), "stay"})));
+  }
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
+  hosts->cut(0);
+  for (auto& node : nodes) EXPECT_EQ(node.wait(), 77) << node.err();
+  EXPECT_THAT(nodes[0].err(), HasSubstr("error: 2 nodes of round 0 fell silent, and may go on without the 1 node here"));
+}
+
 TEST_F(DdprunHosts, AHostThatCrashesIsReplaced) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;

@@ -83,12 +83,31 @@ TEST_F(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
   Channel::Options options;
   options.queue_bytes_max = 10;
   auto channel = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options,
-                                           Channel::Handlers{{}, {}, [&](const std::string&) { heard = true; }});
+                                           Channel::Handlers{{}, {}, [&](const Channel::Closed&) { heard = true; }});
   channel->send("more than ten bytes");  // so it ends, which is told from the event loop
   channel.reset();
   asio::post(io, [&] { ran = true; });
   ASSERT_TRUE(run_until([&] { return ran; }));
   EXPECT_FALSE(heard);
+}
+
+TEST_F(ControlChannel, AnEndThatThePeersKernelTellsIsToldFromSilence) {
+  Channel::Options options;
+  options.handshake_timeout = options.heartbeat_timeout = 200ms;
+  std::optional<Channel::Closed> of_the_dead, of_the_silent;
+  auto dead = connected_pair(), silent = connected_pair();
+  bool is_open = false;
+  Channel to_the_dead(io, std::move(dead.server), Channel::Side::server, options,
+                      {[&] { is_open = true; }, {}, [&](const Channel::Closed& how) { of_the_dead = how; }});
+  Channel to_the_silent(io, std::move(silent.server), Channel::Side::server, options,
+                        {{}, {}, [&](const Channel::Closed& how) { of_the_silent = how; }});
+  auto peer = std::make_unique<Channel>(io, std::move(dead.client), Channel::Side::client, Channel::Options{},
+                                        Channel::Handlers{});
+  ASSERT_TRUE(run_until([&] { return is_open; }));
+  peer.reset();
+  ASSERT_TRUE(run_until([&] { return of_the_dead && of_the_silent; }));
+  EXPECT_TRUE(of_the_dead->by_peer) << of_the_dead->why;
+  EXPECT_FALSE(of_the_silent->by_peer) << of_the_silent->why;
 }
 
 TEST_F(ControlChannel, WhoOpensAConnectionAndSaysNothingIsCutOff) {
@@ -97,7 +116,7 @@ TEST_F(ControlChannel, WhoOpensAConnectionAndSaysNothingIsCutOff) {
   server->adopt(std::move(pair.server), pair.peer);
   bool opened = false, closed = false;
   Channel silent(io, std::move(pair.client), Channel::Side::client, {},  // its heart beats
-                 {[&] { opened = true; }, {}, [&](const std::string&) { closed = true; }});
+                 {[&] { opened = true; }, {}, [&](const Channel::Closed&) { closed = true; }});
   ASSERT_TRUE(run_until([&] { return closed; }));
   EXPECT_TRUE(opened);
   EXPECT_THAT(said.back(), HasSubstr("it said nothing"));

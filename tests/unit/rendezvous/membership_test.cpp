@@ -50,6 +50,7 @@ class Job : public ::testing::Test {
   }
   void says(std::uint64_t id, const ToMembership& message) { hear(membership->step(Heard{node(id), message}, now)); }
   void leaves(std::uint64_t id) { hear(membership->step(Left{node(id), "gone"}, now)); }
+  void falls_silent(std::uint64_t id) { hear(membership->step(Left{node(id), "silent", false}, now)); }
   void pass(std::chrono::milliseconds time) {
     now += time;
     hear(membership->tick(now));
@@ -238,7 +239,7 @@ TEST_F(Job, TheLastCallIsCutShortWhereTheWholeWaitEnds) {
   EXPECT_EQ(group_ranks({1, 2}), (std::vector<int>{0, 1}));
 }
 
-TEST_F(Job, ARestartWaitsForNoLastCallWhereNobodyNewHasCome) {
+TEST_F(Job, ARestartWaitsForNobody) {
   begin(2, 4, 2);
   join(1, "a", {}, true);
   join(2, "b");
@@ -251,10 +252,171 @@ TEST_F(Job, ARestartWaitsForNoLastCallWhereNobodyNewHasCome) {
   EXPECT_EQ(started.at(1).restart_count, 1) << "at once";
   join(3, "c");
   fail();
-  EXPECT_EQ(started.at(1).restart_count, 1) << "one has come, so more may come";
-  pass(10s);
-  EXPECT_EQ(started.at(1).restart_count, 2);
+  EXPECT_EQ(started.at(1).restart_count, 2) << "with the one that has come";
   EXPECT_EQ(group_ranks({1, 2, 3}), (std::vector<int>{0, 1, 2}));
+}
+
+TEST_F(Job, NewcomersAreTakenInTogetherWhenTheLastCallIsOver) {
+  begin(1, 4);
+  join(1, "a", {}, true);
+  pass(10s);
+  ASSERT_EQ(started.at(1).group_world_size, 1);
+  join(2, "b");
+  EXPECT_THAT(said.back(), AllOf(HasSubstr("1 more node has come: b"), HasSubstr("10 s")));
+  pass(9s);
+  join(3, "c");
+  EXPECT_TRUE(stopped.empty()) << "the round goes on meanwhile";
+  pass(1s);
+  EXPECT_EQ(stopped.at(1).front().why, "2 more nodes have come: b, c");
+  EXPECT_EQ(stopped.count(2), 0u);
+  ends(1, {}, 2);
+  EXPECT_EQ(group_ranks({1, 2, 3}), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(started.at(1).restart_count, 0) << "it costs nothing";
+  EXPECT_EQ(started.at(3).why, "2 more nodes have come: b, c");
+}
+
+TEST_F(Job, TheMaximumIsReachedWithoutALastCall) {
+  begin(1, 2);
+  join(1, "a", {}, true);
+  pass(10s);
+  join(2, "b");
+  ASSERT_EQ(stopped.count(1), 1u);
+  ends(1, {}, 2);
+  EXPECT_EQ(group_ranks({1, 2}), (std::vector<int>{0, 1}));
+  join(3, "c");
+  pass(20s);
+  EXPECT_EQ(stopped.at(1).size(), 1u) << "a spare stops nobody";
+}
+
+TEST_F(Job, ANewcomerThatLeavesAgainChangesNothing) {
+  begin(1, 3);
+  join(1, "a", {}, true);
+  pass(10s);
+  join(2, "b");
+  leaves(2);
+  EXPECT_FALSE(membership->next_deadline());
+  pass(20s);
+  EXPECT_TRUE(stopped.empty());
+}
+
+TEST_F(Job, WhoComesWhileTheStoreIsOpenedIsCalledAfterwards) {
+  begin(1, 3);
+  stores_open = false;
+  join(1, "a", {}, true);
+  pass(10s);
+  join(2, "b");
+  says(1, StoreOpened{0, 4000});
+  ASSERT_EQ(started.count(1), 1u);
+  pass(10s);
+  EXPECT_EQ(stopped.count(1), 1u);
+}
+
+TEST_F(Job, NobodyIsTakenInWhenTheWorkIsDone) {
+  begin(2, 4);
+  join(1, "a", {}, true);
+  join(2, "b");
+  pass(10s);
+  ends(1);
+  join(3, "c");
+  pass(10s);
+  EXPECT_TRUE(stopped.empty()) << "the others are about to end too";
+  ends(2);
+  EXPECT_EQ(finished.at(3).exit_code, 0);
+
+  begin(1, 3);  // all end while they are about to be stopped
+  finished.clear();
+  join(1, "a", {}, true);
+  pass(10s);
+  join(2, "b");
+  pass(10s);
+  ASSERT_EQ(stopped.count(1), 1u);
+  ends(1, {}, 0);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+}
+
+TEST_F(Job, AFailureWhileNewcomersAreTakenInCostsARestart) {
+  begin(1, 2, 1);
+  join(1, "a", {}, true);
+  pass(10s);
+  join(2, "b");
+  ends(1, {failure(0, exited(1))}, 1);
+  EXPECT_EQ(started.at(2).restart_count, 1);
+  EXPECT_THAT(started.at(2).why, HasSubstr("rank 0"));
+}
+
+TEST_F(Job, ALossCostsNothingWhereEnoughAreLeft) {
+  begin(1, 3);
+  join(1, "a", {}, true);
+  join(2, "b");
+  join(3, "c");
+  says(3, RoundFailed{0, "rank 4 ended with exit code 1 on host c"});  // it met the dead rank first
+  leaves(2);
+  ends(3, {failure(4, exited(1))}, 1);
+  ends(1, {}, 2);
+  EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1})) << "at once";
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(started.at(1).restart_count, 0);
+  EXPECT_THAT(started.at(1).why, HasSubstr("host b"));
+  leaves(3);
+  ends(1, {}, 2);
+  EXPECT_EQ(started.at(1).group_world_size, 1);
+  EXPECT_TRUE(finished.empty());
+}
+
+TEST_F(Job, ASpareTakesThePlaceOfALostNodeAtOnce) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  join(3, "c");
+  leaves(2);
+  ends(1, {}, 2);
+  EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1}));
+  EXPECT_EQ(started.at(3).restart_count, 0);
+}
+
+TEST_F(Job, OnlyTheGreaterPartGoesOnWhereNodesFellSilent) {
+  // Group ranks 0 to nodes - 1 are the nodes 1 to `nodes`; node 1 has the endpoint.
+  const struct {
+    int nodes;
+    std::vector<std::uint64_t> silent, ended;
+    bool goes_on;
+  } cases[] = {
+      {2, {2}, {}, true},         {3, {2}, {}, true},     {3, {2, 3}, {}, false}, {3, {3}, {2}, true},
+      {4, {2, 3, 4}, {}, false},  {4, {2, 3}, {}, true},  {4, {2, 3}, {4}, false}, {4, {4}, {2, 3}, true},
+      {4, {}, {2, 3, 4}, true},   {5, {3, 4, 5}, {}, false},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(std::to_string(c.nodes) + " nodes, " + std::to_string(c.silent.size()) + " silent, " +
+                 std::to_string(c.ended.size()) + " ended");
+    started.clear();
+    finished.clear();
+    begin(1, c.nodes);
+    for (int i = 1; i <= c.nodes; ++i) join(static_cast<std::uint64_t>(i), "h" + std::to_string(i), {}, i == 1);
+    for (const auto id : c.ended) leaves(id);
+    for (const auto id : c.silent) falls_silent(id);
+    for (int i = 1; i <= c.nodes; ++i) {
+      const auto id = static_cast<std::uint64_t>(i);
+      if (std::count(c.ended.begin(), c.ended.end(), id) + std::count(c.silent.begin(), c.silent.end(), id) == 0) ends(id, {}, 2);
+    }
+    EXPECT_EQ(started.at(1).round.number == 1, c.goes_on);
+    ASSERT_EQ(finished.count(1) == 0, c.goes_on);
+    if (c.goes_on) continue;
+    EXPECT_EQ(finished.at(1).exit_code, 77);
+    EXPECT_THAT(finished.at(1).what, HasSubstr(std::to_string(c.silent.size()) + " nodes of round 0 fell silent"));
+  }
+}
+
+TEST_F(Job, NodesThatFallSilentAfterTheirRoundHasEndedBlockNothing) {
+  begin(4, 4, 1);
+  for (const std::uint64_t id : {1u, 2u, 3u, 4u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  leaves(4);
+  for (const std::uint64_t id : {1u, 2u, 3u}) ends(id, {}, 2);
+  falls_silent(2);
+  falls_silent(3);
+  EXPECT_TRUE(finished.empty());
+  for (const std::uint64_t id : {5u, 6u, 7u}) join(id, "h" + std::to_string(id));
+  EXPECT_EQ(group_ranks({1, 5, 6, 7}), (std::vector<int>{0, 1, 2, 3}));
 }
 
 TEST_F(Job, ANodeThatLeavesBeforeTheRoundIsWaitedForAgain) {
@@ -566,6 +728,7 @@ TEST(MembershipHistories, KeepTheirPromises) {
     std::map<std::uint32_t, std::map<int, StartRound>> rounds;    // number -> group rank -> what it was told
     std::uint64_t next_id = 0;
     std::vector<std::pair<std::uint64_t, ToMembership>> on_the_way;
+    std::map<int, std::uint64_t> here, silent;  // of the last round that began, by group rank
     int finished = 0;
     const auto hear = [&](const Membership::Actions& actions) {
       for (const auto& action : actions) {
@@ -574,11 +737,18 @@ TEST(MembershipHistories, KeepTheirPromises) {
         const auto id = static_cast<std::uint64_t>(send->to);
         ASSERT_EQ(alive.count(id), 1u) << "a message for a node that has left";
         if (std::holds_alternative<FinishJob>(send->message)) ++finished;
-        if (const auto* open = std::get_if<OpenStore>(&send->message))
-          if (open->is_last) on_the_way.emplace_back(id, StoreOpened{open->round.number, 1});
+        if (const auto* open = std::get_if<OpenStore>(&send->message)) {
+          ASSERT_TRUE(here.size() > silent.size() ||
+                      (here.size() == silent.size() && (here.empty() || here.begin()->first < silent.begin()->first)))
+              << "the smaller part goes on";
+          here.clear();
+          silent.clear();
+          on_the_way.emplace_back(id, StoreOpened{open->round.number, 1});
+        }
         if (const auto* start = std::get_if<StartRound>(&send->message)) {
           for (const auto& [other, round] : alive) ASSERT_TRUE(!round || *round == start->round.number);
           alive[id] = start->round.number;
+          here[start->group_rank] = id;
           ASSERT_TRUE(rounds[start->round.number].emplace(start->group_rank, *start).second) << "a rank given twice";
           ASSERT_LE(start->restart_count, options.restarts_max);
         }
@@ -597,7 +767,7 @@ TEST(MembershipHistories, KeepTheirPromises) {
       ++next_id;
     };
     join();
-    for (int i = 0; i < 3000 && !membership.is_finished(); ++i) {
+    for (int i = 0; i < 20000 && !membership.is_finished(); ++i) {
       now += std::chrono::milliseconds(below(400));
       if (membership.next_deadline() && now >= *membership.next_deadline()) hear(membership.tick(now));
       ASSERT_FALSE(::testing::Test::HasFatalFailure());
@@ -617,8 +787,14 @@ TEST(MembershipHistories, KeepTheirPromises) {
           ++it;
           hear(membership.step(Heard{NodeId{id}, ended}, now));
         } else if (id != 0 && below(150) == 0) {
+          const bool is_proven = below(3) != 0, has_processes = it->second.has_value();
+          for (const auto& [rank, member] : std::map(here))
+            if (member == id) {
+              here.erase(rank);
+              if (!is_proven && has_processes) silent[rank] = id;
+            }
           it = alive.erase(it);
-          hear(membership.step(Left{NodeId{id}, "gone"}, now));
+          hear(membership.step(Left{NodeId{id}, "gone", is_proven}, now));
         } else {
           ++it;
         }
