@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rendezvous/daemon/command_line.hpp"
+#include "rendezvous/daemon/serve_jobs.hpp"
 #include "rendezvous/daemon/serve_store.hpp"
 
 namespace {
@@ -36,7 +37,8 @@ int end_by_signal(int number) {
 int run(const std::vector<std::string>& arguments) {
   const auto what = parse_command_line(arguments, DDPRUN_VERSION);
   if (const auto* show = std::get_if<ShowText>(&what)) return (std::cout << show->text).flush() ? 0 : 1;
-  return end_by_signal(serve_store(std::get<ServeStore>(what)));
+  if (const auto* store = std::get_if<ServeStore>(&what)) return end_by_signal(serve_store(*store));
+  return end_by_signal(serve_jobs(std::get<ServeJobs>(what)));
 }
 
 }  // namespace

@@ -117,6 +117,9 @@ class Agent {
     hello.role = config_.role;
     hello.local_address = config_.rendezvous.local_address;
     hello.highest_round = output_.highest_round(run_id_);
+    hello.restarts_max = config_.restarts_max;
+    hello.join_timeout = config_.rendezvous.join_timeout;
+    hello.last_call_timeout = config_.rendezvous.last_call_timeout;
     if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
     return hello;
   }
@@ -217,9 +220,9 @@ class Agent {
 
   void take(const StartRound& message) {
     in_job_ = true;
-    const bool cost_a_restart = message.restart_count > start_.restart_count;
+    const bool had_a_round = start_.round.term != 0, cost_a_restart = message.restart_count > start_.restart_count;
     start_ = message;
-    if (!message.why.empty())
+    if (!message.why.empty() && had_a_round)
       say(message.why + ": " +
           (!is_alone()             ? "all nodes start their workers again"
            : config_.workers == 1 ? "the worker starts again"

@@ -6,6 +6,7 @@
 
 #include "ddp/error.hpp"
 #include "launcher/command_line/option_values.hpp"
+#include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/io/address.hpp"
 #include "rendezvous/port/port_holder.hpp"
 
@@ -113,7 +114,7 @@ void Meeting::serve(bool or_join) {
   by_protocol.store = store_;
   if (!alone)
     by_protocol.http = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
-      static_cast<MembershipServer&>(*link_).adopt(std::move(socket), peer);
+      if (reception_) reception_->adopt(std::move(socket), peer);
     };
   try {
     port_ = std::make_unique<port::Port>(io_, std::move(options), std::move(by_protocol));
@@ -134,8 +135,21 @@ void Meeting::serve(bool or_join) {
   membership.join_timeout = rendezvous.join_timeout;
   membership.last_call_timeout = rendezvous.last_call_timeout;
   membership.term = term_;
-  link_ = std::make_unique<MembershipServer>(io_, std::move(membership), rendezvous.heartbeat_timeout, handlers_);
+  auto server = std::make_unique<MembershipServer>(io_, std::move(membership), handlers_);
+  receive(*server);
+  link_ = std::move(server);
   link_->send(hello_);
+}
+
+void Meeting::receive(MembershipServer& job) {
+  if (config_.rendezvous.nodes_max == 1) return;
+  rendezvous::Reception::Options options;
+  options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
+  options.http = [&job, run_id = hello_.run_id](std::string_view target, bool is_local) {
+    return rendezvous::answer_operator(target, is_local, {{run_id, job.membership().view()}});
+  };
+  reception_.emplace(io_, std::move(options), [&job](const rendezvous::Hello&) -> MembershipServer& { return job; },
+                     handlers_.say);
 }
 
 void Meeting::join() {
@@ -154,6 +168,7 @@ std::chrono::milliseconds Meeting::job_time() const { return link_ ? link_->job_
 void Meeting::finish(std::function<void()> done) {
   owner_wait_.cancel();
   looking_up_.reset();
+  reception_.reset();
   if (!link_) return boost::asio::post(io_, std::move(done));
   link_->finish(std::move(done));
 }

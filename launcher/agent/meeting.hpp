@@ -15,6 +15,7 @@
 #include "rendezvous/control/membership_client.hpp"
 #include "rendezvous/control/membership_link.hpp"
 #include "rendezvous/control/membership_server.hpp"
+#include "rendezvous/control/reception.hpp"
 #include "rendezvous/control/resolver.hpp"
 #include "rendezvous/port/port.hpp"
 
@@ -52,6 +53,7 @@ class Meeting {
   void look_up();
   void decide(const rendezvous::Resolved& resolved);
   void serve(bool or_join);
+  void receive(rendezvous::MembershipServer& job);
   void join();
   void serve_unless_joined();
 
@@ -63,6 +65,7 @@ class Meeting {
   rendezvous::MembershipLink::Handlers handlers_;
   std::shared_ptr<void> looking_up_;
   std::unique_ptr<rendezvous::MembershipLink> link_;
+  std::optional<rendezvous::Reception> reception_;  // where this node serves the endpoint; of link_
   std::unique_ptr<port::Port> port_;
   boost::asio::steady_timer owner_wait_;
   bool serves_ = false, has_joined_ = false;

@@ -8,6 +8,7 @@
 
 #include "launcher/command_line/nearest_word.hpp"
 #include "launcher/worker_group/exit_code.hpp"
+#include "rendezvous/io/address.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -188,7 +189,7 @@ Endpoint endpoint_of(const GivenOption& given) {
   endpoint.host = without_brackets(endpoint.host);
   if (colon != std::string::npos) {
     const auto port = whole_number(text.substr(colon + 1), 0, 65535);
-    if (!port && text.find(':', colon + 1) != std::string::npos && is_host(text))
+    if (!port && io::parse_address(text))
       throw_wrong_value(given, "an IPv6 address in brackets", "[" + text + "]:29400");
     if (!port) throw_wrong_value(given, "HOST or HOST:PORT with a port from 0 to 65535", "node0:29400");
     endpoint.port = static_cast<std::uint16_t>(*port);

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 #include <unordered_set>
 
 #include "rendezvous/io/unique_fd.hpp"
@@ -66,21 +67,31 @@ std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all)
 
 std::vector<Process> descendants_of(pid_t root) { return descendants_of(root, all_processes()); }
 
-bool handles_signal(pid_t pid, int signal_number) {
+namespace {
+
+// Whether a mask of /proc/<pid>/status, such as SigCgt, has the signal.
+bool has_signal(const char* status, const char* mask, int signal_number) {
+  const char* line = std::strstr(status, mask);
+  return line != nullptr && (std::strtoull(line + std::strlen(mask), nullptr, 16) >> (signal_number - 1) & 1) != 0;
+}
+
+// Empty where there is no such process.
+std::string status_of(pid_t pid) {
   char path[64], text[4096];
   std::snprintf(path, sizeof path, "/proc/%d/status", pid);
   const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
   const auto length = file ? ::read(file.get(), text, sizeof text - 1) : -1;
-  if (length <= 0) return false;
-  text[length] = '\0';
-  const char* line = std::strstr(text, "\nSigCgt:");
-  return line != nullptr && (std::strtoull(line + std::strlen("\nSigCgt:"), nullptr, 16) >> (signal_number - 1) & 1) != 0;
+  return length <= 0 ? "" : std::string(text, static_cast<std::size_t>(length));
 }
 
+}  // namespace
+
+bool handles_signal(pid_t pid, int signal_number) { return has_signal(status_of(pid).c_str(), "\nSigCgt:", signal_number); }
+
 bool is_stopped(pid_t pid) {
-  Process process;
-  char state = 0;
-  return read_stat(pid, process, state) && state == 'T';
+  const auto status = status_of(pid);
+  return status.find("\nState:\tT") != std::string::npos ||
+         has_signal(status.c_str(), "\nShdPnd:", SIGSTOP);  // sent by kill, and about to stop it; not by ptrace
 }
 
 std::set<pid_t> children_of_this_process() {

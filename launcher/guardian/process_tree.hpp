@@ -26,7 +26,8 @@ std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all)
 // such as SIGUSR1 would end it.
 bool handles_signal(pid_t pid, int signal_number);
 
-// Whether it is stopped by job control, and so hears no signal but SIGCONT and SIGKILL. Not one that a debugger holds.
+// Whether it is stopped by job control, or about to be, and so hears no signal but SIGCONT and SIGKILL. Not one that a
+// debugger holds.
 bool is_stopped(pid_t pid);
 
 // The children of this process; nearly free where there are none.

@@ -6,22 +6,29 @@
 #include <boost/asio/post.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
+#include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/message.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
 #include <boost/beast/websocket.hpp>
 #include <deque>
+#include <optional>
 #include <utility>
 
 namespace ddp::rendezvous {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
+namespace http = boost::beast::http;
 namespace websocket = beast::websocket;
 using boost::system::error_code;
 
 namespace {
 
 constexpr const char* kPath = "/v1/agents";
+constexpr std::uint32_t kHttpHeaderBytesMax = 8u << 10;
 constexpr const char* kProduct = "ddprun";  // by which both sides know each other, in the headers Server and User-Agent
 
 Channel::Closed reason_of(error_code error) {
@@ -60,14 +67,21 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     auto self = shared_from_this();
     if (side_ == Side::client) {
       stream_.set_option(websocket::stream_base::decorator(
-          [](websocket::request_type& request) { request.set(beast::http::field::user_agent, kProduct); }));
+          [](websocket::request_type& request) { request.set(http::field::user_agent, kProduct); }));
       stream_.async_handshake(answer_, options_.host, kPath, [self](error_code error) { self->greeted(error); });
     } else {
       stream_.set_option(websocket::stream_base::decorator(
-          [](websocket::response_type& response) { response.set(beast::http::field::server, kProduct); }));
-      stream_.async_accept([self](error_code error) { self->greeted(error); });
+          [](websocket::response_type& response) { response.set(http::field::server, kProduct); }));
+      parser_.emplace();
+      parser_->header_limit(kHttpHeaderBytesMax);
+      parser_->body_limit(0);
+      auto& tcp = beast::get_lowest_layer(stream_);
+      tcp.expires_after(options_.handshake_timeout);
+      http::async_read(tcp, input_, *parser_, [self](error_code error, std::size_t) { self->asked(error); });
     }
   }
+
+  void hand_over(Handlers handlers) { handlers_ = std::move(handlers); }
 
   void send(std::string text) {
     if (closed_) return;
@@ -92,13 +106,41 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   }
 
  private:
-  void greeted(error_code error) {
+  // The server has read a client's first words.
+  void asked(error_code error) {
     if (closed_) return;
-    if (error == websocket::error::upgrade_declined && answer_[beast::http::field::server] != kProduct)
+    if (error) return greeted(error);
+    auto& tcp = beast::get_lowest_layer(stream_);
+    input_.clear();  // a client waits for the answer
+    const auto& request = parser_->get();
+    if (websocket::is_upgrade(request)) {
+      tcp.expires_never();  // the WebSocket has limits of its own
+      return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
+    }
+    HttpAnswer answer{404, "text/plain; charset=utf-8", "not found\n"};
+    if (request.method() != http::verb::get) answer = {405, answer.content_type, "only GET is answered\n"};
+    else if (options_.http) answer = options_.http({request.target().data(), request.target().size()});
+    response_.result(answer.status);
+    response_.set(http::field::server, kProduct);
+    response_.set(http::field::content_type, answer.content_type);
+    response_.keep_alive(false);
+    response_.body() = std::move(answer.body);
+    response_.prepare_payload();
+    http::async_write(tcp, response_, [self = shared_from_this()](error_code, std::size_t) {
+      error_code ignored;
+      beast::get_lowest_layer(self->stream_).socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+      self->fail({"", true});
+    });
+  }
+
+  void greeted(error_code error) {
+    parser_.reset();
+    if (closed_) return;
+    if (error == websocket::error::upgrade_declined && answer_[http::field::server] != kProduct)
       return fail({"what answers there is no ddprun (it speaks HTTP)"});
-    if (error == beast::http::error::bad_version || error == beast::http::error::bad_line_ending ||
-        error == beast::http::error::end_of_stream || error == beast::http::error::partial_message)
-      return fail({error == beast::http::error::bad_version ? "what answers there is no ddprun"
+    if (error == http::error::bad_version || error == http::error::bad_line_ending ||
+        error == http::error::end_of_stream || error == http::error::partial_message)
+      return fail({error == http::error::bad_version ? "what answers there is no ddprun"
                                                             : "it closed the connection without an answer"});
     if (error) return fail(reason_of(error));
     is_open_ = true;
@@ -160,6 +202,8 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   Side side_;
   websocket::stream<beast::tcp_stream> stream_;
   websocket::response_type answer_;
+  std::optional<http::request_parser<http::empty_body>> parser_;  // of a server's end, until the WebSocket is open
+  http::response<http::string_body> response_;
   beast::flat_buffer input_;
   std::deque<std::string> queue_;  // the first one is being written
   std::size_t queued_bytes_ = 0;
@@ -173,6 +217,7 @@ Channel::Channel(asio::io_context& io, io::UniqueFd socket, Side side, Options o
 }
 
 Channel::~Channel() { impl_->close(); }
+void Channel::hand_over(Handlers handlers) { impl_->hand_over(std::move(handlers)); }
 void Channel::send(std::string text) { impl_->send(std::move(text)); }
 void Channel::finish(std::function<void()> done) { impl_->finish(std::move(done)); }
 void Channel::close() { impl_->close(); }

@@ -1,4 +1,5 @@
 // One connection of the control channel: texts both ways over a WebSocket (RFC 6455), on a socket that is connected already.
+// A server's end also answers a plain HTTP question, once.
 //
 // A peer that is silent for the heartbeat limit, although it is pinged, is dead. What is sent is queued in bounded memory;
 // a peer that does not read it is cut off.
@@ -22,16 +23,23 @@ class Channel {
  public:
   enum class Side { client, server };
 
+  struct HttpAnswer {
+    unsigned status = 200;
+    std::string content_type = "text/plain; charset=utf-8";
+    std::string body;
+  };
+
   struct Options {
     std::size_t message_bytes_max = 256u << 10;
     std::size_t queue_bytes_max = 8u << 20;
     std::chrono::milliseconds heartbeat_timeout{3'000};
     std::chrono::milliseconds handshake_timeout{10'000};
     std::string host;  // the client's Host header: how the user named the endpoint
+    std::function<HttpAnswer(std::string_view target)> http{};  // the server's, to a GET that asks for no WebSocket
   };
 
   struct Closed {
-    std::string why;
+    std::string why;       // empty where a plain HTTP question was answered
     bool by_peer = false;  // the peer's kernel ended the connection, as it does when a process dies; else it fell silent
   };
 
@@ -46,6 +54,9 @@ class Channel {
   Channel(boost::asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers);
   ~Channel();  // close()
   Channel(const Channel&) = delete;
+
+  // From now on these are called, in place of those before.
+  void hand_over(Handlers handlers);
 
   void send(std::string text);
 

@@ -80,6 +80,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     timer_.cancel();
     looking_up_.reset();
     connecting_.reset();
+    kept_open_.reset();
     if (!channel_) return asio::post(io_, std::move(done));
     const auto both = std::make_shared<std::function<void()>>(std::move(done));
     const auto once = [both] {
@@ -101,6 +102,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     looking_up_.reset();
     connecting_.reset();
     channel_.reset();
+    kept_open_.reset();
   }
 
  private:
@@ -171,6 +173,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     handlers.message = [this](std::string_view text) { take(text); };
     handlers.closed = [this, address](const Channel::Closed& how) { disconnected(how.why + " (" + address + ")"); };
     wait_for_join_deadline();
+    kept_open_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
     channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
   }
 
@@ -200,6 +203,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (is_over_ || !handlers_.message) return;
     asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});  // this may be a call of its own
     const bool had_joined = std::exchange(has_joined_, false);
+    if (!had_round_) kept_open_.reset();
     if (!had_round_ && !(had_joined && time_left() <= 0ms)) return try_later(why);
     lose({"the connection to the endpoint " + text_of(endpoint_) + " is lost: " + why,
           "host " + hello_->host_name + ", job " + hello_->run_id,
@@ -283,6 +287,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::vector<std::string> addresses_;  // of the endpoint
   std::shared_ptr<asio::posix::stream_descriptor> connecting_;
   std::unique_ptr<Channel> channel_;
+  // The same connection: it is closed with this process, or when the agent is done, and not when heartbeats are missed. So
+  // its end, which the other side's kernel hears of, proves that this node's workers have ended.
+  io::UniqueFd kept_open_;
   milliseconds greeted_at_{0}, clock_offset_{0};
   milliseconds pause_ = kPauseFirst;
   std::string last_reason_;

@@ -4,14 +4,10 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "ddp/error.hpp"
-#include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/message_json.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/warn_once.hpp"
 
 namespace ddp::rendezvous {
 
@@ -22,19 +18,17 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr NodeId kOwnNode{0};
-constexpr std::size_t kSpareConnectionsMax = 256;      // beside one for each node
-constexpr std::chrono::milliseconds kFarewellLimit{5'000}, kHelloLimitMin{1'000};
+constexpr std::size_t kSparesMax = 256;
+constexpr std::chrono::milliseconds kFarewellLimit{5'000};
 
 }  // namespace
 
 class MembershipServer::Impl : public std::enable_shared_from_this<MembershipServer::Impl> {
  public:
-  Impl(asio::io_context& io, MembershipOptions options, std::chrono::milliseconds heartbeat_timeout, Handlers handlers)
+  Impl(asio::io_context& io, MembershipOptions options, Handlers handlers)
       : io_(io),
-        connections_max_(static_cast<std::size_t>(options.nodes_max) + kSpareConnectionsMax),
-        heartbeat_timeout_(heartbeat_timeout),
+        sessions_max_(static_cast<std::size_t>(options.nodes_max) + kSparesMax),
         handlers_(std::move(handlers)),
-        warn_(handlers_.say),
         timer_(io),
         membership_(std::move(options), began_) {}
 
@@ -56,31 +50,23 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_);
   }
 
-  void adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
-    if (stopped_ || is_finishing_) return;
-    const auto address = io::address_of(peer).text();
-    if (sessions_.size() >= connections_max_) {
-      warn_("a connection from " + address + " was refused: there are " + std::to_string(sessions_.size()) + " already");
-      return;
-    }
+  void take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello) {
     const NodeId id{++nodes_seen_};
     auto& session = sessions_[id];
-    session.address = address;
-    Channel::Handlers handlers;
-    handlers.message = [this, id](std::string_view text) { take(id, text); };
-    handlers.closed = [this, id](const Channel::Closed& how) { lose(id, how); };
-    Channel::Options options;
-    options.message_bytes_max = kControlMessageBytesMax;
-    options.heartbeat_timeout = heartbeat_timeout_;
-    session.channel = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::server, options, std::move(handlers));
-    session.hello_limit.emplace(io_, std::max(kHelloLimitMin, 3 * heartbeat_timeout_));
-    session.hello_limit->async_wait([weak = weak_from_this(), id](error_code error) {
-      const auto self = weak.lock();
-      if (error || !self) return;
-      if (const auto found = self->sessions_.find(id); found != self->sessions_.end() && !found->second.has_joined)
-        self->lose(id, {"it said nothing"});
-    });
+    session.channel = std::move(channel);
+    session.channel->hand_over({{},
+                                [this, id](std::string_view text) { take(id, text); },
+                                [this, id](const Channel::Closed& how) { lose(id, how); }});
+    if (stopped_ || is_finishing_ || membership_.is_finished()) return bid_farewell(id);
+    if (sessions_.size() > sessions_max_)
+      return tell(id, Refused{"the job has " + std::to_string(sessions_max_) + " nodes and spares already",
+                              "fewer spares, or a larger --nnodes"});
+    tell(id, Welcome{job_time()});
+    step(Joined{id, hello, address, false});
   }
+
+  const Membership& membership() const { return membership_; }
+  bool is_over() const { return membership_.is_finished() && sessions_.empty(); }
 
   void finish(std::function<void()> done) {
     timer_.cancel();
@@ -107,10 +93,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
 
  private:
   struct Session {
-    std::string address;
     std::unique_ptr<Channel> channel;
-    std::optional<asio::steady_timer> hello_limit;  // a peer that says nothing is not to keep a place
-    bool has_joined = false;
     bool is_leaving = false;
   };
 
@@ -119,12 +102,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (session.is_leaving) return;
     try {
       const auto message = to_membership_of(text);
-      const auto* hello = std::get_if<Hello>(&message);
-      if (session.has_joined != (hello == nullptr)) throw Error("malformed message: hello comes first, and once");
-      if (hello == nullptr) return step(Heard{id, message});
-      session.has_joined = true;
-      tell(id, Welcome{job_time()});
-      step(Joined{id, *hello, session.address, false});
+      if (std::holds_alternative<Hello>(message)) throw Error("malformed message: hello comes first, and once");
+      step(Heard{id, message});
     } catch (const Error& error) {
       lose(id, {error.what()});
     }
@@ -133,11 +112,9 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   void lose(NodeId id, const Channel::Closed& how) {
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
-    const bool had_joined = found->second.has_joined && !found->second.is_leaving;
-    const auto address = found->second.address;
+    const bool is_leaving = found->second.is_leaving;
     discard(id);
-    if (had_joined) return step(Left{id, how.why, how.by_peer});
-    warn_("a connection from " + address + " ended before it said which job it belongs to: " + how.why);
+    if (!is_leaving) step(Left{id, how.why, how.by_peer});
   }
 
   // Not at once: this may be a call from the channel itself.
@@ -196,10 +173,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   asio::io_context& io_;
-  std::size_t connections_max_;
-  std::chrono::milliseconds heartbeat_timeout_;
+  std::size_t sessions_max_;
   Handlers handlers_;
-  io::WarnOnce warn_;  // of strangers, who may come as often as they like
   asio::steady_timer timer_;
   const Clock::time_point began_ = Clock::now();
   Membership membership_;
@@ -209,9 +184,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   bool is_finishing_ = false, stopped_ = false;
 };
 
-MembershipServer::MembershipServer(asio::io_context& io, MembershipOptions options,
-                                   std::chrono::milliseconds heartbeat_timeout, Handlers handlers)
-    : impl_(std::make_shared<Impl>(io, std::move(options), heartbeat_timeout, std::move(handlers))) {
+MembershipServer::MembershipServer(asio::io_context& io, MembershipOptions options, Handlers handlers)
+    : impl_(std::make_shared<Impl>(io, std::move(options), std::move(handlers))) {
   impl_->start();
 }
 
@@ -219,6 +193,10 @@ MembershipServer::~MembershipServer() { impl_->stop(); }
 void MembershipServer::send(const ToMembership& message) { impl_->send(message); }
 std::chrono::milliseconds MembershipServer::job_time() const { return impl_->job_time(); }
 void MembershipServer::finish(std::function<void()> done) { impl_->finish(std::move(done)); }
-void MembershipServer::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer); }
+void MembershipServer::take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello) {
+  impl_->take_in(std::move(channel), address, hello);
+}
+const Membership& MembershipServer::membership() const { return impl_->membership(); }
+bool MembershipServer::is_over() const { return impl_->is_over(); }
 
 }  // namespace ddp::rendezvous

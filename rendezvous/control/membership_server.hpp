@@ -1,31 +1,36 @@
-// Runs the job's membership in this process, for the agent here and for those that come over the control channel.
+// Runs a job's membership in this process, for those agents that come over the control channel, and for the one of this
+// process where there is one.
 //
 // Threads: the event loop's only.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <boost/asio/io_context.hpp>
 #include <memory>
+#include <string>
 
+#include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/membership_link.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {
 
 class MembershipServer : public MembershipLink {
  public:
-  MembershipServer(boost::asio::io_context& io, MembershipOptions options, std::chrono::milliseconds heartbeat_timeout,
-                   Handlers handlers);
+  // The first two handlers are those of this process's own agent.
+  MembershipServer(boost::asio::io_context& io, MembershipOptions options, Handlers handlers);
   ~MembershipServer() override;
 
   void send(const ToMembership& message) override;
   std::chrono::milliseconds job_time() const override;
   void finish(std::function<void()> done) override;
 
-  // An agent's connection, of which no byte has been read.
-  void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
+  // An agent that has said hello, and the address that it came from.
+  void take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello);
+
+  const Membership& membership() const;
+
+  // The job has ended, and every agent that was connected has heard of it, or is gone.
+  bool is_over() const;
 
  private:
   class Impl;

@@ -150,6 +150,9 @@ void fields(Hello& m, Visit visit) {
   visit("local_address", m.local_address);
   visit("addresses", m.addresses);
   visit("highest_round", m.highest_round);
+  visit("restarts_max", m.restarts_max);
+  visit("join_timeout_ms", m.join_timeout);
+  visit("last_call_timeout_ms", m.last_call_timeout);
 }
 
 template <class Visit>
@@ -251,6 +254,8 @@ void check_range(const char* name, std::int64_t value, std::int64_t low, std::in
 }
 
 constexpr int kWorkersMax = 16'384;  // of one node; the sum over all nodes is to fit an int
+constexpr int kNodesMax = 65'536;    // as --nnodes
+constexpr std::int64_t kWaitMax = std::int64_t{366} * 24 * 3600 * 1000;
 constexpr int kExitCodeMax = 255;    // more would be cut, and 256 be taken for success
 constexpr int kSignalMax = 64;
 constexpr int kErrnoMax = 4095;
@@ -260,6 +265,11 @@ void check(const Message&) {}
 
 void check(const Hello& m) {
   check_range("workers", m.workers, 1, kWorkersMax);
+  check_range("nodes_max", m.nodes_max, 1, kNodesMax);
+  check_range("nodes_min", m.nodes_min, 1, m.nodes_max);
+  check_range("restarts_max", m.restarts_max, 0, kCountMax);
+  check_range("join_timeout_ms", m.join_timeout.count(), 0, kWaitMax);
+  check_range("last_call_timeout_ms", m.last_call_timeout.count(), 0, kWaitMax);
   if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kCountMax);
   for (const auto& address : m.addresses)
     if (!io::parse_address(address)) refuse("addresses", "holds what is no address");  // it opens the store's door

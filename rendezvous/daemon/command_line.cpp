@@ -8,25 +8,23 @@
 namespace ddp::rendezvous {
 namespace {
 
-void declare_store(CLI::App& store, ServeStore& options) {
-  store.add_option("--port", options.port, "Port to listen on; 0 takes a free one and prints it")
+void declare_place(CLI::App& app, std::uint16_t& port, std::vector<std::string>& hosts) {
+  app.add_option("--port", port, "Port to listen on; 0 takes a free one and prints it")
       ->type_name("PORT")
       ->check(CLI::Range(0, 65535))
       ->capture_default_str();
-  store.add_option("--host", options.hosts, "Address of this host to listen on, or several; default: all")
+  app.add_option("--host", hosts, "Address of this host to listen on, or several; default: all")
       ->type_name("ADDRESS,..")
-      ->delimiter(',');
-  store
-      .add_option("--store-allow", options.allow,
-                  "Who may connect besides this user's processes on this host: blocks such as 10.0.0.0/8, or any")
-      ->type_name("CIDR,..|any")
       ->delimiter(',');
 }
 
-void check(const ServeStore& options) {
-  for (const auto& host : options.hosts) {
+void check_place(const std::vector<std::string>& hosts) {
+  for (const auto& host : hosts)
     if (!io::parse_address(host)) throw UsageError("--host: \"" + host + "\" is no IPv4 or IPv6 address");
-  }
+}
+
+void check(const ServeStore& options) {
+  check_place(options.hosts);
   try {
     (void)store::AllowList::parse(options.allow);
   } catch (const InvalidArgument& error) {
@@ -36,17 +34,37 @@ void check(const ServeStore& options) {
 
 }  // namespace
 
-std::variant<ShowText, ServeStore> parse_command_line(const std::vector<std::string>& arguments,
-                                                      const std::string& version) {
-  CLI::App app("Where the processes of a job find each other", "ddp-rendezvous");
+std::string listening_text(const std::vector<std::string>& hosts, std::uint16_t port) {
+  std::string text = "port " + std::to_string(port) + " of ";
+  if (hosts.empty()) return text + "all addresses";
+  for (std::size_t i = 0; i < hosts.size(); ++i) text += (i == 0 ? "" : ", ") + hosts[i];
+  return text;
+}
+
+std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vector<std::string>& arguments,
+                                                                 const std::string& version) {
+  CLI::App app("Where the nodes of jobs meet: `ddprun --rdzv-backend=c10d --rdzv-endpoint=HOST:PORT` finds it there",
+               "ddp-rendezvous");
   bool show_version = false;
   app.add_flag("--version", show_version, "Print the version and exit");
+  ServeJobs jobs;
+  declare_place(app, jobs.port, jobs.hosts);
+  double heartbeat_seconds = 3;
+  app.add_option("--heartbeat-timeout", heartbeat_seconds, "Seconds of silence that count as a node's death")
+      ->type_name("SECONDS")
+      ->check(CLI::Range(0.05, 3600.0))
+      ->capture_default_str();
   ServeStore options;
   auto* store = app.add_subcommand("store",
                                    "Serve a store alone, for workers that something else than ddprun starts: "
                                    "MASTER_ADDR and MASTER_PORT name it, TORCHELASTIC_USE_AGENT_STORE=True tells "
                                    "PyTorch not to start one");
-  declare_store(*store, options);
+  declare_place(*store, options.port, options.hosts);
+  store
+      ->add_option("--store-allow", options.allow,
+                   "Who may connect besides this user's processes on this host: blocks such as 10.0.0.0/8, or any")
+      ->type_name("CIDR,..|any")
+      ->delimiter(',');
   app.require_subcommand(0, 1);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes the last word first
@@ -56,9 +74,13 @@ std::variant<ShowText, ServeStore> parse_command_line(const std::vector<std::str
     throw UsageError(error.what());
   }
   if (show_version) return ShowText{"ddp-rendezvous " + version + "\n"};
-  if (!store->parsed()) throw UsageError("nothing to do: `store` is missing");
-  check(options);
-  return options;
+  if (store->parsed()) {
+    check(options);
+    return options;
+  }
+  check_place(jobs.hosts);
+  jobs.heartbeat_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(heartbeat_seconds * 1000));
+  return jobs;
 }
 
 }  // namespace ddp::rendezvous

@@ -3,6 +3,7 @@
 // Pure: words in, a decision out.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -24,6 +25,16 @@ struct ServeStore {
   std::vector<std::string> allow{};  // as ServerOptions::allow, checked
 };
 
+// `ddp-rendezvous`: the membership of jobs.
+struct ServeJobs {
+  std::uint16_t port = 29400;        // 0 takes a free one; the default is that of --rdzv-endpoint
+  std::vector<std::string> hosts{};  // addresses to listen on; empty: all of this host's
+  std::chrono::milliseconds heartbeat_timeout{3'000};  // silence of a node that counts as its death
+};
+
+// "port 29400 of all addresses".
+std::string listening_text(const std::vector<std::string>& hosts, std::uint16_t port);
+
 // Wrong use, with one line of what was wrong.
 class UsageError : public Error {
  public:
@@ -31,7 +42,7 @@ class UsageError : public Error {
 };
 
 // Throws UsageError.
-std::variant<ShowText, ServeStore> parse_command_line(const std::vector<std::string>& arguments,
-                                                      const std::string& version);
+std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vector<std::string>& arguments,
+                                                                 const std::string& version);
 
 }  // namespace ddp::rendezvous

@@ -13,9 +13,12 @@ using namespace std::chrono_literals;
 
 constexpr auto kSameWish = 200ms;   // `timeout` and schedulers send a signal twice; a later one means it
 constexpr auto kSameMoment = 50ms;  // clocks of nodes, and reports of deaths, are no more exact
+constexpr auto kUnnoticed = 10s;    // how long after its consequences the loss of a node may become known
 constexpr auto kStoreLimit = 30s;   // to open it takes milliseconds
 constexpr std::size_t kAddressesPerMessage = 256;
 constexpr std::size_t kNamesShown = 8;
+
+bool is_loopback(const std::string& address) { return address == "::1" || address.rfind("127.", 0) == 0; }
 
 bool is_digit(char c) { return std::isdigit(static_cast<unsigned char>(c)) != 0; }
 
@@ -66,7 +69,7 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   return killed.value_or(first);
 }
 
-Membership::Membership(MembershipOptions options, TimePoint now) : options_(std::move(options)) { gather(now); }
+Membership::Membership(MembershipOptions options, TimePoint now) : options_(std::move(options)), began_(now) { gather(now); }
 
 Membership::Actions Membership::step(const MembershipEvent& event, TimePoint now) {
   out_.clear();
@@ -130,7 +133,7 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
                      "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
     // Once a round has begun the newcomer is more likely the replacement of a node whose end is not known yet: it waits.
     for (const auto& [id, node] : nodes_)
-      if (node.hello.node_rank == hello.node_rank && !round_has_begun_)
+      if (node.hello.node_rank == hello.node_rank && rounds_begun_ == 0)
         return Refused{"node rank " + std::to_string(*hello.node_rank) + " is taken by host " + node.hello.host_name,
                        "give each node a --node-rank of its own"};
   }
@@ -174,6 +177,7 @@ void Membership::take(const Left& event, TimePoint now) {
   if (!node.has_ended || phase_ == Phase::opening_store) {
     lost_node_ = "node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name +
                  ") was lost: " + event.why;
+    lost_at_ = job_time(now);
     out_.push_back(Say{lost_node_});
   }
   if (phase_ == Phase::opening_store) {
@@ -193,8 +197,8 @@ void Membership::gather(TimePoint now) {
   }
   const int count = static_cast<int>(nodes_.size());
   // Once there has been a round nobody waits for more than are needed: those who come later are taken in later.
-  if (count >= options_.nodes_max || (count >= options_.nodes_min && round_has_begun_)) return form_round(now);
-  const int wanted = round_has_begun_ ? options_.nodes_min : options_.nodes_max;
+  if (count >= options_.nodes_max || (count >= options_.nodes_min && rounds_begun_ > 0)) return form_round(now);
+  const int wanted = rounds_begun_ > 0 ? options_.nodes_min : options_.nodes_max;
   if (count > 0 && !std::exchange(is_wait_said_, true))
     out_.push_back(Say{"waiting for " + counted(wanted - count, "more node") + ", for up to " +
                        describe_duration(options_.join_timeout) + "; here: " + names_of_nodes()});
@@ -202,12 +206,13 @@ void Membership::gather(TimePoint now) {
   deadline_ = last_call_ends_ ? std::min(*last_call_ends_, gathering_ends_) : gathering_ends_;
 }
 
-// While a round runs with room for more: those who have come are taken in together, when the last call is over or the
-// maximum is reached. Not where a node has done its work already: the round is about to end.
+// While a round runs with room for more: those who have come are taken in together, when the last call is over. Where the
+// maximum is reached nobody else is waited for, but a round lasts as long as a last call even then, so that a node that
+// comes and goes lets the others work. Not where a node has done its work already: the round is about to end.
 void Membership::call_newcomers(TimePoint now) {
   std::string names;
   int newcomers = 0;
-  bool is_ending = false;
+  bool is_ending = !gone_.empty();
   for (const auto& [id, node] : nodes_) {
     is_ending = is_ending || (node.is_member && node.has_ended);
     if (!node.is_member && ++newcomers <= static_cast<int>(kNamesShown))
@@ -221,15 +226,18 @@ void Membership::call_newcomers(TimePoint now) {
   }
   const auto those = counted(newcomers, "more node") + (newcomers == 1 ? " has come: " : " have come: ") + names;
   const bool is_full = static_cast<int>(nodes_.size()) >= options_.nodes_max;
-  if (!last_call_ends_) {
-    last_call_ends_ = now + options_.last_call_timeout;
-    if (!is_full)
-      out_.push_back(Say{those + "; the next round begins in " + describe_duration(options_.last_call_timeout)});
-  }
+  const bool is_new = !last_call_ends_;
+  if (is_new) last_call_ends_ = now + options_.last_call_timeout;
+  if (is_full) last_call_ends_ = std::min(*last_call_ends_, round_began_ + options_.last_call_timeout);
   deadline_ = last_call_ends_;
-  if (now < *last_call_ends_ && !is_full) return;
-  deadline_.reset();
+  if (now < *last_call_ends_) {
+    if (is_new)
+      out_.push_back(Say{those + "; the next round begins in " +
+                         describe_duration(std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now))});
+    return;
+  }
   growth_ = those;
+  growth_stopped_ = job_time(now);
   stop_round(SIGTERM, false, growth_);
 }
 
@@ -267,10 +275,10 @@ void Membership::form_round(TimePoint now) {
   std::vector<NodeId> chosen;
   for (auto& [id, node] : nodes_) {
     chosen.push_back(id);
-    node.is_member = node.has_ended = false;
+    node.is_member = false;
   }
   give_group_ranks(chosen);
-  for (const auto id : chosen) nodes_.at(id).is_member = true;
+  for (const auto id : chosen) nodes_.at(id).is_member = nodes_.at(id).has_ended = true;  // nothing runs there yet
   round_ = std::max(round_, round_with_logs_) + 1;
   failures_.clear();
   stopped_ = 0;
@@ -310,8 +318,14 @@ std::vector<NodeId> Membership::members() const {
 void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   phase_ = Phase::running;
   deadline_.reset();
-  round_has_begun_ = true;
+  ++rounds_begun_;
+  round_began_ = now;
   const auto all = members();
+  for (const auto id : all) {
+    auto& node = nodes_.at(id);
+    node.has_ended = false;
+    if (node.first_round < 0) node.first_round = round_;
+  }
   const auto& first = nodes_.at(all.front());
   world_size_ = 0;
   std::map<std::string, int> role_sizes;
@@ -331,7 +345,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   start.why = reason_;
   if (!first.hello.local_address.empty())
     start.master_address = first.hello.local_address;
-  else if (!first.is_endpoint_host)
+  else if (!first.is_endpoint_host && !is_loopback(first.seen_address))  // such a node is on the endpoint's host
     start.master_address = first.seen_address;
   std::map<std::string, int> role_ranks;
   for (const auto id : all) {
@@ -347,7 +361,10 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
 }
 
 void Membership::stop_round(int signal_number, bool kill, const std::string& why, std::optional<NodeId> knows_already) {
-  if (phase_ == Phase::running) phase_ = Phase::stopping;
+  if (phase_ == Phase::running) {
+    phase_ = Phase::stopping;
+    deadline_.reset();  // of the last call: it ends with the round
+  }
   for (const auto& [id, node] : nodes_)
     if (node.is_member && !node.has_ended)
       send(id, StopRound{static_cast<std::uint32_t>(round_), signal_number, kill, id == knows_already ? "" : why});
@@ -365,11 +382,13 @@ const FailureReport* Membership::cause() const {
   return failures_.empty() ? nullptr : &failures_[first_cause(failures_)];
 }
 
-// A failure beside the loss of a node is taken for its consequence. Workers that all ended before those who had come could
-// be taken in have done their work.
+// A failure that goes with the loss of a node is taken for its consequence. Workers that all ended well have done their
+// work, also where a node is lost, or others have come, before the round is over.
 bool Membership::is_change_of_members() const {
-  if (!lost_node_.empty()) return static_cast<int>(nodes_.size()) >= options_.nodes_min;
-  return !growth_.empty() && cause() == nullptr && stopped_ > 0;
+  const bool is_done = phase_ != Phase::opening_store && stopped_ == 0 && failures_.empty();
+  if (!growth_.empty() && lost_node_.empty()) return cause() == nullptr && !is_done;
+  return !lost_node_.empty() && static_cast<int>(nodes_.size()) >= options_.nodes_min && !is_done &&
+         (cause() == nullptr || cause()->job_time >= lost_at_ - kUnnoticed);
 }
 
 bool Membership::is_next_round_due() const {
@@ -381,6 +400,7 @@ bool Membership::is_next_round_due() const {
 // More than half of the round's nodes, or just half with the lowest group rank among them. Nodes whose end is proven do not
 // count. Two sides that a network keeps apart can't both be that.
 bool Membership::is_greater_part_here() const {
+  if (!options_.greater_part_only) return true;
   std::set<int> here;
   for (const auto id : members()) here.insert(*nodes_.at(id).group_rank);
   if (here.size() != silent_.size()) return here.size() > silent_.size();
@@ -391,6 +411,10 @@ void Membership::begin_next_round(TimePoint now) {
   std::erase_if(failures_, [&](const FailureReport& failure) {
     return stop_signal_ != 0 && failure.ending.kind == Ending::Kind::killed && failure.ending.value == stop_signal_;
   });
+  if (!growth_.empty())  // those that missed ranks which were stopped before them
+    stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
+      return failure.job_time >= growth_stopped_ - kSameMoment;
+    }));
   const bool failed = !lost_node_.empty() || cause() != nullptr;
   if (stop_signal_ == 0 && is_next_round_due()) {
     if (!is_greater_part_here()) return finish_minority();
@@ -420,6 +444,9 @@ void Membership::begin_next_round(TimePoint now) {
     verdict.try_this = "look at that host and at ddprun's output there; `--max-restarts=N` waits for a node in its place";
   } else if (tree_survived_) {
     verdict.exit_code = 1;
+    verdict.what = "processes of the job could not be killed, so no other round may begin" +
+                   (growth_.empty() ? "" : "; " + growth_);
+    verdict.try_this = "look at the output of ddprun on the other nodes, one of which says where they are";
   }
   finish(std::move(verdict));
 }
@@ -438,9 +465,8 @@ void Membership::finish_minority() {
 }
 
 std::string Membership::why_the_round_ended() const {
-  if (!lost_node_.empty()) return lost_node_;
   const auto* first = cause();
-  if (first == nullptr) return growth_;
+  if (is_change_of_members() || first == nullptr) return lost_node_.empty() ? growth_ : lost_node_;
   return describe_failure(*first) + (first->message.empty() ? "" : " (" + first->message + ")");
 }
 
@@ -470,9 +496,26 @@ void Membership::take(NodeId from, const RoundFailed& message) {
   if (message.round == round_ && phase_ == Phase::running) stop_round(SIGTERM, false, message.what, from);
 }
 
+// A newcomer on which the program can't even be started, where the others have been at work without it.
+bool Membership::can_do_without(const Node& node, const RoundEnded& message) const {
+  return std::any_of(message.failures.begin(), message.failures.end(), is_hopeless) && rounds_begun_ > 1 &&
+         node.first_round == round_ && static_cast<int>(nodes_.size()) > options_.nodes_min;
+}
+
 void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   auto& node = nodes_.at(from);
   if (message.round != round_ || node.has_ended || (phase_ != Phase::running && phase_ != Phase::stopping)) return;
+  if (can_do_without(node, message)) {
+    const auto host = node.hello.host_name;
+    send(from, Refused{"the program can't be started on this host: " + message.failures.front().message,
+                       "install it as on the other nodes of the job"});
+    nodes_.erase(from);
+    lost_node_ = "host " + host + " can't start the program and is left out";
+    lost_at_ = job_time(now);
+    out_.push_back(Say{lost_node_});
+    stop_round(SIGTERM, false, lost_node_);
+    return end_round_if_all_have(now);
+  }
   node.has_ended = true;
   stopped_ += message.stopped;
   tree_survived_ = tree_survived_ || message.tree_survived;
@@ -485,7 +528,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
 void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   const auto host = nodes_.at(from).hello.host_name;
   const auto why = signal_name(message.signal_number) + " to ddprun on host " + host;
-  const bool is_under_way = phase_ == Phase::running || phase_ == Phase::stopping;
+  const bool is_under_way = phase_ != Phase::gathering;
   if (is_under_way && !nodes_.at(from).is_member && !nodes_.at(from).is_endpoint_host) {
     out_.push_back(Say{why + ", which was a spare: it has left"});
     nodes_.erase(from);
@@ -501,10 +544,26 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
     FinishJob verdict;
     verdict.exit_code = 128 + stop_signal_;
     verdict.restarts_max = options_.restarts_max;
-    if (options_.nodes_max > 1) verdict.what = "stopped by " + why + (round_has_begun_ ? "" : " before the first round");
+    if (options_.nodes_max > 1) verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");
     return finish(std::move(verdict));
   }
   if (phase_ == Phase::running) stop_round(message.signal_number, false, why, from);
+}
+
+Membership::View Membership::view() const {
+  constexpr const char* kPhases[] = {"waiting for nodes", "starting", "running", "stopping", "finished"};
+  View out;
+  out.phase = kPhases[static_cast<std::size_t>(phase_)];
+  out.round = round_;
+  out.world_size = world_size_;
+  out.nodes_min = options_.nodes_min;
+  out.nodes_max = options_.nodes_max;
+  out.restart_count = restart_count_;
+  out.restarts_max = options_.restarts_max;
+  out.last_reason = reason_;
+  for (const auto& [id, node] : nodes_)
+    out.nodes.push_back({node.hello.host_name, node.seen_address, node.is_member ? node.group_rank : std::nullopt});
+  return out;
 }
 
 std::string Membership::names_of_nodes() const {

@@ -36,7 +36,10 @@ struct MembershipOptions {
   int restarts_max = 0;              // of the whole job
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between the minimum and the maximum
-  RoundId term;                                         // its number is not used
+  // After nodes fell silent only the greater part of a round's nodes goes on. Where membership is not on a node of the job
+  // and never stops, whoever reaches it may.
+  bool greater_part_only = true;
+  RoundId term;  // its number is not used
 };
 
 // Events.
@@ -69,6 +72,22 @@ class Membership {
 
   bool is_finished() const { return phase_ == Phase::finished; }
 
+  // What an operator may ask.
+  struct View {
+    struct Node {
+      std::string host_name, address;  // the address as it is seen; empty for this process's own node
+      std::optional<int> group_rank;   // of a member of the current or last round
+    };
+    std::string phase;        // waiting for nodes, starting, running, stopping, finished
+    std::int64_t round = -1;  // -1: none yet
+    int world_size = 0;       // of the current or last round
+    int nodes_min = 1, nodes_max = 1;
+    int restart_count = 0, restarts_max = 0;
+    std::string last_reason;  // why the round before ended; empty in the first
+    std::vector<Node> nodes;  // members and spares
+  };
+  View view() const;
+
  private:
   enum class Phase { gathering, opening_store, running, stopping, finished };
 
@@ -78,7 +97,8 @@ class Membership {
     bool is_endpoint_host = false;
     std::optional<int> group_rank;  // in this round, or in the last one it took part in
     bool is_member = false;         // of the current round
-    bool has_ended = false;         // no process of the current round is left there
+    bool has_ended = false;         // no process of the current round is there, not yet or no longer
+    std::int64_t first_round = -1;  // that began with it
     std::optional<TimePoint> stop_asked;  // when it was told to stop first
   };
 
@@ -103,14 +123,19 @@ class Membership {
   void finish_minority();
   const FailureReport* cause() const;
   bool is_change_of_members() const;
+  bool can_do_without(const Node& node, const RoundEnded& message) const;
   bool is_next_round_due() const;
   bool is_greater_part_here() const;
   std::string names_of_nodes() const;
   std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
   std::string why_the_round_ended() const;
+  std::chrono::milliseconds job_time(TimePoint now) const {
+    return std::chrono::duration_cast<std::chrono::milliseconds>(now - began_);
+  }
   void send(NodeId to, const ToAgent& message) { out_.emplace_back(std::in_place_type<Send>, to, message); }
 
   MembershipOptions options_;
+  const TimePoint began_;  // on the job's clock: 0
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
   std::optional<TimePoint> deadline_;
@@ -119,7 +144,7 @@ class Membership {
   bool is_wait_said_ = false;  // once for each wait
   std::int64_t round_ = -1;            // number of the current or last round
   std::int64_t round_with_logs_ = -1;  // the highest that any node has logs of; the next one is above it
-  bool round_has_begun_ = false;  // some round ever has
+  int rounds_begun_ = 0;
   int restart_count_ = 0;
   int world_size_ = 0;
   // Of the current round:
@@ -128,6 +153,8 @@ class Membership {
   bool tree_survived_ = false;
   std::string lost_node_;  // why a member left; empty if none did
   std::string growth_;     // who has come, where the round was stopped for them
+  TimePoint round_began_;
+  std::chrono::milliseconds lost_at_{0}, growth_stopped_{0};  // job time of these
   std::set<int> gone_, silent_;  // group ranks of members that left, by whether their end is proven
   std::string reason_;     // one line on why the last round ended, for the next one
   // Of the job:

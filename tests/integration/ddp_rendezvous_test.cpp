@@ -1,7 +1,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
 #include "tests/integration/job.hpp"
 
@@ -73,12 +81,103 @@ TEST(DdpRendezvous, TakenPortIsAnErrorInThreeParts) {
                                   HasSubstr("\nwhere: starting"), HasSubstr("\ntry:   ")));
 }
 
+// The membership of jobs, on a free port.
+class Daemon : public Job {
+ public:
+  explicit Daemon(std::vector<std::string> options = {}) : Job(with_port(std::move(options)), StoreProgram::program()) {}
+
+  std::uint16_t port() { return static_cast<std::uint16_t>(number_after("membership listens on port ")); }
+
+  // ddprun's arguments for a node of a job that meets here.
+  std::vector<std::string> node(const std::string& run_id, const std::string& nodes, const std::string& script) {
+    return {"--nproc-per-node=2", "--nnodes=" + nodes,      "--rdzv-backend=c10d",
+            "--rdzv-id=" + run_id, "--rdzv-endpoint=127.0.0.1:" + std::to_string(port()), "--rdzv-conf=last_call_timeout=1",
+            "sh", "-c", script};
+  }
+
+  std::string answer_to(const std::string& request) {
+    const io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port());
+    const timeval limit{kPatience.count(), 0};
+    ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return "no connection";
+    ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
+    std::string out;
+    char bytes[4096];
+    for (ssize_t count = 0; (count = ::recv(socket.get(), bytes, sizeof bytes, 0)) > 0;)
+      out.append(bytes, static_cast<std::size_t>(count));
+    return out;
+  }
+
+ private:
+  static std::vector<std::string> with_port(std::vector<std::string> options) {
+    options.insert(options.begin(), {"--port", "0"});
+    return options;
+  }
+};
+
+const std::string kStay = "exec tail -f /dev/null";
+
+TEST(DdpRendezvousJobs, AreManyAtOnceAndComeAgainUnderTheirNames) {
+  Daemon daemon;
+  for (int run = 0; run < 2; ++run) {
+    SCOPED_TRACE(run);
+    std::vector<std::unique_ptr<Job>> nodes;
+    for (const auto& [run_id, count] : {std::pair{"a", 2}, {"b", 3}})
+      for (int i = 0; i < count; ++i)
+        nodes.push_back(std::make_unique<Job>(daemon.node(run_id, std::to_string(count),
+                                                          "echo $TORCHELASTIC_RUN_ID: $RANK of $WORLD_SIZE")));
+    std::string all;
+    for (const auto& node : nodes) {
+      EXPECT_EQ(node->wait(), 0) << node->err() << daemon.err();
+      all += node->out();
+    }
+    for (int rank = 0; rank < 4; ++rank) EXPECT_THAT(all, HasSubstr("a: " + std::to_string(rank) + " of 4\n"));
+    for (int rank = 0; rank < 6; ++rank) EXPECT_THAT(all, HasSubstr("b: " + std::to_string(rank) + " of 6\n"));
+  }
+}
+
+TEST(DdpRendezvousJobs, GoOnWithoutAnyOfTheirNodes) {
+  Daemon daemon;
+  const auto script = "echo $RANK of $WORLD_SIZE; " + kStay;
+  Job first(daemon.node("job", "1:2", script)), second(daemon.node("job", "1:2", script));
+  ASSERT_TRUE(first.prints("of 4", 2)) << first.err();
+  ASSERT_TRUE(second.prints("of 4", 2)) << second.err();
+  auto& zero = first.out().find("0 of 4") != std::string::npos ? first : second;
+  auto& other = &zero == &first ? second : first;
+  zero.kill(SIGKILL);
+  ASSERT_TRUE(other.prints("0 of 2")) << other.err();
+  EXPECT_TRUE(daemon.prints("job job: node 0 (host ")) << daemon.err();
+  other.kill(SIGTERM);
+  EXPECT_EQ(other.wait(), 143);
+  EXPECT_TRUE(zero.is_gone_within());
+}
+
+TEST(DdpRendezvousJobs, AreShownToThoseOnThisHost) {
+  Daemon daemon;
+  Job node(daemon.node("the job", "1:2", "echo up; " + kStay));
+  ASSERT_TRUE(node.prints("up", 2)) << node.err();
+  EXPECT_THAT(daemon.answer_to("GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"),
+              AllOf(HasSubstr("\"run_id\": \"the job\""), HasSubstr("\"phase\": \"running\""), HasSubstr("\"world_size\": 2")));
+  EXPECT_THAT(daemon.answer_to("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"), HasSubstr("\r\n\r\nok\n"));
+  node.kill(SIGTERM);
+  EXPECT_EQ(node.wait(), 143);
+  EXPECT_THAT(daemon.answer_to("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), HasSubstr("\nddp_jobs 0\n"));
+  daemon.kill(SIGTERM);
+  EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
+}
+
 TEST(DdpRendezvous, WrongUseIsNamedAndEndsWithTwo) {
   const struct {
     std::vector<std::string> arguments;
     const char* want;
-  } cases[] = {{{}, "error: nothing to do: `store` is missing"},
-               {{"stor"}, "error: "},
+  } cases[] = {{{"stor"}, "error: "},
+               {{"--port", "65536"}, "65536"},
+               {{"--host", "localhost"}, "--host: \"localhost\" is no IPv4 or IPv6 address"},
+               {{"--heartbeat-timeout", "0"}, "--heartbeat-timeout"},
                {{"store", "--bogus"}, "--bogus"},
                {{"store", "--port", "65536"}, "65536"},
                {{"store", "--port", "x"}, "--port"},

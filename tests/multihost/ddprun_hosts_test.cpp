@@ -211,6 +211,28 @@ TEST_F(DdprunHosts, TheEndpointDoesNotGoOnWhereMoreThanHalfFellSilent) {
   EXPECT_THAT(nodes[0].err(), HasSubstr("error: 2 nodes of round 0 fell silent, and may go on without the 1 node here"));
 }
 
+TEST_F(DdprunHosts, WithADaemonOfItsOwnAJobOutlivesAnyOfItsHosts) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  auto daemon = hosts->run(0, {built("ddp-rendezvous"), "--port=29400", "--heartbeat-timeout=1"});
+  ASSERT_TRUE(daemon.prints("membership listens")) << daemon.err();
+  const auto node = [&](int host) {
+    auto options = with(dynamic(2, Hosts::name(0)), "--rdzv-conf=heartbeat_timeout=1");
+    options[0] = "--nnodes=1:2";
+    return hosts->run(host, ddprun(options, {built("store_barrier"), "stay"}));
+  };
+  auto one = node(1), two = node(2);
+  ASSERT_TRUE(one.prints("of 4 met all", 2)) << one.err();
+  ASSERT_TRUE(two.prints("of 4 met all", 2)) << two.err();
+  const bool one_is_first = one.out().find("rank 0 ") != std::string::npos;
+  hosts->cut(one_is_first ? 1 : 2);
+  auto &cut_off = one_is_first ? one : two, &other = one_is_first ? two : one;
+  ASSERT_TRUE(other.prints("of 2 met all", 2)) << other.err();
+  EXPECT_EQ(cut_off.wait(), 77) << cut_off.err();
+  other.kill(SIGTERM);
+  EXPECT_EQ(other.wait(), 143) << other.err();
+}
+
 TEST_F(DdprunHosts, AHostThatCrashesIsReplaced) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;

@@ -220,6 +220,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"rdzv-endpoint", {"--rdzv-endpoint=node0:65536"}, "not 'node0:65536'", "--rdzv-endpoint=node0:29400"},
       {"rdzv-endpoint", {"--rdzv-endpoint=:29400"}, "not ':29400'", "--rdzv-endpoint=node0:29400"},
       {"rdzv-endpoint", {"--rdzv-endpoint=fd00::1"}, "in brackets", "--rdzv-endpoint=[fd00::1]:29400"},
+      {"rdzv-endpoint", {"--rdzv-endpoint=a:b:c"}, "HOST or HOST:PORT", "--rdzv-endpoint=node0:29400"},
       {"rdzv-endpoint", {"--rdzv-endpoint=[fd00::1"}, "HOST or HOST:PORT", "--rdzv-endpoint=node0:29400"},
       {"rdzv-endpoint",
        {"--rdzv-endpoint=node0:0", "--nnodes=2", "--rdzv-backend=c10d"},

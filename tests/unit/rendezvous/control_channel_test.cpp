@@ -6,7 +6,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/write.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +18,8 @@
 #include "rendezvous/control/membership_client.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/message_json.hpp"
+#include "rendezvous/control/operator_view.hpp"
+#include "rendezvous/control/reception.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
 
 namespace ddp::rendezvous {
@@ -24,7 +28,12 @@ namespace {
 namespace asio = boost::asio;
 using asio::ip::tcp;
 using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 struct Pair {
   io::UniqueFd client, server;
@@ -63,18 +72,40 @@ class ControlChannel : public ::testing::Test {
     return out;
   }
 
-  std::unique_ptr<MembershipServer> server_for_two(std::chrono::milliseconds heartbeat_timeout) {
+  // A job of two nodes, and where its agents come in.
+  void serve_job(std::chrono::milliseconds heartbeat_timeout = 3s) {
     MembershipOptions options;
     options.run_id = "job";
     options.nodes_min = options.nodes_max = 2;
-    return std::make_unique<MembershipServer>(
-        io, options, heartbeat_timeout,
-        MembershipLink::Handlers{[](const ToAgent&) {}, [](const LinkLost&) {},
-                                 [this](const std::string& line) { said.push_back(line); }});
+    const auto say = [this](const std::string& line) { said.push_back(line); };
+    server.emplace(io, options, MembershipLink::Handlers{[](const ToAgent&) {}, [](const LinkLost&) {}, say});
+    Reception::Options rules;
+    rules.heartbeat_timeout = heartbeat_timeout;
+    rules.waiting_max = 2;
+    rules.http = [this](std::string_view target, bool is_local) {
+      return answer_operator(target, is_local, {{"job", server->membership().view()}});
+    };
+    reception.emplace(io, rules, [this](const Hello&) -> MembershipServer& { return *server; }, say);
+  }
+
+  // What the port answers to these bytes, whole.
+  std::string answer_to(const std::string& request) {
+    auto pair = connected_pair();
+    reception->adopt(std::move(pair.server), pair.peer);
+    tcp::socket socket(io);
+    socket.assign(tcp::v4(), pair.client.release());
+    std::string out;
+    bool is_over = false;
+    asio::async_write(socket, asio::buffer(request), [&](boost::system::error_code, std::size_t) {});
+    asio::async_read(socket, asio::dynamic_buffer(out), [&](boost::system::error_code, std::size_t) { is_over = true; });
+    EXPECT_TRUE(run_until([&] { return is_over; }));
+    return out;
   }
 
   asio::io_context io;
   std::vector<std::string> said;
+  std::optional<MembershipServer> server;
+  std::optional<Reception> reception;
 };
 
 TEST_F(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
@@ -111,9 +142,9 @@ TEST_F(ControlChannel, AnEndThatThePeersKernelTellsIsToldFromSilence) {
 }
 
 TEST_F(ControlChannel, WhoOpensAConnectionAndSaysNothingIsCutOff) {
-  const auto server = server_for_two(100ms);
+  serve_job(100ms);
   auto pair = connected_pair();
-  server->adopt(std::move(pair.server), pair.peer);
+  reception->adopt(std::move(pair.server), pair.peer);
   bool opened = false, closed = false;
   Channel silent(io, std::move(pair.client), Channel::Side::client, {},  // its heart beats
                  {[&] { opened = true; }, {}, [&](const Channel::Closed&) { closed = true; }});
@@ -123,13 +154,104 @@ TEST_F(ControlChannel, WhoOpensAConnectionAndSaysNothingIsCutOff) {
 }
 
 TEST_F(ControlChannel, AJobThatEndsTakesNobodyInAnyMore) {
-  const auto server = server_for_two(3s);
-  auto member = connected_pair(), late = connected_pair();
-  server->adopt(std::move(member.server), member.peer);  // it never shakes hands, so its farewell takes the whole limit
-  server->finish([] {});
-  server->adopt(std::move(late.server), late.peer);
-  store::RawSocket socket(std::move(late.client));
-  EXPECT_TRUE(socket.is_hung_up());
+  serve_job();
+  bool is_done = false;
+  server->finish([&] { is_done = true; });
+  ASSERT_TRUE(run_until([&] { return is_done; }));
+  auto late = connected_pair();
+  reception->adopt(std::move(late.server), late.peer);
+  std::optional<Channel::Closed> closed;
+  bool heard = false;
+  std::unique_ptr<Channel> node;
+  node = std::make_unique<Channel>(io, std::move(late.client), Channel::Side::client, Channel::Options{},
+                                   Channel::Handlers{[&] { node->send(to_json(ToMembership(hello()))); },
+                                                     [&](std::string_view) { heard = true; },
+                                                     [&](const Channel::Closed& how) { closed = how; }});
+  ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
+  EXPECT_FALSE(heard);
+}
+
+TEST_F(ControlChannel, ThoseWhoSayNothingHaveABound) {
+  serve_job();
+  std::vector<Pair> waiting;
+  for (int i = 0; i < 3; ++i) {
+    waiting.push_back(connected_pair());
+    reception->adopt(std::move(waiting.back().server), waiting.back().peer);
+  }
+  store::RawSocket third(std::move(waiting.back().client));
+  EXPECT_TRUE(third.is_hung_up());
+  EXPECT_THAT(said.back(), HasSubstr("from 127.0.0.1 was refused: 2 have not said"));
+}
+
+TEST_F(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {
+  serve_job();
+  server->send(hello());
+  ASSERT_TRUE(run_until([&] { return !server->membership().view().nodes.empty(); }));
+  EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"),
+              AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Server: ddprun\r\n"), EndsWith("\r\n\r\nok\n")));
+  EXPECT_THAT(answer_to("GET /v1/jobs?x=1 HTTP/1.1\r\nHost: x\r\n\r\n"),
+              AllOf(HasSubstr("Content-Type: application/json\r\n"), HasSubstr("\"run_id\": \"job\""),
+                    HasSubstr("\"phase\": \"waiting for nodes\""), HasSubstr("\"host_name\": \"a\"")));
+  EXPECT_THAT(answer_to("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
+              AllOf(HasSubstr("\n# TYPE ddp_job_nodes gauge\n"), HasSubstr("\nddp_job_nodes{job=\"job\"} 1\n")));
+  EXPECT_THAT(answer_to("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(answer_to("DELETE /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(said, Not(Contains(HasSubstr("ended before"))));
+  EXPECT_EQ(answer_to("GET /" + std::string(9000, 'x') + " HTTP/1.1\r\n\r\n"), "") << "too long";
+  EXPECT_EQ(answer_to("POST /v1/jobs HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), "") << "it has a body";
+}
+
+TEST(OperatorView, IsForThoseOnThisHostButForItsHealth) {
+  EXPECT_EQ(answer_operator("/healthz", false, {}).status, 200u);
+  EXPECT_EQ(answer_operator("/v1/jobs", false, {}).status, 403u);
+  EXPECT_EQ(answer_operator("/metrics", false, {}).status, 403u);
+  EXPECT_EQ(answer_operator("/metrics", true, {}).status, 200u);
+}
+
+TEST(OperatorView, NamesOfJobsAreEscaped) {
+  const auto metrics = answer_operator("/metrics", true, {{"a\"b\\c\nd", {}}}).body;
+  EXPECT_THAT(metrics, HasSubstr("{job=\"a\\\"b\\\\c\\nd\"} -1\n"));
+}
+
+TEST_F(ControlChannel, AnAgentThatMissesHeartbeatsClosesItsConnectionOnlyWhenItIsDone) {
+  asio::io_context elsewhere;  // a loop that stands still is silent
+  tcp::acceptor acceptor(elsewhere, {asio::ip::address_v4::loopback(), 0});
+  std::optional<Channel> endpoint;
+  std::optional<Channel::Closed> closed;
+  Channel::Options patient;
+  patient.heartbeat_timeout = 60s;
+  acceptor.async_accept([&](boost::system::error_code error, tcp::socket socket) {
+    ASSERT_FALSE(error);
+    endpoint.emplace(elsewhere, io::UniqueFd(socket.release()), Channel::Side::server, patient,
+                     Channel::Handlers{{},
+                                       [&](std::string_view) {
+                                         endpoint->send(to_json(ToAgent(Welcome{})));
+                                         endpoint->send(to_json(ToAgent(StartRound{})));
+                                       },
+                                       [&](const Channel::Closed& how) { closed = how; }});
+  });
+  bool began = false, is_lost = false;
+  auto client = std::make_unique<MembershipClient>(
+      io, EndpointName{"127.0.0.1", acceptor.local_endpoint().port()}, 60s, 300ms,
+      MembershipLink::Handlers{
+          [&](const ToAgent& message) { began = began || std::holds_alternative<StartRound>(message); },
+          [&](const LinkLost&) { is_lost = true; }, [](const std::string&) {}});
+  client->send(hello());
+  const auto deadline = std::chrono::steady_clock::now() + store::kPatience;
+  while (!began && std::chrono::steady_clock::now() < deadline) {
+    elsewhere.poll();
+    io.run_one_for(1ms);  // each loop waits for the other
+  }
+  ASSERT_TRUE(began);
+  ASSERT_TRUE(run_until([&] { return is_lost; }));
+  for (int i = 0; i < 20; ++i) elsewhere.poll();
+  EXPECT_FALSE(closed) << closed->why;
+  client.reset();
+  io.poll();
+  while (!closed && elsewhere.run_one_until(deadline) == 1) {
+  }
+  ASSERT_TRUE(closed);
+  EXPECT_TRUE(closed->by_peer);
 }
 
 TEST_F(ControlChannel, ANodeThatHasJoinedWaitsAsLongAsMembership) {

@@ -34,6 +34,7 @@ class Job : public ::testing::Test {
     options.restarts_max = restarts_max;
     options.join_timeout = 60s;
     options.last_call_timeout = 10s;
+    options.greater_part_only = greater_part_only;
     options.term = {1700000000, 7, 0};
     membership.emplace(options, now);
     hello.run_id = "job";
@@ -96,6 +97,7 @@ class Job : public ::testing::Test {
   Hello hello;
   TimePoint now{1h};
   bool stores_open = true;  // at once
+  bool greater_part_only = true;
   std::map<std::uint64_t, StartRound> started;
   std::map<std::uint64_t, std::vector<StopRound>> stopped;
   std::map<std::uint64_t, Refused> refused;
@@ -276,17 +278,151 @@ TEST_F(Job, NewcomersAreTakenInTogetherWhenTheLastCallIsOver) {
   EXPECT_EQ(started.at(3).why, "2 more nodes have come: b, c");
 }
 
-TEST_F(Job, TheMaximumIsReachedWithoutALastCall) {
+TEST_F(Job, AtTheMaximumNobodyElseIsWaitedForButARoundLastsAsLongAsALastCall) {
   begin(1, 2);
   join(1, "a", {}, true);
-  pass(10s);
+  pass(10s);  // the first round begins
+  pass(4s);
   join(2, "b");
+  EXPECT_THAT(said.back(), HasSubstr("the next round begins in 6 s"));
+  pass(5s);
+  EXPECT_TRUE(stopped.empty());
+  pass(1s);
   ASSERT_EQ(stopped.count(1), 1u);
   ends(1, {}, 2);
   EXPECT_EQ(group_ranks({1, 2}), (std::vector<int>{0, 1}));
   join(3, "c");
   pass(20s);
   EXPECT_EQ(stopped.at(1).size(), 1u) << "a spare stops nobody";
+
+  begin(1, 2);
+  stopped.clear();
+  join(1, "a", {}, true);
+  pass(10s);
+  pass(10s);
+  join(2, "b");
+  EXPECT_EQ(stopped.count(1), 1u) << "at once";
+}
+
+TEST_F(Job, ALastCallEndsWithItsRound) {
+  begin(1, 4, 1);
+  join(1, "a", {}, true);
+  join(2, "b");
+  pass(10s);
+  join(3, "c");
+  ends(2, {failure(2, exited(1))}, 1);
+  pass(20s);
+  EXPECT_EQ(started.count(3), 0u) << "node a still has processes";
+  ends(1, {}, 2);
+  EXPECT_EQ(started.at(3).restart_count, 1);
+
+  begin(1, 4, 1);
+  started.clear();
+  finished.clear();
+  join(1, "a", {}, true);
+  pass(10s);
+  join(2, "b");
+  says(1, StopAsked{SIGTERM});
+  pass(20s);
+  EXPECT_EQ(started.count(2), 0u) << "the job was told to stop";
+  ends(1, {}, 2);
+  EXPECT_EQ(finished.at(2).exit_code, 143);
+}
+
+TEST_F(Job, WhoMissesRanksThatWereStoppedForNewcomersHasNotFailed) {
+  begin(2, 3);
+  join(1, "a", {}, true);
+  join(2, "b");
+  pass(10s);
+  join(3, "c");
+  pass(10s);  // 20 s on the job's clock
+  ends(1, {}, 2);
+  ends(2, {failure(2, exited(1), 20s), failure(3, exited(1), 20s)}, 0);
+  EXPECT_EQ(started.at(3).restart_count, 0);
+  EXPECT_EQ(started.at(3).group_world_size, 3);
+}
+
+TEST_F(Job, ANewcomerThatCannotStartTheProgramIsLeftOut) {
+  begin(1, 2, 3);
+  join(1, "a", {}, true);
+  pass(10s);
+  pass(10s);
+  join(2, "b");
+  ends(1, {}, 2);
+  ASSERT_EQ(started.at(2).round.number, 1u);
+  ends(2, {failure(2, {Ending::Kind::not_started, 2, false})});
+  EXPECT_THAT(refused.at(2).what, HasSubstr("can't be started on this host"));
+  ends(1, {}, 2);
+  EXPECT_TRUE(finished.empty());
+  EXPECT_EQ(started.at(1).group_world_size, 1);
+  EXPECT_THAT(started.at(1).why, HasSubstr("host b can't start the program"));
+  EXPECT_EQ(started.at(1).restart_count, 0);
+}
+
+TEST_F(Job, NodesThatFallSilentBeforeTheirRoundBeginsBlockNothing) {
+  begin(1, 3);
+  stores_open = false;
+  join(1, "a", {}, true);
+  join(2, "b");
+  join(3, "c");
+  falls_silent(2);
+  falls_silent(3);
+  EXPECT_TRUE(finished.empty());
+}
+
+TEST_F(Job, ALossLongAfterAFailureDoesNotExcuseIt) {
+  begin(1, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(1, RoundFailed{0, "rank 0 ended with exit code 1"});
+  pass(30s);
+  leaves(2);
+  ends(1, {failure(0, exited(1), 1s)}, 1);
+  EXPECT_EQ(finished.at(1).exit_code, 1);
+  EXPECT_EQ(finished.at(1).cause->rank, 0);
+}
+
+TEST_F(Job, WorkThatIsDoneIsNotDoneAgainForANodeThatLeaves) {
+  begin(1, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  ends(2);
+  leaves(2);
+  join(3, "c");
+  pass(20s);
+  EXPECT_TRUE(stopped.empty());
+  ends(1);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+
+  begin(1, 2);
+  finished.clear();
+  join(1, "a", {}, true);
+  join(2, "b");
+  ends(1);
+  leaves(2);
+  EXPECT_EQ(finished.at(1).exit_code, 77) << "what the lost one did is not known";
+}
+
+TEST_F(Job, AStopOfASpareWhileTheStoreIsOpenedIsItsOwn) {
+  begin(1, 1);
+  stores_open = false;
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGINT});
+  EXPECT_TRUE(finished.empty());
+  says(1, StoreOpened{0, 4000});
+  EXPECT_EQ(started.count(1), 1u);
+}
+
+TEST_F(Job, WhereProcessesCannotBeKilledNoOtherRoundBegins) {
+  begin(1, 2);
+  join(1, "a", {}, true);
+  pass(10s);
+  pass(10s);
+  join(2, "b");
+  says(1, RoundEnded{0, {}, 2, true});
+  EXPECT_EQ(finished.at(2).exit_code, 1);
+  EXPECT_THAT(finished.at(2).what, HasSubstr("could not be killed"));
 }
 
 TEST_F(Job, ANewcomerThatLeavesAgainChangesNothing) {
@@ -405,6 +541,27 @@ TEST_F(Job, OnlyTheGreaterPartGoesOnWhereNodesFellSilent) {
     EXPECT_EQ(finished.at(1).exit_code, 77);
     EXPECT_THAT(finished.at(1).what, HasSubstr(std::to_string(c.silent.size()) + " nodes of round 0 fell silent"));
   }
+}
+
+TEST_F(Job, AMembershipOutsideTheJobGoesOnWithWhoeverReachesIt) {
+  greater_part_only = false;
+  begin(1, 3);
+  join(1, "a");
+  join(2, "b");
+  join(3, "c");
+  falls_silent(1);
+  falls_silent(2);
+  ends(3, {}, 2);
+  EXPECT_EQ(started.at(3).round.number, 1u);
+}
+
+TEST_F(Job, AStoreOnTheEndpointsHostIsReachedAsTheEndpointIs) {
+  begin(2, 2);
+  auto its = hello;
+  its.host_name = "a";
+  hear(membership->step(Joined{node(1), its, "127.0.0.1", false}, now));
+  join(2, "b");
+  EXPECT_EQ(started.at(2).master_address, "");
 }
 
 TEST_F(Job, NodesThatFallSilentAfterTheirRoundHasEndedBlockNothing) {
@@ -721,7 +878,7 @@ TEST(MembershipHistories, KeepTheirPromises) {
     options.nodes_min = static_cast<int>(1 + below(static_cast<std::uint64_t>(options.nodes_max)));
     options.restarts_max = static_cast<int>(below(3));
     options.join_timeout = 30s;
-    options.last_call_timeout = 5s;
+    options.last_call_timeout = std::chrono::milliseconds(below(5000));
     TimePoint now{1h};
     Membership membership(options, now);
     std::map<std::uint64_t, std::optional<std::uint32_t>> alive;  // node -> the round that it has processes of

@@ -18,7 +18,7 @@ FailureReport some_failure() {
 
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
   const ToMembership up[] = {
-      Hello{1, "bert", "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 7},
+      Hello{1, "bert", "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 7, 3, 90s, 5s},
       Hello{},
       StoreOpened{4, 29400},
       RoundFailed{4, "rank 5 was killed"},
@@ -67,6 +67,21 @@ TEST(MessageJson, WhatOthersComputeWithIsInRange) {
   }
   hello = {};
   hello.node_rank = -1;
+  refused(hello);
+  for (const auto& [low, high] : {std::pair{0, 1}, {2, 1}, {1, 1'000'000}}) {
+    hello = {};
+    hello.nodes_min = low;
+    hello.nodes_max = high;
+    refused(hello);
+  }
+  hello = {};
+  hello.join_timeout = -1ms;
+  refused(hello);
+  hello = {};
+  hello.last_call_timeout = std::chrono::years(2);
+  refused(hello);
+  hello = {};
+  hello.restarts_max = -1;
   refused(hello);
   for (const auto* address : {"any", "0.0.0.0/0", "gpu17", ""}) {
     hello = {};

@@ -1,0 +1,93 @@
+#include "rendezvous/control/operator_view.hpp"
+
+#include <nlohmann/json.hpp>
+
+namespace ddp::rendezvous {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string jobs_json(const JobViews& jobs) {
+  Json list = Json::array();
+  for (const auto& [run_id, job] : jobs) {
+    Json nodes = Json::array();
+    for (const auto& node : job.nodes) {
+      Json entry{{"host_name", node.host_name}, {"address", node.address}};
+      entry["group_rank"] = node.group_rank ? Json(*node.group_rank) : Json();
+      nodes.push_back(std::move(entry));
+    }
+    list.push_back({{"run_id", run_id},
+                    {"phase", job.phase},
+                    {"round", job.round},
+                    {"world_size", job.world_size},
+                    {"nodes_min", job.nodes_min},
+                    {"nodes_max", job.nodes_max},
+                    {"restart_count", job.restart_count},
+                    {"restarts_max", job.restarts_max},
+                    {"last_reason", job.last_reason},
+                    {"nodes", std::move(nodes)}});
+  }
+  return Json{{"jobs", std::move(list)}}.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// A label's value: backslash, quote and line feed are escaped.
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\\' || c == '"') out += '\\';
+    if (c == '\n')
+      out += "\\n";
+    else
+      out += c;
+  }
+  return out;
+}
+
+std::string metrics_text(const JobViews& jobs) {
+  struct Metric {
+    const char *name, *type, *help;
+    std::int64_t (*value)(const Membership::View&);
+  };
+  constexpr Metric kMetrics[] = {
+      {"ddp_job_nodes", "gauge", "Nodes that are connected, spares included.",
+       [](const Membership::View& job) { return static_cast<std::int64_t>(job.nodes.size()); }},
+      {"ddp_job_world_size", "gauge", "Workers of the current or last round.",
+       [](const Membership::View& job) { return static_cast<std::int64_t>(job.world_size); }},
+      {"ddp_job_round", "gauge", "Number of the current or last round, -1 before the first.",
+       [](const Membership::View& job) { return job.round; }},
+      {"ddp_job_restarts_total", "counter", "Restarts that were taken from the job's budget.",
+       [](const Membership::View& job) { return static_cast<std::int64_t>(job.restart_count); }},
+  };
+  std::string out = "# HELP ddp_jobs Jobs that are known.\n# TYPE ddp_jobs gauge\nddp_jobs " + std::to_string(jobs.size()) + "\n";
+  for (const auto& metric : kMetrics) {
+    out += std::string("# HELP ") + metric.name + " " + metric.help + "\n# TYPE " + metric.name + " " + metric.type + "\n";
+    for (const auto& [run_id, job] : jobs)
+      out += std::string(metric.name) + "{job=\"" + escaped(run_id) + "\"} " + std::to_string(metric.value(job)) + "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+Channel::HttpAnswer answer_operator(std::string_view target, bool is_local, const JobViews& jobs) {
+  Channel::HttpAnswer answer;
+  const auto path = target.substr(0, target.find('?'));
+  if (path == "/healthz") {
+    answer.body = "ok\n";
+  } else if (path != "/v1/jobs" && path != "/metrics") {
+    answer.status = 404;
+    answer.body = "not found; there are /healthz, /v1/jobs and /metrics\n";
+  } else if (!is_local) {
+    answer.status = 403;
+    answer.body = "this is answered to those on this host only, at 127.0.0.1\n";
+  } else if (path == "/metrics") {
+    answer.content_type = "text/plain; version=0.0.4; charset=utf-8";
+    answer.body = metrics_text(jobs);
+  } else {
+    answer.content_type = "application/json";
+    answer.body = jobs_json(jobs);
+  }
+  return answer;
+}
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,96 @@
+#include "rendezvous/daemon/serve_jobs.hpp"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "rendezvous/control/membership_server.hpp"
+#include "rendezvous/control/operator_view.hpp"
+#include "rendezvous/control/reception.hpp"
+#include "rendezvous/daemon/own_process.hpp"
+#include "rendezvous/port/port.hpp"
+#include "rendezvous/round/term.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+constexpr std::size_t kJobsMax = 10'000;
+
+class Jobs {
+ public:
+  explicit Jobs(boost::asio::io_context& io) : io_(io) {}
+
+  // Begins the job where nobody has come for it yet. Throws Error where there are too many.
+  MembershipServer& of(const Hello& hello) {
+    forget_what_is_over();
+    auto found = jobs_.find(hello.run_id);
+    if (found != jobs_.end() && found->second->membership().is_finished()) {
+      leaving_.push_back(std::move(found->second));  // its nodes are still being told; this is the next run of that name
+      jobs_.erase(found);
+      found = jobs_.end();
+    }
+    if (found == jobs_.end()) {
+      if (jobs_.size() + leaving_.size() >= kJobsMax) throw Error("there are " + std::to_string(kJobsMax) + " jobs already");
+      found = jobs_.emplace(hello.run_id, begin(hello)).first;
+    }
+    return *found->second;
+  }
+
+  JobViews views() {
+    forget_what_is_over();
+    JobViews out;
+    for (const auto& [run_id, job] : jobs_) out.emplace(run_id, job->membership().view());
+    return out;
+  }
+
+ private:
+  std::unique_ptr<MembershipServer> begin(const Hello& hello) {
+    MembershipOptions options;
+    options.run_id = hello.run_id;
+    options.nodes_min = hello.nodes_min;
+    options.nodes_max = hello.nodes_max;
+    options.restarts_max = hello.restarts_max;
+    options.join_timeout = hello.join_timeout;
+    options.last_call_timeout = hello.last_call_timeout;
+    options.greater_part_only = false;
+    options.term = begin_term();
+    MembershipLink::Handlers handlers;
+    handlers.say = [run_id = hello.run_id](const std::string& line) {
+      std::cerr << "ddp-rendezvous: job " << run_id << ": " << line << std::endl;
+    };
+    return std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
+  }
+
+  void forget_what_is_over() {
+    std::erase_if(jobs_, [](const auto& entry) { return entry.second->is_over(); });
+    std::erase_if(leaving_, [](const auto& job) { return job->is_over(); });
+  }
+
+  boost::asio::io_context& io_;
+  std::map<std::string, std::unique_ptr<MembershipServer>> jobs_;
+  std::vector<std::unique_ptr<MembershipServer>> leaving_;
+};
+
+}  // namespace
+
+int serve_jobs(const ServeJobs& options) {
+  boost::asio::io_context io(1);
+  OwnProcess process(io);
+  const auto say = [](const std::string& line) { std::cerr << "ddp-rendezvous: " << line << std::endl; };
+  Jobs jobs(io);
+  Reception::Options rules;
+  rules.heartbeat_timeout = options.heartbeat_timeout;
+  rules.http = [&jobs](std::string_view target, bool is_local) { return answer_operator(target, is_local, jobs.views()); };
+  Reception reception(io, std::move(rules), [&jobs](const Hello& hello) -> MembershipServer& { return jobs.of(hello); }, say);
+  port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = say},
+                  {.http = [&reception](io::UniqueFd socket, const sockaddr_storage& peer) {
+                    reception.adopt(std::move(socket), peer);
+                  }});
+  std::cout << "ddp-rendezvous: membership listens on " << listening_text(options.hosts, port.number()) << std::endl;
+  return process.run_until_signal();
+}
+
+}  // namespace ddp::rendezvous
