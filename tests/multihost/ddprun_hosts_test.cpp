@@ -30,6 +30,12 @@ class DdprunHosts : public Multihost {
   static std::vector<std::string> dynamic(int nodes, const std::string& endpoint) {
     return {"--nnodes=" + std::to_string(nodes), "--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoint, "--rdzv-id=job"};
   }
+  // One to `nodes` nodes; a node that is silent for a second is lost.
+  static std::vector<std::string> elastic(int nodes, const std::string& endpoint) {
+    auto options = with(dynamic(nodes, endpoint), "--rdzv-conf=heartbeat_timeout=1");
+    options[0] = "--nnodes=1:" + std::to_string(nodes);
+    return options;
+  }
   static std::vector<std::string> with(std::vector<std::string> options, const std::string& one) {
     options.push_back(one);
     return options;
@@ -182,11 +188,8 @@ TEST_F(DdprunHosts, TheGreaterPartGoesOnWithoutAHostThatFallsSilent) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
   std::vector<HostProcess> nodes;
-  for (int host = 0; host < 3; ++host) {
-    auto options = with(dynamic(3, Hosts::ipv4(0) + ":29500"), "--rdzv-conf=heartbeat_timeout=1");
-    options[0] = "--nnodes=1:3";
-    nodes.push_back(hosts->run(host, ddprun(options, {built("store_barrier"), "stay"})));
-  }
+  for (int host = 0; host < 3; ++host)
+    nodes.push_back(hosts->run(host, ddprun(elastic(3, Hosts::ipv4(0) + ":29500"), {built("store_barrier"), "stay"})));
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
   hosts->cut(2);
   for (const int host : {0, 1}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
@@ -200,11 +203,8 @@ TEST_F(DdprunHosts, TheEndpointDoesNotGoOnWhereMoreThanHalfFellSilent) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
   std::vector<HostProcess> nodes;
-  for (int host = 0; host < 3; ++host) {
-    auto options = with(dynamic(3, Hosts::ipv4(0) + ":29500"), "--rdzv-conf=heartbeat_timeout=1");
-    options[0] = "--nnodes=1:3";
-    nodes.push_back(hosts->run(host, ddprun(options, {built("store_barrier"), "stay"})));
-  }
+  for (int host = 0; host < 3; ++host)
+    nodes.push_back(hosts->run(host, ddprun(elastic(3, Hosts::ipv4(0) + ":29500"), {built("store_barrier"), "stay"})));
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
   hosts->cut(0);
   for (auto& node : nodes) EXPECT_EQ(node.wait(), 77) << node.err();
@@ -217,9 +217,7 @@ TEST_F(DdprunHosts, WithADaemonOfItsOwnAJobOutlivesAnyOfItsHosts) {
   auto daemon = hosts->run(0, {built("ddp-rendezvous"), "--port=29400", "--heartbeat-timeout=1"});
   ASSERT_TRUE(daemon.prints("membership listens")) << daemon.err();
   const auto node = [&](int host) {
-    auto options = with(dynamic(2, Hosts::name(0)), "--rdzv-conf=heartbeat_timeout=1");
-    options[0] = "--nnodes=1:2";
-    return hosts->run(host, ddprun(options, {built("store_barrier"), "stay"}));
+    return hosts->run(host, ddprun(elastic(2, Hosts::name(0)), {built("store_barrier"), "stay"}));
   };
   auto one = node(1), two = node(2);
   ASSERT_TRUE(one.prints("of 4 met all", 2)) << one.err();
