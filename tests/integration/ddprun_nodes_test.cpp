@@ -244,7 +244,7 @@ TEST(DdprunNodes, TheEndpointsDeathEndsTheOthersWithAReason) {
 
 TEST(DdprunNodes, ADeadNodeIsReplacedWhileTheBudgetLasts) {
   const auto port = free_port();
-  const auto script = "echo round $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 1 ] || " + kStay;
+  const auto script = "echo round ${DDPRUN_ROUND_ID##*-}; [ ${DDPRUN_ROUND_ID##*-} = 1 ] || " + kStay;
   Job zero(node(fixed(2, 0, port), script, {"--max-restarts=1"}));
   {
     Job one(node(fixed(2, 1, port), script, {"--max-restarts=1"}));
