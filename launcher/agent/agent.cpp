@@ -118,6 +118,7 @@ class Agent {
     hello.local_address = config_.rendezvous.local_address;
     hello.highest_round = output_.highest_round(run_id_);
     hello.restarts_max = config_.restarts_max;
+    hello.restart_window = config_.restart_window;
     hello.join_timeout = config_.rendezvous.join_timeout;
     hello.last_call_timeout = config_.rendezvous.last_call_timeout;
     if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
@@ -227,9 +228,7 @@ class Agent {
           (!is_alone()             ? "all nodes start their workers again"
            : config_.workers == 1 ? "the worker starts again"
                                   : count_of_workers() + " start again") +
-          (cost_a_restart ? ", restart " + std::to_string(message.restart_count) + " of " +
-                                std::to_string(message.restarts_max)
-                          : ""));
+          (cost_a_restart ? ", restart " + std::to_string(message.restart_count) + budget_text(message.restarts_max) : ""));
     if (!is_alone())
       say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
           std::to_string(message.group_world_size) + ", " + ranks_text() + " of " + std::to_string(message.world_size) +
@@ -407,6 +406,12 @@ class Agent {
   std::string master_address() const {
     if (!start_.master_address.empty()) return start_.master_address;
     return config_.rendezvous.host.empty() ? "127.0.0.1" : config_.rendezvous.host;
+  }
+
+  std::string budget_text(int restarts_max) const {
+    if (config_.restart_window.count() == 0) return " of " + std::to_string(restarts_max);
+    return ", of at most " + std::to_string(restarts_max) + " within " +
+           rendezvous::describe_duration(config_.restart_window);
   }
 
   std::string ranks_text() const {

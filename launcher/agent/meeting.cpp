@@ -132,6 +132,7 @@ void Meeting::serve(bool or_join) {
   membership.nodes_min = rendezvous.nodes_min;
   membership.nodes_max = rendezvous.nodes_max;
   membership.restarts_max = config_.restarts_max;
+  membership.restart_window = config_.restart_window;
   membership.join_timeout = rendezvous.join_timeout;
   membership.last_call_timeout = rendezvous.last_call_timeout;
   membership.term = term_;

@@ -115,6 +115,8 @@ void check_what_has_no_effect(const GivenOptions& given, std::vector<std::string
   if (const auto* option = given.find("event-log-handler"))
     if (name_of(*option) != "null") say(*option, "there are no handlers of events");
   if (const auto* option = given.find("logs-specs")) word_of(*option);
+  if (const auto* option = given.find("restart-window"); option != nullptr && given.find("max-restarts") == nullptr)
+    say(*option, "there are no restarts without --max-restarts");
 }
 
 RunBy run_by(const GivenOptions& given) {
@@ -170,6 +172,8 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   config.virtual_local_rank = given.is_on("virtual-local-rank");
   config.output = output_of(given, environment);
   if (const auto* option = given.find("max-restarts")) config.restarts_max = number_of(*option, 0, kRestartsMax);
+  if (const auto* option = given.find("restart-window"))
+    config.restart_window = std::chrono::seconds(number_of(*option, 1, kSecondsMax));
   config.grace = grace_of(given, environment);
   read_signals(given, config);
   config.binding = binding_of(given);

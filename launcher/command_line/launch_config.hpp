@@ -50,6 +50,7 @@ struct LaunchConfig {
   std::string completion_shell;  // of show_completion: bash, zsh or fish
   int workers = 1;               // on this node
   int restarts_max = 0;          // of the whole job
+  std::chrono::milliseconds restart_window{0};  // only restarts of that time count; 0: all do
   std::string role = "default";
   RendezvousConfig rendezvous;
   std::chrono::milliseconds grace{30'000};

@@ -62,6 +62,8 @@ const std::vector<Option>& option_table() {
 
       {"max-restarts", 0, "N", Group::failures, kTorchruns,
        "times that all workers of the job are started again after a failure. Default: 0"},
+      {"restart-window", 0, "SECONDS", Group::failures, kOurs,
+       "count only the restarts of this time before the failure. Default: all of them"},
       {"shutdown-timeout", 0, "SECONDS", Group::failures, kTorchruns,
        "grace between a stop signal and SIGKILL, in every path. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30"},
       {"signals-to-handle", 0, "SIGNAL,..", Group::failures, kTorchruns,

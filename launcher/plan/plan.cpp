@@ -95,7 +95,10 @@ class Plan {
     if (config_.command.path != config_.command.arguments.front()) line("", "executes " + config_.command.path);
     line("failures", config_.restarts_max == 0
                          ? "end the job"
-                         : "all workers of the job start again, " + counted(config_.restarts_max, "time") + " at most");
+                         : "all workers of the job start again, " + counted(config_.restarts_max, "time") + " at most" +
+                               (config_.restart_window.count() == 0
+                                    ? ""
+                                    : " within " + rendezvous::describe_duration(config_.restart_window)));
     line("signals",
          names(config_.stop_signals) + ": stop the job, with SIGKILL after " + rendezvous::describe_duration(config_.grace));
     if (!config_.forward_signals.empty()) line("", names(config_.forward_signals) + ": passed on to the workers");

@@ -151,6 +151,7 @@ void fields(Hello& m, Visit visit) {
   visit("addresses", m.addresses);
   visit("highest_round", m.highest_round);
   visit("restarts_max", m.restarts_max);
+  visit("restart_window_ms", m.restart_window);
   visit("join_timeout_ms", m.join_timeout);
   visit("last_call_timeout_ms", m.last_call_timeout);
 }
@@ -268,6 +269,7 @@ void check(const Hello& m) {
   check_range("nodes_max", m.nodes_max, 1, kNodesMax);
   check_range("nodes_min", m.nodes_min, 1, m.nodes_max);
   check_range("restarts_max", m.restarts_max, 0, kCountMax);
+  check_range("restart_window_ms", m.restart_window.count(), 0, kWaitMax);
   check_range("join_timeout_ms", m.join_timeout.count(), 0, kWaitMax);
   check_range("last_call_timeout_ms", m.last_call_timeout.count(), 0, kWaitMax);
   if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kCountMax);

@@ -53,6 +53,7 @@ class Jobs {
     options.nodes_min = hello.nodes_min;
     options.nodes_max = hello.nodes_max;
     options.restarts_max = hello.restarts_max;
+    options.restart_window = hello.restart_window;
     options.join_timeout = hello.join_timeout;
     options.last_call_timeout = hello.last_call_timeout;
     options.greater_part_only = false;

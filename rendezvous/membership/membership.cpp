@@ -391,10 +391,16 @@ bool Membership::is_change_of_members() const {
          (cause() == nullptr || cause()->job_time >= lost_at_ - kUnnoticed);
 }
 
-bool Membership::is_next_round_due() const {
+bool Membership::is_budget_left(TimePoint now) {
+  if (options_.restart_window.count() != 0)
+    while (!restarts_.empty() && now - restarts_.front() >= options_.restart_window) restarts_.pop_front();
+  return restarts_.size() < static_cast<std::size_t>(options_.restarts_max);
+}
+
+bool Membership::is_next_round_due(TimePoint now) {
   if (tree_survived_ || (cause() != nullptr && is_hopeless(*cause()))) return false;
   if (is_change_of_members()) return true;
-  return (!lost_node_.empty() || cause() != nullptr) && restart_count_ < options_.restarts_max;
+  return (!lost_node_.empty() || cause() != nullptr) && is_budget_left(now);
 }
 
 // More than half of the round's nodes, or just half with the lowest group rank among them. Nodes whose end is proven do not
@@ -416,10 +422,13 @@ void Membership::begin_next_round(TimePoint now) {
       return failure.job_time >= growth_stopped_ - kSameMoment;
     }));
   const bool failed = !lost_node_.empty() || cause() != nullptr;
-  if (stop_signal_ == 0 && is_next_round_due()) {
+  if (stop_signal_ == 0 && is_next_round_due(now)) {
     if (!is_greater_part_here()) return finish_minority();
     reason_ = why_the_round_ended();
-    if (!is_change_of_members()) ++restart_count_;
+    if (!is_change_of_members()) {
+      ++restart_count_;
+      restarts_.push_back(now);
+    }
     deadline_.reset();
     phase_ = Phase::opening_store;  // so that gather() begins its wait anew
     return gather(now);
@@ -428,7 +437,7 @@ void Membership::begin_next_round(TimePoint now) {
   verdict.restarts_max = options_.restarts_max;
   verdict.world_size = world_size_;
   verdict.stopped = stopped_;
-  if (stop_signal_ != 0 && (!failed || is_next_round_due())) {
+  if (stop_signal_ != 0 && (!failed || is_next_round_due(now))) {
     verdict.exit_code = 128 + stop_signal_;
   } else if (const auto* first = cause()) {
     verdict.exit_code = exit_code_of(first->ending);

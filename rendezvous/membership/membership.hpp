@@ -16,6 +16,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -34,6 +35,7 @@ struct MembershipOptions {
   std::string run_id;
   int nodes_min = 1, nodes_max = 1;  // a round never starts with fewer; with nodes_max it starts at once
   int restarts_max = 0;              // of the whole job
+  std::chrono::milliseconds restart_window{0};  // only those of this time before a failure count; 0: all do
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between the minimum and the maximum
   // After nodes fell silent only the greater part of a round's nodes goes on. Where membership is not on a node of the job
@@ -124,7 +126,8 @@ class Membership {
   const FailureReport* cause() const;
   bool is_change_of_members() const;
   bool can_do_without(const Node& node, const RoundEnded& message) const;
-  bool is_next_round_due() const;
+  bool is_budget_left(TimePoint now);
+  bool is_next_round_due(TimePoint now);
   bool is_greater_part_here() const;
   std::string names_of_nodes() const;
   std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
@@ -146,6 +149,7 @@ class Membership {
   std::int64_t round_with_logs_ = -1;  // the highest that any node has logs of; the next one is above it
   int rounds_begun_ = 0;
   int restart_count_ = 0;
+  std::deque<TimePoint> restarts_;  // of the budget, the oldest first
   int world_size_ = 0;
   // Of the current round:
   std::vector<FailureReport> failures_;

@@ -34,6 +34,7 @@ struct Hello {
   int highest_round = -1;              // that it has logs of
   // What a daemon begins the job with that hears this hello first.
   int restarts_max = 0;
+  std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds join_timeout{600'000}, last_call_timeout{30'000};
   bool operator==(const Hello&) const = default;
 };

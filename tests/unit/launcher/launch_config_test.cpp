@@ -51,6 +51,13 @@ TEST_F(LaunchConfigs, GraceComesFromTheOptionThenTheVariable) {
   EXPECT_EQ(parse({"--shutdown-timeout=5", "true"}).grace, std::chrono::seconds(5));
 }
 
+TEST_F(LaunchConfigs, ARestartWindowNeedsRestarts) {
+  EXPECT_EQ(parse({"--restart-window=600", "true"}).restart_window, std::chrono::minutes(10));
+  EXPECT_THAT(parse({"--nproc-per-node=1", "--restart-window=600", "true"}).notices,
+              ElementsAre(HasSubstr("no restarts without --max-restarts")));
+  EXPECT_THAT(parse({"--nproc-per-node=1", "--restart-window=600", "--max-restarts=1", "true"}).notices, IsEmpty());
+}
+
 TEST_F(LaunchConfigs, PythonScriptsRunByAnInterpreter) {
   EXPECT_THAT(parse({"train.py", "--lr", "1"}).command.arguments,
               ElementsAre("/usr/bin/python3", "-u", "train.py", "--lr", "1"));
@@ -277,6 +284,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"logs-specs", {"--logs-specs=my_plugin"}, "takes default, not 'my_plugin'", "--logs-specs=default"},
       {"event-log-handler", {"--event-log-handler="}, "not ''", "--event-log-handler="},
       {"max-restarts", {"--max-restarts=-1"}, "not '-1'", "--max-restarts=0"},
+      {"restart-window", {"--restart-window=0"}, "not '0'", "--restart-window=1"},
       {"shutdown-timeout", {"--shutdown-timeout=soon"}, "not 'soon'", "--shutdown-timeout=0"},
       {"signals-to-handle", {"--signals-to-handle=SIGTREM"}, "no signal 'SIGTREM'", "=SIGTERM`"},
       {"signals-to-handle", {"--signals-to-handle=SIGKILL"}, "no program can handle it", "SIGUSR1"},

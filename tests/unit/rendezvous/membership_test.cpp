@@ -34,6 +34,7 @@ class Job : public ::testing::Test {
     options.restarts_max = restarts_max;
     options.join_timeout = 60s;
     options.last_call_timeout = 10s;
+    options.restart_window = restart_window;
     options.greater_part_only = greater_part_only;
     options.term = {1700000000, 7, 0};
     membership.emplace(options, now);
@@ -98,6 +99,7 @@ class Job : public ::testing::Test {
   TimePoint now{1h};
   bool stores_open = true;  // at once
   bool greater_part_only = true;
+  std::chrono::milliseconds restart_window{0};
   std::map<std::uint64_t, StartRound> started;
   std::map<std::uint64_t, std::vector<StopRound>> stopped;
   std::map<std::uint64_t, Refused> refused;
@@ -638,6 +640,22 @@ TEST_F(Job, StartsAgainWhileTheOneBudgetLastsWithNewRoundsAndOldRanks) {
   ends(1, {failure(0, exited(4))}, 1);
   ends(2, {}, 2);
   EXPECT_EQ(finished.at(2).exit_code, 4);
+}
+
+TEST_F(Job, OnlyRestartsWithinTheWindowCount) {
+  restart_window = 60s;
+  begin(1, 1, 2);
+  join(1, "a", {}, true);
+  for (int restart = 1; restart <= 5; ++restart) {
+    ends(1, {failure(0, exited(1))});
+    ASSERT_EQ(started.at(1).restart_count, restart);
+    pass(30s);  // so two are within a minute, never three
+  }
+  ends(1, {failure(0, exited(1))});
+  EXPECT_TRUE(finished.empty());
+  pass(29s);
+  ends(1, {failure(0, exited(1))});
+  EXPECT_EQ(finished.at(1).exit_code, 1) << "the third in 59 s";
 }
 
 TEST_F(Job, WordsOfAnotherRoundMeanNothing) {

@@ -18,7 +18,7 @@ FailureReport some_failure() {
 
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
   const ToMembership up[] = {
-      Hello{1, "bert", "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 7, 3, 90s, 5s},
+      Hello{1, "bert", "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 7, 3, 600s, 90s, 5s},
       Hello{},
       StoreOpened{4, 29400},
       RoundFailed{4, "rank 5 was killed"},
@@ -76,6 +76,9 @@ TEST(MessageJson, WhatOthersComputeWithIsInRange) {
   }
   hello = {};
   hello.join_timeout = -1ms;
+  refused(hello);
+  hello = {};
+  hello.restart_window = -1ms;
   refused(hello);
   hello = {};
   hello.last_call_timeout = std::chrono::years(2);
