@@ -89,8 +89,8 @@ TEST_P(PytorchDdpOnTwoAgents, AScriptRunsUnchangedAfterARestartInTheMiddle) {
     return words;
   };
   Job first(arguments(0), python_job()), second(arguments(1), python_job());
-  EXPECT_EQ(first.wait(), 0) << first.err();
-  EXPECT_EQ(second.wait(), 0) << second.err();
+  EXPECT_EQ(first.wait(), 0) << first.out() << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.out() << second.err();
   const auto out = first.out() + second.out();
   EXPECT_THAT(out, HasSubstr("round 0 rank 1 trains"));
   for (int rank = 0; rank < 4; ++rank)
