@@ -146,8 +146,8 @@ void Meeting::receive(MembershipServer& job) {
   if (config_.rendezvous.nodes_max == 1) return;
   rendezvous::Reception::Options options;
   options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
-  options.http = [&job, run_id = hello_.run_id](std::string_view target, bool is_local) {
-    return rendezvous::answer_operator(target, is_local, {{run_id, job.membership().view()}});
+  options.http = [&job, run_id = hello_.run_id](const rendezvous::HttpQuestion& question) {
+    return rendezvous::answer_operator(question, {{run_id, job.membership().view()}});
   };
   reception_.emplace(io_, std::move(options), [&job](const rendezvous::Hello&) -> MembershipServer& { return job; },
                      handlers_.say);

@@ -113,13 +113,16 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     auto& tcp = beast::get_lowest_layer(stream_);
     input_.clear();  // a client waits for the answer
     const auto& request = parser_->get();
-    if (websocket::is_upgrade(request)) {
+    // Agents name no origin; a page in somebody's browser does.
+    if (websocket::is_upgrade(request) && request.target() == kPath && request.count(http::field::origin) == 0) {
       tcp.expires_never();  // the WebSocket has limits of its own
       return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
     }
     HttpAnswer answer{404, "text/plain; charset=utf-8", "not found\n"};
     if (request.method() != http::verb::get) answer = {405, answer.content_type, "only GET is answered\n"};
-    else if (options_.http) answer = options_.http({request.target().data(), request.target().size()});
+    else if (options_.http)
+      answer = options_.http({request.target().data(), request.target().size()},
+                             {request[http::field::host].data(), request[http::field::host].size()});
     response_.result(answer.status);
     response_.set(http::field::server, kProduct);
     response_.set(http::field::content_type, answer.content_type);

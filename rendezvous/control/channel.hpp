@@ -35,7 +35,7 @@ class Channel {
     std::chrono::milliseconds heartbeat_timeout{3'000};
     std::chrono::milliseconds handshake_timeout{10'000};
     std::string host;  // the client's Host header: how the user named the endpoint
-    std::function<HttpAnswer(std::string_view target)> http{};  // the server's, to a GET that asks for no WebSocket
+    std::function<HttpAnswer(std::string_view target, std::string_view host)> http{};  // the server's, to a plain GET
   };
 
   struct Closed {

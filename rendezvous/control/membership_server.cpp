@@ -66,7 +66,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   const Membership& membership() const { return membership_; }
-  bool is_over() const { return membership_.is_finished() && sessions_.empty(); }
+  bool is_over() const { return sessions_.empty() && (membership_.is_finished() || membership_.is_empty()); }
 
   void finish(std::function<void()> done) {
     timer_.cancel();

@@ -29,7 +29,7 @@ class MembershipServer : public MembershipLink {
 
   const Membership& membership() const;
 
-  // The job has ended, and every agent that was connected has heard of it, or is gone.
+  // Nobody is connected, and nobody takes part any more: there is nothing left of the job.
   bool is_over() const;
 
  private:

@@ -257,6 +257,7 @@ void check_range(const char* name, std::int64_t value, std::int64_t low, std::in
 constexpr int kWorkersMax = 16'384;  // of one node; the sum over all nodes is to fit an int
 constexpr int kNodesMax = 65'536;    // as --nnodes
 constexpr std::int64_t kWaitMax = std::int64_t{366} * 24 * 3600 * 1000;
+constexpr std::size_t kNameBytesMax = 256;
 constexpr int kExitCodeMax = 255;    // more would be cut, and 256 be taken for success
 constexpr int kSignalMax = 64;
 constexpr int kErrnoMax = 4095;
@@ -264,7 +265,16 @@ constexpr int kErrnoMax = 4095;
 template <class Message>
 void check(const Message&) {}
 
+void check_name(const char* name, const std::string& text) {
+  if (text.size() > kNameBytesMax) refuse(name, "is too long");
+  for (const unsigned char c : text)
+    if (c < 0x20 || c == 0x7f) refuse(name, "holds a control character");
+}
+
 void check(const Hello& m) {
+  check_name("run_id", m.run_id);
+  check_name("host_name", m.host_name);
+  check_name("role", m.role);
   check_range("workers", m.workers, 1, kWorkersMax);
   check_range("nodes_max", m.nodes_max, 1, kNodesMax);
   check_range("nodes_min", m.nodes_min, 1, m.nodes_max);

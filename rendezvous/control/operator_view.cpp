@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/io/address.hpp"
+
 namespace ddp::rendezvous {
 namespace {
 
@@ -43,6 +45,15 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
+bool names_loopback(std::string_view host) {
+  const auto begins = [host](std::string_view name) {
+    return host.substr(0, name.size()) == name && (host.size() == name.size() || host[name.size()] == ':');
+  };
+  if (begins("localhost") || begins("[::1]")) return true;
+  const auto address = io::parse_address(std::string(host.substr(0, host.find(':'))));
+  return address && address->is_loopback();
+}
+
 std::string metrics_text(const JobViews& jobs) {
   struct Metric {
     const char *name, *type, *help;
@@ -69,15 +80,15 @@ std::string metrics_text(const JobViews& jobs) {
 
 }  // namespace
 
-Channel::HttpAnswer answer_operator(std::string_view target, bool is_local, const JobViews& jobs) {
+Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs) {
   Channel::HttpAnswer answer;
-  const auto path = target.substr(0, target.find('?'));
+  const auto path = question.target.substr(0, question.target.find('?'));
   if (path == "/healthz") {
     answer.body = "ok\n";
   } else if (path != "/v1/jobs" && path != "/metrics") {
     answer.status = 404;
     answer.body = "not found; there are /healthz, /v1/jobs and /metrics\n";
-  } else if (!is_local) {
+  } else if (!question.is_local || !names_loopback(question.host)) {
     answer.status = 403;
     answer.body = "this is answered to those on this host only, at 127.0.0.1\n";
   } else if (path == "/metrics") {

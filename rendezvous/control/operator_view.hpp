@@ -14,7 +14,14 @@ namespace ddp::rendezvous {
 
 using JobViews = std::map<std::string, Membership::View>;  // by run id
 
-// /healthz, to everybody; /v1/jobs (JSON) and /metrics (Prometheus' text format 0.0.4), to those on this host only.
-Channel::HttpAnswer answer_operator(std::string_view target, bool is_local, const JobViews& jobs);
+struct HttpQuestion {
+  std::string_view target;
+  std::string_view host;  // the Host header
+  bool is_local = false;  // it came from this host's loopback address
+};
+
+// /healthz, to everybody; /v1/jobs (JSON) and /metrics (Prometheus' text format 0.0.4), to those on this host only, who
+// must name it by a loopback address or as localhost: a page that had its own name resolve to one reads nothing.
+Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs);
 
 }  // namespace ddp::rendezvous

@@ -31,17 +31,14 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
 
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
     const auto address = io::address_of(peer).text();
-    if (visitors_.size() >= options_.waiting_max)
-      return warn_("a connection from " + address + " was refused: " + std::to_string(visitors_.size()) +
-                   " have not said yet what they want");
+    if (visitors_.size() >= options_.waiting_max) lose(visitors_.begin()->first, "too many others came after it");
     const auto number = ++visitors_seen_;
     Channel::Options options;
     options.message_bytes_max = kControlMessageBytesMax;
     options.heartbeat_timeout = options_.heartbeat_timeout;
     if (options_.http)
-      options.http = [http = options_.http, is_local = io::address_of(peer).is_loopback()](std::string_view target) {
-        return http(target, is_local);
-      };
+      options.http = [http = options_.http, is_local = io::address_of(peer).is_loopback()](
+                         std::string_view target, std::string_view host) { return http({target, host, is_local}); };
     Channel::Handlers handlers;
     handlers.message = [this, number](std::string_view text) { take(number, text); };
     handlers.closed = [this, number](const Channel::Closed& how) { lose(number, how.why); };

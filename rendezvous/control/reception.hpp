@@ -14,6 +14,7 @@
 
 #include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/membership_server.hpp"
+#include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::rendezvous {
@@ -22,9 +23,8 @@ class Reception {
  public:
   struct Options {
     std::chrono::milliseconds heartbeat_timeout{3'000};
-    std::size_t waiting_max = 256;  // connections that have not said hello; beyond it new ones are closed
-    // To a plain GET; `is_local`: it came from this host.
-    std::function<Channel::HttpAnswer(std::string_view target, bool is_local)> http{};
+    std::size_t waiting_max = 256;  // connections that have not said hello; beyond it the oldest one is closed
+    std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
   };
 
   // `job_of` gives the membership that a node with this hello is for; it is called once for each. `say` hears of those

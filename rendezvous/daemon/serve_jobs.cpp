@@ -1,7 +1,10 @@
 #include "rendezvous/daemon/serve_jobs.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -11,6 +14,7 @@
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/daemon/own_process.hpp"
+#include "rendezvous/io/line_writer.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/round/term.hpp"
 
@@ -21,14 +25,14 @@ constexpr std::size_t kJobsMax = 10'000;
 
 class Jobs {
  public:
-  explicit Jobs(boost::asio::io_context& io) : io_(io) {}
+  Jobs(boost::asio::io_context& io, io::LineWriter& say) : io_(io), say_(say) {}
 
   // Begins the job where nobody has come for it yet. Throws Error where there are too many.
   MembershipServer& of(const Hello& hello) {
     forget_what_is_over();
     auto found = jobs_.find(hello.run_id);
-    if (found != jobs_.end() && found->second->membership().is_finished()) {
-      leaving_.push_back(std::move(found->second));  // its nodes are still being told; this is the next run of that name
+    if (found != jobs_.end() && found->second->membership().is_ending()) {
+      leaving_.push_back(std::move(found->second));  // its nodes are still ending; this is the next run of that name
       jobs_.erase(found);
       found = jobs_.end();
     }
@@ -59,9 +63,7 @@ class Jobs {
     options.greater_part_only = false;
     options.term = begin_term();
     MembershipLink::Handlers handlers;
-    handlers.say = [run_id = hello.run_id](const std::string& line) {
-      std::cerr << "ddp-rendezvous: job " << run_id << ": " << line << std::endl;
-    };
+    handlers.say = [this, run_id = hello.run_id](const std::string& line) { say_("job " + run_id + ": " + line); };
     return std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
   }
 
@@ -71,6 +73,7 @@ class Jobs {
   }
 
   boost::asio::io_context& io_;
+  io::LineWriter& say_;
   std::map<std::string, std::unique_ptr<MembershipServer>> jobs_;
   std::vector<std::unique_ptr<MembershipServer>> leaving_;
 };
@@ -80,13 +83,14 @@ class Jobs {
 int serve_jobs(const ServeJobs& options) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  const auto say = [](const std::string& line) { std::cerr << "ddp-rendezvous: " << line << std::endl; };
-  Jobs jobs(io);
+  io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
+  Jobs jobs(io, say);
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
-  rules.http = [&jobs](std::string_view target, bool is_local) { return answer_operator(target, is_local, jobs.views()); };
-  Reception reception(io, std::move(rules), [&jobs](const Hello& hello) -> MembershipServer& { return jobs.of(hello); }, say);
-  port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = say},
+  rules.http = [&jobs](const HttpQuestion& question) { return answer_operator(question, jobs.views()); };
+  Reception reception(io, std::move(rules), [&jobs](const Hello& hello) -> MembershipServer& { return jobs.of(hello); },
+                      std::ref(say));
+  port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(say)},
                   {.http = [&reception](io::UniqueFd socket, const sockaddr_storage& peer) {
                     reception.adopt(std::move(socket), peer);
                   }});

@@ -1,9 +1,13 @@
 #include "rendezvous/daemon/serve_store.hpp"
 
+#include <unistd.h>
+
 #include <boost/asio/io_context.hpp>
+#include <functional>
 #include <iostream>
 
 #include "rendezvous/daemon/own_process.hpp"
+#include "rendezvous/io/line_writer.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/store/server.hpp"
 
@@ -12,9 +16,9 @@ namespace ddp::rendezvous {
 int serve_store(const ServeStore& options) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  const auto warn = [](const std::string& message) { std::cerr << "ddp-rendezvous: " << message << std::endl; };
-  store::Server server(io, {.allow = options.allow, .warn = warn});
-  port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = warn},
+  io::LineWriter warn(STDERR_FILENO, "ddp-rendezvous: ");
+  store::Server server(io, {.allow = options.allow, .warn = std::ref(warn)});
+  port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(warn)},
                   {.store = [&server](io::UniqueFd socket, const sockaddr_storage& peer) {
                     server.adopt(std::move(socket), peer);
                   }});

@@ -73,6 +73,8 @@ class Membership {
   [[nodiscard]] std::optional<TimePoint> next_deadline() const { return deadline_; }
 
   bool is_finished() const { return phase_ == Phase::finished; }
+  bool is_ending() const { return is_finished() || stop_signal_ != 0; }  // it takes in nobody for another round
+  bool is_empty() const { return nodes_.empty(); }
 
   // What an operator may ask.
   struct View {

@@ -156,16 +156,46 @@ TEST(DdpRendezvousJobs, GoOnWithoutAnyOfTheirNodes) {
   EXPECT_TRUE(zero.is_gone_within());
 }
 
+TEST(DdpRendezvousJobs, LeaveNothingBehindWhereNobodyIsLeft) {
+  Daemon daemon;
+  {
+    Job gone(daemon.node("job", "2", "true"));
+    ASSERT_TRUE(daemon.prints("waiting for 1 more node")) << daemon.err();
+    gone.kill(SIGKILL);
+    ASSERT_TRUE(daemon.prints("has left")) << daemon.err();
+  }
+  Job again(daemon.node("job", "1:2", "echo $WORLD_SIZE"));  // other settings, and a wait of its own
+  EXPECT_EQ(again.wait(), 0) << again.err();
+  EXPECT_EQ(again.out(), "2\n2\n");
+}
+
+TEST(DdpRendezvousJobs, BeginAnewWhileTheLastRunOfTheirNameIsStopped) {
+  Daemon daemon;
+  Job last(daemon.node("job", "1:2", "trap '' TERM; echo up; " + kStay));
+  ASSERT_TRUE(last.prints("up", 2)) << last.err();
+  last.kill(SIGTERM);
+  ASSERT_TRUE(last.prints("stopping")) << last.err();
+  Job next(daemon.node("job", "1:2", "echo done"));
+  EXPECT_EQ(next.wait(), 0) << next.err();
+  EXPECT_EQ(next.out(), "done\ndone\n");
+  last.kill(SIGTERM);
+  EXPECT_TRUE(becomes_true([&] {  // an echo within 200 ms counts as the first; further ones are sent until one counts
+    last.kill(SIGTERM);
+    return process_state(last.pid()) == 'Z';
+  }));
+  EXPECT_EQ(last.wait(), 143);
+}
+
 TEST(DdpRendezvousJobs, AreShownToThoseOnThisHost) {
   Daemon daemon;
   Job node(daemon.node("the job", "1:2", "echo up; " + kStay));
   ASSERT_TRUE(node.prints("up", 2)) << node.err();
-  EXPECT_THAT(daemon.answer_to("GET /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"),
+  EXPECT_THAT(daemon.answer_to("GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"),
               AllOf(HasSubstr("\"run_id\": \"the job\""), HasSubstr("\"phase\": \"running\""), HasSubstr("\"world_size\": 2")));
-  EXPECT_THAT(daemon.answer_to("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"), HasSubstr("\r\n\r\nok\n"));
+  EXPECT_THAT(daemon.answer_to("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"), HasSubstr("\r\n\r\nok\n"));
   node.kill(SIGTERM);
   EXPECT_EQ(node.wait(), 143);
-  EXPECT_THAT(daemon.answer_to("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"), HasSubstr("\nddp_jobs 0\n"));
+  EXPECT_THAT(daemon.answer_to("GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"), HasSubstr("\nddp_jobs 0\n"));
   daemon.kill(SIGTERM);
   EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
 }

@@ -82,8 +82,8 @@ class ControlChannel : public ::testing::Test {
     Reception::Options rules;
     rules.heartbeat_timeout = heartbeat_timeout;
     rules.waiting_max = 2;
-    rules.http = [this](std::string_view target, bool is_local) {
-      return answer_operator(target, is_local, {{"job", server->membership().view()}});
+    rules.http = [this](const HttpQuestion& question) {
+      return answer_operator(question, {{"job", server->membership().view()}});
     };
     reception.emplace(io, rules, [this](const Hello&) -> MembershipServer& { return *server; }, say);
   }
@@ -178,38 +178,54 @@ TEST_F(ControlChannel, ThoseWhoSayNothingHaveABound) {
     waiting.push_back(connected_pair());
     reception->adopt(std::move(waiting.back().server), waiting.back().peer);
   }
-  store::RawSocket third(std::move(waiting.back().client));
-  EXPECT_TRUE(third.is_hung_up());
-  EXPECT_THAT(said.back(), HasSubstr("from 127.0.0.1 was refused: 2 have not said"));
+  EXPECT_THAT(said.back(), HasSubstr("from 127.0.0.1 ended before it said which job it belongs to: too many others"));
+  bool ran = false;
+  asio::post(io, [&] { ran = true; });  // after what the event loop has to do
+  ASSERT_TRUE(run_until([&] { return ran; }));
+  store::RawSocket oldest(std::move(waiting.front().client));
+  EXPECT_TRUE(oldest.is_hung_up());
 }
 
 TEST_F(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {
   serve_job();
   server->send(hello());
   ASSERT_TRUE(run_until([&] { return !server->membership().view().nodes.empty(); }));
-  EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"),
+  EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"),
               AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("Server: ddprun\r\n"), EndsWith("\r\n\r\nok\n")));
-  EXPECT_THAT(answer_to("GET /v1/jobs?x=1 HTTP/1.1\r\nHost: x\r\n\r\n"),
+  EXPECT_THAT(answer_to("GET /v1/jobs?x=1 HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"),
               AllOf(HasSubstr("Content-Type: application/json\r\n"), HasSubstr("\"run_id\": \"job\""),
                     HasSubstr("\"phase\": \"waiting for nodes\""), HasSubstr("\"host_name\": \"a\"")));
-  EXPECT_THAT(answer_to("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"),
+  EXPECT_THAT(answer_to("GET /metrics HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"),
               AllOf(HasSubstr("\n# TYPE ddp_job_nodes gauge\n"), HasSubstr("\nddp_job_nodes{job=\"job\"} 1\n")));
-  EXPECT_THAT(answer_to("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
-  EXPECT_THAT(answer_to("DELETE /v1/jobs HTTP/1.1\r\nHost: x\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(answer_to("GET / HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(answer_to("DELETE /v1/jobs HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(said, Not(Contains(HasSubstr("ended before"))));
   EXPECT_EQ(answer_to("GET /" + std::string(9000, 'x') + " HTTP/1.1\r\n\r\n"), "") << "too long";
   EXPECT_EQ(answer_to("POST /v1/jobs HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), "") << "it has a body";
 }
 
+TEST_F(ControlChannel, AWebSocketIsForAgentsOnly) {
+  serve_job();
+  const std::string upgrade = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+                              "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+  EXPECT_THAT(answer_to("GET /v1/agents HTTP/1.1\r\n" + upgrade + "Origin: http://evil.example\r\n\r\n"),
+              StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(answer_to("GET /other HTTP/1.1\r\n" + upgrade + "\r\n"), StartsWith("HTTP/1.1 404 "));
+}
+
 TEST(OperatorView, IsForThoseOnThisHostButForItsHealth) {
-  EXPECT_EQ(answer_operator("/healthz", false, {}).status, 200u);
-  EXPECT_EQ(answer_operator("/v1/jobs", false, {}).status, 403u);
-  EXPECT_EQ(answer_operator("/metrics", false, {}).status, 403u);
-  EXPECT_EQ(answer_operator("/metrics", true, {}).status, 200u);
+  EXPECT_EQ(answer_operator({"/healthz", "gpu17:29400", false}, {}).status, 200u);
+  for (const auto* target : {"/v1/jobs", "/metrics"}) {
+    EXPECT_EQ(answer_operator({target, "localhost", false}, {}).status, 403u);
+    for (const auto* host : {"localhost", "localhost:29400", "127.0.0.1:29400", "127.0.0.2", "[::1]:29400"})
+      EXPECT_EQ(answer_operator({target, host, true}, {}).status, 200u) << host;
+    for (const auto* host : {"", "evil.example", "127.0.0.1.evil.example:29400", "localhost.evil.example", "10.0.0.1"})
+      EXPECT_EQ(answer_operator({target, host, true}, {}).status, 403u) << host;
+  }
 }
 
 TEST(OperatorView, NamesOfJobsAreEscaped) {
-  const auto metrics = answer_operator("/metrics", true, {{"a\"b\\c\nd", {}}}).body;
+  const auto metrics = answer_operator({"/metrics", "localhost", true}, {{"a\"b\\c\nd", {}}}).body;
   EXPECT_THAT(metrics, HasSubstr("{job=\"a\\\"b\\\\c\\nd\"} -1\n"));
 }
 

@@ -77,6 +77,14 @@ TEST(MessageJson, WhatOthersComputeWithIsInRange) {
   hello = {};
   hello.join_timeout = -1ms;
   refused(hello);
+  for (const auto& name : {std::string("a\nb"), std::string(300, 'x')}) {
+    hello = {};
+    hello.run_id = name;
+    refused(hello);
+    hello = {};
+    hello.host_name = name;
+    refused(hello);
+  }
   hello = {};
   hello.restart_window = -1ms;
   refused(hello);
