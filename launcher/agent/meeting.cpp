@@ -14,7 +14,6 @@ namespace ddp::launcher {
 
 using rendezvous::EndpointName;
 using rendezvous::MembershipClient;
-using rendezvous::MembershipOptions;
 using rendezvous::MembershipServer;
 using Mode = RendezvousConfig::Mode;
 
@@ -127,16 +126,7 @@ void Meeting::serve(bool or_join) {
     });
   }
   serves_ = true;
-  MembershipOptions membership;
-  membership.run_id = hello_.run_id;
-  membership.nodes_min = rendezvous.nodes_min;
-  membership.nodes_max = rendezvous.nodes_max;
-  membership.restarts_max = config_.restarts_max;
-  membership.restart_window = config_.restart_window;
-  membership.join_timeout = rendezvous.join_timeout;
-  membership.last_call_timeout = rendezvous.last_call_timeout;
-  membership.term = term_;
-  auto server = std::make_unique<MembershipServer>(io_, std::move(membership), handlers_);
+  auto server = std::make_unique<MembershipServer>(io_, options_of(hello_, term_), handlers_);
   receive(*server);
   link_ = std::move(server);
   link_->send(hello_);

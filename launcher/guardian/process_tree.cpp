@@ -19,20 +19,30 @@
 namespace ddp::launcher {
 namespace {
 
+// The beginning of /proc/<pid>/<name>, as much as anything here looks at; empty where there is no such process.
+std::string read_proc(pid_t pid, const char* name) {
+  char path[64], text[4096];
+  std::snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+  const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+  const auto length = file ? ::read(file.get(), text, sizeof text) : -1;
+  return length <= 0 ? "" : std::string(text, static_cast<std::size_t>(length));
+}
+
 // One line of /proc/<pid>/stat: pid (name) state ppid ... The name may hold anything, so the last ')' counts.
 bool read_stat(pid_t pid, Process& process, char& state) {
-  char path[64], text[1024];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-  if (!file) return false;
-  const auto length = ::read(file.get(), text, sizeof text - 1);
-  if (length <= 0) return false;
-  text[length] = '\0';
-  const char* after_name = std::strrchr(text, ')');
+  const auto text = read_proc(pid, "stat");
+  const char* after_name = std::strrchr(text.c_str(), ')');
   int parent = 0;
   if (after_name == nullptr || std::sscanf(after_name + 1, " %c %d", &state, &parent) != 2) return false;
   process = {pid, parent};
   return true;
+}
+
+// Whether a mask of /proc/<pid>/status, such as SigCgt, has the signal.
+bool has_signal(const std::string& status, const std::string& mask, int signal_number) {
+  const auto line = status.find("\n" + mask + ":");
+  return line != std::string::npos &&
+         (std::strtoull(status.c_str() + line + mask.size() + 2, nullptr, 16) >> (signal_number - 1) & 1) != 0;
 }
 
 std::vector<Process> all_processes() {
@@ -67,31 +77,12 @@ std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all)
 
 std::vector<Process> descendants_of(pid_t root) { return descendants_of(root, all_processes()); }
 
-namespace {
-
-// Whether a mask of /proc/<pid>/status, such as SigCgt, has the signal.
-bool has_signal(const char* status, const char* mask, int signal_number) {
-  const char* line = std::strstr(status, mask);
-  return line != nullptr && (std::strtoull(line + std::strlen(mask), nullptr, 16) >> (signal_number - 1) & 1) != 0;
-}
-
-// Empty where there is no such process.
-std::string status_of(pid_t pid) {
-  char path[64], text[4096];
-  std::snprintf(path, sizeof path, "/proc/%d/status", pid);
-  const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-  const auto length = file ? ::read(file.get(), text, sizeof text - 1) : -1;
-  return length <= 0 ? "" : std::string(text, static_cast<std::size_t>(length));
-}
-
-}  // namespace
-
-bool handles_signal(pid_t pid, int signal_number) { return has_signal(status_of(pid).c_str(), "\nSigCgt:", signal_number); }
+bool handles_signal(pid_t pid, int signal_number) { return has_signal(read_proc(pid, "status"), "SigCgt", signal_number); }
 
 bool is_stopped(pid_t pid) {
-  const auto status = status_of(pid);
+  const auto status = read_proc(pid, "status");
   return status.find("\nState:\tT") != std::string::npos ||
-         has_signal(status.c_str(), "\nShdPnd:", SIGSTOP);  // sent by kill, and about to stop it; not by ptrace
+         has_signal(status, "ShdPnd", SIGSTOP);  // sent by kill, and about to stop it; not by ptrace
 }
 
 std::set<pid_t> children_of_this_process() {

@@ -52,16 +52,8 @@ class Jobs {
 
  private:
   std::unique_ptr<MembershipServer> begin(const Hello& hello) {
-    MembershipOptions options;
-    options.run_id = hello.run_id;
-    options.nodes_min = hello.nodes_min;
-    options.nodes_max = hello.nodes_max;
-    options.restarts_max = hello.restarts_max;
-    options.restart_window = hello.restart_window;
-    options.join_timeout = hello.join_timeout;
-    options.last_call_timeout = hello.last_call_timeout;
+    auto options = options_of(hello, begin_term());
     options.greater_part_only = false;
-    options.term = begin_term();
     MembershipLink::Handlers handlers;
     handlers.say = [this, run_id = hello.run_id](const std::string& line) { say_("job " + run_id + ": " + line); };
     return std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));

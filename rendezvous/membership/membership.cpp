@@ -69,6 +69,19 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   return killed.value_or(first);
 }
 
+MembershipOptions options_of(const Hello& hello, RoundId term) {
+  MembershipOptions options;
+  options.run_id = hello.run_id;
+  options.nodes_min = hello.nodes_min;
+  options.nodes_max = hello.nodes_max;
+  options.restarts_max = hello.restarts_max;
+  options.restart_window = hello.restart_window;
+  options.join_timeout = hello.join_timeout;
+  options.last_call_timeout = hello.last_call_timeout;
+  options.term = term;
+  return options;
+}
+
 Membership::Membership(MembershipOptions options, TimePoint now) : options_(std::move(options)), began_(now) { gather(now); }
 
 Membership::Actions Membership::step(const MembershipEvent& event, TimePoint now) {

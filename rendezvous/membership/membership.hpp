@@ -44,6 +44,9 @@ struct MembershipOptions {
   RoundId term;  // its number is not used
 };
 
+// Those of a job that begins with this node.
+MembershipOptions options_of(const Hello& hello, RoundId term);
+
 // Events.
 struct Heard { NodeId from; ToMembership message; };
 struct Joined { NodeId node; Hello hello; std::string seen_address; bool is_endpoint_host = false; };

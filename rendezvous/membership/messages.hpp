@@ -32,7 +32,7 @@ struct Hello {
   std::string local_address;           // under which others are to reach this node; empty: as it is seen
   std::vector<std::string> addresses;  // of its interfaces; its workers connect to the store from them
   int highest_round = -1;              // that it has logs of
-  // What a daemon begins the job with that hears this hello first.
+  // With the number of nodes, what a job has that begins with this node.
   int restarts_max = 0;
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds join_timeout{600'000}, last_call_timeout{30'000};

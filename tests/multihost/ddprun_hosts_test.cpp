@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,13 @@ class DdprunHosts : public Multihost {
   static std::vector<std::string> with(std::vector<std::string> options, const std::string& one) {
     options.push_back(one);
     return options;
+  }
+  // Workers that meet and stay, on three hosts, whose options are given by host.
+  static std::vector<HostProcess> run_on_all(Hosts& hosts, const std::function<std::vector<std::string>(int)>& options) {
+    std::vector<HostProcess> nodes;
+    for (int host = 0; host < 3; ++host)
+      nodes.push_back(hosts.run(host, ddprun(options(host), {built("store_barrier"), "stay"})));
+    return nodes;
   }
 };
 
@@ -172,10 +180,8 @@ TEST_F(DdprunHosts, NodeRankZeroServesAnEndpointBehindAnotherAddress) {
 TEST_F(DdprunHosts, AHostThatFallsSilentStopsTheJob) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
-  std::vector<HostProcess> nodes;
-  for (int host = 0; host < 3; ++host)
-    nodes.push_back(hosts->run(host, ddprun(with(fixed(3, host, Hosts::ipv4(0)), "--rdzv-conf=heartbeat_timeout=1"),
-                                            {built("store_barrier"), "stay"})));
+  auto nodes = run_on_all(
+      *hosts, [](int host) { return with(fixed(3, host, Hosts::ipv4(0)), "--rdzv-conf=heartbeat_timeout=1"); });
   for (auto& node : nodes) ASSERT_TRUE(node.prints("met all", 2)) << node.err();
   hosts->cut(2);
   for (auto& node : nodes) EXPECT_EQ(node.wait(), 77) << node.err();
@@ -187,9 +193,7 @@ TEST_F(DdprunHosts, AHostThatFallsSilentStopsTheJob) {
 TEST_F(DdprunHosts, TheGreaterPartGoesOnWithoutAHostThatFallsSilent) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
-  std::vector<HostProcess> nodes;
-  for (int host = 0; host < 3; ++host)
-    nodes.push_back(hosts->run(host, ddprun(elastic(3, Hosts::ipv4(0) + ":29500"), {built("store_barrier"), "stay"})));
+  auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::ipv4(0) + ":29500"); });
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
   hosts->cut(2);
   for (const int host : {0, 1}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
@@ -202,9 +206,7 @@ TEST_F(DdprunHosts, TheGreaterPartGoesOnWithoutAHostThatFallsSilent) {
 TEST_F(DdprunHosts, TheEndpointDoesNotGoOnWhereMoreThanHalfFellSilent) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
-  std::vector<HostProcess> nodes;
-  for (int host = 0; host < 3; ++host)
-    nodes.push_back(hosts->run(host, ddprun(elastic(3, Hosts::ipv4(0) + ":29500"), {built("store_barrier"), "stay"})));
+  auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::ipv4(0) + ":29500"); });
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
   hosts->cut(0);
   for (auto& node : nodes) EXPECT_EQ(node.wait(), 77) << node.err();
