@@ -25,6 +25,7 @@
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/io/host_name.hpp"
+#include "rendezvous/io/random_key.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
@@ -109,6 +110,7 @@ class Agent {
   Hello hello() const {
     Hello hello;
     hello.run_id = run_id_;
+    hello.node_key = node_key_;
     hello.host_name = io::host_name();
     hello.node_rank = config_.rendezvous.node_rank;
     hello.nodes_min = config_.rendezvous.nodes_min;
@@ -200,6 +202,7 @@ class Agent {
   // --- what membership says ---
 
   void take(const Welcome&) {}
+  void take(const rendezvous::Elsewhere&) {}
 
   void take(const Refused& message) {
     membership_is_lost({message.what, "joining the job", message.try_this});
@@ -456,6 +459,7 @@ class Agent {
   const std::vector<Binding> bindings_;        // of each worker; empty: none is bound
   const RoundId term_ = rendezvous::begin_term();
   const std::string run_id_ = config_.rendezvous.run_id.empty() ? run_id_of(term_) : config_.rendezvous.run_id;
+  const std::string node_key_ = io::random_key();
   WorkerGroup group_;
   ScratchDirectory scratch_;
   sigset_t signals_;

@@ -97,6 +97,28 @@ void read_kind(const Json& object, const char* name, Kind& out, Kind last) {
   out = static_cast<Kind>(value);
 }
 
+void read(const Json& object, const char* name, std::vector<int>& out) {
+  const auto& value = field(object, name);
+  if (!value.is_array() || value.size() > kHungRanksMax) refuse(name, "is no list, or too long");
+  for (const auto& entry : value) {
+    const Json one{{name, entry}};
+    read(one, name, out.emplace_back());
+  }
+}
+
+void read(const Json& object, Successor& out);
+void read(const Json& object, const char* name, std::vector<Successor>& out) {
+  const auto& value = field(object, name);
+  if (!value.is_array() || value.size() > kSuccessorsMax) refuse(name, "is no list, or too long");
+  for (const auto& entry : value) read(entry, out.emplace_back());
+}
+
+void read(const Json& object, Held& out);
+void read(const Json& object, const char* name, std::optional<Held>& out) {
+  if (object.find(name) == object.end()) return;
+  read(object.at(name), out.emplace());
+}
+
 void read(const Json& object, FailureReport& out);
 
 void read(const Json& object, const char* name, std::vector<FailureReport>& out) {
@@ -113,6 +135,8 @@ void read(const Json& object, const char* name, std::optional<FailureReport>& ou
 // --- writing ---
 
 Json json_of(const FailureReport& failure);
+Json json_of(const Successor& successor);
+Json json_of(const Held& held);
 Json json_of(const std::string& value) { return value; }
 Json json_of(bool value) { return value; }
 Json json_of(int value) { return value; }
@@ -138,9 +162,18 @@ void write(Json& object, const char* name, const std::optional<Value>& value) {
 // --- each message once, for both ways: visit(field name, field) ---
 
 template <class Visit>
+void fields(Held& m, Visit visit) {
+  visit("round", m.round);
+  visit("group_rank", m.group_rank);
+  visit("group_world_size", m.group_world_size);
+  visit("restart_count", m.restart_count);
+}
+
+template <class Visit>
 void fields(Hello& m, Visit visit) {
   visit("version", m.version);
   visit("run_id", m.run_id);
+  visit("node_key", m.node_key);
   visit("host_name", m.host_name);
   visit("node_rank", m.node_rank);
   visit("nodes_min", m.nodes_min);
@@ -149,7 +182,9 @@ void fields(Hello& m, Visit visit) {
   visit("role", m.role);
   visit("local_address", m.local_address);
   visit("addresses", m.addresses);
+  visit("standby_port", m.standby_port);
   visit("highest_round", m.highest_round);
+  visit("held", m.held);
   visit("restarts_max", m.restarts_max);
   visit("restart_window_ms", m.restart_window);
   visit("join_timeout_ms", m.join_timeout);
@@ -163,9 +198,13 @@ void fields(StoreOpened& m, Visit visit) {
 }
 
 template <class Visit>
+void fields(RoundStarted& m, Visit visit) { visit("round", m.round); }
+
+template <class Visit>
 void fields(RoundFailed& m, Visit visit) {
   visit("round", m.round);
   visit("what", m.what);
+  visit("hung_ranks", m.hung_ranks);
 }
 
 template <class Visit>
@@ -181,6 +220,19 @@ void fields(StopAsked& m, Visit visit) { visit("signal_number", m.signal_number)
 
 template <class Visit>
 void fields(Welcome& m, Visit visit) { visit("job_time_ms", m.job_time); }
+
+template <class Visit>
+void fields(Elsewhere& m, Visit visit) {
+  visit("address", m.address);
+  visit("port", m.port);
+}
+
+template <class Visit>
+void fields(Successor& m, Visit visit) {
+  visit("group_rank", m.group_rank);
+  visit("address", m.address);
+  visit("port", m.port);
+}
 
 template <class Visit>
 void fields(Refused& m, Visit visit) {
@@ -209,6 +261,7 @@ void fields(StartRound& m, Visit visit) {
   visit("master_address", m.master_address);
   visit("master_port", m.master_port);
   visit("why", m.why);
+  visit("successors", m.successors);
 }
 
 template <class Visit>
@@ -216,7 +269,9 @@ void fields(StopRound& m, Visit visit) {
   visit("round", m.round);
   visit("signal_number", m.signal_number);
   visit("kill", m.kill);
+  visit("reseat", m.reseat);
   visit("why", m.why);
+  visit("hung_ranks", m.hung_ranks);
 }
 
 template <class Visit>
@@ -258,6 +313,7 @@ constexpr int kWorkersMax = 16'384;  // of one node; the sum over all nodes is t
 constexpr int kNodesMax = 65'536;    // as --nnodes
 constexpr std::int64_t kWaitMax = std::int64_t{366} * 24 * 3600 * 1000;
 constexpr std::size_t kNameBytesMax = 256;
+constexpr std::size_t kNodeKeyDigits = 32;
 constexpr int kExitCodeMax = 255;    // more would be cut, and 256 be taken for success
 constexpr int kSignalMax = 64;
 constexpr int kErrnoMax = 4095;
@@ -283,9 +339,24 @@ void check(const Hello& m) {
   check_range("join_timeout_ms", m.join_timeout.count(), 0, kWaitMax);
   check_range("last_call_timeout_ms", m.last_call_timeout.count(), 0, kWaitMax);
   if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kCountMax);
+  if (m.node_key.size() != kNodeKeyDigits || m.node_key.find_first_not_of("0123456789abcdef") != std::string::npos)
+    refuse("node_key", "is not 32 hexadecimal digits");
   for (const auto& address : m.addresses)
     if (!io::parse_address(address)) refuse("addresses", "holds what is no address");  // it opens the store's door
 }
+
+void check(const Held& m) {
+  check_range("group_world_size", m.group_world_size, 1, kNodesMax);
+  check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
+  check_range("restart_count", m.restart_count, 0, kCountMax);
+}
+
+void check_address(const std::string& text) {
+  if (!io::parse_address(text)) refuse("address", "is no address");
+}
+
+void check(const Elsewhere& m) { check_address(m.address); }
+void check(const Successor& m) { check_address(m.address); }
 
 void check(const RoundEnded& m) { check_range("stopped", m.stopped, 0, kWorkersMax); }
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
@@ -298,6 +369,25 @@ void check(const FailureReport& m) {
   check_range("ending_value", m.ending.value, kind == Kind::killed ? 1 : 0,
               kind == Kind::killed ? kSignalMax : kind == Kind::exited ? kExitCodeMax : kErrnoMax);
 }
+
+template <class Part>
+void read_part(const Json& object, Part& out) {
+  if (!object.is_object()) throw Error("malformed message: a part of it is no object");
+  fields(out, [&](const char* name, auto& value) { read(object, name, value); });
+  check(out);
+}
+
+template <class Part>
+Json json_of_part(Part part) {
+  Json out = Json::object();
+  fields(part, [&](const char* name, auto& value) { write(out, name, value); });
+  return out;
+}
+
+void read(const Json& object, Successor& out) { read_part(object, out); }
+void read(const Json& object, Held& out) { read_part(object, out); }
+Json json_of(const Successor& successor) { return json_of_part(successor); }
+Json json_of(const Held& held) { return json_of_part(held); }
 
 void read(const Json& object, FailureReport& out) {
   if (!object.is_object()) throw Error("malformed message: a failure is no object");
@@ -315,8 +405,8 @@ Json json_of(const FailureReport& failure) {
 
 // --- the names of messages, in the order of the variants ---
 
-constexpr const char* kToMembership[] = {"hello", "store_opened", "round_failed", "round_ended", "stop_asked"};
-constexpr const char* kToAgent[] = {"welcome", "refused", "open_store", "start_round", "stop_round", "finish_job"};
+constexpr const char* kToMembership[] = {"hello", "store_opened", "round_started", "round_failed", "round_ended", "stop_asked"};
+constexpr const char* kToAgent[] = {"welcome", "elsewhere", "refused", "open_store", "start_round", "stop_round", "finish_job"};
 
 template <class Variant>
 std::string text_of(Variant message, const char* type) {

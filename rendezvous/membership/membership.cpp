@@ -380,7 +380,7 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
   }
   for (const auto& [id, node] : nodes_)
     if (node.is_member && !node.has_ended)
-      send(id, StopRound{static_cast<std::uint32_t>(round_), signal_number, kill, id == knows_already ? "" : why});
+      send(id, StopRound{static_cast<std::uint32_t>(round_), signal_number, kill, false, id == knows_already ? "" : why, {}});
 }
 
 void Membership::end_round_if_all_have(TimePoint now) {

@@ -20,10 +20,21 @@ constexpr int kProtocolVersion = 1;
 
 // --- from an agent ---
 
-// The first thing that an agent says.
+// What an agent still has of a round, when it comes to a membership that may not know of it: after a broken connection,
+// after the endpoint was started again, at the next host.
+struct Held {
+  RoundId round;
+  int group_rank = 0, group_world_size = 1;
+  int restart_count = 0;  // of the job, as it was told last
+  bool operator==(const Held&) const = default;
+};
+
+// The first thing that an agent says on each connection.
 struct Hello {
   int version = kProtocolVersion;
   std::string run_id;
+  std::string node_key;  // 32 hexadecimal digits, of this run of ddprun and known to membership alone: it names the node
+                         // when it comes again, and proves the word of its guardian that it has ended
   std::string host_name;
   std::optional<int> node_rank;  // wished
   int nodes_min = 1, nodes_max = 1;
@@ -31,7 +42,9 @@ struct Hello {
   std::string role = "default";
   std::string local_address;           // under which others are to reach this node; empty: as it is seen
   std::vector<std::string> addresses;  // of its interfaces; its workers connect to the store from them
+  std::uint16_t standby_port = 0;      // on which it would serve the endpoint, were it the next host; 0: it would not
   int highest_round = -1;              // that it has logs of
+  std::optional<Held> held;            // empty before its first round
   // With the number of nodes, what a job has that begins with this node.
   int restarts_max = 0;
   std::chrono::milliseconds restart_window{0};
@@ -45,18 +58,27 @@ struct StoreOpened {
   bool operator==(const StoreOpened&) const = default;
 };
 
+// Every worker of the round has been started here, or has its new seat.
+struct RoundStarted {
+  std::uint32_t round = 0;
+  bool operator==(const RoundStarted&) const = default;
+};
+
 // A worker of this node failed, the first one of the round here; all of it is told when the node's round has ended.
 struct RoundFailed {
   std::uint32_t round = 0;
-  std::string what;  // one line
+  std::string what;             // one line
+  std::vector<int> hung_ranks{};  // that a collective's deadline found missing; at most kHungRanksMax
   bool operator==(const RoundFailed&) const = default;
 };
 
-// No process of the round is left on this node.
+constexpr std::size_t kHungRanksMax = 64;
+
+// No process of the round is left on this node but those that have left it and wait for a seat in the next one.
 struct RoundEnded {
   std::uint32_t round = 0;
   std::vector<FailureReport> failures;  // in the order of their happening, at most kFailuresMax
-  int stopped = 0;                      // workers that ran when the node's stop began, and did not fail by themselves
+  int stopped = 0;  // workers that ran when the node's stop began and did not fail by themselves, those that wait included
   bool tree_survived = false;           // some process could not be killed
   bool operator==(const RoundEnded&) const = default;
 };
@@ -68,13 +90,20 @@ struct StopAsked {
   bool operator==(const StopAsked&) const = default;
 };
 
-using ToMembership = std::variant<Hello, StoreOpened, RoundFailed, RoundEnded, StopAsked>;
+using ToMembership = std::variant<Hello, StoreOpened, RoundStarted, RoundFailed, RoundEnded, StopAsked>;
 
 // --- to an agent ---
 
 struct Welcome {
   std::chrono::milliseconds job_time{0};  // now, on the job's clock
   bool operator==(const Welcome&) const = default;
+};
+
+// Membership is not here, or no longer: the agent asks there. The connection ends.
+struct Elsewhere {
+  std::string address;  // a numeric one
+  std::uint16_t port = 0;
+  bool operator==(const Elsewhere&) const = default;
 };
 
 // The agent may not take part; the connection ends.
@@ -92,6 +121,15 @@ struct OpenStore {
   bool operator==(const OpenStore&) const = default;
 };
 
+// A node that would serve the endpoint next.
+struct Successor {
+  int group_rank = 0;
+  std::string address;  // a numeric one, as membership sees the node
+  std::uint16_t port = 0;
+  bool operator==(const Successor&) const = default;
+};
+constexpr std::size_t kSuccessorsMax = 3;
+
 struct StartRound {
   RoundId round;
   int group_rank = 0, group_world_size = 1;
@@ -101,14 +139,17 @@ struct StartRound {
   std::string master_address;  // empty: the endpoint's host, as this agent reaches it
   std::uint16_t master_port = 0;
   std::string why;  // what ended the round before; empty for the first
+  std::vector<Successor> successors{};  // in the order of group ranks, at most kSuccessorsMax; none where the endpoint stays
   bool operator==(const StartRound&) const = default;
 };
 
 struct StopRound {
   std::uint32_t round = 0;
   int signal_number = 15;
-  bool kill = false;  // at once
-  std::string why;    // one line; empty where this node knows it best
+  bool kill = false;            // at once
+  bool reseat = false;          // another round follows: workers that can take a seat in it live on
+  std::string why;              // one line; empty where this node knows it best
+  std::vector<int> hung_ranks{};  // to be killed at once, where they are this node's; at most kHungRanksMax
   bool operator==(const StopRound&) const = default;
 };
 
@@ -124,6 +165,6 @@ struct FinishJob {
   bool operator==(const FinishJob&) const = default;
 };
 
-using ToAgent = std::variant<Welcome, Refused, OpenStore, StartRound, StopRound, FinishJob>;
+using ToAgent = std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, StopRound, FinishJob>;
 
 }  // namespace ddp::rendezvous

@@ -66,6 +66,7 @@ class ControlChannel : public ::testing::Test {
 
   Hello hello() const {
     Hello out;
+    out.node_key = std::string(32, 'a');
     out.run_id = "job";
     out.host_name = "a";
     out.nodes_min = out.nodes_max = 2;

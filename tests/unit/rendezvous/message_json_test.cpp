@@ -11,17 +11,23 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
+const std::string kKey = "0123456789abcdef0123456789abcdef";
+
 FailureReport some_failure() {
   return {5,  1,     "gpu17", 41822,          "./train", {Ending::Kind::killed, 11, true},
           3,  12min, 13min,   "out of \"luck\"", {"a", "b"}, "logs/x/stderr.log"};
 }
 
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
+  Hello plain;
+  plain.node_key = kKey;
   const ToMembership up[] = {
-      Hello{1, "bert", "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 7, 3, 600s, 90s, 5s},
-      Hello{},
+      Hello{1, "bert", kKey, "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 29500, 7,
+            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3}, 3, 600s, 90s, 5s},
+      plain,
       StoreOpened{4, 29400},
-      RoundFailed{4, "rank 5 was killed"},
+      RoundStarted{4},
+      RoundFailed{4, "rank 5 was killed", {3, 7}},
       RoundEnded{4, {some_failure(), {}}, 7, true},
       StopAsked{15}};
   for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
@@ -38,11 +44,13 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.master_address = "gpu16";
   start.master_port = 29400;
   start.why = "rank 5 was killed";
+  start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
   const ToAgent down[] = {Welcome{1234ms},
+                          Elsewhere{"10.0.0.2", 29501},
                           Refused{"no", "yes"},
                           OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
                           start,
-                          StopRound{4, 15, true, "ctrl-c"},
+                          StopRound{4, 15, true, true, "ctrl-c", {3}},
                           FinishJob{137, some_failure(), {some_failure()}, 7, 8, 3, "what", "try"},
                           FinishJob{}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
@@ -60,45 +68,55 @@ TEST(MessageJson, WhatOthersComputeWithIsInRange) {
   const auto refused = [](const ToMembership& message) {
     EXPECT_THROW(to_membership_of(to_json(message)), Error) << to_json(message);
   };
-  Hello hello;
+  Hello whole;
+  whole.node_key = kKey;
+  auto hello = whole;
   for (const int workers : {0, -1, 1'000'000'000}) {
     hello.workers = workers;
     refused(hello);
   }
-  hello = {};
+  hello = whole;
   hello.node_rank = -1;
   refused(hello);
   for (const auto& [low, high] : {std::pair{0, 1}, {2, 1}, {1, 1'000'000}}) {
-    hello = {};
+    hello = whole;
     hello.nodes_min = low;
     hello.nodes_max = high;
     refused(hello);
   }
-  hello = {};
+  hello = whole;
   hello.join_timeout = -1ms;
   refused(hello);
   for (const auto& name : {std::string("a\nb"), std::string(300, 'x')}) {
-    hello = {};
+    hello = whole;
     hello.run_id = name;
     refused(hello);
-    hello = {};
+    hello = whole;
     hello.host_name = name;
     refused(hello);
   }
-  hello = {};
+  hello = whole;
   hello.restart_window = -1ms;
   refused(hello);
-  hello = {};
+  hello = whole;
   hello.last_call_timeout = std::chrono::years(2);
   refused(hello);
-  hello = {};
+  hello = whole;
   hello.restarts_max = -1;
   refused(hello);
   for (const auto* address : {"any", "0.0.0.0/0", "gpu17", ""}) {
-    hello = {};
+    hello = whole;
     hello.addresses = {"10.0.0.1", address};
     refused(hello);
   }
+  for (const auto& key : {std::string(), std::string(31, 'a'), std::string(32, 'A')}) {
+    hello = whole;
+    hello.node_key = key;
+    refused(hello);
+  }
+  hello = whole;
+  hello.held = Held{{1, 1, 1}, 2, 2, 0};
+  refused(hello);
   auto failure = some_failure();
   for (const Ending ending : {Ending{Ending::Kind::killed, 0, false}, Ending{Ending::Kind::killed, 65, false},
                               Ending{Ending::Kind::exited, 256, false}, Ending{Ending::Kind::exited, -1, false}}) {
