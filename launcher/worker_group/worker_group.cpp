@@ -194,6 +194,7 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
   if (!reseats_) return signal_all(signal_number, out);
   tree_signal_ = 0;
   TellRoundOver told;
+  Actions signals;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.has_left) continue;
@@ -201,10 +202,11 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
       told.local_ranks.push_back(local_rank);
     } else {
       worker.is_signalled = true;
-      out.push_back(SignalWorker{local_rank, signal_number});
+      signals.push_back(SignalWorker{local_rank, signal_number});
     }
   }
   if (!told.local_ranks.empty()) out.push_back(std::move(told));
+  out.insert(out.end(), signals.begin(), signals.end());
   clear_if_all_are_out(now, out);
 }
 
