@@ -237,8 +237,9 @@ TEST_F(Elastic, AStopWhileWorkersTrain_EndsThemAll) {
 }
 
 std::vector<std::string> node(const std::string& nodes, int rank, const std::string& port, int workers) {
-  return {"--nnodes=" + nodes, "--node-rank=" + std::to_string(rank), "--master-addr=127.0.0.1", "--master-port=" + port,
-          "--nproc-per-node=" + std::to_string(workers), "--max-restarts=3", "--rdzv-conf=last_call_timeout=1"};
+  return {"--nnodes=" + nodes, "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + port, "--rdzv-id=elastic",
+          "--nproc-per-node=" + std::to_string(workers), "--max-restarts=3",
+          std::string("--rdzv-conf=last_call_timeout=1,is_host=") + (rank == 0 ? "1" : "0")};
 }
 
 TEST_F(Elastic, TwoNodes_AKilledWorkerOfOneIsReplacedAndAllOthersOfBothLiveOn) {
