@@ -428,6 +428,7 @@ class Agent {
     report.ending = action.failure.ending;
     report.after = action.failure.after;
     stop_why_ = describe_failure(report) + " on host " + io::host_name();
+    if (!action.failure.message.empty()) stop_why_ += " (" + action.failure.message + ")";
     meeting_.send(RoundFailed{start_.round.number, stop_why_, action.hung_ranks});
   }
 

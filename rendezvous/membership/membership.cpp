@@ -56,7 +56,11 @@ bool is_before_naturally(const std::string& a, const std::string& b) {
 }
 
 std::size_t first_cause(const std::vector<FailureReport>& failures) {
-  const auto earlier = [&](std::size_t a, std::size_t b) { return failures[a].job_time < failures[b].job_time; };
+  // Who only left its group did so because of another, wherever there is one.
+  const auto left = [&](std::size_t i) { return failures[i].ending.kind == Ending::Kind::left; };
+  const auto earlier = [&](std::size_t a, std::size_t b) {
+    return left(a) != left(b) ? left(b) : failures[a].job_time < failures[b].job_time;
+  };
   std::size_t first = 0;
   for (std::size_t i = 1; i < failures.size(); ++i)
     if (earlier(i, first)) first = i;

@@ -424,5 +424,92 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
   }
 }
 
+// The same with workers that take seats: every order of hellos, departures, deaths and stops.
+TEST(WorkerGroupHistories, WithSeatsARoundEndsOnlyWhenAllHaveEndedOrLeft) {
+  for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    std::mt19937_64 random(seed);
+    const auto below = [&](std::uint64_t n) { return random() % n; };
+    const WorkerGroupOptions options{static_cast<int>(1 + below(4)), 10s};
+    WorkerGroup group(options);
+    TimePoint now{1h};
+    struct Process { bool runs = false, takes_seats = false, has_left = false, is_told = false, is_killed = false; };
+    std::vector<Process> workers(static_cast<std::size_t>(options.workers));
+    int orphans = 0, orphans_asked = 0, ended = 0;
+    bool is_job_over = false;
+    const auto at = [&](int rank) -> Process& { return workers[static_cast<std::size_t>(rank)]; };
+    const auto perform = [&](const WorkerGroup::Actions& actions) {
+      for (const auto& action : actions) {
+        if (const auto* spawn = std::get_if<SpawnWorkers>(&action))
+          for (const int rank : spawn->local_ranks) {
+            ASSERT_FALSE(at(rank).runs);
+            at(rank) = {.runs = true};
+          }
+        if (const auto* seat = std::get_if<SeatWorkers>(&action))
+          for (const int rank : seat->local_ranks) {
+            ASSERT_TRUE(at(rank).runs && at(rank).has_left) << "a seat for who does not wait";
+            at(rank).has_left = at(rank).is_told = false;
+          }
+        if (const auto* told = std::get_if<TellRoundOver>(&action))
+          for (const int rank : told->local_ranks) {
+            ASSERT_TRUE(at(rank).takes_seats);
+            at(rank).is_told = true;
+          }
+        if (const auto* kill = std::get_if<KillWorker>(&action)) at(kill->local_rank).is_killed = true;
+        if (std::holds_alternative<KillTree>(action))
+          for (auto& worker : workers) worker.is_killed = true;
+        if (std::holds_alternative<KillOrphans>(action)) ++orphans_asked;
+        if (const auto* tell = std::get_if<TellEnded>(&action)) {
+          ++ended;
+          ASSERT_FALSE(tell->tree_survived);
+          for (const auto& worker : workers) ASSERT_TRUE(!worker.runs || worker.has_left) << "who takes part was forgotten";
+          ASSERT_EQ(orphans, 0) << "what an ended worker left behind is there";
+          const auto waiting = static_cast<std::size_t>(std::count_if(workers.begin(), workers.end(), [](auto& w) { return w.runs; }));
+          ASSERT_EQ(group.waiting().size(), waiting);
+        }
+      }
+    };
+    for (int rounds = 0; rounds < 4 && !is_job_over; ++rounds) {
+      const int ended_before = ended;
+      perform(group.step({BeginRound{}}, now));
+      const bool is_reseated = below(4) != 0;
+      for (int i = 0; i < 2000 && ended == ended_before; ++i) {
+        now += std::chrono::milliseconds(below(300));
+        if (group.next_deadline() && now >= *group.next_deadline()) perform(group.tick(now));
+        ASSERT_FALSE(::testing::Test::HasFatalFailure());
+        std::vector<WorkerGroupEvent> events;
+        for (int rank = 0; rank < options.workers; ++rank) {
+          auto& worker = at(rank);
+          if (!worker.runs) continue;
+          if (worker.is_killed || below(150) == 0) {
+            worker = {};
+            orphans += below(3) == 0 ? 1 : 0;
+            events.emplace_back(WorkerEnded{rank, below(3) == 0 ? kOk : killed(SIGKILL)});
+          } else if (worker.takes_seats && !worker.has_left && (worker.is_told ? below(10) == 0 : below(200) == 0)) {
+            worker.has_left = true;
+            events.emplace_back(WorkerLeft{rank, "why", {}});
+          } else if (below(20) == 0 && !worker.has_left) {
+            worker.takes_seats = below(8) != 0;
+            events.emplace_back(WorkerSaidHello{rank, worker.takes_seats});
+          }
+        }
+        if (below(100) == 0)
+          events.emplace_back(StopWorkers{SIGTERM, below(30) == 0, is_reseated, below(3) == 0 ? std::vector<int>{0} : std::vector<int>{}});
+        if (orphans_asked > 0 && below(2) == 0) {
+          orphans = 0;
+          for (; orphans_asked > 0; --orphans_asked) events.emplace_back(OrphansGone{});
+        }
+        if (std::none_of(workers.begin(), workers.end(), [](auto& w) { return w.runs; })) {
+          orphans = 0;
+          events.emplace_back(TreeEmpty{});
+        }
+        if (!events.empty()) perform(group.step(events, now));
+        ASSERT_FALSE(::testing::Test::HasFatalFailure());
+      }
+      ASSERT_EQ(ended, ended_before + 1) << "the round never ended";
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ddp::launcher

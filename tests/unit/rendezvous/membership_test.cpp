@@ -872,6 +872,9 @@ TEST(FirstCause, IsTheEarliestButForOneThatWasKilledAtTheSameMoment) {
   EXPECT_EQ(first_cause({at(10ms, exited(1)), at(40ms, {Ending::Kind::killed, SIGABRT, false})}), 0u)
       << "a library aborts when its peer has failed";
   EXPECT_EQ(first_cause({at(10ms, kKilled), at(5ms, kKilled)}), 1u);
+  const Ending left{Ending::Kind::left, 0, false};
+  EXPECT_EQ(first_cause({at(10ms, left), at(900ms, exited(1))}), 1u) << "it missed the other";
+  EXPECT_EQ(first_cause({at(10ms, left), at(5ms, left)}), 1u);
 }
 
 TEST(NaturalOrder, ComparesNumbersAsNumbers) {
