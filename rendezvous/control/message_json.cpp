@@ -262,6 +262,7 @@ void fields(StartRound& m, Visit visit) {
   visit("master_port", m.master_port);
   visit("why", m.why);
   visit("successors", m.successors);
+  visit("host_group_rank", m.host_group_rank);
 }
 
 template <class Visit>

@@ -140,6 +140,7 @@ struct StartRound {
   std::uint16_t master_port = 0;
   std::string why;  // what ended the round before; empty for the first
   std::vector<Successor> successors{};  // in the order of group ranks, at most kSuccessorsMax; none where the endpoint stays
+  std::optional<int> host_group_rank{};  // of the node whose agent serves the endpoint, where one does
   bool operator==(const StartRound&) const = default;
 };
 

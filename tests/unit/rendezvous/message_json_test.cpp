@@ -45,6 +45,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.master_port = 29400;
   start.why = "rank 5 was killed";
   start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
+  start.host_group_rank = 0;
   const ToAgent down[] = {Welcome{1234ms},
                           Elsewhere{"10.0.0.2", 29501},
                           Refused{"no", "yes"},
