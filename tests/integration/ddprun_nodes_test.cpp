@@ -230,14 +230,15 @@ TEST(DdprunNodes, ANodeThatDiesStopsTheOthersAndIsNamed) {
   EXPECT_TRUE(one.is_gone_within());
 }
 
-TEST(DdprunNodes, TheEndpointsDeathEndsTheOthersWithAReason) {
+TEST(DdprunNodes, TheEndpointsDeathEndsTheOtherOfTwoWithAReason) {
   const auto port = free_port();
-  Job zero(node(fixed(2, 0, port), "echo up; " + kStay)), one(node(fixed(2, 1, port), "echo up; " + kStay));
+  const std::vector<std::string> conf{"--rdzv-conf=join_timeout=5,heartbeat_timeout=1"};
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay, conf)), one(node(fixed(2, 1, port), "echo up; " + kStay, conf));
   ASSERT_TRUE(zero.prints("up", 2));
   ASSERT_TRUE(one.prints("up", 2));
   zero.kill(SIGKILL);
   EXPECT_EQ(one.wait(), 77);
-  EXPECT_THAT(one.err(), HasSubstr("error: the connection to the endpoint 127.0.0.1:" + port + " is lost"));
+  EXPECT_THAT(one.err(), AllOf(HasSubstr("the connection to the endpoint 127.0.0.1:" + port + " is lost"), HasSubstr("error: ")));
   EXPECT_TRUE(zero.is_gone_within());
   EXPECT_TRUE(one.is_gone_within());
 }
