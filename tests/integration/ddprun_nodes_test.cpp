@@ -277,7 +277,7 @@ TEST(DdprunNodes, AnElasticJobGrowsAndShrinksAtNoCost) {
   ASSERT_TRUE(spare.prints("rank 3 of 4 restarts 0")) << spare.err();
   spare.kill(SIGKILL);
   ASSERT_TRUE(host.prints("of 2 restarts 0", 4)) << host.err();
-  EXPECT_THAT(host.err(), AllOf(HasSubstr("1 more node has come: "), HasSubstr(") was lost: it closed the connection: all nodes "
+  EXPECT_THAT(host.err(), AllOf(HasSubstr("1 more node has come: "), HasSubstr(") was lost: its ddprun ended: all nodes "
                                                                                "start their workers again\n"),
                                 Not(HasSubstr("restart "))));
   host.kill(SIGTERM);

@@ -242,7 +242,7 @@ TEST_F(DdprunHosts, WhoWasCutOffStopsItsWorkersAndTakesPartAgainOnceThePartition
   if (hosts == nullptr) return;
   for (const int cut_off : {0, 2}) {  // the host of the endpoint, and another
     SCOPED_TRACE(cut_off);
-    auto nodes = run_on_all(*hosts, [](int) { return with(elastic(3, Hosts::ipv4(0) + ":29500"), "--rdzv-conf=heartbeat_timeout=1,last_call_timeout=1"); });
+    auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::ipv4(0) + ":29500"); });
     for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
     hosts->cut(cut_off);
     for (const int host : {1, 2 - cut_off}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err();
