@@ -95,6 +95,10 @@ void GuardianLink::kill_worker(int local_rank) {
   request({guardian::RequestKind::kill_worker, local_rank, 0, {}});
 }
 
+void GuardianLink::set_farewell(const guardian::Farewell& farewell) {
+  request({guardian::RequestKind::set_farewell, 0, 0, {farewell.node_key, farewell.address, std::to_string(farewell.port)}});
+}
+
 void GuardianLink::kill_tree() {
   request({guardian::RequestKind::kill_tree, 0, 0, {}});
   for (const auto& worker : workers_)
