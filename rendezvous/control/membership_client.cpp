@@ -57,12 +57,13 @@ std::string text_of(const EndpointName& endpoint) {
 class MembershipClient::Impl : public std::enable_shared_from_this<MembershipClient::Impl> {
  public:
   Impl(asio::io_context& io, EndpointName endpoint, milliseconds join_timeout, milliseconds heartbeat_timeout,
-       Handlers handlers)
+       Handlers handlers, std::shared_ptr<const security::Security> security)
       : io_(io),
         endpoint_(std::move(endpoint)),
         join_timeout_(join_timeout),
         heartbeat_timeout_(heartbeat_timeout),
         handlers_(std::move(handlers)),
+        security_(std::move(security)),
         timer_(io) {}
 
   void send(const ToMembership& message) {
@@ -165,13 +166,17 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     options.heartbeat_timeout = heartbeat_timeout_;
     options.handshake_timeout = std::max(1'000ms, heartbeat_timeout_);
     options.host = text_of(endpoint_);
+    if (security_) options.tls = {security_, &security_->tls};
     Channel::Handlers handlers;
     handlers.opened = [this] {
       greeted_at_ = since_start();
       channel_->send(to_json(ToMembership(*hello_)));
     };
     handlers.message = [this](std::string_view text) { take(text); };
-    handlers.closed = [this, address](const Channel::Closed& how) { disconnected(how.why + " (" + address + ")"); };
+    handlers.closed = [this, address](const Channel::Closed& how) { 
+      const auto why = how.why + " (" + address + ")";
+      how.try_this.empty() || had_round_ ? disconnected(why) : refuse(why, how.try_this);
+    };
     wait_for_join_deadline();
     kept_open_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
     channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
@@ -208,6 +213,10 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     lose({"the connection to the endpoint " + text_of(endpoint_) + " is lost: " + why,
           "host " + hello_->host_name + ", job " + hello_->run_id,
           "look at ddprun's output and at the machine there"});
+  }
+
+  void refuse(const std::string& why, const std::string& try_this) {
+    lose({why, "joining the job at " + text_of(endpoint_) + ", from host " + hello_->host_name, try_this});
   }
 
   // --- again, until the join deadline ---
@@ -279,6 +288,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   EndpointName endpoint_;
   milliseconds join_timeout_, heartbeat_timeout_;
   Handlers handlers_;
+  std::shared_ptr<const security::Security> security_;
   asio::steady_timer timer_;  // of the attempt, the pause or the join deadline
   const Clock::time_point began_ = Clock::now();
   std::optional<Hello> hello_;
@@ -299,8 +309,10 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 };
 
 MembershipClient::MembershipClient(asio::io_context& io, EndpointName endpoint, milliseconds join_timeout,
-                                   milliseconds heartbeat_timeout, Handlers handlers)
-    : impl_(std::make_shared<Impl>(io, std::move(endpoint), join_timeout, heartbeat_timeout, std::move(handlers))) {}
+                                   milliseconds heartbeat_timeout, Handlers handlers,
+                                   std::shared_ptr<const security::Security> security)
+    : impl_(std::make_shared<Impl>(io, std::move(endpoint), join_timeout, heartbeat_timeout, std::move(handlers),
+                                   std::move(security))) {}
 
 MembershipClient::~MembershipClient() { impl_->stop(); }
 void MembershipClient::send(const ToMembership& message) { impl_->send(message); }

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "rendezvous/control/membership_link.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
 
@@ -28,7 +29,8 @@ class MembershipClient : public MembershipLink {
  public:
   // The first message that is sent must be Hello; it is kept, for the case that the connection is made anew.
   MembershipClient(boost::asio::io_context& io, EndpointName endpoint, std::chrono::milliseconds join_timeout,
-                   std::chrono::milliseconds heartbeat_timeout, Handlers handlers);
+                   std::chrono::milliseconds heartbeat_timeout, Handlers handlers,
+                   std::shared_ptr<const security::Security> security = nullptr);
   ~MembershipClient() override;
 
   void send(const ToMembership& message) override;

@@ -16,6 +16,7 @@
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
 
@@ -25,6 +26,7 @@ class Reception {
     std::chrono::milliseconds heartbeat_timeout{3'000};
     std::size_t waiting_max = 256;  // connections that have not said hello; beyond it the oldest one is closed
     std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
+    std::shared_ptr<const security::Security> security{};  // agents must have this token; none: all are taken in
   };
 
   // `job_of` gives the membership that a node with this hello is for; it is called once for each. `say` hears of those
@@ -34,8 +36,9 @@ class Reception {
   ~Reception();  // closes what has not been handed over
   Reception(const Reception&) = delete;
 
-  // A connection of which no byte has been read.
+  // Connections of which no byte has been read: one that begins as HTTP does, one that begins as TLS does.
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
+  void adopt_tls(io::UniqueFd socket, const sockaddr_storage& peer);
 
  private:
   class Impl;
