@@ -45,6 +45,7 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendez
       store_(std::move(store)),
       handlers_(std::move(handlers)),
       owner_wait_(io) {
+  if (const auto& token = config.rendezvous.token) security_ = std::make_shared<security::Security>(*token);
   handlers_.message = [this, message = std::move(handlers_.message)](const rendezvous::ToAgent& what) {
     has_joined_ = has_joined_ || std::holds_alternative<rendezvous::Welcome>(what);
     message(what);
@@ -111,10 +112,14 @@ void Meeting::serve(bool or_join) {
   options.warn = handlers_.say;
   port::Handlers by_protocol;
   by_protocol.store = store_;
-  if (!alone)
+  if (!alone) {
     by_protocol.http = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
       if (reception_) reception_->adopt(std::move(socket), peer);
     };
+    by_protocol.tls = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+      if (reception_) reception_->adopt_tls(std::move(socket), peer);
+    };
+  }
   try {
     port_ = std::make_unique<port::Port>(io_, std::move(options), std::move(by_protocol));
   } catch (const Error& error) {
@@ -136,6 +141,7 @@ void Meeting::receive(MembershipServer& job) {
   if (config_.rendezvous.nodes_max == 1) return;
   rendezvous::Reception::Options options;
   options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
+  options.security = security_;
   options.http = [&job, run_id = hello_.run_id](const rendezvous::HttpQuestion& question) {
     return rendezvous::answer_operator(question, {{run_id, job.membership().view()}});
   };
@@ -146,7 +152,7 @@ void Meeting::receive(MembershipServer& job) {
 void Meeting::join() {
   const auto& rendezvous = config_.rendezvous;
   link_ = std::make_unique<MembershipClient>(io_, EndpointName{rendezvous.host, rendezvous.port}, rendezvous.join_timeout,
-                                             rendezvous.heartbeat_timeout, handlers_);
+                                             rendezvous.heartbeat_timeout, handlers_, security_);
   link_->send(hello_);
 }
 

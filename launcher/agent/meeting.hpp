@@ -18,6 +18,7 @@
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/control/resolver.hpp"
 #include "rendezvous/port/port.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::launcher {
 
@@ -63,6 +64,7 @@ class Meeting {
   RoundId term_;
   port::Handler store_;
   rendezvous::MembershipLink::Handlers handlers_;
+  std::shared_ptr<const security::Security> security_;  // none without a token
   std::shared_ptr<void> looking_up_;
   std::unique_ptr<rendezvous::MembershipLink> link_;
   std::optional<rendezvous::Reception> reception_;  // where this node serves the endpoint; of link_
