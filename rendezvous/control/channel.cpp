@@ -185,7 +185,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     http::async_write(stream_.next_layer(), response_, [self = shared_from_this(), then](error_code, std::size_t) {
       if (self->closed_) return;
       error_code ignored;
-      if (auto* const tls = self->stream_.next_layer().tls()) tls->say_goodbye();
+      self->stream_.next_layer().say_goodbye();
       beast::get_lowest_layer(self->stream_).shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
       self->fail(then);
     });
