@@ -169,9 +169,12 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
       return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
     const auto text = [](beast::string_view view) { return std::string_view(view.data(), view.size()); };
     HttpAnswer out{404, "text/plain; charset=utf-8", "not found\n"};
-    if (options_.http)
+    if (request.method() == http::verb::post && options_.post) {
+      if (options_.post(text(request.target()))) out = {200, out.content_type, ""};
+    } else if (options_.http) {
       out = options_.http({text(request.method_string()), text(request.target()), text(request[http::field::host]),
                            text(request[http::field::authorization])});
+    }
     answer(std::move(out), {"", true});
   }
 
@@ -199,7 +202,8 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     if (error == http::error::bad_version || error == http::error::end_of_stream ||
         error == http::error::bad_line_ending || error == http::error::partial_message || error == asio::error::eof)
       return fail({error == http::error::bad_version ? "what answers there is no ddprun"
-                                                     : "it closed the connection without an answer"});
+                                                     : "it closed the connection without an answer",
+                   error != http::error::bad_version});
     if (error) return fail(why(error));
     is_open_ = true;
     read_next();

@@ -47,7 +47,8 @@ class Channel {
     std::string host;  // the client's Host header: how the user named the endpoint
     std::shared_ptr<const security::Tls> tls{};             // this connection is under TLS
     bool asks_for_token = false;                            // the server's: no WebSocket but under TLS
-    std::function<HttpAnswer(const HttpRequest&)> http{};   // the server's
+    std::function<HttpAnswer(const HttpRequest&)> http{};   // the server's, but for what follows
+    std::function<bool(std::string_view target)> post{};    // the server's, a POST without a body: whether it is known
   };
 
   struct Closed {

@@ -58,9 +58,9 @@ class Pair {
   std::pair<TlsSession::Progress, TlsSession::Progress> shake_hands() {
     TlsSession::Progress of_client, of_server;
     for (int i = 0; i < 4; ++i) {
-      of_client = client->shake_hands();
+      if (!of_client.error) of_client = client->shake_hands();
       carry_to_server();
-      of_server = server->shake_hands();
+      if (!of_server.error) of_server = server->shake_hands();
       carry_to_client();
     }
     return {of_client, of_server};

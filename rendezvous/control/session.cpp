@@ -1,0 +1,316 @@
+#include "rendezvous/control/session.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kConnectLimit = 5s;  // a host that is down answers nothing
+constexpr milliseconds kPauseFirst = 50ms;  // between attempts, growing
+constexpr milliseconds kPauseMax = 1s;
+// While a next host is looked for, it answers every agent of the job within about this time each second.
+constexpr milliseconds kSearchPausePerNode = 2ms, kSearchPauseMin = 100ms;
+constexpr int kDetoursMax = 4;
+constexpr std::size_t kCandidatesMax = 2 * kSuccessorsMax + 2;
+
+}  // namespace
+
+Session::Session(Options options, Hello hello, TimePoint now)
+    : options_(options), hello_(std::move(hello)), join_deadline_(now + options.join_timeout), pause_(kPauseFirst) {
+  seek({Target{}});
+}
+
+Session::Actions Session::step(const Event& event, TimePoint now) {
+  out_.clear();
+  if (state_ != State::over) std::visit([&](const auto& what) { take(what, now); }, event);
+  return std::exchange(out_, {});
+}
+
+Session::Actions Session::tick(TimePoint now) {
+  out_.clear();
+  if (state_ == State::over || is_in_touch()) return {};
+  if (serve_at_ && now >= *serve_at_) {
+    serve(now);
+    return std::exchange(out_, {});
+  }
+  if (do_workers_run() && silent_since_ && !is_orphan_ && now >= *silent_since_ + options_.orphan_limit) {
+    is_orphan_ = true;
+    out_.push_back(StopWorkers{"nobody who knows of the job has answered for " + describe_duration(options_.orphan_limit)});
+  }
+  if (!do_workers_run() && now >= join_deadline_) {
+    out_.push_back(GiveUp{});
+    state_ = State::over;
+    return std::exchange(out_, {});
+  }
+  if (state_ == State::pausing && now >= pause_ends_) connect_to_next(now);
+  return std::exchange(out_, {});
+}
+
+std::optional<TimePoint> Session::next_deadline() const {
+  if (state_ == State::over || state_ == State::idle || is_in_touch()) return {};
+  std::optional<TimePoint> first = serve_at_;
+  const auto also = [&](TimePoint time) { first = first ? std::min(*first, time) : time; };
+  if (state_ == State::pausing) also(pause_ends_);
+  if (!do_workers_run()) also(join_deadline_);
+  if (do_workers_run() && silent_since_ && !is_orphan_) also(*silent_since_ + options_.orphan_limit);
+  return first;
+}
+
+std::optional<Session::Target> Session::whereabouts() const {
+  return state_ == State::joined && !is_host_ ? std::optional(host_address_) : std::nullopt;
+}
+
+// --- connections ---
+
+void Session::take(const Begin&, TimePoint now) { connect_to_next(now); }
+
+void Session::take(const Hosting&, TimePoint) {
+  if (state_ == State::connecting || state_ == State::greeting || state_ == State::joined) out_.push_back(HangUp{});
+  is_host_ = has_served_ = true;
+  serve_at_.reset();
+  greet();
+}
+
+// Whoever goes on without this node is one of its successors, or with them.
+void Session::take(const SteppedDown& event, TimePoint now) {
+  if (!std::exchange(is_host_, false)) return;
+  if (do_workers_run()) out_.push_back(StopWorkers{event.why});
+  join_deadline_ = now + options_.join_timeout;
+  std::vector<Target> others;
+  for (const auto& successor : successors_left()) others.push_back({successor.address, successor.port});
+  if (host_) others.push_back(*host_);
+  if (others.empty()) others.emplace_back();
+  host_.reset();
+  is_host_lost_ = false;
+  seek(std::move(others));
+  connect_to_next(now);
+}
+
+void Session::take(const Connected& event, TimePoint) {
+  if (state_ != State::connecting) return;
+  peer_ = event.peer;
+  greet();
+}
+
+void Session::greet() {
+  state_ = State::greeting;
+  hello_.held = held_;
+  say(hello_);
+}
+
+void Session::take(const Ended& event, TimePoint now) {
+  if (is_host_ || (state_ != State::connecting && state_ != State::greeting && state_ != State::joined)) return;
+  const bool was_joined = std::exchange(state_, State::idle) == State::joined;
+  if (was_joined) join_deadline_ = now + options_.join_timeout;
+  if (event.how != How::silent)
+    silent_since_.reset();
+  else if (!silent_since_)
+    silent_since_ = now;
+  for (auto& candidate : candidates_)
+    if (candidate.target == target_ && event.how == How::silent && candidates_.size() > 1)
+      candidate.not_before = now + options_.heartbeat_timeout;
+  // At once where it had lasted: what is lost by then is the connection, more often than the host.
+  if (was_joined && event.how == How::closed && now - joined_at_ >= kPauseMax) return connect(target_, now);
+  if (host_ && target_ == *host_ && event.how != How::closed && !is_host_lost_ && !successors_left().empty())
+    return host_is_lost(now);
+  pause(event.jitter, now);
+}
+
+void Session::connect(const Target& target, TimePoint now) {
+  state_ = State::connecting;
+  target_ = target;
+  auto limit = held_ ? std::min(kConnectLimit, options_.heartbeat_timeout) : kConnectLimit;
+  if (!do_workers_run())
+    limit = std::min(limit, std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(join_deadline_ - now)));
+  out_.push_back(Connect{target, limit});
+}
+
+// In turn, but those that answer go before those that were silent a moment ago.
+void Session::connect_to_next(TimePoint now) {
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    const auto at = (next_ + i) % candidates_.size();
+    if (now < candidates_[at].not_before) continue;
+    next_ = at + 1;
+    return connect(candidates_[at].target, now);
+  }
+  state_ = State::pausing;
+  pause_ends_ = std::min_element(candidates_.begin(), candidates_.end(), [](const auto& a, const auto& b) {
+                  return a.not_before < b.not_before;
+                })->not_before;
+}
+
+void Session::pause(double jitter, TimePoint now) {
+  state_ = State::pausing;
+  detours_ = 0;
+  const auto wait = std::min(pause_, pause_max());
+  pause_ends_ = now + wait / 2 + std::chrono::duration_cast<milliseconds>(wait / 2 * std::clamp(jitter, 0.0, 1.0));
+  pause_ = std::min(pause_ * 3 / 2, kPauseMax);
+}
+
+Session::Milliseconds Session::pause_max() const {
+  if (!is_host_lost_) return kPauseMax;
+  return std::clamp(kSearchPausePerNode * held_->group_world_size, kSearchPauseMin, kPauseMax);
+}
+
+// --- the next host ---
+
+// Those that may serve once the host is lost, this node among them.
+std::vector<Successor> Session::successors_left() const {
+  auto left = successors_;
+  std::erase_if(left, [&](const Successor& successor) {
+    const bool is_own = held_ && successor.group_rank == held_->group_rank;
+    return (host_ && *host_ == Target{successor.address, successor.port}) || (is_own && has_served_);
+  });
+  return left;
+}
+
+std::optional<int> Session::group_rank_of_host() const {
+  for (const auto& successor : successors_)
+    if (host_ && *host_ == Target{successor.address, successor.port}) return successor.group_rank;
+  return host_group_rank_;
+}
+
+void Session::host_is_lost(TimePoint now) {
+  is_host_lost_ = true;
+  pause_ = kPauseFirst;
+  std::vector<Target> others;
+  const auto left = successors_left();
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (left[i].group_rank != held_->group_rank)
+      others.push_back({left[i].address, left[i].port});
+    else if (i == 0)
+      return serve(now);
+    else
+      serve_at_ = now + static_cast<int>(i) * options_.heartbeat_timeout;
+  }
+  others.push_back(*host_);
+  if (*host_ != Target{}) others.emplace_back();
+  const auto silent_until = silent_since_ ? now + options_.heartbeat_timeout : now;
+  seek(std::move(others));
+  for (auto& candidate : candidates_)
+    if (candidate.target == *host_) candidate.not_before = silent_until;
+  connect_to_next(now);
+}
+
+void Session::seek(std::vector<Target> targets) {
+  candidates_.clear();
+  for (auto& target : targets) candidates_.push_back({std::move(target), {}});
+  next_ = 0;
+}
+
+void Session::serve(TimePoint) {
+  serve_at_.reset();
+  if (state_ == State::connecting || state_ == State::greeting) out_.push_back(HangUp{});
+  state_ = State::idle;
+  out_.push_back(Serve{group_rank_of_host()});
+}
+
+// --- what is heard ---
+
+void Session::take(const Heard& event, TimePoint now) {
+  if (state_ != State::greeting && state_ != State::joined) return;
+  std::visit([&](const auto& message) { hear(message, now); }, event.message);
+}
+
+// Both sides say what they have, in place of what was lost with the connection before.
+void Session::hear(const Welcome& message, TimePoint now) {
+  state_ = State::joined;
+  joined_at_ = now;
+  pause_ = kPauseFirst;
+  detours_ = 0;
+  hello_.was_welcomed = true;
+  if (!is_host_) {
+    host_ = target_;
+    host_address_ = peer_;
+    seek({target_});
+    if (target_ != Target{}) candidates_.push_back({Target{}, {}});
+  }
+  is_host_lost_ = false;
+  serve_at_.reset();
+  silent_since_.reset();
+  out_.push_back(HandOn{message});
+  if (opened_ && (!held_ || opened_->round > held_->round.number)) say(*opened_);
+  if (started_) say(*started_);
+  if (failed_) say(*failed_);
+  if (ended_) say(*ended_);
+  if (stop_asked_) say(*stop_asked_);
+}
+
+// Somebody who is no membership has answered: he lives, and will serve in his turn.
+void Session::hear(const Elsewhere& message, TimePoint now) {
+  if (is_host_) return;
+  out_.push_back(HangUp{});
+  if (serve_at_) serve_at_ = std::max(*serve_at_, now + options_.heartbeat_timeout);
+  Target there{message.address, message.port};
+  if (host_ && there == host_address_) there = *host_;
+  auto known = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.target == there; });
+  if (known == candidates_.end() && candidates_.size() < kCandidatesMax)
+    known = candidates_.insert(known, {there, {}});
+  if ((known != candidates_.end() && now < known->not_before) || ++detours_ > kDetoursMax) return pause(0, now);
+  connect(there, now);
+}
+
+void Session::hear(const Refused& message, TimePoint) {
+  out_.push_back(GiveUp{message});
+  state_ = State::over;
+}
+
+void Session::hear(const OpenStore& message, TimePoint) {
+  if (message.round < newest_) return;
+  newest_ = message.round;
+  if (opened_ && opened_->round == message.round.number && (!held_ || held_->round < message.round)) {
+    if (message.is_last) say(*opened_);
+    return;
+  }
+  out_.push_back(HandOn{message});
+}
+
+void Session::hear(const StartRound& message, TimePoint) {
+  if (message.round < newest_) return;
+  newest_ = message.round;
+  successors_ = message.successors;
+  host_group_rank_ = message.host_group_rank;
+  if (held_ && held_->round == message.round) return;  // it has been begun
+  held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count, false};
+  started_.reset();
+  failed_.reset();
+  ended_.reset();
+  is_orphan_ = false;
+  has_served_ = is_host_;
+  out_.push_back(HandOn{message});
+}
+
+void Session::hear(const RoundEstablished& message, TimePoint) {
+  if (held_ && held_->round.number == message.round) held_->is_established = true;
+  out_.push_back(HandOn{message});
+}
+
+void Session::hear(const StopRound& message, TimePoint) {
+  stop_asked_.reset();
+  out_.push_back(HandOn{message});
+}
+
+void Session::hear(const FinishJob& message, TimePoint) {
+  state_ = State::over;
+  out_.push_back(HandOn{message});
+}
+
+// --- what is said ---
+
+void Session::take(const Said& event, TimePoint now) {
+  if (const auto* opened = std::get_if<StoreOpened>(&event.message)) opened_ = *opened;
+  if (const auto* started = std::get_if<RoundStarted>(&event.message)) started_ = *started;
+  if (const auto* failed = std::get_if<RoundFailed>(&event.message)) failed_ = *failed;
+  if (const auto* stop = std::get_if<StopAsked>(&event.message)) stop_asked_ = *stop;
+  if (const auto* ended = std::get_if<RoundEnded>(&event.message)) {
+    ended_ = *ended;
+    if (state_ != State::joined) join_deadline_ = now + options_.join_timeout;
+  }
+  if (state_ == State::joined) say(event.message);
+}
+
+}  // namespace ddp::rendezvous

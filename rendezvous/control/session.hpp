@@ -1,0 +1,188 @@
+// What an agent does to stay in touch with its job's membership: whom it connects to, how often, what it says again on a
+// new connection, when it gives up, and when it is the one to serve membership next.
+//
+// Pure: events and the time go in, actions come out. No socket, no clock, no random numbers.
+//
+// The rules: before the first round the endpoint is tried until join_timeout. With a round, the end of a connection touches
+// no worker: the endpoint is tried for as long as workers run, and once it answers again both sides say what they have.
+// Refused and closed connections are an answer of the host; only where nobody answers at all for orphan_limit, the workers
+// are stopped. Where the endpoint lives in an agent and is lost, its successors stand in: the first of them begins to serve
+// at once, each one after it if those before it have been out of reach for a further heartbeat limit; all others look for
+// the one that serves.
+//
+// Threads: one caller at a time (the event loop's thread).
+// Protocol: docs/control_channel.md.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "rendezvous/membership/membership.hpp"
+
+namespace ddp::rendezvous {
+
+class Session {
+ public:
+  using Milliseconds = std::chrono::milliseconds;
+
+  struct Options {
+    Milliseconds join_timeout{600'000};
+    Milliseconds heartbeat_timeout{3'000};
+    Milliseconds orphan_limit{60'000};
+  };
+
+  // The endpoint as the user named it where the address is empty, else a numeric address.
+  struct Target {
+    std::string address;
+    std::uint16_t port = 0;
+    bool operator==(const Target&) const = default;
+  };
+
+  enum class How {
+    refused,  // by its kernel: nobody listens there
+    closed,   // by its kernel or by who listens there
+    silent,   // no answer, or none any more
+  };
+
+  // Events. Connected and Ended are about the last Connect, or the connection that it led to.
+  struct Begin {};      // as a client
+  struct Hosting {};    // this process serves membership, and its agent is connected to it
+  struct SteppedDown {  // it does no longer
+    std::string why;
+  };
+  struct Connected {
+    Target peer;  // by its numeric address
+  };
+  struct Ended {
+    How how = How::closed;
+    double jitter = 0;  // 0 to 1, by chance: agents that lost one host come back one after another
+  };
+  struct Heard {
+    ToAgent message;
+  };
+  struct Said {  // by this agent, for membership
+    ToMembership message;
+  };
+  using Event = std::variant<Begin, Hosting, SteppedDown, Connected, Ended, Heard, Said>;
+
+  // Actions.
+  struct Connect {
+    Target to;
+    Milliseconds limit{0};  // for the answer
+  };
+  struct HangUp {};  // the connection or the attempt; its end is not told
+  struct Say {       // on the connection
+    ToMembership message;
+  };
+  struct HandOn {  // to this agent
+    ToAgent message;
+  };
+  struct Serve {  // membership, as the next host: Hosting is the answer
+    std::optional<int> lost_group_rank;  // of the host that is lost
+  };
+  struct StopWorkers {
+    std::string why;
+  };
+  struct GiveUp {
+    std::optional<Refused> refused;  // empty: nobody was reached
+  };
+  using Action = std::variant<Connect, HangUp, Say, HandOn, Serve, StopWorkers, GiveUp>;
+  using Actions = std::vector<Action>;
+
+  // The wait for the job begins now. The hello is said on each connection, with what is held then.
+  Session(Options options, Hello hello, TimePoint now);
+
+  [[nodiscard]] Actions step(const Event& event, TimePoint now);
+
+  // Does what has fallen due; calling early or twice is harmless.
+  [[nodiscard]] Actions tick(TimePoint now);
+
+  // When tick() next has work; empty while only an event can change anything.
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+
+  // Counted in by a membership that can be spoken to now.
+  bool is_joined() const { return state_ == State::joined; }
+  bool had_round() const { return held_.has_value(); }
+
+  // Whom to ask for the job, as far as is known here: the one that this agent is joined to, by its numeric address.
+  std::optional<Target> whereabouts() const;
+
+  // Until when somebody must have been reached, unless workers run.
+  TimePoint join_deadline() const { return join_deadline_; }
+
+ private:
+  enum class State { idle, pausing, connecting, greeting, joined, over };
+
+  // One of those that may serve; not tried before `not_before`, as it did not answer the last time.
+  struct Candidate {
+    Target target;
+    TimePoint not_before{};
+  };
+
+  void take(const Begin&, TimePoint now);
+  void take(const Hosting&, TimePoint now);
+  void take(const SteppedDown& event, TimePoint now);
+  void take(const Connected&, TimePoint now);
+  void take(const Ended& event, TimePoint now);
+  void take(const Heard& event, TimePoint now);
+  void take(const Said& event, TimePoint now);
+  void hear(const Welcome& message, TimePoint now);
+  void hear(const Elsewhere& message, TimePoint now);
+  void hear(const Refused& message, TimePoint now);
+  void hear(const OpenStore& message, TimePoint now);
+  void hear(const StartRound& message, TimePoint now);
+  void hear(const RoundEstablished& message, TimePoint now);
+  void hear(const StopRound& message, TimePoint now);
+  void hear(const FinishJob& message, TimePoint now);
+
+  void connect(const Target& target, TimePoint now);
+  void connect_to_next(TimePoint now);
+  void pause(double jitter, TimePoint now);
+  void greet();
+  void host_is_lost(TimePoint now);
+  void seek(std::vector<Target> targets);
+  void serve(TimePoint now);
+  std::vector<Successor> successors_left() const;
+  std::optional<int> group_rank_of_host() const;
+  Milliseconds pause_max() const;
+  bool do_workers_run() const { return held_ && !ended_; }
+  bool is_in_touch() const { return state_ == State::joined || is_host_; }
+  void say(const ToMembership& message) { out_.emplace_back(std::in_place_type<Say>, message); }
+
+  Options options_;
+  Hello hello_;
+  State state_ = State::idle;
+  TimePoint join_deadline_;
+  TimePoint joined_at_{}, pause_ends_{};
+  Milliseconds pause_;
+  std::vector<Candidate> candidates_;  // in the order in which they are tried
+  std::size_t next_ = 0;
+  int detours_ = 0;                         // that were followed since the last pause
+  Target target_;                           // of the last attempt
+  Target peer_;                             // the numeric address that the last connection led to
+  std::optional<Target> host_;              // that has welcomed this agent last
+  Target host_address_;                     // its numeric one
+  bool is_host_ = false, has_served_ = false;
+  bool is_host_lost_ = false;
+  std::optional<TimePoint> serve_at_;       // unless one of those before is met
+  std::optional<TimePoint> silent_since_;   // nobody has answered
+  bool is_orphan_ = false;                  // the workers were told to stop for that
+  // Of the present round, or the last one:
+  std::optional<Held> held_;
+  std::vector<Successor> successors_;
+  std::optional<int> host_group_rank_;
+  RoundId newest_{};  // of all that was heard of
+  // What was said of it, to be said again:
+  std::optional<StoreOpened> opened_;
+  std::optional<RoundStarted> started_;
+  std::optional<RoundFailed> failed_;
+  std::optional<RoundEnded> ended_;
+  std::optional<StopAsked> stop_asked_;  // and not answered
+  Actions out_;
+};
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,381 @@
+#include "rendezvous/control/session.hpp"
+
+#include <gtest/gtest.h>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using std::chrono::milliseconds;
+using How = Session::How;
+
+const Session::Target kFirst{"10.0.0.1", 5001}, kSecond{"10.0.0.2", 5002};
+
+std::string text_of(const Session::Target& target) { return target.address.empty() ? "endpoint" : target.address; }
+
+// One agent on a clock that is set by hand; what it decides is a line of words.
+class SessionTest : public ::testing::Test {
+ protected:
+  std::string step(const Session::Event& event) { return text(session.step(event, now)); }
+
+  std::string after(milliseconds time) {
+    now += time;
+    return text(session.tick(now));
+  }
+
+  std::string hear(const ToAgent& message) { return step(Session::Heard{message}); }
+  std::string say(const ToMembership& message) { return step(Session::Said{message}); }
+  std::string ended(How how) { return step(Session::Ended{how, 1}); }
+
+  // Lets time pass until something is done, but no longer than `limit`.
+  std::string next(milliseconds limit = 1h) {
+    for (const auto end = now + limit;;) {
+      const auto deadline = session.next_deadline();
+      if (!deadline || *deadline > end) return "nothing";
+      now = std::max(now, *deadline);
+      if (auto what = text(session.tick(now)); !what.empty()) return what;
+    }
+  }
+
+  static StartRound start(std::uint32_t number, int group_rank, bool is_embedded = true, int nodes = 3) {
+    StartRound message;
+    message.round = {100, 7, number};
+    message.group_rank = group_rank;
+    message.group_world_size = nodes;
+    if (is_embedded) {
+      message.successors = {{1, "10.0.0.2", 5002}, {2, "10.0.0.3", 5003}};
+      message.host_group_rank = 0;
+    }
+    return message;
+  }
+
+  void join() {
+    EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+    EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");
+    EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  }
+
+  void join_and_start(int group_rank, bool is_embedded = true) {
+    join();
+    EXPECT_EQ(hear(start(0, group_rank, is_embedded)), "hand start_round 0");
+    EXPECT_EQ(say(RoundStarted{0}), "say round_started");
+    now += 10s;
+  }
+
+  static std::string text(const Session::Actions& actions) {
+    std::string out;
+    for (const auto& action : actions) {
+      if (!out.empty()) out += ", ";
+      if (const auto* connect = std::get_if<Session::Connect>(&action)) out += "connect " + text_of(connect->to);
+      if (std::holds_alternative<Session::HangUp>(action)) out += "hang up";
+      if (const auto* say = std::get_if<Session::Say>(&action)) {
+        constexpr const char* kNames[] = {"hello", "store_opened", "round_started", "round_failed", "round_ended", "stop_asked"};
+        out += std::string("say ") + kNames[say->message.index()];
+        if (const auto* hello = std::get_if<Hello>(&say->message)) {
+          if (hello->held)
+            out += std::string(hello->held->is_established ? " holding established " : " holding ") +
+                   std::to_string(hello->held->round.number);
+          else if (hello->was_welcomed)
+            out += " again";
+        }
+      }
+      if (const auto* hand = std::get_if<Session::HandOn>(&action)) {
+        constexpr const char* kNames[] = {"welcome", "elsewhere", "refused", "open_store", "start_round", "round_established", "stop_round", "finish_job"};
+        out += std::string("hand ") + kNames[hand->message.index()];
+        if (const auto* round = std::get_if<StartRound>(&hand->message)) out += " " + std::to_string(round->round.number);
+      }
+      if (const auto* serve = std::get_if<Session::Serve>(&action))
+        out += "serve without " + (serve->lost_group_rank ? std::to_string(*serve->lost_group_rank) : "?");
+      if (std::holds_alternative<Session::StopWorkers>(action)) out += "stop workers";
+      if (const auto* give_up = std::get_if<Session::GiveUp>(&action))
+        out += give_up->refused ? "give up: " + give_up->refused->what : "give up";
+    }
+    return out;
+  }
+
+  TimePoint now{};
+  Session session{{60s, 3s, 30s}, Hello{}, now};
+};
+
+TEST_F(SessionTest, TheEndpointIsTriedUntilTheJoinTimeout_WithGrowingPauses) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  milliseconds last = 0ms;
+  int attempts = 0;
+  while (now < TimePoint{} + 57s) {
+    EXPECT_EQ(ended(attempts % 2 == 0 ? How::refused : How::silent), "");
+    const auto before = now;
+    EXPECT_EQ(next(), "connect endpoint");
+    const auto pause = std::chrono::duration_cast<milliseconds>(now - before);
+    EXPECT_GE(pause, last);
+    EXPECT_LE(pause, 1s);
+    last = pause;
+    ++attempts;
+  }
+  EXPECT_EQ(ended(How::refused), "");
+  EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(after(4s), "give up");
+  EXPECT_EQ(session.next_deadline(), std::nullopt);
+}
+
+TEST_F(SessionTest, JitterShortensAPauseByHalfAtMost) {
+  (void)step(Session::Begin{});
+  (void)step(Session::Ended{How::refused, 0});
+  EXPECT_EQ(*session.next_deadline() - now, 25ms);
+}
+
+TEST_F(SessionTest, ARefusalIsFinal) {
+  (void)step(Session::Begin{});
+  (void)step(Session::Connected{kFirst});
+  EXPECT_EQ(hear(Refused{"another job", ""}), "give up: another job");
+  EXPECT_EQ(ended(How::closed), "");
+}
+
+TEST_F(SessionTest, NobodyIsSaidAnythingBeforeTheWelcome) {
+  (void)step(Session::Begin{});
+  (void)step(Session::Connected{kFirst});
+  EXPECT_EQ(say(StopAsked{15}), "");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say stop_asked");
+}
+
+TEST_F(SessionTest, ABrokenConnectionIsResumedAtOnce_AndWhatWasSaidOfTheRoundIsSaidAgain) {
+  join_and_start(1);
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  EXPECT_EQ(say(RoundFailed{0, "it failed"}), "");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+  EXPECT_EQ(say(RoundEnded{0, {}, 1, false}), "");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started, say round_failed, say round_ended");
+  EXPECT_EQ(hear(start(1, 1)), "hand start_round 1");
+  now += 10s;
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 1");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome") << "of round 0 nothing is said in round 1";
+}
+
+TEST_F(SessionTest, AConnectionThatBreaksAgainAndAgainIsTriedWithPauses) {
+  join_and_start(1);
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  (void)step(Session::Connected{kFirst});
+  (void)hear(Welcome{});
+  EXPECT_EQ(ended(How::closed), "");
+  EXPECT_EQ(next(), "connect endpoint");
+}
+
+TEST_F(SessionTest, ARoundThatHasBegunIsNotBegunAgain_AndNoneOfATimeBefore) {
+  join_and_start(1);
+  EXPECT_EQ(hear(start(0, 1)), "");
+  EXPECT_EQ(hear(start(3, 1)), "hand start_round 3");
+  EXPECT_EQ(hear(start(2, 1)), "");
+  auto older_term = start(7, 1);
+  older_term.round.term = 99;
+  EXPECT_EQ(hear(older_term), "");
+}
+
+TEST_F(SessionTest, AStoreThatIsOpenIsNotOpenedAgain_ItsPortIsSaidAgain) {
+  join();
+  EXPECT_EQ(hear(OpenStore{{100, 7, 0}, {}, true}), "hand open_store");
+  EXPECT_EQ(say(StoreOpened{0, 5000}), "say store_opened");
+  now += 10s;
+  (void)ended(How::closed);
+  (void)step(Session::Connected{kFirst});
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say store_opened");
+  EXPECT_EQ(hear(OpenStore{{100, 7, 0}, {}, false}), "");
+  EXPECT_EQ(hear(OpenStore{{100, 7, 0}, {}, true}), "say store_opened");
+  EXPECT_EQ(hear(OpenStore{{100, 7, 1}, {}, true}), "hand open_store");
+}
+
+TEST_F(SessionTest, WhatTheRoundHasComeToIsSaidInTheHello) {
+  join();
+  now += 10s;
+  (void)ended(How::closed);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello again");
+  (void)hear(Welcome{});
+  (void)hear(start(0, 1));
+  EXPECT_EQ(hear(RoundEstablished{0}), "hand round_established");
+  now += 10s;
+  (void)ended(How::closed);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding established 0");
+}
+
+TEST_F(SessionTest, AStopThatWasAnsweredIsNotAskedForAgain) {
+  join_and_start(1);
+  EXPECT_EQ(say(StopAsked{15}), "say stop_asked");
+  EXPECT_EQ(hear(StopRound{0, 15, false, false, "", {}}), "hand stop_round");
+  (void)ended(How::closed);
+  (void)step(Session::Connected{kFirst});
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started");
+}
+
+TEST_F(SessionTest, WhileWorkersRun_AnEndpointThatRefusesIsTriedForEver) {
+  join_and_start(1, false);
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(ended(How::refused), "");
+    EXPECT_EQ(next(), "connect endpoint");
+  }
+  EXPECT_GT(now, TimePoint{} + 10min);
+}
+
+TEST_F(SessionTest, WithoutAnyAnswerForTheOrphanLimit_TheWorkersAreStoppedOnce_ThenTheJoinTimeoutCounts) {
+  join_and_start(1, false);
+  const auto silent_since = now;
+  EXPECT_EQ(ended(How::silent), "");
+  std::string what;
+  while ((what = next()) == "connect endpoint") EXPECT_EQ(ended(How::silent), "");
+  EXPECT_EQ(what, "stop workers");
+  EXPECT_EQ(now - silent_since, 30s);
+  EXPECT_EQ(say(RoundEnded{0, {}, 2, false}), "");
+  while ((what = next()) == "connect endpoint") EXPECT_EQ(ended(How::silent), "");
+  EXPECT_EQ(what, "give up");
+  EXPECT_EQ(now - silent_since, 90s);
+}
+
+TEST_F(SessionTest, AnyAnswerEndsTheSilence) {
+  join_and_start(1, false);
+  (void)ended(How::silent);
+  EXPECT_EQ(after(29s), "connect endpoint");
+  EXPECT_EQ(ended(How::refused), "");
+  EXPECT_EQ(after(29s), "connect endpoint");
+  EXPECT_EQ(ended(How::silent), "");
+  EXPECT_EQ(after(29s), "connect endpoint");
+  EXPECT_EQ(after(1s), "stop workers");
+}
+
+TEST_F(SessionTest, TheFirstSuccessorServesAtOnceWhereTheHostIsSilent) {
+  join_and_start(1);
+  EXPECT_EQ(ended(How::silent), "serve without 0");
+  EXPECT_EQ(step(Session::Hosting{}), "say hello holding 0");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started");
+  EXPECT_EQ(session.next_deadline(), std::nullopt);
+  EXPECT_EQ(session.whereabouts(), std::nullopt);
+}
+
+TEST_F(SessionTest, TheFirstSuccessorServesWhereTheHostRefusesOnceMore_NotWhereOnlyTheConnectionBroke) {
+  join_and_start(1);
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  EXPECT_EQ(ended(How::closed), "") << "somebody took the connection";
+  EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(ended(How::refused), "serve without 0");
+}
+
+TEST_F(SessionTest, TheOthersLookForTheSuccessorThatServes) {
+  join_and_start(2);
+  EXPECT_EQ(ended(How::silent), "connect 10.0.0.2");
+  EXPECT_EQ(step(Session::Connected{kSecond}), "say hello holding 0");
+  EXPECT_EQ(ended(How::closed), "") << "it does not know yet";
+  EXPECT_EQ(next(100ms), "connect 10.0.0.2") << "not the host that is silent";
+  (void)step(Session::Connected{kSecond});
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started");
+  EXPECT_EQ(session.whereabouts(), kSecond);
+}
+
+TEST_F(SessionTest, ASuccessorThatPointsToTheLostHostIsAskedAgainSoon) {
+  join_and_start(2);
+  EXPECT_EQ(ended(How::silent), "connect 10.0.0.2");
+  for (int i = 0; i < 10; ++i) {
+    (void)step(Session::Connected{kSecond});
+    EXPECT_EQ(hear(Elsewhere{"10.0.0.1", 5001}), "hang up") << "as that address is known for the host's";
+    EXPECT_EQ(next(100ms), "connect 10.0.0.2");
+  }
+}
+
+TEST_F(SessionTest, ElsewhereIsFollowed_ButNotInCircles) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  int followed = 0;
+  for (;; ++followed) {
+    (void)step(Session::Connected{kFirst});
+    if (hear(Elsewhere{followed % 2 == 0 ? "10.0.0.2" : "10.0.0.3", 5000}) == "hang up") break;
+    ASSERT_LT(followed, 100);
+  }
+  EXPECT_LT(followed, 10);
+  EXPECT_EQ(next(), "connect 10.0.0.2") << "after a pause, all in turn";
+  (void)ended(How::refused);
+  EXPECT_EQ(next(), "connect 10.0.0.3");
+  (void)ended(How::refused);
+  EXPECT_EQ(next(), "connect endpoint");
+}
+
+TEST_F(SessionTest, TheSecondSuccessorServesWhereTheFirstIsOutOfReachForAnotherHeartbeatLimit) {
+  join_and_start(2);
+  const auto lost = now;
+  auto what = ended(How::silent);
+  while (what.rfind("connect", 0) == 0) {
+    (void)ended(How::refused);
+    what = next();
+  }
+  EXPECT_EQ(what, "serve without 0");
+  EXPECT_EQ(now - lost, 3s);
+}
+
+TEST_F(SessionTest, TheSecondSuccessorDoesNotServeWhileTheFirstAnswers) {
+  join_and_start(2);
+  auto what = ended(How::silent);
+  for (const auto begin = now; now < begin + 20s;) {
+    if (what == "connect 10.0.0.2") {
+      (void)step(Session::Connected{kFirst});
+      (void)hear(Elsewhere{"10.0.0.1", 5001});
+    }
+    (void)ended(How::silent);
+    what = next();
+    ASSERT_EQ(what.find("serve"), std::string::npos);
+  }
+}
+
+TEST_F(SessionTest, WhereTheNextHostIsLostToo_TheOneAfterItServesWithoutIt) {
+  join_and_start(2);
+  (void)ended(How::silent);
+  (void)step(Session::Connected{kSecond});
+  (void)hear(Welcome{});
+  now += 10s;
+  EXPECT_EQ(ended(How::silent), "serve without 1");
+}
+
+TEST_F(SessionTest, AHostThatMayNotGoOnStopsItsWorkersAndLooksForTheOthers) {
+  EXPECT_EQ(step(Session::Hosting{}), "say hello");
+  (void)hear(Welcome{});
+  (void)hear(start(0, 0));
+  EXPECT_EQ(step(Session::SteppedDown{"the others are out of reach"}), "stop workers, connect 10.0.0.2");
+  EXPECT_EQ(ended(How::silent), "");
+  EXPECT_EQ(next(), "connect 10.0.0.3");
+  (void)say(RoundEnded{0, {}, 1, false});
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_ended");
+}
+
+TEST_F(SessionTest, ANextHostThatMayNotGoOnServesNotAgain) {
+  join_and_start(1);
+  EXPECT_EQ(ended(How::silent), "serve without 0");
+  (void)step(Session::Hosting{});
+  (void)hear(Welcome{});
+  EXPECT_EQ(step(Session::SteppedDown{""}), "stop workers, connect 10.0.0.3");
+  (void)say(RoundEnded{0, {}, 1, false});
+  std::string what;
+  do {
+    EXPECT_EQ(ended(How::silent), "");
+    what = next();
+  } while (what.rfind("connect", 0) == 0);
+  EXPECT_EQ(what, "give up");
+}
+
+TEST_F(SessionTest, ASpareThatLostTheEndpointTriesForTheJoinTimeout) {
+  join();
+  now += 10min;
+  EXPECT_EQ(session.next_deadline(), std::nullopt) << "it waits as long as the job lasts";
+  const auto lost = now;
+  auto what = ended(How::closed);
+  while (what == "connect endpoint") {
+    EXPECT_EQ(ended(How::refused), "");
+    what = next();
+  }
+  EXPECT_EQ(what, "give up");
+  EXPECT_EQ(now - lost, 60s);
+}
+
+TEST_F(SessionTest, AfterTheVerdictTheEndOfTheConnectionIsNone) {
+  join_and_start(1);
+  EXPECT_EQ(hear(FinishJob{}), "hand finish_job");
+  EXPECT_EQ(ended(How::closed), "");
+  EXPECT_EQ(session.next_deadline(), std::nullopt);
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
