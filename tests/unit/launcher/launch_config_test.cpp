@@ -258,6 +258,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"port-range", {"--port-range=2000"}, "not '2000'", "--port-range=20000-20100"},
       {"port-range", {"--port-range=3000-2000"}, "not '3000-2000'", "--port-range=20000-20100"},
       {"port-range", {"--port-range=0-2000"}, "not '0-2000'", "--port-range=20000-20100"},
+      {"token-file", {"--nnodes=2", "--token-file="}, "a file, not ''", "--token-file=/run/secrets"},
       {"store-allow", {"--store-allow=10.0.0.0/99"}, "10.0.0.0/99", "--store-allow="},
       {"module", {"--module=x"}, "takes no value", "`--module`"},
       {"module", {"-m", "--no-python"}, "exclude each other", "drop one"},
