@@ -9,6 +9,7 @@ mkdir -p build
 packages=(
   g++ cmake ninja-build
   libboost1.81-dev nlohmann-json3-dev libcli11-dev  # ddprun, its error files, flags of the other programs
+  libssl-dev                                        # TLS between the nodes of a job that has a token
   libhwloc-dev                                      # cores and memory of the machine, for --numa-binding
   libgtest-dev libgmock-dev                         # tests
   iproute2                                          # tests over several hosts

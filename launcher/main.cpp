@@ -68,6 +68,8 @@ int main(int argc, char** argv) {
     return report(error, error.exit_code());
   } catch (const UsageError& error) {
     return report(error, 2);
+  } catch (const ddp::security::TokenError& error) {
+    return report(UsageError(error.what(), error.where(), error.try_this()), 2);
   } catch (const ddp::InvalidArgument& error) {
     std::cerr << "error: " << error.what() << '\n';
     return 2;

@@ -12,6 +12,7 @@
 #include "rendezvous/daemon/command_line.hpp"
 #include "rendezvous/daemon/serve_jobs.hpp"
 #include "rendezvous/daemon/serve_store.hpp"
+#include "rendezvous/security/token.hpp"
 
 namespace {
 
@@ -51,6 +52,9 @@ int main(int argc, char** argv) {
     std::cerr << "error: " << error.what()
               << "\nwhere: the command line of ddp-rendezvous\ntry:   `ddp-rendezvous --help`, `ddp-rendezvous store "
                  "--help`\n";
+    return 2;
+  } catch (const ddp::security::TokenError& error) {
+    std::cerr << "error: " << error.what() << "\nwhere: " << error.where() << "\ntry:   " << error.try_this() << '\n';
     return 2;
   } catch (const std::exception& error) {
     std::cerr

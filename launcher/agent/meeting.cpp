@@ -46,6 +46,7 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendez
       store_(std::move(store)),
       handlers_(std::move(handlers)),
       owner_wait_(io) {
+  if (const auto& token = config.rendezvous.token) security_ = std::make_shared<security::Security>(*token);
   handlers_.message = [this, message = std::move(handlers_.message)](const rendezvous::ToAgent& what) {
     remember(what);
     message(what);
@@ -178,12 +179,13 @@ void Meeting::make_client() {
   client_ = std::make_unique<MembershipClient>(
       io_, EndpointName{rendezvous.host, rendezvous.port},
       rendezvous::Session::Options{rendezvous.join_timeout, rendezvous.heartbeat_timeout, rendezvous.orphan_limit}, hello_,
-      handlers_);
+      handlers_, security_);
 }
 
 void Meeting::receive() {
   rendezvous::Reception::Options options;
   options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
+  options.security = security_;
   options.http = [this](const rendezvous::HttpQuestion& question) {
     rendezvous::JobViews jobs;
     if (server_) jobs.emplace(hello_.run_id, server_->membership().view());
@@ -202,10 +204,14 @@ rendezvous::Reception::Direction Meeting::direct() const {
 port::Handlers Meeting::both_protocols() {
   port::Handlers handlers;
   handlers.store = store_;
-  if (config_.rendezvous.nodes_max > 1)
+  if (config_.rendezvous.nodes_max > 1) {
     handlers.http = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
       if (reception_) reception_->adopt(std::move(socket), peer);
     };
+    handlers.tls = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+      if (reception_) reception_->adopt_tls(std::move(socket), peer);
+    };
+  }
   return handlers;
 }
 

@@ -18,6 +18,7 @@
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/control/resolver.hpp"
 #include "rendezvous/port/port.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::launcher {
 
@@ -77,6 +78,7 @@ class Meeting {
   RoundId term_;
   port::Handler store_;
   rendezvous::MembershipClient::Handlers handlers_;
+  std::shared_ptr<const security::Security> security_;  // none without a token
   std::shared_ptr<void> looking_up_;
   std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
   std::unique_ptr<rendezvous::MembershipClient> client_;

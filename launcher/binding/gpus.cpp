@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "launcher/binding/library.hpp"
+#include "rendezvous/io/library.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -94,7 +94,7 @@ class Nvml {
     return found;
   }
 
-  Library library_;
+  io::Library library_;
   int (*init_)();
   int (*shutdown_)();
   int (*count_)(unsigned*);

@@ -119,6 +119,20 @@ void check_what_has_no_effect(const GivenOptions& given, std::vector<std::string
     say(*option, "there are no restarts without --max-restarts");
 }
 
+// One node has no control channel.
+void find_token(const GivenOptions& given, const Machine& machine, LaunchConfig& config) {
+  const auto* option = given.find("token-file");
+  if (config.rendezvous.nodes_max == 1) {
+    if (option != nullptr) config.notices.push_back("without effect: " + option->where + ": there is one node");
+    return;
+  }
+  if (option != nullptr && option->value.empty()) throw_wrong_value(*option, "a file", "/run/secrets/ddprun");
+  if (machine.find_token)
+    config.rendezvous.token = machine.find_token(option != nullptr ? std::optional(option->value) : std::nullopt);
+  if (!config.rendezvous.token)
+    config.notices.push_back("the job is open: whoever reaches its endpoint and knows its id can join (--token-file)");
+}
+
 RunBy run_by(const GivenOptions& given) {
   if (given.is_on("module") && given.is_on("no-python"))
     throw UsageError("--module and --no-python exclude each other",
@@ -167,6 +181,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
                              " workers share one core, as ddprun was given no more of this machine; under Slurm "
                              "`srun --cpus-per-task=N` gives more");
   config.rendezvous = rendezvous_of(given, config.notices);
+  find_token(given, machine, config);
   if (const auto* option = given.find("store-allow")) config.store_allow = store_allow_of(*option);
   if (const auto* option = given.find("role")) config.role = name_of(*option);
   config.virtual_local_rank = given.is_on("virtual-local-rank");

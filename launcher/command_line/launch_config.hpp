@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "launcher/binding/binding_options.hpp"
 #include "launcher/command_line/program.hpp"
 #include "launcher/output/output_options.hpp"
+#include "rendezvous/security/token.hpp"
 
 namespace ddp::launcher {
 
@@ -21,6 +23,8 @@ struct Machine {
   int cpu_count = 1;  // that this process may run on
   FileLookup file_kind;
   bool one_core = false;  // is all that this process may run on, although the machine has more
+  // The token of this user, and where it is looked for first; may throw security::TokenError.
+  std::function<std::optional<security::Token>(const std::optional<std::string>& file)> find_token{};
 };
 
 // Where the nodes of a job meet.
@@ -43,6 +47,7 @@ struct RendezvousConfig {
   std::chrono::milliseconds join_timeout{600'000};      // for the nodes to be complete
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between nodes_min and nodes_max
   std::chrono::milliseconds heartbeat_timeout{3'000};   // silence that counts as death
+  std::optional<security::Token> token;                 // that all nodes have; empty: whoever comes is taken in
 };
 
 struct LaunchConfig {
@@ -66,7 +71,7 @@ struct LaunchConfig {
   std::vector<std::string> notices;  // choices that the user left to ddprun, and settings without effect; to be said
 };
 
-// Throws UsageError or ProgramError.
+// Throws UsageError, ProgramError or security::TokenError.
 LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const EnvironmentLookup& environment,
                                 const Machine& machine);
 

@@ -93,7 +93,8 @@ int visible_gpu_count(int present, const std::optional<std::string>& cuda_visibl
 
 Machine this_machine(const EnvironmentLookup& environment) {
   return {visible_gpu_count(nvidia_device_count(), environment("CUDA_VISIBLE_DEVICES")), intel_device_count(),
-          usable_cpu_count(), kind_of, is_kept_to_one_core()};
+          usable_cpu_count(), kind_of, is_kept_to_one_core(),
+          [environment](const std::optional<std::string>& file) { return security::find_token(file, environment); }};
 }
 
 }  // namespace ddp::launcher

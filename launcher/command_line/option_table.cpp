@@ -32,6 +32,9 @@ const std::vector<Option>& option_table() {
       {"local-addr", 0, "HOST", Group::rendezvous, kTorchruns,
        "address under which other nodes reach this one. Default: the one that leads to them"},
       {"port-range", 0, "A-B", Group::rendezvous, kOurs, "ports for all else that listens. Default: any free ones"},
+      {"token-file", 0, "PATH", Group::rendezvous, kOurs,
+       "the secret by which the nodes know each other, in a file of mode 0600. Default: DDPRUN_TOKEN, else "
+       "~/.config/ddprun/token; without one whoever reaches the endpoint can join"},
       {"store-allow", 0, "CIDR,..|any", Group::rendezvous, kOurs,
        "who may connect to the store besides the job's nodes and this user's processes"},
 

@@ -4,8 +4,8 @@
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/message.hpp>
 #include <boost/beast/http/parser.hpp>
@@ -16,6 +16,9 @@
 #include <deque>
 #include <optional>
 #include <utility>
+
+#include "rendezvous/security/stream.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
 
@@ -30,9 +33,29 @@ namespace {
 constexpr const char* kPath = "/v1/agents";
 constexpr std::uint32_t kHttpHeaderBytesMax = 8u << 10;
 constexpr const char* kProduct = "ddprun";  // by which both sides know each other, in the headers Server and User-Agent
+constexpr std::size_t kInputBytesKept = 4u << 10;  // of the room for messages, between them
+constexpr const char* kSilent = "it has been silent for too long";
+constexpr const char* kSameToken = "the same token on all nodes and at the endpoint: `--token-file=PATH` or DDPRUN_TOKEN; "
+                                   "docs/security.md";
+
+// Of what two sides that differ in their tokens hear from each other.
+Channel::Closed reason_of(security::TlsFailure failure, Channel::Side side) {
+  const bool is_client = side == Channel::Side::client;
+  switch (failure) {
+    case security::TlsFailure::other_token:
+      return {is_client ? "the endpoint has another token than this node" : "it has another token (--token-file)", false,
+              kSameToken};
+    case security::TlsFailure::no_token_there: return {"this node has a token and the endpoint has none", false, kSameToken};
+    case security::TlsFailure::stranger:
+      return {is_client ? "what answers there is no ddprun (it does not know the token's TLS)"
+                        : "it speaks TLS, but as no ddprun does"};
+    case security::TlsFailure::broken: break;
+  }
+  return {"what it sent was changed on its way"};
+}
 
 Channel::Closed reason_of(error_code error) {
-  if (error == beast::error::timeout) return {"it has been silent for too long"};
+  if (error == beast::error::timeout) return {kSilent};
   if (error == websocket::error::closed || error == asio::error::eof) return {"it closed the connection", true};
   if (error == websocket::error::message_too_big) return {"it sent a message that is too long"};
   return {error.message(), error == asio::error::connection_reset || error == asio::error::broken_pipe};
@@ -43,17 +66,22 @@ Channel::Closed reason_of(error_code error) {
 class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
  public:
   Impl(asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers)
-      : options_(std::move(options)), handlers_(std::move(handlers)), side_(side), stream_(io) {
+      : options_(std::move(options)), handlers_(std::move(handlers)), side_(side), stream_(io), limit_(io) {
     sockaddr_storage local{};
     socklen_t length = sizeof local;
     ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length);
-    auto& tcp = beast::get_lowest_layer(stream_).socket();
+    auto& tcp = beast::get_lowest_layer(stream_);
     error_code error;
     tcp.assign(local.ss_family == AF_INET6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), socket.get(), error);
     if (!error) {
       socket.release();
       tcp.set_option(asio::ip::tcp::no_delay(true), error);
+      tcp.native_non_blocking(true, error);
+      tcp.non_blocking(true, error);
     }
+    if (options_.tls)
+      stream_.next_layer().begin_tls(options_.tls->begin(
+          tcp.native_handle(), side == Side::client ? security::Tls::Side::client : security::Tls::Side::server));
     websocket::stream_base::timeout timeouts{};
     timeouts.handshake_timeout = options_.handshake_timeout;
     timeouts.idle_timeout = options_.heartbeat_timeout;  // Beast pings after half of it
@@ -64,21 +92,12 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   }
 
   void start() {
-    auto self = shared_from_this();
-    if (side_ == Side::client) {
-      stream_.set_option(websocket::stream_base::decorator(
-          [](websocket::request_type& request) { request.set(http::field::user_agent, kProduct); }));
-      stream_.async_handshake(answer_, options_.host, kPath, [self](error_code error) { self->greeted(error); });
-    } else {
-      stream_.set_option(websocket::stream_base::decorator(
-          [](websocket::response_type& response) { response.set(http::field::server, kProduct); }));
-      parser_.emplace();
-      parser_->header_limit(kHttpHeaderBytesMax);
-      parser_->body_limit(0);
-      auto& tcp = beast::get_lowest_layer(stream_);
-      tcp.expires_after(options_.handshake_timeout);
-      http::async_read(tcp, input_, *parser_, [self](error_code error, std::size_t) { self->asked(error); });
-    }
+    limit_.expires_after(options_.handshake_timeout);
+    limit_.async_wait([weak = weak_from_this()](error_code error) {
+      const auto self = weak.lock();
+      if (!error && self) self->fail({kSilent});
+    });
+    options_.tls ? begin_tls() : begin();
   }
 
   void hand_over(Handlers handlers) { handlers_ = std::move(handlers); }
@@ -106,62 +125,114 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   }
 
  private:
+  void begin_tls() {
+    using Want = security::TlsSession::Want;
+    if (closed_) return;
+    const auto progress = stream_.next_layer().tls()->shake_hands();
+    if (progress.error) return greeted(progress.error);
+    if (progress.want == Want::nothing) return begin();
+    auto& tcp = beast::get_lowest_layer(stream_);
+    tcp.async_wait(progress.want == Want::read ? tcp.wait_read : tcp.wait_write,
+                   [self = shared_from_this()](error_code error) { error ? self->greeted(error) : self->begin_tls(); });
+  }
+
+  void begin() {
+    auto self = shared_from_this();
+    if (side_ == Side::client) {
+      stream_.set_option(websocket::stream_base::decorator(
+          [](websocket::request_type& request) { request.set(http::field::user_agent, kProduct); }));
+      stream_.async_handshake(answer_, options_.host, kPath, [self](error_code error) { self->greeted(error); });
+    } else {
+      stream_.set_option(websocket::stream_base::decorator(
+          [](websocket::response_type& response) { response.set(http::field::server, kProduct); }));
+      parser_.emplace();
+      parser_->header_limit(kHttpHeaderBytesMax);
+      parser_->body_limit(0);
+      http::async_read(stream_.next_layer(), input_, *parser_,
+                       [self](error_code error, std::size_t) { self->asked(error); });
+    }
+  }
+
   // The server has read a client's first words.
   void asked(error_code error) {
     if (closed_) return;
     if (error) return greeted(error);
-    auto& tcp = beast::get_lowest_layer(stream_);
     input_.clear();  // a client waits for the answer
     const auto& request = parser_->get();
     // Agents name no origin; a page in somebody's browser does.
-    if (websocket::is_upgrade(request) && request.target() == kPath && request.count(http::field::origin) == 0) {
-      tcp.expires_never();  // the WebSocket has limits of its own
+    const bool is_agent =
+        websocket::is_upgrade(request) && request.target() == kPath && request.count(http::field::origin) == 0;
+    if (is_agent && options_.asks_for_token && !options_.tls)
+      return answer({401, "text/plain; charset=utf-8", "agents without a token are not taken in here\n"},
+                    {"it has no token, which is asked for here (--token-file)"});
+    if (is_agent)
       return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
-    }
-    HttpAnswer answer{404, "text/plain; charset=utf-8", "not found\n"};
-    const std::string_view target(request.target().data(), request.target().size());
+    const auto text = [](beast::string_view view) { return std::string_view(view.data(), view.size()); };
+    HttpAnswer out{404, "text/plain; charset=utf-8", "not found\n"};
     if (request.method() == http::verb::post && options_.post) {
-      if (options_.post(target)) answer = {200, answer.content_type, ""};
-    } else if (request.method() != http::verb::get) answer = {405, answer.content_type, "only GET is answered\n"};
-    else if (options_.http)
-      answer = options_.http(target,
-                             {request[http::field::host].data(), request[http::field::host].size()});
-    response_.result(answer.status);
+      if (options_.post(text(request.target()))) out = {200, out.content_type, ""};
+    } else if (options_.http) {
+      out = options_.http({text(request.method_string()), text(request.target()), text(request[http::field::host]),
+                           text(request[http::field::authorization])});
+    }
+    answer(std::move(out), {"", true});
+  }
+
+  void answer(HttpAnswer what, const Closed& then) {
+    response_.result(what.status);
     response_.set(http::field::server, kProduct);
-    response_.set(http::field::content_type, answer.content_type);
+    response_.set(http::field::content_type, what.content_type);
     response_.keep_alive(false);
-    response_.body() = std::move(answer.body);
+    response_.body() = std::move(what.body);
     response_.prepare_payload();
-    http::async_write(tcp, response_, [self = shared_from_this()](error_code, std::size_t) {
+    http::async_write(stream_.next_layer(), response_, [self = shared_from_this(), then](error_code, std::size_t) {
+      if (self->closed_) return;
       error_code ignored;
-      beast::get_lowest_layer(self->stream_).socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-      self->fail({"", true});
+      self->stream_.next_layer().say_goodbye();
+      beast::get_lowest_layer(self->stream_).shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
+      self->fail(then);
     });
   }
 
   void greeted(error_code error) {
     parser_.reset();
     if (closed_) return;
-    if (error == websocket::error::upgrade_declined && answer_[http::field::server] != kProduct)
-      return fail({"what answers there is no ddprun (it speaks HTTP)"});
-    if (error == http::error::bad_version || error == http::error::bad_line_ending ||
-        error == http::error::end_of_stream || error == http::error::partial_message)
+    limit_.cancel();
+    if (error == websocket::error::upgrade_declined) return fail(declined());
+    if (error == http::error::bad_version || error == http::error::end_of_stream ||
+        error == http::error::bad_line_ending || error == http::error::partial_message || error == asio::error::eof)
       return fail({error == http::error::bad_version ? "what answers there is no ddprun"
-                                                            : "it closed the connection without an answer"});
-    if (error) return fail(reason_of(error));
+                                                     : "it closed the connection without an answer",
+                   error != http::error::bad_version});
+    if (error) return fail(why(error));
     is_open_ = true;
     read_next();
     if (const auto opened = handlers_.opened) opened();  // a copy: the call may end this object's handlers
     write_next();
   }
 
+  // Why a client got no WebSocket.
+  Closed declined() const {
+    if (answer_[http::field::server] != kProduct) return {"what answers there is no ddprun (it speaks HTTP)"};
+    if (answer_.result() == http::status::unauthorized)
+      return {"the endpoint asks for a token, and this node has none", false, kSameToken};
+    return reason_of(websocket::error::upgrade_declined);
+  }
+
+  Closed why(error_code error) const {
+    const auto* const tls = stream_.next_layer().tls();
+    const auto failure = tls != nullptr ? tls->failure() : std::nullopt;
+    return failure ? reason_of(*failure, side_) : reason_of(error);
+  }
+
   void read_next() {
     stream_.async_read(input_, [self = shared_from_this()](error_code error, std::size_t) {
       if (self->closed_) return;
-      if (error) return self->fail(reason_of(error));
+      if (error) return self->fail(self->why(error));
       const auto bytes = self->input_.data();
       if (const auto message = self->handlers_.message) message({static_cast<const char*>(bytes.data()), bytes.size()});
       self->input_.consume(self->input_.size());
+      if (self->input_.capacity() > kInputBytesKept) self->input_.shrink_to_fit();
       if (!self->closed_) self->read_next();
     });
   }
@@ -177,7 +248,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     stream_.async_write(asio::buffer(queue_.front()), [self = shared_from_this()](error_code error, std::size_t) {
       self->writing_ = false;
       if (self->closed_) return;
-      if (error) return self->fail(reason_of(error));
+      if (error) return self->fail(self->why(error));
       self->queued_bytes_ -= self->queue_.front().size();
       self->queue_.pop_front();
       self->write_next();
@@ -195,7 +266,8 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   void end() {
     if (std::exchange(closed_, true)) return;
     error_code ignored;
-    beast::get_lowest_layer(stream_).socket().close(ignored);
+    limit_.cancel();
+    beast::get_lowest_layer(stream_).close(ignored);
     tell_finished();
   }
 
@@ -206,7 +278,8 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   Options options_;
   Handlers handlers_;
   Side side_;
-  websocket::stream<beast::tcp_stream> stream_;
+  websocket::stream<security::Stream, false> stream_;  // without compression
+  asio::steady_timer limit_;                           // of the handshakes
   websocket::response_type answer_;
   std::optional<http::request_parser<http::empty_body>> parser_;  // of a server's end, until the WebSocket is open
   http::response<http::string_body> response_;

@@ -1,5 +1,5 @@
-// One connection of the control channel: texts both ways over a WebSocket (RFC 6455), on a socket that is connected already.
-// A server's end also answers a plain HTTP question, once.
+// One connection of the control channel: texts both ways over a WebSocket (RFC 6455), on a socket that is connected already,
+// plain or under TLS. A server's end also answers an HTTP question, once.
 //
 // A peer that is silent for the heartbeat limit, although it is pinged, is dead. What is sent is queued in bounded memory;
 // a peer that does not read it is cut off.
@@ -17,6 +17,10 @@
 
 #include "rendezvous/io/unique_fd.hpp"
 
+namespace ddp::security {
+class Tls;
+}
+
 namespace ddp::rendezvous {
 
 class Channel {
@@ -29,19 +33,28 @@ class Channel {
     std::string body;
   };
 
+  // The words of a client that asks for no WebSocket.
+  struct HttpRequest {
+    std::string_view method, target;
+    std::string_view host, authorization;  // headers
+  };
+
   struct Options {
     std::size_t message_bytes_max = 256u << 10;
     std::size_t queue_bytes_max = 8u << 20;
     std::chrono::milliseconds heartbeat_timeout{3'000};
-    std::chrono::milliseconds handshake_timeout{10'000};
+    std::chrono::milliseconds handshake_timeout{10'000};  // of TLS and the WebSocket together
     std::string host;  // the client's Host header: how the user named the endpoint
-    std::function<HttpAnswer(std::string_view target, std::string_view host)> http{};  // the server's, to a plain GET
-    std::function<bool(std::string_view target)> post{};  // the server's, a plain POST without a body: whether it is known
+    std::shared_ptr<const security::Tls> tls{};             // this connection is under TLS
+    bool asks_for_token = false;                            // the server's: no WebSocket but under TLS
+    std::function<HttpAnswer(const HttpRequest&)> http{};   // the server's, but for what follows
+    std::function<bool(std::string_view target)> post{};    // the server's, a POST without a body: whether it is known
   };
 
   struct Closed {
     std::string why;       // empty where a plain HTTP question was answered
     bool by_peer = false;  // the peer's kernel ended the connection, as it does when a process dies; else it fell silent
+    std::string try_this{};  // not empty: it is no use to try again, until this has been done
   };
 
   // Each is called from the event loop, never from within a call of this class; none after close().
@@ -51,7 +64,7 @@ class Channel {
     std::function<void(const Closed&)> closed;  // at most once, and nothing after it
   };
 
-  // Takes the connected socket over and does the WebSocket's handshake. `why` of a failed one says what the peer is.
+  // Takes the connected socket over and does the handshakes. `why` of a failed one says what the peer is.
   Channel(boost::asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers);
   ~Channel();  // close()
   Channel(const Channel&) = delete;

@@ -75,13 +75,15 @@ std::string text_of(const EndpointName& endpoint) {
 
 class MembershipClient::Impl : public std::enable_shared_from_this<MembershipClient::Impl> {
  public:
-  Impl(asio::io_context& io, EndpointName endpoint, Session::Options options, Hello hello, Handlers handlers)
+  Impl(asio::io_context& io, EndpointName endpoint, Session::Options options, Hello hello, Handlers handlers,
+       std::shared_ptr<const security::Security> security)
       : io_(io),
         endpoint_(std::move(endpoint)),
         options_(options),
         host_name_(hello.host_name),
         run_id_(hello.run_id),
         handlers_(std::move(handlers)),
+        security_(std::move(security)),
         timer_(io),
         attempt_limit_(io),
         session_(options, std::move(hello), began_) {}
@@ -261,6 +263,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     options.heartbeat_timeout = options_.heartbeat_timeout;
     options.handshake_timeout = std::max(1'000ms, options_.heartbeat_timeout);
     options.host = place();
+    if (security_) options.tls = {security_, &security_->tls};
     Channel::Handlers handlers;
     handlers.opened = [this, peer] {
       greeted_at_ = since_start();
@@ -268,7 +271,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     };
     handlers.message = [this](std::string_view text) { take(text); };
     handlers.closed = [this, peer](const Channel::Closed& how) {
-      ended(how.by_peer ? How::closed : How::silent, how.why + " (" + peer.address + ")");
+      const auto why = how.why + " (" + peer.address + ")";
+      if (!how.try_this.empty() && !session_.had_round()) return refuse(why, how.try_this);
+      ended(how.by_peer ? How::closed : How::silent, why);
     };
     channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
   }
@@ -293,6 +298,12 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     hang_up();
     tell_of(why);
     step(Session::Ended{how, std::uniform_real_distribution<double>(0, 1)(dice_)});
+  }
+
+  // It is no use to try again.
+  void refuse(const std::string& why, const std::string& try_this) {
+    hang_up();
+    lose({why, "joining the job at " + place() + ", from host " + host_name_, try_this});
   }
 
   void hang_up() {
@@ -349,6 +360,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   Session::Options options_;
   std::string host_name_, run_id_;
   Handlers handlers_;
+  std::shared_ptr<const security::Security> security_;
   asio::steady_timer timer_;  // the session's
   asio::steady_timer attempt_limit_;
   const Clock::time_point began_ = Clock::now();
@@ -372,8 +384,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 };
 
 MembershipClient::MembershipClient(asio::io_context& io, EndpointName endpoint, Session::Options options, Hello hello,
-                                   Handlers handlers)
-    : impl_(std::make_shared<Impl>(io, std::move(endpoint), options, std::move(hello), std::move(handlers))) {}
+                                   Handlers handlers, std::shared_ptr<const security::Security> security)
+    : impl_(std::make_shared<Impl>(io, std::move(endpoint), options, std::move(hello), std::move(handlers),
+                                   std::move(security))) {}
 
 MembershipClient::~MembershipClient() { impl_->stop(); }
 void MembershipClient::begin() { impl_->begin(); }

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "rendezvous/control/session.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
 
@@ -48,7 +49,7 @@ class MembershipClient {
 
   // The hello is said on each connection.
   MembershipClient(boost::asio::io_context& io, EndpointName endpoint, Session::Options options, Hello hello,
-                   Handlers handlers);
+                   Handlers handlers, std::shared_ptr<const security::Security> security = nullptr);
   ~MembershipClient();
   MembershipClient(const MembershipClient&) = delete;
 

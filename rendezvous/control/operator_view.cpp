@@ -83,14 +83,19 @@ std::string metrics_text(const JobViews& jobs) {
 Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs) {
   Channel::HttpAnswer answer;
   const auto path = question.target.substr(0, question.target.find('?'));
-  if (path == "/healthz") {
+  if (question.method != "GET") {
+    answer.status = 405;
+    answer.body = "only GET is answered\n";
+  } else if (path == "/healthz") {
     answer.body = "ok\n";
   } else if (path != "/v1/jobs" && path != "/metrics") {
     answer.status = 404;
     answer.body = "not found; there are /healthz, /v1/jobs and /metrics\n";
-  } else if (!question.is_local || !names_loopback(question.host)) {
-    answer.status = 403;
-    answer.body = "this is answered to those on this host only, at 127.0.0.1\n";
+  } else if (!question.has_token && !(question.is_local && names_loopback(question.host))) {
+    answer.status = question.takes_tokens ? 401 : 403;
+    answer.body = question.takes_tokens
+                      ? "this is answered to those on this host, at 127.0.0.1, and to `Authorization: Bearer <token>`\n"
+                      : "this is answered to those on this host only, at 127.0.0.1\n";
   } else if (path == "/metrics") {
     answer.content_type = "text/plain; version=0.0.4; charset=utf-8";
     answer.body = metrics_text(jobs);

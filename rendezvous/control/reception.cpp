@@ -20,6 +20,15 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::chrono::milliseconds kHelloLimitMin{1'000};
+constexpr std::string_view kBearer = "bearer ";  // in any case
+
+std::string_view bearer_of(std::string_view authorization) {
+  const auto is_equal = [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b - 'A' + 'a' : b); };
+  if (authorization.size() < kBearer.size() ||
+      !std::equal(kBearer.begin(), kBearer.end(), authorization.begin(), is_equal))
+    return {};
+  return authorization.substr(kBearer.size());
+}
 
 }  // namespace
 
@@ -29,16 +38,25 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
        std::function<void(const std::string&)> say)
       : io_(io), options_(std::move(options)), direct_(std::move(direct)), warn_(std::move(say)) {}
 
-  void adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
+  void adopt(io::UniqueFd socket, const sockaddr_storage& peer, bool speaks_tls) {
     const auto address = io::address_of(peer).text();
+    if (speaks_tls && !options_.security) {
+      security::refuse_tls(socket.get());
+      return say_lost(address, "it speaks TLS, as those do that have a token, and there is none here (--token-file)");
+    }
     if (visitors_.size() >= options_.waiting_max) lose(visitors_.begin()->first, "too many others came after it");
     const auto number = ++visitors_seen_;
     Channel::Options options;
     options.message_bytes_max = kControlMessageBytesMax;
     options.heartbeat_timeout = options_.heartbeat_timeout;
+    options.asks_for_token = options_.security != nullptr;
+    if (speaks_tls) options.tls = {options_.security, &options_.security->tls};
     if (options_.http)
-      options.http = [http = options_.http, is_local = io::address_of(peer).is_loopback()](
-                         std::string_view target, std::string_view host) { return http({target, host, is_local}); };
+      options.http = [http = options_.http, security = options_.security, speaks_tls,
+                      is_local = io::address_of(peer).is_loopback()](const Channel::HttpRequest& request) {
+        const bool has_token = speaks_tls || (security && security->token.is(bearer_of(request.authorization)));
+        return http({request.method, request.target, request.host, is_local, has_token, security != nullptr});
+      };
     options.post = [weak = weak_from_this()](std::string_view target) {
       const auto self = weak.lock();
       return self && self->take_farewell(target);
@@ -103,7 +121,11 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     const auto address = found->second.address;
     asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(found->second.channel))] {});  // it may call this
     visitors_.erase(found);
-    if (!why.empty()) warn_("a connection from " + address + " ended before it said which job it belongs to: " + why);
+    if (!why.empty()) say_lost(address, why);
+  }
+
+  void say_lost(const std::string& address, const std::string& why) {
+    warn_("a connection from " + address + " ended before it said which job it belongs to: " + why);
   }
 
   asio::io_context& io_;
@@ -119,6 +141,9 @@ Reception::Reception(asio::io_context& io, Options options, std::function<Direct
     : impl_(std::make_shared<Impl>(io, std::move(options), std::move(direct), std::move(say))) {}
 
 Reception::~Reception() { impl_->stop(); }
-void Reception::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer); }
+void Reception::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer, false); }
+void Reception::adopt_tls(io::UniqueFd socket, const sockaddr_storage& peer) {
+  impl_->adopt(std::move(socket), peer, true);
+}
 
 }  // namespace ddp::rendezvous

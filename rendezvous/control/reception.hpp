@@ -17,6 +17,7 @@
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
 
@@ -27,6 +28,7 @@ class Reception {
     std::size_t waiting_max = 256;  // connections that have not said hello; beyond it the oldest one is closed
     std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
     std::function<bool(const std::string& node_key)> farewell{};  // of a guardian; whether the node is known
+    std::shared_ptr<const security::Security> security{};  // agents must have this token; none: all are taken in
   };
 
   // Where a node is sent: to a membership here, elsewhere, or away.
@@ -39,8 +41,9 @@ class Reception {
   ~Reception();  // closes what has not been handed over
   Reception(const Reception&) = delete;
 
-  // A connection of which no byte has been read.
+  // Connections of which no byte has been read: one that begins as HTTP does, one that begins as TLS does.
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
+  void adopt_tls(io::UniqueFd socket, const sockaddr_storage& peer);
 
  private:
   class Impl;

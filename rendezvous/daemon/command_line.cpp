@@ -54,6 +54,10 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
       ->type_name("SECONDS")
       ->check(CLI::Range(0.05, 3600.0))
       ->capture_default_str();
+  app.add_option("--token-file", jobs.token_file,
+                 "The secret by which nodes and this daemon know each other, in a file of mode 0600. Default: "
+                 "DDPRUN_TOKEN, else ~/.config/ddprun/token; without one whoever reaches the port can join")
+      ->type_name("PATH");
   ServeStore options;
   auto* store = app.add_subcommand("store",
                                    "Serve a store alone, for workers that something else than ddprun starts: "

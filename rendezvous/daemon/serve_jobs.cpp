@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -17,6 +18,7 @@
 #include "rendezvous/io/line_writer.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/round/term.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -88,6 +90,14 @@ class Jobs {
   std::vector<std::unique_ptr<MembershipServer>> leaving_;
 };
 
+std::shared_ptr<const security::Security> security_of(const ServeJobs& options) {
+  const auto token = security::find_token(options.token_file, [](const std::string& name) {
+    const char* value = std::getenv(name.c_str());
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  });
+  return token ? std::make_shared<security::Security>(*token) : nullptr;
+}
+
 }  // namespace
 
 int serve_jobs(const ServeJobs& options) {
@@ -97,6 +107,8 @@ int serve_jobs(const ServeJobs& options) {
   Jobs jobs(io, say, options.heartbeat_timeout);
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
+  rules.security = security_of(options);
+  const bool is_open = !rules.security;
   rules.http = [&jobs](const HttpQuestion& question) { return answer_operator(question, jobs.views()); };
   rules.farewell = [&jobs](const std::string& node_key) { return jobs.take_farewell(node_key); };
   Reception reception(io, std::move(rules),
@@ -104,7 +116,11 @@ int serve_jobs(const ServeJobs& options) {
   port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(say)},
                   {.http = [&reception](io::UniqueFd socket, const sockaddr_storage& peer) {
                     reception.adopt(std::move(socket), peer);
+                  },
+                   .tls = [&reception](io::UniqueFd socket, const sockaddr_storage& peer) {
+                    reception.adopt_tls(std::move(socket), peer);
                   }});
+  if (is_open) say("there is no token: whoever reaches the port can join and begin jobs (--token-file)");
   std::cout << "ddp-rendezvous: membership listens on " << listening_text(options.hosts, port.number()) << std::endl;
   return process.run_until_signal();
 }

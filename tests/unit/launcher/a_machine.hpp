@@ -19,7 +19,11 @@ class AMachine : public ::testing::Test {
                                  const auto found = files.find(path);
                                  return found == files.end() ? FileKind::missing : found->second;
                                },
-                               one_core});
+                               one_core,
+                               [this](const std::optional<std::string>& file) {
+                                 token_looked_for_at.push_back(file);
+                                 return token;
+                               }});
   }
 
   // For options alone: a program is added.
@@ -52,6 +56,8 @@ class AMachine : public ::testing::Test {
 
   int gpus = 0, xpus = 0;
   bool one_core = false;
+  std::optional<security::Token> token{security::Token("secret")};
+  mutable std::vector<std::optional<std::string>> token_looked_for_at;
   std::map<std::string, std::string> environment{{"PATH", "/usr/bin:/bin"}};
   std::map<std::string, FileKind> files{
       {"/bin/true", FileKind::executable},       {"/usr/bin/python3", FileKind::executable},

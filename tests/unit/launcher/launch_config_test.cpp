@@ -260,6 +260,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"port-range", {"--port-range=2000"}, "not '2000'", "--port-range=20000-20100"},
       {"port-range", {"--port-range=3000-2000"}, "not '3000-2000'", "--port-range=20000-20100"},
       {"port-range", {"--port-range=0-2000"}, "not '0-2000'", "--port-range=20000-20100"},
+      {"token-file", {"--nnodes=2", "--token-file="}, "a file, not ''", "--token-file=/run/secrets"},
       {"store-allow", {"--store-allow=10.0.0.0/99"}, "10.0.0.0/99", "--store-allow="},
       {"module", {"--module=x"}, "takes no value", "`--module`"},
       {"module", {"-m", "--no-python"}, "exclude each other", "drop one"},
@@ -443,6 +444,27 @@ TEST(Machine, CountsTheGpusThatCudaVisibleDevicesLeaves) {
   EXPECT_EQ(visible_gpu_count(4, "-1"), 0);
   EXPECT_EQ(visible_gpu_count(4, "GPU-8932f937,MIG-GPU-1/2/3"), 2);
   EXPECT_EQ(visible_gpu_count(0, "0,1"), 0);
+}
+
+TEST_F(LaunchConfigs, ATokenIsForJobsOfSeveralNodes) {
+  const std::vector<std::string> two_nodes{"--nproc-per-node=1", "--nnodes=2", "--node-rank=0", "--master-addr=node0"};
+  const auto with = [&two_nodes](const std::string& option) {
+    auto out = two_nodes;
+    out.push_back(option);
+    return out;
+  };
+  EXPECT_FALSE(parse_options({"--nproc-per-node=1"}).rendezvous.token);
+  EXPECT_THAT(parse_options({"--nproc-per-node=1", "--token-file=/run/token"}).notices,
+              ElementsAre(HasSubstr("without effect: --token-file=/run/token")));
+  EXPECT_THAT(token_looked_for_at, IsEmpty());
+  EXPECT_TRUE(parse_options(two_nodes).rendezvous.token->is("secret"));
+  EXPECT_THAT(parse_options(with("--token-file=/run/token")).notices, IsEmpty());
+  environment["DDPRUN_TOKEN_FILE"] = "/run/other";
+  EXPECT_TRUE(parse_options(two_nodes).rendezvous.token);
+  EXPECT_THAT(token_looked_for_at, ElementsAre(std::nullopt, "/run/token", "/run/other"));
+  expect_usage_error([&] { parse_options(with("--token-file=")); }, "a file", "--token-file=", "--token-file=/run/secrets");
+  token.reset();
+  EXPECT_THAT(parse_options(two_nodes).notices, ElementsAre(HasSubstr("the job is open: whoever reaches its endpoint")));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The control channel's two ends and the connection between them, on loopback, in one event loop.
+// The control channel's two ends and the connection between them, on loopback, in one event loop; plain and under TLS.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +9,7 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,7 @@
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/control/reception.hpp"
+#include "rendezvous/security/stream.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
 
 namespace ddp::rendezvous {
@@ -52,8 +54,24 @@ Pair connected_pair() {
   return out;
 }
 
-class ControlChannel : public ::testing::Test {
+std::shared_ptr<const security::Security> with_token(const std::string& token = "secret") {
+  return std::make_shared<security::Security>(security::Token(token));
+}
+
+// With the parameter all of it is under TLS.
+class ControlChannel : public ::testing::TestWithParam<bool> {
  protected:
+  Channel::Options options() const {
+    Channel::Options out;
+    if (token) out.tls = {token, &token->tls};
+    return out;
+  }
+
+  void adopt(Pair& pair) { adopt(pair, token != nullptr); }
+  void adopt(Pair& pair, bool is_tls) {
+    is_tls ? reception->adopt_tls(std::move(pair.server), pair.peer) : reception->adopt(std::move(pair.server), pair.peer);
+  }
+
   // Runs the loop until `condition`; false at the deadline.
   template <class Condition>
   bool run_until(Condition condition) {
@@ -83,6 +101,7 @@ class ControlChannel : public ::testing::Test {
     Reception::Options rules;
     rules.heartbeat_timeout = heartbeat_timeout;
     rules.waiting_max = 2;
+    rules.security = token;
     rules.http = [this](const HttpQuestion& question) {
       return answer_operator(question, {{"job", server->membership().view()}});
     };
@@ -90,32 +109,52 @@ class ControlChannel : public ::testing::Test {
     reception.emplace(io, rules, [this](const Hello&) -> Reception::Direction { return std::ref(*server); }, say);
   }
 
-  // What the port answers to these bytes, whole.
-  std::string answer_to(const std::string& request) {
+  // What the port answers to these bytes, whole; they are plain, unless this is given.
+  std::string answer_to(const std::string& request, const security::Tls* tls = nullptr) {
     auto pair = connected_pair();
-    reception->adopt(std::move(pair.server), pair.peer);
-    tcp::socket socket(io);
+    adopt(pair, tls != nullptr);
+    security::Stream stream(io);
+    auto& socket = stream.next_layer();
     socket.assign(tcp::v4(), pair.client.release());
+    socket.non_blocking(true);
+    if (tls != nullptr) {
+      stream.begin_tls(tls->begin(socket.native_handle(), security::Tls::Side::client));
+      shake_hands(stream);
+    }
     std::string out;
     bool is_over = false;
-    asio::async_write(socket, asio::buffer(request), [&](boost::system::error_code, std::size_t) {});
-    asio::async_read(socket, asio::dynamic_buffer(out), [&](boost::system::error_code, std::size_t) { is_over = true; });
+    asio::async_write(stream, asio::buffer(request), [&](boost::system::error_code, std::size_t) {});
+    asio::async_read(stream, asio::dynamic_buffer(out), [&](boost::system::error_code, std::size_t) { is_over = true; });
     EXPECT_TRUE(run_until([&] { return is_over; }));
     return out;
   }
 
+  void shake_hands(security::Stream& stream) {
+    auto& socket = stream.next_layer();
+    while (true) {
+      const auto progress = stream.tls()->shake_hands();
+      ASSERT_FALSE(progress.error) << progress.error.message();
+      if (progress.want == security::TlsSession::Want::nothing) return;
+      bool is_ready = false;
+      socket.async_wait(progress.want == security::TlsSession::Want::read ? socket.wait_read : socket.wait_write,
+                        [&](boost::system::error_code) { is_ready = true; });
+      ASSERT_TRUE(run_until([&] { return is_ready; }));
+    }
+  }
+
   asio::io_context io;
+  std::shared_ptr<const security::Security> token = GetParam() ? with_token() : nullptr;
   std::vector<std::string> said;
   std::optional<MembershipServer> server;
   std::optional<Reception> reception;
 };
 
-TEST_F(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
+TEST_P(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
   auto pair = connected_pair();
   bool heard = false, ran = false;
-  Channel::Options options;
-  options.queue_bytes_max = 10;
-  auto channel = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options,
+  auto small = options();
+  small.queue_bytes_max = 10;
+  auto channel = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, small,
                                            Channel::Handlers{{}, {}, [&](const Channel::Closed&) { heard = true; }});
   channel->send("more than ten bytes");  // so it ends, which is told from the event loop
   channel.reset();
@@ -124,17 +163,17 @@ TEST_F(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
   EXPECT_FALSE(heard);
 }
 
-TEST_F(ControlChannel, AnEndThatThePeersKernelTellsIsToldFromSilence) {
-  Channel::Options options;
-  options.handshake_timeout = options.heartbeat_timeout = 200ms;
+TEST_P(ControlChannel, AnEndThatThePeersKernelTellsIsToldFromSilence) {
+  auto impatient = options();
+  impatient.handshake_timeout = impatient.heartbeat_timeout = 200ms;
   std::optional<Channel::Closed> of_the_dead, of_the_silent;
   auto dead = connected_pair(), silent = connected_pair();
   bool is_open = false;
-  Channel to_the_dead(io, std::move(dead.server), Channel::Side::server, options,
+  Channel to_the_dead(io, std::move(dead.server), Channel::Side::server, impatient,
                       {[&] { is_open = true; }, {}, [&](const Channel::Closed& how) { of_the_dead = how; }});
-  Channel to_the_silent(io, std::move(silent.server), Channel::Side::server, options,
+  Channel to_the_silent(io, std::move(silent.server), Channel::Side::server, impatient,
                         {{}, {}, [&](const Channel::Closed& how) { of_the_silent = how; }});
-  auto peer = std::make_unique<Channel>(io, std::move(dead.client), Channel::Side::client, Channel::Options{},
+  auto peer = std::make_unique<Channel>(io, std::move(dead.client), Channel::Side::client, options(),
                                         Channel::Handlers{});
   ASSERT_TRUE(run_until([&] { return is_open; }));
   peer.reset();
@@ -143,29 +182,29 @@ TEST_F(ControlChannel, AnEndThatThePeersKernelTellsIsToldFromSilence) {
   EXPECT_FALSE(of_the_silent->by_peer) << of_the_silent->why;
 }
 
-TEST_F(ControlChannel, WhoOpensAConnectionAndSaysNothingIsCutOff) {
+TEST_P(ControlChannel, WhoOpensAConnectionAndSaysNothingIsCutOff) {
   serve_job(100ms);
   auto pair = connected_pair();
-  reception->adopt(std::move(pair.server), pair.peer);
+  adopt(pair);
   bool opened = false, closed = false;
-  Channel silent(io, std::move(pair.client), Channel::Side::client, {},  // its heart beats
+  Channel silent(io, std::move(pair.client), Channel::Side::client, options(),  // its heart beats
                  {[&] { opened = true; }, {}, [&](const Channel::Closed&) { closed = true; }});
   ASSERT_TRUE(run_until([&] { return closed; }));
   EXPECT_TRUE(opened);
   EXPECT_THAT(said.back(), HasSubstr("it said nothing"));
 }
 
-TEST_F(ControlChannel, AJobThatEndsTakesNobodyInAnyMore) {
+TEST_P(ControlChannel, AJobThatEndsTakesNobodyInAnyMore) {
   serve_job();
   bool is_done = false;
   server->finish([&] { is_done = true; });
   ASSERT_TRUE(run_until([&] { return is_done; }));
   auto late = connected_pair();
-  reception->adopt(std::move(late.server), late.peer);
+  adopt(late);
   std::optional<Channel::Closed> closed;
   bool heard = false;
   std::unique_ptr<Channel> node;
-  node = std::make_unique<Channel>(io, std::move(late.client), Channel::Side::client, Channel::Options{},
+  node = std::make_unique<Channel>(io, std::move(late.client), Channel::Side::client, options(),
                                    Channel::Handlers{[&] { node->send(to_json(ToMembership(hello()))); },
                                                      [&](std::string_view) { heard = true; },
                                                      [&](const Channel::Closed& how) { closed = how; }});
@@ -173,12 +212,12 @@ TEST_F(ControlChannel, AJobThatEndsTakesNobodyInAnyMore) {
   EXPECT_FALSE(heard);
 }
 
-TEST_F(ControlChannel, ThoseWhoSayNothingHaveABound) {
+TEST_P(ControlChannel, ThoseWhoSayNothingHaveABound) {
   serve_job();
   std::vector<Pair> waiting;
   for (int i = 0; i < 3; ++i) {
     waiting.push_back(connected_pair());
-    reception->adopt(std::move(waiting.back().server), waiting.back().peer);
+    adopt(waiting.back());
   }
   EXPECT_THAT(said.back(), HasSubstr("from 127.0.0.1 ended before it said which job it belongs to: too many others"));
   bool ran = false;
@@ -188,7 +227,7 @@ TEST_F(ControlChannel, ThoseWhoSayNothingHaveABound) {
   EXPECT_TRUE(oldest.is_hung_up());
 }
 
-TEST_F(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {
+TEST_P(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {
   serve_job();
   server->send(hello());
   ASSERT_TRUE(run_until([&] { return !server->membership().view().nodes.empty(); }));
@@ -206,7 +245,7 @@ TEST_F(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {
   EXPECT_EQ(answer_to("POST /v1/jobs HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), "") << "it has a body";
 }
 
-TEST_F(ControlChannel, AWebSocketIsForAgentsOnly) {
+TEST_P(ControlChannel, AWebSocketIsForAgentsOnly) {
   serve_job();
   const std::string upgrade = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
                               "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -216,22 +255,26 @@ TEST_F(ControlChannel, AWebSocketIsForAgentsOnly) {
 }
 
 TEST(OperatorView, IsForThoseOnThisHostButForItsHealth) {
-  EXPECT_EQ(answer_operator({"/healthz", "gpu17:29400", false}, {}).status, 200u);
+  const auto status = [](const char* target, const char* host, bool is_local, bool has_token = false) {
+    return answer_operator({"GET", target, host, is_local, has_token}, {}).status;
+  };
+  EXPECT_EQ(status("/healthz", "gpu17:29400", false), 200u);
   for (const auto* target : {"/v1/jobs", "/metrics"}) {
-    EXPECT_EQ(answer_operator({target, "localhost", false}, {}).status, 403u);
+    EXPECT_EQ(status(target, "localhost", false), 403u);
+    EXPECT_EQ(status(target, "gpu17:29400", false, true), 200u);
     for (const auto* host : {"localhost", "localhost:29400", "127.0.0.1:29400", "127.0.0.2", "[::1]:29400"})
-      EXPECT_EQ(answer_operator({target, host, true}, {}).status, 200u) << host;
+      EXPECT_EQ(status(target, host, true), 200u) << host;
     for (const auto* host : {"", "evil.example", "127.0.0.1.evil.example:29400", "localhost.evil.example", "10.0.0.1"})
-      EXPECT_EQ(answer_operator({target, host, true}, {}).status, 403u) << host;
+      EXPECT_EQ(status(target, host, true), 403u) << host;
   }
 }
 
 TEST(OperatorView, NamesOfJobsAreEscaped) {
-  const auto metrics = answer_operator({"/metrics", "localhost", true}, {{"a\"b\\c\nd", {}}}).body;
+  const auto metrics = answer_operator({"GET", "/metrics", "localhost", true}, {{"a\"b\\c\nd", {}}}).body;
   EXPECT_THAT(metrics, HasSubstr("{job=\"a\\\"b\\\\c\\nd\"} -1\n"));
 }
 
-TEST_F(ControlChannel, AGuardiansFarewellIsForTheJobThatKnowsItsNode) {
+TEST_P(ControlChannel, AGuardiansFarewellIsForTheJobThatKnowsItsNode) {
   serve_job();
   server->send(hello());
   ASSERT_TRUE(run_until([&] { return !server->membership().view().nodes.empty(); }));
@@ -243,18 +286,20 @@ TEST_F(ControlChannel, AGuardiansFarewellIsForTheJobThatKnowsItsNode) {
   EXPECT_THAT(answer_to("POST /v1/farewells HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
 }
 
-TEST_F(ControlChannel, WhoServesNoJobSaysWhereItIs) {
+TEST_P(ControlChannel, WhoServesNoJobSaysWhereItIs) {
   const auto say = [this](const std::string& line) { said.push_back(line); };
+  Reception::Options rules;
+  rules.security = token;
   Reception::Direction direction = Elsewhere{"10.0.0.1", 29400};
-  reception.emplace(io, Reception::Options{}, [&](const Hello&) { return direction; }, say);
+  reception.emplace(io, rules, [&](const Hello&) { return direction; }, say);
   for (const bool is_known : {true, false}) {
     if (!is_known) direction = std::monostate();
     auto pair = connected_pair();
-    reception->adopt(std::move(pair.server), pair.peer);
+    adopt(pair);
     std::optional<ToAgent> heard;
     std::optional<Channel::Closed> closed;
     std::unique_ptr<Channel> node;
-    node = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, Channel::Options{},
+    node = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options(),
                                      Channel::Handlers{[&] { node->send(to_json(ToMembership(hello()))); },
                                                        [&](std::string_view text) { heard = to_agent_of(text); },
                                                        [&](const Channel::Closed& how) { closed = how; }});
@@ -276,7 +321,7 @@ class ControlClient : public ControlChannel {
   void take_next() {
     acceptor.async_accept([this](boost::system::error_code error, tcp::socket socket) {
       if (error) return;
-      endpoint = std::make_unique<Channel>(io, io::UniqueFd(socket.release()), Channel::Side::server, Channel::Options{},
+      endpoint = std::make_unique<Channel>(io, io::UniqueFd(socket.release()), Channel::Side::server, options(),
                                            Channel::Handlers{{}, [this](std::string_view text) { heard.push_back(to_membership_of(text)); }, {}});
       take_next();
     });
@@ -287,7 +332,8 @@ class ControlClient : public ControlChannel {
         io, EndpointName{"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{join_timeout, 3s, 60s}, hello(),
         MembershipClient::Handlers{
             [this](const ToAgent& message) { rounds += std::holds_alternative<StartRound>(message) ? 1 : 0; },
-            [this](const LinkLost& why) { lost = why; }, [this](const std::string& line) { said.push_back(line); }, {}, {}});
+            [this](const LinkLost& why) { lost = why; }, [this](const std::string& line) { said.push_back(line); }, {}, {}},
+        token);
     client->begin();
     ASSERT_TRUE(run_until([&] { return heard.size() == 1 && std::holds_alternative<Hello>(heard.front()); }));
   }
@@ -302,7 +348,7 @@ class ControlClient : public ControlChannel {
   int rounds = 0;
 };
 
-TEST_F(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
+TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   join(60s);
   tell(Welcome{});
   StartRound start;
@@ -331,7 +377,7 @@ TEST_F(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   EXPECT_FALSE(lost);
 }
 
-TEST_F(ControlClient, ThatHasJoinedWaitsAsLongAsMembership) {
+TEST_P(ControlClient, ThatHasJoinedWaitsAsLongAsMembership) {
   constexpr auto kJoinTimeout = 2s;
   join(kJoinTimeout);
   tell(Welcome{});
@@ -339,6 +385,175 @@ TEST_F(ControlClient, ThatHasJoinedWaitsAsLongAsMembership) {
   later.async_wait([&](boost::system::error_code) { tell(StartRound{}); });
   EXPECT_TRUE(run_until([&] { return rounds == 1 || lost; }));
   EXPECT_FALSE(lost) << lost->what;
+}
+
+TEST_P(ControlChannel, MessagesGoBothWaysHoweverLongTheyAre) {
+  auto pair = connected_pair();
+  const std::string text(200'000, 'x');
+  std::size_t came = 0;
+  std::optional<Channel> server_end, client_end;
+  server_end.emplace(io, std::move(pair.server), Channel::Side::server, options(),
+                     Channel::Handlers{{}, [&](std::string_view message) { server_end->send(std::string(message)); }, {}});
+  client_end.emplace(io, std::move(pair.client), Channel::Side::client, options(),
+                     Channel::Handlers{{}, [&](std::string_view message) { came += message == text ? 1 : 0; }, {}});
+  for (int i = 0; i < 20; ++i) client_end->send(text);
+  EXPECT_TRUE(run_until([&] { return came == 20; }));
+  std::optional<Channel::Closed> closed;
+  server_end->hand_over({{}, {}, [&](const Channel::Closed& how) { closed = how; }});
+  bool is_done = false;
+  client_end->finish([&] { is_done = true; });
+  EXPECT_TRUE(run_until([&] { return is_done && closed; }));
+}
+
+TEST_P(ControlChannel, WhoDoesNotReadIsCutOffAtABound) {
+  auto pair = connected_pair();
+  bool is_open = false;
+  std::optional<Channel::Closed> closed;
+  auto small = options();
+  small.queue_bytes_max = 10'000'000;
+  Channel channel(io, std::move(pair.server), Channel::Side::server, small,
+                  {[&] { is_open = true; }, {}, [&](const Channel::Closed& how) { closed = how; }});
+  auto peer = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options(), Channel::Handlers{});
+  ASSERT_TRUE(run_until([&] { return is_open; }));
+  for (int i = 0; i < 110 && !closed; ++i) channel.send(std::string(100'000, 'x'));  // the loop does not run meanwhile
+  ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
+  EXPECT_EQ(closed->why, "it does not read what it is sent");
+}
+
+INSTANTIATE_TEST_SUITE_P(Plain, ControlChannel, ::testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Tls, ControlChannel, ::testing::Values(true));
+
+INSTANTIATE_TEST_SUITE_P(Plain, ControlClient, ::testing::Values(false));
+INSTANTIATE_TEST_SUITE_P(Tls, ControlClient, ::testing::Values(true));
+
+// A side with a token, and another one.
+class ATokenIsAskedFor : public ControlChannel {
+ protected:
+  // How a node fares that has this token; it must be refused.
+  std::optional<LinkLost> answer_to_node(std::shared_ptr<const security::Security> its_token) {
+    tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+    tcp::socket came(io);
+    acceptor.async_accept(came, [&, is_tls = its_token != nullptr](boost::system::error_code) {
+      came.async_wait(tcp::socket::wait_read, [&, is_tls](boost::system::error_code) {  // as a port does
+        const auto peer = store::loopback(0);
+        sockaddr_storage from{};
+        std::memcpy(&from, &peer, sizeof peer);
+        Pair pair{{}, io::UniqueFd(came.release()), from};
+        adopt(pair, is_tls);
+      });
+    });
+    std::optional<LinkLost> lost;
+    MembershipClient client(
+        io, {"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{60s, 3s, 60s}, hello(),
+        {[](const ToAgent&) {}, [&](const LinkLost& why) { lost = why; }, [](const std::string&) {}, {}, {}},
+        std::move(its_token));
+    client.begin();
+    EXPECT_TRUE(run_until([&] { return lost && !said.empty(); }));
+    return lost;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Tls, ATokenIsAskedFor, ::testing::Values(true));
+
+TEST_P(ATokenIsAskedFor, WhoHasAnotherOneIsToldSoAtOnce) {
+  serve_job();
+  const auto lost = answer_to_node(with_token("wrong"));
+  ASSERT_TRUE(lost);
+  EXPECT_THAT(lost->what, HasSubstr("the endpoint has another token than this node (127.0.0.1)"));
+  EXPECT_THAT(lost->try_this, HasSubstr("--token-file"));
+  EXPECT_THAT(said.back(), HasSubstr("from 127.0.0.1 ended before it said which job it belongs to: it has another token"));
+}
+
+TEST_P(ATokenIsAskedFor, WhoHasNoneIsToldSoAtOnce) {
+  serve_job();
+  const auto lost = answer_to_node(nullptr);
+  ASSERT_TRUE(lost);
+  EXPECT_THAT(lost->what, HasSubstr("the endpoint asks for a token, and this node has none"));
+  EXPECT_THAT(said.back(), HasSubstr("it has no token"));
+}
+
+TEST_P(ATokenIsAskedFor, WhereThereIsNoneItIsSaidAtOnce) {
+  token = nullptr;
+  serve_job();
+  const auto lost = answer_to_node(with_token());
+  ASSERT_TRUE(lost);
+  EXPECT_THAT(lost->what, HasSubstr("this node has a token and the endpoint has none"));
+  EXPECT_THAT(said.back(), HasSubstr("it speaks TLS, as those do that have a token, and there is none here"));
+}
+
+TEST_P(ATokenIsAskedFor, AnOperatorElsewhereMayBringIt) {
+  serve_job();
+  const auto jobs = [&](const std::string& header, const security::Tls* tls = nullptr) {
+    return answer_to("GET /v1/jobs HTTP/1.1\r\nHost: gpu17:29400\r\n" + header + "\r\n", tls);
+  };
+  EXPECT_THAT(jobs(""), StartsWith("HTTP/1.1 401 "));
+  for (const auto* wrong : {"secre", "secrets", "", "Secret"})
+    EXPECT_THAT(jobs("Authorization: Bearer " + std::string(wrong) + "\r\n"), StartsWith("HTTP/1.1 401 ")) << wrong;
+  EXPECT_THAT(jobs("Authorization: Basic secret\r\n"), StartsWith("HTTP/1.1 401 "));
+  EXPECT_THAT(jobs("Authorization: Bearer secret\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(jobs("authorization: bearer secret\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(jobs("", &token->tls), StartsWith("HTTP/1.1 200 ")) << "who speaks TLS here has it";
+  EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: gpu17:29400\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+}
+
+// A record of TLS that holds `body`.
+std::string record_of(char type, const std::string& body) {
+  return std::string{type, 3, 1, static_cast<char>(body.size() >> 8), static_cast<char>(body.size() & 0xff)} + body;
+}
+
+TEST_P(ATokenIsAskedFor, WhatIsNoTlsEndsItsOwnConnectionOnly) {
+  serve_job();
+  const std::string random(32, 'r');
+  const std::vector<std::string> attempts{
+      std::string("\x16\x03\x01\xff\xff", 5) + std::string(70'000, 'x'),  // a record longer than any may be
+      record_of(0x16, ""),
+      record_of(0x16, std::string("\x01\x00\x00\x02\x03\x03", 6)),  // a hello that ends after its version
+      record_of(0x16, std::string("\x01\xff\xff\xff", 4) + random),   // one that says it is 16 MiB long
+      record_of(0x16, std::string("\x02\x00\x00\x00", 4)),            // a server's
+      record_of(0x15, std::string("\x02\x28", 2)),                    // an alert
+      record_of(0x17, "data before any hello"),
+      "GET /v1/jobs HTTP/1.1\r\n\r\n"};
+  for (std::size_t i = 0; i < attempts.size(); ++i) {
+    SCOPED_TRACE(i);
+    auto pair = connected_pair();
+    adopt(pair, true);
+    tcp::socket socket(io);
+    socket.assign(tcp::v4(), pair.client.release());
+    bool is_over = false;
+    std::string answer;
+    asio::async_write(socket, asio::buffer(attempts[i]), [&](boost::system::error_code, std::size_t) {
+      boost::system::error_code ignored;
+      socket.shutdown(tcp::socket::shutdown_send, ignored);
+    });
+    asio::async_read(socket, asio::dynamic_buffer(answer), [&](boost::system::error_code, std::size_t) { is_over = true; });
+    EXPECT_TRUE(run_until([&] { return is_over; }));
+  }
+  EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", &token->tls), StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_P(ATokenIsAskedFor, AHandshakeThatStandsStillIsCutOff) {
+  auto pair = connected_pair();
+  auto impatient = options();
+  impatient.handshake_timeout = 100ms;
+  std::optional<Channel::Closed> closed;
+  Channel channel(io, std::move(pair.server), Channel::Side::server, impatient,
+                  {{}, {}, [&](const Channel::Closed& how) { closed = how; }});
+  store::RawSocket client(std::move(pair.client));
+  client.send(std::string("\x16\x03\x01\x00\x80\x01", 6));  // and no more
+  ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
+  EXPECT_EQ(closed->why, "it has been silent for too long");
+  EXPECT_TRUE(client.is_hung_up());
+}
+
+TEST_P(ATokenIsAskedFor, WhoAnswersWithoutTheKeyIsNoEndpoint) {
+  auto pair = connected_pair();
+  std::optional<Channel::Closed> closed;
+  Channel channel(io, std::move(pair.client), Channel::Side::client, options(),
+                  {{}, {}, [&](const Channel::Closed& how) { closed = how; }});
+  store::RawSocket(std::move(pair.server)).send("HTTP/1.1 400 Bad Request\r\n\r\n");
+  ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
+  EXPECT_THAT(closed->why, HasSubstr("what answers there is no ddprun"));
+  EXPECT_EQ(closed->try_this, "") << "something else may be there later";
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace ddp::launcher {
+namespace ddp::io {
 
 class Library {
  public:
@@ -32,4 +32,4 @@ class Library {
   std::string error_;
 };
 
-}  // namespace ddp::launcher
+}  // namespace ddp::io

@@ -1,0 +1,48 @@
+// The secret by which the nodes of a job know each other, and where it comes from.
+//
+// There is no way to print one. Where none is found the control channel is open.
+// For users: docs/security.md.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "ddp/error.hpp"
+
+namespace ddp::security {
+
+class Token {
+ public:
+  // Throws InvalidArgument, which does not quote it: 1 to 512 printable characters of ASCII, none of them a space.
+  explicit Token(std::string text);
+
+  // Takes as long wherever the first difference is.
+  bool is(std::string_view text) const;
+
+  std::string_view text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+// A token was given that can't be used: the parts of an error message.
+class TokenError : public Error {
+ public:
+  TokenError(const std::string& what, std::string where, std::string try_this)
+      : Error(what), where_(std::move(where)), try_this_(std::move(try_this)) {}
+  const std::string& where() const { return where_; }
+  const std::string& try_this() const { return try_this_; }
+
+ private:
+  std::string where_, try_this_;
+};
+
+// What --token-file names, else the value of DDPRUN_TOKEN, else ~/.config/ddprun/token where it exists. Files must be
+// closed to others. Throws TokenError.
+std::optional<Token> find_token(const std::optional<std::string>& file,
+                                const std::function<std::optional<std::string>(const std::string&)>& environment);
+
+}  // namespace ddp::security
