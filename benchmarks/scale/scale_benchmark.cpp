@@ -306,8 +306,12 @@ class Swarm {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     if (::connect(agent.fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 && errno != EINPROGRESS)
       fail_by_errno("connect of agent " + std::to_string(index));
+    // Over the loopback it is connected by now, unless the daemon's queue is full, and an agent speaks at once.
+    pollfd writable{agent.fd, POLLOUT, 0};
+    const bool is_connected = ::poll(&writable, 1, 0) == 1;
     agent.state = State::connecting;
-    watch(index, EPOLL_CTL_ADD, EPOLLOUT);
+    watch(index, EPOLL_CTL_ADD, is_connected ? EPOLLIN : EPOLLOUT);
+    if (is_connected) greet(index);
   }
 
   void watch(std::size_t index, int operation, std::uint32_t events) {
@@ -369,7 +373,10 @@ class Swarm {
   void ready(std::size_t index) {
     auto& agent = agents_[index];
     if (agent.state == State::none) return;  // an event of the connection before
-    if (agent.state == State::connecting) return greet(index);
+    if (agent.state == State::connecting) {
+      watch(index, EPOLL_CTL_MOD, EPOLLIN);
+      return greet(index);
+    }
     const auto length = ::recv(agent.fd, buffer_.data(), buffer_.size(), 0);
     if (length < 0 && errno == EAGAIN) return;
     if (length <= 0) {
@@ -394,7 +401,6 @@ class Swarm {
     ::getsockopt(agents_[index].fd, SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return connect_again(index);
     agents_[index].state = State::greeting;
-    watch(index, EPOLL_CTL_MOD, EPOLLIN);
     write(index, "GET /v1/agents HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(port_) +
                      "\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
                      "Sec-WebSocket-Version: 13\r\nUser-Agent: ddprun\r\n\r\n");
