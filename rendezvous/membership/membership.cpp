@@ -145,8 +145,9 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
                          counted(options_.nodes_max, "node"),
                      "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
     // Once a round has begun the newcomer is more likely the replacement of a node whose end is not known yet: it waits.
+    if (rounds_begun_ > 0 || wished_ranks_.count(*hello.node_rank) == 0) return {};
     for (const auto& [id, node] : nodes_)
-      if (node.hello.node_rank == hello.node_rank && rounds_begun_ == 0)
+      if (node.hello.node_rank == hello.node_rank)
         return Refused{"node rank " + std::to_string(*hello.node_rank) + " is taken by host " + node.hello.host_name,
                        "give each node a --node-rank of its own"};
   }
@@ -165,6 +166,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   node.seen_address = event.seen_address;
   node.is_endpoint_host = event.is_endpoint_host;
   nodes_.emplace(event.node, std::move(node));
+  if (event.hello.node_rank) wished_ranks_.insert(*event.hello.node_rank);
   round_with_logs_ = std::max<std::int64_t>(round_with_logs_, event.hello.highest_round);
   if (phase_ == Phase::gathering) gather(now);
   if (phase_ == Phase::running) call_newcomers(now);
@@ -175,6 +177,7 @@ void Membership::take(const Left& event, TimePoint now) {
   if (found == nodes_.end() || phase_ == Phase::finished) return;
   const auto node = std::move(found->second);
   nodes_.erase(found);
+  if (node.hello.node_rank) wished_ranks_.erase(*node.hello.node_rank);
   if (node.is_member) (event.is_end_proven || node.has_ended ? gone_ : silent_).insert(node.group_rank.value_or(0));
   if (phase_ == Phase::gathering) {
     out_.push_back(Say{"host " + node.hello.host_name + " has left: " + event.why});
@@ -259,13 +262,16 @@ void Membership::call_newcomers(TimePoint now) {
 // Whoever had a rank keeps it, a wish is fulfilled where it can be, the others follow in the order of the endpoint's host
 // and then of host names, and nobody is left without.
 void Membership::give_group_ranks(std::vector<NodeId>& members) {
-  std::stable_sort(members.begin(), members.end(), [&](NodeId a, NodeId b) {
-    const auto &x = nodes_.at(a), &y = nodes_.at(b);
+  std::vector<std::pair<const Node*, NodeId>> order;  // looked up once, not in each comparison
+  for (const auto id : members) order.emplace_back(&nodes_.at(id), id);
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+    const auto &x = *a.first, &y = *b.first;
     if (x.group_rank.has_value() != y.group_rank.has_value()) return x.group_rank.has_value();
     if (x.hello.node_rank.has_value() != y.hello.node_rank.has_value()) return x.hello.node_rank.has_value();
     if (x.is_endpoint_host != y.is_endpoint_host) return x.is_endpoint_host;
     return is_before_naturally(x.hello.host_name, y.hello.host_name);
   });
+  std::transform(order.begin(), order.end(), members.begin(), [](const auto& entry) { return entry.second; });
   if (members.size() > static_cast<std::size_t>(options_.nodes_max)) members.resize(static_cast<std::size_t>(options_.nodes_max));
   std::vector<std::optional<NodeId>> by_rank(members.size());
   std::vector<NodeId> others;
@@ -321,10 +327,12 @@ void Membership::form_round(TimePoint now) {
 }
 
 std::vector<NodeId> Membership::members() const {
-  std::vector<NodeId> out;
+  std::vector<std::pair<int, NodeId>> ranked;
   for (const auto& [id, node] : nodes_)
-    if (node.is_member) out.push_back(id);
-  std::sort(out.begin(), out.end(), [&](NodeId a, NodeId b) { return nodes_.at(a).group_rank < nodes_.at(b).group_rank; });
+    if (node.is_member) ranked.emplace_back(*node.group_rank, id);
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<NodeId> out;
+  for (const auto& [rank, id] : ranked) out.push_back(id);
   return out;
 }
 
@@ -385,9 +393,12 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
 
 void Membership::end_round_if_all_have(TimePoint now) {
   if (phase_ != Phase::running && phase_ != Phase::stopping) return;
-  for (const auto& [id, node] : nodes_)
-    if (node.is_member && !node.has_ended) return;
-  begin_next_round(now);
+  // From the one that was found the last time: ten thousand ends are not to be ten thousand walks over all nodes.
+  const auto is_running = [](const auto& entry) { return entry.second.is_member && !entry.second.has_ended; };
+  auto running = std::find_if(nodes_.lower_bound(found_running_), nodes_.end(), is_running);
+  if (running == nodes_.end()) running = std::find_if(nodes_.begin(), nodes_.end(), is_running);
+  if (running == nodes_.end()) return begin_next_round(now);
+  found_running_ = running->first;
 }
 
 // What failed by the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too.

@@ -146,6 +146,8 @@ class Membership {
   const TimePoint began_;  // on the job's clock: 0
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
+  std::set<int> wished_ranks_;  // of nodes_, as far as nobody wishes what another has, which is so until the first round
+  NodeId found_running_{};      // where the search for a node whose round has not ended begins
   std::optional<TimePoint> deadline_;
   TimePoint gathering_ends_;
   std::optional<TimePoint> last_call_ends_;
