@@ -4,6 +4,7 @@
 #include "ddp/checkpoint.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/distributed_sampler.hpp"
+#include "ddp/elastic.hpp"
 #include "ddp/error.hpp"
 #include "ddp/memory.hpp"
 #include "ddp/process_group.hpp"

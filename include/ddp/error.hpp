@@ -55,6 +55,13 @@ class DDP_EXPORT AbortedError : public Error {
   using Error::Error;
 };
 
+// The launcher has ended the round of this group, for a failure or a change of members anywhere in the job; see
+// ddp/elastic.hpp. It comes from collectives under way, and from the next call of a rank that is computing.
+class DDP_EXPORT RoundOver : public AbortedError {
+ public:
+  using AbortedError::AbortedError;
+};
+
 // A step of DistributedDataParallel went wrong: a parameter was unused, or was ready twice.
 class DDP_EXPORT GradientError : public Error {
  public:

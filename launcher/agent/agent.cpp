@@ -18,6 +18,7 @@
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/agent/own_process.hpp"
+#include "launcher/agent/worker_links.hpp"
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/output/error_file.hpp"
@@ -43,6 +44,7 @@ using rendezvous::OpenStore;
 using rendezvous::Refused;
 using rendezvous::RoundEnded;
 using rendezvous::RoundFailed;
+using rendezvous::RoundStarted;
 using rendezvous::StartRound;
 using rendezvous::StopAsked;
 using rendezvous::StopRound;
@@ -62,6 +64,14 @@ class Agent {
         guardian_(prepare(), config.workers),
         signal_source_(io_, open_signalfd(signals_)),
         timer_(io_),
+        links_(io_, config.workers,
+               {[this](int local_rank, const worker_link::ToAgent& message) {
+                  std::visit([&](const auto& content) { take(local_rank, content); }, message);
+                },
+                [this](int local_rank, const std::string& why) {
+                  say("rank " + std::to_string(start_.rank_first + local_rank) + ": " + why + "; it gets no new seat");
+                  step({WorkerSaidHello{local_rank, false}});
+                }}),
         output_(io_, config.output, scratch_.path(), [this] { reader_is_gone(); }),
         store_(io_, store_options()),
         meeting_(io_, config, hello(), term_,
@@ -226,11 +236,10 @@ class Agent {
     in_job_ = true;
     const bool had_a_round = start_.round.term != 0, cost_a_restart = message.restart_count > start_.restart_count;
     start_ = message;
+    stop_why_.clear();
     if (!message.why.empty() && had_a_round)
       say(message.why + ": " +
-          (!is_alone()             ? "all nodes start their workers again"
-           : config_.workers == 1 ? "the worker starts again"
-                                  : count_of_workers() + " start again") +
+          how_it_goes_on() +
           (cost_a_restart ? ", restart " + std::to_string(message.restart_count) + budget_text(message.restarts_max) : ""));
     if (!is_alone())
       say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
@@ -239,12 +248,29 @@ class Agent {
     step({BeginRound{}});
   }
 
+  std::string how_it_goes_on() const {
+    if (const auto waiting = group_.waiting(); !waiting.empty()) {
+      const auto count = static_cast<int>(waiting.size());
+      const auto rest = config_.workers - count;
+      return rendezvous::counted(count, "worker") + " of this node " + (count == 1 ? "goes" : "go") + " on" +
+             (rest == 0 ? "" : ", " + std::to_string(rest) + " " + (rest == 1 ? "starts" : "start") + " again");
+    }
+    if (!is_alone()) return "all nodes start their workers again";
+    return config_.workers == 1 ? "the worker starts again" : count_of_workers() + " start again";
+  }
+
   void take(const StopRound& message) {
     if (message.round != start_.round.number) return;
+    if (!message.why.empty()) stop_why_ = message.why;
     if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
       say(message.why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") +
           " stopped");
-    step({StopWorkers{message.signal_number, message.kill}});
+    StopWorkers stop{message.signal_number, message.kill, message.reseat, {}};
+    for (const int rank : message.hung_ranks) {
+      const int local_rank = rank - start_.rank_first;
+      if (local_rank >= 0 && local_rank < config_.workers) stop.hung.push_back(local_rank);
+    }
+    step({stop});
   }
 
   void take(const FinishJob& message) {
@@ -252,7 +278,14 @@ class Agent {
     if (!summary.empty() && !(message.cause == std::nullopt && stop_announced_ && message.try_this.empty()))
       say(summary);
     if (message.cause) tell_caller(*message.cause);
-    finish(message.exit_code);
+    end_with(message.exit_code);
+  }
+
+  // Workers that wait for a seat get the same stop as any other, and what they print is still shown.
+  void end_with(int exit_code) {
+    if (group_.waiting().empty() || !group_.is_idle()) return finish(exit_code);
+    verdict_ = exit_code;
+    step({EndJob{}});
   }
 
   // A launcher that started this one reads the reason where it reads that of any worker.
@@ -271,8 +304,19 @@ class Agent {
     if (finished_ || lost_) return;
     lost_ = true;
     say("error: " + why.what + "\nwhere: " + why.where + "\ntry:   " + why.try_this);
-    if (group_.is_idle()) return finish(rendezvous::kRendezvousFailed);
+    if (group_.is_idle()) return end_with(rendezvous::kRendezvousFailed);
     step({StopWorkers{SIGTERM}});
+  }
+
+  // --- what workers say ---
+
+  void take(int local_rank, const worker_link::Hello& message) {
+    step({WorkerSaidHello{local_rank, message.takes_seats && message.version == worker_link::kVersion}});
+  }
+
+  void take(int local_rank, const worker_link::Left& message) {
+    if (message.round != start_.round.number) return;
+    step({WorkerLeft{local_rank, message.why, message.hung_ranks}});
   }
 
   // --- what the worker group decides ---
@@ -291,24 +335,52 @@ class Agent {
     });
   }
 
-  void perform(const SpawnWorkers&) {
+  void perform(const SpawnWorkers& action) {
     show_bindings();
-    const auto assignment = this_assignment();
-    const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
     try {
-      output_.begin_round({run_id_, start_.round.number, start_.rank_first, config_.workers, start_.world_size,
-                           config_.role, foreground});
+      open_output(others_than(action.local_ranks));
     } catch (const std::exception& error) {
       if (is_alone()) throw;
-      return fail_to_spawn(error);
+      return fail_to_spawn(error, action.local_ranks);
     }
-    for (int local_rank = 0; local_rank < config_.workers; ++local_rank) {
-      guardian_.spawn(local_rank,
-                      worker_variables(assignment, {local_rank, output_.error_file(local_rank), core_share(local_rank)},
-                                       inherited_),
-                      output_.worker_side(local_rank));
+    for (const int local_rank : action.local_ranks) {
+      const auto socket = links_.open(local_rank);
+      const auto side = output_.worker_side(local_rank);
+      guardian_.spawn(local_rank, variables_of(local_rank), {side[0], side[1], side[2], socket.get()});
       output_.worker_is_spawned(local_rank);
     }
+  }
+
+  void perform(const SeatWorkers& action) {
+    if (static_cast<int>(action.local_ranks.size()) == config_.workers) {
+      show_bindings();
+      open_output(action.local_ranks);
+    }
+    for (const int local_rank : action.local_ranks) {
+      worker_link::Seat seat;
+      for (const auto& variable : variables_of(local_rank))
+        seat.variables[name_of(variable)] = variable.substr(variable.find('=') + 1);
+      links_.send(local_rank, seat);
+    }
+  }
+
+  void open_output(const std::vector<int>& kept) {
+    const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+    output_.begin_round({run_id_, start_.round.number, start_.rank_first, config_.workers, start_.world_size,
+                         config_.role, foreground},
+                        kept);
+  }
+
+  std::vector<std::string> variables_of(int local_rank) const {
+    return worker_variables(this_assignment(), {local_rank, output_.error_file(local_rank), core_share(local_rank)},
+                            inherited_);
+  }
+
+  std::vector<int> others_than(const std::vector<int>& local_ranks) const {
+    std::vector<int> out;
+    for (int local_rank = 0; local_rank < config_.workers; ++local_rank)
+      if (std::find(local_ranks.begin(), local_ranks.end(), local_rank) == local_ranks.end()) out.push_back(local_rank);
+    return out;
   }
 
   // Once, and again where the workers' ranks are new.
@@ -323,36 +395,51 @@ class Agent {
   }
 
   // The others are told why, and end as this node does.
-  void fail_to_spawn(const std::exception& error) {
+  void fail_to_spawn(const std::exception& error, const std::vector<int>& local_ranks) {
     why_not_spawned_ = error.what();
     if (const auto* usage = dynamic_cast<const UsageError*>(&error)) why_not_spawned_ += " (" + usage->where() + ")";
     std::vector<WorkerGroupEvent> events;
-    for (int local_rank = 0; local_rank < config_.workers; ++local_rank)
-      events.push_back(WorkerEnded{local_rank, {Ending::Kind::not_started, EIO, false}});
-    events.push_back(TreeEmpty{});
+    for (const int local_rank : local_ranks)
+      events.emplace_back(WorkerEnded{local_rank, {Ending::Kind::not_started, EIO, false}});
+    events.emplace_back(TreeEmpty{});
     asio::post(io_, [this, events] { step(events); });  // not within the step that asked for them
   }
 
-  void perform(const SignalTree& action) { guardian_.signal_tree(action.signal_number); }
+  void perform(const TellRoundOver& action) {
+    for (const int local_rank : action.local_ranks)
+      links_.send(local_rank, worker_link::RoundOver{start_.round.number, stop_why_});
+  }
+
+  void perform(const SignalTree& action) {
+    links_.send_to_all(worker_link::Stop{stop_why_});
+    guardian_.signal_tree(action.signal_number);
+  }
+
+  void perform(const SignalWorker& action) { guardian_.signal_worker(action.local_rank, action.signal_number); }
+  void perform(const KillWorker& action) { guardian_.kill_worker(action.local_rank); }
   void perform(const KillOrphans&) { guardian_.kill_orphans(); }
   void perform(const KillTree&) { guardian_.kill_tree(); }
+
+  void perform(const TellStarted&) { meeting_.send(RoundStarted{start_.round.number}); }
 
   void perform(const TellFailure& action) {
     FailureReport report;
     report.rank = start_.rank_first + action.failure.local_rank;
     report.ending = action.failure.ending;
     report.after = action.failure.after;
-    meeting_.send(RoundFailed{start_.round.number, describe_failure(report) + " on host " + io::host_name()});
+    stop_why_ = describe_failure(report) + " on host " + io::host_name();
+    meeting_.send(RoundFailed{start_.round.number, stop_why_, action.hung_ranks});
   }
 
   void perform(const TellEnded& action) {
-    output_.end_round();
+    output_.end_round(group_.waiting());
     if (action.tree_survived) {
       guardian_.give_up();
       say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " + io::host_name() +
           "\ntry:   `ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them");
     }
-    if (lost_) return finish(rendezvous::kRendezvousFailed);
+    if (verdict_) return finish(*verdict_);
+    if (lost_) return end_with(rendezvous::kRendezvousFailed);
     RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived};
     for (const auto& failure : action.failures) {
       if (ended.failures.size() == rendezvous::kFailuresMax) break;
@@ -377,6 +464,7 @@ class Agent {
         meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
     report.message =
         why_not_spawned_.empty() ? read_error_file(output_.error_file(failure.local_rank)) : why_not_spawned_;
+    if (!failure.message.empty()) report.message = failure.message;
     report.stderr_file = output_.stderr_file(failure.local_rank);
     if (with_stderr) report.stderr_tail = output_.stderr_tail(failure.local_rank);
     return report;
@@ -467,6 +555,7 @@ class Agent {
   GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread
   asio::posix::stream_descriptor signal_source_;
   asio::steady_timer timer_;
+  WorkerLinks links_;
   Output output_;
   store::Server store_;
   Meeting meeting_;
@@ -474,6 +563,8 @@ class Agent {
   int exit_code_ = 1;
   int shown_rank_first_ = -1;  // by --display-binding
   std::string why_not_spawned_;  // any worker of the round
+  std::string stop_why_;         // why the round is being stopped, as far as it is known here
+  std::optional<int> verdict_;   // once the job has ended, while workers that waited for a seat are stopped
   int stops_while_waiting_ = 0;
   bool in_job_ = false;  // membership counts this node in
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;

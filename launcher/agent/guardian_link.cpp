@@ -69,22 +69,30 @@ void GuardianLink::wait() {
 void GuardianLink::take(const guardian::Report& report, io::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events) {
   auto& worker = workers_.at(static_cast<std::size_t>(report.local_rank));
   switch (report.kind) {
-    case guardian::ReportKind::spawned: worker = {report.pid, std::move(pidfd)}; break;
+    case guardian::ReportKind::spawned:
+      worker = {report.pid, std::move(pidfd)};
+      events.emplace_back(WorkerStarted{report.local_rank});
+      break;
     case guardian::ReportKind::not_spawned:
       worker = {};
-      events.push_back(WorkerEnded{report.local_rank, {Ending::Kind::not_started, report.value, false}});
+      events.emplace_back(WorkerEnded{report.local_rank, {Ending::Kind::not_started, report.value, false}});
       break;
     case guardian::ReportKind::ended:
       worker.pidfd.reset();
-      events.push_back(WorkerEnded{report.local_rank, ending_of(report.value)});
+      events.emplace_back(WorkerEnded{report.local_rank, ending_of(report.value)});
       break;
-    case guardian::ReportKind::tree_empty: events.push_back(TreeEmpty{}); break;
+    case guardian::ReportKind::tree_empty: events.emplace_back(TreeEmpty{}); break;
+    case guardian::ReportKind::orphans_gone: events.emplace_back(OrphansGone{}); break;
     case guardian::ReportKind::signalled: handlers_.signalled(report.value); break;
   }
 }
 
-void GuardianLink::spawn(int local_rank, std::vector<std::string> variables, const std::array<int, 3>& descriptors) {
+void GuardianLink::spawn(int local_rank, std::vector<std::string> variables, const std::array<int, 4>& descriptors) {
   request({guardian::RequestKind::spawn, local_rank, 0, std::move(variables)}, descriptors);
+}
+
+void GuardianLink::kill_worker(int local_rank) {
+  request({guardian::RequestKind::kill_worker, local_rank, 0, {}});
 }
 
 void GuardianLink::kill_tree() {

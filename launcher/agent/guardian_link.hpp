@@ -36,7 +36,11 @@ class GuardianLink {
 
   void listen(boost::asio::io_context& io, Handlers handlers);
 
-  void spawn(int local_rank, std::vector<std::string> variables, const std::array<int, 3>& descriptors);
+  void spawn(int local_rank, std::vector<std::string> variables, const std::array<int, 4>& descriptors);
+  void signal_worker(int local_rank, int signal_number) {
+    request({guardian::RequestKind::signal_worker, local_rank, signal_number, {}});
+  }
+  void kill_worker(int local_rank);
   void signal_tree(int signal_number) { request({guardian::RequestKind::signal_tree, 0, signal_number, {}}); }
   void forward(int signal_number) { request({guardian::RequestKind::forward_signal, 0, signal_number, {}}); }
   void kill_orphans() { request({guardian::RequestKind::kill_orphans, 0, 0, {}}); }

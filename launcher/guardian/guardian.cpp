@@ -7,10 +7,12 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <deque>
@@ -23,6 +25,7 @@
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
 #include "rendezvous/io/pidfd.hpp"
+#include "rendezvous/worker_link/message.hpp"
 
 namespace ddp::launcher::guardian {
 namespace {
@@ -55,6 +58,7 @@ struct Spawn {
   char* const* arguments;
   char* const* environment;
   int descriptors[3];  // stdin, stdout, stderr
+  int agent_socket;    // keeps its number; -1 for none
   int terminal;        // which of them becomes the controlling terminal; -1 for none
   pid_t guardian;
   const sigset_t* signal_mask;
@@ -82,6 +86,7 @@ int become_worker(const Spawn& spawn) {
   // A descriptor that sits in the way of 0..2 cannot occur: the guardian keeps those open on /dev/null.
   for (int fd = 0; fd < 3; ++fd)
     if (::dup2(spawn.descriptors[fd], fd) < 0) return errno;
+  if (spawn.agent_socket >= 0) ::fcntl(spawn.agent_socket, F_SETFD, 0);
   if (spawn.terminal >= 0) ::ioctl(spawn.terminal, TIOCSCTTY, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != spawn.guardian) ::_exit(1);  // it died before the line above took effect
@@ -102,6 +107,18 @@ int become_worker(const Spawn& spawn) {
   exec_error = pid < 0 ? errno : error;
   return pid;
 }
+
+// "<descriptor>:<inode>" of a worker's end of the socket to its agent: no other worker has the same.
+std::string mark_of(int socket) {
+  struct stat status {};
+  ::fstat(socket, &status);
+  return std::to_string(socket) + ":" + std::to_string(status.st_ino);
+}
+
+struct Worker {
+  int local_rank = 0;
+  std::string mark;  // in its environment, and that of its descendants
+};
 
 class Guardian {
  public:
@@ -131,6 +148,8 @@ class Guardian {
       }
       if (closed) return;
       reap();
+      if (orphans_asked_ > 0 && !kill_orphans())
+        for (; orphans_asked_ > 0; --orphans_asked_) report({ReportKind::orphans_gone, 0, 0, 0});
       send_outbox();
     }
   }
@@ -145,10 +164,12 @@ class Guardian {
         report({ReportKind::signalled, 0, 0, content.signal_number});
         break;
       case RequestKind::forward_signal:
-        for (const auto& [pid, rank] : workers_)
+        for (const auto& [pid, worker] : workers_)
           if (handles_signal(pid, content.signal_number)) ::kill(pid, content.signal_number);
         break;
-      case RequestKind::kill_orphans: kill_orphans(); break;
+      case RequestKind::signal_worker: signal_worker(content.local_rank, content.signal_number); break;
+      case RequestKind::kill_worker: signal_worker(content.local_rank, SIGKILL); break;
+      case RequestKind::kill_orphans: ++orphans_asked_; break;  // serve() does it, as often as it takes
       case RequestKind::kill_tree:
         killing_ = changed_ = true;
         kill_descendants();
@@ -158,9 +179,12 @@ class Guardian {
 
   void spawn(const Request& request, const std::vector<io::UniqueFd>& descriptors) {
     changed_ = true;
-    if (descriptors.size() != 3) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
+    if (descriptors.size() != 4) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
     auto environment = pointers_to(options_.environment);
     for (auto* variable : pointers_to(request.variables)) environment.push_back(variable);
+    const auto mark = mark_of(descriptors[3].get());
+    const auto socket_variable = std::string(worker_link::kSocketVariable) + "=" + mark;
+    environment.push_back(const_cast<char*>(socket_variable.c_str()));
     environment.push_back(nullptr);
     const auto texts = worker_arguments(options_.command.arguments, request.local_rank);
     auto arguments = pointers_to(texts);
@@ -172,7 +196,7 @@ class Guardian {
     int error = 0;
     const pid_t pid = spawn_worker({options_.command.path.c_str(), arguments.data(), environment.data(),
                                     {descriptors[0].get(), descriptors[1].get(), descriptors[2].get()},
-                                    terminal, ::getpid(), &options_.worker_signal_mask, &options_.worker_descriptor_limit,
+                                    descriptors[3].get(), terminal, ::getpid(), &options_.worker_signal_mask, &options_.worker_descriptor_limit,
                                     &cpus, &memory_nodes,
                                     binding.memory_nodes.size() == 1 ? MPOL_PREFERRED : MPOL_PREFERRED_MANY},
                                    error);
@@ -181,7 +205,7 @@ class Guardian {
       if (pid > 0) ::waitpid(pid, nullptr, 0);
       return report({ReportKind::not_spawned, request.local_rank, 0, error});
     }
-    workers_[pid] = request.local_rank;
+    workers_[pid] = {request.local_rank, mark};
     io::UniqueFd pidfd = io::open_pidfd(pid);
     const int pidfd_count = pidfd ? 1 : 0;
     report({ReportKind::spawned, request.local_rank, pid, pidfd_count}, std::move(pidfd));
@@ -217,18 +241,43 @@ class Guardian {
     return any;
   }
 
+  // To the worker and what descends from it now. SIGKILL to its process group, too: nothing there can outrun it.
+  void signal_worker(int local_rank, int signal_number) {
+    for (const auto& [pid, worker] : workers_) {
+      if (worker.local_rank != local_rank) continue;
+      auto processes = descendants_of(pid);
+      processes.push_back({pid, ::getpid()});
+      if (signal_number == SIGKILL) ::kill(-pid, SIGKILL);
+      for (const auto& process : processes) {
+        ::kill(process.pid, signal_number);
+        if (signal_number != SIGKILL && is_stopped(process.pid)) ::kill(process.pid, SIGCONT);
+      }
+    }
+  }
+
   void kill_descendants() {
-    for (const auto& [pid, rank] : workers_) ::kill(-pid, SIGKILL);
+    for (const auto& [pid, worker] : workers_) ::kill(-pid, SIGKILL);
     for (const auto& process : descendants_of(::getpid())) ::kill(process.pid, SIGKILL);
   }
 
-  void kill_orphans() {
+  // What a worker's descendants become when their parents end: our children. Whose they are says the mark in their
+  // environment. Whether there were any of workers that have ended.
+  bool kill_orphans() {
     const auto processes = descendants_of(::getpid());
-    for (const auto& process : processes)
-      if (process.parent == ::getpid() && workers_.count(process.pid) == 0) {
-        for (const auto& descendant : descendants_of(process.pid, processes)) ::kill(descendant.pid, SIGKILL);
-        ::kill(process.pid, SIGKILL);
-      }
+    bool any = false;
+    for (const auto& process : processes) {
+      if (process.parent != ::getpid() || workers_.count(process.pid) != 0 || is_of_running_worker(process.pid)) continue;
+      any = true;
+      for (const auto& descendant : descendants_of(process.pid, processes)) ::kill(descendant.pid, SIGKILL);
+      ::kill(process.pid, SIGKILL);
+    }
+    return any;
+  }
+
+  bool is_of_running_worker(pid_t orphan) const {
+    const auto mark = first_value_of(orphan, worker_link::kSocketVariable);
+    return !mark.empty() && std::any_of(workers_.begin(), workers_.end(),
+                                        [&](const auto& worker) { return worker.second.mark == mark; });
   }
 
   void reap() {
@@ -238,7 +287,7 @@ class Guardian {
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
       changed_ = something_ended = true;
       if (const auto worker = workers_.find(pid); worker != workers_.end()) {
-        report({ReportKind::ended, worker->second, pid, status});
+        report({ReportKind::ended, worker->second.local_rank, pid, status});
         workers_.erase(worker);
       }
     }
@@ -273,12 +322,13 @@ class Guardian {
 
   const GuardianOptions& options_;
   io::UniqueFd socket_, agent_, signals_;
-  std::map<pid_t, int> workers_;                           // running ones, to their local ranks
+  std::map<pid_t, Worker> workers_;                        // running ones
   std::deque<std::pair<Report, io::UniqueFd>> outbox_;     // at most a few reports per worker
   int ending_signal_ = 0;                                  // the last one sent to the tree; 0 for none
   std::set<pid_t> signalled_;                              // who got it
   bool killing_ = false;                                   // until the tree is empty
   bool changed_ = false;                                   // since the last tree_empty
+  int orphans_asked_ = 0;                                  // kill_orphans that are to be answered
   bool has_children_ = false;                              // as far as waitpid told; saves a look through /proc
 };
 

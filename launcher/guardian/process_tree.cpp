@@ -19,6 +19,8 @@
 namespace ddp::launcher {
 namespace {
 
+constexpr std::size_t kEnvironmentBytesMax = 4 << 20;  // more than Linux gives a process by default
+
 // The beginning of /proc/<pid>/<name>, as much as anything here looks at; empty where there is no such process.
 std::string read_proc(pid_t pid, const char* name) {
   char path[64], text[4096];
@@ -83,6 +85,24 @@ bool is_stopped(pid_t pid) {
   const auto status = read_proc(pid, "status");
   return status.find("\nState:\tT") != std::string::npos ||
          has_signal(status, "ShdPnd", SIGSTOP);  // sent by kill, and about to stop it; not by ptrace
+}
+
+std::string first_value_of(pid_t pid, std::string_view variable) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+  std::string all(kEnvironmentBytesMax, '\0');
+  std::size_t length = 0;
+  while (file && length < all.size()) {
+    const auto count = ::read(file.get(), &all[length], all.size() - length);
+    if (count <= 0) break;
+    length += static_cast<std::size_t>(count);
+  }
+  all.resize(length);
+  const auto wanted = std::string(variable) + "=";
+  for (std::size_t at = 0; at < all.size(); at += std::strlen(all.c_str() + at) + 1)
+    if (all.compare(at, wanted.size(), wanted) == 0) return all.c_str() + at + wanted.size();
+  return {};
 }
 
 std::set<pid_t> children_of_this_process() {

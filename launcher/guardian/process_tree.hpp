@@ -7,6 +7,8 @@
 #include <sys/types.h>
 
 #include <set>
+#include <string>
+#include <string_view>
 #include <vector>
 
 namespace ddp::launcher {
@@ -29,6 +31,10 @@ bool handles_signal(pid_t pid, int signal_number);
 // Whether it is stopped by job control, or about to be, and so hears no signal but SIGCONT and SIGKILL. Not one that a
 // debugger holds.
 bool is_stopped(pid_t pid);
+
+// The value that a variable had when the process was executed; empty where there is none, or no such process. Who writes
+// over its own arguments and environment, to show another title, is not known any more.
+std::string first_value_of(pid_t pid, std::string_view variable);
 
 // The children of this process; nearly free where there are none.
 std::set<pid_t> children_of_this_process();

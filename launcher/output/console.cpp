@@ -160,8 +160,8 @@ void Console::feed(LineMerger::Source source, std::string_view bytes) {
   target->push(target->merger().feed(source, bytes));
 }
 
-void Console::end_all(int workers) {
-  for (int rank = 0; rank < workers; ++rank)
+void Console::end(const std::vector<int>& workers) {
+  for (const int rank : workers)
     for (const int stream : {1, 2}) {
       const LineMerger::Source source{rank, stream};
       if (options_.prefix_of_many) {

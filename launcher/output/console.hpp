@@ -42,7 +42,7 @@ class Console {
   // What a worker wrote; its stream 1 (stdout) goes to stdout, 2 to stderr.
   void feed(LineMerger::Source source, std::string_view bytes);
   // All streams of these workers have ended: shows what was kept back.
-  void end_all(int workers);
+  void end(const std::vector<int>& workers);
 
   // One message of ddprun's own on stderr; a newline is added where it has none.
   void say(std::string_view message);

@@ -45,6 +45,7 @@ struct Resize {
 };
 struct Drain {
   std::uint64_t number;
+  std::vector<int> kept;
 };
 struct Stop {};
 
@@ -145,13 +146,17 @@ class LogThread::Writer {
   }
 
   void obey(const Drain& command) {
+    const auto is_kept = [&](const Reading& reading) {
+      return std::find(command.kept.begin(), command.kept.end(), reading.stream.source.rank) != command.kept.end();
+    };
     for (auto& reading : readings_) {
+      if (is_kept(reading)) continue;
       for (int i = 0; i < kReadsInDrain && reading.watched && read_once(reading, true); ++i) continue;
       if (reading.stream.duplicates)
         reading.lines.end([&](std::string_view line) { duplicate_if_wanted(reading, line); });
       write_duplicates(reading);
     }
-    readings_.clear();
+    readings_.remove_if([&](const Reading& reading) { return !is_kept(reading); });
     const std::lock_guard lock(work_->mutex);
     work_->drained = command.number;
     work_->changed.notify_all();
@@ -279,9 +284,9 @@ bool LogThread::show(std::size_t bytes_max) {
   return shown_pieces_ == taken_.pieces.size();
 }
 
-bool LogThread::drain() {
+bool LogThread::drain(std::vector<int> kept) {
   const auto deadline = Clock::now() + kDrainLimit;
-  work_->send(Drain{++drains_});
+  work_->send(Drain{++drains_, std::move(kept)});
   for (bool done = false; !done;) {
     show(taken_.bytes.size());
     std::unique_lock lock(work_->mutex);

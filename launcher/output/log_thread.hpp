@@ -58,9 +58,9 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
   void add(std::vector<Stream> streams);
   void resize(const winsize& size);  // of pseudo-terminals
 
-  // Has everything that is there now read, written and shown, and all streams closed. False where that takes too long;
-  // it is gone on with then.
-  bool drain();
+  // Has everything that is there now read, written and shown, and all streams closed but those of the workers that are
+  // `kept`. False where that takes too long; it is gone on with then.
+  bool drain(std::vector<int> kept = {});
 
   // Nothing is shown any more. Waits for what is still to be written, unless that takes far too long.
   void stop();

@@ -52,11 +52,9 @@ class Output::Impl {
     if (log_thread_) log_thread_->stop();
   }
 
-  void begin_round(const Round& round) {
-    end_round();  // of who did not; nothing otherwise
+  void begin_round(const Round& round, const std::vector<int>& kept) {
+    end_round(kept);  // of who did not; nothing otherwise
     round_ = round;
-    is_open_ = true;
-    workers_.clear();
     workers_.resize(static_cast<std::size_t>(round.workers));
     console_.set_workers(round.workers);
     const auto size = console_.terminal_size();
@@ -64,17 +62,19 @@ class Output::Impl {
     std::shared_ptr<DuplicateFile> duplicates[2];
     for (int rank = 0; rank < round.workers; ++rank) {
       auto& worker = worker_of(rank);
+      for (int stream : {1, 2}) worker.prefix[stream - 1] = LinePrefix(prefix_template(rank, stream), facts_of({rank}));
+      if (worker.is_open) continue;
+      worker = Worker{.prefix = worker.prefix, .is_open = true, .is_new = true};
+      worker.directory = directory_of_round(rank);
       if (tree_) tree_->make_rank_directory(round.run_id, round.number, round.rank_first + rank);
       worker.side[0] = open_stdin(rank == 0 && round.rank_first == 0 && round.foreground);
-      for (int stream : {1, 2}) {
-        worker.prefix[stream - 1] = LinePrefix(prefix_template(rank, stream), facts_of({rank}));
-        open_stream(rank, stream, size, duplicates[stream - 1], streams);
-      }
+      for (int stream : {1, 2}) open_stream(rank, stream, size, duplicates[stream - 1], streams);
     }
     if (!streams.empty()) log_thread().add(std::move(streams));
-    for (const auto& worker : workers_)
-      for (const auto& reader : worker.readers)
-        if (reader) reader->start();
+    for (auto& worker : workers_)
+      if (std::exchange(worker.is_new, false))
+        for (const auto& reader : worker.readers)
+          if (reader) reader->start();
     if (tree_ && options_.log_directory.empty() && !std::exchange(told_where_, true))
       say("ddprun: log files are in " + tree_->run_directory(round.run_id));
   }
@@ -88,23 +88,27 @@ class Output::Impl {
     for (auto& fd : worker_of(local_rank).side) fd.reset();
   }
 
-  void end_round() {
-    if (!is_open_) return;
-    is_open_ = false;
-    for (std::size_t rank = 0; rank < workers_.size(); ++rank) worker_is_spawned(static_cast<int>(rank));
-    if (log_thread_ && !log_thread_->drain() && !std::exchange(told_slow_, true))
+  void end_round(const std::vector<int>& kept) {
+    std::vector<int> ended;
+    for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank)
+      if (worker_of(rank).is_open && std::find(kept.begin(), kept.end(), rank) == kept.end()) ended.push_back(rank);
+    if (ended.empty()) return;
+    for (const int rank : ended) worker_is_spawned(rank);
+    if (log_thread_ && !log_thread_->drain(kept) && !std::exchange(told_slow_, true))
       say("ddprun: the disk of the log files is slow; what is left is written while the job goes on");
-    for (const auto& worker : workers_)
-      for (const auto& reader : worker.readers)
+    for (const int rank : ended) {
+      worker_of(rank).is_open = false;
+      for (const auto& reader : worker_of(rank).readers)
         if (reader) reader->drain();
-    console_.end_all(static_cast<int>(workers_.size()));
+    }
+    console_.end(ended);
   }
 
   std::string error_file(int local_rank) const {
-    if (tree_) return rank_directory(local_rank) + "/error.json";
+    const auto& directory = worker_of(local_rank).directory;
+    if (tree_) return directory + "/error.json";
     if (options_.log_directory == kNoFiles) return {};
-    return scratch_directory_ + "/round_" + std::to_string(round_.number) + "_rank_" +
-           std::to_string(round_.rank_first + local_rank) + "_error.json";
+    return directory + "_error.json";
   }
 
   std::string stderr_file(int local_rank) const { return file_of(local_rank, 2); }
@@ -133,10 +137,13 @@ class Output::Impl {
 
  private:
   struct Worker {
-    std::array<io::UniqueFd, 3> side;
-    std::array<std::shared_ptr<ConsoleReader>, 2> readers;  // of what goes to the console only; else null
-    std::array<LinePrefix, 2> prefix;
-    LineTail stderr_tail;  // where stderr goes to the console only
+    std::array<io::UniqueFd, 3> side{};
+    std::array<std::shared_ptr<ConsoleReader>, 2> readers{};  // of what goes to the console only; else null
+    std::array<LinePrefix, 2> prefix{};
+    LineTail stderr_tail{};   // where stderr goes to the console only
+    std::string directory{};  // of the round and the rank that it began with; its files are there
+    bool is_open = false;     // until the end of the last round that it takes part in
+    bool is_new = false;      // its streams are not read yet
   };
 
   // --- what the options mean ---
@@ -168,11 +175,13 @@ class Output::Impl {
 
   std::string file_of(int local_rank, int stream) const {
     if (!tree_ || !(options_.redirects.has(local_rank, stream) || options_.tee.has(local_rank, stream))) return {};
-    return rank_directory(local_rank) + (stream == 1 ? "/stdout.log" : "/stderr.log");
+    return worker_of(local_rank).directory + (stream == 1 ? "/stdout.log" : "/stderr.log");
   }
 
-  std::string rank_directory(int local_rank) const {
-    return tree_->rank_directory(round_.run_id, round_.number, round_.rank_first + local_rank);
+  std::string directory_of_round(int local_rank) const {
+    const int rank = round_.rank_first + local_rank;
+    if (tree_) return tree_->rank_directory(round_.run_id, round_.number, rank);
+    return scratch_directory_ + "/round_" + std::to_string(round_.number) + "_rank_" + std::to_string(rank);
   }
 
   // --- prefixes ---
@@ -292,7 +301,6 @@ class Output::Impl {
   Round round_;
   std::vector<Worker> workers_;
   std::shared_ptr<LogThread> log_thread_;  // once something is tee'd
-  bool is_open_ = false;                   // between begin_round() and end_round()
   bool told_where_ = false, told_slow_ = false;
 };
 
@@ -302,10 +310,10 @@ Output::Output(boost::asio::io_context& io, OutputOptions options, std::string s
 
 Output::~Output() = default;
 
-void Output::begin_round(const Round& round) { impl_->begin_round(round); }
+void Output::begin_round(const Round& round, const std::vector<int>& kept) { impl_->begin_round(round, kept); }
 std::array<int, 3> Output::worker_side(int local_rank) const { return impl_->worker_side(local_rank); }
 void Output::worker_is_spawned(int local_rank) { impl_->worker_is_spawned(local_rank); }
-void Output::end_round() { impl_->end_round(); }
+void Output::end_round(const std::vector<int>& kept) { impl_->end_round(kept); }
 std::string Output::error_file(int local_rank) const { return impl_->error_file(local_rank); }
 std::string Output::stderr_file(int local_rank) const { return impl_->stderr_file(local_rank); }
 std::vector<std::string> Output::stderr_tail(int local_rank) const { return impl_->stderr_tail(local_rank); }

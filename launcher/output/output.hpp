@@ -39,17 +39,18 @@ class Output {
          std::function<void()> reader_gone);
   ~Output();
 
-  // Makes the round's folders and opens every worker's streams; ends the round before where nobody has. Throws
-  // UsageError (disk full, no rights).
-  void begin_round(const Round& round);
+  // Makes the round's folders and opens every worker's streams, but for those that live on from the round before (local
+  // ranks): these keep theirs, and the files that they had. Ends the round before where nobody has. Throws UsageError
+  // (disk full, no rights).
+  void begin_round(const Round& round, const std::vector<int>& kept = {});
 
   // For the worker: stdin, stdout, stderr; to be handed over once, then worker_is_spawned() lets go of them.
   std::array<int, 3> worker_side(int local_rank) const;
   void worker_is_spawned(int local_rank);
 
   // Reads what is there, writes it to the files and the console, and closes: at the end of the round's process tree.
-  // Takes 2 s at most, however slow the disk; what is left is written later then.
-  void end_round();
+  // Takes 2 s at most, however slow the disk; what is left is written later then. Workers that are kept go on.
+  void end_round(const std::vector<int>& kept = {});
 
   std::string error_file(int local_rank) const;   // where the worker may leave its error.json; empty: nowhere
   std::string stderr_file(int local_rank) const;  // that holds all of its stderr; empty where there is none

@@ -41,6 +41,8 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
       default: return "`man 7 signal` tells what sends " + signal_name(ending.value) + restarts;
     }
   }
+  if (ending.kind == Ending::Kind::left)
+    return "read its message above: no rank had failed; a network that loses connections looks so" + restarts;
   if (failure.stderr_tail.empty())
     return "it wrote nothing to stderr: run `" + failure.program + "` without ddprun, or look at its own logs" + restarts;
   if (ending.value == 2) return "exit code 2 mostly means wrong use: its stderr says what to change";

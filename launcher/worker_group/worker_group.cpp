@@ -15,6 +15,9 @@ constexpr auto kSameWish = 200ms;
 // Time for SIGKILL to take effect; what is left after it sits in the kernel and obeys nobody.
 constexpr auto kKillLimit = 30s;
 
+// A worker notices the end of another one as soon as its agent does, and may tell of it first.
+constexpr auto kCauseLimit = 100ms;
+
 bool is_failure(const WorkerGroupEvent& event) {
   const auto* ended = std::get_if<WorkerEnded>(&event);
   return ended != nullptr && !ended->ending.is_success();
@@ -41,31 +44,81 @@ void WorkerGroup::take(const BeginRound&, TimePoint now, Actions& out) {
   if (phase_ != Phase::idle) return;
   if (stop_signal_ != 0) return end_round(false, out);  // told to stop meanwhile: nothing begins any more
   phase_ = Phase::running;
-  running_count_ = options_.workers;
   round_began_ = now;
   stopped_ = 0;
-  out.push_back(SpawnWorkers{});
+  reseats_ = told_started_ = false;
+  std::vector<int> spawned, seated;
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    auto& worker = worker_of(local_rank);
+    const bool waits = worker.runs && worker.has_left;
+    (waits ? seated : spawned).push_back(local_rank);
+    worker = waits ? Worker{.runs = true, .is_started = true, .takes_seats = true} : Worker{.runs = true};
+  }
+  running_count_ = options_.workers;
+  if (!spawned.empty()) out.push_back(SpawnWorkers{std::move(spawned)});
+  if (!seated.empty()) out.push_back(SeatWorkers{std::move(seated)});
+  tell_started_if_all_are(out);
+}
+
+void WorkerGroup::take(const WorkerStarted& event, TimePoint, Actions& out) {
+  worker_of(event.local_rank).is_started = true;
+  if (phase_ != Phase::idle) tell_started_if_all_are(out);
+}
+
+void WorkerGroup::take(const WorkerSaidHello& event, TimePoint, Actions& out) {
+  auto& worker = worker_of(event.local_rank);
+  worker.takes_seats = event.takes_seats;
+  if (worker.runs && worker.has_left && !event.takes_seats) return out.push_back(KillWorker{event.local_rank});  // no use
+  const bool is_told_only = phase_ == Phase::stopping && reseats_ && worker.runs && !worker.has_left;
+  if (!is_told_only || event.takes_seats || std::exchange(worker.is_signalled, true)) return;
+  out.push_back(SignalWorker{event.local_rank, SIGTERM});  // it goes on for itself, and leaves nothing any more
+}
+
+void WorkerGroup::take(const WorkerLeft& event, TimePoint now, Actions& out) {
+  auto& worker = worker_of(event.local_rank);
+  if (phase_ == Phase::idle || !worker.runs || std::exchange(worker.has_left, true)) return;
+  if (phase_ != Phase::running) return clear_if_all_are_out(now, out);
+  auto failure = failure_of(event.local_rank, {Ending::Kind::left, 0, false}, now);
+  failure.message = event.why;
+  if (!event.hung_ranks.empty()) return fail(std::move(failure), event.hung_ranks, now, out);
+  if (unexplained_) return;
+  unexplained_ = std::move(failure);
+  deadline_ = now + kCauseLimit;
+}
+
+// By itself: before the stop, or in spite of it, being only told that the round is over.
+bool WorkerGroup::has_failed_by_itself(const Worker& worker) const {
+  if (phase_ == Phase::running || worker.is_hung) return true;
+  if (phase_ == Phase::stopping && first_failed_at_) return true;
+  return (phase_ == Phase::stopping || phase_ == Phase::clearing) && reseats_ && worker.takes_seats && !worker.is_signalled;
 }
 
 void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
-  if (phase_ == Phase::idle) return;
+  auto& worker = worker_of(event.local_rank);
+  if (!worker.runs) return;
+  const auto was = std::exchange(worker, Worker{});
   --running_count_;
-  const bool by_itself = phase_ == Phase::running || (first_failed_at_ && phase_ == Phase::stopping);
-  if (!event.ending.is_success() && by_itself) {
-    const bool first = phase_ == Phase::running;
-    failures_.push_back(
-        {event.local_rank, event.ending, now, std::chrono::duration_cast<std::chrono::milliseconds>(now - round_began_)});
-    if (!first) return void(--stopped_);
-    first_failed_at_ = now;
-    out.push_back(TellFailure{failures_.back()});
-    out.push_back(KillOrphans{});  // the cause's own children have lost their parent: nothing to wait for
-    begin_stop(SIGTERM, now, out);
-  } else if (phase_ == Phase::running && running_count_ == 0) {
-    begin_stop(SIGTERM, now, out);  // only descendants can be left; TreeEmpty follows at once where there are none
-  } else if (phase_ == Phase::stopping && running_count_ == 0 && tree_signal_ != SIGTERM) {
-    tree_signal_ = SIGTERM;  // children that a shell put in the background ignore SIGINT
-    out.push_back(SignalTree{SIGTERM});
+  if (phase_ == Phase::idle) {
+    if (was.has_left) kill_orphans(out);  // it waited; in the next round another takes its place
+    return;
   }
+  if (!event.ending.is_success() && has_failed_by_itself(was)) {
+    auto failure = failure_of(event.local_rank, event.ending, now);
+    if (phase_ == Phase::running) return fail(std::move(failure), {}, now, out);
+    failures_.push_back(std::move(failure));
+    --stopped_;
+  } else if (phase_ == Phase::running && running_count_ == 0) {
+    return begin_stop(SIGTERM, false, now, out);  // only descendants can be left, or TreeEmpty follows at once
+  }
+  if (phase_ == Phase::clearing) kill_orphans(out);
+  if (phase_ == Phase::stopping && running_count_ == 0 && tree_signal_ != SIGTERM)
+    signal_all(SIGTERM, out);  // children that a shell put in the background ignore SIGINT
+  clear_if_all_are_out(now, out);
+}
+
+void WorkerGroup::take(const OrphansGone&, TimePoint, Actions& out) {
+  if (orphans_asked_ > 0) --orphans_asked_;
+  if (phase_ == Phase::clearing && orphans_asked_ == 0) end_round(false, out);
 }
 
 void WorkerGroup::take(const TreeEmpty&, TimePoint, Actions& out) {
@@ -79,42 +132,143 @@ void WorkerGroup::take(const StopSignal& event, TimePoint now, Actions& out) {
   }
   stop_signal_ = event.signal_number;
   stop_signal_came_ = now;
-  if (phase_ == Phase::running) begin_stop(event.signal_number, now, out);
+  if (phase_ == Phase::running) begin_stop(event.signal_number, false, now, out);
 }
 
 void WorkerGroup::take(const StopWorkers& event, TimePoint now, Actions& out) {
-  if (phase_ == Phase::running) begin_stop(event.signal_number, now, out);
-  if (event.kill && phase_ == Phase::stopping) kill(now, out);
+  if (phase_ == Phase::idle) return;
+  if (phase_ == Phase::running) {
+    begin_stop(event.signal_number, event.reseat, now, out);
+  } else if (reseats_ && !event.reseat && phase_ != Phase::killing) {
+    phase_ = Phase::stopping;
+    deadline_ = now + options_.grace;
+    reseats_ = false;
+    signal_all(event.signal_number, out);
+  }
+  for (const int local_rank : event.hung) {
+    auto& worker = worker_of(local_rank);
+    if (!worker.runs || worker.has_left || std::exchange(worker.is_hung, true)) continue;
+    out.push_back(KillWorker{local_rank});
+  }
+  if (event.kill && (phase_ == Phase::stopping || phase_ == Phase::clearing)) kill(now, out);
+}
+
+void WorkerGroup::take(const EndJob&, TimePoint now, Actions& out) {
+  if (phase_ != Phase::idle || waiting().empty()) return;
+  begin_stop(SIGTERM, false, now, out);
 }
 
 WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
   Actions out;
   if (!deadline_ || now < *deadline_) return out;
-  if (phase_ == Phase::killing)
-    end_round(true, out);
-  else
-    kill(now, out);
+  switch (phase_) {
+    case Phase::running: fail(*std::exchange(unexplained_, std::nullopt), {}, now, out); break;
+    case Phase::stopping: reseats_ ? kill_who_stays(now, out) : kill(now, out); break;
+    case Phase::killing:
+    case Phase::clearing: end_round(true, out); break;
+    case Phase::idle: break;
+  }
   return out;
 }
 
-void WorkerGroup::begin_stop(int signal_number, TimePoint now, Actions& out) {
+// The first failure of the round here.
+void WorkerGroup::fail(Failure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out) {
+  failures_.push_back(failure);
+  const bool runs_on = failure.ending.kind == Ending::Kind::left;
+  if (!runs_on) first_failed_at_ = now;
+  out.push_back(TellFailure{std::move(failure), std::move(hung_ranks)});
+  if (!runs_on) kill_orphans(out);  // the cause's own children have lost their parent: nothing to wait for
+  begin_stop(SIGTERM, true, now, out);
+  if (runs_on) --stopped_;
+  clear_if_all_are_out(now, out);
+}
+
+// Where another round may follow, those that take seats are only told.
+void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out) {
   phase_ = Phase::stopping;
   stopped_ = running_count_;
-  tree_signal_ = signal_number;
+  unexplained_.reset();
   deadline_ = now + options_.grace;
+  reseats_ = may_reseat && std::any_of(workers_.begin(), workers_.end(),
+                                       [](const Worker& worker) { return worker.runs && worker.takes_seats; });
+  if (!reseats_) return signal_all(signal_number, out);
+  tree_signal_ = 0;
+  TellRoundOver told;
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    auto& worker = worker_of(local_rank);
+    if (!worker.runs || worker.has_left) continue;
+    if (worker.takes_seats) {
+      told.local_ranks.push_back(local_rank);
+    } else {
+      worker.is_signalled = true;
+      out.push_back(SignalWorker{local_rank, signal_number});
+    }
+  }
+  if (!told.local_ranks.empty()) out.push_back(std::move(told));
+  clear_if_all_are_out(now, out);
+}
+
+void WorkerGroup::signal_all(int signal_number, Actions& out) {
+  tree_signal_ = signal_number;
+  for (auto& worker : workers_) worker.is_signalled = true;
   out.push_back(SignalTree{signal_number});
+}
+
+void WorkerGroup::kill_orphans(Actions& out) {
+  ++orphans_asked_;
+  out.push_back(KillOrphans{});
+}
+
+// The grace is over; who has left may stay.
+void WorkerGroup::kill_who_stays(TimePoint now, Actions& out) {
+  phase_ = Phase::killing;
+  deadline_ = now + kKillLimit;
+  for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
+    auto& worker = worker_of(local_rank);
+    if (!worker.runs || worker.has_left) continue;
+    worker.is_signalled = true;
+    out.push_back(KillWorker{local_rank});
+  }
 }
 
 void WorkerGroup::kill(TimePoint now, Actions& out) {
   phase_ = Phase::killing;
   deadline_ = now + kKillLimit;
+  reseats_ = false;
   out.push_back(KillTree{});
+}
+
+void WorkerGroup::tell_started_if_all_are(Actions& out) {
+  const bool all = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.is_started; });
+  if (all && !std::exchange(told_started_, true)) out.push_back(TellStarted{});
+}
+
+// Every worker has ended or left. Where none waits, TreeEmpty comes by itself.
+void WorkerGroup::clear_if_all_are_out(TimePoint now, Actions& out) {
+  if (!reseats_ || (phase_ != Phase::stopping && phase_ != Phase::killing) || running_count_ == 0) return;
+  for (const auto& worker : workers_)
+    if (worker.runs && !worker.has_left) return;
+  phase_ = Phase::clearing;
+  deadline_ = now + kKillLimit;
+  kill_orphans(out);
 }
 
 void WorkerGroup::end_round(bool tree_survived, Actions& out) {
   phase_ = Phase::idle;
   deadline_.reset();
+  unexplained_.reset();
   out.push_back(TellEnded{std::exchange(failures_, {}), stopped_, tree_survived});
+}
+
+std::vector<int> WorkerGroup::waiting() const {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (workers_[i].runs && workers_[i].has_left) out.push_back(static_cast<int>(i));
+  return out;
+}
+
+Failure WorkerGroup::failure_of(int local_rank, const Ending& ending, TimePoint now) const {
+  return {local_rank, ending, now, std::chrono::duration_cast<std::chrono::milliseconds>(now - round_began_), {}};
 }
 
 }  // namespace ddp::launcher

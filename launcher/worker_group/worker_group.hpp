@@ -7,11 +7,17 @@
 // Every stop is a signal, one grace, then SIGKILL. A round is over only when no process of it is left, workers'
 // descendants in other sessions included.
 //
+// Workers that take seats are not signalled where another round may follow: they are told that the round is over, leave
+// its group, and wait for a seat in the next one; who has not left when the grace is over is killed. The round is over
+// when every worker has ended or left, and nothing is left of those that have ended. A worker that leaves while no failure
+// is known is a failure itself, unless the reason comes to light within a moment.
+//
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
 
 #include <chrono>
 #include <optional>
+#include <string>
 #include <variant>
 #include <vector>
 
@@ -23,11 +29,26 @@ using TimePoint = std::chrono::steady_clock::time_point;
 
 // Events.
 struct BeginRound {};                      // only between rounds
+struct WorkerStarted { int local_rank; };  // it was spawned
+struct WorkerSaidHello { int local_rank; bool takes_seats; };
+struct WorkerLeft {  // the round's group, and waits for a seat
+  int local_rank;
+  std::string why{};
+  std::vector<int> hung_ranks{};  // of the world, that it waited for in vain
+};
 struct WorkerEnded { int local_rank; Ending ending; };
+struct OrphansGone {};                     // one answer to each KillOrphans: nothing is left of workers that have ended
 struct TreeEmpty {};                       // no process of the round is left
 struct StopSignal { int signal_number; };  // this ddprun was told to stop; a second one kills
-struct StopWorkers { int signal_number; bool kill = false; };  // membership wants the round to end
-using WorkerGroupEvent = std::variant<BeginRound, WorkerEnded, TreeEmpty, StopSignal, StopWorkers>;
+struct StopWorkers {                       // membership wants the round to end
+  int signal_number;
+  bool kill = false;
+  bool reseat = false;         // another round follows
+  std::vector<int> hung{};     // local ranks to be killed, unless they have left
+};
+struct EndJob {};                          // no round follows: those that wait end too
+using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerLeft, WorkerEnded, OrphansGone,
+                                      TreeEmpty, StopSignal, StopWorkers, EndJob>;
 
 // A worker that failed by itself, before the node's workers were stopped.
 struct Failure {
@@ -35,20 +56,30 @@ struct Failure {
   Ending ending;
   TimePoint at;
   std::chrono::milliseconds after{0};  // since its round began
+  std::string message{};               // why it left
 };
 
 // Actions.
-struct SpawnWorkers {};                    // every one of this node
-struct SignalTree { int signal_number; };  // to every process of the round
-struct KillOrphans {};                     // SIGKILL to what workers that ended have left behind
+struct SpawnWorkers { std::vector<int> local_ranks; };
+struct SeatWorkers { std::vector<int> local_ranks; };    // those that wait
+struct TellRoundOver { std::vector<int> local_ranks; };
+struct SignalWorker { int local_rank; int signal_number; };  // to it and its descendants
+struct KillWorker { int local_rank; };                       // SIGKILL to the same
+struct SignalTree { int signal_number; };  // to every process of the round, and of workers that wait
+struct KillOrphans {};                     // SIGKILL to what workers that ended have left behind, until nothing is left
 struct KillTree {};                        // SIGKILL to every process of the round, until none is left
-struct TellFailure { Failure failure; };   // to membership, at once
-struct TellEnded {                         // to membership: no process of the round is left here
+struct TellStarted {};                     // to membership: all workers are spawned, or have their seats
+struct TellFailure {                       // to membership, at once
+  Failure failure;
+  std::vector<int> hung_ranks{};  // of the world
+};
+struct TellEnded {  // to membership: no process of the round is left here, but workers that wait for a seat
   std::vector<Failure> failures;
   int stopped = 0;             // workers that were running when the stop began, and did not fail by themselves
   bool tree_survived = false;  // some process could not be killed in time
 };
-using WorkerGroupAction = std::variant<SpawnWorkers, SignalTree, KillOrphans, KillTree, TellFailure, TellEnded>;
+using WorkerGroupAction = std::variant<SpawnWorkers, SeatWorkers, TellRoundOver, SignalWorker, KillWorker, SignalTree,
+                                       KillOrphans, KillTree, TellStarted, TellFailure, TellEnded>;
 
 struct WorkerGroupOptions {
   int workers = 1;
@@ -59,7 +90,8 @@ class WorkerGroup {
  public:
   using Actions = std::vector<WorkerGroupAction>;
 
-  explicit WorkerGroup(WorkerGroupOptions options) : options_(options) {}
+  explicit WorkerGroup(WorkerGroupOptions options)
+      : options_(options), workers_(static_cast<std::size_t>(options.workers)) {}
 
   // Takes in what happened at one instant, in the order of its happening. Of workers that failed in one batch, one that
   // was killed goes before one that ended by itself, because the second is more often the consequence.
@@ -72,27 +104,58 @@ class WorkerGroup {
 
   bool is_idle() const { return phase_ == Phase::idle; }
 
+  // Workers that have left the last round and wait for a seat.
+  std::vector<int> waiting() const;
+
  private:
-  enum class Phase { idle, running, stopping, killing };
+  enum class Phase { idle, running, stopping, killing, clearing };
+
+  struct Worker {
+    bool runs = false;
+    bool is_started = false;  // in this round
+    bool takes_seats = false;
+    bool has_left = false;
+    bool is_signalled = false;  // by us: what it does then is no failure
+    bool is_hung = false;       // killed for missing a collective: that is one
+  };
 
   void take(const BeginRound& event, TimePoint now, Actions& out);
+  void take(const WorkerStarted& event, TimePoint now, Actions& out);
+  void take(const WorkerSaidHello& event, TimePoint now, Actions& out);
+  void take(const WorkerLeft& event, TimePoint now, Actions& out);
   void take(const WorkerEnded& event, TimePoint now, Actions& out);
+  void take(const OrphansGone& event, TimePoint now, Actions& out);
   void take(const TreeEmpty& event, TimePoint now, Actions& out);
   void take(const StopSignal& event, TimePoint now, Actions& out);
   void take(const StopWorkers& event, TimePoint now, Actions& out);
-  void begin_stop(int signal_number, TimePoint now, Actions& out);
+  void take(const EndJob& event, TimePoint now, Actions& out);
+  bool has_failed_by_itself(const Worker& worker) const;
+  void fail(Failure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out);
+  void begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out);
+  void signal_all(int signal_number, Actions& out);
+  void kill_orphans(Actions& out);
+  void kill_who_stays(TimePoint now, Actions& out);
   void kill(TimePoint now, Actions& out);
+  void tell_started_if_all_are(Actions& out);
+  void clear_if_all_are_out(TimePoint now, Actions& out);
   void end_round(bool tree_survived, Actions& out);
+  Worker& worker_of(int local_rank) { return workers_.at(static_cast<std::size_t>(local_rank)); }
+  Failure failure_of(int local_rank, const Ending& ending, TimePoint now) const;
 
   WorkerGroupOptions options_;
   Phase phase_ = Phase::idle;
-  int running_count_ = 0;
+  std::vector<Worker> workers_;
+  int running_count_ = 0;  // those that wait included
   TimePoint round_began_;
   std::optional<TimePoint> first_failed_at_;  // what fails in the same batch of events failed by itself, too
+  std::optional<Failure> unexplained_;        // a worker that left while no failure is known
   std::vector<Failure> failures_;
   int stopped_ = 0;
-  int stop_signal_ = 0;  // that ddprun itself got
-  int tree_signal_ = 0;  // that the tree got last
+  bool reseats_ = false;       // the stop of this round lets workers wait for a seat
+  bool told_started_ = false;
+  int orphans_asked_ = 0;      // KillOrphans that have no answer yet
+  int stop_signal_ = 0;        // that ddprun itself got
+  int tree_signal_ = 0;        // that the tree got last
   TimePoint stop_signal_came_;
   std::optional<TimePoint> deadline_;
 };

@@ -391,7 +391,7 @@ Json json_of(const Held& held) { return json_of_part(held); }
 
 void read(const Json& object, FailureReport& out) {
   if (!object.is_object()) throw Error("malformed message: a failure is no object");
-  read_kind(object, "ending", out.ending.kind, Ending::Kind::not_started);
+  read_kind(object, "ending", out.ending.kind, Ending::Kind::left);
   fields(out, [&](const char* name, auto& value) { read(object, name, value); });
   check(out);
 }

@@ -4,6 +4,8 @@
 // laptop), and its peers very likely with it. It gets its full time again. That is about waits alone: an operation that
 // stands in line behind others says begin() when its turn comes, and is late for no such reason.
 //
+// It may carry what can end its waits before their time (cut.hpp).
+//
 // Pure: the time goes in. Threads: one caller at a time.
 #pragma once
 
@@ -12,6 +14,8 @@
 #include <optional>
 
 namespace ddp::io {
+
+class Cut;
 
 class Deadline {
  public:
@@ -49,6 +53,17 @@ class Deadline {
     return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
   }
 
+  // Another within the same operation.
+  Deadline part(TimePoint now, TimePoint end) const {
+    Deadline out(now, end);
+    out.cut_ = cut_;
+    return out;
+  }
+
+  // What its waits watch; null for none. It outlives them.
+  Cut* cut() const { return cut_; }
+  void cut_by(Cut* cut) { cut_ = cut; }
+
   TimePoint end() const { return end_; }
   std::chrono::milliseconds full_time() const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(full_time_);
@@ -63,6 +78,7 @@ class Deadline {
   Duration full_time_;
   TimePoint end_;
   bool has_begun_late_ = false;
+  Cut* cut_ = nullptr;
   std::optional<TimePoint> stopped_at_;
 };
 

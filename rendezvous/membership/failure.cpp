@@ -12,6 +12,7 @@ int exit_code_of(const Ending& ending) {
     case Ending::Kind::exited: return ending.value >= kFirstOwn && ending.value <= kLastOwn ? 1 : ending.value;
     case Ending::Kind::killed: return 128 + ending.value;
     case Ending::Kind::not_started: return ending.value == ENOENT ? 127 : 126;
+    case Ending::Kind::left: return 1;
   }
   return 1;
 }
@@ -31,6 +32,7 @@ std::string describe(const Ending& ending) {
     case Ending::Kind::killed:
       return "was killed by " + signal_name(ending.value) + (ending.core_dumped ? " (core dumped)" : "");
     case Ending::Kind::not_started: return std::string("could not be started: ") + std::strerror(ending.value);
+    case Ending::Kind::left: return "left its process group";
   }
   return {};
 }

@@ -10,7 +10,7 @@ namespace ddp::rendezvous {
 
 // How a worker ended.
 struct Ending {
-  enum class Kind { exited, killed, not_started };
+  enum class Kind { exited, killed, not_started, left };  // left: it runs on, but gave up its group for no known reason
   Kind kind = Kind::exited;
   int value = 0;  // exit code, signal number, or errno of the spawn
   bool core_dumped = false;

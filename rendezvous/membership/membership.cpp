@@ -304,6 +304,7 @@ void Membership::form_round(TimePoint now) {
   tree_survived_ = false;
   lost_node_.clear();
   growth_.clear();
+  hung_ranks_.clear();
   gone_.clear();
   silent_.clear();
   last_call_ends_.reset();
@@ -386,9 +387,11 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
     phase_ = Phase::stopping;
     deadline_.reset();  // of the last call: it ends with the round
   }
+  const bool reseat = stop_signal_ == 0 && !kill &&
+                      (!lost_node_.empty() || !growth_.empty() || restarts_.size() < static_cast<std::size_t>(options_.restarts_max));
   for (const auto& [id, node] : nodes_)
     if (node.is_member && !node.has_ended)
-      send(id, StopRound{static_cast<std::uint32_t>(round_), signal_number, kill, false, id == knows_already ? "" : why, {}});
+      send(id, StopRound{static_cast<std::uint32_t>(round_), signal_number, kill, reseat, id == knows_already ? "" : why, hung_ranks_});
 }
 
 void Membership::end_round_if_all_have(TimePoint now) {
@@ -526,7 +529,9 @@ void Membership::take(NodeId, const StoreOpened& message, TimePoint now) {
 }
 
 void Membership::take(NodeId from, const RoundFailed& message) {
-  if (message.round == round_ && phase_ == Phase::running) stop_round(SIGTERM, false, message.what, from);
+  if (message.round != round_ || (phase_ != Phase::running && (phase_ != Phase::stopping || message.hung_ranks.empty()))) return;
+  if (!message.hung_ranks.empty()) hung_ranks_ = message.hung_ranks;
+  stop_round(SIGTERM, false, message.what, from);
 }
 
 // A newcomer on which the program can't even be started, where the others have been at work without it.

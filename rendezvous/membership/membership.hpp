@@ -163,6 +163,7 @@ class Membership {
   int stopped_ = 0;
   bool tree_survived_ = false;
   std::string lost_node_;  // why a member left; empty if none did
+  std::vector<int> hung_ranks_;  // that a collective's deadline found missing
   std::string growth_;     // who has come, where the round was stopped for them
   TimePoint round_began_;
   std::chrono::milliseconds lost_at_{0}, growth_stopped_{0};  // job time of these

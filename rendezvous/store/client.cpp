@@ -11,10 +11,11 @@
 #include <cerrno>
 #include <cstring>
 #include <future>
+#include <iterator>
 #include <memory>
 #include <system_error>
-#include <thread>
 
+#include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 
@@ -30,11 +31,10 @@ constexpr std::chrono::seconds kAttemptLimit = 5s;  // of one connect(), so that
 constexpr std::chrono::seconds kAnswerLimit = 5s;   // at least, for what the store owes at once after a wait
 constexpr std::size_t kKeysShownMax = 8;            // in a message
 
-io::Deadline deadline_at(TimePoint end) { return io::Deadline(Clock::now(), end); }
-
 // What the store owes at once after a wait, however little of the wait's own time is left.
 io::Deadline answer_deadline_after(const io::Deadline& wait) {
-  return deadline_at(std::max(wait.end(), Clock::now() + kAnswerLimit));
+  const auto now = Clock::now();
+  return wait.part(now, std::max(wait.end(), now + kAnswerLimit));
 }
 
 std::string milliseconds_text(const io::Deadline& deadline) {
@@ -128,8 +128,10 @@ Resolved resolve(const std::string& host, const std::string& port, TimePoint unt
 
 int wait_for(int fd, short events, io::Deadline& deadline) {  // 0 at the deadline, -1 with errno
   while (true) {
-    pollfd entry{fd, events, 0};
-    const int count = ::poll(&entry, 1, deadline.poll_timeout_ms(Clock::now()));
+    io::Cut* const cut = deadline.cut();
+    pollfd entries[] = {{fd, events, 0}, {cut == nullptr ? -1 : cut->descriptor(), POLLIN, 0}};
+    const int count = ::poll(entries, std::size(entries), deadline.poll_timeout_ms(Clock::now()));
+    if (cut != nullptr) cut->throw_if_cut();
     if (count > 0) return 1;
     if (count < 0 && errno != EINTR) return -1;
     if (deadline.passed(Clock::now())) return 0;
@@ -183,19 +185,20 @@ Client Client::connect(const ClientOptions& options) {
   }
   const std::string port = std::to_string(options.port);
   const std::string peer = io::host_and_port(options.host, port);
-  auto deadline = deadline_at(options.deadline);
+  io::Deadline deadline(Clock::now(), options.deadline);
+  deadline.cut_by(options.cut);
   std::string reason = "no time left to try";
   for (auto backoff = kBackoffFirst; !deadline.passed(Clock::now()); backoff = std::min(2 * backoff, kBackoffMax)) {
     const auto resolved = resolve(options.host, port, deadline.end());
     if (!resolved.addresses) reason = resolved.reason;
     for (const addrinfo* address = resolved.addresses.get(); address != nullptr; address = address->ai_next) {
       const auto now = Clock::now();
-      auto attempt = connect_to(*address, io::Deadline(now, std::min(deadline.end(), now + kAttemptLimit)));
+      auto attempt = connect_to(*address, deadline.part(now, std::min(deadline.end(), now + kAttemptLimit)));
       if (!attempt.socket) {
         reason = attempt.reason;
         continue;
       }
-      Client client(std::move(attempt.socket), peer);
+      Client client(std::move(attempt.socket), peer, options.cut);
       try {
         client.handshake(deadline);
         return client;
@@ -203,10 +206,16 @@ Client Client::connect(const ClientOptions& options) {
         reason = hung_up.reason;
       }
     }
-    std::this_thread::sleep_until(std::min(deadline.end(), Clock::now() + backoff));
+    io::sleep_until(std::min(deadline.end(), Clock::now() + backoff), options.cut);
   }
   throw TimeoutError("no connection to the store at " + peer + " within " + milliseconds_text(deadline) +
                      " (last: " + reason + "); check that the host is right and that this one can reach that port");
+}
+
+io::Deadline Client::deadline_at(TimePoint end) const {
+  io::Deadline deadline(Clock::now(), end);
+  deadline.cut_by(cut_);
+  return deadline;
 }
 
 // What the two tell is that the peer speaks this protocol, and of this version.

@@ -28,6 +28,7 @@ struct ClientOptions {
   std::string host{};      // a name, an IPv4 or an IPv6 address (without brackets)
   std::uint16_t port = 0;  // 1 to 65535
   TimePoint deadline{};    // of resolving, connecting and the handshake together; refused connections are retried
+  io::Cut* cut = nullptr;  // ends every wait of the client by AbortedError, but for that of a resolver; outlives it
 };
 
 class Client {
@@ -64,7 +65,10 @@ class Client {
   int descriptor() const { return socket_.get(); }
 
  private:
-  Client(io::UniqueFd socket, std::string peer) : socket_(std::move(socket)), peer_(std::move(peer)) {}
+  Client(io::UniqueFd socket, std::string peer, io::Cut* cut)
+      : socket_(std::move(socket)), peer_(std::move(peer)), cut_(cut) {}
+
+  io::Deadline deadline_at(TimePoint end) const;
 
   void send(const Command& command, io::Deadline& deadline);
   void receive(char* bytes, std::size_t count, io::Deadline& deadline);
@@ -81,6 +85,7 @@ class Client {
 
   io::UniqueFd socket_;
   std::string peer_;  // "127.0.0.1:29400", for messages
+  io::Cut* cut_;
 };
 
 }  // namespace ddp::store

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/cpu_backend/arrivals.hpp"
 #include "worker_runtime/cpu_backend/collectives.hpp"
@@ -29,6 +30,7 @@ namespace ddp::cpu_backend {
 
 namespace {
 
+using process_group::AbortCause;
 using process_group::Membership;
 
 // Everything of a group; a forked child leaks it, because its threads and mappings are not there.
@@ -42,7 +44,10 @@ class Group {
   std::shared_ptr<Work::State> submit(const Collective& collective);
   void run(const Collective& collective);
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
-  void abort(const std::string& reason) { give_up(Presence::aborted, "it was aborted: " + reason); }
+  void abort(const std::string& reason, AbortCause cause) {
+    is_round_over_.store(cause == AbortCause::round_over);
+    give_up(Presence::aborted, cause == AbortCause::round_over ? reason : "it was aborted: " + reason);
+  }
 
   bool in_forked_child() const { return memory_->fork_guard().in_forked_child(); }
   void require_own_process() const { memory_->fork_guard().require_own_process(); }
@@ -89,7 +94,7 @@ class Group {
 
   void give_up(Presence how, const std::string& reason);
   void require_usable() const;
-  std::string unusable_message() const;
+  [[noreturn]] void throw_unusable() const;
 
   FailedCall present_call() const;
   RankState state_of(int rank) const;
@@ -106,6 +111,7 @@ class Group {
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
   std::optional<io::Deadline::TimePoint> stopped_at_;  // the jobs'; when a wait last found that the process was stopped
   std::atomic<bool> given_up_{false};
+  std::atomic<bool> is_round_over_{false};
   mutable std::mutex reason_mutex_;
   std::string reason_;              // guarded by reason_mutex_; why it was given up
   std::optional<HostLinks> links_;  // a leader's; its thread calls arrivals_
@@ -143,6 +149,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()) {
   // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
   // end, or time out.)
+  const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
   guarded([&] {
     if (!meeting.links.empty()) {
       links_.emplace(
@@ -354,7 +361,7 @@ io::Deadline Group::earliest_deadline(const io::Deadline& own) const {
     earliest = std::min(earliest, TimePoint(TimePoint::duration(rank.deadline.load())));
   }
   if (earliest == own.end()) return own;
-  return {earliest - own.full_time(), earliest};
+  return own.part(earliest - own.full_time(), earliest);
 }
 
 std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, io::Deadline& deadline) {
@@ -425,7 +432,7 @@ void Group::fail(const Outcome& outcome, const io::Deadline& deadline) {
     case Outcome::Kind::interrupted:
     case Outcome::Kind::complete: break;
   }
-  throw AbortedError(unusable_message());
+  throw_unusable();
 }
 
 void Group::require_same_calls(const std::vector<Fingerprint>& calls) const {
@@ -435,12 +442,14 @@ void Group::require_same_calls(const std::vector<Fingerprint>& calls) const {
 }
 
 void Group::require_usable() const {
-  if (given_up_.load(std::memory_order_acquire)) throw AbortedError(unusable_message());
+  if (given_up_.load(std::memory_order_acquire)) throw_unusable();
 }
 
-std::string Group::unusable_message() const {
+void Group::throw_unusable() const {
   const std::lock_guard lock(reason_mutex_);
-  return "the process group is of no further use: " + reason_;
+  const auto message = "the process group is of no further use: " + reason_;
+  if (is_round_over_.load()) throw RoundOver(message);
+  throw AbortedError(message);
 }
 
 // The first reason counts.
@@ -522,9 +531,9 @@ class CpuBackend : public process_group::Backend {
     return group_->allocate(bytes, timeout);
   }
 
-  void abort(const std::string& reason) override {
+  void abort(const std::string& reason, AbortCause cause) override {
     group_->require_own_process();
-    group_->abort(reason);
+    group_->abort(reason, cause);
   }
 
  private:

@@ -1,5 +1,6 @@
 #include "worker_runtime/cpu_backend/local_socket.hpp"
 
+#include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/pidfd.hpp"
 
 #include <sys/socket.h>
@@ -169,13 +170,24 @@ std::optional<Message> receive_message(int socket) {
 
 void poll_until(std::span<pollfd> polled, const io::Deadline& deadline) {
   const int timeout_ms = deadline.poll_timeout_ms(std::chrono::steady_clock::now());
-  if (::poll(polled.data(), polled.size(), timeout_ms) >= 0) return;
-  if (errno != EINTR) {
-    throw Error("the system refuses to watch " + std::to_string(polled.size()) +
-                " descriptors: " + std::generic_category().message(errno) +
-                "\ntry:   a limit of open files above that number, `ulimit -n`");
+  std::vector<pollfd> with_cut;
+  std::span<pollfd> all = polled;
+  if (const io::Cut* cut = deadline.cut()) {
+    with_cut.assign(polled.begin(), polled.end());
+    with_cut.push_back({cut->descriptor(), POLLIN, 0});
+    all = with_cut;
   }
-  for (pollfd& each : polled) each.revents = 0;  // they are undefined after an error
+  if (::poll(all.data(), all.size(), timeout_ms) < 0) {
+    if (errno != EINTR) {
+      throw Error("the system refuses to watch " + std::to_string(all.size()) +
+                  " descriptors: " + std::generic_category().message(errno) +
+                  "\ntry:   a limit of open files above that number, `ulimit -n`");
+    }
+    for (pollfd& each : all) each.revents = 0;  // they are undefined after an error
+  }
+  if (deadline.cut() == nullptr) return;
+  deadline.cut()->throw_if_cut();
+  std::copy(with_cut.begin(), with_cut.end() - 1, polled.begin());
 }
 
 io::UniqueFd own_pidfd() {

@@ -56,7 +56,8 @@ void send_message(int socket, const Message& message, int fd, io::Deadline& dead
 std::optional<Message> receive_message(int socket);
 
 // Waits until one of `polled` is ready, a signal comes or the deadline passes, whichever is first; the `revents` of
-// what is not ready are 0. Throws Error where the system refuses so many descriptors.
+// what is not ready are 0. Throws Error where the system refuses so many descriptors, AbortedError where the deadline's
+// Cut is cut.
 void poll_until(std::span<pollfd> polled, const io::Deadline& deadline);
 
 // A pidfd of this process. Throws std::system_error.

@@ -7,9 +7,9 @@
 #include <chrono>
 #include <optional>
 #include <system_error>
-#include <thread>
 #include <utility>
 
+#include "rendezvous/io/cut.hpp"
 #include "worker_runtime/cpu_backend/local_socket.hpp"
 #include "worker_runtime/cpu_backend/meeting_holder.hpp"
 #include "worker_runtime/cpu_backend/meeting_verdict.hpp"
@@ -164,7 +164,7 @@ class GuestFromAfar {
     put_text(chair_.hello.group, place_.key_prefix);
     put_text(chair_.hello.host, host_identity());
     const auto now = Clock::now();
-    io::Deadline attempt(now, std::min(deadline_.end(), now + kAttemptLimit));
+    io::Deadline attempt = deadline_.part(now, std::min(deadline_.end(), now + kAttemptLimit));
     try {
       chair_.socket = connect_tcp({chair_.address, door.endpoint.port}, chair_.hello, attempt);
       char welcome = 0;
@@ -248,7 +248,7 @@ std::optional<Door> find_door(const Membership& who, int holder, const MeetingPl
     const Door door = decode_door(text);
     if (knock(door)) return door;
     if (deadline.passed(Clock::now())) return std::nullopt;
-    std::this_thread::sleep_until(std::min(deadline.end(), Clock::now() + pause));
+    io::sleep_until(std::min(deadline.end(), Clock::now() + pause), deadline.cut());
   }
 }
 

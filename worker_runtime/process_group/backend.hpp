@@ -45,6 +45,12 @@ struct Collective {
   void* stream = nullptr;               // see CollectiveOptions
 };
 
+// Who gives up on a group.
+enum class AbortCause : std::uint8_t {
+  program,     // by ProcessGroup::abort: calls throw AbortedError
+  round_over,  // the launcher, for all ranks: calls throw RoundOver
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -60,8 +66,8 @@ class Backend {
   // As ProcessGroup::allocate.
   virtual RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout) = 0;
 
-  // As ProcessGroup::abort.
-  virtual void abort(const std::string& reason) = 0;
+  // As ProcessGroup::abort, from any thread.
+  virtual void abort(const std::string& reason, AbortCause cause) = 0;
 };
 
 // Who this process is, as the launcher told it (environment.hpp) and the ranks agreed on.

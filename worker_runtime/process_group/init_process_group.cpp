@@ -1,5 +1,6 @@
-#include <atomic>
 #include <cstdlib>
+#include <mutex>
+#include <utility>
 
 #include "ddp/process_group.hpp"
 #include "rendezvous/round/term.hpp"
@@ -7,6 +8,7 @@
 #include "worker_runtime/cpu_backend/cpu_backend.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/environment.hpp"
+#include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp {
@@ -16,7 +18,23 @@ namespace {
 using process_group::Launch;
 using process_group::Membership;
 
+// What this process was told since it began.
+struct LaunchVariables {
+  std::mutex mutex;
+  std::map<std::string, std::string> values;  // guarded by mutex
+};
+
+LaunchVariables& launch_variables() {
+  static LaunchVariables variables;
+  return variables;
+}
+
 std::optional<std::string> variable(const char* name) {
+  {
+    auto& told = launch_variables();
+    const std::lock_guard lock(told.mutex);
+    if (const auto found = told.values.find(name); found != told.values.end()) return found->second;
+  }
   const char* const value = std::getenv(name);
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
@@ -60,10 +78,17 @@ class RoundAgreement {
   std::optional<RoundId> round_;
 };
 
-// The n-th group of this process meets the n-th of the others: their keys are their own.
+// The n-th group of this process in a round meets the n-th of the others: their keys are their own.
 std::string next_key_prefix(const Launch& launch) {
-  static std::atomic<unsigned> group_count{0};
-  return process_group::store_key_prefix(launch) + "group_" + std::to_string(group_count++) + "/";
+  static std::mutex mutex;
+  static std::string round;
+  static unsigned group_count = 0;
+  const std::lock_guard lock(mutex);
+  if (auto prefix = process_group::store_key_prefix(launch); prefix != round) {
+    round = std::move(prefix);
+    group_count = 0;
+  }
+  return round + "group_" + std::to_string(group_count++) + "/";
 }
 
 std::unique_ptr<process_group::Backend> join(const Launch& launch, Membership& membership, io::Deadline& deadline) {
@@ -72,8 +97,10 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, Membership& m
     return cpu_backend::make_cpu_backend(membership, cpu_backend::meet_alone(), deadline);
   }
   const std::string key_prefix = next_key_prefix(launch);  // first, so that one who fails here counts as the others do
-  auto store =
-      store::Client::connect({.host = launch.store->host, .port = launch.store->port, .deadline = deadline.end()});
+  auto store = store::Client::connect({.host = launch.store->host,
+                                       .port = launch.store->port,
+                                       .deadline = deadline.end(),
+                                       .cut = deadline.cut()});
   RoundAgreement agreement(launch, store, key_prefix, deadline);
   const cpu_backend::NetworkOptions network{launch.interface, launch.ports.min, launch.ports.max, store.descriptor()};
   auto meeting = cpu_backend::meet(membership, {store, key_prefix, network}, deadline);
@@ -85,11 +112,28 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, Membership& m
 
 ProcessGroup init_process_group(const InitOptions& options) {
   check(options);
-  io::Deadline deadline = process_group::deadline_after(options.timeout);
-  const Launch launch = process_group::launch_from(variable);
+  return ProcessGroup(process_group::make_group(process_group::present_launch(), options, nullptr));
+}
+
+namespace process_group {
+
+void set_launch_variables(std::map<std::string, std::string> variables) {
+  auto& told = launch_variables();
+  const std::lock_guard lock(told.mutex);
+  told.values = std::move(variables);
+}
+
+Launch present_launch() { return launch_from(variable); }
+
+std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, io::Cut* cut) {
+  check(options);
+  io::Deadline deadline = deadline_after(options.timeout);
+  deadline.cut_by(cut);
   Membership membership{launch.rank, launch.size, launch.local_rank, launch.local_size, {}};
   auto backend = join(launch, membership, deadline);
-  return ProcessGroup(std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend)));
+  return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend));
 }
+
+}  // namespace process_group
 
 }  // namespace ddp

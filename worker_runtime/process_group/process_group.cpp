@@ -182,6 +182,8 @@ RegisteredMemory ProcessGroup::allocate(std::size_t bytes, CollectiveOptions opt
   return group.backend().allocate(bytes, timeout);
 }
 
-void ProcessGroup::abort(const std::string& reason) { require_group(impl_).backend().abort(reason); }
+void ProcessGroup::abort(const std::string& reason) {
+  require_group(impl_).backend().abort(reason, process_group::AbortCause::program);
+}
 
 }  // namespace ddp

@@ -19,7 +19,8 @@ constexpr int kPatienceMs = 20'000;
 // The first report on a worker that is asked for; empty at the deadline.
 std::optional<Report> start_worker(const GuardianHandle& guardian) {
   const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  send_request(guardian.socket.get(), {RequestKind::spawn, 0, 0, {}}, std::array{null.get(), null.get(), null.get()});
+  send_request(guardian.socket.get(), {RequestKind::spawn, 0, 0, {}},
+               std::array{null.get(), null.get(), null.get(), null.get()});
   pollfd answer{guardian.socket.get(), POLLIN, 0};
   bool closed = false;
   if (::poll(&answer, 1, kPatienceMs) != 1) return {};

@@ -16,13 +16,26 @@ constexpr Ending kOk{Ending::Kind::exited, 0, false};
 Ending exited(int code) { return {Ending::Kind::exited, code, false}; }
 Ending killed(int signal_number) { return {Ending::Kind::killed, signal_number, false}; }
 
-// One letter per action, with what matters of it: "S" SpawnWorkers, "T15" SignalTree, "O" KillOrphans, "K" KillTree,
-// "F2" TellFailure of local rank 2, "E" TellEnded.
+std::string list(const std::vector<int>& local_ranks) {
+  std::string out;
+  for (const int local_rank : local_ranks) out += std::to_string(local_rank);
+  return out;
+}
+
+// One letter per action, with what matters of it: "S01" SpawnWorkers of local ranks 0 and 1, "N0" SeatWorkers (new seats),
+// "R0" TellRoundOver, "T15" SignalTree, "W1:15" SignalWorker, "K1" KillWorker, "O" KillOrphans, "K" KillTree, "B"
+// TellStarted, "F2" TellFailure of local rank 2, "E" TellEnded.
 std::string text_of(const WorkerGroup::Actions& actions) {
   std::string out;
   for (const auto& action : actions) {
     if (!out.empty()) out += ' ';
-    if (std::holds_alternative<SpawnWorkers>(action)) out += "S";
+    if (const auto* spawn = std::get_if<SpawnWorkers>(&action)) out += "S" + list(spawn->local_ranks);
+    if (const auto* seat = std::get_if<SeatWorkers>(&action)) out += "N" + list(seat->local_ranks);
+    if (const auto* tell = std::get_if<TellRoundOver>(&action)) out += "R" + list(tell->local_ranks);
+    if (const auto* signal = std::get_if<SignalWorker>(&action))
+      out += "W" + std::to_string(signal->local_rank) + ":" + std::to_string(signal->signal_number);
+    if (const auto* kill = std::get_if<KillWorker>(&action)) out += "K" + std::to_string(kill->local_rank);
+    if (std::holds_alternative<TellStarted>(action)) out += "B";
     if (const auto* signal = std::get_if<SignalTree>(&action)) out += "T" + std::to_string(signal->signal_number);
     if (std::holds_alternative<KillOrphans>(action)) out += "O";
     if (std::holds_alternative<KillTree>(action)) out += "K";
@@ -36,7 +49,14 @@ class Group : public ::testing::Test {
  protected:
   void begin(int workers, std::chrono::milliseconds grace = 30s) {
     group.emplace(WorkerGroupOptions{workers, grace});
-    EXPECT_EQ(step({BeginRound{}}), "S");
+    std::vector<int> all;
+    for (int local_rank = 0; local_rank < workers; ++local_rank) all.push_back(local_rank);
+    EXPECT_EQ(step({BeginRound{}}), "S" + list(all));
+  }
+  void begin_with_seats(int workers, std::chrono::milliseconds grace = 30s) {
+    begin(workers, grace);
+    for (int local_rank = 0; local_rank < workers; ++local_rank)
+      step({WorkerStarted{local_rank}, WorkerSaidHello{local_rank, true}});
   }
   std::string step(std::vector<WorkerGroupEvent> events) {
     last = group->step(events, now);
@@ -99,7 +119,7 @@ TEST_F(Group, RoundsFollowEachOther) {
   EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15");
   EXPECT_EQ(step({BeginRound{}}), "") << "while processes of the last one are left";
   EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "E");
-  EXPECT_EQ(step({BeginRound{}}), "S");
+  EXPECT_EQ(step({BeginRound{}}), "S01");
   EXPECT_EQ(step({WorkerEnded{0, kOk}, WorkerEnded{1, kOk}, TreeEmpty{}}), "T15 E");
   EXPECT_TRUE(ended().failures.empty());
 }
@@ -162,6 +182,187 @@ TEST_F(Group, AFailureBeforeTheStopOfOthersComesThroughIsToldAsSuch) {
   EXPECT_EQ(step({WorkerEnded{1, exited(5)}, StopWorkers{SIGTERM}}), "F1 O T15");
   EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, TreeEmpty{}}), "E");
   EXPECT_EQ(ended().failures.size(), 1u);
+}
+
+TEST_F(Group, ARoundHasStartedWhenEveryWorkerIsSpawned) {
+  begin(2);
+  EXPECT_EQ(step({WorkerStarted{1}}), "");
+  EXPECT_EQ(step({WorkerStarted{0}}), "B");
+}
+
+TEST_F(Group, WhoTakesSeatsIsToldAndWaitsAndTheOthersAreSpawned) {
+  begin_with_seats(3);
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "F1 O R02");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "");
+  EXPECT_EQ(step({OrphansGone{}, WorkerLeft{0}}), "");
+  EXPECT_EQ(step({WorkerLeft{2}}), "O") << "also what other workers may have left behind since";
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().stopped, 2);
+  EXPECT_EQ(group->waiting(), (std::vector<int>{0, 2}));
+  EXPECT_EQ(step({BeginRound{}}), "S1 N02");
+  EXPECT_EQ(step({WorkerStarted{1}}), "B");
+  EXPECT_TRUE(group->waiting().empty());
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGSEGV)}}), "F0 O R2 W1:15") << "the new one has not said that it takes seats";
+}
+
+TEST_F(Group, TheEndOfARoundWaitsForTheAnswerToItsLastQuestionOnly) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "F1 O R0");
+  EXPECT_EQ(step({WorkerLeft{0}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "") << "that is the answer to the first";
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+}
+
+TEST_F(Group, WhereAllWaitTheRoundStartsWithTheirSeats) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R01");
+  EXPECT_EQ(step({WorkerLeft{0}, WorkerLeft{1}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+  EXPECT_EQ(step({BeginRound{}}), "N01 B");
+}
+
+TEST_F(Group, WhereNobodyTakesSeatsAStopIsTheSameWhetherAnotherRoundFollowsOrNot) {
+  begin(2);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "T15");
+  EXPECT_EQ(step({WorkerEnded{0, kOk}, WorkerEnded{1, kOk}, TreeEmpty{}}), "E");
+}
+
+TEST_F(Group, WhereNoRoundFollowsThoseThatWaitAreSignalledToo) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerEnded{1, exited(1)}}), "F1 O R0");
+  EXPECT_EQ(step({WorkerLeft{0}}), "O");
+  EXPECT_EQ(step({StopWorkers{SIGTERM}}), "T15");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+}
+
+TEST_F(Group, WhoDoesNotLeaveIsKilledWhenTheGraceIsOverAndWhoHasLeftIsNot) {
+  begin_with_seats(3, 3s);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R012");
+  EXPECT_EQ(step({WorkerLeft{1}}), "");
+  EXPECT_EQ(tick_at(2999ms), "");
+  EXPECT_EQ(tick_at(1ms), "K0 K2");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGKILL)}}), "");
+  EXPECT_EQ(step({WorkerEnded{2, killed(SIGKILL)}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_TRUE(ended().failures.empty()) << "they were stopped, and did not fail";
+  EXPECT_EQ(step({BeginRound{}}), "S02 N1");
+}
+
+TEST_F(Group, AHungWorkerIsKilledAtOnceAndIsTheFailure) {
+  begin_with_seats(3);
+  EXPECT_EQ(step({WorkerLeft{0, "rank 1 is missing", {1}}}), "F0 R12");
+  EXPECT_EQ(std::get<TellFailure>(last.front()).hung_ranks, std::vector<int>{1});
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "K1");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "") << "once";
+  EXPECT_EQ(step({WorkerLeft{2, "rank 1 is missing", {1}}}), "");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 2u);
+  EXPECT_EQ(ended().failures[0].message, "rank 1 is missing");
+  EXPECT_EQ(ended().failures[1].local_rank, 1);
+  EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, AWorkerSaidToHangThatHasLeftLivesOn) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}, WorkerLeft{1}}), "R01");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "");
+}
+
+TEST_F(Group, WhoLeavesForAReasonThatIsNotKnownYetIsNoFailureForAMoment) {
+  begin_with_seats(3);
+  EXPECT_EQ(step({WorkerLeft{0, "rank 1 ended"}}), "");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "F1 O R2");
+  EXPECT_EQ(step({OrphansGone{}, WorkerLeft{2}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].local_rank, 1);
+
+  EXPECT_EQ(step({BeginRound{}}), "S1 N02");
+  EXPECT_EQ(step({WorkerLeft{0, "rank 5 of another host ended"}}), "");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R2 W1:15") << "membership knows of another node's failure";
+}
+
+TEST_F(Group, WhoLeavesForNoReasonAtAllIsAFailureItself) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerLeft{0, "a connection broke"}}), "");
+  EXPECT_EQ(tick_at(99ms), "");
+  EXPECT_EQ(tick_at(1ms), "F0 R1");
+  EXPECT_EQ(step({WorkerLeft{1, "rank 0 has left"}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].ending.kind, Ending::Kind::left);
+  EXPECT_EQ(ended().failures[0].message, "a connection broke");
+  EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, WhoFailsWhileItIsOnlyToldToLeaveHasFailedByItself) {
+  begin_with_seats(3);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R012");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGSEGV)}}), "");
+  EXPECT_EQ(step({WorkerLeft{0}, WorkerLeft{2}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().stopped, 2);
+}
+
+TEST_F(Group, WhoTakesSeatsNoMoreGetsTheSignal) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerSaidHello{1, false}}), "");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R0 W1:15");
+  EXPECT_EQ(step({WorkerSaidHello{0, false}}), "W0:15") << "it had come to its end just then";
+  EXPECT_EQ(step({WorkerSaidHello{0, false}}), "");
+  EXPECT_EQ(step({WorkerEnded{0, kOk}}), "");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}}), "T15");
+  EXPECT_EQ(step({TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+}
+
+TEST_F(Group, AWaitingWorkerThatDiesIsReplaced) {
+  begin_with_seats(2);
+  step({StopWorkers{SIGTERM, false, true}});
+  EXPECT_EQ(step({WorkerLeft{0}, WorkerLeft{1}}), "O");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGKILL)}}), "O") << "what it leaves behind is not to be in the next round";
+  EXPECT_EQ(step({OrphansGone{}}), "");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "O");
+  EXPECT_EQ(step({BeginRound{}}), "S01");
+}
+
+TEST_F(Group, AWaitingWorkerThatCannotBeToldAnythingIsKilled) {
+  begin_with_seats(2);
+  step({StopWorkers{SIGTERM, false, true}});
+  EXPECT_EQ(step({WorkerLeft{0}, WorkerSaidHello{0, false}}), "K0");
+}
+
+TEST_F(Group, AtTheEndOfTheJobThoseThatWaitAreStopped) {
+  begin_with_seats(1, 3s);
+  step({StopWorkers{SIGTERM, false, true}});
+  step({WorkerLeft{0}});
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_EQ(step({EndJob{}}), "T15");
+  EXPECT_EQ(tick_at(3s), "K");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGKILL)}, TreeEmpty{}}), "E");
+  EXPECT_EQ(step({EndJob{}}), "") << "nobody waits";
+}
+
+TEST_F(Group, ASecondStopSignalKillsThoseThatWaitToo) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerEnded{1, exited(1)}}), "F1 O R0");
+  EXPECT_EQ(step({StopSignal{SIGINT}}), "") << "membership ends the job when the round has ended";
+  now += 300ms;
+  EXPECT_EQ(step({StopSignal{SIGINT}}), "K");
+}
+
+TEST_F(Group, OrphansThatCannotBeKilledEndTheRoundAsSurvivors) {
+  begin_with_seats(2);
+  step({StopWorkers{SIGTERM, false, true}});
+  EXPECT_EQ(step({WorkerLeft{0}, WorkerLeft{1}}), "O");
+  EXPECT_EQ(tick_at(30s), "E");
+  EXPECT_TRUE(ended().tree_survived);
 }
 
 // Random histories against what must always hold, with a model of the processes that obeys the actions.

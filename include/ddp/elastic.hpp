@@ -1,0 +1,113 @@
+// Training that goes on in the same processes when a worker, a node or a network fails.
+//
+//   ddp::ElasticState state;
+//   for (auto& parameter : model.parameters()) state.add(parameter);   // host memory
+//   state.add(step);                                                   // and what else makes up the state
+//   ddp::run_elastic(state, [&](ddp::ProcessGroup world) {             // called anew in every round
+//     ddp::DistributedDataParallel ddp_model(world, parameters);
+//     while (step < steps) {
+//       train_one_step(ddp_model, ...);
+//       ++step;
+//       state.commit();                                                // what a failure goes back to
+//     }
+//   });
+//
+// The words are those of Horovod's elastic state:
+//   commit   keeps a copy of the state in this process's memory. A failure loses what was done since the last commit, on
+//            all ranks; so commit as often as a copy is cheap, and at the same steps on all ranks.
+//   restore  goes back to the last commit.
+//   sync     makes all ranks equal: they take the state from the rank that has the newest commit. run_elastic does it
+//            before it calls `train`; so a replacement, which begins with nothing, has the others' state.
+//
+// When a rank fails anywhere in the job, or members come or go, ddprun ends the round: every rank leaves the collective it
+// is in, or the next one that it calls, by an exception (RankFailure, TimeoutError, RoundOver) within milliseconds.
+// run_elastic catches it, lets go of the group, waits for its part in the next round, restores, makes the next group over
+// fresh memory, syncs, and calls `train` again: same process, same memory, perhaps another rank and size. Workers that
+// died are started anew beside those that live on.
+//
+// What `train` is to keep to:
+//   - It lets the exceptions of its group pass, and everything that holds the group (the ProcessGroup, a
+//     DistributedDataParallel, RegisteredMemory, Work) lives inside it and ends with it.
+//   - Whatever changes from step to step is in the state, or follows from it: the step, the optimizer's memory, the
+//     generator's seed. What depends on rank and size, such as a DistributedSampler, is made in `train`.
+//   - rank() and size() are asked of the group: the environment's RANK and WORLD_SIZE are those of the first round.
+//   - It returns on every rank when the work is done. Ranks wait for each other at the end; where one fails before all
+//     have come there, `train` is called once more, to find that nothing is left to do.
+//
+// Restarts count against --max-restarts as ever; when none is left, all workers are stopped.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <type_traits>
+
+#include "ddp/export.hpp"
+#include "ddp/memory.hpp"
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+
+// What a rank must have to go on where another one was. The same entries, in the same order and sizes, on all ranks.
+//
+// Memory: three times the state: the user's own, and two copies in turns, so that a commit that fails half-way leaves the
+//         one before whole. Device memory is refused as yet: InvalidArgument.
+// Threads: one at a time.
+class DDP_EXPORT ElasticState {
+ public:
+  ElasticState();
+  ~ElasticState();
+  ElasticState(ElasticState&& other) noexcept;
+  ElasticState& operator=(ElasticState&& other) noexcept;
+
+  // The memory stays the caller's and at its place for the life of this object. Throws InvalidArgument for device memory,
+  // and after the first commit or sync.
+  void add(MemoryRange values);
+
+  // A plain value, such as a counter or a struct of numbers.
+  template <class T, std::enable_if_t<std::is_trivially_copyable<T>::value && !std::is_const<T>::value, int> = 0>
+  void add(T& value) {
+    static_assert(!std::is_pointer<T>::value, "a pointer means nothing in another process");
+    add_bytes(&value, sizeof value);
+  }
+
+  // Keeps a copy. Numbered by the round of the last sync and a count, and so ordered over all ranks of the job.
+  void commit();
+
+  // Makes the user's memory what it was at the last commit; does nothing before the first.
+  void restore();
+
+  // Collective: every rank takes the state of the newest commit: of the highest round, then the highest count, then the
+  // lowest rank. Where no rank has one, all take what rank 0's memory holds. This rank's memory, and its last commit, are
+  // changed only once all has come; a failure before leaves both alone. Throws MismatchError where the ranks' entries
+  // differ in number or size, and as collectives do.
+  void sync(ProcessGroup& group);
+
+  // How many commits made the state, over all rounds and whichever ranks made them; 0 before the first.
+  std::uint64_t commits() const;
+
+ private:
+  class Impl;
+  void add_bytes(void* data, std::size_t bytes);
+
+  std::unique_ptr<Impl> impl_;
+};
+
+struct ElasticOptions {
+  InitOptions group{};                            // of the group of each round
+  std::chrono::milliseconds seat_timeout{900'000};  // wait for a part in the next round; longer than ddprun's join_timeout
+};
+
+// Runs `train` in one round after another, as above, until it has returned on all ranks.
+//
+// It takes part in new rounds where ddprun started this very process. Where nobody did (torchrun, mpirun, a plain start),
+// or the version of ddprun is another, it syncs and runs `train` once, and lets every error through.
+//
+// Throws what `train` throws that is no failure of its group: a MismatchError, a GradientError, the user's own exceptions;
+// TimeoutError where there is no seat in time; AbortedError where the job ends instead, mostly shortly before ddprun's
+// SIGTERM. One call at a time in a process.
+DDP_EXPORT void run_elastic(ElasticState& state, const std::function<void(ProcessGroup world)>& train,
+                            const ElasticOptions& options = {});
+
+}  // namespace ddp

@@ -1,0 +1,75 @@
+#include "launcher/agent/worker_links.hpp"
+
+#include <sys/socket.h>
+
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <system_error>
+#include <utility>
+
+namespace ddp::launcher {
+namespace {
+
+constexpr int kPacketsPerWakeUp = 16;  // then others get their turn
+
+}  // namespace
+
+WorkerLinks::WorkerLinks(boost::asio::io_context& io, int workers, Handlers handlers)
+    : io_(io), handlers_(std::move(handlers)), links_(static_cast<std::size_t>(workers)) {}
+
+io::UniqueFd WorkerLinks::open(int local_rank) {
+  int pair[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    throw std::system_error(errno, std::generic_category(), "socketpair for a worker");
+  io::UniqueFd workers_end(pair[1]);
+  link_of(local_rank).emplace(io_, pair[0]);
+  listen(local_rank);
+  return workers_end;
+}
+
+void WorkerLinks::close(int local_rank) { link_of(local_rank).reset(); }
+
+void WorkerLinks::listen(int local_rank) {
+  link_of(local_rank)->async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                                  [this, local_rank](boost::system::error_code error) {
+                                    if (!error) read(local_rank);
+                                  });
+}
+
+void WorkerLinks::read(int local_rank) {
+  char packet[worker_link::kPacketBytesMax + 1];
+  for (int i = 0; i < kPacketsPerWakeUp; ++i) {
+    auto& link = link_of(local_rank);
+    if (!link) return;  // closed by what was heard
+    const auto length = ::recv(link->native_handle(), packet, sizeof packet, MSG_DONTWAIT);
+    if (length < 0 && errno == EINTR) continue;
+    if (length < 0 && errno == EAGAIN) break;
+    if (length <= 0) return close(local_rank);  // nobody holds the other end
+    const auto message = worker_link::parse_to_agent({packet, static_cast<std::size_t>(length)});
+    if (!message) return lose(local_rank, "it sent to ddprun what no version of libddp says");
+    handlers_.heard(local_rank, *message);
+  }
+  if (link_of(local_rank)) listen(local_rank);
+}
+
+void WorkerLinks::send(int local_rank, const worker_link::ToWorker& message) {
+  auto& link = link_of(local_rank);
+  if (!link) return;
+  const auto packet = worker_link::encode(message);
+  ssize_t sent = -1;
+  do {
+    sent = ::send(link->native_handle(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0 && errno != EPIPE) lose(local_rank, "it does not read what ddprun tells it");
+}
+
+void WorkerLinks::send_to_all(const worker_link::ToWorker& message) {
+  for (std::size_t i = 0; i < links_.size(); ++i) send(static_cast<int>(i), message);
+}
+
+void WorkerLinks::lose(int local_rank, const std::string& why) {
+  close(local_rank);
+  boost::asio::post(io_, [this, local_rank, why] { handlers_.lost(local_rank, why); });  // the caller may be at its state
+}
+
+}  // namespace ddp::launcher

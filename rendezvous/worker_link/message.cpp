@@ -1,0 +1,110 @@
+#include "rendezvous/worker_link/message.hpp"
+
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+namespace ddp::worker_link {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kRankMax = 1'000'000;
+
+// Replaces what is not UTF-8, so that no text can make a message fail.
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string shortened(const std::string& text) { return text.substr(0, kWhyBytesMax); }
+
+Json json_of(const Hello& m) { return {{"type", "hello"}, {"version", m.version}, {"takes_seats", m.takes_seats}}; }
+Json json_of(const Left& m) {
+  return {{"type", "left"}, {"round", m.round}, {"hung_ranks", m.hung_ranks}, {"why", shortened(m.why)}};
+}
+Json json_of(const RoundOver& m) { return {{"type", "round_over"}, {"round", m.round}, {"why", shortened(m.why)}}; }
+Json json_of(const Seat& m) { return {{"type", "seat"}, {"variables", m.variables}}; }
+Json json_of(const Stop& m) { return {{"type", "stop"}, {"why", shortened(m.why)}}; }
+
+// Not an object, too long, or not JSON at all: null.
+Json object_in(std::string_view packet) {
+  if (packet.size() > kPacketBytesMax) return nullptr;
+  auto json = Json::parse(packet, nullptr, false);
+  return json.is_object() ? json : Json(nullptr);
+}
+
+template <class T>
+bool read(const Json& object, const char* name, T& out) {
+  const auto field = object.find(name);
+  if (field == object.end()) return false;
+  if constexpr (std::is_same_v<T, bool>) {
+    if (!field->is_boolean()) return false;
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    if (!field->is_string() || field->template get_ref<const std::string&>().size() > kPacketBytesMax) return false;
+  } else {
+    if (!field->is_number_integer() || *field < 0 || *field > std::numeric_limits<T>::max()) return false;
+  }
+  out = field->template get<T>();
+  return true;
+}
+
+bool read(const Json& object, const char* name, std::vector<int>& ranks) {
+  const auto field = object.find(name);
+  if (field == object.end() || !field->is_array() || field->size() > kRanksMax) return false;
+  for (const auto& rank : *field) {
+    if (!rank.is_number_integer() || rank < 0 || rank > kRankMax) return false;
+    ranks.push_back(rank.get<int>());
+  }
+  return true;
+}
+
+bool read(const Json& object, const char* name, std::map<std::string, std::string>& variables) {
+  const auto field = object.find(name);
+  if (field == object.end() || !field->is_object() || field->size() > kVariablesMax) return false;
+  for (const auto& [key, value] : field->items()) {
+    if (!value.is_string()) return false;
+    variables[key] = value.get<std::string>();
+  }
+  return true;
+}
+
+}  // namespace
+
+std::string encode(const ToAgent& message) {
+  return std::visit([](const auto& m) { return text_of(json_of(m)); }, message);
+}
+
+std::string encode(const ToWorker& message) {
+  return std::visit([](const auto& m) { return text_of(json_of(m)); }, message);
+}
+
+std::optional<ToAgent> parse_to_agent(std::string_view packet) {
+  const auto object = object_in(packet);
+  std::string type;
+  if (object.is_null() || !read(object, "type", type)) return {};
+  if (type == "hello") {
+    Hello m;
+    if (read(object, "version", m.version) && read(object, "takes_seats", m.takes_seats)) return m;
+  } else if (type == "left") {
+    Left m;
+    if (read(object, "round", m.round) && read(object, "hung_ranks", m.hung_ranks) && read(object, "why", m.why)) return m;
+  }
+  return {};
+}
+
+std::optional<ToWorker> parse_to_worker(std::string_view packet) {
+  const auto object = object_in(packet);
+  std::string type;
+  if (object.is_null() || !read(object, "type", type)) return {};
+  if (type == "round_over") {
+    RoundOver m;
+    if (read(object, "round", m.round) && read(object, "why", m.why)) return m;
+  } else if (type == "seat") {
+    Seat m;
+    if (read(object, "variables", m.variables)) return m;
+  } else if (type == "stop") {
+    Stop m;
+    if (read(object, "why", m.why)) return m;
+  }
+  return {};
+}
+
+}  // namespace ddp::worker_link

@@ -1,0 +1,78 @@
+// What a worker that links libddp and its agent say to each other, over the socket that the worker inherited: one JSON
+// object a packet, with the field `type`.
+//
+// Pure. Protocol: docs/worker_link.md.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace ddp::worker_link {
+
+constexpr int kVersion = 1;
+constexpr std::size_t kPacketBytesMax = 16 * 1024;
+constexpr std::size_t kRanksMax = 64;         // that a message names
+constexpr std::size_t kWhyBytesMax = 1024;    // a longer reason is cut
+constexpr std::size_t kVariablesMax = 64;
+
+// "<descriptor>:<inode>" of the worker's end. The inode tells a program that was started by a worker, and has some other
+// file under that number, that the socket is not its own; it is also the mark by which the worker's descendants are known.
+constexpr const char* kSocketVariable = "DDPRUN_AGENT_SOCKET";
+
+// --- from a worker ---
+
+// First, and again when `takes_seats` changes.
+struct Hello {
+  int version = kVersion;
+  bool takes_seats = false;  // it can be given a seat in the next round, instead of being stopped
+  bool operator==(const Hello&) const = default;
+};
+
+// It has left the round's group, of which nothing is in use any more, and waits for a seat.
+struct Left {
+  std::uint32_t round = 0;
+  std::vector<int> hung_ranks{};  // that did not come to a collective by its deadline; at most kRanksMax
+  std::string why{};              // one line
+  bool operator==(const Left&) const = default;
+};
+
+using ToAgent = std::variant<Hello, Left>;
+
+// --- to a worker ---
+
+// To leave whatever collective it is in.
+struct RoundOver {
+  std::uint32_t round = 0;
+  std::string why{};
+  bool operator==(const RoundOver&) const = default;
+};
+
+// Its part in the next round, as the environment of a worker that is started for it would say.
+struct Seat {
+  std::map<std::string, std::string> variables;
+  bool operator==(const Seat&) const = default;
+};
+
+// No round follows: there is no seat to wait for.
+struct Stop {
+  std::string why{};
+  bool operator==(const Stop&) const = default;
+};
+
+using ToWorker = std::variant<RoundOver, Seat, Stop>;
+
+// At most kPacketBytesMax, as far as lists and texts are within their limits; texts are cut to theirs.
+std::string encode(const ToAgent& message);
+std::string encode(const ToWorker& message);
+
+// Empty for what is none of these messages, or beyond a limit. Fields that are not known are ignored.
+std::optional<ToAgent> parse_to_agent(std::string_view packet);
+std::optional<ToWorker> parse_to_worker(std::string_view packet);
+
+}  // namespace ddp::worker_link

@@ -1,0 +1,133 @@
+#include "worker_runtime/elastic/agent_link.hpp"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ddp/error.hpp"
+#include "rendezvous/io/event_fd.hpp"
+#include "rendezvous/io/quiet_thread.hpp"
+
+namespace ddp::elastic {
+
+namespace {
+
+// "<descriptor>:<inode>"
+struct Named {
+  int descriptor = -1;
+  std::uint64_t inode = 0;
+};
+
+std::optional<Named> parse(const std::string& text) {
+  Named out;
+  const char* const end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, out.descriptor);
+  if (first.ec != std::errc{} || first.ptr == end || *first.ptr != ':' || out.descriptor < 0) return {};
+  const auto second = std::from_chars(first.ptr + 1, end, out.inode);
+  return second.ec == std::errc{} && second.ptr == end ? std::optional(out) : std::nullopt;
+}
+
+}  // namespace
+
+io::UniqueFd take_inherited_socket(const process_group::Lookup& variable) {
+  const auto text = variable(worker_link::kSocketVariable);
+  const auto named = text ? parse(*text) : std::nullopt;
+  struct stat status {};
+  if (!named || ::fstat(named->descriptor, &status) != 0) return {};
+  if (!S_ISSOCK(status.st_mode) || status.st_ino != named->inode) return {};
+  // A copy: the one that was inherited may be needed again, and only what is named in the environment is known to be ours.
+  ::fcntl(named->descriptor, F_SETFD, FD_CLOEXEC);
+  return io::UniqueFd(::fcntl(named->descriptor, F_DUPFD_CLOEXEC, 3));
+}
+
+AgentLink::AgentLink(io::UniqueFd socket) : socket_(std::move(socket)), stop_(io::make_event()) {
+  thread_ = io::start_quiet_thread([this] { listen(); });
+}
+
+AgentLink::~AgentLink() {
+  if (fork_guard_.in_forked_child()) {
+    thread_.detach();  // it is the parent's
+    return;
+  }
+  io::ring(stop_);
+  thread_.join();
+}
+
+void AgentLink::say(const worker_link::ToAgent& message) {
+  const auto packet = worker_link::encode(message);
+  while (::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }  // where the agent is gone, its guardian ends this process
+}
+
+void AgentLink::enter(std::uint32_t round, RoundOverHandler over) {
+  const std::lock_guard lock(mutex_);
+  round_ = round;
+  over_ = std::move(over);
+  if (last_over_ && last_over_->round == round) over_(last_over_->why);
+}
+
+void AgentLink::leave() {
+  const std::lock_guard lock(mutex_);
+  round_.reset();
+  over_ = nullptr;
+}
+
+std::map<std::string, std::string> AgentLink::wait_for_seat(std::chrono::milliseconds limit) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, limit, [&] { return seat_ || end_; }))
+    throw TimeoutError("ddprun gave this process no part in a next round within " + std::to_string(limit.count()) +
+                       " ms\ntry:   look at ddprun's output; ElasticOptions::seat_timeout is to be longer than its join_timeout");
+  if (end_) throw AbortedError("the job ends: " + *end_);
+  return std::exchange(seat_, std::nullopt)->variables;
+}
+
+void AgentLink::listen() {
+  while (true) {
+    pollfd polled[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    if (::poll(polled, 2, -1) < 0) continue;  // EINTR, the only error there can be
+    if (polled[1].revents != 0) return;
+    if (polled[0].revents != 0 && !read()) return;
+  }
+}
+
+// Whether there is more to come.
+bool AgentLink::read() {
+  std::vector<char> packet(worker_link::kPacketBytesMax);
+  const auto length = ::recv(socket_.get(), packet.data(), packet.size(), MSG_DONTWAIT);
+  if (length < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+  const std::lock_guard lock(mutex_);
+  if (length <= 0) {
+    if (!end_) end_ = "ddprun has ended, or does not listen to this process any more";
+    changed_.notify_all();
+    return false;
+  }
+  if (const auto message = worker_link::parse_to_worker({packet.data(), static_cast<std::size_t>(length)}))
+    std::visit([this](const auto& content) { take(content); }, *message);  // of a later version: passed over
+  return true;
+}
+
+// These with the mutex held.
+void AgentLink::take(const worker_link::RoundOver& message) {
+  last_over_ = message;
+  if (round_ == message.round) over_(message.why);
+}
+
+void AgentLink::take(const worker_link::Seat& message) {
+  seat_ = message;
+  changed_.notify_all();
+}
+
+void AgentLink::take(const worker_link::Stop& message) {
+  end_ = message.why.empty() ? "it was stopped" : message.why;
+  changed_.notify_all();
+}
+
+}  // namespace ddp::elastic
