@@ -2,11 +2,13 @@
 """run_elastic beside torchft, on one small training job of two nodes with one worker each: how long after SIGKILL of one of
 them the other's next step is committed, how many steps that costs, and what each layer costs while nothing fails.
 
-The model is the same on all sides in size, 512-1024-512 with a batch of 16 and SGD, 4.2 MB of gradients over the loopback, one
-thread a worker. PyTorch's side computes it; ours, a C++ program, waits in place of computing (--compute, 4 ms; see --busy),
-so only the times after a fault and the differences to the plain job of the same kind compare, not steps a second as such.
+  python3 recovery_torchft.py [--trials=5] [--window=4] [--bin=build/release/bin] [--only=TEXT]
 
-  python3 recovery_torchft.py [--trials=5] [--window=4] [--sides=plain,torchft,ddp_plain,ddp_elastic] [--bin=build/release/bin]
+The model is the same on both sides, 512-1024-512 with a batch of 16 and SGD, 4.2 MB of gradients, one thread a worker. One
+side computes it with PyTorch and reduces with gloo over the loopback, the other in plain C++ loops and over libddp's shared
+memory; so what compares is the time after a fault, and each layer with the plain job of its own side. The lighthouse and
+ddp-rendezvous are processes of their own. Killed are all processes of a node; of ddprun's also its agent alone, and the worker
+alone, which is then started again. run_elastic commits every step, which copies the parameters, or every tenth.
 
 torchft needs a Python with torch and torchft-nightly: DDP_TORCHFT_PYTHON, else build/torchft/venv, which is made so:
   python3 -m venv build/torchft/venv
@@ -16,7 +18,9 @@ torchft 0.2.0 does not survive a kill with gloo.
 import argparse
 import itertools
 import os
+import re
 import select
+import shutil
 import signal
 import socket
 import statistics
@@ -29,7 +33,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 START_LIMIT, RECOVERY_LIMIT = 120, 60
 WARM_UP_STEPS = 50
-HEARTBEATS_MS = (None, 250)  # None: the default
+WORKER = "recovery_torchft_worker"
 
 
 def free_port():
@@ -59,9 +63,12 @@ def tree_of(root):
 
 class Step:
     def __init__(self, line):
-        stamp, self.replica, step, committed, participants, cpu = line.split()
+        stamp, self.replica, step, committed, participants, cpu, group = line.split()
         self.at, self.step, self.committed = int(stamp), int(step), committed == "1"
-        self.participants, self.cpu = int(participants), int(cpu)
+        self.participants, self.cpu, self.group = int(participants), int(cpu), int(group)
+
+
+numbers = itertools.count()
 
 
 class Job:
@@ -69,7 +76,9 @@ class Job:
 
     def __init__(self, name, folder):
         self.name, self.folder, self.processes, self.extra = name, folder, [], []
-        self.read_end, self.write_end = os.pipe()
+        self.path = os.path.join(folder, f"{name}_{next(numbers)}")
+        os.mkfifo(self.path)
+        self.fifo = os.open(self.path, os.O_RDWR)  # for writing as well: else the last worker's end would be an end of file
         self.text = b""
 
     def __enter__(self):
@@ -83,14 +92,13 @@ class Job:
                 except ProcessLookupError:
                     pass
             process.wait()
-        os.close(self.read_end)
-        os.close(self.write_end)
+        os.close(self.fifo)
 
     def spawn(self, words, environment=(), is_worker=True):
-        log = open(os.path.join(self.folder, f"{self.name}_{len(self.processes)}_{len(self.extra)}.log"), "ab")
-        process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[self.write_end], close_fds=True,
-            env={**os.environ, "PIPE": str(self.write_end), "OMP_NUM_THREADS": "1", **dict(environment)})
+        with open(f"{self.path}_{len(self.processes)}_{len(self.extra)}.log", "ab") as log:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
+                env={**os.environ, "STEPS": self.path, "OMP_NUM_THREADS": "1", **dict(environment)})
         (self.processes if is_worker else self.extra).append(process)
 
     def steps(self, limit):
@@ -101,9 +109,9 @@ class Job:
                 line, self.text = self.text.split(b"\n", 1)
                 yield Step(line.decode())
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self.read_end], [], [], left)[0]:
+            if left <= 0 or not select.select([self.fifo], [], [], left)[0]:
                 return
-            self.text += os.read(self.read_end, 1 << 16)
+            self.text += os.read(self.fifo, 1 << 16)
 
     def wait_for(self, condition, limit, what):
         for step in self.steps(limit):
@@ -112,22 +120,62 @@ class Job:
         raise TimeoutError(f"{self.name}: {what} did not come within {limit} s; logs are in {self.folder}")
 
 
-def start_torchft(job, python, heartbeat_ms):
-    port = free_port()
-    limit = [] if heartbeat_ms is None else [f"--heartbeat_timeout_ms={heartbeat_ms}"]
-    job.spawn([os.path.join(os.path.dirname(python), "torchft_lighthouse"), "--min_replicas=1", f"--bind=127.0.0.1:{port}",
-               *limit], is_worker=False)
-    for replica in range(2):
-        job.spawn([python, os.path.join(HERE, "torch_side.py"), "torchft", str(replica)],
-                  {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}"})
+class Torch:
+    def __init__(self, python, layer, heartbeat_ms=None):
+        self.name = f"{'plain DDP' if layer == 'plain' else layer}{f', {heartbeat_ms} ms' if heartbeat_ms else ''}"
+        self.python, self.layer, self.heartbeat_ms = python, layer, heartbeat_ms
+        self.faults = () if layer == "plain" else ("node",)
+
+    def start(self, job):
+        port = free_port()
+        side = [self.python, os.path.join(HERE, "torch_side.py"), self.layer]
+        if self.layer == "torchft":
+            limit = [f"--heartbeat_timeout_ms={self.heartbeat_ms}"] if self.heartbeat_ms else []
+            job.spawn([os.path.join(os.path.dirname(self.python), "torchft_lighthouse"), "--min_replicas=1",
+                       f"--bind=127.0.0.1:{port}", *limit], is_worker=False)
+        for rank in map(str, range(2)):
+            job.spawn([*side, rank], {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "RANK": rank, "LOCAL_RANK": rank,
+                                      "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
 
 
-def start_plain(job, python, _):
-    port = free_port()
-    for rank in range(2):
-        job.spawn([python, os.path.join(HERE, "torch_side.py"), "plain"],
-                  {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                   "MASTER_PORT": str(port)})
+class Libddp:
+    def __init__(self, programs, layer, launcher=True, heartbeat_ms=None):
+        self.name = ("run_elastic" + {"elastic": "", "elastic10": ", a commit in ten steps"}[layer] if layer != "plain" else
+                     "libddp" + ("" if launcher else " without a launcher")) + (f", {heartbeat_ms} ms" if heartbeat_ms else "")
+        self.programs, self.layer, self.launcher, self.heartbeat_ms = programs, layer, launcher, heartbeat_ms
+        self.faults = ("node", "agent", "worker") if layer == "elastic" else ()
+
+    def start(self, job):
+        port = free_port()
+        program = lambda name: os.path.join(self.programs, name)  # noqa: E731
+        serve = [f"--port={port}", "--host=127.0.0.1"]
+        if not self.launcher:
+            job.spawn([program("ddp-rendezvous"), "store", *serve], is_worker=False)
+            wait_for_port(port)
+            for rank in map(str, range(2)):
+                job.spawn([program(WORKER), self.layer, rank], {
+                    "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
+            return
+        limit = [f"--heartbeat-timeout={self.heartbeat_ms / 1000}"] if self.heartbeat_ms else []
+        conf = f",heartbeat_timeout={self.heartbeat_ms / 1000}" if self.heartbeat_ms else ""
+        job.spawn([program("ddp-rendezvous"), *serve, *limit], is_worker=False)
+        for node in map(str, range(2)):
+            job.spawn([program("ddprun"), "--nnodes=1:2", "--nproc-per-node=1", f"--node-rank={node}", "--rdzv-backend=c10d",
+                       f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=recovery", "--local-addr=127.0.0.1",
+                       "--max-restarts=100", f"--rdzv-conf=is_host=false{conf}", "--no-python", program(WORKER), self.layer,
+                       node])
+
+
+def wait_for_port(port):
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def settle(job):
@@ -144,7 +192,10 @@ def settle(job):
 def steady(job, seconds):
     """Steps a second, and CPU ms of a worker, and of all processes, for each step."""
     first, last, attempts, failed = {}, {}, 0, 0
-    others = lambda: sum(cpu_ns(pid) for process in job.extra for pid in tree_of(process.pid))  # noqa: E731
+    # All but the workers: ours are the leaves below ddprun, PyTorch's have no launcher.
+    pids = [pid for process in job.extra + job.processes for pid in tree_of(process.pid)]
+    workers = [tree_of(process.pid)[-1] for process in job.processes]
+    others = lambda: sum(cpu_ns(pid) for pid in set(pids) - set(workers))  # noqa: E731
     before = others()
     for step in job.steps(seconds):
         first.setdefault(step.replica, step)
@@ -162,22 +213,26 @@ def steady(job, seconds):
 moments = (0.618 * i % 1 / 2 for i in itertools.count())
 
 
-def kill_one(job):
-    """Returns ms until the survivor has committed a step alone, and how many attempts it lost on the way."""
-    for _ in job.steps(0.05 + next(moments)):
-        pass
-    victims = tree_of(job.processes[1].pid)
+def kill(job, fault):
+    """Returns ms until the survivor has committed a step without the dead, and how many attempts it lost on the way."""
+    last = None
+    for step in job.steps(0.05 + next(moments)):
+        last = step if step.replica == "0" else last
+    tree = tree_of(job.processes[1].pid)
+    victims = {"node": tree, "agent": tree[:1], "worker": tree[-1:]}[fault]
     begin = time.monotonic_ns()
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
     lost = 0
 
-    def is_alone(step):
+    def is_next(step):
         nonlocal lost
+        if step.replica != "0":
+            return False
         lost += not step.committed
-        return step.at > begin and step.committed and step.participants == 1
+        return step.at > begin and step.committed and (step.participants == 1 or step.group > last.group)
 
-    return (job.wait_for(is_alone, RECOVERY_LIMIT, "a step of the survivor alone").at - begin) / 1e6, lost
+    return (job.wait_for(is_next, RECOVERY_LIMIT, f"a step of the survivor after the {fault}'s death").at - begin) / 1e6, lost
 
 
 def spread(values, form="{:.1f}"):
@@ -188,35 +243,45 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--window", type=float, default=4, help="seconds without a fault that are timed in each trial")
+    parser.add_argument("--bin", default=os.path.join(ROOT, "build/release/bin"))
+    parser.add_argument("--only", default="", help="part of the names of the rows that are wanted")
     arguments = parser.parse_args()
+    programs = os.path.abspath(arguments.bin)
     python = os.environ.get("DDP_TORCHFT_PYTHON", os.path.join(ROOT, "build/torchft/venv/bin/python"))
-    sides = []
+    sides = [Libddp(programs, "plain", launcher=False), Libddp(programs, "plain"), Libddp(programs, "elastic"),
+             Libddp(programs, "elastic10"), Libddp(programs, "elastic", heartbeat_ms=250)]
     if os.access(python, os.X_OK):
-        sides += [("plain DDP", start_plain, None, False)]
-        sides += [("torchft" + (f", heartbeat_timeout {ms} ms" if ms else ""), start_torchft, ms, True) for ms in HEARTBEATS_MS]
+        sides += [Torch(python, "plain"), Torch(python, "torchft"), Torch(python, "torchft", 250)]
     else:
         print(f"no {python}: torchft's side is left out")
+    sides = [side for side in sides if arguments.only in side.name]
     folder = tempfile.mkdtemp(prefix="recovery_torchft_")
-    results = {name: {"steady": [], "kills": []} for name, _, _, _ in sides}
-    for trial in range(arguments.trials):
-        for name, start, heartbeat_ms, survives in sides:  # in turn, so that all see the same machine
-            with Job(name.replace(" ", "_").replace(",", ""), folder) as job:
-                start(job, python, heartbeat_ms)
-                settle(job)
-                results[name]["steady"].append(steady(job, arguments.window))
-                if survives:
-                    results[name]["kills"].append(kill_one(job))
+    still = {side.name: [] for side in sides}
+    kills = {(side.name, fault): [] for side in sides for fault in side.faults}
+    for _ in range(arguments.trials):
+        for side in sides:  # in turn, so that all see the same machine
+            for fault in side.faults or (None,):
+                with Job(re.sub(r"\W+", "_", side.name), folder) as job:
+                    side.start(job)
+                    settle(job)
+                    if fault == (side.faults or (None,))[0]:
+                        still[side.name].append(steady(job, arguments.window))
+                    if fault:
+                        kills[side.name, fault].append(kill(job, fault))
             print(".", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    print(f"medians of {arguments.trials} trials in turn (least to most)")
-    print("| | SIGKILL of one -> the other's next committed step, ms | attempts lost | steps a second | CPU ms of a worker for a "
-          "step | of the others | steps not committed without a fault |\n| --- | --- | --- | --- | --- | --- | --- |")
-    for name, result in results.items():
-        still, kills = result["steady"], result["kills"]
-        of = lambda key, form: spread([one[key] for one in still], form)  # noqa: E731,B023
-        print(f"| {name} | {spread([ms for ms, _ in kills], '{:.0f}') if kills else ''} | "
-              f"{spread([lost for _, lost in kills], '{:.0f}') if kills else ''} | {of('steps/s', '{:.1f}')} | "
-              f"{of('worker', '{:.2f}')} | {of('others', '{:.2f}')} | {sum(one['failed'] for one in still)} |")
+    shutil.rmtree(folder)
+    print(f"medians of {arguments.trials} trials in turn (least to most)\n\n"
+          "| SIGKILL of | | the other's next committed step after, ms | attempts that it lost |\n| --- | --- | --- | --- |")
+    for (name, fault), results in kills.items():
+        print(f"| {fault} | {name} | {spread([ms for ms, _ in results], '{:.0f}')} | "
+              f"{spread([lost for _, lost in results], '{:.0f}')} |")
+    print("\n| without a fault | steps a second | CPU ms of a worker for a step | of launchers and servers | not committed |\n"
+          "| --- | --- | --- | --- | --- |")
+    for name, results in still.items():
+        of = lambda key, form: spread([one[key] for one in results], form)  # noqa: E731,B023
+        print(f"| {name} | {of('steps/s', '{:.1f}')} | {of('worker', '{:.2f}')} | {of('others', '{:.3f}')} | "
+              f"{sum(one['failed'] for one in results)} |")
 
 
 main()

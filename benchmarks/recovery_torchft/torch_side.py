@@ -1,10 +1,10 @@
 """The PyTorch workers of recovery_torchft.py: a small model that trains until it is killed.
 
 torch_side.py torchft REPLICA   a replica group of one rank under torchft; TORCHFT_LIGHTHOUSE names its lighthouse
-torch_side.py plain             a rank of a plain DistributedDataParallel job; RANK, WORLD_SIZE, MASTER_* as usual
+torch_side.py plain REPLICA     a rank of a plain DistributedDataParallel job; RANK, WORLD_SIZE, MASTER_* as usual
 
-After each step one line goes to the descriptor in PIPE: time, replica, step, whether it was committed, how many took part,
-CPU time of this process; times in ns.
+After each step one line goes to the FIFO that STEPS names: time, replica, step, whether it was committed, how many took part,
+CPU time of this process, and 0; times in ns.
 """
 import logging
 import os
@@ -16,12 +16,12 @@ import torch
 from torch import nn
 from torch.distributed import TCPStore
 
-PIPE = int(os.environ["PIPE"])
+STEPS = os.open(os.environ["STEPS"], os.O_WRONLY)
 BATCH, WIDTH, HIDDEN = 16, 512, 1024
 
 
 def tell(replica, step, committed, participants):
-    os.write(PIPE, b"%d %s %d %d %d %d\n" % (time.monotonic_ns(), replica.encode(), step, committed, participants,
+    os.write(STEPS, b"%d %s %d %d %d %d 0\n" % (time.monotonic_ns(), replica.encode(), step, committed, participants,
                                              time.process_time_ns()))
 
 

@@ -1,9 +1,10 @@
 // Our worker of recovery_torchft.py: a small model that trains until it is killed.
 //
-//   recovery_torchft_worker plain|elastic REPLICA     with init_process_group, or with run_elastic and a commit in each step
+//   recovery_torchft_worker plain|elastic|elastic10 REPLICA    with init_process_group, or with run_elastic and a commit in
+//                                                              each step, or in each tenth
 //
 // After each step one line goes to the FIFO that STEPS names: time, replica, step, whether it was committed, how many took
-// part, CPU time of this process; times in ns.
+// part, CPU time of this process, the number of the round; times in ns.
 #include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
@@ -23,10 +24,11 @@ class Steps {
  public:
   explicit Steps(std::string replica) : fd_(::open(std::getenv("STEPS"), O_WRONLY | O_CLOEXEC)), replica_(std::move(replica)) {}
 
-  void tell(long long step, int participants) const {
+  void tell(long long step, bool is_committed, const ddp::ProcessGroup& group) const {
     char line[160];
-    const int length = std::snprintf(line, sizeof line, "%lld %s %lld 1 %d %lld\n", now(CLOCK_MONOTONIC), replica_.c_str(),
-                                     step, participants, now(CLOCK_PROCESS_CPUTIME_ID));
+    const int length = std::snprintf(line, sizeof line, "%lld %s %lld %d %d %lld %u\n", now(CLOCK_MONOTONIC), replica_.c_str(),
+                                     step, is_committed ? 1 : 0, group.size(), now(CLOCK_PROCESS_CPUTIME_ID),
+                                     group.round().number);
     if (::write(fd_, line, static_cast<std::size_t>(length)) != length) std::_Exit(0);  // the benchmark is gone
   }
 
@@ -50,27 +52,27 @@ void train(ddp::ProcessGroup group, Mlp& model, const Done& done) {
     model.compute_gradients(gradients);
     group.all_reduce({gradients, Mlp::kParameters}, ddp::ReduceOp::average);
     model.step(gradients);
-    done(group.size());
+    done(group);
   }
 }
 
 void be_plain(const Steps& steps) {
   Mlp model;
   long long step = 0;
-  train(ddp::init_process_group(), model, [&](int size) { steps.tell(++step, size); });
+  train(ddp::init_process_group(), model, [&](const ddp::ProcessGroup& group) { steps.tell(++step, true, group); });
 }
 
-void be_elastic(const Steps& steps) {
+void be_elastic(const Steps& steps, int steps_per_commit) {
   Mlp model;
   long long step = 0;
   ddp::ElasticState state;
   state.add(model.parameters);
   state.add(step);
   ddp::run_elastic(state, [&](ddp::ProcessGroup world) {
-    train(std::move(world), model, [&](int size) {
-      ++step;
-      state.commit();
-      steps.tell(step, size);
+    train(std::move(world), model, [&](const ddp::ProcessGroup& group) {
+      const bool is_due = ++step % steps_per_commit == 0;
+      if (is_due) state.commit();
+      steps.tell(step, is_due, group);
     });
   });
 }
@@ -84,7 +86,9 @@ int main(int argc, char** argv) {
   }
   try {
     const Steps steps(argv[2]);
-    std::string(argv[1]) == "elastic" ? be_elastic(steps) : be_plain(steps);
+    const std::string layer = argv[1];
+    if (layer == "plain") be_plain(steps);
+    else be_elastic(steps, layer == "elastic10" ? 10 : 1);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

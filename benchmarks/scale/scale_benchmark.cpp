@@ -8,7 +8,7 @@
 // Beside it torchrun's c10d rendezvous, at the sizes that a machine can carry, where a Python with torch is found:
 // DDP_TEST_PYTHON, else build/interop/venv. One process for each node, which has imported torch before the clock starts.
 //
-//   scale_benchmark [--agents=10000] [--rounds=5] [--heartbeat-timeout=3] [--idle=15] [--torch=16,64,256]
+//   scale_benchmark [--agents=10000] [--rounds=5] [--heartbeat-timeout=3] [--idle=15] [--torch=16,64]
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
@@ -60,7 +60,7 @@ constexpr const char* kRunId = "scale";
 struct Arguments {
   int agents = 10'000, rounds = 5, idle_seconds = 15;
   double heartbeat_seconds = 3;
-  std::vector<int> torch_nodes{16, 64, 256};
+  std::vector<int> torch_nodes{16, 64};
 };
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
