@@ -197,7 +197,8 @@ class Swarm {
       : arguments_(arguments),
         port_(port),
         ping_pause_(std::chrono::milliseconds(static_cast<int>(arguments.heartbeat_seconds * 500))),
-        agents_(static_cast<std::size_t>(arguments.agents)) {
+        agents_(static_cast<std::size_t>(arguments.agents)),
+        alive_(agents_.size()) {
     if ((epoll_ = ::epoll_create1(EPOLL_CLOEXEC)) < 0) fail_by_errno("epoll_create1");
   }
   Swarm(const Swarm&) = delete;
@@ -221,7 +222,7 @@ class Swarm {
     expect_start();
     const auto begin = Clock::now();
     say(agents_.size() - 1, to_json(hello_of(agents_.size() - 1)));
-    run_until([this] { return told_ == agents_.size(); }, "to be told to start");
+    run_until([this] { return told_ == alive_; }, "to be told to start");
     return ms_since(begin);
   }
 
@@ -230,7 +231,7 @@ class Swarm {
     awaited_ = "\"type\":\"stop_round\"";
     const auto begin = Clock::now();
     say(index, to_json(RoundFailed{round_, "rank 0 was killed by SIGKILL after 1.0 s", {}}));
-    run_until([this] { return told_ == agents_.size(); }, "to be told to stop");
+    run_until([this] { return told_ == alive_; }, "to be told to stop");
     return ms_since(begin);
   }
 
@@ -244,8 +245,23 @@ class Swarm {
     const auto well = to_json(RoundEnded{round_, {}, 1, false}), badly = to_json(RoundEnded{round_, {failure}, 0, false});
     expect_start();
     const auto begin = Clock::now();
-    for (std::size_t i = 0; i < agents_.size(); ++i) say(i, i == failed ? badly : well);
-    run_until([this] { return told_ == agents_.size(); }, "to be told to start again");
+    for (std::size_t i = 0; i < agents_.size(); ++i)
+      if (agents_[i].fd >= 0) say(i, i == failed ? badly : well);
+    run_until([this] { return told_ == alive_; }, "to be told to start again");
+    return ms_since(begin);
+  }
+
+  // Every tenth agent dies at once, as with a switch; returns the ms until all others have been told to stop.
+  double stop_by_deaths() {
+    told_ = 0;
+    awaited_ = "\"type\":\"stop_round\"";
+    const auto begin = Clock::now();
+    for (std::size_t i = 5; i < agents_.size(); i += 10) {
+      ::close(std::exchange(agents_[i].fd, -1));
+      agents_[i].state = State::none;
+      --alive_;
+    }
+    run_until([this] { return told_ == alive_; }, "to be told to stop after others died");
     return ms_since(begin);
   }
 
@@ -284,7 +300,8 @@ class Swarm {
     hello.node_key = hex(index + 1, 32);
     hello.host_name = "node" + std::to_string(index);
     hello.node_rank = static_cast<int>(index);
-    hello.nodes_min = hello.nodes_max = arguments_.agents;
+    hello.nodes_min = arguments_.agents / 2;
+    hello.nodes_max = arguments_.agents;
     hello.workers = 8;
     const auto own = "10." + std::to_string(index >> 16) + "." + std::to_string((index >> 8) & 255) + "." +
                      std::to_string(index & 255);
@@ -357,6 +374,7 @@ class Swarm {
 
   void turn(Clock::time_point until) {
     for (auto now = Clock::now(); !pings_.empty() && pings_.front().first <= now; pings_.pop_front()) {
+      if (agents_[pings_.front().second].fd < 0) continue;
       write(pings_.front().second, frame(kPing, ""));
       pings_.emplace_back(now + ping_pause_, pings_.front().second);
     }
@@ -456,7 +474,7 @@ class Swarm {
       pings_.emplace_back(Clock::now() + ping_pause_, index);
     } else if (const auto* open = std::get_if<OpenStore>(&message)) {
       if (open->is_last) say(index, to_json(StoreOpened{open->round.number, 29'500}));
-    } else {
+    } else if (!std::holds_alternative<StopRound>(message)) {  // which may be said again
       fail("agent " + std::to_string(index) + " was told what nobody expected: " + std::string(text.substr(0, 400)));
     }
   }
@@ -472,7 +490,7 @@ class Swarm {
       if (told_ == 0) round_ = std::get<StartRound>(to_agent_of(text)).round.number;
       started_.push_back(index);
     }
-    if (++told_ < agents_.size()) return;
+    if (++told_ < alive_) return;
     awaited_.clear();
     group_ranks_.clear();
     for (const auto agent : std::exchange(started_, {})) say(agent, to_json(RoundStarted{round_}));
@@ -483,6 +501,7 @@ class Swarm {
   const Clock::duration ping_pause_;
   int epoll_ = -1;
   std::vector<Agent> agents_;
+  std::size_t alive_;
   std::vector<char> buffer_ = std::vector<char>(1u << 20);
   std::deque<std::pair<Clock::time_point, std::size_t>> pings_, retries_;  // in the order of time
   std::size_t joined_ = 0, welcomed_ = 0, told_ = 0;  // told: what is awaited
@@ -560,7 +579,13 @@ void time_daemon(const Arguments& arguments, const fs::path& daemon_program, con
   print_row("  with the headers of TCP and IP", {(payload + segments * kHeaderBytes) / agent_seconds}, "B/s", "");
   print_row("idle: the daemon's CPU", {cpu_since_last() / seconds / 10}, "%", "");
   print_row("memory of the daemon for an agent, once all are there", {(kb_joined - kb_before) / arguments.agents}, "kB", "20");
-  print_row("  after these rounds", {(usage_of(daemon.pid()).anonymous_kb - kb_before) / arguments.agents}, "kB", "");
+  const double kb_after = usage_of(daemon.pid()).anonymous_kb;
+  print_row("  after these rounds", {(kb_after - kb_before) / arguments.agents}, "kB", "");
+  cpu_since_last();
+  const double deaths_ms = swarm.stop_by_deaths();
+  print_row("every tenth dies at once -> all others told stop_round", {deaths_ms}, "ms", "", cpu_since_last());
+  const double without_ms = swarm.start_by_ends(count);
+  print_row("  they say round_ended -> all told start_round", {without_ms}, "ms", "", cpu_since_last());
 }
 
 void time_torch(const Arguments& arguments, const std::string& errors) {

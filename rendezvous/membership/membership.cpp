@@ -199,7 +199,7 @@ void Membership::take(const Left& event, TimePoint now) {
   if (phase_ == Phase::opening_store) {
     begin_next_round(now);
   } else {
-    if (!lost_node_.empty()) stop_round(SIGTERM, false, lost_node_);
+    if (!lost_node_.empty() && phase_ == Phase::running) stop_round(SIGTERM, false, lost_node_);  // once, however many are lost
     end_round_if_all_have(now);
   }
 }
