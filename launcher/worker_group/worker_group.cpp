@@ -55,8 +55,8 @@ void WorkerGroup::take(const BeginRound&, TimePoint now, Actions& out) {
     worker = waits ? Worker{.runs = true, .is_started = true, .takes_seats = true} : Worker{.runs = true};
   }
   running_count_ = options_.workers;
-  if (!spawned.empty()) out.push_back(SpawnWorkers{std::move(spawned)});
-  if (!seated.empty()) out.push_back(SeatWorkers{std::move(seated)});
+  if (!spawned.empty()) out.emplace_back(SpawnWorkers{std::move(spawned)});
+  if (!seated.empty()) out.emplace_back(SeatWorkers{std::move(seated)});
   tell_started_if_all_are(out);
 }
 
@@ -68,10 +68,13 @@ void WorkerGroup::take(const WorkerStarted& event, TimePoint, Actions& out) {
 void WorkerGroup::take(const WorkerSaidHello& event, TimePoint, Actions& out) {
   auto& worker = worker_of(event.local_rank);
   worker.takes_seats = event.takes_seats;
-  if (worker.runs && worker.has_left && !event.takes_seats) return out.push_back(KillWorker{event.local_rank});  // no use
+  if (worker.runs && worker.has_left && !event.takes_seats) {  // it would wait in vain
+    out.emplace_back(KillWorker{event.local_rank});
+    return;
+  }
   const bool is_told_only = phase_ == Phase::stopping && reseats_ && worker.runs && !worker.has_left;
   if (!is_told_only || event.takes_seats || std::exchange(worker.is_signalled, true)) return;
-  out.push_back(SignalWorker{event.local_rank, SIGTERM});  // it goes on for itself, and leaves nothing any more
+  out.emplace_back(SignalWorker{event.local_rank, SIGTERM});  // it goes on for itself, and leaves nothing any more
 }
 
 void WorkerGroup::take(const WorkerLeft& event, TimePoint now, Actions& out) {
@@ -148,7 +151,7 @@ void WorkerGroup::take(const StopWorkers& event, TimePoint now, Actions& out) {
   for (const int local_rank : event.hung) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.has_left || std::exchange(worker.is_hung, true)) continue;
-    out.push_back(KillWorker{local_rank});
+    out.emplace_back(KillWorker{local_rank});
   }
   if (event.kill && (phase_ == Phase::stopping || phase_ == Phase::clearing)) kill(now, out);
 }
@@ -176,7 +179,7 @@ void WorkerGroup::fail(Failure failure, std::vector<int> hung_ranks, TimePoint n
   failures_.push_back(failure);
   const bool runs_on = failure.ending.kind == Ending::Kind::left;
   if (!runs_on) first_failed_at_ = now;
-  out.push_back(TellFailure{std::move(failure), std::move(hung_ranks)});
+  out.emplace_back(TellFailure{std::move(failure), std::move(hung_ranks)});
   if (!runs_on) kill_orphans(out);  // the cause's own children have lost their parent: nothing to wait for
   begin_stop(SIGTERM, true, now, out);
   if (runs_on) --stopped_;
@@ -194,6 +197,7 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
   if (!reseats_) return signal_all(signal_number, out);
   tree_signal_ = 0;
   TellRoundOver told;
+  Actions signals;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.has_left) continue;
@@ -201,22 +205,23 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
       told.local_ranks.push_back(local_rank);
     } else {
       worker.is_signalled = true;
-      out.push_back(SignalWorker{local_rank, signal_number});
+      signals.emplace_back(SignalWorker{local_rank, signal_number});
     }
   }
-  if (!told.local_ranks.empty()) out.push_back(std::move(told));
+  if (!told.local_ranks.empty()) out.emplace_back(std::move(told));
+  out.insert(out.end(), signals.begin(), signals.end());
   clear_if_all_are_out(now, out);
 }
 
 void WorkerGroup::signal_all(int signal_number, Actions& out) {
   tree_signal_ = signal_number;
   for (auto& worker : workers_) worker.is_signalled = true;
-  out.push_back(SignalTree{signal_number});
+  out.emplace_back(SignalTree{signal_number});
 }
 
 void WorkerGroup::kill_orphans(Actions& out) {
   ++orphans_asked_;
-  out.push_back(KillOrphans{});
+  out.emplace_back(KillOrphans{});
 }
 
 // The grace is over; who has left may stay.
@@ -227,7 +232,7 @@ void WorkerGroup::kill_who_stays(TimePoint now, Actions& out) {
     auto& worker = worker_of(local_rank);
     if (!worker.runs || worker.has_left) continue;
     worker.is_signalled = true;
-    out.push_back(KillWorker{local_rank});
+    out.emplace_back(KillWorker{local_rank});
   }
 }
 
@@ -235,12 +240,12 @@ void WorkerGroup::kill(TimePoint now, Actions& out) {
   phase_ = Phase::killing;
   deadline_ = now + kKillLimit;
   reseats_ = false;
-  out.push_back(KillTree{});
+  out.emplace_back(KillTree{});
 }
 
 void WorkerGroup::tell_started_if_all_are(Actions& out) {
   const bool all = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.is_started; });
-  if (all && !std::exchange(told_started_, true)) out.push_back(TellStarted{});
+  if (all && !std::exchange(told_started_, true)) out.emplace_back(TellStarted{});
 }
 
 // Every worker has ended or left. Where none waits, TreeEmpty comes by itself.
@@ -257,13 +262,13 @@ void WorkerGroup::end_round(bool tree_survived, Actions& out) {
   phase_ = Phase::idle;
   deadline_.reset();
   unexplained_.reset();
-  out.push_back(TellEnded{std::exchange(failures_, {}), stopped_, tree_survived});
+  out.emplace_back(TellEnded{std::exchange(failures_, {}), stopped_, tree_survived});
 }
 
 std::vector<int> WorkerGroup::waiting() const {
   std::vector<int> out;
   for (std::size_t i = 0; i < workers_.size(); ++i)
-    if (workers_[i].runs && workers_[i].has_left) out.push_back(static_cast<int>(i));
+    if (workers_[i].runs && workers_[i].has_left) out.emplace_back(static_cast<int>(i));
   return out;
 }
 

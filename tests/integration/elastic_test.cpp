@@ -1,11 +1,14 @@
 // run_elastic under the real ddprun: workers are killed and stopped from outside, the others live on.
-#include <ddp/elastic.hpp>
-
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -16,8 +19,8 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/io/unique_fd.hpp"
 #include "tests/integration/job.hpp"
-#include "tests/integration/thrown_by.hpp"
 
 namespace ddp::test {
 namespace {
@@ -85,6 +88,20 @@ std::map<int, long> of_ranks(const Job& job, int round, const std::string& name)
 std::map<int, long> pids_of(Job& job, int round, int size) {
   EXPECT_TRUE(job.prints("begin round=" + std::to_string(round) + " ", size)) << job.out() << job.err();
   return of_ranks(job, round, "pid");
+}
+
+// Below those that the kernel gives out by itself, and another one for each process: tests run side by side.
+std::string free_port() {
+  static unsigned candidate = static_cast<unsigned>(::getpid()) * 7;
+  while (true) {
+    const auto port = static_cast<std::uint16_t>(20'000 + candidate++ % 12'000);
+    const io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(port);
+    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return std::to_string(port);
+  }
 }
 
 int count_of(const std::string& text, const std::string& what) {
@@ -217,6 +234,64 @@ TEST_F(Elastic, AStopWhileWorkersTrain_EndsThemAll) {
   job.kill(SIGTERM);
   EXPECT_EQ(job.wait(), 128 + SIGTERM);
   EXPECT_TRUE(job.is_gone_within());
+}
+
+std::vector<std::string> node(const std::string& nodes, int rank, const std::string& port, int workers) {
+  return {"--nnodes=" + nodes, "--node-rank=" + std::to_string(rank), "--master-addr=127.0.0.1", "--master-port=" + port,
+          "--nproc-per-node=" + std::to_string(workers), "--max-restarts=3", "--rdzv-conf=last_call_timeout=1"};
+}
+
+TEST_F(Elastic, TwoNodes_AKilledWorkerOfOneIsReplacedAndAllOthersOfBothLiveOn) {
+  const auto port = free_port();
+  Job zero(arguments(node("2", 0, port, 2))), one(arguments(node("2", 1, port, 2)));
+  auto before = pids_of(zero, 0, 2);
+  before.merge(pids_of(one, 0, 2));
+  expect_progress();
+  ::kill(static_cast<pid_t>(before.at(3)), SIGKILL);
+  auto after = pids_of(zero, 1, 2);
+  after.merge(pids_of(one, 1, 2));
+  for (const auto& [rank, pid] : after) EXPECT_EQ(pid == before.at(rank), rank != 3) << rank;
+  expect_progress();
+  ::kill(static_cast<pid_t>(after.at(0)), SIGKILL);
+  auto last = pids_of(zero, 2, 2);
+  last.merge(pids_of(one, 2, 2));
+  for (const auto& [rank, pid] : last) EXPECT_EQ(pid == after.at(rank), rank != 0) << rank;
+  expect_progress();
+  make("stop");
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(one.wait(), 0) << one.err();
+  EXPECT_EQ(count_of(zero.out() + one.out(), recomputed()), 4) << recomputed() << zero.out();
+}
+
+TEST_F(Elastic, TwoNodes_AStoppedRankOfTheOtherNodeIsKilledAtTheDeadline) {
+  const auto port = free_port();
+  Job zero(arguments(node("2", 0, port, 1), "1500")), one(arguments(node("2", 1, port, 1), "1500"));
+  const auto here = pids_of(zero, 0, 1), there = pids_of(one, 0, 1);
+  expect_progress();
+  ::kill(static_cast<pid_t>(there.at(1)), SIGSTOP);
+  EXPECT_EQ(pids_of(zero, 1, 1).at(0), here.at(0));
+  EXPECT_NE(pids_of(one, 1, 1).at(1), there.at(1));
+  EXPECT_EQ(process_state(static_cast<pid_t>(there.at(1))), 0);
+  expect_progress();
+  make("stop");
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(one.wait(), 0) << one.err();
+}
+
+TEST_F(Elastic, OneToTwoNodes_WhereTheAgentOfOneIsKilledTheOtherGoesOnAloneInTheSameProcess) {
+  const auto port = free_port();
+  Job zero(arguments(node("1:2", 0, port, 1))), one(arguments(node("1:2", 1, port, 1)));
+  const auto here = pids_of(zero, 0, 1);
+  pids_of(one, 0, 1);
+  expect_progress();
+  one.kill(SIGKILL);
+  EXPECT_EQ(pids_of(zero, 1, 1).at(0), here.at(0));
+  EXPECT_EQ(of_ranks(zero, 1, "size").at(0), 1);
+  expect_progress();
+  make("stop");
+  EXPECT_EQ(zero.wait(), 0) << zero.err();
+  EXPECT_EQ(count_of(zero.out(), recomputed()), 1) << recomputed() << zero.out();
+  EXPECT_TRUE(one.is_gone_within());
 }
 
 TEST_F(Elastic, WithoutDdprun_ItTrainsOnceAsAGroupOfItsOwn) {

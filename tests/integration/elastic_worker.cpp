@@ -3,7 +3,7 @@
 //   elastic_worker FOLDER [TIMEOUT_MS]
 //
 // Every step sums something over the ranks that depends on the step and on how many there are, and works it into the
-// parameters in a way that minds the order. FOLDER/commits gets a line "STEP SIZE" of rank 0 for each commit; it trains
+// parameters in a way that minds the order. FOLDER/commits gets a line "STEP SIZE" of each rank for each commit; it trains
 // until FOLDER/stop exists. At each round's beginning, and at the end, it prints a line. Other files in FOLDER:
 //   die_before_meeting    the first process that finds it removes it and dies before it meets the others
 //   fork                  it forks a child that lives for ever, with all that it inherits
@@ -73,7 +73,7 @@ class Worker {
   void train(ddp::ProcessGroup& world) {
     print("begin round=" + std::to_string(world.round().number) + " rank=" + std::to_string(world.rank()) +
           " pid=" + std::to_string(::getpid()) + " size=" + std::to_string(world.size()) + " step=" + std::to_string(step_) +
-          " descriptors=" + std::to_string(descriptor_count()) + " mappings=" + std::to_string(mapping_count()) + " ;");
+          " parameters=" + text_of_parameters() + " descriptors=" + std::to_string(descriptor_count()) + " mappings=" + std::to_string(mapping_count()) + " ;");
     std::vector<std::int64_t> sums(kCount);
     while (true) {
       if (world.rank() == 0 && exists(folder_ + "/compute")) compute();
@@ -85,7 +85,7 @@ class Worker {
         parameters_[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(parameters_[i]) * 3 + static_cast<std::uint64_t>(sums[i]));
       ++step_;
       state_.commit();
-      if (world.rank() == 0) log_commit(world.size());
+      log_commit(world.size());
     }
   }
 
@@ -95,7 +95,8 @@ class Worker {
   }
 
   void log_commit(int size) {
-    std::ofstream(folder_ + "/commits", std::ios::app) << step_ << ' ' << size << '\n' << std::flush;
+    const auto line = std::to_string(step_) + " " + std::to_string(size) + "\n";
+    static_cast<void>(!::write(commits_, line.data(), line.size()));
   }
 
   std::string text_of_parameters() const {
@@ -105,6 +106,7 @@ class Worker {
   }
 
   std::string folder_;
+  int commits_ = ::open((folder_ + "/commits").c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
   ddp::ElasticOptions options_;
   ddp::ElasticState state_;
   std::vector<std::int64_t> parameters_ = std::vector<std::int64_t>(kCount);

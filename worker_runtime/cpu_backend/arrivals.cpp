@@ -60,6 +60,18 @@ void Arrivals::post(const Fingerprint& fingerprint) {
   own().calls.store(call, std::memory_order_relaxed);
 }
 
+// The other side is leave(): whoever read what was written after it, sees here that it was called.
+std::optional<Outcome> Arrivals::gave_up_ahead() const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  std::vector<int> lost;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const bool is_ahead = ranks_[rank].arrived.load(std::memory_order_relaxed) > phase_;
+    if (is_ahead && ranks_[rank].presence.load() != Presence::here) lost.push_back(names_[rank]);
+  }
+  if (lost.empty()) return std::nullopt;
+  return Outcome{interrupted_.load() ? Outcome::Kind::interrupted : Outcome::Kind::lost, std::move(lost)};
+}
+
 void Arrivals::arrive() {
   ++phase_;
   arrived_up_to_ = 0;
@@ -217,7 +229,9 @@ Fingerprint Arrivals::last_call(int rank) const { return read(ranks_[static_cast
 
 void Arrivals::leave(Presence how) {
   Presence before = Presence::here;
-  if (own().presence.compare_exchange_strong(before, how)) ring_all();
+  const bool is_first = own().presence.compare_exchange_strong(before, how);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // before anything that this rank writes, or frees, from here on
+  if (is_first) ring_all();
 }
 
 Presence Arrivals::presence(int rank) const { return ranks_[static_cast<std::size_t>(rank)].presence.load(); }

@@ -48,6 +48,10 @@ class Arrivals {
   // Shows what this rank calls next, before it arrives there.
   void post(const Fingerprint& fingerprint);
 
+  // Ranks that have entered the phase which this rank is about to enter, and then gave up, while this rank was still at
+  // work for it: what it read of their memory meanwhile may be anything, and no rank may take this phase for complete.
+  std::optional<Outcome> gave_up_ahead() const;
+
   // Enters the next phase.
   void arrive();
 

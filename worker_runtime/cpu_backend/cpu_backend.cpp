@@ -414,6 +414,7 @@ std::optional<Group::Refusal> Group::first_refusal(std::size_t step, int own_err
 }
 
 void Group::meet(io::Deadline& deadline) {
+  if (const auto outcome = arrivals_.gave_up_ahead()) fail(*outcome, deadline);
   arrivals_.arrive();
   const Outcome outcome = arrivals_.wait(deadline);
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);

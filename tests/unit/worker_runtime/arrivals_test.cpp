@@ -52,6 +52,28 @@ void wait_for_sleeper(const RankControl& awaited) {
   while (awaited.sleepers.load() == 0) std::this_thread::yield();
 }
 
+TEST(Arrivals, WhoGaveUpAfterItHadArrivedSpoilsThePhaseForThoseThatHaveNot) {
+  std::vector<RankControl> control(3);
+  Arrivals slow(control, 0), ahead(control, 1), present(control, 2);
+  ahead.arrive();
+  present.arrive();
+  EXPECT_FALSE(slow.gave_up_ahead());
+  ahead.leave(Presence::aborted);  // and its memory may be anything now
+  ASSERT_TRUE(slow.gave_up_ahead());
+  EXPECT_EQ(slow.gave_up_ahead()->kind, Kind::lost);
+  EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1));
+}
+
+TEST(Arrivals, WhoLeavesWhenAllHaveArrivedSpoilsNothing) {
+  std::vector<RankControl> control(2);
+  Arrivals one(control, 0), other(control, 1);
+  one.arrive();
+  other.arrive();
+  other.leave(Presence::left);
+  EXPECT_FALSE(one.gave_up_ahead());
+  EXPECT_EQ(wait(one).kind, Kind::complete);
+}
+
 TEST(Arrivals, WhatARankWroteBeforeItArrivedIsSeenByAllAfter) {
   constexpr int kSize = 3;
   constexpr int kPhases = 3000;

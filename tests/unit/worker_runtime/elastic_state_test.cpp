@@ -1,0 +1,164 @@
+// Elastic state on one rank, and what ranks take from each other.
+#include <ddp/elastic.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/integration/rank_processes.hpp"
+#include "tests/integration/thrown_by.hpp"
+
+namespace ddp {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::thrown_by;
+
+struct Plain {
+  std::int64_t step;
+  double rate;
+};
+
+TEST(ElasticState, RestoreGoesBackToTheLastCommit) {
+  std::vector<float> values{1, 2, 3};
+  Plain plain{7, 0.5};
+  ElasticState state;
+  state.add(values);
+  state.add(plain);
+  state.restore();
+  EXPECT_THAT(values, ElementsAre(1, 2, 3)) << "there is nothing to go back to";
+  EXPECT_EQ(state.commits(), 0u);
+  for (std::int64_t step = 1; step <= 3; ++step) {  // both copies in turns
+    values[1] = static_cast<float>(10 * step);
+    plain.step = step;
+    state.commit();
+    EXPECT_EQ(state.commits(), static_cast<std::uint64_t>(step));
+    values = {0, 0, 0};
+    plain = {-1, -1};
+    state.restore();
+    EXPECT_THAT(values, ElementsAre(1, 10 * step, 3));
+    EXPECT_EQ(plain.step, step);
+    EXPECT_EQ(plain.rate, 0.5);
+  }
+}
+
+TEST(ElasticState, WhatCannotBeInItIsRefused) {
+  std::vector<float> values(3);
+  ElasticState state;
+  const auto on_a_gpu = thrown_by<InvalidArgument>(
+      [&] { state.add(MemoryRange(values.data(), values.size(), DataType::float32, {Device::Kind::cuda, 1})); });
+  ASSERT_TRUE(on_a_gpu);
+  EXPECT_THAT(on_a_gpu->what(), HasSubstr("cuda:1"));
+  state.add(values);
+  state.commit();
+  const auto too_late = thrown_by<InvalidArgument>([&] { state.add(values); });
+  ASSERT_TRUE(too_late);
+  EXPECT_THAT(too_late->what(), HasSubstr("add every entry first"));
+}
+
+// What each rank's values are after a sync, where rank r had made `commits[r]` of them, each of values 100 * r + its count.
+void expect_taken(const std::vector<int>& commits, std::int64_t want, std::uint64_t want_count) {
+  run_ranks(static_cast<int>(commits.size()), [&](int rank) {
+    std::vector<std::int64_t> values(5, 100 * rank);
+    ElasticState state;
+    state.add(values);
+    for (int i = 0; i < commits[static_cast<std::size_t>(rank)]; ++i) {
+      for (auto& value : values) ++value;
+      state.commit();
+    }
+    values.assign(5, 100 * rank + 50);  // since the last commit
+    auto world = init_process_group();
+    state.sync(world);
+    EXPECT_THAT(values, Each(want));
+    EXPECT_EQ(state.commits(), want_count);
+    values.assign(5, -1);
+    state.restore();
+    EXPECT_THAT(values, Each(want)) << "what was taken is a commit of this rank, too";
+    world.barrier();
+  });
+}
+
+TEST(ElasticState, AllTakeTheNewestCommit) { expect_taken({1, 3, 2}, 103, 3); }
+TEST(ElasticState, OfEqualCommitsThatOfTheLowestRankIsTaken) { expect_taken({0, 2, 2}, 102, 2); }
+TEST(ElasticState, WithoutAnyCommitAllTakeWhatRank0Holds) { expect_taken({0, 0}, 50, 0); }
+TEST(ElasticState, AReplacementOfRank0BringsNothingAndTakesAll) { expect_taken({0, 1}, 101, 1); }
+
+TEST(ElasticState, ACommitOfALaterRoundIsNewerHoweverManyTheOtherHas) {
+  run_ranks(2, [](int rank) {
+    std::int64_t value = rank, later = 0;
+    ElasticState state, synced;
+    state.add(value);
+    synced.add(later);
+    auto world = init_process_group();
+    synced.sync(world);  // from here on its commits are of this round
+    later = 42;
+    synced.commit();
+    for (int i = 0; i < 5; ++i) state.commit();  // of none
+    (rank == 0 ? synced : state).sync(world);
+    EXPECT_EQ(rank == 0 ? later : value, 42);
+    EXPECT_EQ((rank == 0 ? synced : state).commits(), 1u);
+    world.barrier();
+  });
+}
+
+TEST(ElasticState, LargeStateComesInSeveralParts) {
+  constexpr std::size_t kCount = 5'000'001;  // 40 MB, and no whole number of parts
+  run_ranks(2, [](int rank) {
+    struct Odd {
+      char text[3];
+    } text{{'x', 'y', static_cast<char>('0' + rank)}};
+    std::vector<double> values(kCount, rank);
+    ElasticState state;
+    state.add(text);
+    state.add(values);
+    if (rank == 1) {
+      values.back() = 17;
+      state.commit();
+    }
+    auto world = init_process_group();
+    state.sync(world);
+    EXPECT_EQ(text.text[2], '1');
+    EXPECT_EQ(values.front(), 1);
+    EXPECT_EQ(values[kCount / 2], 1);
+    EXPECT_EQ(values.back(), 17);
+    world.barrier();
+  });
+}
+
+TEST(ElasticState, OtherEntriesOnAnotherRankAreSaid) {
+  run_ranks(2, [](int rank) {
+    std::vector<float> values(rank == 0 ? 3 : 4);
+    ElasticState state;
+    state.add(values);
+    auto world = init_process_group();
+    const auto mismatch = thrown_by<MismatchError>([&] { state.sync(world); });
+    ASSERT_TRUE(mismatch);
+    EXPECT_THAT(mismatch->what(), HasSubstr("rank 0 has 1 of together 12 bytes, rank 1 has 1 of together 16 bytes"));
+    world.barrier();
+  });
+}
+
+TEST(ElasticState, ASyncThatFailsLeavesMemoryAndCommitAlone) {
+  run_ranks(2, [](int rank) {
+    std::int64_t value = 5;
+    ElasticState state;
+    state.add(value);
+    state.commit();
+    value = 6;
+    auto world = init_process_group();
+    if (rank == 1) return world.abort("the test says so");
+    EXPECT_THROW(state.sync(world), RankFailure);
+    EXPECT_EQ(value, 6);
+    state.restore();
+    EXPECT_EQ(value, 5);
+    EXPECT_EQ(state.commits(), 1u);
+  });
+}
+
+}  // namespace
+}  // namespace ddp
