@@ -157,7 +157,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       });
     const auto found = sessions_.find(id);
     if (found == sessions_.end()) return;
-    found->second.channel->send(to_json(message));
+    if (told_text_.empty() || told_ != message) told_text_ = to_json(told_ = message);
+    found->second.channel->send(told_text_);
     if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) bid_farewell(id);
   }
 
@@ -207,6 +208,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   Membership membership_;
   std::uint64_t nodes_seen_ = 0;
   std::map<NodeId, Session> sessions_;  // of other nodes
+  ToAgent told_;  // the last one, and its text: much is said to all nodes alike
+  std::string told_text_;
   std::function<void()> finished_;
   bool is_finishing_ = false, stopped_ = false;
 };

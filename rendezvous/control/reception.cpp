@@ -1,5 +1,7 @@
 #include "rendezvous/control/reception.hpp"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -20,6 +22,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::chrono::milliseconds kHelloLimitMin{1'000};
+constexpr std::size_t kWaitingLeast = 256, kWaitingMost = 16'384;
 constexpr std::string_view kBearer = "bearer ";  // in any case
 
 std::string_view bearer_of(std::string_view authorization) {
@@ -31,6 +34,12 @@ std::string_view bearer_of(std::string_view authorization) {
 }
 
 }  // namespace
+
+std::size_t Reception::room_for_waiting() {
+  rlimit descriptors{};
+  ::getrlimit(RLIMIT_NOFILE, &descriptors);
+  return std::clamp<std::size_t>(descriptors.rlim_cur / 2, kWaitingLeast, kWaitingMost);
+}
 
 class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
  public:
@@ -119,6 +128,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     const auto found = visitors_.find(number);
     if (found == visitors_.end()) return;
     const auto address = found->second.address;
+    found->second.channel->close();  // now, because what the socket holds is not to be heard any more
     asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(found->second.channel))] {});  // it may call this
     visitors_.erase(found);
     if (!why.empty()) say_lost(address, why);

@@ -89,8 +89,9 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
                          counted(options_.nodes_max, "node"),
                      "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
     // Once a round has begun the newcomer is more likely the replacement of a node whose end is not known yet: it waits.
-    for (const auto& [id, node] : nodes_)
-      if (node.hello.node_rank == hello.node_rank && rounds_begun_ == 0 && !hello.held && absences_.count(id) == 0)
+    const bool may_be_taken = rounds_begun_ == 0 && !hello.held && wished_ranks_.count(*hello.node_rank) != 0;
+    for (auto entry = nodes_.begin(); may_be_taken && entry != nodes_.end(); ++entry)
+      if (const auto& [id, node] = *entry; node.hello.node_rank == hello.node_rank && absences_.count(id) == 0)
         return Refused{"node rank " + std::to_string(*hello.node_rank) + " is taken by host " + node.hello.host_name,
                        "give each node a --node-rank of its own"};
   }
@@ -120,6 +121,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   node.is_endpoint_host = event.is_endpoint_host;
   nodes_.emplace(event.node, std::move(node));
   nodes_by_key_[event.hello.node_key] = event.node;
+  if (event.hello.node_rank) wished_ranks_.insert(*event.hello.node_rank);
   quorum_.come(event.hello.node_key);
   round_with_logs_ = std::max<std::int64_t>(round_with_logs_, event.hello.highest_round);
   if (event.hello.was_welcomed && rounds_begun_ == 0) no_round_before_ = began_ + options_.restate_timeout;
@@ -135,6 +137,7 @@ void Membership::go_on(TimePoint now) {
 void Membership::forget(NodeId id) {
   const auto found = nodes_.find(id);
   nodes_by_key_.erase(found->second.hello.node_key);
+  if (const auto wish = found->second.hello.node_rank) wished_ranks_.erase(*wish);
   nodes_.erase(found);
   absences_.erase(id);
   older_rounds_.erase(id);
@@ -166,7 +169,7 @@ void Membership::take(const Left& event, TimePoint now) {
   }
   if (!node.has_ended) {
     lose(node, event.why, now);
-    stop_round(SIGTERM, false, lost_node_, now);
+    if (phase_ == Phase::running) stop_round(SIGTERM, false, lost_node_, now);  // once, however many are lost together
   }
   end_round_if_all_have(now);
 }

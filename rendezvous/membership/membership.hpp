@@ -200,6 +200,8 @@ class Membership {
   const TimePoint began_;  // on the job's clock: 0
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
+  std::set<int> wished_ranks_;  // of nodes_, so that few are searched for who has one already
+  NodeId found_running_{};      // where the search for a node whose round has not ended begins
   std::map<std::string, NodeId> nodes_by_key_;
   std::map<NodeId, Absence> absences_;            // of nodes whose connection broke
   std::map<NodeId, std::uint32_t> older_rounds_;  // that nodes still have; they take part again when those have ended

@@ -83,7 +83,7 @@ void Membership::form_round(TimePoint now) {
     those.push_back({node.group_rank, node.hello.node_rank, node.is_endpoint_host, node.hello.host_name});
   }
   for (auto& [id, node] : nodes_) {
-    if (node.is_member && std::find(ids.begin(), ids.end(), id) == ids.end())
+    if (node.is_member && !std::binary_search(ids.begin(), ids.end(), id))
       out_.push_back(Say{"host " + node.hello.host_name + " ended " + std::to_string(CoolDown::kBlames) +
                          " rounds within 10 min and is left out for 5 min"});
     node.is_member = false;
@@ -144,10 +144,12 @@ void Membership::let_go_of_store_opener(TimePoint now) {
 }
 
 std::vector<NodeId> Membership::members() const {
-  std::vector<NodeId> out;
+  std::vector<std::pair<int, NodeId>> ranked;
   for (const auto& [id, node] : nodes_)
-    if (node.is_member) out.push_back(id);
-  std::sort(out.begin(), out.end(), [&](NodeId a, NodeId b) { return nodes_.at(a).group_rank < nodes_.at(b).group_rank; });
+    if (node.is_member) ranked.emplace_back(*node.group_rank, id);
+  std::sort(ranked.begin(), ranked.end());
+  std::vector<NodeId> out;
+  for (const auto& [rank, id] : ranked) out.push_back(id);
   return out;
 }
 
@@ -338,9 +340,12 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
 void Membership::end_round_if_all_have(TimePoint now) {
   if (phase_ != Phase::running && phase_ != Phase::stopping) return;
   if (is_member_absent() || (!awaited_.empty() && stop_signal_ == 0)) return;
-  for (const auto& [id, node] : nodes_)
-    if (node.is_member && !node.has_ended) return;
-  begin_next_round(now);
+  // From the one that was found the last time: ten thousand ends are not to be ten thousand walks over all nodes.
+  const auto is_running = [](const auto& entry) { return entry.second.is_member && !entry.second.has_ended; };
+  auto running = std::find_if(nodes_.lower_bound(found_running_), nodes_.end(), is_running);
+  if (running == nodes_.end()) running = std::find_if(nodes_.begin(), nodes_.end(), is_running);
+  if (running == nodes_.end()) return begin_next_round(now);
+  found_running_ = running->first;
 }
 
 // What failed by the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too.

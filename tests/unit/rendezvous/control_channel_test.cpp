@@ -2,9 +2,11 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/eventfd.h>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -32,6 +34,7 @@ using asio::ip::tcp;
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -225,6 +228,26 @@ TEST_P(ControlChannel, ThoseWhoSayNothingHaveABound) {
   ASSERT_TRUE(run_until([&] { return ran; }));
   store::RawSocket oldest(std::move(waiting.front().client));
   EXPECT_TRUE(oldest.is_hung_up());
+}
+
+TEST_P(ControlChannel, WhoGaveUpItsPlaceIsNotHeardAnyMore) {
+  serve_job();
+  auto first = connected_pair(), second = connected_pair(), third = connected_pair();
+  bool is_open = false, is_closed = false;
+  adopt(first);
+  Channel node(io, std::move(first.client), Channel::Side::client, options(),
+               {[&] { is_open = true; }, {}, [&](const Channel::Closed&) { is_closed = true; }});
+  ASSERT_TRUE(run_until([&] { return is_open; }));
+  adopt(second);
+  // In one turn of the loop the third one comes, then the hello of the first.
+  asio::posix::stream_descriptor arrival(io, ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  arrival.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [&](boost::system::error_code) { adopt(third); });
+  ASSERT_EQ(::eventfd_write(arrival.native_handle(), 1), 0);
+  node.send(to_json(ToMembership(hello())));
+  ASSERT_TRUE(run_until([&] { return is_closed; }));
+  EXPECT_THAT(said, ElementsAre(HasSubstr("too many others")));
+  EXPECT_TRUE(server->membership().is_empty());
 }
 
 TEST_P(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {

@@ -25,6 +25,30 @@ TEST_F(Job, WhoDoesNotFitIsRefusedWithTheReason) {
   EXPECT_TRUE(started.empty());
 }
 
+TEST_F(Job, NodesThatAreLostTogetherStopTheOthersOnce) {
+  begin(2, 4);
+  for (std::uint64_t id = 1; id <= 4; ++id) join(id, "host" + std::to_string(id));
+  leaves(3);
+  leaves(4);
+  EXPECT_EQ(stopped.at(1).size(), 1u);
+  EXPECT_EQ(stopped.at(2).size(), 1u);
+  ends(2);
+  started.clear();
+  ends(1, {}, 2);
+  EXPECT_EQ(started.at(1).group_world_size, 2);
+}
+
+TEST_F(Job, ARankIsFreeAgainWhenItsNodeHasLeft) {
+  begin(2, 2);
+  join(1, "a", 1);
+  join(2, "b", 1);
+  EXPECT_THAT(refused.at(2).what, HasSubstr("node rank 1 is taken by host a"));
+  leaves(1);
+  join(3, "c", 1);
+  join(4, "d", 0);
+  EXPECT_EQ(group_ranks({4, 3}), (std::vector<int>{0, 1}));
+}
+
 TEST_F(Job, MissingNodesEndTheWaitWithTheNamesOfThoseThatCame) {
   begin(3, 3);
   join(1, "a", 0, true);
