@@ -1,0 +1,130 @@
+#include "tests/simulation/server.hpp"
+
+#include <utility>
+
+#include "tests/simulation/world.hpp"
+
+namespace ddp::simulation {
+
+using namespace rendezvous;
+
+namespace {
+
+constexpr NodeId kOwnNode{0};
+
+}  // namespace
+
+Server::Server(World& world, Process& owner, MembershipOptions options, OwnNode own_node)
+    : world_(world),
+      owner_(owner),
+      own_node_(std::move(own_node)),
+      began_(world.clock.now()),
+      membership_(std::move(options), began_),
+      timer_(world.clock, owner) {
+  wait_for_deadline();
+}
+
+std::chrono::milliseconds Server::job_time() const {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.now() - began_);
+}
+
+void Server::send(const ToMembership& message) {
+  world_.clock.at(world_.clock.now(), &owner_, [this, message] {
+    if (is_stopped_) return;
+    if (const auto* hello = std::get_if<Hello>(&message)) {
+      tell(kOwnNode, Welcome{job_time()});
+      step(Joined{kOwnNode, *hello, {}, true});
+    } else {
+      step(Heard{kOwnNode, message});
+    }
+  });
+}
+
+void Server::take_in(Channel& channel, const Hello& hello) {
+  const NodeId id{++nodes_seen_};
+  sessions_[id] = {&channel, hello.node_key, false};
+  channel.listen({[this, id](const Message& message) {
+                    if (!sessions_.at(id).is_leaving) step(Heard{id, std::get<ToMembership>(message)});
+                  },
+                  [this, id](const Closed& how) { lose(id, how); }});
+  if (is_stopped_ || membership_.is_finished()) return leave(id);
+  tell(id, Welcome{job_time()});
+  step(Joined{id, hello, world_.address_of(channel.peer_host()), false});
+}
+
+void Server::farewell(const std::string& node_key) {
+  if (!is_stopped_) step(Farewell{node_key});
+}
+
+void Server::lose(NodeId id, const Closed& how) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  const auto session = found->second;
+  sessions_.erase(found);
+  session.channel->release();
+  if (session.is_leaving || is_stopped_) return;
+  if (how.by_peer)
+    step(Disconnected{id, how.why});
+  else
+    step(Left{id, how.why, false});
+}
+
+void Server::step(const MembershipEvent& event) { perform(membership_.step(event, world_.clock.now())); }
+
+void Server::perform(const Membership::Actions& actions) {
+  for (const auto& action : actions) {
+    if (const auto* send = std::get_if<Send>(&action)) tell(send->to, send->message);
+    if (const auto* say = std::get_if<Say>(&action)) world_.trace(owner_.name, " says: ", say->text);
+    if (const auto* drop = std::get_if<Drop>(&action)) {
+      const auto found = sessions_.find(drop->node);
+      if (found == sessions_.end()) continue;
+      found->second.channel->close();
+      sessions_.erase(found);
+    }
+    if (const auto* down = std::get_if<StepDown>(&action)) {
+      world_.trace(owner_.name, " steps down: ", down->why);
+      stop();
+      world_.clock.at(world_.clock.now(), &owner_, [this, why = down->why] { own_node_.stepped_down(why); });
+      return;
+    }
+  }
+  wait_for_deadline();
+}
+
+void Server::tell(NodeId id, const ToAgent& message) {
+  if (id == kOwnNode) {
+    world_.tells(*this, own_node_.node_key, message);
+    return world_.clock.at(world_.clock.now(), &owner_, [this, message] {
+      if (!is_stopped_) own_node_.message(message);
+    });
+  }
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  world_.tells(*this, found->second.node_key, message);
+  found->second.channel->send(message);
+  if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) leave(id);
+}
+
+// What was said arrives, then the end.
+void Server::leave(NodeId id) {
+  sessions_.at(id).channel->close();
+  sessions_.erase(id);
+}
+
+void Server::stop() {
+  is_stopped_ = true;
+  for (const auto& [id, session] : std::exchange(sessions_, {})) session.channel->close();
+  timer_.cancel();
+}
+
+void Server::wait_for_deadline() {
+  const auto deadline = is_stopped_ ? std::nullopt : membership_.next_deadline();
+  if (deadline == waiting_until_) return;
+  waiting_until_ = deadline;
+  timer_.set(deadline, [this] {
+    waiting_until_.reset();
+    perform(membership_.tick(world_.clock.now()));
+  });
+}
+
+}  // namespace ddp::simulation
