@@ -203,6 +203,7 @@ class Agent {
 
   void take(const Welcome&) {}
   void take(const rendezvous::Elsewhere&) {}
+  void take(const rendezvous::RoundEstablished&) {}
 
   void take(const Refused& message) {
     membership_is_lost({message.what, "joining the job", message.try_this});

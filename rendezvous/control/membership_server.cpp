@@ -114,7 +114,11 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (found == sessions_.end()) return;
     const bool is_leaving = found->second.is_leaving;
     discard(id);
-    if (!is_leaving) step(Left{id, how.why, how.by_peer});
+    if (is_leaving) return;
+    if (how.by_peer)
+      step(Disconnected{id, how.why});
+    else
+      step(Left{id, how.why, false});
   }
 
   // Not at once: this may be a call from the channel itself.
@@ -130,6 +134,9 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   void perform(const Membership::Actions& actions) {
     for (const auto& action : actions) {
       if (const auto* send = std::get_if<Send>(&action)) tell(send->to, send->message);
+      if (const auto* drop = std::get_if<Drop>(&action); drop != nullptr && sessions_.count(drop->node) != 0)
+        discard(drop->node);
+      if (const auto* step_down = std::get_if<StepDown>(&action)) finish_all(step_down->why);
       if (const auto* say = std::get_if<Say>(&action)) asio::post(io_, [self = shared_from_this(), text = say->text] {
         if (self->handlers_.say) self->handlers_.say(text);
       });
@@ -146,6 +153,16 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (found == sessions_.end()) return;
     found->second.channel->send(to_json(message));
     if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) bid_farewell(id);
+  }
+
+  void finish_all(const std::string& why) {
+    FinishJob verdict;
+    verdict.exit_code = kRendezvousFailed;
+    verdict.what = why;
+    verdict.try_this = "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
+    tell(kOwnNode, verdict);
+    for (const auto& [id, session] : sessions_)
+      if (!session.is_leaving) tell(id, verdict);
   }
 
   void bid_farewell(NodeId id) {

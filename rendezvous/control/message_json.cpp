@@ -167,6 +167,7 @@ void fields(Held& m, Visit visit) {
   visit("group_rank", m.group_rank);
   visit("group_world_size", m.group_world_size);
   visit("restart_count", m.restart_count);
+  visit("is_established", m.is_established);
 }
 
 template <class Visit>
@@ -189,6 +190,8 @@ void fields(Hello& m, Visit visit) {
   visit("restart_window_ms", m.restart_window);
   visit("join_timeout_ms", m.join_timeout);
   visit("last_call_timeout_ms", m.last_call_timeout);
+  visit("grace_ms", m.grace);
+  visit("was_welcomed", m.was_welcomed);
 }
 
 template <class Visit>
@@ -266,6 +269,9 @@ void fields(StartRound& m, Visit visit) {
 }
 
 template <class Visit>
+void fields(RoundEstablished& m, Visit visit) { visit("round", m.round); }
+
+template <class Visit>
 void fields(StopRound& m, Visit visit) {
   visit("round", m.round);
   visit("signal_number", m.signal_number);
@@ -339,6 +345,7 @@ void check(const Hello& m) {
   check_range("restart_window_ms", m.restart_window.count(), 0, kWaitMax);
   check_range("join_timeout_ms", m.join_timeout.count(), 0, kWaitMax);
   check_range("last_call_timeout_ms", m.last_call_timeout.count(), 0, kWaitMax);
+  check_range("grace_ms", m.grace.count(), 0, kWaitMax);
   if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kCountMax);
   if (m.node_key.size() != kNodeKeyDigits || m.node_key.find_first_not_of("0123456789abcdef") != std::string::npos)
     refuse("node_key", "is not 32 hexadecimal digits");
@@ -407,7 +414,8 @@ Json json_of(const FailureReport& failure) {
 // --- the names of messages, in the order of the variants ---
 
 constexpr const char* kToMembership[] = {"hello", "store_opened", "round_started", "round_failed", "round_ended", "stop_asked"};
-constexpr const char* kToAgent[] = {"welcome", "elsewhere", "refused", "open_store", "start_round", "stop_round", "finish_job"};
+constexpr const char* kToAgent[] = {"welcome",     "elsewhere",         "refused",    "open_store",
+                                    "start_round", "round_established", "stop_round", "finish_job"};
 
 template <class Variant>
 std::string text_of(Variant message, const char* type) {

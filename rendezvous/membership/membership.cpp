@@ -201,6 +201,17 @@ void Membership::take(const Left& event, TimePoint now) {
   }
 }
 
+void Membership::take(const Disconnected& event, TimePoint now) { take(Left{event.node, event.why, true}, now); }
+
+bool Membership::knows(const std::string& node_key) const {
+  return std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) { return entry.second.hello.node_key == node_key; });
+}
+
+void Membership::take(const Farewell& event, TimePoint now) {
+  for (const auto& [id, node] : nodes_)
+    if (node.hello.node_key == event.node_key) return take(Left{id, "its ddprun ended", true}, now);
+}
+
 void Membership::gather(TimePoint now) {
   if (phase_ != Phase::gathering || !deadline_) {
     phase_ = Phase::gathering;

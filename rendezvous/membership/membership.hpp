@@ -41,7 +41,11 @@ struct MembershipOptions {
   // After nodes fell silent only the greater part of a round's nodes goes on. Where membership is not on a node of the job
   // and never stops, whoever reaches it may.
   bool greater_part_only = true;
-  RoundId term;  // its number is not used
+  RoundId term;  // its number is not used; a round that is heard of makes it greater
+  std::chrono::milliseconds resume_window{1'000};    // in which a node may come again whose connection broke
+  std::chrono::milliseconds restate_timeout{7'000};  // in which the nodes of a round come that this membership did not begin:
+                                                     // twice the heartbeat limit and a second
+  std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
 };
 
 // Those of a job that begins with this node.
@@ -52,12 +56,22 @@ struct Heard { NodeId from; ToMembership message; };
 struct Joined { NodeId node; Hello hello; std::string seen_address; bool is_endpoint_host = false; };
 // A node whose end is not proven has fallen silent: it may still run, behind a broken network.
 struct Left { NodeId node; std::string why; bool is_end_proven = true; };
-using MembershipEvent = std::variant<Joined, Heard, Left>;
+// The connection broke, which proves nothing: the node may come again within the resume window, as a Joined with the same
+// node key and another NodeId. Where it does not it has left, and its end is proven.
+struct Disconnected { NodeId node; std::string why; };
+// The guardian of that node says that no process of the job is left there, and no ddprun.
+struct Farewell { std::string node_key; };
+using MembershipEvent = std::variant<Joined, Heard, Left, Disconnected, Farewell>;
 
 // Actions.
 struct Send { NodeId to; ToAgent message; };
 struct Say { std::string text; };  // to the operator at the endpoint
-using MembershipAction = std::variant<Send, Say>;
+// The node has come again on another connection: this one is closed, and nothing of it is reported any more.
+struct Drop { NodeId node; };
+// The nodes here are too few to go on, or others have gone on already: this membership is over, without a verdict for the
+// job. Its nodes look for another one.
+struct StepDown { std::string why; };
+using MembershipAction = std::variant<Send, Say, Drop, StepDown>;
 
 class Membership {
  public:
@@ -78,6 +92,8 @@ class Membership {
   bool is_finished() const { return phase_ == Phase::finished; }
   bool is_ending() const { return is_finished() || stop_signal_ != 0; }  // it takes in nobody for another round
   bool is_empty() const { return nodes_.empty(); }
+  bool knows(const std::string& node_key) const;  // whose farewell is for this job
+  RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used
 
   // What an operator may ask.
   struct View {
@@ -112,6 +128,8 @@ class Membership {
   void take(const Joined& event, TimePoint now);
   void take(const Heard& event, TimePoint now);
   void take(const Left& event, TimePoint now);
+  void take(const Disconnected& event, TimePoint now);
+  void take(const Farewell& event, TimePoint now);
   void take(NodeId from, const StoreOpened& message, TimePoint now);
   void take(NodeId from, const RoundFailed& message);
   void take(NodeId from, const RoundEnded& message, TimePoint now);

@@ -26,6 +26,7 @@ struct Held {
   RoundId round;
   int group_rank = 0, group_world_size = 1;
   int restart_count = 0;  // of the job, as it was told last
+  bool is_established = false;  // it was told so
   bool operator==(const Held&) const = default;
 };
 
@@ -49,6 +50,8 @@ struct Hello {
   int restarts_max = 0;
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds join_timeout{600'000}, last_call_timeout{30'000};
+  std::chrono::milliseconds grace{30'000};  // that its workers have to end, when they are stopped
+  bool was_welcomed = false;  // on a connection before: others of its job may be about to come too
   bool operator==(const Hello&) const = default;
 };
 
@@ -144,6 +147,13 @@ struct StartRound {
   bool operator==(const StartRound&) const = default;
 };
 
+// Every member has started the round: this is the set of nodes whose greater part may go on. Who is asked by a membership
+// that begins anew says so.
+struct RoundEstablished {
+  std::uint32_t round = 0;
+  bool operator==(const RoundEstablished&) const = default;
+};
+
 struct StopRound {
   std::uint32_t round = 0;
   int signal_number = 15;
@@ -166,6 +176,7 @@ struct FinishJob {
   bool operator==(const FinishJob&) const = default;
 };
 
-using ToAgent = std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, StopRound, FinishJob>;
+using ToAgent =
+    std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, StopRound, FinishJob>;
 
 }  // namespace ddp::rendezvous
