@@ -114,7 +114,7 @@ void Checks::begins(const Node& node, const StartRound& start) {
 }
 
 void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
-                                  const std::function<bool(const Node&)>& may_be_unheard) {
+                                  const std::function<bool(Node&)>& may_be_unheard) {
   std::map<RoundId, std::vector<Node*>> at_work;
   for (auto* node : nodes)
     if (node->workers().do_all_work()) at_work[node->workers().round()].push_back(node);
@@ -128,7 +128,7 @@ void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::fu
     if (!reach_each_other) continue;
     if (!std::exchange(round.was_complete, true)) ++rounds_completed_;
     if (id < newest_complete_)
-      require(std::all_of(members.begin(), members.end(), [&](const Node* node) { return may_be_unheard(*node); }),
+      require(std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),
               "a collective of round ", to_string(id), " completes after one of round ", to_string(newest_complete_));
     else
       newest_complete_ = id;

@@ -34,9 +34,9 @@ class Checks {
 
   // Some worker has come or gone, or what can reach what has changed: a collective of each round whose members all work, and
   // reach each other, completes now.
-  // cut_off_ok: whether those of an older round that have lost the membership may go on by themselves.
+  // may_be_unheard: whether one of an older round may go on by itself, as it does not know better.
   void collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
-                            const std::function<bool(const Node&)>& may_be_unheard);
+                            const std::function<bool(Node&)>& may_be_unheard);
 
   std::size_t rounds_completed() const { return rounds_completed_; }
   std::size_t rounds_told() const { return rounds_.size(); }

@@ -18,8 +18,10 @@ using Duration = std::chrono::microseconds;
 using Action = std::function<void()>;
 
 struct Process {
+  Process(std::string its_name, int its_host) : name(std::move(its_name)), host(its_host) {}
+
   std::string name;
-  int host = 0;
+  int host;
   bool is_alive = true;
   int pauses = 0;  // that hold at present: its own, its host's
   std::vector<Action> waiting;  // for the end of the pause

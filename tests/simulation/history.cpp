@@ -54,11 +54,11 @@ class History {
   void draw_job(bool as_json) {
     auto& its = job();
     its.network.as_json = as_json;
-    its.hosts = dice().between(1, 6);
+    its.hosts = dice().chance(5) ? 1 : dice().between(2, 6);
     its.is_daemon_apart = dice().chance(40);
     its.nodes_max = std::max(1, its.hosts - percent(30, 1, 2));  // the rest are spares
-    its.nodes_min = dice().chance(40) ? its.nodes_max : dice().between(1, its.nodes_max);
-    its.restarts_max = dice().between(0, 4);
+    its.nodes_min = dice().chance(30) ? its.nodes_max : dice().between(1, its.nodes_max);
+    its.restarts_max = dice().chance(20) ? 0 : dice().between(1, 6);
     its.join_timeout = std::chrono::milliseconds(1000 * dice().between(5, 30));
     its.last_call_timeout = std::chrono::milliseconds(100 * dice().between(1, 40));
     its.grace = std::chrono::milliseconds(100 * dice().between(1, 40));
@@ -91,6 +91,7 @@ class History {
     for (int host = 0; host < job().hosts; ++host)
       world_.clock.after(dice().between(0ms, spread), nullptr, [this, host] { world_.start_node(host); });
     run_for(dice().between(0ms, job().last_call_timeout + 1s));
+    if (dice().chance(70)) run_for(spread + job().last_call_timeout + job().workers.start_max);
   }
 
   void run_for(Duration time) {
@@ -155,14 +156,25 @@ class History {
   }
 
   void kill_agent() {
-    if (auto* node = some_node()) node->kill();
+    auto* node = some_node();
+    if (node == nullptr) return;
+    node->kill();
+    perhaps_replace(node->host());
   }
 
   void kill_with_guardian() {
     auto* node = some_node();
     if (node == nullptr) return;
-    if (dice().chance(50)) return node->kill_both();
-    node->kill_guardian();
+    if (dice().chance(50))
+      node->kill_both();
+    else
+      node->kill_guardian();
+    perhaps_replace(node->host());
+  }
+
+  // A scheduler's way.
+  void perhaps_replace(int host) {
+    if (dice().chance(50)) world_.clock.after(dice().between(0ms, 5s), nullptr, [this, host] { start_node_on(host); });
   }
 
   void lose_host() {
@@ -170,6 +182,7 @@ class History {
     if (host == job().hosts || world_.network->is_lost(host)) return;
     world_.lose_host(host);
     if (dice().chance(50)) world_.clock.after(dice().between(0ms, 10s), nullptr, [this, host] { bring_back(host); });
+    perhaps_replace(host);
   }
 
   void bring_back(int host) {
@@ -239,8 +252,9 @@ class History {
   }
 
   // A replacement, or one more.
-  void start_node() {
-    const int host = dice().between(0, job().hosts - 1);
+  void start_node() { start_node_on(dice().between(0, job().hosts - 1)); }
+
+  void start_node_on(int host) {
     if (world_.node_on(host) != nullptr || world_.network->is_lost(host)) return;
     if (host == 0 && !job().is_daemon_apart) return;
     world_.start_node(host);

@@ -197,7 +197,7 @@ void Node::perform(const Session::Connect& action) {
   const int host = target_.address.empty() ? 0 : world_.host_of(target_.address);
   const int port = target_.port == 0 ? kEndpointPort : target_.port;
   world_.network->connect(
-      process_, host, port, action.limit, [this, attempt = attempts_](Network::Attempt how, Channel* channel) {
+      process_, host, port, action.limit, [this, host, port, attempt = attempts_](Network::Attempt how, Channel* channel) {
         if (attempt != attempts_ || is_finished_) {
           if (channel != nullptr) channel->close();
           return;
@@ -214,7 +214,7 @@ void Node::perform(const Session::Connect& action) {
                            session_step(Session::Ended{
                                how_closed.by_peer ? Session::How::closed : Session::How::silent, jitter});
                          }});
-        session_step(Session::Connected{});
+        session_step(Session::Connected{{world_.address_of(host), static_cast<std::uint16_t>(port)}});
       });
 }
 

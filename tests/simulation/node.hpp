@@ -45,6 +45,7 @@ class Node {
   const Server* server() const { return server_.get(); }
   bool serves() const { return server_ != nullptr; }
   const rendezvous::Session& session() const { return session_; }
+  std::optional<TimePoint> unheard_at;  // when the daemon could not reach it, the last time that it mattered
 
  private:
   using Event = rendezvous::Session::Event;
@@ -69,6 +70,7 @@ class Node {
   // --- what membership says ---
   void take(const rendezvous::Welcome& message);
   void take(const rendezvous::Elsewhere&) {}
+  void take(const rendezvous::RoundEstablished&) {}
   void take(const rendezvous::Refused& message);
   void take(const rendezvous::OpenStore& message);
   void take(const rendezvous::StartRound& message);

@@ -64,7 +64,6 @@ void World::start_daemon() {
   trace("the daemon starts");
   daemons_.push_back(std::make_unique<Daemon>());
   daemon_ = daemons_.back().get();
-  daemon_->process.name = "daemon";
   daemon_->process.host = job.hosts;
   auto& daemon = *daemon_;
   network->listen(daemon.process, kEndpointPort, [this, &daemon](Channel& channel) {
@@ -164,12 +163,17 @@ void World::trace_message(const Node& node, const ToAgent& message) {
 void World::workers_changed() {
   checks.collectives_complete(
       alive_, [this](int from, int to) { return network->is_open(from, to); },
-      [this](const Node& node) { return job.is_daemon_apart && was_cut_off(node); });
+      [this](Node& node) { return job.is_daemon_apart && was_cut_off(node); });
 }
 
-bool World::was_cut_off(const Node& node) const {
-  (void)node;
-  return false;
+// A daemon that never stopped goes on with whoever reaches it, so those of an older round that it does not hear may go on
+// by themselves, until they hear of it again, and have stopped.
+bool World::was_cut_off(Node& node) const {
+  const bool is_heard = is_daemon_alive() && daemon_->process.runs() && node.process().runs() &&
+                        network->is_open(node.host(), job.hosts) && network->is_open(job.hosts, node.host()) &&
+                        node.session().is_joined();
+  if (!is_heard) node.unheard_at = clock.now();
+  return node.unheard_at && clock.now() - *node.unheard_at < 5s + job.network.heartbeat_timeout + job.grace;
 }
 
 void World::worker_ended(const RoundId& round, bool is_success) {

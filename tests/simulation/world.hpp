@@ -33,7 +33,7 @@ struct Job {
 class World {
  private:
   struct Daemon {
-    Process process;
+    Process process{"daemon", 0};
     std::unique_ptr<Server> job;
     std::vector<std::unique_ptr<Server>> leaving;
   };
@@ -91,7 +91,7 @@ class World {
   static std::string text_of(const T& number) { return std::to_string(number); }
   void write(const std::string& line);
   void trace_message(const Node& node, const rendezvous::ToAgent& message);
-  bool was_cut_off(const Node& node) const;
+  bool was_cut_off(Node& node) const;
   Server& job_of(const rendezvous::Hello& hello);
   void go_on(Process& process, Duration paused);
 
