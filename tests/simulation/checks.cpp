@@ -67,7 +67,7 @@ void Checks::begins_to_be_told(const Node& node, const StartRound& start) {
 }
 
 // All of it has been told: ranks, budget, and what its members keep of the round before.
-void Checks::check_whole(const RoundId& id, const Round& round) const {
+void Checks::check_whole(const RoundId& id, const Round& round) {
   const auto name = to_string(id);
   int rank = 0;
   for (const auto& [first, workers] : round.ranks) {
@@ -89,9 +89,11 @@ void Checks::check_whole(const RoundId& id, const Round& round) const {
     const auto now = std::find_if(round.members.begin(), round.members.end(),
                                   [node = node](const auto& member) { return member.second == node; });
     are_the_same = are_the_same && now != round.members.end();
-    require(now == round.members.end() || now->first == group_rank || group_rank >= round.group_world_size, node->name(),
-            " had group rank ", std::to_string(group_rank), " and has ", std::to_string(now == round.members.end() ? -1 : now->first), " in round ", name);
+    require(now == round.members.end() || now->first == group_rank || group_rank >= round.group_world_size ||
+                returned_.count(node) != 0,
+            node->name(), " had group rank ", std::to_string(group_rank), " and has another in round ", name);
   }
+  for (const auto& [group_rank, node] : round.members) returned_.erase(node);
   if (are_the_same && old.has_failed && round.changes_of_members == old.changes_of_members)
     require(round.restart_count > old.restart_count, "round ", name, " costs no restart, and nobody has come or gone");
 }

@@ -27,6 +27,8 @@ class Checks {
   // The node starts its workers for this round, or gives them their seats; and it has ended them all.
   void begins(const Node& node, const rendezvous::StartRound& start);
 
+  // A membership counted this node as gone, and takes it in again.
+  void comes_back(const Node& node) { returned_.insert(&node); }
   // A worker failed by itself.
   void fails(const RoundId& round) { rounds_[round].has_failed = true; }
   // A node has come or gone, or may seem to.
@@ -52,10 +54,11 @@ class Checks {
   };
 
   void begins_to_be_told(const Node& node, const rendezvous::StartRound& start);
-  void check_whole(const RoundId& id, const Round& round) const;
+  void check_whole(const RoundId& id, const Round& round);
 
   std::map<RoundId, Round> rounds_;
   std::map<const Node*, RoundId> told_, begun_;
+  std::set<const Node*> returned_;  // since the last round that they were told
   std::map<const void*, rendezvous::FinishJob> verdicts_;
   RoundId newest_complete_{};
   std::size_t rounds_completed_ = 0;

@@ -19,8 +19,9 @@ Server::Server(World& world, Process& owner, MembershipOptions options, OwnNode 
       owner_(owner),
       own_node_(std::move(own_node)),
       began_(world.clock.now()),
-      membership_(std::move(options), began_),
-      timer_(world.clock, owner) {
+      membership_(options, began_),
+      timer_(world.clock, owner),
+      options_(std::move(options)) {
   wait_for_deadline();
 }
 
@@ -42,6 +43,7 @@ void Server::send(const ToMembership& message) {
 
 void Server::take_in(Channel& channel, const Hello& hello) {
   const NodeId id{++nodes_seen_};
+  if (has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
   sessions_[id] = {&channel, hello.node_key, false};
   channel.listen({[this, id](const Message& message) {
                     if (!sessions_.at(id).is_leaving) step(Heard{id, std::get<ToMembership>(message)});
@@ -50,6 +52,16 @@ void Server::take_in(Channel& channel, const Hello& hello) {
   if (is_stopped_ || membership_.is_finished()) return leave(id);
   tell(id, Welcome{job_time()});
   step(Joined{id, hello, world_.address_of(channel.peer_host()), false});
+}
+
+// As far as can be said from outside: whom membership keeps in its place is not among them.
+bool Server::has_been_gone(const Hello& hello) const {
+  const auto now = world_.clock.now();
+  const auto loss = losses_.find(hello.node_key);
+  if (loss != losses_.end() && (loss->second.was_silent || now - loss->second.at >= options_.resume_window)) return true;
+  if (!hello.held || loss != losses_.end()) return false;
+  return hello.held->group_rank == options_.lost_group_rank || now - began_ >= options_.restate_timeout ||
+         hello.held->round < world_.checks.newest_complete();
 }
 
 void Server::farewell(const std::string& node_key) {
@@ -63,6 +75,7 @@ void Server::lose(NodeId id, const Closed& how) {
   sessions_.erase(found);
   session.channel->release();
   if (session.is_leaving || is_stopped_) return;
+  losses_[session.node_key] = {world_.clock.now(), !how.by_peer};
   if (how.by_peer)
     step(Disconnected{id, how.why});
   else

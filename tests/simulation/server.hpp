@@ -47,6 +47,7 @@ class Server {
   void perform(const rendezvous::Membership::Actions& actions);
   void tell(rendezvous::NodeId id, const rendezvous::ToAgent& message);
   void lose(rendezvous::NodeId id, const Closed& how);
+  bool has_been_gone(const rendezvous::Hello& hello) const;
   void leave(rendezvous::NodeId id);
   void wait_for_deadline();
 
@@ -59,6 +60,12 @@ class Server {
   std::optional<TimePoint> waiting_until_;
   std::uint64_t nodes_seen_ = 0;
   std::map<rendezvous::NodeId, Session> sessions_;
+  struct Loss {
+    TimePoint at;
+    bool was_silent = false;
+  };
+  std::map<std::string, Loss> losses_;  // by node key; the last of each
+  const rendezvous::MembershipOptions options_;
   bool is_stopped_ = false;
 };
 

@@ -140,7 +140,7 @@ void World::lose_host(int host) {
 // --- what happens between them ---
 
 void World::tells(const Server& server, const std::string& node_key, const ToAgent& message) {
-  const auto& node = *nodes_.at(std::stoul(node_key, nullptr, 16));
+  const auto& node = node_of(node_key);
   trace_message(node, message);
   checks.is_told(&server, node, message);
 }

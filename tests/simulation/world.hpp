@@ -60,6 +60,7 @@ class World {
   void workers_changed();
   void worker_ended(const RoundId& round, bool is_success);  // its peers may notice
   void tells(const Server& server, const std::string& node_key, const rendezvous::ToAgent& message);
+  Node& node_of(const std::string& node_key) const { return *nodes_.at(std::stoul(node_key, nullptr, 16)); }
   void node_ended(Node& node);
   RoundId begin_term();
   std::string address_of(int host) const { return "10.0.0." + std::to_string(host + 1); }
