@@ -43,6 +43,7 @@ using rendezvous::OpenStore;
 using rendezvous::Refused;
 using rendezvous::RoundEnded;
 using rendezvous::RoundFailed;
+using rendezvous::RoundStarted;
 using rendezvous::StartRound;
 using rendezvous::StopAsked;
 using rendezvous::StopRound;
@@ -70,7 +71,9 @@ class Agent {
                     std::visit([this](const auto& content) { take(content); }, message);
                   },
                   [this](const rendezvous::LinkLost& why) { membership_is_lost(why); },
-                  [this](const std::string& line) { say(line); }}) {
+                  [this](const std::string& line) { say(line); },
+                  [this](const std::string& why) { stop_orphans(why); },
+                  {}}) {
     ::signal(SIGPIPE, SIG_IGN);
   }
 
@@ -123,6 +126,7 @@ class Agent {
     hello.restart_window = config_.restart_window;
     hello.join_timeout = config_.rendezvous.join_timeout;
     hello.last_call_timeout = config_.rendezvous.last_call_timeout;
+    hello.grace = config_.grace;
     if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
     return hello;
   }
@@ -201,7 +205,12 @@ class Agent {
 
   // --- what membership says ---
 
-  void take(const Welcome&) {}
+  // From here on this node's guardian can tell the others of its end.
+  void take(const Welcome&) {
+    const auto there = meeting_.whereabouts();
+    guardian_.set_farewell(there ? guardian::Farewell{node_key_, there->address, there->port} : guardian::Farewell{});
+  }
+
   void take(const rendezvous::Elsewhere&) {}
   void take(const rendezvous::RoundEstablished&) {}
 
@@ -253,6 +262,7 @@ class Agent {
     if (!summary.empty() && !(message.cause == std::nullopt && stop_announced_ && message.try_this.empty()))
       say(summary);
     if (message.cause) tell_caller(*message.cause);
+    guardian_.set_farewell({});  // nobody waits for it
     finish(message.exit_code);
   }
 
@@ -267,10 +277,18 @@ class Agent {
                   *path);
   }
 
+  // The others may have gone on without this node, which looks for them.
+  void stop_orphans(const std::string& why) {
+    if (finished_ || group_.is_idle()) return;
+    say(why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") + " stopped");
+    step({StopWorkers{SIGTERM}});
+  }
+
   // Nobody tells us any more what the job does: its workers here are stopped.
   void membership_is_lost(const rendezvous::LinkLost& why) {
     if (finished_ || lost_) return;
     lost_ = true;
+    guardian_.set_farewell({});
     say("error: " + why.what + "\nwhere: " + why.where + "\ntry:   " + why.try_this);
     if (group_.is_idle()) return finish(rendezvous::kRendezvousFailed);
     step({StopWorkers{SIGTERM}});
@@ -310,6 +328,7 @@ class Agent {
                       output_.worker_side(local_rank));
       output_.worker_is_spawned(local_rank);
     }
+    meeting_.send(RoundStarted{start_.round.number});
   }
 
   // Once, and again where the workers' ranks are new.
@@ -409,7 +428,8 @@ class Agent {
   // How this node's workers reach the store: as membership says, else as this node reached the endpoint.
   std::string master_address() const {
     if (!start_.master_address.empty()) return start_.master_address;
-    return config_.rendezvous.host.empty() ? "127.0.0.1" : config_.rendezvous.host;
+    const auto host = meeting_.endpoint_host();
+    return host.empty() ? "127.0.0.1" : host;
   }
 
   std::string budget_text(int restarts_max) const {

@@ -87,6 +87,10 @@ void GuardianLink::spawn(int local_rank, std::vector<std::string> variables, con
   request({guardian::RequestKind::spawn, local_rank, 0, std::move(variables)}, descriptors);
 }
 
+void GuardianLink::set_farewell(const guardian::Farewell& farewell) {
+  request({guardian::RequestKind::set_farewell, 0, 0, {farewell.node_key, farewell.address, std::to_string(farewell.port)}});
+}
+
 void GuardianLink::kill_tree() {
   request({guardian::RequestKind::kill_tree, 0, 0, {}});
   for (const auto& worker : workers_)

@@ -40,6 +40,7 @@ class GuardianLink {
   void signal_tree(int signal_number) { request({guardian::RequestKind::signal_tree, 0, signal_number, {}}); }
   void forward(int signal_number) { request({guardian::RequestKind::forward_signal, 0, signal_number, {}}); }
   void kill_orphans() { request({guardian::RequestKind::kill_orphans, 0, 0, {}}); }
+  void set_farewell(const guardian::Farewell& farewell);
   void kill_tree();  // even if the guardian itself hangs
 
   pid_t pid_of(int local_rank) const { return workers_[static_cast<std::size_t>(local_rank)].pid; }

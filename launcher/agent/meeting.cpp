@@ -9,6 +9,7 @@
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/io/address.hpp"
 #include "rendezvous/port/port_holder.hpp"
+#include "rendezvous/round/term.hpp"
 
 namespace ddp::launcher {
 
@@ -37,7 +38,7 @@ bool is_this_host(const std::string& endpoint_host, const std::vector<std::strin
 }
 
 Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendezvous::Hello hello, RoundId term,
-                 port::Handler store, rendezvous::MembershipLink::Handlers handlers)
+                 port::Handler store, rendezvous::MembershipClient::Handlers handlers)
     : io_(io),
       config_(config),
       hello_(std::move(hello)),
@@ -46,9 +47,17 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendez
       handlers_(std::move(handlers)),
       owner_wait_(io) {
   handlers_.message = [this, message = std::move(handlers_.message)](const rendezvous::ToAgent& what) {
-    has_joined_ = has_joined_ || std::holds_alternative<rendezvous::Welcome>(what);
+    remember(what);
     message(what);
   };
+  handlers_.serve = [this](std::optional<int> lost_group_rank) { serve_next(lost_group_rank); };
+}
+
+void Meeting::remember(const rendezvous::ToAgent& message) {
+  has_joined_ = has_joined_ || std::holds_alternative<rendezvous::Welcome>(message);
+  if (const auto* start = std::get_if<rendezvous::StartRound>(&message))
+    for (const auto& successor : start->successors)
+      if (successor.group_rank == start->group_rank) standby_address_ = successor.address;
 }
 
 void Meeting::start() {
@@ -70,11 +79,8 @@ void Meeting::decide(const rendezvous::Resolved& resolved) {
   for (const auto& address : resolved.addresses) addresses.push_back(io::address_of(address).text());
   const auto own = rendezvous::own_addresses();
   if (has_joined_) return;
-  if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) {
-    link_.reset();
-    return serve(true);
-  }
-  if (!link_) join();
+  if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) return serve(true);
+  if (!client_) join();
   if (config_.rendezvous.node_rank == 0) return serve_unless_joined();
   if (!addresses.empty()) return;
   // The name may become known, as that of a pod does some time after its start, and then be this host's.
@@ -92,16 +98,16 @@ void Meeting::serve_unless_joined() {
     if (error || has_joined_) return;
     handlers_.say("no interface of this host has the address of " + config_.rendezvous.host +
                   ", but this is node rank 0 and nobody else serves the endpoint: it does");
-    link_.reset();
     serve(true);
   });
 }
 
 void Meeting::serve(bool or_join) {
   const auto& rendezvous = config_.rendezvous;
-  const bool alone = rendezvous.nodes_max == 1;
+  client_.reset();
+  reception_.reset();
   port::PortOptions options;
-  if (alone && (rendezvous.mode == Mode::local || is_loopback(rendezvous.host)))
+  if (rendezvous.nodes_max == 1 && (rendezvous.mode == Mode::local || is_loopback(rendezvous.host)))
     options.addresses = {rendezvous.host == "::1" ? rendezvous.host : kLoopback};
   options.first = options.last = rendezvous.port;
   if (rendezvous.port == 0) {
@@ -109,14 +115,8 @@ void Meeting::serve(bool or_join) {
     options.last = rendezvous.port_last;
   }
   options.warn = handlers_.say;
-  port::Handlers by_protocol;
-  by_protocol.store = store_;
-  if (!alone)
-    by_protocol.http = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
-      if (reception_) reception_->adopt(std::move(socket), peer);
-    };
   try {
-    port_ = std::make_unique<port::Port>(io_, std::move(options), std::move(by_protocol));
+    port_ = std::make_unique<port::Port>(io_, std::move(options), both_protocols());
   } catch (const Error& error) {
     if (or_join) return join();  // another agent of this host may be there already
     const auto holder = rendezvous.port != 0 ? port::holder_of(rendezvous.port) : std::string();
@@ -125,43 +125,112 @@ void Meeting::serve(bool or_join) {
             "another --master-port (--rdzv-endpoint), the same on all nodes"});
     });
   }
-  serves_ = true;
-  auto server = std::make_unique<MembershipServer>(io_, options_of(hello_, term_), handlers_);
-  receive(*server);
-  link_ = std::move(server);
-  link_->send(hello_);
+  if (rendezvous.nodes_max > 1) {
+    hello_.standby_port = port_->number();
+    receive();
+  }
+  make_client();
+  host(options_of(hello_, term_));
 }
 
-void Meeting::receive(MembershipServer& job) {
-  if (config_.rendezvous.nodes_max == 1) return;
-  rendezvous::Reception::Options options;
-  options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
-  options.http = [&job, run_id = hello_.run_id](const rendezvous::HttpQuestion& question) {
-    return rendezvous::answer_operator(question, {{run_id, job.membership().view()}});
-  };
-  reception_.emplace(io_, std::move(options), [&job](const rendezvous::Hello&) -> MembershipServer& { return job; },
-                     handlers_.say);
+// As the host of the endpoint is lost; its connections come to the port on which this node has stood by.
+void Meeting::serve_next(std::optional<int> lost_group_rank) {
+  is_next_host_ = true;
+  auto options = options_of(hello_, rendezvous::begin_term());
+  options.lost_group_rank = lost_group_rank;
+  host(std::move(options));
+}
+
+void Meeting::host(rendezvous::MembershipOptions options) {
+  options.restate_timeout = rendezvous::restate_timeout_of(config_.rendezvous.heartbeat_timeout);
+  MembershipServer::Handlers handlers;
+  handlers.message = [this](const rendezvous::ToAgent& message) { client_->hear(message); };
+  handlers.say = handlers_.say;
+  handlers.stepped_down = [this](const std::string& why) { step_down(why); };
+  server_ = std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
+  client_->host(*server_);
+}
+
+void Meeting::step_down(const std::string& why) {
+  handlers_.say("this node does not serve the job any longer: " + why);
+  client_->step_down(why);
+  server_.reset();
 }
 
 void Meeting::join() {
+  stand_by();
+  make_client();
+  client_->begin();
+}
+
+// So that this node can serve the endpoint once its host is lost. Where no port is to be had another one does.
+void Meeting::stand_by() {
+  try {
+    hello_.standby_port = store_port();
+    receive();
+  } catch (const Error& error) {
+    handlers_.say(std::string("this node can't stand in for the endpoint's host: ") + error.what());
+  }
+}
+
+void Meeting::make_client() {
   const auto& rendezvous = config_.rendezvous;
-  link_ = std::make_unique<MembershipClient>(io_, EndpointName{rendezvous.host, rendezvous.port}, rendezvous.join_timeout,
-                                             rendezvous.heartbeat_timeout, handlers_);
-  link_->send(hello_);
+  client_ = std::make_unique<MembershipClient>(
+      io_, EndpointName{rendezvous.host, rendezvous.port},
+      rendezvous::Session::Options{rendezvous.join_timeout, rendezvous.heartbeat_timeout, rendezvous.orphan_limit}, hello_,
+      handlers_);
+}
+
+void Meeting::receive() {
+  rendezvous::Reception::Options options;
+  options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
+  options.http = [this](const rendezvous::HttpQuestion& question) {
+    rendezvous::JobViews jobs;
+    if (server_) jobs.emplace(hello_.run_id, server_->membership().view());
+    return rendezvous::answer_operator(question, jobs);
+  };
+  options.farewell = [this](const std::string& node_key) { return server_ && server_->take_farewell(node_key); };
+  reception_.emplace(io_, std::move(options), [this](const rendezvous::Hello&) { return direct(); }, handlers_.say);
+}
+
+rendezvous::Reception::Direction Meeting::direct() const {
+  if (server_) return std::ref(*server_);
+  if (const auto where = whereabouts()) return rendezvous::Elsewhere{where->address, where->port};
+  return std::monostate();
+}
+
+port::Handlers Meeting::both_protocols() {
+  port::Handlers handlers;
+  handlers.store = store_;
+  if (config_.rendezvous.nodes_max > 1)
+    handlers.http = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+      if (reception_) reception_->adopt(std::move(socket), peer);
+    };
+  return handlers;
 }
 
 void Meeting::send(const rendezvous::ToMembership& message) {
-  if (link_) link_->send(message);
+  if (client_) client_->send(message);
 }
 
-std::chrono::milliseconds Meeting::job_time() const { return link_ ? link_->job_time() : std::chrono::milliseconds(0); }
+std::chrono::milliseconds Meeting::job_time() const { return client_ ? client_->job_time() : std::chrono::milliseconds(0); }
+
+std::optional<rendezvous::Session::Target> Meeting::whereabouts() const {
+  return client_ ? client_->whereabouts() : std::nullopt;
+}
+
+std::string Meeting::endpoint_host() const {
+  if (server_) return is_next_host_ ? standby_address_ : config_.rendezvous.host;
+  return client_ ? client_->endpoint_host() : config_.rendezvous.host;
+}
 
 void Meeting::finish(std::function<void()> done) {
   owner_wait_.cancel();
   looking_up_.reset();
   reception_.reset();
-  if (!link_) return boost::asio::post(io_, std::move(done));
-  link_->finish(std::move(done));
+  if (server_) return server_->finish(std::move(done));
+  if (!client_) return boost::asio::post(io_, std::move(done));
+  client_->finish(std::move(done));
 }
 
 std::uint16_t Meeting::store_port() {
@@ -170,9 +239,7 @@ std::uint16_t Meeting::store_port() {
     options.first = config_.rendezvous.port_first;
     options.last = config_.rendezvous.port_last;
     options.warn = handlers_.say;
-    port::Handlers store_only;
-    store_only.store = store_;
-    port_ = std::make_unique<port::Port>(io_, std::move(options), std::move(store_only));
+    port_ = std::make_unique<port::Port>(io_, std::move(options), both_protocols());
   }
   return port_->number();
 }

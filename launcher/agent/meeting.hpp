@@ -1,4 +1,5 @@
-// Where this node meets the others: finds out who serves the endpoint, and gives the agent its link to membership.
+// Where this node meets the others: finds out who serves the endpoint, gives the agent its link to membership, and stands by
+// to serve the endpoint itself once its host is lost.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -13,7 +14,6 @@
 
 #include "launcher/command_line/launch_config.hpp"
 #include "rendezvous/control/membership_client.hpp"
-#include "rendezvous/control/membership_link.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/control/resolver.hpp"
@@ -30,7 +30,7 @@ class Meeting {
  public:
   // `store` takes the connections of store clients that come to the endpoint's port.
   Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendezvous::Hello hello, RoundId term,
-          port::Handler store, rendezvous::MembershipLink::Handlers handlers);
+          port::Handler store, rendezvous::MembershipClient::Handlers handlers);
 
   // Begins; from then on the handlers are called.
   void start();
@@ -39,7 +39,13 @@ class Meeting {
   std::chrono::milliseconds job_time() const;
   void finish(std::function<void()> done);
 
-  bool serves_endpoint() const { return serves_; }
+  bool serves_endpoint() const { return server_ != nullptr; }
+
+  // The membership that this node is joined to, by its numeric address; empty where it is in this process, or nowhere.
+  std::optional<rendezvous::Session::Target> whereabouts() const;
+
+  // As workers of this node are to reach the endpoint's host.
+  std::string endpoint_host() const;
 
   // The port on which this node takes store clients; opened where it was not yet. Throws Error.
   std::uint16_t store_port();
@@ -53,22 +59,32 @@ class Meeting {
   void look_up();
   void decide(const rendezvous::Resolved& resolved);
   void serve(bool or_join);
-  void receive(rendezvous::MembershipServer& job);
+  void serve_next(std::optional<int> lost_group_rank);
+  void host(rendezvous::MembershipOptions options);
+  void step_down(const std::string& why);
   void join();
+  void stand_by();
+  void receive();
+  void make_client();
   void serve_unless_joined();
+  void remember(const rendezvous::ToAgent& message);
+  rendezvous::Reception::Direction direct() const;
+  port::Handlers both_protocols();
 
   boost::asio::io_context& io_;
   const LaunchConfig& config_;
   rendezvous::Hello hello_;
   RoundId term_;
   port::Handler store_;
-  rendezvous::MembershipLink::Handlers handlers_;
+  rendezvous::MembershipClient::Handlers handlers_;
   std::shared_ptr<void> looking_up_;
-  std::unique_ptr<rendezvous::MembershipLink> link_;
-  std::optional<rendezvous::Reception> reception_;  // where this node serves the endpoint; of link_
-  std::unique_ptr<port::Port> port_;
+  std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
+  std::unique_ptr<rendezvous::MembershipClient> client_;
+  std::optional<rendezvous::Reception> reception_;
+  std::unique_ptr<port::Port> port_;  // of the endpoint or, on another node, of the store and of the endpoint to come
   boost::asio::steady_timer owner_wait_;
-  bool serves_ = false, has_joined_ = false;
+  std::string standby_address_;  // of this node, as membership saw it
+  bool has_joined_ = false, is_next_host_ = false;
 };
 
 }  // namespace ddp::launcher

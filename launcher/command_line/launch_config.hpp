@@ -38,6 +38,7 @@ struct RendezvousConfig {
   std::optional<int> node_rank;  // --node-rank, where it was given; in fixed mode always
   std::optional<bool> is_host;   // --rdzv-conf is_host: serve the endpoint, or never; empty: find out
   std::string local_address;     // --local-addr: under which other nodes reach this one; empty: find out
+  std::chrono::milliseconds orphan_limit{60'000};  // without any answer, after which workers are stopped
   std::uint16_t port_first = 0, port_last = 0;          // --port-range, for whatever else listens; 0: any free port
   std::chrono::milliseconds join_timeout{600'000};      // for the nodes to be complete
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between nodes_min and nodes_max

@@ -64,6 +64,8 @@ const std::vector<Option>& option_table() {
        "times that all workers of the job are started again after a failure. Default: 0"},
       {"restart-window", 0, "SECONDS", Group::failures, kOurs,
        "count only the restarts of this time before the failure. Default: all of them"},
+      {"orphan-limit", 0, "SECONDS", Group::failures, kOurs,
+       "stop this node's workers when nobody of the job has answered for so long. Default: 60"},
       {"shutdown-timeout", 0, "SECONDS", Group::failures, kTorchruns,
        "grace between a stop signal and SIGKILL, in every path. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30"},
       {"signals-to-handle", 0, "SIGNAL,..", Group::failures, kTorchruns,

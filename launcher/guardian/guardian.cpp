@@ -20,6 +20,7 @@
 #include <system_error>
 
 #include "launcher/environment/worker_environment.hpp"
+#include "launcher/guardian/farewell.hpp"
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
 #include "rendezvous/io/pidfd.hpp"
@@ -113,6 +114,8 @@ class Guardian {
     signals_.reset(::signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK));
   }
 
+  const Farewell& farewell() const { return farewell_; }
+
   // Returns when ddprun is gone.
   void serve() {
     while (true) {
@@ -152,6 +155,10 @@ class Guardian {
       case RequestKind::kill_tree:
         killing_ = changed_ = true;
         kill_descendants();
+        break;
+      case RequestKind::set_farewell:
+        if (content.variables.size() == 3)
+          farewell_ = {content.variables[0], content.variables[1], static_cast<std::uint16_t>(std::stoi(content.variables[2]))};
         break;
     }
   }
@@ -272,6 +279,7 @@ class Guardian {
   }
 
   const GuardianOptions& options_;
+  Farewell farewell_;
   io::UniqueFd socket_, agent_, signals_;
   std::map<pid_t, int> workers_;                           // running ones, to their local ranks
   std::deque<std::pair<Report, io::UniqueFd>> outbox_;     // at most a few reports per worker
@@ -296,8 +304,9 @@ void let_go_of_standard_descriptors() {
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
   let_go_of_standard_descriptors();
-  Guardian(options, std::move(socket), std::move(agent)).serve();
-  kill_all_children({}, kKillLimitMs);
+  Guardian guardian(options, std::move(socket), std::move(agent));
+  guardian.serve();
+  if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell());
   std::error_code ignored;
   if (!options.scratch_directory.empty()) std::filesystem::remove_all(options.scratch_directory, ignored);
   ::_exit(0);

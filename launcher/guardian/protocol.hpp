@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -20,6 +21,7 @@ enum class RequestKind : int {
   forward_signal,  // signal_number to every worker that has a handler for it; no report
   kill_orphans,  // SIGKILL to descendants whose worker has ended
   kill_tree,     // SIGKILL to all, again until none is left
+  set_farewell,  // variables: node key, address, port
 };
 
 struct Request {
@@ -27,6 +29,13 @@ struct Request {
   int local_rank = 0;
   int signal_number = 0;
   std::vector<std::string> variables;  // "NAME=value", beside the environment that the guardian inherited
+};
+
+// What is told to the job's membership once ddprun and every process of the job are gone here.
+struct Farewell {
+  std::string node_key;
+  std::string address;  // a numeric one; empty: nobody is told
+  std::uint16_t port = 0;
 };
 
 enum class ReportKind : int {

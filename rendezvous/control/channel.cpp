@@ -119,9 +119,12 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
       return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
     }
     HttpAnswer answer{404, "text/plain; charset=utf-8", "not found\n"};
-    if (request.method() != http::verb::get) answer = {405, answer.content_type, "only GET is answered\n"};
+    const std::string_view target(request.target().data(), request.target().size());
+    if (request.method() == http::verb::post && options_.post) {
+      if (options_.post(target)) answer = {200, answer.content_type, ""};
+    } else if (request.method() != http::verb::get) answer = {405, answer.content_type, "only GET is answered\n"};
     else if (options_.http)
-      answer = options_.http({request.target().data(), request.target().size()},
+      answer = options_.http(target,
                              {request[http::field::host].data(), request[http::field::host].size()});
     response_.result(answer.status);
     response_.set(http::field::server, kProduct);

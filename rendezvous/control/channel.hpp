@@ -36,6 +36,7 @@ class Channel {
     std::chrono::milliseconds handshake_timeout{10'000};
     std::string host;  // the client's Host header: how the user named the endpoint
     std::function<HttpAnswer(std::string_view target, std::string_view host)> http{};  // the server's, to a plain GET
+    std::function<bool(std::string_view target)> post{};  // the server's, a plain POST without a body: whether it is known
   };
 
   struct Closed {

@@ -1,6 +1,5 @@
 #include "rendezvous/control/membership_client.hpp"
 
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -10,11 +9,12 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstring>
-#include <optional>
+#include <random>
 #include <utility>
 
 #include "ddp/error.hpp"
 #include "rendezvous/control/channel.hpp"
+#include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/control/resolver.hpp"
 #include "rendezvous/io/address.hpp"
@@ -25,15 +25,13 @@ namespace ddp::rendezvous {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
+using How = Session::How;
 using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
 namespace {
 
-constexpr auto kConnectLimit = 5s;        // for one address; a host that is down answers nothing
-constexpr auto kPauseFirst = 50ms;        // between attempts, growing
-constexpr auto kPauseMax = 1'000ms;
-constexpr auto kQuietTime = 2s;           // nodes that are started together need not be told of each other's delay
+constexpr auto kQuietTime = 2s;  // nodes that are started together need not be told of each other's delay
 constexpr auto kFarewellLimit = 1'000ms;
 constexpr std::size_t kAddressesShown = 6;
 
@@ -48,6 +46,27 @@ socklen_t length_of(const sockaddr_storage& address) {
   return address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
 }
 
+sockaddr_storage address_of(const Session::Target& target) {
+  const auto address = io::parse_address(target.address).value();  // messages carry no other
+  sockaddr_storage out{};
+  if (address.is_v4()) {
+    auto& v4 = reinterpret_cast<sockaddr_in&>(out);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(target.port);
+    std::memcpy(&v4.sin_addr, address.bytes.data() + io::Address::kV4Offset, sizeof v4.sin_addr);
+  } else {
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(target.port);
+    std::memcpy(&v6.sin6_addr, address.bytes.data(), sizeof v6.sin6_addr);
+  }
+  return out;
+}
+
+How how_of(int error) {
+  return error == ECONNREFUSED ? How::refused : error == ECONNRESET ? How::closed : How::silent;
+}
+
 }  // namespace
 
 std::string text_of(const EndpointName& endpoint) {
@@ -56,31 +75,45 @@ std::string text_of(const EndpointName& endpoint) {
 
 class MembershipClient::Impl : public std::enable_shared_from_this<MembershipClient::Impl> {
  public:
-  Impl(asio::io_context& io, EndpointName endpoint, milliseconds join_timeout, milliseconds heartbeat_timeout,
-       Handlers handlers)
+  Impl(asio::io_context& io, EndpointName endpoint, Session::Options options, Hello hello, Handlers handlers)
       : io_(io),
         endpoint_(std::move(endpoint)),
-        join_timeout_(join_timeout),
-        heartbeat_timeout_(heartbeat_timeout),
+        options_(options),
+        host_name_(hello.host_name),
+        run_id_(hello.run_id),
         handlers_(std::move(handlers)),
-        timer_(io) {}
+        timer_(io),
+        attempt_limit_(io),
+        session_(options, std::move(hello), began_) {}
 
-  void send(const ToMembership& message) {
-    if (const auto* hello = std::get_if<Hello>(&message)) {
-      hello_ = *hello;
-      return asio::post(io_, [self = shared_from_this()] { self->begin_attempt(); });
-    }
-    if (channel_ && has_joined_) channel_->send(to_json(message));
+  void step(const Session::Event& event) { perform(session_.step(event, Clock::now())); }
+
+  void begin() {
+    asio::post(io_, [self = shared_from_this()] { self->step(Session::Begin{}); });
   }
 
-  milliseconds job_time() const { return since_start() + clock_offset_; }
+  void host(MembershipServer& membership) {
+    own_ = &membership;
+    step(Session::Hosting{});
+  }
+
+  void hear(const ToAgent& message) {
+    if (own_ != nullptr) step(Session::Heard{message});
+  }
+
+  void step_down(const std::string& why) {
+    own_ = nullptr;
+    step(Session::SteppedDown{why});
+  }
+
+  milliseconds job_time() const { return own_ != nullptr ? own_->job_time() : since_start() + clock_offset_; }
+  std::optional<Session::Target> whereabouts() const { return session_.whereabouts(); }
+  std::string endpoint_host() const { return target_.address.empty() ? endpoint_.host : target_.address; }
 
   void finish(std::function<void()> done) {
     handlers_ = {};
     timer_.cancel();
-    looking_up_.reset();
-    connecting_.reset();
-    kept_open_.reset();
+    end_attempt();
     if (!channel_) return asio::post(io_, std::move(done));
     const auto both = std::make_shared<std::function<void()>>(std::move(done));
     const auto once = [both] {
@@ -99,81 +132,144 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void stop() {
     handlers_ = {};
     timer_.cancel();
-    looking_up_.reset();
-    connecting_.reset();
+    end_attempt();
     channel_.reset();
-    kept_open_.reset();
+    own_ = nullptr;
   }
 
  private:
   milliseconds since_start() const { return std::chrono::duration_cast<milliseconds>(Clock::now() - began_); }
 
-  // --- one attempt: resolve, connect to one address after another, WebSocket, hello ---
+  // --- what the session decides ---
 
-  void begin_attempt() {
-    if (!handlers_.message) return;
+  void perform(const Session::Actions& actions) {
+    for (const auto& action : actions) {
+      if (!handlers_.message) return;  // it is over
+      std::visit([this](const auto& what) { perform(what); }, action);
+    }
+    if (handlers_.message) wait_for_deadline();
+  }
+
+  void wait_for_deadline() {
+    timer_.cancel();
+    const auto deadline = session_.next_deadline();
+    if (!deadline) return;
+    timer_.expires_at(*deadline);
+    timer_.async_wait([weak = weak_from_this()](error_code error) {
+      if (const auto self = weak.lock(); !error && self) self->perform(self->session_.tick(Clock::now()));
+    });
+  }
+
+  void perform(const Session::HangUp&) { hang_up(); }
+
+  void perform(const Session::Say& action) {
+    if (own_ != nullptr) return own_->send(action.message);
+    if (channel_) channel_->send(to_json(action.message));
+  }
+
+  void perform(const Session::HandOn& action) {
+    const auto handler = handlers_.message;
+    handler(action.message);
+  }
+
+  void perform(const Session::Serve& action) {
+    handlers_.say("the endpoint " + place() + " is lost: " + last_reason_ + "; this node serves the job from now on");
+    asio::post(io_, [serve = handlers_.serve, action] { serve(action.lost_group_rank); });
+  }
+
+  void perform(const Session::StopWorkers& action) {
+    asio::post(io_, [stop = handlers_.stop_workers, why = action.why] { stop(why); });
+  }
+
+  void perform(const Session::GiveUp& action) {
+    if (action.refused)
+      return lose({action.refused->what, "joining the job" + (own_ != nullptr ? "" : " at " + place()), action.refused->try_this});
+    if (has_joined_)
+      return lose({"nobody of the job has answered for " + describe_duration(options_.join_timeout) + " (last: " + last_reason_ + ")",
+                   "host " + host_name_ + ", job " + run_id_ + ", which was at " + text_of(endpoint_),
+                   "look at the output of ddprun, and of ddp-rendezvous, there"});
+    if (last_reason_.empty()) last_reason_ = looking_up_ ? "the name is still being looked up" : "no answer to our hello";
+    lose({"no answer from ddprun at " + text_of(endpoint_) + " within " + describe_duration(options_.join_timeout) +
+              " (last: " + last_reason_ + ")",
+          "joining job " + run_id_ + ", attempt " + std::to_string(attempts_) + ", from host " + host_name_ +
+              "; the endpoint's addresses: " + list_of(addresses_) + "; this host's: " + list_of(own_addresses()),
+          what_to_try()});
+  }
+
+  // --- one attempt: resolve, connect to one address after another, WebSocket ---
+
+  void perform(const Session::Connect& action) {
     ++attempts_;
+    target_ = action.to;
+    limit_ = action.limit;
+    how_.reset();
+    if (!action.to.address.empty()) {
+      candidates_ = {address_of(action.to)};
+      return connect_next();
+    }
     looking_up_ = resolve(io_, endpoint_.host, endpoint_.port, [this](const Resolved& resolved) {
       looking_up_.reset();
+      if (!resolved.error.empty()) return ended(How::silent, resolved.error);
       addresses_.clear();
       for (const auto& address : resolved.addresses) addresses_.push_back(io::address_of(address).text());
-      if (!resolved.error.empty()) return try_later(resolved.error);
       candidates_ = resolved.addresses;
       connect_next();
     });
-    wait_for_join_deadline();
   }
 
   void connect_next() {
     const auto address = candidates_.front();
     candidates_.erase(candidates_.begin());
-    const auto shown = io::address_of(address).text();
     io::UniqueFd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket) return next_or_later(shown, errno);
+    if (!socket) return next_or_ended(address, errno);
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length_of(address)) == 0)
-      return greet(std::move(socket), shown);
-    if (errno != EINPROGRESS) return next_or_later(shown, errno);
+      return greet(std::move(socket), address);
+    if (errno != EINPROGRESS) return next_or_ended(address, errno);
     connecting_ = std::make_shared<asio::posix::stream_descriptor>(io_, socket.release());
     connecting_->async_wait(
-        asio::posix::stream_descriptor::wait_write, [self = shared_from_this(), attempt = connecting_, shown](error_code error) {
+        asio::posix::stream_descriptor::wait_write, [self = shared_from_this(), attempt = connecting_, address](error_code error) {
           if (error || self->connecting_ != attempt) return;
           self->connecting_.reset();
+          self->attempt_limit_.cancel();
           io::UniqueFd connected(attempt->release());
           int failure = 0;
           socklen_t length = sizeof failure;
           ::getsockopt(connected.get(), SOL_SOCKET, SO_ERROR, &failure, &length);
-          if (failure != 0) return self->next_or_later(shown, failure);
-          self->greet(std::move(connected), shown);
+          if (failure != 0) return self->next_or_ended(address, failure);
+          self->greet(std::move(connected), address);
         });
-    timer_.expires_after(std::min<Clock::duration>(kConnectLimit, time_left()));
-    timer_.async_wait([self = shared_from_this(), attempt = connecting_, shown](error_code error) {
+    attempt_limit_.expires_after(limit_);
+    attempt_limit_.async_wait([self = shared_from_this(), attempt = connecting_, address](error_code error) {
       if (error || self->connecting_ != attempt || !attempt) return;
       self->connecting_.reset();
-      self->next_or_later(shown, ETIMEDOUT);
+      self->next_or_ended(address, ETIMEDOUT);
     });
   }
 
-  void next_or_later(const std::string& address, int error) {
-    timer_.cancel();
+  // One address that refuses tells more of a host than another that is out of reach.
+  void next_or_ended(const sockaddr_storage& address, int error) {
+    how_ = std::min(how_.value_or(How::silent), how_of(error));
     if (!candidates_.empty()) return connect_next();
-    try_later(std::string(std::strerror(error)) + " (" + address + ")");
+    ended(*how_, std::string(std::strerror(error)) + " (" + io::address_of(address).text() + ")");
   }
 
-  void greet(io::UniqueFd socket, const std::string& address) {
+  void greet(io::UniqueFd socket, const sockaddr_storage& address) {
+    const Session::Target peer{io::address_of(address).text(),
+                               target_.address.empty() ? endpoint_.port : target_.port};
     Channel::Options options;
     options.message_bytes_max = 4u << 20;
-    options.heartbeat_timeout = heartbeat_timeout_;
-    options.handshake_timeout = std::max(1'000ms, heartbeat_timeout_);
-    options.host = text_of(endpoint_);
+    options.heartbeat_timeout = options_.heartbeat_timeout;
+    options.handshake_timeout = std::max(1'000ms, options_.heartbeat_timeout);
+    options.host = place();
     Channel::Handlers handlers;
-    handlers.opened = [this] {
+    handlers.opened = [this, peer] {
       greeted_at_ = since_start();
-      channel_->send(to_json(ToMembership(*hello_)));
+      step(Session::Connected{peer});
     };
     handlers.message = [this](std::string_view text) { take(text); };
-    handlers.closed = [this, address](const Channel::Closed& how) { disconnected(how.why + " (" + address + ")"); };
-    wait_for_join_deadline();
-    kept_open_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
+    handlers.closed = [this, peer](const Channel::Closed& how) {
+      ended(how.by_peer ? How::closed : How::silent, how.why + " (" + peer.address + ")");
+    };
     channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
   }
 
@@ -182,74 +278,54 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       const auto message = to_agent_of(text);
       if (const auto* welcome = std::get_if<Welcome>(&message)) {
         clock_offset_ = welcome->job_time - (greeted_at_ + since_start()) / 2;
+        if (std::exchange(is_broken_, false)) handlers_.say("connected to the job again, at " + place());
         has_joined_ = true;
-        timer_.cancel();  // from here on membership says who is missing, and a spare waits as long as the job lasts
+        last_reason_.clear();
       }
-      if (const auto* refused = std::get_if<Refused>(&message))
-        return lose({refused->what, "joining the job at " + text_of(endpoint_), refused->try_this});
-      if (std::holds_alternative<StartRound>(message) || std::holds_alternative<OpenStore>(message)) {
-        had_round_ = true;
-        timer_.cancel();
-      }
-      if (std::holds_alternative<FinishJob>(message)) is_over_ = true;
-      const auto handler = handlers_.message;
-      if (handler) handler(message);
+      step(Session::Heard{message});
     } catch (const Error& error) {
-      disconnected(error.what());
+      ended(How::closed, error.what());
     }
   }
 
-  void disconnected(const std::string& why) {
-    if (is_over_ || !handlers_.message) return;
-    asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});  // this may be a call of its own
-    const bool had_joined = std::exchange(has_joined_, false);
-    if (!had_round_) kept_open_.reset();
-    if (!had_round_ && !(had_joined && time_left() <= 0ms)) return try_later(why);
-    lose({"the connection to the endpoint " + text_of(endpoint_) + " is lost: " + why,
-          "host " + hello_->host_name + ", job " + hello_->run_id,
-          "look at ddprun's output and at the machine there"});
+  void ended(How how, const std::string& why) {
+    if (!handlers_.message) return;
+    hang_up();
+    tell_of(why);
+    step(Session::Ended{how, std::uniform_real_distribution<double>(0, 1)(dice_)});
   }
 
-  // --- again, until the join deadline ---
+  void hang_up() {
+    end_attempt();
+    if (channel_) asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});  // this may be a call of its own
+  }
 
-  Clock::duration time_left() const { return std::max<Clock::duration>(began_ + join_timeout_ - Clock::now(), 0ms); }
+  void end_attempt() {
+    looking_up_.reset();
+    connecting_.reset();
+    attempt_limit_.cancel();
+  }
 
-  void try_later(const std::string& why) {
+  // --- words ---
+
+  std::string place() const {
+    return text_of(target_.address.empty() ? endpoint_ : EndpointName{target_.address, target_.port});
+  }
+
+  void tell_of(const std::string& why) {
+    if (session_.is_joined() && !std::exchange(is_broken_, true))
+      handlers_.say("the connection to the endpoint " + place() + " is lost: " + why + "; it is tried again" +
+                    (session_.had_round() ? ", and the workers go on" : ""));
     if (why != last_reason_) {
       last_reason_ = why;
       reason_since_ = Clock::now();
       is_reason_said_ = false;
     }
-    if (time_left() <= 0ms) return give_up();
-    if (!is_reason_said_ && (Clock::now() - reason_since_ >= kQuietTime)) {
-      is_reason_said_ = true;
-      handlers_.say("no answer from " + text_of(endpoint_) + " yet: " + why + "; it is tried for another " +
-                    rendezvous::describe_duration(std::chrono::duration_cast<milliseconds>(time_left())) + ". This host has " +
-                    list_of(own_addresses()));
-    }
-    timer_.expires_after(std::min<Clock::duration>(pause_, time_left()));
-    pause_ = std::min<milliseconds>(pause_ * 3 / 2, kPauseMax);
-    timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (error) return;
-      if (self->time_left() <= 0ms) return self->give_up();
-      self->begin_attempt();
-    });
-  }
-
-  void wait_for_join_deadline() {
-    timer_.expires_after(time_left());
-    timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error && !self->has_joined_ && !self->had_round_) self->give_up();
-    });
-  }
-
-  void give_up() {
-    if (last_reason_.empty()) last_reason_ = looking_up_ ? "the name is still being looked up" : "no answer to our hello";
-    lose({"no answer from ddprun at " + text_of(endpoint_) + " within " + rendezvous::describe_duration(join_timeout_) +
-              " (last: " + last_reason_ + ")",
-          "joining job " + hello_->run_id + ", attempt " + std::to_string(attempts_) + ", from host " + hello_->host_name +
-              "; the endpoint's addresses: " + list_of(addresses_) + "; this host's: " + list_of(own_addresses()),
-          what_to_try()});
+    if (has_joined_ || is_reason_said_ || Clock::now() - reason_since_ < kQuietTime) return;
+    is_reason_said_ = true;
+    const auto left = std::chrono::duration_cast<milliseconds>(session_.join_deadline() - Clock::now());
+    handlers_.say("no answer from " + text_of(endpoint_) + " yet: " + why + "; it is tried for another " +
+                  describe_duration(std::max(left, 0ms)) + ". This host has " + list_of(own_addresses()));
   }
 
   std::string what_to_try() const {
@@ -262,49 +338,52 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void lose(const LinkLost& why) {
     const auto lost = handlers_.lost;
-    stop_trying();
-    if (lost) asio::post(io_, [lost, why] { lost(why); });
-  }
-
-  void stop_trying() {
-    is_over_ = true;
     handlers_ = {};
     timer_.cancel();
-    looking_up_.reset();
-    connecting_.reset();
-    if (channel_) asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});
+    hang_up();
+    asio::post(io_, [lost, why] { lost(why); });
   }
 
   asio::io_context& io_;
   EndpointName endpoint_;
-  milliseconds join_timeout_, heartbeat_timeout_;
+  Session::Options options_;
+  std::string host_name_, run_id_;
   Handlers handlers_;
-  asio::steady_timer timer_;  // of the attempt, the pause or the join deadline
+  asio::steady_timer timer_;  // the session's
+  asio::steady_timer attempt_limit_;
   const Clock::time_point began_ = Clock::now();
-  std::optional<Hello> hello_;
+  Session session_;
+  MembershipServer* own_ = nullptr;  // the membership, where it is in this process
+  std::minstd_rand dice_{std::random_device()()};
+  // The last attempt, or the connection that it led to:
+  Session::Target target_;
+  milliseconds limit_{0};
   std::shared_ptr<void> looking_up_;
   std::vector<sockaddr_storage> candidates_;
-  std::vector<std::string> addresses_;  // of the endpoint
+  std::optional<How> how_;
   std::shared_ptr<asio::posix::stream_descriptor> connecting_;
   std::unique_ptr<Channel> channel_;
-  // The same connection: it is closed with this process, or when the agent is done, and not when heartbeats are missed. So
-  // its end, which the other side's kernel hears of, proves that this node's workers have ended.
-  io::UniqueFd kept_open_;
+  std::vector<std::string> addresses_;  // of the endpoint
   milliseconds greeted_at_{0}, clock_offset_{0};
-  milliseconds pause_ = kPauseFirst;
   std::string last_reason_;
   Clock::time_point reason_since_;
   int attempts_ = 0;
-  bool is_reason_said_ = false, has_joined_ = false, had_round_ = false, is_over_ = false;
+  bool is_reason_said_ = false, has_joined_ = false, is_broken_ = false;
 };
 
-MembershipClient::MembershipClient(asio::io_context& io, EndpointName endpoint, milliseconds join_timeout,
-                                   milliseconds heartbeat_timeout, Handlers handlers)
-    : impl_(std::make_shared<Impl>(io, std::move(endpoint), join_timeout, heartbeat_timeout, std::move(handlers))) {}
+MembershipClient::MembershipClient(asio::io_context& io, EndpointName endpoint, Session::Options options, Hello hello,
+                                   Handlers handlers)
+    : impl_(std::make_shared<Impl>(io, std::move(endpoint), options, std::move(hello), std::move(handlers))) {}
 
 MembershipClient::~MembershipClient() { impl_->stop(); }
-void MembershipClient::send(const ToMembership& message) { impl_->send(message); }
+void MembershipClient::begin() { impl_->begin(); }
+void MembershipClient::host(MembershipServer& membership) { impl_->host(membership); }
+void MembershipClient::hear(const ToAgent& message) { impl_->hear(message); }
+void MembershipClient::step_down(const std::string& why) { impl_->step_down(why); }
+void MembershipClient::send(const ToMembership& message) { impl_->step(Session::Said{message}); }
 milliseconds MembershipClient::job_time() const { return impl_->job_time(); }
+std::optional<Session::Target> MembershipClient::whereabouts() const { return impl_->whereabouts(); }
+std::string MembershipClient::endpoint_host() const { return impl_->endpoint_host(); }
 void MembershipClient::finish(std::function<void()> done) { impl_->finish(std::move(done)); }
 
 }  // namespace ddp::rendezvous

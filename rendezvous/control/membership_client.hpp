@@ -1,7 +1,7 @@
-// Reaches the job's membership over the control channel, where another node serves the endpoint.
+// An agent's way to its job's membership, wherever that is: performs what Session decides, over the control channel or with
+// the membership in this process.
 //
-// Until the first round it tries again and again, as the endpoint may come up later than this node; what is in the way is
-// said once for each change. After that the end of the connection is the end of the link.
+// What is in the way is said once for each change.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -9,12 +9,16 @@
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
-#include "rendezvous/control/membership_link.hpp"
+#include "rendezvous/control/session.hpp"
 
 namespace ddp::rendezvous {
+
+class MembershipServer;
 
 struct EndpointName {
   std::string host;  // as the user gave it
@@ -24,16 +28,52 @@ struct EndpointName {
 // "node0:29400", "[fd00::1]:29400"
 std::string text_of(const EndpointName& endpoint);
 
-class MembershipClient : public MembershipLink {
- public:
-  // The first message that is sent must be Hello; it is kept, for the case that the connection is made anew.
-  MembershipClient(boost::asio::io_context& io, EndpointName endpoint, std::chrono::milliseconds join_timeout,
-                   std::chrono::milliseconds heartbeat_timeout, Handlers handlers);
-  ~MembershipClient() override;
+// Why an agent cannot take part, or no longer: the parts of an error message.
+struct LinkLost {
+  std::string what, where, try_this;
+};
 
-  void send(const ToMembership& message) override;
-  std::chrono::milliseconds job_time() const override;
-  void finish(std::function<void()> done) override;
+class MembershipClient {
+ public:
+  // Called from the event loop.
+  struct Handlers {
+    std::function<void(const ToAgent& message)> message;
+    std::function<void(const LinkLost& why)> lost;  // at most once, and nothing after it
+    std::function<void(const std::string& line)> say;
+    // Nobody who knows of the job is in reach, or those that are may not go on: this node's workers are to end.
+    std::function<void(const std::string& why)> stop_workers{};
+    // This process is to serve membership next, and to say so by host().
+    std::function<void(std::optional<int> lost_group_rank)> serve{};
+  };
+
+  // The hello is said on each connection.
+  MembershipClient(boost::asio::io_context& io, EndpointName endpoint, Session::Options options, Hello hello,
+                   Handlers handlers);
+  ~MembershipClient();
+  MembershipClient(const MembershipClient&) = delete;
+
+  // Connects to the endpoint. Once; harmless after host().
+  void begin();
+
+  // From now on the membership is this one, in this process; what it says to its own agent is for hear(). It must live
+  // until step_down(), or as long as this object.
+  void host(MembershipServer& membership);
+  void hear(const ToAgent& message);
+  void step_down(const std::string& why);
+
+  void send(const ToMembership& message);
+
+  // Now, on the job's clock; on that of this process before the first Welcome.
+  std::chrono::milliseconds job_time() const;
+
+  // The membership that this agent is joined to, by its numeric address; empty where it is in this process, or nowhere.
+  std::optional<Session::Target> whereabouts() const;
+
+  // As this agent reaches the endpoint, for other connections to its host.
+  std::string endpoint_host() const;
+
+  // The agent wants nothing more. Calls `done` once every word that was sent has gone, or a second later.
+  void finish(std::function<void()> done);
 
  private:
   class Impl;

@@ -57,12 +57,18 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     session.channel->hand_over({{},
                                 [this, id](std::string_view text) { take(id, text); },
                                 [this, id](const Channel::Closed& how) { lose(id, how); }});
-    if (stopped_ || is_finishing_ || membership_.is_finished()) return bid_farewell(id);
+    if (stopped_ || is_finishing_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return bid_farewell(id);
     if (sessions_.size() > sessions_max_)
       return tell(id, Refused{"the job has " + std::to_string(sessions_max_) + " nodes and spares already",
                               "fewer spares, or a larger --nnodes"});
     tell(id, Welcome{job_time()});
     step(Joined{id, hello, address, false});
+  }
+
+  bool take_farewell(const std::string& node_key) {
+    if (stopped_ || !membership_.knows(node_key)) return false;
+    step(Farewell{node_key});
+    return true;
   }
 
   const Membership& membership() const { return membership_; }
@@ -136,7 +142,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       if (const auto* send = std::get_if<Send>(&action)) tell(send->to, send->message);
       if (const auto* drop = std::get_if<Drop>(&action); drop != nullptr && sessions_.count(drop->node) != 0)
         discard(drop->node);
-      if (const auto* step_down = std::get_if<StepDown>(&action)) finish_all(step_down->why);
+      if (const auto* step_down = std::get_if<StepDown>(&action)) dissolve(step_down->why);
       if (const auto* say = std::get_if<Say>(&action)) asio::post(io_, [self = shared_from_this(), text = say->text] {
         if (self->handlers_.say) self->handlers_.say(text);
       });
@@ -155,14 +161,18 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) bid_farewell(id);
   }
 
-  void finish_all(const std::string& why) {
-    FinishJob verdict;
-    verdict.exit_code = kRendezvousFailed;
-    verdict.what = why;
-    verdict.try_this = "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
-    tell(kOwnNode, verdict);
-    for (const auto& [id, session] : sessions_)
-      if (!session.is_leaving) tell(id, verdict);
+  void dissolve(const std::string& why) {
+    if (!handlers_.stepped_down) {
+      FinishJob verdict;
+      verdict.exit_code = kRendezvousFailed;
+      verdict.what = why;
+      verdict.try_this = "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
+      for (const auto& [id, session] : sessions_)
+        if (!session.is_leaving) tell(id, verdict);
+      return;
+    }
+    asio::post(io_, [self = shared_from_this(), stepped_down = handlers_.stepped_down, why] { stepped_down(why); });
+    stop();
   }
 
   void bid_farewell(NodeId id) {
@@ -213,6 +223,7 @@ void MembershipServer::finish(std::function<void()> done) { impl_->finish(std::m
 void MembershipServer::take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello) {
   impl_->take_in(std::move(channel), address, hello);
 }
+bool MembershipServer::take_farewell(const std::string& node_key) { return impl_->take_farewell(node_key); }
 const Membership& MembershipServer::membership() const { return impl_->membership(); }
 bool MembershipServer::is_over() const { return impl_->is_over(); }
 

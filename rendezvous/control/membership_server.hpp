@@ -5,27 +5,51 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "rendezvous/control/channel.hpp"
-#include "rendezvous/control/membership_link.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {
 
-class MembershipServer : public MembershipLink {
- public:
-  // The first two handlers are those of this process's own agent.
-  MembershipServer(boost::asio::io_context& io, MembershipOptions options, Handlers handlers);
-  ~MembershipServer() override;
+// How long a membership that begins anew waits for the nodes of the round that runs: those that notice last that the one
+// before is gone do so a heartbeat limit later, and may then have to look for it.
+constexpr std::chrono::milliseconds restate_timeout_of(std::chrono::milliseconds heartbeat_timeout) {
+  return 2 * heartbeat_timeout + std::chrono::seconds(1);
+}
 
-  void send(const ToMembership& message) override;
-  std::chrono::milliseconds job_time() const override;
-  void finish(std::function<void()> done) override;
+class MembershipServer {
+ public:
+  // Called from the event loop, never from within a call of this class.
+  struct Handlers {
+    std::function<void(const ToAgent& message)> message{};  // to this process's own agent
+    std::function<void(const std::string& line)> say;
+    // This membership may not go on, and has closed its connections. Where nobody is told, the job ends for its nodes.
+    std::function<void(const std::string& why)> stepped_down{};
+  };
+
+  MembershipServer(boost::asio::io_context& io, MembershipOptions options, Handlers handlers);
+  ~MembershipServer();
+  MembershipServer(const MembershipServer&) = delete;
+
+  // From this process's own agent.
+  void send(const ToMembership& message);
+
+  // Now, on the job's clock.
+  std::chrono::milliseconds job_time() const;
+
+  // This process's agent wants nothing more. Calls `done` once every word that others wait for is with them, or some seconds
+  // later.
+  void finish(std::function<void()> done);
 
   // An agent that has said hello, and the address that it came from.
   void take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello);
+
+  // The guardian of the node with this key says that nothing of the job is left there. Whether it is a node of this job.
+  bool take_farewell(const std::string& node_key);
 
   const Membership& membership() const;
 

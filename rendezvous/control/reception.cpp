@@ -25,9 +25,9 @@ constexpr std::chrono::milliseconds kHelloLimitMin{1'000};
 
 class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
  public:
-  Impl(asio::io_context& io, Options options, std::function<MembershipServer&(const Hello&)> job_of,
+  Impl(asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct,
        std::function<void(const std::string&)> say)
-      : io_(io), options_(std::move(options)), job_of_(std::move(job_of)), warn_(std::move(say)) {}
+      : io_(io), options_(std::move(options)), direct_(std::move(direct)), warn_(std::move(say)) {}
 
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
     const auto address = io::address_of(peer).text();
@@ -39,6 +39,10 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     if (options_.http)
       options.http = [http = options_.http, is_local = io::address_of(peer).is_loopback()](
                          std::string_view target, std::string_view host) { return http({target, host, is_local}); };
+    options.post = [weak = weak_from_this()](std::string_view target) {
+      const auto self = weak.lock();
+      return self && self->take_farewell(target);
+    };
     Channel::Handlers handlers;
     handlers.message = [this, number](std::string_view text) { take(number, text); };
     handlers.closed = [this, number](const Channel::Closed& how) { lose(number, how.why); };
@@ -66,13 +70,31 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
       const auto message = to_membership_of(text);
       const auto* hello = std::get_if<Hello>(&message);
       if (hello == nullptr) throw Error("malformed message: hello comes first, and once");
-      auto& job = job_of_(*hello);
+      const auto direction = direct_(*hello);
+      if (std::holds_alternative<std::monostate>(direction)) return lose(number, "");
+      if (const auto* elsewhere = std::get_if<Elsewhere>(&direction)) return send_away(number, *elsewhere);
       auto visitor = std::move(visitors_.at(number));
       visitors_.erase(number);
-      job.take_in(std::move(visitor.channel), visitor.address, *hello);
+      std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(visitor.channel), visitor.address,
+                                                                                 *hello);
     } catch (const Error& error) {
       lose(number, error.what());
     }
+  }
+
+  // Its place is kept until the word has gone out, or the limit for its hello is over.
+  void send_away(std::uint64_t number, const Elsewhere& where) {
+    auto& channel = *visitors_.at(number).channel;
+    channel.send(to_json(ToAgent(where)));
+    channel.finish([weak = weak_from_this(), number] {
+      if (const auto self = weak.lock()) self->lose(number, "");
+    });
+  }
+
+  bool take_farewell(std::string_view target) {
+    constexpr std::string_view kPath = "/v1/farewell/";
+    return options_.farewell && target.substr(0, kPath.size()) == kPath &&
+           options_.farewell(std::string(target.substr(kPath.size())));
   }
 
   void lose(std::uint64_t number, const std::string& why) {
@@ -86,15 +108,15 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
 
   asio::io_context& io_;
   Options options_;
-  std::function<MembershipServer&(const Hello&)> job_of_;
+  std::function<Direction(const Hello&)> direct_;
   io::WarnOnce warn_;  // of strangers, who may come as often as they like
   std::map<std::uint64_t, Visitor> visitors_;
   std::uint64_t visitors_seen_ = 0;
 };
 
-Reception::Reception(asio::io_context& io, Options options, std::function<MembershipServer&(const Hello&)> job_of,
+Reception::Reception(asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct,
                      std::function<void(const std::string&)> say)
-    : impl_(std::make_shared<Impl>(io, std::move(options), std::move(job_of), std::move(say))) {}
+    : impl_(std::make_shared<Impl>(io, std::move(options), std::move(direct), std::move(say))) {}
 
 Reception::~Reception() { impl_->stop(); }
 void Reception::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer); }

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/membership_server.hpp"
@@ -25,11 +26,15 @@ class Reception {
     std::chrono::milliseconds heartbeat_timeout{3'000};
     std::size_t waiting_max = 256;  // connections that have not said hello; beyond it the oldest one is closed
     std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
+    std::function<bool(const std::string& node_key)> farewell{};  // of a guardian; whether the node is known
   };
 
-  // `job_of` gives the membership that a node with this hello is for; it is called once for each. `say` hears of those
-  // that never said hello.
-  Reception(boost::asio::io_context& io, Options options, std::function<MembershipServer&(const Hello&)> job_of,
+  // Where a node is sent: to a membership here, elsewhere, or away.
+  using Direction = std::variant<std::monostate, std::reference_wrapper<MembershipServer>, Elsewhere>;
+
+  // `direct` says where a node with this hello belongs; it is called once for each, and may throw Error. `say` hears of
+  // those that never said hello.
+  Reception(boost::asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct,
             std::function<void(const std::string& line)> say);
   ~Reception();  // closes what has not been handed over
   Reception(const Reception&) = delete;

@@ -222,6 +222,7 @@ void Session::hear(const Welcome& message, TimePoint now) {
   joined_at_ = now;
   pause_ = kPauseFirst;
   detours_ = 0;
+  hello_.was_welcomed = true;
   if (!is_host_) {
     host_ = target_;
     host_address_ = peer_;
@@ -274,12 +275,17 @@ void Session::hear(const StartRound& message, TimePoint) {
   successors_ = message.successors;
   host_group_rank_ = message.host_group_rank;
   if (held_ && held_->round == message.round) return;  // it has been begun
-  held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count};
+  held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count, false};
   started_.reset();
   failed_.reset();
   ended_.reset();
   is_orphan_ = false;
   has_served_ = is_host_;
+  out_.push_back(HandOn{message});
+}
+
+void Session::hear(const RoundEstablished& message, TimePoint) {
+  if (held_ && held_->round.number == message.round) held_->is_established = true;
   out_.push_back(HandOn{message});
 }
 

@@ -135,6 +135,7 @@ class Session {
   void hear(const Refused& message, TimePoint now);
   void hear(const OpenStore& message, TimePoint now);
   void hear(const StartRound& message, TimePoint now);
+  void hear(const RoundEstablished& message, TimePoint now);
   void hear(const StopRound& message, TimePoint now);
   void hear(const FinishJob& message, TimePoint now);
 

@@ -25,11 +25,13 @@ constexpr std::size_t kJobsMax = 10'000;
 
 class Jobs {
  public:
-  Jobs(boost::asio::io_context& io, io::LineWriter& say) : io_(io), say_(say) {}
+  Jobs(boost::asio::io_context& io, io::LineWriter& say, std::chrono::milliseconds heartbeat_timeout)
+      : io_(io), say_(say), heartbeat_timeout_(heartbeat_timeout) {}
 
   // Begins the job where nobody has come for it yet. Throws Error where there are too many.
   MembershipServer& of(const Hello& hello) {
     forget_what_is_over();
+    if (auto* job = job_with(hello.node_key)) return *job;
     auto found = jobs_.find(hello.run_id);
     if (found != jobs_.end() && found->second->membership().is_ending()) {
       leaving_.push_back(std::move(found->second));  // its nodes are still ending; this is the next run of that name
@@ -43,6 +45,11 @@ class Jobs {
     return *found->second;
   }
 
+  bool take_farewell(const std::string& node_key) {
+    auto* job = job_with(node_key);
+    return job != nullptr && job->take_farewell(node_key);
+  }
+
   JobViews views() {
     forget_what_is_over();
     JobViews out;
@@ -54,9 +61,19 @@ class Jobs {
   std::unique_ptr<MembershipServer> begin(const Hello& hello) {
     auto options = options_of(hello, begin_term());
     options.greater_part_only = false;
-    MembershipLink::Handlers handlers;
+    options.restate_timeout = restate_timeout_of(heartbeat_timeout_);
+    MembershipServer::Handlers handlers;
     handlers.say = [this, run_id = hello.run_id](const std::string& line) { say_("job " + run_id + ": " + line); };
     return std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
+  }
+
+  // Of which the node with this key is one already.
+  MembershipServer* job_with(const std::string& node_key) {
+    for (const auto& [run_id, job] : jobs_)
+      if (job->membership().knows(node_key)) return job.get();
+    for (const auto& job : leaving_)
+      if (job->membership().knows(node_key)) return job.get();
+    return nullptr;
   }
 
   void forget_what_is_over() {
@@ -66,6 +83,7 @@ class Jobs {
 
   boost::asio::io_context& io_;
   io::LineWriter& say_;
+  std::chrono::milliseconds heartbeat_timeout_;
   std::map<std::string, std::unique_ptr<MembershipServer>> jobs_;
   std::vector<std::unique_ptr<MembershipServer>> leaving_;
 };
@@ -76,12 +94,13 @@ int serve_jobs(const ServeJobs& options) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
   io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
-  Jobs jobs(io, say);
+  Jobs jobs(io, say, options.heartbeat_timeout);
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
   rules.http = [&jobs](const HttpQuestion& question) { return answer_operator(question, jobs.views()); };
-  Reception reception(io, std::move(rules), [&jobs](const Hello& hello) -> MembershipServer& { return jobs.of(hello); },
-                      std::ref(say));
+  rules.farewell = [&jobs](const std::string& node_key) { return jobs.take_farewell(node_key); };
+  Reception reception(io, std::move(rules),
+                      [&jobs](const Hello& hello) -> Reception::Direction { return std::ref(jobs.of(hello)); }, std::ref(say));
   port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(say)},
                   {.http = [&reception](io::UniqueFd socket, const sockaddr_storage& peer) {
                     reception.adopt(std::move(socket), peer);

@@ -52,6 +52,8 @@ TEST_F(LaunchConfigs, GraceComesFromTheOptionThenTheVariable) {
 }
 
 TEST_F(LaunchConfigs, ARestartWindowNeedsRestarts) {
+  EXPECT_EQ(parse({"--orphan-limit=5", "true"}).rendezvous.orphan_limit, std::chrono::seconds(5));
+  EXPECT_EQ(parse({"true"}).rendezvous.orphan_limit, std::chrono::seconds(60));
   EXPECT_EQ(parse({"--restart-window=600", "true"}).restart_window, std::chrono::minutes(10));
   EXPECT_THAT(parse({"--nproc-per-node=1", "--restart-window=600", "true"}).notices,
               ElementsAre(HasSubstr("no restarts without --max-restarts")));
@@ -285,6 +287,8 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"event-log-handler", {"--event-log-handler="}, "not ''", "--event-log-handler="},
       {"max-restarts", {"--max-restarts=-1"}, "not '-1'", "--max-restarts=0"},
       {"restart-window", {"--restart-window=0"}, "not '0'", "--restart-window=1"},
+      {"orphan-limit", {"--orphan-limit=0"}, "not '0'", "--orphan-limit=1"},
+      {"orphan-limit", {"--orphan-limit=1m"}, "not '1m'", "--orphan-limit=1"},
       {"shutdown-timeout", {"--shutdown-timeout=soon"}, "not 'soon'", "--shutdown-timeout=0"},
       {"signals-to-handle", {"--signals-to-handle=SIGTREM"}, "no signal 'SIGTREM'", "=SIGTERM`"},
       {"signals-to-handle", {"--signals-to-handle=SIGKILL"}, "no program can handle it", "SIGUSR1"},

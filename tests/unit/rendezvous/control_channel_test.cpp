@@ -79,14 +79,15 @@ class ControlChannel : public ::testing::Test {
     options.run_id = "job";
     options.nodes_min = options.nodes_max = 2;
     const auto say = [this](const std::string& line) { said.push_back(line); };
-    server.emplace(io, options, MembershipLink::Handlers{[](const ToAgent&) {}, [](const LinkLost&) {}, say});
+    server.emplace(io, options, MembershipServer::Handlers{[](const ToAgent&) {}, say, {}});
     Reception::Options rules;
     rules.heartbeat_timeout = heartbeat_timeout;
     rules.waiting_max = 2;
     rules.http = [this](const HttpQuestion& question) {
       return answer_operator(question, {{"job", server->membership().view()}});
     };
-    reception.emplace(io, rules, [this](const Hello&) -> MembershipServer& { return *server; }, say);
+    rules.farewell = [this](const std::string& node_key) { return server->take_farewell(node_key); };
+    reception.emplace(io, rules, [this](const Hello&) -> Reception::Direction { return std::ref(*server); }, say);
   }
 
   // What the port answers to these bytes, whole.
@@ -230,69 +231,113 @@ TEST(OperatorView, NamesOfJobsAreEscaped) {
   EXPECT_THAT(metrics, HasSubstr("{job=\"a\\\"b\\\\c\\nd\"} -1\n"));
 }
 
-TEST_F(ControlChannel, AnAgentThatMissesHeartbeatsClosesItsConnectionOnlyWhenItIsDone) {
-  asio::io_context elsewhere;  // a loop that stands still is silent
-  tcp::acceptor acceptor(elsewhere, {asio::ip::address_v4::loopback(), 0});
-  std::optional<Channel> endpoint;
-  std::optional<Channel::Closed> closed;
-  Channel::Options patient;
-  patient.heartbeat_timeout = 60s;
-  acceptor.async_accept([&](boost::system::error_code error, tcp::socket socket) {
-    ASSERT_FALSE(error);
-    endpoint.emplace(elsewhere, io::UniqueFd(socket.release()), Channel::Side::server, patient,
-                     Channel::Handlers{{},
-                                       [&](std::string_view) {
-                                         endpoint->send(to_json(ToAgent(Welcome{})));
-                                         endpoint->send(to_json(ToAgent(StartRound{})));
-                                       },
-                                       [&](const Channel::Closed& how) { closed = how; }});
-  });
-  bool began = false, is_lost = false;
-  auto client = std::make_unique<MembershipClient>(
-      io, EndpointName{"127.0.0.1", acceptor.local_endpoint().port()}, 60s, 300ms,
-      MembershipLink::Handlers{
-          [&](const ToAgent& message) { began = began || std::holds_alternative<StartRound>(message); },
-          [&](const LinkLost&) { is_lost = true; }, [](const std::string&) {}});
-  client->send(hello());
-  const auto deadline = std::chrono::steady_clock::now() + store::kPatience;
-  while (!began && std::chrono::steady_clock::now() < deadline) {
-    elsewhere.poll();
-    io.run_one_for(1ms);  // each loop waits for the other
-  }
-  ASSERT_TRUE(began);
-  ASSERT_TRUE(run_until([&] { return is_lost; }));
-  for (int i = 0; i < 20; ++i) elsewhere.poll();
-  EXPECT_FALSE(closed) << closed->why;
-  client.reset();
-  io.poll();
-  while (!closed && elsewhere.run_one_until(deadline) == 1) {
-  }
-  ASSERT_TRUE(closed);
-  EXPECT_TRUE(closed->by_peer);
+TEST_F(ControlChannel, AGuardiansFarewellIsForTheJobThatKnowsItsNode) {
+  serve_job();
+  server->send(hello());
+  ASSERT_TRUE(run_until([&] { return !server->membership().view().nodes.empty(); }));
+  const auto farewell = [&](const std::string& key) { return answer_to("POST /v1/farewell/" + key + " HTTP/1.1\r\n\r\n"); };
+  EXPECT_THAT(farewell(std::string(32, 'b')), StartsWith("HTTP/1.1 404 "));
+  EXPECT_EQ(server->membership().view().nodes.size(), 1u);
+  EXPECT_THAT(farewell(hello().node_key), StartsWith("HTTP/1.1 200 "));
+  EXPECT_TRUE(server->membership().view().nodes.empty());
+  EXPECT_THAT(answer_to("POST /v1/farewells HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
 }
 
-TEST_F(ControlChannel, ANodeThatHasJoinedWaitsAsLongAsMembership) {
-  constexpr auto kJoinTimeout = 2s;
-  tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
-  std::optional<Channel> endpoint;
-  asio::steady_timer later(io);
-  const auto answer = [&](std::string_view) {
-    endpoint->send(to_json(ToAgent(Welcome{})));
-    later.expires_after(kJoinTimeout + 100ms);
-    later.async_wait([&](boost::system::error_code) { endpoint->send(to_json(ToAgent(StartRound{}))); });
-  };
-  acceptor.async_accept([&](boost::system::error_code error, tcp::socket socket) {
-    ASSERT_FALSE(error);
-    endpoint.emplace(io, io::UniqueFd(socket.release()), Channel::Side::server, Channel::Options{},
-                     Channel::Handlers{{}, answer, {}});
-  });
-  bool began = false;
+TEST_F(ControlChannel, WhoServesNoJobSaysWhereItIs) {
+  const auto say = [this](const std::string& line) { said.push_back(line); };
+  Reception::Direction direction = Elsewhere{"10.0.0.1", 29400};
+  reception.emplace(io, Reception::Options{}, [&](const Hello&) { return direction; }, say);
+  for (const bool is_known : {true, false}) {
+    if (!is_known) direction = std::monostate();
+    auto pair = connected_pair();
+    reception->adopt(std::move(pair.server), pair.peer);
+    std::optional<ToAgent> heard;
+    std::optional<Channel::Closed> closed;
+    std::unique_ptr<Channel> node;
+    node = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, Channel::Options{},
+                                     Channel::Handlers{[&] { node->send(to_json(ToMembership(hello()))); },
+                                                       [&](std::string_view text) { heard = to_agent_of(text); },
+                                                       [&](const Channel::Closed& how) { closed = how; }});
+    ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
+    EXPECT_TRUE(closed->by_peer);
+    if (is_known)
+      EXPECT_EQ(heard, ToAgent(Elsewhere{"10.0.0.1", 29400}));
+    else
+      EXPECT_FALSE(heard);
+  }
+  EXPECT_TRUE(said.empty()) << said.front();
+}
+
+// An endpoint that the test plays, and an agent that comes to it.
+class ControlClient : public ControlChannel {
+ protected:
+  ControlClient() { take_next(); }
+
+  void take_next() {
+    acceptor.async_accept([this](boost::system::error_code error, tcp::socket socket) {
+      if (error) return;
+      endpoint = std::make_unique<Channel>(io, io::UniqueFd(socket.release()), Channel::Side::server, Channel::Options{},
+                                           Channel::Handlers{{}, [this](std::string_view text) { heard.push_back(to_membership_of(text)); }, {}});
+      take_next();
+    });
+  }
+
+  void join(std::chrono::milliseconds join_timeout) {
+    client = std::make_unique<MembershipClient>(
+        io, EndpointName{"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{join_timeout, 3s, 60s}, hello(),
+        MembershipClient::Handlers{
+            [this](const ToAgent& message) { rounds += std::holds_alternative<StartRound>(message) ? 1 : 0; },
+            [this](const LinkLost& why) { lost = why; }, [this](const std::string& line) { said.push_back(line); }, {}, {}});
+    client->begin();
+    ASSERT_TRUE(run_until([&] { return heard.size() == 1 && std::holds_alternative<Hello>(heard.front()); }));
+  }
+
+  void tell(const ToAgent& message) { endpoint->send(to_json(message)); }
+
+  tcp::acceptor acceptor{io, {asio::ip::address_v4::loopback(), 0}};
+  std::unique_ptr<Channel> endpoint;
+  std::vector<ToMembership> heard;
+  std::unique_ptr<MembershipClient> client;
   std::optional<LinkLost> lost;
-  MembershipClient client(io, {"127.0.0.1", acceptor.local_endpoint().port()}, kJoinTimeout, 3s,
-                          {[&](const ToAgent& message) { began = began || std::holds_alternative<StartRound>(message); },
-                           [&](const LinkLost& why) { lost = why; }, [](const std::string&) {}});
-  client.send(hello());
-  EXPECT_TRUE(run_until([&] { return began || lost; }));
+  int rounds = 0;
+};
+
+TEST_F(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
+  join(60s);
+  tell(Welcome{});
+  StartRound start;
+  start.round = {100, 7, 3};
+  tell(start);
+  ASSERT_TRUE(run_until([&] { return rounds == 1; }));
+  EXPECT_EQ(client->whereabouts()->address, "127.0.0.1");
+  client->send(RoundStarted{3});
+  ASSERT_TRUE(run_until([&] { return heard.size() == 2; }));
+  endpoint.reset();
+  ASSERT_TRUE(run_until([&] { return heard.size() == 3; }));
+  const auto* again = std::get_if<Hello>(&heard.back());
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->node_key, hello().node_key);
+  EXPECT_EQ(again->held, (Held{{100, 7, 3}, 0, 1, 0, false}));
+  EXPECT_EQ(client->whereabouts(), std::nullopt);
+  client->send(RoundFailed{3, "rank 0 failed", {}});
+  tell(Welcome{});
+  tell(start);
+  ASSERT_TRUE(run_until([&] { return heard.size() == 5; }));
+  EXPECT_EQ(heard[3], ToMembership(RoundStarted{3}));
+  EXPECT_EQ(heard[4], ToMembership(RoundFailed{3, "rank 0 failed", {}}));
+  EXPECT_EQ(rounds, 1) << "it had begun already";
+  EXPECT_THAT(said, Contains(HasSubstr("is lost: it closed the connection (127.0.0.1); it is tried again, and the workers go on")));
+  EXPECT_THAT(said, Contains(HasSubstr("connected to the job again")));
+  EXPECT_FALSE(lost);
+}
+
+TEST_F(ControlClient, ThatHasJoinedWaitsAsLongAsMembership) {
+  constexpr auto kJoinTimeout = 2s;
+  join(kJoinTimeout);
+  tell(Welcome{});
+  asio::steady_timer later(io, kJoinTimeout + 100ms);
+  later.async_wait([&](boost::system::error_code) { tell(StartRound{}); });
+  EXPECT_TRUE(run_until([&] { return rounds == 1 || lost; }));
   EXPECT_FALSE(lost) << lost->what;
 }
 

@@ -71,11 +71,16 @@ class SessionTest : public ::testing::Test {
       if (const auto* say = std::get_if<Session::Say>(&action)) {
         constexpr const char* kNames[] = {"hello", "store_opened", "round_started", "round_failed", "round_ended", "stop_asked"};
         out += std::string("say ") + kNames[say->message.index()];
-        if (const auto* hello = std::get_if<Hello>(&say->message); hello && hello->held)
-          out += " holding " + std::to_string(hello->held->round.number);
+        if (const auto* hello = std::get_if<Hello>(&say->message)) {
+          if (hello->held)
+            out += std::string(hello->held->is_established ? " holding established " : " holding ") +
+                   std::to_string(hello->held->round.number);
+          else if (hello->was_welcomed)
+            out += " again";
+        }
       }
       if (const auto* hand = std::get_if<Session::HandOn>(&action)) {
-        constexpr const char* kNames[] = {"welcome", "elsewhere", "refused", "open_store", "start_round", "stop_round", "finish_job"};
+        constexpr const char* kNames[] = {"welcome", "elsewhere", "refused", "open_store", "start_round", "round_established", "stop_round", "finish_job"};
         out += std::string("hand ") + kNames[hand->message.index()];
         if (const auto* round = std::get_if<StartRound>(&hand->message)) out += " " + std::to_string(round->round.number);
       }
@@ -176,6 +181,19 @@ TEST_F(SessionTest, AStoreThatIsOpenIsNotOpenedAgain_ItsPortIsSaidAgain) {
   EXPECT_EQ(hear(OpenStore{{100, 7, 0}, {}, false}), "");
   EXPECT_EQ(hear(OpenStore{{100, 7, 0}, {}, true}), "say store_opened");
   EXPECT_EQ(hear(OpenStore{{100, 7, 1}, {}, true}), "hand open_store");
+}
+
+TEST_F(SessionTest, WhatTheRoundHasComeToIsSaidInTheHello) {
+  join();
+  now += 10s;
+  (void)ended(How::closed);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello again");
+  (void)hear(Welcome{});
+  (void)hear(start(0, 1));
+  EXPECT_EQ(hear(RoundEstablished{0}), "hand round_established");
+  now += 10s;
+  (void)ended(How::closed);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding established 0");
 }
 
 TEST_F(SessionTest, AStopThatWasAnsweredIsNotAskedForAgain) {

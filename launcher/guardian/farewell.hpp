@@ -1,0 +1,14 @@
+// The guardian's last word: tells the job's membership that nothing of the job is left on this node.
+//
+// Threads: the guardian's only.
+#pragma once
+
+#include "launcher/guardian/protocol.hpp"
+
+namespace ddp::launcher::guardian {
+
+// Over a connection of its own, in a second at most; whoever cannot be reached finds out by other ways. Returns when
+// membership has answered, and whether it knows the node.
+bool say_farewell(const Farewell& farewell);
+
+}  // namespace ddp::launcher::guardian
