@@ -53,7 +53,10 @@ void Channel::take(Packet packet) {
 void Channel::fail(const Closed& how) {
   if (!std::exchange(is_open_, false)) return;
   const auto handlers = std::exchange(handlers_, {});
-  if (how.by_peer) is_socket_open_ = false;
+  if (how.by_peer)
+    is_socket_open_ = false;
+  else
+    release();
   if (handlers.closed) handlers.closed(how);
 }
 
@@ -61,12 +64,6 @@ void Channel::close() {
   is_open_ = false;
   handlers_ = {};
   release();
-}
-
-void Channel::close_quietly() {
-  is_open_ = false;
-  handlers_ = {};
-  peer_->watch();
 }
 
 void Channel::release() {

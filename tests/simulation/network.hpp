@@ -46,9 +46,6 @@ class Channel {
 
   // Nothing is heard here any more. What was sent arrives, then the end.
   void close();
-  // As close(), but the other side's kernel does not hear of it until release(), or the end of this process.
-  void close_quietly();
-  void release();
 
   bool is_open() const { return is_open_; }
   Process& owner() { return owner_; }
@@ -61,6 +58,7 @@ class Channel {
   using Packet = std::variant<Message, std::string, End>;
 
   void transmit(Packet packet);
+  void release();
   void arrive();
   void take(Packet packet);
   void fail(const Closed& how);

@@ -31,6 +31,7 @@ Hello hello_of(const Job& job, int number, int host, int workers) {
   hello.restarts_max = job.restarts_max;
   hello.join_timeout = job.join_timeout;
   hello.last_call_timeout = job.last_call_timeout;
+  hello.grace = job.grace;
   return hello;
 }
 
@@ -126,10 +127,8 @@ void Node::guardian_takes_over() {
   if (!guardian_.is_alive) return;
   world_.clock.after(kAtOnce, &guardian_, [this] {
     workers_.end_all([this] {
-      if (is_finished_ || !endpoint_) return;
-      const auto& [address, port] = *endpoint_;
-      world_.network->connect(guardian_, address.empty() ? 0 : world_.host_of(address), port == 0 ? kEndpointPort : port,
-                              kFarewellLimit, [this](Network::Attempt, Channel* channel) {
+      if (!farewell_to_) return;
+      world_.network->connect(guardian_, world_.host_of(farewell_to_->address), farewell_to_->port, kFarewellLimit, [this](Network::Attempt, Channel* channel) {
                                 if (channel == nullptr) return;
                                 world_.trace(guardian_.name, " says farewell");
                                 channel->send(GuardiansWord{key()});
@@ -159,17 +158,15 @@ void Node::visit(Channel& channel) {
 
 void Node::visitor_says(Channel& channel, const Message& message) {
   if (const auto* word = std::get_if<GuardiansWord>(&message)) {
-    if (server_) server_->farewell(word->node_key);
+    if (server_) server_->take_farewell(word->node_key);
     return channel.close();
   }
   const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
   if (hello == nullptr || is_finished_) return channel.close();
   if (server_) return server_->take_in(channel, *hello);
   if (const auto where = session_.whereabouts()) {
-    const auto address = where->address.empty() ? world_.address_of(0) : where->address;
-    const auto port = where->port == 0 ? kEndpointPort : where->port;
-    world_.trace(name(), " sends ", hello->host_name, " to ", address);
-    channel.send(Elsewhere{address, static_cast<std::uint16_t>(port)});
+    world_.trace(name(), " sends ", hello->host_name, " to ", where->address);
+    channel.send(Elsewhere{where->address, where->port});
   }
   channel.close();
 }
@@ -194,7 +191,7 @@ void Node::perform(const Session::Actions& actions) {
 void Node::perform(const Session::Connect& action) {
   close_channel();
   target_ = action.to;
-  const int host = target_.address.empty() ? 0 : world_.host_of(target_.address);
+  const int host = target_.address.empty() ? world_.endpoint_host() : world_.host_of(target_.address);
   const int port = target_.port == 0 ? kEndpointPort : target_.port;
   world_.network->connect(
       process_, host, port, action.limit, [this, host, port, attempt = attempts_](Network::Attempt how, Channel* channel) {
@@ -239,19 +236,24 @@ void Node::perform(const Session::Serve& action) {
   world_.trace(name(), " becomes the next host");
   auto options = world_.options_for(hello_);
   options.lost_group_rank = action.lost_group_rank;
-  close_channel();
-  host_membership(std::move(options));
+  world_.clock.at(world_.clock.now(), &process_, [this, options] {
+    close_channel();
+    host_membership(options);
+  });
 }
 
 void Node::perform(const Session::StopWorkers& action) {
   world_.trace(name(), " stops its workers: ", action.why);
-  group_step({launcher::StopWorkers{SIGTERM}});
+  world_.clock.at(world_.clock.now(), &process_, [this] {
+    if (!group_.is_idle()) group_step({launcher::StopWorkers{SIGTERM}});
+  });
 }
 
 void Node::perform(const Session::GiveUp& action) {
   world_.trace(name(), " gives up: ", action.refused ? action.refused->what : "nobody was reached");
   if (is_finished_ || is_lost_) return;
   is_lost_ = true;
+  farewell_to_.reset();
   if (group_.is_idle()) return finish(kRendezvousFailed);
   group_step({launcher::StopWorkers{SIGTERM}});
 }
@@ -263,7 +265,7 @@ void Node::say(const ToMembership& message) { session_step(Session::Said{message
 void Node::take(const Welcome& message) {
   const auto own = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start());
   clock_offset_ = message.job_time - own;
-  if (!server_) endpoint_ = target_;
+  farewell_to_ = server_ ? std::nullopt : session_.whereabouts();
 }
 
 void Node::take(const Refused& message) { perform(Session::GiveUp{message}); }
@@ -285,6 +287,7 @@ void Node::take(const StopRound& message) {
 
 void Node::take(const FinishJob& message) {
   verdict_ = message;
+  farewell_to_.reset();
   finish(message.exit_code);
 }
 
@@ -311,9 +314,7 @@ void Node::perform(const launcher::SpawnWorkers&) {
                start_.group_world_size);
   world_.checks.begins(*this, start_);
   workers_.spawn(start_.round);
-  world_.clock.after(2 * kAtOnce, &process_, [this, round = start_.round] {
-    if (start_.round == round) say(RoundStarted{round.number});
-  });
+  say(RoundStarted{start_.round.number});
 }
 
 void Node::perform(const launcher::TellFailure&) { say(RoundFailed{start_.round.number, "a worker failed on " + name()}); }

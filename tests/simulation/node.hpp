@@ -107,7 +107,7 @@ class Node {
   Channel* channel_ = nullptr;
   std::uint64_t attempts_ = 0;
   rendezvous::Session::Target target_;
-  std::optional<rendezvous::Session::Target> endpoint_;  // that the guardian was told
+  std::optional<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
   std::chrono::milliseconds clock_offset_{0};
   rendezvous::StartRound start_;
   int stops_while_waiting_ = 0;

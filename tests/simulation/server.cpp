@@ -49,7 +49,7 @@ void Server::take_in(Channel& channel, const Hello& hello) {
                     if (!sessions_.at(id).is_leaving) step(Heard{id, std::get<ToMembership>(message)});
                   },
                   [this, id](const Closed& how) { lose(id, how); }});
-  if (is_stopped_ || membership_.is_finished()) return leave(id);
+  if (is_stopped_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return leave(id);
   tell(id, Welcome{job_time()});
   step(Joined{id, hello, world_.address_of(channel.peer_host()), false});
 }
@@ -64,8 +64,10 @@ bool Server::has_been_gone(const Hello& hello) const {
          hello.held->round < world_.checks.newest_complete();
 }
 
-void Server::farewell(const std::string& node_key) {
-  if (!is_stopped_) step(Farewell{node_key});
+bool Server::take_farewell(const std::string& node_key) {
+  if (is_stopped_ || !membership_.knows(node_key)) return false;
+  step(Farewell{node_key});
+  return true;
 }
 
 void Server::lose(NodeId id, const Closed& how) {
@@ -73,7 +75,6 @@ void Server::lose(NodeId id, const Closed& how) {
   if (found == sessions_.end()) return;
   const auto session = found->second;
   sessions_.erase(found);
-  session.channel->release();
   if (session.is_leaving || is_stopped_) return;
   losses_[session.node_key] = {world_.clock.now(), !how.by_peer};
   if (how.by_peer)
@@ -94,12 +95,7 @@ void Server::perform(const Membership::Actions& actions) {
       found->second.channel->close();
       sessions_.erase(found);
     }
-    if (const auto* down = std::get_if<StepDown>(&action)) {
-      world_.trace(owner_.name, " steps down: ", down->why);
-      stop();
-      world_.clock.at(world_.clock.now(), &owner_, [this, why = down->why] { own_node_.stepped_down(why); });
-      return;
-    }
+    if (const auto* down = std::get_if<StepDown>(&action)) dissolve(down->why);
   }
   wait_for_deadline();
 }
@@ -116,6 +112,19 @@ void Server::tell(NodeId id, const ToAgent& message) {
   world_.tells(*this, found->second.node_key, message);
   found->second.channel->send(message);
   if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) leave(id);
+}
+
+void Server::dissolve(const std::string& why) {
+  world_.trace(owner_.name, " steps down: ", why);
+  if (!own_node_.stepped_down) {
+    FinishJob verdict;
+    verdict.exit_code = kRendezvousFailed;
+    verdict.what = why;
+    while (!sessions_.empty()) tell(sessions_.begin()->first, verdict);
+    return;
+  }
+  world_.clock.at(world_.clock.now(), &owner_, [this, why] { own_node_.stepped_down(why); });
+  stop();
 }
 
 // What was said arrives, then the end.

@@ -29,7 +29,7 @@ class Server {
 
   void send(const rendezvous::ToMembership& message);  // of the own node
   void take_in(Channel& channel, const rendezvous::Hello& hello);
-  void farewell(const std::string& node_key);
+  bool take_farewell(const std::string& node_key);
   void stop();  // nothing is said, nothing is heard any more
 
   const rendezvous::Membership& membership() const { return membership_; }
@@ -49,6 +49,7 @@ class Server {
   void lose(rendezvous::NodeId id, const Closed& how);
   bool has_been_gone(const rendezvous::Hello& hello) const;
   void leave(rendezvous::NodeId id);
+  void dissolve(const std::string& why);
   void wait_for_deadline();
 
   World& world_;

@@ -69,7 +69,7 @@ void World::start_daemon() {
   network->listen(daemon.process, kEndpointPort, [this, &daemon](Channel& channel) {
     channel.listen({[this, &channel, &daemon](const Message& message) {
                       if (const auto* word = std::get_if<GuardiansWord>(&message)) {
-                        if (daemon.job) daemon.job->farewell(word->node_key);
+                        if (auto* known = job_with(word->node_key)) known->take_farewell(word->node_key);
                         return channel.close();
                       }
                       const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
@@ -82,6 +82,7 @@ void World::start_daemon() {
 
 Server& World::job_of(const Hello& hello) {
   auto& [process, current, leaving] = *daemon_;
+  if (auto* known = job_with(hello.node_key)) return *known;
   if (current && (current->is_over() || current->membership().is_ending())) leaving.push_back(std::move(current));
   if (!current) {
     auto options = options_for(hello);
@@ -89,6 +90,13 @@ Server& World::job_of(const Hello& hello) {
     current = std::make_unique<Server>(*this, process, std::move(options), Server::OwnNode{});
   }
   return *current;
+}
+
+Server* World::job_with(const std::string& node_key) const {
+  if (daemon_->job && daemon_->job->membership().knows(node_key)) return daemon_->job.get();
+  for (const auto& job_that_ends : daemon_->leaving)
+    if (job_that_ends->membership().knows(node_key)) return job_that_ends.get();
+  return nullptr;
 }
 
 void World::kill_daemon() {

@@ -82,6 +82,7 @@ class World {
   Node* node_on(int host) const;
   const std::deque<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const rendezvous::Membership* membership_of_daemon() const;
+  int endpoint_host() const { return job.is_daemon_apart ? job.hosts : 0; }
   int hosts() const { return job.hosts + (job.is_daemon_apart ? 1 : 0); }
   bool is_work_done = false;
 
@@ -93,6 +94,7 @@ class World {
   void write(const std::string& line);
   void trace_message(const Node& node, const rendezvous::ToAgent& message);
   bool was_cut_off(Node& node) const;
+  Server* job_with(const std::string& node_key) const;
   Server& job_of(const rendezvous::Hello& hello);
   void go_on(Process& process, Duration paused);
 
