@@ -8,7 +8,11 @@
 // A failure costs one restart of the job's budget. A change of members costs none: nodes that come below the maximum are
 // taken in by a new round once the last call is over, and where a node is lost the others go on without it, if enough are
 // left. If too few are left, the wait for another costs one restart, so that a node that is lost again and again ends the
-// job. Nodes beyond the maximum wait as spares. Where nodes fell silent, only the greater part of the last round goes on.
+// job. Nodes beyond the maximum wait as spares. Where nodes fell silent, only the greater part goes on (quorum.hpp).
+//
+// Membership is soft state. A node whose connection broke comes again with its key and is told again what it has not
+// answered. Where membership begins anew, after its own process was lost, the first node that still has a round makes it
+// adopt that round; the round's other nodes are awaited, and until they have come or been given up no round follows.
 //
 // Threads: one caller at a time (the event loop's thread).
 // Protocol: docs/control_channel.md.
@@ -16,7 +20,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -24,11 +27,13 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/membership/group_ranks.hpp"
+#include "rendezvous/membership/limits.hpp"
 #include "rendezvous/membership/messages.hpp"
+#include "rendezvous/membership/quorum.hpp"
 
 namespace ddp::rendezvous {
 
-using TimePoint = std::chrono::steady_clock::time_point;
 enum class NodeId : std::uint64_t {};  // never reused: a node that comes back gets a new one
 
 struct MembershipOptions {
@@ -87,7 +92,7 @@ class Membership {
   [[nodiscard]] Actions tick(TimePoint now);
 
   // When tick() next has work; empty while only an event can change anything.
-  [[nodiscard]] std::optional<TimePoint> next_deadline() const { return deadline_; }
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   bool is_finished() const { return phase_ == Phase::finished; }
   bool is_ending() const { return is_finished() || stop_signal_ != 0; }  // it takes in nobody for another round
@@ -123,7 +128,9 @@ class Membership {
     bool has_ended = false;         // no process of the current round is there, not yet or no longer
     std::int64_t first_round = -1;  // that began with it
     std::optional<TimePoint> stop_asked;  // when it was told to stop first
+    std::optional<StartRound> told;       // of the current round; empty where another membership began it
   };
+  struct Absence { TimePoint until; std::string why; };
 
   void take(const Joined& event, TimePoint now);
   void take(const Heard& event, TimePoint now);
@@ -131,30 +138,59 @@ class Membership {
   void take(const Disconnected& event, TimePoint now);
   void take(const Farewell& event, TimePoint now);
   void take(NodeId from, const StoreOpened& message, TimePoint now);
-  void take(NodeId from, const RoundFailed& message);
+  void take(NodeId from, const RoundStarted& message);
+  void take(NodeId from, const RoundFailed& message, TimePoint now);
   void take(NodeId from, const RoundEnded& message, TimePoint now);
   void take(NodeId from, const StopAsked& message, TimePoint now);
 
+  // Nodes (membership.cpp).
   std::optional<Refused> objection(const Hello& hello) const;
+  void go_on(TimePoint now);
+  void forget(NodeId id);
+  void lose(const Node& node, const std::string& why, TimePoint now);
   void gather(TimePoint now);
+  void end_gathering(TimePoint now);
   void call_newcomers(TimePoint now);
+  void let_go_of_store_opener(TimePoint now);
+  std::string names_of_nodes() const;
+
+  // Rounds (membership_rounds.cpp).
+  int count_available() const;
+  std::vector<NodeId> candidates(TimePoint now) const;
   void form_round(TimePoint now);
-  void give_group_ranks(std::vector<NodeId>& members);
+  void forget_round();
+  void ask_for_store(const std::vector<NodeId>& members);
   void start_round(std::uint16_t store_port, TimePoint now);
-  void stop_round(int signal_number, bool kill, const std::string& why, std::optional<NodeId> knows_already = {});
+  std::vector<Successor> successors(const std::vector<NodeId>& members) const;
+  void stop_round(int signal_number, bool kill, const std::string& why, TimePoint now, std::optional<NodeId> knows_already = {});
+  void refuse_those_that_never_stop(TimePoint now);
   void end_round_if_all_have(TimePoint now);
   void begin_next_round(TimePoint now);
+  void blame_host(TimePoint now);
   void finish(FinishJob verdict);
-  void finish_minority();
+  void step_down(const std::string& why);
+  std::string why_too_few() const;
   const FailureReport* cause() const;
   bool is_change_of_members() const;
   bool can_do_without(const Node& node, const RoundEnded& message) const;
-  bool is_budget_left(TimePoint now);
   bool is_next_round_due(TimePoint now);
-  bool is_greater_part_here() const;
-  std::string names_of_nodes() const;
+  bool may_another_round_follow(TimePoint now);
+  bool may_go_on() const;
   std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
+  bool is_member_absent() const;
   std::string why_the_round_ended() const;
+
+  // Nodes that come again, and rounds that another membership began (membership_resume.cpp).
+  std::optional<NodeId> find(const std::string& node_key) const;
+  void come_again(NodeId before, const Joined& event, TimePoint now);
+  void tell_again(NodeId id, Node& node);
+  void take_in_with_round(NodeId id, const Held& held, TimePoint now);
+  void adopt(const Held& held, TimePoint now);
+  void seat(NodeId id, const Held& held, TimePoint now);
+  void end_older_round(NodeId id, std::uint32_t round);
+  void give_up_awaited(TimePoint now);
+  void consider_losses(TimePoint now);
+
   std::chrono::milliseconds job_time(TimePoint now) const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now - began_);
   }
@@ -164,33 +200,45 @@ class Membership {
   const TimePoint began_;  // on the job's clock: 0
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
-  std::optional<TimePoint> deadline_;
+  std::map<std::string, NodeId> nodes_by_key_;
+  std::map<NodeId, Absence> absences_;            // of nodes whose connection broke
+  std::map<NodeId, std::uint32_t> older_rounds_;  // that nodes still have; they take part again when those have ended
+  Quorum quorum_;
+  CoolDown cool_down_;
+  std::optional<TimePoint> deadline_;  // of the phase
   TimePoint gathering_ends_;
   std::optional<TimePoint> last_call_ends_;
+  std::optional<TimePoint> no_round_before_;  // nodes of a round that is not known yet may be about to come
   bool is_wait_said_ = false;  // once for each wait
   std::int64_t round_ = -1;            // number of the current or last round
+  RoundId round_id_;                   // of that one
   std::int64_t round_with_logs_ = -1;  // the highest that any node has logs of; the next one is above it
   int rounds_begun_ = 0;
-  int restart_count_ = 0;
-  std::deque<TimePoint> restarts_;  // of the budget, the oldest first
+  RestartBudget budget_;
   int world_size_ = 0;
+  // Of a round that another membership began:
+  bool is_adopted_ = false, was_given_up_ = false;  // some of its nodes did not come
+  std::set<int> awaited_;  // group ranks
+  std::optional<TimePoint> restate_ends_;
   // Of the current round:
   std::vector<FailureReport> failures_;
   int stopped_ = 0;
   bool tree_survived_ = false;
   std::string lost_node_;  // why a member left; empty if none did
+  std::string lost_host_;  // its name
   std::string growth_;     // who has come, where the round was stopped for them
   TimePoint round_began_;
   std::chrono::milliseconds lost_at_{0}, growth_stopped_{0};  // job time of these
-  std::set<int> gone_, silent_;  // group ranks of members that left, by whether their end is proven
+  bool has_member_left_ = false;
+  std::set<int> hung_ranks_;
+  StopRound stop_;         // as its nodes were told last
   std::string reason_;     // one line on why the last round ended, for the next one
+  std::string ended_why_;  // of that, what ended the last round that began
   // Of the job:
   int stop_signal_ = 0;
+  std::optional<FinishJob> verdict_;
   Actions out_;
 };
-
-// Whether host name `a` goes before `b`: runs of digits compare as numbers, so node2 goes before node10.
-bool is_before_naturally(const std::string& a, const std::string& b);
 
 // Of several failures, the one that the others follow from: the earliest on the job's clock; but one that was killed from
 // outside (SIGKILL, a fault of memory) goes before one that ended by itself up to 50 ms earlier, because clocks of nodes

@@ -84,7 +84,7 @@ TEST(DdpRendezvous, TakenPortIsAnErrorInThreeParts) {
 // The membership of jobs, on a free port.
 class Daemon : public Job {
  public:
-  explicit Daemon(std::vector<std::string> options = {}) : Job(with_port(std::move(options)), StoreProgram::program()) {}
+  explicit Daemon(std::uint16_t port = 0) : Job({"--port", std::to_string(port)}, StoreProgram::program()) {}
 
   std::uint16_t port() { return static_cast<std::uint16_t>(number_after("membership listens on port ")); }
 
@@ -110,12 +110,6 @@ class Daemon : public Job {
     for (ssize_t count = 0; (count = ::recv(socket.get(), bytes, sizeof bytes, 0)) > 0;)
       out.append(bytes, static_cast<std::size_t>(count));
     return out;
-  }
-
- private:
-  static std::vector<std::string> with_port(std::vector<std::string> options) {
-    options.insert(options.begin(), {"--port", "0"});
-    return options;
   }
 };
 
@@ -154,6 +148,34 @@ TEST(DdpRendezvousJobs, GoOnWithoutAnyOfTheirNodes) {
   other.kill(SIGTERM);
   EXPECT_EQ(other.wait(), 143);
   EXPECT_TRUE(zero.is_gone_within());
+}
+
+TEST(DdpRendezvousJobs, OutliveTheDaemonAndComeBackToTheNextOne) {
+  auto daemon = std::make_unique<Daemon>();
+  const auto port = daemon->port();
+  auto arguments = daemon->node("job", "2", "echo worker $$ of round ${DDPRUN_ROUND_ID##*-}; " + kStay);
+  arguments.insert(arguments.begin(), "--max-restarts=1");
+  Job first(arguments), second(arguments);
+  const std::vector<Job*> members{&first, &second};
+  for (auto* node : members) ASSERT_TRUE(node->prints("of round 0", 2)) << node->err();
+  Job spare(arguments);
+  ASSERT_TRUE(becomes_true([&] {
+    const auto jobs = daemon->answer_to("GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    return jobs.find("\"group_rank\": null") != std::string::npos;
+  }));
+  const auto worker = static_cast<pid_t>(members[0]->number_after("worker "));
+  daemon->kill(SIGKILL);
+  daemon->wait();
+  for (auto* node : {&first, &second, &spare}) ASSERT_TRUE(node->prints("it is tried again")) << node->err();
+  daemon = std::make_unique<Daemon>(port);
+  for (auto* node : {&first, &second, &spare}) ASSERT_TRUE(node->prints("connected to the job again")) << node->err();
+  for (auto* node : members) EXPECT_EQ(node->out().find("of round 1"), std::string::npos);
+  EXPECT_EQ(spare.out(), "") << "a spare begins no job of its own";
+  EXPECT_NE(process_state(worker), 0);
+  ::kill(worker, SIGKILL);
+  for (auto* node : members) ASSERT_TRUE(node->prints("of round 1", 2)) << node->err() << daemon->err();
+  members[0]->kill(SIGTERM);
+  for (auto* node : members) EXPECT_EQ(node->wait(), 143) << node->err();
 }
 
 TEST(DdpRendezvousJobs, LeaveNothingBehindWhereNobodyIsLeft) {

@@ -1,0 +1,45 @@
+#include "rendezvous/membership/limits.hpp"
+
+#include <algorithm>
+
+namespace ddp::rendezvous {
+
+void RestartBudget::restate(int count, TimePoint now) {
+  if (count <= count_) return;
+  spent_.push_back({now, count - count_});
+  count_ = count;
+}
+
+void RestartBudget::spend(TimePoint now) {
+  ++count_;
+  spent_.push_back({now, 1});
+}
+
+bool RestartBudget::is_left(TimePoint now) {
+  if (window_.count() != 0)
+    while (!spent_.empty() && now - spent_.front().when >= window_) spent_.pop_front();
+  std::int64_t count = 0;
+  for (const auto& spent : spent_) count += spent.count;
+  return count < restarts_max_;
+}
+
+void CoolDown::blame(const std::string& host, TimePoint now) {
+  std::erase_if(hosts_, [&](const auto& entry) {
+    return entry.second.until <= now && now - entry.second.blamed.back() >= kBlameWindow;
+  });
+  auto& its = hosts_[host];
+  while (!its.blamed.empty() && now - its.blamed.front() >= kBlameWindow) its.blamed.pop_front();
+  its.blamed.push_back(now);
+  if (its.blamed.size() < kBlames) return;
+  its.blamed.pop_front();  // one more after its time is over, and it is left out again
+  its.until = now + kOut;
+  last_until_ = std::max(last_until_, its.until);
+}
+
+std::optional<TimePoint> CoolDown::out_until(const std::string& host, TimePoint now) const {
+  const auto found = hosts_.find(host);
+  if (found == hosts_.end() || found->second.until <= now) return {};
+  return found->second.until;
+}
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,55 @@
+// What a job may cost: its restarts, and the rounds that one host ends.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+
+namespace ddp::rendezvous {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+// The one budget of restarts of a job. With a window only the restarts of that time before a failure count.
+class RestartBudget {
+ public:
+  RestartBudget(int restarts_max, std::chrono::milliseconds window) : restarts_max_(restarts_max), window_(window) {}
+
+  // How many there have been, as far as a membership before this one has counted. Their times are lost with it: they count
+  // as of now.
+  void restate(int count, TimePoint now);
+  void spend(TimePoint now);
+  bool is_left(TimePoint now);
+  int count() const { return count_; }  // of the whole job
+
+ private:
+  struct Spent { TimePoint when; int count; };
+
+  int restarts_max_;
+  std::chrono::milliseconds window_;  // 0: all count
+  int count_ = 0;
+  std::deque<Spent> spent_;  // that count, the oldest first
+};
+
+// A host that ends round after round is left out for a while.
+class CoolDown {
+ public:
+  void blame(const std::string& host, TimePoint now);
+  bool is_out(const std::string& host, TimePoint now) const { return out_until(host, now).has_value(); }
+  std::optional<TimePoint> out_until(const std::string& host, TimePoint now) const;
+  bool is_anyone_out(TimePoint now) const { return now < last_until_; }
+
+  static constexpr std::chrono::minutes kBlameWindow{10}, kOut{5};
+  static constexpr std::size_t kBlames = 3;
+
+ private:
+  struct Host {
+    std::deque<TimePoint> blamed;  // within the window, the oldest first
+    TimePoint until{};
+  };
+  std::map<std::string, Host> hosts_;
+  TimePoint last_until_{};
+};
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,83 @@
+#include "rendezvous/membership/limits.hpp"
+
+#include "membership_job.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+TEST(RestartBudget, CountsWhatWasSpentBeforeAsOfNow) {
+  TimePoint now{1h};
+  RestartBudget budget(3, 60s);
+  budget.restate(2, now);
+  budget.restate(1, now);
+  EXPECT_EQ(budget.count(), 2);
+  EXPECT_TRUE(budget.is_left(now));
+  budget.spend(now);
+  EXPECT_EQ(budget.count(), 3);
+  EXPECT_FALSE(budget.is_left(now + 59s));
+  EXPECT_TRUE(budget.is_left(now + 60s));
+  RestartBudget forever(1, 0s);
+  forever.restate(1'000'000'000, now);
+  EXPECT_FALSE(forever.is_left(now + 24h));
+}
+
+TEST(CoolDown, LeavesAHostOutThatEndsThreeRoundsInTenMinutes) {
+  TimePoint now{1h};
+  CoolDown cool_down;
+  cool_down.blame("a", now);
+  cool_down.blame("b", now + 9min);
+  cool_down.blame("a", now + 9min);
+  cool_down.blame("a", now + 10min);
+  EXPECT_FALSE(cool_down.is_out("a", now + 10min)) << "the first was too long ago";
+  EXPECT_FALSE(cool_down.is_anyone_out(now + 10min));
+  cool_down.blame("a", now + 11min);
+  EXPECT_EQ(cool_down.out_until("a", now + 11min), now + 16min);
+  EXPECT_FALSE(cool_down.is_out("b", now + 11min));
+  EXPECT_TRUE(cool_down.is_anyone_out(now + 11min));
+  EXPECT_FALSE(cool_down.is_out("a", now + 16min));
+}
+
+TEST_F(Job, AHostThatEndsRoundAfterRoundIsLeftOutForAWhile) {
+  begin(1, 2, 9);
+  join(1, "a", {}, true);
+  join(2, "b");
+  auto its = failure(2, exited(1));
+  its.host = "b";
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_EQ(started.at(2).round.number, static_cast<std::uint32_t>(i));
+    ends(2, {its}, 1);
+    ends(1, {}, 2);
+  }
+  EXPECT_THAT(said.back(), AllOf(HasSubstr("host b"), HasSubstr("left out for 5 min")));
+  EXPECT_EQ(started.at(1).round.number, 3u);
+  EXPECT_EQ(started.at(1).group_world_size, 1);
+  EXPECT_EQ(started.at(2).round.number, 2u);
+  pass(299s);
+  EXPECT_EQ(stopped.at(1).size(), 3u);
+  pass(1s);
+  pass(10s);
+  ASSERT_EQ(stopped.at(1).size(), 4u) << "its time is over";
+  ends(1, {}, 2);
+  EXPECT_EQ(started.at(2).round.number, 4u);
+}
+
+TEST_F(Job, NoHostIsLeftOutWhereTheOthersWouldBeTooFew) {
+  begin(2, 2, 9);
+  join(1, "a", {}, true);
+  join(2, "b");
+  auto its = failure(2, exited(1));
+  its.host = "b";
+  for (int i = 0; i < 4; ++i) {
+    ends(2, {its}, 1);
+    ends(1, {}, 2);
+  }
+  EXPECT_EQ(started.at(2).round.number, 4u);
+  join(3, "c");
+  ends(2, {its}, 1);
+  ends(1, {}, 2);
+  EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1})) << "now there is another";
+  EXPECT_EQ(started.at(2).round.number, 4u);
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous

@@ -1,0 +1,418 @@
+// Rounds begin with their ranks, stop and end.
+#include "membership_job.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+TEST_F(Job, BeginsWhenTheLastNodeHasComeAndGivesEachItsRanks) {
+  begin(2, 2);
+  join(1, "b");
+  EXPECT_TRUE(started.empty());
+  hello.workers = 3;
+  join(2, "a", {}, true);
+  ASSERT_EQ(started.size(), 2u);
+  const auto& host = started.at(2);
+  EXPECT_EQ(host.group_rank, 0) << "the endpoint's host comes first";
+  EXPECT_EQ(host.group_world_size, 2);
+  EXPECT_EQ(host.rank_first, 0);
+  EXPECT_EQ(host.world_size, 5);
+  EXPECT_EQ(host.round.number, 0u);
+  EXPECT_EQ(host.round.term, 1700000000u);
+  EXPECT_EQ(host.master_port, 4000);
+  EXPECT_EQ(started.at(1).rank_first, 3);
+  EXPECT_EQ(started.at(1).master_address, "") << "each reaches the endpoint as it did before";
+}
+
+TEST_F(Job, TheStoreIsOpenedByGroupRankZeroForTheOthersAddresses) {
+  begin(2, 2);
+  stores_open = false;
+  hello.addresses = {"192.168.0.7", "127.0.0.1"};
+  join(1, "a", 0);
+  join(2, "b", 1, true);
+  ASSERT_EQ(opened.size(), 1u);
+  EXPECT_EQ(opened[0].first, 1u);
+  EXPECT_THAT(opened[0].second.allow, ElementsAre("192.168.0.7", "127.0.0.1", "10.0.0.2"));
+  EXPECT_TRUE(started.empty());
+  says(1, StoreOpened{9, 4000});
+  EXPECT_TRUE(started.empty()) << "of another round";
+  says(1, StoreOpened{0, 4000});
+  EXPECT_EQ(started.at(2).master_address, "10.0.0.1") << "as it is seen, because it does not host the endpoint";
+}
+
+TEST_F(Job, ALocalAddressGoesBeforeAnyOther) {
+  begin(1, 1);
+  hello.local_address = "ib0.gpu1";
+  join(1, "gpu1", {}, true);
+  EXPECT_EQ(started.at(1).master_address, "ib0.gpu1");
+}
+
+TEST_F(Job, TheAddressesOfManyNodesComeInBoundedMessages) {
+  begin(300, 300);
+  stores_open = false;
+  hello.addresses = {"10.1.0.1"};
+  for (std::uint64_t id = 1; id <= 300; ++id) join(id, "n" + std::to_string(id), static_cast<int>(id - 1));
+  ASSERT_EQ(opened.size(), 3u);
+  std::size_t count = 0;
+  for (const auto& [id, open] : opened) {
+    EXPECT_LE(open.allow.size(), 256u);
+    EXPECT_EQ(open.is_last, &open == &opened.back().second);
+    count += open.allow.size();
+  }
+  EXPECT_EQ(count, 2u * 299);
+}
+
+TEST_F(Job, WishedNodeRanksAreGivenAndTheRestFollowsByName) {
+  begin(4, 4);
+  join(1, "node10");
+  join(2, "node2");
+  join(3, "node1", 2);
+  join(4, "zulu", {}, true);
+  EXPECT_EQ(group_ranks({4, 2, 3, 1}), (std::vector<int>{0, 1, 2, 3}));
+}
+
+TEST_F(Job, RolesCountTheirOwnRanks) {
+  begin(3, 3);
+  hello.role = "trainer";
+  join(1, "a", 0);
+  hello.role = "reader";
+  join(2, "b", 1);
+  hello.role = "trainer";
+  join(3, "c", 2);
+  EXPECT_EQ(started.at(3).rank_first, 4);
+  EXPECT_EQ(started.at(3).role_rank_first, 2);
+  EXPECT_EQ(started.at(3).role_world_size, 4);
+  EXPECT_EQ(started.at(2).role_rank_first, 0);
+  EXPECT_EQ(started.at(2).role_world_size, 2);
+}
+
+TEST_F(Job, AStopOfASpareWhileTheStoreIsOpenedIsItsOwn) {
+  begin(1, 1);
+  stores_open = false;
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGINT});
+  EXPECT_TRUE(finished.empty());
+  says(1, StoreOpened{0, 4000});
+  EXPECT_EQ(started.count(1), 1u);
+}
+
+TEST_F(Job, WhereProcessesCannotBeKilledNoOtherRoundBegins) {
+  begin(1, 2);
+  join(1, "a", {}, true);
+  pass(10s);
+  pass(10s);
+  join(2, "b");
+  says(1, RoundEnded{0, {}, 2, true});
+  EXPECT_EQ(finished.at(2).exit_code, 1);
+  EXPECT_THAT(finished.at(2).what, HasSubstr("could not be killed"));
+}
+
+TEST_F(Job, AStoreOnTheEndpointsHostIsReachedAsTheEndpointIs) {
+  begin(2, 2);
+  auto its = hello;
+  its.host_name = "a";
+  hear(membership->step(Joined{node(1), its, "127.0.0.1", false}, now));
+  join(2, "b");
+  EXPECT_EQ(started.at(2).master_address, "");
+}
+
+TEST_F(Job, AllNodesEndWell) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  ends(1);
+  EXPECT_TRUE(finished.empty()) << "the store stays while others work";
+  ends(2);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+  EXPECT_EQ(finished.at(2).exit_code, 0);
+  EXPECT_FALSE(finished.at(1).cause);
+}
+
+TEST_F(Job, OneFailureStopsEveryNodeAndIsToldToAll) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, RoundFailed{0, "rank 3 was killed by SIGKILL on host b"});
+  EXPECT_EQ(stopped.at(1).front().why, "rank 3 was killed by SIGKILL on host b");
+  EXPECT_EQ(stopped.at(2).front().why, "") << "it knows";
+  ends(2, {failure(3, kKilled)}, 1);
+  EXPECT_TRUE(finished.empty());
+  ends(1, {}, 2);
+  for (const std::uint64_t id : {1u, 2u}) {
+    EXPECT_EQ(finished.at(id).exit_code, 137);
+    EXPECT_EQ(finished.at(id).cause->rank, 3);
+    EXPECT_EQ(finished.at(id).stopped, 3);
+    EXPECT_EQ(finished.at(id).world_size, 4);
+  }
+}
+
+TEST_F(Job, StartsAgainWhileTheOneBudgetLastsWithNewRoundsAndOldRanks) {
+  begin(2, 2, 2);
+  join(2, "b");
+  join(1, "a", {}, true);
+  ends(2, {failure(2, exited(1))}, 1);
+  EXPECT_EQ(stopped.at(1).size(), 1u);
+  ends(1, {}, 2);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(started.at(1).restart_count, 1);
+  EXPECT_THAT(started.at(2).why, HasSubstr("rank 2 ended with exit code 1"));
+  EXPECT_EQ(group_ranks({1, 2}), (std::vector<int>{0, 1}));
+  ends(1, {failure(0, exited(1))}, 1);  // another node's failure costs the same budget
+  ends(2, {}, 2);
+  EXPECT_EQ(started.at(1).restart_count, 2);
+  ends(1, {failure(0, exited(4))}, 1);
+  ends(2, {}, 2);
+  EXPECT_EQ(finished.at(2).exit_code, 4);
+}
+
+TEST_F(Job, OnlyRestartsWithinTheWindowCount) {
+  restart_window = 60s;
+  begin(1, 1, 2);
+  join(1, "a", {}, true);
+  for (int restart = 1; restart <= 5; ++restart) {
+    ends(1, {failure(0, exited(1))});
+    ASSERT_EQ(started.at(1).restart_count, restart);
+    pass(30s);  // so two are within a minute, never three
+  }
+  ends(1, {failure(0, exited(1))});
+  EXPECT_TRUE(finished.empty());
+  pass(29s);
+  ends(1, {failure(0, exited(1))});
+  EXPECT_EQ(finished.at(1).exit_code, 1) << "the third in 59 s";
+}
+
+TEST_F(Job, WordsOfAnotherRoundMeanNothing) {
+  begin(1, 1, 1);
+  join(1, "a", {}, true);
+  says(1, RoundEnded{7, {failure(0, exited(1))}, 0, false});
+  says(1, RoundFailed{7, "x"});
+  EXPECT_TRUE(stopped.empty());
+  EXPECT_TRUE(finished.empty());
+  ends(1);
+  ends(1);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+}
+
+TEST_F(Job, RoundsGoOnAboveThoseThatHaveLogs) {
+  begin(2, 2);
+  hello.highest_round = 4;
+  join(1, "a", {}, true);
+  hello.highest_round = 6;
+  join(2, "b");
+  EXPECT_EQ(started.at(1).round.number, 7u);
+}
+
+TEST_F(Job, LogsOfASpareDoNotChangeTheRoundThatRuns) {
+  begin(1, 1, 1);
+  join(1, "a", {}, true);
+  hello.highest_round = 6;
+  join(2, "b");
+  ends(1, {failure(0, exited(1))});
+  EXPECT_EQ(started.at(1).round.number, 7u);
+}
+
+TEST_F(Job, AProgramThatCannotStartIsNotTriedAgain) {
+  begin(1, 1, 5);
+  join(1, "a", {}, true);
+  ends(1, {failure(0, {Ending::Kind::not_started, ENOENT, false})});
+  EXPECT_EQ(finished.at(1).exit_code, 127);
+}
+
+TEST_F(Job, AStopSignalAnywhereStopsAllAndIsEveryonesExitCode) {
+  begin(2, 2, 3);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGINT});
+  EXPECT_EQ(stopped.at(1).front().signal_number, SIGINT);
+  EXPECT_THAT(stopped.at(1).front().why, AllOf(HasSubstr("SIGINT"), HasSubstr("host b")));
+  says(2, StopAsked{SIGINT});
+  EXPECT_EQ(stopped.at(1).size(), 1u) << "an echo";
+  now += 1s;
+  says(2, StopAsked{SIGINT});
+  EXPECT_TRUE(stopped.at(1).back().kill);
+  ends(1, {}, 2);
+  ends(2, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 130);
+  EXPECT_EQ(finished.at(2).exit_code, 130);
+}
+
+TEST_F(Job, OneSignalToEachNodeIsNoSecondSignal) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGTERM});
+  now += 1s;  // a scheduler's signal reaches one node later than the other
+  says(1, StopAsked{SIGTERM});
+  EXPECT_FALSE(stopped.at(2).back().kill) << "workers may be saving their state";
+  now += 1s;
+  says(1, StopAsked{SIGTERM});
+  EXPECT_TRUE(stopped.at(2).back().kill);
+}
+
+TEST_F(Job, AStopOfASpareIsItsOwn) {
+  begin(1, 1, 1);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGTERM});
+  EXPECT_TRUE(stopped.empty());
+  leaves(2);
+  ends(1);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+}
+
+TEST_F(Job, AWorkerThatDiesOfTheSignalThatStopsDdprunIsNoFailure) {
+  begin(1, 1, 3);
+  join(1, "a", {}, true);
+  says(1, RoundFailed{0, "x"});  // a scheduler signals every process; the worker's death is seen first
+  says(1, StopAsked{SIGTERM});
+  ends(1, {failure(0, {Ending::Kind::killed, SIGTERM, false})}, 1);
+  EXPECT_EQ(finished.at(1).exit_code, 143);
+  EXPECT_FALSE(finished.at(1).cause);
+}
+
+TEST_F(Job, AStopSignalEndsARestartButNotTheBlame) {
+  for (const int restarts : {1, 0}) {
+    begin(1, 1, restarts);
+    join(1, "a", {}, true);
+    says(1, RoundFailed{0, "x"});
+    says(1, StopAsked{SIGINT});
+    ends(1, {failure(0, exited(7))}, 0);
+    EXPECT_EQ(finished.at(1).exit_code, restarts == 1 ? 130 : 7);
+  }
+}
+
+TEST_F(Job, AStopBeforeTheFirstRoundEndsTheWait) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  says(1, StopAsked{SIGTERM});
+  EXPECT_EQ(finished.at(1).exit_code, 143);
+}
+
+TEST_F(Job, TheStoresNodeMayDieWhileItOpensIt) {
+  begin(2, 2, 1);
+  stores_open = false;
+  join(1, "a", 1, true);
+  join(2, "b", 0);
+  leaves(2);
+  stores_open = true;
+  join(3, "c", 0);
+  EXPECT_EQ(group_ranks({3, 1}), (std::vector<int>{0, 1}));
+}
+
+TEST_F(Job, ANodeThatNeverOpensTheStoreIsLetGo) {
+  begin(2, 2, 1);
+  stores_open = false;
+  join(1, "a", 1, true);
+  join(2, "b", 0);
+  pass(29s);
+  EXPECT_TRUE(refused.empty());
+  pass(1s);
+  EXPECT_THAT(refused.at(2).what, HasSubstr("did not open the store"));
+  stores_open = true;
+  join(3, "c", 0);
+  EXPECT_EQ(group_ranks({3, 1}), (std::vector<int>{0, 1}));
+  EXPECT_THAT(started.at(1).why, AllOf(HasSubstr("host b"), HasSubstr("store")));
+}
+
+TEST(FirstCause, IsTheEarliestButForOneThatWasKilledAtTheSameMoment) {
+  const auto at = [](std::chrono::milliseconds time, Ending ending) {
+    FailureReport report;
+    report.job_time = time;
+    report.ending = ending;
+    return report;
+  };
+  EXPECT_EQ(first_cause({at(20ms, exited(1)), at(10ms, exited(1))}), 1u);
+  EXPECT_EQ(first_cause({at(10ms, exited(1)), at(40ms, kKilled)}), 1u);
+  EXPECT_EQ(first_cause({at(10ms, exited(1)), at(400ms, kKilled)}), 0u);
+  EXPECT_EQ(first_cause({at(10ms, exited(1)), at(40ms, {Ending::Kind::killed, SIGABRT, false})}), 0u)
+      << "a library aborts when its peer has failed";
+  EXPECT_EQ(first_cause({at(10ms, kKilled), at(5ms, kKilled)}), 1u);
+}
+
+TEST_F(Job, AStopSaysWhetherAnotherRoundIsToFollow) {
+  begin(1, 2, 1);
+  join(1, "a", {}, true);
+  pass(10s);
+  pass(10s);
+  join(2, "b");
+  EXPECT_TRUE(stopped.at(1).back().reseat) << "for newcomers";
+  ends(1, {}, 2);
+  says(2, RoundFailed{1, "x"});
+  EXPECT_TRUE(stopped.at(1).back().reseat) << "the budget is left";
+  ends(1, {}, 2);
+  ends(2, {failure(2, exited(1))}, 1);
+  ASSERT_EQ(started.at(2).restart_count, 1);
+  says(2, RoundFailed{2, "x"});
+  EXPECT_FALSE(stopped.at(1).back().reseat) << "it is spent";
+  leaves(2);
+  EXPECT_TRUE(stopped.at(1).back().reseat) << "a loss costs nothing";
+  says(1, StopAsked{SIGTERM});
+  EXPECT_FALSE(stopped.at(1).back().reseat) << "the job is stopped";
+  EXPECT_EQ(stopped.at(1).back().signal_number, SIGTERM);
+
+  begin(1, 1, 1);
+  stopped.clear();
+  join(1, "a", {}, true);
+  says(1, StopAsked{SIGTERM});
+  EXPECT_FALSE(stopped.at(1).front().reseat);
+}
+
+TEST_F(Job, NoRoundFollowsWhereTheGreaterPartIsSilent) {
+  begin(1, 3, 5);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  falls_silent(2);
+  EXPECT_TRUE(stopped.at(1).back().reseat);
+  falls_silent(3);
+  EXPECT_FALSE(stopped.at(1).back().reseat);
+}
+
+TEST_F(Job, RanksThatHangAreToldToEveryNode) {
+  begin(3, 3, 1);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  says(1, RoundFailed{0, "a collective's deadline passed", {3}});
+  EXPECT_THAT(stopped.at(1).back().hung_ranks, ElementsAre(3)) << "the node that says so too";
+  EXPECT_THAT(stopped.at(2).back().hung_ranks, ElementsAre(3));
+  says(3, RoundFailed{0, "a collective's deadline passed", {3}});
+  EXPECT_EQ(stopped.at(2).size(), 1u) << "nothing new";
+  says(3, RoundFailed{0, "a collective's deadline passed", {2, 3}});
+  EXPECT_THAT(stopped.at(2).back().hung_ranks, ElementsAre(2, 3));
+  std::vector<int> many;
+  for (int rank = 0; rank < 1000; ++rank) many.push_back(rank);
+  says(3, RoundFailed{0, "x", many});
+  EXPECT_EQ(stopped.at(2).back().hung_ranks.size(), kHungRanksMax);
+  for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  ends(3, {failure(4, exited(1))}, 1);
+  says(1, RoundFailed{1, "x"});
+  EXPECT_THAT(stopped.at(1).back().hung_ranks, IsEmpty()) << "of the round before";
+}
+
+TEST_F(Job, ANodeThatLeavesWhileTheStoreIsOpenedAddsToTheReason) {
+  begin(1, 3, 3);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  stores_open = false;
+  ends(1, {failure(0, exited(1))}, 1);
+  for (const std::uint64_t id : {2u, 3u}) ends(id, {}, 2);
+  leaves(2);
+  leaves(3);
+  says(1, StoreOpened{opened.back().second.round.number, 4000});
+  EXPECT_THAT(started.at(1).why, AllOf(HasSubstr("rank 0 ended with exit code 1"), HasSubstr("then"), HasSubstr("host h3")));
+  EXPECT_THAT(started.at(1).why, Not(HasSubstr("host h2"))) << "it stays short";
+}
+
+TEST_F(Job, ANodeThatNeverEndsItsWorkersIsLetGo) {
+  begin(1, 2, 1);
+  hello.grace = 45s;
+  join(1, "a", {}, true);
+  hello.grace = 30s;
+  join(2, "b");
+  says(1, RoundFailed{0, "x"});
+  ends(1, {failure(0, exited(1))}, 1);
+  pass(149s);
+  EXPECT_TRUE(refused.empty()) << "twice the longest grace, and a minute";
+  pass(1s);
+  EXPECT_THAT(refused.at(2).what, HasSubstr("did not end its workers"));
+  EXPECT_EQ(started.at(1).round.number, 1u);
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
