@@ -1,0 +1,140 @@
+#include "tests/simulation/checks.hpp"
+
+#include <algorithm>
+
+#include "tests/simulation/node.hpp"
+
+namespace ddp::simulation {
+
+using namespace rendezvous;
+
+namespace {
+
+constexpr std::size_t kAddressesMax = 256;  // in one message
+
+template <typename... Parts>
+void require(bool holds, const Parts&... parts) {
+  if (holds) return;
+  std::string text;
+  ((text += parts), ...);
+  throw Violation(text);
+}
+
+void require_bounded(const ToAgent& message) {
+  if (const auto* open = std::get_if<OpenStore>(&message))
+    require(open->allow.size() <= kAddressesMax, "an open_store without bound");
+  if (const auto* start = std::get_if<StartRound>(&message))
+    require(start->successors.size() <= kSuccessorsMax, "a start_round without bound");
+  if (const auto* stop = std::get_if<StopRound>(&message))
+    require(stop->hung_ranks.size() <= kHungRanksMax, "a stop_round without bound");
+  if (const auto* finish = std::get_if<FinishJob>(&message))
+    require(finish->consequences.size() <= kFailuresMax, "a finish_job without bound");
+}
+
+}  // namespace
+
+void Checks::is_told(const void* teller, const Node& node, const ToAgent& message) {
+  require_bounded(message);
+  if (const auto* start = std::get_if<StartRound>(&message)) begins_to_be_told(node, *start);
+  if (const auto* finish = std::get_if<FinishJob>(&message)) {
+    const auto [verdict, is_first] = verdicts_.try_emplace(teller, *finish);
+    require(is_first || verdict->second == *finish, "two verdicts of one membership");
+  }
+}
+
+// A round may be told again, after a broken connection: the same, to the same node.
+void Checks::begins_to_be_told(const Node& node, const StartRound& start) {
+  auto& round = rounds_[start.round];
+  if (round.members.empty()) {
+    round.group_world_size = start.group_world_size;
+    round.world_size = start.world_size;
+    round.restart_count = start.restart_count;
+    round.restarts_max = start.restarts_max;
+    round.changes_of_members = changes_of_members_;
+  }
+  const auto id = to_string(start.round);
+  require(round.group_world_size == start.group_world_size && round.world_size == start.world_size, "round ", id,
+          " has two world sizes");
+  require(start.group_rank >= 0 && start.group_rank < start.group_world_size, "a group rank beyond the world of round ", id);
+  const auto [member, is_new] = round.members.try_emplace(start.group_rank, &node);
+  require(is_new || member->second == &node, "group rank ", std::to_string(start.group_rank), " of round ", id,
+          " is given to ", member->second->name(), " and to ", node.name());
+  round.ranks[start.rank_first] = node.workers().count();
+  if (round.members.size() == static_cast<std::size_t>(round.group_world_size) && is_new) check_whole(start.round, round);
+  if (!is_new) return;
+  auto& told = told_[&node];
+  require(told < start.round, node.name(), " is told of round ", id, " after round ", to_string(told));
+}
+
+// All of it has been told: ranks, budget, and what its members keep of the round before.
+void Checks::check_whole(const RoundId& id, const Round& round) {
+  const auto name = to_string(id);
+  int rank = 0;
+  for (const auto& [first, workers] : round.ranks) {
+    require(first == rank, "the ranks of round ", name, " leave a hole or overlap at rank ", std::to_string(rank));
+    rank += workers;
+  }
+  require(rank == round.world_size, "the ranks of round ", name, " are not as many as its world size says");
+  require(round.restart_count <= round.restarts_max, "round ", name, " is restart ", std::to_string(round.restart_count),
+          " of at most ", std::to_string(round.restarts_max));
+  RoundId before{};
+  for (const auto& [group_rank, node] : round.members)
+    if (const auto told = told_.find(node); told != told_.end() && told->second < id) before = std::max(before, told->second);
+  const auto found = rounds_.find(before);
+  if (found == rounds_.end()) return;
+  const auto& old = found->second;
+  require(round.restart_count >= old.restart_count, "round ", name, " has forgotten restarts of round ", to_string(before));
+  bool are_the_same = round.members.size() == old.members.size();
+  for (const auto& [group_rank, node] : old.members) {
+    const auto now = std::find_if(round.members.begin(), round.members.end(),
+                                  [node = node](const auto& member) { return member.second == node; });
+    are_the_same = are_the_same && now != round.members.end();
+    require(now == round.members.end() || now->first == group_rank || group_rank >= round.group_world_size ||
+                returned_.count(node) != 0,
+            node->name(), " had group rank ", std::to_string(group_rank), " and has another in round ", name);
+  }
+  for (const auto& [group_rank, node] : round.members) returned_.erase(node);
+  if (are_the_same && old.has_failed && round.changes_of_members == old.changes_of_members)
+    require(round.restart_count > old.restart_count, "round ", name, " costs no restart, and nobody has come or gone");
+}
+
+void Checks::begins(const Node& node, const StartRound& start) {
+  const auto id = to_string(start.round);
+  require(!node.workers().is_any_left(), node.name(), " begins round ", id, " with processes of round ",
+          to_string(node.workers().round()));
+  const auto begun = begun_.find(&node);
+  require(begun == begun_.end() || begun->second < start.round, node.name(), " begins round ", id, " after round ",
+          begun == begun_.end() ? "" : to_string(begun->second));
+  begun_[&node] = start.round;
+  auto& told = told_[&node];
+  told = std::max(told, start.round);
+  for (const auto& [group_rank, member] : rounds_[start.round].members)
+    require(member->workers().round() == start.round || !member->is_alive() || !member->workers().is_any_left() ||
+                member->process().pauses > 0,
+            node.name(), " begins round ", id, " while processes of round ", to_string(member->workers().round()),
+            " are left on ", member->name());
+}
+
+void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
+                                  const std::function<bool(Node&)>& may_be_unheard) {
+  std::map<RoundId, std::vector<Node*>> at_work;
+  for (auto* node : nodes)
+    if (node->workers().do_all_work()) at_work[node->workers().round()].push_back(node);
+  for (const auto& [id, members] : at_work) {
+    auto& round = rounds_[id];
+    if (members.size() != static_cast<std::size_t>(round.group_world_size)) continue;
+    const bool reach_each_other = std::all_of(members.begin(), members.end(), [&](const Node* a) {
+      return std::all_of(members.begin(), members.end(),
+                         [&](const Node* b) { return a->host() == b->host() || is_open(a->host(), b->host()); });
+    });
+    if (!reach_each_other) continue;
+    if (!std::exchange(round.was_complete, true)) ++rounds_completed_;
+    if (id < newest_complete_)
+      require(std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),
+              "a collective of round ", to_string(id), " completes after one of round ", to_string(newest_complete_));
+    else
+      newest_complete_ = id;
+  }
+}
+
+}  // namespace ddp::simulation

@@ -1,0 +1,68 @@
+// What must hold at every moment of a history, whatever happens: the design's safety, seen from outside of all processes.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ddp/round.hpp"
+#include "rendezvous/membership/messages.hpp"
+
+namespace ddp::simulation {
+
+class Node;
+
+struct Violation : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+class Checks {
+ public:
+  // teller: which membership sends this to that node.
+  void is_told(const void* teller, const Node& node, const rendezvous::ToAgent& message);
+
+  // The node starts its workers for this round, or gives them their seats; and it has ended them all.
+  void begins(const Node& node, const rendezvous::StartRound& start);
+
+  // A membership counted this node as gone, and takes it in again.
+  void comes_back(const Node& node) { returned_.insert(&node); }
+  // A worker failed by itself.
+  void fails(const RoundId& round) { rounds_[round].has_failed = true; }
+  // A node has come or gone, or may seem to.
+  void members_change() { ++changes_of_members_; }
+
+  // Some worker has come or gone, or what can reach what has changed: a collective of each round whose members all work, and
+  // reach each other, completes now.
+  // may_be_unheard: whether one of an older round may go on by itself, as it does not know better.
+  void collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
+                            const std::function<bool(Node&)>& may_be_unheard);
+
+  std::size_t rounds_completed() const { return rounds_completed_; }
+  std::size_t rounds_told() const { return rounds_.size(); }
+  const RoundId& newest_complete() const { return newest_complete_; }
+
+ private:
+  struct Round {
+    int group_world_size = 0, world_size = 0, restart_count = 0, restarts_max = 0;
+    std::map<int, const Node*> members;  // by group rank
+    std::map<int, int> ranks;            // rank_first -> workers
+    bool has_failed = false, was_complete = false;
+    int changes_of_members = 0;  // before it
+  };
+
+  void begins_to_be_told(const Node& node, const rendezvous::StartRound& start);
+  void check_whole(const RoundId& id, const Round& round);
+
+  std::map<RoundId, Round> rounds_;
+  std::map<const Node*, RoundId> told_, begun_;
+  std::set<const Node*> returned_;  // since the last round that they were told
+  std::map<const void*, rendezvous::FinishJob> verdicts_;
+  RoundId newest_complete_{};
+  std::size_t rounds_completed_ = 0;
+  int changes_of_members_ = 0;
+};
+
+}  // namespace ddp::simulation

@@ -1,0 +1,342 @@
+#include "tests/simulation/history.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <exception>
+
+#include "tests/simulation/world.hpp"
+
+namespace ddp::simulation {
+namespace {
+
+using launcher::Ending;
+
+constexpr std::uint64_t kEventsMax = 300'000;  // of one history; more is a storm
+
+class History {
+ public:
+  History(std::uint64_t seed, const HistoryOptions& options) : world_(seed, static_cast<bool>(options.trace)) {
+    world_.out = options.trace;
+    draw_job(options.as_json);
+  }
+
+  HistoryResult play() {
+    HistoryResult result;
+    try {
+      start();
+      for (int i = 0; i < faults_; ++i) {
+        run_for(time_of_next_fault());
+        befall();
+      }
+      run_for(dice().between(0ms, 3s));
+      heal();
+      run_for(settling_time());
+      check_end();
+      for (const auto* node : world_.nodes_alive()) result.goes_on = result.goes_on || node->round().round.term != 0;
+    } catch (const Violation& violation) {
+      result.violation = violation.what();
+    } catch (const std::exception& error) {
+      result.violation = std::string("exception: ") + error.what();
+    }
+    result.events = world_.clock.events_played();
+    result.rounds = world_.checks.rounds_told();
+    result.completed = world_.checks.rounds_completed();
+    result.faults = faults_;
+    if (!result.violation.empty()) world_.trace("VIOLATION: ", result.violation);
+    return result;
+  }
+
+ private:
+  Dice& dice() { return world_.dice; }
+  Job& job() { return world_.job; }
+  int percent(int of_histories, int low, int high) { return dice().chance(of_histories) ? dice().between(low, high) : 0; }
+
+  void draw_job(bool as_json) {
+    auto& its = job();
+    its.network.as_json = as_json;
+    its.hosts = dice().chance(5) ? 1 : dice().between(2, 6);
+    its.is_daemon_apart = dice().chance(40);
+    its.nodes_max = std::max(1, its.hosts - percent(30, 1, 2));  // the rest are spares
+    its.nodes_min = dice().chance(30) ? its.nodes_max : dice().between(1, its.nodes_max);
+    its.restarts_max = dice().chance(20) ? 0 : dice().between(1, 6);
+    its.join_timeout = std::chrono::milliseconds(1000 * dice().between(5, 30));
+    its.last_call_timeout = std::chrono::milliseconds(100 * dice().between(1, 40));
+    its.grace = std::chrono::milliseconds(100 * dice().between(1, 40));
+    its.orphan_limit = std::chrono::milliseconds(1000 * dice().between(8, 20));
+    its.network.heartbeat_timeout = dice().one_of<Duration>({250ms, 1s, 3s, 3s, 5s});
+    its.network.delay_max = dice().one_of<Duration>({200us, 2ms, 20ms, 60ms});
+    its.workers.start_max = dice().one_of<Duration>({10ms, 100ms, 3s});
+    its.workers.stop_max = dice().one_of<Duration>({2ms, 50ms, 5s});
+    its.workers.ignores_term_percent = percent(20, 10, 100);
+    its.workers.leaves_orphan_percent = percent(20, 10, 100);
+    its.workers.unkillable_percent = percent(2, 1, 20);
+    its.workers.fails_when_stopped_percent = percent(20, 10, 100);
+    its.is_collective_endless = dice().chance(20);
+    its.collective_timeout_max = dice().one_of<Duration>({3ms, 100ms, 10s});
+    faults_ = dice().chance(5) ? 0 : dice().between(1, 8);
+    pace_ = dice().one_of<Duration>({50ms, 500ms, 3s, 10s});
+    breaks_connections_ = dice().chance(30);
+    stops_ = dice().chance(10);
+    finishes_ = dice().chance(20);
+  }
+
+  void start() {
+    world_.begin();
+    world_.trace("hosts ", job().hosts, ", nodes ", job().nodes_min, " to ", job().nodes_max, ", restarts ",
+                 job().restarts_max, job().is_daemon_apart ? ", daemon apart" : "", ", heartbeat limit ms ",
+                 job().network.heartbeat_timeout.count() / 1000, ", join timeout ms ", job().join_timeout.count(),
+                 ", last call ms ", job().last_call_timeout.count());
+    const auto spread = dice().one_of<Duration>({0ms, 10ms, 2s});
+    if (job().is_daemon_apart) world_.clock.after(dice().between(0ms, spread), nullptr, [this] { world_.start_daemon(); });
+    for (int host = 0; host < job().hosts; ++host)
+      world_.clock.after(dice().between(0ms, spread), nullptr, [this, host] { world_.start_node(host); });
+    run_for(dice().between(0ms, job().last_call_timeout + 1s));
+    if (dice().chance(70)) run_for(spread + job().last_call_timeout + job().workers.start_max);
+  }
+
+  void run_for(Duration time) {
+    if (!world_.clock.run_until(world_.clock.now() + time, kEventsMax))
+      throw Violation("a storm: " + std::to_string(kEventsMax) + " events");
+  }
+
+  // Several at once, now and then.
+  Duration time_of_next_fault() { return dice().chance(30) ? Duration(0) : dice().between(0ms, 2 * pace_); }
+
+  // --- faults ---
+
+  Node* some_node() {
+    const auto alive = world_.nodes_alive();
+    return alive.empty() ? nullptr : dice().one_of(alive);
+  }
+
+  void befall() {
+    if (stops_ && dice().chance(30)) return stop_some_node();
+    if (finishes_ && dice().chance(30)) return finish_work();
+    switch (dice().between(0, 15)) {
+      case 0:
+      case 1: return fail_worker();
+      case 2: return hang_worker();
+      case 3: return kill_agent();
+      case 4: return kill_with_guardian();
+      case 5: return lose_host();
+      case 6: return freeze_host();
+      case 7: return pause_agent();
+      case 8:
+      case 9: return part();
+      case 10: return block_one_way();
+      case 11: return break_connections();
+      case 12: return daemon_dies();
+      case 13: return slow_down();
+      default: return start_node();
+    }
+  }
+
+  void fail_worker() {
+    auto* node = some_node();
+    if (node == nullptr || !node->workers().is_any_left()) return;
+    const int local_rank = dice().between(0, node->workers().count() - 1);
+    const auto ending = dice().one_of<Ending>({{Ending::Kind::exited, 1, false},
+                                               {Ending::Kind::exited, 77, false},
+                                               {Ending::Kind::killed, SIGKILL, false},
+                                               {Ending::Kind::killed, SIGSEGV, true}});
+    world_.trace("fault: a worker of ", node->name());
+    if (node->workers().does_work(local_rank)) world_.checks.fails(node->workers().round());
+    node->workers().fail(local_rank, ending);
+  }
+
+  // Its peers find it missing at the deadline of their collective.
+  void hang_worker() {
+    auto* node = some_node();
+    if (node == nullptr || job().is_collective_endless || node->round().world_size < 2) return;
+    const int local_rank = dice().between(0, node->workers().count() - 1);
+    if (!node->workers().does_work(local_rank)) return;
+    world_.trace("fault: a worker of ", node->name(), " hangs");
+    node->workers().hang(local_rank);
+    world_.worker_ended(node->workers().round(), false);
+  }
+
+  void kill_agent() {
+    auto* node = some_node();
+    if (node == nullptr) return;
+    node->kill();
+    perhaps_replace(node->host());
+  }
+
+  void kill_with_guardian() {
+    auto* node = some_node();
+    if (node == nullptr) return;
+    if (dice().chance(50))
+      node->kill_both();
+    else
+      node->kill_guardian();
+    perhaps_replace(node->host());
+  }
+
+  // A scheduler's way.
+  void perhaps_replace(int host) {
+    if (dice().chance(50)) world_.clock.after(dice().between(0ms, 5s), nullptr, [this, host] { start_node_on(host); });
+  }
+
+  void lose_host() {
+    const int host = dice().between(0, world_.hosts() - 1);
+    if (host == job().hosts || world_.network->is_lost(host)) return;
+    world_.lose_host(host);
+    if (dice().chance(50)) world_.clock.after(dice().between(0ms, 10s), nullptr, [this, host] { bring_back(host); });
+    perhaps_replace(host);
+  }
+
+  void bring_back(int host) {
+    if (!world_.network->is_lost(host)) return;
+    world_.trace("host ", host, " is back");
+    world_.network->bring_back(host);
+  }
+
+  void freeze_host() { world_.freeze(dice().between(0, world_.hosts() - 1), dice().between(10ms, 3 * limit())); }
+
+  void pause_agent() {
+    if (auto* node = some_node()) world_.pause(node->process(), dice().between(10ms, 3 * limit()));
+  }
+
+  // The hosts fall into two groups; the daemon's may be in either.
+  void part() {
+    if (breaks_connections_) return;
+    std::vector<int> side(static_cast<std::size_t>(world_.hosts()));
+    for (auto& its : side) its = dice().between(0, 1);
+    const auto time = dice().between(10ms, 5 * limit());
+    world_.trace("fault: a partition for ", time.count() / 1000, " ms");
+    for (int a = 0; a < world_.hosts(); ++a)
+      for (int b = 0; b < world_.hosts(); ++b)
+        if (side[static_cast<std::size_t>(a)] != side[static_cast<std::size_t>(b)]) block_for(a, b, time);
+  }
+
+  void block_one_way() {
+    if (breaks_connections_ || world_.hosts() < 2) return;
+    const int from = dice().between(0, world_.hosts() - 1), to = dice().between(0, world_.hosts() - 1);
+    if (from == to) return;
+    const auto time = dice().between(10ms, 5 * limit());
+    world_.trace("fault: nothing goes from host ", from, " to host ", to, " for ", time.count() / 1000, " ms");
+    block_for(from, to, time);
+  }
+
+  void block_for(int from, int to, Duration time) {
+    if (from == to) return;
+    world_.checks.members_change();
+    world_.network->block(from, to);
+    world_.clock.after(time, nullptr, [this, from, to] { world_.network->unblock(from, to); });
+  }
+
+  // Where the network also hides nodes from each other, a broken connection that is not resumed proves no end; the design
+  // takes it for one, and so the two do not happen in one history.
+  void break_connections() {
+    if (!breaks_connections_) return;
+    const int a = dice().between(0, world_.hosts() - 1), b = dice().between(0, world_.hosts() - 1);
+    world_.trace("fault: connections between hosts ", a, " and ", b, " break");
+    world_.network->break_connections(a, b);
+    if (a != b) world_.network->break_connections(b, a);
+  }
+
+  void daemon_dies() {
+    if (!job().is_daemon_apart || !world_.is_daemon_alive()) return;
+    world_.kill_daemon();
+    if (dice().chance(80))
+      world_.clock.after(dice().between(1ms, 5s), nullptr, [this] {
+        if (!world_.is_daemon_alive()) world_.start_daemon();
+      });
+  }
+
+  void slow_down() {
+    const auto slowest = std::min<Duration>(300ms, limit() / 4);
+    world_.network->delays(1ms, slowest);
+    world_.clock.after(dice().between(1s, 10s), nullptr,
+                       [this] { world_.network->delays(50us, job().network.delay_max); });
+  }
+
+  // A replacement, or one more.
+  void start_node() { start_node_on(dice().between(0, job().hosts - 1)); }
+
+  void start_node_on(int host) {
+    if (world_.node_on(host) != nullptr || world_.network->is_lost(host)) return;
+    if (host == 0 && !job().is_daemon_apart) return;
+    world_.start_node(host);
+  }
+
+  void stop_some_node() {
+    if (auto* node = some_node(); node != nullptr && node->runs()) {
+      world_.clock.after(0ms, &node->process(), [node] { node->stop(SIGTERM); });
+      is_stopped_ = true;
+    }
+  }
+
+  void finish_work() {
+    world_.trace("the work is done");
+    world_.is_work_done = true;
+    for (auto* node : world_.nodes_alive()) node->workers().finish_work();
+  }
+
+  // --- the end ---
+
+  Duration limit() { return job().network.heartbeat_timeout; }
+
+  void heal() {
+    world_.trace("all faults are over");
+    world_.network->unblock_all();
+    world_.network->delays(50us, job().network.delay_max);
+    for (int host = 0; host < job().hosts; ++host) bring_back(host);
+    if (job().is_daemon_apart && !world_.is_daemon_alive()) world_.start_daemon();
+  }
+
+  // The sum of what may be waited for in a row: pauses that hold on, the limits of heartbeats, of the search for the next
+  // host and of re-stating, the stop of workers, the wait for nodes, the last calls.
+  Duration settling_time() {
+    return 10s + 12 * limit() + 2 * job().orphan_limit + 3 * job().join_timeout + 3 * job().last_call_timeout +
+           3 * job().grace + 2 * job().workers.stop_max + job().collective_timeout_max + 40s;
+  }
+
+  void check_end() {
+    const auto alive = world_.nodes_alive();
+    if (alive.empty()) return;
+    std::string all;
+    for (const auto* node : alive) all += " " + node->name();
+    const auto* running = find_membership();
+    if (running == nullptr) throw Violation("nodes wait for ever, and no membership knows of them:" + all);
+    const auto view = running->view();
+    if (view.phase != "running")
+      throw Violation("the job waits for ever, membership is '" + view.phase + "', nodes alive:" + all);
+    RoundId round{};
+    int members = 0;
+    for (const auto* node : alive) round = std::max(round, node->round().round);
+    for (const auto* node : alive) members += node->round().round == round && node->workers().is_any_left();
+    const int wanted = std::min(static_cast<int>(alive.size()), job().nodes_max);
+    if (members != wanted)
+      throw Violation("round " + to_string(round) + " runs on " + std::to_string(members) + " of " +
+                      std::to_string(wanted) + " nodes; alive:" + all);
+    for (const auto* node : alive)
+      if (node->round().round != round && node->workers().is_any_left())
+        throw Violation(node->name() + " goes on with round " + to_string(node->round().round) + ", the others with " +
+                        to_string(round));
+    if (world_.checks.newest_complete() != round)
+      throw Violation("round " + to_string(round) + " never completes a collective");
+  }
+
+  const rendezvous::Membership* find_membership() {
+    if (job().is_daemon_apart) return world_.membership_of_daemon();
+    const rendezvous::Membership* found = nullptr;
+    for (const auto* node : world_.nodes_alive())
+      if (node->server() != nullptr) {
+        if (found != nullptr) throw Violation("two nodes serve the job");
+        found = &node->server()->membership();
+      }
+    return found;
+  }
+
+  World world_;
+  int faults_ = 0;
+  Duration pace_{0};
+  bool breaks_connections_ = false, stops_ = false, finishes_ = false, is_stopped_ = false;
+};
+
+}  // namespace
+
+HistoryResult play(std::uint64_t seed, const HistoryOptions& options) { return History(seed, options).play(); }
+
+}  // namespace ddp::simulation

@@ -1,0 +1,61 @@
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/history.hpp"
+
+namespace ddp::simulation {
+namespace {
+
+constexpr std::uint64_t kHistories = 10'000, kHistoriesAsJson = 500;
+
+// Each found a bug; what it was.
+constexpr struct {
+  std::uint64_t seed;
+  const char* found;
+} kFound[] = {
+    {35, "a round began while a node that had been cut off still ran the one before"},
+};
+
+std::string replay(std::uint64_t seed) { return "replay: membership_simulation --trace --seed=" + std::to_string(seed); }
+
+TEST(MembershipSimulation, NoHistoryBreaksARule) {
+  std::size_t rounds = 0, completed = 0;
+  for (std::uint64_t seed = 1; seed <= kHistories; ++seed) {
+    const auto result = play(seed, {});
+    ASSERT_EQ(result.violation, "") << replay(seed);
+    rounds += result.rounds;
+    completed += result.completed;
+  }
+  EXPECT_GT(completed, kHistories) << "histories in which hardly any round runs prove little";
+  EXPECT_GT(rounds, completed);
+}
+
+TEST(MembershipSimulation, HistoriesThatFoundABugPass) {
+  for (const auto& [seed, found] : kFound) EXPECT_EQ(play(seed, {}).violation, "") << found << "; " << replay(seed);
+}
+
+TEST(MembershipSimulation, MessagesMayGoThroughTheirTexts) {
+  HistoryOptions options;
+  options.as_json = true;
+  for (std::uint64_t seed = 1; seed <= kHistoriesAsJson; ++seed)
+    ASSERT_EQ(play(seed, options).violation, "") << replay(seed) << " --json";
+}
+
+TEST(MembershipSimulation, TheSameSeedGivesTheSameHistory) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    std::vector<std::string> lines[2];
+    for (auto& its : lines) {
+      HistoryOptions options;
+      options.trace = [&its](const std::string& line) { its.push_back(line); };
+      play(seed, options);
+    }
+    ASSERT_EQ(lines[0], lines[1]) << replay(seed);
+    ASSERT_FALSE(lines[0].empty());
+  }
+}
+
+}  // namespace
+}  // namespace ddp::simulation

@@ -1,0 +1,352 @@
+#include "tests/simulation/node.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <utility>
+
+#include "tests/simulation/world.hpp"
+
+namespace ddp::simulation {
+
+using namespace rendezvous;
+using launcher::WorkerGroupEvent;
+
+namespace {
+
+constexpr Duration kAtOnce = 100us;
+constexpr Duration kFarewellLimit = 1s;
+
+Hello hello_of(const Job& job, int number, int host, int workers) {
+  char key[33];
+  std::snprintf(key, sizeof key, "%032x", static_cast<unsigned>(number));
+  Hello hello;
+  hello.run_id = "job";
+  hello.node_key = key;
+  hello.host_name = "h" + std::to_string(host);
+  hello.nodes_min = job.nodes_min;
+  hello.nodes_max = job.nodes_max;
+  hello.workers = workers;
+  hello.standby_port = static_cast<std::uint16_t>(kStandbyPort + number);
+  hello.restarts_max = job.restarts_max;
+  hello.join_timeout = job.join_timeout;
+  hello.last_call_timeout = job.last_call_timeout;
+  hello.grace = job.grace;
+  return hello;
+}
+
+Session::Options session_options(const Job& job) {
+  Session::Options options;
+  options.join_timeout = job.join_timeout;
+  options.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
+  options.orphan_limit = job.orphan_limit;
+  return options;
+}
+
+}  // namespace
+
+Node::Node(World& world, int number, int host, int workers, bool serves)
+    : world_(world),
+      process_{"n" + std::to_string(number) + "@h" + std::to_string(host), host},
+      guardian_{process_.name + "'s guardian", host},
+      tree_{process_.name + "'s workers", host},
+      hello_(hello_of(world.job, number, host, workers)),
+      serves_first_(serves),
+      session_(session_options(world.job), hello_, world.clock.now()),
+      group_({workers, world.job.grace}),
+      workers_(world, tree_, guardian_, process_, workers,
+               [this](const std::vector<WorkerGroupEvent>& events) { group_step(events); }),
+      session_timer_(world.clock, process_),
+      group_timer_(world.clock, process_) {}
+
+void Node::start() {
+  world_.trace(name(), " starts, ", workers_.count(), " workers", serves_first_ ? ", serves the endpoint" : "");
+  if (world_.job.nodes_max > 1)
+    world_.network->listen(process_, hello_.standby_port, [this](Channel& channel) { visit(channel); });
+  if (!serves_first_) return session_step(Session::Begin{});
+  world_.network->listen(process_, kEndpointPort, [this](Channel& channel) { visit(channel); });
+  host_membership(world_.options_for(hello_));
+}
+
+// --- ends ---
+
+void Node::kill() {
+  world_.trace(name(), " is killed");
+  end_process();
+}
+
+void Node::kill_guardian() {
+  world_.trace(guardian_.name, " is killed");
+  guardian_.is_alive = false;
+  workers_.abandon();
+  world_.clock.after(kAtOnce, &process_, [this] { finish(128 + SIGKILL); });
+}
+
+void Node::kill_both() {
+  world_.trace(name(), " and its guardian are killed");
+  guardian_.is_alive = false;
+  workers_.abandon();
+  end_process();
+}
+
+void Node::lose() {
+  world_.trace(name(), " is gone with its host");
+  process_.is_alive = guardian_.is_alive = tree_.is_alive = false;
+  world_.node_ended(*this);
+}
+
+void Node::stop(int signal_number) {
+  world_.trace(name(), " is told to stop");
+  const bool is_outside = !serves() && !in_job_;
+  if (group_.is_idle()) ++stops_while_waiting_;
+  const bool is_last = world_.job.nodes_max > 1 && stops_while_waiting_ > (serves() ? 2 : 1);
+  group_step({launcher::StopSignal{signal_number}});
+  say(StopAsked{signal_number});
+  if (group_.is_idle() && (is_outside || is_last)) finish(128 + signal_number);
+}
+
+void Node::finish(int exit_code) {
+  if (std::exchange(is_finished_, true)) return;
+  world_.trace(name(), " finishes with ", exit_code);
+  exit_code_ = exit_code;
+  session_timer_.cancel();
+  group_timer_.cancel();
+  if (server_) server_->stop();
+  close_channel();
+  world_.clock.after(kAtOnce, &process_, [this] { end_process(); });
+}
+
+void Node::end_process() {
+  process_.is_alive = false;
+  world_.network->end_of(process_);
+  world_.node_ended(*this);
+  guardian_takes_over();
+}
+
+void Node::guardian_takes_over() {
+  if (!guardian_.is_alive) return;
+  world_.clock.after(kAtOnce, &guardian_, [this] {
+    workers_.end_all([this] {
+      if (!farewell_to_) return;
+      world_.network->connect(guardian_, world_.host_of(farewell_to_->address), farewell_to_->port, kFarewellLimit, [this](Network::Attempt, Channel* channel) {
+                                if (channel == nullptr) return;
+                                world_.trace(guardian_.name, " says farewell");
+                                channel->send(GuardiansWord{key()});
+                                channel->close();
+                              });
+    });
+  });
+}
+
+// --- membership in this process ---
+
+void Node::host_membership(MembershipOptions options) {
+  if (server_) former_servers_.push_back(std::move(server_));
+  server_ = std::make_unique<Server>(
+      world_, process_, std::move(options),
+      Server::OwnNode{key(), [this](const ToAgent& message) { session_step(Session::Heard{message}); },
+                      [this](const std::string& why) {
+                        former_servers_.push_back(std::move(server_));
+                        session_step(Session::SteppedDown{why});
+                      }});
+  session_step(Session::Hosting{});
+}
+
+void Node::visit(Channel& channel) {
+  channel.listen({[this, &channel](const Message& message) { visitor_says(channel, message); }, {}});
+}
+
+void Node::visitor_says(Channel& channel, const Message& message) {
+  if (const auto* word = std::get_if<GuardiansWord>(&message)) {
+    if (server_) server_->take_farewell(word->node_key);
+    return channel.close();
+  }
+  const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
+  if (hello == nullptr || is_finished_) return channel.close();
+  if (server_) return server_->take_in(channel, *hello);
+  if (const auto where = session_.whereabouts()) {
+    world_.trace(name(), " sends ", hello->host_name, " to ", where->address);
+    channel.send(Elsewhere{where->address, where->port});
+  }
+  channel.close();
+}
+
+// --- what the session decides ---
+
+void Node::session_step(const Event& event) {
+  if (!is_finished_) perform(session_.step(event, world_.clock.now()));
+}
+
+void Node::perform(const Session::Actions& actions) {
+  for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
+  const auto deadline = is_finished_ ? std::nullopt : session_.next_deadline();
+  if (deadline == session_waits_) return;
+  session_waits_ = deadline;
+  session_timer_.set(deadline, [this] {
+    session_waits_.reset();
+    perform(session_.tick(world_.clock.now()));
+  });
+}
+
+void Node::perform(const Session::Connect& action) {
+  close_channel();
+  target_ = action.to;
+  const int host = target_.address.empty() ? world_.endpoint_host() : world_.host_of(target_.address);
+  const int port = target_.port == 0 ? kEndpointPort : target_.port;
+  world_.network->connect(
+      process_, host, port, action.limit, [this, host, port, attempt = attempts_](Network::Attempt how, Channel* channel) {
+        if (attempt != attempts_ || is_finished_) {
+          if (channel != nullptr) channel->close();
+          return;
+        }
+        const double jitter = static_cast<double>(world_.dice.below(1000)) / 1000;
+        if (channel == nullptr)
+          return session_step(Session::Ended{
+              how == Network::Attempt::refused ? Session::How::refused : Session::How::silent, jitter});
+        channel_ = channel;
+        channel->listen({[this](const Message& message) { session_step(Session::Heard{std::get<ToAgent>(message)}); },
+                         [this, jitter](const Closed& how_closed) {
+                           world_.trace(name(), " has lost its connection: ", how_closed.why);
+                           channel_ = nullptr;
+                           session_step(Session::Ended{
+                               how_closed.by_peer ? Session::How::closed : Session::How::silent, jitter});
+                         }});
+        session_step(Session::Connected{{world_.address_of(host), static_cast<std::uint16_t>(port)}});
+      });
+}
+
+void Node::perform(const Session::HangUp&) { close_channel(); }
+
+void Node::close_channel() {
+  ++attempts_;
+  if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
+}
+
+void Node::perform(const Session::Say& action) {
+  if (server_) return server_->send(action.message);
+  if (channel_ != nullptr) channel_->send(action.message);
+}
+
+void Node::perform(const Session::HandOn& action) {
+  if (is_finished_) return;
+  std::visit([this](const auto& message) { take(message); }, action.message);
+}
+
+void Node::perform(const Session::Serve& action) {
+  world_.trace(name(), " becomes the next host");
+  auto options = world_.options_for(hello_);
+  options.lost_group_rank = action.lost_group_rank;
+  world_.clock.at(world_.clock.now(), &process_, [this, options] {
+    close_channel();
+    host_membership(options);
+  });
+}
+
+void Node::perform(const Session::StopWorkers& action) {
+  world_.trace(name(), " stops its workers: ", action.why);
+  world_.clock.at(world_.clock.now(), &process_, [this] {
+    if (!group_.is_idle()) group_step({launcher::StopWorkers{SIGTERM}});
+  });
+}
+
+void Node::perform(const Session::GiveUp& action) {
+  world_.trace(name(), " gives up: ", action.refused ? action.refused->what : "nobody was reached");
+  if (is_finished_ || is_lost_) return;
+  is_lost_ = true;
+  farewell_to_.reset();
+  if (group_.is_idle()) return finish(kRendezvousFailed);
+  group_step({launcher::StopWorkers{SIGTERM}});
+}
+
+void Node::say(const ToMembership& message) { session_step(Session::Said{message}); }
+
+// --- what membership says ---
+
+void Node::take(const Welcome& message) {
+  const auto own = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start());
+  clock_offset_ = message.job_time - own;
+  farewell_to_ = server_ ? std::nullopt : session_.whereabouts();
+}
+
+void Node::take(const Refused& message) { perform(Session::GiveUp{message}); }
+
+void Node::take(const OpenStore& message) {
+  in_job_ = true;
+  if (message.is_last) say(StoreOpened{message.round.number, 4000});
+}
+
+void Node::take(const StartRound& message) {
+  in_job_ = true;
+  start_ = message;
+  group_step({launcher::BeginRound{}});
+}
+
+void Node::take(const StopRound& message) {
+  if (message.round == start_.round.number) group_step({launcher::StopWorkers{message.signal_number, message.kill}});
+}
+
+void Node::take(const FinishJob& message) {
+  verdict_ = message;
+  farewell_to_.reset();
+  finish(message.exit_code);
+}
+
+// --- what the worker group decides ---
+
+void Node::group_step(const std::vector<WorkerGroupEvent>& events) {
+  if (!is_finished_) perform(group_.step(events, world_.clock.now()));
+}
+
+void Node::perform(const launcher::WorkerGroup::Actions& actions) {
+  if (is_finished_) return;
+  for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
+  const auto deadline = is_finished_ ? std::nullopt : group_.next_deadline();
+  if (deadline == group_waits_) return;
+  group_waits_ = deadline;
+  group_timer_.set(deadline, [this] {
+    group_waits_.reset();
+    perform(group_.tick(world_.clock.now()));
+  });
+}
+
+void Node::perform(const launcher::SpawnWorkers&) {
+  world_.trace(name(), " begins round ", to_string(start_.round), " as node ", start_.group_rank, " of ",
+               start_.group_world_size);
+  world_.checks.begins(*this, start_);
+  workers_.spawn(start_.round);
+  say(RoundStarted{start_.round.number});
+}
+
+void Node::perform(const launcher::TellFailure&) { say(RoundFailed{start_.round.number, "a worker failed on " + name()}); }
+
+void Node::perform(const launcher::TellEnded& action) {
+  world_.trace(name(), " has ended its round, failures ", action.failures.size(), ", stopped ", action.stopped,
+               action.tree_survived ? ", some could not be killed" : "");
+  if (is_lost_) return finish(kRendezvousFailed);
+  RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived};
+  for (const auto& failure : action.failures) {
+    if (ended.failures.size() == kFailuresMax) break;
+    ended.failures.push_back(report_of(failure));
+  }
+  say(ended);
+}
+
+FailureReport Node::report_of(const launcher::Failure& failure) const {
+  FailureReport report;
+  report.rank = start_.rank_first + failure.local_rank;
+  report.local_rank = failure.local_rank;
+  report.host = name();
+  report.ending = failure.ending;
+  report.round = start_.round.number;
+  report.after = failure.after;
+  report.job_time = std::max(std::chrono::milliseconds(0),
+                             job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.now() - failure.at));
+  return report;
+}
+
+std::chrono::milliseconds Node::job_time() const {
+  if (server_) return server_->job_time();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start()) + clock_offset_;
+}
+
+}  // namespace ddp::simulation

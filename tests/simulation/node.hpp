@@ -1,0 +1,119 @@
+// One ddprun: the real cores of the agent (Session, WorkerGroup, and Membership where it serves the job) with virtual
+// connections, workers and guardian, joined as launcher/agent/agent.cpp and meeting.cpp join the real ones.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/worker_group/worker_group.hpp"
+#include "rendezvous/control/session.hpp"
+#include "tests/simulation/server.hpp"
+#include "tests/simulation/workers.hpp"
+
+namespace ddp::simulation {
+
+class World;
+
+class Node {
+ public:
+  Node(World& world, int number, int host, int workers, bool serves);
+
+  void start();
+  void kill();           // its guardian ends the workers and says so
+  void kill_guardian();  // alone: the agent ends the rest
+  void kill_both();
+  void lose();           // with its host
+  void stop(int signal_number);
+
+  bool is_alive() const { return process_.is_alive; }
+  bool runs() const { return process_.runs(); }
+  bool has_finished() const { return exit_code_.has_value(); }
+  std::optional<int> exit_code() const { return exit_code_; }
+  const std::optional<rendezvous::FinishJob>& verdict() const { return verdict_; }
+  int host() const { return process_.host; }
+  const std::string& name() const { return process_.name; }
+  const std::string& key() const { return hello_.node_key; }
+  const rendezvous::StartRound& round() const { return start_; }
+  const Workers& workers() const { return workers_; }
+  Workers& workers() { return workers_; }
+  Process& process() { return process_; }
+  const Process& process() const { return process_; }
+  Process& guardian() { return guardian_; }
+  Process& tree() { return tree_; }
+  const Server* server() const { return server_.get(); }
+  bool serves() const { return server_ != nullptr; }
+  const rendezvous::Session& session() const { return session_; }
+  std::optional<TimePoint> unheard_at;  // when the daemon could not reach it, the last time that it mattered
+
+ private:
+  using Event = rendezvous::Session::Event;
+
+  void host_membership(rendezvous::MembershipOptions options);
+  void visit(Channel& channel);
+  void visitor_says(Channel& channel, const Message& message);
+  void close_channel();
+
+  // --- what the session decides ---
+  void session_step(const Event& event);
+  void perform(const rendezvous::Session::Actions& actions);
+  void perform(const rendezvous::Session::Connect& action);
+  void perform(const rendezvous::Session::HangUp& action);
+  void perform(const rendezvous::Session::Say& action);
+  void perform(const rendezvous::Session::HandOn& action);
+  void perform(const rendezvous::Session::Serve& action);
+  void perform(const rendezvous::Session::StopWorkers& action);
+  void perform(const rendezvous::Session::GiveUp& action);
+  void say(const rendezvous::ToMembership& message);
+
+  // --- what membership says ---
+  void take(const rendezvous::Welcome& message);
+  void take(const rendezvous::Elsewhere&) {}
+  void take(const rendezvous::RoundEstablished&) {}
+  void take(const rendezvous::Refused& message);
+  void take(const rendezvous::OpenStore& message);
+  void take(const rendezvous::StartRound& message);
+  void take(const rendezvous::StopRound& message);
+  void take(const rendezvous::FinishJob& message);
+
+  // --- what the worker group decides ---
+  void group_step(const std::vector<launcher::WorkerGroupEvent>& events);
+  void perform(const launcher::WorkerGroup::Actions& actions);
+  void perform(const launcher::SpawnWorkers& action);
+  void perform(const launcher::SignalTree& action) { workers_.signal_tree(action.signal_number); }
+  void perform(const launcher::KillOrphans&) { workers_.kill_orphans(); }
+  void perform(const launcher::KillTree&) { workers_.kill_tree(); }
+  void perform(const launcher::TellFailure& action);
+  void perform(const launcher::TellEnded& action);
+  rendezvous::FailureReport report_of(const launcher::Failure& failure) const;
+
+  void finish(int exit_code);
+  void end_process();
+  void guardian_takes_over();
+  std::chrono::milliseconds job_time() const;
+
+  World& world_;
+  Process process_, guardian_, tree_;
+  rendezvous::Hello hello_;
+  const bool serves_first_;
+  rendezvous::Session session_;
+  launcher::WorkerGroup group_;
+  Workers workers_;
+  Timer session_timer_, group_timer_;
+  std::optional<TimePoint> session_waits_, group_waits_;
+  std::unique_ptr<Server> server_;
+  std::vector<std::unique_ptr<Server>> former_servers_;
+  Channel* channel_ = nullptr;
+  std::uint64_t attempts_ = 0;
+  rendezvous::Session::Target target_;
+  std::optional<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
+  std::chrono::milliseconds clock_offset_{0};
+  rendezvous::StartRound start_;
+  int stops_while_waiting_ = 0;
+  bool in_job_ = false, is_finished_ = false, is_lost_ = false;
+  std::optional<int> exit_code_;
+  std::optional<rendezvous::FinishJob> verdict_;
+};
+
+}  // namespace ddp::simulation

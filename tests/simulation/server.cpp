@@ -1,0 +1,152 @@
+#include "tests/simulation/server.hpp"
+
+#include <utility>
+
+#include "tests/simulation/world.hpp"
+
+namespace ddp::simulation {
+
+using namespace rendezvous;
+
+namespace {
+
+constexpr NodeId kOwnNode{0};
+
+}  // namespace
+
+Server::Server(World& world, Process& owner, MembershipOptions options, OwnNode own_node)
+    : world_(world),
+      owner_(owner),
+      own_node_(std::move(own_node)),
+      began_(world.clock.now()),
+      membership_(options, began_),
+      timer_(world.clock, owner),
+      options_(std::move(options)) {
+  wait_for_deadline();
+}
+
+std::chrono::milliseconds Server::job_time() const {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.now() - began_);
+}
+
+void Server::send(const ToMembership& message) {
+  world_.clock.at(world_.clock.now(), &owner_, [this, message] {
+    if (is_stopped_) return;
+    if (const auto* hello = std::get_if<Hello>(&message)) {
+      tell(kOwnNode, Welcome{job_time()});
+      step(Joined{kOwnNode, *hello, {}, true});
+    } else {
+      step(Heard{kOwnNode, message});
+    }
+  });
+}
+
+void Server::take_in(Channel& channel, const Hello& hello) {
+  const NodeId id{++nodes_seen_};
+  if (has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
+  sessions_[id] = {&channel, hello.node_key, false};
+  channel.listen({[this, id](const Message& message) {
+                    if (!sessions_.at(id).is_leaving) step(Heard{id, std::get<ToMembership>(message)});
+                  },
+                  [this, id](const Closed& how) { lose(id, how); }});
+  if (is_stopped_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return leave(id);
+  tell(id, Welcome{job_time()});
+  step(Joined{id, hello, world_.address_of(channel.peer_host()), false});
+}
+
+// As far as can be said from outside: whom membership keeps in its place is not among them.
+bool Server::has_been_gone(const Hello& hello) const {
+  const auto now = world_.clock.now();
+  const auto loss = losses_.find(hello.node_key);
+  if (loss != losses_.end() && (loss->second.was_silent || now - loss->second.at >= options_.resume_window)) return true;
+  if (!hello.held || loss != losses_.end()) return false;
+  return hello.held->group_rank == options_.lost_group_rank || now - began_ >= options_.restate_timeout ||
+         hello.held->round < world_.checks.newest_complete();
+}
+
+bool Server::take_farewell(const std::string& node_key) {
+  if (is_stopped_ || !membership_.knows(node_key)) return false;
+  step(Farewell{node_key});
+  return true;
+}
+
+void Server::lose(NodeId id, const Closed& how) {
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  const auto session = found->second;
+  sessions_.erase(found);
+  if (session.is_leaving || is_stopped_) return;
+  losses_[session.node_key] = {world_.clock.now(), !how.by_peer};
+  if (how.by_peer)
+    step(Disconnected{id, how.why});
+  else
+    step(Left{id, how.why, false});
+}
+
+void Server::step(const MembershipEvent& event) { perform(membership_.step(event, world_.clock.now())); }
+
+void Server::perform(const Membership::Actions& actions) {
+  for (const auto& action : actions) {
+    if (const auto* send = std::get_if<Send>(&action)) tell(send->to, send->message);
+    if (const auto* say = std::get_if<Say>(&action)) world_.trace(owner_.name, " says: ", say->text);
+    if (const auto* drop = std::get_if<Drop>(&action)) {
+      const auto found = sessions_.find(drop->node);
+      if (found == sessions_.end()) continue;
+      found->second.channel->close();
+      sessions_.erase(found);
+    }
+    if (const auto* down = std::get_if<StepDown>(&action)) dissolve(down->why);
+  }
+  wait_for_deadline();
+}
+
+void Server::tell(NodeId id, const ToAgent& message) {
+  if (id == kOwnNode) {
+    world_.tells(*this, own_node_.node_key, message);
+    return world_.clock.at(world_.clock.now(), &owner_, [this, message] {
+      if (!is_stopped_) own_node_.message(message);
+    });
+  }
+  const auto found = sessions_.find(id);
+  if (found == sessions_.end()) return;
+  world_.tells(*this, found->second.node_key, message);
+  found->second.channel->send(message);
+  if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) leave(id);
+}
+
+void Server::dissolve(const std::string& why) {
+  world_.trace(owner_.name, " steps down: ", why);
+  if (!own_node_.stepped_down) {
+    FinishJob verdict;
+    verdict.exit_code = kRendezvousFailed;
+    verdict.what = why;
+    while (!sessions_.empty()) tell(sessions_.begin()->first, verdict);
+    return;
+  }
+  world_.clock.at(world_.clock.now(), &owner_, [this, why] { own_node_.stepped_down(why); });
+  stop();
+}
+
+// What was said arrives, then the end.
+void Server::leave(NodeId id) {
+  sessions_.at(id).channel->close();
+  sessions_.erase(id);
+}
+
+void Server::stop() {
+  is_stopped_ = true;
+  for (const auto& [id, session] : std::exchange(sessions_, {})) session.channel->close();
+  timer_.cancel();
+}
+
+void Server::wait_for_deadline() {
+  const auto deadline = is_stopped_ ? std::nullopt : membership_.next_deadline();
+  if (deadline == waiting_until_) return;
+  waiting_until_ = deadline;
+  timer_.set(deadline, [this] {
+    waiting_until_.reset();
+    perform(membership_.tick(world_.clock.now()));
+  });
+}
+
+}  // namespace ddp::simulation

@@ -1,0 +1,204 @@
+#include "tests/simulation/world.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+namespace ddp::simulation {
+
+using namespace rendezvous;
+
+World::World(std::uint64_t seed, bool wants_trace) : dice(seed), traces(wants_trace) {}
+
+void World::write(const std::string& line) {
+  if (!out) return;
+  char time[32];
+  std::snprintf(time, sizeof time, "%10.4f  ", static_cast<double>(clock.since_start().count()) / 1e6);
+  out(time + line);
+}
+
+void World::begin() {
+  network = std::make_unique<Network>(clock, dice, hosts(), job.network);
+  network->changed = [this] { workers_changed(); };
+}
+
+RoundId World::begin_term() {
+  RoundId term;
+  term.term = 1'700'000'000 + static_cast<std::uint64_t>(clock.since_start() / 1s);
+  term.term_random = ++terms_;
+  return term;
+}
+
+MembershipOptions World::options_for(const Hello& hello) {
+  auto options = options_of(hello, begin_term());
+  options.restate_timeout = 2 * std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout) + 1s;
+  return options;
+}
+
+// --- processes ---
+
+Node& World::start_node(int host) {
+  const bool serves = host == 0 && !job.is_daemon_apart;
+  const int workers = dice.between(1, job.workers_max);
+  nodes_.push_back(std::make_unique<Node>(*this, nodes_started_++, host, workers, serves));
+  auto& node = *nodes_.back();
+  alive_.push_back(&node);
+  checks.members_change();
+  node.start();
+  return node;
+}
+
+void World::node_ended(Node& node) {
+  std::erase(alive_, &node);
+  checks.members_change();
+  workers_changed();
+}
+
+Node* World::node_on(int host) const {
+  for (auto* node : alive_)
+    if (node->host() == host) return node;
+  return nullptr;
+}
+
+void World::start_daemon() {
+  trace("the daemon starts");
+  daemons_.push_back(std::make_unique<Daemon>());
+  daemon_ = daemons_.back().get();
+  daemon_->process.host = job.hosts;
+  auto& daemon = *daemon_;
+  network->listen(daemon.process, kEndpointPort, [this, &daemon](Channel& channel) {
+    channel.listen({[this, &channel, &daemon](const Message& message) {
+                      if (const auto* word = std::get_if<GuardiansWord>(&message)) {
+                        if (auto* known = job_with(word->node_key)) known->take_farewell(word->node_key);
+                        return channel.close();
+                      }
+                      const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
+                      if (hello == nullptr) return channel.close();
+                      job_of(*hello).take_in(channel, *hello);
+                    },
+                    {}});
+  });
+}
+
+Server& World::job_of(const Hello& hello) {
+  auto& [process, current, leaving] = *daemon_;
+  if (auto* known = job_with(hello.node_key)) return *known;
+  if (current && (current->is_over() || current->membership().is_ending())) leaving.push_back(std::move(current));
+  if (!current) {
+    auto options = options_for(hello);
+    options.greater_part_only = false;
+    current = std::make_unique<Server>(*this, process, std::move(options), Server::OwnNode{});
+  }
+  return *current;
+}
+
+Server* World::job_with(const std::string& node_key) const {
+  if (daemon_->job && daemon_->job->membership().knows(node_key)) return daemon_->job.get();
+  for (const auto& job_that_ends : daemon_->leaving)
+    if (job_that_ends->membership().knows(node_key)) return job_that_ends.get();
+  return nullptr;
+}
+
+void World::kill_daemon() {
+  trace("the daemon is killed");
+  daemon_->process.is_alive = false;
+  checks.members_change();
+  network->end_of(daemon_->process);
+}
+
+const Membership* World::membership_of_daemon() const {
+  return is_daemon_alive() && daemon_->job ? &daemon_->job->membership() : nullptr;
+}
+
+// --- pauses ---
+
+void World::pause(Process& process, Duration time) {
+  trace(process.name, " is paused for ", time.count() / 1000, " ms");
+  clock.pause(process);
+  checks.members_change();
+  network->watch_all();
+  workers_changed();
+  clock.after(time, nullptr, [this, &process, time] { go_on(process, time); });
+}
+
+// Its timers fall due with what has come meanwhile, so that it may take the others for silent.
+void World::go_on(Process& process, Duration paused) {
+  if (!process.is_alive) return;
+  trace(process.name, " goes on");
+  if (paused > job.network.heartbeat_timeout && dice.chance(50)) network->all_seem_silent_to(process);
+  clock.go_on(process);
+  network->watch_all();
+  workers_changed();
+}
+
+void World::freeze(int host, Duration time) {
+  std::vector<Process*> processes;
+  if (is_daemon_alive() && daemon_->process.host == host) processes.push_back(&daemon_->process);
+  if (auto* node = node_on(host))
+    for (auto* process : {&node->process(), &node->guardian(), &node->tree()}) processes.push_back(process);
+  for (auto* process : processes) pause(*process, time);
+}
+
+void World::lose_host(int host) {
+  trace("host ", host, " is lost");
+  network->lose(host);
+  while (auto* node = node_on(host)) node->lose();
+}
+
+// --- what happens between them ---
+
+void World::tells(const Server& server, const std::string& node_key, const ToAgent& message) {
+  const auto& node = node_of(node_key);
+  trace_message(node, message);
+  checks.is_told(&server, node, message);
+}
+
+void World::trace_message(const Node& node, const ToAgent& message) {
+  if (!traces) return;
+  if (const auto* start = std::get_if<StartRound>(&message))
+    trace("   to ", node.name(), ": start_round ", to_string(start->round), " as node ", start->group_rank, " of ",
+          start->group_world_size, ", restart ", start->restart_count, start->why.empty() ? "" : "; " + start->why);
+  else if (const auto* stop = std::get_if<StopRound>(&message))
+    trace("   to ", node.name(), ": stop_round ", stop->round, stop->why.empty() ? "" : "; " + stop->why);
+  else if (const auto* open = std::get_if<OpenStore>(&message))
+    trace("   to ", node.name(), ": open_store ", to_string(open->round));
+  else if (const auto* refused = std::get_if<Refused>(&message))
+    trace("   to ", node.name(), ": refused; ", refused->what);
+  else if (const auto* finish = std::get_if<FinishJob>(&message))
+    trace("   to ", node.name(), ": finish_job ", finish->exit_code, "; ", finish->what);
+}
+
+void World::workers_changed() {
+  checks.collectives_complete(
+      alive_, [this](int from, int to) { return network->is_open(from, to); },
+      [this](Node& node) { return job.is_daemon_apart && was_cut_off(node); });
+}
+
+// A daemon that never stopped goes on with whoever reaches it, so those of an older round that it does not hear may go on
+// by themselves, until they hear of it again, and have stopped.
+bool World::was_cut_off(Node& node) const {
+  const bool is_heard = is_daemon_alive() && daemon_->process.runs() && node.process().runs() &&
+                        network->is_open(node.host(), job.hosts) && network->is_open(job.hosts, node.host()) &&
+                        node.session().is_joined();
+  if (!is_heard) node.unheard_at = clock.now();
+  return node.unheard_at && clock.now() - *node.unheard_at < 5s + job.network.heartbeat_timeout + job.grace;
+}
+
+void World::worker_ended(const RoundId& round, bool is_success) {
+  if (is_success || job.is_collective_endless) return;
+  for (auto* node : alive_) {
+    if (node->workers().round() != round) continue;
+    for (int local_rank = 0; local_rank < node->workers().count(); ++local_rank) {
+      if (!node->workers().does_work(local_rank)) continue;
+      clock.after(dice.between(job.collective_timeout_min, job.collective_timeout_max), &node->tree(),
+                  [node, local_rank, round] {
+                    if (node->workers().round() == round && node->workers().does_work(local_rank))
+                      node->workers().fail(local_rank, {launcher::Ending::Kind::exited, 1, false});
+                  });
+    }
+  }
+}
+
+std::vector<Node*> World::nodes_alive() const { return alive_; }
+
+}  // namespace ddp::simulation

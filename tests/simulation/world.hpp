@@ -1,0 +1,109 @@
+// A job in a virtual world: hosts, the daemon, nodes, and what can happen to them. The same seed gives the same history.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/checks.hpp"
+#include "tests/simulation/clock.hpp"
+#include "tests/simulation/dice.hpp"
+#include "tests/simulation/network.hpp"
+#include "tests/simulation/node.hpp"
+
+namespace ddp::simulation {
+
+constexpr int kEndpointPort = 29400, kStandbyPort = 29500;
+
+struct Job {
+  int hosts = 2;  // of nodes; host 0 is the endpoint's, or the daemon's where it is apart
+  bool is_daemon_apart = false;
+  int nodes_min = 2, nodes_max = 2;
+  int restarts_max = 0;
+  std::chrono::milliseconds join_timeout{20'000}, last_call_timeout{2'000}, grace{2'000}, orphan_limit{20'000};
+  NetworkOptions network;
+  WorkerHabits workers;
+  int workers_max = 2;
+  Duration collective_timeout_min = 1ms, collective_timeout_max = 20ms;  // until a missing rank is noticed
+  bool is_collective_endless = false;                                     // it is not
+};
+
+class World {
+ private:
+  struct Daemon {
+    Process process{"daemon", 0};
+    std::unique_ptr<Server> job;
+    std::vector<std::unique_ptr<Server>> leaving;
+  };
+
+ public:
+  World(std::uint64_t seed, bool traces);
+
+  // What a history sets before anything happens.
+  Job job;
+
+  // --- for the parts of the world ---
+  Clock clock;
+  Dice dice;
+  std::unique_ptr<Network> network;
+  Checks checks;
+  bool traces;
+  template <typename... Parts>
+  void trace(const Parts&... parts) {
+    if (!traces) return;
+    std::string line;
+    ((line += text_of(parts)), ...);
+    write(line);
+  }
+  void workers_changed();
+  void worker_ended(const RoundId& round, bool is_success);  // its peers may notice
+  void tells(const Server& server, const std::string& node_key, const rendezvous::ToAgent& message);
+  Node& node_of(const std::string& node_key) const { return *nodes_.at(std::stoul(node_key, nullptr, 16)); }
+  void node_ended(Node& node);
+  RoundId begin_term();
+  std::string address_of(int host) const { return "10.0.0." + std::to_string(host + 1); }
+  int host_of(const std::string& address) const { return std::stoi(address.substr(7)) - 1; }
+  rendezvous::MembershipOptions options_for(const rendezvous::Hello& hello);
+  std::function<void(const std::string& line)> out;
+
+  // --- what happens ---
+  void begin();
+  Node& start_node(int host);
+  void start_daemon();
+  void kill_daemon();
+  bool is_daemon_alive() const { return daemon_ && daemon_->process.is_alive; }
+  Process& daemon_process() { return daemon_->process; }
+  void pause(Process& process, Duration time);
+  void freeze(int host, Duration time);
+  void lose_host(int host);
+  std::vector<Node*> nodes_alive() const;
+  Node* node_on(int host) const;
+  const std::deque<std::unique_ptr<Node>>& nodes() const { return nodes_; }
+  const rendezvous::Membership* membership_of_daemon() const;
+  int endpoint_host() const { return job.is_daemon_apart ? job.hosts : 0; }
+  int hosts() const { return job.hosts + (job.is_daemon_apart ? 1 : 0); }
+  bool is_work_done = false;
+
+ private:
+  static std::string text_of(const std::string& text) { return text; }
+  static std::string text_of(const char* text) { return text; }
+  template <typename T>
+  static std::string text_of(const T& number) { return std::to_string(number); }
+  void write(const std::string& line);
+  void trace_message(const Node& node, const rendezvous::ToAgent& message);
+  bool was_cut_off(Node& node) const;
+  Server* job_with(const std::string& node_key) const;
+  Server& job_of(const rendezvous::Hello& hello);
+  void go_on(Process& process, Duration paused);
+
+  std::deque<std::unique_ptr<Node>> nodes_;
+  std::vector<Node*> alive_;
+  std::deque<std::unique_ptr<Daemon>> daemons_;
+  Daemon* daemon_ = nullptr;
+  std::uint64_t terms_ = 0;
+  int nodes_started_ = 0;
+};
+
+}  // namespace ddp::simulation
