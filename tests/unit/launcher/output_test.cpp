@@ -28,6 +28,7 @@ namespace {
 
 namespace asio = boost::asio;
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -290,6 +291,41 @@ TEST_F(OutputTest, ARestartTouchesNoFileOfEarlierRounds) {
   EXPECT_EQ(log(0), "first\n");
   EXPECT_EQ(content(round(1) / "rank_0/stdout.log"), "second\nthird\n");
   EXPECT_EQ(output.highest_round("run"), 1);
+}
+
+TEST_F(OutputTest, AWorkerThatLivesOnKeepsItsStreamsAndItsFiles) {
+  for (const bool has_files : {true, false}) {
+    SCOPED_TRACE(has_files ? "tee" : "console only");
+    options_.tee.all = has_files ? 1 : 0;
+    auto& output = begin(2);
+    print(0, 1, "stays\n");
+    print(1, 1, "goes\n");
+    const auto before = output.worker_side(0);
+    const int kept = ::fcntl(before[1], F_DUPFD_CLOEXEC, 3);  // as the worker holds it
+    output.worker_is_spawned(0);
+    output.end_round({0});
+    round_.number = 1;
+    round_.rank_first = 4;
+    output.begin_round(round_, {0});
+    ASSERT_EQ(::write(kept, "still\n", 6), 6);
+    print(1, 1, "new\n");
+    EXPECT_EQ(output.error_file(0), round(0) / "rank_0/error.json");
+    EXPECT_EQ(output.error_file(1), round(1) / "rank_5/error.json");
+    output.end_round();
+    ::close(kept);
+    EXPECT_THAT(out(), AllOf(HasSubstr("stays\n"), HasSubstr("goes\n"), HasSubstr("still\n"), HasSubstr("new\n")));
+    if (has_files) {
+      EXPECT_EQ(log(0), "stays\nstill\n");
+      EXPECT_EQ(log(1), "goes\n");
+      EXPECT_EQ(content(round(1) / "rank_5/stdout.log"), "new\n");
+      EXPECT_FALSE(fs::exists(round(1) / "rank_4"));
+    }
+    output_.reset();
+    streams_.reset();
+    fs::remove_all(logs_);
+    fs::remove(scratch_.path() / "out");
+    round_ = {.run_id = "run", .role = "default"};
+  }
 }
 
 TEST_F(OutputTest, AFullDiskIsToldOnceAndHoldsNobodyUp) {
