@@ -195,6 +195,7 @@ class Membership {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now - began_);
   }
   void send(NodeId to, const ToAgent& message) { out_.emplace_back(std::in_place_type<Send>, to, message); }
+  void say(const std::string& text) { out_.emplace_back(std::in_place_type<Say>, text); }
 
   MembershipOptions options_;
   const TimePoint began_;  // on the job's clock: 0
