@@ -55,6 +55,8 @@ void Channel::fail(const Closed& how) {
   const auto handlers = std::exchange(handlers_, {});
   if (how.by_peer)
     is_socket_open_ = false;
+  else if (is_quiet_)
+    peer_->watch();
   else
     release();
   if (handlers.closed) handlers.closed(how);
@@ -64,6 +66,12 @@ void Channel::close() {
   is_open_ = false;
   handlers_ = {};
   release();
+}
+
+void Channel::close_quietly() {
+  is_open_ = false;
+  handlers_ = {};
+  peer_->watch();
 }
 
 void Channel::release() {

@@ -42,10 +42,13 @@ class Channel {
   Channel(Network& network, Process& owner) : network_(network), owner_(owner) {}
 
   void listen(Handlers handlers) { handlers_ = std::move(handlers); }
+  void be_quiet() { is_quiet_ = true; }
   void send(Message message);
 
   // Nothing is heard here any more. What was sent arrives, then the end.
   void close();
+  // As close(), but the other side does not hear of it before this process ends: it is no word on the workers here.
+  void close_quietly();
 
   bool is_open() const { return is_open_; }
   Process& owner() { return owner_; }
@@ -74,6 +77,7 @@ class Channel {
   TimePoint last_arrival_;
   bool is_server_ = false;
   bool is_open_ = true;
+  bool is_quiet_ = false;       // close_quietly() is what its end means
   bool is_socket_open_ = true;  // as the kernel has it
   bool is_silent_ = false;      // nothing can come
   std::uint64_t silences_ = 0;

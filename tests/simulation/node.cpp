@@ -112,7 +112,7 @@ void Node::finish(int exit_code) {
   session_timer_.cancel();
   group_timer_.cancel();
   if (server_) server_->stop();
-  close_channel();
+  if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
   world_.clock.after(kAtOnce, &process_, [this] { end_process(); });
 }
 
@@ -190,6 +190,7 @@ void Node::perform(const Session::Actions& actions) {
 
 void Node::perform(const Session::Connect& action) {
   close_channel();
+  world_.trace("   ", name(), " connects to ", action.to.address.empty() ? "the endpoint" : action.to.address);
   target_ = action.to;
   const int host = target_.address.empty() ? world_.endpoint_host() : world_.host_of(target_.address);
   const int port = target_.port == 0 ? kEndpointPort : target_.port;
@@ -204,6 +205,7 @@ void Node::perform(const Session::Connect& action) {
           return session_step(Session::Ended{
               how == Network::Attempt::refused ? Session::How::refused : Session::How::silent, jitter});
         channel_ = channel;
+        channel->be_quiet();
         channel->listen({[this](const Message& message) { session_step(Session::Heard{std::get<ToAgent>(message)}); },
                          [this, jitter](const Closed& how_closed) {
                            world_.trace(name(), " has lost its connection: ", how_closed.why);
@@ -217,9 +219,10 @@ void Node::perform(const Session::Connect& action) {
 
 void Node::perform(const Session::HangUp&) { close_channel(); }
 
+// Whoever is left alone is not to take this node's change of mind for its end.
 void Node::close_channel() {
   ++attempts_;
-  if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
+  if (channel_ != nullptr) std::exchange(channel_, nullptr)->close_quietly();
 }
 
 void Node::perform(const Session::Say& action) {

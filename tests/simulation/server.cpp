@@ -43,6 +43,8 @@ void Server::send(const ToMembership& message) {
 
 void Server::take_in(Channel& channel, const Hello& hello) {
   const NodeId id{++nodes_seen_};
+  world_.trace("   ", owner_.name, " hears the hello of ", world_.node_of(hello.node_key).name(), ", which has ",
+               hello.held ? to_string(hello.held->round) : "no round");
   if (has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
   sessions_[id] = {&channel, hello.node_key, false};
   channel.listen({[this, id](const Message& message) {

@@ -125,6 +125,7 @@ void World::pause(Process& process, Duration time) {
 void World::go_on(Process& process, Duration paused) {
   if (!process.is_alive) return;
   trace(process.name, " goes on");
+  workers_changed();  // until now
   if (paused > job.network.heartbeat_timeout && dice.chance(50)) network->all_seem_silent_to(process);
   clock.go_on(process);
   network->watch_all();
@@ -169,6 +170,8 @@ void World::trace_message(const Node& node, const ToAgent& message) {
 }
 
 void World::workers_changed() {
+  if (job.is_daemon_apart)
+    for (auto* node : alive_) was_cut_off(*node);
   checks.collectives_complete(
       alive_, [this](int from, int to) { return network->is_open(from, to); },
       [this](Node& node) { return job.is_daemon_apart && was_cut_off(node); });
@@ -176,7 +179,7 @@ void World::workers_changed() {
 
 // A daemon that never stopped goes on with whoever reaches it, so those of an older round that it does not hear may go on
 // by themselves, until they hear of it again, and have stopped.
-bool World::was_cut_off(Node& node) const {
+bool World::was_cut_off(Node& node) {
   const bool is_heard = is_daemon_alive() && daemon_->process.runs() && node.process().runs() &&
                         network->is_open(node.host(), job.hosts) && network->is_open(job.hosts, node.host()) &&
                         node.session().is_joined();

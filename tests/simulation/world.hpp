@@ -93,7 +93,7 @@ class World {
   static std::string text_of(const T& number) { return std::to_string(number); }
   void write(const std::string& line);
   void trace_message(const Node& node, const rendezvous::ToAgent& message);
-  bool was_cut_off(Node& node) const;
+  bool was_cut_off(Node& node);
   Server* job_with(const std::string& node_key) const;
   Server& job_of(const rendezvous::Hello& hello);
   void go_on(Process& process, Duration paused);
