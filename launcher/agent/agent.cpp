@@ -190,7 +190,9 @@ class Agent {
   }
 
   void stop(int signal_number) {
-    const bool is_outside = !meeting_.serves_endpoint() && !in_job_;  // nobody else would tell us that it is over
+    // Nobody else would tell us that it is over.
+    const bool is_outside = !meeting_.serves_endpoint() && (!in_job_ || !meeting_.is_joined());
+    stop_signal_ = signal_number;
     // Without workers here this node waits for the others' verdict. Who serves the endpoint stays to tell them how it ended;
     // the third signal is for a node that never answers. A node alone has its verdict coming.
     if (group_.is_idle()) ++stops_while_waiting_;
@@ -459,6 +461,7 @@ class Agent {
     }
     if (verdict_) return finish(*verdict_);
     if (lost_) return end_with(rendezvous::kRendezvousFailed);
+    if (stop_signal_ != 0 && !meeting_.is_joined()) return end_with(128 + stop_signal_);  // nobody waits for more
     RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived};
     for (const auto& failure : action.failures) {
       if (ended.failures.size() == rendezvous::kFailuresMax) break;
@@ -586,6 +589,7 @@ class Agent {
   std::string stop_why_;         // why the round is being stopped, as far as it is known here
   std::optional<int> verdict_;   // once the job has ended, while workers that waited for a seat are stopped
   int stops_while_waiting_ = 0;
+  int stop_signal_ = 0;  // that this ddprun was told to stop by
   bool in_job_ = false;  // membership counts this node in
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
 };
