@@ -63,13 +63,18 @@ void Arrivals::post(const Fingerprint& fingerprint) {
 // The other side is leave(): whoever read what was written after it, sees here that it was called.
 std::optional<Outcome> Arrivals::gave_up_ahead() const {
   std::atomic_thread_fence(std::memory_order_acquire);
-  std::vector<int> lost;
+  std::vector<int> ahead, behind;  // these would be waited for in vain: they are the reason, if there are any
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     const bool is_ahead = ranks_[rank].arrived.load(std::memory_order_relaxed) > phase_;
-    if (is_ahead && ranks_[rank].presence.load() != Presence::here) lost.push_back(names_[rank]);
+    const bool gave_up = ranks_[rank].presence.load() != Presence::here;
+    if (gave_up || (ended_[rank].load() && !is_ahead)) (is_ahead ? ahead : behind).push_back(names_[rank]);
   }
-  if (lost.empty()) return std::nullopt;
-  return Outcome{interrupted_.load() ? Outcome::Kind::interrupted : Outcome::Kind::lost, std::move(lost)};
+  if (ahead.empty()) return std::nullopt;
+  if (interrupted_.load()) return Outcome{Outcome::Kind::interrupted, {}};
+  if (!behind.empty() && notes_.empty()) return Outcome{Outcome::Kind::lost, std::move(behind)};
+  ahead.insert(ahead.end(), behind.begin(), behind.end());
+  std::sort(ahead.begin(), ahead.end());
+  return outcome_of({}, std::move(ahead));
 }
 
 void Arrivals::arrive() {

@@ -62,6 +62,19 @@ TEST(Arrivals, WhoGaveUpAfterItHadArrivedSpoilsThePhaseForThoseThatHaveNot) {
   ASSERT_TRUE(slow.gave_up_ahead());
   EXPECT_EQ(slow.gave_up_ahead()->kind, Kind::lost);
   EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1));
+  slow.lose(2);
+  EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1)) << "what a dead rank arrived with stays as it was";
+}
+
+TEST(Arrivals, WhoGaveUpForTheSakeOfAnotherIsNotNamed) {
+  std::vector<RankControl> control(3);
+  Arrivals slow(control, 0), aborted(control, 1), ahead(control, 2);
+  ahead.arrive();
+  aborted.leave(Presence::aborted);
+  EXPECT_FALSE(slow.gave_up_ahead()) << "arriving shows that";
+  ahead.leave(Presence::gave_up);
+  ASSERT_TRUE(slow.gave_up_ahead());
+  EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1));
 }
 
 TEST(Arrivals, WhoLeavesWhenAllHaveArrivedSpoilsNothing) {
