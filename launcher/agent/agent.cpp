@@ -181,7 +181,9 @@ class Agent {
   }
 
   void stop(int signal_number) {
-    const bool is_outside = !meeting_.serves_endpoint() && !in_job_;  // nobody else would tell us that it is over
+    // Nobody else would tell us that it is over.
+    const bool is_outside = !meeting_.serves_endpoint() && (!in_job_ || !meeting_.is_joined());
+    stop_signal_ = signal_number;
     // Without workers here this node waits for the others' verdict. Who serves the endpoint stays to tell them how it ended;
     // the third signal is for a node that never answers. A node alone has its verdict coming.
     if (group_.is_idle()) ++stops_while_waiting_;
@@ -373,6 +375,7 @@ class Agent {
           "\ntry:   `ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them");
     }
     if (lost_) return finish(rendezvous::kRendezvousFailed);
+    if (stop_signal_ != 0 && !meeting_.is_joined()) return finish(128 + stop_signal_);  // nobody waits for more
     RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived};
     for (const auto& failure : action.failures) {
       if (ended.failures.size() == rendezvous::kFailuresMax) break;
@@ -496,6 +499,7 @@ class Agent {
   int shown_rank_first_ = -1;  // by --display-binding
   std::string why_not_spawned_;  // any worker of the round
   int stops_while_waiting_ = 0;
+  int stop_signal_ = 0;  // that this ddprun was told to stop by
   bool in_job_ = false;  // membership counts this node in
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
 };

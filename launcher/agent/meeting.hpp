@@ -39,6 +39,7 @@ class Meeting {
   std::chrono::milliseconds job_time() const;
   void finish(std::function<void()> done);
 
+  bool is_joined() const { return client_ && client_->is_joined(); }
   bool serves_endpoint() const { return server_ != nullptr; }
 
   // The membership that this node is joined to, by its numeric address; empty where it is in this process, or nowhere.

@@ -98,6 +98,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void hear(const ToAgent& message) {
+    has_joined_ = true;
     if (own_ != nullptr) step(Session::Heard{message});
   }
 
@@ -106,6 +107,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     step(Session::SteppedDown{why});
   }
 
+  bool is_joined() const { return session_.is_joined(); }
   milliseconds job_time() const { return own_ != nullptr ? own_->job_time() : since_start() + clock_offset_; }
   std::optional<Session::Target> whereabouts() const { return session_.whereabouts(); }
   std::string endpoint_host() const { return target_.address.empty() ? endpoint_.host : target_.address; }
@@ -381,6 +383,7 @@ void MembershipClient::host(MembershipServer& membership) { impl_->host(membersh
 void MembershipClient::hear(const ToAgent& message) { impl_->hear(message); }
 void MembershipClient::step_down(const std::string& why) { impl_->step_down(why); }
 void MembershipClient::send(const ToMembership& message) { impl_->step(Session::Said{message}); }
+bool MembershipClient::is_joined() const { return impl_->is_joined(); }
 milliseconds MembershipClient::job_time() const { return impl_->job_time(); }
 std::optional<Session::Target> MembershipClient::whereabouts() const { return impl_->whereabouts(); }
 std::string MembershipClient::endpoint_host() const { return impl_->endpoint_host(); }

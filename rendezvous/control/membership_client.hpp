@@ -63,6 +63,9 @@ class MembershipClient {
 
   void send(const ToMembership& message);
 
+  // Somebody hears what is sent.
+  bool is_joined() const;
+
   // Now, on the job's clock; on that of this process before the first Welcome.
   std::chrono::milliseconds job_time() const;
 

@@ -31,6 +31,7 @@ MembershipOptions options_of(const Hello& hello, RoundId term) {
 
 Membership::Membership(MembershipOptions options, TimePoint now)
     : options_(std::move(options)), began_(now), budget_(options_.restarts_max, options_.restart_window) {
+  no_round_before_ = options_.no_round_before;
   gather(now);
 }
 
@@ -111,7 +112,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   }
   if (auto refused = objection(event.hello)) {
     if (event.hello.run_id == options_.run_id)
-      out_.push_back(Say{"host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what});
+      say("host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what);
     return send(event.node, *refused);
   }
   Node node;
@@ -144,7 +145,7 @@ void Membership::lose(const Node& node, const std::string& why, TimePoint now) {
   lost_node_ = "node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why;
   lost_host_ = node.hello.host_name;
   lost_at_ = job_time(now);
-  out_.push_back(Say{lost_node_});
+  say(lost_node_);
 }
 
 void Membership::take(const Left& event, TimePoint now) {
@@ -155,7 +156,7 @@ void Membership::take(const Left& event, TimePoint now) {
   quorum_.leave(node.hello.node_key, event.is_end_proven);
   has_member_left_ = has_member_left_ || node.is_member;
   if (phase_ == Phase::gathering) {
-    out_.push_back(Say{"host " + node.hello.host_name + " has left: " + event.why});
+    say("host " + node.hello.host_name + " has left: " + event.why);
     if (!may_go_on()) return step_down(why_too_few());
     return gather(now);
   }
@@ -204,8 +205,8 @@ void Membership::gather(TimePoint now) {
   }
   const int wanted = rounds_begun_ > 0 ? options_.nodes_min : options_.nodes_max;
   if (count > 0 && !std::exchange(is_wait_said_, true))
-    out_.push_back(Say{"waiting for " + counted(wanted - count, "more node") + ", for up to " +
-                       describe_duration(options_.join_timeout) + "; here: " + names_of_nodes()});
+    say("waiting for " + counted(wanted - count, "more node") + ", for up to " +
+                       describe_duration(options_.join_timeout) + "; here: " + names_of_nodes());
   if (count < options_.nodes_min) last_call_ends_.reset();
   else if (!last_call_ends_) last_call_ends_ = now + options_.last_call_timeout;
   deadline_ = std::min(last_call_ends_.value_or(gathering_ends_), gathering_ends_);
@@ -259,8 +260,8 @@ void Membership::call_newcomers(TimePoint now) {
   deadline_ = last_call_ends_;
   if (now < *last_call_ends_) {
     if (is_new)
-      out_.push_back(Say{those + "; the next round begins in " +
-                         describe_duration(std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now))});
+      say(those + "; the next round begins in " +
+                         describe_duration(std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now)));
     return;
   }
   growth_ = those;
@@ -286,7 +287,7 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   const auto why = signal_name(message.signal_number) + " to ddprun on host " + host;
   const bool is_under_way = phase_ != Phase::gathering;
   if (is_under_way && !nodes_.at(from).is_member && !nodes_.at(from).is_endpoint_host) {
-    out_.push_back(Say{why + ", which was a spare: it has left"});
+    say(why + ", which was a spare: it has left");
     forget(from);
     return call_newcomers(now);
   }

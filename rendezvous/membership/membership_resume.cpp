@@ -17,7 +17,7 @@ std::optional<NodeId> Membership::find(const std::string& node_key) const {
 
 void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
   if (before != event.node) {
-    if (absences_.erase(before) == 0) out_.push_back(Drop{before});
+    if (absences_.erase(before) == 0) out_.emplace_back(std::in_place_type<Drop>, before);
     auto entry = nodes_.extract(before);
     entry.key() = event.node;
     nodes_.insert(std::move(entry));
@@ -99,8 +99,8 @@ void Membership::adopt(const Held& held, TimePoint now) {
     lost_at_ = job_time(now);
   }
   restate_ends_ = now + options_.restate_timeout;
-  out_.push_back(Say{"the job is in round " + std::to_string(round_) + " of " + counted(held.group_world_size, "node") +
-                     ", which go on" + (lost_node_.empty() ? "" : "; " + lost_node_)});
+  say("the job is in round " + std::to_string(round_) + " of " + counted(held.group_world_size, "node") +
+                     ", which go on" + (lost_node_.empty() ? "" : "; " + lost_node_));
 }
 
 void Membership::seat(NodeId id, const Held& held, TimePoint now) {
@@ -130,7 +130,7 @@ void Membership::give_up_awaited(TimePoint now) {
   lost_node_ += (lost_node_.empty() ? "" : "; ") + std::string(awaited_.size() == 1 ? "node " : "nodes ") + ranks + " did not come within " +
                describe_duration(options_.restate_timeout) + " after the endpoint was lost";
   lost_at_ = job_time(now);
-  out_.push_back(Say{lost_node_});
+  say(lost_node_);
   was_given_up_ = true;
   awaited_.clear();
   consider_losses(now);

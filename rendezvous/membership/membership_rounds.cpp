@@ -80,8 +80,8 @@ void Membership::form_round(TimePoint now) {
   }
   for (auto& [id, node] : nodes_) {
     if (node.is_member && std::find(ids.begin(), ids.end(), id) == ids.end())
-      out_.push_back(Say{"host " + node.hello.host_name + " ended " + std::to_string(CoolDown::kBlames) +
-                         " rounds within 10 min and is left out for 5 min"});
+      say("host " + node.hello.host_name + " ended " + std::to_string(CoolDown::kBlames) +
+                         " rounds within 10 min and is left out for 5 min");
     node.is_member = false;
     node.told.reset();
   }
@@ -314,7 +314,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
     forget(from);
     lost_node_ = "host " + host + " can't start the program and is left out";
     lost_at_ = job_time(now);
-    out_.push_back(Say{lost_node_});
+    say(lost_node_);
     stop_round(SIGTERM, false, lost_node_, now);
     return end_round_if_all_have(now);
   }
@@ -436,7 +436,7 @@ void Membership::step_down(const std::string& why) {
   deadline_.reset();
   restate_ends_.reset();
   absences_.clear();
-  out_.push_back(StepDown{why});
+  out_.emplace_back(std::in_place_type<StepDown>, why);
 }
 
 void Membership::finish(FinishJob verdict) {

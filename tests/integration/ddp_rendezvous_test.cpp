@@ -178,6 +178,17 @@ TEST(DdpRendezvousJobs, OutliveTheDaemonAndComeBackToTheNextOne) {
   for (auto* node : members) EXPECT_EQ(node->wait(), 143) << node->err();
 }
 
+TEST(DdpRendezvousJobs, CanBeStoppedWhileTheDaemonIsAway) {
+  auto daemon = std::make_unique<Daemon>();
+  Job node(daemon->node("job", "1:2", "echo up; " + kStay));
+  ASSERT_TRUE(node.prints("up", 2)) << node.err();
+  daemon.reset();
+  ASSERT_TRUE(node.prints("it is tried again")) << node.err();
+  node.kill(SIGTERM);
+  EXPECT_EQ(node.wait(), 143) << node.err();
+  EXPECT_TRUE(node.is_gone_within());
+}
+
 TEST(DdpRendezvousJobs, LeaveNothingBehindWhereNobodyIsLeft) {
   Daemon daemon;
   {

@@ -278,6 +278,17 @@ TEST_F(SessionTest, ASuccessorThatPointsToTheLostHostIsAskedAgainSoon) {
   }
 }
 
+TEST_F(SessionTest, WhoWasSilentIsNotTriedAgainBeforeThoseThatAnswer) {
+  join_and_start(0);  // as a node that is none of the successors
+  EXPECT_EQ(ended(How::silent), "connect 10.0.0.2");
+  EXPECT_EQ(ended(How::silent), "");
+  EXPECT_EQ(next(100ms), "connect 10.0.0.3");
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(ended(How::refused), "");
+    EXPECT_EQ(next(100ms), "connect 10.0.0.3");
+  }
+}
+
 TEST_F(SessionTest, ElsewhereIsFollowed_ButNotInCircles) {
   EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
   int followed = 0;
