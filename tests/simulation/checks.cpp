@@ -109,7 +109,7 @@ void Checks::begins(const Node& node, const StartRound& start) {
   auto& told = told_[&node];
   told = std::max(told, start.round);
   for (const auto& [group_rank, member] : rounds_[start.round].members)
-    require(member->workers().round() == start.round || !member->is_alive() || !member->workers().is_any_left() ||
+    require(!(member->workers().round() < start.round) || !member->is_alive() || !member->workers().is_any_left() ||
                 member->process().pauses > 0,
             node.name(), " begins round ", id, " while processes of round ", to_string(member->workers().round()),
             " are left on ", member->name());
@@ -118,6 +118,7 @@ void Checks::begins(const Node& node, const StartRound& start) {
 void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
                                   const std::function<bool(Node&)>& may_be_unheard) {
   std::map<RoundId, std::vector<Node*>> at_work;
+  complete_now_.clear();
   for (auto* node : nodes)
     if (node->workers().do_all_work()) at_work[node->workers().round()].push_back(node);
   for (const auto& [id, members] : at_work) {
@@ -128,6 +129,7 @@ void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::fu
                          [&](const Node* b) { return a->host() == b->host() || is_open(a->host(), b->host()); });
     });
     if (!reach_each_other) continue;
+    complete_now_.insert(id);
     if (!std::exchange(round.was_complete, true)) ++rounds_completed_;
     if (id < newest_complete_)
       require(std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),

@@ -43,6 +43,7 @@ class Checks {
   std::size_t rounds_completed() const { return rounds_completed_; }
   std::size_t rounds_told() const { return rounds_.size(); }
   const RoundId& newest_complete() const { return newest_complete_; }
+  bool is_complete(const RoundId& round) const { return complete_now_.count(round) != 0; }
 
  private:
   struct Round {
@@ -61,6 +62,7 @@ class Checks {
   std::set<const Node*> returned_;  // since the last round that they were told
   std::map<const void*, rendezvous::FinishJob> verdicts_;
   RoundId newest_complete_{};
+  std::set<RoundId> complete_now_;
   std::size_t rounds_completed_ = 0;
   int changes_of_members_ = 0;
 };

@@ -87,7 +87,9 @@ class History {
                  job().network.heartbeat_timeout.count() / 1000, ", join timeout ms ", job().join_timeout.count(),
                  ", last call ms ", job().last_call_timeout.count());
     const auto spread = dice().one_of<Duration>({0ms, 10ms, 2s});
-    if (job().is_daemon_apart) world_.clock.after(dice().between(0ms, spread), nullptr, [this] { world_.start_daemon(); });
+    if (job().is_daemon_apart) world_.clock.after(dice().between(0ms, spread), nullptr, [this] {
+        if (!world_.is_daemon_alive()) world_.start_daemon();
+      });
     for (int host = 0; host < job().hosts; ++host)
       world_.clock.after(dice().between(0ms, spread), nullptr, [this, host] { world_.start_node(host); });
     run_for(dice().between(0ms, job().last_call_timeout + 1s));
@@ -147,9 +149,9 @@ class History {
   // Its peers find it missing at the deadline of their collective.
   void hang_worker() {
     auto* node = some_node();
-    if (node == nullptr || job().is_collective_endless || node->round().world_size < 2) return;
+    if (node == nullptr || job().is_collective_endless || finishes_ || node->round().world_size < 2) return;
     const int local_rank = dice().between(0, node->workers().count() - 1);
-    if (!node->workers().does_work(local_rank)) return;
+    if (!node->workers().does_work(local_rank) || world_.checks.newest_complete() != node->workers().round()) return;
     world_.trace("fault: a worker of ", node->name(), " hangs");
     node->workers().hang(local_rank);
     world_.worker_ended(node->workers().round(), false);
@@ -283,6 +285,16 @@ class History {
     world_.network->delays(50us, job().network.delay_max);
     for (int host = 0; host < job().hosts; ++host) bring_back(host);
     if (job().is_daemon_apart && !world_.is_daemon_alive()) world_.start_daemon();
+    time_out_collectives();
+  }
+
+  // Workers whose peers are gone and whom nobody stops, as there is no membership left, wait for their collective's deadline.
+  void time_out_collectives() {
+    for (auto* node : world_.nodes_alive())
+      if (!node->serves() && !node->session().is_joined() && !world_.checks.is_complete(node->workers().round()))
+        for (int local_rank = 0; local_rank < node->workers().count(); ++local_rank)
+          node->workers().fail(local_rank, {Ending::Kind::exited, 1, false});
+    world_.clock.after(10s + job().join_timeout, nullptr, [this] { time_out_collectives(); });
   }
 
   // The sum of what may be waited for in a row: pauses that hold on, the limits of heartbeats, of the search for the next

@@ -46,9 +46,11 @@ void Server::take_in(Channel& channel, const Hello& hello) {
   world_.trace("   ", owner_.name, " hears the hello of ", world_.node_of(hello.node_key).name(), ", which has ",
                hello.held ? to_string(hello.held->round) : "no round");
   if (has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
-  sessions_[id] = {&channel, hello.node_key, false};
+  sessions_[id] = {&channel, hello.node_key};
   channel.listen({[this, id](const Message& message) {
-                    if (!sessions_.at(id).is_leaving) step(Heard{id, std::get<ToMembership>(message)});
+                    const auto& said = std::get<ToMembership>(message);
+                    world_.trace_heard(sessions_.at(id).node_key, said);
+                    step(Heard{id, said});
                   },
                   [this, id](const Closed& how) { lose(id, how); }});
   if (is_stopped_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return leave(id);
@@ -77,7 +79,7 @@ void Server::lose(NodeId id, const Closed& how) {
   if (found == sessions_.end()) return;
   const auto session = found->second;
   sessions_.erase(found);
-  if (session.is_leaving || is_stopped_) return;
+  if (is_stopped_) return;
   losses_[session.node_key] = {world_.clock.now(), !how.by_peer};
   if (how.by_peer)
     step(Disconnected{id, how.why});

@@ -40,7 +40,6 @@ class Server {
   struct Session {
     Channel* channel = nullptr;
     std::string node_key;
-    bool is_leaving = false;
   };
 
   void step(const rendezvous::MembershipEvent& event);

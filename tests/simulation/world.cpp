@@ -81,9 +81,17 @@ void World::start_daemon() {
 }
 
 Server& World::job_of(const Hello& hello) {
-  auto& [process, current, leaving] = *daemon_;
+  auto& [process, current, leaving, forgotten] = *daemon_;
+  const auto forget = [&forgotten = forgotten](std::unique_ptr<Server>& ended) {
+    ended->stop();
+    forgotten.push_back(std::move(ended));
+  };
+  if (current && current->is_over()) forget(current);
+  for (auto& ended : leaving)
+    if (ended->is_over()) forget(ended);
+  std::erase(leaving, nullptr);
   if (auto* known = job_with(hello.node_key)) return *known;
-  if (current && (current->is_over() || current->membership().is_ending())) leaving.push_back(std::move(current));
+  if (current && current->membership().is_ending()) leaving.push_back(std::move(current));
   if (!current) {
     auto options = options_for(hello);
     options.greater_part_only = false;
@@ -152,6 +160,16 @@ void World::tells(const Server& server, const std::string& node_key, const ToAge
   const auto& node = node_of(node_key);
   trace_message(node, message);
   checks.is_told(&server, node, message);
+}
+
+void World::trace_heard(const std::string& node_key, const ToMembership& message) {
+  if (!traces) return;
+  const auto& name = node_of(node_key).name();
+  if (const auto* opened = std::get_if<StoreOpened>(&message)) trace("   from ", name, ": store_opened ", opened->round);
+  if (const auto* started = std::get_if<RoundStarted>(&message)) trace("   from ", name, ": round_started ", started->round);
+  if (const auto* failed = std::get_if<RoundFailed>(&message)) trace("   from ", name, ": round_failed ", failed->round);
+  if (const auto* ended = std::get_if<RoundEnded>(&message)) trace("   from ", name, ": round_ended ", ended->round);
+  if (std::holds_alternative<StopAsked>(message)) trace("   from ", name, ": stop_asked");
 }
 
 void World::trace_message(const Node& node, const ToAgent& message) {

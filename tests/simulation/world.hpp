@@ -36,6 +36,7 @@ class World {
     Process process{"daemon", 0};
     std::unique_ptr<Server> job;
     std::vector<std::unique_ptr<Server>> leaving;
+    std::vector<std::unique_ptr<Server>> forgotten;  // events may still name them
   };
 
  public:
@@ -62,6 +63,7 @@ class World {
   void tells(const Server& server, const std::string& node_key, const rendezvous::ToAgent& message);
   Node& node_of(const std::string& node_key) const { return *nodes_.at(std::stoul(node_key, nullptr, 16)); }
   void node_ended(Node& node);
+  void trace_heard(const std::string& node_key, const rendezvous::ToMembership& message);
   RoundId begin_term();
   std::string address_of(int host) const { return "10.0.0." + std::to_string(host + 1); }
   int host_of(const std::string& address) const { return std::stoi(address.substr(7)) - 1; }
