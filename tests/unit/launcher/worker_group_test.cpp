@@ -266,6 +266,16 @@ TEST_F(Group, AHungWorkerIsKilledAtOnceAndIsTheFailure) {
   EXPECT_EQ(ended().stopped, 1);
 }
 
+TEST_F(Group, AHungWorkerThatTakesNoSeatsIsTheFailureToo) {
+  begin_with_seats(2);
+  step({WorkerSaidHello{1, false}});
+  EXPECT_EQ(step({WorkerLeft{0, "rank 1 is missing", {1}}}), "F0 W1:15");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true, {1}}}), "K1");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 2u);
+}
+
 TEST_F(Group, AWorkerSaidToHangThatHasLeftLivesOn) {
   begin_with_seats(2);
   EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}, WorkerLeft{1}}), "R01");
