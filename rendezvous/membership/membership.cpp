@@ -31,6 +31,7 @@ MembershipOptions options_of(const Hello& hello, RoundId term) {
 
 Membership::Membership(MembershipOptions options, TimePoint now)
     : options_(std::move(options)), began_(now), budget_(options_.restarts_max, options_.restart_window) {
+  no_round_before_ = options_.no_round_before;
   gather(now);
 }
 

@@ -50,6 +50,7 @@ struct MembershipOptions {
   std::chrono::milliseconds resume_window{1'000};    // in which a node may come again whose connection broke
   std::chrono::milliseconds restate_timeout{7'000};  // in which the nodes of a round come that this membership did not begin:
                                                      // twice the heartbeat limit and a second
+  std::optional<TimePoint> no_round_before;  // the first one: others may be about to come that still have one
   std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
 };
 
