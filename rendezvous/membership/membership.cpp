@@ -170,7 +170,9 @@ void Membership::take(const Left& event, TimePoint now) {
   }
   if (!node.has_ended) {
     lose(node, event.why, now);
-    if (phase_ == Phase::running) stop_round(SIGTERM, false, lost_node_, now);  // once, however many are lost together
+    // Once, however many are lost together, unless another round can no longer follow, or can now.
+    if (phase_ == Phase::running || stop_.reseat != may_another_round_follow(now))
+      stop_round(SIGTERM, false, lost_node_, now);
   }
   end_round_if_all_have(now);
 }
