@@ -290,7 +290,6 @@ void Session::hear(const RoundEstablished& message, TimePoint) {
 }
 
 void Session::hear(const StopRound& message, TimePoint) {
-  stop_asked_.reset();
   out_.push_back(HandOn{message});
 }
 

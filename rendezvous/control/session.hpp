@@ -181,7 +181,7 @@ class Session {
   std::optional<RoundStarted> started_;
   std::optional<RoundFailed> failed_;
   std::optional<RoundEnded> ended_;
-  std::optional<StopAsked> stop_asked_;  // and not answered
+  std::optional<StopAsked> stop_asked_;  // until the job is over: a stop of the round may have had another cause
   Actions out_;
 };
 

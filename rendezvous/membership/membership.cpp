@@ -288,12 +288,17 @@ void Membership::take(const Heard& event, TimePoint now) {
 }
 
 void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
+  if (std::exchange(nodes_.at(from).says_stop_again, false)) return;
   const auto host = nodes_.at(from).hello.host_name;
   const auto why = signal_name(message.signal_number) + " to ddprun on host " + host;
   const bool is_under_way = phase_ != Phase::gathering;
   if (is_under_way && !nodes_.at(from).is_member && !nodes_.at(from).is_endpoint_host) {
-    say(why + ", which was a spare: it has left");
-    forget(from);
+    say(why + ", which was a spare: it leaves");
+    auto& spare = nodes_.at(from);
+    spare.stop_asked = now;
+    spare.stop_signal = message.signal_number;
+    if (older_rounds_.count(from) != 0) return;  // it ends its workers first
+    dismiss(from, message.signal_number);
     return call_newcomers(now);
   }
   auto& first_came = nodes_.at(from).stop_asked;  // one to each node is a scheduler's way, two to one are a person's
@@ -311,6 +316,16 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   // Workers that were to live on for another round are told that none follows.
   if (phase_ == Phase::running || stop_.reseat) stop_round(message.signal_number, false, why, now, from);
   end_round_if_all_have(now);
+}
+
+// A spare that was told to stop: it has a verdict of its own.
+void Membership::dismiss(NodeId spare, int signal_number) {
+  FinishJob verdict;
+  verdict.exit_code = 128 + signal_number;
+  verdict.restarts_max = options_.restarts_max;
+  verdict.world_size = world_size_;
+  send(spare, verdict);
+  forget(spare);
 }
 
 Membership::View Membership::view() const {

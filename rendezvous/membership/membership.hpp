@@ -129,6 +129,8 @@ class Membership {
     bool has_ended = false;         // no process of the current round is there, not yet or no longer
     std::int64_t first_round = -1;  // that began with it
     std::optional<TimePoint> stop_asked;  // when it was told to stop first
+    int stop_signal = 0;                  // of a spare
+    bool says_stop_again = false;         // after a broken connection, and it is no second one
     std::optional<StartRound> told;       // of the current round; empty where another membership began it
   };
   struct Absence { TimePoint until; std::string why; };
@@ -169,6 +171,7 @@ class Membership {
   void begin_next_round(TimePoint now);
   void blame_host(TimePoint now);
   void finish(FinishJob verdict);
+  void dismiss(NodeId spare, int signal_number);
   void step_down(const std::string& why);
   std::string why_too_few() const;
   const FailureReport* cause() const;

@@ -30,6 +30,7 @@ void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
   auto& node = nodes_.at(event.node);
   node.hello = event.hello;
   node.seen_address = event.seen_address;
+  node.says_stop_again = node.stop_asked.has_value();
   if (phase_ == Phase::finished) {
     if (verdict_) send(event.node, *verdict_);
     return;

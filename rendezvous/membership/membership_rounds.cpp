@@ -306,6 +306,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
                          "the output of ddprun there says where they are"});
       forget(from);
     }
+    if (nodes_.count(from) != 0 && nodes_.at(from).stop_asked) dismiss(from, nodes_.at(from).stop_signal);
     return go_on(now);
   }
   auto& node = nodes_.at(from);
@@ -331,6 +332,13 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
     if (failures_.size() < 16 * kFailuresMax) failures_.push_back(failure);
   if (!message.failures.empty() && phase_ == Phase::running)
     stop_round(SIGTERM, false, describe_failure(message.failures.front()), now);
+  // Its agent had lost touch: the others would wait for its part of the round.
+  if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
+    lost_node_ = "host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job";
+    lost_at_ = job_time(now);
+    say(lost_node_);
+    stop_round(SIGTERM, false, lost_node_, now);
+  }
   end_round_if_all_have(now);
 }
 

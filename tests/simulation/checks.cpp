@@ -38,7 +38,8 @@ void Checks::is_told(const void* teller, const Node& node, const ToAgent& messag
   if (const auto* start = std::get_if<StartRound>(&message)) begins_to_be_told(node, *start);
   if (const auto* finish = std::get_if<FinishJob>(&message)) {
     const auto [verdict, is_first] = verdicts_.try_emplace(teller, *finish);
-    require(is_first || verdict->second == *finish, "two verdicts of one membership");
+    require(is_first || verdict->second == *finish || node.is_told_to_stop(), "two verdicts of one membership");
+    if (is_first && node.is_told_to_stop()) verdicts_.erase(verdict);  // perhaps its own alone, as a spare
   }
 }
 
@@ -61,9 +62,6 @@ void Checks::begins_to_be_told(const Node& node, const StartRound& start) {
           " is given to ", member->second->name(), " and to ", node.name());
   round.ranks[start.rank_first] = node.workers().count();
   if (round.members.size() == static_cast<std::size_t>(round.group_world_size) && is_new) check_whole(start.round, round);
-  if (!is_new) return;
-  auto& told = told_[&node];
-  require(told < start.round, node.name(), " is told of round ", id, " after round ", to_string(told));
 }
 
 // All of it has been told: ranks, budget, and what its members keep of the round before.
@@ -79,7 +77,7 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
           " of at most ", std::to_string(round.restarts_max));
   RoundId before{};
   for (const auto& [group_rank, node] : round.members)
-    if (const auto told = told_.find(node); told != told_.end() && told->second < id) before = std::max(before, told->second);
+    if (const auto begun = begun_.find(node); begun != begun_.end() && begun->second < id) before = std::max(before, begun->second);
   const auto found = rounds_.find(before);
   if (found == rounds_.end()) return;
   const auto& old = found->second;
@@ -106,8 +104,6 @@ void Checks::begins(const Node& node, const StartRound& start) {
   require(begun == begun_.end() || begun->second < start.round, node.name(), " begins round ", id, " after round ",
           begun == begun_.end() ? "" : to_string(begun->second));
   begun_[&node] = start.round;
-  auto& told = told_[&node];
-  told = std::max(told, start.round);
   for (const auto& [group_rank, member] : rounds_[start.round].members)
     require(!(member->workers().round() < start.round) || !member->is_alive() || !member->workers().is_any_left() ||
                 member->process().pauses > 0,

@@ -58,7 +58,7 @@ class Checks {
   void check_whole(const RoundId& id, const Round& round);
 
   std::map<RoundId, Round> rounds_;
-  std::map<const Node*, RoundId> told_, begun_;
+  std::map<const Node*, RoundId> begun_;
   std::set<const Node*> returned_;  // since the last round that they were told
   std::map<const void*, rendezvous::FinishJob> verdicts_;
   RoundId newest_complete_{};

@@ -293,15 +293,15 @@ class History {
     for (auto* node : world_.nodes_alive())
       if (!node->serves() && !node->session().is_joined() && !world_.checks.is_complete(node->workers().round()))
         for (int local_rank = 0; local_rank < node->workers().count(); ++local_rank)
-          node->workers().fail(local_rank, {Ending::Kind::exited, 1, false});
+          node->workers().fail(local_rank, {Ending::Kind::killed, SIGKILL, false});
     world_.clock.after(10s + job().join_timeout, nullptr, [this] { time_out_collectives(); });
   }
 
   // The sum of what may be waited for in a row: pauses that hold on, the limits of heartbeats, of the search for the next
-  // host and of re-stating, the stop of workers, the wait for nodes, the last calls.
+  // host and of re-stating, the stop of workers, the wait for nodes, the last calls, the cool-down of a host.
   Duration settling_time() {
     return 10s + 12 * limit() + 2 * job().orphan_limit + 3 * job().join_timeout + 3 * job().last_call_timeout +
-           3 * job().grace + 2 * job().workers.stop_max + job().collective_timeout_max + 40s;
+           3 * job().grace + 2 * job().workers.stop_max + job().collective_timeout_max + 40s + 300s;
   }
 
   void check_end() {

@@ -97,6 +97,7 @@ void Node::lose() {
 
 void Node::stop(int signal_number) {
   world_.trace(name(), " is told to stop");
+  is_told_to_stop_ = true;
   const bool is_outside = !serves() && !in_job_;
   if (group_.is_idle()) ++stops_while_waiting_;
   const bool is_last = world_.job.nodes_max > 1 && stops_while_waiting_ > (serves() ? 2 : 1);

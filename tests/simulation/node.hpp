@@ -29,6 +29,7 @@ class Node {
 
   bool is_alive() const { return process_.is_alive; }
   bool runs() const { return process_.runs(); }
+  bool is_told_to_stop() const { return is_told_to_stop_; }
   bool has_finished() const { return exit_code_.has_value(); }
   std::optional<int> exit_code() const { return exit_code_; }
   const std::optional<rendezvous::FinishJob>& verdict() const { return verdict_; }
@@ -111,7 +112,7 @@ class Node {
   std::chrono::milliseconds clock_offset_{0};
   rendezvous::StartRound start_;
   int stops_while_waiting_ = 0;
-  bool in_job_ = false, is_finished_ = false, is_lost_ = false;
+  bool in_job_ = false, is_finished_ = false, is_lost_ = false, is_told_to_stop_ = false;
   std::optional<int> exit_code_;
   std::optional<rendezvous::FinishJob> verdict_;
 };
