@@ -1,5 +1,6 @@
 #include "rendezvous/control/membership_client.hpp"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -9,6 +10,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <random>
 #include <utility>
 
@@ -34,6 +36,7 @@ namespace {
 constexpr auto kQuietTime = 2s;  // nodes that are started together need not be told of each other's delay
 constexpr auto kFarewellLimit = 1'000ms;
 constexpr std::size_t kAddressesShown = 6;
+constexpr std::size_t kGivenUpMax = 4;
 
 std::string list_of(const std::vector<std::string>& texts) {
   std::string out;
@@ -118,6 +121,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     handlers_ = {};
     timer_.cancel();
     end_attempt();
+    let_go();
     if (!channel_) return asio::post(io_, std::move(done));
     const auto both = std::make_shared<std::function<void()>>(std::move(done));
     const auto once = [both] {
@@ -137,6 +141,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     handlers_ = {};
     timer_.cancel();
     end_attempt();
+    let_go();
     channel_.reset();
     own_ = nullptr;
   }
@@ -277,6 +282,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       if (!how.try_this.empty() && !session_.had_round()) return refuse(why, how.try_this);
       ended(how.by_peer ? How::closed : How::silent, why);
     };
+    present_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
     channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
   }
 
@@ -310,7 +316,15 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void hang_up() {
     end_attempt();
-    if (channel_) asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});  // this may be a call of its own
+    if (!channel_) return;
+    given_up_.push_back(std::move(present_));
+    if (given_up_.size() > kGivenUpMax) given_up_.pop_front();
+    asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});  // this may be a call of its own
+  }
+
+  void let_go() {
+    present_.reset();
+    given_up_.clear();
   }
 
   void end_attempt() {
@@ -377,6 +391,11 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::optional<How> how_;
   std::shared_ptr<asio::posix::stream_descriptor> connecting_;
   std::unique_ptr<Channel> channel_;
+  // Duplicates of its socket, and of those that this side has given up. Their other sides hear of an end only with that of
+  // this process, or when the agent is done: they take the end of a connection that is not resumed for that of the node, and
+  // workers may still run here.
+  io::UniqueFd present_;
+  std::deque<io::UniqueFd> given_up_;
   std::vector<std::string> addresses_;  // of the endpoint
   milliseconds greeted_at_{0}, clock_offset_{0};
   std::string last_reason_;
