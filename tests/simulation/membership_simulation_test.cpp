@@ -22,6 +22,7 @@ constexpr struct {
     {430, "an agent that gave its connection up seemed to have ended: both sides of a partition went on"},
     {736, "a stop that membership never heard of was forgotten with the stop of the round"},
     {955, "a node had stopped its workers, out of touch, and those of the others waited for it"},
+    {18853, "a node kept its group rank of an older round, and another lost it, where a newer round was adopted"},
     {1606, "rounds without end, on a node that had been told to stop"},
 };
 
