@@ -81,6 +81,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
   for (auto& [id, node] : nodes_) {
     if (node.is_member && !node.has_ended) end_older_round(id, static_cast<std::uint32_t>(round_));
     node.is_member = false;
+    node.group_rank.reset();  // that of an older round: a member of this one may have it
   }
   forget_round();
   deadline_.reset();

@@ -17,6 +17,13 @@ constexpr struct {
   const char* found;
 } kFound[] = {
     {35, "a round began while a node that had been cut off still ran the one before"},
+    {174, "a node that came again to a job that had ended waited for its verdict for ever"},
+    {307, "a spare that was told to stop was forgotten, and waited for ever"},
+    {430, "an agent that gave its connection up seemed to have ended: both sides of a partition went on"},
+    {736, "a stop that membership never heard of was forgotten with the stop of the round"},
+    {955, "a node had stopped its workers, out of touch, and those of the others waited for it"},
+    {18853, "a node kept its group rank of an older round, and another lost it, where a newer round was adopted"},
+    {1606, "rounds without end, on a node that had been told to stop"},
 };
 
 std::string replay(std::uint64_t seed) { return "replay: membership_simulation --trace --seed=" + std::to_string(seed); }

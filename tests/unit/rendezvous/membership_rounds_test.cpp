@@ -91,7 +91,7 @@ TEST_F(Job, AStopOfASpareWhileTheStoreIsOpenedIsItsOwn) {
   join(1, "a", {}, true);
   join(2, "b");
   says(2, StopAsked{SIGINT});
-  EXPECT_TRUE(finished.empty());
+  EXPECT_EQ(finished.count(1), 0u);
   says(1, StoreOpened{0, 4000});
   EXPECT_EQ(started.count(1), 1u);
 }
@@ -216,6 +216,43 @@ TEST_F(Job, AProgramThatCannotStartIsNotTriedAgain) {
   join(1, "a", {}, true);
   ends(1, {failure(0, {Ending::Kind::not_started, ENOENT, false})});
   EXPECT_EQ(finished.at(1).exit_code, 127);
+}
+
+TEST_F(Job, ANodeThatHasStoppedItsWorkersOutOfTouchStopsTheRoundAtNoCost) {
+  begin(2, 2, 0);
+  join(1, "a", {}, true);
+  join(2, "b");
+  ends(2, {}, 2);
+  ASSERT_EQ(stopped.count(1), 1u) << "the others would wait for its part";
+  ends(1, {}, 2);
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(started.at(1).restart_count, 0);
+  EXPECT_THAT(started.at(1).why, HasSubstr("host b has stopped its workers"));
+}
+
+TEST_F(Job, ASpareThatIsToldToStopHasAVerdictOfItsOwn) {
+  begin(1, 1);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGTERM});
+  ASSERT_EQ(finished.count(2), 1u);
+  EXPECT_EQ(finished.at(2).exit_code, 143);
+  EXPECT_EQ(finished.count(1) + stopped.count(1), 0u);
+}
+
+TEST_F(Job, AStopThatIsSaidAgainOnAnotherConnectionIsNoSecondOne) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  says(2, StopAsked{SIGINT});
+  disconnects(2);
+  comes_again(2, 12, held_by(2));
+  now += 1s;
+  says(12, StopAsked{SIGINT});
+  EXPECT_FALSE(stopped.at(1).back().kill);
+  now += 1s;
+  says(12, StopAsked{SIGINT});
+  EXPECT_TRUE(stopped.at(1).back().kill);
 }
 
 TEST_F(Job, AStopSignalAnywhereStopsAllAndIsEveryonesExitCode) {

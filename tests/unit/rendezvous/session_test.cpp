@@ -196,13 +196,13 @@ TEST_F(SessionTest, WhatTheRoundHasComeToIsSaidInTheHello) {
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding established 0");
 }
 
-TEST_F(SessionTest, AStopThatWasAnsweredIsNotAskedForAgain) {
+TEST_F(SessionTest, AStopIsAskedForAgainAsAnotherCauseMayHaveStoppedTheRound) {
   join_and_start(1);
   EXPECT_EQ(say(StopAsked{15}), "say stop_asked");
   EXPECT_EQ(hear(StopRound{0, 15, false, false, "", {}}), "hand stop_round");
   (void)ended(How::closed);
   (void)step(Session::Connected{kFirst});
-  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started, say stop_asked");
 }
 
 TEST_F(SessionTest, WhileWorkersRun_AnEndpointThatRefusesIsTriedForEver) {
