@@ -168,6 +168,7 @@ void fields(Held& m, Visit visit) {
   visit("group_world_size", m.group_world_size);
   visit("restart_count", m.restart_count);
   visit("is_established", m.is_established);
+  visit("is_left_behind", m.is_left_behind);
 }
 
 template <class Visit>
@@ -279,6 +280,7 @@ void fields(StopRound& m, Visit visit) {
   visit("reseat", m.reseat);
   visit("why", m.why);
   visit("hung_ranks", m.hung_ranks);
+  visit("is_left_behind", m.is_left_behind);
 }
 
 template <class Visit>

@@ -98,7 +98,7 @@ void Session::take(const Connected& event, TimePoint) {
 
 void Session::greet() {
   state_ = State::greeting;
-  hello_.held = held_;
+  hello_.held = held_ && held_->is_left_behind && ended_ ? std::nullopt : held_;
   say(hello_);
 }
 
@@ -275,7 +275,7 @@ void Session::hear(const StartRound& message, TimePoint) {
   successors_ = message.successors;
   host_group_rank_ = message.host_group_rank;
   if (held_ && held_->round == message.round) return;  // it has been begun
-  held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count, false};
+  held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count};
   started_.reset();
   failed_.reset();
   ended_.reset();
@@ -289,7 +289,13 @@ void Session::hear(const RoundEstablished& message, TimePoint) {
   out_.push_back(HandOn{message});
 }
 
+// A node that others have gone on without must not count for its old round again, at whatever membership.
 void Session::hear(const StopRound& message, TimePoint) {
+  if (message.is_left_behind && held_ && held_->round.number == message.round) {
+    held_->is_left_behind = true;
+    successors_.clear();
+    serve_at_.reset();
+  }
   out_.push_back(HandOn{message});
 }
 

@@ -35,7 +35,7 @@ void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
     if (verdict_) send(event.node, *verdict_);
     return;
   }
-  if (const auto& held = node.hello.held; held && rounds_begun_ > 0 && round_id_ < held->round)
+  if (const auto& held = node.hello.held; held && rounds_begun_ > 0 && round_id_ < held->round && !held->is_left_behind)
     take_in_with_round(event.node, *held, now);
   else
     tell_again(event.node, node);
@@ -66,6 +66,7 @@ void Membership::tell_again(NodeId id, Node& node) {
 // --- a round that this membership did not begin ---
 
 void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) {
+  if (held.is_left_behind) return end_older_round(id, held.round.number);
   if (rounds_begun_ == 0 || (is_adopted_ && round_id_ < held.round)) adopt(held, now);
   if (round_id_ < held.round)
     return step_down("a newer round of the job, " + std::to_string(held.round.number) + ", has begun elsewhere, and host " +
@@ -123,7 +124,7 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
 // A node that was cut off, while the others went on, ends the workers that it still has before it takes part again.
 void Membership::end_older_round(NodeId id, std::uint32_t round) {
   older_rounds_[id] = round;
-  send(id, StopRound{round, SIGTERM, false, false, "the other nodes have gone on without this one", {}});
+  send(id, StopRound{round, SIGTERM, false, false, "the other nodes have gone on without this one", {}, true});
 }
 
 void Membership::give_up_awaited(TimePoint now) {

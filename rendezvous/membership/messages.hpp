@@ -27,6 +27,7 @@ struct Held {
   int group_rank = 0, group_world_size = 1;
   int restart_count = 0;  // of the job, as it was told last
   bool is_established = false;  // it was told so
+  bool is_left_behind = false;  // it was told that the others have gone on without it, and has workers to end
   bool operator==(const Held&) const = default;
 };
 
@@ -161,6 +162,7 @@ struct StopRound {
   bool reseat = false;          // another round follows: workers that can take a seat in it live on
   std::string why;              // one line; empty where this node knows it best
   std::vector<int> hung_ranks{};  // to be killed at once, where they are this node's; at most kHungRanksMax
+  bool is_left_behind = false;  // the others have gone on without this node: it counts for that round no more
   bool operator==(const StopRound&) const = default;
 };
 

@@ -313,12 +313,21 @@ void Node::perform(const launcher::WorkerGroup::Actions& actions) {
   });
 }
 
-void Node::perform(const launcher::SpawnWorkers&) {
+void Node::perform(const launcher::SpawnWorkers& action) {
   world_.trace(name(), " begins round ", to_string(start_.round), " as node ", start_.group_rank, " of ",
                start_.group_world_size);
   world_.checks.begins(*this, start_);
   workers_.spawn(start_.round);
-  say(RoundStarted{start_.round.number});
+  std::vector<WorkerGroupEvent> started;
+  for (const int local_rank : action.local_ranks) started.emplace_back(launcher::WorkerStarted{local_rank});
+  world_.clock.at(world_.clock.now(), &process_, [this, started] { group_step(started); });
+}
+
+void Node::perform(const launcher::TellStarted&) { say(RoundStarted{start_.round.number}); }
+
+void Node::perform(const launcher::KillOrphans&) {
+  workers_.kill_orphans();
+  world_.clock.at(world_.clock.now(), &process_, [this] { group_step({launcher::OrphansGone{}}); });
 }
 
 void Node::perform(const launcher::TellFailure&) { say(RoundFailed{start_.round.number, "a worker failed on " + name()}); }

@@ -83,8 +83,14 @@ class Node {
   void perform(const launcher::WorkerGroup::Actions& actions);
   void perform(const launcher::SpawnWorkers& action);
   void perform(const launcher::SignalTree& action) { workers_.signal_tree(action.signal_number); }
-  void perform(const launcher::KillOrphans&) { workers_.kill_orphans(); }
+  void perform(const launcher::KillOrphans&);
   void perform(const launcher::KillTree&) { workers_.kill_tree(); }
+  void perform(const launcher::TellStarted&);
+  // Virtual workers take no seats and name no rank that hangs.
+  void perform(const launcher::SeatWorkers&) {}
+  void perform(const launcher::TellRoundOver&) {}
+  void perform(const launcher::SignalWorker&) {}
+  void perform(const launcher::KillWorker&) {}
   void perform(const launcher::TellFailure& action);
   void perform(const launcher::TellEnded& action);
   rendezvous::FailureReport report_of(const launcher::Failure& failure) const;

@@ -353,6 +353,17 @@ TEST_F(Resume, ANodeWithAnOlderRoundEndsItFirst) {
   EXPECT_EQ(started.at(42).group_rank, 1);
 }
 
+TEST_F(Resume, WhoWasLeftBehindCountsForItsOldRoundNoMore) {
+  begin_with(3);
+  auto behind = held_by(1);
+  behind.is_left_behind = true;
+  begin_anew(2, 3);
+  comes_again(1, 11, behind);
+  EXPECT_EQ(membership->view().phase, "waiting for nodes") << "nobody's round is adopted";
+  ASSERT_EQ(stopped.count(11), 1u);
+  EXPECT_TRUE(stopped.at(11).front().is_left_behind);
+}
+
 TEST_F(Resume, WhoseOldProcessesCannotBeKilledIsRefused) {
   begin(1, 2);
   join(1, "h1", {}, true);

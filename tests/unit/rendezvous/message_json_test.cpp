@@ -23,7 +23,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   plain.node_key = kKey;
   const ToMembership up[] = {
       Hello{1, "bert", kKey, "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 29500, 7,
-            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true}, 3, 600s, 90s, 5s, 7s, true},
+            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true}, 3, 600s, 90s, 5s, 7s, true},
       plain,
       StoreOpened{4, 29400},
       RoundStarted{4},
@@ -52,7 +52,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                           OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
                           start,
                           RoundEstablished{4},
-                          StopRound{4, 15, true, true, "ctrl-c", {3}},
+                          StopRound{4, 15, true, true, "ctrl-c", {3}, true},
                           FinishJob{137, some_failure(), {some_failure()}, 7, 8, 3, "what", "try"},
                           FinishJob{}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);

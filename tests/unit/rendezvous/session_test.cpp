@@ -196,6 +196,24 @@ TEST_F(SessionTest, WhatTheRoundHasComeToIsSaidInTheHello) {
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding established 0");
 }
 
+TEST_F(SessionTest, WhoIsLeftBehindServesNobody_AndHoldsNothingOnceItsWorkersHaveEnded) {
+  join_and_start(1);
+  StopRound stop;
+  stop.is_left_behind = true;
+  EXPECT_EQ(hear(stop), "hand stop_round");
+  (void)ended(How::closed);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0") << "its workers have to be waited for";
+  (void)hear(Welcome{});
+  EXPECT_EQ(say(RoundEnded{}), "say round_ended");
+  now += 10s;
+  (void)ended(How::closed);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello again");
+  (void)hear(Welcome{});
+  now += 10s;
+  EXPECT_EQ(ended(How::silent), "");
+  EXPECT_EQ(next().find("serve"), std::string::npos);
+}
+
 TEST_F(SessionTest, AStopIsAskedForAgainAsAnotherCauseMayHaveStoppedTheRound) {
   join_and_start(1);
   EXPECT_EQ(say(StopAsked{15}), "say stop_asked");
