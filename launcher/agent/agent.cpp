@@ -199,7 +199,7 @@ class Agent {
     const bool is_last = !is_alone() && stops_while_waiting_ > (meeting_.serves_endpoint() ? 2 : 1);
     step({StopSignal{signal_number}});
     meeting_.send(StopAsked{signal_number});
-    if (group_.is_idle() && (is_outside || is_last)) finish(128 + signal_number);
+    if (group_.is_idle() && (is_outside || is_last)) end_with(128 + signal_number);
   }
 
   // The guardian is not to end before us. Then its workers died with it, and what they left is ours to end.
@@ -323,6 +323,7 @@ class Agent {
     if (finished_ || lost_) return;
     lost_ = true;
     guardian_.set_farewell({});
+    if (stop_signal_ != 0 && group_.is_idle()) return end_with(128 + stop_signal_);  // nobody is left to tell more
     say("error: " + why.what + "\nwhere: " + why.where + "\ntry:   " + why.try_this);
     if (group_.is_idle()) return end_with(rendezvous::kRendezvousFailed);
     step({StopWorkers{SIGTERM}});

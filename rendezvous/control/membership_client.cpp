@@ -216,14 +216,26 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       candidates_ = {address_of(action.to)};
       return connect_next();
     }
-    looking_up_ = resolve(io_, endpoint_.host, endpoint_.port, [this](const Resolved& resolved) {
-      looking_up_.reset();
-      if (!resolved.error.empty()) return ended(How::silent, resolved.error);
-      addresses_.clear();
-      for (const auto& address : resolved.addresses) addresses_.push_back(io::address_of(address).text());
-      candidates_ = resolved.addresses;
-      connect_next();
+    attempt_limit_.expires_after(limit_);
+    attempt_limit_.async_wait([self = shared_from_this(), attempt = attempts_](error_code error) {
+      if (!error && self->looking_up_ && self->attempts_ == attempt)
+        self->ended(How::silent, "the name is still being looked up");
     });
+    try {
+      looking_up_ = resolve(io_, endpoint_.host, endpoint_.port, [this](const Resolved& resolved) { take(resolved); });
+    } catch (const std::exception& error) {  // no thread or descriptor to be had just now
+      ended(How::silent, error.what());
+    }
+  }
+
+  void take(const Resolved& resolved) {
+    looking_up_.reset();
+    attempt_limit_.cancel();
+    if (!resolved.error.empty()) return ended(How::silent, resolved.error);
+    addresses_.clear();
+    for (const auto& address : resolved.addresses) addresses_.push_back(io::address_of(address).text());
+    candidates_ = resolved.addresses;
+    connect_next();
   }
 
   void connect_next() {
@@ -295,6 +307,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         has_joined_ = true;
         last_reason_.clear();
       }
+      if (std::holds_alternative<Elsewhere>(message)) present_.reset();  // this one counts nobody for a node of its job
       step(Session::Heard{message});
     } catch (const Error& error) {
       ended(How::closed, error.what());
@@ -317,8 +330,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void hang_up() {
     end_attempt();
     if (!channel_) return;
-    given_up_.push_back(std::move(present_));
+    if (present_) given_up_.push_back(std::move(present_));
     if (given_up_.size() > kGivenUpMax) given_up_.pop_front();
+    channel_->close();
     asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});  // this may be a call of its own
   }
 

@@ -58,7 +58,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
                                 [this, id](std::string_view text) { take(id, text); },
                                 [this, id](const Channel::Closed& how) { lose(id, how); }});
     if (stopped_ || is_finishing_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return bid_farewell(id);
-    if (sessions_.size() > sessions_max_)
+    if (sessions_.size() > sessions_max_ && !membership_.knows(hello.node_key))
       return tell(id, Refused{"the job has " + std::to_string(sessions_max_) + " nodes and spares already",
                               "fewer spares, or a larger --nnodes"});
     tell(id, Welcome{job_time()});
@@ -104,8 +104,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   };
 
   void take(NodeId id, std::string_view text) {
-    auto& session = sessions_.at(id);
-    if (session.is_leaving) return;
+    const auto found = sessions_.find(id);
+    if (found == sessions_.end() || found->second.is_leaving) return;
     try {
       const auto message = to_membership_of(text);
       if (std::holds_alternative<Hello>(message)) throw Error("malformed message: hello comes first, and once");
@@ -127,9 +127,10 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       step(Left{id, how.why, false});
   }
 
-  // Not at once: this may be a call from the channel itself.
+  // Closed now, as what its socket still holds is not to be heard any more; destroyed later, as this may be a call of its own.
   void discard(NodeId id) {
     const auto found = sessions_.find(id);
+    found->second.channel->close();
     asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(found->second.channel))] {});
     sessions_.erase(found);
     if (finished_ && sessions_.empty()) tell_finished();

@@ -438,7 +438,7 @@ Variant message_of(std::string_view json, const char* const* types) {
   [&]<std::size_t... Is>(std::index_sequence<Is...>) {
     ((type == types[Is] ? (found = true, out.template emplace<Is>(), void()) : void()), ...);
   }(std::make_index_sequence<std::variant_size_v<Variant>>());
-  if (!found) throw Error("malformed message: no such type, \"" + type.substr(0, 64) + "\"");
+  if (!found) throw Error("malformed message: no such type");
   std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { read(object, name, value); }); }, out);
   std::visit([](const auto& content) { check(content); }, out);
   return out;

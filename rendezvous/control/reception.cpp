@@ -79,7 +79,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     visitor.hello_limit.expires_after(std::max(kHelloLimitMin, 3 * options_.heartbeat_timeout));
     visitor.hello_limit.async_wait([weak = weak_from_this(), number](error_code error) {
       const auto self = weak.lock();
-      if (!error && self && self->visitors_.count(number) != 0) self->lose(number, "it said nothing");
+      if (!error && self && self->visitors_.count(number) != 0) self->lose(number, self->visitors_.at(number).is_sent_away ? "" : "it said nothing");
     });
   }
 
@@ -90,6 +90,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     std::string address;
     std::unique_ptr<Channel> channel;
     asio::steady_timer hello_limit;  // a peer that says nothing is not to keep a place
+    bool is_sent_away = false;
   };
 
   void take(std::uint64_t number, std::string_view text) {
@@ -111,7 +112,9 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
 
   // Its place is kept until the word has gone out, or the limit for its hello is over.
   void send_away(std::uint64_t number, const Elsewhere& where) {
-    auto& channel = *visitors_.at(number).channel;
+    auto& visitor = visitors_.at(number);
+    visitor.is_sent_away = true;
+    auto& channel = *visitor.channel;
     channel.send(to_json(ToAgent(where)));
     channel.finish([weak = weak_from_this(), number] {
       if (const auto self = weak.lock()) self->lose(number, "");

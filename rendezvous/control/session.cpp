@@ -106,6 +106,7 @@ void Session::take(const Ended& event, TimePoint now) {
   if (is_host_ || (state_ != State::connecting && state_ != State::greeting && state_ != State::joined)) return;
   const bool was_joined = std::exchange(state_, State::idle) == State::joined;
   if (was_joined) join_deadline_ = now + options_.join_timeout;
+  if (stop_asked_ && !do_workers_run()) join_deadline_ = std::min(join_deadline_, now + options_.heartbeat_timeout);
   if (event.how != How::silent)
     silent_since_.reset();
   else if (!silent_since_)

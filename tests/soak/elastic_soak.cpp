@@ -123,7 +123,7 @@ class Run {
     Job::Options options;
     options.patience = std::chrono::seconds(options_.seconds) + 60s;
     return std::make_unique<Job>(
-        std::vector<std::string>{"--nnodes=2:3", "--nproc-per-node=" + std::to_string(options_.workers), "--rdzv-id=soak",
+        std::vector<std::string>{"--nnodes=2:3", "--nproc-per-node=" + std::to_string(options_.workers), "--rdzv-id=soak", "--rdzv-backend=c10d",
                                  "--rdzv-endpoint=" + endpoint_, "--rdzv-conf=last_call_timeout=1", "--max-restarts=1000000",
                                  std::string(DDP_TEST_BIN_DIR) + "/soak_worker", folder_.path().string(),
                                  std::to_string(options_.step_ms), std::to_string(options_.seconds)},

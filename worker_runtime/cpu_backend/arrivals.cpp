@@ -63,18 +63,18 @@ void Arrivals::post(const Fingerprint& fingerprint) {
 // The other side is leave(): whoever read what was written after it, sees here that it was called.
 std::optional<Outcome> Arrivals::gave_up_ahead() const {
   std::atomic_thread_fence(std::memory_order_acquire);
-  std::vector<int> ahead, behind;  // these would be waited for in vain: they are the reason, if there are any
+  std::vector<int> causes, effects;  // who gave up may have done so for the sake of another
+  bool is_any_ahead = false;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     const bool is_ahead = ranks_[rank].arrived.load(std::memory_order_relaxed) > phase_;
-    const bool gave_up = ranks_[rank].presence.load() != Presence::here;
-    if (gave_up || (ended_[rank].load() && !is_ahead)) (is_ahead ? ahead : behind).push_back(names_[rank]);
+    const Presence presence = ranks_[rank].presence.load();
+    is_any_ahead = is_any_ahead || (is_ahead && presence != Presence::here);
+    if (presence != Presence::here || (ended_[rank].load() && !is_ahead))
+      (presence == Presence::gave_up ? effects : causes).push_back(names_[rank]);
   }
-  if (ahead.empty()) return std::nullopt;
+  if (!is_any_ahead) return std::nullopt;
   if (interrupted_.load()) return Outcome{Outcome::Kind::interrupted, {}};
-  if (!behind.empty() && notes_.empty()) return Outcome{Outcome::Kind::lost, std::move(behind)};
-  ahead.insert(ahead.end(), behind.begin(), behind.end());
-  std::sort(ahead.begin(), ahead.end());
-  return outcome_of({}, std::move(ahead));
+  return outcome_of(std::move(causes), std::move(effects));
 }
 
 void Arrivals::arrive() {
@@ -143,11 +143,19 @@ std::optional<Outcome> Arrivals::failure() const {
     const bool is_effect = presence == Presence::gave_up && !notes_.empty();
     (is_effect ? gave_up : lost).push_back(name);
   };
+  std::vector<int> aborted_here;  // after they had arrived: the reason of those that gave up before that
+  bool has_only_effects = true;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
     const Presence presence = ranks_[rank].presence.load();
     const bool gone = ended_[rank].load() || presence != Presence::here;
-    if (gone && !has_arrived(rank)) add(names_[rank], presence);  // in this order
+    if (gone && !has_arrived(rank)) {  // in this order
+      add(names_[rank], presence);
+      has_only_effects = has_only_effects && presence == Presence::gave_up;
+    } else if (presence != Presence::here && presence != Presence::gave_up) {
+      aborted_here.push_back(names_[rank]);
+    }
   }
+  if (has_only_effects && !lost.empty() && !aborted_here.empty()) lost = std::move(aborted_here);
   const std::uint64_t present_call = calls(rank_);
   for (std::size_t name = 0; name < notes_.size(); ++name) {
     const bool is_lost = notes_[name].trouble.load() == Trouble::lost && notes_[name].calls.load() < present_call;

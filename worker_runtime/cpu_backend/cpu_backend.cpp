@@ -45,8 +45,8 @@ class Group {
   void run(const Collective& collective);
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
   void abort(const std::string& reason, AbortCause cause) {
-    is_round_over_.store(cause == AbortCause::round_over);
-    give_up(Presence::aborted, cause == AbortCause::round_over ? reason : "it was aborted: " + reason);
+    const bool is_round_over = cause == AbortCause::round_over;
+    give_up(Presence::aborted, is_round_over ? reason : "it was aborted: " + reason, is_round_over);
   }
 
   bool in_forked_child() const { return memory_->fork_guard().in_forked_child(); }
@@ -92,7 +92,7 @@ class Group {
   RankNews news_of(int rank, Trouble trouble) const;
   std::vector<RankNews> missing_here(std::uint64_t call) const;
 
-  void give_up(Presence how, const std::string& reason);
+  void give_up(Presence how, const std::string& reason, bool is_round_over = false);
   void require_usable() const;
   [[noreturn]] void throw_unusable() const;
 
@@ -454,11 +454,12 @@ void Group::throw_unusable() const {
 }
 
 // The first reason counts.
-void Group::give_up(Presence how, const std::string& reason) {
+void Group::give_up(Presence how, const std::string& reason, bool is_round_over) {
   {
     const std::lock_guard lock(reason_mutex_);
     if (given_up_.load()) return;
     reason_ = reason;
+    is_round_over_.store(is_round_over);
     given_up_.store(true, std::memory_order_release);
   }
   arrivals_.leave(how);

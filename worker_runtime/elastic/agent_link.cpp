@@ -62,6 +62,7 @@ AgentLink::~AgentLink() {
 }
 
 void AgentLink::say(const worker_link::ToAgent& message) {
+  if (fork_guard_.in_forked_child()) return;  // it does not speak for its parent
   const auto packet = worker_link::encode(message);
   while (::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
   }  // where the agent is gone, its guardian ends this process
@@ -75,6 +76,7 @@ void AgentLink::enter(std::uint32_t round, RoundOverHandler over) {
 }
 
 void AgentLink::leave() {
+  if (fork_guard_.in_forked_child()) return;
   const std::lock_guard lock(mutex_);
   round_.reset();
   over_ = nullptr;

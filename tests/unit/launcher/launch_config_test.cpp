@@ -51,9 +51,17 @@ TEST_F(LaunchConfigs, GraceComesFromTheOptionThenTheVariable) {
   EXPECT_EQ(parse({"--shutdown-timeout=5", "true"}).grace, std::chrono::seconds(5));
 }
 
+TEST_F(LaunchConfigs, TheOrphanLimitIsThatOfSeveralNodes) {
+  const std::vector<std::string> meeting{"--nnodes=2", "--node-rank=0", "--master-addr=10.0.0.1", "--master-port=29400"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), meeting.begin(), meeting.end());
+    return parse(more).rendezvous.orphan_limit;
+  };
+  EXPECT_EQ(with({"--orphan-limit=5", "true"}), std::chrono::seconds(5));
+  EXPECT_EQ(with({"true"}), std::chrono::seconds(60));
+}
+
 TEST_F(LaunchConfigs, ARestartWindowNeedsRestarts) {
-  EXPECT_EQ(parse({"--orphan-limit=5", "true"}).rendezvous.orphan_limit, std::chrono::seconds(5));
-  EXPECT_EQ(parse({"true"}).rendezvous.orphan_limit, std::chrono::seconds(60));
   EXPECT_EQ(parse({"--restart-window=600", "true"}).restart_window, std::chrono::minutes(10));
   EXPECT_THAT(parse({"--nproc-per-node=1", "--restart-window=600", "true"}).notices,
               ElementsAre(HasSubstr("no restarts without --max-restarts")));

@@ -214,6 +214,17 @@ TEST_F(SessionTest, WhoIsLeftBehindServesNobody_AndHoldsNothingOnceItsWorkersHav
   EXPECT_EQ(next().find("serve"), std::string::npos);
 }
 
+TEST_F(SessionTest, WhoWasToldToStopWaitsForNobodyLong) {
+  join_and_start(1, false);
+  EXPECT_EQ(say(StopAsked{15}), "say stop_asked");
+  EXPECT_EQ(say(RoundEnded{}), "say round_ended");
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  const auto since = now;
+  (void)ended(How::refused);
+  while (next() != "give up") (void)ended(How::refused);
+  EXPECT_LE(now - since, 3s) << "the heartbeat limit, not the join timeout";
+}
+
 TEST_F(SessionTest, AStopIsAskedForAgainAsAnotherCauseMayHaveStoppedTheRound) {
   join_and_start(1);
   EXPECT_EQ(say(StopAsked{15}), "say stop_asked");

@@ -77,6 +77,18 @@ TEST(Arrivals, WhoGaveUpForTheSakeOfAnotherIsNotNamed) {
   EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1));
 }
 
+TEST(Arrivals, WhoGaveUpForTheSakeOfOneThatHadArrivedIsNotNamed) {
+  std::vector<RankControl> control(3);
+  Arrivals slow(control, 0), aborted(control, 1), other(control, 2);
+  aborted.arrive();
+  aborted.leave(Presence::aborted);
+  other.leave(Presence::gave_up);
+  ASSERT_TRUE(slow.gave_up_ahead());
+  EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1));
+  slow.arrive();
+  EXPECT_THAT(wait(slow).ranks, ElementsAre(1)) << "who waits already sees the same";
+}
+
 TEST(Arrivals, WhoLeavesWhenAllHaveArrivedSpoilsNothing) {
   std::vector<RankControl> control(2);
   Arrivals one(control, 0), other(control, 1);
