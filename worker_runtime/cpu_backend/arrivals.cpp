@@ -155,7 +155,8 @@ std::optional<Outcome> Arrivals::failure() const {
       aborted_here.push_back(names_[rank]);
     }
   }
-  if (has_only_effects && !lost.empty() && !aborted_here.empty()) lost = std::move(aborted_here);
+  const bool is_any_gone = !lost.empty() || !gave_up.empty();
+  if (is_any_gone && has_only_effects && !aborted_here.empty()) lost = std::move(aborted_here);
   const std::uint64_t present_call = calls(rank_);
   for (std::size_t name = 0; name < notes_.size(); ++name) {
     const bool is_lost = notes_[name].trouble.load() == Trouble::lost && notes_[name].calls.load() < present_call;
