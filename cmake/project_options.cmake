@@ -21,8 +21,10 @@ if(DDP_SANITIZE)
   add_link_options(-fsanitize=${DDP_SANITIZE})
   # GCC sees values that are not initialised where the sanitizers' own code hides from it that they are.
   add_compile_options(-Wno-maybe-uninitialized)
-  # ThreadSanitizer overlooks fences, and GCC warns of each: where there is one, it is beside atomics that it does see.
-  add_compile_options(-Wno-tsan)
+  if(DDP_SANITIZE MATCHES thread)
+    # It overlooks fences, and GCC warns of each: where there is one, it is beside atomics that it does see.
+    add_compile_options(-Wno-tsan)
+  endif()
   if(DDP_SANITIZE MATCHES "undefined")
     # This check looks whether memory is readable by means of a pipe, and takes it for broken where descriptors have run
     # out, which a test brings about.

@@ -30,12 +30,12 @@ class WorkerLinks {
   // A new socket for a worker that is about to be spawned, in place of that of the one before: the worker's end. Throws
   // std::system_error.
   io::UniqueFd open(int local_rank);
-  void close(int local_rank);
 
   void send(int local_rank, const worker_link::ToWorker& message);
   void send_to_all(const worker_link::ToWorker& message);
 
  private:
+  void close(int local_rank);
   void listen(int local_rank);
   void read(int local_rank);
   void lose(int local_rank, const std::string& why);

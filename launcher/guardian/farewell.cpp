@@ -1,13 +1,12 @@
 #include "launcher/guardian/farewell.hpp"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
 #include <chrono>
 
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
@@ -25,16 +24,13 @@ bool waits_for(int socket, short what, Clock::time_point deadline) {
 }
 
 io::UniqueFd connected_to(const std::string& address, std::uint16_t port, Clock::time_point deadline) {
-  sockaddr_in6 v6{};
-  sockaddr_in v4{};
-  const bool is_v6 = ::inet_pton(AF_INET6, address.c_str(), &v6.sin6_addr) == 1;
-  if (!is_v6 && ::inet_pton(AF_INET, address.c_str(), &v4.sin_addr) != 1) return {};
-  v6.sin6_family = AF_INET6;
-  v4.sin_family = AF_INET;
-  v6.sin6_port = v4.sin_port = htons(port);
-  io::UniqueFd socket(::socket(is_v6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const auto* target = is_v6 ? reinterpret_cast<const sockaddr*>(&v6) : reinterpret_cast<const sockaddr*>(&v4);
-  if (!socket || (::connect(socket.get(), target, is_v6 ? sizeof v6 : sizeof v4) != 0 && errno != EINPROGRESS)) return {};
+  const auto numeric = io::parse_address(address);
+  if (!numeric) return {};
+  const auto target = io::socket_address(*numeric, port);
+  io::UniqueFd socket(::socket(target.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket || (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&target), io::length_of(target)) != 0 &&
+                  errno != EINPROGRESS))
+    return {};
   return waits_for(socket.get(), POLLOUT, deadline) ? std::move(socket) : io::UniqueFd();
 }
 

@@ -207,7 +207,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     if (error) return fail(why(error));
     is_open_ = true;
     read_next();
-    if (const auto opened = handlers_.opened) opened();  // a copy: the call may end this object's handlers
+    if (const auto opened = handlers_.opened) opened();
     write_next();
   }
 
@@ -230,6 +230,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
       if (self->closed_) return;
       if (error) return self->fail(self->why(error));
       const auto bytes = self->input_.data();
+      // A copy, here and in greeted(): the call may end this object's handlers.
       if (const auto message = self->handlers_.message) message({static_cast<const char*>(bytes.data()), bytes.size()});
       self->input_.consume(self->input_.size());
       if (self->input_.capacity() > kInputBytesKept) self->input_.shrink_to_fit();

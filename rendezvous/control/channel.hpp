@@ -57,7 +57,8 @@ class Channel {
     std::string try_this{};  // not empty: it is no use to try again, until this has been done
   };
 
-  // Each is called from the event loop, never from within a call of this class; none after close().
+  // Each is called from the event loop, never from within a call of this class; none after close(). They may destroy the
+  // Channel that calls them.
   struct Handlers {
     std::function<void()> opened;
     std::function<void(std::string_view text)> message;

@@ -45,27 +45,6 @@ std::string list_of(const std::vector<std::string>& texts) {
   return texts.empty() ? "none" : out;
 }
 
-socklen_t length_of(const sockaddr_storage& address) {
-  return address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-}
-
-sockaddr_storage address_of(const Session::Target& target) {
-  const auto address = io::parse_address(target.address).value();  // messages carry no other
-  sockaddr_storage out{};
-  if (address.is_v4()) {
-    auto& v4 = reinterpret_cast<sockaddr_in&>(out);
-    v4.sin_family = AF_INET;
-    v4.sin_port = htons(target.port);
-    std::memcpy(&v4.sin_addr, address.bytes.data() + io::Address::kV4Offset, sizeof v4.sin_addr);
-  } else {
-    auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
-    v6.sin6_family = AF_INET6;
-    v6.sin6_port = htons(target.port);
-    std::memcpy(&v6.sin6_addr, address.bytes.data(), sizeof v6.sin6_addr);
-  }
-  return out;
-}
-
 How how_of(int error) {
   return error == ECONNREFUSED ? How::refused : error == ECONNRESET ? How::closed : How::silent;
 }
@@ -213,7 +192,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     limit_ = action.limit;
     how_.reset();
     if (!action.to.address.empty()) {
-      candidates_ = {address_of(action.to)};
+      candidates_ = {io::socket_address(io::parse_address(action.to.address).value(), action.to.port)};  // messages carry no other
       return connect_next();
     }
     attempt_limit_.expires_after(limit_);
@@ -243,7 +222,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     candidates_.erase(candidates_.begin());
     io::UniqueFd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return next_or_ended(address, errno);
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length_of(address)) == 0)
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), io::length_of(address)) == 0)
       return greet(std::move(socket), address);
     if (errno != EINPROGRESS) return next_or_ended(address, errno);
     connecting_ = std::make_shared<asio::posix::stream_descriptor>(io_, socket.release());
@@ -332,8 +311,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (!channel_) return;
     if (present_) given_up_.push_back(std::move(present_));
     if (given_up_.size() > kGivenUpMax) given_up_.pop_front();
-    channel_->close();
-    asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(channel_))] {});  // this may be a call of its own
+    channel_.reset();
   }
 
   void let_go() {

@@ -127,12 +127,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       step(Left{id, how.why, false});
   }
 
-  // Closed now, as what its socket still holds is not to be heard any more; destroyed later, as this may be a call of its own.
   void discard(NodeId id) {
-    const auto found = sessions_.find(id);
-    found->second.channel->close();
-    asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(found->second.channel))] {});
-    sessions_.erase(found);
+    sessions_.erase(id);
     if (finished_ && sessions_.empty()) tell_finished();
   }
 

@@ -131,8 +131,6 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     const auto found = visitors_.find(number);
     if (found == visitors_.end()) return;
     const auto address = found->second.address;
-    found->second.channel->close();  // now, because what the socket holds is not to be heard any more
-    asio::post(io_, [channel = std::shared_ptr<Channel>(std::move(found->second.channel))] {});  // it may call this
     visitors_.erase(found);
     if (!why.empty()) say_lost(address, why);
   }

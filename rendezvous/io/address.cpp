@@ -58,6 +58,26 @@ Address address_of(const sockaddr_storage& peer) {
   return from_v6(v6.sin6_addr);
 }
 
+sockaddr_storage socket_address(const Address& address, std::uint16_t port) {
+  sockaddr_storage out{};
+  if (address.is_v4()) {
+    auto& v4 = reinterpret_cast<sockaddr_in&>(out);
+    v4.sin_family = AF_INET;
+    v4.sin_port = htons(port);
+    std::memcpy(&v4.sin_addr, &address.bytes[Address::kV4Offset], sizeof v4.sin_addr);
+  } else {
+    auto& v6 = reinterpret_cast<sockaddr_in6&>(out);
+    v6.sin6_family = AF_INET6;
+    v6.sin6_port = htons(port);
+    std::memcpy(&v6.sin6_addr, address.bytes.data(), sizeof v6.sin6_addr);
+  }
+  return out;
+}
+
+socklen_t length_of(const sockaddr_storage& address) {
+  return address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+}
+
 std::optional<Address> parse_address(const std::string& text) {
   in_addr v4;
   if (::inet_pton(AF_INET, text.c_str(), &v4) == 1) return from_v4(v4);

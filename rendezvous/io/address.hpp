@@ -29,6 +29,10 @@ struct Address {
 // Requires an address of family AF_INET or AF_INET6.
 Address address_of(const sockaddr_storage& peer);
 
+// With a port, as bind() and connect() take it: of family AF_INET where is_v4(), else AF_INET6. length_of: of that family.
+sockaddr_storage socket_address(const Address& address, std::uint16_t port);
+socklen_t length_of(const sockaddr_storage& address);
+
 // Reads "10.0.0.1" or "fe80::1"; empty for anything else, names included.
 std::optional<Address> parse_address(const std::string& text);
 

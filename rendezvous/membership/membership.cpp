@@ -144,11 +144,15 @@ void Membership::forget(NodeId id) {
   older_rounds_.erase(id);
 }
 
-void Membership::lose(const Node& node, const std::string& why, TimePoint now) {
-  lost_node_ = "node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why;
-  lost_host_ = node.hello.host_name;
+void Membership::note_loss(const std::string& what, TimePoint now) {
+  lost_node_ = what;
   lost_at_ = job_time(now);
   say(lost_node_);
+}
+
+void Membership::lose(const Node& node, const std::string& why, TimePoint now) {
+  note_loss("node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why, now);
+  lost_host_ = node.hello.host_name;
 }
 
 void Membership::take(const Left& event, TimePoint now) {

@@ -150,6 +150,7 @@ class Membership {
   std::optional<Refused> objection(const Hello& hello) const;
   void go_on(TimePoint now);
   void forget(NodeId id);
+  void note_loss(const std::string& what, TimePoint now);
   void lose(const Node& node, const std::string& why, TimePoint now);
   void gather(TimePoint now);
   void end_gathering(TimePoint now);

@@ -130,10 +130,9 @@ void Membership::end_older_round(NodeId id, std::uint32_t round) {
 void Membership::give_up_awaited(TimePoint now) {
   std::string ranks;
   for (const int rank : awaited_) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
-  lost_node_ += (lost_node_.empty() ? "" : "; ") + std::string(awaited_.size() == 1 ? "node " : "nodes ") + ranks + " did not come within " +
-               describe_duration(options_.restate_timeout) + " after the endpoint was lost";
-  lost_at_ = job_time(now);
-  say(lost_node_);
+  note_loss((lost_node_.empty() ? "" : lost_node_ + "; ") + (awaited_.size() == 1 ? "node " : "nodes ") + ranks +
+                " did not come within " + describe_duration(options_.restate_timeout) + " after the endpoint was lost",
+            now);
   was_given_up_ = true;
   awaited_.clear();
   consider_losses(now);

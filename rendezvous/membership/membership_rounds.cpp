@@ -319,9 +319,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
                        "install it as on the other nodes of the job"});
     quorum_.leave(node.hello.node_key, true);
     forget(from);
-    lost_node_ = "host " + host + " can't start the program and is left out";
-    lost_at_ = job_time(now);
-    say(lost_node_);
+    note_loss("host " + host + " can't start the program and is left out", now);
     stop_round(SIGTERM, false, lost_node_, now);
     return end_round_if_all_have(now);
   }
@@ -334,9 +332,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
     stop_round(SIGTERM, false, describe_failure(message.failures.front()), now);
   // Its agent had lost touch: the others would wait for its part of the round.
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
-    lost_node_ = "host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job";
-    lost_at_ = job_time(now);
-    say(lost_node_);
+    note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now);
     stop_round(SIGTERM, false, lost_node_, now);
   }
   end_round_if_all_have(now);

@@ -38,24 +38,16 @@ struct BoundSocket {
 };
 
 BoundSocket bind_to(const io::Address& address, std::uint16_t port) {
-  sockaddr_in6 v6{};
-  sockaddr_in v4{};
-  v6.sin6_family = AF_INET6;
-  v6.sin6_port = v4.sin_port = htons(port);
-  v4.sin_family = AF_INET;
-  std::memcpy(&v6.sin6_addr, address.bytes.data(), sizeof v6.sin6_addr);
-  std::memcpy(&v4.sin_addr, &address.bytes[io::Address::kV4Offset], sizeof v4.sin_addr);
+  const auto name = io::socket_address(address, port);
   const bool is_v4 = address.is_v4();
-  const auto* name = is_v4 ? reinterpret_cast<const sockaddr*>(&v4) : reinterpret_cast<const sockaddr*>(&v6);
-  const auto length = static_cast<socklen_t>(is_v4 ? sizeof v4 : sizeof v6);
 
   // Asio would leave the descriptor open in what ddprun starts.
-  io::UniqueFd socket(::socket(is_v4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  io::UniqueFd socket(::socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, off = 0;
   const bool ok = socket && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                   // :: takes IPv4 too, as in the reference.
                   (is_v4 || ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) &&
-                  ::bind(socket.get(), name, length) == 0 && ::listen(socket.get(), SOMAXCONN) == 0;
+                  ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), io::length_of(name)) == 0 && ::listen(socket.get(), SOMAXCONN) == 0;
   if (!ok) return {{}, errno};
   return {std::move(socket), 0};
 }
