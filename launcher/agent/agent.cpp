@@ -41,7 +41,6 @@ using rendezvous::FailureReport;
 using rendezvous::FinishJob;
 using rendezvous::Hello;
 using rendezvous::OpenStore;
-using rendezvous::Refused;
 using rendezvous::RoundEnded;
 using rendezvous::RoundFailed;
 using rendezvous::RoundStarted;
@@ -222,12 +221,12 @@ class Agent {
     guardian_.set_farewell(there ? guardian::Farewell{node_key_, there->address, there->port} : guardian::Farewell{});
   }
 
+  // These two are its session's alone.
   void take(const rendezvous::Elsewhere&) {}
+  void take(const rendezvous::Refused&) {}
   void take(const rendezvous::RoundEstablished&) {}
-
-  void take(const Refused& message) {
-    membership_is_lost({message.what, "joining the job", message.try_this});
-  }
+  void take(const rendezvous::PrepareStop& message) { meeting_.send(rendezvous::StopReady{message.round, {}}); }
+  void take(const rendezvous::StopAt&) {}
 
   void take(const OpenStore& message) {
     in_job_ = true;
@@ -339,6 +338,10 @@ class Agent {
     if (message.round != start_.round.number) return;
     step({WorkerLeft{local_rank, message.why, message.hung_ranks}});
   }
+
+  void take(int, const worker_link::Progress&) {}
+  void take(int, const worker_link::StopReady&) {}
+  void take(int, const worker_link::Stopping&) {}
 
   // --- what the worker group decides ---
 

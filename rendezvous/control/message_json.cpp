@@ -54,7 +54,8 @@ void read_integer(const Json& object, const char* name, Integer& out, std::int64
   out = static_cast<Integer>(number);
 }
 
-constexpr std::int64_t kCountMax = 1'000'000'000, kRoundMax = 0xffffffff, kMillisecondsMax = std::int64_t{1} << 52;
+constexpr std::int64_t kCountMax = 1'000'000'000, kRoundMax = 0xffffffff, kMillisecondsMax = std::int64_t{1} << 52,
+                       kStepMax = std::int64_t{1} << 52;
 
 void read(const Json& object, const char* name, int& out) { read_integer(object, name, out, -1, kCountMax); }
 void read(const Json& object, const char* name, std::uint32_t& out) { read_integer(object, name, out, 0, kRoundMax); }
@@ -84,11 +85,17 @@ void read(const Json& object, const char* name, std::vector<std::string>& out) {
   }
 }
 
-void read(const Json& object, const char* name, std::optional<int>& out) {
+void read(const Json& object, const char* name, std::uint64_t& out) { read_integer(object, name, out, 0, kStepMax); }
+
+template <class Number>
+void read_optional(const Json& object, const char* name, std::optional<Number>& out) {
   if (object.find(name) == object.end()) return;
-  out.emplace();
-  read(object, name, *out);
+  read(object, name, out.emplace());
 }
+
+void read(const Json& object, const char* name, std::optional<int>& out) { read_optional(object, name, out); }
+void read(const Json& object, const char* name, std::optional<std::uint64_t>& out) { read_optional(object, name, out); }
+void read(const Json& object, const char* name, std::optional<milliseconds>& out) { read_optional(object, name, out); }
 
 template <class Kind>
 void read_kind(const Json& object, const char* name, Kind& out, Kind last) {
@@ -119,6 +126,19 @@ void read(const Json& object, const char* name, std::optional<Held>& out) {
   read(object.at(name), out.emplace());
 }
 
+void read(const Json& object, RoundTimes& out);
+void read(const Json& object, const char* name, std::vector<RoundTimes>& out) {
+  const auto& value = field(object, name);
+  if (!value.is_array() || value.size() > kRoundsReportedMax) refuse(name, "is no list, or too long");
+  for (const auto& entry : value) read(entry, out.emplace_back());
+}
+
+void read(const Json& object, RunReport& out);
+void read(const Json& object, const char* name, std::optional<RunReport>& out) {
+  if (object.find(name) == object.end()) return;
+  read(object.at(name), out.emplace());
+}
+
 void read(const Json& object, FailureReport& out);
 
 void read(const Json& object, const char* name, std::vector<FailureReport>& out) {
@@ -137,11 +157,14 @@ void read(const Json& object, const char* name, std::optional<FailureReport>& ou
 Json json_of(const FailureReport& failure);
 Json json_of(const Successor& successor);
 Json json_of(const Held& held);
+Json json_of(const RoundTimes& round);
+Json json_of(const RunReport& report);
 Json json_of(const std::string& value) { return value; }
 Json json_of(bool value) { return value; }
 Json json_of(int value) { return value; }
 Json json_of(std::int64_t value) { return value; }
 Json json_of(std::uint32_t value) { return value; }
+Json json_of(std::uint64_t value) { return value; }
 Json json_of(std::uint16_t value) { return value; }
 Json json_of(milliseconds value) { return value.count(); }
 Json json_of(const RoundId& value) { return to_string(value); }
@@ -193,6 +216,7 @@ void fields(Hello& m, Visit visit) {
   visit("last_call_timeout_ms", m.last_call_timeout);
   visit("grace_ms", m.grace);
   visit("was_welcomed", m.was_welcomed);
+  visit("wants_report", m.wants_report);
 }
 
 template <class Visit>
@@ -205,9 +229,13 @@ template <class Visit>
 void fields(RoundStarted& m, Visit visit) { visit("round", m.round); }
 
 template <class Visit>
+void fields(FirstStep& m, Visit visit) { visit("round", m.round); }
+
+template <class Visit>
 void fields(RoundFailed& m, Visit visit) {
   visit("round", m.round);
   visit("what", m.what);
+  visit("job_time_ms", m.job_time);
   visit("hung_ranks", m.hung_ranks);
 }
 
@@ -217,10 +245,22 @@ void fields(RoundEnded& m, Visit visit) {
   visit("failures", m.failures);
   visit("stopped", m.stopped);
   visit("tree_survived", m.tree_survived);
+  visit("stopped_at_step", m.stopped_at_step);
+  visit("commits", m.progress.commits);
+  visit("checkpoint_step", m.progress.checkpoint_step);
 }
 
 template <class Visit>
-void fields(StopAsked& m, Visit visit) { visit("signal_number", m.signal_number); }
+void fields(StopAsked& m, Visit visit) {
+  visit("signal_number", m.signal_number);
+  visit("is_warning", m.is_warning);
+}
+
+template <class Visit>
+void fields(StopReady& m, Visit visit) {
+  visit("round", m.round);
+  visit("call", m.call);
+}
 
 template <class Visit>
 void fields(Welcome& m, Visit visit) { visit("job_time_ms", m.job_time); }
@@ -273,6 +313,19 @@ template <class Visit>
 void fields(RoundEstablished& m, Visit visit) { visit("round", m.round); }
 
 template <class Visit>
+void fields(PrepareStop& m, Visit visit) {
+  visit("round", m.round);
+  visit("is_warning", m.is_warning);
+}
+
+template <class Visit>
+void fields(StopAt& m, Visit visit) {
+  visit("round", m.round);
+  visit("call", m.call);
+  visit("signal_number", m.signal_number);
+}
+
+template <class Visit>
 void fields(StopRound& m, Visit visit) {
   visit("round", m.round);
   visit("signal_number", m.signal_number);
@@ -293,6 +346,29 @@ void fields(FinishJob& m, Visit visit) {
   visit("restarts_max", m.restarts_max);
   visit("what", m.what);
   visit("try", m.try_this);
+  visit("report", m.report);
+}
+
+template <class Visit>
+void fields(RoundTimes& m, Visit visit) {
+  visit("round", m.round);
+  visit("why", m.why);
+  visit("nodes", m.nodes);
+  visit("world_size", m.world_size);
+  visit("detect_ms", m.detect);
+  visit("stop_ms", m.stop);
+  visit("rendezvous_ms", m.rendezvous);
+  visit("start_ms", m.start);
+  visit("first_step_ms", m.first_step);
+  visit("worked_ms", m.worked);
+}
+
+template <class Visit>
+void fields(RunReport& m, Visit visit) {
+  visit("total_ms", m.total);
+  visit("worked_ms", m.worked);
+  visit("rounds_count", m.rounds_count);
+  visit("rounds", m.rounds);
 }
 
 template <class Visit>
@@ -368,7 +444,11 @@ void check_address(const std::string& text) {
 void check(const Elsewhere& m) { check_address(m.address); }
 void check(const Successor& m) { check_address(m.address); }
 
-void check(const RoundEnded& m) { check_range("stopped", m.stopped, 0, kWorkersMax); }
+void check(const RoundEnded& m) {
+  check_range("stopped", m.stopped, 0, kWorkersMax);
+  check_range("stopped_at_step", m.stopped_at_step, 0, kWorkersMax);
+}
+void check(const StopAt& m) { check_range("signal_number", m.signal_number, 0, kSignalMax); }
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
 void check(const StopRound& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
 void check(const FinishJob& m) { check_range("exit_code", m.exit_code, 0, kExitCodeMax); }
@@ -396,8 +476,12 @@ Json json_of_part(Part part) {
 
 void read(const Json& object, Successor& out) { read_part(object, out); }
 void read(const Json& object, Held& out) { read_part(object, out); }
+void read(const Json& object, RoundTimes& out) { read_part(object, out); }
+void read(const Json& object, RunReport& out) { read_part(object, out); }
 Json json_of(const Successor& successor) { return json_of_part(successor); }
 Json json_of(const Held& held) { return json_of_part(held); }
+Json json_of(const RoundTimes& round) { return json_of_part(round); }
+Json json_of(const RunReport& report) { return json_of_part(report); }
 
 void read(const Json& object, FailureReport& out) {
   if (!object.is_object()) throw Error("malformed message: a failure is no object");
@@ -415,9 +499,10 @@ Json json_of(const FailureReport& failure) {
 
 // --- the names of messages, in the order of the variants ---
 
-constexpr const char* kToMembership[] = {"hello", "store_opened", "round_started", "round_failed", "round_ended", "stop_asked"};
-constexpr const char* kToAgent[] = {"welcome",     "elsewhere",         "refused",    "open_store",
-                                    "start_round", "round_established", "stop_round", "finish_job"};
+constexpr const char* kToMembership[] = {"hello",        "store_opened", "round_started", "first_step",
+                                         "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
+constexpr const char* kToAgent[] = {"welcome",           "elsewhere",    "refused", "open_store", "start_round",
+                                    "round_established", "prepare_stop", "stop_at", "stop_round", "finish_job"};
 
 template <class Variant>
 std::string text_of(Variant message, const char* type) {

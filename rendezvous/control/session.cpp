@@ -236,6 +236,7 @@ void Session::hear(const Welcome& message, TimePoint now) {
   out_.push_back(HandOn{message});
   if (opened_ && (!held_ || opened_->round > held_->round.number)) say(*opened_);
   if (started_) say(*started_);
+  if (first_step_) say(*first_step_);
   if (failed_) say(*failed_);
   if (ended_) say(*ended_);
   if (stop_asked_) say(*stop_asked_);
@@ -278,6 +279,7 @@ void Session::hear(const StartRound& message, TimePoint) {
   if (held_ && held_->round == message.round) return;  // it has been begun
   held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count};
   started_.reset();
+  first_step_.reset();
   failed_.reset();
   ended_.reset();
   is_orphan_ = false;
@@ -289,6 +291,9 @@ void Session::hear(const RoundEstablished& message, TimePoint) {
   if (held_ && held_->round.number == message.round) held_->is_established = true;
   out_.push_back(HandOn{message});
 }
+
+void Session::hear(const PrepareStop& message, TimePoint) { out_.push_back(HandOn{message}); }
+void Session::hear(const StopAt& message, TimePoint) { out_.push_back(HandOn{message}); }
 
 // A node that others have gone on without must not count for its old round again, at whatever membership.
 void Session::hear(const StopRound& message, TimePoint) {
@@ -310,6 +315,7 @@ void Session::hear(const FinishJob& message, TimePoint) {
 void Session::take(const Said& event, TimePoint now) {
   if (const auto* opened = std::get_if<StoreOpened>(&event.message)) opened_ = *opened;
   if (const auto* started = std::get_if<RoundStarted>(&event.message)) started_ = *started;
+  if (const auto* stepped = std::get_if<FirstStep>(&event.message)) first_step_ = *stepped;
   if (const auto* failed = std::get_if<RoundFailed>(&event.message)) failed_ = *failed;
   if (const auto* stop = std::get_if<StopAsked>(&event.message)) stop_asked_ = *stop;
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) {

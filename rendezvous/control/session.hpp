@@ -136,6 +136,8 @@ class Session {
   void hear(const OpenStore& message, TimePoint now);
   void hear(const StartRound& message, TimePoint now);
   void hear(const RoundEstablished& message, TimePoint now);
+  void hear(const PrepareStop& message, TimePoint now);
+  void hear(const StopAt& message, TimePoint now);
   void hear(const StopRound& message, TimePoint now);
   void hear(const FinishJob& message, TimePoint now);
 
@@ -179,6 +181,7 @@ class Session {
   // What was said of it, to be said again:
   std::optional<StoreOpened> opened_;
   std::optional<RoundStarted> started_;
+  std::optional<FirstStep> first_step_;
   std::optional<RoundFailed> failed_;
   std::optional<RoundEnded> ended_;
   std::optional<StopAsked> stop_asked_;  // until the job is over: a stop of the round may have had another cause

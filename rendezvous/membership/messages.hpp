@@ -13,6 +13,7 @@
 
 #include "ddp/round.hpp"
 #include "rendezvous/membership/failure.hpp"
+#include "rendezvous/membership/run_report.hpp"
 
 namespace ddp::rendezvous {
 
@@ -53,6 +54,7 @@ struct Hello {
   std::chrono::milliseconds join_timeout{600'000}, last_call_timeout{30'000};
   std::chrono::milliseconds grace{30'000};  // that its workers have to end, when they are stopped
   bool was_welcomed = false;  // on a connection before: others of its job may be about to come too
+  bool wants_report = false;  // of the run, when the job has ended; group rank 0 gets it anyway
   bool operator==(const Hello&) const = default;
 };
 
@@ -68,15 +70,29 @@ struct RoundStarted {
   bool operator==(const RoundStarted&) const = default;
 };
 
+// Every worker of this node has finished a step of the round. Said where all of them tell of steps.
+struct FirstStep {
+  std::uint32_t round = 0;
+  bool operator==(const FirstStep&) const = default;
+};
+
 // A worker of this node failed, the first one of the round here; all of it is told when the node's round has ended.
 struct RoundFailed {
   std::uint32_t round = 0;
   std::string what;             // one line
   std::vector<int> hung_ranks{};  // that a collective's deadline found missing; at most kHungRanksMax
+  std::chrono::milliseconds job_time{0};  // when it did
   bool operator==(const RoundFailed&) const = default;
 };
 
 constexpr std::size_t kHungRanksMax = 64;
+
+// What the workers of a node have kept beyond a failure; empty where none of them would keep such a thing.
+struct Progress {
+  std::optional<std::uint64_t> commits{};          // of an ElasticState, over all rounds
+  std::optional<std::uint64_t> checkpoint_step{};  // of the newest checkpoint
+  bool operator==(const Progress&) const = default;
+};
 
 // No process of the round is left on this node but those that have left it and wait for a seat in the next one.
 struct RoundEnded {
@@ -84,17 +100,29 @@ struct RoundEnded {
   std::vector<FailureReport> failures;  // in the order of their happening, at most kFailuresMax
   int stopped = 0;  // workers that ran when the node's stop began and did not fail by themselves, those that wait included
   bool tree_survived = false;           // some process could not be killed
+  int stopped_at_step = 0;  // workers that ended with 0 after they had come to the agreed step; not among `stopped`
+  Progress progress{};
   bool operator==(const RoundEnded&) const = default;
 };
 constexpr std::size_t kFailuresMax = 8;
 
-// This node's ddprun was told to stop.
+// This node's ddprun was told to stop; or was warned by the scheduler that it will be, which begins no grace.
 struct StopAsked {
   int signal_number = 0;
+  bool is_warning = false;
   bool operator==(const StopAsked&) const = default;
 };
 
-using ToMembership = std::variant<Hello, StoreOpened, RoundStarted, RoundFailed, RoundEnded, StopAsked>;
+// The answer to PrepareStop: the first step that every worker here can still stop at, counted in calls of should_stop() in
+// this round; empty where some worker takes no part in that.
+struct StopReady {
+  std::uint32_t round = 0;
+  std::optional<std::uint64_t> call{};
+  bool operator==(const StopReady&) const = default;
+};
+
+using ToMembership =
+    std::variant<Hello, StoreOpened, RoundStarted, FirstStep, RoundFailed, RoundEnded, StopAsked, StopReady>;
 
 // --- to an agent ---
 
@@ -155,6 +183,23 @@ struct RoundEstablished {
   bool operator==(const RoundEstablished&) const = default;
 };
 
+// The job is to stop at one step: from which on could this node's workers? After a warning the answer may wait until they
+// take part, else it comes at once.
+struct PrepareStop {
+  std::uint32_t round = 0;
+  bool is_warning = false;
+  bool operator==(const PrepareStop&) const = default;
+};
+
+// All workers of the job stop at this step, by themselves. With a signal the grace begins, and what is left when it is over
+// is killed.
+struct StopAt {
+  std::uint32_t round = 0;
+  std::uint64_t call = 0;  // of should_stop() in this round, from 1
+  int signal_number = 0;   // that ddprun was told to stop by; 0: only a warning
+  bool operator==(const StopAt&) const = default;
+};
+
 struct StopRound {
   std::uint32_t round = 0;
   int signal_number = 15;
@@ -174,11 +219,12 @@ struct FinishJob {
   int stopped = 0;                           // workers that were stopped
   int world_size = 1;                        // of the last round
   int restarts_max = 0;
-  std::string what, try_this;                // where something else was the cause: nodes missing or lost
+  std::string what, try_this;                // where something else was the cause, or was decided because of it
+  std::optional<RunReport> report{};         // for those that want it
   bool operator==(const FinishJob&) const = default;
 };
 
 using ToAgent =
-    std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, StopRound, FinishJob>;
+    std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, PrepareStop, StopAt, StopRound, FinishJob>;
 
 }  // namespace ddp::rendezvous

@@ -1,5 +1,6 @@
 #include "rendezvous/worker_link/message.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <type_traits>
@@ -10,19 +11,32 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kRankMax = 1'000'000;
+constexpr std::uint64_t kStepMax = std::uint64_t{1} << 52;  // JSON implementations keep 53 bits
 
 // Replaces what is not UTF-8, so that no text can make a message fail.
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string shortened(const std::string& text) { return text.substr(0, kWhyBytesMax); }
 
-Json json_of(const Hello& m) { return {{"type", "hello"}, {"version", m.version}, {"takes_seats", m.takes_seats}}; }
+Json json_of(const Hello& m) {
+  return {{"type", "hello"}, {"version", m.version}, {"takes_seats", m.takes_seats}, {"takes_stops", m.takes_stops}};
+}
 Json json_of(const Left& m) {
   return {{"type", "left"}, {"round", m.round}, {"hung_ranks", m.hung_ranks}, {"why", shortened(m.why)}};
 }
+Json json_of(const Progress& m) {
+  Json out{{"type", "progress"}, {"round", m.round}, {"has_stepped", m.has_stepped}};
+  if (m.commits) out["commits"] = *m.commits;
+  if (m.checkpoint_step) out["checkpoint_step"] = *m.checkpoint_step;
+  return out;
+}
+Json json_of(const StopReady& m) { return {{"type", "stop_ready"}, {"round", m.round}, {"call", m.call}}; }
+Json json_of(const Stopping& m) { return {{"type", "stopping"}, {"round", m.round}}; }
 Json json_of(const RoundOver& m) { return {{"type", "round_over"}, {"round", m.round}, {"why", shortened(m.why)}}; }
 Json json_of(const Seat& m) { return {{"type", "seat"}, {"variables", m.variables}}; }
 Json json_of(const Stop& m) { return {{"type", "stop"}, {"why", shortened(m.why)}}; }
+Json json_of(const PrepareStop& m) { return {{"type", "prepare_stop"}, {"round", m.round}}; }
+Json json_of(const StopAt& m) { return {{"type", "stop_at"}, {"round", m.round}, {"call", m.call}}; }
 
 // Not an object, too long, or not JSON at all: null.
 Json object_in(std::string_view packet) {
@@ -40,10 +54,15 @@ bool read(const Json& object, const char* name, T& out) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!field->is_string() || field->template get_ref<const std::string&>().size() > kPacketBytesMax) return false;
   } else {
-    if (!field->is_number_integer() || *field < 0 || *field > std::numeric_limits<T>::max()) return false;
+    if (!field->is_number_integer() || *field < 0 || *field > std::min<std::uint64_t>(kStepMax, std::numeric_limits<T>::max()))
+      return false;
   }
   out = field->template get<T>();
   return true;
+}
+
+bool read(const Json& object, const char* name, std::optional<std::uint64_t>& out) {
+  return object.find(name) == object.end() || read(object, name, out.emplace());
 }
 
 bool read(const Json& object, const char* name, std::vector<int>& ranks) {
@@ -82,10 +101,23 @@ std::optional<ToAgent> parse_to_agent(std::string_view packet) {
   if (object.is_null() || !read(object, "type", type)) return {};
   if (type == "hello") {
     Hello m;
-    if (read(object, "version", m.version) && read(object, "takes_seats", m.takes_seats)) return m;
+    if (read(object, "version", m.version) && read(object, "takes_seats", m.takes_seats) &&
+        read(object, "takes_stops", m.takes_stops))
+      return m;
   } else if (type == "left") {
     Left m;
     if (read(object, "round", m.round) && read(object, "hung_ranks", m.hung_ranks) && read(object, "why", m.why)) return m;
+  } else if (type == "progress") {
+    Progress m;
+    if (read(object, "round", m.round) && read(object, "has_stepped", m.has_stepped) && read(object, "commits", m.commits) &&
+        read(object, "checkpoint_step", m.checkpoint_step))
+      return m;
+  } else if (type == "stop_ready") {
+    StopReady m;
+    if (read(object, "round", m.round) && read(object, "call", m.call)) return m;
+  } else if (type == "stopping") {
+    Stopping m;
+    if (read(object, "round", m.round)) return m;
   }
   return {};
 }
@@ -103,6 +135,12 @@ std::optional<ToWorker> parse_to_worker(std::string_view packet) {
   } else if (type == "stop") {
     Stop m;
     if (read(object, "why", m.why)) return m;
+  } else if (type == "prepare_stop") {
+    PrepareStop m;
+    if (read(object, "round", m.round)) return m;
+  } else if (type == "stop_at") {
+    StopAt m;
+    if (read(object, "round", m.round) && read(object, "call", m.call)) return m;
   }
   return {};
 }

@@ -27,10 +27,11 @@ constexpr const char* kSocketVariable = "DDPRUN_AGENT_SOCKET";
 
 // --- from a worker ---
 
-// First, and again when `takes_seats` changes.
+// First, and again when one of these changes.
 struct Hello {
   int version = kVersion;
   bool takes_seats = false;  // it can be given a seat in the next round, instead of being stopped
+  bool takes_stops = false;  // it asks should_stop(): it can be told a step at which to stop, instead of being signalled
   bool operator==(const Hello&) const = default;
 };
 
@@ -42,7 +43,30 @@ struct Left {
   bool operator==(const Left&) const = default;
 };
 
-using ToAgent = std::variant<Hello, Left>;
+// How far it has come, in the present process; said again when it has come further, not at every step.
+struct Progress {
+  std::uint32_t round = 0;
+  bool has_stepped = false;                        // it has finished a step of this round
+  std::optional<std::uint64_t> commits{};          // of its ElasticState, over all rounds; empty: it has none
+  std::optional<std::uint64_t> checkpoint_step{};  // of the newest checkpoint; empty: it writes none. 0 may mean none yet
+  bool operator==(const Progress&) const = default;
+};
+
+// The answer to PrepareStop: the next call of should_stop() in this round that it can still say yes to. It waits in that
+// call until StopAt comes.
+struct StopReady {
+  std::uint32_t round = 0;
+  std::uint64_t call = 0;  // from 1
+  bool operator==(const StopReady&) const = default;
+};
+
+// should_stop() has said yes: when it ends now with 0, it has stopped as it was told.
+struct Stopping {
+  std::uint32_t round = 0;
+  bool operator==(const Stopping&) const = default;
+};
+
+using ToAgent = std::variant<Hello, Left, Progress, StopReady, Stopping>;
 
 // --- to a worker ---
 
@@ -59,13 +83,25 @@ struct Seat {
   bool operator==(const Seat&) const = default;
 };
 
-// No round follows: there is no seat to wait for.
+// It has no further part in the job: there is no seat to wait for, and the SIGTERM that comes now is for it.
 struct Stop {
   std::string why{};
   bool operator==(const Stop&) const = default;
 };
 
-using ToWorker = std::variant<RoundOver, Seat, Stop>;
+struct PrepareStop {
+  std::uint32_t round = 0;
+  bool operator==(const PrepareStop&) const = default;
+};
+
+// The call of should_stop() in this round, from 1, that is the first to say yes, on all ranks.
+struct StopAt {
+  std::uint32_t round = 0;
+  std::uint64_t call = 0;
+  bool operator==(const StopAt&) const = default;
+};
+
+using ToWorker = std::variant<RoundOver, Seat, Stop, PrepareStop, StopAt>;
 
 // At most kPacketBytesMax, as far as lists and texts are within their limits; texts are cut to theirs.
 std::string encode(const ToAgent& message);

@@ -72,6 +72,8 @@ class Node {
   void take(const rendezvous::Welcome& message);
   void take(const rendezvous::Elsewhere&) {}
   void take(const rendezvous::RoundEstablished&) {}
+  void take(const rendezvous::PrepareStop& message) { say(rendezvous::StopReady{message.round, {}}); }
+  void take(const rendezvous::StopAt&) {}
   void take(const rendezvous::Refused& message);
   void take(const rendezvous::OpenStore& message);
   void take(const rendezvous::StartRound& message);

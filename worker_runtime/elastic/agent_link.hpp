@@ -55,6 +55,8 @@ class AgentLink {
   void take(const worker_link::RoundOver& message);
   void take(const worker_link::Seat& message);
   void take(const worker_link::Stop& message);
+  void take(const worker_link::PrepareStop&) {}
+  void take(const worker_link::StopAt&) {}
 
   process_group::ForkGuard fork_guard_;
   io::UniqueFd socket_;

@@ -23,13 +23,17 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   plain.node_key = kKey;
   const ToMembership up[] = {
       Hello{1, "bert", kKey, "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 29500, 7,
-            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true}, 3, 600s, 90s, 5s, 7s, true},
+            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true}, 3, 600s, 90s, 5s, 7s, true, true},
       plain,
       StoreOpened{4, 29400},
       RoundStarted{4},
-      RoundFailed{4, "rank 5 was killed", {3, 7}},
-      RoundEnded{4, {some_failure(), {}}, 7, true},
-      StopAsked{15}};
+      FirstStep{4},
+      RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
+      RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}}},
+      RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
+      StopAsked{15, true},
+      StopReady{4, 1001},
+      StopReady{4, {}}};
   for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
   StartRound start;
   start.round = {1700000000, 0xabcdef, 4};
@@ -52,14 +56,18 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                           OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
                           start,
                           RoundEstablished{4},
+                          PrepareStop{4, true},
+                          StopAt{4, 1002, 15},
+                          StopAt{4, 1, 0},
                           StopRound{4, 15, true, true, "ctrl-c", {3}, true},
-                          FinishJob{137, some_failure(), {some_failure()}, 7, 8, 3, "what", "try"},
+                          FinishJob{137, some_failure(), {some_failure()}, 7, 8, 3, "what", "try",
+                                    RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s}, {}}}},
                           FinishJob{}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }
 
 TEST(MessageJson, ANewerPeerMaySayMore) {
-  EXPECT_EQ(to_membership_of(R"({"type":"stop_asked","signal_number":2,"mood":"sad"})"), ToMembership(StopAsked{2}));
+  EXPECT_EQ(to_membership_of(R"({"type":"stop_asked","signal_number":2,"is_warning":false,"mood":"sad"})"), ToMembership(StopAsked{2}));
 }
 
 TEST(MessageJson, WhatWorkersPrintNeedNotBeUtf8) {
