@@ -81,7 +81,7 @@ void Membership::ask_for_a_step(TimePoint now) {
     return;
   }
   is_step_wanted_ = true;
-  if (stop_signal_ != 0 && !agreed_call_) agreement_ends_ = now + kAnswerLimit;
+  if (stop_signal_ != 0) agreement_ends_ = now + kAnswerLimit;
   for (const auto& [id, node] : nodes_)
     if (node.is_member && !node.has_ended && !agreed_call_) tell_of_stop(id, node);
   agree_if_all_have_answered(now);

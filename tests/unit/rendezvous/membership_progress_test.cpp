@@ -80,6 +80,23 @@ TEST_F(WhatIsKept, AChangeOfMembersIsNoFailure) {
   EXPECT_EQ(finished.count(1), 0u);
 }
 
+TEST_F(WhatIsKept, ARoundThatNeverBeganIsNoFailureOfItsWorkers) {
+  begin(2, 2, 10);
+  join(1, "a", 0, true);
+  join(2, "b", 1);
+  for (std::uint64_t id = 2; id < 4; ++id) {
+    RoundEnded ended{round(), {failure(0, exited(3))}, 1, false};
+    ended.progress = {{}, 0};
+    stores_open = false;
+    says(1, ended);
+    ends(id, {}, 2);
+    leaves(id);  // while the store is opened
+    stores_open = true;
+    join(id + 1, "b", 1);
+  }
+  EXPECT_EQ(finished.count(1), 0u) << "two rounds have failed";
+}
+
 TEST_F(WhatIsKept, FillsTheBudgetOfAWindowAgain) {
   restart_window = 1h;
   one_node_runs(1);

@@ -228,6 +228,16 @@ TEST_F(StopAtOneStep, AnAnswerOfAnotherRoundIsPassedOver) {
   EXPECT_TRUE(stops_at.empty());
 }
 
+TEST_F(StopAtOneStep, AnAnswerThatNoWorkerIsLeftToGiveIsNoObjection) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  ends(2);
+  answers(2, {});
+  answers(1, 7);
+  EXPECT_TRUE(stopped.empty());
+  EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 7, SIGTERM}}));
+}
+
 TEST_F(StopAtOneStep, ANodeWhoseWorkersEndMeanwhileIsWaitedForNoLonger) {
   two_nodes_run();
   says(1, StopAsked{SIGUSR1, true});
