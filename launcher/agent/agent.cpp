@@ -17,6 +17,7 @@
 #include "ddp/round.hpp"
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
+#include "launcher/agent/notices.hpp"
 #include "launcher/agent/own_process.hpp"
 #include "launcher/agent/worker_links.hpp"
 #include "launcher/binding/worker_bindings.hpp"
@@ -176,16 +177,9 @@ class Agent {
     if (finished_) return io_.stop();  // only output that nobody reads was left
     if (!stop_announced_) {
       stop_announced_ = true;
-      say(signal_name(number) + sender_of(info) + ": stopping" +
-          (group_.is_idle() ? "" : " " + count_of_workers() + ", with SIGKILL after " +
-                                       rendezvous::describe_duration(config_.grace) + " or at a second signal"));
+      say(signal_name(number) + sender_of(info) + ": " + stop_text(config_.workers, group_.is_idle(), false, config_.grace));
     }
     stop(number);
-  }
-
-  static std::string sender_of(const signalfd_siginfo& info) {
-    if (info.ssi_code != SI_USER && info.ssi_code != SI_QUEUE) return {};
-    return " from pid " + std::to_string(info.ssi_pid) + " (uid " + std::to_string(info.ssi_uid) + ")";
   }
 
   void stop(int signal_number) {
@@ -248,25 +242,13 @@ class Agent {
     start_ = message;
     stop_why_.clear();
     if (!message.why.empty() && had_a_round)
-      say(message.why + ": " +
-          how_it_goes_on() +
-          (cost_a_restart ? ", restart " + std::to_string(message.restart_count) + budget_text(message.restarts_max) : ""));
+      say(message.why + ": " + how_it_goes_on(config_.workers, static_cast<int>(group_.waiting().size()), is_alone()) +
+          (cost_a_restart ? restart_text(message, config_.restart_window) : ""));
     if (!is_alone())
       say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
-          std::to_string(message.group_world_size) + ", " + ranks_text() + " of " + std::to_string(message.world_size) +
-          ", store at " + master_address() + ":" + std::to_string(message.master_port));
+          std::to_string(message.group_world_size) + ", " + ranks_text(message.rank_first, config_.workers) + " of " +
+          std::to_string(message.world_size) + ", store at " + master_address() + ":" + std::to_string(message.master_port));
     step({BeginRound{}});
-  }
-
-  std::string how_it_goes_on() const {
-    if (const auto waiting = group_.waiting(); !waiting.empty()) {
-      const auto count = static_cast<int>(waiting.size());
-      const auto rest = config_.workers - count;
-      return rendezvous::counted(count, "worker") + " of this node " + (count == 1 ? "goes" : "go") + " on" +
-             (rest == 0 ? "" : ", " + std::to_string(rest) + " " + (rest == 1 ? "starts" : "start") + " again");
-    }
-    if (!is_alone()) return "all nodes start their workers again";
-    return config_.workers == 1 ? "the worker starts again" : count_of_workers() + " start again";
   }
 
   void take(const StopRound& message) {
@@ -526,18 +508,6 @@ class Agent {
     return host.empty() ? "127.0.0.1" : host;
   }
 
-  std::string budget_text(int restarts_max) const {
-    if (config_.restart_window.count() == 0) return " of " + std::to_string(restarts_max);
-    return ", of at most " + std::to_string(restarts_max) + " within " +
-           rendezvous::describe_duration(config_.restart_window);
-  }
-
-  std::string ranks_text() const {
-    const auto first = std::to_string(start_.rank_first);
-    return config_.workers == 1 ? "rank " + first
-                                : "ranks " + first + " to " + std::to_string(start_.rank_first + config_.workers - 1);
-  }
-
   void finish(int exit_code) {
     if (std::exchange(finished_, true)) return;
     exit_code_ = exit_code;
@@ -558,11 +528,7 @@ class Agent {
     output_.resize();
   }
 
-  std::string count_of_workers() const {
-    return config_.workers == 1   ? "the worker"
-           : config_.workers == 2 ? "both workers"
-                                  : "all " + std::to_string(config_.workers) + " workers";
-  }
+  std::string count_of_workers() const { return all_workers(config_.workers); }
 
   void say(const std::string& message) {
     const bool error = message.rfind("error:", 0) == 0;
