@@ -69,7 +69,8 @@ class SessionTest : public ::testing::Test {
       if (const auto* connect = std::get_if<Session::Connect>(&action)) out += "connect " + text_of(connect->to);
       if (std::holds_alternative<Session::HangUp>(action)) out += "hang up";
       if (const auto* say = std::get_if<Session::Say>(&action)) {
-        constexpr const char* kNames[] = {"hello", "store_opened", "round_started", "round_failed", "round_ended", "stop_asked"};
+        constexpr const char* kNames[] = {"hello",        "store_opened", "round_started", "first_step",
+                                             "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
         out += std::string("say ") + kNames[say->message.index()];
         if (const auto* hello = std::get_if<Hello>(&say->message)) {
           if (hello->held)
@@ -80,7 +81,8 @@ class SessionTest : public ::testing::Test {
         }
       }
       if (const auto* hand = std::get_if<Session::HandOn>(&action)) {
-        constexpr const char* kNames[] = {"welcome", "elsewhere", "refused", "open_store", "start_round", "round_established", "stop_round", "finish_job"};
+        constexpr const char* kNames[] = {"welcome",           "elsewhere",    "refused", "open_store", "start_round",
+                                             "round_established", "prepare_stop", "stop_at", "stop_round", "finish_job"};
         out += std::string("hand ") + kNames[hand->message.index()];
         if (const auto* round = std::get_if<StartRound>(&hand->message)) out += " " + std::to_string(round->round.number);
       }
