@@ -22,6 +22,7 @@
 // Protocol: docs/control_channel.md.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -196,6 +197,8 @@ class Membership {
   bool is_next_round_due(TimePoint now);
   bool may_another_round_follow(TimePoint now);
   bool may_go_on() const;
+  template <class Predicate>
+  bool is_any(NodeId& begin, Predicate is_it) const;
   std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
   bool is_member_absent() const;
   std::string why_the_round_ended() const;
@@ -233,7 +236,7 @@ class Membership {
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
   std::set<int> wished_ranks_;  // of nodes_, so that few are searched for who has one already
-  NodeId found_running_{};      // where the search for a node whose round has not ended begins
+  NodeId found_running_{}, found_unanswered_{};  // where the searches for such a node begin
   std::map<std::string, NodeId> nodes_by_key_;
   std::map<NodeId, Absence> absences_;            // of nodes whose connection broke
   std::map<NodeId, std::uint32_t> older_rounds_;  // that nodes still have; they take part again when those have ended
@@ -292,5 +295,17 @@ std::size_t first_cause(const std::vector<FailureReport>& failures);
 
 // ddprun's own exit codes: docs/exit_codes.md.
 constexpr int kStoppedAtStep = 75, kNoProgress = 76, kRendezvousFailed = 77;
+
+// Whether it is so of any node. Looks first at the one that it was found of the last time: ten thousand answers are not to be
+// ten thousand walks over all nodes.
+template <class Predicate>
+bool Membership::is_any(NodeId& begin, Predicate is_it) const {
+  const auto holds = [&](const auto& entry) { return is_it(entry.second); };
+  auto found = std::find_if(nodes_.lower_bound(begin), nodes_.end(), holds);
+  if (found == nodes_.end()) found = std::find_if(nodes_.begin(), nodes_.end(), holds);
+  if (found == nodes_.end()) return false;
+  begin = found->first;
+  return true;
+}
 
 }  // namespace ddp::rendezvous

@@ -359,6 +359,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
     note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now, now);
     stop_round(SIGTERM, false, lost_node_, now);
   }
+  if (phase_ == Phase::running && is_step_wanted_ && !agreed_call_) agree_if_all_have_answered(now);
   end_round_if_all_have(now);
 }
 
@@ -368,12 +369,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
 void Membership::end_round_if_all_have(TimePoint now) {
   if (phase_ != Phase::running && phase_ != Phase::stopping) return;
   if (is_member_absent() || (!awaited_.empty() && stop_signal_ == 0)) return;
-  // From the one that was found the last time: ten thousand ends are not to be ten thousand walks over all nodes.
-  const auto is_running = [](const auto& entry) { return entry.second.is_member && !entry.second.has_ended; };
-  auto running = std::find_if(nodes_.lower_bound(found_running_), nodes_.end(), is_running);
-  if (running == nodes_.end()) running = std::find_if(nodes_.begin(), nodes_.end(), is_running);
-  if (running == nodes_.end()) return begin_next_round(now);
-  found_running_ = running->first;
+  if (!is_any(found_running_, [](const Node& node) { return node.is_member && !node.has_ended; })) begin_next_round(now);
 }
 
 // What failed by the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too.

@@ -100,16 +100,15 @@ void Membership::take(NodeId from, const StopReady& message, TimePoint now) {
 
 void Membership::agree_if_all_have_answered(TimePoint now) {
   std::optional<std::uint64_t> call;
-  for (const auto& [id, node] : nodes_) {
-    if (!node.is_member || node.has_ended) continue;
-    if (!node.stop_call) return;
-    call = std::max(call.value_or(0), *node.stop_call);
-  }
+  const auto runs = [](const Node& node) { return node.is_member && !node.has_ended; };
+  if (is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.stop_call; })) return;
+  for (const auto& [id, node] : nodes_)
+    if (runs(node)) call = std::max(call, node.stop_call);
   if (!call) return;
   if (!agreed_call_) agreed_call_ = call;
   if (stop_signal_ != 0) agreement_ends_ = now + longest_grace() + kReportMargin;
   for (const auto& [id, node] : nodes_)
-    if (node.is_member && !node.has_ended) tell_of_stop(id, node);
+    if (runs(node)) tell_of_stop(id, node);
 }
 
 // As far as it has come; also on another connection.

@@ -228,6 +228,14 @@ TEST_F(StopAtOneStep, AnAnswerOfAnotherRoundIsPassedOver) {
   EXPECT_TRUE(stops_at.empty());
 }
 
+TEST_F(StopAtOneStep, ANodeWhoseWorkersEndMeanwhileIsWaitedForNoLonger) {
+  two_nodes_run();
+  says(1, StopAsked{SIGUSR1, true});
+  answers(1, 7);
+  ends(2);
+  EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 7, 0}}));
+}
+
 TEST_F(StopAtOneStep, ANodeWhoseWorkersHaveEndedIsNotAsked) {
   two_nodes_run();
   ends(2);
