@@ -236,6 +236,25 @@ TEST_F(SessionTest, AStopIsAskedForAgainAsAnotherCauseMayHaveStoppedTheRound) {
   EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started, say stop_asked");
 }
 
+TEST_F(SessionTest, AWarningIsNoStopAndTakesNoStopsPlace) {
+  join_and_start(1, false);
+  EXPECT_EQ(say(StopAsked{10, true}), "say stop_asked");
+  EXPECT_EQ(say(RoundEnded{}), "say round_ended");
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  (void)ended(How::refused);
+  const auto since = now;
+  for (int i = 0; i < 20; ++i, (void)ended(How::refused)) EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_GT(now - since, 3s) << "it is waited for longer than after a stop";
+  (void)say(StopAsked{15});
+  (void)say(StopAsked{10, true});
+  (void)next();
+  (void)step(Session::Connected{kFirst});
+  const auto actions = session.step(Session::Heard{Welcome{}}, now);
+  const auto* last = std::get_if<Session::Say>(&actions.back());
+  ASSERT_NE(last, nullptr);
+  EXPECT_EQ(std::get<StopAsked>(last->message), StopAsked{15});
+}
+
 TEST_F(SessionTest, WhileWorkersRun_AnEndpointThatRefusesIsTriedForEver) {
   join_and_start(1, false);
   EXPECT_EQ(ended(How::closed), "connect endpoint");
