@@ -189,7 +189,8 @@ RegisteredMemory ProcessGroup::allocate(std::size_t bytes, CollectiveOptions opt
 bool ProcessGroup::should_stop() {
   const Impl& group = require_group(impl_);
   auto* const link = agent_link::process_link();
-  return link != nullptr && link->should_stop(group.membership().round.number, std::min<std::chrono::milliseconds>(group.timeout(), process_group::kTimeoutMax));
+  const auto limit = std::min<std::chrono::milliseconds>(group.timeout(), process_group::kTimeoutMax);
+  return link != nullptr && link->should_stop(group.membership().round.number, limit);
 }
 
 void ProcessGroup::abort(const std::string& reason) {
