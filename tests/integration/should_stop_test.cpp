@@ -127,15 +127,37 @@ TEST(ShouldStop, RanksWaitInTheCallThatTheyNamedUntilTheyAreTold) {
 // The stop has come to nothing, and something else ends what they do next.
 TEST(ShouldStop, WhereTheRoundEndsInstead_WhoWaitsGoesOn) {
   StandInAgent agent(1);
+  const Shared<Watched> watched;
   RankProcesses ranks(1, [&](int rank) {
     agent.adopt(rank, kRound);
     auto world = init_process_group();
-    for (int i = 0; i < 2; ++i) EXPECT_FALSE(world.should_stop());
+    while (!watched->flag) EXPECT_FALSE(world.should_stop());
   });
-  agent.tell(0, PrepareStop{kRound});
-  EXPECT_EQ(agent.hear<StopReady>(0), (StopReady{kRound, 1})) << "it is asked before it can answer, and answers then";
+  agent.tell(0, PrepareStop{kRound});  // answered with the first call, at the earliest
+  agent.hear<StopReady>(0);
   agent.tell(0, RoundOver{kRound, "another rank has failed"});
+  watched->flag = true;
   ranks.expect_success(0);
+}
+
+TEST(ShouldStop, AskedWhileTheRanksMeet_TheyAnswerWhenTheyHaveMet) {
+  constexpr std::uint32_t kNext = kRound + 1;
+  StandInAgent agent(2);
+  const Shared<Watched> watched;
+  RankProcesses ranks(2, [&](int rank) {
+    agent.adopt(rank, kRound);
+    ElasticState state;
+    run_elastic(state, [&](ProcessGroup world) { train(world, *watched); });
+    EXPECT_EQ(watched->begun[rank], 1);
+  });
+  for (int rank = 0; rank < 2; ++rank) wait_until([&] { return watched->answered[rank] >= 1; });
+  agent.tell_all(RoundOver{kRound, "for the test"});
+  for (int rank = 0; rank < 2; ++rank) agent.hear<Left>(rank);
+  agent.tell_all(PrepareStop{kNext});
+  agent.tell_all(Seat{{{"DDPRUN_ROUND_ID", testing::round_id(kNext)}}});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<StopReady>(rank), (StopReady{kNext, 1}));
+  agent.tell_all(StopAt{kNext, 1});
+  for (int rank = 0; rank < 2; ++rank) ranks.expect_success(rank);
 }
 
 TEST(ShouldStop, AnotherRoundsQuestionIsPassedOver_AfterAReseatCallsCountAnew) {
@@ -298,7 +320,7 @@ TEST(ShouldStop, AForkedChildHasNoPartInIt) {
       ElasticState().commit();
       CheckpointDirectory("nowhere");
       ::raise(SIGTERM);
-      ::_exit(2);
+      live_on();
     }
     int status = 0;
     EXPECT_EQ(::waitpid(child, &status, 0), child);
@@ -318,7 +340,7 @@ TEST(ShouldStop, AProcessMayEndFromAnyThread) {
     EXPECT_FALSE(world.should_stop());
     std::thread([] { std::exit(0); }).join();
   });
-  for (int i = 0; i < 100; ++i) agent.tell(0, PrepareStop{kRound});
+  for (int i = 0; i < 100; ++i) agent.tell(0, RoundOver{kRound + 1, "its thread is busy"});
   ranks.expect_success(0);
 }
 
