@@ -247,7 +247,7 @@ void Membership::end_gathering(TimePoint now) {
 // comes and goes lets the others work. Not where a node has done its work already: the round is about to end.
 void Membership::call_newcomers(TimePoint now) {
   if (phase_ != Phase::running) return;
-  if (stop_signal_ != 0 || is_warned_) return deadline_.reset();  // another round would be of no use
+  if (stop_signal_ != 0 || agreed_call_) return deadline_.reset();  // another round would be of no use
   std::string names;
   int newcomers = 0, members = 0;
   bool is_ending = has_member_left_ || !awaited_.empty();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/membership/membership.hpp"
 #include "tests/simulation/node.hpp"
 
 namespace ddp::simulation {
@@ -36,8 +37,13 @@ void require_bounded(const ToAgent& message) {
 
 void Checks::is_told(const void* teller, const Node& node, const ToAgent& message) {
   require_bounded(message);
-  if (const auto* start = std::get_if<StartRound>(&message)) begins_to_be_told(node, *start);
+  if (const auto* start = std::get_if<StartRound>(&message)) {
+    last_told_[teller] = start->round;
+    begins_to_be_told(node, *start);
+  }
   if (const auto* finish = std::get_if<FinishJob>(&message)) {
+    const auto last = last_told_.find(teller);  // not there where another membership began it
+    if (finish->exit_code == kStoppedAtStep && last != last_told_.end()) check_that_all_ended_well(last->second);
     auto content = *finish;
     content.report.reset();  // not all get it
     const auto [verdict, is_first] = verdicts_.try_emplace(teller, content);
@@ -114,6 +120,18 @@ void Checks::begins(const Node& node, const StartRound& start) {
                 member->process().pauses > 0,
             node.name(), " begins round ", id, " while processes of round ", to_string(member->workers().round()),
             " are left on ", member->name());
+}
+
+void Checks::stops_at(const RoundId& round, std::uint64_t call, std::optional<std::uint64_t> promised) {
+  auto& its = rounds_[round].stop_call;
+  require(!its || *its == call, "round ", to_string(round), " is to stop at two steps");
+  require(promised && *promised <= call, "round ", to_string(round), " is to stop at a step that a worker may be beyond");
+  its = call;
+}
+
+void Checks::check_that_all_ended_well(const RoundId& id) const {
+  const auto& last = rounds_.at(id);
+  require(last.ended_well == last.world_size, "not all workers of round ", to_string(id), " have stopped by themselves");
 }
 
 void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,

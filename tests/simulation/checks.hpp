@@ -1,8 +1,10 @@
 // What must hold at every moment of a history, whatever happens: the design's safety, seen from outside of all processes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -31,6 +33,10 @@ class Checks {
   void comes_back(const Node& node) { returned_.insert(&node); }
   // A worker failed by itself.
   void fails(const RoundId& round) { rounds_[round].has_failed = true; }
+  // A worker of the round is told at which call of should_stop() to stop; it has promised to wait in that one.
+  void stops_at(const RoundId& round, std::uint64_t call, std::optional<std::uint64_t> promised);
+  // A worker of the round has ended with 0.
+  void ends_well(const RoundId& round) { ++rounds_[round].ended_well; }
   // A node has come or gone, or may seem to.
   void members_change() { ++changes_of_members_; }
 
@@ -51,16 +57,20 @@ class Checks {
     std::map<int, const Node*> members;  // by group rank
     std::map<int, int> ranks;            // rank_first -> workers
     bool has_failed = false, was_complete = false;
+    std::optional<std::uint64_t> stop_call;
+    int ended_well = 0;
     int changes_of_members = 0;  // before it
   };
 
   void begins_to_be_told(const Node& node, const rendezvous::StartRound& start);
+  void check_that_all_ended_well(const RoundId& id) const;
   void check_whole(const RoundId& id, const Round& round);
 
   std::map<RoundId, Round> rounds_;
   std::map<const Node*, RoundId> begun_;
   std::set<const Node*> returned_;  // since the last round that they were told
   std::map<const void*, rendezvous::FinishJob> verdicts_;
+  std::map<const void*, RoundId> last_told_;  // by each membership
   RoundId newest_complete_{};
   std::set<RoundId> complete_now_;
   std::size_t rounds_completed_ = 0;

@@ -71,6 +71,7 @@ class History {
     its.workers.leaves_orphan_percent = percent(20, 10, 100);
     its.workers.unkillable_percent = percent(2, 1, 20);
     its.workers.fails_when_stopped_percent = percent(20, 10, 100);
+    its.workers.takes_stops_percent = world_.stop_dice.one_of<int>({0, 90, 100});
     its.is_collective_endless = dice().chance(20);
     its.collective_timeout_max = dice().one_of<Duration>({3ms, 100ms, 10s});
     faults_ = dice().chance(5) ? 0 : dice().between(1, 8);
@@ -112,7 +113,7 @@ class History {
   }
 
   void befall() {
-    if (stops_ && dice().chance(30)) return stop_some_node();
+    if (stops_ && dice().chance(30)) return world_.stop_dice.chance(70) ? stop_some_node() : warn_some_node();
     if (finishes_ && dice().chance(30)) return finish_work();
     switch (dice().between(0, 15)) {
       case 0:
@@ -260,6 +261,11 @@ class History {
     if (world_.node_on(host) != nullptr || world_.network->is_lost(host)) return;
     if (host == 0 && !job().is_daemon_apart) return;
     world_.start_node(host);
+  }
+
+  void warn_some_node() {
+    if (auto* node = some_node(); node != nullptr && node->runs())
+      world_.clock.after(0ms, &node->process(), [node] { node->warn(SIGUSR1); });
   }
 
   void stop_some_node() {

@@ -55,7 +55,12 @@ Node::Node(World& world, int number, int host, int workers, bool serves)
       session_(session_options(world.job), hello_, world.clock.now()),
       group_({workers, world.job.grace}),
       workers_(world, tree_, guardian_, process_, workers,
-               [this](const std::vector<WorkerGroupEvent>& events) { group_step(events); }),
+               [this](const std::vector<WorkerGroupEvent>& events) { group_step(events); },
+               [this](int local_rank, const RoundId& round, std::uint64_t call) {
+                 if (is_finished_ || !(round == start_.round)) return;
+                 vote_.answer(local_rank, call);
+                 vote();
+               }),
       session_timer_(world.clock, process_),
       group_timer_(world.clock, process_) {}
 
@@ -104,6 +109,11 @@ void Node::stop(int signal_number) {
   group_step({launcher::StopSignal{signal_number}});
   say(StopAsked{signal_number});
   if (group_.is_idle() && (is_outside || is_last)) finish(128 + signal_number);
+}
+
+void Node::warn(int signal_number) {
+  world_.trace(name(), " is warned");
+  say(StopAsked{signal_number, true});
 }
 
 void Node::finish(int exit_code) {
@@ -282,11 +292,30 @@ void Node::take(const OpenStore& message) {
 void Node::take(const StartRound& message) {
   in_job_ = true;
   start_ = message;
+  vote_.begin_round();
   group_step({launcher::BeginRound{}});
 }
 
 void Node::take(const StopRound& message) {
   if (message.round == start_.round.number) group_step({launcher::StopWorkers{message.signal_number, message.kill}});
+}
+
+void Node::take(const PrepareStop& message) {
+  if (message.round != start_.round.number) return;
+  vote_.ask(message.is_warning);
+  vote();
+}
+
+void Node::take(const StopAt& message) {
+  if (message.round != start_.round.number || group_.is_idle()) return;
+  workers_.stop_at(message.call);
+  if (message.signal_number != 0) group_step({launcher::StopAtStep{}});
+}
+
+void Node::vote() {
+  const auto next = vote_.next(group_.voters());
+  for (const int local_rank : next.ask) workers_.prepare_stop(local_rank);
+  if (next.answer) say(StopReady{start_.round.number, next.answer->call});
 }
 
 void Node::take(const FinishJob& message) {
@@ -304,6 +333,7 @@ void Node::group_step(const std::vector<WorkerGroupEvent>& events) {
 void Node::perform(const launcher::WorkerGroup::Actions& actions) {
   if (is_finished_) return;
   for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
+  vote();
   const auto deadline = is_finished_ ? std::nullopt : group_.next_deadline();
   if (deadline == group_waits_) return;
   group_waits_ = deadline;
@@ -336,7 +366,7 @@ void Node::perform(const launcher::TellEnded& action) {
   world_.trace(name(), " has ended its round, failures ", action.failures.size(), ", stopped ", action.stopped,
                action.tree_survived ? ", some could not be killed" : "");
   if (is_lost_) return finish(kRendezvousFailed);
-  RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived};
+  RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step};
   for (const auto& failure : action.failures) {
     if (ended.failures.size() == kFailuresMax) break;
     ended.failures.push_back(report_of(failure));

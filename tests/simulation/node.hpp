@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/worker_group/stop_vote.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/control/session.hpp"
 #include "tests/simulation/server.hpp"
@@ -26,6 +27,7 @@ class Node {
   void kill_both();
   void lose();           // with its host
   void stop(int signal_number);
+  void warn(int signal_number);
 
   bool is_alive() const { return process_.is_alive; }
   bool runs() const { return process_.runs(); }
@@ -72,8 +74,8 @@ class Node {
   void take(const rendezvous::Welcome& message);
   void take(const rendezvous::Elsewhere&) {}
   void take(const rendezvous::RoundEstablished&) {}
-  void take(const rendezvous::PrepareStop& message) { say(rendezvous::StopReady{message.round, {}}); }
-  void take(const rendezvous::StopAt&) {}
+  void take(const rendezvous::PrepareStop& message);
+  void take(const rendezvous::StopAt& message);
   void take(const rendezvous::Refused& message);
   void take(const rendezvous::OpenStore& message);
   void take(const rendezvous::StartRound& message);
@@ -81,6 +83,7 @@ class Node {
   void take(const rendezvous::FinishJob& message);
 
   // --- what the worker group decides ---
+  void vote();
   void group_step(const std::vector<launcher::WorkerGroupEvent>& events);
   void perform(const launcher::WorkerGroup::Actions& actions);
   void perform(const launcher::SpawnWorkers& action);
@@ -108,6 +111,7 @@ class Node {
   const bool serves_first_;
   rendezvous::Session session_;
   launcher::WorkerGroup group_;
+  launcher::StopVote vote_;
   Workers workers_;
   Timer session_timer_, group_timer_;
   std::optional<TimePoint> session_waits_, group_waits_;

@@ -18,8 +18,15 @@ constexpr Ending kKilled{Ending::Kind::killed, SIGKILL, false};
 
 }  // namespace
 
-Workers::Workers(World& world, Process& tree, Process& guardian, Process& agent, int count, Tell tell)
-    : world_(world), tree_(tree), guardian_(guardian), agent_(agent), tell_(std::move(tell)), workers_(static_cast<std::size_t>(count)) {}
+Workers::Workers(World& world, Process& tree, Process& guardian, Process& agent, int count, Tell tell,
+                 TellCall tell_call)
+    : world_(world),
+      tree_(tree),
+      guardian_(guardian),
+      agent_(agent),
+      tell_(std::move(tell)),
+      tell_call_(std::move(tell_call)),
+      workers_(static_cast<std::size_t>(count)) {}
 
 void Workers::set(Worker& worker, State state) {
   const bool did_work = worker.state == State::working, does_work = state == State::working;
@@ -36,11 +43,15 @@ void Workers::spawn(const RoundId& round) {
     worker.incarnation = ++incarnations_;
     worker.ignores_term = world_.dice.chance(world_.job.workers.ignores_term_percent);
     worker.is_ending = false;
+    worker.takes_stops = world_.stop_dice.chance(world_.job.workers.takes_stops_percent);
+    worker.promised.reset();
     set(worker, State::starting);
     const auto start = world_.dice.between(world_.job.workers.start_min, world_.job.workers.start_max);
     world_.clock.after(kPipe + start, &tree_, [this, &worker, local_rank, incarnation = worker.incarnation] {
       if (worker.incarnation != incarnation || worker.state != State::starting) return;
       set(worker, State::working);
+      if (worker.takes_stops && !is_abandoned_)
+        world_.clock.after(kPipe, &agent_, [this, local_rank] { tell_({launcher::WorkerSaidHello{local_rank, false, true}}); });
       if (world_.is_work_done) end_after(local_rank, world_.dice.between(Duration(0), 200ms), {});
     });
   }
@@ -78,6 +89,31 @@ Duration Workers::kill_time() const {
   return world_.dice.between(Duration(500us), Duration(5ms));
 }
 
+// The rest of its round, each worker is at some step, and waits before it goes beyond the one that it has promised.
+void Workers::prepare_stop(int local_rank) {
+  world_.clock.after(kPipe, &tree_, [this, local_rank] {
+    auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+    if (worker.state != State::working) return;
+    if (!worker.promised) worker.promised = static_cast<std::uint64_t>(world_.stop_dice.between(1, 100));
+    world_.clock.after(kPipe, &agent_, [this, local_rank, round = round_, call = *worker.promised] { tell_call_(local_rank, round, call); });
+  });
+}
+
+void Workers::stop_at(std::uint64_t call) {
+  for (int local_rank = 0; local_rank < count(); ++local_rank)
+    world_.clock.after(kPipe, &tree_, [this, local_rank, call, round = round_] {
+      auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+      if (worker.state != State::working || round != round_ || std::exchange(worker.is_ending, true)) return;
+      world_.checks.stops_at(round, call, worker.promised);
+      const auto time = world_.stop_dice.between(Duration(0), world_.job.workers.stop_max);
+      world_.clock.after(time, &tree_, [this, &worker, local_rank, incarnation = worker.incarnation] {
+        if (worker.incarnation != incarnation || worker.state != State::working) return;
+        tell({launcher::WorkerStopping{local_rank}});
+        end_after(local_rank, 1ms, {});
+      });
+    });
+}
+
 void Workers::end_all(Action done) {
   done_ = std::move(done);
   kill_tree();
@@ -113,6 +149,7 @@ void Workers::end(int local_rank, Ending ending) {
   const auto round = round_;
   set(workers_[static_cast<std::size_t>(local_rank)], State::none);
   world_.trace(agent_.name, " local rank ", local_rank, " ended: ", rendezvous::describe(ending));
+  if (ending.is_success()) world_.checks.ends_well(round);
   tell_if_empty({launcher::WorkerEnded{local_rank, ending}});
   world_.worker_ended(round, ending.is_success());
 }
@@ -133,8 +170,11 @@ void Workers::tell_if_empty(std::vector<WorkerGroupEvent> events) {
     if (is_empty && done_) world_.clock.at(world_.clock.now(), &guardian_, std::exchange(done_, nullptr));
     return;
   }
-  if (events.empty()) return;
-  // What the guardian sees is told when it runs, and heard when the agent does.
+  if (!events.empty()) tell(std::move(events));
+}
+
+// What the guardian sees is told when it runs, and heard when the agent does.
+void Workers::tell(std::vector<WorkerGroupEvent> events) {
   world_.clock.after(kPipe, &guardian_, [this, events = std::move(events)] {
     world_.clock.after(kPipe, &agent_, [this, events] { tell_(events); });
   });

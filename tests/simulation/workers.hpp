@@ -2,7 +2,9 @@
 // the agent.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,20 +23,27 @@ struct WorkerHabits {
   int leaves_orphan_percent = 0;
   int unkillable_percent = 0;  // for longer than anybody waits
   int fails_when_stopped_percent = 0;  // exits with 1 at SIGTERM
+  int takes_stops_percent = 0;         // asks should_stop()
 };
 
 class Workers {
  public:
   using Tell = std::function<void(const std::vector<launcher::WorkerGroupEvent>& events)>;
 
+  using TellCall = std::function<void(int local_rank, const RoundId& round, std::uint64_t call)>;
+
   // tree: the workers themselves, which are paused with their host alone.
-  Workers(World& world, Process& tree, Process& guardian, Process& agent, int count, Tell tell);
+  Workers(World& world, Process& tree, Process& guardian, Process& agent, int count, Tell tell, TellCall tell_call);
 
   // --- what the agent asks of its guardian ---
   void spawn(const RoundId& round);
   void signal_tree(int signal_number);
   void kill_orphans();
   void kill_tree();
+
+  // What an agent says to its workers' libddp.
+  void prepare_stop(int local_rank);
+  void stop_at(std::uint64_t call);
 
   // The agent has ended: all of it is killed, then `done`.
   void end_all(Action done);
@@ -58,12 +67,14 @@ class Workers {
   struct Worker {
     State state = State::none;
     std::uint64_t incarnation = 0;
-    bool ignores_term = false, is_ending = false;
+    bool ignores_term = false, is_ending = false, takes_stops = false;
+    std::optional<std::uint64_t> promised;  // the call of should_stop() that it waits in
   };
 
   void end_after(int local_rank, Duration time, launcher::Ending ending);
   void end(int local_rank, launcher::Ending ending);
   void end_orphan();
+  void tell(std::vector<launcher::WorkerGroupEvent> events);
   void tell_if_empty(std::vector<launcher::WorkerGroupEvent> events);
   void set(Worker& worker, State state);
   Duration kill_time() const;
@@ -73,6 +84,7 @@ class Workers {
   Process& guardian_;
   Process& agent_;
   Tell tell_;
+  TellCall tell_call_;
   std::vector<Worker> workers_;
   RoundId round_{};
   int working_ = 0;

@@ -8,7 +8,7 @@ namespace ddp::simulation {
 
 using namespace rendezvous;
 
-World::World(std::uint64_t seed, bool wants_trace) : dice(seed), traces(wants_trace) {}
+World::World(std::uint64_t seed, bool wants_trace) : dice(seed), stop_dice(~seed), traces(wants_trace) {}
 
 void World::write(const std::string& line) {
   if (!out) return;

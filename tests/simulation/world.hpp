@@ -48,6 +48,7 @@ class World {
   // --- for the parts of the world ---
   Clock clock;
   Dice dice;
+  Dice stop_dice;  // for all that belongs to stops at one step: the histories without any stay what they were
   std::unique_ptr<Network> network;
   Checks checks;
   bool traces;

@@ -209,15 +209,21 @@ TEST_F(StopAtOneStep, ASignalAfterAWarningThatNotAllHaveAnsweredAsksThemOnceMore
   EXPECT_EQ(stopped[1].size(), 1u);
 }
 
-TEST_F(StopAtOneStep, OnceWarnedTheRoundIsNotStoppedForNewcomers) {
-  begin(1, 2);
+TEST_F(StopAtOneStep, OnceAStepIsAgreedTheRoundIsNotStoppedForNewcomers) {
+  begin(1, 3);
   join(1, "a", 0, true);
   pass(10s);
   says(1, RoundStarted{0});
   says(1, StopAsked{SIGUSR1, true});
   join(2, "b");
+  pass(10s);
+  EXPECT_EQ(stopped[1].size(), 1u) << "its workers may never take part";
+  ends(1, {}, 2);
+  for (const std::uint64_t id : {1, 2}) says(id, RoundStarted{1});
+  for (const std::uint64_t id : {1, 2}) answers(id, 7);
+  join(3, "c");
   pass(1h);
-  EXPECT_TRUE(stopped.empty());
+  EXPECT_EQ(stopped[1].size(), 1u);
 }
 
 TEST_F(StopAtOneStep, AnAnswerOfAnotherRoundIsPassedOver) {
