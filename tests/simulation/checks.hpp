@@ -31,6 +31,11 @@ class Checks {
   void comes_back(const Node& node) { returned_.insert(&node); }
   // A worker failed by itself.
   void fails(const RoundId& round) { rounds_[round].has_failed = true; }
+  // A membership on one of the job's nodes counts this node as ended by the design's rule, a closed connection that is not
+  // resumed, and it lives: it was frozen then, or membership was. So both may go on, as they do where both reckon the other
+  // dead; "at most one side" is not promised then, and not checked.
+  void takes_the_living_for_dead() { has_taken_the_living_for_dead_ = true; }
+  bool may_two_go_on() const { return has_taken_the_living_for_dead_; }
   // A node has come or gone, or may seem to.
   void members_change() { ++changes_of_members_; }
 
@@ -65,6 +70,7 @@ class Checks {
   std::set<RoundId> complete_now_;
   std::size_t rounds_completed_ = 0;
   int changes_of_members_ = 0;
+  bool has_taken_the_living_for_dead_ = false;
 };
 
 }  // namespace ddp::simulation
