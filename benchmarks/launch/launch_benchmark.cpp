@@ -25,10 +25,14 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/common/measure.hpp"
+
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
+using ddp::benchmarks::arguments_of;
+using ddp::benchmarks::median;
 
 constexpr double kHangSeconds = 60;  // an alarm ends a launcher that takes longer
 
@@ -39,9 +43,7 @@ struct Cost {
 };
 
 pid_t spawn(const Words& words, bool quiet = true) {
-  std::vector<char*> arguments;
-  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
+  auto arguments = arguments_of(words);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   if (quiet)
@@ -81,11 +83,6 @@ Cost time_bare_loop(int workers) {
   }
   cost.wall_ms = std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
   return cost;
-}
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
 }
 
 bool is_installed(const std::string& program) {

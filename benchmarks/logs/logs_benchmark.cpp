@@ -29,6 +29,7 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/common/measure.hpp"
 #include "launcher/output/output.hpp"
 
 namespace {
@@ -36,6 +37,8 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
+using ddp::benchmarks::arguments_of;
+using ddp::benchmarks::median;
 
 constexpr std::size_t kLineBytes = 100;
 
@@ -56,19 +59,12 @@ void print_lines(int rank, long lines) {
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
-
 std::string self() { return fs::read_symlink("/proc/self/exe").string(); }
 
 // `out` and `err` become stdout and stderr. In a session of its own, as a launcher's workers are, because the scheduler
 // shares a busy machine out among sessions.
 pid_t spawn(const Words& words, int out, int err) {
-  std::vector<char*> arguments;
-  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
+  auto arguments = arguments_of(words);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);

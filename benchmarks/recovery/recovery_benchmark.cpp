@@ -36,12 +36,16 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/common/measure.hpp"
+
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;  // CLOCK_MONOTONIC, the same in all processes
 using Nanoseconds = long long;
 using Words = std::vector<std::string>;
+using ddp::benchmarks::arguments_of;
+using ddp::benchmarks::median;
 
 constexpr std::chrono::seconds kPatience{20};
 constexpr std::chrono::seconds kPythonPatience{90};
@@ -66,9 +70,7 @@ int be_worker(const char* path) {
 }
 
 pid_t spawn(const Words& words, const std::string& output = "/dev/null") {
-  std::vector<char*> arguments;
-  for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-  arguments.push_back(nullptr);
+  auto arguments = arguments_of(words);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
@@ -270,11 +272,6 @@ class BareWorkers {
   Starts starts_{fresh_name("fifo")};
   std::vector<pid_t> pids_;
 };
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 void print_row(const std::string& scenario, const std::string& side, const std::vector<double>& ms,
                std::optional<double> less, std::optional<double> ddprun_ms) {

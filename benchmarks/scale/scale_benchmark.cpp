@@ -42,6 +42,7 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/common/measure.hpp"
 #include "rendezvous/control/message_json.hpp"
 
 namespace {
@@ -50,6 +51,7 @@ namespace fs = std::filesystem;
 using namespace ddp::rendezvous;
 using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
+using ddp::benchmarks::arguments_of;
 
 constexpr std::chrono::seconds kPatience{120};
 constexpr std::chrono::milliseconds kRetryPause{100};
@@ -99,9 +101,7 @@ class Child {
   Child(const Words& words, const std::string& errors) {
     int output[2];
     if (::pipe2(output, O_CLOEXEC) != 0) fail_by_errno("pipe2");
-    std::vector<char*> arguments;
-    for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
+    auto arguments = arguments_of(words);
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);

@@ -31,6 +31,7 @@
 #include <thread>
 #include <vector>
 
+#include "benchmarks/common/measure.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
 
@@ -39,6 +40,8 @@ namespace {
 using namespace ddp;
 using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
+using ddp::benchmarks::arguments_of;
+using ddp::benchmarks::median;
 
 constexpr int kIdleConnections = 10'000;
 
@@ -55,9 +58,7 @@ class Talker {
     posix_spawn_file_actions_init(&actions);
     posix_spawn_file_actions_adddup2(&actions, in[0], 0);
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-    std::vector<char*> arguments;
-    for (const auto& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
-    arguments.push_back(nullptr);
+    auto arguments = arguments_of(words);
     if (::posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ) != 0) pid_ = 0;
     posix_spawn_file_actions_destroy(&actions);
     ::close(in[0]);
@@ -196,12 +197,6 @@ Spent run_ours(const Server& server, const Work& work, const std::string& tag,
     for (const auto& some : times) latencies->insert(latencies->end(), some.begin(), some.end());
   spent.seconds = seconds(*std::max_element(ends.begin(), ends.end()) - start);
   return spent;
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return std::nan("");
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 std::string shown(const Work& work, double each) {  // `each`: seconds for one operation

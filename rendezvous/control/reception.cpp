@@ -101,6 +101,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
       const auto direction = direct_(*hello);
       if (std::holds_alternative<std::monostate>(direction)) return lose(number, "");
       if (const auto* elsewhere = std::get_if<Elsewhere>(&direction)) return send_away(number, *elsewhere);
+      if (const auto* verdict = std::get_if<FinishJob>(&direction)) return send_away(number, *verdict);
       auto visitor = std::move(visitors_.at(number));
       visitors_.erase(number);
       std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(visitor.channel), visitor.address,
@@ -111,11 +112,11 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
   }
 
   // Its place is kept until the word has gone out, or the limit for its hello is over.
-  void send_away(std::uint64_t number, const Elsewhere& where) {
+  void send_away(std::uint64_t number, const ToAgent& word) {
     auto& visitor = visitors_.at(number);
     visitor.is_sent_away = true;
     auto& channel = *visitor.channel;
-    channel.send(to_json(ToAgent(where)));
+    channel.send(to_json(word));
     channel.finish([weak = weak_from_this(), number] {
       if (const auto self = weak.lock()) self->lose(number, "");
     });

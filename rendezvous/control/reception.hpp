@@ -34,8 +34,8 @@ class Reception {
     std::shared_ptr<const security::Security> security{};  // agents must have this token; none: all are taken in
   };
 
-  // Where a node is sent: to a membership here, elsewhere, or away.
-  using Direction = std::variant<std::monostate, std::reference_wrapper<MembershipServer>, Elsewhere>;
+  // Where a node is sent: to a membership here, elsewhere, away; or it is told how its job has ended.
+  using Direction = std::variant<std::monostate, std::reference_wrapper<MembershipServer>, Elsewhere, FinishJob>;
 
   // `direct` says where a node with this hello belongs; it is called once for each, and may throw Error. `say` hears of
   // those that never said hello.

@@ -15,7 +15,7 @@ constexpr std::uint32_t kRoundMax = 0xf0000000;
 
 }  // namespace
 
-MembershipOptions options_of(const Hello& hello, RoundId term) {
+MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& newest_before) {
   MembershipOptions options;
   options.run_id = hello.run_id;
   options.nodes_min = hello.nodes_min;
@@ -25,6 +25,8 @@ MembershipOptions options_of(const Hello& hello, RoundId term) {
   options.join_timeout = hello.join_timeout;
   options.last_call_timeout = hello.last_call_timeout;
   options.term = term;
+  options.newest_before = newest_before;
+  if (newest_before.term >= term.term && newest_before != RoundId{}) options.term.term = newest_before.term + 1;
   return options;
 }
 

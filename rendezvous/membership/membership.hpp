@@ -56,11 +56,12 @@ struct MembershipOptions {
   std::chrono::milliseconds resume_window{1'000};    // in which a node may come again whose connection broke
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
   std::optional<TimePoint> no_round_before;  // the first one: others may be about to come that still have one
+  RoundId newest_before;  // of this job, that has begun for certain: whoever has an older one was left behind
   std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
 };
 
-// Those of a job that begins with this node.
-MembershipOptions options_of(const Hello& hello, RoundId term);
+// Those of a job that begins with this node. Its term is made newer than that round.
+MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& newest_before = {});
 
 // Events.
 struct Heard { NodeId from; ToMembership message; };
@@ -104,6 +105,8 @@ class Membership {
   bool is_ending() const { return is_finished() || stop_signal_ != 0; }  // it takes in nobody for another round
   bool is_empty() const { return nodes_.empty(); }
   bool knows(const std::string& node_key) const;  // whose farewell is for this job
+  const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
+  const RoundId& last_round() const { return round_id_; }                // that has begun here or was adopted, or is about to
   RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used
 
   // In which the nodes of a round come that this membership did not begin. Those that notice last that the endpoint before

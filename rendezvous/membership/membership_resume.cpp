@@ -67,7 +67,8 @@ void Membership::tell_again(NodeId id, Node& node) {
 // --- a round that this membership did not begin ---
 
 void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) {
-  if (held.is_left_behind) return end_older_round(id, held.round.number);
+  if (held.round < options_.newest_before) budget_.restate(held.restart_count, now);
+  if (held.is_left_behind || held.round < options_.newest_before) return end_older_round(id, held.round.number);
   if (rounds_begun_ == 0 || (is_adopted_ && round_id_ < held.round)) adopt(held, now);
   if (round_id_ < held.round)
     return step_down("a newer round of the job, " + std::to_string(held.round.number) + ", has begun elsewhere, and host " +

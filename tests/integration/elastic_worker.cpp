@@ -13,15 +13,16 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/inotify.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace {
@@ -90,8 +91,13 @@ class Worker {
   }
 
   void compute() {
+    const int removals = ::inotify_init1(IN_CLOEXEC);
+    ::inotify_add_watch(removals, folder_.c_str(), IN_DELETE);
     print("computes ;");
-    while (exists(folder_ + "/compute")) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    alignas(inotify_event) char events[4096];
+    while (exists(folder_ + "/compute") && (::read(removals, events, sizeof events) > 0 || errno == EINTR)) {
+    }
+    ::close(removals);
   }
 
   void log_commit(int size) {

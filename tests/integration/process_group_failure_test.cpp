@@ -215,6 +215,76 @@ TEST(Death, AfterTheLastCollectiveDoesNotSpoilIt) {
   }
 }
 
+// Ranks 0 and 2 go on without rank 1, which is stopped in a collective and continued when they are at work again.
+struct Stop {
+  std::atomic<int> next_store_port;
+  std::atomic<int> calls;              // of rank 1
+  std::atomic<int> at_work_again;
+  std::atomic<bool> has_rank_1_thrown;
+};
+
+constexpr std::size_t kSharedDoubles = 100'000;
+constexpr int kCallsAfterwards = 2'000;
+
+void reduce_until_it_throws(ProcessGroup& group, Shared<Stop>& stop) {
+  auto memory = group.allocate(kSharedDoubles * sizeof(double));
+  const MemoryRange values(static_cast<double*>(memory.data()), kSharedDoubles);
+  for (;;) {
+    group.all_reduce(values, ReduceOp::average, {.timeout = std::chrono::seconds(2)});
+    if (group.rank() == 1) ++stop->calls;
+  }
+}
+
+// The average of two equal values is that value again, so no call changes the pattern, though every one writes it.
+void keep_a_pattern(ProcessGroup& group, Shared<Stop>& stop) {
+  auto memory = group.allocate(kSharedDoubles * sizeof(double));
+  auto* const values = static_cast<double*>(memory.data());
+  const auto pattern = [](std::size_t i) { return 1.5 + static_cast<double>(i); };
+  for (std::size_t i = 0; i < kSharedDoubles; ++i) values[i] = pattern(i);
+  group.all_reduce(MemoryRange(values, kSharedDoubles), ReduceOp::average);
+  ++stop->at_work_again;
+  for (int left = kCallsAfterwards; left > 0;) {
+    std::vector<std::int64_t> seen{stop->has_rank_1_thrown ? 1 : 0};
+    group.all_reduce(seen);
+    if (seen[0] == 2) --left;
+    group.all_reduce(MemoryRange(values, kSharedDoubles), ReduceOp::average);
+    for (std::size_t i = 0; i < kSharedDoubles; ++i)
+      ASSERT_EQ(values[i], pattern(i)) << "at " << i << ", " << left << " calls before the end";
+  }
+}
+
+TEST(Stopped, RankThatGoesOnLaterChangesNothingOfTheOthersNewGroup) {
+  Shared<Stop> stop;
+  RankProcesses next_store(1, [&](int) { stop->next_store_port = std::atoi(std::getenv("MASTER_PORT")); });
+  next_store.expect_success(0);
+  RankProcesses ranks(3, [&](int rank) {
+    std::optional<ProcessGroup> group = init_process_group();
+    if (rank == 1) {
+      EXPECT_THROW(reduce_until_it_throws(*group, stop), Error);
+      stop->has_rank_1_thrown = true;
+      return;
+    }
+    const auto error = thrown_by<TimeoutError>([&] { reduce_until_it_throws(*group, stop); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(1));
+    group.reset();
+    ::setenv("RANK", rank == 0 ? "0" : "1", 1);
+    ::setenv("WORLD_SIZE", "2", 1);
+    ::setenv("MASTER_PORT", std::to_string(stop->next_store_port).c_str(), 1);
+    auto next = init_process_group();
+    keep_a_pattern(next, stop);
+  });
+  wait_until([&] { return stop->calls.load() > 10; });
+  ranks.stop(1);
+  wait_until([&] { return stop->at_work_again.load() == 2; });
+  EXPECT_FALSE(stop->has_rank_1_thrown);
+  ranks.go_on(1);
+  ranks.expect_success(0);
+  ranks.expect_success(2);
+  EXPECT_TRUE(stop->has_rank_1_thrown);
+  ranks.expect_success(1);
+}
+
 TEST(Leaving, IsToldToThoseWhoCallOn) {
   run_ranks(2, [](int rank) {
     std::optional<ProcessGroup> group = init_process_group();

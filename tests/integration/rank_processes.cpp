@@ -133,6 +133,15 @@ RankProcesses::~RankProcesses() {
 
 void RankProcesses::kill(int rank) { ::kill(ranks_.at(static_cast<std::size_t>(rank)), SIGKILL); }
 
+void RankProcesses::stop(int rank) {
+  const pid_t pid = ranks_.at(static_cast<std::size_t>(rank));
+  ::kill(pid, SIGSTOP);
+  int status = 0;
+  if (::waitpid(pid, &status, WUNTRACED) != pid || !WIFSTOPPED(status)) throw std::runtime_error("a rank ended, not stopped");
+}
+
+void RankProcesses::go_on(int rank) { ::kill(ranks_.at(static_cast<std::size_t>(rank)), SIGCONT); }
+
 int RankProcesses::wait_status(int rank) {
   pid_t& pid = ranks_.at(static_cast<std::size_t>(rank));
   const io::UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

@@ -41,7 +41,9 @@ class RankProcesses {
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  void kill(int rank);  // SIGKILL
+  void kill(int rank);   // SIGKILL
+  void stop(int rank);   // SIGSTOP; returns once it has stopped
+  void go_on(int rank);  // SIGCONT
 
   // Waits for the rank's end and expects that it succeeded; or, for the second, that it died of this signal.
   void expect_success(int rank);

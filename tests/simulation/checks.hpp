@@ -37,6 +37,11 @@ class Checks {
   void stops_at(const RoundId& round, std::uint64_t call, std::optional<std::uint64_t> promised);
   // A worker of the round has ended with 0.
   void ends_well(const RoundId& round) { ++rounds_[round].ended_well; }
+  // A membership on one of the job's nodes counts this node as ended by the design's rule, a closed connection that is not
+  // resumed, and it lives: it was frozen then, or membership was. So both may go on, as they do where both reckon the other
+  // dead; "at most one side" is not promised then, and not checked.
+  void takes_the_living_for_dead() { has_taken_the_living_for_dead_ = true; }
+  bool may_two_go_on() const { return has_taken_the_living_for_dead_; }
   // A node has come or gone, or may seem to.
   void members_change() { ++changes_of_members_; }
 
@@ -75,6 +80,7 @@ class Checks {
   std::set<RoundId> complete_now_;
   std::size_t rounds_completed_ = 0;
   int changes_of_members_ = 0;
+  bool has_taken_the_living_for_dead_ = false;
 };
 
 }  // namespace ddp::simulation

@@ -20,6 +20,7 @@ void Clock::at(TimePoint when, Process* owner, Action action) {
 
 void Clock::go_on(Process& process) {
   if (--process.pauses > 0) return;
+  process.went_on = now_;
   for (auto& action : std::exchange(process.waiting, {})) at(now_, &process, std::move(action));
 }
 

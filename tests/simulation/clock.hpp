@@ -25,6 +25,7 @@ struct Process {
   bool is_alive = true;
   int pauses = 0;  // that hold at present: its own, its host's
   std::vector<Action> waiting;  // for the end of the pause
+  std::optional<TimePoint> went_on;  // after the last pause
 
   bool runs() const { return is_alive && pauses == 0; }
 };

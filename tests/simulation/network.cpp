@@ -127,6 +127,8 @@ void Network::connect(Process& from, int host, int port, Duration limit, Connect
 void Network::end(const std::shared_ptr<Try>& attempt, Attempt how, Channel* channel) {
   if (std::exchange(attempt->is_over, true)) {
     if (channel != nullptr) channel->close();
+  } else if (channel != nullptr && !channel->is_open()) {  // whoever accepted it is gone already
+    attempt->done(Attempt::refused, nullptr);
   } else {
     attempt->done(how, channel);
   }

@@ -21,7 +21,7 @@ Hello hello_of(const Job& job, int number, int host, int workers) {
   char key[33];
   std::snprintf(key, sizeof key, "%032x", static_cast<unsigned>(number));
   Hello hello;
-  hello.run_id = "job";
+  hello.run_id = kRunId;
   hello.node_key = key;
   hello.host_name = "h" + std::to_string(host);
   hello.nodes_min = job.nodes_min;

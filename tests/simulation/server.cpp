@@ -1,5 +1,6 @@
 #include "tests/simulation/server.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "tests/simulation/world.hpp"
@@ -81,10 +82,27 @@ void Server::lose(NodeId id, const Closed& how) {
   sessions_.erase(found);
   if (is_stopped_) return;
   losses_[session.node_key] = {world_.clock.now(), !how.by_peer};
+  if (how.by_peer && own_node_.message) watch_resumption(session.node_key);
   if (how.by_peer)
     step(Disconnected{id, how.why});
   else
     step(Left{id, how.why, false});
+}
+
+// Membership takes the end of a connection that is not resumed for the end of its node. That is wrong where one of the two
+// was frozen, and so the connection could not be resumed: the node has looked for another host by then, or does not run.
+void Server::watch_resumption(const std::string& node_key) {
+  const auto lost_at = world_.clock.now();
+  world_.clock.after(options_.resume_window, &owner_, [this, node_key, lost_at] {
+    const bool has_come = std::any_of(sessions_.begin(), sessions_.end(),
+                                      [&](const auto& entry) { return entry.second.node_key == node_key; });
+    const auto& node = world_.node_of(node_key);
+    const auto was_frozen = [&](const Process& process) {
+      return process.pauses > 0 || (process.went_on && *process.went_on >= lost_at);
+    };
+    if (!has_come && !is_stopped_ && node.is_alive() && (was_frozen(owner_) || was_frozen(node.process())))
+      world_.checks.takes_the_living_for_dead();
+  });
 }
 
 void Server::step(const MembershipEvent& event) { perform(membership_.step(event, world_.clock.now())); }

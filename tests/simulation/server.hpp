@@ -46,6 +46,7 @@ class Server {
   void perform(const rendezvous::Membership::Actions& actions);
   void tell(rendezvous::NodeId id, const rendezvous::ToAgent& message);
   void lose(rendezvous::NodeId id, const Closed& how);
+  void watch_resumption(const std::string& node_key);
   bool has_been_gone(const rendezvous::Hello& hello) const;
   void leave(rendezvous::NodeId id);
   void dissolve(const std::string& why);

@@ -29,8 +29,8 @@ RoundId World::begin_term() {
   return term;
 }
 
-MembershipOptions World::options_for(const Hello& hello) {
-  auto options = options_of(hello, begin_term());
+MembershipOptions World::options_for(const Hello& hello, const RoundId& newest_before) {
+  auto options = options_of(hello, begin_term(), newest_before);
   options.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
   return options;
 }
@@ -66,45 +66,39 @@ void World::start_daemon() {
   daemon_ = daemons_.back().get();
   daemon_->process.host = job.hosts;
   auto& daemon = *daemon_;
+  JobTable<Server>::Handlers handlers;
+  handlers.begin = [this, &daemon](const Hello& hello, const RoundId& newest_before) {
+    auto options = options_for(hello, newest_before);
+    options.greater_part_only = false;
+    return std::make_unique<Server>(*this, daemon.process, std::move(options), Server::OwnNode{});
+  };
+  handlers.forget = [&daemon](std::unique_ptr<Server> ended) {
+    ended->stop();
+    daemon.forgotten.push_back(std::move(ended));
+  };
+  daemon.jobs = std::make_unique<JobTable<Server>>(std::move(handlers));
   network->listen(daemon.process, kEndpointPort, [this, &daemon](Channel& channel) {
     channel.listen({[this, &channel, &daemon](const Message& message) {
                       if (const auto* word = std::get_if<GuardiansWord>(&message)) {
-                        if (auto* known = job_with(word->node_key)) known->take_farewell(word->node_key);
+                        daemon.jobs->take_farewell(word->node_key);
                         return channel.close();
                       }
                       const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
                       if (hello == nullptr) return channel.close();
-                      job_of(*hello).take_in(channel, *hello);
+                      direct(daemon, channel, *hello);
                     },
                     {}});
   });
 }
 
-Server& World::job_of(const Hello& hello) {
-  auto& [process, current, leaving, forgotten] = *daemon_;
-  const auto forget = [&forgotten = forgotten](std::unique_ptr<Server>& ended) {
-    ended->stop();
-    forgotten.push_back(std::move(ended));
-  };
-  if (current && current->is_over()) forget(current);
-  for (auto& ended : leaving)
-    if (ended->is_over()) forget(ended);
-  std::erase(leaving, nullptr);
-  if (auto* known = job_with(hello.node_key)) return *known;
-  if (current && current->membership().is_ending()) leaving.push_back(std::move(current));
-  if (!current) {
-    auto options = options_for(hello);
-    options.greater_part_only = false;
-    current = std::make_unique<Server>(*this, process, std::move(options), Server::OwnNode{});
-  }
-  return *current;
-}
-
-Server* World::job_with(const std::string& node_key) const {
-  if (daemon_->job && daemon_->job->membership().knows(node_key)) return daemon_->job.get();
-  for (const auto& job_that_ends : daemon_->leaving)
-    if (job_that_ends->membership().knows(node_key)) return job_that_ends.get();
-  return nullptr;
+void World::direct(Daemon& daemon, Channel& channel, const Hello& hello) {
+  const auto direction = daemon.jobs->direct(hello, clock.now());
+  if (const auto* job_here = std::get_if<std::reference_wrapper<Server>>(&direction))
+    return job_here->get().take_in(channel, hello);
+  const ToAgent verdict = std::get<FinishJob>(direction);
+  trace_message(node_of(hello.node_key), verdict);
+  channel.send(verdict);
+  channel.close();
 }
 
 void World::kill_daemon() {
@@ -115,7 +109,8 @@ void World::kill_daemon() {
 }
 
 const Membership* World::membership_of_daemon() const {
-  return is_daemon_alive() && daemon_->job ? &daemon_->job->membership() : nullptr;
+  const auto* running = is_daemon_alive() ? daemon_->jobs->find(kRunId) : nullptr;
+  return running != nullptr ? &running->membership() : nullptr;
 }
 
 // --- pauses ---

@@ -7,14 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/daemon/job_table.hpp"
 #include "tests/simulation/checks.hpp"
 #include "tests/simulation/clock.hpp"
 #include "tests/simulation/dice.hpp"
 #include "tests/simulation/network.hpp"
 #include "tests/simulation/node.hpp"
+#include "tests/simulation/server.hpp"
 
 namespace ddp::simulation {
 
+constexpr const char* kRunId = "job";
 constexpr int kEndpointPort = 29400, kStandbyPort = 29500;
 
 struct Job {
@@ -34,8 +37,7 @@ class World {
  private:
   struct Daemon {
     Process process{"daemon", 0};
-    std::unique_ptr<Server> job;
-    std::vector<std::unique_ptr<Server>> leaving;
+    std::unique_ptr<rendezvous::JobTable<Server>> jobs;
     std::vector<std::unique_ptr<Server>> forgotten;  // events may still name them
   };
 
@@ -68,7 +70,7 @@ class World {
   RoundId begin_term();
   std::string address_of(int host) const { return "10.0.0." + std::to_string(host + 1); }
   int host_of(const std::string& address) const { return std::stoi(address.substr(7)) - 1; }
-  rendezvous::MembershipOptions options_for(const rendezvous::Hello& hello);
+  rendezvous::MembershipOptions options_for(const rendezvous::Hello& hello, const RoundId& newest_before = {});
   std::function<void(const std::string& line)> out;
 
   // --- what happens ---
@@ -97,8 +99,7 @@ class World {
   void write(const std::string& line);
   void trace_message(const Node& node, const rendezvous::ToAgent& message);
   bool was_cut_off(Node& node);
-  Server* job_with(const std::string& node_key) const;
-  Server& job_of(const rendezvous::Hello& hello);
+  void direct(Daemon& daemon, Channel& channel, const rendezvous::Hello& hello);
   void go_on(Process& process, Duration paused);
 
   std::deque<std::unique_ptr<Node>> nodes_;

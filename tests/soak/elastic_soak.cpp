@@ -6,10 +6,15 @@
 //   - every step has been committed, in rounds that never go back;
 //   - no step was lost but the one in flight: a round begins with the newest commit of those that lived on;
 //   - the final parameters are those that the committed steps add up to, the same on all ranks.
+// With --heartbeat-ms=N nothing is disturbed: two agents and the daemon count a silence of N ms as death, `--busy=N` processes
+// take the cores from them, and there must be one round, for any other would follow a false alarm:
+// `elastic_soak --seconds=600 --heartbeat-ms=250 --busy=2`.
 // With --compare the same training runs undisturbed before, for a quarter of the time, and at least 95 % of its steps per
 // second are asked for.
 // Exit code 0 where all of it holds.
 #include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,6 +52,8 @@ struct Options {
   int step_ms = 7;
   int agents = 3, workers = 2;
   unsigned seed = 1;
+  int heartbeat_ms = 0;  // 0: the default, and faults
+  int busy = 0;
   bool compare = false;
 };
 
@@ -54,7 +61,9 @@ Options options_of(int argc, char** argv) {
   Options out;
   const std::map<std::string, int*> numbers{{"--seconds", &out.seconds},
                                             {"--fault-every-ms", &out.fault_every_ms},
-                                            {"--step-ms", &out.step_ms}};
+                                            {"--step-ms", &out.step_ms},
+                                            {"--heartbeat-ms", &out.heartbeat_ms},
+                                            {"--busy", &out.busy}};
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const auto name = word.substr(0, word.find('='));
@@ -66,10 +75,45 @@ Options options_of(int argc, char** argv) {
     else if (numbers.count(name) == 1 && value > 0)
       *numbers.at(name) = value;
     else
-      throw std::invalid_argument(word + "; try: elastic_soak [--seconds=N] [--fault-every-ms=N] [--step-ms=N] [--seed=N] [--compare]");
+      throw std::invalid_argument(word + "; try: elastic_soak [--seconds=N] [--fault-every-ms=N] [--step-ms=N] [--seed=N] [--compare] "
+                                         "[--heartbeat-ms=N] [--busy=N]");
   }
+  if (out.heartbeat_ms > 0) out.agents = 2;
   return out;
 }
+
+std::string seconds_of(int ms) { return std::to_string(static_cast<double>(ms) / 1000); }
+
+// Processes that take all the time that they get; they end with this one.
+class BusyLoops {
+ public:
+  explicit BusyLoops(int count) {
+    const pid_t parent = ::getpid();
+    for (int i = 0; i < count; ++i) {
+      const pid_t pid = ::fork();
+      if (pid < 0) throw std::runtime_error("fork failed");
+      if (pid == 0) spin(parent);
+      pids_.push_back(pid);
+    }
+  }
+  ~BusyLoops() {
+    for (const pid_t pid : pids_) {
+      ::kill(pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+  }
+  BusyLoops(const BusyLoops&) = delete;
+  BusyLoops& operator=(const BusyLoops&) = delete;
+
+ private:
+  [[noreturn]] static void spin(pid_t parent) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(0);
+    for (volatile unsigned i = 0;;) i = i + 1;
+  }
+
+  std::vector<pid_t> pids_;
+};
 
 class Folder {
  public:
@@ -120,12 +164,23 @@ class Run {
   int faults() const { return faults_; }
 
  private:
+  std::vector<std::string> daemon_words() const {
+    std::vector<std::string> words{"--port=0", "--host=127.0.0.1"};
+    if (options_.heartbeat_ms > 0) words.push_back("--heartbeat-timeout=" + seconds_of(options_.heartbeat_ms));
+    return words;
+  }
+
+  std::string conf() const {
+    return "--rdzv-conf=last_call_timeout=1" +
+           (options_.heartbeat_ms > 0 ? ",heartbeat_timeout=" + seconds_of(options_.heartbeat_ms) : "");
+  }
+
   std::unique_ptr<Job> start_agent() {
     Job::Options options;
     options.patience = std::chrono::seconds(options_.seconds) + 60s;
     return std::make_unique<Job>(
-        std::vector<std::string>{"--nnodes=2:3", "--nproc-per-node=" + std::to_string(options_.workers), "--rdzv-id=soak", "--rdzv-backend=c10d",
-                                 "--rdzv-endpoint=" + endpoint_, "--rdzv-conf=last_call_timeout=1", "--max-restarts=1000000",
+        std::vector<std::string>{options_.heartbeat_ms > 0 ? "--nnodes=2" : "--nnodes=2:3", "--nproc-per-node=" + std::to_string(options_.workers), "--rdzv-id=soak", "--rdzv-backend=c10d",
+                                 "--rdzv-endpoint=" + endpoint_, conf(), "--max-restarts=1000000",
                                  std::string(DDP_TEST_BIN_DIR) + "/soak_worker", folder_.path().string(),
                                  std::to_string(options_.step_ms), std::to_string(options_.seconds)},
         options);
@@ -160,7 +215,7 @@ class Run {
   const bool disturbed_;
   std::mt19937 random_;
   Folder folder_;
-  Job daemon_{{"--port=0", "--host=127.0.0.1"}, {.environment = {}, .program = "ddp-rendezvous"}};
+  Job daemon_{daemon_words(), {.environment = {}, .program = "ddp-rendezvous"}};
   std::string endpoint_;
   std::vector<std::unique_ptr<Job>> agents_;
   std::set<pid_t> killed_;
@@ -271,6 +326,7 @@ std::string pauses_of(const Logs& logs) {
 }
 
 std::size_t steps_of(const Options& options, bool disturbed) {
+  const BusyLoops busy(options.busy);
   Run run(options, disturbed);
   const auto& folder = run.go();
   const auto logs = read_logs(folder);
@@ -281,6 +337,7 @@ std::size_t steps_of(const Options& options, bool disturbed) {
               options.seconds, logs.parts.size(), run.faults(), pauses_of(logs).c_str());
   std::fflush(stdout);
   require(!disturbed || run.faults() > 0, "there was a fault");
+  require(options.heartbeat_ms == 0 || logs.parts.size() == 1, "a job in which nothing fails has one round");
   return history.size();
 }
 
@@ -288,6 +345,7 @@ std::size_t steps_of(const Options& options, bool disturbed) {
 
 int main(int argc, char** argv) try {
   const auto options = options_of(argc, argv);
+  if (options.heartbeat_ms > 0) return steps_of(options, false), 0;
   const auto steps_per_second = [](const Options& of_run, bool disturbed) {
     return static_cast<double>(steps_of(of_run, disturbed)) / of_run.seconds;
   };

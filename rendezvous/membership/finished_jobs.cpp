@@ -1,0 +1,41 @@
+#include "rendezvous/membership/finished_jobs.hpp"
+
+#include <algorithm>
+
+namespace ddp::rendezvous {
+
+void FinishedJobs::note(const std::string& run_id, const RoundId& last_round, const std::optional<FinishJob>& verdict,
+                        bool has_successor, TimePoint now) {
+  forget_the_old(now);
+  const auto* known = find(run_id);
+  if (last_round == RoundId{} || (known != nullptr && !(known->last_round < last_round))) return;
+  std::erase_if(entries_, [&](const Entry& entry) { return entry.run_id == run_id; });
+  if (entries_.size() >= kCountMax) entries_.pop_front();
+  entries_.push_back({run_id, last_round, verdict, has_successor, now + kKept});
+}
+
+RoundId FinishedJobs::begin_next(const std::string& run_id) {
+  auto* before = find(run_id);
+  if (before == nullptr) return {};
+  before->has_successor = true;
+  return before->last_round;
+}
+
+const FinishJob* FinishedJobs::verdict_for(const Hello& hello, TimePoint now) {
+  forget_the_old(now);
+  const auto* job = find(hello.run_id);
+  if (job == nullptr || !job->verdict) return nullptr;
+  const bool was_of_it = hello.held ? !(job->last_round < hello.held->round) : hello.was_welcomed && !job->has_successor;
+  return was_of_it ? &*job->verdict : nullptr;
+}
+
+FinishedJobs::Entry* FinishedJobs::find(const std::string& run_id) {
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.run_id == run_id; });
+  return found != entries_.end() ? &*found : nullptr;
+}
+
+void FinishedJobs::forget_the_old(TimePoint now) {
+  while (!entries_.empty() && now >= entries_.front().until) entries_.pop_front();
+}
+
+}  // namespace ddp::rendezvous

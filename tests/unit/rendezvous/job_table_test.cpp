@@ -1,0 +1,165 @@
+#include "rendezvous/daemon/job_table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+Hello a_hello(std::optional<RoundId> round = {}, const std::string& node_key = "key") {
+  Hello hello;
+  hello.run_id = "bert";
+  hello.node_key = node_key;
+  hello.host_name = "h";
+  if (round) hello.held = Held{*round, 0, 1, 0};
+  hello.was_welcomed = round.has_value();
+  return hello;
+}
+
+// The membership of one job, whose nodes do what they are told.
+class FakeServer {
+ public:
+  FakeServer(const Hello& hello, const RoundId& newest_before, TimePoint now)
+      : membership_(with_daemon(options_of(hello, {1000, 7, 0}, newest_before)), now) {}
+
+  void joins(const Hello& hello, TimePoint now) { step(Joined{NodeId{++nodes_}, hello, "10.0.0.1", false}, now); }
+  void hears(const ToMembership& message, TimePoint now) { step(Heard{NodeId{nodes_}, message}, now); }
+  void loses_its_node(TimePoint now) {
+    step(Left{NodeId{nodes_}, "silent", false}, now);
+    is_anyone_connected = false;
+  }
+  void finishes(int exit_code, TimePoint now) {
+    RoundEnded ended{round.number, {}, 0, false, 0, {}};
+    if (exit_code != 0) ended.failures.emplace_back().ending = {Ending::Kind::exited, exit_code, false};
+    hears(ended, now);
+  }
+
+  const Membership& membership() const { return membership_; }
+  bool is_over() const { return !is_anyone_connected && (membership_.is_finished() || membership_.is_empty()); }
+  bool take_farewell(const std::string&) { return true; }
+
+  RoundId round;
+  bool is_anyone_connected = true;
+
+ private:
+  static MembershipOptions with_daemon(MembershipOptions options) {
+    options.greater_part_only = false;
+    return options;
+  }
+  void step(const MembershipEvent& event, TimePoint now) {
+    for (const auto& action : membership_.step(event, now)) {
+      const auto* send = std::get_if<Send>(&action);
+      if (send == nullptr) continue;
+      if (const auto* start = std::get_if<StartRound>(&send->message)) round = start->round;
+      if (const auto* open = std::get_if<OpenStore>(&send->message)) hears(StoreOpened{open->round.number, 4000}, now);
+    }
+  }
+
+  Membership membership_;
+  std::uint64_t nodes_ = 0;
+};
+
+class JobTableTest : public ::testing::Test {
+ protected:
+  JobTable<FakeServer>::Handlers handlers() {
+    return {[this](const Hello& hello, const RoundId& newest_before) {
+      ++begun;
+      return std::make_unique<FakeServer>(hello, newest_before, now);
+    }};
+  }
+  // Where a node with this hello is sent: it joins there. Null: it was told how its job ended.
+  FakeServer* comes(const Hello& hello) {
+    const auto direction = table.direct(hello, now);
+    if (const auto* verdict = std::get_if<FinishJob>(&direction)) return told = *verdict, nullptr;
+    auto& job = std::get<std::reference_wrapper<FakeServer>>(direction).get();
+    job.joins(hello, now);
+    return &job;
+  }
+
+  TimePoint now{1h};
+  int begun = 0;
+  FinishJob told;
+  JobTable<FakeServer> table{handlers()};
+};
+
+TEST_F(JobTableTest, ACutOffNodeOfAJobThatIsOverBeginsItNotAgain) {
+  auto* job = comes(a_hello({}));
+  const auto round = job->round;
+  ASSERT_NE(round, RoundId{});
+  job->finishes(5, now);
+  for (const bool is_forgotten : {false, true}) {
+    SCOPED_TRACE(is_forgotten);
+    if (is_forgotten) job->is_anyone_connected = false;
+    EXPECT_EQ(comes(a_hello(round, "cut off")), nullptr);
+    EXPECT_EQ(told.exit_code, 5);
+    EXPECT_EQ(begun, 1);
+  }
+}
+
+TEST_F(JobTableTest, TheNextJobOfANameBeginsAtOnceWithNewerRounds) {
+  auto* job = comes(a_hello({}));
+  const auto round = job->round;
+  job->finishes(5, now);
+  auto* next = comes(a_hello({}, "of the next"));  // while the node of the first is connected still
+  EXPECT_NE(next, job);
+  EXPECT_EQ(begun, 2);
+  EXPECT_LT(round, next->round);
+  EXPECT_EQ(comes(a_hello(round, "cut off")), nullptr) << "and is no spare of the next job";
+  EXPECT_EQ(told.exit_code, 5);
+  EXPECT_EQ(table.find("bert"), next);
+
+  const auto round_of_next = next->round;
+  next->finishes(6, now);
+  job->is_anyone_connected = next->is_anyone_connected = false;
+  auto* third = comes(a_hello({}, "of the third"));
+  EXPECT_EQ(begun, 3);
+  EXPECT_LT(round_of_next, third->round);
+  EXPECT_EQ(comes(a_hello(round, "cut off")), nullptr);
+  EXPECT_EQ(told.exit_code, 6);
+}
+
+TEST_F(JobTableTest, ANodeWithARoundOfAnEndingJobBelongsToThat) {
+  auto* job = comes(a_hello({}));
+  const auto round = job->round;
+  job->hears(StopAsked{15, false}, now);
+  ASSERT_TRUE(job->membership().is_ending());
+  ASSERT_FALSE(job->membership().is_finished());
+  EXPECT_EQ(comes(a_hello(round, "cut off")), job);
+  auto* next = comes(a_hello({}, "of the next"));
+  EXPECT_NE(next, job);
+  EXPECT_LT(round, next->round);
+  EXPECT_EQ(comes(a_hello(round, "cut off too")), job);
+}
+
+TEST_F(JobTableTest, ARoundThatWasGivenUpBeginsNotAgainAfterAllHaveLeft) {
+  auto hello = a_hello();
+  hello.restarts_max = 2;
+  auto* job = comes(hello);
+  const auto first = job->round;
+  job->finishes(1, now);
+  const auto last = job->round;
+  ASSERT_LT(first, last) << "a second round";
+  job->loses_its_node(now);
+  ASSERT_TRUE(job->is_over());
+  auto* next = comes(a_hello(first, "left behind"));
+  EXPECT_EQ(begun, 2);
+  EXPECT_LT(last, next->round == RoundId{} ? next->membership().term() : next->round);
+  EXPECT_NE(next->membership().last_round(), first);
+
+  next->loses_its_node(now);
+  next = comes(a_hello(last, "of the last round"));
+  EXPECT_EQ(next->membership().last_round(), last) << "which goes on";
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
