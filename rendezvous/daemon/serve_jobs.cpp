@@ -63,7 +63,7 @@ class Jobs {
   std::unique_ptr<MembershipServer> begin(const Hello& hello) {
     auto options = options_of(hello, begin_term());
     options.greater_part_only = false;
-    options.restate_timeout = restate_timeout_of(heartbeat_timeout_);
+    options.heartbeat_timeout = heartbeat_timeout_;
     MembershipServer::Handlers handlers;
     handlers.say = [this, run_id = hello.run_id](const std::string& line) { say_("job " + run_id + ": " + line); };
     return std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
