@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <charconv>
+#include <system_error>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -50,16 +51,15 @@ io::UniqueFd take_inherited_socket(const std::string& text) {
 
 AgentLink::AgentLink(io::UniqueFd socket) : socket_(std::move(socket)), stop_(io::make_event()) {
   say_hello();
-  thread_ = io::start_quiet_thread([this] { listen(); });
 }
 
 AgentLink::~AgentLink() {
   if (in_forked_child()) {
-    thread_.detach();  // it is the parent's
+    if (thread_.joinable()) thread_.detach();  // it is the parent's
     return;
   }
   io::ring(stop_);
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 // --- what the process says ---
@@ -76,6 +76,7 @@ void AgentLink::say_hello() { say(hello_); }
 void AgentLink::take_seats(bool does) {
   if (in_forked_child()) return;
   const std::lock_guard lock(mutex_);
+  start_to_listen();
   hello_.takes_seats = does;
   say_hello();
 }
@@ -147,6 +148,7 @@ bool AgentLink::should_stop(std::uint32_t round, std::chrono::milliseconds limit
 
 // These with the mutex held.
 void AgentLink::take_stops() {
+  start_to_listen();
   keep_sigterm();  // before the agent relies on it
   hello_.takes_stops = true;
   say_hello();
@@ -160,6 +162,16 @@ void AgentLink::answer_stop() {
 }
 
 // --- what the agent says ---
+
+// With the mutex held. What has come before is read then.
+void AgentLink::start_to_listen() {
+  if (thread_.joinable()) return;
+  try {
+    thread_ = io::start_quiet_thread([this] { listen(); });
+  } catch (const std::system_error& error) {
+    throw Error(std::string("no thread that listens to ddprun: ") + error.what() + "\ntry:   a higher limit (ulimit -u)");
+  }
+}
 
 void AgentLink::listen() {
   pollfd polled[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};

@@ -1,8 +1,9 @@
 // The worker's end of the socket to its agent, and a thread that listens to it: a round is over, here is your seat, there
 // is none; at which step can you stop, stop there. What it says of stops is the part of should_stop() of this process.
 //
-// Threads: one of its own, which calls RoundOverHandler. enter(), leave() and wait_for_seat() are one thread's, as are
-//          begin_round() and should_stop(); what the process says about itself may come from any.
+// Threads: one of its own, from when the process takes seats or stops; it calls RoundOverHandler. enter(), leave() and
+//          wait_for_seat() are one thread's, as are begin_round() and should_stop(); what the process says about itself
+//          may come from any.
 // Fork:    a forked child has no part in it, and leaks it.
 // Protocol: docs/worker_link.md.
 #pragma once
@@ -43,7 +44,7 @@ class AgentLink {
 
   void say(const worker_link::ToAgent& message);
 
-  // Whether the agent is to count on this process for another round.
+  // Whether the agent is to count on this process for another round. Throws Error where there is no thread to be had.
   void take_seats(bool does);
 
   // Tells of progress as far as it is news by now.
@@ -68,6 +69,7 @@ class AgentLink {
 
  private:
   void say_hello();
+  void start_to_listen();
   void listen();
   bool read();
   void lose();

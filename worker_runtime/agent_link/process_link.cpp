@@ -25,7 +25,7 @@ AgentLink* open() {
     the_link.store(std::make_unique<AgentLink>(std::move(socket)).release());
   } catch (const std::system_error& error) {
     throw Error(std::string("no link to ddprun: ") + error.what() +
-                "\ntry:   fewer open files or threads, or a higher limit (ulimit -n, -u)");
+                "\ntry:   fewer open files, or a higher limit (ulimit -n)");
   }
   return the_link.load();
 }
