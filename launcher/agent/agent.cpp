@@ -16,6 +16,7 @@
 
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
+#include "launcher/agent/assignment.hpp"
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/agent/notices.hpp"
@@ -192,8 +193,9 @@ class Agent {
     if (finished_) return io_.stop();  // only output that nobody reads was left
     if (!stop_announced_) {
       stop_announced_ = true;
-      is_step_hoped_for_ = group_.can_stop_at_step();
-      say(signal_name(number) + sender_of(info) + ": " + stop_text(config_.workers, group_.is_idle(), is_step_hoped_for_, config_.grace));
+      is_step_hoped_for_ = group_.stops_at_step(number);
+      say(signal_name(number) + sender_of(info) + ": " +
+          stop_text(config_.workers, group_.is_idle(), is_step_hoped_for_, config_.grace));
     }
     stop(number);
   }
@@ -244,7 +246,8 @@ class Agent {
 
   void take(const rendezvous::StopAt& message) {
     if (message.round != start_.round.number || group_.is_idle()) return;
-    if (std::exchange(stop_call_, message.call) != message.call) say(step_text(config_.workers, message.call));
+    if (std::exchange(stop_call_, message.call) != message.call && group_.can_stop_at_step())
+      say(step_text(config_.workers, message.call));
     links_.send_to_all(worker_link::StopAt{message.round, message.call});
     if (message.signal_number != 0) step({StopAtStep{}});
   }
@@ -287,9 +290,6 @@ class Agent {
     if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
       say(message.why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") +
           " stopped");
-    if (std::exchange(is_step_hoped_for_, false) && group_.can_stop_at_step() && !message.kill)
-      say("no one step for all (" + message.why + "): " + count_of_workers() + (config_.workers == 1 ? " gets " : " get ") +
-          signal_name(message.signal_number) + " now");
     StopWorkers stop{message.signal_number, message.kill, message.reseat, {}};
     for (const int rank : message.hung_ranks) {
       const int local_rank = rank - start_.rank_first;
@@ -456,8 +456,8 @@ class Agent {
   }
 
   std::vector<std::string> variables_of(int local_rank) const {
-    return worker_variables(this_assignment(), {local_rank, output_.error_file(local_rank), core_share(local_rank)},
-                            inherited_);
+    return worker_variables(assignment_of(start_, config_, run_id_, master_address()),
+                            {local_rank, output_.error_file(local_rank), core_share(local_rank)}, inherited_);
   }
 
   std::vector<int> others_than(const std::vector<int>& local_ranks) const {
@@ -506,6 +506,8 @@ class Agent {
   }
 
   void perform(const SignalTree& action) {
+    const auto count = static_cast<int>(group_.voters().size());
+    if (std::exchange(is_step_hoped_for_, false) && count > 0) say(no_step_text(count, action.signal_number, stop_why_));
     links_.send_to_all(worker_link::Stop{stop_why_});
     guardian_.signal_tree(action.signal_number);
   }
@@ -572,29 +574,6 @@ class Agent {
 
   std::chrono::milliseconds job_time_of(const Failure& failure) const {
     return meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
-  }
-
-  Assignment this_assignment() const {
-    Assignment out;
-    out.round = start_.round;
-    out.workers = config_.workers;
-    out.rank_first = start_.rank_first;
-    out.world_size = start_.world_size;
-    out.group_rank = start_.group_rank;
-    out.group_world_size = start_.group_world_size;
-    out.role = config_.role;
-    out.role_rank_first = start_.role_rank_first;
-    out.role_world_size = start_.role_world_size;
-    out.restart_count = start_.restart_count;
-    out.restarts_max = start_.restarts_max;
-    out.run_id = run_id_;
-    out.master_address = master_address();
-    out.master_port = start_.master_port;
-    out.stop_signals = config_.stop_signals;
-    out.virtual_local_rank = config_.virtual_local_rank;
-    out.port_first = config_.rendezvous.port_first;
-    out.port_last = config_.rendezvous.port_last;
-    return out;
   }
 
   // How this node's workers reach the store: as membership says, else as this node reached the endpoint.

@@ -48,4 +48,9 @@ std::string step_text(int workers, std::uint64_t call) {
   return all_workers(workers) + (workers == 1 ? " stops" : " stop") + " at call " + std::to_string(call) + " of should_stop()";
 }
 
+std::string no_step_text(int workers, int signal_number, const std::string& why) {
+  return "no one step for all" + (why.empty() ? "" : " (" + why + ")") + ": " + counted(workers, "worker") +
+         (workers == 1 ? " gets " : " get ") + rendezvous::signal_name(signal_number) + " now";
+}
+
 }  // namespace ddp::launcher

@@ -29,4 +29,7 @@ std::string stop_text(int workers, bool is_idle, bool is_at_step, std::chrono::m
 // "all 8 workers stop at call 17 of should_stop()"
 std::string step_text(int workers, std::uint64_t call);
 
+// "no one step for all (rank 1 was killed by SIGKILL after 3 s on host a): 7 workers get SIGTERM now"
+std::string no_step_text(int workers, int signal_number, const std::string& why);
+
 }  // namespace ddp::launcher

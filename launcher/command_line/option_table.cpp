@@ -77,7 +77,7 @@ const std::vector<Option>& option_table() {
       {"signals-to-handle", 0, "SIGNAL,..", Group::failures, kTorchruns,
        "signals that stop the job; workers get them first. Default: SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
       {"forward-signals", 0, "SIGNAL,..", Group::failures, kOurs,
-       "signals that are passed on to workers and stop nothing: SIGUSR1"},
+       "signals that are passed on to workers that handle them, and warn those that use should_stop(): SIGUSR1"},
       {"monitor-interval", 0, "SECONDS", Group::failures, kTorchruns, "no effect: nothing polls"},
 
       {"numa-binding", 0, "node|socket|exclusive|core-complex", Group::binding, kTorchruns,

@@ -12,6 +12,9 @@ using namespace std::chrono_literals;
 // A second signal kills at once; one that comes this soon after the first is the same wish (`timeout` sends two).
 constexpr auto kSameWish = 200ms;
 
+// Membership gives the nodes 1 s to agree on a step; but at most half of the grace.
+constexpr std::chrono::milliseconds kStepLimit = 3s;
+
 // Time for SIGKILL to take effect; what is left after it sits in the kernel and obeys nobody.
 constexpr auto kKillLimit = 30s;
 
@@ -144,13 +147,13 @@ void WorkerGroup::take(const StopSignal& event, TimePoint now, Actions& out) {
   stop_signal_ = event.signal_number;
   stop_signal_came_ = now;
   if (phase_ != Phase::running || grace_ends_) return;
-  if (can_stop_at_step())
-    grace_ends_ = now + options_.grace;
-  else
-    begin_stop(event.signal_number, false, now, out);
+  if (!stops_at_step(event.signal_number)) return begin_stop(event.signal_number, false, now, out);
+  grace_ends_ = now + options_.grace;
+  step_ends_ = now + std::min(kStepLimit, options_.grace / 2);
 }
 
 void WorkerGroup::take(const StopAtStep&, TimePoint now, Actions&) {
+  step_ends_.reset();
   if (phase_ == Phase::running && !grace_ends_) grace_ends_ = now + options_.grace;
 }
 
@@ -178,14 +181,21 @@ void WorkerGroup::take(const EndJob&, TimePoint now, Actions& out) {
 }
 
 std::optional<TimePoint> WorkerGroup::next_deadline() const {
-  if (phase_ != Phase::running || !grace_ends_) return deadline_;
-  return deadline_ ? std::min(*deadline_, *grace_ends_) : *grace_ends_;
+  auto first = deadline_;
+  if (phase_ == Phase::running)
+    for (const auto& other : {grace_ends_, step_ends_})
+      if (other && (!first || *other < *first)) first = other;
+  return first;
 }
 
 WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
   Actions out;
   if (phase_ == Phase::running && grace_ends_ && now >= *grace_ends_) {
     kill(now, out);
+    return out;
+  }
+  if (phase_ == Phase::running && step_ends_ && now >= *step_ends_) {
+    begin_stop(stop_signal_, false, now, out);
     return out;
   }
   if (!deadline_ || now < *deadline_) return out;
@@ -221,6 +231,7 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
                                        [](const Worker& worker) { return worker.runs && worker.takes_seats; });
   deadline_ = grace_ends_.value_or(now + options_.grace);
   grace_ends_.reset();
+  step_ends_.reset();
   if (!reseats_) return signal_all(signal_number, out);
   tree_signal_ = 0;
   TellRoundOver told;
@@ -268,6 +279,7 @@ void WorkerGroup::kill(TimePoint now, Actions& out) {
   phase_ = Phase::killing;
   deadline_ = now + kKillLimit;
   grace_ends_.reset();
+  step_ends_.reset();
   unexplained_.reset();
   reseats_ = false;
   out.emplace_back(KillTree{});
@@ -314,6 +326,8 @@ bool WorkerGroup::can_stop_at_step() const {
   const auto all = voters();
   return phase_ == Phase::running && std::all_of(all.begin(), all.end(), [](const Voter& voter) { return voter.takes_stops; });
 }
+
+bool WorkerGroup::stops_at_step(int signal_number) const { return signal_number != SIGQUIT && can_stop_at_step(); }
 
 Failure WorkerGroup::failure_of(int local_rank, const Ending& ending, TimePoint now) const {
   return {local_rank, ending, now, std::chrono::duration_cast<std::chrono::milliseconds>(now - round_began_), {}};

@@ -13,7 +13,8 @@
 // is known is a failure itself, unless the reason comes to light within a moment.
 //
 // Where all workers take stops, a stop of the whole job signals none of them at first: they run on, with the same grace,
-// until they have ended by themselves at the step that the job agrees on. What fails meanwhile has failed by itself.
+// until they have ended by themselves at the step that the job agrees on. What fails meanwhile has failed by itself. Where
+// nobody says at which step, because membership is out of reach, the ordinary stop follows.
 //
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
@@ -120,6 +121,9 @@ class WorkerGroup {
   // All of them can, and nothing else is under way that ends the round.
   bool can_stop_at_step() const;
 
+  // This signal to ddprun lets them. SIGQUIT asks for core files, which the step would not leave.
+  bool stops_at_step(int signal_number) const;
+
  private:
   enum class Phase { idle, running, stopping, killing, clearing };
 
@@ -176,6 +180,7 @@ class WorkerGroup {
   int tree_signal_ = 0;        // that the tree got last
   TimePoint stop_signal_came_;
   std::optional<TimePoint> grace_ends_;  // of workers that run on to the agreed step
+  std::optional<TimePoint> step_ends_;   // the wait for that step
   std::optional<TimePoint> deadline_;
 };
 

@@ -100,7 +100,7 @@ TEST_F(DdprunStop, WhereAWorkerOfAnotherNodeTakesNoPartAllAreStoppedByTheSignal)
   zero.kill(SIGTERM);
   EXPECT_EQ(zero.wait(), 143) << zero.err();
   EXPECT_EQ(one.wait(), 143) << one.err();
-  EXPECT_THAT(zero.err(), AllOf(HasSubstr("the worker is asked to stop at one step"), HasSubstr("the worker gets SIGTERM now")));
+  EXPECT_THAT(zero.err(), AllOf(HasSubstr("the worker is asked to stop at one step"), HasSubstr("no one step for all: 1 worker gets SIGTERM now")));
   EXPECT_TRUE(steps_of(zero).empty());
 }
 
@@ -162,6 +162,54 @@ TEST_F(DdprunStop, AfterAWarningARoundThatFollowsAFailureIsAskedToo) {
   make("go");
   EXPECT_EQ(job.wait(), 75) << job.err();
   EXPECT_EQ(steps_of(job).size(), 2u) << job.out();
+}
+
+// The one that stands still is not heard of for longer than a step is waited for.
+TEST_F(DdprunStop, WhereMembershipDoesNotAnswerTheSignalGoesToAll) {
+  const auto port = free_port();
+  const std::vector<std::string> grace{"--shutdown-timeout=2", "--rdzv-conf=heartbeat_timeout=1"};
+  Job zero(workers(1, node(0, port, grace))), one(workers(1, node(1, port, grace)));
+  ASSERT_TRUE(zero.prints("up round"));
+  ASSERT_TRUE(one.prints("up round"));
+  zero.kill(SIGSTOP);
+  one.kill(SIGTERM);
+  EXPECT_EQ(one.wait(), 143) << one.err();
+  EXPECT_THAT(one.err(), HasSubstr("no one step for all: 1 worker gets SIGTERM now"));
+}
+
+TEST_F(DdprunStop, WhoIsStartedAgainIsToldThatTheSignalIsMeantForIt) {
+  Job job(workers(3, {"--max-restarts=1"}, {"seats=0", "die=2"}));
+  ASSERT_TRUE(job.prints("up round=0", 3));
+  make("die");
+  ASSERT_TRUE(job.prints("up round=1", 3)) << job.err();
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 75) << job.err();
+}
+
+// As a scheduler does that signals every process of a job.
+TEST_F(DdprunStop, WorkersOfLibddpStopAtOneStepThoughEveryProcessIsSignalled) {
+  const auto port = free_port();
+  auto first = node(0, port, {"--nproc-per-node=2"}), second = node(1, port, {"--nproc-per-node=1"});
+  for (auto* arguments : {&first, &second}) arguments->push_back(built("should_stop_worker"));
+  Job zero(first), one(second);
+  ASSERT_TRUE(zero.prints("up round", 2)) << zero.err();
+  ASSERT_TRUE(one.prints("up round")) << one.err();
+  for (const auto* job : {&zero, &one})
+    for (const auto pid : job->processes()) ::kill(pid, SIGTERM);
+  EXPECT_EQ(zero.wait(), 75) << zero.err();
+  EXPECT_EQ(one.wait(), 75) << one.err();
+  auto steps = steps_of(zero);
+  steps.merge(steps_of(one));
+  ASSERT_EQ(steps.size(), 3u) << zero.out() << one.out();
+  EXPECT_EQ(*steps.begin(), *steps.rbegin());
+}
+
+TEST_F(DdprunStop, AWarningStopsWorkersOfLibddpAtOneStep) {
+  Job job({"--nproc-per-node=3", "--forward-signals=SIGUSR1", built("should_stop_worker")});
+  ASSERT_TRUE(job.prints("up round", 3)) << job.err();
+  job.kill(SIGUSR1);
+  EXPECT_EQ(job.wait(), 75) << job.err();
+  EXPECT_EQ(steps_of(job).size(), 3u);
 }
 
 TEST_F(DdprunStop, TheReportTellsOfEveryRound) {

@@ -10,11 +10,15 @@
 //     finish   has done its work when it hears of the step, and ends with 0
 //     hang     comes to the step and does not end
 //
+// It ends by SIGTERM only when its agent has said that the signal is meant for it, unless it is deaf.
+//
 // Ranks are not in step: each is ahead of the one before it by ten steps. At the step it prints "stops at STEP ;".
 #include <poll.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +38,8 @@ constexpr int kStepMs = 2;
 // In one write, so that lines of several workers do not mix.
 void print(const std::string& line) { static_cast<void>(!::write(STDOUT_FILENO, (line + " ;\n").data(), line.size() + 3)); }
 
+volatile sig_atomic_t term_came = 0;
+
 std::uint32_t number_of(const std::string& round_id) {
   return static_cast<std::uint32_t>(std::atoi(round_id.substr(round_id.rfind('-') + 1).c_str()));
 }
@@ -43,6 +49,7 @@ class Worker {
   Worker(std::string folder, std::set<std::string> does) : folder_(std::move(folder)), does_(std::move(does)) {}
 
   void run() {
+    if (!is("deaf")) ::signal(SIGTERM, [](int) { term_came = 1; });
     say(Hello{kVersion, is("seats"), !is("deaf") && !is("late")});
     begin();
     for (bool is_late = is("late");; ++step_) {
@@ -104,7 +111,10 @@ class Worker {
     begin();
   }
 
-  void take(const Stop&) {}
+  void take(const Stop&) {
+    ::signal(SIGTERM, SIG_DFL);
+    if (term_came) ::raise(SIGTERM);
+  }
 
   bool is(const std::string& what) const {
     return does_.count(what) != 0 || does_.count(what + "=" + std::getenv("RANK")) != 0;
@@ -118,7 +128,11 @@ class Worker {
 
   std::optional<ToWorker> next(int wait_ms) const {
     pollfd socket{socket_, POLLIN, 0};
-    if (::poll(&socket, 1, wait_ms) <= 0) return {};
+    int count = -1;
+    do {
+      count = ::poll(&socket, 1, wait_ms);
+    } while (count < 0 && errno == EINTR);
+    if (count <= 0) return {};
     char packet[kPacketBytesMax];
     const auto length = ::recv(socket_, packet, sizeof packet, 0);
     if (length <= 0) std::exit(7);

@@ -34,10 +34,8 @@ TEST(Report, TellsTheTimesOfEachRoundInSecondsAndNullWhereThereAreNone) {
   report.total = 100s;
   report.worked = 75s;
   report.rounds_count = 2;
-  RoundTimes first{.round = 4, .nodes = 2, .world_size = 8, .start = 250ms, .worked = 50s};
-  RoundTimes second{.round = 5, .why = "rank 3 was killed by SIGKILL", .nodes = 1, .world_size = 4, .detect = 3ms, .stop = 1500ms,
-                    .rendezvous = 20ms, .start = 100ms, .first_step = 2s, .worked = 25s};
-  report.rounds = {first, second};
+  report.rounds = {RoundTimes{4, "", 2, 8, 0ms, 0ms, 0ms, 250ms, {}, 50s},
+                   RoundTimes{5, "rank 3 was killed by SIGKILL", 1, 4, 3ms, 1500ms, 20ms, 100ms, 2s, 25s}};
   const auto json = nlohmann::json::parse(report_json("bert", 75, report));
   EXPECT_EQ(json, (nlohmann::json{{"run_id", "bert"},
                                   {"exit_code", 75},
@@ -78,7 +76,7 @@ TEST(Report, IsAllNullsWhereMembershipToldNone) {
 
 TEST(Report, TakesBytesThatAreNoTextForWhatTheyAre) {
   RunReport report;
-  report.rounds.push_back({.why = "\xff\xfe"});
+  report.rounds.emplace_back().why = "\xff\xfe";
   EXPECT_NO_THROW(nlohmann::json::parse(report_json("x", 1, report)));
 }
 

@@ -386,7 +386,6 @@ TEST_F(Group, WhereAllTakeStopsASignalGoesToNobodyAndTheyEndAtTheirStep) {
   begin_with_stops(2);
   EXPECT_TRUE(group->can_stop_at_step());
   EXPECT_EQ(step({StopSignal{SIGTERM}}), "");
-  EXPECT_EQ(group->next_deadline(), now + 30s);
   now += 2s;
   EXPECT_EQ(step({StopAtStep{}}), "") << "the grace began with the signal";
   EXPECT_EQ(group->next_deadline(), now + 28s);
@@ -404,6 +403,11 @@ TEST_F(Group, WhereOneTakesNoStopsASignalGoesToAll) {
   step({WorkerSaidHello{1, false, false}});
   EXPECT_FALSE(group->can_stop_at_step());
   EXPECT_EQ(step({StopSignal{SIGTERM}}), "T15");
+}
+
+TEST_F(Group, WhoAsksForCoreFilesGetsThem) {
+  begin_with_stops(2);
+  EXPECT_EQ(step({StopSignal{SIGQUIT}}), "T3");
 }
 
 TEST_F(Group, WhoHasEndedWellNeedsNoStop) {
@@ -426,9 +430,25 @@ TEST_F(Group, TheStepOfAnotherNodesSignalBeginsTheGraceHereToo) {
   EXPECT_EQ(step({StopSignal{SIGTERM}}), "K");
 }
 
+TEST_F(Group, WhereNobodySaysAtWhichStepTheSignalGoesToAllWithinTheSameGrace) {
+  begin_with_stops(2, 10s);
+  EXPECT_EQ(step({StopSignal{SIGINT}}), "");
+  EXPECT_EQ(tick_at(2999ms), "");
+  EXPECT_EQ(tick_at(1ms), "T2");
+  EXPECT_EQ(step({StopAtStep{}}), "") << "too late";
+  EXPECT_EQ(group->next_deadline(), now + 7s);
+  EXPECT_EQ(tick_at(7s), "K");
+}
+
+TEST_F(Group, HalfOfAShortGraceIsLeftForTheSignal) {
+  begin_with_stops(2, 1s);
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "");
+  EXPECT_EQ(group->next_deadline(), now + 500ms);
+}
+
 TEST_F(Group, WhoDoesNotComeToTheStepWithinTheGraceIsKilled) {
   begin_with_stops(2, 3s);
-  step({StopSignal{SIGTERM}});
+  step({StopSignal{SIGTERM}, StopAtStep{}});
   step({WorkerStopping{0}, WorkerStopping{1}, WorkerEnded{0, kOk}});
   EXPECT_EQ(tick_at(2999ms), "");
   EXPECT_EQ(tick_at(1ms), "K");
