@@ -31,21 +31,24 @@ MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& ne
 }
 
 Membership::Membership(MembershipOptions options, TimePoint now)
-    : options_(std::move(options)), began_(now), budget_(options_.restarts_max, options_.restart_window), book_(now) {
+    : options_(std::move(options)), began_(now), ran_at_(now), budget_(options_.restarts_max, options_.restart_window), book_(now) {
   no_round_before_ = options_.no_round_before;
   gather(now);
 }
 
 Membership::Actions Membership::step(const MembershipEvent& event, TimePoint now) {
   out_.clear();
+  notice_own_absence(now);
   std::visit([&](const auto& what) { take(what, now); }, event);
   return std::exchange(out_, {});
 }
 
 Membership::Actions Membership::tick(TimePoint now) {
   out_.clear();
+  notice_own_absence(now);
+  const bool is_end_proven = !doubt_ends_ || now >= *doubt_ends_;
   for (const auto& [id, absence] : std::map(absences_))
-    if (now >= absence.until) take(Left{id, absence.why}, now);
+    if (now >= absence.until) take(Left{id, absence.why, is_end_proven}, now);
   if (restate_ends_ && now >= *restate_ends_) give_up_awaited(now);
   if (agreement_ends_ && now >= *agreement_ends_) give_up_agreement(now);
   if (deadline_ && now >= *deadline_) {
@@ -57,6 +60,14 @@ Membership::Actions Membership::tick(TimePoint now) {
   return std::exchange(out_, {});
 }
 
+// Heartbeats go out twice in each limit, so a pause of half of it may look like the end. In doubt until what was under way
+// then must have been heard.
+void Membership::notice_own_absence(TimePoint now) {
+  if (looks_at_clock() && now - ran_at_ > options_.heartbeat_timeout / 2)
+    doubt_ends_ = now + options_.resume_window + restate_timeout();
+  ran_at_ = now;
+}
+
 std::optional<TimePoint> Membership::next_deadline() const {
   std::optional<TimePoint> out;
   const auto consider = [&](std::optional<TimePoint> time) {
@@ -65,6 +76,7 @@ std::optional<TimePoint> Membership::next_deadline() const {
   consider(deadline_);
   consider(restate_ends_);
   consider(agreement_ends_);
+  if (looks_at_clock()) consider(ran_at_ + look_period());
   for (const auto& [id, absence] : absences_) consider(absence.until);
   return out;
 }

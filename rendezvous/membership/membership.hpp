@@ -14,6 +14,9 @@
 // still stop at, the greatest of these is the one, and workers end there by themselves. Where a node can't, or does not
 // answer at once, all are stopped by the signal. A warning begins the same, but waits, and stops nobody by a signal.
 //
+// Where this process itself did not run for so long that the nodes may have taken it for lost, the ends of their connections
+// prove nothing for a while: they may have gone on elsewhere, and even have ended there.
+//
 // Membership is soft state. A node whose connection broke comes again with its key and is told again what it has not
 // answered. Where membership begins anew, after its own process was lost, the first node that still has a round makes it
 // adopt that round; the round's other nodes are awaited, and until they have come or been given up no round follows.
@@ -164,6 +167,8 @@ class Membership {
   void take(NodeId from, const StopAsked& message, TimePoint now);
   void take(NodeId from, const StopReady& message, TimePoint now);
 
+  void notice_own_absence(TimePoint now);
+
   // Nodes (membership.cpp).
   std::optional<Refused> objection(const Hello& hello) const;
   void go_on(TimePoint now);
@@ -227,6 +232,10 @@ class Membership {
   void give_up_awaited(TimePoint now);
   void consider_losses(TimePoint now);
 
+  // Who serves the job in an agent looks at the clock that often, so that it can tell.
+  bool looks_at_clock() const { return options_.greater_part_only && options_.nodes_max > 1 && rounds_begun_ > 0 && !is_finished(); }
+  std::chrono::milliseconds look_period() const { return options_.heartbeat_timeout / 4; }
+
   std::chrono::milliseconds restate_timeout() const { return restate_timeout_of(options_.heartbeat_timeout); }
   std::chrono::milliseconds job_time(TimePoint now) const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now - began_);
@@ -248,6 +257,8 @@ class Membership {
   std::optional<TimePoint> deadline_;  // of the phase
   TimePoint gathering_ends_;
   std::optional<TimePoint> last_call_ends_;
+  TimePoint ran_at_;                      // the last time
+  std::optional<TimePoint> doubt_ends_;   // for so long a broken connection proves no end
   std::optional<TimePoint> no_round_before_;  // nodes of a round that is not known yet may be about to come
   bool is_wait_said_ = false;  // once for each wait
   std::int64_t round_ = -1;            // number of the current or last round

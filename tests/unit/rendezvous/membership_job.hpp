@@ -73,6 +73,16 @@ class Job : public ::testing::Test {
   void leaves(std::uint64_t id) { hear(membership->step(Left{node(id), "gone"}, now)); }
   void falls_silent(std::uint64_t id) { hear(membership->step(Left{node(id), "silent", false}, now)); }
   void pass(std::chrono::milliseconds time) {
+    const auto end = now + time;
+    for (auto next = membership->next_deadline(); next && *next < end; next = membership->next_deadline()) {
+      now = std::max(now, *next);
+      hear(membership->tick(now));
+    }
+    now = end;
+    hear(membership->tick(now));
+  }
+  // This process does not run meanwhile.
+  void sleep(std::chrono::milliseconds time) {
     now += time;
     hear(membership->tick(now));
   }

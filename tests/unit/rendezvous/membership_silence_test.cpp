@@ -51,6 +51,66 @@ TEST_F(Job, AMembershipOutsideTheJobGoesOnWithWhoeverReachesIt) {
   EXPECT_EQ(started.at(3).round.number, 1u);
 }
 
+class HostThatSlept : public Job {
+ protected:
+  void three_nodes_run_and_the_host_sleeps(std::chrono::milliseconds time) {
+    begin(1, 3);
+    for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+    pass(1min);
+    sleep(time);
+  }
+  void others_do_not_come_again() {
+    disconnects(2);
+    disconnects(3);
+    pass(1s);
+    ends(1, {}, 2);
+  }
+};
+
+TEST_F(HostThatSlept, TakesConnectionsThatWereClosedMeanwhileForSilent) {
+  three_nodes_run_and_the_host_sleeps(1600ms);
+  others_do_not_come_again();
+  ASSERT_TRUE(stepped_down) << "they may have gone on with another host, and have ended since";
+  EXPECT_THAT(*stepped_down, HasSubstr("2 nodes of round 0 fell silent"));
+}
+
+TEST_F(HostThatSlept, NoticesWhateverItHearsFirst) {
+  begin(1, 3);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+  now += 1600ms;
+  others_do_not_come_again();
+  EXPECT_TRUE(stepped_down);
+}
+
+TEST_F(HostThatSlept, GoesOnAfterAShortNap) {
+  three_nodes_run_and_the_host_sleeps(1400ms);
+  others_do_not_come_again();
+  EXPECT_FALSE(stepped_down);
+  EXPECT_EQ(started.at(1).group_world_size, 1);
+}
+
+TEST_F(HostThatSlept, BelievesAGuardian) {
+  three_nodes_run_and_the_host_sleeps(10s);
+  hear(membership->step(Farewell{"key-2"}, now));
+  hear(membership->step(Farewell{"key-3"}, now));
+  ends(1, {}, 2);
+  EXPECT_EQ(started.at(1).group_world_size, 1);
+}
+
+TEST_F(HostThatSlept, BelievesAClosedConnectionAgainOnceTheOthersAreKnownToBeThere) {
+  three_nodes_run_and_the_host_sleeps(10s);
+  pass(8s);
+  others_do_not_come_again();
+  EXPECT_EQ(started.at(1).group_world_size, 1);
+}
+
+TEST_F(HostThatSlept, OutsideOfTheJobIsNoHostThatOthersLeave) {
+  greater_part_only = false;
+  three_nodes_run_and_the_host_sleeps(10s);
+  others_do_not_come_again();
+  EXPECT_EQ(started.at(1).group_world_size, 1);
+}
+
 TEST_F(Job, NodesThatFallSilentAfterTheirRoundHasEndedMayGoOnElsewhere) {
   begin(4, 4, 1);
   for (const std::uint64_t id : {1u, 2u, 3u, 4u}) join(id, "h" + std::to_string(id), {}, id == 1);
