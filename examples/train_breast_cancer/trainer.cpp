@@ -155,6 +155,7 @@ void Trainer::run() {
                          .batches = static_cast<std::size_t>(batches_per_epoch())};
     std::vector<double> loss = {0};  // mean over the batches so far; then over all ranks too
     for (double count = 1; progress.batch < progress.batches; ++count) {
+      if (world_.should_stop()) return stop();
       loss[0] += (step() - loss[0]) / count;
       if (is_checkpoint_due()) save();
       ++progress.batch;
@@ -193,6 +194,13 @@ void Trainer::save() {
   std::error_code ignored;  // one too many does no harm
   std::filesystem::remove(own_checkpoints_.front(), ignored);
   own_checkpoints_.pop_front();
+}
+
+// The same step on all ranks; --resume goes on there.
+void Trainer::stop() {
+  save();
+  display_.print_line("stopped after step " + std::to_string(position_.step) + "; checkpoint: " + last_checkpoint_);
+  world_.barrier();  // no rank ends before rank 0 has saved
 }
 
 void Trainer::report_end(double samples_per_second) {

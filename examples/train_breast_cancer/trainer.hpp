@@ -22,7 +22,7 @@ class Trainer {
   // libddp throws.
   Trainer(ddp::ProcessGroup world, const Options& options);
 
-  // Collective. Trains to the end, saves, and tells how well it went.
+  // Collective. Trains to the end, saves, and tells how well it went; or to where the job is told to stop, and saves.
   void run();
 
   // The parts of run(), for a program that does something of its own between steps.
@@ -41,6 +41,7 @@ class Trainer {
   std::int64_t batches_per_epoch() const;  // of each worker
   bool is_checkpoint_due() const;
   void save();
+  void stop();
   void report_end(double samples_per_second);
 
   ddp::ProcessGroup world_;

@@ -3,7 +3,7 @@
 //   ddprun --standalone --nproc-per-node=4 --max-restarts=10 train_elastic
 //
 // Kill a worker while it runs: the others go on in their processes, beside a new one in its place, at the last committed
-// step. Ends with 0, and prints the line found.
+// step. Ends with 0, and prints the line found. SIGTERM or ctrl-c to ddprun stops all ranks after the same step.
 #include <ddp/ddp.hpp>
 
 #include <unistd.h>
@@ -33,6 +33,12 @@ struct Line {
 double x_of(std::int64_t i) { return static_cast<double>(i) / kSamples; }
 double y_of(std::int64_t i) { return 3 * x_of(i) + 1; }
 
+// A program whose work is to go on later writes a checkpoint here.
+void stop(const ddp::ProcessGroup& world, const Progress& progress) {
+  if (world.rank() != 0) return;
+  std::printf("stopped in epoch %ld before batch %ld\n", static_cast<long>(progress.epoch), static_cast<long>(progress.batch));
+}
+
 void train(ddp::ProcessGroup& world, Line& line, Progress& progress, ddp::ElasticState& state) {
   std::printf("rank %d of %d, pid %d: from epoch %ld\n", world.rank(), world.size(), ::getpid(), static_cast<long>(progress.epoch));
   std::fflush(stdout);
@@ -52,6 +58,7 @@ void train(ddp::ProcessGroup& world, Line& line, Progress& progress, ddp::Elasti
     const auto batches =
         sampler.batches(static_cast<std::uint64_t>(progress.epoch), kBatch, ddp::LastBatch::drop);
     while (progress.batch < static_cast<std::int64_t>(batches.size())) {
+      if (world.should_stop()) return stop(world, progress);
       auto step = model.begin_step();
       for (const auto i : batches[static_cast<std::size_t>(progress.batch)]) {
         const double error = line.slope[0] * x_of(i) + line.offset[0] - y_of(i);

@@ -104,6 +104,32 @@ class DDP_EXPORT ProcessGroup {
   // against a limit of file sizes (RLIMIT_FSIZE) where there is one.
   RegisteredMemory allocate(std::size_t bytes, CollectiveOptions options = {});
 
+  // Whether the program is to write its checkpoint and end with 0 now. Every rank calls it once for each step, at the same
+  // place, and all get the same answer from the same call:
+  //
+  //   while (step < steps && !world.should_stop()) train_one_step(step++);
+  //   save_checkpoint(step);
+  //
+  // When the job is to stop (ddprun got SIGTERM, ctrl-c or a hang-up, or a warning signal of --forward-signals), ddprun asks
+  // all ranks which call can be the one, and tells them the latest of these: that call returns true on all of them, and so do
+  // those after it. When all ranks have ended with 0, ddprun ends with 75: stopped on purpose, to be started again. After
+  // SIGTERM, ctrl-c or a hang-up they have the grace (--shutdown-timeout) from the signal on for the rest of the step and the
+  // checkpoint; where some worker does not call should_stop(), all are stopped by the signal instead, as ever.
+  //
+  // It takes no collective, and costs a lock that nobody else holds while no stop is asked for; a rank that comes to the call
+  // it has named before the others have named theirs waits there, for messages only, and not beyond the group's timeout.
+  //
+  // SIGTERM: the first call takes it, where its disposition is the default one. It is then ignored, because a scheduler may
+  // send it to every process of the job, unless ddprun has said that this worker is to end by it. A handler of the program's
+  // own, or an ignored SIGTERM, is left as it is, also where it is set later.
+  //
+  // Rounds: all groups of a process in one round count together. In a group of a later round, as run_elastic makes it, calls
+  // count from 1 again, and a stop that was not agreed on before is asked anew; in one of an earlier round it is false.
+  //
+  // Always false where ddprun did not start this very process (torchrun, mpirun, a plain start), in a forked child, and
+  // where the stop comes to nothing because a worker fails meanwhile.
+  bool should_stop();
+
   // Gives up on the group, from any thread: collectives under way and later calls throw AbortedError on this rank,
   // and, as soon as they need this rank, RankFailure on the others.
   void abort(const std::string& reason);

@@ -10,6 +10,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <iostream>
 #include <optional>
 #include <utility>
 
@@ -17,12 +18,16 @@
 #include "ddp/round.hpp"
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
+#include "launcher/agent/notices.hpp"
 #include "launcher/agent/own_process.hpp"
+#include "launcher/agent/report_file.hpp"
 #include "launcher/agent/worker_links.hpp"
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/output/error_file.hpp"
 #include "launcher/output/output.hpp"
+#include "launcher/worker_group/round_progress.hpp"
+#include "launcher/worker_group/stop_vote.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/io/host_name.hpp"
@@ -39,6 +44,7 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 using rendezvous::FailureReport;
 using rendezvous::FinishJob;
+using rendezvous::FirstStep;
 using rendezvous::Hello;
 using rendezvous::OpenStore;
 using rendezvous::RoundEnded;
@@ -46,6 +52,7 @@ using rendezvous::RoundFailed;
 using rendezvous::RoundStarted;
 using rendezvous::StartRound;
 using rendezvous::StopAsked;
+using rendezvous::StopReady;
 using rendezvous::StopRound;
 using rendezvous::StoreOpened;
 using rendezvous::Welcome;
@@ -59,6 +66,8 @@ class Agent {
         inherited_(environment),
         bindings_(worker_bindings(config, environment)),
         group_({config.workers, config.grace}),
+        progress_(config.workers),
+        report_file_(config.report_file.empty() ? std::nullopt : std::make_optional<ReportFile>(config.report_file)),
         signals_(signals_to_take_in(config.stop_signals, config.forward_signals)),
         guardian_(prepare(), config.workers),
         signal_source_(io_, open_signalfd(signals_)),
@@ -69,7 +78,7 @@ class Agent {
                 },
                 [this](int local_rank, const std::string& why) {
                   say("rank " + std::to_string(start_.rank_first + local_rank) + ": " + why + "; it gets no new seat");
-                  step({WorkerSaidHello{local_rank, false}});
+                  step({WorkerSaidHello{local_rank, false, false}});
                 }}),
         output_(io_, config.output, scratch_.path(), [this] { reader_is_gone(); }),
         store_(io_, store_options()),
@@ -88,12 +97,16 @@ class Agent {
   int run() {
     for (const auto& notice : config_.notices) say(notice);
     wait_for_signals();
-    guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) { step(events); },
+    guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) {
+                             hear_out(events);
+                             step(events);
+                           },
                            [this](int signal_number) {
                              if (signal_number == SIGSTOP && suspending_) stop_myself();  // unless continued meanwhile
                            }});
     meeting_.start();
     io_.run();
+    write_report();
     return exit_code_;
   }
 
@@ -135,6 +148,7 @@ class Agent {
     hello.join_timeout = config_.rendezvous.join_timeout;
     hello.last_call_timeout = config_.rendezvous.last_call_timeout;
     hello.grace = config_.grace;
+    hello.wants_report = report_file_.has_value();
     if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
     return hello;
   }
@@ -170,22 +184,18 @@ class Agent {
     }
     const auto& forwarded = config_.forward_signals;
     if (std::find(forwarded.begin(), forwarded.end(), number) != forwarded.end()) {
-      say(signal_name(number) + sender_of(info) + ": passed on to the workers that handle it");
-      return guardian_.forward(number);
+      say(signal_name(number) + sender_of(info) + ": passed on to the workers that handle it" +
+          (group_.can_stop_at_step() ? ", and a warning to those that ask should_stop()" : ""));
+      guardian_.forward(number);
+      return meeting_.send(StopAsked{number, true});
     }
     if (finished_) return io_.stop();  // only output that nobody reads was left
     if (!stop_announced_) {
       stop_announced_ = true;
-      say(signal_name(number) + sender_of(info) + ": stopping" +
-          (group_.is_idle() ? "" : " " + count_of_workers() + ", with SIGKILL after " +
-                                       rendezvous::describe_duration(config_.grace) + " or at a second signal"));
+      is_step_hoped_for_ = group_.can_stop_at_step();
+      say(signal_name(number) + sender_of(info) + ": " + stop_text(config_.workers, group_.is_idle(), is_step_hoped_for_, config_.grace));
     }
     stop(number);
-  }
-
-  static std::string sender_of(const signalfd_siginfo& info) {
-    if (info.ssi_code != SI_USER && info.ssi_code != SI_QUEUE) return {};
-    return " from pid " + std::to_string(info.ssi_pid) + " (uid " + std::to_string(info.ssi_uid) + ")";
   }
 
   void stop(int signal_number) {
@@ -225,8 +235,19 @@ class Agent {
   void take(const rendezvous::Elsewhere&) {}
   void take(const rendezvous::Refused&) {}
   void take(const rendezvous::RoundEstablished&) {}
-  void take(const rendezvous::PrepareStop& message) { meeting_.send(rendezvous::StopReady{message.round, {}}); }
-  void take(const rendezvous::StopAt&) {}
+
+  void take(const rendezvous::PrepareStop& message) {
+    if (message.round != start_.round.number) return;
+    vote_.ask(message.is_warning);
+    vote();
+  }
+
+  void take(const rendezvous::StopAt& message) {
+    if (message.round != start_.round.number || group_.is_idle()) return;
+    if (std::exchange(stop_call_, message.call) != message.call) say(step_text(config_.workers, message.call));
+    links_.send_to_all(worker_link::StopAt{message.round, message.call});
+    if (message.signal_number != 0) step({StopAtStep{}});
+  }
 
   void take(const OpenStore& message) {
     in_job_ = true;
@@ -247,26 +268,17 @@ class Agent {
     const bool had_a_round = start_.round.term != 0, cost_a_restart = message.restart_count > start_.restart_count;
     start_ = message;
     stop_why_.clear();
+    stop_call_.reset();
+    vote_.begin_round();
+    progress_.begin_round();
     if (!message.why.empty() && had_a_round)
-      say(message.why + ": " +
-          how_it_goes_on() +
-          (cost_a_restart ? ", restart " + std::to_string(message.restart_count) + budget_text(message.restarts_max) : ""));
+      say(message.why + ": " + how_it_goes_on(config_.workers, static_cast<int>(group_.waiting().size()), is_alone()) +
+          (cost_a_restart ? restart_text(message, config_.restart_window) : ""));
     if (!is_alone())
       say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
-          std::to_string(message.group_world_size) + ", " + ranks_text() + " of " + std::to_string(message.world_size) +
-          ", store at " + master_address() + ":" + std::to_string(message.master_port));
+          std::to_string(message.group_world_size) + ", " + ranks_text(message.rank_first, config_.workers) + " of " +
+          std::to_string(message.world_size) + ", store at " + master_address() + ":" + std::to_string(message.master_port));
     step({BeginRound{}});
-  }
-
-  std::string how_it_goes_on() const {
-    if (const auto waiting = group_.waiting(); !waiting.empty()) {
-      const auto count = static_cast<int>(waiting.size());
-      const auto rest = config_.workers - count;
-      return rendezvous::counted(count, "worker") + " of this node " + (count == 1 ? "goes" : "go") + " on" +
-             (rest == 0 ? "" : ", " + std::to_string(rest) + " " + (rest == 1 ? "starts" : "start") + " again");
-    }
-    if (!is_alone()) return "all nodes start their workers again";
-    return config_.workers == 1 ? "the worker starts again" : count_of_workers() + " start again";
   }
 
   void take(const StopRound& message) {
@@ -275,6 +287,9 @@ class Agent {
     if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
       say(message.why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") +
           " stopped");
+    if (std::exchange(is_step_hoped_for_, false) && group_.can_stop_at_step() && !message.kill)
+      say("no one step for all (" + message.why + "): " + count_of_workers() + (config_.workers == 1 ? " gets " : " get ") +
+          signal_name(message.signal_number) + " now");
     StopWorkers stop{message.signal_number, message.kill, message.reseat, {}};
     for (const int rank : message.hung_ranks) {
       const int local_rank = rank - start_.rank_first;
@@ -285,16 +300,28 @@ class Agent {
 
   void take(const FinishJob& message) {
     const auto summary = job_summary(message);
-    if (!summary.empty() && !(message.cause == std::nullopt && stop_announced_ && message.try_this.empty()))
-      say(summary);
+    const bool is_known = !message.cause && stop_announced_ && message.try_this.empty();
+    if (!summary.empty() && (!is_known || message.exit_code == rendezvous::kStoppedAtStep)) say(summary);
     if (message.cause) tell_caller(*message.cause);
+    report_ = message.report;
+    if (report_ && report_->rounds_count > 1 && start_.group_rank == 0) say(describe(*report_));
     guardian_.set_farewell({});  // nobody waits for it
     end_with(message.exit_code);
   }
 
-  // Workers that wait for a seat get the same stop as any other, and what they print is still shown.
+  // When nothing else is left to do: however slow the disk, nobody waits for it.
+  void write_report() const {
+    if (!report_file_) return;
+    try {
+      report_file_->write(report_json(run_id_, exit_code_, report_));
+    } catch (const std::exception& error) {
+      std::cerr << "error: " << error.what() << "\nwhere: --report\ntry:   free some space there, or another file\n";
+    }
+  }
+
+  // Workers that are left, be it that they wait for a seat, get the same stop as ever, and what they print is still shown.
   void end_with(int exit_code) {
-    if (group_.waiting().empty() || !group_.is_idle()) return finish(exit_code);
+    if (group_.waiting().empty() && group_.is_idle()) return finish(exit_code);
     verdict_ = exit_code;
     step({EndJob{}});
   }
@@ -319,7 +346,7 @@ class Agent {
 
   // Nobody tells us any more what the job does: its workers here are stopped.
   void membership_is_lost(const rendezvous::LinkLost& why) {
-    if (finished_ || lost_) return;
+    if (finished_ || lost_ || verdict_) return;
     lost_ = true;
     guardian_.set_farewell({});
     if (stop_signal_ != 0 && group_.is_idle()) return end_with(128 + stop_signal_);  // nobody is left to tell more
@@ -330,8 +357,15 @@ class Agent {
 
   // --- what workers say ---
 
+  // What workers that have ended said before goes before their end.
+  void hear_out(const std::vector<WorkerGroupEvent>& events) {
+    for (const auto& event : events)
+      if (const auto* ended = std::get_if<WorkerEnded>(&event)) links_.hear_out(ended->local_rank);
+  }
+
   void take(int local_rank, const worker_link::Hello& message) {
-    step({WorkerSaidHello{local_rank, message.takes_seats && message.version == worker_link::kVersion}});
+    const bool is_known = message.version == worker_link::kVersion;
+    step({WorkerSaidHello{local_rank, message.takes_seats && is_known, message.takes_stops && is_known}});
   }
 
   void take(int local_rank, const worker_link::Left& message) {
@@ -339,9 +373,26 @@ class Agent {
     step({WorkerLeft{local_rank, message.why, message.hung_ranks}});
   }
 
-  void take(int, const worker_link::Progress&) {}
-  void take(int, const worker_link::StopReady&) {}
-  void take(int, const worker_link::Stopping&) {}
+  void take(int local_rank, const worker_link::Progress& message) {
+    if (message.round != start_.round.number) return;
+    if (progress_.take(local_rank, message)) meeting_.send(FirstStep{message.round});
+  }
+
+  void take(int local_rank, const worker_link::StopReady& message) {
+    if (message.round != start_.round.number) return;
+    vote_.answer(local_rank, message.call);
+    vote();
+  }
+
+  void take(int local_rank, const worker_link::Stopping& message) {
+    if (message.round == start_.round.number) step({WorkerStopping{local_rank}});
+  }
+
+  void vote() {
+    const auto next = vote_.next(group_.voters());
+    for (const int local_rank : next.ask) links_.send(local_rank, worker_link::PrepareStop{start_.round.number});
+    if (next.answer) meeting_.send(StopReady{start_.round.number, next.answer->call});
+  }
 
   // --- what the worker group decides ---
 
@@ -350,6 +401,7 @@ class Agent {
   void perform(const WorkerGroup::Actions& actions) {
     if (finished_) return;
     for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
+    vote();
     const auto deadline = group_.next_deadline();
     timer_.cancel();
     if (!deadline || finished_) return;
@@ -361,24 +413,32 @@ class Agent {
 
   void perform(const SpawnWorkers& action) {
     show_bindings();
+    auto left = action.local_ranks;
     try {
       open_output(others_than(action.local_ranks));
+      for (; !left.empty(); left.erase(left.begin())) spawn(left.front());
     } catch (const std::exception& error) {
-      if (is_alone()) throw;
-      return fail_to_spawn(error, action.local_ranks);
-    }
-    for (const int local_rank : action.local_ranks) {
-      const auto socket = links_.open(local_rank);
-      const auto side = output_.worker_side(local_rank);
-      guardian_.spawn(local_rank, variables_of(local_rank), {side[0], side[1], side[2], socket.get()});
-      output_.worker_is_spawned(local_rank);
+      if (is_alone() && !has_spawned_) throw;
+      fail_to_spawn(error, left);
     }
   }
 
+  void spawn(int local_rank) {
+    const auto socket = links_.open(local_rank);
+    const auto side = output_.worker_side(local_rank);
+    guardian_.spawn(local_rank, variables_of(local_rank), {side[0], side[1], side[2], socket.get()});
+    output_.worker_is_spawned(local_rank);
+    has_spawned_ = true;
+  }
+
   void perform(const SeatWorkers& action) {
-    if (static_cast<int>(action.local_ranks.size()) == config_.workers) {
-      show_bindings();
-      open_output(action.local_ranks);
+    try {
+      if (static_cast<int>(action.local_ranks.size()) == config_.workers) {
+        show_bindings();
+        open_output(action.local_ranks);
+      }
+    } catch (const std::exception& error) {
+      return fail_to_seat(error, action.local_ranks);
     }
     for (const int local_rank : action.local_ranks) {
       worker_link::Seat seat;
@@ -418,15 +478,26 @@ class Agent {
     return bindings_.empty() ? std::nullopt : bindings_[static_cast<std::size_t>(local_rank)].core_share;
   }
 
+  static std::string text_of(const std::exception& error) {
+    const auto* usage = dynamic_cast<const UsageError*>(&error);
+    return error.what() + (usage == nullptr ? "" : " (" + usage->where() + ")");
+  }
+
   // The others are told why, and end as this node does.
   void fail_to_spawn(const std::exception& error, const std::vector<int>& local_ranks) {
-    why_not_spawned_ = error.what();
-    if (const auto* usage = dynamic_cast<const UsageError*>(&error)) why_not_spawned_ += " (" + usage->where() + ")";
+    why_not_spawned_ = text_of(error);
     std::vector<WorkerGroupEvent> events;
     for (const int local_rank : local_ranks)
       events.emplace_back(WorkerEnded{local_rank, {Ending::Kind::not_started, EIO, false}});
     events.emplace_back(TreeEmpty{});
     asio::post(io_, [this, events] { step(events); });  // not within the step that asked for them
+  }
+
+  // They wait on, and the round ends as if they had left it at once.
+  void fail_to_seat(const std::exception& error, const std::vector<int>& local_ranks) {
+    std::vector<WorkerGroupEvent> events;
+    for (const int local_rank : local_ranks) events.emplace_back(WorkerLeft{local_rank, text_of(error), {}});
+    asio::post(io_, [this, events] { step(events); });
   }
 
   void perform(const TellRoundOver& action) {
@@ -439,7 +510,11 @@ class Agent {
     guardian_.signal_tree(action.signal_number);
   }
 
-  void perform(const SignalWorker& action) { guardian_.signal_worker(action.local_rank, action.signal_number); }
+  void perform(const SignalWorker& action) {
+    links_.send(action.local_rank, worker_link::Stop{stop_why_});
+    guardian_.signal_worker(action.local_rank, action.signal_number);
+  }
+
   void perform(const KillWorker& action) { guardian_.kill_worker(action.local_rank); }
   void perform(const KillOrphans&) { guardian_.kill_orphans(); }
   void perform(const KillTree&) { guardian_.kill_tree(); }
@@ -453,7 +528,7 @@ class Agent {
     report.after = action.failure.after;
     stop_why_ = describe_failure(report) + " on host " + io::host_name();
     if (!action.failure.message.empty()) stop_why_ += " (" + action.failure.message + ")";
-    meeting_.send(RoundFailed{start_.round.number, stop_why_, action.hung_ranks});
+    meeting_.send(RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_of(action.failure)});
   }
 
   void perform(const TellEnded& action) {
@@ -466,7 +541,7 @@ class Agent {
     if (verdict_) return finish(*verdict_);
     if (lost_) return end_with(rendezvous::kRendezvousFailed);
     if (stop_signal_ != 0 && !meeting_.is_joined()) return end_with(128 + stop_signal_);  // nobody waits for more
-    RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived};
+    RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step, progress_.kept()};
     for (const auto& failure : action.failures) {
       if (ended.failures.size() == rendezvous::kFailuresMax) break;
       ended.failures.push_back(report_of(failure, ended.failures.empty()));
@@ -486,14 +561,17 @@ class Agent {
     report.ending = failure.ending;
     report.round = start_.round.number;
     report.after = failure.after;
-    report.job_time =
-        meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
+    report.job_time = job_time_of(failure);
     report.message =
         why_not_spawned_.empty() ? read_error_file(output_.error_file(failure.local_rank)) : why_not_spawned_;
     if (!failure.message.empty()) report.message = failure.message;
     report.stderr_file = output_.stderr_file(failure.local_rank);
     if (with_stderr) report.stderr_tail = output_.stderr_tail(failure.local_rank);
     return report;
+  }
+
+  std::chrono::milliseconds job_time_of(const Failure& failure) const {
+    return meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
   }
 
   Assignment this_assignment() const {
@@ -526,18 +604,6 @@ class Agent {
     return host.empty() ? "127.0.0.1" : host;
   }
 
-  std::string budget_text(int restarts_max) const {
-    if (config_.restart_window.count() == 0) return " of " + std::to_string(restarts_max);
-    return ", of at most " + std::to_string(restarts_max) + " within " +
-           rendezvous::describe_duration(config_.restart_window);
-  }
-
-  std::string ranks_text() const {
-    const auto first = std::to_string(start_.rank_first);
-    return config_.workers == 1 ? "rank " + first
-                                : "ranks " + first + " to " + std::to_string(start_.rank_first + config_.workers - 1);
-  }
-
   void finish(int exit_code) {
     if (std::exchange(finished_, true)) return;
     exit_code_ = exit_code;
@@ -558,11 +624,7 @@ class Agent {
     output_.resize();
   }
 
-  std::string count_of_workers() const {
-    return config_.workers == 1   ? "the worker"
-           : config_.workers == 2 ? "both workers"
-                                  : "all " + std::to_string(config_.workers) + " workers";
-  }
+  std::string count_of_workers() const { return all_workers(config_.workers); }
 
   void say(const std::string& message) {
     const bool error = message.rfind("error:", 0) == 0;
@@ -576,7 +638,10 @@ class Agent {
   const std::string run_id_ = config_.rendezvous.run_id.empty() ? run_id_of(term_) : config_.rendezvous.run_id;
   const std::string node_key_ = io::random_key();
   WorkerGroup group_;
+  StopVote vote_;
+  RoundProgress progress_;
   ScratchDirectory scratch_;
+  const std::optional<ReportFile> report_file_;
   sigset_t signals_;
   asio::io_context io_{1};
   GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread
@@ -588,13 +653,17 @@ class Agent {
   Meeting meeting_;
   StartRound start_;  // the current round, or the last one
   int exit_code_ = 1;
+  std::optional<rendezvous::RunReport> report_;
   int shown_rank_first_ = -1;  // by --display-binding
   std::string why_not_spawned_;  // any worker of the round
   std::string stop_why_;         // why the round is being stopped, as far as it is known here
-  std::optional<int> verdict_;   // once the job has ended, while workers that waited for a seat are stopped
+  std::optional<std::uint64_t> stop_call_;  // of should_stop(), at which the round's workers are to stop
+  std::optional<int> verdict_;   // once the job has ended, while workers that are left are stopped
   int stops_while_waiting_ = 0;
   int stop_signal_ = 0;  // that this ddprun was told to stop by
   bool in_job_ = false;  // membership counts this node in
+  bool has_spawned_ = false;  // a worker, in whatever round
+  bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
 };
 

@@ -143,7 +143,7 @@ void Meeting::serve_next(std::optional<int> lost_group_rank) {
 }
 
 void Meeting::host(rendezvous::MembershipOptions options) {
-  options.restate_timeout = rendezvous::restate_timeout_of(config_.rendezvous.heartbeat_timeout);
+  options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
   MembershipServer::Handlers handlers;
   handlers.message = [this](const rendezvous::ToAgent& message) { client_->hear(message); };
   handlers.say = handlers_.say;

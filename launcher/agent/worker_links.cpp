@@ -11,6 +11,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr int kPacketsPerWakeUp = 16;  // then others get their turn
+constexpr int kPacketsAtTheEnd = 256;  // a descendant of the worker may go on sending
 
 }  // namespace
 
@@ -32,24 +33,39 @@ void WorkerLinks::close(int local_rank) { link_of(local_rank).reset(); }
 void WorkerLinks::listen(int local_rank) {
   link_of(local_rank)->async_wait(boost::asio::posix::stream_descriptor::wait_read,
                                   [this, local_rank](boost::system::error_code error) {
-                                    if (!error) read(local_rank);
+                                    if (error) return;
+                                    for (int i = 0; i < kPacketsPerWakeUp; ++i)
+                                      if (!read(local_rank)) break;
+                                    if (link_of(local_rank)) listen(local_rank);
                                   });
 }
 
-void WorkerLinks::read(int local_rank) {
+void WorkerLinks::hear_out(int local_rank) {
+  for (int i = 0; i < kPacketsAtTheEnd; ++i)
+    if (!read(local_rank)) return;
+}
+
+// One packet; false where there is none.
+bool WorkerLinks::read(int local_rank) {
+  auto& link = link_of(local_rank);
+  if (!link) return false;
   char packet[worker_link::kPacketBytesMax + 1];
-  for (int i = 0; i < kPacketsPerWakeUp; ++i) {
-    auto& link = link_of(local_rank);
-    if (!link) return;  // closed by what was heard
-    const auto length = ::recv(link->native_handle(), packet, sizeof packet, MSG_DONTWAIT);
-    if (length < 0 && errno == EINTR) continue;
-    if (length < 0 && errno == EAGAIN) break;
-    if (length <= 0) return close(local_rank);  // nobody holds the other end
-    const auto message = worker_link::parse_to_agent({packet, static_cast<std::size_t>(length)});
-    if (!message) return lose(local_rank, "it sent to ddprun what no version of libddp says");
-    handlers_.heard(local_rank, *message);
+  ssize_t length = -1;
+  do {
+    length = ::recv(link->native_handle(), packet, sizeof packet, MSG_DONTWAIT);
+  } while (length < 0 && errno == EINTR);
+  if (length < 0 && errno == EAGAIN) return false;
+  if (length <= 0) {  // nobody holds the other end
+    close(local_rank);
+    return false;
   }
-  if (link_of(local_rank)) listen(local_rank);
+  const auto message = worker_link::parse_to_agent({packet, static_cast<std::size_t>(length)});
+  if (!message) {
+    lose(local_rank, "it sent to ddprun what no version of libddp says");
+    return false;
+  }
+  handlers_.heard(local_rank, *message);
+  return true;
 }
 
 void WorkerLinks::send(int local_rank, const worker_link::ToWorker& message) {

@@ -31,13 +31,16 @@ class WorkerLinks {
   // std::system_error.
   io::UniqueFd open(int local_rank);
 
+  // What a worker that has ended still said.
+  void hear_out(int local_rank);
+
   void send(int local_rank, const worker_link::ToWorker& message);
   void send_to_all(const worker_link::ToWorker& message);
 
  private:
   void close(int local_rank);
   void listen(int local_rank);
-  void read(int local_rank);
+  bool read(int local_rank);
   void lose(int local_rank, const std::string& why);
   std::optional<boost::asio::posix::stream_descriptor>& link_of(int local_rank) {
     return links_.at(static_cast<std::size_t>(local_rank));

@@ -186,6 +186,10 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   if (const auto* option = given.find("role")) config.role = name_of(*option);
   config.virtual_local_rank = given.is_on("virtual-local-rank");
   config.output = output_of(given, environment);
+  if (const auto* option = given.find("report")) {
+    if (option->value.empty()) throw_wrong_value(*option, "a file", "report.json");
+    config.report_file = option->value;
+  }
   if (const auto* option = given.find("max-restarts")) config.restarts_max = number_of(*option, 0, kRestartsMax);
   if (const auto* option = given.find("restart-window"))
     config.restart_window = std::chrono::seconds(number_of(*option, 1, kSecondsMax));

@@ -63,6 +63,7 @@ struct LaunchConfig {
   std::vector<int> stop_signals;     // --signals-to-handle: end the job
   std::vector<int> forward_signals;  // --forward-signals: are passed on to the workers that handle them
   OutputOptions output;
+  std::string report_file;  // empty: none is wanted
   BindingOptions binding;
   bool virtual_local_rank = false;
   std::vector<std::string> store_allow;

@@ -60,13 +60,16 @@ const std::vector<Option>& option_table() {
       {"duplicate-stderr-filters", 0, "TEXT,..", Group::logs, kTorchruns, "the same for stderr"},
       {"no-prefix", 0, "", Group::logs, kOurs, "no rank before lines that more than one worker prints to a terminal"},
       {"merge-equal-lines", 0, "", Group::logs, kOurs, "show a line that several ranks print as one, with its ranks"},
+      {"report", 0, "FILE", Group::logs, kOurs,
+       "write a report of the run as JSON: each round, why it began, and where the time between two rounds went"},
       {"logs-specs", 0, "default", Group::logs, kTorchruns, "no effect: there are no log plug-ins"},
       {"event-log-handler", 0, "NAME", Group::logs, kTorchruns, "no effect: events are plain lines on stderr"},
 
       {"max-restarts", 0, "N", Group::failures, kTorchruns,
        "times that all workers of the job are started again after a failure. Default: 0"},
       {"restart-window", 0, "SECONDS", Group::failures, kOurs,
-       "count only the restarts of this time before the failure. Default: all of them"},
+       "count only the restarts of this time before the failure, and none from before newer commits or checkpoints of libddp. "
+       "Default: all of them"},
       {"orphan-limit", 0, "SECONDS", Group::failures, kOurs,
        "stop this node's workers when nobody of the job has answered for so long. Default: 60"},
       {"shutdown-timeout", 0, "SECONDS", Group::failures, kTorchruns,

@@ -45,14 +45,15 @@ void WorkerGroup::take(const BeginRound&, TimePoint now, Actions& out) {
   if (stop_signal_ != 0) return end_round(false, out);  // told to stop meanwhile: nothing begins any more
   phase_ = Phase::running;
   round_began_ = now;
-  stopped_ = 0;
+  stopped_ = stopped_at_step_ = 0;
   reseats_ = told_started_ = false;
   std::vector<int> spawned, seated;
   for (int local_rank = 0; local_rank < options_.workers; ++local_rank) {
     auto& worker = worker_of(local_rank);
     const bool waits = worker.runs && worker.has_left;
     (waits ? seated : spawned).push_back(local_rank);
-    worker = waits ? Worker{.runs = true, .is_started = true, .takes_seats = true} : Worker{.runs = true};
+    worker = waits ? Worker{.runs = true, .is_started = true, .takes_seats = true, .takes_stops = worker.takes_stops}
+                   : Worker{.runs = true};
   }
   running_count_ = options_.workers;
   if (!spawned.empty()) out.emplace_back(SpawnWorkers{std::move(spawned)});
@@ -68,6 +69,7 @@ void WorkerGroup::take(const WorkerStarted& event, TimePoint, Actions& out) {
 void WorkerGroup::take(const WorkerSaidHello& event, TimePoint, Actions& out) {
   auto& worker = worker_of(event.local_rank);
   worker.takes_seats = event.takes_seats;
+  worker.takes_stops = event.takes_stops;
   if (worker.runs && worker.has_left && !event.takes_seats) {  // it would wait in vain
     out.emplace_back(KillWorker{event.local_rank});
     return;
@@ -76,6 +78,8 @@ void WorkerGroup::take(const WorkerSaidHello& event, TimePoint, Actions& out) {
   if (!is_told_only || event.takes_seats || std::exchange(worker.is_signalled, true)) return;
   out.emplace_back(SignalWorker{event.local_rank, SIGTERM});  // it goes on for itself, and leaves nothing any more
 }
+
+void WorkerGroup::take(const WorkerStopping& event, TimePoint, Actions&) { worker_of(event.local_rank).is_stopping = true; }
 
 void WorkerGroup::take(const WorkerLeft& event, TimePoint now, Actions& out) {
   auto& worker = worker_of(event.local_rank);
@@ -104,6 +108,10 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
   if (phase_ == Phase::idle) {
     if (was.has_left) kill_orphans(out);  // it waited; in the next round another takes its place
     return;
+  }
+  if (event.ending.is_success() && was.is_stopping) {
+    ++stopped_at_step_;
+    if (phase_ != Phase::running) --stopped_;  // all that ran then were counted when the stop began
   }
   if (!event.ending.is_success() && has_failed_by_itself(was)) {
     auto failure = failure_of(event.local_rank, event.ending, now);
@@ -135,7 +143,15 @@ void WorkerGroup::take(const StopSignal& event, TimePoint now, Actions& out) {
   }
   stop_signal_ = event.signal_number;
   stop_signal_came_ = now;
-  if (phase_ == Phase::running) begin_stop(event.signal_number, false, now, out);
+  if (phase_ != Phase::running || grace_ends_) return;
+  if (can_stop_at_step())
+    grace_ends_ = now + options_.grace;
+  else
+    begin_stop(event.signal_number, false, now, out);
+}
+
+void WorkerGroup::take(const StopAtStep&, TimePoint now, Actions&) {
+  if (phase_ == Phase::running && !grace_ends_) grace_ends_ = now + options_.grace;
 }
 
 void WorkerGroup::take(const StopWorkers& event, TimePoint now, Actions& out) {
@@ -157,12 +173,21 @@ void WorkerGroup::take(const StopWorkers& event, TimePoint now, Actions& out) {
 }
 
 void WorkerGroup::take(const EndJob&, TimePoint now, Actions& out) {
-  if (phase_ != Phase::idle || waiting().empty()) return;
-  begin_stop(SIGTERM, false, now, out);
+  if (phase_ != Phase::idle) return take(StopWorkers{SIGTERM}, now, out);
+  if (!waiting().empty()) begin_stop(SIGTERM, false, now, out);
+}
+
+std::optional<TimePoint> WorkerGroup::next_deadline() const {
+  if (phase_ != Phase::running || !grace_ends_) return deadline_;
+  return deadline_ ? std::min(*deadline_, *grace_ends_) : *grace_ends_;
 }
 
 WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
   Actions out;
+  if (phase_ == Phase::running && grace_ends_ && now >= *grace_ends_) {
+    kill(now, out);
+    return out;
+  }
   if (!deadline_ || now < *deadline_) return out;
   switch (phase_) {
     case Phase::running: fail(*std::exchange(unexplained_, std::nullopt), {}, now, out); break;
@@ -186,14 +211,16 @@ void WorkerGroup::fail(Failure failure, std::vector<int> hung_ranks, TimePoint n
   clear_if_all_are_out(now, out);
 }
 
-// Where another round may follow, those that take seats are only told.
+// Where another round may follow, those that take seats are only told. The grace is one, also where it began with the hope
+// that the workers stop at a step.
 void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out) {
   phase_ = Phase::stopping;
   stopped_ = running_count_;
   unexplained_.reset();
-  deadline_ = now + options_.grace;
-  reseats_ = may_reseat && std::any_of(workers_.begin(), workers_.end(),
+  reseats_ = may_reseat && !grace_ends_ && std::any_of(workers_.begin(), workers_.end(),
                                        [](const Worker& worker) { return worker.runs && worker.takes_seats; });
+  deadline_ = grace_ends_.value_or(now + options_.grace);
+  grace_ends_.reset();
   if (!reseats_) return signal_all(signal_number, out);
   tree_signal_ = 0;
   TellRoundOver told;
@@ -237,8 +264,11 @@ void WorkerGroup::kill_who_stays(TimePoint now, Actions& out) {
 }
 
 void WorkerGroup::kill(TimePoint now, Actions& out) {
+  if (phase_ == Phase::running) stopped_ = running_count_;
   phase_ = Phase::killing;
   deadline_ = now + kKillLimit;
+  grace_ends_.reset();
+  unexplained_.reset();
   reseats_ = false;
   out.emplace_back(KillTree{});
 }
@@ -262,7 +292,7 @@ void WorkerGroup::end_round(bool tree_survived, Actions& out) {
   phase_ = Phase::idle;
   deadline_.reset();
   unexplained_.reset();
-  out.emplace_back(TellEnded{std::exchange(failures_, {}), stopped_, tree_survived});
+  out.emplace_back(TellEnded{std::exchange(failures_, {}), stopped_, tree_survived, stopped_at_step_});
 }
 
 std::vector<int> WorkerGroup::waiting() const {
@@ -270,6 +300,19 @@ std::vector<int> WorkerGroup::waiting() const {
   for (std::size_t i = 0; i < workers_.size(); ++i)
     if (workers_[i].runs && workers_[i].has_left) out.emplace_back(static_cast<int>(i));
   return out;
+}
+
+std::vector<Voter> WorkerGroup::voters() const {
+  std::vector<Voter> out;
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (const auto& worker = workers_[i]; worker.runs)
+      out.push_back({static_cast<int>(i), phase_ == Phase::running && worker.takes_stops && !worker.has_left});
+  return out;
+}
+
+bool WorkerGroup::can_stop_at_step() const {
+  const auto all = voters();
+  return phase_ == Phase::running && std::all_of(all.begin(), all.end(), [](const Voter& voter) { return voter.takes_stops; });
 }
 
 Failure WorkerGroup::failure_of(int local_rank, const Ending& ending, TimePoint now) const {

@@ -12,6 +12,9 @@
 // when every worker has ended or left, and nothing is left of those that have ended. A worker that leaves while no failure
 // is known is a failure itself, unless the reason comes to light within a moment.
 //
+// Where all workers take stops, a stop of the whole job signals none of them at first: they run on, with the same grace,
+// until they have ended by themselves at the step that the job agrees on. What fails meanwhile has failed by itself.
+//
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
 
@@ -22,6 +25,7 @@
 #include <vector>
 
 #include "launcher/worker_group/exit_code.hpp"
+#include "launcher/worker_group/stop_vote.hpp"
 
 namespace ddp::launcher {
 
@@ -30,7 +34,8 @@ using TimePoint = std::chrono::steady_clock::time_point;
 // Events.
 struct BeginRound {};                      // only between rounds
 struct WorkerStarted { int local_rank; };  // it was spawned
-struct WorkerSaidHello { int local_rank; bool takes_seats; };
+struct WorkerSaidHello { int local_rank; bool takes_seats; bool takes_stops = false; };
+struct WorkerStopping { int local_rank; };  // it has come to the agreed step, and is about to end
 struct WorkerLeft {  // the round's group, and waits for a seat
   int local_rank;
   std::string why{};
@@ -40,6 +45,7 @@ struct WorkerEnded { int local_rank; Ending ending; };
 struct OrphansGone {};                     // one answer to each KillOrphans: nothing is left of workers that have ended
 struct TreeEmpty {};                       // no process of the round is left
 struct StopSignal { int signal_number; };  // this ddprun was told to stop; a second one kills
+struct StopAtStep {};                      // the job is to stop, and has agreed on a step: the grace begins
 struct StopWorkers {                       // membership wants the round to end
   int signal_number;
   bool kill = false;
@@ -47,8 +53,8 @@ struct StopWorkers {                       // membership wants the round to end
   std::vector<int> hung{};     // local ranks to be killed, unless they have left
 };
 struct EndJob {};                          // no round follows: those that wait end too
-using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerLeft, WorkerEnded, OrphansGone,
-                                      TreeEmpty, StopSignal, StopWorkers, EndJob>;
+using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft, WorkerEnded,
+                                      OrphansGone, TreeEmpty, StopSignal, StopAtStep, StopWorkers, EndJob>;
 
 // A worker that failed by itself, before the node's workers were stopped.
 struct Failure {
@@ -77,6 +83,7 @@ struct TellEnded {  // to membership: no process of the round is left here, but 
   std::vector<Failure> failures;
   int stopped = 0;             // workers that were running when the stop began, and did not fail by themselves
   bool tree_survived = false;  // some process could not be killed in time
+  int stopped_at_step = 0;     // workers that ended well at the agreed step; not among `stopped`
 };
 using WorkerGroupAction = std::variant<SpawnWorkers, SeatWorkers, TellRoundOver, SignalWorker, KillWorker, SignalTree,
                                        KillOrphans, KillTree, TellStarted, TellFailure, TellEnded>;
@@ -100,12 +107,18 @@ class WorkerGroup {
   // Does what has fallen due; calling early or twice is harmless.
   [[nodiscard]] Actions tick(TimePoint now);
 
-  [[nodiscard]] std::optional<TimePoint> next_deadline() const { return deadline_; }
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   bool is_idle() const { return phase_ == Phase::idle; }
 
   // Workers that have left the last round and wait for a seat.
   std::vector<int> waiting() const;
+
+  // Workers that have not ended, and whether each can stop at a step of this round that it is told.
+  std::vector<Voter> voters() const;
+
+  // All of them can, and nothing else is under way that ends the round.
+  bool can_stop_at_step() const;
 
  private:
   enum class Phase { idle, running, stopping, killing, clearing };
@@ -114,6 +127,8 @@ class WorkerGroup {
     bool runs = false;
     bool is_started = false;  // in this round
     bool takes_seats = false;
+    bool takes_stops = false;
+    bool is_stopping = false;  // at the agreed step
     bool has_left = false;
     bool is_signalled = false;  // by us: what it does then is no failure
     bool is_hung = false;       // killed for missing a collective: that is one
@@ -122,11 +137,13 @@ class WorkerGroup {
   void take(const BeginRound& event, TimePoint now, Actions& out);
   void take(const WorkerStarted& event, TimePoint now, Actions& out);
   void take(const WorkerSaidHello& event, TimePoint now, Actions& out);
+  void take(const WorkerStopping& event, TimePoint now, Actions& out);
   void take(const WorkerLeft& event, TimePoint now, Actions& out);
   void take(const WorkerEnded& event, TimePoint now, Actions& out);
   void take(const OrphansGone& event, TimePoint now, Actions& out);
   void take(const TreeEmpty& event, TimePoint now, Actions& out);
   void take(const StopSignal& event, TimePoint now, Actions& out);
+  void take(const StopAtStep& event, TimePoint now, Actions& out);
   void take(const StopWorkers& event, TimePoint now, Actions& out);
   void take(const EndJob& event, TimePoint now, Actions& out);
   bool has_failed_by_itself(const Worker& worker) const;
@@ -151,12 +168,14 @@ class WorkerGroup {
   std::optional<Failure> unexplained_;        // a worker that left while no failure is known
   std::vector<Failure> failures_;
   int stopped_ = 0;
+  int stopped_at_step_ = 0;
   bool reseats_ = false;       // the stop of this round lets workers wait for a seat
   bool told_started_ = false;
   int orphans_asked_ = 0;      // KillOrphans that have no answer yet
   int stop_signal_ = 0;        // that ddprun itself got
   int tree_signal_ = 0;        // that the tree got last
   TimePoint stop_signal_came_;
+  std::optional<TimePoint> grace_ends_;  // of workers that run on to the agreed step
   std::optional<TimePoint> deadline_;
 };
 

@@ -161,7 +161,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void perform(const Session::Serve& action) {
-    handlers_.say("the endpoint " + place() + " is lost: " + last_reason_ + "; this node serves the job from now on");
+    handlers_.say("the endpoint " + host_place_ + " is lost: " + lost_why_ + "; this node serves the job from now on");
     asio::post(io_, [serve = handlers_.serve, action] { serve(action.lost_group_rank); });
   }
 
@@ -173,7 +173,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (action.refused)
       return lose({action.refused->what, "joining the job" + (own_ != nullptr ? "" : " at " + place()), action.refused->try_this});
     if (has_joined_)
-      return lose({"nobody of the job has answered for " + describe_duration(options_.join_timeout) + " (last: " + last_reason_ + ")",
+      return lose({"nobody of the job has answered for " + describe_duration(options_.join_timeout) +
+                       (last_reason_.empty() ? "" : " (last: " + last_reason_ + ")"),
                    "host " + host_name_ + ", job " + run_id_ + ", which was at " + text_of(endpoint_),
                    "look at the output of ddprun, and of ddp-rendezvous, there"});
     if (last_reason_.empty()) last_reason_ = looking_up_ ? "the name is still being looked up" : "no answer to our hello";
@@ -284,6 +285,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         clock_offset_ = welcome->job_time - (greeted_at_ + since_start()) / 2;
         if (std::exchange(is_broken_, false)) handlers_.say("connected to the job again, at " + place());
         has_joined_ = true;
+        host_place_ = place();
         last_reason_.clear();
       }
       if (std::holds_alternative<Elsewhere>(message)) present_.reset();  // this one counts nobody for a node of its job
@@ -332,6 +334,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void tell_of(const std::string& why) {
+    if (session_.is_joined()) lost_why_ = why;
     if (session_.is_joined() && !std::exchange(is_broken_, true))
       handlers_.say("the connection to the endpoint " + place() + " is lost: " + why + "; it is tried again" +
                     (session_.had_round() ? ", and the workers go on" : ""));
@@ -391,6 +394,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::vector<std::string> addresses_;  // of the endpoint
   milliseconds greeted_at_{0}, clock_offset_{0};
   std::string last_reason_;
+  std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended
   Clock::time_point reason_since_;
   int attempts_ = 0;
   bool is_reason_said_ = false, has_joined_ = false, is_broken_ = false;

@@ -15,12 +15,6 @@
 
 namespace ddp::rendezvous {
 
-// How long a membership that begins anew waits for the nodes of the round that runs: those that notice last that the one
-// before is gone do so a heartbeat limit later, and may then have to look for it.
-constexpr std::chrono::milliseconds restate_timeout_of(std::chrono::milliseconds heartbeat_timeout) {
-  return 2 * heartbeat_timeout + std::chrono::seconds(1);
-}
-
 class MembershipServer {
  public:
   // Called from the event loop, never from within a call of this class.

@@ -106,7 +106,7 @@ void Session::take(const Ended& event, TimePoint now) {
   if (is_host_ || (state_ != State::connecting && state_ != State::greeting && state_ != State::joined)) return;
   const bool was_joined = std::exchange(state_, State::idle) == State::joined;
   if (was_joined) join_deadline_ = now + options_.join_timeout;
-  if (stop_asked_ && !do_workers_run()) join_deadline_ = std::min(join_deadline_, now + options_.heartbeat_timeout);
+  if (stop_asked_ && !stop_asked_->is_warning && !do_workers_run()) join_deadline_ = std::min(join_deadline_, now + options_.heartbeat_timeout);
   if (event.how != How::silent)
     silent_since_.reset();
   else if (!silent_since_)
@@ -317,7 +317,8 @@ void Session::take(const Said& event, TimePoint now) {
   if (const auto* started = std::get_if<RoundStarted>(&event.message)) started_ = *started;
   if (const auto* stepped = std::get_if<FirstStep>(&event.message)) first_step_ = *stepped;
   if (const auto* failed = std::get_if<RoundFailed>(&event.message)) failed_ = *failed;
-  if (const auto* stop = std::get_if<StopAsked>(&event.message)) stop_asked_ = *stop;
+  if (const auto* stop = std::get_if<StopAsked>(&event.message))
+    if (!stop_asked_ || stop_asked_->is_warning || !stop->is_warning) stop_asked_ = *stop;
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) {
     ended_ = *ended;
     if (state_ != State::joined) join_deadline_ = now + options_.join_timeout;

@@ -32,7 +32,7 @@ JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io
   return {[&io, &say, heartbeat_timeout](const Hello& hello, const RoundId& newest_before) {
     auto options = options_of(hello, begin_term(), newest_before);
     options.greater_part_only = false;
-    options.restate_timeout = restate_timeout_of(heartbeat_timeout);
+    options.heartbeat_timeout = heartbeat_timeout;
     MembershipServer::Handlers handlers;
     handlers.say = [&say, run_id = hello.run_id](const std::string& line) { say("job " + run_id + ": " + line); };
     return std::make_unique<MembershipServer>(io, std::move(options), std::move(handlers));

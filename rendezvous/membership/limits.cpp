@@ -15,12 +15,31 @@ void RestartBudget::spend(TimePoint now) {
   spent_.push_back({now, 1});
 }
 
+void RestartBudget::refill() {
+  if (window_.count() != 0) spent_.clear();
+}
+
 bool RestartBudget::is_left(TimePoint now) {
   if (window_.count() != 0)
     while (!spent_.empty() && now - spent_.front().when >= window_) spent_.pop_front();
   std::int64_t count = 0;
   for (const auto& spent : spent_) count += spent.count;
   return count < restarts_max_;
+}
+
+bool CrashLoop::end_round(const Progress& kept, bool has_failed) {
+  is_told_ = is_told_ || kept.commits || kept.checkpoint_step;
+  const auto is_more = [](std::optional<std::uint64_t>& furthest, const std::optional<std::uint64_t>& now) {
+    if (now.value_or(0) <= furthest.value_or(0)) return false;
+    furthest = now;
+    return true;
+  };
+  const bool more_commits = is_more(furthest_.commits, kept.commits);
+  const bool newer_checkpoint = is_more(furthest_.checkpoint_step, kept.checkpoint_step);
+  const bool is_further = more_commits || newer_checkpoint;
+  if (is_further) failures_ = 0;
+  else if (has_failed && is_told_) ++failures_;
+  return is_further;
 }
 
 void CoolDown::blame(const std::string& host, TimePoint now) {

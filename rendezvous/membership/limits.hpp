@@ -7,6 +7,8 @@
 #include <optional>
 #include <string>
 
+#include "rendezvous/membership/messages.hpp"
+
 namespace ddp::rendezvous {
 
 using TimePoint = std::chrono::steady_clock::time_point;
@@ -20,6 +22,7 @@ class RestartBudget {
   // as of now.
   void restate(int count, TimePoint now);
   void spend(TimePoint now);
+  void refill();  // with a window, that is
   bool is_left(TimePoint now);
   int count() const { return count_; }  // of the whole job
 
@@ -30,6 +33,23 @@ class RestartBudget {
   std::chrono::milliseconds window_;  // 0: all count
   int count_ = 0;
   std::deque<Spent> spent_;  // that count, the oldest first
+};
+
+// Tells a job that fails now and then from one that fails again and again without having kept anything in between. It knows
+// of no job whose workers do not tell what they keep.
+class CrashLoop {
+ public:
+  // What the workers of a round that is over have kept. Returns whether it is more than in any round before.
+  bool end_round(const Progress& kept, bool has_failed);
+
+  bool is_one() const { return failures_ >= kFailures; }
+
+  static constexpr int kFailures = 3;  // of rounds in a row that came no further
+
+ private:
+  bool is_told_ = false;
+  Progress furthest_;
+  int failures_ = 0;
 };
 
 // A host that ends round after round is left out for a while.

@@ -9,7 +9,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kSameWish = 200ms;   // `timeout` and schedulers send a signal twice; a later one means it
 constexpr std::size_t kNamesShown = 8;
 constexpr std::uint64_t kTermMax = std::uint64_t{1} << 62;  // terms and numbers grow from those that are heard of
 constexpr std::uint32_t kRoundMax = 0xf0000000;
@@ -32,7 +31,7 @@ MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& ne
 }
 
 Membership::Membership(MembershipOptions options, TimePoint now)
-    : options_(std::move(options)), began_(now), budget_(options_.restarts_max, options_.restart_window) {
+    : options_(std::move(options)), began_(now), budget_(options_.restarts_max, options_.restart_window), book_(now) {
   no_round_before_ = options_.no_round_before;
   gather(now);
 }
@@ -48,6 +47,7 @@ Membership::Actions Membership::tick(TimePoint now) {
   for (const auto& [id, absence] : std::map(absences_))
     if (now >= absence.until) take(Left{id, absence.why}, now);
   if (restate_ends_ && now >= *restate_ends_) give_up_awaited(now);
+  if (agreement_ends_ && now >= *agreement_ends_) give_up_agreement(now);
   if (deadline_ && now >= *deadline_) {
     if (phase_ == Phase::gathering) end_gathering(now);
     else if (phase_ == Phase::opening_store) let_go_of_store_opener(now);
@@ -64,6 +64,7 @@ std::optional<TimePoint> Membership::next_deadline() const {
   };
   consider(deadline_);
   consider(restate_ends_);
+  consider(agreement_ends_);
   for (const auto& [id, absence] : absences_) consider(absence.until);
   return out;
 }
@@ -110,7 +111,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   if (const auto before = find(event.hello.node_key)) return come_again(*before, event, now);
   const auto& held = event.hello.held;
   if (phase_ == Phase::finished) {
-    if (verdict_ && held && held->round == round_id_) send(event.node, *verdict_);
+    if (verdict_ && held && held->round == round_id_) send(event.node, *verdict_);  // it has no need of the report
     return;
   }
   if (auto refused = objection(event.hello)) {
@@ -127,7 +128,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   if (event.hello.node_rank) wished_ranks_.insert(*event.hello.node_rank);
   quorum_.come(event.hello.node_key);
   round_with_logs_ = std::max<std::int64_t>(round_with_logs_, event.hello.highest_round);
-  if (event.hello.was_welcomed && rounds_begun_ == 0) no_round_before_ = began_ + options_.restate_timeout;
+  if (event.hello.was_welcomed && rounds_begun_ == 0) no_round_before_ = began_ + restate_timeout();
   if (held) take_in_with_round(event.node, *held, now);
   go_on(now);
 }
@@ -146,14 +147,16 @@ void Membership::forget(NodeId id) {
   older_rounds_.erase(id);
 }
 
-void Membership::note_loss(const std::string& what, TimePoint now) {
+void Membership::note_loss(const std::string& what, TimePoint happened, TimePoint now) {
   lost_node_ = what;
   lost_at_ = job_time(now);
+  end_happened_ = happened;
   say(lost_node_);
 }
 
-void Membership::lose(const Node& node, const std::string& why, TimePoint now) {
-  note_loss("node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why, now);
+void Membership::lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now) {
+  note_loss("node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why,
+            happened, now);
   lost_host_ = node.hello.host_name;
 }
 
@@ -161,6 +164,10 @@ void Membership::take(const Left& event, TimePoint now) {
   const auto found = nodes_.find(event.node);
   if (found == nodes_.end() || phase_ == Phase::finished) return;
   const auto node = found->second;
+  const auto absence = absences_.find(event.node);
+  const auto happened = absence != absences_.end() ? absence->second.until - options_.resume_window
+                        : event.is_end_proven      ? now
+                                                   : now - options_.heartbeat_timeout;
   forget(event.node);
   quorum_.leave(node.hello.node_key, event.is_end_proven);
   has_member_left_ = has_member_left_ || node.is_member;
@@ -171,11 +178,11 @@ void Membership::take(const Left& event, TimePoint now) {
   }
   if (!node.is_member) return call_newcomers(now);
   if (phase_ == Phase::opening_store) {
-    lose(node, event.why, now);
+    lose(node, event.why, happened, now);
     return begin_next_round(now);
   }
   if (!node.has_ended) {
-    lose(node, event.why, now);
+    lose(node, event.why, happened, now);
     // Once, however many are lost together, unless another round can no longer follow, or can now.
     if (phase_ == Phase::running || stop_.reseat != may_another_round_follow(now))
       stop_round(SIGTERM, false, lost_node_, now);
@@ -234,7 +241,7 @@ void Membership::end_gathering(TimePoint now) {
   if (!reason_.empty()) verdict.what = reason_ + "; after that " + verdict.what;
   verdict.try_this = "look at the output of ddprun on the others: each must be started with the same --nnodes, --rdzv-id "
                      "and endpoint; `--rdzv-conf=join_timeout=SECONDS` waits longer";
-  finish(std::move(verdict));
+  finish(std::move(verdict), now);
 }
 
 // While a round runs with room for more: those who have come are taken in together, when the last call is over. Where the
@@ -242,6 +249,7 @@ void Membership::end_gathering(TimePoint now) {
 // comes and goes lets the others work. Not where a node has done its work already: the round is about to end.
 void Membership::call_newcomers(TimePoint now) {
   if (phase_ != Phase::running) return;
+  if (stop_signal_ != 0 || is_warned_) return deadline_.reset();  // another round would be of no use
   std::string names;
   int newcomers = 0, members = 0;
   bool is_ending = has_member_left_ || !awaited_.empty();
@@ -277,6 +285,7 @@ void Membership::call_newcomers(TimePoint now) {
   }
   growth_ = those;
   growth_stopped_ = job_time(now);
+  end_happened_ = now;
   stop_round(SIGTERM, false, growth_, now);
 }
 
@@ -289,49 +298,10 @@ void Membership::take(const Heard& event, TimePoint now) {
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return take(event.from, *ended, now);
   if (!found->second.is_member) return;
   if (const auto* opened = std::get_if<StoreOpened>(&event.message)) take(event.from, *opened, now);
-  if (const auto* started = std::get_if<RoundStarted>(&event.message)) take(event.from, *started);
+  if (const auto* started = std::get_if<RoundStarted>(&event.message)) take(event.from, *started, now);
+  if (const auto* stepped = std::get_if<FirstStep>(&event.message)) take(event.from, *stepped, now);
+  if (const auto* ready = std::get_if<StopReady>(&event.message)) take(event.from, *ready, now);
   if (const auto* failed = std::get_if<RoundFailed>(&event.message)) take(event.from, *failed, now);
-}
-
-void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
-  if (std::exchange(nodes_.at(from).says_stop_again, false)) return;
-  const auto host = nodes_.at(from).hello.host_name;
-  const auto why = signal_name(message.signal_number) + " to ddprun on host " + host;
-  const bool is_under_way = phase_ != Phase::gathering;
-  if (is_under_way && !nodes_.at(from).is_member && !nodes_.at(from).is_endpoint_host) {
-    say(why + ", which was a spare: it leaves");
-    auto& spare = nodes_.at(from);
-    spare.stop_asked = now;
-    spare.stop_signal = message.signal_number;
-    if (older_rounds_.count(from) != 0) return;  // it ends its workers first
-    dismiss(from, message.signal_number);
-    return call_newcomers(now);
-  }
-  auto& first_came = nodes_.at(from).stop_asked;  // one to each node is a scheduler's way, two to one are a person's
-  if (first_came && now - *first_came > kSameWish) return stop_round(stop_signal_, true, "a second " + why, now, from);
-  if (!first_came) first_came = now;
-  if (stop_signal_ != 0) return;
-  stop_signal_ = message.signal_number;
-  if (phase_ == Phase::gathering || phase_ == Phase::opening_store) {
-    FinishJob verdict;
-    verdict.exit_code = 128 + stop_signal_;
-    verdict.restarts_max = options_.restarts_max;
-    if (options_.nodes_max > 1) verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");
-    return finish(std::move(verdict));
-  }
-  // Workers that were to live on for another round are told that none follows.
-  if (phase_ == Phase::running || stop_.reseat) stop_round(message.signal_number, false, why, now, from);
-  end_round_if_all_have(now);
-}
-
-// A spare that was told to stop: it has a verdict of its own.
-void Membership::dismiss(NodeId spare, int signal_number) {
-  FinishJob verdict;
-  verdict.exit_code = 128 + signal_number;
-  verdict.restarts_max = options_.restarts_max;
-  verdict.world_size = world_size_;
-  send(spare, verdict);
-  forget(spare);
 }
 
 Membership::View Membership::view() const {

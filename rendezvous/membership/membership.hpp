@@ -10,6 +10,10 @@
 // left. If too few are left, the wait for another costs one restart, so that a node that is lost again and again ends the
 // job. Nodes beyond the maximum wait as spares. Where nodes fell silent, only the greater part goes on (quorum.hpp).
 //
+// Who is told to stop may stop all ranks at one step, if all workers take part in that: each node says which step it can
+// still stop at, the greatest of these is the one, and workers end there by themselves. Where a node can't, or does not
+// answer at once, all are stopped by the signal. A warning begins the same, but waits, and stops nobody by a signal.
+//
 // Membership is soft state. A node whose connection broke comes again with its key and is told again what it has not
 // answered. Where membership begins anew, after its own process was lost, the first node that still has a round makes it
 // adopt that round; the round's other nodes are awaited, and until they have come or been given up no round follows.
@@ -18,6 +22,7 @@
 // Protocol: docs/control_channel.md.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -31,6 +36,7 @@
 #include "rendezvous/membership/limits.hpp"
 #include "rendezvous/membership/messages.hpp"
 #include "rendezvous/membership/quorum.hpp"
+#include "rendezvous/membership/run_report.hpp"
 
 namespace ddp::rendezvous {
 
@@ -48,8 +54,7 @@ struct MembershipOptions {
   bool greater_part_only = true;
   RoundId term;  // its number is not used; a round that is heard of makes it greater
   std::chrono::milliseconds resume_window{1'000};    // in which a node may come again whose connection broke
-  std::chrono::milliseconds restate_timeout{7'000};  // in which the nodes of a round come that this membership did not begin:
-                                                     // twice the heartbeat limit and a second
+  std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
   std::optional<TimePoint> no_round_before;  // the first one: others may be about to come that still have one
   RoundId newest_before;  // of this job, that has begun for certain: whoever has an older one was left behind
   std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
@@ -104,6 +109,12 @@ class Membership {
   const RoundId& last_round() const { return round_id_; }                // that has begun here or was adopted, or is about to
   RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used
 
+  // In which the nodes of a round come that this membership did not begin. Those that notice last that the endpoint before
+  // is gone do so a heartbeat limit later, and may then have to look for it.
+  static constexpr std::chrono::milliseconds restate_timeout_of(std::chrono::milliseconds heartbeat_timeout) {
+    return 2 * heartbeat_timeout + std::chrono::seconds(1);
+  }
+
   // What an operator may ask.
   struct View {
     struct Node {
@@ -130,6 +141,8 @@ class Membership {
     std::optional<int> group_rank;  // in this round, or in the last one it took part in
     bool is_member = false;         // of the current round
     bool has_ended = false;         // no process of the current round is there, not yet or no longer
+    bool has_stepped = false;       // every worker there has finished a step of the current round
+    std::optional<std::uint64_t> stop_call;  // from which on its workers could stop, as it answered in this round
     std::int64_t first_round = -1;  // that began with it
     std::optional<TimePoint> stop_asked;  // when it was told to stop first
     int stop_signal = 0;                  // of a spare
@@ -144,17 +157,19 @@ class Membership {
   void take(const Disconnected& event, TimePoint now);
   void take(const Farewell& event, TimePoint now);
   void take(NodeId from, const StoreOpened& message, TimePoint now);
-  void take(NodeId from, const RoundStarted& message);
+  void take(NodeId from, const RoundStarted& message, TimePoint now);
+  void take(NodeId from, const FirstStep& message, TimePoint now);
   void take(NodeId from, const RoundFailed& message, TimePoint now);
   void take(NodeId from, const RoundEnded& message, TimePoint now);
   void take(NodeId from, const StopAsked& message, TimePoint now);
+  void take(NodeId from, const StopReady& message, TimePoint now);
 
   // Nodes (membership.cpp).
   std::optional<Refused> objection(const Hello& hello) const;
   void go_on(TimePoint now);
   void forget(NodeId id);
-  void note_loss(const std::string& what, TimePoint now);
-  void lose(const Node& node, const std::string& why, TimePoint now);
+  void note_loss(const std::string& what, TimePoint happened, TimePoint now);
+  void lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now);
   void gather(TimePoint now);
   void end_gathering(TimePoint now);
   void call_newcomers(TimePoint now);
@@ -174,8 +189,9 @@ class Membership {
   void end_round_if_all_have(TimePoint now);
   void begin_next_round(TimePoint now);
   void blame_host(TimePoint now);
-  void finish(FinishJob verdict);
-  void dismiss(NodeId spare, int signal_number);
+  std::optional<FinishJob> verdict_of_stop_at_step() const;
+  void finish(FinishJob verdict, TimePoint now);
+  void send_verdict(NodeId to, const Node& node);
   void step_down(const std::string& why);
   std::string why_too_few() const;
   const FailureReport* cause() const;
@@ -184,9 +200,21 @@ class Membership {
   bool is_next_round_due(TimePoint now);
   bool may_another_round_follow(TimePoint now);
   bool may_go_on() const;
+  template <class Predicate>
+  bool is_any(NodeId& begin, Predicate is_it) const;
   std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
   bool is_member_absent() const;
   std::string why_the_round_ended() const;
+
+  // ddprun is told to stop (membership_stop.cpp).
+  void take_warning(NodeId from, const StopAsked& message, TimePoint now);
+  void stop_spare(NodeId id, int signal_number, TimePoint now);
+  void dismiss(NodeId spare, int signal_number);
+  void ask_for_a_step(TimePoint now);
+  void agree_if_all_have_answered(TimePoint now);
+  void tell_of_stop(NodeId id, const Node& node);
+  void give_up_agreement(TimePoint now);
+  std::chrono::milliseconds longest_grace() const;
 
   // Nodes that come again, and rounds that another membership began (membership_resume.cpp).
   std::optional<NodeId> find(const std::string& node_key) const;
@@ -199,6 +227,7 @@ class Membership {
   void give_up_awaited(TimePoint now);
   void consider_losses(TimePoint now);
 
+  std::chrono::milliseconds restate_timeout() const { return restate_timeout_of(options_.heartbeat_timeout); }
   std::chrono::milliseconds job_time(TimePoint now) const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now - began_);
   }
@@ -210,7 +239,7 @@ class Membership {
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
   std::set<int> wished_ranks_;  // of nodes_, so that few are searched for who has one already
-  NodeId found_running_{};      // where the search for a node whose round has not ended begins
+  NodeId found_running_{}, found_unanswered_{};  // where the searches for such a node begin
   std::map<std::string, NodeId> nodes_by_key_;
   std::map<NodeId, Absence> absences_;            // of nodes whose connection broke
   std::map<NodeId, std::uint32_t> older_rounds_;  // that nodes still have; they take part again when those have ended
@@ -226,6 +255,8 @@ class Membership {
   std::int64_t round_with_logs_ = -1;  // the highest that any node has logs of; the next one is above it
   int rounds_begun_ = 0;
   RestartBudget budget_;
+  CrashLoop crash_loop_;
+  RunBook book_;
   int world_size_ = 0;
   // Of a round that another membership began:
   bool is_adopted_ = false, was_given_up_ = false;  // some of its nodes did not come
@@ -240,6 +271,12 @@ class Membership {
   std::string growth_;     // who has come, where the round was stopped for them
   TimePoint round_began_;
   std::chrono::milliseconds lost_at_{0}, growth_stopped_{0};  // job time of these
+  TimePoint end_happened_{};  // what ends the round; known a little later
+  Progress kept_;             // by its workers, as far as their nodes have told
+  int stopped_at_step_ = 0, nodes_stepped_ = 0, nodes_in_round_ = 0;
+  bool is_step_wanted_ = false;               // nodes were asked for one to stop at
+  std::optional<std::uint64_t> agreed_call_;  // of should_stop(), at which all workers stop
+  std::optional<TimePoint> agreement_ends_;   // then the signal stops them
   bool has_member_left_ = false;
   std::set<int> hung_ranks_;
   StopRound stop_;         // as its nodes were told last
@@ -247,6 +284,9 @@ class Membership {
   std::string ended_why_;  // of that, what ended the last round that began
   // Of the job:
   int stop_signal_ = 0;
+  bool is_warned_ = false;
+  std::string stop_why_;
+  NodeId stop_asker_{};  // knows why
   std::optional<FinishJob> verdict_;
   Actions out_;
 };
@@ -256,6 +296,19 @@ class Membership {
 // and reports of deaths are no more exact than that. Requires at least one; returns its index.
 std::size_t first_cause(const std::vector<FailureReport>& failures);
 
-constexpr int kRendezvousFailed = 77;  // ddprun's own exit code
+// ddprun's own exit codes: docs/exit_codes.md.
+constexpr int kStoppedAtStep = 75, kNoProgress = 76, kRendezvousFailed = 77;
+
+// Whether it is so of any node. Looks first at the one that it was found of the last time: ten thousand answers are not to be
+// ten thousand walks over all nodes.
+template <class Predicate>
+bool Membership::is_any(NodeId& begin, Predicate is_it) const {
+  const auto holds = [&](const auto& entry) { return is_it(entry.second); };
+  auto found = std::find_if(nodes_.lower_bound(begin), nodes_.end(), holds);
+  if (found == nodes_.end()) found = std::find_if(nodes_.begin(), nodes_.end(), holds);
+  if (found == nodes_.end()) return false;
+  begin = found->first;
+  return true;
+}
 
 }  // namespace ddp::rendezvous

@@ -32,7 +32,7 @@ void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
   node.seen_address = event.seen_address;
   node.says_stop_again = node.stop_asked.has_value();
   if (phase_ == Phase::finished) {
-    if (verdict_) send(event.node, *verdict_);
+    if (verdict_) send_verdict(event.node, node);
     return;
   }
   if (const auto& held = node.hello.held; held && rounds_begun_ > 0 && round_id_ < held->round && !held->is_left_behind)
@@ -58,6 +58,7 @@ void Membership::tell_again(NodeId id, Node& node) {
   if (phase_ == Phase::opening_store && node.group_rank == 0) return ask_for_store(members());
   if (node.has_ended) return;
   if (phase_ == Phase::running && !has_round && node.told) return send(id, *node.told);
+  if (phase_ == Phase::running && is_step_wanted_) return tell_of_stop(id, node);
   if (phase_ != Phase::stopping) return;
   if (has_round) return send(id, stop_);
   node.has_ended = true;  // it has not begun the round, and is not told to any more
@@ -95,6 +96,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
   round_ = held.round.number;
   round_began_ = now;
   world_size_ = 0;
+  nodes_in_round_ = held.group_world_size;
   options_.term.term = std::max(options_.term.term, held.round.term + 1);
   for (int rank = 0; rank < held.group_world_size; ++rank) awaited_.insert(rank);
   quorum_.adopt(held.group_world_size, options_.lost_group_rank);
@@ -102,7 +104,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
     lost_node_ = "node " + std::to_string(*options_.lost_group_rank) + ", which had the endpoint, was lost";
     lost_at_ = job_time(now);
   }
-  restate_ends_ = now + options_.restate_timeout;
+  restate_ends_ = now + restate_timeout();
   say("the job is in round " + std::to_string(round_) + " of " + counted(held.group_world_size, "node") +
                      ", which go on" + (lost_node_.empty() ? "" : "; " + lost_node_));
 }
@@ -111,7 +113,8 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
   auto& node = nodes_.at(id);
   node.group_rank = held.group_rank;
   node.is_member = true;
-  node.has_ended = false;
+  node.has_ended = node.has_stepped = false;
+  node.stop_call.reset();
   node.first_round = 0;
   awaited_.erase(held.group_rank);
   world_size_ += node.hello.workers;
@@ -132,8 +135,8 @@ void Membership::give_up_awaited(TimePoint now) {
   std::string ranks;
   for (const int rank : awaited_) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   note_loss((lost_node_.empty() ? "" : lost_node_ + "; ") + (awaited_.size() == 1 ? "node " : "nodes ") + ranks +
-                " did not come within " + describe_duration(options_.restate_timeout) + " after the endpoint was lost",
-            now);
+                " did not come within " + describe_duration(restate_timeout()) + " after the endpoint was lost",
+            now, now);
   was_given_up_ = true;
   awaited_.clear();
   consider_losses(now);
@@ -141,7 +144,12 @@ void Membership::give_up_awaited(TimePoint now) {
 
 // The workers here are left alone until it is known that others go on with them.
 void Membership::consider_losses(TimePoint now) {
-  if (awaited_.empty()) restate_ends_.reset();
+  if (awaited_.empty() && restate_ends_) {
+    restate_ends_.reset();
+    book_.begun(round_id_.number, "another membership began it", nodes_in_round_, world_size_, now);
+    book_.all_started(now);
+    if (is_warned_ && phase_ == Phase::running) ask_for_a_step(now);
+  }
   if (!lost_node_.empty() && stop_signal_ == 0) {
     const bool may = may_go_on();
     if (!may && awaited_.empty()) return step_down(why_too_few());

@@ -94,6 +94,8 @@ void Membership::form_round(TimePoint now) {
     auto& node = nodes_.at(ids[index]);
     node.group_rank = static_cast<int>(chosen.size());
     node.is_member = node.has_ended = true;  // nothing runs there yet
+    node.has_stepped = false;
+    node.stop_call.reset();
     chosen.push_back(ids[index]);
   }
   round_ = std::max(round_, round_with_logs_) + 1;
@@ -118,6 +120,11 @@ void Membership::forget_round() {
   hung_ranks_.clear();
   stop_ = {};
   last_call_ends_.reset();
+  kept_ = {};
+  stopped_at_step_ = nodes_stepped_ = 0;
+  is_step_wanted_ = false;
+  agreed_call_.reset();
+  agreement_ends_.reset();
 }
 
 void Membership::ask_for_store(const std::vector<NodeId>& members) {
@@ -211,6 +218,8 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
     role_ranks[hello.role] += hello.workers;
   }
   quorum_.begin(ranks);
+  nodes_in_round_ = static_cast<int>(all.size());
+  book_.begun(round_id_.number, reason_, nodes_in_round_, world_size_, now);
   call_newcomers(now);  // those that came meanwhile
 }
 
@@ -233,11 +242,18 @@ std::vector<Successor> Membership::successors(const std::vector<NodeId>& members
   return out;
 }
 
-void Membership::take(NodeId from, const RoundStarted& message) {
+void Membership::take(NodeId from, const RoundStarted& message, TimePoint now) {
   if (message.round != round_ || (phase_ != Phase::running && phase_ != Phase::stopping)) return;
   if (!quorum_.start(nodes_.at(from).hello.node_key)) return;
+  book_.all_started(now);
   for (const auto& [id, node] : nodes_)
     if (node.is_member) send(id, RoundEstablished{message.round});
+  if (phase_ == Phase::running && is_warned_ && stop_signal_ == 0) ask_for_a_step(now);
+}
+
+void Membership::take(NodeId from, const FirstStep& message, TimePoint now) {
+  if (message.round != round_ || phase_ != Phase::running || std::exchange(nodes_.at(from).has_stepped, true)) return;
+  if (++nodes_stepped_ == nodes_in_round_) book_.first_step(now);
 }
 
 // --- it stops ---
@@ -246,10 +262,9 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
                             std::optional<NodeId> knows_already) {
   if (phase_ == Phase::running) {
     phase_ = Phase::stopping;
-    std::chrono::milliseconds grace{0};
-    for (const auto& [id, node] : nodes_)
-      if (node.is_member) grace = std::max(grace, node.hello.grace);
-    deadline_ = now + 2 * grace + kStopMargin;
+    deadline_ = now + 2 * longest_grace() + kStopMargin;
+    agreement_ends_.reset();
+    book_.end_called(end_happened_, now);
   }
   stop_ = {static_cast<std::uint32_t>(round_), signal_number, kill || stop_.kill, !kill && may_another_round_follow(now), why,
            {hung_ranks_.begin(), hung_ranks_.end()}};
@@ -288,7 +303,10 @@ void Membership::take(NodeId from, const RoundFailed& message, TimePoint now) {
   const auto known = hung_ranks_.size();
   for (const int rank : message.hung_ranks)
     if (rank >= 0 && hung_ranks_.size() < kHungRanksMax) hung_ranks_.insert(rank);
-  if (phase_ == Phase::running) stop_round(SIGTERM, false, message.what, now, from);
+  if (phase_ == Phase::running) {
+    end_happened_ = began_ + message.job_time;
+    stop_round(SIGTERM, false, message.what, now, from);
+  }
   else if (phase_ == Phase::stopping && hung_ranks_.size() > known) stop_round(stop_.signal_number, false, stop_.why, now);
 }
 
@@ -319,22 +337,29 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
                        "install it as on the other nodes of the job"});
     quorum_.leave(node.hello.node_key, true);
     forget(from);
-    note_loss("host " + host + " can't start the program and is left out", now);
+    note_loss("host " + host + " can't start the program and is left out", now, now);
     stop_round(SIGTERM, false, lost_node_, now);
     return end_round_if_all_have(now);
   }
   node.has_ended = true;
   stopped_ += message.stopped;
+  stopped_at_step_ += message.stopped_at_step;
+  kept_.commits = std::max(kept_.commits, message.progress.commits);
+  kept_.checkpoint_step = std::max(kept_.checkpoint_step, message.progress.checkpoint_step);
   tree_survived_ = tree_survived_ || message.tree_survived;
   for (const auto& failure : message.failures)
     if (failures_.size() < 16 * kFailuresMax) failures_.push_back(failure);
-  if (!message.failures.empty() && phase_ == Phase::running)
+  if (!message.failures.empty() && phase_ == Phase::running) {
+    end_happened_ = began_ + message.failures.front().job_time;
     stop_round(SIGTERM, false, describe_failure(message.failures.front()), now);
-  // Its agent had lost touch: the others would wait for its part of the round.
+  }
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
-    note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now);
+    if (stop_signal_ != 0) return give_up_agreement(now);
+    // Its agent had lost touch: the others would wait for its part of the round.
+    note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now, now);
     stop_round(SIGTERM, false, lost_node_, now);
   }
+  if (phase_ == Phase::running && is_step_wanted_ && !agreed_call_) agree_if_all_have_answered(now);
   end_round_if_all_have(now);
 }
 
@@ -344,12 +369,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
 void Membership::end_round_if_all_have(TimePoint now) {
   if (phase_ != Phase::running && phase_ != Phase::stopping) return;
   if (is_member_absent() || (!awaited_.empty() && stop_signal_ == 0)) return;
-  // From the one that was found the last time: ten thousand ends are not to be ten thousand walks over all nodes.
-  const auto is_running = [](const auto& entry) { return entry.second.is_member && !entry.second.has_ended; };
-  auto running = std::find_if(nodes_.lower_bound(found_running_), nodes_.end(), is_running);
-  if (running == nodes_.end()) running = std::find_if(nodes_.begin(), nodes_.end(), is_running);
-  if (running == nodes_.end()) return begin_next_round(now);
-  found_running_ = running->first;
+  if (!is_any(found_running_, [](const Node& node) { return node.is_member && !node.has_ended; })) begin_next_round(now);
 }
 
 // What failed by the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too.
@@ -380,6 +400,8 @@ bool Membership::may_go_on() const {
 }
 
 void Membership::begin_next_round(TimePoint now) {
+  book_.all_ended(now);
+  agreement_ends_.reset();
   std::erase_if(failures_, [&](const FailureReport& failure) {
     return stop_signal_ != 0 && failure.ending.kind == Ending::Kind::killed && failure.ending.value == stop_signal_;
   });
@@ -388,7 +410,10 @@ void Membership::begin_next_round(TimePoint now) {
       return failure.job_time >= growth_stopped_ - kSameMoment;
     }));
   const bool failed = !lost_node_.empty() || cause() != nullptr;
-  if (stop_signal_ == 0 && is_next_round_due(now)) {
+  const bool has_failed_at_work = failed && !is_change_of_members() && phase_ != Phase::opening_store;
+  if (crash_loop_.end_round(kept_, has_failed_at_work)) budget_.refill();
+  const bool is_due = is_next_round_due(now);
+  if (stop_signal_ == 0 && is_due && !crash_loop_.is_one()) {
     if (!may_go_on()) return step_down(why_too_few());
     const auto why = why_the_round_ended();
     if (phase_ != Phase::opening_store) ended_why_ = why;
@@ -399,11 +424,12 @@ void Membership::begin_next_round(TimePoint now) {
     phase_ = Phase::opening_store;  // so that gather() begins its wait anew
     return gather(now);
   }
+  if (auto verdict = verdict_of_stop_at_step()) return finish(std::move(*verdict), now);
   FinishJob verdict;
   verdict.restarts_max = options_.restarts_max;
   verdict.world_size = world_size_;
   verdict.stopped = stopped_;
-  if (stop_signal_ != 0 && (!failed || is_next_round_due(now))) {
+  if (stop_signal_ != 0 && (!failed || is_due)) {
     verdict.exit_code = 128 + stop_signal_;
   } else if (const auto* first = cause()) {
     verdict.exit_code = exit_code_of(first->ending);
@@ -423,7 +449,12 @@ void Membership::begin_next_round(TimePoint now) {
                    (growth_.empty() ? "" : "; " + growth_);
     verdict.try_this = "look at the output of ddprun on the other nodes, one of which says where they are";
   }
-  finish(std::move(verdict));
+  if (stop_signal_ == 0 && is_due) {  // and yet there is none
+    verdict.exit_code = kNoProgress;
+    verdict.what += (verdict.what.empty() ? "" : "; ") + counted(CrashLoop::kFailures, "round") +
+                    " in a row failed without a commit or a checkpoint in between, so no other one begins";
+  }
+  finish(std::move(verdict), now);
 }
 
 std::string Membership::why_the_round_ended() const {
@@ -448,17 +479,27 @@ void Membership::step_down(const std::string& why) {
   phase_ = Phase::finished;
   deadline_.reset();
   restate_ends_.reset();
+  agreement_ends_.reset();
   absences_.clear();
   out_.emplace_back(std::in_place_type<StepDown>, why);
 }
 
-void Membership::finish(FinishJob verdict) {
+void Membership::finish(FinishJob verdict, TimePoint now) {
   phase_ = Phase::finished;
   deadline_.reset();
   restate_ends_.reset();
   absences_.clear();
-  for (const auto& [id, node] : nodes_) send(id, verdict);
+  agreement_ends_.reset();
   verdict_ = std::move(verdict);
+  verdict_->report = book_.at(now);
+  for (const auto& [id, node] : nodes_) send_verdict(id, node);
+}
+
+// The report may be long: not to ten thousand nodes that do not ask for it.
+void Membership::send_verdict(NodeId to, const Node& node) {
+  auto verdict = *verdict_;
+  if (!node.hello.wants_report && !(node.is_member && node.group_rank == 0)) verdict.report.reset();
+  send(to, verdict);
 }
 
 }  // namespace ddp::rendezvous

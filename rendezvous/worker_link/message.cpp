@@ -26,8 +26,8 @@ Json json_of(const Left& m) {
 }
 Json json_of(const Progress& m) {
   Json out{{"type", "progress"}, {"round", m.round}, {"has_stepped", m.has_stepped}};
-  if (m.commits) out["commits"] = *m.commits;
-  if (m.checkpoint_step) out["checkpoint_step"] = *m.checkpoint_step;
+  if (m.commits) out["commits"] = std::min(*m.commits, kStepMax);
+  if (m.checkpoint_step) out["checkpoint_step"] = std::min(*m.checkpoint_step, kStepMax);  // the program's own number
   return out;
 }
 Json json_of(const StopReady& m) { return {{"type", "stop_ready"}, {"round", m.round}, {"call", m.call}}; }

@@ -159,8 +159,8 @@ int RankProcesses::wait_status(int rank) {
 
 void RankProcesses::expect_success(int rank) { EXPECT_EQ(wait_status(rank), 0) << "the wait status of rank " << rank; }
 
-void RankProcesses::expect_killed(int rank) {
-  EXPECT_EQ(wait_status(rank), SIGKILL) << "the wait status of rank " << rank;
+void RankProcesses::expect_killed(int rank, int signal) {
+  EXPECT_EQ(wait_status(rank), signal) << "the wait status of rank " << rank;
 }
 
 void run_ranks(int size, const RankProcesses::Body& body) {

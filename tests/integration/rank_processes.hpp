@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdint>
 #include <functional>
 #include <new>
@@ -44,9 +45,9 @@ class RankProcesses {
   void stop(int rank);   // SIGSTOP; returns once it has stopped
   void go_on(int rank);  // SIGCONT
 
-  // Waits for the rank's end and expects that it succeeded; or, for the second, that it died of SIGKILL.
+  // Waits for the rank's end and expects that it succeeded; or, for the second, that it died of this signal.
   void expect_success(int rank);
-  void expect_killed(int rank);
+  void expect_killed(int rank, int signal = SIGKILL);
 
  private:
   void start_store(const std::function<pid_t()>& fork, bool for_all_hosts);

@@ -28,7 +28,8 @@ void require_bounded(const ToAgent& message) {
   if (const auto* stop = std::get_if<StopRound>(&message))
     require(stop->hung_ranks.size() <= kHungRanksMax, "a stop_round without bound");
   if (const auto* finish = std::get_if<FinishJob>(&message))
-    require(finish->consequences.size() <= kFailuresMax, "a finish_job without bound");
+    require(finish->consequences.size() <= kFailuresMax && (!finish->report || finish->report->rounds.size() <= kRoundsReportedMax),
+            "a finish_job without bound");
 }
 
 }  // namespace
@@ -37,8 +38,10 @@ void Checks::is_told(const void* teller, const Node& node, const ToAgent& messag
   require_bounded(message);
   if (const auto* start = std::get_if<StartRound>(&message)) begins_to_be_told(node, *start);
   if (const auto* finish = std::get_if<FinishJob>(&message)) {
-    const auto [verdict, is_first] = verdicts_.try_emplace(teller, *finish);
-    require(is_first || verdict->second == *finish || node.is_told_to_stop(), "two verdicts of one membership");
+    auto content = *finish;
+    content.report.reset();  // not all get it
+    const auto [verdict, is_first] = verdicts_.try_emplace(teller, content);
+    require(is_first || verdict->second == content || node.is_told_to_stop(), "two verdicts of one membership");
     if (is_first && node.is_told_to_stop()) verdicts_.erase(verdict);  // perhaps its own alone, as a spare
   }
 }

@@ -31,7 +31,7 @@ RoundId World::begin_term() {
 
 MembershipOptions World::options_for(const Hello& hello, const RoundId& newest_before) {
   auto options = options_of(hello, begin_term(), newest_before);
-  options.restate_timeout = 2 * std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout) + 1s;
+  options.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
   return options;
 }
 

@@ -2,7 +2,7 @@
 // they can be computed again from the list of steps alone.
 //
 // Usage: soak_worker FOLDER STEP_MS SECONDS. Every committed step is one line in FOLDER/<pid>: "<term> <random> <number of
-// the round> <step> <world size>"; a worker that has done its work writes its parameters into FOLDER/final_<rank>. It ends when
+// the round> <step> <world size> <steady clock, ns>"; a worker that has done its work writes its parameters into FOLDER/final_<rank>. It ends when
 // rank 0 has seen SECONDS pass since the time in FOLDER/begin, at the same step on all ranks.
 #include <fcntl.h>
 #include <unistd.h>
@@ -36,9 +36,10 @@ class StepLog {
 
   void committed(const ddp::RoundId& round, std::int64_t step, int size) const {
     char line[128];
-    const int length = std::snprintf(line, sizeof line, "%llu %llu %u %lld %d\n", static_cast<unsigned long long>(round.term),
+    const int length = std::snprintf(line, sizeof line, "%llu %llu %u %lld %d %lld\n", static_cast<unsigned long long>(round.term),
                                      static_cast<unsigned long long>(round.term_random), round.number,
-                                     static_cast<long long>(step), size);
+                                     static_cast<long long>(step), size,
+                                     static_cast<long long>(std::chrono::steady_clock::now().time_since_epoch().count()));
     if (::write(fd_, line, static_cast<std::size_t>(length)) != length) throw std::runtime_error("the log of steps is full");
   }
 

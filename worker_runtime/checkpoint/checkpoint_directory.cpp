@@ -1,6 +1,7 @@
 #include "ddp/checkpoint.hpp"
 
 #include "ddp/error.hpp"
+#include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/checkpoint/atomic_file.hpp"
 #include "worker_runtime/checkpoint/write_safetensors.hpp"
 
@@ -93,6 +94,7 @@ void make_directory(const std::filesystem::path& directory) {
 CheckpointDirectory::CheckpointDirectory(std::filesystem::path directory, std::size_t keep)
     : directory_(std::move(directory)), keep_(keep) {
   if (keep_ == 0) throw InvalidArgument("keep = 0 checkpoints\nwhere: CheckpointDirectory\ntry:   1 or more");
+  agent_link::tell_checkpoint_directory();
 }
 
 std::filesystem::path CheckpointDirectory::save(const RoundId& round, std::uint64_t step,
@@ -110,6 +112,7 @@ std::filesystem::path CheckpointDirectory::save(const RoundId& round, std::uint6
   checkpoint::remove_abandoned(directory_);
   const Entry saved{round, step, path};
   if (entries.size() >= keep_ && saved < entries[keep_ - 1]) fail_superseded(saved, entries.front());
+  agent_link::tell_checkpoint_saved(step);
   return path;
 }
 
@@ -120,7 +123,9 @@ std::optional<SafetensorsFile> CheckpointDirectory::newest(
     const std::vector<Entry> entries = list(directory_);
     for (const Entry& entry : entries) {
       try {
-        return SafetensorsFile::open(entry.path);
+        auto file = SafetensorsFile::open(entry.path);
+        agent_link::tell_checkpoint_found(entry.step);
+        return file;
       } catch (const CheckpointError& error) {
         std::error_code ignored;
         vanished = !std::filesystem::exists(entry.path, ignored);

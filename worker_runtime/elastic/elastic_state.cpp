@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "ddp/elastic.hpp"
+#include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/elastic/host_copy.hpp"
 
 namespace ddp {
@@ -98,6 +99,7 @@ class ElasticState::Impl {
     is_in_use_ = true;
     read_into(older());
     keep_older(round_, count_ + 1);
+    agent_link::tell_commits(count_);
   }
 
   void restore() {
@@ -124,6 +126,7 @@ class ElasticState::Impl {
     keep_older(had_commit ? source->round : group.round(), had_commit ? source->count : 0);
     round_ = group.round();
     write_from(copies_[newest_]);
+    agent_link::tell_commits(count_);
   }
 
   std::uint64_t commits() const { return count_; }

@@ -1,4 +1,3 @@
-#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -7,7 +6,7 @@
 
 #include "ddp/elastic.hpp"
 #include "rendezvous/io/cut.hpp"
-#include "worker_runtime/elastic/agent_link.hpp"
+#include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -15,7 +14,7 @@ namespace ddp {
 
 namespace {
 
-using elastic::AgentLink;
+using agent_link::AgentLink;
 using process_group::AbortCause;
 using process_group::Launch;
 using worker_link::Left;
@@ -140,8 +139,8 @@ void run_rounds(AgentLink& link, ElasticState& state, const Train& train, const 
 // While it lives the agent counts on this process for another round.
 class SeatTaker {
  public:
-  explicit SeatTaker(AgentLink& link) : link_(link) { link_.say(worker_link::Hello{worker_link::kVersion, true}); }
-  ~SeatTaker() { link_.say(worker_link::Hello{worker_link::kVersion, false}); }
+  explicit SeatTaker(AgentLink& link) : link_(link) { link_.take_seats(true); }
+  ~SeatTaker() { link_.take_seats(false); }
   SeatTaker(const SeatTaker&) = delete;
   SeatTaker& operator=(const SeatTaker&) = delete;
 
@@ -149,22 +148,16 @@ class SeatTaker {
   AgentLink& link_;
 };
 
-std::optional<std::string> variable(const char* name) {
-  const char* const value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-}
-
 }  // namespace
 
 void run_elastic(ElasticState& state, const Train& train, const ElasticOptions& options) {
-  auto socket = elastic::take_inherited_socket(variable);
-  if (!socket) {
+  AgentLink* const link = agent_link::open_process_link();
+  if (link == nullptr) {
     RoundEnd nobody_ends_it;
     return train_in(GroupOfRound(process_group::present_launch(), options.group, nobody_ends_it), state, train);
   }
-  AgentLink link(std::move(socket));
-  const SeatTaker seat_taker(link);
-  run_rounds(link, state, train, options);
+  const SeatTaker seat_taker(*link);
+  run_rounds(*link, state, train, options);
 }
 
 }  // namespace ddp

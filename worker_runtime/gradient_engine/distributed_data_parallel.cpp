@@ -1,6 +1,7 @@
 #include "ddp/distributed_data_parallel.hpp"
 
 #include "ddp/error.hpp"
+#include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/gradient_engine/bucket_plan.hpp"
 #include "worker_runtime/gradient_engine/host_access.hpp"
 #include "worker_runtime/gradient_engine/model_agreement.hpp"
@@ -109,6 +110,7 @@ class DistributedDataParallel::Impl {
     launch(rest.launches, rest.missing);
     if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
     if (any_flag()) throw_unused(rest.missing);
+    agent_link::tell_step();
   }
 
  private:

@@ -5,6 +5,8 @@
 #include "ddp/process_group.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/client.hpp"
+#include "worker_runtime/agent_link/process_link.hpp"
+#include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/cpu_backend/cpu_backend.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/environment.hpp"
@@ -127,10 +129,12 @@ Launch present_launch() { return launch_from(variable); }
 
 std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, io::Cut* cut) {
   check(options);
+  agent_link::open_process_link();
   io::Deadline deadline = deadline_after(options.timeout);
   deadline.cut_by(cut);
   Membership membership{launch.rank, launch.size, launch.local_rank, launch.local_size, {}};
   auto backend = join(launch, membership, deadline);
+  agent_link::begin_round(membership.round.number);
   return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend));
 }
 

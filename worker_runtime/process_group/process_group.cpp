@@ -1,10 +1,14 @@
 #include "ddp/process_group.hpp"
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <utility>
 
+#include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/process_group/backend.hpp"
+#include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp {
@@ -180,6 +184,13 @@ RegisteredMemory ProcessGroup::allocate(std::size_t bytes, CollectiveOptions opt
   const auto timeout = checked(group, collective, options).timeout;
   if (bytes == 0) refuse(CollectiveKind::allocate, "0 bytes");
   return group.backend().allocate(bytes, timeout);
+}
+
+bool ProcessGroup::should_stop() {
+  const Impl& group = require_group(impl_);
+  auto* const link = agent_link::process_link();
+  const auto limit = std::min<std::chrono::milliseconds>(group.timeout(), process_group::kTimeoutMax);
+  return link != nullptr && link->should_stop(group.membership().round.number, limit);
 }
 
 void ProcessGroup::abort(const std::string& reason) {

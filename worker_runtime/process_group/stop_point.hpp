@@ -19,16 +19,14 @@ namespace ddp::process_group {
 
 class StopPoint {
  public:
-  // How long a rank waits for a decision, at most; without one it goes on, as the stop has come to nothing.
-  explicit StopPoint(std::chrono::milliseconds decision_limit) : decision_limit_(decision_limit) {}
-
-  // Whether this call, or one before it, is the agreed one.
-  bool ask() {
+  // Whether this call, or one before it, is the agreed one. Waits for a decision no longer than `limit`; without one the
+  // rank goes on, as the stop has come to nothing.
+  bool ask(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     const auto call = ++calls_;
     const auto round = round_;
     if (promised_ && call >= *promised_ &&
-        !decided_.wait_for(lock, decision_limit_, [&] { return step_ || round_ != round; }))
+        !decided_.wait_for(lock, limit, [&] { return step_ || !promised_ || round_ != round; }))
       promised_.reset();  // a decision that comes now is too late
     return step_ && round_ == round && call >= *step_;
   }
@@ -47,6 +45,13 @@ class StopPoint {
     decided_.notify_all();
   }
 
+  // There will be no decision, unless there is one already.
+  void give_up() {
+    const std::lock_guard lock(mutex_);
+    if (!step_) promised_.reset();
+    decided_.notify_all();
+  }
+
   // A new round begins: calls count from 1 again, and nothing is agreed.
   void begin_round() {
     const std::lock_guard lock(mutex_);
@@ -58,7 +63,6 @@ class StopPoint {
   }
 
  private:
-  const std::chrono::milliseconds decision_limit_;
   std::mutex mutex_;
   std::condition_variable decided_;
   std::uint64_t calls_ = 0, round_ = 0;

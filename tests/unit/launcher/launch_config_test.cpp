@@ -296,6 +296,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"event-log-handler", {"--event-log-handler="}, "not ''", "--event-log-handler="},
       {"max-restarts", {"--max-restarts=-1"}, "not '-1'", "--max-restarts=0"},
       {"restart-window", {"--restart-window=0"}, "not '0'", "--restart-window=1"},
+      {"report", {"--report="}, "not ''", "--report=report.json"},
       {"orphan-limit", {"--orphan-limit=0"}, "not '0'", "--orphan-limit=1"},
       {"orphan-limit", {"--orphan-limit=1m"}, "not '1m'", "--orphan-limit=1"},
       {"shutdown-timeout", {"--shutdown-timeout=soon"}, "not 'soon'", "--shutdown-timeout=0"},

@@ -58,6 +58,11 @@ class Group : public ::testing::Test {
     for (int local_rank = 0; local_rank < workers; ++local_rank)
       step({WorkerStarted{local_rank}, WorkerSaidHello{local_rank, true}});
   }
+  void begin_with_stops(int workers, std::chrono::milliseconds grace = 30s, bool takes_seats = false) {
+    begin(workers, grace);
+    for (int local_rank = 0; local_rank < workers; ++local_rank)
+      step({WorkerStarted{local_rank}, WorkerSaidHello{local_rank, takes_seats, true}});
+  }
   std::string step(std::vector<WorkerGroupEvent> events) {
     last = group->step(events, now);
     return text_of(last);
@@ -375,6 +380,125 @@ TEST_F(Group, OrphansThatCannotBeKilledEndTheRoundAsSurvivors) {
   EXPECT_TRUE(ended().tree_survived);
 }
 
+// --- a stop at one step ---
+
+TEST_F(Group, WhereAllTakeStopsASignalGoesToNobodyAndTheyEndAtTheirStep) {
+  begin_with_stops(2);
+  EXPECT_TRUE(group->can_stop_at_step());
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "");
+  EXPECT_EQ(group->next_deadline(), now + 30s);
+  now += 2s;
+  EXPECT_EQ(step({StopAtStep{}}), "") << "the grace began with the signal";
+  EXPECT_EQ(group->next_deadline(), now + 28s);
+  EXPECT_EQ(step({WorkerStopping{0}, WorkerStopping{1}, WorkerEnded{1, kOk}}), "");
+  EXPECT_EQ(step({WorkerEnded{0, kOk}}), "T15") << "what outlives them";
+  EXPECT_EQ(group->next_deadline(), now + 28s);
+  EXPECT_EQ(step({TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+  EXPECT_EQ(ended().stopped, 0);
+  EXPECT_EQ(ended().stopped_at_step, 2);
+}
+
+TEST_F(Group, WhereOneTakesNoStopsASignalGoesToAll) {
+  begin_with_stops(2);
+  step({WorkerSaidHello{1, false, false}});
+  EXPECT_FALSE(group->can_stop_at_step());
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "T15");
+}
+
+TEST_F(Group, WhoHasEndedWellNeedsNoStop) {
+  begin(2);
+  EXPECT_EQ(step({WorkerSaidHello{1, false, true}, WorkerEnded{0, kOk}}), "");
+  EXPECT_EQ(group->voters(), (std::vector<Voter>{{1, true}}));
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "");
+  EXPECT_EQ(step({WorkerEnded{1, kOk}, TreeEmpty{}}), "T15 E");
+  EXPECT_EQ(ended().stopped_at_step, 0) << "the training had come to its end before the step";
+  EXPECT_EQ(ended().stopped, 0);
+}
+
+TEST_F(Group, TheStepOfAnotherNodesSignalBeginsTheGraceHereToo) {
+  begin_with_stops(1, 3s);
+  EXPECT_EQ(step({StopAtStep{}}), "");
+  now += 1s;
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "") << "the first one here: no wish to kill";
+  EXPECT_EQ(group->next_deadline(), now + 2s);
+  now += 300ms;
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "K");
+}
+
+TEST_F(Group, WhoDoesNotComeToTheStepWithinTheGraceIsKilled) {
+  begin_with_stops(2, 3s);
+  step({StopSignal{SIGTERM}});
+  step({WorkerStopping{0}, WorkerStopping{1}, WorkerEnded{0, kOk}});
+  EXPECT_EQ(tick_at(2999ms), "");
+  EXPECT_EQ(tick_at(1ms), "K");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}, TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+  EXPECT_EQ(ended().stopped, 1);
+  EXPECT_EQ(ended().stopped_at_step, 1);
+}
+
+TEST_F(Group, ASecondSignalKillsWhoRunsOnToTheStepButAnEchoDoesNot) {
+  begin_with_stops(1);
+  step({StopSignal{SIGINT}});
+  now += 50ms;
+  EXPECT_EQ(step({StopSignal{SIGINT}}), "");
+  now += 300ms;
+  EXPECT_EQ(step({StopSignal{SIGINT}}), "K");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGKILL)}, TreeEmpty{}}), "E");
+  EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, WhereNoStepIsAgreedOnTheOrdinaryStopFollowsWithinTheSameGrace) {
+  begin_with_stops(3, 10s);
+  step({StopSignal{SIGINT}});
+  now += 1s;
+  EXPECT_EQ(step({WorkerStopping{2}, StopWorkers{SIGINT}}), "T2");
+  EXPECT_EQ(group->next_deadline(), now + 9s);
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGINT)}, WorkerEnded{2, kOk}}), "");
+  EXPECT_EQ(tick_at(9s), "K");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}, TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+  EXPECT_EQ(ended().stopped, 2);
+  EXPECT_EQ(ended().stopped_at_step, 1) << "it had come to the step";
+}
+
+TEST_F(Group, AFailureOnTheWayToTheStepIsOneAndStopsTheOthersForGood) {
+  begin_with_stops(3, 30s, true);
+  step({StopSignal{SIGTERM}});
+  now += 2s;
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "F1 O T15") << "they take seats, but no round follows";
+  EXPECT_EQ(group->next_deadline(), now + 28s);
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, WorkerEnded{2, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().stopped, 2);
+  EXPECT_EQ(ended().stopped_at_step, 0);
+}
+
+TEST_F(Group, WhoLeavesOnTheWayToTheStepIsAFailureIfNothingExplainsIt) {
+  begin_with_stops(2, 30s, true);
+  step({StopSignal{SIGTERM}});
+  EXPECT_EQ(step({WorkerLeft{0, "a connection broke"}}), "");
+  EXPECT_FALSE(group->can_stop_at_step());
+  EXPECT_EQ(group->voters(), (std::vector<Voter>{{0, false}, {1, true}}));
+  EXPECT_EQ(tick_at(100ms), "F0 T15");
+}
+
+TEST_F(Group, AfterAWarningAFailureBeginsTheNextRoundAsEver) {
+  begin_with_stops(2, 30s, true);
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "F1 O R0");
+  step({WorkerLeft{0}, OrphansGone{}});
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_EQ(step({BeginRound{}}), "S1 N0");
+  EXPECT_EQ(group->voters(), (std::vector<Voter>{{0, true}, {1, false}})) << "what a worker is does not change with its seat";
+}
+
+TEST_F(Group, TheEndOfTheJobStopsWorkersThatRunInTheOrdinaryWay) {
+  begin_with_seats(2, 3s);
+  EXPECT_EQ(step({EndJob{}}), "T15");
+  EXPECT_EQ(tick_at(3s), "K");
+}
+
 // Random histories against what must always hold, with a model of the processes that obeys the actions.
 TEST(WorkerGroupHistories, KeepTheirPromises) {
   for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
@@ -385,7 +509,8 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
     WorkerGroup group(options);
     TimePoint now{1h};
     std::set<int> running;  // workers; -1 stands for a descendant that outlives them
-    int begun = 0, ended = 0;
+    const bool takes_stops = below(2) == 0;
+    int begun = 0, ended = 0, ended_at_step = 0;
     bool killed_all = false;
     std::optional<TimePoint> stopping_since;
     const auto perform = [&](const WorkerGroup::Actions& actions) {
@@ -396,12 +521,16 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
           if (below(2) == 0) running.insert(-1);
           killed_all = false;
           stopping_since.reset();
+          ended_at_step = 0;
           ++begun;
         }
-        if (std::holds_alternative<SignalTree>(action)) stopping_since = now;
+        if (std::holds_alternative<SignalTree>(action) && !stopping_since) stopping_since = now;
         if (std::holds_alternative<KillTree>(action)) killed_all = true;
-        if (std::holds_alternative<TellEnded>(action)) {
+        if (const auto* tell = std::get_if<TellEnded>(&action)) {
           ASSERT_TRUE(running.empty());
+          ASSERT_EQ(tell->stopped_at_step, ended_at_step);
+          ASSERT_GE(tell->stopped, 0);
+          ASSERT_LE(tell->stopped + tell->stopped_at_step + static_cast<int>(tell->failures.size()), options.workers);
           ++ended;
         }
       }
@@ -409,6 +538,9 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
     for (int rounds = 0; rounds < 3; ++rounds) {
       const int ended_before = ended;
       perform(group.step({BeginRound{}}, now));
+      if (takes_stops)
+        for (const int who : running)
+          if (who >= 0) perform(group.step({WorkerSaidHello{who, false, true}}, now));
       for (int i = 0; i < 1000 && ended == ended_before; ++i) {
         now += std::chrono::milliseconds(below(700));
         if (group.next_deadline() && now >= *group.next_deadline()) perform(group.tick(now));
@@ -420,10 +552,18 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
           if (!killed_all && below(stopping_since ? 8 : 40) != 0) continue;
           if (who == -1 && !killed_all) continue;  // it obeys nothing but SIGKILL
           running.erase(who);
-          if (who >= 0) events.push_back(WorkerEnded{who, below(3) != 0 ? kOk : below(2) != 0 ? exited(1) : killed(SIGKILL)});
+          if (takes_stops && who >= 0 && stopping_since && below(2) == 0) {
+            events.push_back(WorkerStopping{who});
+            events.push_back(WorkerEnded{who, kOk});
+            ++ended_at_step;
+          } else if (who >= 0)
+            events.push_back(WorkerEnded{who, below(3) != 0 ? kOk : below(2) != 0 ? exited(1) : killed(SIGKILL)});
         }
         if (below(90) == 0) events.push_back(StopWorkers{SIGTERM, below(4) == 0});
-        if (below(300) == 0) events.push_back(StopSignal{SIGTERM});
+        if (below(300) == 0) {
+          if (group.can_stop_at_step() && !stopping_since) stopping_since = now;
+          events.push_back(below(2) == 0 && group.can_stop_at_step() ? WorkerGroupEvent(StopAtStep{}) : StopSignal{SIGTERM});
+        }
         if (running.empty()) events.push_back(TreeEmpty{});
         if (!events.empty()) perform(group.step(events, now));
         ASSERT_FALSE(::testing::Test::HasFatalFailure());

@@ -143,7 +143,7 @@ class History {
     hello.was_welcomed = std::exchange(agent.was_welcomed, true);
     // Others may have gone on without it.
     if (agent.cut && now_ - *agent.cut >= options_.resume_window && met_.count(agent.key) != 0) agent.is_late = true;
-    if ((has_begun_ || now_ - membership_began_ >= options_.restate_timeout) && met_.count(agent.key) == 0) agent.is_late = true;
+    if ((has_begun_ || now_ - membership_began_ >= Membership::restate_timeout_of(options_.heartbeat_timeout)) && met_.count(agent.key) == 0) agent.is_late = true;
     met_.insert(agent.key);
     is_last_round_known_ = is_last_round_known_ || (agent.held && agent.held->round == last_round_id_);
     agent.connection = connection;

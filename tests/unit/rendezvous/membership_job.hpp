@@ -90,6 +90,11 @@ class Job : public ::testing::Test {
       if (const auto* start = std::get_if<StartRound>(&send->message)) started[id] = *start;
       if (const auto* whole = std::get_if<RoundEstablished>(&send->message)) established[id] = whole->round;
       if (const auto* stop = std::get_if<StopRound>(&send->message)) stopped[id].push_back(*stop);
+      if (const auto* prepare = std::get_if<PrepareStop>(&send->message)) {
+        prepared[id].push_back(*prepare);
+        if (!takes_stops) answers.emplace_back(send->to, StopReady{prepare->round, {}});
+      }
+      if (const auto* at = std::get_if<StopAt>(&send->message)) stops_at[id].push_back(*at);
       if (const auto* refusal = std::get_if<Refused>(&send->message)) refused[id] = *refusal;
       if (const auto* finish = std::get_if<FinishJob>(&send->message)) finished[id] = *finish;
       if (const auto* open = std::get_if<OpenStore>(&send->message)) {
@@ -121,10 +126,13 @@ class Job : public ::testing::Test {
   MembershipOptions more_options;  // begin() sets the common ones
   TimePoint now{1h};
   bool stores_open = true;  // at once
+  bool takes_stops = false;  // else the answer is given by the test
   bool greater_part_only = true;
   std::chrono::milliseconds restart_window{0};
   std::map<std::uint64_t, StartRound> started;
   std::map<std::uint64_t, std::vector<StopRound>> stopped;
+  std::map<std::uint64_t, std::vector<PrepareStop>> prepared;
+  std::map<std::uint64_t, std::vector<StopAt>> stops_at;
   std::map<std::uint64_t, std::uint32_t> established;
   std::map<std::uint64_t, Refused> refused;
   std::map<std::uint64_t, FinishJob> finished;

@@ -69,7 +69,8 @@ class SessionTest : public ::testing::Test {
       if (const auto* connect = std::get_if<Session::Connect>(&action)) out += "connect " + text_of(connect->to);
       if (std::holds_alternative<Session::HangUp>(action)) out += "hang up";
       if (const auto* say = std::get_if<Session::Say>(&action)) {
-        constexpr const char* kNames[] = {"hello", "store_opened", "round_started", "round_failed", "round_ended", "stop_asked"};
+        constexpr const char* kNames[] = {"hello",        "store_opened", "round_started", "first_step",
+                                             "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
         out += std::string("say ") + kNames[say->message.index()];
         if (const auto* hello = std::get_if<Hello>(&say->message)) {
           if (hello->held)
@@ -80,7 +81,8 @@ class SessionTest : public ::testing::Test {
         }
       }
       if (const auto* hand = std::get_if<Session::HandOn>(&action)) {
-        constexpr const char* kNames[] = {"welcome", "elsewhere", "refused", "open_store", "start_round", "round_established", "stop_round", "finish_job"};
+        constexpr const char* kNames[] = {"welcome",           "elsewhere",    "refused", "open_store", "start_round",
+                                             "round_established", "prepare_stop", "stop_at", "stop_round", "finish_job"};
         out += std::string("hand ") + kNames[hand->message.index()];
         if (const auto* round = std::get_if<StartRound>(&hand->message)) out += " " + std::to_string(round->round.number);
       }
@@ -232,6 +234,25 @@ TEST_F(SessionTest, AStopIsAskedForAgainAsAnotherCauseMayHaveStoppedTheRound) {
   (void)ended(How::closed);
   (void)step(Session::Connected{kFirst});
   EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started, say stop_asked");
+}
+
+TEST_F(SessionTest, AWarningIsNoStopAndTakesNoStopsPlace) {
+  join_and_start(1, false);
+  EXPECT_EQ(say(StopAsked{10, true}), "say stop_asked");
+  EXPECT_EQ(say(RoundEnded{}), "say round_ended");
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  (void)ended(How::refused);
+  const auto since = now;
+  for (int i = 0; i < 20; ++i, (void)ended(How::refused)) EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_GT(now - since, 3s) << "it is waited for longer than after a stop";
+  (void)say(StopAsked{15});
+  (void)say(StopAsked{10, true});
+  (void)next();
+  (void)step(Session::Connected{kFirst});
+  const auto actions = session.step(Session::Heard{Welcome{}}, now);
+  const auto* last = std::get_if<Session::Say>(&actions.back());
+  ASSERT_NE(last, nullptr);
+  EXPECT_EQ(std::get<StopAsked>(last->message), StopAsked{15});
 }
 
 TEST_F(SessionTest, WhileWorkersRun_AnEndpointThatRefusesIsTriedForEver) {

@@ -17,41 +17,55 @@ using namespace std::chrono_literals;
 constexpr auto kPatience = 60s;
 
 TEST(StopPoint, NobodyWaitsWhileNothingIsWanted) {
-  StopPoint point(kPatience);
-  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(point.ask());
+  StopPoint point;
+  for (int i = 0; i < 1000; ++i) EXPECT_FALSE(point.ask(kPatience));
 }
 
 TEST(StopPoint, PromisesTheNextCallAndKeepsToIt) {
-  StopPoint point(kPatience);
-  EXPECT_FALSE(point.ask());
-  EXPECT_FALSE(point.ask());
+  StopPoint point;
+  EXPECT_FALSE(point.ask(kPatience));
+  EXPECT_FALSE(point.ask(kPatience));
   EXPECT_EQ(point.prepare(), 3u);
   EXPECT_EQ(point.prepare(), 3u);
-  auto third = std::async(std::launch::async, [&] { return point.ask(); });
+  auto third = std::async(std::launch::async, [&] { return point.ask(kPatience); });
   point.decide(4);
   EXPECT_FALSE(third.get());
-  EXPECT_TRUE(point.ask());
-  EXPECT_TRUE(point.ask()) << "who asks again is told again";
+  EXPECT_TRUE(point.ask(kPatience));
+  EXPECT_TRUE(point.ask(kPatience)) << "who asks again is told again";
 }
 
 TEST(StopPoint, ANewRoundForgetsWhatWasWantedAndLetsGoWhoWaits) {
-  StopPoint point(kPatience);
+  StopPoint point;
   EXPECT_EQ(point.prepare(), 1u);
-  auto waiting = std::async(std::launch::async, [&] { return point.ask(); });
+  auto waiting = std::async(std::launch::async, [&] { return point.ask(kPatience); });
   while (waiting.wait_for(1ms) != std::future_status::ready) point.begin_round();
   EXPECT_FALSE(waiting.get());
   point.begin_round();
   point.decide(1);
-  EXPECT_FALSE(point.ask());
+  EXPECT_FALSE(point.ask(kPatience));
   EXPECT_EQ(point.prepare(), 2u);
 }
 
 TEST(StopPoint, WithoutADecisionTheRankGoesOn) {
-  StopPoint point(1ms);
+  StopPoint point;
   point.prepare();
-  EXPECT_FALSE(point.ask());
+  EXPECT_FALSE(point.ask(1ms));
   point.decide(1);
-  EXPECT_FALSE(point.ask()) << "it was answered otherwise before";
+  EXPECT_FALSE(point.ask(1ms)) << "it was answered otherwise before";
+}
+
+TEST(StopPoint, GivingUpLetsGoWhoWaitsAndTakesNoDecisionBack) {
+  StopPoint point;
+  EXPECT_EQ(point.prepare(), 1u);
+  auto waiting = std::async(std::launch::async, [&] { return point.ask(kPatience); });
+  point.give_up();
+  EXPECT_FALSE(waiting.get());
+  point.decide(1);
+  EXPECT_FALSE(point.ask(kPatience)) << "nothing was promised any more";
+  EXPECT_EQ(point.prepare(), 3u);
+  point.decide(3);
+  point.give_up();
+  EXPECT_TRUE(point.ask(kPatience));
 }
 
 // Ranks that are up to one step apart, as collectives keep them, and are asked at any moment.
@@ -59,13 +73,13 @@ TEST(StopPoint, AllRanksStopAtOneStep) {
   for (unsigned seed = 0; seed < 50; ++seed) {
     constexpr std::size_t kRanks = 4;
     std::vector<std::unique_ptr<StopPoint>> points;
-    for (std::size_t i = 0; i < kRanks; ++i) points.push_back(std::make_unique<StopPoint>(kPatience));
+    for (std::size_t i = 0; i < kRanks; ++i) points.push_back(std::make_unique<StopPoint>());
     std::mutex mutex;
     std::condition_variable moved;
     std::vector<std::uint64_t> steps(kRanks, 0);  // finished; a collective holds back who is a step ahead
     const auto train = [&](std::size_t rank) {
       for (;;) {
-        if (points[rank]->ask()) return;
+        if (points[rank]->ask(kPatience)) return;
         std::unique_lock lock(mutex);
         ++steps[rank];
         moved.notify_all();

@@ -1,4 +1,4 @@
-#include "worker_runtime/elastic/agent_link.hpp"
+#include "worker_runtime/agent_link/agent_link.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -15,8 +15,9 @@
 #include "ddp/error.hpp"
 #include "rendezvous/io/event_fd.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
+#include "worker_runtime/agent_link/termination.hpp"
 
-namespace ddp::elastic {
+namespace ddp::agent_link {
 
 namespace {
 
@@ -37,9 +38,8 @@ std::optional<Named> parse(const std::string& text) {
 
 }  // namespace
 
-io::UniqueFd take_inherited_socket(const process_group::Lookup& variable) {
-  const auto text = variable(worker_link::kSocketVariable);
-  const auto named = text ? parse(*text) : std::nullopt;
+io::UniqueFd take_inherited_socket(const std::string& text) {
+  const auto named = parse(text);
   struct stat status {};
   if (!named || ::fstat(named->descriptor, &status) != 0) return {};
   if (!S_ISSOCK(status.st_mode) || status.st_ino != named->inode) return {};
@@ -49,11 +49,12 @@ io::UniqueFd take_inherited_socket(const process_group::Lookup& variable) {
 }
 
 AgentLink::AgentLink(io::UniqueFd socket) : socket_(std::move(socket)), stop_(io::make_event()) {
+  say_hello();
   thread_ = io::start_quiet_thread([this] { listen(); });
 }
 
 AgentLink::~AgentLink() {
-  if (fork_guard_.in_forked_child()) {
+  if (in_forked_child()) {
     thread_.detach();  // it is the parent's
     return;
   }
@@ -61,12 +62,35 @@ AgentLink::~AgentLink() {
   thread_.join();
 }
 
+// --- what the process says ---
+
 void AgentLink::say(const worker_link::ToAgent& message) {
-  if (fork_guard_.in_forked_child()) return;  // it does not speak for its parent
+  if (in_forked_child()) return;  // it does not speak for its parent
   const auto packet = worker_link::encode(message);
   while (::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
   }  // where the agent is gone, its guardian ends this process
 }
+
+void AgentLink::say_hello() { say(hello_); }
+
+void AgentLink::take_seats(bool does) {
+  if (in_forked_child()) return;
+  const std::lock_guard lock(mutex_);
+  hello_.takes_seats = does;
+  say_hello();
+}
+
+void AgentLink::tell(const Known& known) {
+  if (in_forked_child()) return;
+  const std::lock_guard lock(news_mutex_);
+  const auto message = news_.take(known, ProgressNews::Clock::now());
+  if (!message) return;
+  const auto packet = worker_link::encode(worker_link::ToAgent(*message));
+  // It holds nobody up where the agent stands still: the next message says all that this one does.
+  static_cast<void>(::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+// --- rounds and seats ---
 
 void AgentLink::enter(std::uint32_t round, RoundOverHandler over) {
   const std::lock_guard lock(mutex_);
@@ -91,12 +115,58 @@ std::map<std::string, std::string> AgentLink::wait_for_seat(std::chrono::millise
   return std::exchange(seat_, std::nullopt)->variables;
 }
 
+// --- stops ---
+
+bool AgentLink::begin_round(std::uint32_t round) {
+  if (in_forked_child()) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_round_ == round) return false;
+    stop_round_ = round;
+    has_said_stopping_ = false;
+    stop_point_.begin_round();
+    answer_stop();
+  }
+  const std::lock_guard lock(news_mutex_);
+  news_.begin_round(round);
+  return true;
+}
+
+bool AgentLink::should_stop(std::uint32_t round, std::chrono::milliseconds limit) {
+  if (in_forked_child()) return false;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stop_round_ != round) return false;
+    if (!hello_.takes_stops) take_stops();
+  }
+  if (!stop_point_.ask(limit)) return false;
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(has_said_stopping_, true)) say(worker_link::Stopping{round});
+  return true;
+}
+
+// These with the mutex held.
+void AgentLink::take_stops() {
+  keep_sigterm();  // before the agent relies on it
+  hello_.takes_stops = true;
+  say_hello();
+  answer_stop();
+}
+
+// A question that came before the process had a group of its round, or asked should_stop(), is answered then.
+void AgentLink::answer_stop() {
+  if (!last_prepare_ || stop_round_ != last_prepare_->round || !hello_.takes_stops) return;
+  say(worker_link::StopReady{last_prepare_->round, stop_point_.prepare()});
+}
+
+// --- what the agent says ---
+
 void AgentLink::listen() {
+  pollfd polled[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
   while (true) {
-    pollfd polled[] = {{socket_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
     if (::poll(polled, 2, -1) < 0) continue;  // EINTR, the only error there can be
     if (polled[1].revents != 0) return;
-    if (polled[0].revents != 0 && !read()) return;
+    if (polled[0].revents != 0 && !read()) polled[0].fd = -1;  // nobody is there any more
   }
 }
 
@@ -107,8 +177,7 @@ bool AgentLink::read() {
   if (length < 0 && (errno == EAGAIN || errno == EINTR)) return true;
   const std::lock_guard lock(mutex_);
   if (length <= 0) {
-    if (!end_) end_ = "ddprun has ended, or does not listen to this process any more";
-    changed_.notify_all();
+    lose();
     return false;
   }
   if (const auto message = worker_link::parse_to_worker({packet.data(), static_cast<std::size_t>(length)}))
@@ -117,8 +186,16 @@ bool AgentLink::read() {
 }
 
 // These with the mutex held.
+void AgentLink::lose() {
+  if (!end_) end_ = "ddprun has ended, or does not listen to this process any more";
+  changed_.notify_all();
+  stop_point_.give_up();
+  sigterm_is_meant();  // nobody is left who would say so
+}
+
 void AgentLink::take(const worker_link::RoundOver& message) {
   last_over_ = message;
+  if (stop_round_ == message.round) stop_point_.give_up();
   if (round_ == message.round) over_(message.why);
 }
 
@@ -130,6 +207,17 @@ void AgentLink::take(const worker_link::Seat& message) {
 void AgentLink::take(const worker_link::Stop& message) {
   end_ = message.why.empty() ? "it was stopped" : message.why;
   changed_.notify_all();
+  stop_point_.give_up();
+  sigterm_is_meant();
 }
 
-}  // namespace ddp::elastic
+void AgentLink::take(const worker_link::PrepareStop& message) {
+  last_prepare_ = message;
+  answer_stop();
+}
+
+void AgentLink::take(const worker_link::StopAt& message) {
+  if (stop_round_ == message.round) stop_point_.decide(message.call);
+}
+
+}  // namespace ddp::agent_link

@@ -1,0 +1,51 @@
+#include "launcher/agent/notices.hpp"
+
+#include <csignal>
+
+namespace ddp::launcher {
+
+using rendezvous::counted;
+using rendezvous::describe_duration;
+
+std::string all_workers(int workers) {
+  return workers == 1 ? "the worker" : workers == 2 ? "both workers" : "all " + std::to_string(workers) + " workers";
+}
+
+std::string ranks_text(int rank_first, int workers) {
+  const auto first = std::to_string(rank_first);
+  return workers == 1 ? "rank " + first : "ranks " + first + " to " + std::to_string(rank_first + workers - 1);
+}
+
+std::string sender_of(const signalfd_siginfo& info) {
+  if (info.ssi_code != SI_USER && info.ssi_code != SI_QUEUE) return {};
+  return " from pid " + std::to_string(info.ssi_pid) + " (uid " + std::to_string(info.ssi_uid) + ")";
+}
+
+std::string how_it_goes_on(int workers, int waiting, bool is_alone) {
+  if (waiting > 0) {
+    const auto rest = workers - waiting;
+    return counted(waiting, "worker") + " of this node " + (waiting == 1 ? "goes" : "go") + " on" +
+           (rest == 0 ? "" : ", " + std::to_string(rest) + " " + (rest == 1 ? "starts" : "start") + " again");
+  }
+  if (!is_alone) return "all nodes start their workers again";
+  return all_workers(workers) + (workers == 1 ? " starts again" : " start again");
+}
+
+std::string restart_text(const rendezvous::StartRound& round, std::chrono::milliseconds restart_window) {
+  const auto count = ", restart " + std::to_string(round.restart_count), most = std::to_string(round.restarts_max);
+  if (restart_window.count() == 0) return count + " of " + most;
+  return count + ", of at most " + most + " within " + describe_duration(restart_window);
+}
+
+std::string stop_text(int workers, bool is_idle, bool is_at_step, std::chrono::milliseconds grace) {
+  if (is_idle) return "stopping";
+  const auto limit = ", with SIGKILL after " + describe_duration(grace) + " or at a second signal";
+  if (!is_at_step) return "stopping " + all_workers(workers) + limit;
+  return all_workers(workers) + (workers == 1 ? " is" : " are") + " asked to stop at one step" + limit;
+}
+
+std::string step_text(int workers, std::uint64_t call) {
+  return all_workers(workers) + (workers == 1 ? " stops" : " stop") + " at call " + std::to_string(call) + " of should_stop()";
+}
+
+}  // namespace ddp::launcher

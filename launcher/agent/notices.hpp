@@ -1,0 +1,32 @@
+// What ddprun says to the user about the workers of this node.
+//
+// Pure.
+#pragma once
+
+#include <sys/signalfd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "rendezvous/membership/messages.hpp"
+
+namespace ddp::launcher {
+
+std::string all_workers(int workers);                    // "the worker", "both workers", "all 8 workers"
+std::string ranks_text(int rank_first, int workers);     // "rank 3", "ranks 0 to 7"
+std::string sender_of(const signalfd_siginfo& info);     // " from pid 17 (uid 1000)"; empty where no process sent it
+
+// "both workers start again": what a new round means where `waiting` of this node's workers live on.
+std::string how_it_goes_on(int workers, int waiting, bool is_alone);
+
+// ", restart 2 of 3": what a new round has cost.
+std::string restart_text(const rendezvous::StartRound& round, std::chrono::milliseconds restart_window);
+
+// What a stop means for the workers: "stopping all 8 workers, with SIGKILL after 30 s or at a second signal".
+std::string stop_text(int workers, bool is_idle, bool is_at_step, std::chrono::milliseconds grace);
+
+// "all 8 workers stop at call 17 of should_stop()"
+std::string step_text(int workers, std::uint64_t call);
+
+}  // namespace ddp::launcher

@@ -1,0 +1,28 @@
+// The report of the run as a JSON file (--report).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/membership/run_report.hpp"
+
+namespace ddp::launcher {
+
+// Pure. Without a report, because membership was lost before it had told one, its values are null. Ends in a newline.
+std::string report_json(const std::string& run_id, int exit_code, const std::optional<rendezvous::RunReport>& report);
+
+// Opened, and emptied, when the job starts: whoever asks for a report at a wrong path hears of it before the training.
+class ReportFile {
+ public:
+  explicit ReportFile(std::string path);  // throws UsageError
+
+  // Throws std::system_error.
+  void write(const std::string& text) const;
+
+ private:
+  std::string path_;
+  io::UniqueFd file_;
+};
+
+}  // namespace ddp::launcher

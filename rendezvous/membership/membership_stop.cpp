@@ -1,0 +1,145 @@
+// Membership: a node's ddprun is told to stop.
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "rendezvous/membership/membership.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kSameWish = 200ms;    // `timeout` and schedulers send a signal twice; a later one means it
+constexpr auto kAnswerLimit = 1s;    // agents ask their workers' libddp, which answers from a thread of its own
+constexpr auto kReportMargin = 10s;  // beyond the grace, for what is left to be killed and reported
+
+}  // namespace
+
+void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
+  if (message.is_warning) return take_warning(from, message, now);
+  if (std::exchange(nodes_.at(from).says_stop_again, false)) return;
+  const auto why = signal_name(message.signal_number) + " to ddprun on host " + nodes_.at(from).hello.host_name;
+  if (phase_ != Phase::gathering && !nodes_.at(from).is_member && !nodes_.at(from).is_endpoint_host) {
+    say(why + ", which was a spare: it leaves");
+    return stop_spare(from, message.signal_number, now);
+  }
+  auto& first_came = nodes_.at(from).stop_asked;  // one to each node is a scheduler's way, two to one are a person's
+  if (first_came && now - *first_came > kSameWish) return stop_round(stop_signal_, true, "a second " + why, now, from);
+  if (!first_came) first_came = now;
+  if (stop_signal_ != 0) return;
+  stop_signal_ = message.signal_number;
+  stop_why_ = why;
+  stop_asker_ = from;
+  end_happened_ = now;
+  if (phase_ == Phase::gathering || phase_ == Phase::opening_store) {
+    FinishJob verdict;
+    verdict.exit_code = 128 + stop_signal_;
+    verdict.restarts_max = options_.restarts_max;
+    if (options_.nodes_max > 1) verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");
+    return finish(std::move(verdict), now);
+  }
+  if (phase_ == Phase::running) return ask_for_a_step(now);
+  // Workers that were to live on for another round are told that none follows.
+  if (stop_.reseat) stop_round(message.signal_number, false, why, now, from);
+  end_round_if_all_have(now);
+}
+
+// The scheduler will stop the job later; spares need no time to prepare for that.
+void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint now) {
+  if (stop_signal_ != 0 || !nodes_.at(from).is_member || std::exchange(is_warned_, true)) return;
+  say(signal_name(message.signal_number) + " to ddprun on host " + nodes_.at(from).hello.host_name +
+      ": the job is to stop at its next step");
+  if (phase_ == Phase::running) ask_for_a_step(now);
+}
+
+void Membership::stop_spare(NodeId id, int signal_number, TimePoint now) {
+  auto& spare = nodes_.at(id);
+  spare.stop_asked = now;
+  spare.stop_signal = signal_number;
+  if (older_rounds_.count(id) != 0) return;  // it ends its workers first
+  dismiss(id, signal_number);
+  call_newcomers(now);
+}
+
+// It has a verdict of its own.
+void Membership::dismiss(NodeId spare, int signal_number) {
+  FinishJob verdict;
+  verdict.exit_code = 128 + signal_number;
+  verdict.restarts_max = options_.restarts_max;
+  verdict.world_size = world_size_;
+  send(spare, verdict);
+  forget(spare);
+}
+
+// --- at one step ---
+
+// Where nodes are awaited nobody knows who they are; then the signal stops those that are here.
+void Membership::ask_for_a_step(TimePoint now) {
+  if (!awaited_.empty()) {
+    if (stop_signal_ != 0) give_up_agreement(now);
+    return;
+  }
+  is_step_wanted_ = true;
+  if (stop_signal_ != 0) agreement_ends_ = now + kAnswerLimit;
+  for (const auto& [id, node] : nodes_)
+    if (node.is_member && !node.has_ended && !agreed_call_) tell_of_stop(id, node);
+  agree_if_all_have_answered(now);
+}
+
+void Membership::take(NodeId from, const StopReady& message, TimePoint now) {
+  auto& node = nodes_.at(from);
+  if (message.round != round_ || phase_ != Phase::running || node.has_ended || !is_step_wanted_) return;
+  if (!message.call) {
+    if (stop_signal_ != 0) give_up_agreement(now);
+    return;
+  }
+  node.stop_call = message.call;
+  if (!agreed_call_) agree_if_all_have_answered(now);
+}
+
+void Membership::agree_if_all_have_answered(TimePoint now) {
+  std::optional<std::uint64_t> call;
+  const auto runs = [](const Node& node) { return node.is_member && !node.has_ended; };
+  if (is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.stop_call; })) return;
+  for (const auto& [id, node] : nodes_)
+    if (runs(node)) call = std::max(call, node.stop_call);
+  if (!call) return;
+  if (!agreed_call_) agreed_call_ = call;
+  if (stop_signal_ != 0) agreement_ends_ = now + longest_grace() + kReportMargin;
+  for (const auto& [id, node] : nodes_)
+    if (runs(node)) tell_of_stop(id, node);
+}
+
+// As far as it has come; also on another connection.
+void Membership::tell_of_stop(NodeId id, const Node& node) {
+  const auto round = static_cast<std::uint32_t>(round_);
+  if (agreed_call_) return send(id, StopAt{round, *agreed_call_, stop_signal_});
+  if (!node.stop_call) send(id, PrepareStop{round, stop_signal_ == 0});
+}
+
+void Membership::give_up_agreement(TimePoint now) {
+  stop_round(stop_signal_, false, stop_why_, now, stop_asker_);
+  end_round_if_all_have(now);
+}
+
+// All workers have ended by themselves, some of them because they were told at which step to.
+std::optional<FinishJob> Membership::verdict_of_stop_at_step() const {
+  if (!agreed_call_ || !failures_.empty() || stopped_ != 0 || tree_survived_ || !lost_node_.empty()) return {};
+  FinishJob verdict;
+  verdict.restarts_max = options_.restarts_max;
+  verdict.world_size = world_size_;
+  if (stopped_at_step_ == 0) return verdict;  // they had come to the end of their work before
+  verdict.exit_code = kStoppedAtStep;
+  verdict.what = "stopped on purpose: " + counted(stopped_at_step_, "worker") + " stopped at one step and ended well";
+  return verdict;
+}
+
+std::chrono::milliseconds Membership::longest_grace() const {
+  std::chrono::milliseconds grace{0};
+  for (const auto& [id, node] : nodes_)
+    if (node.is_member) grace = std::max(grace, node.hello.grace);
+  return grace;
+}
+
+}  // namespace ddp::rendezvous

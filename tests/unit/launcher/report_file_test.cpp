@@ -1,0 +1,106 @@
+#include "launcher/agent/report_file.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "launcher/command_line/usage_error.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+using rendezvous::RoundTimes;
+using rendezvous::RunReport;
+
+class File : public ::testing::Test {
+ protected:
+  File() {
+    std::string name = std::filesystem::temp_directory_path() / "report_XXXXXX";
+    folder = ::mkdtemp(name.data());
+  }
+  ~File() override { std::filesystem::remove_all(folder); }
+  std::string folder;
+};
+
+TEST(Report, TellsTheTimesOfEachRoundInSecondsAndNullWhereThereAreNone) {
+  RunReport report;
+  report.total = 100s;
+  report.worked = 75s;
+  report.rounds_count = 2;
+  RoundTimes first{.round = 4, .nodes = 2, .world_size = 8, .start = 250ms, .worked = 50s};
+  RoundTimes second{.round = 5, .why = "rank 3 was killed by SIGKILL", .nodes = 1, .world_size = 4, .detect = 3ms, .stop = 1500ms,
+                    .rendezvous = 20ms, .start = 100ms, .first_step = 2s, .worked = 25s};
+  report.rounds = {first, second};
+  const auto json = nlohmann::json::parse(report_json("bert", 75, report));
+  EXPECT_EQ(json, (nlohmann::json{{"run_id", "bert"},
+                                  {"exit_code", 75},
+                                  {"total_seconds", 100.0},
+                                  {"worked_seconds", 75.0},
+                                  {"goodput", 0.75},
+                                  {"rounds_count", 2},
+                                  {"rounds",
+                                   {{{"round", 4},
+                                     {"why", ""},
+                                     {"nodes", 2},
+                                     {"world_size", 8},
+                                     {"detect_seconds", 0.0},
+                                     {"stop_seconds", 0.0},
+                                     {"rendezvous_seconds", 0.0},
+                                     {"start_seconds", 0.25},
+                                     {"first_step_seconds", nullptr},
+                                     {"worked_seconds", 50.0}},
+                                    {{"round", 5},
+                                     {"why", "rank 3 was killed by SIGKILL"},
+                                     {"nodes", 1},
+                                     {"world_size", 4},
+                                     {"detect_seconds", 0.003},
+                                     {"stop_seconds", 1.5},
+                                     {"rendezvous_seconds", 0.02},
+                                     {"start_seconds", 0.1},
+                                     {"first_step_seconds", 2.0},
+                                     {"worked_seconds", 25.0}}}}}));
+}
+
+TEST(Report, IsAllNullsWhereMembershipToldNone) {
+  const auto json = nlohmann::json::parse(report_json("x", 77, {}));
+  EXPECT_EQ(json["exit_code"], 77);
+  EXPECT_TRUE(json["total_seconds"].is_null());
+  EXPECT_TRUE(json["rounds_count"].is_null());
+  EXPECT_EQ(json["rounds"], nlohmann::json::array());
+}
+
+TEST(Report, TakesBytesThatAreNoTextForWhatTheyAre) {
+  RunReport report;
+  report.rounds.push_back({.why = "\xff\xfe"});
+  EXPECT_NO_THROW(nlohmann::json::parse(report_json("x", 1, report)));
+}
+
+TEST_F(File, ReplacesWhatWasThere) {
+  const auto path = folder + "/report.json";
+  std::ofstream(path) << "an older and much longer one";
+  ReportFile(path).write("new\n");
+  std::ostringstream content;
+  content << std::ifstream(path).rdbuf();
+  EXPECT_EQ(content.str(), "new\n");
+}
+
+TEST_F(File, AtAWrongPathIsRefusedAtOnceAndAFullDiskLater) {
+  try {
+    ReportFile file(folder + "/missing/report.json");
+    FAIL() << "it was taken";
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), HasSubstr(folder + "/missing/report.json: No such file"));
+    EXPECT_EQ(error.where(), "--report");
+  }
+  EXPECT_THROW(ReportFile("/dev/full").write("some"), std::system_error);
+}
+
+}  // namespace
+}  // namespace ddp::launcher

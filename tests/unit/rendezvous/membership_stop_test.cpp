@@ -1,0 +1,259 @@
+// ddprun is told to stop: at one step where all workers take part in that, else by the signal.
+#include "membership_job.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+class StopAtOneStep : public Job {
+ protected:
+  StopAtOneStep() { takes_stops = true; }
+
+  void two_nodes_run(int restarts_max = 0) {
+    begin(2, 2, restarts_max);
+    join(1, "a", 0, true);
+    join(2, "b", 1);
+    for (const std::uint64_t id : {1, 2}) says(id, RoundStarted{0});
+  }
+  void answers(std::uint64_t id, std::optional<std::uint64_t> call) {
+    says(id, StopReady{started.at(id).round.number, call});
+  }
+  // Its workers come to the agreed step, and end well.
+  void stops_at_step(std::uint64_t id, int workers = 2) {
+    RoundEnded ended{started.at(id).round.number, {}, 0, false};
+    ended.stopped_at_step = workers;
+    says(id, ended);
+  }
+};
+
+TEST_F(StopAtOneStep, TheGreatestOfAllAnswersIsTheStep_AndTheJobEndsWith75) {
+  two_nodes_run();
+  says(2, StopAsked{SIGTERM});
+  EXPECT_EQ(prepared.at(1), (std::vector{PrepareStop{0, false}}));
+  EXPECT_EQ(prepared.at(2), (std::vector{PrepareStop{0, false}}));
+  answers(2, 7);
+  EXPECT_TRUE(stops_at.empty());
+  answers(1, 9);
+  EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 9, SIGTERM}}));
+  EXPECT_EQ(stops_at.at(2), (std::vector{StopAt{0, 9, SIGTERM}}));
+  pass(2s);
+  EXPECT_TRUE(stopped.empty()) << "no signal";
+  stops_at_step(1);
+  stops_at_step(2);
+  EXPECT_EQ(finished.at(1).exit_code, 75);
+  EXPECT_EQ(finished.at(2).exit_code, 75);
+  EXPECT_THAT(finished.at(2).what, HasSubstr("4 workers stopped at one step"));
+}
+
+TEST_F(StopAtOneStep, WhereAWorkerTakesNoPartTheSignalStopsAll) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  answers(2, {});
+  ASSERT_EQ(stopped[2].size(), 1u);
+  EXPECT_EQ(stopped[2][0].signal_number, SIGTERM);
+  EXPECT_THAT(stopped[2][0].why, HasSubstr("SIGTERM to ddprun on host a"));
+  EXPECT_EQ(stopped[1][0].why, "") << "it knows";
+  EXPECT_TRUE(stops_at.empty());
+  ends(1, {}, 2);
+  ends(2, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 128 + SIGTERM);
+}
+
+TEST_F(StopAtOneStep, WhoDoesNotAnswerHoldsUpTheStopForASecond) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  pass(999ms);
+  EXPECT_TRUE(stopped.empty());
+  pass(1ms);
+  EXPECT_EQ(stopped[1].size(), 1u);
+  answers(2, 7);
+  EXPECT_TRUE(stops_at.empty()) << "too late";
+}
+
+TEST_F(StopAtOneStep, WhoseWorkersDoNotEndIsStoppedAfterTheGrace) {
+  hello.grace = 5s;
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  answers(2, 7);
+  stops_at_step(1);
+  pass(14s);
+  EXPECT_TRUE(stopped.empty()) << "its agent kills them, and needs time for it";
+  pass(1s);
+  EXPECT_EQ(stopped[2].size(), 1u);
+  ends(2, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 128 + SIGTERM) << "not all have kept their state";
+}
+
+TEST_F(StopAtOneStep, ANodeThatKilledItsWorkersAfterTheGraceIsNoLoss) {
+  two_nodes_run(3);
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  answers(2, 7);
+  ends(1, {}, 2);
+  EXPECT_THAT(stopped[2].at(0).why, HasSubstr("SIGTERM"));
+  ends(2, {}, 2);
+  EXPECT_EQ(finished.at(2).exit_code, 128 + SIGTERM);
+}
+
+TEST_F(StopAtOneStep, ASecondSignalKills) {
+  two_nodes_run();
+  says(1, StopAsked{SIGINT});
+  answers(1, 7);
+  answers(2, 7);
+  pass(1s);
+  says(1, StopAsked{SIGINT});
+  EXPECT_TRUE(stopped[2].at(0).kill);
+}
+
+TEST_F(StopAtOneStep, WorkersThatHadComeToTheEndOfTheirWorkAreASuccess) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  answers(2, 7);
+  ends(1);
+  ends(2);
+  EXPECT_EQ(finished.at(1).exit_code, 0);
+}
+
+TEST_F(StopAtOneStep, AFailureOnTheWayIsTheVerdict) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  answers(2, 7);
+  says(2, RoundFailed{0, "rank 3 exited with 9"});
+  EXPECT_EQ(stopped[1].size(), 1u);
+  EXPECT_FALSE(stopped[1][0].reseat);
+  ends(2, {failure(3, exited(9))}, 1);
+  stops_at_step(1);
+  EXPECT_EQ(finished.at(1).exit_code, 9);
+}
+
+TEST_F(StopAtOneStep, ANodeThatIsLostLeavesNoneWhoseStateAllHaveKept) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  answers(2, 7);
+  leaves(2);
+  stops_at_step(1);
+  EXPECT_EQ(finished.at(1).exit_code, kRendezvousFailed);
+}
+
+TEST_F(StopAtOneStep, ANodeThatComesAgainIsToldAgain) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  disconnects(2);
+  comes_again(2, 3, held_by(2));
+  EXPECT_EQ(prepared.at(3), (std::vector{PrepareStop{0, false}}));
+  answers(1, 7);
+  says(3, StopReady{0, 4});
+  disconnects(3);
+  comes_again(2, 4, held_by(2));
+  EXPECT_EQ(stops_at.at(4), (std::vector{StopAt{0, 7, SIGTERM}}));
+}
+
+TEST_F(StopAtOneStep, AWarningWaitsForAnswers_AndStopsNobodyByASignal) {
+  two_nodes_run();
+  says(1, StopAsked{SIGUSR1, true});
+  EXPECT_EQ(prepared.at(2), (std::vector{PrepareStop{0, true}}));
+  pass(1h);
+  EXPECT_TRUE(stopped.empty());
+  answers(1, 100);
+  says(2, StopAsked{SIGUSR1, true});
+  answers(2, 50);
+  EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 100, 0}}));
+  pass(1h);
+  EXPECT_TRUE(stopped.empty());
+  stops_at_step(1);
+  stops_at_step(2);
+  EXPECT_EQ(finished.at(1).exit_code, 75);
+}
+
+TEST_F(StopAtOneStep, AfterAWarningTheNextRoundIsAskedAnew) {
+  two_nodes_run(3);
+  says(1, StopAsked{SIGUSR1, true});
+  answers(1, 100);
+  says(2, RoundFailed{0, "rank 3 was killed"});
+  ends(2, {failure(3, kKilled)}, 1);
+  ends(1, {}, 2);
+  prepared.clear();
+  says(1, RoundStarted{1});
+  EXPECT_TRUE(prepared.empty());
+  says(2, RoundStarted{1});
+  EXPECT_EQ(prepared.at(1), (std::vector{PrepareStop{1, true}}));
+  answers(1, 1);
+  EXPECT_TRUE(stops_at.empty()) << "what was answered of the round before counts no more";
+  answers(2, 1);
+  EXPECT_EQ(stops_at.at(2), (std::vector{StopAt{1, 1, 0}}));
+}
+
+TEST_F(StopAtOneStep, ASignalAfterAWarningKeepsTheStep_AndBeginsTheGrace) {
+  two_nodes_run();
+  says(1, StopAsked{SIGUSR1, true});
+  answers(1, 100);
+  answers(2, 50);
+  says(2, StopAsked{SIGTERM});
+  EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 100, 0}, StopAt{0, 100, SIGTERM}}));
+  pass(41s);
+  EXPECT_EQ(stopped[1].size(), 1u);
+}
+
+TEST_F(StopAtOneStep, ASignalAfterAWarningThatNotAllHaveAnsweredAsksThemOnceMore) {
+  two_nodes_run();
+  says(1, StopAsked{SIGUSR1, true});
+  answers(1, 100);
+  says(2, StopAsked{SIGTERM});
+  EXPECT_EQ(prepared.at(2), (std::vector{PrepareStop{0, true}, PrepareStop{0, false}}));
+  answers(2, {});
+  EXPECT_EQ(stopped[1].size(), 1u);
+}
+
+TEST_F(StopAtOneStep, OnceWarnedTheRoundIsNotStoppedForNewcomers) {
+  begin(1, 2);
+  join(1, "a", 0, true);
+  pass(10s);
+  says(1, RoundStarted{0});
+  says(1, StopAsked{SIGUSR1, true});
+  join(2, "b");
+  pass(1h);
+  EXPECT_TRUE(stopped.empty());
+}
+
+TEST_F(StopAtOneStep, AnAnswerOfAnotherRoundIsPassedOver) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  says(2, StopReady{4, 9});
+  EXPECT_TRUE(stops_at.empty());
+}
+
+TEST_F(StopAtOneStep, AnAnswerThatNoWorkerIsLeftToGiveIsNoObjection) {
+  two_nodes_run();
+  says(1, StopAsked{SIGTERM});
+  ends(2);
+  answers(2, {});
+  answers(1, 7);
+  EXPECT_TRUE(stopped.empty());
+  EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 7, SIGTERM}}));
+}
+
+TEST_F(StopAtOneStep, ANodeWhoseWorkersEndMeanwhileIsWaitedForNoLonger) {
+  two_nodes_run();
+  says(1, StopAsked{SIGUSR1, true});
+  answers(1, 7);
+  ends(2);
+  EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 7, 0}}));
+}
+
+TEST_F(StopAtOneStep, ANodeWhoseWorkersHaveEndedIsNotAsked) {
+  two_nodes_run();
+  ends(2);
+  says(1, StopAsked{SIGTERM});
+  EXPECT_EQ(prepared.count(2), 0u);
+  answers(1, 7);
+  EXPECT_EQ(stops_at.at(1).size(), 1u);
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
