@@ -61,6 +61,7 @@ std::string fate_of_others(const rendezvous::FinishJob& verdict) {
 
 std::string failure_summary(const FailureReport& failure, const rendezvous::FinishJob& verdict) {
   auto text = "error: " + describe_failure(failure) + fate_of_others(verdict);
+  if (!verdict.what.empty()) text += "; " + verdict.what;
   text += "\nwhere: host " + failure.host;
   if (failure.pid != 0) text += ", pid " + std::to_string(failure.pid);
   text += ", round " + std::to_string(failure.round) + ", " + failure.program + '\n';

@@ -54,6 +54,13 @@ TEST(Summary, SaysWhatWhereAndWhatToTry) {
             "try:   `dmesg | grep -i oom` on gpu17: running out of memory ends a process this way\n");
 }
 
+TEST(Summary, SaysWhatWasDecidedBecauseOfTheCause) {
+  auto verdict = verdict_on(failure_of({Ending::Kind::exited, 3, false}));
+  verdict.exit_code = 76;
+  verdict.what = "3 rounds in a row failed";
+  EXPECT_THAT(job_summary(verdict), HasSubstr("error: rank 5 ended with exit code 3 after 12 min; 3 rounds in a row failed\n"));
+}
+
 TEST(Summary, TellsTheCauseFromWhatFollowedIt) {
   auto verdict = verdict_on(failure_of({Ending::Kind::killed, SIGKILL, false}));
   auto later = failure_of({Ending::Kind::exited, 1, false}, 12min);
