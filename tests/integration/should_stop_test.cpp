@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -318,9 +319,13 @@ TEST(ShouldStop, AForkedChildHasNoPartInIt) {
     EXPECT_FALSE(world.should_stop());
     const pid_t child = ::fork();
     if (child == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (world.should_stop()) ::_exit(1);
       ElasticState().commit();
       CheckpointDirectory("nowhere");
+#ifdef __SANITIZE_THREAD__
+      ::signal(SIGTERM, SIG_DFL);  // the sanitizer calls no handler in a forked child
+#endif
       ::raise(SIGTERM);
       live_on();
     }

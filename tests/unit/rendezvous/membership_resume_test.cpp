@@ -24,7 +24,7 @@ class Resume : public Job {
 TEST_F(Resume, ABrokenConnectionProvesNothingForAWhile) {
   begin_with(2);
   disconnects(2);
-  EXPECT_EQ(membership->next_deadline(), now + 1s);
+  EXPECT_LE(*membership->next_deadline(), now + 1s);
   pass(999ms);
   EXPECT_TRUE(stopped.empty());
   pass(1ms);
@@ -39,7 +39,8 @@ TEST_F(Resume, AFarewellIsProofAtOnce) {
   disconnects(2);
   hear(membership->step(Farewell{"key-2"}, now));
   EXPECT_EQ(stopped.count(1), 1u);
-  EXPECT_FALSE(membership->next_deadline() && *membership->next_deadline() <= now + 1s);
+  pass(1s);
+  EXPECT_EQ(stopped.at(1).size(), 1u) << "nothing is awaited any more";
 }
 
 TEST_F(Resume, WhoComesAgainInARoundThatRunsIsToldNothingThatItHas) {
