@@ -103,6 +103,8 @@ void publish_verdict(const MeetingPlace& place, const std::vector<int>& leaders,
     const auto end = Clock::now() + kAskStore;
     place.store.set(verdict_key(place), verdict_of(error), end);
     for (const int leader : leaders) place.store.set(door_key(place, leader), "", end);
+    // A set has no answer: only what comes after it says that others can read it.
+    static_cast<void>(place.store.check({verdict_key(place)}, end));
   } catch (const Error&) {
     return;
   }
