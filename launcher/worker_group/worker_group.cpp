@@ -45,7 +45,11 @@ WorkerGroup::Actions WorkerGroup::step(const std::vector<WorkerGroupEvent>& even
 
 void WorkerGroup::take(const BeginRound&, TimePoint now, Actions& out) {
   if (phase_ != Phase::idle) return;
-  if (stop_signal_ != 0) return end_round(false, out);  // told to stop meanwhile: nothing begins any more
+  stopped_at_step_ = 0;
+  if (stop_signal_ != 0) {  // told to stop meanwhile: nothing begins any more
+    stopped_ = options_.workers;
+    return end_round(false, out);
+  }
   phase_ = Phase::running;
   round_began_ = now;
   stopped_ = stopped_at_step_ = 0;

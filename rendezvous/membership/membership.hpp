@@ -149,6 +149,7 @@ class Membership {
     std::int64_t first_round = -1;  // that began with it
     std::optional<TimePoint> stop_asked;  // when it was told to stop first
     int stop_signal = 0;                  // of a spare
+    bool was_warned = false;              // that it will be told to stop
     bool says_stop_again = false;         // after a broken connection, and it is no second one
     std::optional<StartRound> told;       // of the current round; empty where another membership began it
   };
@@ -239,6 +240,10 @@ class Membership {
   std::chrono::milliseconds restate_timeout() const { return restate_timeout_of(options_.heartbeat_timeout); }
   std::chrono::milliseconds job_time(TimePoint now) const {
     return std::chrono::duration_cast<std::chrono::milliseconds>(now - began_);
+  }
+  // What a node says of a time, which may be anything.
+  TimePoint at(std::chrono::milliseconds time, TimePoint now) const {
+    return began_ + std::clamp(time, std::chrono::milliseconds(0), job_time(now));
   }
   void send(NodeId to, const ToAgent& message) { out_.emplace_back(std::in_place_type<Send>, to, message); }
   void say(const std::string& text) { out_.emplace_back(std::in_place_type<Say>, text); }

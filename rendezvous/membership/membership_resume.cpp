@@ -148,7 +148,7 @@ void Membership::consider_losses(TimePoint now) {
     restate_ends_.reset();
     book_.begun(round_id_.number, "another membership began it", nodes_in_round_, world_size_, now);
     book_.all_started(now);
-    if (is_warned_ && phase_ == Phase::running) ask_for_a_step(now);
+    if ((is_warned_ || stop_signal_ != 0) && phase_ == Phase::running) ask_for_a_step(now);
   }
   if (!lost_node_.empty() && stop_signal_ == 0) {
     const bool may = may_go_on();

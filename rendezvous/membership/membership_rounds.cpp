@@ -180,6 +180,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
     auto& node = nodes_.at(id);
     node.has_ended = false;
     if (node.first_round < 0) node.first_round = round_;
+    is_warned_ = is_warned_ || node.was_warned;
   }
   const auto& first = nodes_.at(all.front());
   world_size_ = 0;
@@ -304,7 +305,7 @@ void Membership::take(NodeId from, const RoundFailed& message, TimePoint now) {
   for (const int rank : message.hung_ranks)
     if (rank >= 0 && hung_ranks_.size() < kHungRanksMax) hung_ranks_.insert(rank);
   if (phase_ == Phase::running) {
-    end_happened_ = began_ + message.job_time;
+    end_happened_ = at(message.job_time, now);
     stop_round(SIGTERM, false, message.what, now, from);
   }
   else if (phase_ == Phase::stopping && hung_ranks_.size() > known) stop_round(stop_.signal_number, false, stop_.why, now);
@@ -350,7 +351,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   for (const auto& failure : message.failures)
     if (failures_.size() < 16 * kFailuresMax) failures_.push_back(failure);
   if (!message.failures.empty() && phase_ == Phase::running) {
-    end_happened_ = began_ + message.failures.front().job_time;
+    end_happened_ = at(message.failures.front().job_time, now);
     stop_round(SIGTERM, false, describe_failure(message.failures.front()), now);
   }
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
@@ -402,9 +403,9 @@ bool Membership::may_go_on() const {
 void Membership::begin_next_round(TimePoint now) {
   book_.all_ended(now);
   agreement_ends_.reset();
-  std::erase_if(failures_, [&](const FailureReport& failure) {
+  stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
     return stop_signal_ != 0 && failure.ending.kind == Ending::Kind::killed && failure.ending.value == stop_signal_;
-  });
+  }));
   if (!growth_.empty())  // those that missed ranks which were stopped before them
     stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
       return failure.job_time >= growth_stopped_ - kSameMoment;
@@ -429,7 +430,8 @@ void Membership::begin_next_round(TimePoint now) {
   verdict.restarts_max = options_.restarts_max;
   verdict.world_size = world_size_;
   verdict.stopped = stopped_;
-  if (stop_signal_ != 0 && (!failed || is_due)) {
+  // That a restart would have followed explains nothing where a step was agreed, after which none does.
+  if (stop_signal_ != 0 && (!failed || (is_due && !agreed_call_))) {
     verdict.exit_code = 128 + stop_signal_;
   } else if (const auto* first = cause()) {
     verdict.exit_code = exit_code_of(first->ending);

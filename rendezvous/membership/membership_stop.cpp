@@ -45,9 +45,11 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   end_round_if_all_have(now);
 }
 
-// The scheduler will stop the job later; spares need no time to prepare for that.
+// The scheduler will stop the job later. A spare has nothing to prepare for that, until it takes part.
 void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint now) {
-  if (stop_signal_ != 0 || !nodes_.at(from).is_member || std::exchange(is_warned_, true)) return;
+  auto& node = nodes_.at(from);
+  node.was_warned = true;
+  if (stop_signal_ != 0 || !node.is_member || std::exchange(is_warned_, true)) return;
   say(signal_name(message.signal_number) + " to ddprun on host " + nodes_.at(from).hello.host_name +
       ": the job is to stop at its next step");
   if (phase_ == Phase::running) ask_for_a_step(now);
@@ -74,12 +76,9 @@ void Membership::dismiss(NodeId spare, int signal_number) {
 
 // --- at one step ---
 
-// Where nodes are awaited nobody knows who they are; then the signal stops those that are here.
+// Of a round that another membership began, once all have come; its workers may be on their way to a step already.
 void Membership::ask_for_a_step(TimePoint now) {
-  if (!awaited_.empty()) {
-    if (stop_signal_ != 0) give_up_agreement(now);
-    return;
-  }
+  if (!awaited_.empty()) return;
   is_step_wanted_ = true;
   if (stop_signal_ != 0) agreement_ends_ = now + kAnswerLimit;
   for (const auto& [id, node] : nodes_)
@@ -123,9 +122,9 @@ void Membership::give_up_agreement(TimePoint now) {
   end_round_if_all_have(now);
 }
 
-// All workers have ended by themselves, some of them because they were told at which step to.
+// All workers have ended by themselves, some of them because they were told at which step to, perhaps by a membership before.
 std::optional<FinishJob> Membership::verdict_of_stop_at_step() const {
-  if (!agreed_call_ || !failures_.empty() || stopped_ != 0 || tree_survived_ || !lost_node_.empty()) return {};
+  if ((!agreed_call_ && stopped_at_step_ == 0) || !failures_.empty() || stopped_ != 0 || tree_survived_ || !lost_node_.empty()) return {};
   FinishJob verdict;
   verdict.restarts_max = options_.restarts_max;
   verdict.world_size = world_size_;

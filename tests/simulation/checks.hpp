@@ -30,7 +30,10 @@ class Checks {
   void begins(const Node& node, const rendezvous::StartRound& start);
 
   // A membership counted this node as gone, and takes it in again.
-  void comes_back(const Node& node) { returned_.insert(&node); }
+  void comes_back(const Node& node) {
+    returned_.insert(&node);
+    members_change();
+  }
   // A worker failed by itself.
   void fails(const RoundId& round) { rounds_[round].has_failed = true; }
   // A worker of the round is told at which call of should_stop() to stop; it has promised to wait in that one.
@@ -38,8 +41,8 @@ class Checks {
   // A worker of the round has ended with 0.
   void ends_well(const RoundId& round) { ++rounds_[round].ended_well; }
   // A membership on one of the job's nodes counts this node as ended by the design's rule, a closed connection that is not
-  // resumed, and it lives: it was frozen then, or membership was. So both may go on, as they do where both reckon the other
-  // dead; "at most one side" is not promised then, and not checked.
+  // resumed, and it lives: it was frozen then. So both may go on, each reckoning the other dead; "at most one side" is not
+  // promised then, and not checked.
   void takes_the_living_for_dead() { has_taken_the_living_for_dead_ = true; }
   bool may_two_go_on() const { return has_taken_the_living_for_dead_; }
   // A node has come or gone, or may seem to.

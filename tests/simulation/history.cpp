@@ -78,6 +78,7 @@ class History {
     pace_ = dice().one_of<Duration>({50ms, 500ms, 3s, 10s});
     breaks_connections_ = dice().chance(30);
     stops_ = dice().chance(10);
+    warns_ = world_.stop_dice.chance(50);
     finishes_ = dice().chance(20);
   }
 
@@ -113,7 +114,7 @@ class History {
   }
 
   void befall() {
-    if (stops_ && dice().chance(30)) return world_.stop_dice.chance(70) ? stop_some_node() : warn_some_node();
+    if (stops_ && dice().chance(30)) return warns_ && world_.stop_dice.chance(70) ? warn_some_node() : stop_some_node();
     if (finishes_ && dice().chance(30)) return finish_work();
     switch (dice().between(0, 15)) {
       case 0:
@@ -147,10 +148,11 @@ class History {
     node->workers().fail(local_rank, ending);
   }
 
-  // Its peers find it missing at the deadline of their collective.
+  // Its peers find it missing at the deadline of their collective; but not where they have stopped at a step meanwhile, as a
+  // warning begins no grace: then it is left to the scheduler.
   void hang_worker() {
     auto* node = some_node();
-    if (node == nullptr || job().is_collective_endless || finishes_ || node->round().world_size < 2) return;
+    if (node == nullptr || job().is_collective_endless || finishes_ || (stops_ && warns_) || node->round().world_size < 2) return;
     const int local_rank = dice().between(0, node->workers().count() - 1);
     if (!node->workers().does_work(local_rank) || world_.checks.newest_complete() != node->workers().round()) return;
     world_.trace("fault: a worker of ", node->name(), " hangs");
@@ -351,7 +353,7 @@ class History {
   World world_;
   int faults_ = 0;
   Duration pace_{0};
-  bool breaks_connections_ = false, stops_ = false, finishes_ = false, is_stopped_ = false;
+  bool breaks_connections_ = false, stops_ = false, warns_ = false, finishes_ = false, is_stopped_ = false;
 };
 
 }  // namespace

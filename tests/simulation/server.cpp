@@ -89,18 +89,17 @@ void Server::lose(NodeId id, const Closed& how) {
     step(Left{id, how.why, false});
 }
 
-// Membership takes the end of a connection that is not resumed for the end of its node. That is wrong where one of the two
-// was frozen, and so the connection could not be resumed: the node has looked for another host by then, or does not run.
+// Membership takes the end of a connection that is not resumed for the end of its node. That is wrong where the node was
+// frozen, and so could not resume it: it finds this host silent when it goes on, and may take its place.
 void Server::watch_resumption(const std::string& node_key) {
   const auto lost_at = world_.clock.now();
   world_.clock.after(options_.resume_window, &owner_, [this, node_key, lost_at] {
     const bool has_come = std::any_of(sessions_.begin(), sessions_.end(),
                                       [&](const auto& entry) { return entry.second.node_key == node_key; });
     const auto& node = world_.node_of(node_key);
-    const auto was_frozen = [&](const Process& process) {
-      return process.pauses > 0 || (process.went_on && *process.went_on >= lost_at);
-    };
-    if (!has_come && !is_stopped_ && node.is_alive() && (was_frozen(owner_) || was_frozen(node.process())))
+    const auto& process = node.process();
+    const bool was_frozen = process.pauses > 0 || (process.went_on && *process.went_on >= lost_at);
+    if (!has_come && !is_stopped_ && node.is_alive() && was_frozen)
       world_.checks.takes_the_living_for_dead();
   });
 }
