@@ -304,7 +304,7 @@ class Agent {
     if (!summary.empty() && (!is_known || message.exit_code == rendezvous::kStoppedAtStep)) say(summary);
     if (message.cause) tell_caller(*message.cause);
     report_ = message.report;
-    if (report_ && report_->rounds_count > 1 && start_.group_rank == 0) say(describe(*report_));
+    if (report_ && report_->rounds_count > 1 && start_.round.term != 0 && start_.group_rank == 0) say(describe(*report_));
     guardian_.set_farewell({});  // nobody waits for it
     end_with(message.exit_code);
   }
@@ -542,7 +542,8 @@ class Agent {
     }
     if (verdict_) return finish(*verdict_);
     if (lost_) return end_with(rendezvous::kRendezvousFailed);
-    if (stop_signal_ != 0 && !meeting_.is_joined()) return end_with(128 + stop_signal_);  // nobody waits for more
+    // Nobody waits for more; but that all have kept their state is worth telling, once the connection is there again.
+    if (stop_signal_ != 0 && !meeting_.is_joined() && action.stopped_at_step == 0) return end_with(128 + stop_signal_);
     RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step, progress_.kept()};
     for (const auto& failure : action.failures) {
       if (ended.failures.size() == rendezvous::kFailuresMax) break;

@@ -3,6 +3,8 @@
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <set>
 
 #include "rendezvous/membership/messages.hpp"
@@ -25,6 +27,7 @@ class RoundProgress {
  private:
   int workers_;
   std::set<int> stepped_;
+  std::map<int, std::uint64_t> commits_before_;  // of each worker, as it told first in this round
   rendezvous::Progress kept_;
 };
 

@@ -19,6 +19,11 @@ StopVote::Step StopVote::next(const std::vector<Voter>& running) {
     out.answer.emplace();
     return out;
   }
+  if (is_warning_) {
+    is_open_ = false;
+    out.answer.emplace(Answer{0});
+    return out;
+  }
   for (const auto& voter : running)
     if (asked_.insert(voter.local_rank).second) out.ask.push_back(voter.local_rank);
   if (!std::all_of(running.begin(), running.end(), [&](const Voter& voter) { return calls_.count(voter.local_rank) != 0; }))

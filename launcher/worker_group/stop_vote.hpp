@@ -5,7 +5,8 @@
 //
 // The rules: membership's question is answered with the greatest answer of the workers, once all of those that run have
 // answered; what one said that has ended since counts too, because the others may be as far. If some worker takes no part,
-// it is answered at once so, but after a warning only when all take part. Asked again, it is answered again.
+// it is answered at once so. A warning is answered with 0 once all take part, and no worker is asked. Asked again, either is
+// answered again.
 //
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
@@ -28,7 +29,7 @@ struct Voter {
 class StopVote {
  public:
   struct Answer {
-    std::optional<std::uint64_t> call;  // empty: some worker takes no part
+    std::optional<std::uint64_t> call;  // empty: some worker takes no part; 0: to a warning, all do
     bool operator==(const Answer&) const = default;
   };
   struct Step {

@@ -73,7 +73,7 @@ void WorkerGroup::take(const WorkerStarted& event, TimePoint, Actions& out) {
   if (phase_ != Phase::idle) tell_started_if_all_are(out);
 }
 
-void WorkerGroup::take(const WorkerSaidHello& event, TimePoint, Actions& out) {
+void WorkerGroup::take(const WorkerSaidHello& event, TimePoint now, Actions& out) {
   auto& worker = worker_of(event.local_rank);
   worker.takes_seats = event.takes_seats;
   worker.takes_stops = event.takes_stops;
@@ -81,6 +81,9 @@ void WorkerGroup::take(const WorkerSaidHello& event, TimePoint, Actions& out) {
     out.emplace_back(KillWorker{event.local_rank});
     return;
   }
+  // It was to stop at the step by itself, and can't any more: the others would wait for it.
+  if (phase_ == Phase::running && grace_ends_ && worker.runs && !event.takes_stops)
+    return begin_stop(stop_signal_ != 0 ? stop_signal_ : SIGTERM, false, now, out);
   const bool is_told_only = phase_ == Phase::stopping && reseats_ && worker.runs && !worker.has_left;
   if (!is_told_only || event.takes_seats || std::exchange(worker.is_signalled, true)) return;
   out.emplace_back(SignalWorker{event.local_rank, SIGTERM});  // it goes on for itself, and leaves nothing any more

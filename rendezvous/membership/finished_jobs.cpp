@@ -12,6 +12,7 @@ void FinishedJobs::note(const std::string& run_id, const RoundId& last_round, co
   std::erase_if(entries_, [&](const Entry& entry) { return entry.run_id == run_id; });
   if (entries_.size() >= kCountMax) entries_.pop_front();
   entries_.push_back({run_id, last_round, verdict, has_successor, now + kKept});
+  if (auto& kept = entries_.back().verdict) kept->report.reset();  // as long as all the rest, and nobody asks for it again
 }
 
 RoundId FinishedJobs::begin_next(const std::string& run_id) {

@@ -29,14 +29,9 @@ bool RestartBudget::is_left(TimePoint now) {
 
 bool CrashLoop::end_round(const Progress& kept, bool has_failed) {
   is_told_ = is_told_ || kept.commits || kept.checkpoint_step;
-  const auto is_more = [](std::optional<std::uint64_t>& furthest, const std::optional<std::uint64_t>& now) {
-    if (now.value_or(0) <= furthest.value_or(0)) return false;
-    furthest = now;
-    return true;
-  };
-  const bool more_commits = is_more(furthest_.commits, kept.commits);
-  const bool newer_checkpoint = is_more(furthest_.checkpoint_step, kept.checkpoint_step);
-  const bool is_further = more_commits || newer_checkpoint;
+  const bool has_newer_checkpoint = kept.checkpoint_step.value_or(0) > furthest_checkpoint_;
+  if (has_newer_checkpoint) furthest_checkpoint_ = *kept.checkpoint_step;
+  const bool is_further = kept.commits.value_or(0) > 0 || has_newer_checkpoint;
   if (is_further) failures_ = 0;
   else if (has_failed && is_told_) ++failures_;
   return is_further;

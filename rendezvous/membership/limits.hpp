@@ -39,7 +39,8 @@ class RestartBudget {
 // of no job whose workers do not tell what they keep.
 class CrashLoop {
  public:
-  // What the workers of a round that is over have kept. Returns whether it is more than in any round before.
+  // What the workers of a round that is over have kept. Returns whether they have come further by it: by any commit, which
+  // goes on from the last one, or a checkpoint of a step beyond all before.
   bool end_round(const Progress& kept, bool has_failed);
 
   bool is_one() const { return failures_ >= kFailures; }
@@ -48,7 +49,7 @@ class CrashLoop {
 
  private:
   bool is_told_ = false;
-  Progress furthest_;
+  std::uint64_t furthest_checkpoint_ = 0;
   int failures_ = 0;
 };
 

@@ -123,7 +123,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   if (const auto before = find(event.hello.node_key)) return come_again(*before, event, now);
   const auto& held = event.hello.held;
   if (phase_ == Phase::finished) {
-    if (verdict_ && held && held->round == round_id_) send_verdict(event.node, {.hello = event.hello});
+    if (verdict_ && held && held->round == round_id_) send_verdict(event.node, event.hello.wants_report);
     return;
   }
   if (auto refused = objection(event.hello)) {

@@ -145,7 +145,8 @@ class Membership {
     bool is_member = false;         // of the current round
     bool has_ended = false;         // no process of the current round is there, not yet or no longer
     bool has_stepped = false;       // every worker there has finished a step of the current round
-    std::optional<std::uint64_t> stop_call;  // from which on its workers could stop, as it answered in this round
+    bool takes_part = false;                 // in a stop at one step, all its workers do
+    std::optional<std::uint64_t> stop_call;  // from which on they could, as it answered in this round
     std::int64_t first_round = -1;  // that began with it
     std::optional<TimePoint> stop_asked;  // when it was told to stop first
     int stop_signal = 0;                  // of a spare
@@ -197,7 +198,8 @@ class Membership {
   void blame_host(TimePoint now);
   std::optional<FinishJob> verdict_of_stop_at_step() const;
   void finish(FinishJob verdict, TimePoint now);
-  void send_verdict(NodeId to, const Node& node);
+  static bool is_report_for(const Node& node);
+  void send_verdict(NodeId to, bool with_report);
   void step_down(const std::string& why);
   std::string why_too_few() const;
   const FailureReport* cause() const;
@@ -217,7 +219,9 @@ class Membership {
   void stop_spare(NodeId id, int signal_number, TimePoint now);
   void dismiss(NodeId spare, int signal_number);
   void ask_for_a_step(TimePoint now);
-  void agree_if_all_have_answered(TimePoint now);
+  void ask_for_calls(TimePoint now);
+  void go_on_with_stop(TimePoint now);
+  void forget_stop_at_step();
   void tell_of_stop(NodeId id, const Node& node);
   void give_up_agreement(TimePoint now);
   std::chrono::milliseconds longest_grace() const;
@@ -290,7 +294,8 @@ class Membership {
   TimePoint end_happened_{};  // what ends the round; known a little later
   Progress kept_;             // by its workers, as far as their nodes have told
   int stopped_at_step_ = 0, nodes_stepped_ = 0, nodes_in_round_ = 0;
-  bool is_step_wanted_ = false;               // nodes were asked for one to stop at
+  bool is_step_wanted_ = false;               // to stop at; nodes were asked whether they take part
+  bool are_calls_wanted_ = false;             // and then for the first step that they can stop at
   std::optional<std::uint64_t> agreed_call_;  // of should_stop(), at which all workers stop
   std::optional<TimePoint> agreement_ends_;   // then the signal stops them
   bool has_member_left_ = false;

@@ -32,7 +32,7 @@ void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
   node.seen_address = event.seen_address;
   node.says_stop_again = node.stop_asked.has_value();
   if (phase_ == Phase::finished) {
-    if (verdict_) send_verdict(event.node, node);
+    if (verdict_) send_verdict(event.node, is_report_for(node));
     return;
   }
   if (const auto& held = node.hello.held; held && rounds_begun_ > 0 && round_id_ < held->round && !held->is_left_behind)
@@ -113,7 +113,7 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
   auto& node = nodes_.at(id);
   node.group_rank = held.group_rank;
   node.is_member = true;
-  node.has_ended = node.has_stepped = false;
+  node.has_ended = node.has_stepped = node.takes_part = false;
   node.stop_call.reset();
   node.first_round = 0;
   awaited_.erase(held.group_rank);
@@ -148,13 +148,14 @@ void Membership::consider_losses(TimePoint now) {
     restate_ends_.reset();
     book_.begun(round_id_.number, "another membership began it", nodes_in_round_, world_size_, now);
     book_.all_started(now);
-    if ((is_warned_ || stop_signal_ != 0) && phase_ == Phase::running) ask_for_a_step(now);
+    if ((is_warned_ || stop_signal_ != 0) && lost_node_.empty() && phase_ == Phase::running) ask_for_a_step(now);
   }
   if (!lost_node_.empty() && stop_signal_ == 0) {
     const bool may = may_go_on();
     if (!may && awaited_.empty()) return step_down(why_too_few());
     if (may && phase_ == Phase::running) stop_round(SIGTERM, false, lost_node_, now);
   }
+  if (!lost_node_.empty() && stop_signal_ != 0 && awaited_.empty() && phase_ == Phase::running) return give_up_agreement(now);
   end_round_if_all_have(now);
 }
 

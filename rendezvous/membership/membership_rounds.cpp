@@ -94,7 +94,7 @@ void Membership::form_round(TimePoint now) {
     auto& node = nodes_.at(ids[index]);
     node.group_rank = static_cast<int>(chosen.size());
     node.is_member = node.has_ended = true;  // nothing runs there yet
-    node.has_stepped = false;
+    node.has_stepped = node.takes_part = false;
     node.stop_call.reset();
     chosen.push_back(ids[index]);
   }
@@ -122,7 +122,7 @@ void Membership::forget_round() {
   last_call_ends_.reset();
   kept_ = {};
   stopped_at_step_ = nodes_stepped_ = 0;
-  is_step_wanted_ = false;
+  is_step_wanted_ = are_calls_wanted_ = false;
   agreed_call_.reset();
   agreement_ends_.reset();
 }
@@ -360,7 +360,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
     note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now, now);
     stop_round(SIGTERM, false, lost_node_, now);
   }
-  if (phase_ == Phase::running && is_step_wanted_ && !agreed_call_) agree_if_all_have_answered(now);
+  if (phase_ == Phase::running && is_step_wanted_ && !agreed_call_) go_on_with_stop(now);
   end_round_if_all_have(now);
 }
 
@@ -494,13 +494,15 @@ void Membership::finish(FinishJob verdict, TimePoint now) {
   agreement_ends_.reset();
   verdict_ = std::move(verdict);
   verdict_->report = book_.at(now);
-  for (const auto& [id, node] : nodes_) send_verdict(id, node);
+  for (const auto& [id, node] : nodes_) send_verdict(id, is_report_for(node));
 }
 
 // The report may be long: not to ten thousand nodes that do not ask for it.
-void Membership::send_verdict(NodeId to, const Node& node) {
+bool Membership::is_report_for(const Node& node) { return node.hello.wants_report || (node.is_member && node.group_rank == 0); }
+
+void Membership::send_verdict(NodeId to, bool with_report) {
   auto verdict = *verdict_;
-  if (!node.hello.wants_report && !(node.is_member && node.group_rank == 0)) verdict.report.reset();
+  if (!with_report) verdict.report.reset();
   send(to, verdict);
 }
 

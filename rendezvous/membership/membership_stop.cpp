@@ -76,35 +76,50 @@ void Membership::dismiss(NodeId spare, int signal_number) {
 
 // --- at one step ---
 
-// Of a round that another membership began, once all have come; its workers may be on their way to a step already.
+// Of a round that another membership began, once all have come; its workers may be on their way to a step already. After a
+// warning workers are asked once all of them take part: from its answer on each waits at its step for that of all.
 void Membership::ask_for_a_step(TimePoint now) {
   if (!awaited_.empty()) return;
   is_step_wanted_ = true;
-  if (stop_signal_ != 0) agreement_ends_ = now + kAnswerLimit;
+  if (stop_signal_ != 0 && !agreed_call_) return ask_for_calls(now);
   for (const auto& [id, node] : nodes_)
     if (node.is_member && !node.has_ended && !agreed_call_) tell_of_stop(id, node);
-  agree_if_all_have_answered(now);
+  go_on_with_stop(now);
+}
+
+void Membership::ask_for_calls(TimePoint now) {
+  are_calls_wanted_ = true;
+  agreement_ends_ = now + kAnswerLimit;
+  for (const auto& [id, node] : nodes_)
+    if (node.is_member && !node.has_ended) tell_of_stop(id, node);
 }
 
 void Membership::take(NodeId from, const StopReady& message, TimePoint now) {
   auto& node = nodes_.at(from);
-  if (message.round != round_ || phase_ != Phase::running || node.has_ended || !is_step_wanted_) return;
+  if (message.round != round_ || phase_ != Phase::running || node.has_ended || !is_step_wanted_ || agreed_call_) return;
   if (!message.call) {
-    if (stop_signal_ != 0) give_up_agreement(now);
+    if (are_calls_wanted_) give_up_agreement(now);
     return;
   }
-  node.stop_call = message.call;
-  if (!agreed_call_) agree_if_all_have_answered(now);
+  node.takes_part = true;
+  if (*message.call != 0) node.stop_call = message.call;
+  go_on_with_stop(now);
 }
 
-void Membership::agree_if_all_have_answered(TimePoint now) {
+// As far as the answers go.
+void Membership::go_on_with_stop(TimePoint now) {
   std::optional<std::uint64_t> call;
   const auto runs = [](const Node& node) { return node.is_member && !node.has_ended; };
-  if (is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.stop_call; })) return;
+  if (!agreed_call_ && !are_calls_wanted_) {
+    if (!is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.takes_part; })) ask_for_calls(now);
+    return;
+  }
+  if (!agreed_call_ && is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.stop_call; })) return;
   for (const auto& [id, node] : nodes_)
     if (runs(node)) call = std::max(call, node.stop_call);
-  if (!call) return;
   if (!agreed_call_) agreed_call_ = call;
+  agreement_ends_.reset();
+  if (!agreed_call_) return;
   if (stop_signal_ != 0) agreement_ends_ = now + longest_grace() + kReportMargin;
   for (const auto& [id, node] : nodes_)
     if (runs(node)) tell_of_stop(id, node);
@@ -114,12 +129,27 @@ void Membership::agree_if_all_have_answered(TimePoint now) {
 void Membership::tell_of_stop(NodeId id, const Node& node) {
   const auto round = static_cast<std::uint32_t>(round_);
   if (agreed_call_) return send(id, StopAt{round, *agreed_call_, stop_signal_});
-  if (!node.stop_call) send(id, PrepareStop{round, stop_signal_ == 0});
+  if (are_calls_wanted_ ? !node.stop_call : !node.takes_part) send(id, PrepareStop{round, !are_calls_wanted_});
 }
 
+// After a warning all go on: workers wait for a decision a little longer than this membership for answers.
 void Membership::give_up_agreement(TimePoint now) {
+  if (stop_signal_ == 0) {
+    say("the nodes did not agree on a step to stop at; the warning is passed over");
+    return forget_stop_at_step();
+  }
   stop_round(stop_signal_, false, stop_why_, now, stop_asker_);
   end_round_if_all_have(now);
+}
+
+void Membership::forget_stop_at_step() {
+  is_warned_ = is_step_wanted_ = are_calls_wanted_ = false;
+  agreed_call_.reset();
+  agreement_ends_.reset();
+  for (auto& [id, node] : nodes_) {
+    node.was_warned = node.takes_part = false;
+    node.stop_call.reset();
+  }
 }
 
 // All workers have ended by themselves, some of them because they were told at which step to, perhaps by a membership before.

@@ -89,8 +89,8 @@ constexpr std::size_t kHungRanksMax = 64;
 
 // What the workers of a node have kept beyond a failure; empty where none of them would keep such a thing.
 struct Progress {
-  std::optional<std::uint64_t> commits{};          // of an ElasticState, over all rounds
-  std::optional<std::uint64_t> checkpoint_step{};  // of the newest checkpoint
+  std::optional<std::uint64_t> commits{};          // of an ElasticState, in this round
+  std::optional<std::uint64_t> checkpoint_step{};  // of the newest checkpoint that this run of the program has saved; 0: none
   bool operator==(const Progress&) const = default;
 };
 
@@ -114,7 +114,7 @@ struct StopAsked {
 };
 
 // The answer to PrepareStop: the first step that every worker here can still stop at, counted in calls of should_stop() in
-// this round; empty where some worker takes no part in that.
+// this round, from 1; 0, to a warning: all of them take part; empty where some worker takes no part.
 struct StopReady {
   std::uint32_t round = 0;
   std::optional<std::uint64_t> call{};
@@ -183,8 +183,8 @@ struct RoundEstablished {
   bool operator==(const RoundEstablished&) const = default;
 };
 
-// The job is to stop at one step: from which on could this node's workers? After a warning the answer may wait until they
-// take part, else it comes at once.
+// The job is to stop at one step: from which on could this node's workers? Of a warning only whether all of them take part,
+// and the answer waits until they do; else it comes at once, and the workers wait at their steps for StopAt.
 struct PrepareStop {
   std::uint32_t round = 0;
   bool is_warning = false;

@@ -14,7 +14,6 @@ constexpr std::uint64_t kNone = UINT64_MAX;
 // Kept without a link, too: a checkpoint may be found before the process meets the others.
 std::atomic<bool> has_stepped{false};
 std::atomic<std::uint64_t> commit_count{kNone};
-std::atomic<std::uint64_t> found_step{kNone};
 std::atomic<std::uint64_t> saved_step{kNone};
 
 std::optional<std::uint64_t> number_in(const std::atomic<std::uint64_t>& value) {
@@ -25,8 +24,7 @@ std::optional<std::uint64_t> number_in(const std::atomic<std::uint64_t>& value) 
 void tell() {
   auto* const link = process_link();
   if (link == nullptr) return;
-  const auto saved = number_in(saved_step);
-  link->tell({has_stepped.load(), number_in(commit_count), saved ? saved : number_in(found_step)});
+  link->tell({has_stepped.load(), number_in(commit_count), number_in(saved_step)});
 }
 
 }  // namespace
@@ -51,12 +49,7 @@ void tell_commits(std::uint64_t commits) {
 
 void tell_checkpoint_directory() {
   auto none = kNone;
-  if (found_step.compare_exchange_strong(none, 0)) tell();
-}
-
-void tell_checkpoint_found(std::uint64_t step) {
-  found_step.store(step);
-  tell();
+  if (saved_step.compare_exchange_strong(none, 0)) tell();
 }
 
 void tell_checkpoint_saved(std::uint64_t step) {

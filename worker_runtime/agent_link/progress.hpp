@@ -14,7 +14,6 @@ void begin_round(std::uint32_t round);  // this process has a group of it; not t
 void tell_step();  // a step of the present round is finished
 void tell_commits(std::uint64_t commits);
 void tell_checkpoint_directory();                // there is one; it may be empty
-void tell_checkpoint_found(std::uint64_t step);  // of no interest once this process has saved one itself
 void tell_checkpoint_saved(std::uint64_t step);
 
 }  // namespace ddp::agent_link

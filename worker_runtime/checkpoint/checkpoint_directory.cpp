@@ -123,9 +123,7 @@ std::optional<SafetensorsFile> CheckpointDirectory::newest(
     const std::vector<Entry> entries = list(directory_);
     for (const Entry& entry : entries) {
       try {
-        auto file = SafetensorsFile::open(entry.path);
-        agent_link::tell_checkpoint_found(entry.step);
-        return file;
+        return SafetensorsFile::open(entry.path);
       } catch (const CheckpointError& error) {
         std::error_code ignored;
         vanished = !std::filesystem::exists(entry.path, ignored);

@@ -15,6 +15,9 @@ namespace ddp {
 
 namespace {
 
+// The nodes answer each other within a second, or there is no step for all; a rank that waits longer waits in vain.
+constexpr std::chrono::seconds kDecisionLimit{5};
+
 using process_group::Collective;
 using process_group::CollectiveKind;
 
@@ -189,8 +192,7 @@ RegisteredMemory ProcessGroup::allocate(std::size_t bytes, CollectiveOptions opt
 bool ProcessGroup::should_stop() {
   const Impl& group = require_group(impl_);
   auto* const link = agent_link::process_link();
-  const auto limit = std::min<std::chrono::milliseconds>(group.timeout(), process_group::kTimeoutMax);
-  return link != nullptr && link->should_stop(group.membership().round.number, limit);
+  return link != nullptr && link->should_stop(group.membership().round.number, kDecisionLimit);
 }
 
 void ProcessGroup::abort(const std::string& reason) {

@@ -24,11 +24,17 @@ TEST(RoundProgress, WhatIsKeptIsWhatTheFurthestHasAndEmptyWhereNobodyTold) {
   EXPECT_EQ(progress.kept(), rendezvous::Progress{});
   progress.take(0, Progress{.commits = 0});
   EXPECT_EQ(progress.kept(), (rendezvous::Progress{0, {}}));
-  progress.take(1, Progress{.commits = 5, .checkpoint_step = 100});
+  progress.take(1, Progress{.commits = 15, .checkpoint_step = 100});
+  EXPECT_EQ(progress.kept(), (rendezvous::Progress{0, 100})) << "what it comes with was made in a round before";
+  progress.take(1, Progress{.commits = 20, .checkpoint_step = 100});
   progress.take(0, Progress{.commits = 4});
+  EXPECT_EQ(progress.kept(), (rendezvous::Progress{5, 100}));
+  progress.take(1, Progress{.commits = 3});
   EXPECT_EQ(progress.kept(), (rendezvous::Progress{5, 100}));
   progress.begin_round();
   EXPECT_EQ(progress.kept(), rendezvous::Progress{});
+  progress.take(1, Progress{.commits = 30});
+  EXPECT_EQ(progress.kept(), (rendezvous::Progress{0, {}}));
 }
 
 }  // namespace

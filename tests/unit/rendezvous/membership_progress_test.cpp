@@ -22,12 +22,12 @@ class WhatIsKept : public Job {
 
 TEST_F(WhatIsKept, ThreeFailuresInARowWithoutAnyAreACrashLoop) {
   one_node_runs(10);
-  fails_having_kept({5, {}});
-  fails_having_kept({5, {}});
-  fails_having_kept({4, {}});
+  fails_having_kept({5, 100});
+  fails_having_kept({0, 100});
+  fails_having_kept({0, 90});
   EXPECT_EQ(round(), 3u);
   EXPECT_EQ(finished.count(1), 0u) << "the first one had kept something";
-  fails_having_kept({5, {}});
+  fails_having_kept({0, {}});
   ASSERT_EQ(finished.count(1), 1u);
   EXPECT_EQ(finished.at(1).exit_code, 76);
   EXPECT_EQ(exit_code_of(finished.at(1).cause->ending), 3) << "the cause is told all the same";
@@ -41,14 +41,17 @@ TEST_F(WhatIsKept, WorkersThatKeepThingsAndNeverCameToOneAreACrashLoopToo) {
 }
 
 TEST_F(WhatIsKept, AnyMoreBeginsTheCountAnew) {
-  one_node_runs(20);
+  one_node_runs(50);
   for (std::uint64_t i = 1; i <= 5; ++i) {
-    fails_having_kept({7, i});
-    fails_having_kept({7, i});
-    fails_having_kept({7, i});
+    fails_having_kept({0, i});
+    fails_having_kept({0, i});
+    fails_having_kept({0, i});
+    fails_having_kept({1, {}});  // that go on from those before, or begin anew with new processes
+    fails_having_kept({{}, i});
+    fails_having_kept({{}, 0});
   }
   EXPECT_EQ(finished.count(1), 0u);
-  fails_having_kept({7, 5});
+  fails_having_kept({0, 5});
   EXPECT_EQ(finished.at(1).exit_code, 76);
 }
 
@@ -103,7 +106,7 @@ TEST_F(WhatIsKept, FillsTheBudgetOfAWindowAgain) {
   for (std::uint64_t i = 1; i <= 5; ++i) fails_having_kept({i, {}});
   EXPECT_EQ(finished.count(1), 0u);
   EXPECT_EQ(started.at(1).restart_count, 5);
-  fails_having_kept({5, {}});
+  fails_having_kept({0, {}});
   EXPECT_EQ(finished.at(1).exit_code, 3);
 }
 

@@ -153,14 +153,18 @@ TEST_F(StopAtOneStep, ANodeThatComesAgainIsToldAgain) {
   EXPECT_EQ(stops_at.at(4), (std::vector{StopAt{0, 7, SIGTERM}}));
 }
 
-TEST_F(StopAtOneStep, AWarningWaitsForAnswers_AndStopsNobodyByASignal) {
+TEST_F(StopAtOneStep, AWarningWaitsUntilAllTakePart_AndStopsNobodyByASignal) {
   two_nodes_run();
   says(1, StopAsked{SIGUSR1, true});
   EXPECT_EQ(prepared.at(2), (std::vector{PrepareStop{0, true}}));
   pass(1h);
   EXPECT_TRUE(stopped.empty());
-  answers(1, 100);
+  answers(1, 0);
   says(2, StopAsked{SIGUSR1, true});
+  EXPECT_EQ(prepared.at(1).size(), 1u) << "no worker waits at a step while another may never take part";
+  answers(2, 0);
+  EXPECT_EQ(prepared.at(1), (std::vector{PrepareStop{0, true}, PrepareStop{0, false}}));
+  answers(1, 100);
   answers(2, 50);
   EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 100, 0}}));
   pass(1h);
@@ -170,9 +174,36 @@ TEST_F(StopAtOneStep, AWarningWaitsForAnswers_AndStopsNobodyByASignal) {
   EXPECT_EQ(finished.at(1).exit_code, 75);
 }
 
+TEST_F(StopAtOneStep, AWarningThatIsNotAnsweredInTheEndComesToNothing) {
+  two_nodes_run();
+  says(1, StopAsked{SIGUSR1, true});
+  answers(1, 0);
+  answers(2, 0);
+  answers(1, 100);
+  pass(1s);
+  answers(2, 50);
+  EXPECT_TRUE(stops_at.empty()) << "workers of node 1 have given up their wait";
+  EXPECT_TRUE(stopped.empty());
+  says(2, StopAsked{SIGTERM});
+  answers(1, 110);
+  answers(2, 60);
+  EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 110, SIGTERM}}));
+}
+
+TEST_F(StopAtOneStep, AWarningBeforeTheFirstRoundIsKept) {
+  begin(2, 2);
+  join(1, "a", 0, true);
+  says(1, StopAsked{SIGUSR1, true});
+  join(2, "b", 1);
+  for (const std::uint64_t id : {1, 2}) says(id, RoundStarted{0});
+  EXPECT_EQ(prepared.at(2), (std::vector{PrepareStop{0, true}}));
+}
+
 TEST_F(StopAtOneStep, AfterAWarningTheNextRoundIsAskedAnew) {
   two_nodes_run(3);
   says(1, StopAsked{SIGUSR1, true});
+  answers(1, 0);
+  answers(2, 0);
   answers(1, 100);
   says(2, RoundFailed{0, "rank 3 was killed"});
   ends(2, {failure(3, kKilled)}, 1);
@@ -182,6 +213,8 @@ TEST_F(StopAtOneStep, AfterAWarningTheNextRoundIsAskedAnew) {
   EXPECT_TRUE(prepared.empty());
   says(2, RoundStarted{1});
   EXPECT_EQ(prepared.at(1), (std::vector{PrepareStop{1, true}}));
+  answers(1, 0);
+  answers(2, 0);
   answers(1, 1);
   EXPECT_TRUE(stops_at.empty()) << "what was answered of the round before counts no more";
   answers(2, 1);
@@ -191,6 +224,8 @@ TEST_F(StopAtOneStep, AfterAWarningTheNextRoundIsAskedAnew) {
 TEST_F(StopAtOneStep, ASignalAfterAWarningKeepsTheStep_AndBeginsTheGrace) {
   two_nodes_run();
   says(1, StopAsked{SIGUSR1, true});
+  answers(1, 0);
+  answers(2, 0);
   answers(1, 100);
   answers(2, 50);
   says(2, StopAsked{SIGTERM});
@@ -199,10 +234,49 @@ TEST_F(StopAtOneStep, ASignalAfterAWarningKeepsTheStep_AndBeginsTheGrace) {
   EXPECT_EQ(stopped[1].size(), 1u);
 }
 
+TEST_F(StopAtOneStep, AWorkerThatTheSignalKilledHasNotStoppedAtTheStep) {
+  two_nodes_run(3);
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  answers(2, 7);
+  RoundEnded ended{0, {failure(3, {Ending::Kind::killed, SIGTERM, false})}, 0, false};
+  ended.stopped_at_step = 1;
+  says(2, ended);
+  stops_at_step(1);
+  EXPECT_EQ(finished.at(1).exit_code, 128 + SIGTERM);
+}
+
+TEST_F(StopAtOneStep, AFailureOnTheWayIsNamedThoughRestartsAreLeft) {
+  two_nodes_run(3);
+  says(1, StopAsked{SIGTERM});
+  answers(1, 7);
+  answers(2, 7);
+  ends(2, {failure(3, exited(9))}, 1);
+  stops_at_step(1);
+  EXPECT_EQ(finished.at(1).exit_code, 9);
+}
+
+TEST_F(StopAtOneStep, WhatWasAgreedWithAMembershipBeforeIsAStopAtOneStepToo) {
+  begin(2, 2);
+  hello.held = Held{{1600000000, 1, 4}, 0, 2, 0, true, false};
+  join(1, "a");
+  hello.held->group_rank = 1;
+  says(1, StopAsked{SIGTERM});
+  EXPECT_TRUE(stopped.empty()) << "workers may be writing their checkpoint";
+  join(2, "b");
+  EXPECT_EQ(prepared.at(2), (std::vector{PrepareStop{4, false}}));
+  for (const std::uint64_t id : {1, 2}) {
+    RoundEnded ended{4, {}, 0, false};
+    ended.stopped_at_step = 2;
+    says(id, ended);
+  }
+  EXPECT_EQ(finished.at(1).exit_code, 75);
+}
+
 TEST_F(StopAtOneStep, ASignalAfterAWarningThatNotAllHaveAnsweredAsksThemOnceMore) {
   two_nodes_run();
   says(1, StopAsked{SIGUSR1, true});
-  answers(1, 100);
+  answers(1, 0);
   says(2, StopAsked{SIGTERM});
   EXPECT_EQ(prepared.at(2), (std::vector{PrepareStop{0, true}, PrepareStop{0, false}}));
   answers(2, {});
@@ -220,7 +294,8 @@ TEST_F(StopAtOneStep, OnceAStepIsAgreedTheRoundIsNotStoppedForNewcomers) {
   EXPECT_EQ(stopped[1].size(), 1u) << "its workers may never take part";
   ends(1, {}, 2);
   for (const std::uint64_t id : {1, 2}) says(id, RoundStarted{1});
-  for (const std::uint64_t id : {1, 2}) answers(id, 7);
+  for (const std::uint64_t call : {0, 7})
+    for (const std::uint64_t id : {1, 2}) answers(id, call);
   join(3, "c");
   pass(1h);
   EXPECT_EQ(stopped[1].size(), 1u);
@@ -247,8 +322,9 @@ TEST_F(StopAtOneStep, AnAnswerThatNoWorkerIsLeftToGiveIsNoObjection) {
 TEST_F(StopAtOneStep, ANodeWhoseWorkersEndMeanwhileIsWaitedForNoLonger) {
   two_nodes_run();
   says(1, StopAsked{SIGUSR1, true});
-  answers(1, 7);
+  answers(1, 0);
   ends(2);
+  answers(1, 7);
   EXPECT_EQ(stops_at.at(1), (std::vector{StopAt{0, 7, 0}}));
 }
 
