@@ -117,7 +117,7 @@ class DDP_EXPORT ProcessGroup {
   // checkpoint; where some worker does not call should_stop(), all are stopped by the signal instead, as ever.
   //
   // It takes no collective, and costs a lock that nobody else holds while no stop is asked for; a rank that comes to the call
-  // it has named before the others have named theirs waits there, for messages only, and not beyond the group's timeout.
+  // it has named before the others have named theirs waits there, for messages only, and for 5 s at most: without a decision by then it goes on.
   //
   // SIGTERM: the first call takes it, where its disposition is the default one. It is then ignored, because a scheduler may
   // send it to every process of the job, unless ddprun has said that this worker is to end by it. A handler of the program's

@@ -311,7 +311,8 @@ class Agent {
 
   // When nothing else is left to do: however slow the disk, nobody waits for it.
   void write_report() const {
-    if (!report_file_) return;
+    // A node that heard no verdict has little to say, and another one's report may be in this file.
+    if (!report_file_ || (!report_ && !report_file_->is_empty())) return;
     try {
       report_file_->write(report_json(run_id_, exit_code_, report_));
     } catch (const std::exception& error) {

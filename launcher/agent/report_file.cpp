@@ -1,6 +1,7 @@
 #include "launcher/agent/report_file.hpp"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -56,6 +57,11 @@ ReportFile::ReportFile(std::string path)
   if (!file_)
     throw UsageError("the report can't be written to " + path_ + ": " + std::strerror(errno), "--report",
                      "a file in a folder that exists and that you can write to: `--report=report.json`");
+}
+
+bool ReportFile::is_empty() const {
+  struct stat status {};
+  return ::fstat(file_.get(), &status) == 0 && status.st_size == 0;
 }
 
 void ReportFile::write(const std::string& text) const {

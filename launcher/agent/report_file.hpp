@@ -17,8 +17,8 @@ class ReportFile {
  public:
   explicit ReportFile(std::string path);  // throws UsageError
 
-  // Throws std::system_error.
-  void write(const std::string& text) const;
+  bool is_empty() const;
+  void write(const std::string& text) const;  // throws std::system_error
 
  private:
   std::string path_;

@@ -4,8 +4,13 @@
 
 namespace ddp::launcher {
 
-// One that is no warning goes before one that is: whoever asked it waits.
+// One that is no warning goes before one that is: whoever asked it waits. A worker that is asked again says the same, unless
+// it has given up its wait meanwhile.
 void StopVote::ask(bool is_warning) {
+  if (!is_open_) {
+    asked_.clear();
+    calls_.clear();
+  }
   is_warning_ = is_warning && (!is_open_ || is_warning_);
   is_open_ = true;
 }

@@ -5,8 +5,8 @@
 //
 // The rules: membership's question is answered with the greatest answer of the workers, once all of those that run have
 // answered; what one said that has ended since counts too, because the others may be as far. If some worker takes no part,
-// it is answered at once so. A warning is answered with 0 once all take part, and no worker is asked. Asked again, either is
-// answered again.
+// it is answered at once so. A warning is answered with 0 once all take part, and no worker is asked. Asked again, it asks
+// them again.
 //
 // Threads: one caller at a time (the agent's event loop).
 #pragma once

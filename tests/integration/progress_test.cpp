@@ -52,18 +52,21 @@ TEST(Progress, StepsCommitsAndCheckpointsAreTold) {
   EXPECT_EQ(agent.count_rest<Progress>(0), 0);
 }
 
-TEST(Progress, TheNextProcessTellsTheCheckpointThatItFound) {
+TEST(Progress, WhatIsFoundIsNotWhatThisRunHasSaved) {
   const test::ScratchDirectory scratch;
+  const std::vector<float> values(1);
   testing::run_ranks(1, [&](int) {  // as in a process of its own: progress is the process's
-    const std::vector<float> values(1);
-    CheckpointDirectory(scratch.path()).save({1, 2, 3}, UINT64_MAX - 1, {{"values", {1}, values}});
+    CheckpointDirectory(scratch.path()).save({1, 2, 3}, 700, {{"values", {1}, values}});
   });
   StandInAgent agent(1);
   RankProcesses ranks(1, [&](int rank) {
     agent.adopt(rank, kRound);
-    EXPECT_TRUE(CheckpointDirectory(scratch.path()).newest());
+    CheckpointDirectory directory(scratch.path());
+    EXPECT_TRUE(directory.newest());
     init_process_group();
+    directory.save({1, 2, 4}, UINT64_MAX - 1, {{"values", {1}, values}});
   });
+  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, {}, 0}));
   EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, {}, std::uint64_t{1} << 52})) << "no greater number can be told";
   ranks.expect_success(0);
 }

@@ -8,7 +8,6 @@
 
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/process_group/backend.hpp"
-#include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp {

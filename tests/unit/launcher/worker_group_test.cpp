@@ -159,6 +159,7 @@ TEST_F(Group, AStopSignalIsPassedOnAndNothingBeginsAfterIt) {
   EXPECT_TRUE(ended().failures.empty());
   EXPECT_EQ(ended().stopped, 2);
   EXPECT_EQ(step({BeginRound{}}), "E") << "a round that was on its way ends at once";
+  EXPECT_EQ(ended().stopped, 2) << "its workers have done nothing of it";
 }
 
 TEST_F(Group, ASecondStopSignalKillsButAnEchoOfTheFirstDoesNot) {
@@ -557,6 +558,7 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
     };
     for (int rounds = 0; rounds < 3; ++rounds) {
       const int ended_before = ended;
+      ended_at_step = 0;
       perform(group.step({BeginRound{}}, now));
       if (takes_stops)
         for (const int who : running)
