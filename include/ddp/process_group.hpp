@@ -123,7 +123,7 @@ class DDP_EXPORT ProcessGroup {
   // send it to every process of the job, unless ddprun has said that this worker is to end by it. A handler of the program's
   // own, or an ignored SIGTERM, is left as it is, also where it is set later.
   //
-  // Rounds: all groups of a process in one round count together. In a group of a later round, as run_elastic makes it, calls
+  // Threads: one for all groups of the process. Rounds: all groups of a process in one round count together. In a group of a later round, as run_elastic makes it, calls
   // count from 1 again, and a stop that was not agreed on before is asked anew; in one of an earlier round it is false.
   //
   // Always false where ddprun did not start this very process (torchrun, mpirun, a plain start), in a forked child, and

@@ -56,8 +56,9 @@ class JobTable {
     }
     if (found == jobs_.end()) {
       if (jobs_.size() + ending_.size() >= kJobsMax) throw Error("there are " + std::to_string(kJobsMax) + " jobs already");
-      newest_before = std::max(newest_before, finished_.begin_next(hello.run_id));
+      newest_before = std::max(newest_before, finished_.last_round_of(hello.run_id));
       found = jobs_.emplace(hello.run_id, handlers_.begin(hello, newest_before)).first;
+      finished_.has_begun_again(hello.run_id);
     }
     return std::ref(*found->second);
   }

@@ -15,11 +15,13 @@ void FinishedJobs::note(const std::string& run_id, const RoundId& last_round, co
   if (auto& kept = entries_.back().verdict) kept->report.reset();  // as long as all the rest, and nobody asks for it again
 }
 
-RoundId FinishedJobs::begin_next(const std::string& run_id) {
-  auto* before = find(run_id);
-  if (before == nullptr) return {};
-  before->has_successor = true;
-  return before->last_round;
+RoundId FinishedJobs::last_round_of(const std::string& run_id) const {
+  const auto* job = find(run_id);
+  return job != nullptr ? job->last_round : RoundId{};
+}
+
+void FinishedJobs::has_begun_again(const std::string& run_id) {
+  for (auto& entry : entries_) entry.has_successor = entry.has_successor || entry.run_id == run_id;
 }
 
 const FinishJob* FinishedJobs::verdict_for(const Hello& hello, TimePoint now) {
@@ -30,7 +32,7 @@ const FinishJob* FinishedJobs::verdict_for(const Hello& hello, TimePoint now) {
   return was_of_it ? &*job->verdict : nullptr;
 }
 
-FinishedJobs::Entry* FinishedJobs::find(const std::string& run_id) {
+const FinishedJobs::Entry* FinishedJobs::find(const std::string& run_id) const {
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.run_id == run_id; });
   return found != entries_.end() ? &*found : nullptr;
 }

@@ -30,8 +30,9 @@ class FinishedJobs {
   void note(const std::string& run_id, const RoundId& last_round, const std::optional<FinishJob>& verdict, bool has_successor,
             TimePoint now);
 
-  // The next job of that name begins. Returns the last round of the one before, which its own are to be newer than.
-  RoundId begin_next(const std::string& run_id);
+  // Which those of the next job of that name are to be newer than.
+  RoundId last_round_of(const std::string& run_id) const;
+  void has_begun_again(const std::string& run_id);
 
   // What a node with this hello is told: one that has a round of a job that is over, or an older round; and one that has
   // none, but was welcomed to the job, while none has followed it. Null for any other node.
@@ -46,7 +47,7 @@ class FinishedJobs {
     TimePoint until;
   };
 
-  Entry* find(const std::string& run_id);
+  const Entry* find(const std::string& run_id) const;
   void forget_the_old(TimePoint now);
 
   std::deque<Entry> entries_;  // in the order of their ends

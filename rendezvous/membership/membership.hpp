@@ -14,8 +14,9 @@
 // still stop at, the greatest of these is the one, and workers end there by themselves. Where a node can't, or does not
 // answer at once, all are stopped by the signal. A warning begins the same, but waits, and stops nobody by a signal.
 //
-// Where this process itself did not run for so long that the nodes may have taken it for lost, the ends of their connections
-// prove nothing for a while: they may have gone on elsewhere, and even have ended there.
+// Where this process itself did not run for so long that the nodes may have taken it for lost (it was stopped, or starved; of
+// a machine that is suspended the clock stands still, and nothing is noticed), the ends of their connections prove nothing for
+// a while: they may have gone on elsewhere, and even have ended there.
 //
 // Membership is soft state. A node whose connection broke comes again with its key and is told again what it has not
 // answered. Where membership begins anew, after its own process was lost, the first node that still has a round makes it

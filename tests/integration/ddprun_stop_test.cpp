@@ -167,7 +167,7 @@ TEST_F(DdprunStop, AfterAWarningARoundThatFollowsAFailureIsAskedToo) {
 // The one that stands still is not heard of for longer than a step is waited for.
 TEST_F(DdprunStop, WhereMembershipDoesNotAnswerTheSignalGoesToAll) {
   const auto port = free_port();
-  const std::vector<std::string> grace{"--shutdown-timeout=2", "--rdzv-conf=heartbeat_timeout=1"};
+  const std::vector<std::string> grace{"--shutdown-timeout=2", "--rdzv-conf=heartbeat_timeout=4"};
   Job zero(workers(1, node(0, port, grace))), one(workers(1, node(1, port, grace)));
   ASSERT_TRUE(zero.prints("up round"));
   ASSERT_TRUE(one.prints("up round"));

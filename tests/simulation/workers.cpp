@@ -103,8 +103,9 @@ void Workers::stop_at(std::uint64_t call) {
   for (int local_rank = 0; local_rank < count(); ++local_rank)
     world_.clock.after(kPipe, &tree_, [this, local_rank, call, round = round_] {
       auto& worker = workers_[static_cast<std::size_t>(local_rank)];
-      if (worker.state != State::working || round != round_ || std::exchange(worker.is_ending, true)) return;
+      if (worker.state != State::working || round != round_) return;
       world_.checks.stops_at(round, call, worker.promised);
+      if (std::exchange(worker.is_ending, true)) return;
       const auto time = world_.stop_dice.between(Duration(0), world_.job.workers.stop_max);
       world_.clock.after(time, &tree_, [this, &worker, local_rank, incarnation = worker.incarnation] {
         if (worker.incarnation != incarnation || worker.state != State::working) return;

@@ -21,8 +21,8 @@
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/worker_link/message.hpp"
 #include "worker_runtime/agent_link/progress_news.hpp"
-#include "worker_runtime/process_group/fork_guard.hpp"
-#include "worker_runtime/process_group/stop_point.hpp"
+#include "worker_runtime/agent_link/stop_point.hpp"
+#include "rendezvous/io/fork_guard.hpp"
 
 namespace ddp::agent_link {
 
@@ -81,7 +81,7 @@ class AgentLink {
   void take(const worker_link::PrepareStop& message);
   void take(const worker_link::StopAt& message);
 
-  process_group::ForkGuard fork_guard_;
+  io::ForkGuard fork_guard_;
   io::UniqueFd socket_;
   io::UniqueFd stop_;  // an eventfd, readable when the thread is to end
   std::mutex mutex_;
@@ -95,7 +95,7 @@ class AgentLink {
   std::optional<std::uint32_t> stop_round_;  // in which calls of should_stop() count
   std::optional<worker_link::PrepareStop> last_prepare_;
   bool has_said_stopping_ = false;           // in stop_round_
-  process_group::StopPoint stop_point_;      // has a mutex of its own
+  StopPoint stop_point_;  // has a mutex of its own
   std::mutex news_mutex_;
   ProgressNews news_;  // guarded by news_mutex_
   std::thread thread_;

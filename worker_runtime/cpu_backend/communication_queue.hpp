@@ -18,7 +18,7 @@
 #include <thread>
 
 #include "worker_runtime/process_group/backend.hpp"
-#include "worker_runtime/process_group/fork_guard.hpp"
+#include "rendezvous/io/fork_guard.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -51,7 +51,7 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
   void end_job();
   void run_while_open();
 
-  process_group::ForkGuard fork_guard_;
+  io::ForkGuard fork_guard_;
   mutable std::mutex mutex_;
   std::condition_variable came_;             // for the communication thread: a job may be there, or stop() was called
   std::condition_variable ended_;            // for those who wait for a job: one has ended

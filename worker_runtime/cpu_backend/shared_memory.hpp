@@ -19,7 +19,7 @@
 #include "rendezvous/io/unique_fd.hpp"
 #include "worker_runtime/cpu_backend/control_block.hpp"
 #include "worker_runtime/cpu_backend/host_layout.hpp"
-#include "worker_runtime/process_group/fork_guard.hpp"
+#include "rendezvous/io/fork_guard.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -94,7 +94,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // Where [data, data + bytes) lies, if it is inside this rank's part of a segment.
   std::optional<Placement> find(const void* data, std::size_t bytes) const;
 
-  const process_group::ForkGuard& fork_guard() const { return fork_guard_; }
+  const io::ForkGuard& fork_guard() const { return fork_guard_; }
 
  private:
   friend class Segment;
@@ -102,7 +102,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   void remove(const Segment* segment);
   void punch(std::uint64_t offset, std::size_t bytes);
 
-  process_group::ForkGuard fork_guard_;
+  io::ForkGuard fork_guard_;
   io::UniqueFd file_;
   int rank_;           // index among the ranks of this host
   int size_;           // their number

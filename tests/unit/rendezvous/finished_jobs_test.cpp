@@ -50,8 +50,8 @@ TEST_F(FinishedJobsTest, ANodeWithARoundOfAJobThatIsOverHearsHowItEnded) {
 TEST_F(FinishedJobsTest, ANewNodeMayBeginTheNextJobOfThatName) {
   jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
   EXPECT_EQ(code_for(hello_of("bert")), -1);
-  EXPECT_EQ(jobs.begin_next("bert"), (RoundId{100, 7, 3})) << "its rounds are to be newer";
-  EXPECT_EQ(jobs.begin_next("gpt"), RoundId{});
+  EXPECT_EQ(jobs.last_round_of("bert"), (RoundId{100, 7, 3})) << "its rounds are to be newer";
+  EXPECT_EQ(jobs.last_round_of("gpt"), RoundId{});
 }
 
 TEST_F(FinishedJobsTest, ASpareThatWasWelcomedHearsOfTheEndUntilTheNextJobBegins) {
@@ -60,7 +60,7 @@ TEST_F(FinishedJobsTest, ASpareThatWasWelcomedHearsOfTheEndUntilTheNextJobBegins
   EXPECT_EQ(code_for(spare), -1);
   jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
   EXPECT_EQ(code_for(spare), 5);
-  jobs.begin_next("bert");
+  jobs.has_begun_again("bert");
   EXPECT_EQ(code_for(spare), -1) << "it may be a spare of that one";
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 3})), 5);
   jobs.note("bert", {101, 7, 0}, verdict_of(6), true, now);
@@ -80,7 +80,7 @@ TEST_F(FinishedJobsTest, AJobThatAllHaveLeftHasNoVerdictButALastRound) {
   jobs.note("bert", {100, 7, 3}, {}, false, now);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 3})), -1);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 1})), -1);
-  EXPECT_EQ(jobs.begin_next("bert"), (RoundId{100, 7, 3}));
+  EXPECT_EQ(jobs.last_round_of("bert"), (RoundId{100, 7, 3}));
 }
 
 TEST_F(FinishedJobsTest, VerdictsAreKeptForATime) {

@@ -1,4 +1,4 @@
-#include "worker_runtime/process_group/stop_point.hpp"
+#include "worker_runtime/agent_link/stop_point.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace ddp::process_group {
+namespace ddp::agent_link {
 namespace {
 
 using namespace std::chrono_literals;
@@ -101,4 +101,4 @@ TEST(StopPoint, AllRanksStopAtOneStep) {
 }
 
 }  // namespace
-}  // namespace ddp::process_group
+}  // namespace ddp::agent_link

@@ -6,7 +6,7 @@
 // Threads: any.
 #pragma once
 
-namespace ddp::process_group {
+namespace ddp::io {
 
 class ForkGuard {
  public:
@@ -24,4 +24,4 @@ class ForkGuard {
   volatile int* mark_;  // volatile: the kernel changes it behind the compiler's back
 };
 
-}  // namespace ddp::process_group
+}  // namespace ddp::io

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <optional>
 
-namespace ddp::process_group {
+namespace ddp::agent_link {
 
 class StopPoint {
  public:
@@ -69,4 +69,4 @@ class StopPoint {
   std::optional<std::uint64_t> promised_, step_;
 };
 
-}  // namespace ddp::process_group
+}  // namespace ddp::agent_link

@@ -1,4 +1,4 @@
-#include "worker_runtime/process_group/fork_guard.hpp"
+#include "rendezvous/io/fork_guard.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 #include "ddp/error.hpp"
 
-namespace ddp::process_group {
+namespace ddp::io {
 
 namespace {
 
@@ -38,4 +38,4 @@ void ForkGuard::require_own_process() const {
                         "process that made it; a child that exec's may be launched as a rank of its own");
 }
 
-}  // namespace ddp::process_group
+}  // namespace ddp::io
