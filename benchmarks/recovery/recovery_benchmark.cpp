@@ -34,6 +34,7 @@
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/common/measure.hpp"
@@ -49,7 +50,6 @@ using ddp::benchmarks::median;
 
 constexpr std::chrono::seconds kPatience{20};
 constexpr std::chrono::seconds kPythonPatience{90};
-constexpr double kHeartbeatLimitMs = 1000;
 constexpr int kRoundsMax = 99;  // with one to warm up, the 100 of --max-restarts
 
 Nanoseconds now() { return Clock::now().time_since_epoch().count(); }
@@ -170,10 +170,10 @@ struct Launcher {
 struct Shape {
   std::string nodes = "1";  // --nnodes
   int agents = 1;
+  int workers = 4;   // of each agent
   std::string conf;  // further pairs of --rdzv-conf
 };
 
-constexpr int kWorldSize = 4;
 fs::path own_program, folder;  // folder: of this run, for FIFOs and what the launchers print and leave
 
 std::string fresh_name(const std::string& stem) {
@@ -194,7 +194,7 @@ std::string free_port() {
   return std::to_string(ntohs(address.sin_port));
 }
 
-// Four workers under one agent, or two under each of two, the first of which serves the endpoint.
+// Workers under one agent or several, the first of which serves the endpoint.
 class Job {
  public:
   Job(const Launcher& launcher, const Shape& shape) : launcher_(launcher), starts_(fresh_name("fifo")) {
@@ -202,7 +202,7 @@ class Job {
     for (int i = 0; i < shape.agents; ++i) {
       Words words = launcher.command;
       const auto add = [&](const Words& more) { words.insert(words.end(), more.begin(), more.end()); };
-      add({"--nproc-per-node=" + std::to_string(kWorldSize / shape.agents), "--max-restarts=100", "--no-python"});
+      add({"--nproc-per-node=" + std::to_string(shape.workers), "--max-restarts=100", "--no-python"});
       if (shape.agents == 1)
         add({"--standalone"});
       else
@@ -212,7 +212,7 @@ class Job {
       add({own_program, "--worker", starts_.path()});
       agents_.push_back(spawn(words, fresh_name(launcher.name) + ".log"));
     }
-    wait_for_round(kWorldSize, 0, "its start");
+    wait_for_round(shape.agents * shape.workers, 0, "its start");
   }
 
   [[nodiscard]] pid_t agent(std::size_t index) const { return agents_.at(index); }
@@ -247,6 +247,8 @@ class Job {
 // The workers alone: what their own stop and start take.
 class BareWorkers {
  public:
+  explicit BareWorkers(int count) : count_(count) {}
+
   // The first time they only start.
   double restart() {
     const auto begin = now();
@@ -256,19 +258,20 @@ class BareWorkers {
     }
     for (std::size_t i = 1; i < pids_.size(); ++i) ::waitpid(pids_[i], nullptr, 0);
     pids_.clear();
-    ::setenv("WORLD_SIZE", std::to_string(kWorldSize).c_str(), 1);
-    for (int i = 0; i < kWorldSize; ++i) {
+    ::setenv("WORLD_SIZE", std::to_string(count_).c_str(), 1);
+    for (int i = 0; i < count_; ++i) {
       ::setenv("RANK", std::to_string(i).c_str(), 1);
       pids_.push_back(spawn({own_program, "--worker", starts_.path()}));
     }
     ::unsetenv("RANK");
     ::unsetenv("WORLD_SIZE");
-    const auto workers = starts_.wait(kWorldSize, begin, kPatience);
+    const auto workers = starts_.wait(count_, begin, kPatience);
     if (workers.empty()) throw std::runtime_error("bare workers did not start within 20 s");
     return ms_until_all_started(workers, begin);
   }
 
  private:
+  int count_;
   Starts starts_{fresh_name("fifo")};
   std::vector<pid_t> pids_;
 };
@@ -286,15 +289,16 @@ void time_killed_worker(const std::string& scenario, const std::vector<Launcher>
                         int rounds) {
   std::vector<std::unique_ptr<Job>> jobs;
   for (const auto& launcher : launchers) jobs.push_back(std::make_unique<Job>(launcher, shape));
-  BareWorkers bare;
+  const int world_size = shape.agents * shape.workers;
+  BareWorkers bare(world_size);
   bare.restart();
   std::vector<double> bare_ms;
   std::vector<std::vector<double>> ms(jobs.size());
   for (int round = -1; round < rounds; ++round) {  // the first one warms up
     if (round >= 0) bare_ms.push_back(bare.restart());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
-      const pid_t victim = jobs[i]->workers().at(static_cast<std::size_t>(round + 1) % kWorldSize).pid;
-      const double taken = jobs[i]->recover_from(SIGKILL, {victim}, kWorldSize, "SIGKILL of a worker");
+      const pid_t victim = jobs[i]->workers().at(static_cast<std::size_t>((round + 1) % world_size)).pid;
+      const double taken = jobs[i]->recover_from(SIGKILL, {victim}, world_size, "SIGKILL of a worker");
       if (round >= 0) ms[i].push_back(taken);
     }
   }
@@ -303,32 +307,34 @@ void time_killed_worker(const std::string& scenario, const std::vector<Launcher>
     print_row(scenario, launchers[i].name, ms[i], median(bare_ms), median(ms[0]));
 }
 
+enum class Victims { agent, agent_and_workers, all_processes };
+
 struct NodeLoss {
   const char* name;
   int signal_number;
-  bool whole_node = true;  // else its agent only
-  std::optional<double> limit_ms;
+  Victims victims;
+  Shape shape;
+  int node;  // the one that is lost; 0 serves the endpoint
+  double limit_ms = 0;
   bool collective_breaks = false;  // one of the workers that stay dies too, as it may in a collective with the dead
 };
 
-// A new job each time; it loses the node that does not serve the endpoint, and goes on with the other.
+// A new job each time, which loses a node and goes on with the others.
 void time_lost_node(const NodeLoss& loss, const Launcher& launcher, int rounds) {
-  Shape shape{"1:2", 2, ",last_call_timeout=1"};
-  if (loss.limit_ms) shape.conf += ",heartbeat_timeout=" + std::to_string(static_cast<int>(*loss.limit_ms / 1000));
   std::vector<double> ms;
   for (int round = 0; round < rounds; ++round) {
-    Job job(launcher, shape);
-    const auto node = tree_of(job.agent(1));
-    auto victims = loss.whole_node ? node : std::vector{node[0]};
+    Job job(launcher, loss.shape);
+    const auto node = tree_of(job.agent(static_cast<std::size_t>(loss.node)));
+    const auto is_of_node = [&](pid_t pid) { return std::find(node.begin(), node.end(), pid) != node.end(); };
+    auto victims = loss.victims == Victims::all_processes ? node : std::vector{node[0]};
+    bool one_broke = !loss.collective_breaks;
     for (const auto& worker : job.workers())
-      if (loss.collective_breaks && std::find(node.begin(), node.end(), worker.pid) == node.end()) {
+      if (is_of_node(worker.pid) ? loss.victims == Victims::agent_and_workers : !std::exchange(one_broke, true))
         victims.push_back(worker.pid);
-        break;
-      }
-    ms.push_back(job.recover_from(loss.signal_number, victims, kWorldSize / 2, loss.name));
+    ms.push_back(job.recover_from(loss.signal_number, victims, (loss.shape.agents - 1) * loss.shape.workers, loss.name));
     end_all_processes();
   }
-  print_row(loss.name, launcher.name, ms, loss.limit_ms, {});
+  print_row(loss.name, launcher.name, ms, loss.limit_ms > 0 ? std::optional(loss.limit_ms) : std::nullopt, {});
 }
 
 // Its path or name, or nothing.
@@ -356,16 +362,27 @@ void time_all(int rounds, bool all) {
               "median", "least", "most", "less", "x ddprun", rounds);
   time_killed_worker("1 worker of 4 killed, one node", launchers, {}, rounds);
   end_all_processes();
-  time_killed_worker("2 worker of 4 killed, two nodes", launchers, {"2", 2, ""}, rounds);
+  time_killed_worker("2 worker of 4 killed, two nodes", launchers, {"2", 2, 2, ""}, rounds);
   end_all_processes();
-  const NodeLoss losses[] = {{"3 node killed, 1 of 2 goes on", SIGKILL, true, {}},
-                             {"4 only its agent killed", SIGKILL, false, {}},
-                             {"5 node silent, heartbeat limit 1 s", SIGSTOP, true, kHeartbeatLimitMs}};
+  const Shape two{"1:2", 2, 2, ",last_call_timeout=1"}, three{"2:3", 3, 1, ",last_call_timeout=1"};
+  const auto within = [](Shape shape, const char* limit) {
+    shape.conf += std::string(",heartbeat_timeout=") + limit;
+    return shape;
+  };
+  const NodeLoss losses[] = {
+      {"3 agent killed with its workers", SIGKILL, Victims::agent_and_workers, two, 1},
+      {"4 only its agent killed", SIGKILL, Victims::agent, two, 1},
+      {"5 all processes of a node killed", SIGKILL, Victims::all_processes, two, 1},
+      {"6 node silent, limit 3 s", SIGSTOP, Victims::all_processes, within(two, "3"), 1, 3000},
+      {"7 node silent, limit 250 ms", SIGSTOP, Victims::all_processes, within(two, "0.25"), 1, 250},
+      {"8 endpoint of 3 nodes silent, 3 s", SIGSTOP, Victims::all_processes, within(three, "3"), 0, 3000},
+      {"9 endpoint of 3 nodes killed", SIGKILL, Victims::all_processes, three, 0},
+  };
   for (auto loss : losses) {
     time_lost_node(loss, launchers[0], rounds);
-    if (!all || launchers.size() < 2 || loss.limit_ms) continue;
+    if (!all || launchers.size() < 2 || loss.limit_ms > 0) continue;
     // torchrun hears of a dead node only by what its own workers make of it; after case 4 all workers go on.
-    loss.collective_breaks = loss.whole_node;
+    loss.collective_breaks = loss.victims != Victims::agent;
     try {
       time_lost_node(loss, launchers[1], 1);
     } catch (const std::runtime_error& error) {
@@ -373,7 +390,7 @@ void time_all(int rounds, bool all) {
       end_all_processes();
     }
   }
-  std::printf("less: without the bare workers' time in 1 and 2, without the heartbeat limit in 5\n");
+  std::printf("less: without the bare workers' time in 1 and 2, without the heartbeat limit in 6 to 8\n");
 }
 
 }  // namespace

@@ -8,7 +8,9 @@
 // Beside it torchrun's c10d rendezvous, at the sizes that a machine can carry, where a Python with torch is found:
 // DDP_TEST_PYTHON, else build/interop/venv. One process for each node, which has imported torch before the clock starts.
 //
-//   scale_benchmark [--agents=10000] [--rounds=5] [--heartbeat-timeout=3] [--idle=15] [--torch=16,64]
+// With --tls daemon and agents have a token, and so TLS between them.
+//
+//   scale_benchmark [--agents=10000] [--rounds=5] [--heartbeat-timeout=3] [--idle=15] [--torch=16,64] [--tls]
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/tcp.h>
@@ -44,6 +46,7 @@
 
 #include "benchmarks/common/measure.hpp"
 #include "rendezvous/control/message_json.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace {
 
@@ -52,17 +55,21 @@ using namespace ddp::rendezvous;
 using Clock = std::chrono::steady_clock;
 using Words = std::vector<std::string>;
 using ddp::benchmarks::arguments_of;
+using ddp::security::Tls;
+using ddp::security::TlsSession;
 
 constexpr std::chrono::seconds kPatience{120};
 constexpr std::chrono::milliseconds kRetryPause{100};
 constexpr int kEventsMax = 1024;
 constexpr int kHeaderBytes = 52;  // of a TCP segment over IPv4, with the timestamps that Linux adds
 constexpr const char* kRunId = "scale";
+constexpr const char* kToken = "a-token-for-this-benchmark-alone";
 
 struct Arguments {
   int agents = 10'000, rounds = 5, idle_seconds = 15;
   double heartbeat_seconds = 3;
   std::vector<int> torch_nodes{16, 64};
+  bool has_tls = false;
 };
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
@@ -200,6 +207,7 @@ class Swarm {
         agents_(static_cast<std::size_t>(arguments.agents)),
         alive_(agents_.size()) {
     if ((epoll_ = ::epoll_create1(EPOLL_CLOEXEC)) < 0) fail_by_errno("epoll_create1");
+    if (arguments_.has_tls) tls_.emplace(ddp::security::Token(kToken));
   }
   Swarm(const Swarm&) = delete;
   ~Swarm() {
@@ -285,10 +293,11 @@ class Swarm {
   [[nodiscard]] int connections_made_again() const { return made_again_; }
 
  private:
-  enum class State { none, connecting, greeting, open };
+  enum class State { none, connecting, shaking_hands, greeting, open };
   struct Agent {
     int fd = -1;
     State state = State::none;
+    std::unique_ptr<TlsSession> tls;  // none: it is plain
     bool is_welcome = false;
     std::string input;    // of a frame that has not come whole, or of the HTTP answer
     std::string message;  // fragments of one
@@ -339,9 +348,20 @@ class Swarm {
   }
 
   void write(std::size_t index, std::string_view bytes) {
-    const auto length = ::send(agents_[index].fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (length == static_cast<ssize_t>(bytes.size())) return;
-    if (length >= 0 || errno == EAGAIN) fail("the daemon does not read what agent " + std::to_string(index) + " says");
+    auto& agent = agents_[index];
+    bool would_block = false;
+    std::size_t length = 0;
+    if (agent.tls) {
+      const auto progress = agent.tls->write_some(bytes.data(), bytes.size());
+      would_block = progress.want != TlsSession::Want::nothing;
+      length = progress.bytes;
+    } else {
+      const auto sent = ::send(agent.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      would_block = sent >= 0 || errno == EAGAIN;
+      length = static_cast<std::size_t>(std::max<ssize_t>(sent, 0));
+    }
+    if (length == bytes.size()) return;
+    if (would_block) fail("the daemon does not read what agent " + std::to_string(index) + " says");
     if (agents_[index].is_welcome) fail_by_errno("agent " + std::to_string(index));
     connect_again(index);
   }
@@ -395,13 +415,32 @@ class Swarm {
       watch(index, EPOLL_CTL_MOD, EPOLLIN);
       return greet(index);
     }
-    const auto length = ::recv(agent.fd, buffer_.data(), buffer_.size(), 0);
-    if (length < 0 && errno == EAGAIN) return;
-    if (length <= 0) {
-      if (agent.is_welcome) fail("the daemon closed the connection of agent " + std::to_string(index));
-      return connect_again(index);
+    if (agent.state == State::shaking_hands) return shake_hands(index);
+    do {
+      const auto length = read(agent);
+      if (!length) return;
+      if (*length == 0) {
+        if (agent.is_welcome) fail("the daemon closed the connection of agent " + std::to_string(index));
+        return connect_again(index);
+      }
+      take(index, std::string_view(buffer_.data(), *length));
+    } while (agent.tls);  // which may hold more than the socket says
+  }
+
+  // What has come, into buffer_: its length, 0 at the end; empty where nothing is there yet.
+  std::optional<std::size_t> read(Agent& agent) {
+    if (agent.tls) {
+      const auto progress = agent.tls->read_some(buffer_.data(), buffer_.size());
+      if (progress.want != TlsSession::Want::nothing) return {};
+      return progress.error ? 0 : progress.bytes;
     }
-    const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(length));
+    const auto length = ::recv(agent.fd, buffer_.data(), buffer_.size(), 0);
+    if (length < 0 && errno == EAGAIN) return {};
+    return static_cast<std::size_t>(std::max<ssize_t>(length, 0));
+  }
+
+  void take(std::size_t index, std::string_view bytes) {
+    auto& agent = agents_[index];
     if (agent.input.empty() && agent.state == State::open) {
       agent.input.assign(bytes.substr(take_frames(index, bytes)));
       return;
@@ -418,6 +457,21 @@ class Swarm {
     socklen_t length = sizeof error;
     ::getsockopt(agents_[index].fd, SOL_SOCKET, SO_ERROR, &error, &length);
     if (error != 0) return connect_again(index);
+    if (!tls_) return ask_for_upgrade(index);
+    agents_[index].state = State::shaking_hands;
+    agents_[index].tls = tls_->begin(agents_[index].fd, Tls::Side::client);
+    shake_hands(index);
+  }
+
+  void shake_hands(std::size_t index) {
+    const auto progress = agents_[index].tls->shake_hands();
+    if (progress.want == TlsSession::Want::write) fail("the daemon does not read the greeting of agent " + std::to_string(index));
+    if (progress.want == TlsSession::Want::read) return;
+    if (agents_[index].tls->failure()) fail("TLS with the daemon failed");
+    progress.error ? connect_again(index) : ask_for_upgrade(index);
+  }
+
+  void ask_for_upgrade(std::size_t index) {
     agents_[index].state = State::greeting;
     write(index, "GET /v1/agents HTTP/1.1\r\nHost: 127.0.0.1:" + std::to_string(port_) +
                      "\r\nUpgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -500,6 +554,7 @@ class Swarm {
   const std::uint16_t port_;
   const Clock::duration ping_pause_;
   int epoll_ = -1;
+  std::optional<Tls> tls_;
   std::vector<Agent> agents_;
   std::size_t alive_;
   std::vector<char> buffer_ = std::vector<char>(1u << 20);
@@ -524,6 +579,7 @@ void print_row(const char* what, std::vector<double> values, const char* unit, c
 void time_daemon(const Arguments& arguments, const fs::path& daemon_program, const std::string& errors) {
   const auto [daemon_processor, own_processor] = two_processors();
   stay_on(daemon_processor);  // the child inherits it
+  arguments.has_tls ? ::setenv("DDPRUN_TOKEN", kToken, 1) : ::unsetenv("DDPRUN_TOKEN");
   Child daemon({daemon_program, "--port=0", "--host=127.0.0.1",
                 "--heartbeat-timeout=" + std::to_string(arguments.heartbeat_seconds)}, errors);
   stay_on(own_processor);
@@ -536,8 +592,8 @@ void time_daemon(const Arguments& arguments, const fs::path& daemon_program, con
     const double now = usage_of(daemon.pid()).cpu_ms;
     return now - std::exchange(last, now);
   };
-  std::printf("%d agents, heartbeat limit %.2f s, the daemon on processor %d, the swarm on %d\n", arguments.agents,
-              arguments.heartbeat_seconds, daemon_processor, own_processor);
+  std::printf("%d agents%s, heartbeat limit %.2f s, the daemon on processor %d, the swarm on %d\n", arguments.agents,
+              arguments.has_tls ? " with TLS" : "", arguments.heartbeat_seconds, daemon_processor, own_processor);
   std::printf("%-58s %9s %9s %9s %-5s %8s %8s\n", "", "median", "least", "most", "", "aim", "daemon's CPU");
   const double kb_before = usage_of(daemon.pid()).anonymous_kb;
   Swarm swarm(arguments, static_cast<std::uint16_t>(port));
@@ -575,10 +631,10 @@ void time_daemon(const Arguments& arguments, const fs::path& daemon_program, con
   const double agent_seconds = seconds * arguments.agents;
   const double payload = traffic.payload_bytes - traffic_before.payload_bytes;
   const double segments = traffic.segments - traffic_before.segments;
-  print_row("idle: bytes a second and agent, both ways, at the sockets", {payload / agent_seconds}, "B/s", "100");
+  print_row("idle: bytes a second and agent, both ways, at the sockets", {payload / agent_seconds}, "B/s", arguments.has_tls ? "200" : "100");
   print_row("  with the headers of TCP and IP", {(payload + segments * kHeaderBytes) / agent_seconds}, "B/s", "");
   print_row("idle: the daemon's CPU", {cpu_since_last() / seconds / 10}, "%", "");
-  print_row("memory of the daemon for an agent, once all are there", {(kb_joined - kb_before) / arguments.agents}, "kB", "20");
+  print_row("memory of the daemon for an agent, once all are there", {(kb_joined - kb_before) / arguments.agents}, "kB", arguments.has_tls ? "60" : "20");
   const double kb_after = usage_of(daemon.pid()).anonymous_kb;
   print_row("  after these rounds", {(kb_after - kb_before) / arguments.agents}, "kB", "");
   cpu_since_last();
@@ -616,6 +672,7 @@ Arguments parse(int argc, char** argv) {
     const int number = std::atoi(value.c_str());
     if (name == "--agents" && number >= 2) out.agents = number;
     else if (name == "--rounds" && number >= 1) out.rounds = number;
+    else if (word == "--tls") out.has_tls = true;
     else if (name == "--idle" && number >= 1) out.idle_seconds = number;
     else if (name == "--heartbeat-timeout" && std::atof(value.c_str()) > 0) out.heartbeat_seconds = std::atof(value.c_str());
     else if (name == "--torch") {
@@ -624,7 +681,7 @@ Arguments parse(int argc, char** argv) {
       for (std::string one; std::getline(list, one, ',');) out.torch_nodes.push_back(std::atoi(one.c_str()));
     } else {
       throw std::invalid_argument("'" + word + "' is none of --agents=N, --rounds=N, --heartbeat-timeout=SECONDS, "
-                                  "--idle=SECONDS, --torch=N,N");
+                                  "--idle=SECONDS, --torch=N,N, --tls");
     }
   }
   return out;

@@ -116,15 +116,18 @@ class DDP_EXPORT ProcessGroup {
   // SIGTERM, ctrl-c or a hang-up they have the grace (--shutdown-timeout) from the signal on for the rest of the step and the
   // checkpoint; where some worker does not call should_stop(), all are stopped by the signal instead, as ever.
   //
-  // It takes no collective, and costs a lock that nobody else holds while no stop is asked for; a rank that comes to the call
-  // it has named before the others have named theirs waits there, for messages only, and for 5 s at most: without a decision by then it goes on.
+  // It takes no collective, and costs a lock that nobody else holds while no stop is asked for. A rank that comes to the call
+  // it has named before the others have named theirs waits there, for messages only, and for 5 s at most: without a
+  // decision by then it goes on.
   //
   // SIGTERM: the first call takes it, where its disposition is the default one. It is then ignored, because a scheduler may
   // send it to every process of the job, unless ddprun has said that this worker is to end by it. A handler of the program's
   // own, or an ignored SIGTERM, is left as it is, also where it is set later.
   //
-  // Threads: one for all groups of the process. Rounds: all groups of a process in one round count together. In a group of a later round, as run_elastic makes it, calls
-  // count from 1 again, and a stop that was not agreed on before is asked anew; in one of an earlier round it is false.
+  // Threads: one for all groups of the process.
+  // Rounds:  all groups of a process in one round count together. In a group of a later round, as run_elastic makes it,
+  //          calls count from 1 again, and a stop that was not agreed on before is asked anew; in one of an earlier round
+  //          it is false.
   //
   // Always false where ddprun did not start this very process (torchrun, mpirun, a plain start), in a forked child, and
   // where the stop comes to nothing because a worker fails meanwhile.

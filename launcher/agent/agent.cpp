@@ -228,7 +228,10 @@ class Agent {
   // --- what membership says ---
 
   // From here on this node's guardian can tell the others of its end.
-  void take(const Welcome&) {
+  void take(const Welcome& message) {
+    if (message.is_spare)
+      say("the job has the " + rendezvous::counted(config_.rendezvous.nodes_max, "node") +
+          " that it takes: this one is a spare, and waits until it is needed");
     const auto there = meeting_.whereabouts();
     guardian_.set_farewell(there ? guardian::Farewell{node_key_, there->address, there->port} : guardian::Farewell{});
   }

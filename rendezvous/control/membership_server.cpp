@@ -61,7 +61,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (sessions_.size() > sessions_max_ && !membership_.knows(hello.node_key))
       return tell(id, Refused{"the job has " + std::to_string(sessions_max_) + " nodes and spares already",
                               "fewer spares, or a larger --nnodes"});
-    tell(id, Welcome{job_time()});
+    tell(id, Welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)});
     step(Joined{id, hello, address, false});
   }
 

@@ -263,7 +263,10 @@ void fields(StopReady& m, Visit visit) {
 }
 
 template <class Visit>
-void fields(Welcome& m, Visit visit) { visit("job_time_ms", m.job_time); }
+void fields(Welcome& m, Visit visit) {
+  visit("job_time_ms", m.job_time);
+  visit("is_spare", m.is_spare);
+}
 
 template <class Visit>
 void fields(Elsewhere& m, Visit visit) {

@@ -64,7 +64,7 @@ Membership::Actions Membership::tick(TimePoint now) {
 // then must have been heard.
 void Membership::notice_own_absence(TimePoint now) {
   if (looks_at_clock() && now - ran_at_ > options_.heartbeat_timeout / 2)
-    doubt_ends_ = now + options_.resume_window + restate_timeout();
+    doubt_ends_ = now + options_.resume_window() + restate_timeout();
   ran_at_ = now;
 }
 
@@ -177,7 +177,7 @@ void Membership::take(const Left& event, TimePoint now) {
   if (found == nodes_.end() || phase_ == Phase::finished) return;
   const auto node = found->second;
   const auto absence = absences_.find(event.node);
-  const auto happened = absence != absences_.end() ? absence->second.until - options_.resume_window
+  const auto happened = absence != absences_.end() ? absence->second.until - options_.resume_window()
                         : event.is_end_proven      ? now
                                                    : now - options_.heartbeat_timeout;
   forget(event.node);
@@ -205,7 +205,7 @@ void Membership::take(const Left& event, TimePoint now) {
 void Membership::take(const Disconnected& event, TimePoint now) {
   const auto found = nodes_.find(event.node);
   if (found == nodes_.end() || phase_ == Phase::finished) return;
-  absences_[event.node] = {now + options_.resume_window, event.why};
+  absences_[event.node] = {now + options_.resume_window(), event.why};
   go_on(now);
 }
 
@@ -215,6 +215,10 @@ void Membership::take(const Farewell& event, TimePoint now) {
 }
 
 bool Membership::knows(const std::string& node_key) const { return find(node_key).has_value() || quorum_.knows(node_key); }
+
+bool Membership::is_full() const {
+  return phase_ == Phase::running && !is_member_absent() && static_cast<int>(members().size()) >= options_.nodes_max;
+}
 
 void Membership::gather(TimePoint now) {
   if (phase_ != Phase::gathering || !deadline_) {

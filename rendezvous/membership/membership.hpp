@@ -57,11 +57,15 @@ struct MembershipOptions {
   // and never stops, whoever reaches it may.
   bool greater_part_only = true;
   RoundId term;  // its number is not used; a round that is heard of makes it greater
-  std::chrono::milliseconds resume_window{1'000};    // in which a node may come again whose connection broke
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
   std::optional<TimePoint> no_round_before;  // the first one: others may be about to come that still have one
   RoundId newest_before;  // of this job, that has begun for certain: whoever has an older one was left behind
   std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
+
+  // In which a node may come again whose connection broke: it is silent meanwhile.
+  std::chrono::milliseconds resume_window() const {
+    return std::min<std::chrono::milliseconds>(std::chrono::seconds(1), heartbeat_timeout);
+  }
 };
 
 // Those of a job that begins with this node. Its term is made newer than that round.
@@ -109,6 +113,7 @@ class Membership {
   bool is_ending() const { return is_finished() || stop_signal_ != 0; }  // it takes in nobody for another round
   bool is_empty() const { return nodes_.empty(); }
   bool knows(const std::string& node_key) const;  // whose farewell is for this job
+  bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
   const RoundId& last_round() const { return round_id_; }                // that has begun here or was adopted, or is about to
   RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used

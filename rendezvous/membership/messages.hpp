@@ -128,6 +128,7 @@ using ToMembership =
 
 struct Welcome {
   std::chrono::milliseconds job_time{0};  // now, on the job's clock
+  bool is_spare = false;                  // a round of as many nodes as the job takes is under way: the node waits
   bool operator==(const Welcome&) const = default;
 };
 

@@ -1,7 +1,9 @@
 // ddprun on several hosts, each with addresses, a name and processes of its own.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 
+#include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
@@ -254,6 +256,74 @@ TEST_F(DdprunHosts, WhoWasCutOffStopsItsWorkersAndTakesPartAgainOnceThePartition
     nodes[1].kill(SIGTERM);
     for (auto& node : nodes) EXPECT_EQ(node.wait(), 143) << node.err();
   }
+}
+
+TEST_F(DdprunHosts, CheckpointsOfWhoWasCutOffReplaceNoneOfTheOthers) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  std::string folder = ::testing::TempDir() + "ddprun_hosts_XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const auto node = [&](int host, int rank) {
+    const auto options = elastic(3, Hosts::ipv4(0) + ":29500", 2);
+    return hosts->run(host, ddprun(with(options, "--node-rank=" + std::to_string(rank)), {built("checkpoint_worker"), folder}));
+  };
+  // Rank 0, which writes, is with host 2 and not with the endpoint, which stops its workers as soon as it is alone.
+  auto zero = node(0, 1), two = node(2, 0);
+  ASSERT_TRUE(two.prints("of 4 found that of nobody")) << two.err();
+  auto one = node(1, 2);
+  ASSERT_TRUE(two.prints("of 6 wrote two")) << two.err();
+  hosts->cut(2);
+  ASSERT_TRUE(one.prints("of 4 wrote two")) << zero.err() << one.err();  // it took the freed ranks
+  ASSERT_TRUE(two.prints("was refused")) << two.err();
+  EXPECT_THAT(two.out(), HasSubstr("was superseded: the newest is "));
+  hosts->heal(2);
+  const auto& text = one.out();
+  const auto round_of_the_two = text.substr(0, text.find(" of 4 found"));  // "round 2"
+  ASSERT_TRUE(one.prints("of 6 found that of " + round_of_the_two)) << one.err() << two.err();
+  one.kill(SIGTERM);
+  for (auto* agent : {&zero, &one, &two}) EXPECT_EQ(agent->wait(), 143) << agent->err();
+  std::filesystem::remove_all(folder);
+}
+
+TEST_F(DdprunHosts, AJobGrowsFromTwoToThreeAndShrinksToOne) {
+  auto* hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  const auto node = [&](int host) {
+    return hosts->run(host, ddprun(elastic(3, Hosts::ipv4(0) + ":29500"), {built("store_barrier"), "stay"}));
+  };
+  auto zero = node(0), one = node(1);
+  for (auto* agent : {&zero, &one}) ASSERT_TRUE(agent->prints("of 4 met all", 2)) << agent->err();
+  auto two = node(2);
+  for (auto* agent : {&zero, &one, &two}) ASSERT_TRUE(agent->prints("of 6 met all", 2)) << agent->err();
+  for (auto* agent : {&one, &two}) agent->kill(SIGKILL);
+  ASSERT_TRUE(zero.prints("of 2 met all", 2)) << zero.err();
+  EXPECT_THAT(zero.err(), AllOf(HasSubstr("(host node1) was lost: its ddprun ended"),
+                                HasSubstr("(host node2) was lost: its ddprun ended"), Not(HasSubstr("restart "))));
+  zero.kill(SIGTERM);
+  EXPECT_EQ(zero.wait(), 143) << zero.err();
+}
+
+TEST_F(DdprunHosts, ASpareTakesOverFromAHostThatFallsSilent) {
+  auto* hosts = make_hosts({.count = 4});
+  if (hosts == nullptr) return;
+  std::vector<HostProcess> nodes;
+  const auto start = [&](int host) {
+    nodes.push_back(hosts->run(host, ddprun(elastic(3, Hosts::ipv4(0) + ":29500", 3), {built("store_barrier"), "stay"})));
+  };
+  for (int host = 0; host < 3; ++host) start(host);
+  for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
+  start(3);
+  ASSERT_TRUE(nodes[3].prints("this one is a spare, and waits")) << nodes[3].err();
+  const bool is_last = nodes[2].out().find("rank 5 of 6") != std::string::npos;
+  const int lost = is_last ? 2 : 1;  // whichever host has ranks 4 and 5
+  hosts->cut(lost);
+  ASSERT_TRUE(nodes[3].prints("of 6 met all", 2)) << nodes[3].err() << nodes[0].err();
+  EXPECT_THAT(nodes[3].out(), AllOf(HasSubstr("rank 4 of 6"), HasSubstr("rank 5 of 6")));
+  EXPECT_TRUE(nodes[0].prints("(host node" + std::to_string(lost) + ") was lost")) << nodes[0].err();
+  EXPECT_THAT(nodes[0].err(), Not(HasSubstr("restart ")));
+  EXPECT_EQ(nodes[static_cast<std::size_t>(lost)].wait(), 77);
+  nodes[0].kill(SIGTERM);
+  for (const int host : {0, 3 - lost, 3}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143);
 }
 
 TEST_F(DdprunHosts, ADaemonThatIsKilledAndStartedAgainDisturbsNoWorker) {

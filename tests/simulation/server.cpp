@@ -55,7 +55,7 @@ void Server::take_in(Channel& channel, const Hello& hello) {
                   },
                   [this, id](const Closed& how) { lose(id, how); }});
   if (is_stopped_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return leave(id);
-  tell(id, Welcome{job_time()});
+  tell(id, Welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)});
   step(Joined{id, hello, world_.address_of(channel.peer_host()), false});
 }
 
@@ -63,7 +63,7 @@ void Server::take_in(Channel& channel, const Hello& hello) {
 bool Server::has_been_gone(const Hello& hello) const {
   const auto now = world_.clock.now();
   const auto loss = losses_.find(hello.node_key);
-  if (loss != losses_.end() && (loss->second.was_silent || now - loss->second.at >= options_.resume_window)) return true;
+  if (loss != losses_.end() && (loss->second.was_silent || now - loss->second.at >= options_.resume_window())) return true;
   if (!hello.held || loss != losses_.end()) return false;
   return hello.held->group_rank == options_.lost_group_rank || now - began_ >= rendezvous::Membership::restate_timeout_of(options_.heartbeat_timeout) ||
          hello.held->round < world_.checks.newest_complete();
@@ -93,7 +93,7 @@ void Server::lose(NodeId id, const Closed& how) {
 // frozen, and so could not resume it: it finds this host silent when it goes on, and may take its place.
 void Server::watch_resumption(const std::string& node_key) {
   const auto lost_at = world_.clock.now();
-  world_.clock.after(options_.resume_window, &owner_, [this, node_key, lost_at] {
+  world_.clock.after(options_.resume_window(), &owner_, [this, node_key, lost_at] {
     const bool has_come = std::any_of(sessions_.begin(), sessions_.end(),
                                       [&](const auto& entry) { return entry.second.node_key == node_key; });
     const auto& node = world_.node_of(node_key);

@@ -66,7 +66,7 @@ class History {
 
   // As far as membership can know.
   bool is_here(const Agent& agent) const {
-    return agent.connection || (agent.cut && now_ - *agent.cut < options_.resume_window && met_.count(agent.key) != 0);
+    return agent.connection || (agent.cut && now_ - *agent.cut < options_.resume_window() && met_.count(agent.key) != 0);
   }
 
   void check_greater_part() {
@@ -142,7 +142,7 @@ class History {
     hello.held = agent.held;
     hello.was_welcomed = std::exchange(agent.was_welcomed, true);
     // Others may have gone on without it.
-    if (agent.cut && now_ - *agent.cut >= options_.resume_window && met_.count(agent.key) != 0) agent.is_late = true;
+    if (agent.cut && now_ - *agent.cut >= options_.resume_window() && met_.count(agent.key) != 0) agent.is_late = true;
     if ((has_begun_ || now_ - membership_began_ >= Membership::restate_timeout_of(options_.heartbeat_timeout)) && met_.count(agent.key) == 0) agent.is_late = true;
     met_.insert(agent.key);
     is_last_round_known_ = is_last_round_known_ || (agent.held && agent.held->round == last_round_id_);

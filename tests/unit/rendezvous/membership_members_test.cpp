@@ -391,6 +391,16 @@ TEST_F(Job, ANodeThatLeavesAfterItsGoodEndIsNotMissed) {
   EXPECT_EQ(finished.at(1).exit_code, 0);
 }
 
+TEST_F(Job, IsFullWhileARoundOfAsManyNodesAsItTakesRuns) {
+  begin(1, 2);
+  join(1, "a");
+  EXPECT_FALSE(membership->is_full());
+  join(2, "b");
+  EXPECT_TRUE(membership->is_full());
+  disconnects(2);
+  EXPECT_FALSE(membership->is_full()) << "who comes now may be needed at once";
+}
+
 TEST_F(Job, NodesBeyondTheMaximumWaitAsSparesAndEndWithTheJob) {
   begin(1, 1, 1);
   join(1, "a", {}, true);

@@ -34,6 +34,16 @@ TEST_F(Resume, ABrokenConnectionProvesNothingForAWhile) {
   EXPECT_EQ(started.at(3).group_rank, 1) << "its end is proven, so the other goes on";
 }
 
+TEST_F(Resume, ABrokenConnectionIsSilenceWhereThatCountsSooner) {
+  more_options.heartbeat_timeout = 250ms;
+  begin_with(2);
+  disconnects(2);
+  pass(249ms);
+  EXPECT_TRUE(stopped.empty());
+  pass(1ms);
+  EXPECT_EQ(stopped.count(1), 1u);
+}
+
 TEST_F(Resume, AFarewellIsProofAtOnce) {
   begin_with(2);
   disconnects(2);

@@ -50,7 +50,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.why = "rank 5 was killed";
   start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
   start.host_group_rank = 0;
-  const ToAgent down[] = {Welcome{1234ms},
+  const ToAgent down[] = {Welcome{1234ms, true},
                           Elsewhere{"10.0.0.2", 29501},
                           Refused{"no", "yes"},
                           OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
