@@ -237,12 +237,16 @@ void Membership::gather(TimePoint now) {
     if (is_too_early) deadline_ = std::min(*no_round_before_, gathering_ends_);
     return;
   }
-  const int wanted = rounds_begun_ > 0 ? options_.nodes_min : options_.nodes_max;
-  if (count > 0 && !std::exchange(is_wait_said_, true))
-    say("waiting for " + counted(wanted - count, "more node") + ", for up to " +
-                       describe_duration(options_.join_timeout) + "; here: " + names_of_nodes());
-  if (count < options_.nodes_min) last_call_ends_.reset();
-  else if (!last_call_ends_) last_call_ends_ = now + options_.last_call_timeout;
+  if (count < options_.nodes_min) {
+    last_call_ends_.reset();
+    if (count > 0 && !std::exchange(is_wait_said_, true))
+      say("waiting for " + counted(options_.nodes_min - count, "more node") + ", for up to " +
+          describe_duration(options_.join_timeout) + "; here: " + names_of_nodes());
+  } else if (!last_call_ends_) {
+    last_call_ends_ = now + options_.last_call_timeout;
+    say("waiting " + describe_duration(options_.last_call_timeout) + " for up to " +
+        counted(options_.nodes_max - count, "more node") + "; here: " + names_of_nodes());
+  }
   deadline_ = std::min(last_call_ends_.value_or(gathering_ends_), gathering_ends_);
 }
 

@@ -61,8 +61,13 @@ TEST_F(Job, MissingNodesEndTheWaitWithTheNamesOfThoseThatCame) {
 }
 
 TEST_F(Job, BetweenMinimumAndMaximumItWaitsForTheLastCall) {
+  begin(2, 4);
+  join(1, "z", {}, true);
+  EXPECT_EQ(said.back(), "waiting for 1 more node, for up to 60 s; here: z");
+  pass(20s);
   begin(1, 3);
   join(1, "a", {}, true);
+  EXPECT_EQ(said.back(), "waiting 10 s for up to 2 more nodes; here: a");
   pass(9s);
   EXPECT_TRUE(started.empty());
   join(2, "b");
