@@ -228,6 +228,9 @@ def kill(job, fault):
         is_next(step)
     tree = tree_of(job.processes[1].pid)
     victims = {"node": tree, "agent": tree[:1], "worker": tree[-1:]}[fault]
+    if len(victims) > 1:  # none of them is to see another one's end
+        for pid in victims:
+            os.kill(pid, signal.SIGSTOP)
     begin = time.monotonic_ns()
     for pid in victims:
         os.kill(pid, signal.SIGKILL)
