@@ -319,8 +319,8 @@ class Membership {
 };
 
 // Of several failures, the one that the others follow from: the earliest on the job's clock; but one that was killed from
-// outside (SIGKILL, a fault of memory) goes before one that ended by itself up to 50 ms earlier, because clocks of nodes
-// and reports of deaths are no more exact than that. Requires at least one; returns its index.
+// outside (SIGKILL, a fault of memory) goes before one that ended by itself up to 250 ms earlier, because clocks of nodes
+// and reports of deaths from loaded machines are no more exact than that. Requires at least one; returns its index.
 std::size_t first_cause(const std::vector<FailureReport>& failures);
 
 // ddprun's own exit codes: docs/exit_codes.md.

@@ -149,7 +149,7 @@ std::optional<std::string> refusal(const Caller& caller, uid_t our_uid, const Al
   const std::string address = caller.address.text();
   if (caller.is_this_host) {
     if (caller.owner == our_uid) return std::nullopt;
-    const std::string whose = caller.owner ? "of uid " + std::to_string(*caller.owner) : "of an unknown user";
+    const std::string whose = caller.owner ? "of uid " + std::to_string(*caller.owner) : "whose process has closed it already";
     return "a connection " + whose + " from this host (" + address + "): the store is for uid " +
            std::to_string(our_uid) + "; --store-allow=any admits everybody";
   }

@@ -103,7 +103,7 @@ TEST(StoreDoor, ThisHostsConnectionMustBeOurUsers) {
             "a connection of uid 65534 from this host (10.0.0.5): the store is for uid 1000; "
             "--store-allow=any admits everybody");
   caller.owner = std::nullopt;
-  EXPECT_THAT(refusal(caller, kUs, own_net).value(), HasSubstr("of an unknown user"));
+  EXPECT_THAT(refusal(caller, kUs, own_net).value(), HasSubstr("whose process has closed it already"));
   EXPECT_EQ(refusal(caller, kUs, AllowList::parse({"any"})), std::nullopt);
 }
 
@@ -161,7 +161,7 @@ TEST(StoreDoor, FindsOurOwnConnectionsInEveryFamily) {
 TEST(StoreDoor, ClosedConnectionBelongsToNobody) {
   Connected connected("127.0.0.1", "127.0.0.1");
   connected.client.reset();
-  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(), HasSubstr("of an unknown user"));
+  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(), HasSubstr("whose process has closed it already"));
   EXPECT_EQ(Door(AllowList::parse({"any"})).refusal(connected.peer, connected.local), std::nullopt);
 }
 
@@ -178,7 +178,7 @@ TEST(StoreDoor, OurListenerOnThePeersPortIsNoPassport) {
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   require(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof peer) == 0, "bind");
   require(::listen(listener.get(), 1) == 0, "listen");
-  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(), HasSubstr("of an unknown user"));
+  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(), HasSubstr("whose process has closed it already"));
 }
 
 TEST(StoreDoor, StrangerFromElsewhereIsRefused) {
