@@ -172,7 +172,11 @@ class Guardian {
         break;
       case RequestKind::signal_worker: signal_worker(content.local_rank, content.signal_number); break;
       case RequestKind::kill_worker: signal_worker(content.local_rank, SIGKILL); break;
-      case RequestKind::kill_orphans: ++orphans_asked_; break;  // serve() does it, as often as it takes
+      case RequestKind::kill_orphans:  // serve() does it, as often as it takes
+        ++orphans_asked_;
+        spared_.clear();
+        for (const auto& [pid, worker] : workers_) spared_.insert(worker.mark);
+        break;
       case RequestKind::kill_tree:
         killing_ = changed_ = true;
         kill_descendants();
@@ -268,12 +272,13 @@ class Guardian {
   }
 
   // What a worker's descendants become when their parents end: our children. Whose they are says the mark in their
-  // environment. Whether there were any of workers that have ended.
+  // environment. Whether there were any of workers that had ended when it was asked for: those of one that is only told to stop
+  // have the grace, also where the worker itself is gone by now.
   bool kill_orphans() {
     const auto processes = descendants_of(::getpid());
     bool any = false;
     for (const auto& process : processes) {
-      if (process.parent != ::getpid() || workers_.count(process.pid) != 0 || is_of_running_worker(process.pid)) continue;
+      if (process.parent != ::getpid() || workers_.count(process.pid) != 0 || is_spared(process.pid)) continue;
       any = true;
       for (const auto& descendant : descendants_of(process.pid, processes)) ::kill(descendant.pid, SIGKILL);
       ::kill(process.pid, SIGKILL);
@@ -281,10 +286,9 @@ class Guardian {
     return any;
   }
 
-  bool is_of_running_worker(pid_t orphan) const {
+  bool is_spared(pid_t orphan) const {
     const auto mark = first_value_of(orphan, worker_link::kSocketVariable);
-    return !mark.empty() && std::any_of(workers_.begin(), workers_.end(),
-                                        [&](const auto& worker) { return worker.second.mark == mark; });
+    return !mark.empty() && spared_.count(mark) != 0;
   }
 
   void reap() {
@@ -337,6 +341,7 @@ class Guardian {
   bool killing_ = false;                                   // until the tree is empty
   bool changed_ = false;                                   // since the last tree_empty
   int orphans_asked_ = 0;                                  // kill_orphans that are to be answered
+  std::set<std::string> spared_;                           // marks of workers that ran when it was asked for
   bool has_children_ = false;                              // as far as waitpid told; saves a look through /proc
 };
 
