@@ -9,3 +9,4 @@
 #include "ddp/memory.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/round.hpp"
+#include "ddp/trace.hpp"

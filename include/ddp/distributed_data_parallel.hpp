@@ -82,7 +82,9 @@ class DDP_EXPORT DistributedDataParallel {
 
     // Ends backward: waits until all gradients are averaged. Throws GradientError on every rank where any rank left a
     // parameter unused in all micro-batches since the last synchronised step; it names parameters and ranks. Gradients
-    // are then undefined, the group stays usable, and the next begin_step starts anew.
+    // are then undefined, the group stays usable, and the next begin_step starts anew. On a GPU the host waits for
+    // nothing here: "until" holds for the stream of the options, and a parameter left unused is known one step later,
+    // to the finish() of the next step with Sync::on; it is that step's predecessor whose gradients are undefined.
     void finish();
 
    private:

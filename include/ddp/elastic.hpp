@@ -1,7 +1,7 @@
 // Training that goes on in the same processes when a worker, a node or a network fails.
 //
 //   ddp::ElasticState state;
-//   for (auto& parameter : model.parameters()) state.add(parameter);   // host memory
+//   for (auto& parameter : model.parameters()) state.add(parameter);   // host or GPU memory
 //   state.add(step);                                                   // and what else makes up the state
 //   ddp::run_elastic(state, [&](ddp::ProcessGroup world) {             // called anew in every round
 //     ddp::DistributedDataParallel ddp_model(world, parameters);
@@ -16,8 +16,9 @@
 //   commit   keeps a copy of the state in this process's memory. A failure loses what was done since the last commit, on
 //            all ranks; so commit as often as a copy is cheap, and at the same steps on all ranks.
 //   restore  goes back to the last commit.
-//   sync     makes all ranks equal: they take the state from the rank that has the newest commit. run_elastic does it
-//            before it calls `train`; so a replacement, which begins with nothing, has the others' state.
+//   sync     makes all ranks equal: they take the state from the rank that has the newest commit (with GPUs: from the one of
+//            the last round that is least far, since an aborted collective may have given another one a wrong result).
+//            run_elastic does it before it calls `train`; so a replacement, which begins with nothing, has the others' state.
 //
 // When a rank fails anywhere in the job, or members come or go, ddprun ends the round: every rank leaves the collective it
 // is in, or the next one that it calls, by an exception (RankFailure, TimeoutError, RoundOver) within milliseconds.
@@ -52,7 +53,7 @@ namespace ddp {
 // What a rank must have to go on where another one was. The same entries, in the same order and sizes, on all ranks.
 //
 // Memory: three times the state: the user's own, and two copies in turns, so that a commit that fails half-way leaves the
-//         one before whole. Device memory is refused as yet: InvalidArgument.
+//         one before whole. An entry may be in the memory of a GPU; its copies are in host memory.
 // Threads: one at a time.
 class DDP_EXPORT ElasticState {
  public:
@@ -61,8 +62,8 @@ class DDP_EXPORT ElasticState {
   ElasticState(ElasticState&& other) noexcept;
   ElasticState& operator=(ElasticState&& other) noexcept;
 
-  // The memory stays the caller's and at its place for the life of this object. Throws InvalidArgument for device memory,
-  // and after the first commit or sync.
+  // The memory stays the caller's and at its place for the life of this object. Throws InvalidArgument after the first
+  // commit or sync. Memory of a GPU needs a sync() with a group on that device before the first commit; run_elastic does it.
   void add(MemoryRange values);
 
   // A plain value, such as a counter or a struct of numbers.
@@ -72,7 +73,8 @@ class DDP_EXPORT ElasticState {
     add_bytes(&value, sizeof value);
   }
 
-  // Keeps a copy. Numbered by the round of the last sync and a count, and so ordered over all ranks of the job.
+  // Keeps a copy; of a GPU's memory behind the work of the default stream: other streams are the caller's to wait for.
+  // Numbered by the round of the last sync and a count, and so ordered over all ranks of the job.
   void commit();
 
   // Makes the user's memory what it was at the last commit; does nothing before the first.
@@ -81,7 +83,7 @@ class DDP_EXPORT ElasticState {
   // Collective: every rank takes the state of the newest commit: of the highest round, then the highest count, then the
   // lowest rank. Where no rank has one, all take what rank 0's memory holds. This rank's memory, and its last commit, are
   // changed only once all has come; a failure before leaves both alone. Throws MismatchError where the ranks' entries
-  // differ in number or size, and as collectives do.
+  // differ in number or size, InvalidArgument where one is on a device that is not the group's, and as collectives do.
   void sync(ProcessGroup& group);
 
   // How many commits made the state, over all rounds and whichever ranks made them; 0 before the first.

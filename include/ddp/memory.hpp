@@ -11,8 +11,9 @@
 
 namespace ddp {
 
-// The numbers are part of no format; names follow PyTorch.
-enum class DataType : std::uint8_t { float32, float64, int64 };
+// The numbers are part of no format; names follow PyTorch. C++17 has no type for the two of 16 bits: their ranges are
+// made of a pointer, a count and the DataType. float16 is IEEE 754's binary16, bfloat16 the upper half of a float32.
+enum class DataType : std::uint8_t { float32, float64, int64, float16, bfloat16, int32, uint8 };
 
 DDP_EXPORT std::size_t size_of(DataType type);  // bytes of one element
 DDP_EXPORT const char* name_of(DataType type);  // "float32"
@@ -30,6 +31,15 @@ struct DataTypeOf<double> {
 template <>
 struct DataTypeOf<std::int64_t> {
   static constexpr DataType value = DataType::int64;
+};
+
+template <>
+struct DataTypeOf<std::int32_t> {
+  static constexpr DataType value = DataType::int32;
+};
+template <>
+struct DataTypeOf<std::uint8_t> {
+  static constexpr DataType value = DataType::uint8;
 };
 
 struct Device {

@@ -1,13 +1,20 @@
 // Process groups: ranks that call collectives together.
 //
-// Every rank of a group calls the same collectives in the same order. All ranks get identical bits from an all_reduce,
-// and the same inputs in the same layout give the same bits on every run. Ranks may be on several hosts, in any layout; a
-// sum is then formed over the ranks of each host and over the hosts, so another layout may round otherwise.
+// Every rank of a group calls the same collectives in the same order (send and receive: see there). All ranks get
+// identical bits from an all_reduce, and the same inputs in the same layout give the same bits on every run. Ranks may
+// be on several hosts, in any layout; a sum is then formed over the ranks of each host and over the hosts, so another
+// layout may round otherwise.
+//
+// Backends: `cpu` works on host memory, `nccl` on the memory of one GPU; a group may have both. What one of them does
+// not have it refuses by InvalidArgument: as yet the cpu backend has no reduce, gather, scatter, all_to_all, send,
+// receive, no coalesced calls (but of one) and no sub-groups.
 //
 // Failures: nothing waits for ever. A rank that ends makes every other rank that needs it throw RankFailure within
-// milliseconds; one that never calls makes the others throw TimeoutError at the deadline; one that calls something
+// milliseconds (nccl: where NCCL notices it, or inside run_elastic); one that never calls makes the others throw TimeoutError at the deadline; one that calls something
 // else makes all throw MismatchError. After any of these the group is of no further use, and each later call throws
 // AbortedError with the first reason. The contents of the buffers of a failed collective are undefined.
+// What one rank alone can see to be wrong (a size, a type, a device, a root) is InvalidArgument; nothing was begun
+// then, and the group stays usable.
 //
 // Threads: one thread at a time calls a group; abort() may come from any thread.
 // Fork:    a forked child has no part in the group; a call there throws InvalidArgument.
@@ -15,7 +22,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,9 +35,17 @@
 
 namespace ddp {
 
+// What becomes of the elements of all ranks. Integers wrap around, each in its own type.
+//   cpu   goes in the order of the ranks; float16 and bfloat16 are accumulated in float32 and rounded once, to nearest
+//         even; min and max are NaN where the element of any rank is NaN
+//   nccl  goes in an order of its own, and may round float16 and bfloat16 on the way; a NaN may be lost in its min and
+//         max
 enum class ReduceOp : std::uint8_t {
   sum,
   average,  // sum divided by the size of the group; integers round towards zero
+  product,
+  min,
+  max,
 };
 
 // A collective under way. Copies share it. The memory it was given must stay valid and untouched until it has
@@ -40,8 +57,8 @@ class DDP_EXPORT Work {
   Work() = default;
   explicit Work(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
-  // On a CPU: blocks until the collective has completed, throws what it failed with. On a GPU: orders the caller's
-  // stream behind it and returns at once. Does nothing for an empty Work.
+  // On a CPU: blocks until the collective has completed, throws what it failed with. On a GPU: orders the stream of the
+  // call's options behind it and returns at once (barrier: blocks). Does nothing for an empty Work.
   void wait();
 
   // Whether wait() would return, or throw, without blocking.
@@ -67,36 +84,85 @@ class DDP_EXPORT ProcessGroup {
   int size() const;
   int local_rank() const;  // among the ranks of this host, as the launcher counts them
   int local_size() const;
-  Device device() const;   // where this group's memory lives
+  Device device() const;   // where this group's memory lives; in a group of two backends the GPU
   RoundId round() const;   // the same on all ranks
   std::chrono::milliseconds timeout() const;
 
-  // Each call blocks until its result is there; the _async form returns at once with a Work to wait for.
-  // Collectives of one group complete in the order of their calls. At most 65,536 wait for their turn; one more throws
-  // Error and is not begun.
+  // Each call blocks until its result is there: on a CPU in memory, on a GPU for what comes after it on the stream of
+  // its options. The _async form returns at once with a Work to wait for. Collectives of one group complete in the
+  // order of their calls. At most 65,536 wait for their turn; one more throws Error and is not begun.
+  //
+  // All ranges are on device(); in a group of two backends on either device, all of one call on the same. `n` elements
+  // are the same number on all ranks, of the same type. Ranges that share a byte are refused unless said otherwise.
 
-  // Every element becomes the sum (or average) over all ranks of that element. Same count and type on all ranks.
+  // Every element becomes the sum (or what else `op` says) over all ranks of that element.
   void all_reduce(MemoryRange inout, ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
   Work all_reduce_async(MemoryRange inout, ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
 
-  // Every rank's memory becomes a copy of root's. Same count and type on all ranks.
+  // Every rank's memory becomes a copy of root's.
   void broadcast(MemoryRange inout, int root, CollectiveOptions options = {});
   Work broadcast_async(MemoryRange inout, int root, CollectiveOptions options = {});
 
-  // output[r * n, (r + 1) * n) becomes rank r's input of n elements; output.count == size() * input.count.
-  // The input may be this rank's own part of the output; any other overlap is refused.
+  // output[r * n, (r + 1) * n) becomes rank r's input of n elements; output.count == size() * n.
+  // The input may be this rank's own part of the output.
   void all_gather(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
   Work all_gather_async(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
 
-  // output (n elements) becomes the sum (or average) over all ranks of input[rank * n, (rank + 1) * n);
-  // input.count == size() * output.count. The output must not overlap the input.
+  // output (n elements) becomes the sum (or what else `op` says) over all ranks of input[rank * n, (rank + 1) * n);
+  // input.count == size() * n.
   void reduce_scatter(ConstMemoryRange input, MemoryRange output, ReduceOp op = ReduceOp::sum,
                       CollectiveOptions options = {});
   Work reduce_scatter_async(ConstMemoryRange input, MemoryRange output, ReduceOp op = ReduceOp::sum,
                             CollectiveOptions options = {});
 
-  // Returns once every rank has called it and all collectives before it have completed.
+  // On root, output (n elements, as the input) becomes the sum (or what else `op` says) over all ranks; it may be the
+  // input itself. On all other ranks the output is empty ({}).
+  void reduce(ConstMemoryRange input, MemoryRange output, int root, ReduceOp op = ReduceOp::sum,
+              CollectiveOptions options = {});
+  Work reduce_async(ConstMemoryRange input, MemoryRange output, int root, ReduceOp op = ReduceOp::sum,
+                    CollectiveOptions options = {});
+
+  // On root, output[r * n, (r + 1) * n) becomes rank r's input of n elements; output.count == size() * n, and the input
+  // may be root's own part of it. On all other ranks the output is empty ({}).
+  void gather(ConstMemoryRange input, MemoryRange output, int root, CollectiveOptions options = {});
+  Work gather_async(ConstMemoryRange input, MemoryRange output, int root, CollectiveOptions options = {});
+
+  // output (n elements) becomes root's input[rank * n, (rank + 1) * n). On root, input.count == size() * n, and the
+  // output may be root's own part of it. On all other ranks the input is empty ({}).
+  void scatter(ConstMemoryRange input, MemoryRange output, int root, CollectiveOptions options = {});
+  Work scatter_async(ConstMemoryRange input, MemoryRange output, int root, CollectiveOptions options = {});
+
+  // output[r * n, (r + 1) * n) becomes rank r's input[rank * n, (rank + 1) * n); both counts are size() * n.
+  void all_to_all(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
+  Work all_to_all_async(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
+
+  // Between two ranks: the n-th send of one to the other meets the n-th receive there, which must be of the same count
+  // and type. `peer` is another rank. A rank that sends while its peer sends to it waits in vain, unless both are in
+  // one coalesce() with their receives.
+  void send(ConstMemoryRange input, int peer, CollectiveOptions options = {});
+  Work send_async(ConstMemoryRange input, int peer, CollectiveOptions options = {});
+  void receive(MemoryRange output, int peer, CollectiveOptions options = {});
+  Work receive_async(MemoryRange output, int peer, CollectiveOptions options = {});
+
+  // Complete once every rank has called it and all collectives before it have. It blocks the host on a GPU too.
   void barrier(CollectiveOptions options = {});
+  Work barrier_async(CollectiveOptions options = {});
+
+  // The _async calls that `calls` makes of this group are begun as one when `calls` returns: sends and receives among
+  // them meet in any order, and many small ones cost as one. The Work of each of them is that of all; it can't be
+  // waited for before. Their timeout is that of `options`, not their own; a call's stream, where it is null, that of
+  // `options` too. Calls that are not _async throw InvalidArgument in there. What `calls` throws comes out of here, and
+  // nothing is begun. At most 65,536 in one. An empty Work where there were none.
+  Work coalesce(const std::function<void()>& calls, CollectiveOptions options = {});
+
+  // Collective over this group: the ranks that give one color (0 or above) become a group of their own, in the order of
+  // (key, rank). Blocks until it is there. A negative color takes part and gets an empty ProcessGroup. The new group
+  // has this one's timeout, round and devices, and ends on its own; local_rank() stays what the launcher says.
+  ProcessGroup split(int color, int key = 0, CollectiveOptions options = {});
+
+  // Collective over this group: ranks[i] becomes rank i of a new group; the rest get an empty ProcessGroup. The same
+  // list on all ranks, else MismatchError (after which this group goes on).
+  ProcessGroup new_group(const std::vector<int>& ranks, CollectiveOptions options = {});
 
   // Collective: every rank calls it with the same size. Throws InvalidArgument for 0 bytes, Error where the memory
   // can't be had (a cgroup's limit included) on any rank: then it throws on all. Freed memory goes back to the system,
@@ -137,13 +203,22 @@ class DDP_EXPORT ProcessGroup {
   // and, as soon as they need this rank, RankFailure on the others.
   void abort(const std::string& reason);
 
+  const std::shared_ptr<Impl>& impl() const { return impl_; }  // for the library itself: its own way inside
+
  private:
   std::shared_ptr<Impl> impl_;
 };
 
 struct InitOptions {
-  std::string backend = "cpu";
+  // "cpu" (also where it is empty), "nccl", or "cpu:cpu,cuda:nccl" for a group of both: it takes host memory and device
+  // memory, each call goes to the backend of its ranges' device, barrier() and allocate() to nccl, and when one of them
+  // fails both end.
+  std::string backend{};
   std::chrono::milliseconds timeout{600'000};  // of each collective, and of the meeting itself; > 0
+
+  // Of the backend nccl:
+  std::optional<int> device{};  // as the process sees it (CUDA_VISIBLE_DEVICES); without it, by LOCAL_RANK
+  bool share_device = false;    // two ranks of a host on one device are refused unless all say that they mean it
 };
 
 // Meets the other ranks and returns the group of all of them.

@@ -461,7 +461,8 @@ class Agent {
 
   std::vector<std::string> variables_of(int local_rank) const {
     return worker_variables(assignment_of(start_, config_, run_id_, master_address()),
-                            {local_rank, output_.error_file(local_rank), core_share(local_rank)}, inherited_);
+                            {local_rank, output_.error_file(local_rank), core_share(local_rank), output_.round_directory()},
+                            inherited_);
   }
 
   std::vector<int> others_than(const std::vector<int>& local_ranks) const {

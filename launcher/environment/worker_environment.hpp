@@ -39,6 +39,7 @@ struct WorkerFacts {
   int local_rank = 0;
   std::string error_file;         // TORCHELASTIC_ERROR_FILE; empty: nowhere
   std::optional<int> core_count;  // that this worker is bound to; empty where it is not bound
+  std::string round_directory{};  // DDPRUN_ROUND_DIRECTORY: for files of libddp; "/dev/null": none; empty: not said
 };
 
 // Of "NAME=value".

@@ -111,6 +111,11 @@ class Output::Impl {
     return directory + "_error.json";
   }
 
+  std::string round_directory() const {
+    if (tree_) return tree_->round_directory(round_.run_id, round_.number);
+    return options_.log_directory == kNoFiles ? kNoFiles : "";
+  }
+
   std::string stderr_file(int local_rank) const { return file_of(local_rank, 2); }
 
   std::vector<std::string> stderr_tail(int local_rank) const {
@@ -315,6 +320,7 @@ std::array<int, 3> Output::worker_side(int local_rank) const { return impl_->wor
 void Output::worker_is_spawned(int local_rank) { impl_->worker_is_spawned(local_rank); }
 void Output::end_round(const std::vector<int>& kept) { impl_->end_round(kept); }
 std::string Output::error_file(int local_rank) const { return impl_->error_file(local_rank); }
+std::string Output::round_directory() const { return impl_->round_directory(); }
 std::string Output::stderr_file(int local_rank) const { return impl_->stderr_file(local_rank); }
 std::vector<std::string> Output::stderr_tail(int local_rank) const { return impl_->stderr_tail(local_rank); }
 void Output::say(std::string_view message) { impl_->say(message); }

@@ -53,6 +53,7 @@ class Output {
   void end_round(const std::vector<int>& kept = {});
 
   std::string error_file(int local_rank) const;   // where the worker may leave its error.json; empty: nowhere
+  std::string round_directory() const;            // of this round's log files; "/dev/null": there are to be none; empty: there are none
   std::string stderr_file(int local_rank) const;  // that holds all of its stderr; empty where there is none
   std::vector<std::string> stderr_tail(int local_rank) const;  // of the current or last round, oldest line first
 

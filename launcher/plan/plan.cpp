@@ -220,9 +220,18 @@ class Plan {
     return out;
   }
 
+  // As DDPRUN_ROUND_DIRECTORY says it.
+  std::string round_directory() const {
+    const auto& output = config_.output;
+    const auto& directory = output.log_directory;
+    if (directory.empty()) return output.redirects.is_empty() && output.tee.is_empty() ? "" : "<that of the round's log files>";
+    if (directory == "/dev/null") return directory;
+    return directory + "/" + (meeting_.run_id.empty() ? "<id>" : meeting_.run_id) + "/round_<n>";
+  }
+
   std::vector<std::string> variables(int local_rank) const {
     const auto cores = bindings_.empty() ? std::nullopt : bindings_[static_cast<std::size_t>(local_rank)].core_share;
-    auto out = worker_variables(assignment(), {local_rank, "", cores}, environment_);
+    auto out = worker_variables(assignment(), {local_rank, "", cores, round_directory()}, environment_);
     const auto open = unknown(local_rank);
     for (auto& variable : out)
       if (const auto found = open.find(name_of(variable)); found != open.end())

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # run.sh BUILD_FOLDER COMPILER GENERATOR SANITIZERS: installs into a scratch folder, builds consumer/ and a copy of the
-# example against it, runs both under the installed ddprun, and looks at what the library shows.
+# example against it, runs both under the installed ddprun, and looks at what the library shows and needs, and at each header.
 set -eu
 build=$1 compiler=$2 generator=$3 sanitizers=$4
 here=$(cd "$(dirname "$0")" && pwd)
@@ -29,3 +29,12 @@ echo "$out" | grep -q '^test accuracy ' || { echo "unexpected output: $out"; exi
 library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' | head -n 1)
 foreign=$(nm -DC --defined-only "$library" | awk '$2 !~ /^[VvWuw]$/' | cut -d' ' -f3- | grep -vE '^(ddp::|(typeinfo|vtable|typeinfo name|VTT) for ddp::|__odr_asan|_edata|_end|__bss_start|_init|_fini)' || true)
 [ -z "$foreign" ] || { printf 'symbols that should be hidden:\n%s\n' "$foreign"; exit 1; }
+
+# Where there is no GPU the library must load all the same.
+needed=$(readelf -d "$library" | grep -E 'NEEDED.*lib(cuda|nccl|nvidia)' || true)
+[ -z "$needed" ] || { printf 'libraries that a machine without a GPU lacks:\n%s\n' "$needed"; exit 1; }
+
+for header in "$scratch"/prefix/include/ddp/*.hpp; do
+  echo "#include <ddp/$(basename "$header")>" | "$compiler" -std=c++17 -Wall -Wextra -Wpedantic -Werror -fsyntax-only \
+    -I"$scratch/prefix/include" -x c++ - || { echo "$(basename "$header") does not compile alone as C++17"; exit 1; }
+done

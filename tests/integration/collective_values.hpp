@@ -4,44 +4,57 @@
 #include <ddp/ddp.hpp>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "tests/plain_reduction.hpp"
+
 namespace ddp::testing {
+
+// All of them; of many elements, where each takes its time, only two: what depends on sizes is the same for all.
+inline std::vector<ReduceOp> ops_for(std::size_t count) {
+  if (count > 100'000) return {ReduceOp::average, ReduceOp::max};
+  return {ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max};
+}
 
 using RanksByHost = std::vector<std::vector<int>>;  // the host with the lowest rank first, as sums go
 
-// What element i of a rank starts as: sums of these depend on their order, and those of integers overflow.
+// What element i of a rank starts as: sums of these depend on their order, those of integers overflow, and here and
+// there one is NaN.
 template <class T>
 T element(int rank, std::size_t i) {
   const std::uint64_t mixed =
       (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u;
-  if constexpr (std::is_same_v<T, std::int64_t>) {
-    return static_cast<std::int64_t>(mixed * mixed);
+  if constexpr (std::is_integral_v<T>) {
+    return static_cast<T>(mixed * mixed >> (64 - 8 * sizeof(T)));
   } else {
-    return static_cast<T>(static_cast<double>(mixed >> 40) / 3.0 - 1e6) * (rank % 2 == 0 ? T{1} : T{-1});
+    if (i % 1000 == 17 && rank == 1) return narrowed<T>(std::numeric_limits<Wide<T>>::quiet_NaN());
+    const double middle = kIsHalf<T> ? 2e4 : 1e6;
+    const double value = static_cast<double>(mixed >> 40) / (3.0 * 5.6e6) * 2 * middle - middle;
+    return narrowed<T>(static_cast<Wide<T>>(value) * (rank % 2 == 0 ? Wide<T>{1} : Wide<T>{-1}));
   }
 }
 
 // Over the ranks of each host, then over the hosts.
 template <class T>
 T reduced(ReduceOp op, const RanksByHost& by_host, std::size_t i) {
-  using Sum = std::conditional_t<std::is_same_v<T, std::int64_t>, std::uint64_t, T>;
-  Sum sum{};
-  int size = 0;
+  Wide<T> of_all{};
+  std::size_t size = 0;
   for (std::size_t host = 0; host < by_host.size(); ++host) {
-    Sum of_host{};
+    Wide<T> of_host{};
     for (std::size_t r = 0; r < by_host[host].size(); ++r, ++size) {
-      const auto value = static_cast<Sum>(element<T>(by_host[host][r], i));
-      of_host = r == 0 ? value : of_host + value;
+      const Wide<T> value = widened(element<T>(by_host[host][r], i));
+      of_host = r == 0 ? value : combined(op, of_host, value);
     }
-    sum = host == 0 ? of_host : sum + of_host;
+    of_all = host == 0 ? of_host : combined(op, of_all, of_host);
   }
-  return op == ReduceOp::sum ? static_cast<T>(sum) : static_cast<T>(sum) / static_cast<T>(size);
+  return narrowed<T>(divided(op, of_all, size));
 }
 
 // Memory of `count` elements, filled with a rank's elements: the group's where `is_registered`, else plain. Allocating is
@@ -59,6 +72,8 @@ class Buffer {
   MemoryRange range() const { return {data_, count_}; }
   MemoryRange part(std::size_t begin, std::size_t count) const { return {data_ + begin, count}; }
   T* data() const { return data_; }
+  std::vector<T> values() const { return std::vector<T>(data_, data_ + count_); }
+  void write(std::size_t begin, const std::vector<T>& values) { std::copy(values.begin(), values.end(), data_ + begin); }
 
  private:
   std::vector<T> plain_;
@@ -74,7 +89,7 @@ void expect_bits(const std::string& what, const T* have, std::size_t count, cons
   for (std::size_t i = 0; i < count; ++i) {
     const T wanted = want(i);
     if (std::memcmp(&have[i], &wanted, sizeof(T)) == 0) continue;
-    FAIL() << what << ", element " << i << " of " << count << ": " << have[i] << ", not " << wanted;
+    FAIL() << what << ", element " << i << " of " << count << ": " << +widened(have[i]) << ", not " << +widened(wanted);
   }
 }
 

@@ -353,7 +353,7 @@ TEST(Ddprun, AHungGuardianDoesNotKeepASecondSignalFromKilling) {
 
 // A data loader's child holds the worker's pipes and sockets open; the worker's end is seen all the same.
 TEST(Ddprun, AKilledWorkersChildThatHoldsItsPipesIsNoObstacle) {
-  Job job(shell(2, "(echo child; trap '' TERM; " + kStay + ") & echo pid_$RANK $$; wait"));
+  Job job(shell(2, "(trap '' TERM; echo child; " + kStay + ") & echo pid_$RANK $$; wait"));
   ASSERT_TRUE(job.prints("child", 2));
   const auto worker = static_cast<pid_t>(job.number_after("pid_1 "));
   ASSERT_GT(worker, 0);

@@ -28,7 +28,14 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-constexpr std::size_t kCount = 4096;  // as in elastic_worker.cpp
+constexpr std::size_t kCount = 4096;  // as in elastic_worker.cpp; tests/nccl has another worker that does the same
+
+// How often workers are killed in a row, and the time of a collective that some rank will never come to: a GPU takes seconds
+// for what a CPU does at once.
+#ifndef DDP_ELASTIC_KILLS
+#define DDP_ELASTIC_KILLS 20
+#define DDP_ELASTIC_TIMEOUT_MS "1500"
+#endif
 
 class Elastic : public ::testing::Test {
  protected:
@@ -42,7 +49,7 @@ class Elastic : public ::testing::Test {
   void make(const std::string& name) const { std::ofstream(folder_ + "/" + name) << '\n'; }
 
   std::vector<std::string> arguments(std::vector<std::string> options, const std::string& timeout_ms = "60000") const {
-    options.insert(options.end(), {built("elastic_worker"), folder_, timeout_ms});
+    options.insert(options.end(), {built(DDP_ELASTIC_WORKER), folder_, timeout_ms});
     return options;
   }
 
@@ -111,10 +118,11 @@ int count_of(const std::string& text, const std::string& what) {
 }
 
 TEST_F(Elastic, KilledWorkerAgainAndAgain_TheOthersLiveOnAndNothingCommittedIsLost) {
-  constexpr int kRounds = 20, kSize = 4;
+  constexpr int kRounds = DDP_ELASTIC_KILLS, kSize = 4;
   Job job(arguments({"--nproc-per-node=4", "--max-restarts=100"}));
   auto pids = pids_of(job, 0, kSize);
   for (int round = 0; round < kRounds; ++round) {
+    ASSERT_EQ(pids.size(), static_cast<std::size_t>(kSize)) << job.err();
     expect_progress();
     const int victim = round % kSize;
     ::kill(static_cast<pid_t>(pids[victim]), SIGKILL);
@@ -146,13 +154,14 @@ TEST_F(Elastic, ManyRounds_NoDescriptorAndNoMappingIsLeftBehind) {
   }
   pids_of(job, kRounds, kSize);
   EXPECT_EQ(of_ranks(job, kRounds, "descriptors")[0], descriptors[0]);
-  EXPECT_LE(of_ranks(job, kRounds, "mappings")[0], mappings[0] + 2);  // the allocator may take another arena meanwhile
+  // The allocator may take more, and a thread of the round before may still have its stack; one of each round would be 95.
+  EXPECT_LE(of_ranks(job, kRounds, "mappings")[0], mappings[0] + 10);
   make("stop");
   EXPECT_EQ(job.wait(), 0);
 }
 
 TEST_F(Elastic, StoppedRankInACollective_ItIsKilledAtTheDeadlineAndReplaced) {
-  Job job(arguments({"--nproc-per-node=3", "--max-restarts=1"}, "1500"));
+  Job job(arguments({"--nproc-per-node=3", "--max-restarts=1"}, DDP_ELASTIC_TIMEOUT_MS));
   const auto pids = pids_of(job, 0, 3);
   expect_progress();
   ::kill(static_cast<pid_t>(pids.at(1)), SIGSTOP);
@@ -267,7 +276,8 @@ TEST_F(Elastic, TwoNodes_AKilledWorkerOfOneIsReplacedAndAllOthersOfBothLiveOn) {
 
 TEST_F(Elastic, TwoNodes_AStoppedRankOfTheOtherNodeIsKilledAtTheDeadline) {
   const auto port = free_port();
-  Job zero(arguments(node("2", 0, port, 1), "1500")), one(arguments(node("2", 1, port, 1), "1500"));
+  Job zero(arguments(node("2", 0, port, 1), DDP_ELASTIC_TIMEOUT_MS)),
+      one(arguments(node("2", 1, port, 1), DDP_ELASTIC_TIMEOUT_MS));
   const auto here = pids_of(zero, 0, 1), there = pids_of(one, 0, 1);
   expect_progress();
   ::kill(static_cast<pid_t>(there.at(1)), SIGSTOP);

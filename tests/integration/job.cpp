@@ -45,7 +45,8 @@ int occurrences(const std::string& where, const std::string& what) {
 
 }  // namespace
 
-std::string built(const std::string& program) { return std::filesystem::path(DDP_TEST_BIN_DIR) / program; }
+// All programs are in one folder, wherever that is now.
+std::string built(const std::string& program) { return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program; }
 
 Job::Job(const std::vector<std::string>& arguments, const Options& options) : patience_(options.patience) {
   static std::atomic<int> counter{0};

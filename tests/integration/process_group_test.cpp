@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/collective_checks.hpp"
 #include "tests/integration/collective_values.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
@@ -18,77 +19,8 @@ namespace ddp {
 namespace {
 
 using testing::Buffer;
-using testing::element;
-using testing::expect_bits;
-using testing::RanksByHost;
-using testing::reduced;
 using testing::run_ranks;
 using testing::thrown_by;
-
-const std::vector<std::size_t> kCounts{0, 1, 3, 1'000'003};  // the last takes several blocks of staging
-constexpr std::size_t kPerRankMax = 300'007;                 // where every rank has as many; several blocks, too
-
-enum class Where { plain, registered, registered_on_rank_0 };
-
-const char* name_of(Where where) {
-  switch (where) {
-    case Where::plain: return "plain";
-    case Where::registered: return "registered";
-    case Where::registered_on_rank_0: return "registered on rank 0 only";
-  }
-  return "";
-}
-
-template <class T>
-Buffer<T> buffer(ProcessGroup& group, Where where, std::size_t count) {
-  const bool is_registered = where == Where::registered || (where == Where::registered_on_rank_0 && group.rank() == 0);
-  return Buffer<T>(group, where != Where::plain, is_registered, count);
-}
-
-RanksByHost one_host(const ProcessGroup& group) {
-  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return {ranks};
-}
-
-template <class T>
-void check_in_place_collectives(ProcessGroup& group, Where where, std::size_t count) {
-  const auto ranks = one_host(group);
-  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-    auto inout = buffer<T>(group, where, count);
-    group.all_reduce(inout.range(), op);
-    expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, i); });
-  }
-  for (const int root : {0, group.size() - 1}) {
-    auto inout = buffer<T>(group, where, count);
-    group.broadcast(inout.range(), root);
-    expect_bits("broadcast", inout.data(), count, [&](std::size_t i) { return element<T>(root, i); });
-  }
-}
-
-// With `count` elements of every rank.
-template <class T>
-void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t count) {
-  const auto ranks = one_host(group);
-  const std::size_t all = count * static_cast<std::size_t>(group.size());
-  const std::size_t own = count * static_cast<std::size_t>(group.rank());
-  const auto gathered = [&](std::size_t i) { return element<T>(static_cast<int>(i / count), i % count); };
-  auto one = buffer<T>(group, where, count);
-  auto output = buffer<T>(group, where, all);
-  group.all_gather(one.range(), output.range());
-  expect_bits("all_gather", output.data(), all, gathered);
-
-  auto in_place = buffer<T>(group, where, all);
-  std::copy_n(one.data(), count, in_place.data() + own);
-  group.all_gather(in_place.part(own, count), in_place.range());
-  expect_bits("all_gather in place", in_place.data(), all, gathered);
-
-  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
-    auto input = buffer<T>(group, where, all);
-    group.reduce_scatter(input.range(), one.range(), op);
-    expect_bits("reduce_scatter", one.data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
-  }
-}
 
 class Collectives : public ::testing::TestWithParam<int> {};
 
@@ -96,19 +28,17 @@ template <class T>
 void check_all_sizes(int size) {
   run_ranks(size, [](int) {
     auto group = init_process_group();
-    for (const Where where : {Where::plain, Where::registered, Where::registered_on_rank_0}) {
-      for (const std::size_t count : kCounts) {
-        SCOPED_TRACE(std::to_string(count) + " elements, " + name_of(where));
-        check_in_place_collectives<T>(group, where, count);
-        check_gathering_collectives<T>(group, where, std::min(count, kPerRankMax));
-      }
-    }
+    testing::check_collectives<T, Buffer>(group);
   });
 }
 
 TEST_P(Collectives, Float32_EqualAPlainComputationBitByBit) { check_all_sizes<float>(GetParam()); }
 TEST_P(Collectives, Float64_EqualAPlainComputationBitByBit) { check_all_sizes<double>(GetParam()); }
 TEST_P(Collectives, Int64_EqualAPlainComputationBitByBit) { check_all_sizes<std::int64_t>(GetParam()); }
+TEST_P(Collectives, Float16_EqualAPlainComputationBitByBit) { check_all_sizes<tensor::Float16>(GetParam()); }
+TEST_P(Collectives, Bfloat16_EqualAPlainComputationBitByBit) { check_all_sizes<tensor::Bfloat16>(GetParam()); }
+TEST_P(Collectives, Int32_EqualAPlainComputationBitByBit) { check_all_sizes<std::int32_t>(GetParam()); }
+TEST_P(Collectives, Uint8_EqualAPlainComputationBitByBit) { check_all_sizes<std::uint8_t>(GetParam()); }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives, ::testing::Values(1, 2, 3, 4));
 
@@ -144,7 +74,7 @@ TEST(Arguments, AreCheckedBeforeAnythingStarts) {
   EXPECT_TRUE(refused([&] { group.all_reduce(huge); }));
   EXPECT_TRUE(refused([&] { group.all_reduce(values, static_cast<ReduceOp>(9)); }));
   std::vector<float> sums(8);
-  EXPECT_TRUE(refused([&] { group.reduce_scatter(values, sums, static_cast<ReduceOp>(2)); }));
+  EXPECT_TRUE(refused([&] { group.reduce_scatter(values, sums, static_cast<ReduceOp>(5)); }));
   EXPECT_TRUE(refused([&] { group.broadcast(values, 1); }));
   EXPECT_TRUE(refused([&] { group.broadcast(values, -1); }));
   EXPECT_TRUE(refused([&] { group.all_gather(MemoryRange(values.data(), 4), MemoryRange(values.data() + 2, 4)); }));
@@ -153,9 +83,63 @@ TEST(Arguments, AreCheckedBeforeAnythingStarts) {
   EXPECT_TRUE(refused([&] { group.reduce_scatter(values, values); }));
   EXPECT_TRUE(refused([&] { group.barrier({.timeout = std::chrono::milliseconds(-1)}); }));
   EXPECT_TRUE(refused([] { ProcessGroup().barrier(); }));
-  EXPECT_TRUE(refused([] { init_process_group({.backend = "nccl"}); }));
+  EXPECT_TRUE(refused([] { init_process_group({.backend = "gloo"}); }));
+  InitOptions no_such_device;
+  no_such_device.backend = "nccl";
+  no_such_device.device = 9999;
+  EXPECT_TRUE(thrown_by<Error>([&] { init_process_group(no_such_device); }).has_value()) << "nor a build without nccl";
   EXPECT_TRUE(refused([] { init_process_group({.timeout = std::chrono::milliseconds(0)}); }));
   group.barrier({.timeout = std::chrono::milliseconds::max()});
+}
+
+TEST(Arguments, OfWhatTheCpuBackendDoesNotHaveYetAreRefusedAndTheGroupGoesOn) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<float> values(2, 1);
+    const auto missing = [](const auto& call) {
+      const auto error = thrown_by<InvalidArgument>(call);
+      return error ? std::string(error->what()) : "";
+    };
+    const auto on_root = [&] { return rank == 0 ? MemoryRange(values) : MemoryRange(); };
+    using ::testing::HasSubstr;
+    EXPECT_THAT(missing([&] { group.reduce(values, on_root(), 0); }), HasSubstr("the cpu backend has no reduce yet"));
+    EXPECT_THAT(missing([&] { group.send_async(values, 1 - rank); }), HasSubstr("the cpu backend has no send yet"));
+    EXPECT_THAT(missing([&] { group.split(0); }), HasSubstr("the cpu backend has no sub-groups yet"));
+    EXPECT_THAT(missing([&] { group.new_group({1, 0}); }), HasSubstr("the cpu backend has no sub-groups yet"));
+    EXPECT_THAT(missing([&] {
+                  group.coalesce([&] {
+                    group.barrier_async();
+                    group.barrier_async();
+                  });
+                }),
+                HasSubstr("the cpu backend has no coalesced calls yet"));
+    Work one = group.coalesce([&] { group.all_reduce_async(values); });
+    one.wait();
+    EXPECT_THAT(values, ::testing::ElementsAre(2, 2));
+    group.barrier_async().wait();
+  });
+}
+
+TEST(Calls, OfAnotherTypeOrOperatorAreAMismatch) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<std::uint16_t> values(4);
+    const auto error = thrown_by<MismatchError>([&] {
+      group.all_reduce({values.data(), 4, rank == 0 ? DataType::float16 : DataType::bfloat16});
+    });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(),
+                ::testing::HasSubstr("rank 0 called all_reduce of 4 float16 (sum), rank 1 called all_reduce "
+                                     "of 4 bfloat16 (sum)"));
+  });
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<std::int32_t> values(4);
+    const auto error =
+        thrown_by<MismatchError>([&] { group.all_reduce(values, rank == 0 ? ReduceOp::min : ReduceOp::max); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), ::testing::HasSubstr("int32 (min), rank 1 called all_reduce of 4 int32 (max)"));
+  });
 }
 
 }  // namespace

@@ -66,8 +66,7 @@ void Collectives::run_in_place(const Collective& collective, const Placement& pl
       for (std::byte* part : parts_) copy_bytes(part + own_offset, input_of(collective), bytes);
       break;
     case CollectiveKind::reduce_scatter: reduce_own_part(collective, own_offset, output_of(collective), count); break;
-    case CollectiveKind::barrier:
-    case CollectiveKind::allocate: return;  // no data
+    default: return;  // no data, or not in this backend (cpu_backend.cpp)
   }
   meet();
 }
@@ -121,8 +120,7 @@ void Collectives::copy_in(const Collective& collective, const Block& block) {
         copy_bytes(own + r * block.stride_bytes, from + r * block.rank_bytes, block.bytes);
       }
       break;
-    case CollectiveKind::barrier:
-    case CollectiveKind::allocate: break;
+    default: break;
   }
 }
 
@@ -140,8 +138,7 @@ void Collectives::combine(const Collective& collective, const Block& block) {
     case CollectiveKind::reduce_scatter:
       reduce_own_part(collective, static_cast<std::size_t>(rank_) * block.stride_bytes, to, block.count);
       break;
-    case CollectiveKind::barrier:
-    case CollectiveKind::allocate: break;
+    default: break;
   }
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <functional>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,12 +25,15 @@
 #include "worker_runtime/cpu_backend/host_links.hpp"
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
+#include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 
 namespace ddp::cpu_backend {
 
 namespace {
 
+using flight_recorder::GroupLog;
+using flight_recorder::Ticket;
 using process_group::AbortCause;
 using process_group::Membership;
 
@@ -49,6 +53,8 @@ class Group {
     give_up(Presence::aborted, is_round_over ? reason : "it was aborted: " + reason, is_round_over);
   }
 
+  void set_failure_listener(process_group::Backend::FailureListener tell);
+
   bool in_forked_child() const { return memory_->fork_guard().in_forked_child(); }
   void require_own_process() const { memory_->fork_guard().require_own_process(); }
 
@@ -57,7 +63,7 @@ class Group {
   template <class Steps>
   void take_turn(io::Deadline& deadline, const Steps& steps);
 
-  void execute(const Collective& collective, io::Deadline deadline);
+  void execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket);
   void exchange(const Collective& collective, io::Deadline& deadline);
   void exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
                            io::Deadline& deadline);
@@ -71,9 +77,15 @@ class Group {
   };
   std::optional<Refusal> first_refusal(std::size_t step, int own_error, io::Deadline& deadline);
 
-  // An error in these steps ends the group: it is given up with the error's message.
+  // One of the calls that are recorded, in its turn.
+  template <class Steps>
+  void recorded(const Ticket& ticket, const Steps& steps);
+
+  // An error in these steps ends the group: it is given up with the error's message, and what the flight recorder has is
+  // written to a file, which the message then names.
   template <class Steps>
   void guarded(const Steps& steps);
+  std::string give_up_for(const Error& error);
 
   void meet(io::Deadline& deadline);
   [[noreturn]] void fail(const Outcome& outcome, const io::Deadline& deadline);
@@ -92,15 +104,19 @@ class Group {
   RankNews news_of(int rank, Trouble trouble) const;
   std::vector<RankNews> missing_here(std::uint64_t call) const;
 
-  void give_up(Presence how, const std::string& reason, bool is_round_over = false);
+  bool give_up(Presence how, const std::string& reason, bool is_round_over = false);
+  bool is_given_up() const { return given_up_.load(std::memory_order_acquire); }
+  void tell_failure(const std::string& reason);
   void require_usable() const;
   [[noreturn]] void throw_unusable() const;
 
   FailedCall present_call() const;
   RankState state_of(int rank) const;
   std::vector<RankState> states_of(const std::vector<int>& ranks) const;
+  bool all_have(Presence presence, const std::vector<int>& ranks) const;
 
   Membership who_;
+  GroupLog log_;
   HostLayout layout_;
   int index_;              // among the ranks of this host
   std::vector<int> pids_;  // by rank of the group; 0 where it is not known
@@ -110,10 +126,17 @@ class Group {
   std::optional<HostCollectives> host_collectives_;  // with several
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
   std::optional<io::Deadline::TimePoint> stopped_at_;  // the jobs'; when a wait last found that the process was stopped
+  std::optional<Ticket> in_turn_;                      // the jobs'; the call that is being carried out
+  bool has_joined_ = false;                            // the jobs'; that call: the others have seen this rank in it
+  bool is_late_ = false;                               // the jobs'; they had given it up before
+  bool is_abort_elsewhere_ = false;                    // the jobs'; what went wrong is another rank's abort()
   std::atomic<bool> given_up_{false};
   std::atomic<bool> is_round_over_{false};
   mutable std::mutex reason_mutex_;
   std::string reason_;              // guarded by reason_mutex_; why it was given up
+  std::mutex listener_mutex_;       // held while the listener is called
+  process_group::Backend::FailureListener listener_;  // guarded by listener_mutex_, as is the next; empty once told
+  std::optional<std::string> failure_;                // what a collective ended the group with
   std::optional<HostLinks> links_;  // a leader's; its thread calls arrivals_
   std::optional<PeerWatch> watch_;  // the last member: its thread calls arrivals_ and links_
 };
@@ -132,6 +155,39 @@ std::vector<io::UniqueFd> pidfds_of(std::vector<Peer> peers) {
   return pidfds;
 }
 
+[[noreturn]] void refuse_missing(const std::string& what) {
+  throw InvalidArgument("the cpu backend has no " + what +
+                        " yet\ntry:   the collectives that it has (ddp/process_group.hpp)");
+}
+
+void require_known(const Collective& collective) {
+  switch (collective.kind) {
+    case CollectiveKind::barrier:
+    case CollectiveKind::all_reduce:
+    case CollectiveKind::broadcast:
+    case CollectiveKind::all_gather:
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::allocate: return;
+    case CollectiveKind::reduce:
+    case CollectiveKind::gather:
+    case CollectiveKind::scatter:
+    case CollectiveKind::all_to_all:
+    case CollectiveKind::send:
+    case CollectiveKind::receive: refuse_missing(name_of(collective.kind));
+  }
+}
+
+flight_recorder::GroupFacts facts_of(const Membership& who) {
+  std::vector<int> ranks(static_cast<std::size_t>(who.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return {.backend = "cpu",
+          .name = who.name.empty() ? "group" : who.name,
+          .description = "all ranks",
+          .round = who.round,
+          .ranks = std::move(ranks),
+          .rank = who.rank};
+}
+
 // All that a collective does among one.
 void copy_to_output(const Collective& collective) {
   const std::size_t bytes = collective.output.bytes();
@@ -142,6 +198,7 @@ void copy_to_output(const Collective& collective) {
 
 Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
     : who_(who),
+      log_(facts_of(who)),
       layout_(meeting.layout),
       index_(layout_.index_of(who.rank)),
       pids_(pids_of(meeting, layout_.host_of(who.rank))),
@@ -197,18 +254,32 @@ std::shared_ptr<Work::State> Group::submit(const Collective& collective) {
   const io::Deadline deadline = process_group::deadline_after(collective.timeout);
   queue_->throw_unclaimed_error();
   require_usable();
-  return queue_->submit([this, collective, deadline] { execute(collective, deadline); });
+  const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
+  try {
+    return queue_->submit([this, collective, deadline, ticket] { execute(collective, deadline, ticket); });
+  } catch (...) {
+    log_.refuse(ticket);
+    throw;
+  }
 }
 
 void Group::run(const Collective& collective) {
   const io::Deadline deadline = process_group::deadline_after(collective.timeout);
-  queue_->run([&] { execute(collective, deadline); });
+  queue_->throw_unclaimed_error();
+  require_usable();
+  const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
+  queue_->run([&] { execute(collective, deadline, ticket); });
 }
 
 RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds timeout) {
   io::Deadline deadline = process_group::deadline_after(timeout);
+  queue_->throw_unclaimed_error();
+  require_usable();
+  const Ticket ticket = log_.record(flight_recorder::allocation_of(bytes, timeout));
   std::shared_ptr<Segment> segment;
-  queue_->run([&] { take_turn(deadline, [&] { segment = allocate_segment(bytes, deadline); }); });
+  queue_->run([&] {
+    recorded(ticket, [&] { take_turn(deadline, [&] { segment = allocate_segment(bytes, deadline); }); });
+  });
   void* const data = segment->own_part();
   return {std::shared_ptr<void>(std::move(segment), data), bytes, {}};
 }
@@ -220,20 +291,54 @@ void Group::take_turn(io::Deadline& deadline, const Steps& steps) {
   if (deadline.stopped_at()) stopped_at_ = deadline.stopped_at();
 }
 
-void Group::execute(const Collective& collective, io::Deadline deadline) {
-  require_usable();
-  if (who_.size == 1) return copy_to_output(collective);
-  take_turn(deadline, [&] { guarded([&] { exchange(collective, deadline); }); });
+void Group::execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket) {
+  recorded(ticket, [&] {
+    if (who_.size == 1) return copy_to_output(collective);
+    take_turn(deadline, [&] { guarded([&] { exchange(collective, deadline); }); });
+  });
+}
+
+template <class Steps>
+void Group::recorded(const Ticket& ticket, const Steps& steps) {
+  if (is_given_up()) {
+    log_.refuse(ticket);
+    throw_unusable();
+  }
+  log_.start(ticket);
+  in_turn_ = ticket;
+  has_joined_ = false;
+  try {
+    steps();
+  } catch (...) {
+    log_.fail(ticket);  // unless that has been said
+    in_turn_.reset();
+    throw;
+  }
+  in_turn_.reset();
+  log_.complete(ticket);
 }
 
 template <class Steps>
 void Group::guarded(const Steps& steps) {
   try {
     steps();
+  } catch (const RankFailure& error) {
+    throw RankFailure(give_up_for(error), error.ranks());
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(give_up_for(error), error.ranks());
+  } catch (const MismatchError& error) {
+    throw MismatchError(give_up_for(error));
   } catch (const std::exception& error) {
-    give_up(Presence::gave_up, error.what());
+    if (give_up(Presence::gave_up, error.what())) tell_failure(error.what());
     throw;
   }
+}
+
+// The others first: writing a file takes its time.
+std::string Group::give_up_for(const Error& error) {
+  if (give_up(Presence::gave_up, error.what())) tell_failure(error.what());
+  if (in_turn_) is_late_ ? log_.refuse(*in_turn_) : log_.fail(*in_turn_);
+  return is_abort_elsewhere_ ? error.what() : error.what() + log_.write_failure(error.what());
 }
 
 void Group::exchange(const Collective& collective, io::Deadline& deadline) {
@@ -414,13 +519,18 @@ std::optional<Group::Refusal> Group::first_refusal(std::size_t step, int own_err
 }
 
 void Group::meet(io::Deadline& deadline) {
-  if (const auto outcome = arrivals_.gave_up_ahead()) fail(*outcome, deadline);
+  if (const auto outcome = arrivals_.gave_up_ahead()) {
+    is_late_ = !has_joined_ && all_have(Presence::gave_up, outcome->ranks);
+    fail(*outcome, deadline);
+  }
+  has_joined_ = true;
   arrivals_.arrive();
   const Outcome outcome = arrivals_.wait(deadline);
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
 }
 
 void Group::fail(const Outcome& outcome, const io::Deadline& deadline) {
+  is_abort_elsewhere_ = outcome.kind == Outcome::Kind::lost && all_have(Presence::aborted, outcome.ranks);
   if (links_) {
     const bool is_late = outcome.kind == Outcome::Kind::timed_out;
     for (const int rank : outcome.ranks) links_->tell(news_of(rank, is_late ? Trouble::missing : Trouble::lost));
@@ -443,7 +553,7 @@ void Group::require_same_calls(const std::vector<Fingerprint>& calls) const {
 }
 
 void Group::require_usable() const {
-  if (given_up_.load(std::memory_order_acquire)) throw_unusable();
+  if (is_given_up()) throw_unusable();
 }
 
 void Group::throw_unusable() const {
@@ -453,22 +563,38 @@ void Group::throw_unusable() const {
   throw AbortedError(message);
 }
 
-// The first reason counts.
-void Group::give_up(Presence how, const std::string& reason, bool is_round_over) {
+// The first reason counts: whether this was it.
+bool Group::give_up(Presence how, const std::string& reason, bool is_round_over) {
   {
     const std::lock_guard lock(reason_mutex_);
-    if (given_up_.load()) return;
+    if (given_up_.load()) return false;
     reason_ = reason;
     is_round_over_.store(is_round_over);
     given_up_.store(true, std::memory_order_release);
   }
   arrivals_.leave(how);
   arrivals_.interrupt();
-  if (!links_) return;
+  if (!links_) return true;
   RankNews farewell = news_of(who_.rank, Trouble::lost);
   farewell.presence = how;
   links_->say_farewell(farewell);
   links_->wake();
+  return true;
+}
+
+void Group::tell_failure(const std::string& reason) {
+  const std::lock_guard lock(listener_mutex_);
+  failure_ = reason;
+  if (const auto tell = std::exchange(listener_, {})) tell(reason);
+}
+
+void Group::set_failure_listener(process_group::Backend::FailureListener tell) {
+  const std::lock_guard lock(listener_mutex_);
+  if (!failure_ || !tell) {
+    listener_ = std::move(tell);
+  } else {
+    tell(*failure_);
+  }
 }
 
 FailedCall Group::present_call() const {
@@ -500,6 +626,11 @@ std::vector<RankState> Group::states_of(const std::vector<int>& ranks) const {
   return states;
 }
 
+bool Group::all_have(Presence presence, const std::vector<int>& ranks) const {
+  return !ranks.empty() &&
+         std::all_of(ranks.begin(), ranks.end(), [&](int rank) { return state_of(rank).presence == presence; });
+}
+
 RankNews Group::news_of(int rank, Trouble trouble) const {
   const RankState state = state_of(rank);
   return {trouble, rank, state.pid, state.presence, state.calls, encode(state.last_call)};
@@ -518,13 +649,16 @@ class CpuBackend : public process_group::Backend {
 
   Device device() const override { return {}; }
 
-  std::shared_ptr<Work::State> submit(const Collective& collective) override {
+  std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) override {
     group_->require_own_process();
-    return group_->submit(collective);
+    for (const Collective& collective : collectives) require_known(collective);
+    if (collectives.size() != 1) refuse_missing("coalesced calls");
+    return group_->submit(collectives.front());
   }
 
   void run(const Collective& collective) override {
     group_->require_own_process();
+    require_known(collective);
     group_->run(collective);
   }
 
@@ -533,10 +667,19 @@ class CpuBackend : public process_group::Backend {
     return group_->allocate(bytes, timeout);
   }
 
+  std::unique_ptr<process_group::Backend> split(const Membership&, const std::vector<int>&,
+                                                std::chrono::milliseconds) override {
+    refuse_missing("sub-groups");
+  }
+
+  std::shared_ptr<process_group::DeviceMemory> device_memory() override { return process_group::host_memory(); }
+
   void abort(const std::string& reason, AbortCause cause) override {
     group_->require_own_process();
     group_->abort(reason, cause);
   }
+
+  void set_failure_listener(FailureListener tell) override { group_->set_failure_listener(std::move(tell)); }
 
  private:
   std::unique_ptr<Group> group_;

@@ -11,36 +11,24 @@ constexpr std::uint64_t kByteMask = 0xff;
 
 std::string elements(const Fingerprint& of) { return std::to_string(of.count) + " " + name_of(of.type); }
 
-std::string operation(const Fingerprint& of) { return of.op == ReduceOp::sum ? " (sum)" : " (average)"; }
+std::string operation(const Fingerprint& of) { return std::string(" (") + process_group::name_of(of.op) + ")"; }
+
+std::string rank_of(const Fingerprint& of) { return "rank " + std::to_string(of.root); }
 
 }  // namespace
 
 Fingerprint fingerprint_of(const Collective& collective) {
   Fingerprint print;
   print.kind = collective.kind;
-  switch (collective.kind) {
-    case CollectiveKind::barrier: break;
-    case CollectiveKind::allocate: print.count = collective.output.count; break;
-    case CollectiveKind::all_reduce:
-      print.type = collective.output.type;
-      print.count = collective.output.count;
-      print.op = collective.op;
-      break;
-    case CollectiveKind::broadcast:
-      print.type = collective.output.type;
-      print.count = collective.output.count;
-      print.root = collective.root;
-      break;
-    case CollectiveKind::all_gather:
-      print.type = collective.output.type;
-      print.count = collective.input.count;
-      break;
-    case CollectiveKind::reduce_scatter:
-      print.type = collective.output.type;
-      print.count = collective.output.count;
-      print.op = collective.op;
-      break;
-  }
+  if (collective.kind == CollectiveKind::barrier) return print;
+  const bool is_of_output = collective.kind == CollectiveKind::reduce_scatter ||
+                            collective.kind == CollectiveKind::scatter || collective.kind == CollectiveKind::receive ||
+                            collective.kind == CollectiveKind::allocate;
+  print.count = is_of_output ? collective.output.count : collective.input.count;
+  if (collective.kind == CollectiveKind::allocate) return print;
+  print.type = is_of_output ? collective.output.type : collective.input.type;
+  if (process_group::has_op(collective.kind)) print.op = collective.op;
+  if (process_group::has_root(collective.kind)) print.root = collective.root;
   return print;
 }
 
@@ -68,9 +56,15 @@ std::string describe(const Fingerprint& print) {
     case CollectiveKind::barrier: return name;
     case CollectiveKind::allocate: return name + " of " + std::to_string(print.count) + " bytes";
     case CollectiveKind::all_reduce: return name + " of " + elements(print) + operation(print);
-    case CollectiveKind::broadcast: return name + " of " + elements(print) + " from rank " + std::to_string(print.root);
-    case CollectiveKind::all_gather: return name + " of " + elements(print) + " per rank";
+    case CollectiveKind::broadcast:
+    case CollectiveKind::receive: return name + " of " + elements(print) + " from " + rank_of(print);
+    case CollectiveKind::all_gather:
+    case CollectiveKind::all_to_all: return name + " of " + elements(print) + " per rank";
     case CollectiveKind::reduce_scatter: return name + " of " + elements(print) + " per rank" + operation(print);
+    case CollectiveKind::reduce: return name + " of " + elements(print) + operation(print) + " to " + rank_of(print);
+    case CollectiveKind::gather: return name + " of " + elements(print) + " per rank to " + rank_of(print);
+    case CollectiveKind::scatter: return name + " of " + elements(print) + " per rank from " + rank_of(print);
+    case CollectiveKind::send: return name + " of " + elements(print) + " to " + rank_of(print);
   }
   return name;
 }

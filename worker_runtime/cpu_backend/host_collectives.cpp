@@ -17,6 +17,12 @@ std::size_t count_per_rank(const Collective& collective) {
   return collective.kind == CollectiveKind::all_gather ? collective.input.count : collective.output.count;
 }
 
+// What the elements of a collective are while they are exchanged.
+DataType exchanged_type(const Collective& collective) {
+  const DataType type = collective.output.type;
+  return process_group::has_op(collective.kind) ? accumulator_of(type) : type;
+}
+
 std::size_t block_bytes(int size) {
   return std::max(kBlockBytes, static_cast<std::size_t>(size) * kCacheLineBytes);  // a line for each rank at least
 }
@@ -31,6 +37,7 @@ void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
 }  // namespace
 
 // A piece of each rank's elements. An all_gather or reduce_scatter has a slot for each rank in the area, by its place.
+// What is reduced is there as accumulators until the hosts have put it together.
 struct HostCollectives::Block {
   std::size_t count = 0;  // of the elements of one rank
   std::size_t bytes = 0;
@@ -73,14 +80,15 @@ HostCollectives::Block HostCollectives::block_at(const Collective& collective, s
   const bool has_slots =
       collective.kind == CollectiveKind::all_gather || collective.kind == CollectiveKind::reduce_scatter;
   const std::size_t slots = has_slots ? static_cast<std::size_t>(layout_.size()) : 1;
+  const std::size_t exchanged_bytes = size_of(exchanged_type(collective));
   const std::size_t capacity =
-      block_bytes(layout_.size()) / slots / kCacheLineBytes * (kCacheLineBytes / element_bytes);
+      block_bytes(layout_.size()) / slots / kCacheLineBytes * (kCacheLineBytes / exchanged_bytes);
   Block block;
   block.count = std::min(capacity, count_per_rank(collective) - begin);
   block.bytes = block.count * element_bytes;
   block.begin_bytes = begin * element_bytes;
   block.rank_bytes = count_per_rank(collective) * element_bytes;
-  block.slot_bytes = block.bytes;
+  block.slot_bytes = block.count * exchanged_bytes;
   return block;
 }
 
@@ -96,10 +104,10 @@ void HostCollectives::stage(const Collective& collective, const Block& block) {
   }
 }
 
-// What the ranks of this host have -> the area: its sum, each rank a share of it, or their slots.
+// What the ranks of this host have -> the area: put together, each rank a share of it, or their slots.
 void HostCollectives::combine(const Collective& collective, const Block& block, const Placement* placement) {
   const DataType type = collective.output.type;
-  const Reduction sum{type, ReduceOp::sum, 1};
+  const Reduction of_host{type, collective.op, 1, Stage::partial};
   const auto sources_at = [&](std::size_t staged_bytes, std::size_t placed_bytes) {
     sources_.clear();
     for (int index = 0; index < here_count_; ++index) {
@@ -110,7 +118,7 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
   switch (collective.kind) {
     case CollectiveKind::all_reduce:
       sources_at(0, block.begin_bytes);
-      reduce(sum, sources_, {&area_, 1}, slice_of(block.count, type, index_, here_count_));
+      reduce(of_host, sources_, {&area_, 1}, slice_of(block.count, type, index_, here_count_));
       break;
     case CollectiveKind::reduce_scatter:
       for (std::size_t place = static_cast<std::size_t>(index_); place < static_cast<std::size_t>(layout_.size());
@@ -118,7 +126,7 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
         const auto rank = static_cast<std::size_t>(layout_.rank_at(place));
         std::byte* const slot = area_ + place * block.slot_bytes;
         sources_at(rank * block.slot_bytes, rank * block.rank_bytes + block.begin_bytes);
-        reduce(sum, sources_, {&slot, 1}, {0, block.count});
+        reduce(of_host, sources_, {&slot, 1}, {0, block.count});
       }
       break;
     case CollectiveKind::all_gather:
@@ -128,8 +136,7 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
     case CollectiveKind::broadcast:
       if (rank_ == collective.root) copy_bytes(area_, input_of(collective) + block.begin_bytes, block.bytes);
       break;
-    case CollectiveKind::barrier:
-    case CollectiveKind::allocate: break;  // no data
+    default: break;  // no data, or not in this backend (cpu_backend.cpp)
   }
 }
 
@@ -161,39 +168,41 @@ void HostCollectives::exchange(const Collective& collective, const Block& block,
       }
       return steps.transfer(parcels_);
     }
-    case CollectiveKind::barrier:
-    case CollectiveKind::allocate: return;
+    default: return;
   }
 }
 
-// Each leader sums a slice over the hosts and sends it to all others.
+// Each leader puts a slice together over the hosts and sends it to all others. What comes of it takes the place of the
+// accumulators, which are all sent by then.
 void HostCollectives::all_reduce(const Collective& collective, const Block& block, const Steps& steps) {
   const DataType type = collective.output.type;
-  const std::size_t element_bytes = size_of(type);
-  const auto slice_for = [&](int host) {
+  const auto slice_for = [&](int host, DataType of) {
     const Slice slice = slice_of(block.count, type, host, layout_.host_count());
-    return std::span<std::byte>(area_ + slice.begin * element_bytes, (slice.end - slice.begin) * element_bytes);
+    return std::span<std::byte>(area_ + slice.begin * size_of(of), (slice.end - slice.begin) * size_of(of));
   };
-  const std::span<std::byte> own = slice_for(host_);
+  const DataType exchanged = exchanged_type(collective);
+  const std::span<std::byte> own = slice_for(host_, exchanged);
   if (scratch_.size() < own.size() * host_count()) scratch_.resize(own.size() * host_count());
   sources_.assign(host_count(), own.data());
   for (int host = 0; host < layout_.host_count(); ++host) {
     const auto at = static_cast<std::size_t>(host);
     std::byte* const from_there = scratch_.data() + at * own.size();
-    parcels_[at] = {slice_for(host), {from_there, own.size()}};
+    parcels_[at] = {slice_for(host, exchanged), {from_there, own.size()}};
     if (host != host_) sources_[at] = from_there;
   }
   steps.transfer(parcels_);
-  std::byte* const result = own.data();
-  reduce({type, collective.op, static_cast<std::size_t>(layout_.size())}, sources_, {&result, 1},
-         {0, own.size() / element_bytes});
+  const std::span<std::byte> result = slice_for(host_, type);
+  std::byte* const destination = result.data();
+  reduce({type, collective.op, static_cast<std::size_t>(layout_.size()), Stage::total}, sources_, {&destination, 1},
+         {0, own.size() / size_of(exchanged)});
   for (int host = 0; host < layout_.host_count(); ++host) {
-    parcels_[static_cast<std::size_t>(host)] = {own, slice_for(host)};
+    parcels_[static_cast<std::size_t>(host)] = {result, slice_for(host, type)};
   }
   steps.transfer(parcels_);
 }
 
-// Each leader sums the slots of its ranks over the hosts.
+// Each leader puts the slots of its ranks together over the hosts. The results lie at the start of these slots, side by
+// side.
 void HostCollectives::reduce_scatter(const Collective& collective, const Block& block, const Steps& steps) {
   const std::span<std::byte> own(slots_of(host_, block), slot_bytes(host_, block));
   if (scratch_.size() < own.size() * host_count()) scratch_.resize(own.size() * host_count());
@@ -206,8 +215,8 @@ void HostCollectives::reduce_scatter(const Collective& collective, const Block& 
   }
   steps.transfer(parcels_);
   std::byte* const result = own.data();
-  reduce({collective.output.type, collective.op, static_cast<std::size_t>(layout_.size())}, sources_, {&result, 1},
-         {0, own.size() / size_of(collective.output.type)});
+  reduce({collective.output.type, collective.op, static_cast<std::size_t>(layout_.size()), Stage::total}, sources_,
+         {&result, 1}, {0, own.size() / size_of(exchanged_type(collective))});
 }
 
 // The area -> this rank's output.
@@ -225,10 +234,9 @@ void HostCollectives::take(const Collective& collective, const Block& block) con
       }
       break;
     case CollectiveKind::reduce_scatter:
-      copy_bytes(to, area_ + layout_.place_of(rank_) * block.slot_bytes, block.bytes);
+      copy_bytes(to, slots_of(host_, block) + static_cast<std::size_t>(index_) * block.bytes, block.bytes);
       break;
-    case CollectiveKind::barrier:
-    case CollectiveKind::allocate: break;
+    default: break;
   }
 }
 

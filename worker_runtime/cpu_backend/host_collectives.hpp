@@ -4,7 +4,8 @@
 // read in place.
 //
 // A sum is formed in a fixed order: over the ranks of each host, then over the hosts. So all ranks get the same bits,
-// the same layout gives them on every run, and blocks, slices and registered memory change nothing.
+// the same layout gives them on every run, and blocks, slices and registered memory change nothing. float16 and
+// bfloat16 go from host to host as the float32 that they are accumulated in, so that they too are rounded once.
 //
 // Every rank calls run() with the same kind, type, counts and root, which is checked before (cpu_backend.cpp).
 //

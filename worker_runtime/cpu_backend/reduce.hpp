@@ -1,11 +1,16 @@
-// Adds up what the ranks of a host have in memory that this process sees.
+// Puts together what the ranks of a host have in memory that this process sees.
 //
-// Every element is summed in the order of `sources`, in its own type, and, for an average, divided by the number of
-// ranks: so the result depends neither on how a range is cut into slices nor on who computes it. Sums of int64 wrap
-// around.
+// Every element is formed in the order of `sources`, and, for an average, divided by the number of ranks: so the result
+// depends neither on how a range is cut into slices nor on who computes it.
+//
+//   integers           in their own type: sums and products wrap around, averages round towards zero
+//   float32, float64   in their own type
+//   float16, bfloat16  in float32; rounded once, at the end, to nearest even; beyond the largest to infinity
+//   min, max           NaN where any element is NaN; of two equal zeros the first, whatever its sign
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 
 #include "ddp/memory.hpp"
@@ -25,15 +30,25 @@ struct Slice {
 // fewer lines than parts.
 Slice slice_of(std::size_t count, DataType type, int index, int parts);
 
-// What is summed, and the number of ranks whose elements an average divides by.
+// What elements of `type` are while they are put together: float32 for the types of 16 bits, else the type itself.
+DataType accumulator_of(DataType type);
+
+// Which part of the way from all ranks' elements to the result: all of it; or from the elements of some ranks to an
+// accumulator; or from such accumulators to the result. The way in two steps rounds where float32 and float64 do.
+enum class Stage : std::uint8_t { whole, partial, total };
+
+// What is done, and the number of ranks whose elements an average divides by.
 struct Reduction {
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   std::size_t ranks = 1;
+  Stage stage = Stage::whole;
 };
 
-// destinations[d][i] becomes the sum (or average) of sources[s][i] over s, for every i in the slice. A destination may
-// be a source; apart from that no two overlap. All are aligned to their type.
+// destinations[d][i] becomes the sum (or what else `op` says) of sources[s][i] over s, for every i in the slice. All
+// are aligned to their type, which is that of accumulators for the sources of a total and the destinations of a partial
+// one. But for a partial one, a destination may begin where a source does, or before it; apart from that no two
+// overlap.
 void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, Slice slice);
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstring>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -9,7 +8,8 @@
 
 #include "ddp/elastic.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
-#include "worker_runtime/elastic/host_copy.hpp"
+#include "worker_runtime/process_group/all_gather_words.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp {
 
@@ -20,23 +20,26 @@ constexpr std::size_t kChunkBytes = 16u << 20;  // of the state, in one broadcas
 // Which commit a rank has, and what its state looks like: what ranks tell each other before one gives its state away.
 struct Offer {
   std::uint64_t has_commit = 0;
-  RoundId round;
+  RoundId round;        // in which it was made
   std::uint64_t count = 0;
   std::uint64_t entries = 0, bytes = 0, layout = 0;
+  RoundId last_synced;  // the round of its last sync, where it has a commit
 
-  static constexpr std::size_t kWords = 8;
+  static constexpr std::size_t kWords = 11;
   using Words = std::array<std::int64_t, kWords>;
 
   Words words() const {
     Words out{};
-    const std::uint64_t values[] = {has_commit, round.term, round.term_random, round.number, count, entries, bytes, layout};
+    const std::uint64_t values[] = {has_commit, round.term, round.term_random, round.number, count, entries, bytes, layout,
+                                    last_synced.term, last_synced.term_random, last_synced.number};
     for (std::size_t i = 0; i < kWords; ++i) out[i] = static_cast<std::int64_t>(values[i]);
     return out;
   }
 
   static Offer from(const std::int64_t* words) {
     const auto word = [&](std::size_t i) { return static_cast<std::uint64_t>(words[i]); };
-    return {word(0), {word(1), word(2), static_cast<std::uint32_t>(word(3))}, word(4), word(5), word(6), word(7)};
+    const auto round = [&](std::size_t i) { return RoundId{word(i), word(i + 1), static_cast<std::uint32_t>(word(i + 2))}; };
+    return {word(0), round(1), word(4), word(5), word(6), word(7), round(8)};
   }
 
   auto key() const { return std::make_tuple(has_commit, round.key(), count); }
@@ -45,27 +48,11 @@ struct Offer {
   }
 };
 
-ConstMemoryRange range_in(const RegisteredMemory& memory, std::size_t first, std::size_t count) {
-  return {static_cast<const std::int64_t*>(memory.data()) + first, count, DataType::int64, memory.device()};
-}
-
-MemoryRange writable(const ConstMemoryRange& range) {
-  return {const_cast<void*>(range.data), range.count, range.type, range.device};
-}
-
 std::vector<Offer> gather(ProcessGroup& group, const Offer& own) {
-  constexpr std::size_t kBytes = Offer::kWords * sizeof(std::int64_t);
-  const auto size = static_cast<std::size_t>(group.size());
-  const RegisteredMemory memory = group.allocate(kBytes * size);
-  const auto rank = static_cast<std::size_t>(group.rank());
   const auto words = own.words();
-  elastic::copy_to(static_cast<std::int64_t*>(memory.data()) + rank * Offer::kWords,
-                   reinterpret_cast<const std::byte*>(words.data()), kBytes, memory.device());
-  group.all_gather(range_in(memory, rank * Offer::kWords, Offer::kWords), writable(range_in(memory, 0, size * Offer::kWords)));
-  std::vector<std::int64_t> all(size * Offer::kWords);
-  elastic::copy_from(reinterpret_cast<std::byte*>(all.data()), memory.data(), kBytes * size, memory.device());
+  const auto all = process_group::all_gather_words(group, {words.begin(), words.end()}, {});
   std::vector<Offer> offers;
-  for (std::size_t i = 0; i < size; ++i) offers.push_back(Offer::from(&all[i * Offer::kWords]));
+  for (std::size_t at = 0; at < all.size(); at += Offer::kWords) offers.push_back(Offer::from(&all[at]));
   return offers;
 }
 
@@ -82,12 +69,27 @@ void require_same_entries(const std::vector<Offer>& offers) {
   }
 }
 
+// Whose state all take; the first of equals. The newest commit there is; on GPUs, of those who were in the last round, the
+// oldest: a rank that aborts a collective may let its neighbours' go on to their ends over bytes that nobody sent, and one of
+// these commit that before it hears of the failure, but the rank that aborted has not come to its commit. That costs a step.
+int source_of(const std::vector<Offer>& offers, bool on_gpus) {
+  const auto is_newer = [](const Offer& a, const Offer& b) { return a.key() < b.key(); };
+  if (!on_gpus) return static_cast<int>(std::max_element(offers.begin(), offers.end(), is_newer) - offers.begin());
+  const auto was_later = [](const Offer& a, const Offer& b) {
+    return std::make_tuple(a.has_commit, a.last_synced.key()) < std::make_tuple(b.has_commit, b.last_synced.key());
+  };
+  auto source = std::max_element(offers.begin(), offers.end(), was_later);
+  for (auto other = source; other != offers.end(); ++other) {
+    if (!was_later(*other, *source) && is_newer(*other, *source)) source = other;
+  }
+  return static_cast<int>(source - offers.begin());
+}
+
 }  // namespace
 
 class ElasticState::Impl {
  public:
   void add(void* data, std::size_t bytes, Device device) {
-    if (!elastic::is_supported(device)) elastic::copy_from(nullptr, data, 0, device);  // throws, and says why
     if (has_copy_ || is_in_use_) throw InvalidArgument("an entry is added to elastic state that was committed or synced already"
                                                        "\ntry:   add every entry first");
     entries_.push_back({data, bytes, device});
@@ -103,16 +105,18 @@ class ElasticState::Impl {
   }
 
   void restore() {
+    if (device_) device_->wait_for_all();  // a step that failed may have more to write
     if (has_copy_) write_from(copies_[newest_]);
   }
 
   void sync(ProcessGroup& group) {
+    take_device(group);
     is_in_use_ = true;
-    const auto offers = gather(group, {has_copy_, commit_round_, has_copy_ ? count_ : 0, entries_.size(), bytes_, layout_});
+    const auto offers =
+        gather(group, {has_copy_, commit_round_, has_copy_ ? count_ : 0, entries_.size(), bytes_, layout_, round_});
     require_same_entries(offers);
-    const auto source = std::max_element(offers.begin(), offers.end(),
-                                         [](const Offer& a, const Offer& b) { return a.key() < b.key(); });  // the first of equals
-    const int root = static_cast<int>(source - offers.begin());
+    const int root = source_of(offers, group.device() != Device{});
+    const Offer& source = offers[static_cast<std::size_t>(root)];
     auto& taken = older();
     if (root == group.rank()) {
       if (has_copy_)
@@ -122,8 +126,8 @@ class ElasticState::Impl {
     }
     broadcast(group, taken, root);
     group.barrier();  // all have it, or nobody changes anything
-    const bool had_commit = source->has_commit != 0;
-    keep_older(had_commit ? source->round : group.round(), had_commit ? source->count : 0);
+    const bool had_commit = source.has_commit != 0;
+    keep_older(had_commit ? source.round : group.round(), had_commit ? source.count : 0);
     round_ = group.round();
     write_from(copies_[newest_]);
     agent_link::tell_commits(count_);
@@ -138,6 +142,26 @@ class ElasticState::Impl {
     Device device;
   };
   using Copy = std::vector<std::byte>;
+  using Memory = std::shared_ptr<process_group::DeviceMemory>;
+
+  // How the memory of each device is reached; that of a GPU through the group of the last sync, also when that has
+  // ended.
+  Memory memory_of(const Device& device) const {
+    if (device == Device{}) return host_;
+    if (device_ && device_->device() == device) return device_;
+    throw InvalidArgument("elastic state in the memory of cuda:" + std::to_string(device.index) +
+                          ", which no sync() with a group of that device has made known" + kAdvice);
+  }
+
+  void take_device(ProcessGroup& group) {
+    const Device of_group = group.device();
+    for (const auto& entry : entries_) {
+      if (entry.device == Device{} || entry.device == of_group) continue;
+      throw InvalidArgument("elastic state in the memory of cuda:" + std::to_string(entry.device.index) +
+                            ", which the group does not reach" + kAdvice);
+    }
+    if (of_group != Device{}) device_ = group.impl()->backend().device_memory();
+  }
 
   // The copy that may be written over; of the right size.
   Copy& older() {
@@ -156,7 +180,7 @@ class ElasticState::Impl {
   void read_into(Copy& copy) const {
     std::size_t at = 0;
     for (const auto& entry : entries_) {
-      elastic::copy_from(copy.data() + at, entry.data, entry.bytes, entry.device);
+      memory_of(entry.device)->copy_to_host(copy.data() + at, entry.data, entry.bytes, nullptr);
       at += entry.bytes;
     }
   }
@@ -164,25 +188,31 @@ class ElasticState::Impl {
   void write_from(const Copy& copy) const {
     std::size_t at = 0;
     for (const auto& entry : entries_) {
-      elastic::copy_to(entry.data, copy.data() + at, entry.bytes, entry.device);
+      memory_of(entry.device)->copy_from_host(entry.data, copy.data() + at, entry.bytes, nullptr);
       at += entry.bytes;
     }
   }
 
   // Through memory of the group, a chunk at a time: nothing here knows on what device that is.
-  static void broadcast(ProcessGroup& group, Copy& copy, int root) {
+  void broadcast(ProcessGroup& group, Copy& copy, int root) const {
     if (copy.empty()) return;
     const auto words_of = [](std::size_t bytes) { return (bytes + sizeof(std::int64_t) - 1) / sizeof(std::int64_t); };
     const std::size_t chunk_bytes = std::min(kChunkBytes, copy.size());
-    const RegisteredMemory memory = group.allocate(words_of(chunk_bytes) * sizeof(std::int64_t));
+    const RegisteredMemory chunk = group.allocate(words_of(chunk_bytes) * sizeof(std::int64_t));
+    const Memory memory = memory_of(chunk.device());
     for (std::size_t at = 0; at < copy.size(); at += chunk_bytes) {
       const std::size_t bytes = std::min(chunk_bytes, copy.size() - at);
-      if (root == group.rank()) elastic::copy_to(memory.data(), copy.data() + at, bytes, memory.device());
-      group.broadcast(writable(range_in(memory, 0, words_of(bytes))), root);
-      if (root != group.rank()) elastic::copy_from(copy.data() + at, memory.data(), bytes, memory.device());
+      if (root == group.rank()) memory->copy_from_host(chunk.data(), copy.data() + at, bytes, nullptr);
+      group.broadcast({chunk.data(), words_of(bytes), DataType::int64, chunk.device()}, root);
+      if (root != group.rank()) memory->copy_to_host(copy.data() + at, chunk.data(), bytes, nullptr);
     }
   }
 
+  static constexpr const char* kAdvice =
+      "\ntry:   a group of the backend nccl on that device, or a copy in host memory as the entry";
+
+  const Memory host_ = process_group::host_memory();
+  Memory device_;  // null before a sync with a group on one
   std::vector<Entry> entries_;
   std::size_t bytes_ = 0;
   std::uint64_t layout_ = 14695981039346656037u;

@@ -29,7 +29,7 @@ class RoundEnd {
     has_come_ = true;
     why_ = "the round is over" + (why.empty() ? "" : ": " + why);
     cut_.cut(why_);
-    if (group_) group_->backend().abort(why_, AbortCause::round_over);
+    if (group_) group_->abort(why_, AbortCause::round_over);
   }
 
   bool has_come() const {
@@ -42,7 +42,7 @@ class RoundEnd {
   void watch(std::shared_ptr<ProcessGroup::Impl> group) {
     const std::lock_guard lock(mutex_);
     group_ = std::move(group);
-    if (has_come_) group_->backend().abort(why_, AbortCause::round_over);
+    if (has_come_) group_->abort(why_, AbortCause::round_over);
   }
 
   void unwatch() {
@@ -70,7 +70,7 @@ class GroupOfRound {
   ~GroupOfRound() {
     end_.unwatch();
     // Whoever keeps the group beyond `train` keeps it from ending, but not others from leaving it behind.
-    if (group_.use_count() > 1) group_->backend().abort("its round has ended", AbortCause::program);
+    if (group_.use_count() > 1) group_->abort("its round has ended", AbortCause::program);
   }
   GroupOfRound(const GroupOfRound&) = delete;
   GroupOfRound& operator=(const GroupOfRound&) = delete;

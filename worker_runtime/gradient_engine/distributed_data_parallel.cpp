@@ -3,10 +3,11 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/gradient_engine/bucket_plan.hpp"
-#include "worker_runtime/gradient_engine/host_access.hpp"
 #include "worker_runtime/gradient_engine/model_agreement.hpp"
 #include "worker_runtime/gradient_engine/reducer.hpp"
 #include "worker_runtime/gradient_engine/unused_parameters.hpp"
+#include "worker_runtime/process_group/all_gather_words.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 
 #include <exception>
 #include <utility>
@@ -14,6 +15,7 @@
 namespace ddp {
 
 using namespace gradient_engine;
+using process_group::Flag;
 
 namespace {
 
@@ -65,6 +67,7 @@ class DistributedDataParallel::Impl {
   // The model is agreed on by all ranks. Collective.
   Impl(ProcessGroup group, const std::vector<Parameter>& parameters, const DistributedDataParallelOptions& options)
       : group_(std::move(group)),
+        device_memory_(group_.impl()->backend().device_memory()),
         options_(options),
         names_(names_of(parameters)),
         plan_(plan_of(parameters, options)),
@@ -109,11 +112,20 @@ class DistributedDataParallel::Impl {
     for (const std::size_t parameter : rest.missing) write_zeros(gradient(parameter));
     launch(rest.launches, rest.missing);
     if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
-    if (any_flag()) throw_unused(rest.missing);
+    Look last = std::exchange(look_, begin_look(rest.missing));
+    throw_if_unused(device_memory_->reads_at_once() ? look_ : last);
     agent_link::tell_step();
   }
 
  private:
+  // At the flags of a step: the same answer on every rank, because flags are averaged as gradients are, 0 only where
+  // all ranks wrote 0. A device is given time for it until the next step has been handed to it: then the host waits for
+  // nothing that the device would not have done by then anyway.
+  struct Look {
+    std::unique_ptr<process_group::FlagReading> reading;  // null before the first step
+    std::vector<std::size_t> missing;                     // on this rank, in that step
+  };
+
   MemoryRange range_of(std::size_t bucket) const {
     return {memory_[bucket].data(), plan_.buckets[bucket].count, plan_.buckets[bucket].type, group_.device()};
   }
@@ -142,7 +154,7 @@ class DistributedDataParallel::Impl {
     for (const std::size_t parameter : missing) raised[plan_.slots[parameter].bucket] = true;
     try {
       for (std::size_t bucket = buckets.begin; bucket < buckets.end; ++bucket) {
-        write_flag(range_of(bucket), plan_.buckets[bucket].flag(), raised[bucket]);
+        device_memory_->write_flag(flag_of(bucket), raised[bucket], options_.collective.stream);
         works_.push_back(group_.all_reduce_async(range_of(bucket), ReduceOp::average, options_.collective));
       }
     } catch (...) {
@@ -174,24 +186,31 @@ class DistributedDataParallel::Impl {
     return failure;
   }
 
-  // The same answer on every rank, because flags are averaged as gradients are: 0 only where all ranks wrote 0.
-  bool any_flag() const {
-    for (std::size_t bucket = 0; bucket < bucket_count(); ++bucket) {
-      if (read_flag(range_of(bucket), plan_.buckets[bucket].flag())) return true;
-    }
-    return false;
+  void write_zeros(const MemoryRange& range) { device_memory_->zero(range, options_.collective.stream); }
+
+  Flag flag_of(std::size_t bucket) const { return {range_of(bucket), plan_.buckets[bucket].flag()}; }
+
+  Look begin_look(const std::vector<std::size_t>& missing) {
+    std::vector<Flag> flags;
+    for (std::size_t bucket = 0; bucket < bucket_count(); ++bucket) flags.push_back(flag_of(bucket));
+    return {device_memory_->begin_read_flags(flags, options_.collective.stream), missing};
   }
 
-  [[noreturn]] void throw_unused(const std::vector<std::size_t>& missing) {
-    const auto bitmaps = all_gather_words(group_, to_bitmap(missing, parameter_count()), options_.collective);
+  void throw_if_unused(Look& look) {
+    const auto reading = std::exchange(look.reading, nullptr);
+    if (!reading || !reading->is_raised()) return;
+    const auto bitmaps =
+        process_group::all_gather_words(group_, to_bitmap(look.missing, parameter_count()), options_.collective);
+    const std::string step = device_memory_->reads_at_once() ? "this step's" : "the last step's";
     throw GradientError(
-        describe_unused(names_, bitmaps, group_.size()) +
-        "\nwhere: DistributedDataParallel::Step::finish; this step's gradients are undefined on every rank\n"
+        describe_unused(names_, bitmaps, group_.size()) + "\nwhere: DistributedDataParallel::Step::finish; " + step +
+        " gradients are undefined on every rank\n"
         "try:   call ready() for it on every rank, with zeros (what begin_step leaves) where a rank did "
         "not use it; or leave it out of the model on all ranks");
   }
 
   ProcessGroup group_;
+  std::shared_ptr<process_group::DeviceMemory> device_memory_;
   DistributedDataParallelOptions options_;
   std::vector<std::string> names_;
   BucketPlan plan_;
@@ -199,6 +218,7 @@ class DistributedDataParallel::Impl {
   std::vector<std::size_t> counts_;       // of elements, by parameter
   std::vector<RegisteredMemory> memory_;  // by bucket
   std::vector<Work> works_;               // launched in this step and not yet waited for
+  Look look_;                             // at the last step's flags
 };
 
 DistributedDataParallel::DistributedDataParallel(ProcessGroup group, std::vector<Parameter> parameters,

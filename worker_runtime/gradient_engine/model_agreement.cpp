@@ -1,7 +1,7 @@
 #include "worker_runtime/gradient_engine/model_agreement.hpp"
 
 #include "ddp/error.hpp"
-#include "worker_runtime/gradient_engine/host_access.hpp"
+#include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 #include "worker_runtime/tensor/shape.hpp"
 
@@ -14,6 +14,8 @@
 
 namespace ddp::gradient_engine {
 namespace {
+
+using process_group::all_gather_words;
 
 constexpr std::size_t kLineWords = 128;  // of one line that differs, 1024 bytes are shown: those around the difference
 constexpr std::size_t kLineBytesMax = kLineWords * sizeof(std::int64_t);
@@ -65,9 +67,9 @@ void check_parameter(const Parameter& parameter, Device device) {
   if (values.type != DataType::float32 && values.type != DataType::float64) {
     refuse(name + " is of type " + name_of(values.type) + ", which has no gradient", "float32 or float64");
   }
-  if (values.device != device || !is_supported(device)) {
-    refuse(name + " is not on a device that the gradient engine supports for this group",
-           "values in host memory, and the backend `cpu`");
+  if (values.device != device) {
+    refuse(name + " is not in the memory of this group's device",
+           device == Device{} ? "values in host memory, or the backend `nccl`" : "values on ProcessGroup::device()");
   }
   if (values.data == nullptr && values.count > 0) refuse(name + " has no memory", "values that are allocated");
   if (reinterpret_cast<std::uintptr_t>(values.data) % size_of(values.type) != 0) {

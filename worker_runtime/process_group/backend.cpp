@@ -10,8 +10,34 @@ const char* name_of(CollectiveKind kind) {
     case CollectiveKind::all_gather: return "all_gather";
     case CollectiveKind::reduce_scatter: return "reduce_scatter";
     case CollectiveKind::allocate: return "allocate";
+    case CollectiveKind::reduce: return "reduce";
+    case CollectiveKind::gather: return "gather";
+    case CollectiveKind::scatter: return "scatter";
+    case CollectiveKind::all_to_all: return "all_to_all";
+    case CollectiveKind::send: return "send";
+    case CollectiveKind::receive: return "receive";
   }
   return "a collective that does not exist";
+}
+
+const char* name_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return "sum";
+    case ReduceOp::average: return "average";
+    case ReduceOp::product: return "product";
+    case ReduceOp::min: return "min";
+    case ReduceOp::max: return "max";
+  }
+  return "an operator that does not exist";
+}
+
+bool has_op(CollectiveKind kind) {
+  return kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::reduce;
+}
+
+bool has_root(CollectiveKind kind) {
+  return kind == CollectiveKind::broadcast || kind == CollectiveKind::reduce || kind == CollectiveKind::gather ||
+         kind == CollectiveKind::scatter || kind == CollectiveKind::send || kind == CollectiveKind::receive;
 }
 
 }  // namespace ddp::process_group

@@ -1,21 +1,26 @@
-// What a process group asks of a backend (`cpu` today, `nccl` later).
+// What a process group asks of a backend (`cpu`, `nccl`).
 //
 // Nothing above this interface follows a data pointer or assumes host memory: it hands over ranges of memory on a
 // device and gets back work that completes in the order of the calls (on a GPU: in a stream's order).
 //
-// Arguments reach a backend checked (ranges, sizes, root, timeout); what only all ranks together can know, such as
-// another rank calling something else, is the backend's to find.
+// Arguments reach a backend checked (ranges, sizes, root, timeout; see checks.hpp); what only all ranks together can
+// know, such as another rank calling something else, is the backend's to find. What a backend does not have it refuses
+// by InvalidArgument, on every rank alike.
 //
 // Threads: as ProcessGroup: one caller at a time; abort() from any thread.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "ddp/memory.hpp"
 #include "ddp/process_group.hpp"
+#include "worker_runtime/process_group/device_memory.hpp"
 
 namespace ddp {
 
@@ -31,16 +36,33 @@ class Work::State {
 
 namespace ddp::process_group {
 
-enum class CollectiveKind : std::uint8_t { barrier, all_reduce, broadcast, all_gather, reduce_scatter, allocate };
+enum class CollectiveKind : std::uint8_t {
+  barrier,
+  all_reduce,
+  broadcast,
+  all_gather,
+  reduce_scatter,
+  allocate,
+  reduce,
+  gather,
+  scatter,
+  all_to_all,
+  send,
+  receive,
+};
 
 const char* name_of(CollectiveKind kind);  // "all_reduce"
+const char* name_of(ReduceOp op);          // "sum"
+bool has_op(CollectiveKind kind);          // whether Collective::op means something
+bool has_root(CollectiveKind kind);        // and Collective::root
 
+// Both ranges are on the device of the call, also where they are empty.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
-  ConstMemoryRange input{};  // the same memory as `output` where the collective works in place
-  MemoryRange output{};
+  ConstMemoryRange input{};  // the same memory as `output` where the collective works in place; empty where it has none
+  MemoryRange output{};      // empty where it has none: on ranks that are not root, of a send, of a barrier
   ReduceOp op = ReduceOp::sum;
-  int root = 0;
+  int root = 0;                         // the peer of a send or receive
   std::chrono::milliseconds timeout{};  // from the call to completion; > 0
   void* stream = nullptr;               // see CollectiveOptions
 };
@@ -51,25 +73,6 @@ enum class AbortCause : std::uint8_t {
   round_over,  // the launcher, for all ranks: calls throw RoundOver
 };
 
-class Backend {
- public:
-  virtual ~Backend() = default;
-
-  virtual Device device() const = 0;
-
-  // Enqueues behind all earlier calls. Throws AbortedError where the group is of no further use.
-  virtual std::shared_ptr<Work::State> submit(const Collective& collective) = 0;
-
-  // submit() and wait() in one, for a caller that has nothing to do meanwhile.
-  virtual void run(const Collective& collective) = 0;
-
-  // As ProcessGroup::allocate.
-  virtual RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout) = 0;
-
-  // As ProcessGroup::abort, from any thread.
-  virtual void abort(const std::string& reason, AbortCause cause) = 0;
-};
-
 // Who this process is, as the launcher told it (environment.hpp) and the ranks agreed on.
 struct Membership {
   int rank = 0;
@@ -77,6 +80,47 @@ struct Membership {
   int local_rank = 0;
   int local_size = 1;
   RoundId round;
+  std::string name{};  // of the group, the same on all its ranks, and no other's in the round: "group_0", "group_0/1"
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual Device device() const = 0;
+
+  // Whether ranges on this device are its own: device(), and in a group of two backends also the host's memory.
+  virtual bool reaches(const Device& other) const { return other == device(); }
+
+  // Enqueues behind all earlier calls. Throws AbortedError where the group is of no further use. More than one are
+  // begun as one (see ProcessGroup::coalesce), all with the same timeout; none is no call.
+  virtual std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) = 0;
+
+  // submit() and wait() in one, for a caller that has nothing to do meanwhile.
+  virtual void run(const Collective& collective) = 0;
+
+  // As ProcessGroup::allocate.
+  virtual RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout) = 0;
+
+  // Collective over all ranks of this group. `ranks` are those of this group that the new one has, by their rank there;
+  // for one that is in no new group they are empty, and null comes back. Different ranks may name different lists, each
+  // rank that in which it is: no two of these overlap.
+  virtual std::unique_ptr<Backend> split(const Membership& of_new, const std::vector<int>& ranks,
+                                         std::chrono::milliseconds timeout) = 0;
+
+  // Of device().
+  virtual std::shared_ptr<DeviceMemory> device_memory() = 0;
+
+  // As ProcessGroup::abort, from any thread. Later calls, and those under way, say the first reason only.
+  virtual void abort(const std::string& reason, AbortCause cause) = 0;
+
+  // From now on `tell` hears, once at most and from whatever thread, why the group is of no further use where the
+  // backend found that itself (not by abort(), not by its own end). It is called without a lock that calls of the
+  // backend take, may abort another backend, and has returned, or will not be called, when set_failure_listener({}) or
+  // the backend's end has returned. A group that has failed already tells at once. A group of two backends ends both by
+  // it.
+  using FailureListener = std::function<void(const std::string& reason)>;
+  virtual void set_failure_listener(FailureListener tell) = 0;
 };
 
 }  // namespace ddp::process_group

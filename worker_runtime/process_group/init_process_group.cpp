@@ -8,10 +8,18 @@
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/cpu_backend/cpu_backend.hpp"
+#include "worker_runtime/flight_recorder/failure_files.hpp"
+#include "worker_runtime/flight_recorder/recorder.hpp"
+#include "worker_runtime/process_group/backend_choice.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/environment.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
+#include "worker_runtime/process_group/two_backends.hpp"
+#include "worker_runtime/trace/tracer.hpp"
+#if DDP_HAVE_NCCL_BACKEND
+#include "worker_runtime/nccl_backend/nccl_backend.hpp"
+#endif
 
 namespace ddp {
 
@@ -19,6 +27,12 @@ namespace {
 
 using process_group::Launch;
 using process_group::Membership;
+
+#if DDP_HAVE_NCCL_BACKEND
+constexpr bool kHasNccl = true;
+#else
+constexpr bool kHasNccl = false;
+#endif
 
 // What this process was told since it began.
 struct LaunchVariables {
@@ -41,12 +55,23 @@ std::optional<std::string> variable(const char* name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
+// What this process is to tell of itself, at a failure or all the time, and as whom.
+void open_diagnostics(const Launch& launch) {
+  flight_recorder::set_place(flight_recorder::place_from(variable));
+  flight_recorder::process_recorder().begin_round(launch.round ? to_string(*launch.round) : "");
+  trace::set_rank(launch.rank);
+  if (const auto prefix = variable("DDP_TRACE"); prefix && !prefix->empty()) trace::begin_default(*prefix, launch.rank);
+}
+
 void check(const InitOptions& options) {
-  if (options.backend == "nccl") {
-    throw InvalidArgument("this build of libddp has no backend 'nccl'\ntry:   the backend 'cpu'");
+  const process_group::BackendChoice choice = process_group::backend_choice(options.backend);
+  if (choice.nccl && !kHasNccl) {
+    throw InvalidArgument("this build of libddp has no backend nccl: CMake found no CUDA toolkit\ntry:   a build with "
+                          "CUDA 12 or later (CUDAToolkit_ROOT says where it is), or the backend cpu");
   }
-  if (options.backend != "cpu") {
-    throw InvalidArgument("there is no backend '" + options.backend + "'\ntry:   the backend 'cpu'");
+  if (options.device && *options.device < 0) {
+    throw InvalidArgument("init_process_group: device " + std::to_string(*options.device) +
+                          "\ntry:   a number from 0 on, or none, so that LOCAL_RANK says which");
   }
   if (options.timeout.count() <= 0) {
     throw InvalidArgument("init_process_group: a timeout of " + std::to_string(options.timeout.count()) +
@@ -80,8 +105,8 @@ class RoundAgreement {
   std::optional<RoundId> round_;
 };
 
-// The n-th group of this process in a round meets the n-th of the others: their keys are their own.
-std::string next_key_prefix(const Launch& launch) {
+// The n-th group of this process in a round meets the n-th of the others: name and keys are their own.
+std::string next_group_name(const Launch& launch) {
   static std::mutex mutex;
   static std::string round;
   static unsigned group_count = 0;
@@ -90,24 +115,54 @@ std::string next_key_prefix(const Launch& launch) {
     round = std::move(prefix);
     group_count = 0;
   }
-  return round + "group_" + std::to_string(group_count++) + "/";
+  return "group_" + std::to_string(group_count++);
 }
 
-std::unique_ptr<process_group::Backend> join(const Launch& launch, Membership& membership, io::Deadline& deadline) {
-  if (!launch.store) {
+// Requires a build with it. `store` is null for a process that is alone.
+std::unique_ptr<process_group::Backend> make_nccl([[maybe_unused]] const InitOptions& options,
+                                                  [[maybe_unused]] const Membership& membership,
+                                                  [[maybe_unused]] store::Client* store,
+                                                  [[maybe_unused]] const std::string& key_prefix,
+                                                  [[maybe_unused]] io::Deadline& deadline) {
+#if DDP_HAVE_NCCL_BACKEND
+  return nccl_backend::make_nccl_backend(membership, store, key_prefix,
+                                         {.device = options.device, .share_device = options.share_device}, deadline);
+#else
+  return nullptr;
+#endif
+}
+
+// All ranks meet as those of the cpu backend do, whatever they compute on: a rank that is missing is named, the round
+// is agreed on, and what NCCL's ranks tell each other has keys that nobody else has had.
+std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOptions& options, Membership& membership,
+                                             io::Deadline& deadline) {
+  const process_group::BackendChoice choice = process_group::backend_choice(options.backend);
+  std::optional<store::Client> store;
+  std::string key_prefix;
+  std::optional<cpu_backend::Meeting> meeting;
+  membership.name = next_group_name(launch);  // first, so that one who fails here counts as the others do
+  if (launch.store) {
+    key_prefix = process_group::store_key_prefix(launch) + membership.name + "/";
+    store = store::Client::connect(
+        {.host = launch.store->host, .port = launch.store->port, .deadline = deadline.end(), .cut = deadline.cut()});
+    RoundAgreement agreement(launch, *store, key_prefix, deadline);
+    const cpu_backend::NetworkOptions network{launch.interface, launch.ports.min, launch.ports.max,
+                                              store->descriptor()};
+    meeting = cpu_backend::meet(membership, {*store, key_prefix, network}, deadline);
+    membership.round = agreement.after_meeting();
+  } else {
     membership.round = launch.round ? *launch.round : rendezvous::begin_term();
-    return cpu_backend::make_cpu_backend(membership, cpu_backend::meet_alone(), deadline);
+    if (choice.cpu) meeting = cpu_backend::meet_alone();
   }
-  const std::string key_prefix = next_key_prefix(launch);  // first, so that one who fails here counts as the others do
-  auto store = store::Client::connect({.host = launch.store->host,
-                                       .port = launch.store->port,
-                                       .deadline = deadline.end(),
-                                       .cut = deadline.cut()});
-  RoundAgreement agreement(launch, store, key_prefix, deadline);
-  const cpu_backend::NetworkOptions network{launch.interface, launch.ports.min, launch.ports.max, store.descriptor()};
-  auto meeting = cpu_backend::meet(membership, {store, key_prefix, network}, deadline);
-  membership.round = agreement.after_meeting();
-  return cpu_backend::make_cpu_backend(membership, std::move(meeting), deadline);
+  std::unique_ptr<process_group::Backend> cpu;
+  std::unique_ptr<process_group::Backend> nccl;
+  if (choice.cpu) cpu = cpu_backend::make_cpu_backend(membership, std::move(*meeting), deadline);
+  if (choice.nccl) {
+    nccl = make_nccl(options, membership, store ? &*store : nullptr,
+                     key_prefix + "nccl_" + to_string(membership.round) + "/", deadline);
+  }
+  if (!nccl) return cpu;
+  return cpu ? process_group::make_two_backends(std::move(cpu), std::move(nccl)) : std::move(nccl);
 }
 
 }  // namespace
@@ -130,10 +185,11 @@ Launch present_launch() { return launch_from(variable); }
 std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, io::Cut* cut) {
   check(options);
   agent_link::open_process_link();
+  open_diagnostics(launch);
   io::Deadline deadline = deadline_after(options.timeout);
   deadline.cut_by(cut);
-  Membership membership{launch.rank, launch.size, launch.local_rank, launch.local_size, {}};
-  auto backend = join(launch, membership, deadline);
+  Membership membership{launch.rank, launch.size, launch.local_rank, launch.local_size, {}, {}};
+  auto backend = join(launch, options, membership, deadline);
   agent_link::begin_round(membership.round.number);
   return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend));
 }

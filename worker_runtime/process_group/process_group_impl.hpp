@@ -1,10 +1,17 @@
 // What a ProcessGroup is made of: who this process is, and the backend that does the work.
+//
+// Threads: as ProcessGroup; abort() and add_sub_group() from any.
 #pragma once
 
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "worker_runtime/process_group/backend.hpp"
+#include "worker_runtime/process_group/coalescing.hpp"
 
 namespace ddp {
 
@@ -18,10 +25,33 @@ class ProcessGroup::Impl {
   std::chrono::milliseconds timeout() const { return timeout_; }
   process_group::Backend& backend() const { return *backend_; }
 
+  // While the calls of a coalesce() are made; else null.
+  process_group::Coalescing* coalescing = nullptr;
+
+  // Of all the groups that were made of this one, on whatever ranks: the same on each.
+  int sub_group_count = 0;
+
+  // As Backend::abort. The end of the round ends the groups that were made of this one, too.
+  void abort(const std::string& reason, process_group::AbortCause cause);
+  void add_sub_group(const std::shared_ptr<Impl>& group);
+
  private:
   process_group::Membership membership_;
   std::chrono::milliseconds timeout_;  // of a collective that names none
   std::unique_ptr<process_group::Backend> backend_;
+  std::mutex mutex_;
+  std::optional<std::string> round_over_;  // guarded by mutex_, as is the next; why the round is over
+  std::vector<std::weak_ptr<Impl>> sub_groups_;
 };
+
+namespace process_group {
+
+// Throws InvalidArgument for an empty ProcessGroup.
+ProcessGroup::Impl& require_group(const std::shared_ptr<ProcessGroup::Impl>& impl);
+
+// Throws InvalidArgument, where the calls of a coalesce() are being made, for one that can't be part of it.
+void require_not_coalescing(const ProcessGroup::Impl& group, const std::string& call);
+
+}  // namespace process_group
 
 }  // namespace ddp

@@ -135,6 +135,7 @@ TEST_F(OutputTest, WithNoMaskAllGoesToTheConsoleAndErrorFilesToTheTree) {
   print(0, 1, "hello\n");
   print(1, 2, "oh\n");
   EXPECT_EQ(output.error_file(1), round() / "rank_1/error.json");
+  EXPECT_EQ(output.round_directory(), round());
   EXPECT_TRUE(fs::is_directory(round() / "rank_1"));
   EXPECT_EQ(output.stderr_file(1), "");
   output.end_round();
@@ -147,6 +148,7 @@ TEST_F(OutputTest, WithNoMaskAllGoesToTheConsoleAndErrorFilesToTheTree) {
 TEST_F(OutputTest, WithoutALogDirectoryErrorFilesAreInTheScratchDirectory) {
   options_.log_directory.clear();
   EXPECT_EQ(begin(1).error_file(0), scratch_.path() / "scratch/round_0_rank_0_error.json");
+  EXPECT_EQ(output_->round_directory(), "");
   EXPECT_EQ(output_->highest_round("run"), -1);
 }
 
@@ -156,6 +158,7 @@ TEST_F(OutputTest, DevNullMeansNoFilesAtAll) {
   options_.tee.all = 2;
   auto& output = begin(1);
   EXPECT_EQ(output.error_file(0), "");
+  EXPECT_EQ(output.round_directory(), "/dev/null");
   EXPECT_EQ(output.stderr_file(0), "");
   print(0, 1, "lost\n");
   print(0, 2, "seen\n");
@@ -311,6 +314,7 @@ TEST_F(OutputTest, AWorkerThatLivesOnKeepsItsStreamsAndItsFiles) {
     print(1, 1, "new\n");
     EXPECT_EQ(output.error_file(0), round(0) / "rank_0/error.json");
     EXPECT_EQ(output.error_file(1), round(1) / "rank_5/error.json");
+    EXPECT_EQ(output.round_directory(), round(1));
     output.end_round();
     ::close(kept);
     EXPECT_THAT(out(), AllOf(HasSubstr("stays\n"), HasSubstr("goes\n"), HasSubstr("still\n"), HasSubstr("new\n")));

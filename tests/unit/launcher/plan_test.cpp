@@ -119,10 +119,13 @@ TEST_F(Plan, LogsSignalsBindingAndTheStoresGuestsAreTold) {
         "to a file and shown: stdout of local rank 0, stderr of local rank 2 to 4\n", "shown are ranks 0,4-7\n",
         "shown are local ranks 1\n", "lines of stdout with loss also to filtered_stdout.log\n", "lines begin with '${hostname}: '\n",
         "SIGUSR1: passed on to the workers\n", "binding   to cores of the GPU's NUMA node that no other worker has\n",
-        "admits 10.0.0.0/8\n"})
+        "admits 10.0.0.0/8\n", "  DDPRUN_ROUND_DIRECTORY=logs/a/round_<n>\n"})
     EXPECT_THAT(text, HasSubstr(line));
   EXPECT_THAT(plan({"--log-dir=/dev/null", "true"}), HasSubstr("logs      no files\n"));
   EXPECT_THAT(plan({"--log-dir=/dev/null", "true"}), HasSubstr("  TORCHELASTIC_ERROR_FILE=\n"));
+  EXPECT_THAT(plan({"--log-dir=/dev/null", "true"}), HasSubstr("  DDPRUN_ROUND_DIRECTORY=/dev/null\n"));
+  EXPECT_THAT(plan({"true"}), Not(HasSubstr("DDPRUN_ROUND_DIRECTORY")));
+  EXPECT_THAT(plan({"-t3", "true"}), HasSubstr("  DDPRUN_ROUND_DIRECTORY=<that of the round's log files>\n"));
   EXPECT_THAT(plan({"--no-prefix", "true"}), HasSubstr("no prefix before lines\n"));
   EXPECT_THAT(plan({"--tee=3", "true"}), HasSubstr("logs      in a folder for temporary files\n"));
 }

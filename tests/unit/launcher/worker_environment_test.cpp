@@ -39,14 +39,15 @@ Assignment second_node() {
 // Names and values as torchrun sets them; see docs/environment.md.
 TEST(WorkerEnvironment, IsTorchrunsAndOurs) {
   EXPECT_THAT(
-      worker_variables(second_node(), {3, "/tmp/error.json", {}}, {}),
+      worker_variables(second_node(), {3, "/tmp/error.json", {}, "/logs/run/round_2"}, {}),
       UnorderedElementsAre("LOCAL_RANK=3", "RANK=6", "GROUP_RANK=1", "ROLE_RANK=3", "ROLE_NAME=trainer",
                            "LOCAL_WORLD_SIZE=4", "WORLD_SIZE=7", "GROUP_WORLD_SIZE=2", "ROLE_WORLD_SIZE=4",
                            "MASTER_ADDR=node0", "MASTER_PORT=29400", "TORCHELASTIC_RESTART_COUNT=2",
                            "TORCHELASTIC_MAX_RESTARTS=5", "TORCHELASTIC_RUN_ID=run-1",
                            "TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=/tmp/error.json",
                            "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGUSR2", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
-                           "OMP_NUM_THREADS=1", "DDPRUN_ROUND_ID=1700000000-0000000000000abc-2"));
+                           "OMP_NUM_THREADS=1", "DDPRUN_ROUND_ID=1700000000-0000000000000abc-2",
+                           "DDPRUN_ROUND_DIRECTORY=/logs/run/round_2"));
 }
 
 TEST(WorkerEnvironment, TheUsersOwnSettingsStay) {

@@ -6,7 +6,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "ddp/error.hpp"
 #include "tests/descriptor_limit.hpp"
@@ -51,6 +55,83 @@ TEST(CpuBackend, ARankThatCanNotStartTellsTheOthers) {
     EXPECT_THAT(failure.ranks(), ElementsAre(0));
     EXPECT_THAT(failure.what(), HasSubstr("gave up"));
   }
+}
+
+// Two ranks, each on a thread of its own while they begin.
+struct Pair {
+  io::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
+  std::unique_ptr<process_group::Backend> ranks[2];
+
+  Pair() {
+    const auto begin = [this](int rank) {
+      auto deadline = soon();
+      ranks[rank] = make_cpu_backend({.rank = rank, .size = 2, .local_rank = rank, .local_size = 2, .round = {}},
+                                     meeting_of(rank, file.get()), deadline);
+    };
+    std::thread other([&] { begin(1); });
+    begin(0);
+    other.join();
+  }
+};
+
+const Collective kBarrier{.kind = CollectiveKind::barrier, .timeout = std::chrono::seconds(20)};
+
+TEST(CpuBackend, TellsItsListenerOnceWhyItFailed) {
+  Pair pair;
+  std::vector<std::string> heard;
+  pair.ranks[0]->set_failure_listener([&](const std::string& reason) { heard.push_back(reason); });
+  pair.ranks[1].reset();
+  EXPECT_THROW(pair.ranks[0]->run(kBarrier), RankFailure);
+  EXPECT_THROW(pair.ranks[0]->run(kBarrier), AbortedError);
+  ASSERT_EQ(heard.size(), 1u);
+  EXPECT_THAT(heard[0], HasSubstr("rank 1"));
+  pair.ranks[0]->set_failure_listener([&](const std::string& reason) { heard.push_back(reason); });
+  ASSERT_EQ(heard.size(), 2u) << "one that comes later hears it at once";
+  EXPECT_EQ(heard[1], heard[0]);
+}
+
+TEST(CpuBackend, TellsNoListenerOfAnAbortOrOfItsEnd) {
+  Pair pair;
+  bool heard = false;
+  for (auto& rank : pair.ranks) rank->set_failure_listener([&](const std::string&) { heard = true; });
+  std::thread waiting([&] { EXPECT_THROW(pair.ranks[0]->run(kBarrier), RoundOver); });
+  const auto memory = std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(pair.file.get(), F_DUPFD_CLOEXEC, 0)),
+                                                     HostLayout::one_host(2), 1);
+  while (memory->control()[1].sleepers.load() == 0) std::this_thread::yield();  // rank 0 waits for rank 1
+  pair.ranks[0]->abort("enough", process_group::AbortCause::round_over);
+  waiting.join();
+  pair.ranks[1]->set_failure_listener({});
+  EXPECT_THROW(pair.ranks[1]->run(kBarrier), RankFailure);
+  pair.ranks[0].reset();
+  pair.ranks[1].reset();
+  EXPECT_FALSE(heard);
+}
+
+TEST(CpuBackend, RefusesWhatItDoesNotHaveYetAndGoesOn) {
+  auto deadline = soon();
+  const auto alone = make_cpu_backend({}, meet_alone(), deadline);
+  const auto refusal = [](const auto& call) {
+    try {
+      call();
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  for (const CollectiveKind kind : {CollectiveKind::reduce, CollectiveKind::gather, CollectiveKind::scatter,
+                                    CollectiveKind::all_to_all, CollectiveKind::send, CollectiveKind::receive}) {
+    Collective collective = kBarrier;
+    collective.kind = kind;
+    const std::string want = std::string("the cpu backend has no ") + name_of(kind) + " yet\n";
+    EXPECT_THAT(refusal([&] { alone->run(collective); }), HasSubstr(want));
+    EXPECT_THAT(refusal([&] { alone->submit({&collective, 1}); }), HasSubstr(want));
+  }
+  const Collective two[] = {kBarrier, kBarrier};
+  EXPECT_THAT(refusal([&] { alone->submit(two); }), HasSubstr("the cpu backend has no coalesced calls yet"));
+  EXPECT_THAT(refusal([&] { alone->split({}, {0}, std::chrono::seconds(1)); }),
+              HasSubstr("the cpu backend has no sub-groups yet"));
+  alone->submit({&kBarrier, 1})->wait();
+  alone->run(kBarrier);
 }
 
 TEST(CpuBackend, AGroupOfOneThatCanNotStartSaysWhy) {

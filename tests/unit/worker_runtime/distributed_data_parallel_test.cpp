@@ -352,7 +352,7 @@ TEST(DistributedDataParallel, RefusesWhatNoRankCanTrain) {
             "parameter a has shape [-1, -6] but 6 values\n"
             "parameter a has shape [4611686018427387904, 8, 3] but 6 values\n"
             "parameter a is of type int64, which has no gradient\n"
-            "parameter a is not on a device that the gradient engine supports for this group\n"
+            "parameter a is not in the memory of this group's device\n"
             "parameter a has no memory\n"
             "parameter a is not aligned to float64\n");
 }

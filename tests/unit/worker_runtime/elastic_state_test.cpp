@@ -49,11 +49,16 @@ TEST(ElasticState, RestoreGoesBackToTheLastCommit) {
 
 TEST(ElasticState, WhatCannotBeInItIsRefused) {
   std::vector<float> values(3);
+  ElasticState on_a_gpu;
+  on_a_gpu.add(MemoryRange(values.data(), values.size(), DataType::float32, {Device::Kind::cuda, 1}));
+  const auto unknown = thrown_by<InvalidArgument>([&] { on_a_gpu.commit(); });
+  ASSERT_TRUE(unknown);
+  EXPECT_THAT(unknown->what(), HasSubstr("cuda:1, which no sync() with a group of that device has made known"));
+  auto on_cpu = init_process_group();
+  const auto elsewhere = thrown_by<InvalidArgument>([&] { on_a_gpu.sync(on_cpu); });
+  ASSERT_TRUE(elsewhere);
+  EXPECT_THAT(elsewhere->what(), HasSubstr("cuda:1, which the group does not reach"));
   ElasticState state;
-  const auto on_a_gpu = thrown_by<InvalidArgument>(
-      [&] { state.add(MemoryRange(values.data(), values.size(), DataType::float32, {Device::Kind::cuda, 1})); });
-  ASSERT_TRUE(on_a_gpu);
-  EXPECT_THAT(on_a_gpu->what(), HasSubstr("cuda:1"));
   state.add(values);
   state.commit();
   const auto too_late = thrown_by<InvalidArgument>([&] { state.add(values); });

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "worker_runtime/cpu_backend/failure_message.hpp"
@@ -37,6 +39,24 @@ TEST(Fingerprint, DescribesACall) {
   EXPECT_EQ(text(collective(CollectiveKind::all_gather, four, twelve)), "all_gather of 4 float32 per rank");
   EXPECT_EQ(text(collective(CollectiveKind::reduce_scatter, twelve, four)),
             "reduce_scatter of 4 float32 per rank (sum)");
+  auto to_1 = collective(CollectiveKind::reduce, four, {});
+  to_1.op = ReduceOp::max;
+  to_1.root = 1;
+  EXPECT_EQ(text(to_1), "reduce of 4 float32 (max) to rank 1");
+  to_1.kind = CollectiveKind::gather;
+  EXPECT_EQ(text(to_1), "gather of 4 float32 per rank to rank 1");
+  to_1.kind = CollectiveKind::send;
+  EXPECT_EQ(text(to_1), "send of 4 float32 to rank 1");
+  auto from_1 = collective(CollectiveKind::scatter, {}, four);
+  from_1.root = 1;
+  EXPECT_EQ(text(from_1), "scatter of 4 float32 per rank from rank 1");
+  from_1.kind = CollectiveKind::receive;
+  EXPECT_EQ(text(from_1), "receive of 4 float32 from rank 1");
+  EXPECT_EQ(text(collective(CollectiveKind::all_to_all, twelve, twelve)), "all_to_all of 12 float32 per rank");
+  for (const auto& [op, name] : {std::pair{ReduceOp::product, "product"}, std::pair{ReduceOp::min, "min"}}) {
+    average.op = op;
+    EXPECT_EQ(text(average), std::string("all_reduce of 4 float32 (") + name + ")");
+  }
   EXPECT_EQ(describe({.kind = CollectiveKind::allocate, .count = 4096}), "allocate of 4096 bytes");
 }
 
@@ -51,6 +71,21 @@ TEST(Fingerprint, SurvivesTheControlBlock) {
   const Fingerprint back = decode(encode(print));
   EXPECT_TRUE(same_call(back, print));
   EXPECT_EQ(back.location, print.location);
+}
+
+TEST(Fingerprint, EveryTypeOperatorAndKindSurvivesTheControlBlock) {
+  for (int type = 0; type <= static_cast<int>(DataType::uint8); ++type) {
+    for (int op = 0; op <= static_cast<int>(ReduceOp::max); ++op) {
+      for (int kind = 0; kind <= static_cast<int>(CollectiveKind::receive); ++kind) {
+        const Fingerprint print{.kind = static_cast<CollectiveKind>(kind),
+                                .type = static_cast<DataType>(type),
+                                .op = static_cast<ReduceOp>(op),
+                                .root = 3,
+                                .count = 5};
+        EXPECT_TRUE(same_call(decode(encode(print)), print)) << describe(print);
+      }
+    }
+  }
 }
 
 TEST(Fingerprint, EveryFieldButTheLocationMakesAnotherCall) {

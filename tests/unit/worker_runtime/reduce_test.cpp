@@ -2,17 +2,35 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
 #include <type_traits>
 #include <vector>
+
+#include "tests/plain_reduction.hpp"
 
 namespace ddp::cpu_backend {
 namespace {
 
-const DataType kTypes[] = {DataType::float32, DataType::float64, DataType::int64};
+using tensor::Bfloat16;
+using tensor::Float16;
+using tensor::to_bfloat16;
+using tensor::to_float;
+using tensor::to_float16;
+using testing::combined;
+using testing::divided;
+using testing::kIsHalf;
+using testing::narrowed;
+using testing::Wide;
+using testing::widened;
+
+const DataType kTypes[] = {DataType::float32,  DataType::float64, DataType::int64, DataType::float16,
+                           DataType::bfloat16, DataType::int32,   DataType::uint8};
+const ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max};
 
 TEST(Slices, CoverARangeWithoutOverlapAndShareNoCacheLine) {
   for (const DataType type : kTypes) {
@@ -35,77 +53,232 @@ TEST(Slices, CoverARangeWithoutOverlapAndShareNoCacheLine) {
   }
 }
 
-// Any bits but those of a NaN, whose payload may depend on the order of operands.
 template <class T>
-T random_value(std::mt19937_64& random) {
+T from_bits(std::uint64_t bits) {
   T value{};
-  do {
-    const std::uint64_t bits = random();
-    std::memcpy(&value, &bits, sizeof(value));
-  } while (value != value || (std::is_floating_point_v<T> && (value > T(1e30) || value < T(-1e30))));
+  std::memcpy(static_cast<void*>(&value), &bits, sizeof(value));
   return value;
 }
 
+// NaN, infinities, zeros, the smallest and largest of all kinds, and a few plain ones.
 template <class T>
-T plain(ReduceOp op, const std::vector<std::vector<T>>& sources, std::size_t i) {
-  if constexpr (std::is_same_v<T, std::int64_t>) {
-    std::uint64_t sum = 0;
-    for (const auto& source : sources) sum += static_cast<std::uint64_t>(source[i]);
-    const auto wrapped = static_cast<std::int64_t>(sum);
-    return op == ReduceOp::sum ? wrapped : wrapped / static_cast<std::int64_t>(sources.size());
+std::vector<T> special_values() {
+  std::vector<T> values;
+  if constexpr (std::is_integral_v<T>) {
+    for (const int small : {0, 1, 2, 3}) values.push_back(static_cast<T>(small));
+    values.push_back(static_cast<T>(-1));
+    values.push_back(std::numeric_limits<T>::max());
+    values.push_back(std::numeric_limits<T>::min());
   } else {
-    T sum = sources[0][i];
-    for (std::size_t s = 1; s < sources.size(); ++s) sum += sources[s][i];
-    return op == ReduceOp::sum ? sum : sum / static_cast<T>(sources.size());
+    using Limits = std::numeric_limits<Wide<T>>;
+    for (const Wide<T> value :
+         {Wide<T>(0), Wide<T>(1), Wide<T>(1.5), Limits::quiet_NaN(), Limits::infinity(), Limits::max(), Limits::min(),
+          Limits::denorm_min(), Wide<T>(65504), Wide<T>(65503), Wide<T>(6e-8)}) {
+      values.push_back(narrowed<T>(value));
+      values.push_back(narrowed<T>(-value));
+    }
   }
+  return values;
+}
+
+// Mostly any bits, which for floating point are mostly of very different sizes; often special ones; else near each
+// other.
+template <class T>
+T random_value(std::mt19937_64& random) {
+  static const std::vector<T> special = special_values<T>();
+  switch (random() % 4) {
+    case 0: return special[random() % special.size()];
+    case 1: return narrowed<T>(static_cast<Wide<T>>(static_cast<double>(random() % 100'000) / 1000.0));
+    default: return from_bits<T>(random());
+  }
+}
+
+// Of a NaN only that it is one: its payload may depend on the order of operands.
+template <class T>
+bool same(T a, T b) {
+  if (testing::is_nan(widened(a)) && testing::is_nan(widened(b))) return true;
+  return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
+
+template <class T>
+using Values = std::vector<std::vector<T>>;  // by rank
+
+template <class T>
+Values<T> random_values(std::mt19937_64& random, std::size_t ranks, std::size_t count) {
+  Values<T> values(ranks, std::vector<T>(count));
+  for (auto& of_rank : values) {
+    for (T& value : of_rank) value = random_value<T>(random);
+  }
+  return values;
+}
+
+// Over ranks [begin, end), not divided.
+template <class T>
+Wide<T> plain(ReduceOp op, const Values<T>& sources, std::size_t begin, std::size_t end, std::size_t i) {
+  Wide<T> result = widened(sources[begin][i]);
+  for (std::size_t s = begin + 1; s < end; ++s) result = combined(op, result, widened(sources[s][i]));
+  return result;
+}
+
+template <class T>
+std::vector<std::byte*> pointers_to(Values<T>& values) {
+  std::vector<std::byte*> pointers;
+  for (auto& of_rank : values) pointers.push_back(reinterpret_cast<std::byte*>(of_rank.data()));
+  return pointers;
+}
+
+template <class T>
+std::vector<const std::byte*> const_pointers_to(Values<T>& values) {
+  const auto pointers = pointers_to(values);
+  return {pointers.begin(), pointers.end()};
 }
 
 template <class T>
 class Reduce : public ::testing::Test {};
-using Types = ::testing::Types<float, double, std::int64_t>;
+using Types = ::testing::Types<float, double, std::int64_t, Float16, Bfloat16, std::int32_t, std::uint8_t>;
 TYPED_TEST_SUITE(Reduce, Types);
 
 TYPED_TEST(Reduce, EqualsASlowPlainOneInPlaceAndLeavesTheRestAlone) {
   std::mt19937_64 random(20261121);
-  for (int trial = 0; trial < 60; ++trial) {
+  for (int trial = 0; trial < 150; ++trial) {
     const std::size_t ranks = 1 + random() % 5;
-    const std::size_t count = random() % 5000;
-    std::vector<std::vector<TypeParam>> values(ranks, std::vector<TypeParam>(count));
-    for (auto& of_rank : values) {
-      for (TypeParam& value : of_rank) value = random_value<TypeParam>(random);
-    }
+    const std::size_t count = random() % 9000;
+    const ReduceOp op = kOps[trial % 5];
+    const auto values = random_values<TypeParam>(random, ranks, count);
     const std::size_t begin = count == 0 ? 0 : random() % count;
     const std::size_t end = begin + random() % (count - begin + 1);
-    const ReduceOp op = trial % 2 == 0 ? ReduceOp::sum : ReduceOp::average;
 
     auto result = values;
-    std::vector<std::byte*> memory;
-    for (auto& of_rank : result) memory.push_back(reinterpret_cast<std::byte*>(of_rank.data()));
-    const std::vector<const std::byte*> sources(memory.begin(), memory.end());
-    reduce({DataTypeOf<TypeParam>::value, op, sources.size()}, sources, memory, {begin, end});
+    const auto memory = pointers_to(result);
+    reduce({DataTypeOf<TypeParam>::value, op, ranks}, const_pointers_to(result), memory, {begin, end});
 
     for (std::size_t rank = 0; rank < ranks; ++rank) {
       for (std::size_t i = 0; i < count; ++i) {
-        const TypeParam want = i >= begin && i < end ? plain(op, values, i) : values[rank][i];
-        ASSERT_EQ(std::memcmp(&result[rank][i], &want, sizeof(want)), 0) << "trial " << trial << ", element " << i;
+        const bool is_inside = i >= begin && i < end;
+        const TypeParam want =
+            is_inside ? narrowed<TypeParam>(divided(op, plain(op, values, 0, ranks, i), ranks)) : values[rank][i];
+        ASSERT_TRUE(same(result[rank][i], want)) << "trial " << trial << ", element " << i;
       }
     }
   }
 }
 
+// As two hosts do it: each puts its own ranks together, then one of them what came of that, where its own lies.
+TYPED_TEST(Reduce, InTwoStepsEqualsASlowPlainOne) {
+  std::mt19937_64 random(20261122);
+  for (int trial = 0; trial < 100; ++trial) {
+    const std::size_t ranks = 2 + random() % 4;
+    const std::size_t border = 1 + random() % (ranks - 1);
+    const std::size_t count = 1 + random() % 5000;
+    const ReduceOp op = kOps[trial % 5];
+    const DataType type = DataTypeOf<TypeParam>::value;
+    auto values = random_values<TypeParam>(random, ranks, count);
+    const auto sources = const_pointers_to(values);
+
+    Values<Wide<TypeParam>> hosts(2, std::vector<Wide<TypeParam>>(count));
+    const auto of_hosts = pointers_to(hosts);
+    const std::span<const std::byte* const> all = sources;
+    reduce({type, op, ranks, Stage::partial}, all.first(border), {&of_hosts[0], 1}, {0, count});
+    reduce({type, op, ranks, Stage::partial}, all.subspan(border), {&of_hosts[1], 1}, {0, count});
+    const std::vector<const std::byte*> partial(of_hosts.begin(), of_hosts.end());
+    reduce({type, op, ranks, Stage::total}, partial, {&of_hosts[1], 1}, {0, count});
+
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto of_all = combined(op, plain(op, values, 0, border, i), plain(op, values, border, ranks, i));
+      TypeParam have{};
+      std::memcpy(static_cast<void*>(&have), of_hosts[1] + i * sizeof(TypeParam), sizeof(have));
+      ASSERT_TRUE(same(have, narrowed<TypeParam>(divided(op, of_all, ranks))))
+          << "trial " << trial << ", element " << i;
+    }
+  }
+}
+
+// Of one element of each rank.
+template <class T>
+T reduced(ReduceOp op, std::vector<T> elements) {
+  std::vector<const std::byte*> sources;
+  for (const T& element : elements) sources.push_back(reinterpret_cast<const std::byte*>(&element));
+  T result{};
+  auto* const destination = reinterpret_cast<std::byte*>(&result);
+  reduce({DataTypeOf<T>::value, op, sources.size()}, sources, {&destination, 1}, {0, 1});
+  return result;
+}
+
 TEST(ReduceIntegers, WrapAroundAndRoundTowardsZero) {
   constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
   constexpr auto kMin = std::numeric_limits<std::int64_t>::min();
-  const std::vector<std::int64_t> a{kMax, -3, kMin, 3};
-  const std::vector<std::int64_t> b{1, 0, -1, 0};
-  const std::vector<const std::byte*> sources{reinterpret_cast<const std::byte*>(a.data()),
-                                              reinterpret_cast<const std::byte*>(b.data())};
-  std::vector<std::int64_t> result(4);
-  const std::vector<std::byte*> destinations{reinterpret_cast<std::byte*>(result.data())};
-  reduce({DataType::int64, ReduceOp::sum, sources.size()}, sources, destinations, {0, 4});
-  EXPECT_EQ(result, (std::vector<std::int64_t>{kMin, -3, kMax, 3}));
-  reduce({DataType::int64, ReduceOp::average, sources.size()}, sources, destinations, {0, 4});
-  EXPECT_EQ(result, (std::vector<std::int64_t>{kMin / 2, -1, kMax / 2, 1}));
+  EXPECT_EQ(reduced<std::int64_t>(ReduceOp::sum, {kMax, 1}), kMin);
+  EXPECT_EQ(reduced<std::int64_t>(ReduceOp::sum, {kMin, -1}), kMax);
+  EXPECT_EQ(reduced<std::int64_t>(ReduceOp::average, {kMax, 1}), kMin / 2);
+  EXPECT_EQ(reduced<std::int64_t>(ReduceOp::average, {-3, 0}), -1);
+  EXPECT_EQ(reduced<std::int64_t>(ReduceOp::average, {3, 0}), 1);
+  EXPECT_EQ(reduced<std::int32_t>(ReduceOp::average, {-7, 0, 0}), -2);
+  EXPECT_EQ(reduced<std::int32_t>(ReduceOp::sum, {INT32_MAX, 1}), INT32_MIN);
+  EXPECT_EQ(reduced<std::int32_t>(ReduceOp::product, {1 << 20, 1 << 20}), 0);
+  EXPECT_EQ(reduced<std::int32_t>(ReduceOp::product, {-3, 5}), -15);
+  EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::sum, {200, 100}), 44);
+  EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::product, {100, 3}), 44);
+  EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::average, {200, 55}), 127);
+  EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::max, {1, 255, 127}), 255) << "it has no sign";
+  EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::min, {200, 255, 127}), 127);
+  EXPECT_EQ(reduced<std::int32_t>(ReduceOp::min, {2, -1, 3}), -1) << "it has one";
+  EXPECT_EQ(reduced<std::int64_t>(ReduceOp::max, {kMin, -1, -2}), -1);
+}
+
+TEST(ReduceIntegers, AnAverageOverMoreRanksThanTheTypeCounts) {
+  EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::average, std::vector<std::uint8_t>(256, 0)), 0);
+  std::vector<std::uint8_t> of_300(300, 0);
+  of_300[299] = 255;
+  EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::average, of_300), 0);
+}
+
+TEST(ReduceHalves, AreRoundedOnceAtTheEnd) {
+  const auto sum = [](std::vector<float> values) {
+    std::vector<Float16> halves;
+    for (const float value : values) halves.push_back(to_float16(value));
+    return to_float(reduced(ReduceOp::sum, halves));
+  };
+  EXPECT_EQ(sum({2048, 1}), 2048) << "2049 is in the middle of two: the even one";
+  EXPECT_EQ(sum({2050, 1}), 2052);
+  EXPECT_EQ(sum({2048, 1, 1}), 2050) << "not rounded after the first two";
+  EXPECT_EQ(sum({60000, 60000, -60000}), 60000) << "not infinite in between";
+  EXPECT_EQ(sum({60000, 60000}), std::numeric_limits<float>::infinity());
+  EXPECT_EQ(sum({-60000, -60000}), -std::numeric_limits<float>::infinity());
+  EXPECT_EQ(to_float(reduced<Float16>(ReduceOp::average, {to_float16(60000), to_float16(60000)})), 60000);
+  EXPECT_EQ(to_float(reduced<Float16>(ReduceOp::product, {to_float16(300), to_float16(300), to_float16(0.25f)})),
+            22496);
+  EXPECT_EQ(to_float(reduced<Bfloat16>(ReduceOp::sum, {to_bfloat16(256), to_bfloat16(1)})), 256);
+  EXPECT_EQ(to_float(reduced<Bfloat16>(ReduceOp::sum, {to_bfloat16(256), to_bfloat16(1), to_bfloat16(1)})), 258);
+  EXPECT_EQ(to_float(reduced<Bfloat16>(ReduceOp::sum, {to_bfloat16(3e38f), to_bfloat16(3e38f)})),
+            std::numeric_limits<float>::infinity());
+  const float smallest = std::ldexp(1.0f, -24);
+  EXPECT_EQ(sum({smallest, smallest, smallest}), 3 * smallest);
+}
+
+template <class T>
+void expect_nan_wins() {
+  for (const ReduceOp op : {ReduceOp::min, ReduceOp::max}) {
+    for (std::size_t at = 0; at < 3; ++at) {
+      std::vector<T> elements{narrowed<T>(1), narrowed<T>(-2), narrowed<T>(3)};
+      elements[at] = narrowed<T>(std::numeric_limits<Wide<T>>::quiet_NaN());
+      EXPECT_TRUE(std::isnan(widened(reduced(op, elements)))) << "of rank " << at;
+    }
+    const Wide<T> infinity = std::numeric_limits<Wide<T>>::infinity();
+    const std::vector<T> infinite{narrowed<T>(infinity), narrowed<T>(0), narrowed<T>(-infinity)};
+    EXPECT_EQ(widened(reduced(op, infinite)), op == ReduceOp::min ? -infinity : infinity);
+  }
+}
+
+TEST(ReduceMinAndMax, GiveNaNWhereAnyElementIs) {
+  expect_nan_wins<float>();
+  expect_nan_wins<double>();
+  expect_nan_wins<Float16>();
+  expect_nan_wins<Bfloat16>();
+}
+
+TEST(ReduceMinAndMax, TakeTheFirstOfEqualZeros) {
+  EXPECT_TRUE(std::signbit(reduced<float>(ReduceOp::max, {-0.0f, 0.0f})));
+  EXPECT_FALSE(std::signbit(reduced<float>(ReduceOp::min, {0.0f, -0.0f})));
 }
 
 }  // namespace

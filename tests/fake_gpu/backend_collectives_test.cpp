@@ -1,0 +1,180 @@
+// Calls of a group of the backend nccl where only the stand-in shows what comes of them: an old NCCL, memory that can't be
+// had, what is left behind. The others are in tests/nccl.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "tests/fake_gpu/backend_rank.hpp"
+#include "tests/integration/collective_checks.hpp"
+#include "tests/nccl/numbered.hpp"
+
+namespace ddp::fake_gpu {
+namespace {
+
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::thrown_by;
+using nccl_test::kCount;
+using nccl_test::numbered;
+using nccl_test::numbered_by_all;
+using Values = std::vector<std::int64_t>;
+
+TEST(Backend, HasADeviceOfItsOwn) {
+  run_ranks(2, [](int) {
+    const auto group = join();
+    EXPECT_EQ(group.device(), (Device{Device::Kind::cuda, group.rank()}));
+    int current = -1;
+    EXPECT_EQ(cudaGetDevice(&current), cudaSuccess);
+    EXPECT_EQ(current, group.rank());
+  });
+}
+
+// Each process that begins to use a GPU takes memory there: no rank does so on another's.
+TEST(Backend, TouchesNoOtherDevice) {
+  run_ranks(2, [](int rank) {
+    {
+      auto group = join();
+      const Array<std::int64_t> values(group.device(), numbered(rank));
+      std::thread other([&] {  // which has chosen no device
+        group.all_reduce(values.range());
+        group.barrier();
+        static_cast<void>(group.allocate(100));
+      });
+      other.join();
+      const ProcessGroup half = group.split(rank);
+      if (rank == 1) group.abort("enough");
+      EXPECT_THROW(
+          {
+            for (;;) group.barrier();
+          },
+          Error);
+    }
+    EXPECT_GT(fake_gpu_calls(("context on device " + std::to_string(rank)).c_str()), 0U);
+    EXPECT_EQ(fake_gpu_calls(("context on device " + std::to_string(1 - rank)).c_str()), 0U);
+  });
+}
+
+// Device memory for the checks that all backends have (tests/integration/collective_checks.hpp).
+template <class T>
+class DeviceBuffer {
+ public:
+  DeviceBuffer(ProcessGroup& group, bool any_registered, bool is_registered, std::size_t count) : count_(count), device_(group.device()) {
+    if (any_registered) registered_ = group.allocate(count * sizeof(T) + 1);
+    EXPECT_EQ(cudaMalloc(&plain_, count * sizeof(T) + 1), cudaSuccess);
+    data_ = static_cast<T*>(is_registered ? registered_.data() : plain_);
+    std::vector<T> own(count);
+    for (std::size_t i = 0; i < count; ++i) own[i] = testing::element<T>(group.rank(), i);
+    write(0, own);
+  }
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : count_(other.count_),
+        device_(other.device_),
+        registered_(std::move(other.registered_)),
+        plain_(std::exchange(other.plain_, nullptr)),
+        data_(other.data_) {}
+  ~DeviceBuffer() { cudaFree(plain_); }
+
+  MemoryRange range() const { return part(0, count_); }
+  MemoryRange part(std::size_t begin, std::size_t count) const { return {data_ + begin, count, DataTypeOf<T>::value, device_}; }
+  std::vector<T> values() const {
+    std::vector<T> read(count_);
+    EXPECT_EQ(cudaMemcpy(read.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
+    return read;
+  }
+  void write(std::size_t begin, const std::vector<T>& values) {
+    EXPECT_EQ(cudaMemcpy(data_ + begin, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
+  }
+
+ private:
+  std::size_t count_;
+  Device device_;
+  RegisteredMemory registered_;
+  void* plain_ = nullptr;
+  T* data_ = nullptr;
+};
+
+// The stand-in sums as the cpu backend does, so that even the bits are the same.
+template <class T>
+class SharedCollectives : public ::testing::Test {};
+using AllTypes = ::testing::Types<float, double, std::int64_t, tensor::Float16, tensor::Bfloat16, std::int32_t, std::uint8_t>;
+TYPED_TEST_SUITE(SharedCollectives, AllTypes);
+
+TYPED_TEST(SharedCollectives, EqualAPlainComputationBitByBit) {
+  for (const int size : {1, 3}) {
+    SCOPED_TRACE("ranks: " + std::to_string(size));
+    run_ranks(size, [](int) {
+      auto group = join();
+      testing::check_collectives<TypeParam, DeviceBuffer>(group);
+    });
+  }
+}
+
+TEST(Backend, DoesWithoutWhatAnOlderNcclLacksAndSaysSoOnce) {
+  run_ranks(3, [](int rank) {
+    set_variable("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL_OLD);
+    ::testing::internal::CaptureStderr();
+    auto group = join();
+    auto second = join();
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_THAT(said, HasSubstr("libddp: NCCL 2.18.5 at "));
+    EXPECT_THAT(said, HasSubstr(" has no ncclMemAlloc: buckets are in plain device memory; no ncclCommRegister"));
+    EXPECT_EQ(said.find("ncclMemAlloc"), said.rfind("ncclMemAlloc"));
+
+    const Values own = numbered(rank);
+    const Array<std::int64_t> input(group.device(), own);
+    const Array<std::int64_t> gathered(group.device(), 3 * kCount);
+    const MemoryRange nothing({}, 0, DataType::int64, group.device());
+    group.gather(input.range(), rank == 1 ? gathered.range() : nothing, 1);
+    EXPECT_EQ(gathered.values(), rank == 1 ? numbered_by_all(3) : Values(3 * kCount));
+    const Array<std::int64_t> scattered(group.device(), kCount);
+    group.scatter(rank == 1 ? gathered.range() : nothing, scattered.range(), 1);
+    EXPECT_EQ(scattered.values(), own);
+    const Array<std::int64_t> to_all(group.device(), numbered_by_all(3));
+    const Array<std::int64_t> from_all(group.device(), 3 * kCount);
+    group.all_to_all(to_all.range(), from_all.range());
+    for (std::size_t i = 0; i < 3; ++i) {
+      const Values all = from_all.values();
+      EXPECT_TRUE(std::equal(own.begin(), own.end(), all.begin() + static_cast<std::ptrdiff_t>(i * kCount)));
+    }
+    const RegisteredMemory memory = group.allocate(1000);
+    EXPECT_EQ(fake_gpu_live("ncclMemAlloc"), 0U);
+    group.all_reduce({memory.data(), 125, DataType::int64, group.device()});
+  });
+}
+
+TEST(Backend, MemoryThatOneRankCantHaveIsRefusedOnAllAndTheGroupGoesOn) {
+  run_ranks(2, [](int rank) {
+    if (rank == 1) set_faults("ncclMemAlloc:1:return:1;cudaMalloc:2:return:2");  // the first holds the group's own words
+    auto group = join();
+    const auto error = thrown_by<Error>([&] { group.allocate(1000); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("rank 1 can't have 1000 bytes of device memory: out of memory"));
+    const RegisteredMemory memory = group.allocate(1000);
+    group.barrier();
+  });
+}
+
+TEST(Backend, GivesEverythingBack) {
+  run_ranks(2, [](int) {
+    for (int i = 0; i < 3; ++i) {
+      auto group = join();
+      auto other = group.split(0);
+      const RegisteredMemory memory = group.allocate(100);
+      Work work = group.all_reduce_async({memory.data(), 25, DataType::float32, group.device()});
+      work.wait();
+      group.barrier();
+    }
+    for (const char* kind : {"ncclComm", "ncclMemAlloc", "ncclCommRegister", "cudaStream", "cudaMalloc"}) {
+      EXPECT_EQ(fake_gpu_live(kind), 0U) << kind;
+    }
+    EXPECT_EQ(fake_gpu_live("cudaEvent"), 0U);
+    EXPECT_EQ(fake_gpu_calls("ncclCommAbort"), 0UL);
+  });
+}
+
+}  // namespace
+}  // namespace ddp::fake_gpu

@@ -1,0 +1,301 @@
+// What the ranks of a group of the backend nccl see when something goes wrong under way, over the stand-in.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "tests/fake_gpu/backend_rank.hpp"
+#include "tests/nccl/failing.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
+
+namespace ddp::fake_gpu {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using nccl_test::expect_group_is_useless;
+using nccl_test::reduce_without_end;
+using std::chrono::milliseconds;
+using testing::RankProcesses;
+using testing::run_ranks;
+using testing::Shared;
+using testing::thrown_by;
+using testing::wait_until;
+
+using Values = std::vector<float>;
+
+TEST(Mismatch, IsFoundWhenTheTimeIsUp) {
+  run_ranks(2, [](int rank) {
+    auto group = join(milliseconds(500));
+    const Array<float> values(group.device(), 100);
+    const auto error = thrown_by<MismatchError>([&] {
+      rank == 0 ? group.all_reduce(values.range()) : group.broadcast(values.range(), 0);
+      group.barrier();
+    });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 0 called all_reduce of 100 float32 (sum)"),
+                                     HasSubstr("rank 1 called broadcast of 100 float32 from rank 0"), HasSubstr("(call 1)")));
+    expect_group_is_useless(group, "broadcast of 100");
+  });
+}
+
+TEST(AsyncError, OnOneRankEndsTheGroupOnAll) {
+  run_ranks(3, [](int rank) {
+    if (rank == 1) set_faults("ncclAllReduce:5:async:6");
+    auto group = join();
+    const Array<float> values(group.device(), 100);
+    const auto error = thrown_by<RankFailure>([&] { reduce_without_end(group, values.range()); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr(rank == 1 ? "this rank found in " : "rank 1 found in "),
+                                     HasSubstr("remote process exited"), HasSubstr("ranks: ")));
+    EXPECT_EQ(error->ranks(), rank == 1 ? std::vector<int>{} : std::vector<int>{1});
+    expect_group_is_useless(group, "rank");
+  });
+}
+
+TEST(AsyncError, IsFoundThoughNobodyCallsAnything) {
+  run_ranks(1, [](int) {
+    set_faults("ncclAllReduce:2:async:6");
+    auto group = join();
+    group.barrier();
+    const Array<float> values(group.device(), 100);
+    Gate gate;
+    gate.close(nullptr);  // so that NCCL errs after the call
+    Work work = group.all_reduce_async(values.range());
+    EXPECT_FALSE(work.is_completed());
+    gate.open();
+    wait_until([&] { return work.is_completed(); });
+    thrown_by<RankFailure>([&] { work.wait(); });
+  });
+}
+
+// Rank 1 dies by a fault of its own; the others reduce until they see it.
+void expect_death_is_seen(const std::string& fault, const std::string& dead_peer) {
+  SCOPED_TRACE(fault + ", the others are told: " + dead_peer);
+  RankProcesses ranks(3, [&](int rank) {
+    set_variable("FAKE_NCCL_DEAD_PEER", dead_peer);
+    if (rank == 1) set_faults(fault);
+    auto group = join(milliseconds(dead_peer == "hang" ? 700 : 30'000));
+    const Array<float> values(group.device(), 100);
+    try {
+      reduce_without_end(group, values.range());
+    } catch (const RankFailure& error) {
+      EXPECT_EQ(dead_peer, "error");
+      EXPECT_THAT(error.ranks(), ElementsAre(1));
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 is gone"));
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(dead_peer, "hang");
+      EXPECT_THAT(error.ranks(), ElementsAre(1));
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 does not answer"));
+    }
+    expect_group_is_useless(group, "rank 1");
+  });
+  ranks.expect_killed(1);
+  ranks.expect_success(0);
+  ranks.expect_success(2);
+}
+
+TEST(Death, BeforeACollectiveIsSeen) { expect_death_is_seen("cudaEventRecord:12:die", "error"); }
+TEST(Death, InACollectiveIsSeen) { expect_death_is_seen("ncclAllReduce:5:die_inside", "error"); }
+TEST(Death, OfWhichNcclSaysNothingIsSeenAtTheDeadline) { expect_death_is_seen("ncclAllReduce:5:die_inside", "hang"); }
+
+TEST(Death, IsToldByTheLauncherBeforeAnyDeadline) {
+  Shared<std::array<std::atomic<pid_t>, 2>> waits;
+  RankProcesses ranks(2, [&](int rank) {
+    set_variable("FAKE_NCCL_DEAD_PEER", "hang");
+    auto group = join();
+    group.barrier();
+    if (rank == 1) ::raise(SIGKILL);
+    const Array<float> values(group.device(), 100);
+    Work work = group.all_reduce_async(values.range());
+    work.wait();
+    std::thread agent([&] {
+      group.impl()->abort("the round is over: rank 1 was killed", process_group::AbortCause::round_over);
+    });
+    const auto error = thrown_by<RoundOver>([&] { group.barrier(); });
+    agent.join();
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("the round is over: rank 1 was killed"));
+  });
+  ranks.expect_killed(1);
+  ranks.expect_success(0);
+}
+
+// As where a rank of this host is stopped, and NCCL waits for it.
+TEST(Abort, ThatNcclDoesNotEndHoldsUpNoError) {
+  Shared<std::atomic<int>> timed_out;
+  run_ranks(2, [&](int rank) {
+    if (rank == 0) set_faults("ncclCommAbort:1:hang");
+    {
+      auto group = join();
+      const Array<float> values(group.device(), 100);
+      group.all_reduce(values.range());
+      group.barrier();
+      if (rank == 1) {
+        wait_until([&] { return timed_out->load() == 1; });
+      } else {
+        const auto error = thrown_by<TimeoutError>([&] {
+          group.all_reduce(values.range(), ReduceOp::sum, {.timeout = milliseconds(300)});
+          group.barrier();
+        });
+        ++*timed_out;
+        ASSERT_TRUE(error);
+        EXPECT_THAT(error->ranks(), ElementsAre(1));
+        thrown_by<AbortedError>([&] { group.barrier(); });
+      }
+    }
+    auto next = join();
+    const Array<float> values(next.device(), Values(10, 1));
+    next.all_reduce(values.range());
+    EXPECT_EQ(values.values(), Values(10, 2));
+  });
+}
+
+// Earlier NCCLs want it from the thread that is in the call.
+TEST(Abort, OfACallThatIsStillInProgressWithAnOldNccl) {
+  run_ranks(1, [](int) {
+    set_variable("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL_OLD);
+    set_faults("ncclAllReduce:3:delay:600000");
+    auto group = join();
+    const Array<float> values(group.device(), 100);
+    std::thread other([&] {
+      wait_until([] { return fake_gpu_calls("ncclAllReduce") >= 3; });
+      group.abort("enough");
+    });
+    const auto error = thrown_by<AbortedError>([&] { reduce_without_end(group, values.range()); });
+    other.join();
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("enough"));
+    expect_group_is_useless(group, "enough");
+    EXPECT_GT(fake_gpu_calls("ncclCommCount"), 0U);
+  });
+}
+
+// NCCL's last call in good order may wait for ranks of this host that do not make theirs.
+TEST(Leaving, IsToldBeforeNcclGivesBackAnything) {
+  Shared<std::atomic<bool>> is_seen;
+  run_ranks(2, [&](int rank) {
+    set_variable("FAKE_NCCL_DEAD_PEER", "hang");
+    if (rank == 1) set_faults("ncclCommFinalize:1:hang;ncclCommDestroy:1:hang");
+    std::optional<ProcessGroup> group = join(std::chrono::minutes(10));
+    group->barrier();
+    const Array<float> values(group->device(), 100);
+    if (rank == 1) {
+      group.reset();
+      return wait_until([&] { return is_seen->load(); });
+    }
+    const auto error = thrown_by<RankFailure>([&] { reduce_without_end(*group, values.range()); });
+    *is_seen = true;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("rank 1 has left the group"));
+  });
+}
+
+TEST(Leaving, IsNotHeldUpByANcclThatDoesNotEnd) {
+  run_ranks(2, [](int rank) {
+    if (rank == 1) set_faults("ncclCommDestroy:1:hang");
+    {
+      auto group = join();
+      group.barrier();
+    }
+    auto next = join();
+    next.barrier();
+  });
+}
+
+TEST(Failure, ToldToTheHostsSideOfAGroupOfBoth) {
+  run_ranks(2, [](int rank) {
+    if (rank == 1) set_faults("ncclAllReduce:3:async:6");
+    auto group = join(testing::kPatience, {.backend = "cpu:cpu,cuda:nccl"});
+    const Array<float> values(group.device(), 100);
+    thrown_by<RankFailure>([&] { reduce_without_end(group, values.range()); });
+    std::vector<float> host(10);
+    EXPECT_THROW(
+        {
+          for (;;) group.all_reduce(host);
+        },
+        Error);
+  });
+}
+
+// In a process of its own: it is to end.
+void expect_process_ends(const std::string& faults) {
+  SCOPED_TRACE(faults);
+  run_ranks(1, [&](int) {
+    EXPECT_EXIT(
+        {
+          set_faults(faults);
+          auto group = join();
+          const Array<float> values(group.device(), 100);
+          reduce_without_end(group, values.range());
+        },
+        ::testing::ExitedWithCode(1),
+        AllOf(HasSubstr("libddp: this process ends: an illegal memory access was encountered (cudaErrorIllegalAddress)"),
+              HasSubstr("no later CUDA call of this process can succeed"), HasSubstr("compute-sanitizer")));
+  });
+}
+
+TEST(StickyError, EndsTheProcess) {
+  expect_process_ends("cudaEventQuery:10:sticky:700");
+  expect_process_ends("cudaEventRecord:10:sticky:700");
+  expect_process_ends("cudaStreamWaitEvent:5:sticky:700");
+}
+
+TEST(StickyError, MetByNcclEndsTheProcessToo) {
+  expect_process_ends("ncclAllReduce:3:return:1;cudaStreamQuery:1:sticky:700");
+}
+
+TEST(CudaError, ThatPassesIsThrownAndEndsTheGroup) {
+  run_ranks(1, [](int) {
+    set_faults("ncclAllReduce:3:return:1");
+    auto group = join();
+    const Array<float> values(group.device(), 100);
+    const auto error = thrown_by<Error>([&] { reduce_without_end(group, values.range()); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("unhandled cuda error"));
+    expect_group_is_useless(group, "unhandled cuda error");
+  });
+}
+
+// NCCL's own communicator is of no use after it.
+TEST(InvalidArgument, OfNcclEndsTheGroupOnAll) {
+  run_ranks(2, [](int rank) {
+    if (rank == 1) set_faults("ncclAllReduce:2:return:4");
+    auto group = join(std::chrono::minutes(10));  // not seen by a deadline
+    const Array<float> values(group.device(), Values(10, 1));
+    if (rank == 1) {
+      group.all_reduce(values.range());
+      const auto error = thrown_by<InvalidArgument>([&] { group.all_reduce(values.range()); });
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->what(), HasSubstr("all_reduce of 10 float32 (sum) is refused by NCCL"));
+    } else {
+      EXPECT_THROW(reduce_without_end(group, values.range()), Error);
+    }
+    expect_group_is_useless(group, "invalid argument");
+  });
+}
+
+TEST(InvalidArgument, ForAStreamThatIsBeingCaptured) {
+  run_ranks(1, [](int) {
+    auto group = join();
+    const Array<float> values(group.device(), Values(10, 1));
+    cudaStream_t stream = nullptr;
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    const auto error = thrown_by<InvalidArgument>([&] { group.all_reduce(values.range(), ReduceOp::sum, {.stream = stream}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("is being captured into a graph"));
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    group.all_reduce(values.range(), ReduceOp::sum, {.stream = stream});
+    EXPECT_EQ(values.values(), Values(10, 1));
+  });
+}
+
+}  // namespace
+}  // namespace ddp::fake_gpu

@@ -1,0 +1,223 @@
+#!/usr/bin/env bash
+# Checks ddprun and libddp on a machine with an NVIDIA GPU, in under 8 minutes: tests, the example, compute-sanitizer,
+# benchmarks. It comes with the bundle that `cmake --workflow --preset gpu-bundle` makes, and runs what lies beside it:
+#
+#   tar xf ddprun-*-gpu-bundle.tar.gz && ddprun-*-gpu-bundle/check.sh [--out=DIR]
+#
+# Results go to DIR (default: gpu_check in the current folder): results.md, results.json, and the log of every step.
+# Ends with 0; with 1 where a step failed, which does not keep the others from running; with 2 for wrong arguments, and where
+# there is no GPU, driver, NCCL or cuBLAS.
+set -u
+
+bundle=$(cd "$(dirname "$0")" && pwd)
+bin=$bundle/bin
+out=$PWD/gpu_check
+time_limit=460  # seconds for all steps
+
+say() { printf '%s\n' "$@"; } # each on a line
+give_up() {
+  printf 'error: %s\n' "$@" >&2
+  exit 2
+}
+
+for argument in "$@"; do
+  case $argument in
+    --out=?*) out=${argument#--out=} ;;
+    -h | --help) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" && exit 0 ;;
+    *) give_up "there is no argument '$argument'; try --out=DIR or --help" ;;
+  esac
+done
+[ -x "$bin/gpu_info" ] || give_up "$bundle has no bin/gpu_info: this script runs inside the bundle of 'cmake --workflow --preset gpu-bundle'"
+mkdir -p "$out/logs" || give_up "can't make the folder $out"
+out=$(cd "$out" && pwd)
+
+# --- What there is ---
+
+# Files in the folders where Python keeps its packages, without importing any: python_files nvidia/nccl/lib/libnccl.so.2
+python=$(command -v python3 || true)
+python_files() {
+  [ -z "$python" ] || "$python" -c 'import glob, sys
+for pattern in sys.argv[1:]:
+    for folder in sys.path:
+        print("\n".join(sorted(glob.glob((folder or ".") + "/" + pattern))))' "$@" 2>/dev/null | grep . || true
+}
+
+export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} # one GPU is what everything here needs
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | grep -m 1 -x '[0-9.]*') # or its complaint
+[ -n "$driver" ] || driver=$(sed -n 's/^NVRM version:.*  \([0-9][0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version 2>/dev/null)
+if ! info=$("$bin/gpu_info" 2>"$out/logs/gpu_info.log") && [ -z "${DDP_NCCL_LIBRARY:-}" ]; then
+  for file in $(python_files 'nvidia/nccl/lib/libnccl.so.2'); do
+    info=$(DDP_NCCL_LIBRARY=$file "$bin/gpu_info" 2>"$out/logs/gpu_info.log") && export DDP_NCCL_LIBRARY=$file && break
+  done
+fi
+if ! grep -q '^NCCL:' <<<"$info"; then
+  give_up "this machine can't be checked: $(tr '\n' ' ' <"$out/logs/gpu_info.log")
+       the driver's version: ${driver:-none found}; NCCL is looked for as DDP_NCCL_LIBRARY, as libnccl.so.2 on the loader's path,
+       and in the nvidia/nccl/lib of ${python:-python3 (not found)}"
+fi
+
+# cuBLAS: the loader's, the toolkit's, then that of a wheel. Only the steps that need it get its folder.
+blas_folder=
+with_blas() {
+  local path=$blas_folder${blas_folder:+:}${LD_LIBRARY_PATH:-}
+  LD_LIBRARY_PATH=${path%:} "$@"
+}
+has_blas() { with_blas "$bin/train_mlp_cuda" --help >"$out/logs/cublas.log" 2>&1; }
+if ! has_blas; then
+  for file in /usr/local/cuda*/lib64/libcublas.so.13 $(python_files 'nvidia/cu13/lib/libcublas.so.13' 'nvidia/cublas/lib/libcublas.so.13'); do
+    blas_folder=$(dirname "$file")
+    [ -e "$file" ] && has_blas && break
+    blas_folder=
+  done
+  [ -n "$blas_folder" ] || give_up "cuBLAS is not found: $(head -n 1 "$out/logs/cublas.log")
+       libcublas.so.13 is looked for on the loader's path, in /usr/local/cuda*/lib64 and in the wheels of ${python:-python3 (not found)}"
+fi
+blas=$(with_blas ldd "$bin/train_mlp_cuda" | sed -n 's/.*libcublas\.so[^ ]* => \([^ ]*\).*/\1/p')
+
+sanitizer=$(command -v compute-sanitizer)
+for file in /usr/local/cuda*/bin/compute-sanitizer $(python_files 'nvidia/cu13/bin/compute-sanitizer'); do [ -n "$sanitizer" ] || [ ! -x "$file" ] || sanitizer=$file; done
+torch=$([ -z "$python" ] || "$python" -c 'import torch; print(torch.__version__ if torch.cuda.is_available() else "")' 2>/dev/null)
+
+facts=$(
+  say "date: $(date -u '+%Y-%m-%d %H:%M UTC')"
+  say "ddprun: $(cat "$bundle/VERSION" 2>/dev/null)"
+  say "$info"
+  say "driver: ${driver:-unknown}"
+  say "cuBLAS: ${blas:-unknown}"
+  say "compute-sanitizer: ${sanitizer:-none found}"
+  if [ -n "$torch" ]; then say "PyTorch: $torch of $python"; else say "PyTorch: none that can use the GPU"; fi
+  say "processor: $(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -n 1), $(nproc) cores; kernel $(uname -r)"
+)
+say "$facts"
+
+# --- Steps ---
+
+rows=() json_steps=() failed=() figures=()
+json_text() { printf '"%s"' "$(tr -d '\000-\037' <<<"$1" | sed 's/\\/\\\\/g; s/"/\\"/g')"; }
+
+# result NAME passed|FAILED|skipped SECONDS NOTE
+result() {
+  rows+=("| $1 | $2 | $3 | ${4//|//} |")
+  json_steps+=("{\"name\": $(json_text "$1"), \"result\": \"$2\", \"seconds\": $3, \"note\": $(json_text "$4")}")
+  [ "$2" != FAILED ] || failed+=("$1")
+  printf '%-34s %-8s %4s s  %s\n' "$1" "$2" "$3" "$4"
+}
+skip() { result "$1" skipped 0 "$2"; }
+
+# What a log says of itself, in a few words.
+summary_of() {
+  local log=$1 ran skipped
+  if grep -q '^\[==========\].* ran\.' "$log"; then
+    ran=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | head -n 1)
+    skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/, \1 skipped/p' "$log" | head -n 1)
+    say "${ran:-0} tests passed$skipped$(sed -n 's/^\[  FAILED  \] \([A-Za-z_]*\.[A-Za-z_0-9]*\)$/; \1 failed/p' "$log" | sort -u | head -n 5 | tr -d '\n')"
+  elif grep -q '^| ' "$log"; then
+    say 'its figures are below'
+  else
+    grep -v '^ *$' "$log" | tail -n 1 | cut -c 1-200
+  fi
+}
+
+# step NAME SECONDS COMMAND...: runs it, with what it prints in a log.
+step() {
+  local name=$1 limit=$2 log=$out/logs/$1.log left=$((time_limit - SECONDS)) begin=$SECONDS status=0
+  shift 2
+  [ "$left" -ge "$limit" ] || limit=$left
+  if [ "$limit" -lt 3 ]; then
+    result "$name" FAILED 0 "there was no time left for it"
+    return 1
+  fi
+  if [ "$1" = with_blas ]; then
+    shift
+    with_blas timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
+  else
+    timeout --kill-after=5 "$limit" "$@" >"$log" 2>&1 </dev/null || status=$?
+  fi
+  local seconds=$((SECONDS - begin))
+  if [ "$status" -eq 124 ] || [ "$seconds" -ge "$limit" ]; then
+    result "$name" FAILED "$seconds" "it did not end within $limit s: $(summary_of "$log")"
+  elif [ "$status" -ne 0 ]; then
+    result "$name" FAILED "$seconds" "exit code $status: $(summary_of "$log")"
+  elif grep -q '^\[  PASSED  \] 0 tests' "$log"; then
+    result "$name" FAILED "$seconds" "no test ran: $(grep -m 1 -A 1 ': Skipped$' "$log" | tail -n 1)"
+  else
+    result "$name" passed "$seconds" "$(summary_of "$log")"
+    return 0
+  fi
+  return 1
+}
+
+# Those of a benchmark's rows.
+benchmark() {
+  local name=$1
+  shift
+  step "$name" "$@" "--json=$out/logs/$name.json" || return 0
+  while IFS= read -r row; do figures+=("$row"); done < <(grep '^| ' "$out/logs/$name.log")
+}
+
+export DDP_FLIGHT_RECORDER=/dev/null # tests bring about many failures
+cd "$out/logs" || exit 2
+
+# What matters most comes first, should the time not do for all.
+for name in kernels device_mlp; do step "gpu_${name}_test" 60 with_blas "$bin/gpu_${name}_test"; done
+step gpu_init_test 60 "$bin/gpu_init_test"
+step gpu_collectives_test 110 "$bin/gpu_collectives_test"
+step gpu_step_test 80 "$bin/gpu_step_test"
+step gpu_memory_test 30 "$bin/gpu_memory_test"
+step example_ranks_1 30 with_blas "$bin/example.sh" accuracy 1
+benchmark engine_overhead 60 with_blas "$bin/gpu_engine_overhead_benchmark"
+if [ -n "$torch" ]; then
+  benchmark torch_ddp 75 "$python" "$bin/torch_ddp.py"
+else
+  skip torch_ddp "there is no Python with PyTorch that can use the GPU"
+fi
+benchmark rebuild 45 "$bin/gpu_rebuild_benchmark" --rounds=6
+benchmark recovery 60 "$bin/gpu_recovery_benchmark"
+benchmark overlap 60 with_blas "$bin/gpu_overlap_benchmark"
+step gpu_failure_test 80 "$bin/gpu_failure_test"
+step gpu_elastic_test 110 "$bin/gpu_elastic_test" \
+  --gtest_filter='*KilledWorkerAgain*:*StoppedRankInACollective*:*FailureWhileTheRanksMeet*:*BudgetUsedUp*'
+for count in 2 4; do
+  step "example_ranks_$count" 60 with_blas "$bin/example.sh" accuracy "$count" "--epochs=$((count * 20))"
+done
+step example_same_losses 60 with_blas "$bin/example.sh" same_losses
+for tool in memcheck racecheck; do
+  if [ -z "$sanitizer" ]; then
+    skip "compute_sanitizer_$tool" "there is no compute-sanitizer"
+  else # NCCL tries calls that may fail, which is no error of the program
+    step "compute_sanitizer_$tool" 90 with_blas "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 9 \
+      "$bin/train_mlp_cuda" "--data=$bundle/data/breast_cancer.csv" --epochs=1 --batch-size=64
+  fi
+done
+
+# --- Results ---
+
+{
+  say "# ddprun on a GPU" ''
+  sed 's/^/- /' <<<"$facts"
+  say '' '| step | result | s | |' '| --- | --- | --- | --- |'
+  printf '%s\n' "${rows[@]}"
+  say '' '| figure | |' '| --- | --- |'
+  [ ${#figures[@]} -eq 0 ] || printf '%s\n' "${figures[@]}"
+} >"$out/results.md"
+{
+  printf '{"facts": {'
+  separator=
+  while IFS= read -r fact; do
+    printf '%s%s: %s' "$separator" "$(json_text "${fact%%: *}")" "$(json_text "${fact#*: }")"
+    separator=', '
+  done <<<"$facts"
+  printf '},\n"steps": [%s],\n"benchmarks": [' "$(IFS=,; printf '%s' "${json_steps[*]}")"
+  separator=
+  for file in engine_overhead torch_ddp rebuild recovery overlap; do
+    [ -s "$out/logs/$file.json" ] || continue
+    printf '%s%s' "$separator" "$(cat "$out/logs/$file.json")"
+    separator=','
+  done
+  printf ']}\n'
+} >"$out/results.json"
+
+say "results: $out/results.md, in $SECONDS s"
+[ ${#failed[@]} -eq 0 ] && exit 0
+say "failed: ${failed[*]}"
+exit 1

@@ -1,0 +1,98 @@
+// The collectives that every backend has, against a plain computation, bit by bit: the same checks for all backends.
+//
+// `Buffer<T>` is memory of the group's device with the elements of a rank: constructed from (group, whether any rank has it
+// registered, whether this one has, count), with range(), part(), values() and write(begin, values).
+#pragma once
+
+#include <ddp/ddp.hpp>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "tests/integration/collective_values.hpp"
+
+namespace ddp::testing {
+
+constexpr std::size_t kBlockBytes = 1u << 20;  // of staging: what these numbers take several of, for each type
+constexpr std::size_t kCountMax = 550'001;
+constexpr std::size_t kCountPerRankMax = 280'007;  // where every rank has as many
+
+enum class Where { plain, registered, registered_on_rank_0 };
+
+inline const char* name_of(Where where) {
+  switch (where) {
+    case Where::plain: return "plain";
+    case Where::registered: return "registered";
+    case Where::registered_on_rank_0: return "registered on rank 0 only";
+  }
+  return "";
+}
+
+template <class T, template <class> class Buffer>
+Buffer<T> buffer(ProcessGroup& group, Where where, std::size_t count) {
+  const bool is_registered = where == Where::registered || (where == Where::registered_on_rank_0 && group.rank() == 0);
+  return Buffer<T>(group, where != Where::plain, is_registered, count);
+}
+
+inline RanksByHost one_host(const ProcessGroup& group) {
+  std::vector<int> ranks(static_cast<std::size_t>(group.size()));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return {ranks};
+}
+
+template <class T, template <class> class Buffer>
+void check_in_place_collectives(ProcessGroup& group, Where where, std::size_t count) {
+  const auto ranks = one_host(group);
+  for (const ReduceOp op : ops_for(count)) {
+    auto inout = buffer<T, Buffer>(group, where, count);
+    group.all_reduce(inout.range(), op);
+    expect_bits("all_reduce", inout.values().data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, i); });
+  }
+  for (const int root : {0, group.size() - 1}) {
+    auto inout = buffer<T, Buffer>(group, where, count);
+    group.broadcast(inout.range(), root);
+    expect_bits("broadcast", inout.values().data(), count, [&](std::size_t i) { return element<T>(root, i); });
+  }
+}
+
+// With `count` elements of every rank.
+template <class T, template <class> class Buffer>
+void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t count) {
+  const auto ranks = one_host(group);
+  const std::size_t all = count * static_cast<std::size_t>(group.size());
+  const std::size_t own = count * static_cast<std::size_t>(group.rank());
+  const auto gathered = [&](std::size_t i) { return element<T>(static_cast<int>(i / count), i % count); };
+  auto one = buffer<T, Buffer>(group, where, count);
+  auto output = buffer<T, Buffer>(group, where, all);
+  group.all_gather(one.range(), output.range());
+  expect_bits("all_gather", output.values().data(), all, gathered);
+
+  auto in_place = buffer<T, Buffer>(group, where, all);
+  in_place.write(own, one.values());
+  group.all_gather(in_place.part(own, count), in_place.range());
+  expect_bits("all_gather in place", in_place.values().data(), all, gathered);
+
+  for (const ReduceOp op : ops_for(count)) {
+    auto input = buffer<T, Buffer>(group, where, all);
+    group.reduce_scatter(input.range(), one.range(), op);
+    expect_bits("reduce_scatter", one.values().data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
+  }
+}
+
+// In all sizes and kinds of memory.
+template <class T, template <class> class Buffer>
+void check_collectives(ProcessGroup& group) {
+  const std::size_t count_max = std::max(kCountMax, kBlockBytes / sizeof(T) + 1001);
+  for (const Where where : {Where::plain, Where::registered, Where::registered_on_rank_0}) {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{3}, count_max}) {
+      SCOPED_TRACE(std::to_string(count) + " elements, " + name_of(where));
+      check_in_place_collectives<T, Buffer>(group, where, count);
+      check_gathering_collectives<T, Buffer>(group, where, std::min(count, kCountPerRankMax));
+    }
+  }
+}
+
+}  // namespace ddp::testing

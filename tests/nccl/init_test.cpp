@@ -1,0 +1,51 @@
+// How groups of the backend nccl come to be, or do not, over the stand-in and on a GPU.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/nccl/rank.hpp"
+
+namespace ddp::nccl_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::thrown_by;
+
+TEST(Init, TellsOfAnNcclThatIsNotThere) {
+  run_ranks(1, [](int) {
+    set_variable("DDP_NCCL_LIBRARY", "/nowhere/libnccl.so.2");
+    const auto error = thrown_by<Error>([] { join(); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("NCCL can't be loaded: /nowhere/libnccl.so.2"));
+  });
+}
+
+TEST(Init, AGroupOfBothBackendsTakesEitherMemory) {
+  run_ranks(2, [](int rank) {
+    auto group = join(testing::kPatience, {.backend = "cpu:cpu,cuda:nccl"});
+    std::vector<float> host(3, static_cast<float>(rank + 1));
+    group.all_reduce(host);
+    EXPECT_EQ(host, std::vector<float>(3, 3));
+    const Array<float> device(group.device(), std::vector<float>(3, static_cast<float>(rank + 1)));
+    group.all_reduce(device.range());
+    EXPECT_EQ(device.values(), std::vector<float>(3, 3));
+    group.barrier();
+  });
+}
+
+TEST(Init, TwoRanksOnOneGpuAreRefusedUnlessTheyMeanIt) {
+  run_ranks(2, [](int rank) {
+    set_variable("NCCL_HOSTID", std::to_string(rank));
+    const auto error =
+        thrown_by<InvalidArgument>([] { join(testing::kPatience, {.device = 0, .share_device = false}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 0 and 1 are both on GPU-"), HasSubstr("InitOptions::share_device")));
+    auto group = join(testing::kPatience, {.device = 0, .share_device = true});
+    EXPECT_EQ(group.device(), (Device{Device::Kind::cuda, 0}));
+    group.barrier();
+  });
+}
+
+}  // namespace
+}  // namespace ddp::nccl_test

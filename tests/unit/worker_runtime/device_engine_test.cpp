@@ -1,0 +1,113 @@
+// The gradient engine and elastic state over a device: a stand-in for one, whose memory is the host's.
+#include <ddp/ddp.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/integration/thrown_by.hpp"
+#include "tests/unit/worker_runtime/stand_in_backend.hpp"
+
+namespace ddp {
+namespace {
+
+using test::Calls;
+using test::Collective;
+using test::CollectiveKind;
+using test::kGpu;
+using test::StandInBackend;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing::thrown_by;
+
+// What a group of one does with its memory.
+void copy_to_output(const Collective& collective) {
+  if (collective.input.data == collective.output.data || collective.output.count == 0) return;
+  std::memcpy(collective.output.data, collective.input.data, collective.output.bytes());
+}
+
+struct Device1 {
+  std::shared_ptr<Calls> calls = std::make_shared<Calls>();
+  std::unique_ptr<StandInBackend> backend = std::make_unique<StandInBackend>(calls, kGpu, false);
+  test::StandInMemory* memory = &backend->memory();
+  ProcessGroup group = test::group_over(std::move(backend), 0, 1);
+
+  Device1() { calls->work = copy_to_output; }
+};
+
+class DeviceEngine : public ::testing::Test {
+ protected:
+  Device1 gpu_;
+  std::vector<float> values_ = std::vector<float>(3);
+  DistributedDataParallel model_{gpu_.group,
+                                 {{"a", {2}, {values_.data(), 2, DataType::float32, kGpu}},
+                                  {"b", {1}, {values_.data() + 2, 1, DataType::float32, kGpu}}}};
+
+  void train(const std::vector<std::size_t>& used) {
+    auto step = model_.begin_step();
+    for (const std::size_t parameter : used) step.ready(parameter);
+    step.finish();
+  }
+};
+
+TEST_F(DeviceEngine, ItsMemoryIsTheDevices) {
+  EXPECT_EQ(model_.gradient(0).device, kGpu);
+  const int zeros = gpu_.memory->zeros;
+  train({0, 1});
+  EXPECT_GT(gpu_.memory->zeros, zeros);
+  ASSERT_FALSE(gpu_.calls->submitted.empty());
+  EXPECT_EQ(gpu_.calls->submitted.back()[0].kind, CollectiveKind::all_reduce);
+  EXPECT_EQ(gpu_.calls->submitted.back()[0].input.device, kGpu);
+}
+
+TEST_F(DeviceEngine, AnUnusedParameterIsKnownOneStepLater) {
+  train({0, 1});
+  train({1});
+  EXPECT_EQ(gpu_.memory->looks_begun, 2);
+  const auto error = thrown_by<GradientError>([&] { train({0, 1}); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("parameter a got no gradient on rank 0"));
+  EXPECT_THAT(error->what(), HasSubstr("the last step's gradients are undefined"));
+  train({0, 1});  // the step in which it was told was in order
+  train({0});
+  auto next = model_.begin_step(Sync::off);  // says nothing
+  next.ready(0);
+  next.finish();
+  EXPECT_THROW(train({0, 1}), GradientError);
+}
+
+TEST_F(DeviceEngine, NoHostCopyIsInAStep) {
+  train({0, 1});
+  const int copies = gpu_.memory->copies;
+  const std::size_t blocking_calls = gpu_.calls->run.size();
+  for (int i = 0; i < 5; ++i) train({0, 1});
+  EXPECT_EQ(gpu_.memory->copies, copies);
+  EXPECT_EQ(gpu_.calls->run.size(), blocking_calls);
+}
+
+TEST(DeviceState, GoesThroughHostCopiesAlsoWhenTheGroupHasEnded) {
+  std::vector<float> there{1, 2, 3};
+  std::vector<float> here{4};
+  ElasticState state;
+  state.add({there.data(), 3, DataType::float32, kGpu});
+  state.add(here);
+  {
+    Device1 gpu;
+    state.sync(gpu.group);
+    EXPECT_GT(gpu.memory->copies, 0);
+  }
+  there = {5, 6, 7};
+  here = {8};
+  state.commit();
+  there = {0, 0, 0};
+  here = {0};
+  state.restore();
+  EXPECT_THAT(there, ElementsAre(5, 6, 7));
+  EXPECT_THAT(here, ElementsAre(8));
+}
+
+}  // namespace
+}  // namespace ddp

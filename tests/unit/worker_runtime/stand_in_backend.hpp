@@ -1,0 +1,142 @@
+// A backend that records what reaches it and works, if at all, by what the test says: so that what lies above a backend
+// is tested alone, and with a device where there is none.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker_runtime/process_group/process_group_impl.hpp"
+
+namespace ddp::test {
+
+using process_group::Collective;
+using process_group::CollectiveKind;
+
+inline constexpr Device kGpu{Device::Kind::cuda, 1};
+
+class StandInWork : public Work::State {
+ public:
+  void wait() override { ++waits; }
+  bool is_completed() const override { return is_done; }
+  int waits = 0;
+  bool is_done = false;
+};
+
+// Memory of a "device" that is host memory in truth. A look at flags knows only what the test lets it know.
+class StandInMemory : public process_group::DeviceMemory {
+ public:
+  explicit StandInMemory(Device device, bool reads_at_once) : device_(device), reads_at_once_(reads_at_once) {}
+
+  Device device() const override { return device_; }
+  void zero(const MemoryRange& range, void* stream) override {
+    ++zeros;
+    host_->zero(range, stream);
+  }
+  void write_flag(const process_group::Flag& flag, bool raised, void* stream) override {
+    host_->write_flag(flag, raised, stream);
+  }
+  bool reads_at_once() const override { return reads_at_once_; }
+  std::unique_ptr<process_group::FlagReading> begin_read_flags(std::span<const process_group::Flag> flags,
+                                                               void* stream) override {
+    ++looks_begun;
+    return host_->begin_read_flags(flags, stream);
+  }
+  void wait_for_all() override { host_->wait_for_all(); }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) override {
+    ++copies;
+    host_->copy_to_host(to, from, bytes, stream);
+  }
+  void copy_from_host(void* to, const void* from, std::size_t bytes, void* stream) override {
+    ++copies;
+    host_->copy_from_host(to, from, bytes, stream);
+  }
+
+  int zeros = 0;
+  int looks_begun = 0;
+  int copies = 0;
+
+ private:
+  Device device_;
+  bool reads_at_once_;
+  std::shared_ptr<process_group::DeviceMemory> host_ = process_group::host_memory();
+};
+
+// What reached a StandInBackend; it outlives the backend.
+struct Calls {
+  std::vector<std::vector<Collective>> submitted;
+  std::vector<Collective> run;
+  struct Split {
+    process_group::Membership of_new;
+    std::vector<int> ranks;
+    std::chrono::milliseconds timeout;
+  };
+  std::vector<Split> splits;
+  std::vector<std::pair<std::string, process_group::AbortCause>> aborts;
+  std::vector<std::shared_ptr<StandInWork>> works;
+  process_group::Backend::FailureListener listener;
+  std::function<void(const Collective&)> work;  // what a collective does, run or submitted; nothing where it is empty
+  std::vector<std::shared_ptr<Calls>> of_sub_groups;
+};
+
+class StandInBackend : public process_group::Backend {
+ public:
+  StandInBackend(std::shared_ptr<Calls> calls, Device device, bool reads_at_once = true)
+      : calls_(std::move(calls)), memory_(std::make_shared<StandInMemory>(device, reads_at_once)) {}
+
+  Device device() const override { return memory_->device(); }
+
+  std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) override {
+    calls_->submitted.emplace_back(collectives.begin(), collectives.end());
+    for (const Collective& collective : collectives) perform(collective);
+    calls_->works.push_back(std::make_shared<StandInWork>());
+    return calls_->works.back();
+  }
+
+  void run(const Collective& collective) override {
+    calls_->run.push_back(collective);
+    perform(collective);
+  }
+
+  RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds) override {
+    const auto memory = std::make_shared<std::vector<double>>(bytes / sizeof(double) + 1);
+    return {std::shared_ptr<void>(memory, memory->data()), bytes, device()};
+  }
+
+  std::unique_ptr<Backend> split(const process_group::Membership& of_new, const std::vector<int>& ranks,
+                                 std::chrono::milliseconds timeout) override {
+    calls_->splits.push_back({of_new, ranks, timeout});
+    if (ranks.empty()) return nullptr;
+    calls_->of_sub_groups.push_back(std::make_shared<Calls>());
+    return std::make_unique<StandInBackend>(calls_->of_sub_groups.back(), device());
+  }
+
+  std::shared_ptr<process_group::DeviceMemory> device_memory() override { return memory_; }
+  StandInMemory& memory() { return *memory_; }
+
+  void abort(const std::string& reason, process_group::AbortCause cause) override {
+    calls_->aborts.emplace_back(reason, cause);
+  }
+
+  void set_failure_listener(FailureListener tell) override { calls_->listener = std::move(tell); }
+
+ private:
+  void perform(const Collective& collective) {
+    if (calls_->work) calls_->work(collective);
+  }
+
+  std::shared_ptr<Calls> calls_;
+  std::shared_ptr<StandInMemory> memory_;
+};
+
+inline ProcessGroup group_over(std::unique_ptr<process_group::Backend> backend, int rank, int size) {
+  const process_group::Membership membership{
+      .rank = rank, .size = size, .local_rank = rank, .local_size = size, .round = {7, 8, 9}, .name = "group_0"};
+  return ProcessGroup(std::make_shared<ProcessGroup::Impl>(membership, std::chrono::seconds(5), std::move(backend)));
+}
+
+}  // namespace ddp::test

@@ -1,0 +1,97 @@
+#include "worker_runtime/flight_recorder/group_log.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <utility>
+
+#include "rendezvous/io/host_name.hpp"
+#include "worker_runtime/flight_recorder/dump.hpp"
+#include "worker_runtime/flight_recorder/failure_files.hpp"
+
+namespace ddp::flight_recorder {
+
+namespace {
+
+using process_group::Collective;
+using process_group::CollectiveKind;
+
+std::string line(const std::string& text) { return "\nlook:  " + text; }
+
+std::string write(Snapshot&& all, const GroupStatus& own, const std::string& reason) {
+  const GroupFacts& facts = own.facts;
+  const auto rank = static_cast<std::size_t>(facts.rank) < facts.ranks.size()
+                        ? facts.ranks[static_cast<std::size_t>(facts.rank)]
+                        : facts.rank;
+  const Files files = files_of(present_place(), facts.round, rank, ::geteuid());
+  if (files.pickle.empty()) return "";
+  try {
+    const DumpFacts dump{rank, facts.round, ::getpid(), io::host_name(), reason, now()};
+    const Snapshot snapshot = of_round(std::move(all), own.round_count);
+    write_files(files, to_json(snapshot, dump), to_pickle(snapshot, dump));
+  } catch (const std::exception& error) {
+    return line(std::string("nothing: the flight recorder's file is missing (") + error.what() +
+                "); DDP_FLIGHT_RECORDER=PREFIX names another place");
+  }
+  return line(files.json);
+}
+
+}  // namespace
+
+Operation operation_of(const Collective& collective) {
+  Operation operation{.name = name_of(collective.kind),
+                      .type = collective.output.count > 0 ? collective.output.type : collective.input.type,
+                      .input_count = collective.input.count,
+                      .output_count = collective.output.count,
+                      .timeout = collective.timeout};
+  if (collective.kind == CollectiveKind::barrier) return operation;
+  operation.element_bytes = size_of(operation.type);
+  switch (collective.kind) {
+    case CollectiveKind::all_reduce:
+    case CollectiveKind::reduce_scatter: operation.reduce_op = process_group::name_of(collective.op); break;
+    case CollectiveKind::reduce: operation.reduce_op = process_group::name_of(collective.op); [[fallthrough]];
+    case CollectiveKind::broadcast:
+    case CollectiveKind::gather:
+    case CollectiveKind::scatter: operation.root = collective.root; break;
+    case CollectiveKind::send:
+    case CollectiveKind::receive: operation.peer = collective.root; break;
+    default: break;
+  }
+  return operation;
+}
+
+Operation allocation_of(std::size_t bytes, std::chrono::milliseconds timeout) {
+  return {.name = name_of(CollectiveKind::allocate),
+          .input_count = bytes,
+          .output_count = bytes,
+          .element_bytes = 1,
+          .timeout = timeout};
+}
+
+std::string GroupLog::write_failure(const std::string& reason) const noexcept {
+  try {
+    Snapshot all = recorder_.snapshot();
+    const auto own = std::find_if(all.groups.begin(), all.groups.end(),
+                                  [this](const GroupStatus& group) { return group.id == id_; });
+    if (own == all.groups.end()) return "";
+    const GroupStatus status = *own;
+    return write(std::move(all), status, reason);
+  } catch (...) {
+    return "";  // no memory for so much: the error itself is what counts
+  }
+}
+
+std::string write_process_failure(const std::string& reason) noexcept {
+  try {
+    Snapshot all = process_recorder().snapshot();
+    if (all.groups.empty()) return "";
+    const GroupStatus newest = all.groups.back();
+    return write(std::move(all), newest, reason);
+  } catch (...) {
+    return "";
+  }
+}
+
+}  // namespace ddp::flight_recorder

@@ -1,0 +1,28 @@
+#include "worker_runtime/process_group/all_gather_words.hpp"
+
+#include "worker_runtime/process_group/process_group_impl.hpp"
+
+namespace ddp::process_group {
+
+std::vector<std::int64_t> all_gather_words(ProcessGroup& group, const std::vector<std::int64_t>& words,
+                                           CollectiveOptions options) {
+  std::vector<std::int64_t> gathered(words.size() * static_cast<std::size_t>(group.size()));
+  Backend& backend = group.impl()->backend();
+  if (backend.reaches({})) {
+    group.all_gather(words, gathered, options);
+    return gathered;
+  }
+  if (gathered.empty()) return gathered;
+  const std::size_t bytes = words.size() * sizeof(std::int64_t);
+  const RegisteredMemory memory = group.allocate(gathered.size() * sizeof(std::int64_t), options);
+  auto* const all = static_cast<std::int64_t*>(memory.data());
+  auto* const own = all + static_cast<std::size_t>(group.rank()) * words.size();
+  const auto device = backend.device_memory();
+  device->copy_from_host(own, words.data(), bytes, options.stream);
+  group.all_gather({own, words.size(), DataType::int64, memory.device()},
+                   {all, gathered.size(), DataType::int64, memory.device()}, options);
+  device->copy_to_host(gathered.data(), all, gathered.size() * sizeof(std::int64_t), options.stream);
+  return gathered;
+}
+
+}  // namespace ddp::process_group

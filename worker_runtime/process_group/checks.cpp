@@ -1,0 +1,191 @@
+#include "worker_runtime/process_group/checks.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "ddp/error.hpp"
+
+namespace ddp::process_group {
+
+namespace {
+
+[[noreturn]] void refuse(CollectiveKind kind, const std::string& what) {
+  throw InvalidArgument(std::string(name_of(kind)) + ": " + what);
+}
+
+std::string text_of(const Device& device) {
+  return (device.kind == Device::Kind::cpu ? "cpu:" : "cuda:") + std::to_string(device.index);
+}
+
+std::string devices_of(const Backend& backend) {
+  const Device host{};
+  const std::string own = text_of(backend.device());
+  return backend.device() != host && backend.reaches(host) ? own + " or " + text_of(host) : own;
+}
+
+// Which ranges a rank has.
+struct Has {
+  bool input = true;
+  bool output = true;
+};
+
+Has ranges_of(const Collective& collective, int rank) {
+  const bool is_root = rank == collective.root;
+  switch (collective.kind) {
+    case CollectiveKind::barrier:
+    case CollectiveKind::allocate: return {false, false};
+    case CollectiveKind::reduce:
+    case CollectiveKind::gather: return {true, is_root};
+    case CollectiveKind::scatter: return {is_root, true};
+    case CollectiveKind::send: return {true, false};
+    case CollectiveKind::receive: return {false, true};
+    case CollectiveKind::all_reduce:
+    case CollectiveKind::broadcast:
+    case CollectiveKind::all_gather:
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::all_to_all: return {true, true};
+  }
+  return {};
+}
+
+void check_root(const Collective& collective, const Membership& who) {
+  if (!has_root(collective.kind)) return;
+  const bool is_pair = collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::receive;
+  if (collective.root < 0 || collective.root >= who.size) {
+    refuse(collective.kind, std::string(is_pair ? "the peer" : "root") + " is " + std::to_string(collective.root) +
+                                ", ranks are 0 to " + std::to_string(who.size - 1));
+  }
+  if (is_pair && collective.root == who.rank) {
+    refuse(collective.kind, "the peer is this rank itself, " + std::to_string(who.rank));
+  }
+}
+
+void check_range(CollectiveKind kind, const char* which, const ConstMemoryRange& range, const Backend& backend) {
+  if (!backend.reaches(range.device)) {
+    refuse(kind,
+           std::string(which) + " is on " + text_of(range.device) + ", the group's memory on " + devices_of(backend));
+  }
+  const std::size_t element_bytes = size_of(range.type);
+  if (range.count > SIZE_MAX / 2 / element_bytes) {
+    refuse(kind, std::string(which) + " of " + std::to_string(range.count) + " elements is larger than any memory");
+  }
+  if (range.count > 0 && range.data == nullptr) {
+    refuse(kind, std::string(which) + " of " + std::to_string(range.count) + " elements is null");
+  }
+  if (reinterpret_cast<std::uintptr_t>(range.data) % element_bytes != 0) {
+    refuse(kind, std::string(which) + " is not aligned to " + name_of(range.type));
+  }
+}
+
+void check_empty(CollectiveKind kind, const char* which, const ConstMemoryRange& range, const Membership& who,
+                 int root) {
+  if (range.count == 0) return;
+  refuse(kind, std::string(which) + " of " + std::to_string(range.count) + " elements on rank " +
+                   std::to_string(who.rank) + ", which is not root (" + std::to_string(root) + ") and has none");
+}
+
+void check_alike(CollectiveKind kind, const ConstMemoryRange& input, const ConstMemoryRange& output) {
+  if (input.device != output.device) {
+    refuse(kind, "input is on " + text_of(input.device) + ", output on " + text_of(output.device));
+  }
+  if (input.type == output.type) return;
+  refuse(kind, std::string("input and output differ in type: ") + name_of(input.type) + " and " + name_of(output.type));
+}
+
+// The larger range holds one part of the other's size for each rank.
+void check_parts(CollectiveKind kind, const ConstMemoryRange& all, const ConstMemoryRange& one, int size) {
+  const auto parts = static_cast<std::size_t>(size);
+  if (all.count % parts == 0 && all.count / parts == one.count) return;
+  refuse(kind, "a range of " + std::to_string(all.count) + " elements is not " + std::to_string(size) + " times " +
+                   std::to_string(one.count));
+}
+
+bool overlap(const ConstMemoryRange& a, const ConstMemoryRange& b) {
+  const auto begin_a = reinterpret_cast<std::uintptr_t>(a.data);
+  const auto begin_b = reinterpret_cast<std::uintptr_t>(b.data);
+  return begin_a < begin_b + b.bytes() && begin_b < begin_a + a.bytes();
+}
+
+// `one` may be the rank's own part of `all`.
+void check_own_part(CollectiveKind kind, const ConstMemoryRange& all, const ConstMemoryRange& one, int rank,
+                    const std::string& one_overlaps_all) {
+  const std::size_t own = static_cast<std::size_t>(rank) * one.bytes();
+  const bool in_place = one.data == static_cast<const std::byte*>(all.data) + own;
+  if (!in_place && overlap(one, all)) refuse(kind, one_overlaps_all + ", and is not this rank's own part of it");
+}
+
+// How input and output of a rank that has both go together.
+void check_pair(const Collective& collective, const Membership& who) {
+  const CollectiveKind kind = collective.kind;
+  const ConstMemoryRange& input = collective.input;
+  const ConstMemoryRange output = collective.output;
+  check_alike(kind, input, output);
+  switch (kind) {
+    case CollectiveKind::all_gather:
+    case CollectiveKind::gather:
+      check_parts(kind, output, input, who.size);
+      return check_own_part(kind, output, input, who.rank, "input overlaps output");
+    case CollectiveKind::scatter:
+      check_parts(kind, input, output, who.size);
+      return check_own_part(kind, input, output, who.rank, "output overlaps input");
+    case CollectiveKind::reduce_scatter:
+      check_parts(kind, input, output, who.size);
+      if (overlap(input, output)) refuse(kind, "output overlaps input");
+      return;
+    case CollectiveKind::all_to_all:
+      if (input.count != output.count || input.count % static_cast<std::size_t>(who.size) != 0) {
+        refuse(kind, "an input of " + std::to_string(input.count) + " and an output of " +
+                         std::to_string(output.count) + " elements are not " + std::to_string(who.size) +
+                         " times the same");
+      }
+      if (overlap(input, output)) refuse(kind, "output overlaps input");
+      return;
+    case CollectiveKind::reduce:
+      if (input.count != output.count) {
+        refuse(kind, "an input of " + std::to_string(input.count) + " elements, an output of " +
+                         std::to_string(output.count));
+      }
+      if (input.data != output.data && overlap(input, output)) {
+        refuse(kind, "output overlaps input, and is not the same memory");
+      }
+      return;
+    default: return;  // in place
+  }
+}
+
+}  // namespace
+
+std::chrono::milliseconds checked_timeout(const ProcessGroup::Impl& group, const CollectiveOptions& options,
+                                          const char* call) {
+  if (options.timeout.count() >= 0) return options.timeout.count() > 0 ? options.timeout : group.timeout();
+  throw InvalidArgument(std::string(call) + ": a timeout of " + std::to_string(options.timeout.count()) + " ms");
+}
+
+Collective checked(const ProcessGroup::Impl& group, Collective collective, const CollectiveOptions& options) {
+  const CollectiveKind kind = collective.kind;
+  const Membership& who = group.membership();
+  const Backend& backend = group.backend();
+  collective.timeout = checked_timeout(group, options, name_of(kind));
+  collective.stream = options.stream;
+  if (has_op(kind) && collective.op > ReduceOp::max) {
+    refuse(kind, "there is no ReduceOp with the number " + std::to_string(static_cast<int>(collective.op)));
+  }
+  check_root(collective, who);
+  const Has has = ranges_of(collective, who.rank);
+  if (has.input) check_range(kind, "input", collective.input, backend);
+  if (has.output) check_range(kind, "output", collective.output, backend);
+  if (has.input && has.output) check_pair(collective, who);
+  if (!has.input) {
+    check_empty(kind, "input", collective.input, who, collective.root);
+    const Device device = has.output ? collective.output.device : backend.device();
+    collective.input = {nullptr, 0, collective.output.type, device};
+  }
+  if (!has.output) {
+    check_empty(kind, "output", collective.output, who, collective.root);
+    collective.output = {nullptr, 0, collective.input.type, collective.input.device};
+  }
+  return collective;
+}
+
+}  // namespace ddp::process_group

@@ -1,0 +1,53 @@
+#include "worker_runtime/process_group/coalescing.hpp"
+
+#include <string>
+#include <utility>
+
+#include "ddp/error.hpp"
+
+namespace ddp::process_group {
+
+// The Work of each of the calls.
+class Coalescing::Joint : public Work::State {
+ public:
+  void set(std::shared_ptr<Work::State> all) { all_ = std::move(all); }
+
+  void wait() override {
+    if (!all_) {
+      throw InvalidArgument(
+          "this Work is of a coalesce() that has not begun its calls\ntry:   wait for it after coalesce() has "
+          "returned");
+    }
+    all_->wait();
+  }
+
+  bool is_completed() const override { return !all_ || all_->is_completed(); }  // else wait() throws at once
+
+ private:
+  std::shared_ptr<Work::State> all_;
+};
+
+Coalescing::Coalescing(CollectiveOptions options) : options_(options), joint_(std::make_shared<Joint>()) {}
+
+CollectiveOptions Coalescing::options_for(const CollectiveOptions& of_call) const {
+  CollectiveOptions options = options_;
+  if (of_call.stream != nullptr) options.stream = of_call.stream;
+  return options;
+}
+
+Work Coalescing::add(const Collective& call) {
+  if (calls_.size() >= kCallsMax) {
+    throw Error("more than " + std::to_string(kCallsMax) +
+                " calls in one coalesce()\ntry:   several, one after the other");
+  }
+  calls_.push_back(call);
+  return Work(joint_);
+}
+
+Work Coalescing::begin(Backend& backend) {
+  if (calls_.empty()) return {};
+  joint_->set(backend.submit(calls_));
+  return Work(joint_);
+}
+
+}  // namespace ddp::process_group

@@ -1,0 +1,53 @@
+#include "worker_runtime/process_group/process_group_impl.hpp"
+
+#include <algorithm>
+
+#include "ddp/error.hpp"
+
+namespace ddp {
+
+using process_group::AbortCause;
+
+void ProcessGroup::Impl::abort(const std::string& reason, AbortCause cause) {
+  if (cause == AbortCause::round_over) {
+    std::vector<std::weak_ptr<Impl>> sub_groups;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!round_over_) round_over_ = reason;
+      sub_groups.swap(sub_groups_);
+    }
+    for (const auto& each : sub_groups) {
+      if (const auto group = each.lock()) group->abort(reason, cause);
+    }
+  }
+  backend_->abort(reason, cause);
+}
+
+void ProcessGroup::Impl::add_sub_group(const std::shared_ptr<Impl>& group) {
+  std::optional<std::string> round_over;
+  {
+    const std::lock_guard lock(mutex_);
+    round_over = round_over_;
+    const auto has_ended = [](const std::weak_ptr<Impl>& each) { return each.expired(); };
+    sub_groups_.erase(std::remove_if(sub_groups_.begin(), sub_groups_.end(), has_ended), sub_groups_.end());
+    if (!round_over) sub_groups_.push_back(group);
+  }
+  if (round_over) group->abort(*round_over, AbortCause::round_over);
+}
+
+namespace process_group {
+
+ProcessGroup::Impl& require_group(const std::shared_ptr<ProcessGroup::Impl>& impl) {
+  if (!impl) throw InvalidArgument("this ProcessGroup is empty\ntry:   make it with init_process_group()");
+  return *impl;
+}
+
+void require_not_coalescing(const ProcessGroup::Impl& group, const std::string& call) {
+  if (group.coalescing == nullptr) return;
+  throw InvalidArgument(call +
+                        " within coalesce(), where calls only begin\ntry:   an _async call, or this one outside");
+}
+
+}  // namespace process_group
+
+}  // namespace ddp
