@@ -96,9 +96,11 @@ std::unique_ptr<Communicator> Communicator::begin(const NcclLibrary& nccl, const
 }
 
 Communicator::~Communicator() {
-  if (is_aborted()) return;
-  abort();
-  static_cast<void>(has_ended(kNcclsPatience));
+  if (!is_aborted()) {
+    abort();
+    static_cast<void>(has_ended(kNcclsPatience));
+  }
+  if (last_call_.joinable()) last_call_.detach();
 }
 
 bool Communicator::keeps_calls_in_threads() const { return nccl_.version() < kJobsLeaveThreads; }
@@ -115,13 +117,18 @@ void Communicator::end(abi::CommAbort* last_call) {
   };
   if (keeps_calls_in_threads() && settling_) return call();
   try {
-    io::start_quiet_thread(call).detach();
+    last_call_ = io::start_quiet_thread(call);
   } catch (const std::system_error&) {  // no thread is to be had
     call();
   }
 }
 
-bool Communicator::has_ended(std::chrono::milliseconds limit) const { return ending_->wait(limit); }
+bool Communicator::has_ended(std::chrono::milliseconds limit) {
+  if (!ending_->wait(limit)) return false;
+  const std::lock_guard lock(mutex_);
+  if (last_call_.joinable()) last_call_.join();  // it has nothing left to do
+  return true;
+}
 
 Outcome Communicator::outcome_of(Result result) const {
   if (result == Result::success || result == Result::in_progress) return {};

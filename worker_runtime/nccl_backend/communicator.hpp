@@ -83,7 +83,7 @@ class Communicator {
   bool close(io::Deadline& deadline);
 
   // Whether NCCL has let go of it, and of what was registered with it, or does within `limit`.
-  bool has_ended(std::chrono::milliseconds limit) const;
+  bool has_ended(std::chrono::milliseconds limit);
 
   const NcclLibrary& library() const { return nccl_; }
 
@@ -104,6 +104,7 @@ class Communicator {
   abi::Comm comm_;                           // guarded by mutex_, as are the next; null once it is aborted or given back
   std::optional<std::thread::id> settling_;  // who has begun something that is not known to be settled
   bool is_abort_wanted_ = false;             // of that thread, where it has to do it
+  std::thread last_call_;
 };
 
 }  // namespace ddp::nccl_backend
