@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <system_error>
 #include <utility>
 
@@ -59,27 +58,11 @@ int current_device() {
 
 }  // namespace
 
-// Of NCCL's last call.
-struct Communicator::Ending {
-  std::mutex mutex;
-  std::condition_variable has_changed;
-  bool is_over = false;  // guarded by mutex
-
-  void set_over() {
-    const std::lock_guard lock(mutex);
-    is_over = true;
-    has_changed.notify_all();
-  }
-  bool wait(std::chrono::milliseconds limit) {
-    std::unique_lock lock(mutex);
-    return has_changed.wait_for(lock, limit, [this] { return is_over; });
-  }
-};
-
 Communicator::Communicator(const NcclLibrary& nccl, abi::Comm comm)
     : nccl_(nccl),
       device_(current_device()),
-      ending_(std::make_shared<Ending>()),
+      end_(std::make_shared<std::promise<void>>()),
+      has_ended_(end_->get_future().share()),
       comm_(comm),
       settling_(std::this_thread::get_id()) {}
 
@@ -107,13 +90,13 @@ bool Communicator::keeps_calls_in_threads() const { return nccl_.version() < kJo
 
 // With mutex_ held, once.
 void Communicator::end(abi::CommAbort* last_call) {
-  const auto call = [last_call, comm = std::exchange(comm_, nullptr), device = device_, ending = ending_] {
+  const auto call = [last_call, comm = std::exchange(comm_, nullptr), device = device_, end = end_] {
     try {
       const DeviceGuard guard(device);
       static_cast<void>(last_call(comm));
     } catch (const Error&) {  // without the device NCCL has nothing to free
     }
-    ending->set_over();
+    end->set_value();
   };
   if (keeps_calls_in_threads() && settling_) return call();
   try {
@@ -124,7 +107,7 @@ void Communicator::end(abi::CommAbort* last_call) {
 }
 
 bool Communicator::has_ended(std::chrono::milliseconds limit) {
-  if (!ending_->wait(limit)) return false;
+  if (has_ended_.wait_for(limit) != std::future_status::ready) return false;
   const std::lock_guard lock(mutex_);
   if (last_call_.joinable()) last_call_.join();  // it has nothing left to do
   return true;
@@ -161,11 +144,11 @@ Outcome Communicator::settle(io::Deadline& deadline) {
   }
 }
 
-
 Outcome Communicator::enqueue(const std::function<Result(abi::Comm)>& calls) {
   const std::lock_guard lock(mutex_);
   if (comm_ == nullptr) return {.kind = Outcome::Kind::aborted};
   if (const Result began = nccl_->group_start(); began != Result::success) return outcome_of(began);
+  settling_ = std::this_thread::get_id();
   Result called = Result::success;
   try {
     called = calls(comm_);
@@ -174,7 +157,6 @@ Outcome Communicator::enqueue(const std::function<Result(abi::Comm)>& calls) {
     throw;
   }
   const Result ended = nccl_->group_end();
-  settling_ = std::this_thread::get_id();
   const bool is_called = called == Result::success || called == Result::in_progress;
   return outcome_of(is_called ? ended : called);
 }

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -95,11 +96,10 @@ class Communicator {
   bool keeps_calls_in_threads() const;
   void end(abi::CommAbort* last_call);
 
-  struct Ending;
-
   const NcclLibrary& nccl_;
   int device_ = 0;
-  std::shared_ptr<Ending> ending_;
+  std::shared_ptr<std::promise<void>> end_;  // NCCL's last call may outlive this
+  std::shared_future<void> has_ended_;
   mutable std::mutex mutex_;
   abi::Comm comm_;                           // guarded by mutex_, as are the next; null once it is aborted or given back
   std::optional<std::thread::id> settling_;  // who has begun something that is not known to be settled
