@@ -8,15 +8,15 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "tests/fake_gpu/backend_rank.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::fake_gpu {
 namespace {
 
+using ddp::test::contents_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -25,11 +25,6 @@ using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
-
-std::string contents_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 void reduce_without_end(ProcessGroup& group) {
   const Array<float> values(group.device(), 100);

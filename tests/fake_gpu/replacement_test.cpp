@@ -6,17 +6,18 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <regex>
 #include <string>
 
 #include "tests/integration/job.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::test {
 namespace {
 
+using ddp::test::contents_of;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -28,11 +29,6 @@ std::map<int, long> pids_of(Job& job, int round) {
   for (std::sregex_iterator at(job.out().begin(), job.out().end(), line), end; at != end; ++at)
     pids[std::stoi((*at)[1])] = std::stol((*at)[2]);
   return pids;
-}
-
-std::string contents_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 TEST(LostGpu, EndsItsProcessWithARecordAndIsReplaced) {

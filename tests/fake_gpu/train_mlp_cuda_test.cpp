@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -14,9 +13,12 @@
 
 #include "tests/integration/job.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 namespace {
 
+using ddp::test::contents_of;
+using ddp::test::occurrences;
 using ddp::test::built;
 using ddp::test::Job;
 using ddp::test::ScratchDirectory;
@@ -32,17 +34,6 @@ using Words = std::vector<std::string>;
 namespace fs = std::filesystem;
 
 const std::string kProgram = built("fake_train_mlp_cuda");
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-int occurrences(const std::string& where, const std::string& what) {
-  int count = 0;
-  for (auto at = where.find(what); at != std::string::npos; at = where.find(what, at + what.size())) ++count;
-  return count;
-}
 
 // Of every line that has the label.
 std::vector<double> numbers_after(const std::string& text, const std::string& label) {
@@ -145,7 +136,7 @@ TEST_F(Example, MakesTheHostWaitForNothingWithinAnEpoch) {
     const Result result = alone(arguments, {"FAKE_GPU_REPORT=" + in_scratch(name)});
     EXPECT_EQ(result.code, 0) << result.err;
     for (const auto& entry : fs::directory_iterator(scratch_.path())) {
-      if (entry.path().stem() == name) return contents(entry.path());
+      if (entry.path().stem() == name) return contents_of(entry.path());
     }
     return std::string();
   };
@@ -166,7 +157,7 @@ struct Span {
 
 // Checks the file's form as far as viewers need it.
 std::vector<Span> spans_of(const std::string& path, int rank) {
-  const json trace = json::parse(contents(path));
+  const json trace = json::parse(contents_of(path));
   std::map<int, std::string> tracks;
   std::vector<Span> spans;
   for (const json& event : trace.at("traceEvents")) {
@@ -310,7 +301,7 @@ TEST_F(Example, ACollectiveThatFailsInTheLastStepEndsTheRunWithAnError) {
   ASSERT_EQ(good.code, 0) << good.err;
   double calls = 0;
   for (const auto& entry : fs::directory_iterator(scratch_.path()))
-    calls = numbers_after(contents(entry.path()), "ncclAllReduce: ")[0];
+    calls = numbers_after(contents_of(entry.path()), "ncclAllReduce: ")[0];
   for (const int before_last : {0, 1, 2}) {  // the last is that of the loss
     SCOPED_TRACE(before_last);
     const std::string fault = "ncclAllReduce:" + std::to_string(static_cast<int>(calls) - before_last) + ":async:6";

@@ -7,16 +7,17 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "tests/integration/job.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::test {
 namespace {
 
 namespace fs = std::filesystem;
+using ddp::test::contents_of;
 using ::testing::HasSubstr;
 
 const std::string kStay = "exec tail -f /dev/null";
@@ -25,11 +26,6 @@ std::vector<std::string> shell(int workers, const std::string& script, std::vect
   options.insert(options.begin(), {"--standalone", "--nproc-per-node=" + std::to_string(workers)});
   options.insert(options.end(), {"sh", "-c", script});
   return options;
-}
-
-std::string content(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 class DdprunLogs : public ::testing::Test {
@@ -43,7 +39,7 @@ class DdprunLogs : public ::testing::Test {
     return "no run";
   }
   std::string log(int round, int rank, const std::string& name = "stdout.log") const {
-    return content(run() / ("round_" + std::to_string(round)) / ("rank_" + std::to_string(rank)) / name);
+    return contents_of(run() / ("round_" + std::to_string(round)) / ("rank_" + std::to_string(rank)) / name);
   }
 
   ScratchDirectory scratch_;
@@ -109,7 +105,7 @@ TEST_F(DdprunLogs, WithoutAPlaceTheyAreInAFolderOfTheUsersAlone) {
   const auto parent = "ddprun_" + std::to_string(::geteuid());
   Job job(shell(1, "echo hello", {"-t", "1"}), {{"TMPDIR=" + scratch_.path().string()}});
   EXPECT_EQ(job.wait(), 0);
-  EXPECT_EQ(content(run(parent) / "round_0/rank_0/stdout.log"), "hello\n");
+  EXPECT_EQ(contents_of(run(parent) / "round_0/rank_0/stdout.log"), "hello\n");
   EXPECT_THAT(job.err(), HasSubstr("ddprun: log files are in " + run(parent).string() + "\n"));
   EXPECT_EQ(fs::status(scratch_.path() / parent).permissions(), fs::perms::owner_all);
 }

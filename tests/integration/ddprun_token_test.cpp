@@ -7,17 +7,18 @@
 
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::test {
 namespace {
 
+using ddp::test::contents_of;
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
@@ -137,11 +138,6 @@ class DdprunTokenFile : public ::testing::Test {
   std::string folder, path;
 };
 
-std::string contents(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 TEST_F(DdprunTokenFile, IsReadAndNeitherShownNorHandedOn) {
   const auto port = free_port();
   const auto script = "echo token ${DDPRUN_TOKEN-none} file ${DDPRUN_TOKEN_FILE-none}; " + kStay;
@@ -153,9 +149,9 @@ TEST_F(DdprunTokenFile, IsReadAndNeitherShownNorHandedOn) {
   for (auto* job : {&zero, &one})
     for (const auto pid : job->processes()) {
       const auto process = "/proc/" + std::to_string(pid);
-      EXPECT_THAT(contents(process + "/cmdline"), Not(HasSubstr(kToken)));
-      const bool is_worker = contents(process + "/comm") == "tail\n";
-      EXPECT_TRUE(!is_worker || contents(process + "/environ").find(kToken) == std::string::npos);
+      EXPECT_THAT(contents_of(process + "/cmdline"), Not(HasSubstr(kToken)));
+      const bool is_worker = contents_of(process + "/comm") == "tail\n";
+      EXPECT_TRUE(!is_worker || contents_of(process + "/environ").find(kToken) == std::string::npos);
     }
   one.kill(SIGTERM);
   EXPECT_EQ(zero.wait(), 143);

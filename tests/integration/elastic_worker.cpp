@@ -1,137 +1,32 @@
-// A worker that trains elastically: tests kill, stop and count it from outside.
-//
-//   elastic_worker FOLDER [TIMEOUT_MS]
-//
-// Every step sums something over the ranks that depends on the step and on how many there are, and works it into the
-// parameters in a way that minds the order. FOLDER/commits gets a line "STEP SIZE" of each rank for each commit; it trains
-// until FOLDER/stop exists. At each round's beginning, and at the end, it prints a line. Other files in FOLDER:
-//   die_before_meeting    the first process that finds it removes it and dies before it meets the others
-//   fork                  it forks a child that lives for ever, with all that it inherits
-//   compute               while it is there rank 0 calls no collective
-#include <ddp/elastic.hpp>
-
-#include <dirent.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/inotify.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <chrono>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <string>
-#include <vector>
+// The elastic worker with its parameters in the host's memory.
+#include "tests/integration/elastic_worker.hpp"
 
 namespace {
 
-constexpr std::size_t kCount = 4096;
+using ddp::elastic_test::kCount;
 
-bool exists(const std::string& path) { return ::access(path.c_str(), F_OK) == 0; }
-
-int descriptor_count() {
-  int count = 0;
-  DIR* const folder = ::opendir("/proc/self/fd");
-  while (::readdir(folder) != nullptr) ++count;
-  ::closedir(folder);
-  return count;
-}
-
-int mapping_count() {
-  std::ifstream maps("/proc/self/maps");
-  int count = 0;
-  for (std::string line; std::getline(maps, line);) ++count;
-  return count;
-}
-
-// In one write, so that lines of several workers do not mix.
-void print(const std::string& line) { static_cast<void>(!::write(STDOUT_FILENO, (line + "\n").data(), line.size() + 1)); }
-
-class Worker {
+class Worker : public ddp::elastic_test::Worker {
  public:
-  Worker(std::string folder, std::chrono::milliseconds timeout) : folder_(std::move(folder)) {
-    options_.group.timeout = timeout;
+  Worker(std::string folder, std::chrono::milliseconds timeout) : ddp::elastic_test::Worker(std::move(folder), timeout) {
     state_.add(parameters_);
-    state_.add(step_);
-  }
-
-  void run() {
-    ddp::run_elastic(state_, [this](ddp::ProcessGroup world) {
-      try {
-        train(world);
-      } catch (const ddp::Error& error) {
-        print("leaves pid=" + std::to_string(::getpid()) + " : " + error.what());
-        throw;
-      }
-    }, options_);
-    print("end pid=" + std::to_string(::getpid()) + " step=" + std::to_string(step_) + " parameters=" + text_of_parameters() +
-          " commits=" + std::to_string(state_.commits()) + " ;");
   }
 
  private:
-  void train(ddp::ProcessGroup& world) {
-    print("begin round=" + std::to_string(world.round().number) + " rank=" + std::to_string(world.rank()) +
-          " pid=" + std::to_string(::getpid()) + " size=" + std::to_string(world.size()) + " step=" + std::to_string(step_) +
-          " parameters=" + text_of_parameters() + " descriptors=" + std::to_string(descriptor_count()) + " mappings=" + std::to_string(mapping_count()) + " ;");
-    std::vector<std::int64_t> sums(kCount);
-    while (true) {
-      if (world.rank() == 0 && exists(folder_ + "/compute")) compute();
-      for (std::size_t i = 0; i < kCount; ++i) sums[i] = step_ * 1000 + static_cast<std::int64_t>(i);
-      sums[0] = world.rank() == 0 && exists(folder_ + "/stop") ? 1 : 0;
-      world.all_reduce(sums);
-      if (sums[0] != 0) return;
-      for (std::size_t i = 1; i < kCount; ++i)
-        parameters_[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(parameters_[i]) * 3 + static_cast<std::uint64_t>(sums[i]));
-      ++step_;
-      state_.commit();
-      log_commit(world.size());
-    }
+  std::vector<std::int64_t> parameters() const override { return parameters_; }
+
+  bool update(ddp::ProcessGroup& world, const std::vector<std::int64_t>& values) override {
+    std::vector<std::int64_t> sums = values;
+    world.all_reduce(sums);
+    if (sums[0] != 0) return false;
+    for (std::size_t i = 1; i < kCount; ++i)
+      parameters_[i] =
+          static_cast<std::int64_t>(static_cast<std::uint64_t>(parameters_[i]) * 3 + static_cast<std::uint64_t>(sums[i]));
+    return true;
   }
 
-  void compute() {
-    const int removals = ::inotify_init1(IN_CLOEXEC);
-    ::inotify_add_watch(removals, folder_.c_str(), IN_DELETE);
-    print("computes ;");
-    alignas(inotify_event) char events[4096];
-    while (exists(folder_ + "/compute") && (::read(removals, events, sizeof events) > 0 || errno == EINTR)) {
-    }
-    ::close(removals);
-  }
-
-  void log_commit(int size) {
-    const auto line = std::to_string(step_) + " " + std::to_string(size) + "\n";
-    static_cast<void>(!::write(commits_, line.data(), line.size()));
-  }
-
-  std::string text_of_parameters() const {
-    std::uint64_t sum = 0;
-    for (const auto value : parameters_) sum = sum * 31 + static_cast<std::uint64_t>(value);
-    return std::to_string(sum);
-  }
-
-  std::string folder_;
-  int commits_ = ::open((folder_ + "/commits").c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  ddp::ElasticOptions options_;
-  ddp::ElasticState state_;
   std::vector<std::int64_t> parameters_ = std::vector<std::int64_t>(kCount);
-  std::int64_t step_ = 0;
 };
 
 }  // namespace
 
-int main(int, char** argv) {
-  const std::string folder = argv[1];
-  if (::unlink((folder + "/die_before_meeting").c_str()) == 0) ::raise(SIGKILL);
-  if (exists(folder + "/fork") && ::fork() == 0) {
-    while (true) ::pause();
-  }
-  try {
-    Worker(folder, std::chrono::milliseconds(argv[2] == nullptr ? 60'000 : std::atoi(argv[2]))).run();
-    return 0;
-  } catch (const std::exception& error) {
-    print("error pid=" + std::to_string(::getpid()) + " " + error.what());
-    return 3;
-  }
-}
+int main(int, char** argv) { return ddp::elastic_test::run_worker<Worker>(argv); }

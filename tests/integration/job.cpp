@@ -1,4 +1,5 @@
 #include "tests/integration/job.hpp"
+#include "tests/text.hpp"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -35,12 +36,6 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   for (auto& text : strings) out.push_back(text.data());
   out.push_back(nullptr);
   return out;
-}
-
-int occurrences(const std::string& where, const std::string& what) {
-  int count = 0;
-  for (auto at = where.find(what); at != std::string::npos; at = where.find(what, at + what.size())) ++count;
-  return count;
 }
 
 }  // namespace

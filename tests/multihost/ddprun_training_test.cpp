@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -15,19 +13,16 @@
 #include "tests/integration/job.hpp"
 #include "tests/multihost/multihost.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::test {
 namespace {
 
+using ddp::test::contents_of;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 constexpr long kStepsPerEpoch = 14;  // 455 samples, 4 workers, batch 8
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 // Four workers on two hosts, and their checkpoints.
 class Training {
@@ -69,7 +64,7 @@ class Training {
       if (pid <= 0 || fs::read_symlink(entry.path() / "exe", ignored) != fs::canonical(built("train_breast_cancer"))) {
         continue;
       }
-      const std::string variables = end + contents(entry.path() / "environ");
+      const std::string variables = end + contents_of(entry.path() / "environ");
       const bool is_ours = variables.find(end + "TRAINING=" + scratch_.path().string() + end) != std::string::npos;
       if (is_ours && variables.find(end + "RANK=" + std::to_string(rank) + end) != std::string::npos) {
         return static_cast<pid_t>(pid);
@@ -129,7 +124,7 @@ TEST_F(DdprunTraining, AWorkerKilledInMidTrainingChangesNoBitOfTheResult) {
     Training undisturbed(*hosts, result.step / kStepsPerEpoch);
     undisturbed.expect_success();
     EXPECT_EQ(undisturbed.newest().step, result.step);
-    EXPECT_TRUE(contents(undisturbed.newest().path) == contents(result.path)) << "after step " << result.step;
+    EXPECT_TRUE(contents_of(undisturbed.newest().path) == contents_of(result.path)) << "after step " << result.step;
   }
 }
 

@@ -18,10 +18,13 @@
 #include <utility>
 
 #include "rendezvous/io/pidfd.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::test {
 
 namespace {
+
+using ddp::test::occurrences;
 
 using Clock = std::chrono::steady_clock;
 
@@ -152,12 +155,6 @@ io::UniqueFd open_namespace(const std::string& process, const std::string& kind)
   io::UniqueFd fd(::open(("/proc/" + process + "/ns/" + kind).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) fail("/proc/" + process + "/ns/" + kind);
   return fd;
-}
-
-int occurrences(const std::string& where, const std::string& what) {
-  int count = 0;
-  for (auto at = where.find(what); at != std::string::npos; at = where.find(what, at + what.size())) ++count;
-  return count;
 }
 
 }  // namespace

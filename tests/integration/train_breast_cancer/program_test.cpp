@@ -2,6 +2,7 @@
 
 #include "tests/integration/job.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,12 +13,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <vector>
 
 namespace {
 
+using ddp::test::contents_of;
+using ddp::test::occurrences;
 using ddp::test::built;
 using ddp::test::Job;
 using ddp::test::ScratchDirectory;
@@ -29,17 +31,6 @@ using testing::StartsWith;
 namespace fs = std::filesystem;
 
 const std::string kProgram = built("train_breast_cancer");
-
-std::string contents(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-int occurrences(const std::string& where, const std::string& what) {
-  int count = 0;
-  for (auto at = where.find(what); at != std::string::npos; at = where.find(what, at + what.size())) ++count;
-  return count;
-}
 
 double number_after(const std::string& text, const std::string& label) {
   const auto at = text.find(label);
@@ -61,7 +52,7 @@ class Program : public testing::Test {
     const std::string command = "cd " + scratch_.path().string() + " && " + kProgram + " " + arguments + " >" + out +
                                 " 2>" + err + " </dev/null";
     const int status = std::system(command.c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents(out), contents(err)};
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, contents_of(out), contents_of(err)};
   }
 
   // ddprun's arguments for this program, with its checkpoints in a folder of the test's own.
@@ -242,7 +233,7 @@ pid_t worker(const Job& ranks, int rank) {
     std::error_code ignored;
     if (fs::read_symlink(process / "exe", ignored) != fs::canonical(kProgram)) continue;
     const std::string end(1, '\0');
-    const std::string variables = end + contents(process / "environ");
+    const std::string variables = end + contents_of(process / "environ");
     if (variables.find(end + "RANK=" + std::to_string(rank) + end) != std::string::npos) return pid;
   }
   return -1;

@@ -7,18 +7,15 @@
 
 #include <cerrno>
 #include <fstream>
-#include <iterator>
 
 #include "launcher/output/line_tail.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-std::string content(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+using ddp::test::contents_of;
 
 io::UniqueFd open_for_append(const std::string& path) {
   return io::UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
@@ -55,7 +52,7 @@ TEST(LogFile, GoesOnAtALineOnceThereIsRoomAndSaysWhatIsMissing) {
   EXPECT_NE(file.append(" and a half"), 0);
   EXPECT_EQ(file.append("\nfive\nsix"), 0);
   EXPECT_EQ(file.append("\n"), 0);
-  EXPECT_EQ(content(path),
+  EXPECT_EQ(contents_of(path),
             "one\ntw\nddprun: 24 bytes of output are missing here, because they could not be written\n"
             "five\nsix\n");
 }
@@ -65,7 +62,7 @@ TEST(LogFile, AddsToWhatIsThere) {
   const auto path = (scratch.path() / "log").string();
   std::ofstream(path) << "before\n";
   EXPECT_EQ(LogFile(open_for_append(path), path).append("after\n"), 0);
-  EXPECT_EQ(content(path), "before\nafter\n");
+  EXPECT_EQ(contents_of(path), "before\nafter\n");
 }
 
 TEST(TailOfFile, HasTheLastLines) {

@@ -14,7 +14,6 @@
 #include <boost/asio/post.hpp>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -22,28 +21,20 @@
 
 #include "launcher/command_line/option_table.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 namespace asio = boost::asio;
 namespace fs = std::filesystem;
+using ddp::test::contents_of;
+using ddp::test::occurrences;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr std::chrono::seconds kPatience{20};
-
-std::string content(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-int occurrences(const std::string& where, const std::string& what) {
-  int count = 0;
-  for (auto at = where.find(what); at != std::string::npos; at = where.find(what, at + 1)) ++count;
-  return count;
-}
 
 // This process's stdout and stderr are others meanwhile: two files, or a terminal.
 class StandardStreams {
@@ -98,11 +89,11 @@ class OutputTest : public ::testing::Test {
               static_cast<ssize_t>(text.size()));
   }
 
-  std::string out() const { return content(scratch_.path() / "out"); }
-  std::string err() const { return content(scratch_.path() / "err"); }
+  std::string out() const { return contents_of(scratch_.path() / "out"); }
+  std::string err() const { return contents_of(scratch_.path() / "err"); }
   fs::path round(int number = 0) const { return logs_ / "run" / ("round_" + std::to_string(number)); }
   std::string log(int rank, const std::string& name = "stdout.log") const {
-    return content(round() / ("rank_" + std::to_string(rank)) / name);
+    return contents_of(round() / ("rank_" + std::to_string(rank)) / name);
   }
 
   // Runs the loop until `done` has been called as often as there are workers.
@@ -208,7 +199,7 @@ TEST_F(OutputTest, ATemplateReplacesEveryPrefix) {
   output_->end_round();
   EXPECT_THAT(out(), HasSubstr("<default 0 8> a\n"));
   EXPECT_THAT(out(), HasSubstr("<default 1 9> b\n"));
-  EXPECT_EQ(content(round() / "rank_8/stdout.log"), "a\n");
+  EXPECT_EQ(contents_of(round() / "rank_8/stdout.log"), "a\n");
   EXPECT_FALSE(fs::exists(round() / "rank_9/stdout.log"));
 }
 
@@ -250,7 +241,7 @@ TEST_F(OutputTest, DuplicatesHoldMatchingLinesOfAllTeedRanks) {
   print(2, 1, "loss 4\n");
   print(0, 2, "loss 5\n");
   output.end_round();
-  const auto lines = content(round() / "filtered_stdout.log");
+  const auto lines = contents_of(round() / "filtered_stdout.log");
   EXPECT_EQ(occurrences(lines, "\n"), 3) << lines;
   EXPECT_THAT(lines, HasSubstr("[default0]:loss 1\n[default0]:acc 2\n"));
   EXPECT_THAT(lines, HasSubstr("[default1]:loss 3\n"));
@@ -292,7 +283,7 @@ TEST_F(OutputTest, ARestartTouchesNoFileOfEarlierRounds) {
   print(0, 1, "third\n");
   output.end_round();
   EXPECT_EQ(log(0), "first\n");
-  EXPECT_EQ(content(round(1) / "rank_0/stdout.log"), "second\nthird\n");
+  EXPECT_EQ(contents_of(round(1) / "rank_0/stdout.log"), "second\nthird\n");
   EXPECT_EQ(output.highest_round("run"), 1);
 }
 
@@ -321,7 +312,7 @@ TEST_F(OutputTest, AWorkerThatLivesOnKeepsItsStreamsAndItsFiles) {
     if (has_files) {
       EXPECT_EQ(log(0), "stays\nstill\n");
       EXPECT_EQ(log(1), "goes\n");
-      EXPECT_EQ(content(round(1) / "rank_5/stdout.log"), "new\n");
+      EXPECT_EQ(contents_of(round(1) / "rank_5/stdout.log"), "new\n");
       EXPECT_FALSE(fs::exists(round(1) / "rank_4"));
     }
     output_.reset();
@@ -376,7 +367,7 @@ TEST_F(OutputTest, ADiskThatHangsKeepsTheLoopForAMomentOnlyAndLosesNothing) {
   EXPECT_EQ(written, text);
   print(0, 1, "next\n");
   output_->end_round();
-  EXPECT_EQ(content(round(1) / "rank_0/stdout.log"), "next\n");
+  EXPECT_EQ(contents_of(round(1) / "rank_0/stdout.log"), "next\n");
   ::close(disk);
 }
 

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -20,10 +19,12 @@
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/flight_recorder/json_writer.hpp"
 #include "worker_runtime/flight_recorder/pickle_writer.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::flight_recorder {
 namespace {
 
+using ddp::test::contents_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -268,11 +269,6 @@ TEST(FailureFiles, ReadTheirPlaceFromTheEnvironment) {
   EXPECT_EQ(place.round_directory, "/logs");
   EXPECT_EQ(place.temporary_directory, "/scratch");
   EXPECT_EQ(place.run_id, "bert");
-}
-
-std::string contents_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 std::vector<std::string> names_in(const fs::path& directory) {

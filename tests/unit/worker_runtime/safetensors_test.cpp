@@ -2,6 +2,7 @@
 
 #include "ddp/error.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/text.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,6 +21,7 @@
 
 namespace {
 
+using ddp::test::contents_of;
 using ddp::CheckpointError;
 using ddp::NamedTensor;
 using ddp::SafetensorsFile;
@@ -28,11 +30,6 @@ using ddp::test::ScratchDirectory;
 using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
-
-std::string bytes_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 void write(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary | std::ios::trunc)
@@ -92,7 +89,7 @@ TEST_F(Safetensors, HasTheBytesOfTheFormat) {
   save_safetensors(path_, {{"b", {2}, ddp::ConstMemoryRange(weight_.data(), 2)}, {"a", {1}, step_}});
   const std::string header =
       R"({"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[8,16]}})";
-  const std::string bytes = bytes_of(path_);
+  const std::string bytes = contents_of(path_);
   std::uint64_t length = 0;
   std::memcpy(&length, bytes.data(), sizeof length);
   EXPECT_EQ(length % 8, 0U);
@@ -114,7 +111,7 @@ TEST_F(Safetensors, HasEveryDataType) {
   for (const auto& c : cases) {
     SCOPED_TRACE(c.dtype);
     save_safetensors(path_, {{"a", {1}, ddp::ConstMemoryRange(weight_.data(), 1, c.type)}, {"b", {2}, state_}});
-    EXPECT_THAT(bytes_of(path_), HasSubstr(std::string(R"("a":{"dtype":")") + c.dtype + '"'));
+    EXPECT_THAT(contents_of(path_), HasSubstr(std::string(R"("a":{"dtype":")") + c.dtype + '"'));
     std::vector<std::byte> value(ddp::size_of(c.type));
     std::vector<double> state(2);
     const SafetensorsFile file = SafetensorsFile::open(path_);
@@ -132,7 +129,7 @@ TEST_F(Safetensors, SavesNoTensorsToo) {
 
 TEST_F(Safetensors, RefusesAFileCutAtAnyLength) {
   save_safetensors(path_, tensors(), {{"key", "value"}});
-  const std::string whole = bytes_of(path_);
+  const std::string whole = contents_of(path_);
   for (std::size_t length = 0; length < whole.size(); ++length) {
     write(path_, whole.substr(0, length));
     ASSERT_THAT(refusal(path_), HasSubstr("can't read " + path_.string() + ": ")) << "cut at byte " << length;
@@ -147,7 +144,7 @@ TEST_F(Safetensors, RefusesAFileCutAtAnyLength) {
 // never a crash, an endless loop or a tensor that reaches beyond the file.
 TEST_F(Safetensors, SurvivesAnyChangedHeader) {
   save_safetensors(path_, tensors(), {{"key", "value"}});
-  const std::string whole = bytes_of(path_);
+  const std::string whole = contents_of(path_);
   std::uint64_t length = 0;
   std::memcpy(&length, whole.data(), sizeof length);
   std::mt19937 random(1);  // NOLINT: the same changes in every run
@@ -320,7 +317,7 @@ TEST_F(Safetensors, SaveNamesThePathForNamesThatItCannotExpress) {
 // As on a full disk: the write stops half-way. In a child, because the limit can't be taken back by everybody.
 TEST_F(Safetensors, AnOlderFileOutlivesAWriteThatFails) {
   save_safetensors(path_, tensors());
-  const std::string before = bytes_of(path_);
+  const std::string before = contents_of(path_);
   const pid_t child = ::fork();
   if (child == 0) {
     std::signal(SIGXFSZ, SIG_IGN);
@@ -337,7 +334,7 @@ TEST_F(Safetensors, AnOlderFileOutlivesAWriteThatFails) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_EQ(status, 0);
-  EXPECT_EQ(bytes_of(path_), before);
+  EXPECT_EQ(contents_of(path_), before);
   EXPECT_EQ(std::distance(fs::directory_iterator(scratch_.path()), {}), 1) << "a temporary file stayed";
 }
 
