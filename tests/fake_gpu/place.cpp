@@ -6,8 +6,14 @@
 
 #if defined(__SANITIZE_ADDRESS__)
 // LeakSanitizer of GCC 12 guesses where a thread's variables of a library are that was loaded by dlopen, as the stand-in for NCCL
-// is, and crashes at times on what it takes for their place. It looks for leaks all the same.
-extern "C" __attribute__((visibility("default"))) const char* __lsan_default_options() { return "use_tls=0"; }
+// is, and crashes at times on what it takes for their place. So it does without them, and what only they lead to seems lost:
+// that is glibc's own.
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_options() {
+  return "use_tls=0:print_suppressions=0";
+}
+extern "C" __attribute__((visibility("default"))) const char* __lsan_default_suppressions() {
+  return "leak:_dlerror_run\nleak:__cxa_thread_atexit_impl\n";
+}
 #endif
 
 namespace ddp::nccl_test {
