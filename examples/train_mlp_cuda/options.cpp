@@ -1,35 +1,12 @@
 #include "options.hpp"
 
-#include <CLI/CLI.hpp>
-
-#include <cmath>
-#include <cstdlib>
-#include <iostream>
-#include <string>
-
-#include "input_error.hpp"
+#include "command_line.hpp"
 
 namespace train {
 
 namespace {
 
-constexpr std::size_t kWidthMax = 65'536, kBatchSizeMax = 1'000'000;
-
-[[noreturn]] void refuse(const std::string& what) {
-  throw InputError(what + "\nwhere: the command line of train_mlp_cuda\ntry:   train_mlp_cuda --help");
-}
-
-// Asked of the environment, because help needs no group.
-bool is_first_rank() {
-  const char* rank = std::getenv("RANK");
-  return rank == nullptr || std::string(rank) == "0";
-}
-
-void require_range(const char* option, std::size_t value, std::size_t max) {
-  if (value < 1 || value > max) {
-    refuse(std::string(option) + " is " + std::to_string(value) + ", not 1 to " + std::to_string(max));
-  }
-}
+constexpr std::size_t kWidthMax = 65'536;
 
 void declare(CLI::App& app, CudaOptions& options) {
   app.add_option("--data", options.data, "CSV file to train on (examples/data/README.md describes it)")
@@ -49,15 +26,11 @@ void declare(CLI::App& app, CudaOptions& options) {
   app.add_option("--trace", options.trace, "Write a timeline to this file, with the rank before its ending");
 }
 
-void check(const CudaOptions& options) {
-  require_range("--width", options.width, kWidthMax);
-  require_range("--layers", options.layers, kLayersMax);
-  require_range("--batch-size", options.batch_size, kBatchSizeMax);
-  if (options.epochs < 1) refuse("--epochs is 0, not 1 or more");
-  if (!std::isfinite(options.learning_rate) || options.learning_rate <= 0) {
-    refuse("--learning-rate is " + std::to_string(options.learning_rate) + ", not a number above 0");
-  }
-  if (!options.is_synthetic && options.data.empty()) refuse("neither --data nor --synthetic is given");
+void check(const CLI::App& app, const CudaOptions& options) {
+  require_range(app, "--width", options.width, kWidthMax);
+  require_range(app, "--layers", options.layers, kLayersMax);
+  check_training(app, options);
+  if (!options.is_synthetic && options.data.empty()) refuse(app, "neither --data nor --synthetic is given");
 }
 
 }  // namespace
@@ -72,15 +45,8 @@ std::optional<CudaOptions> parse_cuda_options(int argc, const char* const* argv)
       "Run it alone, or under a launcher: ddprun --standalone --nproc-per-node=gpu train_mlp_cuda",
       "train_mlp_cuda");
   declare(app, options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::CallForHelp&) {
-    if (is_first_rank()) std::cout << app.help() << std::flush;
-    return std::nullopt;
-  } catch (const CLI::ParseError& error) {
-    refuse(error.what());
-  }
-  check(options);
+  if (!parse(app, argc, argv)) return std::nullopt;
+  check(app, options);
   return options;
 }
 
