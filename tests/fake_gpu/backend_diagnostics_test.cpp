@@ -10,13 +10,15 @@
 #include <filesystem>
 
 #include "tests/fake_gpu/backend_rank.hpp"
-#include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "tests/nccl/failing.hpp"
 #include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::fake_gpu {
 namespace {
 
 using ddp::test::contents_of;
+using nccl_test::reduce_without_end;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -26,14 +28,6 @@ using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
 
-void reduce_without_end(ProcessGroup& group) {
-  const Array<float> values(group.device(), 100);
-  for (;;) {
-    group.all_reduce(values.range());
-    group.barrier();
-  }
-}
-
 TEST(StickyError, IsInTheFlightRecordersFiles) {
   const test::ScratchDirectory scratch;
   run_ranks(1, [&](int) {
@@ -42,7 +36,8 @@ TEST(StickyError, IsInTheFlightRecordersFiles) {
         {
           set_faults("cudaEventRecord:20:sticky:700");
           auto group = join();
-          reduce_without_end(group);
+          const Array<float> values(group.device(), 100);
+          reduce_without_end(group, values.range());
         },
         ::testing::ExitedWithCode(1), HasSubstr("\nlook:  " + (scratch.path() / "trace.0.json").string()));
   });
@@ -89,7 +84,8 @@ void expect_log_of_lost_peer(const std::function<void(const std::filesystem::pat
     if (rank == 1) set_faults("ncclAllReduce:3:die_inside");
     if (rank == 0) lead_log_to(path);
     auto group = join();
-    const auto error = thrown_by<RankFailure>([&] { reduce_without_end(group); });
+    const Array<float> values(group.device(), 100);
+    const auto error = thrown_by<RankFailure>([&] { reduce_without_end(group, values.range()); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(),
                 AllOf(HasSubstr("remote process exited or there was a network error: connection closed by a remote"),

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "tests/integration/job.hpp"
-#include "tests/unit/worker_runtime/scratch_directory.hpp"
 #include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {

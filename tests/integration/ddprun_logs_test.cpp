@@ -10,8 +10,8 @@
 #include <sstream>
 
 #include "tests/integration/job.hpp"
-#include "tests/unit/worker_runtime/scratch_directory.hpp"
 #include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {

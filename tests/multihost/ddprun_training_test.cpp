@@ -12,8 +12,8 @@
 
 #include "tests/integration/job.hpp"
 #include "tests/multihost/multihost.hpp"
-#include "tests/unit/worker_runtime/scratch_directory.hpp"
 #include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {

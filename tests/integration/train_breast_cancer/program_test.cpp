@@ -1,8 +1,8 @@
 // The example program from outside: what it prints, how it ends, and that it goes on after a worker was killed.
 
 #include "tests/integration/job.hpp"
-#include "tests/unit/worker_runtime/scratch_directory.hpp"
 #include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,8 +9,8 @@
 #include <fstream>
 
 #include "launcher/output/line_tail.hpp"
-#include "tests/unit/worker_runtime/scratch_directory.hpp"
 #include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::launcher {
 namespace {

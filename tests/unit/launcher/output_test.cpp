@@ -20,8 +20,8 @@
 #include <thread>
 
 #include "launcher/command_line/option_table.hpp"
-#include "tests/unit/worker_runtime/scratch_directory.hpp"
 #include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::launcher {
 namespace {
