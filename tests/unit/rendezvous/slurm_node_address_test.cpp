@@ -1,0 +1,103 @@
+#include "rendezvous/slurm/node_address.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/text.hpp"
+
+namespace ddp::slurm {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+constexpr const char* kOutput =
+    "NodeName=n1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUTot=2 CPULoad=2.35 AvailableFeatures=(null) "
+    "ActiveFeatures=(null) Gres=(null) "
+    "NodeAddr=10.1.2.3 NodeHostName=login Port=17001 Version=22.05.8 OS=Linux 6.1.0 #1 SMP RealMemory=1 State=IDLE "
+    "Comment=was NodeAddr=10.9.9.9 \n";
+
+TEST(SlurmNodeAddress, IsFoundInWhatScontrolPrints) {
+  EXPECT_EQ(node_address_in(kOutput), "10.1.2.3");
+  EXPECT_EQ(node_address_in("NodeName=n1 NodeAddr=gpu17.cluster\n"), "gpu17.cluster");
+  EXPECT_FALSE(node_address_in("Node n1 not found\n"));
+  EXPECT_FALSE(node_address_in("NodeName=n1 NodeAddr=(null) NodeHostName=n1\n"));
+  EXPECT_FALSE(node_address_in("NodeName=n1 NodeAddr="));
+  EXPECT_FALSE(node_address_in(""));
+}
+
+// A PATH on which only what the test says is called scontrol.
+class SlurmNodeAddressOf : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::filesystem::create_directories(folder_);
+    ::setenv("PATH", (folder_.string() + ":" + path_).c_str(), 1);
+  }
+  void TearDown() override {
+    ::setenv("PATH", path_.c_str(), 1);
+    std::filesystem::remove_all(folder_);
+  }
+  void scontrol_is(const std::string& script) const {
+    std::ofstream(folder_ / "scontrol") << "#!/bin/sh\n" << script << "\n";
+    std::filesystem::permissions(folder_ / "scontrol", std::filesystem::perms::owner_all);
+  }
+
+  const std::string path_ = std::getenv("PATH");
+  const std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() / ("ddp_node_address_" + std::to_string(::getpid()));
+};
+
+bool has_children() { return ::waitpid(-1, nullptr, WNOHANG) >= 0 || errno != ECHILD; }
+
+TEST_F(SlurmNodeAddressOf, ANodeIsAsked) {
+  scontrol_is("[ \"$*\" = '-o show node n1' ] && echo 'NodeName=n1 NodeAddr=10.1.2.3 Port=1'");
+  const auto answer = ask_node_address("n1", 10s);
+  EXPECT_EQ(answer.address, "10.1.2.3");
+  EXPECT_EQ(answer.error, "");
+  EXPECT_FALSE(has_children());
+}
+
+TEST_F(SlurmNodeAddressOf, ANodeThatSlurmDoesNotKnowIsAReason) {
+  scontrol_is("echo 'Node n9 not found' >&2; exit 1");
+  const auto answer = ask_node_address("n9", 10s);
+  EXPECT_EQ(answer.address, "");
+  EXPECT_THAT(answer.error, HasSubstr("Node n9 not found"));
+  EXPECT_THAT(answer.error, HasSubstr("`scontrol -o show node n9`"));
+  EXPECT_THAT(ask_node_address("--help", 10s).error, HasSubstr("no name of a node"));
+}
+
+TEST_F(SlurmNodeAddressOf, AMissingScontrolIsAReason) {
+  ::setenv("PATH", folder_.c_str(), 1);
+  EXPECT_THAT(ask_node_address("n1", 10s).error, HasSubstr("No such file"));
+}
+
+TEST_F(SlurmNodeAddressOf, AScontrolThatHangsIsKilledAndReaped) {
+  scontrol_is("trap '' TERM; echo $$ > " + (folder_ / "pid").string() + "; exec sleep 600");
+  const auto answer = ask_node_address("n1", 300ms);
+  EXPECT_THAT(answer.error, HasSubstr("has not answered within 300 ms"));
+  EXPECT_FALSE(has_children());
+  EXPECT_NE(::kill(std::stoi("0" + test::contents_of(folder_ / "pid")), 0), 0);
+}
+
+TEST_F(SlurmNodeAddressOf, AScontrolThatPrintsWithoutEndIsCutOff) {
+  scontrol_is("exec yes");
+  EXPECT_THAT(ask_node_address("n1", 30s).error, HasSubstr("names no NodeAddr: y"));
+  EXPECT_FALSE(has_children());
+}
+
+TEST_F(SlurmNodeAddressOf, AProgramThatReapsItsChildrenAtOnceIsNoneTheWorse) {
+  scontrol_is("echo 'NodeName=n1 NodeAddr=10.1.2.3 Port=1'");
+  const auto before = ::signal(SIGCHLD, SIG_IGN);
+  EXPECT_EQ(ask_node_address("n1", 10s).address, "10.1.2.3");
+  ::signal(SIGCHLD, before);
+}
+
+}  // namespace
+}  // namespace ddp::slurm
