@@ -13,12 +13,14 @@
 #include <cstring>
 #include <string>
 #include <unordered_set>
+#include <utility>
 
 #include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::launcher {
 namespace {
 
+constexpr int kWalksMax = 8;                           // through a tree in which processes begin and end all the time
 constexpr std::size_t kEnvironmentBytesMax = 4 << 20;  // more than Linux gives a process by default
 
 // The beginning of /proc/<pid>/<name>, as much as anything here looks at; empty where there is no such process.
@@ -30,14 +32,43 @@ std::string read_proc(pid_t pid, const char* name) {
   return length <= 0 ? "" : std::string(text, static_cast<std::size_t>(length));
 }
 
-// One line of /proc/<pid>/stat: pid (name) state ppid ... The name may hold anything, so the last ')' counts.
-bool read_stat(pid_t pid, Process& process, char& state) {
+// One line of /proc/<pid>/stat: pid (name) state parent ..., the number of threads as the 18th after the name, which
+// may hold anything, so the last ')' counts. A main thread that has ended is a zombie, too, while others of its process
+// run on.
+bool read_stat(pid_t pid, Process& process, bool& has_ended) {
   const auto text = read_proc(pid, "stat");
   const char* after_name = std::strrchr(text.c_str(), ')');
-  int parent = 0;
-  if (after_name == nullptr || std::sscanf(after_name + 1, " %c %d", &state, &parent) != 2) return false;
+  char state = 0;
+  int parent = 0, threads = 0;
+  if (after_name == nullptr ||
+      std::sscanf(after_name + 1, " %c %d %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state,
+                  &parent, &threads) != 3)
+    return false;
   process = {pid, parent};
+  has_ended = state == 'Z' && threads <= 1;
   return true;
+}
+
+// The names in a folder of /proc that are numbers.
+std::vector<pid_t> numbers_in(const char* path) {
+  std::vector<pid_t> out;
+  DIR* folder = ::opendir(path);
+  if (folder == nullptr) return out;
+  while (const dirent* entry = ::readdir(folder))
+    if (const pid_t number = std::atoi(entry->d_name); number > 0) out.push_back(number);
+  ::closedir(folder);
+  return out;
+}
+
+template <class Pids>
+std::vector<Process> alive_among(const Pids& pids) {
+  std::vector<Process> out;
+  for (const pid_t pid : pids) {
+    Process process;
+    bool has_ended = false;
+    if (read_stat(pid, process, has_ended) && !has_ended) out.push_back(process);
+  }
+  return out;
 }
 
 // Whether a mask of /proc/<pid>/status, such as SigCgt, has the signal.
@@ -47,21 +78,69 @@ bool has_signal(const std::string& status, const std::string& mask, int signal_n
          (std::strtoull(status.c_str() + line + mask.size() + 2, nullptr, 16) >> (signal_number - 1) & 1) != 0;
 }
 
-std::vector<Process> all_processes() {
-  std::vector<Process> out;
-  DIR* folder = ::opendir("/proc");
-  if (folder == nullptr) return out;
-  while (const dirent* entry = ::readdir(folder)) {
-    const pid_t pid = std::atoi(entry->d_name);
-    Process process;
-    char state = 0;
-    if (pid > 0 && read_stat(pid, process, state) && state != 'Z') out.push_back(process);
+// The threads of a process, as negative numbers, and behind each its children: those that it forked, and those it
+// inherited.
+void append_children(pid_t pid, std::vector<pid_t>& out) {
+  char path[64], text[4096];
+  std::snprintf(path, sizeof path, "/proc/%d/task", pid);
+  for (const pid_t thread : numbers_in(path)) {
+    out.push_back(-thread);
+    std::snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, thread);
+    const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+    pid_t child = 0;
+    ssize_t length = 0;
+    while (file && (length = ::read(file.get(), text, sizeof text)) > 0)
+      for (const char letter : std::string_view(text, static_cast<std::size_t>(length))) {
+        if (letter >= '0' && letter <= '9') {
+          child = child * 10 + (letter - '0');
+        } else if (child > 0) {  // a space follows each
+          out.push_back(std::exchange(child, 0));
+        }
+      }
   }
-  ::closedir(folder);
-  return out;
+}
+
+// All lists of one walk through the tree. Adds to `found` whom they have that it has not.
+std::vector<pid_t> list_tree(pid_t root, const std::set<pid_t>& spared, std::set<pid_t>& found) {
+  std::vector<pid_t> lists, processes{root};
+  std::unordered_set<pid_t> known{root};  // a process may get another parent meanwhile and be listed twice
+  for (std::size_t next = 0, at = 0; next < processes.size(); ++next) {
+    append_children(processes[next], lists);
+    for (; at < lists.size(); ++at)
+      if (lists[at] > 0 && spared.count(lists[at]) == 0 && known.insert(lists[at]).second)
+        processes.push_back(lists[at]);
+  }
+  found.insert(processes.begin() + 1, processes.end());
+  return lists;
+}
+
+// Without CONFIG_PROC_CHILDREN it does not.
+bool kernel_lists_children() {
+  static const bool answer = ::access("/proc/thread-self/children", R_OK) == 0;
+  return answer;
+}
+
+// The kernel lets go of its lock after each child that it lists. If that one is gone then, it goes on by counting from
+// the beginning, and leaves out as many as were taken from the list before. And who loses its parent, or the thread
+// that forked it, gets another one, whose list may have been read by then. Both cases need someone who was listed and
+// is gone, or bring someone to where the next walk finds it; so when two walks are equal, the first has missed nobody.
+std::vector<Process> descendants_of(pid_t root, const std::set<pid_t>& spared) {
+  if (!kernel_lists_children()) {
+    auto all = all_processes();
+    all.erase(std::remove_if(all.begin(), all.end(), [&](const Process& p) { return spared.count(p.pid) != 0; }),
+              all.end());
+    return descendants_of(root, all);
+  }
+  std::set<pid_t> found;
+  std::vector<pid_t> before, lists = list_tree(root, spared, found);
+  for (int walk = 1; walk < kWalksMax && lists != before; ++walk)
+    before = std::exchange(lists, list_tree(root, spared, found));
+  return alive_among(found);
 }
 
 }  // namespace
+
+std::vector<Process> all_processes() { return alive_among(numbers_in("/proc")); }
 
 std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all) {
   std::vector<Process> out;
@@ -77,7 +156,7 @@ std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all)
   return out;
 }
 
-std::vector<Process> descendants_of(pid_t root) { return descendants_of(root, all_processes()); }
+std::vector<Process> descendants_of(pid_t root) { return descendants_of(root, std::set<pid_t>{}); }
 
 bool handles_signal(pid_t pid, int signal_number) { return has_signal(read_proc(pid, "status"), "SigCgt", signal_number); }
 
@@ -128,9 +207,7 @@ bool kill_all_children(const std::set<pid_t>& spared, int limit_ms) {
     }
     empty = reaped < 0;
     if (empty) break;
-    auto all = all_processes();
-    all.erase(std::remove_if(all.begin(), all.end(), [&](const Process& p) { return spared.count(p.pid) != 0; }), all.end());
-    const auto left = descendants_of(::getpid(), all);
+    const auto left = descendants_of(::getpid(), spared);
     empty = left.empty() && !spared.empty();  // else only waitpid's word counts
     const auto time_left = std::chrono::duration_cast<std::chrono::nanoseconds>(deadline - Clock::now()).count();
     if (empty || time_left <= 0) break;

@@ -18,10 +18,15 @@ struct Process {
   pid_t parent = 0;
 };
 
-// All descendants of `root`, parents before children, as /proc shows them now. Zombies are left out.
+// All descendants of `root` that have not ended, as /proc shows them. Who is one from the beginning to the end of the
+// call is found, but who is forked meanwhile may be missed. Where the kernel lists the children of a process
+// (CONFIG_PROC_CHILDREN), the cost follows the size of the tree, else that of the machine.
 std::vector<Process> descendants_of(pid_t root);
 
-// Pure: the same over a given list of all processes.
+// All processes of the machine that have not ended.
+std::vector<Process> all_processes();
+
+// Pure: the same over a given list of all processes; parents before children.
 std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all);
 
 // Whether the process has a handler of its own for the signal: SigCgt of /proc/<pid>/status. Where it has none, a signal
