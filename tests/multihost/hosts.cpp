@@ -123,10 +123,11 @@ std::string cable(int host, int interface) { return "h" + std::to_string(host) +
 
 std::string bridge(int interface) { return "br" + std::to_string(interface); }
 
-std::string hosts_file(int count) {
+std::string hosts_file(const Hosts::Options& options) {
   std::string text = "127.0.0.1 localhost\n::1 localhost ip6-localhost\n";
-  for (int host = 0; host < count; ++host) {
-    text += Hosts::ipv4(host) + " " + Hosts::name(host) + "\n" + Hosts::ipv6(host) + " " + Hosts::name(host) + "\n";
+  for (int host = 0; host < options.count; ++host) {
+    const std::string names = " " + Hosts::name(host) + (options.alias ? " " + options.alias(host) : "") + "\n";
+    text += Hosts::ipv4(host) + names + Hosts::ipv6(host) + names;
   }
   return text;
 }
@@ -136,7 +137,7 @@ void mount_or_fail(const char* source, const char* target, const char* type, uns
 }
 
 // A name, and the files that differ: /etc/hosts, which lives on a file system without a place, and /proc.
-void move_in(int host, int count) {
+void move_in(int host, const Hosts::Options& options) {
   const std::string name = Hosts::name(host);
   if (::sethostname(name.data(), name.size()) != 0) fail("sethostname");
   mount_or_fail(nullptr, "/", nullptr, MS_REC | MS_PRIVATE);
@@ -144,7 +145,7 @@ void move_in(int host, int count) {
   {
     const io::UniqueFd file(::open("/proc/hosts", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
     if (!file) fail("/proc/hosts");
-    write_all(file.get(), hosts_file(count));
+    write_all(file.get(), hosts_file(options));
   }
   mount_or_fail("/proc/hosts", "/etc/hosts", nullptr, MS_BIND);
   if (::umount2("/proc", MNT_DETACH) != 0) fail("umount");
@@ -180,7 +181,7 @@ Hosts::Hosts(Options options) : interfaces_(options.interfaces) {
   if (::geteuid() != 0) throw NoHosts("only root can make network namespaces");
   switch_.push_back(start([] {}));
   for (int host = 0; host < options.count; ++host) {
-    hosts_.push_back(start([&] { move_in(host, options.count); }));
+    hosts_.push_back(start([&] { move_in(host, options); }));
   }
   wire(options);
 }

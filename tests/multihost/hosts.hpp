@@ -35,6 +35,7 @@ class Hosts {
   struct Options {
     int count = 2;       // hosts, 1 to 200
     int interfaces = 1;  // of each: eth0, eth1, ..., each kind with a switch of its own
+    std::function<std::string(int)> alias = nullptr;  // of a host: a name that all know it by beside name(host)
   };
 
   // Returns when every host can reach every other. Throws NoHosts, and std::runtime_error for what should work.

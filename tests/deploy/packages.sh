@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# packages.sh BUILD_FOLDER: makes the packages, and looks at what is in them and at what each program and library in them
+# asks for of the system.
+set -eu
+build=$1
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() { printf 'error: %s\n' "$@"; exit 1; }
+
+cpack --config "$build/CPackConfig.cmake" -B "$scratch/packages" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+mkdir "$scratch/tar" "$scratch/deb"
+tar -C "$scratch/tar" --strip-components=1 -xf "$scratch"/packages/*.tar.gz
+dpkg-deb -x "$scratch"/packages/*.deb "$scratch/deb"
+
+diff -r "$scratch/tar" "$scratch/deb/usr" || fail "the .deb and the .tar.gz differ"
+for file in bin/ddprun bin/ddp-rendezvous include/ddp/ddp.hpp lib/cmake/ddp/ddp-config.cmake share/man/man1/ddprun.1 \
+  share/bash-completion/completions/ddprun share/zsh/site-functions/_ddprun share/fish/vendor_completions.d/ddprun.fish share/ddprun/kubernetes/train.yaml \
+  lib/systemd/system/ddp-rendezvous.service share/doc/ddprun/LICENSE share/doc/ddprun/docs/exit_codes.md; do
+  [ -s "$scratch/tar/$file" ] || fail "the packages lack $file"
+done
+strangers=$(find "$scratch/tar" \( -name '*_test' -o -name '*.a' -o -name '*.o' -o -perm /022 \) ! -type l)
+[ -z "$strangers" ] || fail "not for the packages, or open to others' changes:" "$strangers"
+
+of_glibc='lib(c|m|dl|pthread|rt)\.so\.[0-9]+|ld-linux-x86-64\.so\.2'
+of_cpp='lib(stdc\+\+|gcc_s)\.so\.[0-9]+'
+elf_files=0
+while read -r file; do
+  [ "$(head -c 4 "$file" | tail -c 3)" = ELF ] || continue
+  elf_files=$((elf_files + 1))
+  name=${file#"$scratch/tar/"}
+  too_new=$(objdump -T "$file" | awk '{ for (i = 1; i < NF; ++i) if ($i ~ /^\(?GLIBC_/) { gsub(/[()]/, "", $i); print $i, $NF } }' |
+    awk '{ split(substr($1, 7), v, "."); if ($1 !~ /^GLIBC_[0-9]/ || v[1] > 2 || v[2] > 28) print "  " $2 " " $1 }' | sort -u)
+  [ -z "$too_new" ] || fail "$name asks for what glibc 2.28 lacks: it belongs into rendezvous/glibc" "$too_new"
+  [ "$(objdump -T "$file" | grep -c GLIBC_)" -gt 50 ] || fail "$name: objdump shows no versions to look at"
+  allowed=$of_glibc
+  case $name in lib/*) allowed="$of_glibc|$of_cpp" ;; esac
+  needed=$(readelf -d "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vxE "$allowed" || true)
+  [ -z "$needed" ] || fail "$name needs libraries that a bare system lacks: $needed"
+  ! readelf -S "$file" | grep -q '\.debug_info' || fail "$name is not stripped"
+  ! readelf -d "$file" | grep -E 'R(UN)?PATH' || fail "$name has a path of the machine that built it"
+done < <(find "$scratch/tar" -type f)
+[ "$elf_files" = 3 ] || fail "$elf_files programs and libraries instead of ddprun, ddp-rendezvous and libddp"
