@@ -149,6 +149,7 @@ class Agent {
     hello.join_timeout = config_.rendezvous.join_timeout;
     hello.last_call_timeout = config_.rendezvous.last_call_timeout;
     hello.grace = config_.grace;
+    hello.is_served_by_agent = config_.rendezvous.port_count > 1;
     hello.wants_report = report_file_.has_value();
     if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
     return hello;

@@ -23,6 +23,7 @@ Assignment assignment_of(const rendezvous::StartRound& round, const LaunchConfig
   out.virtual_local_rank = config.virtual_local_rank;
   out.port_first = config.rendezvous.port_first;
   out.port_last = config.rendezvous.port_last;
+  out.slurm_step = config.slurm_step;
   return out;
 }
 

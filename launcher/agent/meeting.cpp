@@ -61,16 +61,23 @@ void Meeting::remember(const rendezvous::ToAgent& message) {
       if (successor.group_rank == start->group_rank) standby_address_ = successor.address;
 }
 
-void Meeting::start() {
+// Empty: the addresses of the endpoint's host tell.
+std::optional<bool> Meeting::serves_by_settings() const {
   const auto& rendezvous = config_.rendezvous;
-  if (rendezvous.nodes_max == 1) return serve(false);
-  if (rendezvous.mode == Mode::fixed) return rendezvous.node_rank == 0 ? serve(false) : join();
-  if (rendezvous.is_host) return *rendezvous.is_host ? serve(false) : join();
-  look_up();
+  if (rendezvous.nodes_max == 1) return true;
+  return rendezvous.mode == Mode::fixed ? rendezvous.node_rank == 0 : rendezvous.is_host;
+}
+
+void Meeting::start() {
+  const auto serves = serves_by_settings();
+  // Under Slurm workers here may need an address in place of the name, so that it is looked up first.
+  if (!serves || (*serves && config_.rendezvous.may_be_slurm_node)) return look_up();
+  *serves ? serve(false) : join();
 }
 
 void Meeting::look_up() {
-  looking_up_ = rendezvous::resolve(io_, config_.rendezvous.host, config_.rendezvous.port,
+  const auto& rendezvous = config_.rendezvous;
+  looking_up_ = rendezvous::resolve(io_, {rendezvous.host, rendezvous.port, rendezvous.may_be_slurm_node},
                                     [this](const rendezvous::Resolved& resolved) { decide(resolved); });
 }
 
@@ -80,6 +87,8 @@ void Meeting::decide(const rendezvous::Resolved& resolved) {
   for (const auto& address : resolved.addresses) addresses.push_back(io::address_of(address).text());
   const auto own = rendezvous::own_addresses();
   if (has_joined_) return;
+  slurm_address_ = resolved.slurm_address;
+  if (serves_by_settings()) return serve(false);
   if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) return serve(true);
   if (!client_) join();
   if (config_.rendezvous.node_rank == 0) return serve_unless_joined();
@@ -110,7 +119,8 @@ void Meeting::serve(bool or_join) {
   port::PortOptions options;
   if (rendezvous.nodes_max == 1 && (rendezvous.mode == Mode::local || is_loopback(rendezvous.host)))
     options.addresses = {rendezvous.host == "::1" ? rendezvous.host : kLoopback};
-  options.first = options.last = rendezvous.port;
+  options.first = rendezvous.port;
+  options.last = static_cast<std::uint16_t>(rendezvous.port + rendezvous.port_count - 1);
   if (rendezvous.port == 0) {
     options.first = rendezvous.port_first;
     options.last = rendezvous.port_last;
@@ -177,7 +187,7 @@ void Meeting::stand_by() {
 void Meeting::make_client() {
   const auto& rendezvous = config_.rendezvous;
   client_ = std::make_unique<MembershipClient>(
-      io_, EndpointName{rendezvous.host, rendezvous.port},
+      io_, EndpointName{rendezvous.host, rendezvous.port, rendezvous.port_count, rendezvous.may_be_slurm_node},
       rendezvous::Session::Options{rendezvous.join_timeout, rendezvous.heartbeat_timeout, rendezvous.orphan_limit}, hello_,
       handlers_, security_);
 }
@@ -192,11 +202,13 @@ void Meeting::receive() {
     return rendezvous::answer_operator(question, jobs);
   };
   options.farewell = [this](const std::string& node_key) { return server_ && server_->take_farewell(node_key); };
-  reception_.emplace(io_, std::move(options), [this](const rendezvous::Hello&) { return direct(); }, handlers_.say);
+  reception_.emplace(
+      io_, std::move(options), [this](const rendezvous::Hello& hello) { return direct(hello); }, handlers_.say);
 }
 
-rendezvous::Reception::Direction Meeting::direct() const {
+rendezvous::Reception::Direction Meeting::direct(const rendezvous::Hello& hello) const {
   if (server_) return std::ref(*server_);
+  if (hello.run_id != hello_.run_id) return std::monostate();
   if (const auto where = whereabouts()) return rendezvous::Elsewhere{where->address, where->port};
   return std::monostate();
 }
@@ -226,7 +238,8 @@ std::optional<rendezvous::Session::Target> Meeting::whereabouts() const {
 }
 
 std::string Meeting::endpoint_host() const {
-  if (server_) return is_next_host_ ? standby_address_ : config_.rendezvous.host;
+  if (server_ && is_next_host_) return standby_address_;
+  if (server_) return slurm_address_.empty() ? config_.rendezvous.host : slurm_address_;
   return client_ ? client_->endpoint_host() : config_.rendezvous.host;
 }
 

@@ -58,6 +58,7 @@ class Meeting {
   }
 
  private:
+  std::optional<bool> serves_by_settings() const;
   void look_up();
   void decide(const rendezvous::Resolved& resolved);
   void serve(bool or_join);
@@ -70,7 +71,7 @@ class Meeting {
   void make_client();
   void serve_unless_joined();
   void remember(const rendezvous::ToAgent& message);
-  rendezvous::Reception::Direction direct() const;
+  rendezvous::Reception::Direction direct(const rendezvous::Hello& hello) const;
   port::Handlers both_protocols();
 
   boost::asio::io_context& io_;
@@ -86,6 +87,7 @@ class Meeting {
   std::optional<rendezvous::Reception> reception_;
   std::unique_ptr<port::Port> port_;  // of the endpoint or, on another node, of the store and of the endpoint to come
   boost::asio::steady_timer owner_wait_;
+  std::string slurm_address_;    // of the endpoint's host, where its name does not resolve and this node serves it
   std::string standby_address_;  // of this node, as membership saw it
   bool has_joined_ = false, is_next_host_ = false;
 };

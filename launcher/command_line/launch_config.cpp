@@ -6,6 +6,7 @@
 #include "ddp/error.hpp"
 #include "launcher/command_line/option_values.hpp"
 #include "launcher/command_line/rendezvous_options.hpp"
+#include "launcher/command_line/slurm_defaults.hpp"
 #include "rendezvous/store/door.hpp"
 
 namespace ddp::launcher {
@@ -39,10 +40,12 @@ std::vector<std::string> store_allow_of(const GivenOption& given) {
   return blocks;
 }
 
-std::chrono::milliseconds grace_of(const GivenOptions& given, const EnvironmentLookup& environment) {
+std::chrono::milliseconds grace_of(const GivenOptions& given, const EnvironmentLookup& environment,
+                                   const Machine& machine, LaunchConfig& config) {
   if (const auto* option = given.find("shutdown-timeout"))
     return std::chrono::seconds(number_of(*option, 0, kSecondsMax));
   const auto text = environment("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
+  if (!text && config.in_slurm_step) return slurm_grace(environment, machine, config.slurm_facts);
   if (!text) return std::chrono::seconds(30);
   const auto value = whole_number(*text, 0, kSecondsMax);
   if (!value)
@@ -92,7 +95,13 @@ void read_signals(const GivenOptions& given, LaunchConfig& config) {
     if (config.stop_signals.empty()) throw_wrong_value(*option, "at least one signal", "SIGTERM,SIGINT");
   }
   const auto* option = given.find("forward-signals");
-  if (option == nullptr) return;
+  if (option == nullptr) {
+    const auto& stop = config.stop_signals;
+    if (!config.in_slurm_step || std::find(stop.begin(), stop.end(), SIGUSR1) != stop.end()) return;
+    config.forward_signals = {SIGUSR1};
+    config.slurm_facts.emplace_back("SIGUSR1 says that time is short (a step of Slurm)");
+    return;
+  }
   config.forward_signals = signals_of(*option);
   for (const int number : config.forward_signals)
     if (std::find(config.stop_signals.begin(), config.stop_signals.end(), number) != config.stop_signals.end())
@@ -133,6 +142,22 @@ void find_token(const GivenOptions& given, const Machine& machine, LaunchConfig&
     config.notices.push_back("the job is open: whoever reaches its endpoint and knows its id can join (--token-file)");
 }
 
+std::string one_core_text(const std::optional<slurm::Step>& step, int workers) {
+  if (step) return slurm_one_core_text(*step, workers);
+  return "all " + std::to_string(workers) +
+         " workers share one core, as ddprun was given no more of this machine; under Slurm `srun --cpus-per-task=N` "
+         "gives more";
+}
+
+// What no option can say.
+void take_slurm_meeting(const slurm::Step& step, const SlurmMeeting& meeting, LaunchConfig& config) {
+  auto& rendezvous = config.rendezvous;
+  if (rendezvous.mode == RendezvousConfig::Mode::local) return;
+  if (meeting.gives_endpoint) rendezvous.port_count = slurm::ports_of(step).count;
+  if (!rendezvous.is_host && rendezvous.mode == RendezvousConfig::Mode::dynamic) rendezvous.is_host = meeting.is_host;
+  rendezvous.may_be_slurm_node = !is_loopback(rendezvous.host);
+}
+
 RunBy run_by(const GivenOptions& given) {
   if (given.is_on("module") && given.is_on("no-python"))
     throw UsageError("--module and --no-python exclude each other",
@@ -164,10 +189,19 @@ std::optional<LaunchConfig> shown_only(const GivenOptions& given) {
 }  // namespace
 
 LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const EnvironmentLookup& environment,
-                                const Machine& machine) {
-  const auto [given, program] = read_options(arguments, environment);
+                                const Machine& whole_machine) {
+  auto [given, program] = read_options(arguments, environment);
   if (auto config = shown_only(given)) return *config;
   LaunchConfig config;
+  const auto place = slurm_place(given, environment, config.notices);
+  config.in_slurm_step = place.in_step;
+  config.slurm_step = place.for_workers;
+  SlurmMeeting meeting;
+  if (place.step) {
+    meeting = slurm_meeting(*place.step, given, config.notices, config.slurm_facts);
+    given = meeting.options;
+  }
+  const auto machine = place.step ? slurm_machine(*place.step, whole_machine, config.slurm_facts) : whole_machine;
   config.mode = given.is_on("dry-run") ? LaunchConfig::Mode::show_plan : LaunchConfig::Mode::launch;
   config.workers = std::max(1, machine.gpu_count);
   if (const auto* option = given.find("nproc-per-node"))
@@ -177,10 +211,12 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
                                                          " workers, one per GPU (--nproc-per-node)"
                                                    : "starting 1 worker, as there is no GPU (--nproc-per-node)");
   if (machine.one_core && config.workers > 1)
-    config.notices.push_back("all " + std::to_string(config.workers) +
-                             " workers share one core, as ddprun was given no more of this machine; under Slurm "
-                             "`srun --cpus-per-task=N` gives more");
+    config.notices.push_back(one_core_text(place.step, config.workers));
   config.rendezvous = rendezvous_of(given, config.notices);
+  if (place.step) take_slurm_meeting(*place.step, meeting, config);
+  if (place.step)
+    if (auto notice = slurm_kill_text(*place.step, config.rendezvous, environment); !notice.empty())
+      config.notices.push_back(std::move(notice));
   find_token(given, machine, config);
   if (const auto* option = given.find("store-allow")) config.store_allow = store_allow_of(*option);
   if (const auto* option = given.find("role")) config.role = name_of(*option);
@@ -193,7 +229,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   if (const auto* option = given.find("max-restarts")) config.restarts_max = number_of(*option, 0, kRestartsMax);
   if (const auto* option = given.find("restart-window"))
     config.restart_window = std::chrono::seconds(number_of(*option, 1, kSecondsMax));
-  config.grace = grace_of(given, environment);
+  config.grace = grace_of(given, environment, machine, config);
   read_signals(given, config);
   config.binding = binding_of(given);
   check_what_has_no_effect(given, config.notices);

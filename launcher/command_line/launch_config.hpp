@@ -25,6 +25,8 @@ struct Machine {
   bool one_core = false;  // is all that this process may run on, although the machine has more
   // The token of this user, and where it is looked for first; may throw security::TokenError.
   std::function<std::optional<security::Token>(const std::optional<std::string>& file)> find_token{};
+  // The text of a file of settings; empty where it can't be read.
+  std::function<std::optional<std::string>(const std::string& path)> read_file{};
 };
 
 // Where the nodes of a job meet.
@@ -38,6 +40,8 @@ struct RendezvousConfig {
   int nodes_min = 1, nodes_max = 1;
   std::string host;              // of the endpoint, as the user gave it, an IPv6 address without brackets; local: empty
   std::uint16_t port = 0;        // of the endpoint; 0 takes a free one, which only works with one node
+  int port_count = 1;            // from there on, the first free one of which is the endpoint's
+  bool may_be_slurm_node = false;  // the endpoint's host, whose name need not resolve then
   std::string run_id;            // --rdzv-id; empty: one is made for this run
   std::optional<int> node_rank;  // --node-rank, where it was given; in fixed mode always
   std::optional<bool> is_host;   // --rdzv-conf is_host: serve the endpoint, or never; empty: find out
@@ -68,11 +72,15 @@ struct LaunchConfig {
   bool virtual_local_rank = false;
   std::vector<std::string> store_allow;
   Command command;
-  std::string program;               // as the user named it
-  std::vector<std::string> notices;  // choices that the user left to ddprun, and settings without effect; to be said
+  bool in_slurm_step = false;            // Slurm signals every process of the step, workers included
+  std::string slurm_step;                // DDPRUN_SLURM_STEP of the workers; empty: they get none
+  std::vector<std::string> slurm_facts;  // what was taken from Slurm, and from which variable
+  std::string program;                   // as the user named it
+  std::vector<std::string> notices;      // choices that the user left to ddprun, and settings without effect; to be said
 };
 
-// Throws UsageError, ProgramError or security::TokenError.
+// Throws UsageError, ProgramError, security::TokenError, or InvalidArgument in three lines for variables of Slurm's that
+// contradict each other.
 LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const EnvironmentLookup& environment,
                                 const Machine& machine);
 

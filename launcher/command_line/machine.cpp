@@ -16,6 +16,7 @@
 namespace ddp::launcher {
 namespace {
 
+constexpr std::size_t kTextBytesMax = 1u << 20;  // of a file of settings; what comes after is not read
 constexpr int kThreadsPerCoreMax = 8;  // of any processor so far
 
 int nvidia_device_count() {
@@ -73,6 +74,14 @@ FileKind kind_of(const std::string& path) {
   return access(path.c_str(), X_OK) == 0 ? FileKind::executable : FileKind::not_executable;
 }
 
+std::optional<std::string> text_of(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text(kTextBytesMax, '\0');
+  if (!file || (!file.read(text.data(), static_cast<std::streamsize>(text.size())) && !file.eof())) return {};
+  text.resize(static_cast<std::size_t>(file.gcount()));
+  return text;
+}
+
 }  // namespace
 
 int visible_gpu_count(int present, const std::optional<std::string>& cuda_visible_devices) {
@@ -94,7 +103,8 @@ int visible_gpu_count(int present, const std::optional<std::string>& cuda_visibl
 Machine this_machine(const EnvironmentLookup& environment) {
   return {visible_gpu_count(nvidia_device_count(), environment("CUDA_VISIBLE_DEVICES")), intel_device_count(),
           usable_cpu_count(), kind_of, is_kept_to_one_core(),
-          [environment](const std::optional<std::string>& file) { return security::find_token(file, environment); }};
+          [environment](const std::optional<std::string>& file) { return security::find_token(file, environment); },
+          text_of};
 }
 
 }  // namespace ddp::launcher

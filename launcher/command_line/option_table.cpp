@@ -12,7 +12,8 @@ const std::vector<Option>& option_table() {
        "workers on this node: a number, one per GPU, per CPU, or per GPU if there are any and else per CPU. Default: "
        "one "
        "per GPU, or 1 without GPUs"},
-      {"nnodes", 0, "N|MIN:MAX", Group::job, kTorchruns, "number of nodes, or a range of it. Default: 1"},
+      {"nnodes", 0, "N|MIN:MAX", Group::job, kTorchruns,
+       "number of nodes, or a range of it. Default: 1; in a step of Slurm all of its nodes"},
       {"node-rank", 0, "N", Group::job, kTorchruns,
        "which of the nodes this one is, from 0; with c10d a wish. Default: 0 (static), by host name (c10d)"},
       {"standalone", 0, "", Group::job, kTorchruns,
@@ -24,7 +25,8 @@ const std::vector<Option>& option_table() {
        "static: each node knows its rank, node 0 is at the address; c10d: nodes get their ranks when they meet. "
        "Default: static"},
       {"rdzv-endpoint", 0, "HOST[:PORT]", Group::rendezvous, kTorchruns,
-       "where the nodes meet: an address of one of them, the same on all. Default port: 29400 (c10d), 29500 (static)"},
+       "where the nodes meet: an address of one of them, the same on all. Default port: 29400 (c10d), 29500 (static). "
+       "Default in a step of Slurm: its first node"},
       {"rdzv-id", 0, "ID", Group::rendezvous, kTorchruns,
        "the job's name, the same on all nodes and in the log folder"},
       {"rdzv-conf", 0, "KEY=VALUE,..", Group::rendezvous, kTorchruns,
@@ -73,11 +75,13 @@ const std::vector<Option>& option_table() {
       {"orphan-limit", 0, "SECONDS", Group::failures, kOurs,
        "stop this node's workers when nobody of the job has answered for so long. Default: 60"},
       {"shutdown-timeout", 0, "SECONDS", Group::failures, kTorchruns,
-       "grace between a stop signal and SIGKILL, in every path. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30"},
+       "grace between a stop signal and SIGKILL, in every path. Default: TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30; "
+       "under Slurm its KillWait less 5"},
       {"signals-to-handle", 0, "SIGNAL,..", Group::failures, kTorchruns,
        "signals that stop the job; workers get them first. Default: SIGTERM,SIGINT,SIGHUP,SIGQUIT"},
       {"forward-signals", 0, "SIGNAL,..", Group::failures, kOurs,
-       "signals that are passed on to workers that handle them, and warn those that use should_stop(): SIGUSR1"},
+       "signals that are passed on to workers that handle them, and warn those that use should_stop(). Default: "
+       "none; in a step of Slurm SIGUSR1"},
       {"monitor-interval", 0, "SECONDS", Group::failures, kTorchruns, "no effect: nothing polls"},
 
       {"numa-binding", 0, "node|socket|exclusive|core-complex", Group::binding, kTorchruns,

@@ -103,6 +103,7 @@ std::vector<std::string> worker_variables(const Assignment& assignment, const Wo
   if (assignment.port_last != 0)
     out.push_back("DDPRUN_PORT_RANGE=" + std::to_string(assignment.port_first) + "-" +
                   std::to_string(assignment.port_last));
+  if (!assignment.slurm_step.empty()) out.push_back("DDPRUN_SLURM_STEP=" + assignment.slurm_step);
   if (!worker.round_directory.empty()) out.push_back("DDPRUN_ROUND_DIRECTORY=" + worker.round_directory);
   if (!value_of("TORCH_NCCL_ASYNC_ERROR_HANDLING", inherited)) out.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING=1");
   if (!value_of("OMP_NUM_THREADS", inherited)) {

@@ -33,6 +33,7 @@ struct Assignment {
   std::vector<int> stop_signals;
   bool virtual_local_rank = false;
   std::uint16_t port_first = 0, port_last = 0;  // that workers which listen keep to; 0: any
+  std::string slurm_step;  // DDPRUN_SLURM_STEP: whose SLURM_* they inherit; empty: not said
 };
 
 struct WorkerFacts {

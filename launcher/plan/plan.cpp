@@ -47,7 +47,8 @@ std::string names(const std::vector<int>& signals) {
 }
 
 std::string endpoint(const RendezvousConfig& meeting) {
-  return io::host_and_port(meeting.host, meeting.port == 0 ? "<a free port>" : std::to_string(meeting.port));
+  if (meeting.port == 0) return io::host_and_port(meeting.host, "<a free port>");
+  return io::host_and_port(meeting.host, range(meeting.port, meeting.port + meeting.port_count - 1, "-"));
 }
 
 std::string streams(const StreamMask& mask) {
@@ -90,6 +91,7 @@ class Plan {
   std::string text() {
     out_ << "ddprun starts nothing now; this is what it would do\n\n";
     say_meeting();
+    for (const auto& fact : config_.slurm_facts) line(&fact == &config_.slurm_facts.front() ? "Slurm" : "", fact);
     line("workers", std::to_string(config_.workers) + " on this node, role " + config_.role + "; rank " + rank_range());
     line("program", quoted(config_.command.arguments));
     if (config_.command.path != config_.command.arguments.front()) line("", "executes " + config_.command.path);
@@ -197,6 +199,7 @@ class Plan {
     out.virtual_local_rank = config_.virtual_local_rank;
     out.port_first = meeting_.port_first;
     out.port_last = meeting_.port_last;
+    out.slurm_step = config_.slurm_step;
     return out;
   }
 

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
+#include <map>
 #include <random>
 #include <utility>
 
@@ -45,6 +46,15 @@ std::string list_of(const std::vector<std::string>& texts) {
   return texts.empty() ? "none" : out;
 }
 
+Session::Options with_ports(Session::Options options, int count) {
+  options.endpoint_ports = count;
+  return options;
+}
+
+std::string range_of(int first, int last) {
+  return std::to_string(first) + (first == last ? "" : "-" + std::to_string(last));
+}
+
 How how_of(int error) {
   return error == ECONNREFUSED ? How::refused : error == ECONNRESET ? How::closed : How::silent;
 }
@@ -52,7 +62,7 @@ How how_of(int error) {
 }  // namespace
 
 std::string text_of(const EndpointName& endpoint) {
-  return io::host_and_port(endpoint.host, endpoint.port);
+  return io::host_and_port(endpoint.host, range_of(endpoint.port, endpoint.port + endpoint.port_count - 1));
 }
 
 class MembershipClient::Impl : public std::enable_shared_from_this<MembershipClient::Impl> {
@@ -61,14 +71,14 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
        std::shared_ptr<const security::Security> security)
       : io_(io),
         endpoint_(std::move(endpoint)),
-        options_(options),
+        options_(with_ports(options, endpoint_.port_count)),
         host_name_(hello.host_name),
         run_id_(hello.run_id),
         handlers_(std::move(handlers)),
         security_(std::move(security)),
         timer_(io),
         attempt_limit_(io),
-        session_(options, std::move(hello), began_) {}
+        session_(options_, std::move(hello), began_) {}
 
   void step(const Session::Event& event) { perform(session_.step(event, Clock::now())); }
 
@@ -94,7 +104,10 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   bool is_joined() const { return session_.is_joined(); }
   milliseconds job_time() const { return own_ != nullptr ? own_->job_time() : since_start() + clock_offset_; }
   std::optional<Session::Target> whereabouts() const { return session_.whereabouts(); }
-  std::string endpoint_host() const { return target_.address.empty() ? endpoint_.host : target_.address; }
+  std::string endpoint_host() const {
+    if (!target_.address.empty()) return target_.address;
+    return slurm_address_.empty() ? endpoint_.host : slurm_address_;
+  }
 
   void finish(std::function<void()> done) {
     handlers_ = {};
@@ -175,10 +188,10 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (has_joined_)
       return lose({"nobody of the job has answered for " + describe_duration(options_.join_timeout) +
                        (last_reason_.empty() ? "" : " (last: " + last_reason_ + ")"),
-                   "host " + host_name_ + ", job " + run_id_ + ", which was at " + text_of(endpoint_),
+                   "host " + host_name_ + ", job " + run_id_ + ", which was at " + text_of(endpoint()),
                    "look at the output of ddprun, and of ddp-rendezvous, there"});
     if (last_reason_.empty()) last_reason_ = looking_up_ ? "the name is still being looked up" : "no answer to our hello";
-    lose({"no answer from ddprun at " + text_of(endpoint_) + " within " + describe_duration(options_.join_timeout) +
+    lose({"no answer from ddprun at " + text_of(endpoint()) + " within " + describe_duration(options_.join_timeout) +
               " (last: " + last_reason_ + ")",
           "joining job " + run_id_ + ", attempt " + std::to_string(attempts_) + ", from host " + host_name_ +
               "; the endpoint's addresses: " + list_of(addresses_) + "; this host's: " + list_of(own_addresses()),
@@ -192,29 +205,42 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     target_ = action.to;
     limit_ = action.limit;
     how_.reset();
+    candidates_.clear();
     if (!action.to.address.empty()) {
-      candidates_ = {io::socket_address(io::parse_address(action.to.address).value(), action.to.port)};  // messages carry no other
+      // Messages carry numeric addresses only.
+      candidates_.push_back(io::socket_address(io::parse_address(action.to.address).value(), action.to.port));
       return connect_next();
     }
+    if (action.to.port > 0 && !resolved_.empty()) return try_port(action.to.port);  // of a host that was just looked up
     attempt_limit_.expires_after(limit_);
     attempt_limit_.async_wait([self = shared_from_this(), attempt = attempts_](error_code error) {
       if (!error && self->looking_up_ && self->attempts_ == attempt)
-        self->ended(How::silent, "the name is still being looked up");
+        self->host_is_unknown("the name is still being looked up");
     });
     try {
-      looking_up_ = resolve(io_, endpoint_.host, endpoint_.port, [this](const Resolved& resolved) { take(resolved); });
+      // What Slurm has said once it is not asked again.
+      const auto wanted = slurm_address_.empty() ? Wanted{endpoint_.host, endpoint_.port, endpoint_.may_be_slurm_node}
+                                                 : Wanted{slurm_address_, endpoint_.port};
+      looking_up_ = resolve(io_, wanted, [this](const Resolved& resolved) { take(resolved); });
     } catch (const std::exception& error) {  // no thread or descriptor to be had just now
-      ended(How::silent, error.what());
+      host_is_unknown(error.what());
     }
   }
 
   void take(const Resolved& resolved) {
     looking_up_.reset();
     attempt_limit_.cancel();
-    if (!resolved.error.empty()) return ended(How::silent, resolved.error);
+    if (!resolved.error.empty()) return host_is_unknown(resolved.error);
     addresses_.clear();
     for (const auto& address : resolved.addresses) addresses_.push_back(io::address_of(address).text());
-    candidates_ = resolved.addresses;
+    resolved_ = resolved.addresses;
+    if (!resolved.slurm_address.empty()) slurm_address_ = resolved.slurm_address;
+    try_port(target_.port);
+  }
+
+  void try_port(std::uint16_t index) {
+    for (const auto& address : resolved_)
+      candidates_.push_back(io::with_port(address, static_cast<std::uint16_t>(endpoint_.port + index)));
     connect_next();
   }
 
@@ -255,8 +281,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void greet(io::UniqueFd socket, const sockaddr_storage& address) {
-    const Session::Target peer{io::address_of(address).text(),
-                               target_.address.empty() ? endpoint_.port : target_.port};
+    const Session::Target peer{io::address_of(address).text(), target_port()};
     Channel::Options options;
     options.message_bytes_max = 4u << 20;
     options.heartbeat_timeout = options_.heartbeat_timeout;
@@ -271,7 +296,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     handlers.message = [this](std::string_view text) { take(text); };
     handlers.closed = [this, peer](const Channel::Closed& how) {
       const auto why = how.why + " (" + peer.address + ")";
-      if (!how.try_this.empty() && !session_.had_round()) return refuse(why, how.try_this);
+      if (!how.try_this.empty() && !session_.had_round() && !may_be_at_another_port())
+        return refuse(why, how.try_this);
       ended(how.by_peer ? How::closed : How::silent, why);
     };
     present_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
@@ -287,19 +313,29 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         has_joined_ = true;
         host_place_ = place();
         last_reason_.clear();
+        if (target_.address.empty()) endpoint_found_ = EndpointName{endpoint_.host, target_port()};
       }
-      if (std::holds_alternative<Elsewhere>(message)) present_.reset();  // this one counts nobody for a node of its job
+      const auto* refused = std::get_if<Refused>(&message);
+      const bool is_other_job = refused != nullptr && refused->is_other_job;
+      // Those count nobody for a node of their job.
+      if (is_other_job || std::holds_alternative<Elsewhere>(message)) present_.reset();
+      if (is_other_job && (may_be_at_another_port() || has_joined_)) tell_of(refused->what);
       step(Session::Heard{message});
     } catch (const Error& error) {
       ended(How::closed, error.what());
     }
   }
 
-  void ended(How how, const std::string& why) {
+  void ended(How how, const std::string& why, bool is_host_unknown = false) {
     if (!handlers_.message) return;
     hang_up();
-    tell_of(why);
-    step(Session::Ended{how, std::uniform_real_distribution<double>(0, 1)(dice_)});
+    tell_of(why, is_host_unknown);
+    step(Session::Ended{how, std::uniform_real_distribution<double>(0, 1)(dice_), is_host_unknown});
+  }
+
+  void host_is_unknown(const std::string& why) {
+    resolved_.clear();
+    ended(How::silent, why, true);
   }
 
   // It is no use to try again.
@@ -329,29 +365,56 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   // --- words ---
 
-  std::string place() const {
-    return text_of(target_.address.empty() ? endpoint_ : EndpointName{target_.address, target_.port});
+  std::uint16_t target_port() const {
+    return target_.address.empty() ? static_cast<std::uint16_t>(endpoint_.port + target_.port) : target_.port;
   }
 
-  void tell_of(const std::string& why) {
+  std::string place() const {
+    return text_of({target_.address.empty() ? endpoint_.host : target_.address, target_port()});
+  }
+
+  const EndpointName& endpoint() const { return endpoint_found_ ? *endpoint_found_ : endpoint_; }
+  bool may_be_at_another_port() const { return endpoint().port_count > 1; }
+
+  // Of all ports of the endpoint, as far as they have been tried.
+  std::string reason_with(const std::string& why, bool is_of_all_ports) {
+    if (is_of_all_ports) port_reasons_.clear();
+    if (is_of_all_ports || !may_be_at_another_port() || !target_.address.empty()) return why;
+    port_reasons_[target_port()] = why;
+    std::string out;
+    for (auto first = port_reasons_.begin(); first != port_reasons_.end();) {
+      auto last = first;
+      while (std::next(last) != port_reasons_.end() && std::next(last)->second == first->second) ++last;
+      out += out.empty() ? "" : "; ";
+      out += (first == last ? "port " : "ports ") + range_of(first->first, last->first) + ": " + first->second;
+      first = std::next(last);
+    }
+    return out;
+  }
+
+  void tell_of(const std::string& why, bool is_of_all_ports = false) {
     if (session_.is_joined()) lost_why_ = why;
     if (session_.is_joined() && !std::exchange(is_broken_, true))
       handlers_.say("the connection to the endpoint " + place() + " is lost: " + why + "; it is tried again" +
                     (session_.had_round() ? ", and the workers go on" : ""));
-    if (why != last_reason_) {
-      last_reason_ = why;
+    const auto reason = reason_with(why, is_of_all_ports);
+    if (reason != last_reason_) {
+      last_reason_ = reason;
       reason_since_ = Clock::now();
       is_reason_said_ = false;
     }
     if (has_joined_ || is_reason_said_ || Clock::now() - reason_since_ < kQuietTime) return;
     is_reason_said_ = true;
     const auto left = std::chrono::duration_cast<milliseconds>(session_.join_deadline() - Clock::now());
-    handlers_.say("no answer from " + text_of(endpoint_) + " yet: " + why + "; it is tried for another " +
+    handlers_.say("no answer from " + text_of(endpoint()) + " yet: " + reason + "; it is tried for another " +
                   describe_duration(std::max(left, 0ms)) + ". This host has " + list_of(own_addresses()));
   }
 
   std::string what_to_try() const {
     if (addresses_.empty()) return "`getent hosts " + endpoint_.host + "` on this host, or an address in place of the name";
+    if (may_be_at_another_port())
+      return "look at the output of ddprun on " + endpoint_.host +
+             ", which opens the first free one of these ports; between the nodes all of them must be open";
     if (last_reason_.find("is no ddprun") != std::string::npos)
       return "another port, the same on all nodes; `ss -ltnp` on that host shows who has this one";
     return "start ddprun on the node that has one of the endpoint's addresses, with the same endpoint; a node that is behind "
@@ -368,6 +431,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   asio::io_context& io_;
   EndpointName endpoint_;
+  std::optional<EndpointName> endpoint_found_;  // the one port of it at which the job was
   Session::Options options_;
   std::string host_name_, run_id_;
   Handlers handlers_;
@@ -391,7 +455,10 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   // workers may still run here.
   io::UniqueFd present_;
   std::deque<io::UniqueFd> given_up_;
-  std::vector<std::string> addresses_;  // of the endpoint
+  std::string slurm_address_;                // of the endpoint's host, where its name does not resolve
+  std::vector<std::string> addresses_;       // of the endpoint
+  std::vector<sockaddr_storage> resolved_;   // the same, to connect to
+  std::map<int, std::string> port_reasons_;  // why the job was not found there, by port
   milliseconds greeted_at_{0}, clock_offset_{0};
   std::string last_reason_;
   std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended

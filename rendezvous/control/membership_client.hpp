@@ -24,9 +24,11 @@ class MembershipServer;
 struct EndpointName {
   std::string host;  // as the user gave it
   std::uint16_t port = 0;
+  int port_count = 1;  // it is at one of so many, from `port` on
+  bool may_be_slurm_node = false;
 };
 
-// "node0:29400", "[fd00::1]:29400"
+// "node0:29400", "[fd00::1]:29400", "node0:29400-29407"
 std::string text_of(const EndpointName& endpoint);
 
 // Why an agent cannot take part, or no longer: the parts of an error message.

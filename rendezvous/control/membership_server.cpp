@@ -58,6 +58,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
                                 [this, id](std::string_view text) { take(id, text); },
                                 [this, id](const Channel::Closed& how) { lose(id, how); }});
     if (stopped_ || is_finishing_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return bid_farewell(id);
+    if (const auto refused = membership_.other_job(hello)) return tell(id, *refused);
     if (sessions_.size() > sessions_max_ && !membership_.knows(hello.node_key))
       return tell(id, Refused{"the job has " + std::to_string(sessions_max_) + " nodes and spares already",
                               "fewer spares, or a larger --nnodes"});

@@ -216,6 +216,7 @@ void fields(Hello& m, Visit visit) {
   visit("last_call_timeout_ms", m.last_call_timeout);
   visit("grace_ms", m.grace);
   visit("was_welcomed", m.was_welcomed);
+  visit("is_served_by_agent", m.is_served_by_agent);
   visit("wants_report", m.wants_report);
 }
 
@@ -285,6 +286,7 @@ template <class Visit>
 void fields(Refused& m, Visit visit) {
   visit("what", m.what);
   visit("try", m.try_this);
+  visit("is_other_job", m.is_other_job);
 }
 
 template <class Visit>

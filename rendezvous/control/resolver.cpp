@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <system_error>
 #include <thread>
@@ -16,11 +17,14 @@
 #include "rendezvous/io/event_fd.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 #include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/slurm/node_address.hpp"
 
 namespace ddp::rendezvous {
 namespace {
 
 namespace asio = boost::asio;
+
+constexpr std::chrono::seconds kSlurmLimit{10};  // for its controller's answer
 
 // What the thread and the event loop share; whoever is last lets go of it.
 struct Answer {
@@ -47,10 +51,25 @@ Resolved look_up(const std::string& host, std::uint16_t port) {
   return out;
 }
 
+Resolved look_up(const Wanted& wanted) {
+  auto by_name = look_up(wanted.host, wanted.port);
+  if (by_name.error.empty() || !wanted.may_be_slurm_node) return by_name;
+  const auto node = slurm::ask_node_address(wanted.host, kSlurmLimit);
+  if (!node.error.empty()) {
+    by_name.error += "; " + node.error;
+    return by_name;
+  }
+  auto out = look_up(node.address, wanted.port);
+  if (out.error.empty())
+    out.slurm_address = node.address;
+  else
+    out.error = by_name.error + "; Slurm has " + node.address + " for it: " + out.error;
+  return out;
+}
+
 }  // namespace
 
-std::shared_ptr<void> resolve(asio::io_context& io, const std::string& host, std::uint16_t port,
-                              std::function<void(const Resolved&)> done) {
+std::shared_ptr<void> resolve(asio::io_context& io, const Wanted& wanted, std::function<void(const Resolved&)> done) {
   const auto answer = std::make_shared<Answer>();
   const int duplicate = ::fcntl(answer->is_there.get(), F_DUPFD_CLOEXEC, 3);
   auto waiting = std::make_shared<asio::posix::stream_descriptor>(io, duplicate);
@@ -58,8 +77,8 @@ std::shared_ptr<void> resolve(asio::io_context& io, const std::string& host, std
                       [answer, done = std::move(done), waiting = std::weak_ptr(waiting)](boost::system::error_code error) {
                         if (!error && !waiting.expired()) done(answer->resolved);
                       });
-  io::start_quiet_thread([answer, host, port] {
-    answer->resolved = look_up(host, port);
+  io::start_quiet_thread([answer, wanted] {
+    answer->resolved = look_up(wanted);
     io::ring(answer->is_there);
   }).detach();
   return waiting;

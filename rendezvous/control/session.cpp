@@ -15,13 +15,15 @@ constexpr milliseconds kPauseMax = 1s;
 // While a next host is looked for, it answers every agent of the job within about this time each second.
 constexpr milliseconds kSearchPausePerNode = 2ms, kSearchPauseMin = 100ms;
 constexpr int kDetoursMax = 4;
-constexpr std::size_t kCandidatesMax = 2 * kSuccessorsMax + 2;
+constexpr std::size_t kOtherCandidatesMax = 2 * kSuccessorsMax + 1;  // than the endpoint
 
 }  // namespace
 
 Session::Session(Options options, Hello hello, TimePoint now)
     : options_(options), hello_(std::move(hello)), join_deadline_(now + options.join_timeout), pause_(kPauseFirst) {
-  seek({Target{}});
+  for (int port = 0; port < std::max(1, options.endpoint_ports); ++port)
+    endpoint_.push_back({"", static_cast<std::uint16_t>(port)});
+  seek(endpoint_);
 }
 
 Session::Actions Session::step(const Event& event, TimePoint now) {
@@ -83,7 +85,7 @@ void Session::take(const SteppedDown& event, TimePoint now) {
   std::vector<Target> others;
   for (const auto& successor : successors_left()) others.push_back({successor.address, successor.port});
   if (host_) others.push_back(*host_);
-  if (others.empty()) others.emplace_back();
+  if (others.empty()) others = endpoint_;
   host_.reset();
   is_host_lost_ = false;
   seek(std::move(others));
@@ -111,14 +113,24 @@ void Session::take(const Ended& event, TimePoint now) {
     silent_since_.reset();
   else if (!silent_since_)
     silent_since_ = now;
+  const bool is_no_port_worth_a_try = event.is_host_unknown && endpoint_.size() > 1;
+  if (is_no_port_worth_a_try) next_ = 0;
   for (auto& candidate : candidates_)
-    if (candidate.target == target_ && event.how == How::silent && candidates_.size() > 1)
+    if (candidate.target == target_ && event.how == How::silent && candidates_.size() > 1 && !is_no_port_worth_a_try)
       candidate.not_before = now + options_.heartbeat_timeout;
   // At once where it had lasted: what is lost by then is the connection, more often than the host.
   if (was_joined && event.how == How::closed && now - joined_at_ >= kPauseMax) return connect(target_, now);
   if (host_ && target_ == *host_ && event.how != How::closed && !is_host_lost_ && !successors_left().empty())
     return host_is_lost(now);
+  if (!is_no_port_worth_a_try && has_next_port(now)) return connect_to_next(now);
   pause(event.jitter, now);
+}
+
+// Of those at which the job may be, in this pass over them.
+bool Session::has_next_port(TimePoint now) const {
+  return endpoint_.size() > 1 &&
+         std::any_of(candidates_.begin() + static_cast<std::ptrdiff_t>(next_), candidates_.end(),
+                     [&](const Candidate& c) { return c.target.address.empty() && now >= c.not_before; });
 }
 
 void Session::connect(const Target& target, TimePoint now) {
@@ -189,7 +201,7 @@ void Session::host_is_lost(TimePoint now) {
       serve_at_ = now + static_cast<int>(i) * options_.heartbeat_timeout;
   }
   others.push_back(*host_);
-  if (*host_ != Target{}) others.emplace_back();
+  if (!host_->address.empty()) others.insert(others.end(), endpoint_.begin(), endpoint_.end());
   const auto silent_until = silent_since_ ? now + options_.heartbeat_timeout : now;
   seek(std::move(others));
   for (auto& candidate : candidates_)
@@ -227,8 +239,12 @@ void Session::hear(const Welcome& message, TimePoint now) {
   if (!is_host_) {
     host_ = target_;
     host_address_ = peer_;
-    seek({target_});
-    if (target_ != Target{}) candidates_.push_back({Target{}, {}});
+    auto places = std::vector{target_};
+    if (target_.address.empty())
+      endpoint_ = places;
+    else
+      places.insert(places.end(), endpoint_.begin(), endpoint_.end());
+    seek(std::move(places));
   }
   is_host_lost_ = false;
   serve_at_.reset();
@@ -250,13 +266,18 @@ void Session::hear(const Elsewhere& message, TimePoint now) {
   Target there{message.address, message.port};
   if (host_ && there == host_address_) there = *host_;
   auto known = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.target == there; });
-  if (known == candidates_.end() && candidates_.size() < kCandidatesMax)
+  if (known == candidates_.end() && candidates_.size() < kOtherCandidatesMax + endpoint_.size())
     known = candidates_.insert(known, {there, {}});
   if ((known != candidates_.end() && now < known->not_before) || ++detours_ > kDetoursMax) return pause(0, now);
   connect(there, now);
 }
 
-void Session::hear(const Refused& message, TimePoint) {
+// Another job that serves its nodes there is as good as nobody, where this one may be elsewhere, or was there before.
+void Session::hear(const Refused& message, TimePoint now) {
+  if (message.is_other_job && (endpoint_.size() > 1 || host_) && !is_host_) {
+    out_.push_back(HangUp{});
+    return take(Ended{How::refused}, now);
+  }
   out_.push_back(GiveUp{message});
   state_ = State::over;
 }

@@ -3,8 +3,10 @@
 //
 // Pure: events and the time go in, actions come out. No socket, no clock, no random numbers.
 //
-// The rules: before the first round the endpoint is tried until join_timeout. With a round, the end of a connection touches
-// no worker: the endpoint is tried for as long as workers run, and once it answers again both sides say what they have.
+// The rules: before the first round the endpoint is tried until join_timeout. Where it may be at one of several ports, they
+// are tried in turn without a pause between them; the one at which the job is found is the endpoint's from then on, and
+// another job that is met is as good as nobody. With a round, the end of a connection touches no worker: the endpoint is
+// tried for as long as workers run, and once it answers again both sides say what they have.
 // Refused and closed connections are an answer of the host; only where nobody answers at all for orphan_limit, the workers
 // are stopped. Where the endpoint lives in an agent and is lost, its successors stand in: the first of them begins to serve
 // at once, each one after it if those before it have been out of reach for a further heartbeat limit; all others look for
@@ -33,9 +35,10 @@ class Session {
     Milliseconds join_timeout{600'000};
     Milliseconds heartbeat_timeout{3'000};
     Milliseconds orphan_limit{60'000};
+    int endpoint_ports = 1;  // at one of which the endpoint is
   };
 
-  // The endpoint as the user named it where the address is empty, else a numeric address.
+  // A numeric address; or where it is empty the endpoint as the user named it, whose ports `port` counts from 0.
   struct Target {
     std::string address;
     std::uint16_t port = 0;
@@ -60,6 +63,7 @@ class Session {
   struct Ended {
     How how = How::closed;
     double jitter = 0;  // 0 to 1, by chance: agents that lost one host come back one after another
+    bool is_host_unknown = false;  // its name leads nowhere now, so that its other ports need no try
   };
   struct Heard {
     ToAgent message;
@@ -147,6 +151,7 @@ class Session {
   void greet();
   void host_is_lost(TimePoint now);
   void seek(std::vector<Target> targets);
+  bool has_next_port(TimePoint now) const;
   void serve(TimePoint now);
   std::vector<Successor> successors_left() const;
   std::optional<int> group_rank_of_host() const;
@@ -161,6 +166,7 @@ class Session {
   TimePoint join_deadline_;
   TimePoint joined_at_{}, pause_ends_{};
   Milliseconds pause_;
+  std::vector<Target> endpoint_;       // its ports at which the job may be
   std::vector<Candidate> candidates_;  // in the order in which they are tried
   std::size_t next_ = 0;
   int detours_ = 0;                         // that were followed since the last pause

@@ -40,6 +40,7 @@ JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io
 }
 
 Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello) {
+  if (hello.is_served_by_agent) return std::monostate();
   const auto direction = jobs.direct(hello, std::chrono::steady_clock::now());
   return std::visit([](const auto& where) { return Reception::Direction(where); }, direction);
 }

@@ -78,6 +78,14 @@ socklen_t length_of(const sockaddr_storage& address) {
   return address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
 }
 
+sockaddr_storage with_port(sockaddr_storage address, std::uint16_t port) {
+  if (address.ss_family == AF_INET)
+    reinterpret_cast<sockaddr_in&>(address).sin_port = htons(port);
+  else
+    reinterpret_cast<sockaddr_in6&>(address).sin6_port = htons(port);
+  return address;
+}
+
 std::optional<Address> parse_address(const std::string& text) {
   in_addr v4;
   if (::inet_pton(AF_INET, text.c_str(), &v4) == 1) return from_v4(v4);

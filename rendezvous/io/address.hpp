@@ -33,6 +33,9 @@ Address address_of(const sockaddr_storage& peer);
 sockaddr_storage socket_address(const Address& address, std::uint16_t port);
 socklen_t length_of(const sockaddr_storage& address);
 
+// The same address, its link included, with another port.
+sockaddr_storage with_port(sockaddr_storage address, std::uint16_t port);
+
 // Reads "10.0.0.1" or "fe80::1"; empty for anything else, names included.
 std::optional<Address> parse_address(const std::string& text);
 

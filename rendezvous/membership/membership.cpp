@@ -83,14 +83,18 @@ std::optional<TimePoint> Membership::next_deadline() const {
 
 // --- nodes come and go ---
 
+std::optional<Refused> Membership::other_job(const Hello& hello) const {
+  if (hello.run_id == options_.run_id) return {};
+  return Refused{"the job at the endpoint is '" + options_.run_id + "', not '" + hello.run_id + "'",
+                 "`--rdzv-id=" + options_.run_id + "` to join that job, or another port for this one", true};
+}
+
 std::optional<Refused> Membership::objection(const Hello& hello) const {
+  if (auto other = other_job(hello)) return other;
   if (hello.version != kProtocolVersion)
     return Refused{"this ddprun speaks version " + std::to_string(hello.version) + " of the protocol, the endpoint " +
                        std::to_string(kProtocolVersion),
                    "install the same version of ddprun on all nodes"};
-  if (hello.run_id != options_.run_id)
-    return Refused{"the job at the endpoint is '" + options_.run_id + "', not '" + hello.run_id + "'",
-                   "`--rdzv-id=" + options_.run_id + "` to join that job, or another port for this one"};
   if (hello.nodes_min != options_.nodes_min || hello.nodes_max != options_.nodes_max) {
     const auto range = [](int low, int high) {
       return "--nnodes=" + std::to_string(low) + (low == high ? "" : ":" + std::to_string(high));

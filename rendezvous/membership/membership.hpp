@@ -113,6 +113,7 @@ class Membership {
   bool is_ending() const { return is_finished() || stop_signal_ != 0; }  // it takes in nobody for another round
   bool is_empty() const { return nodes_.empty(); }
   bool knows(const std::string& node_key) const;  // whose farewell is for this job
+  std::optional<Refused> other_job(const Hello& hello) const;  // where it is not this one that the node wants to join
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
   const RoundId& last_round() const { return round_id_; }                // that has begun here or was adopted, or is about to

@@ -54,6 +54,7 @@ struct Hello {
   std::chrono::milliseconds join_timeout{600'000}, last_call_timeout{30'000};
   std::chrono::milliseconds grace{30'000};  // that its workers have to end, when they are stopped
   bool was_welcomed = false;  // on a connection before: others of its job may be about to come too
+  bool is_served_by_agent = false;  // the endpoint, by one of the job: who else is at one of its ports is passed by
   bool wants_report = false;  // of the run, when the job has ended; group rank 0 gets it anyway
   bool operator==(const Hello&) const = default;
 };
@@ -143,6 +144,7 @@ struct Elsewhere {
 struct Refused {
   std::string what;
   std::string try_this;
+  bool is_other_job = false;  // that is served there: the agent's own may be at another port
   bool operator==(const Refused&) const = default;
 };
 

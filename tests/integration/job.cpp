@@ -48,8 +48,15 @@ Job::Job(const std::vector<std::string>& arguments, const Options& options) : pa
   mark_ = "JOB_MARK=" + std::to_string(::getpid()) + "." + std::to_string(counter++);
   std::vector<std::string> words{built(options.program)}, variables{mark_};
   words.insert(words.end(), arguments.begin(), arguments.end());
-  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
   variables.insert(variables.end(), options.environment.begin(), options.environment.end());
+  const auto given_end = variables.size();
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string variable = *entry;
+    const auto name = variable.substr(0, variable.find('=') + 1);
+    const auto is_it = [&name](const std::string& given) { return given.compare(0, name.size(), name) == 0; };
+    if (std::none_of(variables.begin(), variables.begin() + static_cast<std::ptrdiff_t>(given_end), is_it))
+      variables.push_back(variable);
+  }
   const auto argv = pointers_to(words), envp = pointers_to(variables);
 
   int out[2] = {-1, -1}, err[2] = {-1, -1}, slave = -1;

@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kPatience{20};  // for anything that must happen;
 class Job {
  public:
   struct Options {
-    std::vector<std::string> environment;  // "NAME=value", beside the test's own
+    std::vector<std::string> environment;  // "NAME=value", beside the test's own, or in place of it
     bool terminal = false;                 // stdin, stdout and stderr are one pseudo-terminal of 24 x 80 and ddprun is
                                            // its foreground job; else stdin is empty, stdout and stderr are pipes
     std::string program = "ddprun";        // of this build, or an absolute path

@@ -18,6 +18,7 @@ class History {
   History(std::uint64_t seed, const HistoryOptions& options) : world_(seed, static_cast<bool>(options.trace)) {
     world_.out = options.trace;
     draw_job(options.as_json);
+    if (options.has_ports && !job().is_daemon_apart) draw_ports();
   }
 
   HistoryResult play() {
@@ -80,6 +81,16 @@ class History {
     stops_ = dice().chance(10);
     warns_ = world_.stop_dice.chance(50);
     finishes_ = dice().chance(20);
+  }
+
+  void draw_ports() {
+    auto& its = job();
+    its.ports.assign(static_cast<std::size_t>(dice().between(2, 8)), PortHolder::nobody);
+    its.endpoint_at = dice().between(0, static_cast<int>(its.ports.size()) - 1);
+    for (auto& holder : its.ports)
+      holder = dice().one_of<PortHolder>({PortHolder::nobody, PortHolder::other_job, PortHolder::other_job,
+                                          PortHolder::hangs_up, PortHolder::silent});
+    its.ports[static_cast<std::size_t>(its.endpoint_at)] = PortHolder::nobody;
   }
 
   void start() {

@@ -12,6 +12,7 @@ namespace ddp::simulation {
 
 struct HistoryOptions {
   bool as_json = false;                                // messages go through their texts
+  bool has_ports = false;                              // the endpoint is at one of several, others have some of the rest
   std::function<void(const std::string& line)> trace;  // if wanted
 };
 

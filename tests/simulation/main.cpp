@@ -14,12 +14,13 @@ using namespace ddp::simulation;
 constexpr const char* kUsage =
     "usage: membership_simulation --seeds=FROM-TO | --seconds=N [--from=SEED] | --seed=N [--trace]\n"
     "       --json       messages go through their texts\n"
+    "       --ports      the endpoint is at one of several ports\n"
     "       --keep-going after a violation, and counts them\n";
 
 struct Options {
   std::uint64_t first = 1, last = 1000;
   double seconds = 0;
-  bool trace = false, json = false, keep_going = false;
+  bool trace = false, json = false, ports = false, keep_going = false;
 };
 
 bool take(const std::string& argument, Options& options) {
@@ -28,6 +29,7 @@ bool take(const std::string& argument, Options& options) {
   };
   if (argument == "--trace") return options.trace = true;
   if (argument == "--json") return options.json = true;
+  if (argument == "--ports") return options.ports = true;
   if (argument == "--keep-going") return options.keep_going = true;
   if (const auto seed = value_of("--seed="); !seed.empty()) {
     options.first = options.last = std::strtoull(seed.c_str(), nullptr, 10);
@@ -53,6 +55,7 @@ bool take(const std::string& argument, Options& options) {
 int run(const Options& options) {
   HistoryOptions history;
   history.as_json = options.json;
+  history.has_ports = options.ports;
   if (options.trace) history.trace = [](const std::string& line) { std::cout << line << '\n'; };
   const auto began = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };

@@ -9,7 +9,7 @@
 namespace ddp::simulation {
 namespace {
 
-constexpr std::uint64_t kHistories = 10'000, kHistoriesAsJson = 500;
+constexpr std::uint64_t kHistories = 10'000, kHistoriesAsJson = 500, kHistoriesWithPorts = 2'000;
 
 // Each found a bug; what it was.
 constexpr struct {
@@ -55,6 +55,18 @@ TEST(MembershipSimulation, MessagesMayGoThroughTheirTexts) {
   options.as_json = true;
   for (std::uint64_t seed = 1; seed <= kHistoriesAsJson; ++seed)
     ASSERT_EQ(play(seed, options).violation, "") << replay(seed) << " --json";
+}
+
+TEST(MembershipSimulation, TheEndpointMayBeAtOneOfSeveralPortsOfWhichOthersHaveSome) {
+  HistoryOptions options;
+  options.has_ports = true;
+  std::size_t completed = 0;
+  for (std::uint64_t seed = 1; seed <= kHistoriesWithPorts; ++seed) {
+    const auto result = play(seed, options);
+    ASSERT_EQ(result.violation, "") << replay(seed) << " --ports";
+    completed += result.completed;
+  }
+  EXPECT_GT(completed, kHistoriesWithPorts) << "the nodes hardly ever meet";
 }
 
 TEST(MembershipSimulation, TheSameSeedGivesTheSameHistory) {

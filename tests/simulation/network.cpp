@@ -143,6 +143,7 @@ void Network::knock(const std::shared_ptr<Try>& attempt, int times) {
       if (times < 2) clock_.after(times == 0 ? 1s : 2s, nullptr, [this, attempt, times] { knock(attempt, times + 1); });
     };
     if (!is_open(from.host, attempt->host) || !is_open(attempt->host, from.host)) return again();
+    if (swallowed_.count({attempt->host, attempt->port}) != 0) return again();
     const auto found = listeners_.find({attempt->host, attempt->port});
     if (found == listeners_.end())
       return clock_.after(delay(), &from, [this, attempt] { end(attempt, Attempt::refused, nullptr); });

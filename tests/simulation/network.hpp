@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <variant>
@@ -98,6 +99,8 @@ class Network {
 
   // accept: is given the new connection's side here.
   void listen(Process& owner, int port, std::function<void(Channel& channel)> accept);
+  // What comes to this port is lost, as behind a firewall.
+  void swallow(int host, int port) { swallowed_.insert({host, port}); }
   void close_port(int host, int port) { listeners_.erase({host, port}); }
 
   // Calls `done` once, not from within; not at all where the process has ended.
@@ -152,6 +155,7 @@ class Network {
   std::vector<int> blocks_;
   std::vector<bool> is_lost_;
   std::map<std::pair<int, int>, Listener> listeners_;
+  std::set<std::pair<int, int>> swallowed_;
   std::deque<Channel> channels_;  // for ever: events name them
 };
 

@@ -40,6 +40,7 @@ Session::Options session_options(const Job& job) {
   options.join_timeout = job.join_timeout;
   options.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
   options.orphan_limit = job.orphan_limit;
+  options.endpoint_ports = static_cast<int>(job.ports.size());
   return options;
 }
 
@@ -69,7 +70,7 @@ void Node::start() {
   if (world_.job.nodes_max > 1)
     world_.network->listen(process_, hello_.standby_port, [this](Channel& channel) { visit(channel); });
   if (!serves_first_) return session_step(Session::Begin{});
-  world_.network->listen(process_, kEndpointPort, [this](Channel& channel) { visit(channel); });
+  world_.network->listen(process_, world_.endpoint_port(), [this](Channel& channel) { visit(channel); });
   host_membership(world_.options_for(hello_));
 }
 
@@ -204,7 +205,7 @@ void Node::perform(const Session::Connect& action) {
   world_.trace("   ", name(), " connects to ", action.to.address.empty() ? "the endpoint" : action.to.address);
   target_ = action.to;
   const int host = target_.address.empty() ? world_.endpoint_host() : world_.host_of(target_.address);
-  const int port = target_.port == 0 ? kEndpointPort : target_.port;
+  const int port = target_.address.empty() ? kEndpointPort + target_.port : target_.port;
   world_.network->connect(
       process_, host, port, action.limit, [this, host, port, attempt = attempts_](Network::Attempt how, Channel* channel) {
         if (attempt != attempts_ || is_finished_) {

@@ -55,6 +55,7 @@ void Server::take_in(Channel& channel, const Hello& hello) {
                   },
                   [this, id](const Closed& how) { lose(id, how); }});
   if (is_stopped_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return leave(id);
+  if (const auto refused = membership_.other_job(hello)) return tell(id, *refused);
   tell(id, Welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)});
   step(Joined{id, hello, world_.address_of(channel.peer_host()), false});
 }

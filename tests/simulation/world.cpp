@@ -20,6 +20,25 @@ void World::write(const std::string& line) {
 void World::begin() {
   network = std::make_unique<Network>(clock, dice, hosts(), job.network);
   network->changed = [this] { workers_changed(); };
+  for (std::size_t i = 0; i < job.ports.size(); ++i) start_stranger(kEndpointPort + static_cast<int>(i), job.ports[i]);
+}
+
+// One of those that have a port of the endpoint's host before the job comes.
+void World::start_stranger(int port, PortHolder holder) {
+  if (holder == PortHolder::nobody) return;
+  if (holder == PortHolder::silent) return network->swallow(0, port);
+  network->listen(strangers_, port, [this, holder](Channel& channel) {
+    if (holder == PortHolder::hangs_up) return channel.close();
+    channel.listen({[this, &channel](const Message& message) {
+                      auto options = options_of(Hello{}, begin_term());
+                      options.run_id = "other";
+                      const Membership other(std::move(options), clock.now());
+                      const auto refused = other.other_job(std::get<Hello>(std::get<ToMembership>(message)));
+                      channel.send(ToAgent(refused.value()));
+                      channel.close();
+                    },
+                    {}});
+  });
 }
 
 RoundId World::begin_term() {

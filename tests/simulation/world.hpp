@@ -20,6 +20,13 @@ namespace ddp::simulation {
 constexpr const char* kRunId = "job";
 constexpr int kEndpointPort = 29400, kStandbyPort = 29500;
 
+enum class PortHolder {
+  nobody,
+  other_job,  // its membership
+  hangs_up,
+  silent,  // takes no connection, and refuses none
+};
+
 struct Job {
   int hosts = 2;  // of nodes; host 0 is the endpoint's, or the daemon's where it is apart
   bool is_daemon_apart = false;
@@ -31,6 +38,8 @@ struct Job {
   int workers_max = 2;
   Duration collective_timeout_min = 1ms, collective_timeout_max = 20ms;  // until a missing rank is noticed
   bool is_collective_endless = false;                                     // it is not
+  std::vector<PortHolder> ports{PortHolder::nobody};  // those at which the endpoint may be, and who else is there
+  int endpoint_at = 0;                                // which of them it has
 };
 
 class World {
@@ -87,6 +96,7 @@ class World {
   Node* node_on(int host) const;
   const std::deque<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const rendezvous::Membership* membership_of_daemon() const;
+  int endpoint_port() const { return kEndpointPort + job.endpoint_at; }
   int endpoint_host() const { return job.is_daemon_apart ? job.hosts : 0; }
   int hosts() const { return job.hosts + (job.is_daemon_apart ? 1 : 0); }
   bool is_work_done = false;
@@ -99,11 +109,13 @@ class World {
   void write(const std::string& line);
   void trace_message(const Node& node, const rendezvous::ToAgent& message);
   bool was_cut_off(Node& node);
+  void start_stranger(int port, PortHolder holder);
   void direct(Daemon& daemon, Channel& channel, const rendezvous::Hello& hello);
   void go_on(Process& process, Duration paused);
 
   std::deque<std::unique_ptr<Node>> nodes_;
   std::vector<Node*> alive_;
+  Process strangers_{"strangers", 0};
   std::deque<std::unique_ptr<Daemon>> daemons_;
   Daemon* daemon_ = nullptr;
   std::uint64_t terms_ = 0;

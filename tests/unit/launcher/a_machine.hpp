@@ -14,7 +14,7 @@ class AMachine : public ::testing::Test {
  protected:
   LaunchConfig parse(const std::vector<std::string>& arguments) const {
     return parse_command_line(arguments, lookup(),
-                              {gpus, xpus, 2,
+                              {gpus, xpus, cpu_count,
                                [this](const std::string& path) {
                                  const auto found = files.find(path);
                                  return found == files.end() ? FileKind::missing : found->second;
@@ -23,6 +23,10 @@ class AMachine : public ::testing::Test {
                                [this](const std::optional<std::string>& file) {
                                  token_looked_for_at.push_back(file);
                                  return token;
+                               },
+                               [this](const std::string& path) {
+                                 const auto found = texts.find(path);
+                                 return found == texts.end() ? std::nullopt : std::optional(found->second);
                                }});
   }
 
@@ -54,11 +58,12 @@ class AMachine : public ::testing::Test {
     }
   }
 
-  int gpus = 0, xpus = 0;
+  int gpus = 0, xpus = 0, cpu_count = 2;
   bool one_core = false;
   std::optional<security::Token> token{security::Token("secret")};
   mutable std::vector<std::optional<std::string>> token_looked_for_at;
   std::map<std::string, std::string> environment{{"PATH", "/usr/bin:/bin"}};
+  std::map<std::string, std::string> texts;
   std::map<std::string, FileKind> files{
       {"/bin/true", FileKind::executable},       {"/usr/bin/python3", FileKind::executable},
       {"./trainer", FileKind::executable},       {"notes.txt", FileKind::not_executable},

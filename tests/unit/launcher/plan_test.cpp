@@ -109,11 +109,29 @@ TEST_F(Plan, StaticNodesKnowMore) {
   EXPECT_THAT(plan({"--master-port=29501", "true"}), HasSubstr("  WORLD_SIZE=1\n"));
 }
 
+TEST_F(Plan, WhatSlurmGaveIsToldWithWhereItIsFrom) {
+  environment["SLURM_JOB_ID"] = "42";
+  environment["SLURM_STEP_ID"] = "0";
+  environment["SLURM_STEP_NODELIST"] = "n[1-4]";
+  environment["SLURM_NODEID"] = environment["SLURM_PROCID"] = "2";
+  environment["SLURM_STEP_NUM_TASKS"] = "4";
+  environment["SLURM_STEP_TASKS_PER_NODE"] = "1(x4)";
+  environment["SLURM_LOCALID"] = "0";
+  const auto text = plan({"--nproc-per-node=2", "true"});
+  EXPECT_THAT(text, HasSubstr("\nnodes     4, this is node 2 if it can be\nmeeting   n1:20336-20343, job 42.0;"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("\nSlurm     job 42, step 0 (SLURM_JOB_ID, SLURM_STEP_ID)\n          4 nodes (SLURM_STEP_NODELIST)\n"));
+  EXPECT_THAT(text, HasSubstr("\n          this is node 2 (SLURM_NODEID)\n"));
+  EXPECT_THAT(text, HasSubstr("\n  DDPRUN_SLURM_STEP=42.0\n"));
+  EXPECT_THAT(text, HasSubstr("with SIGKILL after 25 s\n          SIGUSR1: passed on"));
+}
+
 TEST_F(Plan, LogsSignalsBindingAndTheStoresGuestsAreTold) {
   const auto text = plan({"--nproc-per-node=8", "--log-dir=logs", "--rdzv-id=a", "-r3", "-t0:1,2-4:2",
                           "--ranks-filter=0,4-7", "--local-ranks-filter=1", "--duplicate-stdout-filters=loss",
-                          "--log-line-prefix-template=${hostname}: ",
-                          "--forward-signals=SIGUSR1", "--numa-binding=exclusive", "--store-allow=10.0.0.0/8", "true"});
+                          "--log-line-prefix-template=${hostname}: ", "--forward-signals=SIGUSR1",
+                          "--numa-binding=exclusive", "--store-allow=10.0.0.0/8", "true"});
   for (const auto* line :
        {"logs      logs/a/round_<n>/rank_<r>/\n", "to a file: stdout and stderr\n",
         "to a file and shown: stdout of local rank 0, stderr of local rank 2 to 4\n", "shown are ranks 0,4-7\n",

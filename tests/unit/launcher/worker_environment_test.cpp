@@ -76,6 +76,14 @@ TEST(WorkerEnvironment, WorkersKeepToThePortRange) {
   EXPECT_THAT(worker_variables(assignment, {}, {"DDPRUN_PORT_RANGE=1-2"}), Contains("DDPRUN_PORT_RANGE=2000-2100"));
 }
 
+TEST(WorkerEnvironment, WorkersAreToldWhoseVariablesOfSlurmTheyInherit) {
+  auto assignment = second_node();
+  EXPECT_THAT(worker_variables(assignment, {}, {}), Not(Contains(StartsWith("DDPRUN_SLURM_STEP="))));
+  assignment.slurm_step = "42.0";
+  EXPECT_THAT(worker_variables(assignment, {}, {"DDPRUN_SLURM_STEP=7.1"}), Contains("DDPRUN_SLURM_STEP=42.0"));
+  EXPECT_TRUE(is_withheld("DDPRUN_SLURM_STEP")) << "that of another step is not theirs";
+}
+
 TEST(WorkerEnvironment, VirtualLocalRankShowsEachWorkerOneDevice) {
   auto assignment = second_node();
   assignment.virtual_local_rank = true;

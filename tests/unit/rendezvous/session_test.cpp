@@ -11,7 +11,10 @@ using How = Session::How;
 
 const Session::Target kFirst{"10.0.0.1", 5001}, kSecond{"10.0.0.2", 5002};
 
-std::string text_of(const Session::Target& target) { return target.address.empty() ? "endpoint" : target.address; }
+std::string text_of(const Session::Target& target) {
+  if (!target.address.empty()) return target.address;
+  return "endpoint" + (target.port == 0 ? "" : " " + std::to_string(target.port));
+}
 
 // One agent on a clock that is set by hand; what it decides is a line of words.
 class SessionTest : public ::testing::Test {
@@ -128,8 +131,92 @@ TEST_F(SessionTest, JitterShortensAPauseByHalfAtMost) {
 TEST_F(SessionTest, ARefusalIsFinal) {
   (void)step(Session::Begin{});
   (void)step(Session::Connected{kFirst});
-  EXPECT_EQ(hear(Refused{"another job", ""}), "give up: another job");
+  EXPECT_EQ(hear(Refused{"another job", "", true}), "give up: another job");
   EXPECT_EQ(ended(How::closed), "");
+}
+
+// The endpoint is at one of three ports.
+class SessionPorts : public SessionTest {
+ protected:
+  SessionPorts() { session = Session({60s, 3s, 30s, 3}, Hello{}, now); }
+
+  // What becomes of an attempt at which another job's membership answers.
+  std::string meet_other_job() {
+    EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");
+    return hear(Refused{"another job", "", true});
+  }
+};
+
+TEST_F(SessionPorts, AreTriedInTurnWithoutAPause_ThenAgainAfterOne) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  for (int pass = 0; pass < 3; ++pass) {
+    EXPECT_EQ(ended(How::refused), "connect endpoint 1");
+    EXPECT_EQ(ended(How::closed), "connect endpoint 2");
+    EXPECT_EQ(ended(How::refused), "");
+    const auto before = now;
+    EXPECT_EQ(next(), "connect endpoint");
+    EXPECT_GT(now, before);
+  }
+  EXPECT_EQ(after(61s), "give up");
+}
+
+TEST_F(SessionPorts, AnotherJobAtOneOfThemIsPassedBy) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  EXPECT_EQ(meet_other_job(), "hang up, connect endpoint 1");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_EQ(hear(start(0, 1)), "hand start_round 0");
+}
+
+TEST_F(SessionPorts, ARefusalByTheJobItselfIsFinal) {
+  (void)step(Session::Begin{});
+  (void)ended(How::refused);
+  (void)step(Session::Connected{kFirst});
+  EXPECT_EQ(hear(Refused{"that rank is taken", ""}), "give up: that rank is taken");
+}
+
+TEST_F(SessionPorts, OneThatIsSilentIsLeftOutForAWhile) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  EXPECT_EQ(ended(How::silent), "connect endpoint 1");
+  EXPECT_EQ(ended(How::refused), "connect endpoint 2");
+  EXPECT_EQ(ended(How::refused), "");
+  EXPECT_EQ(next(), "connect endpoint 1");
+  EXPECT_EQ(ended(How::refused), "connect endpoint 2");
+  now += 3s;
+  EXPECT_EQ(ended(How::refused), "");
+  EXPECT_EQ(next(), "connect endpoint");
+}
+
+TEST_F(SessionPorts, AHostThatIsNotKnownIsLookedForAfterAPause_NotAtItsOtherPorts) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_EQ(step(Session::Ended{How::silent, 1, true}), "");
+    EXPECT_EQ(next(2s), "connect endpoint");
+  }
+}
+
+TEST_F(SessionPorts, TheOneOfTheJobIsTheEndpointFromThenOn) {
+  (void)step(Session::Begin{});
+  EXPECT_EQ(ended(How::refused), "connect endpoint 1");
+  (void)step(Session::Connected{kFirst});
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_EQ(hear(start(0, 2)), "hand start_round 0");
+  now += 10s;
+  EXPECT_EQ(ended(How::closed), "connect endpoint 1");
+  EXPECT_EQ(ended(How::refused), "connect 10.0.0.2") << "it is lost: the successors stand in";
+  EXPECT_EQ(ended(How::refused), "");
+  EXPECT_EQ(next(), "connect endpoint 1");
+}
+
+TEST_F(SessionPorts, AnotherJobInThePlaceOfTheLostHostIsNoReasonToGiveUp) {
+  (void)step(Session::Begin{});
+  (void)step(Session::Connected{kFirst});
+  (void)hear(Welcome{});
+  (void)hear(start(0, 2));
+  now += 10s;
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+  EXPECT_EQ(hear(Refused{"another job", "", true}), "hang up, connect 10.0.0.2");
 }
 
 TEST_F(SessionTest, NobodyIsSaidAnythingBeforeTheWelcome) {
