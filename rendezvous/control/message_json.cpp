@@ -249,6 +249,8 @@ void fields(RoundEnded& m, Visit visit) {
   visit("stopped_at_step", m.stopped_at_step);
   visit("commits", m.progress.commits);
   visit("checkpoint_step", m.progress.checkpoint_step);
+  visit("signal_number", m.signal_number);
+  visit("signalled_at_ms", m.signalled_at);
 }
 
 template <class Visit>
@@ -452,6 +454,7 @@ void check(const Successor& m) { check_address(m.address); }
 void check(const RoundEnded& m) {
   check_range("stopped", m.stopped, 0, kWorkersMax);
   check_range("stopped_at_step", m.stopped_at_step, 0, kWorkersMax);
+  if (m.signal_number) check_range("signal_number", *m.signal_number, 1, kSignalMax);
 }
 void check(const StopAt& m) { check_range("signal_number", m.signal_number, 0, kSignalMax); }
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }

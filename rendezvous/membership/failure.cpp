@@ -6,6 +6,13 @@
 
 namespace ddp::rendezvous {
 
+bool is_schedulers_signal(const Ending& ending) {
+  const bool is_killed = ending.kind == Ending::Kind::killed;
+  if (!is_killed && ending.kind != Ending::Kind::exited) return false;
+  const int number = is_killed ? ending.value : ending.value - 128;
+  return number == SIGTERM || number == SIGINT || number == SIGUSR1;
+}
+
 int exit_code_of(const Ending& ending) {
   constexpr int kFirstOwn = 75, kLastOwn = 77;  // ddprun's own verdicts
   switch (ending.kind) {

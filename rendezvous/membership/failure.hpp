@@ -36,6 +36,10 @@ struct FailureReport {
   bool operator==(const FailureReport&) const = default;
 };
 
+// It died of SIGTERM, SIGINT or SIGUSR1, which a scheduler sends to every process of a job, or says so by its exit code
+// as a shell does.
+bool is_schedulers_signal(const Ending& ending);
+
 // The exit code of ddprun for a worker that ended so: docs/exit_codes.md.
 int exit_code_of(const Ending& ending);
 

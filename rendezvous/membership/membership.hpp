@@ -14,6 +14,10 @@
 // still stop at, the greatest of these is the one, and workers end there by themselves. Where a node can't, or does not
 // answer at once, all are stopped by the signal. A warning begins the same, but waits, and stops nobody by a signal.
 //
+// A scheduler signals every process of a job, at about the same time. A node whose workers die of that says so when its
+// round ends: the job is being stopped then, also where nobody has asked for it yet. What ends by itself after a signal
+// has ended workers anywhere, or a little before, follows from that.
+//
 // Where this process itself did not run for so long that the nodes may have taken it for lost (it was stopped, or starved; of
 // a machine that is suspended the clock stands still, and nothing is noticed), the ends of their connections prove nothing for
 // a while: they may have gone on elsewhere, and even have ended there.
@@ -209,6 +213,7 @@ class Membership {
   void send_verdict(NodeId to, bool with_report);
   void step_down(const std::string& why);
   std::string why_too_few() const;
+  void forgive_what_follows_from_signals();
   const FailureReport* cause() const;
   bool is_change_of_members() const;
   bool can_do_without(const Node& node, const RoundEnded& message) const;
@@ -223,6 +228,8 @@ class Membership {
 
   // ddprun is told to stop (membership_stop.cpp).
   void take_warning(NodeId from, const StopAsked& message, TimePoint now);
+  void take_signalled(NodeId from, const RoundEnded& message, TimePoint now);
+  void note_signalled(std::chrono::milliseconds when);
   void stop_spare(NodeId id, int signal_number, TimePoint now);
   void dismiss(NodeId spare, int signal_number);
   void ask_for_a_step(TimePoint now);
@@ -314,7 +321,9 @@ class Membership {
   int stop_signal_ = 0;
   bool is_warned_ = false;
   std::string stop_why_;
+  std::string died_of_it_why_;  // set where its workers' deaths have told of the stop, and no ddprun
   NodeId stop_asker_{};  // knows why
+  std::optional<std::chrono::milliseconds> signalled_at_;  // since when a signal has ended workers; job time
   std::optional<FinishJob> verdict_;
   Actions out_;
 };

@@ -351,6 +351,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   tree_survived_ = tree_survived_ || message.tree_survived;
   for (const auto& failure : message.failures)
     if (failures_.size() < 16 * kFailuresMax) failures_.push_back(failure);
+  if (message.signal_number) take_signalled(from, message, now);
   if (!message.failures.empty() && phase_ == Phase::running) {
     end_happened_ = at(message.failures.front().job_time, now);
     stop_round(SIGTERM, false, describe_failure(message.failures.front()), now);
@@ -374,7 +375,18 @@ void Membership::end_round_if_all_have(TimePoint now) {
   if (!is_any(found_running_, [](const Node& node) { return node.is_member && !node.has_ended; })) begin_next_round(now);
 }
 
-// What failed by the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too.
+// What died of the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too. Nor was
+// what ended by itself since a signal has ended its peers; that it did may have been noticed a little earlier.
+void Membership::forgive_what_follows_from_signals() {
+  stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
+    const auto& ending = failure.ending;
+    if (stop_signal_ != 0 && ending.kind == Ending::Kind::killed && ending.value == stop_signal_) return true;
+    const bool is_by_itself = ending.kind == Ending::Kind::exited || ending.kind == Ending::Kind::left;
+    return signalled_at_ && failure.job_time >= *signalled_at_ - kLateReport &&
+           (is_by_itself || is_schedulers_signal(ending));
+  }));
+}
+
 const FailureReport* Membership::cause() const {
   return failures_.empty() ? nullptr : &failures_[first_cause(failures_)];
 }
@@ -404,9 +416,7 @@ bool Membership::may_go_on() const {
 void Membership::begin_next_round(TimePoint now) {
   book_.all_ended(now);
   agreement_ends_.reset();
-  stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
-    return stop_signal_ != 0 && failure.ending.kind == Ending::Kind::killed && failure.ending.value == stop_signal_;
-  }));
+  forgive_what_follows_from_signals();
   if (!growth_.empty())  // those that missed ranks which were stopped before them
     stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
       return failure.job_time >= growth_stopped_ - kSameMoment;
@@ -434,6 +444,7 @@ void Membership::begin_next_round(TimePoint now) {
   // That a restart would have followed explains nothing where a step was agreed, after which none does.
   if (stop_signal_ != 0 && (!failed || (is_due && !agreed_call_))) {
     verdict.exit_code = 128 + stop_signal_;
+    verdict.what = died_of_it_why_;
   } else if (const auto* first = cause()) {
     verdict.exit_code = exit_code_of(first->ending);
     verdict.cause = *first;

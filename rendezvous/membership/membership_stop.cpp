@@ -55,6 +55,23 @@ void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint n
   if (phase_ == Phase::running) ask_for_a_step(now);
 }
 
+// A scheduler's signal may end workers before membership hears of it from any ddprun; where it is a warning, workers that
+// died of it make it a stop: the round can't go on. What is left gets SIGTERM, because a warning may be ignored.
+void Membership::take_signalled(NodeId from, const RoundEnded& message, TimePoint now) {
+  note_signalled(message.signalled_at.value_or(job_time(now)));
+  if (stop_signal_ != 0) return;
+  stop_signal_ = *message.signal_number;
+  const auto& host = nodes_.at(from).hello.host_name;
+  stop_why_ = signal_name(stop_signal_) + " to the processes of host " + host + ", workers among them";
+  died_of_it_why_ = stop_why_;
+  if (phase_ == Phase::running) end_happened_ = at(*signalled_at_, now);
+  if (phase_ == Phase::running || stop_.reseat) stop_round(SIGTERM, false, stop_why_, now);
+}
+
+void Membership::note_signalled(std::chrono::milliseconds when) {
+  signalled_at_ = std::min(signalled_at_.value_or(when), when);
+}
+
 void Membership::stop_spare(NodeId id, int signal_number, TimePoint now) {
   auto& spare = nodes_.at(id);
   spare.stop_asked = now;
@@ -138,6 +155,7 @@ void Membership::give_up_agreement(TimePoint now) {
     say("the nodes did not agree on a step to stop at; the warning is passed over");
     return forget_stop_at_step();
   }
+  note_signalled(job_time(now));
   stop_round(stop_signal_, false, stop_why_, now, stop_asker_);
   end_round_if_all_have(now);
 }

@@ -103,6 +103,10 @@ struct RoundEnded {
   bool tree_survived = false;           // some process could not be killed
   int stopped_at_step = 0;  // workers that ended with 0 after they had come to the agreed step; not among `stopped`
   Progress progress{};
+  // Where workers were ended by a signal that this ddprun got too, be it by ddprun: which one, and since when. They are
+  // no failures, nor is what fails elsewhere for want of them.
+  std::optional<int> signal_number{};
+  std::optional<std::chrono::milliseconds> signalled_at{};  // job time
   bool operator==(const RoundEnded&) const = default;
 };
 constexpr std::size_t kFailuresMax = 8;

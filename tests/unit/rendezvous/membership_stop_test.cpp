@@ -1,6 +1,8 @@
 // ddprun is told to stop: at one step where all workers take part in that, else by the signal.
 #include "membership_job.hpp"
 
+#include <cerrno>
+
 namespace ddp::rendezvous {
 namespace {
 
@@ -335,6 +337,120 @@ TEST_F(StopAtOneStep, ANodeWhoseWorkersHaveEndedIsNotAsked) {
   EXPECT_EQ(prepared.count(2), 0u);
   answers(1, 7);
   EXPECT_EQ(stops_at.at(1).size(), 1u);
+}
+
+// --- a scheduler signals every process ---
+
+class SignalToEveryProcess : public Job {
+ protected:
+  void nodes_run(int count, int restarts_max) {
+    begin(count, count, restarts_max);
+    for (int id = 1; id <= count; ++id) join(static_cast<std::uint64_t>(id), "h" + std::to_string(id), id - 1, id == 1);
+    for (int id = 1; id <= count; ++id) says(static_cast<std::uint64_t>(id), RoundStarted{0});
+    pass(10s);
+  }
+  // Its workers were ended by the signal, since then.
+  void ends_by(std::uint64_t id, int signal_number, std::chrono::milliseconds signalled_at) {
+    RoundEnded ended{0, {}, 2, false};
+    ended.signal_number = signal_number;
+    ended.signalled_at = signalled_at;
+    says(id, ended);
+  }
+  void expect_stopped_by(int signal_number) const {
+    for (const auto& [id, its] : finished) {
+      EXPECT_EQ(its.exit_code, 128 + signal_number);
+      EXPECT_FALSE(its.cause);
+    }
+    EXPECT_FALSE(finished.empty());
+    for (const auto& [id, start] : started) EXPECT_EQ(start.round.number, 0u) << "a restart";
+  }
+};
+
+TEST_F(SignalToEveryProcess, WorkersThatDieBeforeAnyDdprunGetsItCostNoRestart) {
+  nodes_run(2, 3);
+  says(2, RoundFailed{0, "rank 2 was killed by SIGTERM", {}, 10s});
+  EXPECT_TRUE(stopped[1].at(0).reseat) << "as far as is known";
+  ends(1, {}, 2);
+  says(1, StopAsked{SIGTERM});
+  pass(150ms);
+  says(2, StopAsked{SIGTERM});
+  ends_by(2, SIGTERM, 10s);
+  expect_stopped_by(SIGTERM);
+}
+
+TEST_F(SignalToEveryProcess, ANodeMayTellOfItBeforeAnybodyIsToldToStop) {
+  nodes_run(2, 3);
+  says(2, RoundFailed{0, "rank 2 was killed by SIGTERM", {}, 10s});
+  ends_by(2, SIGTERM, 10s);
+  ASSERT_EQ(stopped[1].size(), 2u) << "those that were to wait for a seat are told that there is none";
+  EXPECT_FALSE(stopped[1][1].reseat);
+  ends(1, {}, 2);
+  expect_stopped_by(SIGTERM);
+  EXPECT_THAT(finished.at(1).what, HasSubstr("SIGTERM to the processes of host h2"));
+  says(2, StopAsked{SIGTERM});
+}
+
+TEST_F(SignalToEveryProcess, AWarningThatWorkersDieOfIsAStop) {
+  nodes_run(2, 3);
+  says(1, StopAsked{SIGUSR1, true});
+  ends_by(2, SIGUSR1, 10s);
+  ASSERT_EQ(stopped[1].size(), 1u);
+  EXPECT_EQ(stopped[1][0].signal_number, SIGTERM) << "the others may ignore the warning";
+  EXPECT_FALSE(stopped[1][0].reseat);
+  ends(1, {}, 2);
+  expect_stopped_by(SIGUSR1);
+}
+
+TEST_F(SignalToEveryProcess, WhatFailsElsewhereForWantOfThoseThatDiedIsNoFailure) {
+  for (const auto at : {10s + 5ms, 9750ms}) {  // reports of deaths are no more exact
+    SCOPED_TRACE(at.count());
+    finished.clear();
+    started.clear();
+    nodes_run(3, 0);
+    says(2, RoundFailed{0, "rank 2 ended with exit code 1", {}, at});
+    ends(2, {failure(2, exited(1), at), failure(3, {Ending::Kind::left, 0, false}, at),
+             failure(3, {Ending::Kind::killed, SIGTERM, false}, at)});
+    ends(1, {}, 2);
+    ends_by(3, SIGINT, 10s);
+    expect_stopped_by(SIGINT);
+  }
+}
+
+TEST_F(SignalToEveryProcess, WhatFailedBeforeOrWasKilledForItsMemoryIsTheCause) {
+  const struct { Ending ending; std::chrono::milliseconds at; int exit_code; } cases[] = {
+      {exited(3), 9749ms, 3}, {kKilled, 10s, 137}, {{Ending::Kind::not_started, ENOENT, false}, 10s, 127}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(describe(c.ending));
+    finished.clear();
+    nodes_run(2, 0);
+    says(2, RoundFailed{0, "rank 2 failed", {}, c.at});
+    ends(2, {failure(2, c.ending, c.at)}, 1);
+    ends_by(1, SIGTERM, 10s);
+    EXPECT_EQ(finished.at(1).exit_code, c.exit_code);
+  }
+}
+
+TEST_F(SignalToEveryProcess, WhatFailsBetweenTheSignalAndTheStopOfItsNodeIsNoFailure) {
+  nodes_run(2, 0);
+  says(1, StopAsked{SIGTERM});  // some worker takes no part in a stop at one step: all are stopped at once
+  ASSERT_EQ(stopped[2].size(), 1u);
+  ends(2, {failure(2, exited(1), 10s)}, 1);
+  ends(1, {}, 2);
+  expect_stopped_by(SIGTERM);
+}
+
+TEST_F(SignalToEveryProcess, WhoDiesOfAWarningAfterTheAgreedStepHasStoppedAtIt) {
+  takes_stops = true;
+  nodes_run(2, 3);
+  says(1, StopAsked{SIGUSR1, true});
+  for (const std::uint64_t call : {0, 7})
+    for (const std::uint64_t id : {1, 2}) says(id, StopReady{0, call});
+  for (const std::uint64_t id : {1, 2}) {
+    RoundEnded ended{0, {}, 0, false};
+    ended.stopped_at_step = id == 1 ? 2 : 1;  // the other one had come to the end of its work
+    says(id, ended);
+  }
+  EXPECT_EQ(finished.at(2).exit_code, 75);
 }
 
 }  // namespace

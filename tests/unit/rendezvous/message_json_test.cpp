@@ -31,6 +31,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
       RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
       RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}}},
       RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
+      RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
       StopAsked{15, true},
       StopReady{4, 1001},
       StopReady{4, {}}};
@@ -133,6 +134,7 @@ TEST(MessageJson, WhatOthersComputeWithIsInRange) {
     failure.ending = ending;
     refused(RoundEnded{4, {failure}, 7, false});
   }
+  for (const int number : {0, 65}) refused(RoundEnded{4, {}, 2, false, 0, {}, number, 1234ms});
 }
 
 TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
