@@ -6,6 +6,7 @@
 namespace ddp::launcher {
 
 using rendezvous::Ending;
+using rendezvous::is_schedulers_signal;
 using rendezvous::signal_name;
 
 Ending ending_of(int wait_status);

@@ -48,7 +48,7 @@ void WorkerGroup::take(const BeginRound&, TimePoint now, Actions& out) {
   stopped_at_step_ = 0;
   if (stop_signal_ != 0) {  // told to stop meanwhile: nothing begins any more
     stopped_ = options_.workers;
-    return end_round(false, out);
+    return end_round(false, now, out);
   }
   phase_ = Phase::running;
   round_began_ = now;
@@ -103,6 +103,12 @@ void WorkerGroup::take(const WorkerLeft& event, TimePoint now, Actions& out) {
   deadline_ = now + kCauseLimit;
 }
 
+// A warning is not meant to end anybody, and who had come to the step has kept its state.
+bool WorkerGroup::has_stopped_at_step(const Worker& worker, const Ending& ending) const {
+  const bool is_by_warning = ending.kind == Ending::Kind::killed && ending.value == SIGUSR1;
+  return worker.is_stopping && (ending.is_success() || (is_by_warning && options_.signal_window.count() > 0));
+}
+
 // By itself: before the stop, or in spite of it, being only told that the round is over.
 bool WorkerGroup::has_failed_by_itself(const Worker& worker) const {
   if (phase_ == Phase::running || worker.is_hung) return true;
@@ -115,18 +121,19 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
   if (!worker.runs) return;
   const auto was = std::exchange(worker, Worker{});
   --running_count_;
-  if (phase_ == Phase::idle) {
+  if (phase_ == Phase::idle || phase_ == Phase::unsure) {
     if (was.has_left) kill_orphans(out);  // it waited; in the next round another takes its place
     return;
   }
-  if (event.ending.is_success() && was.is_stopping) {
+  const bool has_stopped = has_stopped_at_step(was, event.ending);
+  if (has_stopped) {
     ++stopped_at_step_;
     if (phase_ != Phase::running) --stopped_;  // all that ran then were counted when the stop began
   }
-  if (!event.ending.is_success() && has_failed_by_itself(was)) {
+  if (!has_stopped && !event.ending.is_success() && has_failed_by_itself(was)) {
     auto failure = failure_of(event.local_rank, event.ending, now);
     if (phase_ == Phase::running) return fail(std::move(failure), {}, now, out);
-    failures_.push_back(std::move(failure));
+    note_failure(std::move(failure));
     --stopped_;
   } else if (phase_ == Phase::running && running_count_ == 0) {
     return begin_stop(SIGTERM, false, now, out);  // only descendants can be left, or TreeEmpty follows at once
@@ -137,24 +144,31 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
   clear_if_all_are_out(now, out);
 }
 
-void WorkerGroup::take(const OrphansGone&, TimePoint, Actions& out) {
+void WorkerGroup::take(const OrphansGone&, TimePoint now, Actions& out) {
   if (orphans_asked_ > 0) --orphans_asked_;
-  if (phase_ == Phase::clearing && orphans_asked_ == 0) end_round(false, out);
+  if (phase_ == Phase::clearing && orphans_asked_ == 0) end_round(false, now, out);
 }
 
-void WorkerGroup::take(const TreeEmpty&, TimePoint, Actions& out) {
-  if (phase_ != Phase::idle && running_count_ == 0) end_round(false, out);
+void WorkerGroup::take(const TreeEmpty&, TimePoint now, Actions& out) {
+  if (phase_ != Phase::idle && running_count_ == 0) end_round(false, now, out);
+}
+
+void WorkerGroup::take(const WarningSignal& event, TimePoint now, Actions& out) {
+  note_own_signal(event.signal_number, now);
+  if (phase_ == Phase::unsure) end_round(false, now, out);
 }
 
 void WorkerGroup::take(const StopSignal& event, TimePoint now, Actions& out) {
+  note_own_signal(event.signal_number, now);
   if (stop_signal_ != 0) {
     if (now - stop_signal_came_ > kSameWish && phase_ != Phase::idle && phase_ != Phase::killing) kill(now, out);
     return;
   }
   stop_signal_ = event.signal_number;
   stop_signal_came_ = now;
+  if (phase_ == Phase::unsure) return end_round(false, now, out);
   if (phase_ != Phase::running || grace_ends_) return;
-  if (!stops_at_step(event.signal_number)) return begin_stop(event.signal_number, false, now, out);
+  if (!stops_at_step(event.signal_number)) return stop_by_signal(now, out);
   grace_ends_ = now + options_.grace;
   step_ends_ = now + std::min(kStepLimit, options_.grace / 2);
 }
@@ -168,7 +182,7 @@ void WorkerGroup::take(const StopWorkers& event, TimePoint now, Actions& out) {
   if (phase_ == Phase::idle) return;
   if (phase_ == Phase::running) {
     begin_stop(event.signal_number, event.reseat, now, out);
-  } else if (reseats_ && !event.reseat && phase_ != Phase::killing) {
+  } else if (reseats_ && !event.reseat && phase_ != Phase::killing && (phase_ != Phase::unsure || running_count_ > 0)) {
     phase_ = Phase::stopping;
     deadline_ = now + options_.grace;
     reseats_ = false;
@@ -202,7 +216,7 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
     return out;
   }
   if (phase_ == Phase::running && step_ends_ && now >= *step_ends_) {
-    begin_stop(stop_signal_, false, now, out);
+    stop_by_signal(now, out);
     return out;
   }
   if (!deadline_ || now < *deadline_) return out;
@@ -210,7 +224,8 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
     case Phase::running: fail(*std::exchange(unexplained_, std::nullopt), {}, now, out); break;
     case Phase::stopping: reseats_ ? kill_who_stays(now, out) : kill(now, out); break;
     case Phase::killing:
-    case Phase::clearing: end_round(true, out); break;
+    case Phase::clearing: end_round(true, now, out); break;
+    case Phase::unsure: end_round(false, now, out); break;
     case Phase::idle: break;
   }
   return out;
@@ -218,14 +233,19 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
 
 // The first failure of the round here.
 void WorkerGroup::fail(Failure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out) {
-  failures_.push_back(failure);
+  note_failure(failure);
   const bool runs_on = failure.ending.kind == Ending::Kind::left;
   if (!runs_on) first_failed_at_ = now;
   out.emplace_back(TellFailure{std::move(failure), std::move(hung_ranks)});
   if (!runs_on) kill_orphans(out);  // the cause's own children have lost their parent: nothing to wait for
-  begin_stop(SIGTERM, true, now, out);
+  begin_stop(SIGTERM, !signalled_from_, now, out);
   if (runs_on) --stopped_;
   clear_if_all_are_out(now, out);
+}
+
+void WorkerGroup::stop_by_signal(TimePoint now, Actions& out) {
+  signalled_ = Signalled{stop_signal_, now};
+  begin_stop(stop_signal_, false, now, out);
 }
 
 // Where another round may follow, those that take seats are only told. The grace is one, also where it began with the hope
@@ -307,11 +327,46 @@ void WorkerGroup::clear_if_all_are_out(TimePoint now, Actions& out) {
   kill_orphans(out);
 }
 
-void WorkerGroup::end_round(bool tree_survived, Actions& out) {
+// What failed first may have died of the scheduler's signal, which ddprun gets a moment later: then no other round follows.
+void WorkerGroup::end_round(bool tree_survived, TimePoint now, Actions& out) {
+  if (!tree_survived && !signalled_from_ && !failures_.empty() && is_schedulers_signal(failures_.front().ending)) {
+    const auto known_at = failures_.front().at + options_.signal_window;
+    if (now < known_at) {
+      phase_ = Phase::unsure;
+      deadline_ = known_at;
+      return;
+    }
+  }
   phase_ = Phase::idle;
   deadline_.reset();
   unexplained_.reset();
-  out.emplace_back(TellEnded{std::exchange(failures_, {}), stopped_, tree_survived, stopped_at_step_});
+  TellEnded ended{std::exchange(failures_, {}), stopped_, tree_survived, stopped_at_step_,
+                  std::exchange(signalled_, {})};
+  if (signalled_from_) {
+    const auto count = ended.failures.size() - *signalled_from_;
+    ended.signalled = Signalled{own_signal_, ended.failures[*signalled_from_].at};
+    ended.failures.resize(*signalled_from_);
+    ended.stopped += static_cast<int>(count);
+    signalled_from_.reset();
+  }
+  out.emplace_back(std::move(ended));
+}
+
+void WorkerGroup::note_own_signal(int signal_number, TimePoint now) {
+  own_signal_ = signal_number;
+  own_signal_came_ = now;
+  for (std::size_t i = 0; i < failures_.size(); ++i) judge(i);
+}
+
+void WorkerGroup::note_failure(Failure failure) {
+  failures_.push_back(std::move(failure));
+  judge(failures_.size() - 1);
+}
+
+void WorkerGroup::judge(std::size_t failure) {
+  const auto& its = failures_[failure];
+  if (signalled_from_ || own_signal_ == 0 || !is_schedulers_signal(its.ending)) return;
+  if (options_.signal_window.count() > 0 && std::chrono::abs(its.at - own_signal_came_) <= options_.signal_window) signalled_from_ = failure;
 }
 
 std::vector<int> WorkerGroup::waiting() const {

@@ -16,6 +16,11 @@
 // until they have ended by themselves at the step that the job agrees on. What fails meanwhile has failed by itself. Where
 // nobody says at which step, because membership is out of reach, the ordinary stop follows.
 //
+// A scheduler signals every process of the job, this ddprun and its workers in any order. Where that may be, a worker that
+// dies of such a signal shortly before or after ddprun's own is a consequence, as is what fails after it; so the end of
+// the round is not told before it is known whether ddprun gets one. The others are stopped at once all the same: whatever
+// it was, the round is over.
+//
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
 
@@ -46,6 +51,7 @@ struct WorkerEnded { int local_rank; Ending ending; };
 struct OrphansGone {};                     // one answer to each KillOrphans: nothing is left of workers that have ended
 struct TreeEmpty {};                       // no process of the round is left
 struct StopSignal { int signal_number; };  // this ddprun was told to stop; a second one kills
+struct WarningSignal { int signal_number; };  // this ddprun was told that it will be
 struct StopAtStep {};                      // the job is to stop, and has agreed on a step: the grace begins
 struct StopWorkers {                       // membership wants the round to end
   int signal_number;
@@ -55,7 +61,7 @@ struct StopWorkers {                       // membership wants the round to end
 };
 struct EndJob {};                          // no round follows: those that wait end too
 using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft, WorkerEnded,
-                                      OrphansGone, TreeEmpty, StopSignal, StopAtStep, StopWorkers, EndJob>;
+                                      OrphansGone, TreeEmpty, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
 
 // A worker that failed by itself, before the node's workers were stopped.
 struct Failure {
@@ -80,11 +86,16 @@ struct TellFailure {                       // to membership, at once
   Failure failure;
   std::vector<int> hung_ranks{};  // of the world
 };
+struct Signalled {  // workers were ended by a signal that ddprun got too, be it by ddprun
+  int signal_number = 0;
+  TimePoint at;  // the first, or when ddprun began to
+};
 struct TellEnded {  // to membership: no process of the round is left here, but workers that wait for a seat
   std::vector<Failure> failures;
   int stopped = 0;             // workers that were running when the stop began, and did not fail by themselves
   bool tree_survived = false;  // some process could not be killed in time
   int stopped_at_step = 0;     // workers that ended well at the agreed step; not among `stopped`
+  std::optional<Signalled> signalled{};  // what failed from then on is among `stopped`
 };
 using WorkerGroupAction = std::variant<SpawnWorkers, SeatWorkers, TellRoundOver, SignalWorker, KillWorker, SignalTree,
                                        KillOrphans, KillTree, TellStarted, TellFailure, TellEnded>;
@@ -92,6 +103,8 @@ using WorkerGroupAction = std::variant<SpawnWorkers, SeatWorkers, TellRoundOver,
 struct WorkerGroupOptions {
   int workers = 1;
   std::chrono::milliseconds grace{30'000};
+  // Between a worker's death by a signal that a scheduler sends to every process, and ddprun's own; 0: none does that.
+  std::chrono::milliseconds signal_window{0};
 };
 
 class WorkerGroup {
@@ -125,7 +138,7 @@ class WorkerGroup {
   bool stops_at_step(int signal_number) const;
 
  private:
-  enum class Phase { idle, running, stopping, killing, clearing };
+  enum class Phase { idle, running, stopping, killing, clearing, unsure };
 
   struct Worker {
     bool runs = false;
@@ -147,11 +160,17 @@ class WorkerGroup {
   void take(const OrphansGone& event, TimePoint now, Actions& out);
   void take(const TreeEmpty& event, TimePoint now, Actions& out);
   void take(const StopSignal& event, TimePoint now, Actions& out);
+  void take(const WarningSignal& event, TimePoint now, Actions& out);
   void take(const StopAtStep& event, TimePoint now, Actions& out);
   void take(const StopWorkers& event, TimePoint now, Actions& out);
   void take(const EndJob& event, TimePoint now, Actions& out);
   bool has_failed_by_itself(const Worker& worker) const;
+  bool has_stopped_at_step(const Worker& worker, const Ending& ending) const;
+  void note_own_signal(int signal_number, TimePoint now);
+  void note_failure(Failure failure);
+  void judge(std::size_t failure);
   void fail(Failure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out);
+  void stop_by_signal(TimePoint now, Actions& out);
   void begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out);
   void signal_all(int signal_number, Actions& out);
   void kill_orphans(Actions& out);
@@ -159,7 +178,7 @@ class WorkerGroup {
   void kill(TimePoint now, Actions& out);
   void tell_started_if_all_are(Actions& out);
   void clear_if_all_are_out(TimePoint now, Actions& out);
-  void end_round(bool tree_survived, Actions& out);
+  void end_round(bool tree_survived, TimePoint now, Actions& out);
   Worker& worker_of(int local_rank) { return workers_.at(static_cast<std::size_t>(local_rank)); }
   Failure failure_of(int local_rank, const Ending& ending, TimePoint now) const;
 
@@ -171,6 +190,10 @@ class WorkerGroup {
   std::optional<TimePoint> first_failed_at_;  // what fails in the same batch of events failed by itself, too
   std::optional<Failure> unexplained_;        // a worker that left while no failure is known
   std::vector<Failure> failures_;
+  std::optional<std::size_t> signalled_from_;  // in failures_, the first worker that died of ddprun's own signal
+  std::optional<Signalled> signalled_;         // by ddprun
+  int own_signal_ = 0;                         // that ddprun got last, a warning included
+  TimePoint own_signal_came_;
   int stopped_ = 0;
   int stopped_at_step_ = 0;
   bool reseats_ = false;       // the stop of this round lets workers wait for a seat

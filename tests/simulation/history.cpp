@@ -30,6 +30,7 @@ class History {
         befall();
       }
       run_for(dice().between(0ms, 3s));
+      if (is_scheduled_) world_.signal_every_process(world_.scheduler_dice.one_of<int>({SIGTERM, SIGINT, SIGUSR1}), 200ms);
       heal();
       run_for(settling_time());
       check_end();
@@ -81,6 +82,8 @@ class History {
     stops_ = dice().chance(10);
     warns_ = world_.stop_dice.chance(50);
     finishes_ = dice().chance(20);
+    is_scheduled_ = world_.scheduler_dice.chance(5);
+    if (is_scheduled_) its.signal_window = 200ms;
   }
 
   void draw_ports() {
@@ -364,7 +367,8 @@ class History {
   World world_;
   int faults_ = 0;
   Duration pace_{0};
-  bool breaks_connections_ = false, stops_ = false, warns_ = false, finishes_ = false, is_stopped_ = false;
+  bool breaks_connections_ = false, stops_ = false, warns_ = false, finishes_ = false, is_stopped_ = false,
+       is_scheduled_ = false;
 };
 
 }  // namespace

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "tests/simulation/history.hpp"
+#include "tests/simulation/world.hpp"
 
 namespace ddp::simulation {
 namespace {
@@ -67,6 +69,42 @@ TEST(MembershipSimulation, TheEndpointMayBeAtOneOfSeveralPortsOfWhichOthersHaveS
     completed += result.completed;
   }
   EXPECT_GT(completed, kHistoriesWithPorts) << "the nodes hardly ever meet";
+}
+
+// A job that works undisturbed until a scheduler signals every process of it.
+TEST(MembershipSimulation, AWorkersDeathByASchedulersSignalIsNoFailureInWhateverOrderProcessesGetIt) {
+  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    World world(seed, false);
+    auto& dice = world.scheduler_dice;
+    auto& job = world.job;
+    job.hosts = job.nodes_max = dice.between(1, 5);
+    job.nodes_min = dice.between(1, job.nodes_max);
+    job.restarts_max = dice.one_of<int>({0, 3});
+    job.is_daemon_apart = dice.chance(40);
+    job.signal_window = 200ms;
+    job.network.delay_max = dice.one_of<Duration>({200us, 2ms, 20ms});
+    job.workers.stop_max = dice.one_of<Duration>({2ms, 50ms, 1s});
+    job.workers.takes_stops_percent = dice.one_of<int>({0, 50, 100});
+    job.workers.leaves_orphan_percent = dice.one_of<int>({0, 50});
+    job.workers_max = 3;
+    world.begin();
+    if (job.is_daemon_apart) world.start_daemon();
+    for (int host = 0; host < job.hosts; ++host) world.start_node(host);
+    ASSERT_TRUE(world.clock.run_until(world.clock.now() + 10s, 100'000));
+    for (const auto& node : world.nodes()) ASSERT_TRUE(node->workers().do_all_work());
+    const auto round = world.nodes().front()->round().round;
+    const int number = dice.one_of<int>({SIGTERM, SIGINT, SIGUSR1});
+    world.signal_every_process(number, 199ms);
+    ASSERT_TRUE(world.clock.run_until(world.clock.now() + 60s, 100'000));
+    ASSERT_TRUE(world.nodes_alive().empty());
+    for (const auto& node : world.nodes()) {
+      ASSERT_EQ(node->round().round, round) << "a restart";
+      const bool has_stopped_at_step = node->exit_code() == rendezvous::kStoppedAtStep;
+      ASSERT_TRUE(node->exit_code() == 128 + number || (job.workers.takes_stops_percent > 0 && has_stopped_at_step))
+          << *node->exit_code();
+    }
+  }
 }
 
 TEST(MembershipSimulation, TheSameSeedGivesTheSameHistory) {

@@ -54,7 +54,7 @@ Node::Node(World& world, int number, int host, int workers, bool serves)
       hello_(hello_of(world.job, number, host, workers)),
       serves_first_(serves),
       session_(session_options(world.job), hello_, world.clock.now()),
-      group_({workers, world.job.grace}),
+      group_({workers, world.job.grace, world.job.signal_window}),
       workers_(world, tree_, guardian_, process_, workers,
                [this](const std::vector<WorkerGroupEvent>& events) { group_step(events); },
                [this](int local_rank, const RoundId& round, std::uint64_t call) {
@@ -114,6 +114,7 @@ void Node::stop(int signal_number) {
 
 void Node::warn(int signal_number) {
   world_.trace(name(), " is warned");
+  group_step({launcher::WarningSignal{signal_number}});
   say(StopAsked{signal_number, true});
 }
 
@@ -368,6 +369,10 @@ void Node::perform(const launcher::TellEnded& action) {
                action.tree_survived ? ", some could not be killed" : "");
   if (is_lost_) return finish(kRendezvousFailed);
   RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step};
+  if (action.signalled) {
+    ended.signal_number = action.signalled->signal_number;
+    ended.signalled_at = job_time_at(action.signalled->at);
+  }
   for (const auto& failure : action.failures) {
     if (ended.failures.size() == kFailuresMax) break;
     ended.failures.push_back(report_of(failure));
@@ -383,9 +388,13 @@ FailureReport Node::report_of(const launcher::Failure& failure) const {
   report.ending = failure.ending;
   report.round = start_.round.number;
   report.after = failure.after;
-  report.job_time = std::max(std::chrono::milliseconds(0),
-                             job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.now() - failure.at));
+  report.job_time = job_time_at(failure.at);
   return report;
+}
+
+std::chrono::milliseconds Node::job_time_at(TimePoint time) const {
+  const auto ago = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.now() - time);
+  return std::max(std::chrono::milliseconds(0), job_time() - ago);
 }
 
 std::chrono::milliseconds Node::job_time() const {

@@ -104,6 +104,7 @@ class Node {
   void end_process();
   void guardian_takes_over();
   std::chrono::milliseconds job_time() const;
+  std::chrono::milliseconds job_time_at(TimePoint time) const;
 
   World& world_;
   Process process_, guardian_, tree_;

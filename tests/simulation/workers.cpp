@@ -141,6 +141,12 @@ void Workers::fail(int local_rank, Ending ending) {
   end(local_rank, ending);
 }
 
+void Workers::take_schedulers_signal(int local_rank, int signal_number) {
+  const auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+  if (worker.state == State::hung || worker.takes_stops || worker.ignores_term) return;
+  fail(local_rank, {Ending::Kind::killed, signal_number, false});
+}
+
 void Workers::hang(int local_rank) {
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
   if (worker.state == State::working) set(worker, State::hung);

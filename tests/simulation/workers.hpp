@@ -53,6 +53,7 @@ class Workers {
   // --- what happens to them ---
   void fail(int local_rank, launcher::Ending ending);
   void hang(int local_rank);
+  void take_schedulers_signal(int local_rank, int signal_number);  // who asks should_stop() is not ended by it
   void finish_work();  // those that work end well, soon
 
   int count() const { return static_cast<int>(workers_.size()); }

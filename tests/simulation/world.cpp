@@ -8,7 +8,8 @@ namespace ddp::simulation {
 
 using namespace rendezvous;
 
-World::World(std::uint64_t seed, bool wants_trace) : dice(seed), stop_dice(~seed), traces(wants_trace) {}
+World::World(std::uint64_t seed, bool wants_trace)
+    : dice(seed), stop_dice(~seed), scheduler_dice(seed + 0x5c4ed), traces(wants_trace) {}
 
 void World::write(const std::string& line) {
   if (!out) return;
@@ -166,6 +167,20 @@ void World::lose_host(int host) {
   trace("host ", host, " is lost");
   network->lose(host);
   while (auto* node = node_on(host)) node->lose();
+}
+
+void World::signal_every_process(int signal_number, Duration within) {
+  trace("every process gets signal ", signal_number);
+  const auto time = [&] { return scheduler_dice.between(Duration(0), within); };
+  for (auto* node : alive_) {
+    clock.after(time(), &node->process(), [node, signal_number] {
+      signal_number == SIGUSR1 ? node->warn(signal_number) : node->stop(signal_number);
+    });
+    for (int local_rank = 0; local_rank < node->workers().count(); ++local_rank)
+      clock.after(time(), &node->tree(), [node, local_rank, signal_number] {
+        node->workers().take_schedulers_signal(local_rank, signal_number);
+      });
+  }
 }
 
 // --- what happens between them ---

@@ -36,6 +36,7 @@ struct Job {
   NetworkOptions network;
   WorkerHabits workers;
   int workers_max = 2;
+  std::chrono::milliseconds signal_window{0};  // of agents under a scheduler
   Duration collective_timeout_min = 1ms, collective_timeout_max = 20ms;  // until a missing rank is noticed
   bool is_collective_endless = false;                                     // it is not
   std::vector<PortHolder> ports{PortHolder::nobody};  // those at which the endpoint may be, and who else is there
@@ -60,6 +61,7 @@ class World {
   Clock clock;
   Dice dice;
   Dice stop_dice;  // for all that belongs to stops at one step: the histories without any stay what they were
+  Dice scheduler_dice;  // the same, for what a scheduler does
   std::unique_ptr<Network> network;
   Checks checks;
   bool traces;
@@ -92,6 +94,8 @@ class World {
   void pause(Process& process, Duration time);
   void freeze(int host, Duration time);
   void lose_host(int host);
+  // Agents and workers, in any order; SIGUSR1 is a warning to agents.
+  void signal_every_process(int signal_number, Duration within);
   std::vector<Node*> nodes_alive() const;
   Node* node_on(int host) const;
   const std::deque<std::unique_ptr<Node>>& nodes() const { return nodes_; }

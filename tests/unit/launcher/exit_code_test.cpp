@@ -53,6 +53,19 @@ TEST(ExitCode, ReadsWaitStatus) {
   EXPECT_TRUE(ending_of(0x008b).core_dumped);
 }
 
+TEST(ExitCode, KnowsWhatASchedulerSendsToEveryProcess) {
+  using Kind = Ending::Kind;
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) {
+    EXPECT_TRUE(is_schedulers_signal({Kind::killed, number, false}));
+    EXPECT_TRUE(is_schedulers_signal({Kind::exited, 128 + number, false})) << "a shell's way to say so";
+    EXPECT_FALSE(is_schedulers_signal({Kind::exited, number, false}));
+    EXPECT_FALSE(is_schedulers_signal({Kind::not_started, number, false}));
+    EXPECT_FALSE(is_schedulers_signal({Kind::left, number, false}));
+  }
+  for (const int number : {SIGKILL, SIGSEGV, SIGHUP, SIGUSR2}) EXPECT_FALSE(is_schedulers_signal({Kind::killed, number, false}));
+  EXPECT_FALSE(is_schedulers_signal({Kind::exited, 0, false}));
+}
+
 TEST(ExitCode, DescribesEndings) {
   EXPECT_EQ(describe({Ending::Kind::exited, 3, false}), "ended with exit code 3");
   EXPECT_EQ(describe({Ending::Kind::killed, SIGSEGV, true}), "was killed by SIGSEGV (core dumped)");

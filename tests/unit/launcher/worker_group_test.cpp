@@ -48,7 +48,7 @@ std::string text_of(const WorkerGroup::Actions& actions) {
 class Group : public ::testing::Test {
  protected:
   void begin(int workers, std::chrono::milliseconds grace = 30s) {
-    group.emplace(WorkerGroupOptions{workers, grace});
+    group.emplace(WorkerGroupOptions{workers, grace, signal_window});
     std::vector<int> all;
     for (int local_rank = 0; local_rank < workers; ++local_rank) all.push_back(local_rank);
     EXPECT_EQ(step({BeginRound{}}), "S" + list(all));
@@ -72,8 +72,9 @@ class Group : public ::testing::Test {
     last = group->tick(now);
     return text_of(last);
   }
-  const TellEnded& ended() const { return std::get<TellEnded>(last.back()); }
+  const TellEnded& ended() const { return std::get<TellEnded>(last.at(last.size() - 1)); }
 
+  std::chrono::milliseconds signal_window{0};
   std::optional<WorkerGroup> group;
   WorkerGroup::Actions last;
   TimePoint now{1h};
@@ -158,6 +159,8 @@ TEST_F(Group, AStopSignalIsPassedOnAndNothingBeginsAfterIt) {
   EXPECT_EQ(step({WorkerEnded{0, killed(SIGINT)}, WorkerEnded{1, exited(1)}, TreeEmpty{}}), "T15 E");
   EXPECT_TRUE(ended().failures.empty());
   EXPECT_EQ(ended().stopped, 2);
+  ASSERT_TRUE(ended().signalled) << "what fails elsewhere from then on follows from it";
+  EXPECT_EQ(ended().signalled->at, now);
   EXPECT_EQ(step({BeginRound{}}), "E") << "a round that was on its way ends at once";
   EXPECT_EQ(ended().stopped, 2) << "its workers have done nothing of it";
 }
@@ -520,19 +523,224 @@ TEST_F(Group, TheEndOfTheJobStopsWorkersThatRunInTheOrdinaryWay) {
   EXPECT_EQ(tick_at(3s), "K");
 }
 
+// --- where a scheduler signals every process ---
+
+class GroupUnderAScheduler : public Group {
+ protected:
+  GroupUnderAScheduler() { signal_window = 200ms; }
+
+  // The first of two dies of it, the other of ddprun's stop.
+  void both_die(Ending ending) {
+    begin(2);
+    EXPECT_EQ(step({WorkerEnded{0, ending}}), "F0 O T15") << "whatever it was, the others are stopped at once";
+    EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "");
+    EXPECT_FALSE(group->is_idle());
+  }
+  void expect_no_failure(int signal_number, int stopped) const {
+    EXPECT_TRUE(ended().failures.empty());
+    EXPECT_EQ(ended().stopped, stopped);
+    ASSERT_TRUE(ended().signalled);
+    EXPECT_EQ(ended().signalled->signal_number, signal_number);
+  }
+};
+
+TEST_F(GroupUnderAScheduler, AWorkerThatDiesBeforeDdprunHearsOfItsOwnSignalHasNotFailed) {
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1})
+    for (const auto& ending : {killed(number), exited(128 + number)}) {
+      SCOPED_TRACE(rendezvous::describe(ending));
+      both_die(ending);
+      const auto died = now;
+      EXPECT_EQ(group->next_deadline(), now + 200ms);
+      EXPECT_EQ(tick_at(199ms), "");
+      EXPECT_EQ(step({number == SIGUSR1 ? WorkerGroupEvent(WarningSignal{number}) : StopSignal{number}}), "E");
+      expect_no_failure(number, 2);
+      EXPECT_EQ(ended().signalled->at, died);
+      EXPECT_TRUE(group->is_idle());
+    }
+}
+
+TEST_F(GroupUnderAScheduler, AWorkerThatDiesAfterDdprunsSignalHasNotFailedAndNothingIsWaitedFor) {
+  begin(2);
+  EXPECT_EQ(step({WarningSignal{SIGUSR1}}), "") << "it stops nobody";
+  now += 200ms;
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGUSR1)}}), "F1 O T15");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  expect_no_failure(SIGUSR1, 2);
+}
+
+TEST_F(GroupUnderAScheduler, WhoDiesOfItAloneHasFailedWhichIsKnownAfterAMoment) {
+  for (const int number : {SIGTERM, SIGINT, SIGUSR1}) {
+    both_die(killed(number));
+    EXPECT_EQ(tick_at(199ms), "");
+    EXPECT_EQ(tick_at(1ms), "E");
+    ASSERT_EQ(ended().failures.size(), 1u);
+    EXPECT_EQ(ended().failures[0].local_rank, 0);
+    EXPECT_EQ(ended().stopped, 1);
+    EXPECT_FALSE(ended().signalled);
+    EXPECT_EQ(step({BeginRound{}}), "S01") << "restarts as ever";
+  }
+}
+
+TEST_F(GroupUnderAScheduler, ASignalThatComesMuchLaterOrCameMuchEarlierDoesNotExplainADeath) {
+  begin(2);
+  step({WorkerEnded{0, killed(SIGTERM)}});
+  now += 201ms;
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "") << "the other one takes its time to stop";
+  EXPECT_EQ(step({WorkerEnded{1, kOk}, TreeEmpty{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+
+  begin(1);
+  step({WarningSignal{SIGUSR1}});
+  now += 201ms;
+  step({WorkerEnded{0, killed(SIGUSR1)}, TreeEmpty{}});
+  EXPECT_EQ(tick_at(200ms), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+}
+
+TEST_F(GroupUnderAScheduler, WhoIsKilledForItsMemoryOrFailsByItselfHasFailedAtOnce) {
+  for (const auto& ending : {killed(SIGKILL), killed(SIGSEGV), exited(1), exited(128 + SIGKILL)}) {
+    begin(2);
+    EXPECT_EQ(step({WorkerEnded{0, ending}}), "F0 O T15");
+    EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "E");
+    EXPECT_EQ(ended().failures.size(), 1u);
+  }
+}
+
+TEST_F(GroupUnderAScheduler, WhatFailsAfterSuchADeathFollowsFromItButWhatFailedBeforeDoesNot) {
+  begin(3);
+  step({WorkerEnded{1, exited(1)}, WorkerEnded{0, killed(SIGTERM)}});
+  step({WorkerEnded{2, kOk}, TreeEmpty{}});
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "E");
+  expect_no_failure(SIGTERM, 3);
+
+  begin(2);
+  step({WorkerEnded{0, killed(SIGKILL)}, WorkerEnded{1, killed(SIGTERM)}, StopSignal{SIGTERM}});
+  EXPECT_EQ(step({TreeEmpty{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].local_rank, 0);
+  EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(GroupUnderAScheduler, WhoDiesOfTheSignalOnTheWayToTheStepHasNotFailed) {
+  begin_with_stops(2);
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "");
+  now += 50ms;
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}}), "F0 O T15") << "the others can't come to a step without it";
+  EXPECT_EQ(step({WorkerEnded{1, kOk}, TreeEmpty{}}), "E");
+  expect_no_failure(SIGTERM, 2);
+}
+
+TEST_F(GroupUnderAScheduler, WhoHasComeToTheStepHasStoppedThereAlsoIfAWarningEndsIt) {
+  begin_with_stops(3);
+  step({WarningSignal{SIGUSR1}});
+  step({WorkerStopping{0}, WorkerStopping{1}, WorkerStopping{2}});
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGUSR1)}}), "");
+  EXPECT_EQ(step({WorkerEnded{1, kOk}}), "");
+  EXPECT_EQ(step({WorkerEnded{2, killed(SIGUSR1)}, TreeEmpty{}}), "T15 E");
+  EXPECT_EQ(ended().stopped_at_step, 3);
+  EXPECT_TRUE(ended().failures.empty());
+  EXPECT_FALSE(ended().signalled);
+}
+
+TEST_F(GroupUnderAScheduler, WhoIsEndedByAStopSignalAtTheStepMayHaveLostItsState) {
+  begin_with_stops(1);
+  step({StopSignal{SIGTERM}, StopAtStep{}, WorkerStopping{0}});
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, TreeEmpty{}}), "F0 O T15 E");
+  EXPECT_EQ(ended().stopped_at_step, 0);
+  expect_no_failure(SIGTERM, 1);
+}
+
+TEST_F(GroupUnderAScheduler, AfterAWarningNothingIsKilledBeforeAStopSignalAndItsGrace) {
+  begin_with_stops(2, 3s);
+  step({WarningSignal{SIGUSR1}});
+  EXPECT_FALSE(group->next_deadline());
+  EXPECT_EQ(tick_at(1h), "");
+  EXPECT_EQ(step({WorkerStopping{0}, StopSignal{SIGTERM}, StopAtStep{}}), "");
+  EXPECT_EQ(tick_at(2999ms), "");
+  EXPECT_EQ(tick_at(1ms), "K");
+}
+
+TEST_F(GroupUnderAScheduler, ThoseThatWaitForASeatMeanwhileAreStoppedWhereNoRoundFollows) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}}), "F1 O R0");
+  EXPECT_EQ(step({WorkerLeft{0}}), "O");
+  EXPECT_EQ(step({OrphansGone{}, OrphansGone{}}), "") << "all is over, but why is not known";
+  EXPECT_EQ(group->waiting(), std::vector<int>{0});
+  EXPECT_EQ(step({StopWorkers{SIGTERM}}), "T15");
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  expect_no_failure(SIGTERM, 2);
+}
+
+TEST_F(GroupUnderAScheduler, ThoseThatWaitForASeatMeanwhileGetItWhereItWasAFailure) {
+  begin_with_seats(3);
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}}), "F1 O R02");
+  EXPECT_EQ(step({WorkerLeft{0}, WorkerLeft{2}}), "O");
+  EXPECT_EQ(step({OrphansGone{}, OrphansGone{}}), "");
+  EXPECT_EQ(step({WorkerEnded{2, killed(SIGKILL)}}), "O") << "it waited";
+  EXPECT_EQ(tick_at(200ms), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(step({BeginRound{}}), "S12 N0");
+}
+
+TEST_F(GroupUnderAScheduler, SeveralThatDieOfItAreAllNoFailures) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}}), "F0 O R1");
+  now += 10ms;
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "T15");
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "E");
+  expect_no_failure(SIGTERM, 2);
+  EXPECT_EQ(ended().signalled->at, now - 10ms);
+}
+
+TEST_F(GroupUnderAScheduler, WhereItIsKnownAtOnceNobodyIsToWaitForASeat) {
+  begin_with_seats(2);
+  step({WarningSignal{SIGUSR1}});
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGUSR1)}}), "F0 O T15");
+}
+
+TEST_F(GroupUnderAScheduler, WhereNobodyIsLeftAStopMeanwhileSignalsNobody) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}}), "F0 O R1");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}}), "T15");
+  EXPECT_EQ(step({TreeEmpty{}}), "");
+  EXPECT_EQ(step({StopWorkers{SIGTERM}}), "") << "nothing would tell of an empty tree again";
+  EXPECT_EQ(tick_at(200ms), "E");
+}
+
+TEST_F(GroupUnderAScheduler, ASecondSignalAfterTheRoundHasEndedIsWithoutEffect) {
+  both_die(killed(SIGINT));
+  EXPECT_EQ(step({StopSignal{SIGINT}}), "E");
+  now += 300ms;
+  EXPECT_EQ(step({StopSignal{SIGINT}}), "");
+  EXPECT_EQ(step({BeginRound{}}), "E") << "nothing begins any more";
+}
+
+TEST_F(Group, WhereNoSchedulerSignalsEveryProcessADeathIsJudgedAtOnce) {
+  begin(2);
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}}), "F0 O T15");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+
+  begin(1);
+  step({WarningSignal{SIGUSR1}, WorkerEnded{0, killed(SIGUSR1)}});
+  EXPECT_EQ(step({TreeEmpty{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 1u) << "a handler's fault";
+}
+
 // Random histories against what must always hold, with a model of the processes that obeys the actions.
 TEST(WorkerGroupHistories, KeepTheirPromises) {
   for (std::uint64_t seed = 1; seed <= 3000; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t n) { return random() % n; };
-    const WorkerGroupOptions options{static_cast<int>(1 + below(4)), 10s};
+    const WorkerGroupOptions options{static_cast<int>(1 + below(4)), 10s, below(2) == 0 ? 200ms : 0ms};
     WorkerGroup group(options);
     TimePoint now{1h};
     std::set<int> running;  // workers; -1 stands for a descendant that outlives them
     const bool takes_stops = below(2) == 0;
     int begun = 0, ended = 0, ended_at_step = 0;
-    bool killed_all = false;
+    bool killed_all = false, is_tree_told = false;  // empty, since it last changed
     std::optional<TimePoint> stopping_since;
     const auto perform = [&](const WorkerGroup::Actions& actions) {
       for (const auto& action : actions) {
@@ -540,18 +748,23 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
           ASSERT_TRUE(running.empty()) << "a round began while processes of the last one were left";
           for (int rank = 0; rank < options.workers; ++rank) running.insert(rank);
           if (below(2) == 0) running.insert(-1);
-          killed_all = false;
+          killed_all = is_tree_told = false;
           stopping_since.reset();
           ended_at_step = 0;
           ++begun;
         }
         if (std::holds_alternative<SignalTree>(action) && !stopping_since) stopping_since = now;
-        if (std::holds_alternative<KillTree>(action)) killed_all = true;
+        if (std::holds_alternative<KillTree>(action)) {
+          killed_all = true;
+          is_tree_told = false;
+        }
         if (const auto* tell = std::get_if<TellEnded>(&action)) {
           ASSERT_TRUE(running.empty());
           ASSERT_EQ(tell->stopped_at_step, ended_at_step);
           ASSERT_GE(tell->stopped, 0);
           ASSERT_LE(tell->stopped + tell->stopped_at_step + static_cast<int>(tell->failures.size()), options.workers);
+          const bool is_held = !tell->failures.empty() && is_schedulers_signal(tell->failures[0].ending);
+          ASSERT_TRUE(!is_held || now >= tell->failures[0].at + options.signal_window) << "judged too early";
           ++ended;
         }
       }
@@ -579,14 +792,15 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
             events.push_back(WorkerEnded{who, kOk});
             ++ended_at_step;
           } else if (who >= 0)
-            events.push_back(WorkerEnded{who, below(3) != 0 ? kOk : below(2) != 0 ? exited(1) : killed(SIGKILL)});
+            events.push_back(WorkerEnded{who, below(3) != 0 ? kOk : below(2) != 0 ? exited(1) : killed(below(2) != 0 ? SIGKILL : SIGTERM)});
         }
+        if (below(60) == 0) events.push_back(WarningSignal{SIGUSR1});
         if (below(90) == 0) events.push_back(StopWorkers{SIGTERM, below(4) == 0});
         if (below(300) == 0) {
           if (group.can_stop_at_step() && !stopping_since) stopping_since = now;
           events.push_back(below(2) == 0 && group.can_stop_at_step() ? WorkerGroupEvent(StopAtStep{}) : StopSignal{SIGTERM});
         }
-        if (running.empty()) events.push_back(TreeEmpty{});
+        if (running.empty() && !std::exchange(is_tree_told, true)) events.push_back(TreeEmpty{});
         if (!events.empty()) perform(group.step(events, now));
         ASSERT_FALSE(::testing::Test::HasFatalFailure());
       }
@@ -602,7 +816,7 @@ TEST(WorkerGroupHistories, WithSeatsARoundEndsOnlyWhenAllHaveEndedOrLeft) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     std::mt19937_64 random(seed);
     const auto below = [&](std::uint64_t n) { return random() % n; };
-    const WorkerGroupOptions options{static_cast<int>(1 + below(4)), 10s};
+    const WorkerGroupOptions options{static_cast<int>(1 + below(4)), 10s, below(2) == 0 ? 200ms : 0ms};
     WorkerGroup group(options);
     TimePoint now{1h};
     struct Process { bool runs = false, takes_seats = false, has_left = false, is_told = false, is_killed = false; };
@@ -655,7 +869,7 @@ TEST(WorkerGroupHistories, WithSeatsARoundEndsOnlyWhenAllHaveEndedOrLeft) {
           if (worker.is_killed || below(150) == 0) {
             worker = {};
             orphans += below(3) == 0 ? 1 : 0;
-            events.emplace_back(WorkerEnded{rank, below(3) == 0 ? kOk : killed(SIGKILL)});
+            events.emplace_back(WorkerEnded{rank, below(3) == 0 ? kOk : killed(below(2) == 0 ? SIGKILL : SIGTERM)});
           } else if (worker.takes_seats && !worker.has_left && (worker.is_told ? below(10) == 0 : below(200) == 0)) {
             worker.has_left = true;
             events.emplace_back(WorkerLeft{rank, "why", {}});
