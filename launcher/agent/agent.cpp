@@ -58,6 +58,9 @@ using rendezvous::StopRound;
 using rendezvous::StoreOpened;
 using rendezvous::Welcome;
 
+// Slurm signals every process of a step within that.
+constexpr std::chrono::milliseconds kSignalWindow{200};
+
 std::string run_id_of(const RoundId& term) { return to_string(term).substr(0, to_string(term).rfind('-')); }
 
 class Agent {
@@ -66,7 +69,7 @@ class Agent {
       : config_(config),
         inherited_(environment),
         bindings_(worker_bindings(config, environment)),
-        group_({config.workers, config.grace}),
+        group_({config.workers, config.grace, config.in_slurm_step ? kSignalWindow : std::chrono::milliseconds(0)}),
         progress_(config.workers),
         report_file_(config.report_file.empty() ? std::nullopt : std::make_optional<ReportFile>(config.report_file)),
         signals_(signals_to_take_in(config.stop_signals, config.forward_signals)),
@@ -104,6 +107,9 @@ class Agent {
                            },
                            [this](int signal_number) {
                              if (signal_number == SIGSTOP && suspending_) stop_myself();  // unless continued meanwhile
+                           },
+                           [this](int workers) {
+                             say(warning_text(warning_, warned_by_, workers, group_.can_stop_at_step()));
                            }});
     meeting_.start();
     io_.run();
@@ -114,7 +120,8 @@ class Agent {
  private:
   // Before the event loop and any thread: what concerns this process alone, and what its guardian is to know.
   guardian::GuardianOptions prepare() {
-    guardian::GuardianOptions options{config_.command, {}, {}, raise_descriptor_limit(), bindings_, scratch_.path()};
+    guardian::GuardianOptions options{config_.command, {}, {}, raise_descriptor_limit(), bindings_, scratch_.path(),
+                                      ignored_signals()};
     for (const auto& variable : inherited_)
       if (!is_withheld(name_of(variable)) &&
           !(config_.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))
@@ -123,6 +130,14 @@ class Agent {
     ::sigprocmask(SIG_BLOCK, &signals_, &options.worker_signal_mask);
     ::prctl(PR_SET_CHILD_SUBREAPER, 1);
     return options;
+  }
+
+  // Warnings that come to every process, of which those that do not expect them would die.
+  std::vector<int> ignored_signals() const {
+    std::vector<int> out;
+    for (const int number : config_.forward_signals)
+      if (config_.in_slurm_step && (number == SIGUSR1 || number == SIGUSR2)) out.push_back(number);
+    return out;
   }
 
   store::ServerOptions store_options() {
@@ -186,9 +201,10 @@ class Agent {
     }
     const auto& forwarded = config_.forward_signals;
     if (std::find(forwarded.begin(), forwarded.end(), number) != forwarded.end()) {
-      say(signal_name(number) + sender_of(info) + ": passed on to the workers that handle it" +
-          (group_.can_stop_at_step() ? ", and a warning to those that ask should_stop()" : ""));
+      warning_ = number;
+      warned_by_ = sender_of(info);
       guardian_.forward(number);
+      step({WarningSignal{number}});
       return meeting_.send(StopAsked{number, true});
     }
     if (finished_) return io_.stop();  // only output that nobody reads was left
@@ -536,7 +552,7 @@ class Agent {
     report.after = action.failure.after;
     stop_why_ = describe_failure(report) + " on host " + io::host_name();
     if (!action.failure.message.empty()) stop_why_ += " (" + action.failure.message + ")";
-    meeting_.send(RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_of(action.failure)});
+    meeting_.send(RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_at(action.failure.at)});
   }
 
   void perform(const TellEnded& action) {
@@ -551,6 +567,10 @@ class Agent {
     // Nobody waits for more; but that all have kept their state is worth telling, once the connection is there again.
     if (stop_signal_ != 0 && !meeting_.is_joined() && action.stopped_at_step == 0) return end_with(128 + stop_signal_);
     RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step, progress_.kept()};
+    if (action.signalled) {
+      ended.signal_number = action.signalled->signal_number;
+      ended.signalled_at = job_time_at(action.signalled->at);
+    }
     for (const auto& failure : action.failures) {
       if (ended.failures.size() == rendezvous::kFailuresMax) break;
       ended.failures.push_back(report_of(failure, ended.failures.empty()));
@@ -570,7 +590,7 @@ class Agent {
     report.ending = failure.ending;
     report.round = start_.round.number;
     report.after = failure.after;
-    report.job_time = job_time_of(failure);
+    report.job_time = job_time_at(failure.at);
     report.message =
         why_not_spawned_.empty() ? read_error_file(output_.error_file(failure.local_rank)) : why_not_spawned_;
     if (!failure.message.empty()) report.message = failure.message;
@@ -579,8 +599,8 @@ class Agent {
     return report;
   }
 
-  std::chrono::milliseconds job_time_of(const Failure& failure) const {
-    return meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - failure.at);
+  std::chrono::milliseconds job_time_at(TimePoint time) const {
+    return meeting_.job_time() - std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - time);
   }
 
   // How this node's workers reach the store: as membership says, else as this node reached the endpoint.
@@ -647,6 +667,8 @@ class Agent {
   std::optional<int> verdict_;   // once the job has ended, while workers that are left are stopped
   int stops_while_waiting_ = 0;
   int stop_signal_ = 0;  // that this ddprun was told to stop by
+  int warning_ = 0;      // that came last, and from whom
+  std::string warned_by_;
   bool in_job_ = false;  // membership counts this node in
   bool has_spawned_ = false;  // a worker, in whatever round
   bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one

@@ -37,6 +37,16 @@ std::string restart_text(const rendezvous::StartRound& round, std::chrono::milli
   return count + ", of at most " + most + " within " + describe_duration(restart_window);
 }
 
+std::string warning_text(int signal_number, const std::string& sender, int handlers, bool can_stop_at_step) {
+  const auto signal = rendezvous::signal_name(signal_number) + sender;
+  if (handlers == 0 && !can_stop_at_step)
+    return signal + ": no worker of this node handles it, nor do all of them ask should_stop(): the job goes on";
+  const auto to_those = handlers == 0 ? std::string() : "passed on to " + counted(handlers, "worker") +
+                                                            (handlers == 1 ? " that handles it" : " that handle it");
+  return signal + ": " + to_those + (handlers > 0 && can_stop_at_step ? ", and " : "") +
+         (can_stop_at_step ? "a warning to the workers, which ask should_stop()" : "");
+}
+
 std::string stop_text(int workers, bool is_idle, bool is_at_step, std::chrono::milliseconds grace) {
   if (is_idle) return "stopping";
   const auto limit = ", with SIGKILL after " + describe_duration(grace) + " or at a second signal";

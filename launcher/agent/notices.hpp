@@ -23,6 +23,9 @@ std::string how_it_goes_on(int workers, int waiting, bool is_alone);
 // ", restart 2 of 3": what a new round has cost.
 std::string restart_text(const rendezvous::StartRound& round, std::chrono::milliseconds restart_window);
 
+// What became of a warning signal that was handed on: "SIGUSR1: passed on to 2 workers that handle it".
+std::string warning_text(int signal_number, const std::string& sender, int handlers, bool can_stop_at_step);
+
 // What a stop means for the workers: "stopping all 8 workers, with SIGKILL after 30 s or at a second signal".
 std::string stop_text(int workers, bool is_idle, bool is_at_step, std::chrono::milliseconds grace);
 

@@ -94,19 +94,20 @@ void read_signals(const GivenOptions& given, LaunchConfig& config) {
     config.stop_signals = signals_of(*option);
     if (config.stop_signals.empty()) throw_wrong_value(*option, "at least one signal", "SIGTERM,SIGINT");
   }
-  const auto* option = given.find("forward-signals");
-  if (option == nullptr) {
-    const auto& stop = config.stop_signals;
-    if (!config.in_slurm_step || std::find(stop.begin(), stop.end(), SIGUSR1) != stop.end()) return;
-    config.forward_signals = {SIGUSR1};
-    config.slurm_facts.emplace_back("SIGUSR1 says that time is short (a step of Slurm)");
-    return;
+  const auto has = [](const std::vector<int>& signals, int number) {
+    return std::find(signals.begin(), signals.end(), number) != signals.end();
+  };
+  if (const auto* option = given.find("forward-signals")) {
+    config.forward_signals = signals_of(*option);
+    for (const int number : config.forward_signals)
+      if (has(config.stop_signals, number))
+        throw UsageError("--forward-signals has a signal that stops the job: " + option->value, option->where,
+                         "drop it here, or name the stopping ones without it: `--signals-to-handle=SIGTERM,SIGINT`");
   }
-  config.forward_signals = signals_of(*option);
-  for (const int number : config.forward_signals)
-    if (std::find(config.stop_signals.begin(), config.stop_signals.end(), number) != config.stop_signals.end())
-      throw UsageError("--forward-signals has a signal that stops the job: " + option->value, option->where,
-                       "drop it here, or name the stopping ones without it: `--signals-to-handle=SIGTERM,SIGINT`");
+  // ddprun gets it too, as every process of a step does, and is not to die of it.
+  if (!config.in_slurm_step || has(config.stop_signals, SIGUSR1) || has(config.forward_signals, SIGUSR1)) return;
+  config.forward_signals.push_back(SIGUSR1);
+  config.slurm_facts.emplace_back("SIGUSR1 says that time is short (a step of Slurm)");
 }
 
 void check_what_has_no_effect(const GivenOptions& given, std::vector<std::string>& notices) {

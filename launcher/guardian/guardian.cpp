@@ -63,6 +63,7 @@ struct Spawn {
   int terminal;        // which of them becomes the controlling terminal; -1 for none
   pid_t guardian;
   const sigset_t* signal_mask;
+  const std::vector<int>* ignored_signals;
   const rlimit* descriptor_limit;
   const Mask* cpus;  // empty: as the guardian
   const Mask* memory_nodes;
@@ -93,6 +94,7 @@ int become_worker(const Spawn& spawn) {
   if (::getppid() != spawn.guardian) ::_exit(1);  // it died before the line above took effect
   if (const int error = apply_binding(spawn); error != 0) return error;
   ::setrlimit(RLIMIT_NOFILE, spawn.descriptor_limit);
+  for (const int number : *spawn.ignored_signals) ::signal(number, SIG_IGN);
   ::sigprocmask(SIG_SETMASK, spawn.signal_mask, nullptr);
   ::execve(spawn.path, spawn.arguments, spawn.environment);
   return errno;
@@ -167,8 +169,7 @@ class Guardian {
         report({ReportKind::signalled, 0, 0, content.signal_number});
         break;
       case RequestKind::forward_signal:
-        for (const auto& [pid, worker] : workers_)
-          if (handles_signal(pid, content.signal_number)) ::kill(pid, content.signal_number);
+        report({ReportKind::forwarded, 0, 0, forward_signal(content.signal_number)});
         break;
       case RequestKind::signal_worker: signal_worker(content.local_rank, content.signal_number); break;
       case RequestKind::kill_worker: signal_worker(content.local_rank, SIGKILL); break;
@@ -207,8 +208,8 @@ class Guardian {
     int error = 0;
     const pid_t pid = spawn_worker({options_.command.path.c_str(), arguments.data(), environment.data(),
                                     {descriptors[0].get(), descriptors[1].get(), descriptors[2].get()},
-                                    descriptors[3].get(), terminal, ::getpid(), &options_.worker_signal_mask, &options_.worker_descriptor_limit,
-                                    &cpus, &memory_nodes,
+                                    descriptors[3].get(), terminal, ::getpid(), &options_.worker_signal_mask,
+                                    &options_.ignored_signals, &options_.worker_descriptor_limit, &cpus, &memory_nodes,
                                     binding.memory_nodes.size() == 1 ? MPOL_PREFERRED : MPOL_PREFERRED_MANY},
                                    error);
     has_children_ = true;
@@ -220,6 +221,14 @@ class Guardian {
     io::UniqueFd pidfd = io::open_pidfd(pid);
     const int pidfd_count = pidfd ? 1 : 0;
     report({ReportKind::spawned, request.local_rank, pid, pidfd_count}, std::move(pidfd));
+  }
+
+  // Returns to how many.
+  int forward_signal(int signal_number) const {
+    int count = 0;
+    for (const auto& [pid, worker] : workers_)
+      if (handles_signal(pid, signal_number) && ::kill(pid, signal_number) == 0) ++count;
+    return count;
   }
 
   // Stops and continues reach every process. A signal that ends processes reaches each once: those that are there now,

@@ -31,6 +31,7 @@ struct GuardianOptions {
   rlimit worker_descriptor_limit;
   std::vector<Binding> bindings;         // of each worker, by local rank; empty: none is bound
   std::string scratch_directory;         // removed if ddprun dies before it could do so
+  std::vector<int> ignored_signals{};    // by workers, until they say otherwise
 };
 
 struct GuardianHandle {

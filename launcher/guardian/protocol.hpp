@@ -18,7 +18,7 @@ namespace ddp::launcher::guardian {
 enum class RequestKind : int {
   spawn,         // local_rank; variables; descriptors: stdin, stdout, stderr, and the socket to its agent
   signal_tree,   // signal_number to every process of every worker
-  forward_signal,  // signal_number to every worker that has a handler for it; no report
+  forward_signal,  // signal_number to every worker that has a handler for it
   signal_worker,   // local_rank; signal_number to it and its descendants
   kill_worker,     // local_rank; SIGKILL to the same
   kill_orphans,  // SIGKILL to descendants whose worker has ended, again until none is left
@@ -46,6 +46,7 @@ enum class ReportKind : int {
   ended,       // local_rank, pid, value: wait status
   tree_empty,  // no process of any worker is left
   signalled,   // a signal_tree was carried out
+  forwarded,   // a forward_signal was carried out; value: how many workers got it
   orphans_gone,  // a kill_orphans was carried out
 };
 

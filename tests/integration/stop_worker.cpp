@@ -9,6 +9,9 @@
 //     fail     ends with exit code 4 when it hears of the step
 //     finish   has done its work when it hears of the step, and ends with 0
 //     hang     comes to the step and does not end
+//     catch    prints "caught" at SIGUSR1
+//     naked    dies of SIGUSR1, as if nobody had it ignored
+//     late_usr1  comes to the step, and then dies of SIGUSR1
 //
 // It ends by SIGTERM only when its agent has said that the signal is meant for it, unless it is deaf.
 //
@@ -40,6 +43,8 @@ void print(const std::string& line) { static_cast<void>(!::write(STDOUT_FILENO, 
 
 volatile sig_atomic_t term_came = 0;
 
+void say_caught(int) { static_cast<void>(!::write(STDOUT_FILENO, "caught ;\n", 9)); }
+
 std::uint32_t number_of(const std::string& round_id) {
   return static_cast<std::uint32_t>(std::atoi(round_id.substr(round_id.rfind('-') + 1).c_str()));
 }
@@ -49,6 +54,8 @@ class Worker {
   Worker(std::string folder, std::set<std::string> does) : folder_(std::move(folder)), does_(std::move(does)) {}
 
   void run() {
+    if (is("catch")) ::signal(SIGUSR1, say_caught);
+    if (is("naked")) ::signal(SIGUSR1, SIG_DFL);
     if (!is("deaf")) ::signal(SIGTERM, [](int) { term_came = 1; });
     say(Hello{kVersion, is("seats"), !is("deaf") && !is("late")});
     begin();
@@ -69,13 +76,17 @@ class Worker {
     step_ = 1 + kAhead * static_cast<std::uint64_t>(std::atoi(std::getenv("RANK")));
     stop_at_.reset();
     say(Progress{round_, true, 7, {}});
-    print("up round=" + std::to_string(round_) + " pid=" + std::to_string(::getpid()));
+    print("up round=" + std::to_string(round_) + " rank=" + std::getenv("RANK") + " pid=" + std::to_string(::getpid()));
   }
 
   void stop() {
     say(Stopping{round_});
     print("stops at " + std::to_string(step_));
     while (is("hang")) ::pause();
+    if (is("late_usr1")) {
+      ::signal(SIGUSR1, SIG_DFL);
+      ::raise(SIGUSR1);
+    }
     std::exit(0);
   }
 

@@ -94,7 +94,7 @@ TEST_F(SlurmDefaults, WhatWasTakenIsToldWithItsVariable) {
                   "this is node 2 (SLURM_NODEID)", "id 42.3 (SLURM_JOB_ID, SLURM_STEP_ID)",
                   "8 GPUs (SLURM_GPUS_ON_NODE=8)", StartsWith("grace 25 s (Slurm's KillWait"), HasSubstr("SIGUSR1")));
   (void)meet({"--nnodes=4", "--rdzv-backend=c10d", "--rdzv-endpoint=elsewhere", "--rdzv-id=x", "--node-rank=2",
-              "--shutdown-timeout=3", "--forward-signals=SIGUSR2"});
+              "--shutdown-timeout=3", "--forward-signals=SIGUSR1"});
   EXPECT_THAT(config.slurm_facts, ElementsAre(HasSubstr("job 42"), HasSubstr("8 GPUs")));
 }
 
@@ -386,7 +386,7 @@ TEST_F(SlurmDefaults, TheGraceIsSlurmsLess5Seconds) {
 TEST_F(SlurmDefaults, Sigusr1SaysThatTimeIsShort_UnlessItStopsTheJob) {
   EXPECT_THAT(parse({"true"}).forward_signals, ElementsAre(SIGUSR1));
   EXPECT_THAT(parse_options({"--signals-to-handle=TERM,USR1"}).forward_signals, IsEmpty());
-  EXPECT_THAT(parse_options({"--forward-signals=SIGUSR2"}).forward_signals, ElementsAre(SIGUSR2));
+  EXPECT_THAT(parse_options({"--forward-signals=SIGUSR2"}).forward_signals, ElementsAre(SIGUSR2, SIGUSR1));
 }
 
 TEST_F(SlurmDefaults, WhereSrunEndsAllWithTheFirst_NodesThatMayFailAreToldOfIt) {
