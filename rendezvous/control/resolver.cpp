@@ -86,7 +86,7 @@ std::shared_ptr<void> resolve(asio::io_context& io, const Wanted& wanted, std::f
 
 std::vector<std::string> own_addresses() {
   std::vector<std::string> out, loopback;
-  for (const auto& [address, is_up] : io::interface_addresses())
+  for (const auto& [address, is_up, prefix_bits] : io::interface_addresses())
     if (is_up && !address.is_link_local()) (address.is_loopback() ? loopback : out).push_back(address.text());
   out.insert(out.end(), loopback.begin(), loopback.end());
   return out;

@@ -27,6 +27,13 @@ Address from_v6(const in6_addr& v6) {
   return address;
 }
 
+// Of a mask; all of an IPv4 one's mapped prefix count.
+int leading_ones(const Address& mask) {
+  int count = mask.is_v4() ? static_cast<int>(8 * Address::kV4Offset) : 0;
+  while (count < 128 && (mask.bytes[static_cast<std::size_t>(count / 8)] >> (7 - count % 8) & 1) != 0) ++count;
+  return count;
+}
+
 }  // namespace
 
 bool Address::is_v4() const { return std::equal(kMappedPrefix.begin(), kMappedPrefix.end(), bytes.begin()); }
@@ -103,9 +110,15 @@ std::vector<InterfaceAddress> interface_addresses() {
     if (entry->ifa_addr == nullptr) continue;
     const int family = entry->ifa_addr->sa_family;
     if (family != AF_INET && family != AF_INET6) continue;
-    sockaddr_storage storage{};
-    std::memcpy(&storage, entry->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    out.push_back({address_of(storage), (entry->ifa_flags & IFF_UP) != 0});
+    const auto address_at = [family](const sockaddr* at) {
+      sockaddr_storage storage{};
+      std::memcpy(&storage, at, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+      storage.ss_family = static_cast<sa_family_t>(family);  // which a mask need not say
+      return address_of(storage);
+    };
+    const bool has_mask = entry->ifa_netmask != nullptr;
+    out.push_back({address_at(entry->ifa_addr), (entry->ifa_flags & IFF_UP) != 0,
+                   has_mask ? leading_ones(address_at(entry->ifa_netmask)) : 128});
   }
   return out;
 }

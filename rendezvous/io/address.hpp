@@ -41,7 +41,8 @@ std::optional<Address> parse_address(const std::string& text);
 
 struct InterfaceAddress {
   Address address;
-  bool is_up = false;  // the interface
+  bool is_up = false;     // the interface
+  int prefix_bits = 128;  // of the network that is reached by it, counted in the 128 bits of the mapped form
 };
 
 // Of all interfaces of this host, loopback included; empty where the kernel does not tell.

@@ -144,6 +144,7 @@ class Port::Impl : public std::enable_shared_from_this<Port::Impl> {
   void drop_pending();
   void stop();
   std::uint16_t number() const { return number_; }
+  std::vector<int> descriptors();
 
  private:
   struct Listener {
@@ -190,6 +191,12 @@ Port::Impl::Impl(asio::io_context& io, PortOptions options, Handlers handlers)
     listeners_.push_back({stream_descriptor(io_, socket.get()), asio::steady_timer(io_)});
     socket.release();
   }
+}
+
+std::vector<int> Port::Impl::descriptors() {
+  std::vector<int> out;
+  for (auto& listener : listeners_) out.push_back(listener.socket.native_handle());
+  return out;
 }
 
 void Port::Impl::start() {
@@ -330,6 +337,8 @@ Port::Port(asio::io_context& io, PortOptions options, Handlers handlers)
 Port::~Port() { stop(); }
 
 std::uint16_t Port::number() const { return impl_->number(); }
+
+std::vector<int> Port::descriptors() const { return impl_->descriptors(); }
 
 void Port::drop_pending() { impl_->drop_pending(); }
 

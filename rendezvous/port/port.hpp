@@ -57,6 +57,9 @@ class Port {
 
   std::uint16_t number() const;
 
+  // On which it listens.
+  std::vector<int> descriptors() const;
+
   // Closes the connections that no handler has yet, those in the kernel's queue included: what a process of an earlier
   // round has sent must not reach a store of this one. Give descriptors back first: without a free one the queue stays.
   void drop_pending();

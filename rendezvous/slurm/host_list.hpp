@@ -13,7 +13,7 @@
 
 namespace ddp::slurm {
 
-constexpr std::size_t kHostCountMax = 65'536;  // of one list; Slurm's own limit
+constexpr std::size_t kHostCountMax = 65'536;        // of one list; Slurm's own limit
 constexpr std::size_t kHostListBytesMax = 1u << 20;  // the kernel passes on no variable of more than 128 KiB
 constexpr std::size_t kHostNameBytesMax = 255;
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/pidfd.hpp"
@@ -22,14 +23,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kOutputBytesMax = 64u << 10;  // what comes after is not read
+constexpr std::size_t kOutputBytesMax = 64u << 10;  // of one node; what comes after is not read
 constexpr std::size_t kErrorBytesMax = 200;         // of it, in a message
+constexpr std::size_t kListBytesMax = 100u << 10;   // the kernel takes no longer argument than 128 KiB
 
 // scontrol, with its output in a pipe, and nothing of the signals that this thread blocks or this program ignores.
 class Scontrol {
  public:
-  // Leaves in error() why it could not be started.
-  explicit Scontrol(const std::string& node) {
+  // Of this list of nodes. Leaves in error() why it could not be started.
+  explicit Scontrol(const std::string& nodes) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) {
       error_ = errno;
@@ -50,7 +52,7 @@ class Scontrol {
     ::posix_spawnattr_setsigdefault(&attributes, &all);
     ::posix_spawnattr_setsigmask(&attributes, &none);
     ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSIGMASK);
-    std::string words[] = {"scontrol", "-o", "show", "node", node};
+    std::string words[] = {"scontrol", "-o", "show", "node", nodes};
     char* arguments[] = {words[0].data(), words[1].data(), words[2].data(), words[3].data(), words[4].data(), nullptr};
     error_ = ::posix_spawnp(&pid_, arguments[0], &files, &attributes, arguments, environ);
     ::posix_spawnattr_destroy(&attributes);
@@ -75,7 +77,7 @@ class Scontrol {
   int error() const { return error_; }
 
   // All it writes until it closes its output; false where it has not within the deadline.
-  bool read(std::string& text, io::Deadline& deadline) {
+  bool read(std::string& text, std::size_t bytes_max, io::Deadline& deadline) {
     char bytes[4096];
     while (true) {
       pollfd polled{output_.get(), POLLIN, 0};
@@ -86,7 +88,7 @@ class Scontrol {
       }
       const auto length = ::read(output_.get(), bytes, sizeof bytes);
       if (length < 0 && errno == EINTR) continue;
-      if (length <= 0 || text.size() >= kOutputBytesMax) return true;
+      if (length <= 0 || text.size() >= bytes_max) return true;
       text.append(bytes, static_cast<std::size_t>(length));
     }
   }
@@ -114,17 +116,42 @@ std::optional<std::string> node_address_in(std::string_view output) {
 }
 
 NodeAddress ask_node_address(const std::string& node, std::chrono::milliseconds limit) {
-  const std::string command = "`scontrol -o show node " + node + "`";
-  if (node.empty() || node.front() == '-') return {"", "'" + node + "' is no name of a node"};
+  auto answer = ask_node_addresses({node}, limit);
+  if (answer.of_node.empty()) return {"", answer.error};
+  return {answer.of_node.begin()->second, ""};
+}
+
+std::map<std::string, std::string> node_addresses_in(std::string_view output) {
+  constexpr std::string_view kName = "NodeName=";
+  std::map<std::string, std::string> out;
+  while (!output.empty()) {
+    const auto line = output.substr(0, output.find('\n'));
+    output.remove_prefix(std::min(line.size() + 1, output.size()));
+    if (!line.starts_with(kName)) continue;
+    const auto name = line.substr(kName.size(), line.find(' ') - kName.size());
+    if (const auto address = node_address_in(line)) out.emplace(name, *address);
+  }
+  return out;
+}
+
+NodeAddresses ask_node_addresses(const std::vector<std::string>& nodes, std::chrono::milliseconds limit) {
+  std::string list;
+  for (const auto& node : nodes) {
+    if (node.empty() || node.front() == '-') return {{}, "'" + node + "' is no name of a node"};
+    list += (list.empty() ? "" : ",") + node;
+  }
+  const std::string command = "`scontrol -o show node " + list.substr(0, kErrorBytesMax) + "`";
+  if (list.size() > kListBytesMax) return {{}, command + " can't be run: the list of nodes is too long"};
   const auto now = Clock::now();
   io::Deadline deadline(now, now + limit);
-  Scontrol scontrol(node);
-  if (scontrol.error() != 0) return {"", command + " can't be run: " + std::strerror(scontrol.error())};
+  Scontrol scontrol(list);
+  if (scontrol.error() != 0) return {{}, command + " can't be run: " + std::strerror(scontrol.error())};
   std::string text;
-  if (!scontrol.read(text, deadline))
-    return {"", command + " has not answered within " + std::to_string(limit.count()) + " ms"};
-  if (const auto address = node_address_in(text)) return {*address, ""};
-  return {"", command + " names no NodeAddr" + (text.empty() ? ", it says nothing" : ": " + first_line(text))};
+  if (!scontrol.read(text, nodes.size() * kOutputBytesMax, deadline))
+    return {{}, command + " has not answered within " + std::to_string(limit.count()) + " ms"};
+  auto found = node_addresses_in(text);
+  if (!found.empty()) return {std::move(found), ""};
+  return {{}, command + " names no NodeAddr" + (text.empty() ? ", it says nothing" : ": " + first_line(text))};
 }
 
 }  // namespace ddp::slurm

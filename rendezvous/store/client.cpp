@@ -206,6 +206,7 @@ Client Client::connect(const ClientOptions& options) {
         reason = hung_up.reason;
       }
     }
+    if (options.tries_once) throw StoreError(reason);
     io::sleep_until(std::min(deadline.end(), Clock::now() + backoff), options.cut);
   }
   throw TimeoutError("no connection to the store at " + peer + " within " + milliseconds_text(deadline) +
@@ -229,7 +230,7 @@ void Client::handshake(io::Deadline& deadline) {
     receive(bytes, sizeof bytes, deadline);
     answer = decode_u32({bytes, sizeof bytes});
   } catch (const StoreError&) {
-    throw HungUp{"it hung up during the handshake: no store, or one that refuses this host, see --store-allow"};
+    throw HungUp{"it hung up during the handshake: no store, or one that refuses this host, see --store-allow (DDPRUN_STORE_ALLOW)"};
   }
   if (answer != nonce) fail("the answer to the handshake is wrong, so there is no PyTorch-compatible store");
 }

@@ -25,10 +25,11 @@ namespace ddp::store {
 using TimePoint = std::chrono::steady_clock::time_point;
 
 struct ClientOptions {
-  std::string host{};      // a name, an IPv4 or an IPv6 address (without brackets)
-  std::uint16_t port = 0;  // 1 to 65535
-  TimePoint deadline{};    // of resolving, connecting and the handshake together; refused connections are retried
-  io::Cut* cut = nullptr;  // ends every wait of the client by AbortedError, but for that of a resolver; outlives it
+  std::string host{};       // a name, an IPv4 or an IPv6 address (without brackets)
+  std::uint16_t port = 0;   // 1 to 65535
+  TimePoint deadline{};     // of resolving, connecting and the handshake together; refused connections are retried
+  bool tries_once = false;  // each of the host's addresses; StoreError with the reason where none will do
+  io::Cut* cut = nullptr;   // ends every wait of the client by AbortedError, but for that of a resolver; outlives it
 };
 
 class Client {

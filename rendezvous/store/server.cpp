@@ -53,6 +53,7 @@ class Server::Impl {
   Impl(asio::io_context& io, ServerOptions options);
 
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
+  void put(const std::string& key, const std::string& value);
   void allow(const std::vector<std::string>& blocks) { door_.allow(AllowList::parse(blocks)); }
   void begin_round();
   void stop();
@@ -241,6 +242,11 @@ void Server::Impl::apply(ConnectionId from, Command&& command) {
   for (const Answer& answer : store_.step(from, std::move(command))) connections_.at(answer.to)->send(answer.bytes);
 }
 
+void Server::Impl::put(const std::string& key, const std::string& value) {
+  apply(ConnectionId{0}, command::Set{key, value});  // which has no answer of its own
+  flush();
+}
+
 // Ends no connection, so that those who are told of each other's commands are there throughout.
 void Server::Impl::flush() {
   for (Connection* connection : unwritten_) connection->flush();
@@ -268,6 +274,8 @@ Server::Server(asio::io_context& io, ServerOptions options) : impl_(std::make_un
 Server::~Server() { stop(); }
 
 void Server::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer); }
+
+void Server::put(const std::string& key, const std::string& value) { impl_->put(key, value); }
 
 void Server::allow(const std::vector<std::string>& blocks) { impl_->allow(blocks); }
 

@@ -42,6 +42,9 @@ class Server {
   // Serves a connected socket that does not block, if its peer may come in; else closes it, with a warning.
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
 
+  // As a client's SET would.
+  void put(const std::string& key, const std::string& value);
+
   // Adds to those who may connect, from now on. Throws InvalidArgument, and adds none, where one is malformed.
   void allow(const std::vector<std::string>& blocks);
 

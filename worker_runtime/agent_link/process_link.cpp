@@ -4,11 +4,13 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "rendezvous/slurm/step.hpp"
 
 namespace ddp::agent_link {
 
@@ -16,10 +18,16 @@ namespace {
 
 std::atomic<AgentLink*> the_link{nullptr};
 
+std::optional<std::string> environment_variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 AgentLink* open() {
-  const char* const variable = std::getenv(worker_link::kSocketVariable);
-  if (variable == nullptr) return nullptr;
-  auto socket = take_inherited_socket(variable);
+  const auto variable = environment_variable(worker_link::kSocketVariable);
+  // Left over from a worker that called srun, it names a socket of another process.
+  if (!variable || slurm::is_left_by_another_step(environment_variable)) return nullptr;
+  auto socket = take_inherited_socket(*variable);
   if (!socket) return nullptr;
   try {
     the_link.store(std::make_unique<AgentLink>(std::move(socket)).release());

@@ -6,21 +6,19 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <system_error>
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "rendezvous/io/closed_in_child.hpp"
 #include "worker_runtime/cpu_backend/local_socket.hpp"
 
 namespace ddp::cpu_backend {
@@ -34,47 +32,6 @@ constexpr std::ptrdiff_t kPushedOut = kStrangersMax / 2;
 constexpr int kBacklog = 1024;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-// The descriptors that a forked child closes: a table in blocks that are never freed, so that the child can walk it
-// whatever other threads did at the fork. A slot holds a descriptor + 1.
-struct Block {
-  std::array<std::atomic<int>, 256> slots{};
-  std::atomic<Block*> next{nullptr};
-};
-Block first_block;
-
-void close_in_child() {
-  for (Block* block = &first_block; block != nullptr; block = block->next.load()) {
-    for (auto& slot : block->slots) {
-      if (const int fd = slot.exchange(0) - 1; fd >= 0) ::close(fd);
-    }
-  }
-}
-
-void close_in_forked_children(int fd) {
-  static const int registered = ::pthread_atfork(nullptr, nullptr, close_in_child);
-  if (registered != 0) throw std::system_error(registered, std::generic_category(), "pthread_atfork");
-  for (Block* block = &first_block;; block = block->next.load()) {
-    for (auto& slot : block->slots) {
-      int empty = 0;
-      if (slot.compare_exchange_strong(empty, fd + 1)) return;
-    }
-    if (block->next.load() == nullptr) {
-      auto fresh = std::make_unique<Block>();
-      Block* none = nullptr;
-      if (block->next.compare_exchange_strong(none, fresh.get())) static_cast<void>(fresh.release());
-    }
-  }
-}
-
-void forget(int fd) {
-  for (Block* block = &first_block; block != nullptr; block = block->next.load()) {
-    for (auto& slot : block->slots) {
-      int held = fd + 1;
-      if (slot.compare_exchange_strong(held, 0)) return;
-    }
-  }
-}
 
 struct Address {
   sockaddr_storage storage{};
@@ -183,7 +140,7 @@ bool wait_for(int socket, short events, io::Deadline& deadline) {
 }  // namespace
 
 TcpSocket::TcpSocket(io::UniqueFd fd) : fd_(std::move(fd)) {
-  if (fd_) close_in_forked_children(fd_.get());
+  if (fd_) io::close_in_forked_children(fd_.get());
 }
 
 TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
@@ -197,7 +154,7 @@ TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
 TcpSocket::~TcpSocket() { reset(); }
 
 void TcpSocket::reset() {
-  if (fd_) forget(fd_.get());
+  if (fd_) io::keep_in_forked_children(fd_.get());
   fd_.reset();
 }
 

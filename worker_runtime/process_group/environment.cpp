@@ -1,14 +1,38 @@
 #include "worker_runtime/process_group/environment.hpp"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <limits>
+#include <string_view>
+#include <utility>
+
+#include "rendezvous/slurm/step.hpp"
 
 namespace ddp::process_group {
 
 namespace {
 
 constexpr std::array kNames{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+
+// What ddprun makes for each worker, of what this library reads.
+constexpr std::array<std::string_view, 12> kOfOneWorker{"RANK",
+                                                        "WORLD_SIZE",
+                                                        "LOCAL_RANK",
+                                                        "LOCAL_WORLD_SIZE",
+                                                        "MASTER_ADDR",
+                                                        "MASTER_PORT",
+                                                        "TORCHELASTIC_RESTART_COUNT",
+                                                        "TORCHELASTIC_RUN_ID",
+                                                        "TORCHELASTIC_USE_AGENT_STORE",
+                                                        "DDPRUN_ROUND_ID",
+                                                        "DDPRUN_ROUND_DIRECTORY",
+                                                        "DDPRUN_AGENT_SOCKET"};
+
+// Where the ranks of one host meet whose job says no port: as those of a Slurm step do.
+constexpr std::uint32_t kFirstPort = 20'000;
+constexpr std::uint32_t kPortGroups = 1'500;
+constexpr int kPortCount = 8;
 
 [[noreturn]] void refuse(const std::string& what, const std::string& advice) {
   throw InvalidArgument(what +
@@ -53,7 +77,7 @@ int optional_decimal(const Lookup& variable, const char* name, Bounds bounds, in
 StoreAddress store_from(const Lookup& variable) {
   StoreAddress store;
   store.host = required(variable, "MASTER_ADDR");
-  if (store.host.empty()) refuse("MASTER_ADDR is empty", "the name or address of the host with the launcher's store");
+  if (store.host.empty()) refuse("MASTER_ADDR is empty", "the name or address of the host with the store");
   const Bounds ports{1, std::numeric_limits<std::uint16_t>::max()};
   store.port = static_cast<std::uint16_t>(parse_decimal("MASTER_PORT", required(variable, "MASTER_PORT"), ports));
   return store;
@@ -67,16 +91,31 @@ std::optional<RoundId> round_from(const Lookup& variable) {
          "leave it as ddprun set it, in the form 1763723112-9f3a17c2b4d8e6f0-3, or unset it");
 }
 
-void require_sense(const Launch& launch) {
-  if (launch.local_rank >= launch.local_size) {
-    refuse("LOCAL_RANK is " + std::to_string(launch.local_rank) + ", but LOCAL_WORLD_SIZE is " +
-               std::to_string(launch.local_size),
-           "LOCAL_RANK counts from 0 to LOCAL_WORLD_SIZE - 1");
-  }
+// What a launcher calls the four.
+struct Names {
+  const char* rank;
+  const char* size;
+  const char* local_rank;
+  const char* local_size;
+};
+constexpr Names kTorchrun{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
+constexpr Names kOpenMpi{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                         "OMPI_COMM_WORLD_LOCAL_SIZE"};
+constexpr Names kHydra{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"};
+
+void require_below(const char* rank_name, int rank, const char* size_name, int size) {
+  if (rank < size) return;
+  refuse(std::string(rank_name) + " is " + std::to_string(rank) + ", but " + size_name + " is " + std::to_string(size),
+         std::string(rank_name) + " counts from 0 to " + size_name + " - 1");
+}
+
+void require_sense(const Launch& launch, const Names& names) {
+  require_below(names.rank, launch.rank, names.size, launch.size);
+  require_below(names.local_rank, launch.local_rank, names.local_size, launch.local_size);
   if (launch.local_size <= launch.size) return;
-  refuse(
-      "LOCAL_WORLD_SIZE is " + std::to_string(launch.local_size) + ", but WORLD_SIZE is " + std::to_string(launch.size),
-      "LOCAL_WORLD_SIZE counts the ranks of this host, WORLD_SIZE those of all hosts");
+  refuse(std::string(names.local_size) + " is " + std::to_string(launch.local_size) + ", but " + names.size + " is " +
+             std::to_string(launch.size),
+         std::string(names.local_size) + " counts the ranks of this host, " + names.size + " those of all hosts");
 }
 
 PortRange ports_from(const Lookup& variable) {
@@ -92,25 +131,164 @@ PortRange ports_from(const Lookup& variable) {
   refuse("DDPRUN_PORT_RANGE is '" + *text + "'", "two ports, as in 29500-29600");
 }
 
-}  // namespace
+bool is_set(const Lookup& variable, const char* name) { return variable(name).has_value(); }
 
-Launch launch_from(const Lookup& variable) {
+bool is_set(const Lookup& variable, const std::array<const char*, 4>& names) {
+  return std::any_of(names.begin(), names.end(), [&](const char* name) { return is_set(variable, name); });
+}
+
+Launch launched_by_torchrun(const Lookup& variable) {
   Launch launch;
-  launch.round = round_from(variable);
-  if (names_that_are_set(variable).empty()) return launch;
-
   launch.size = parse_decimal("WORLD_SIZE", required(variable, "WORLD_SIZE"), {1, kSizeMax});
   launch.rank = parse_decimal("RANK", required(variable, "RANK"), {0, kSizeMax - 1});
-  if (launch.rank >= launch.size) {
-    refuse("RANK is " + std::to_string(launch.rank) + ", but WORLD_SIZE is " + std::to_string(launch.size),
-           "RANK counts from 0 to WORLD_SIZE - 1");
-  }
+  require_below("RANK", launch.rank, "WORLD_SIZE", launch.size);
   launch.store = store_from(variable);
   launch.local_size = optional_decimal(variable, "LOCAL_WORLD_SIZE", {1, kSizeMax}, launch.size);
   launch.local_rank = optional_decimal(variable, "LOCAL_RANK", {0, kSizeMax - 1}, launch.rank);
   launch.restart_count =
       optional_decimal(variable, "TORCHELASTIC_RESTART_COUNT", {0, std::numeric_limits<int>::max()}, 0);
-  require_sense(launch);
+  require_sense(launch, kTorchrun);
+  return launch;
+}
+
+int decimal_of(const Lookup& variable, const char* name, Bounds bounds, const std::string& launcher) {
+  if (const auto text = variable(name)) return parse_decimal(name, *text, bounds);
+  refuse(std::string(name) + " is not set, but others of " + launcher + " are",
+         "start the program with " + launcher + ", which sets all of them, or unset them for a single process");
+}
+
+Launch launched_by_mpirun(const Lookup& variable, const Names& names, const std::string& launcher) {
+  Launch launch;
+  launch.size = decimal_of(variable, names.size, {1, kSizeMax}, launcher);
+  launch.rank = decimal_of(variable, names.rank, {0, kSizeMax - 1}, launcher);
+  launch.local_size = decimal_of(variable, names.local_size, {1, kSizeMax}, launcher);
+  launch.local_rank = decimal_of(variable, names.local_rank, {0, kSizeMax - 1}, launcher);
+  require_sense(launch, names);
+  return launch;
+}
+
+// FNV-1a.
+std::uint32_t hash_of(const std::string& text) {
+  std::uint32_t hash = 2'166'136'261u;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16'777'619u;
+  return hash;
+}
+
+// As MASTER_ADDR and MASTER_PORT say it; false where neither is set.
+bool meets_at_master(const Lookup& variable, OwnStore store, Launch& launch) {
+  const bool has_address = is_set(variable, "MASTER_ADDR");
+  const bool has_port = is_set(variable, "MASTER_PORT");
+  if (!has_address && !has_port) return false;
+  if (!has_address || !has_port) {
+    refuse(std::string(has_address ? "MASTER_ADDR" : "MASTER_PORT") + " is set, but " +
+               (has_address ? "MASTER_PORT" : "MASTER_ADDR") + " is not",
+           "both for all ranks, where rank 0 is and a free port there, or neither");
+  }
+  const StoreAddress address = store_from(variable);
+  if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+    launch.store = address;
+    return true;
+  }
+  store.host = address.host;
+  store.first_port = address.port;
+  store.port_count = 1;
+  launch.own_store = std::move(store);
+  return true;
+}
+
+// `job`: as Open MPI names it. Hydra does not: empty.
+void meet_as_of_mpirun(const Lookup& variable, const Names& names, const std::string& launcher, std::string job,
+                       const NameOfStarter& name_of_starter, Launch& launch) {
+  const bool is_one_host = launch.local_size == launch.size;
+  if (job.empty()) job = is_one_host ? name_of_starter() : std::to_string(launch.size) + " ranks";
+  OwnStore store;
+  store.job = launcher + " " + job;
+  store.rank_name = names.rank;
+  store.is_here = is_one_host || launch.rank == 0;
+  if (meets_at_master(variable, store, launch)) return;
+  if (!is_one_host) {
+    refuse("the ranks are on several hosts (" + std::string(names.local_size) + " is " +
+               std::to_string(launch.local_size) + ", " + names.size + " is " + std::to_string(launch.size) +
+               "), and nothing says where rank 0 is: MASTER_ADDR and MASTER_PORT are not set",
+           "MASTER_ADDR=the name of rank 0's host, as the others reach it, and MASTER_PORT=a free port there, for all "
+           "ranks: `mpirun -x MASTER_ADDR=node0 -x MASTER_PORT=29500` with Open MPI, `mpirun -genv MASTER_ADDR node0 "
+           "-genv MASTER_PORT 29500` with MPICH");
+  }
+  store.first_port = static_cast<std::uint16_t>(kFirstPort + kPortCount * (hash_of(store.job) % kPortGroups));
+  store.port_count = kPortCount;
+  launch.own_store = store;
+}
+
+// What Open MPI's runtime calls the job. The second is random, as the first is made of a process id; later versions
+// have no such thing.
+std::string job_of_open_mpi(const Lookup& variable) {
+  const auto name = variable("PMIX_NAMESPACE");
+  const auto random = variable("OMPI_MCA_orte_precondition_transports");
+  return name ? *name + (random ? " " + *random : "") : "";
+}
+
+Launch launched_by_srun(const Lookup& variable, const slurm::Step& step) {
+  Launch launch;
+  launch.rank = step.task_rank;
+  launch.size = step.tasks;
+  launch.local_rank = step.local_rank;
+  launch.local_size = step.local_tasks;
+  if (launch.size == 1) return launch;
+  OwnStore store;
+  store.job = "slurm " + slurm::run_id_of(step);
+  store.rank_name = "SLURM_PROCID";
+  store.nodes = step.nodes;
+  store.is_here = launch.rank == 0 || step.nodes.size() == 1;
+  if (meets_at_master(variable, store, launch)) return launch;
+  if (launch.rank == 0 && step.node_index != 0) {
+    refuse("SLURM_PROCID is 0 on " + step.nodes[static_cast<std::size_t>(step.node_index)] +
+               ", but the others look for rank 0 on the first node of SLURM_STEP_NODELIST, which is " + step.nodes[0],
+           "another --distribution of srun, or MASTER_ADDR and MASTER_PORT of rank 0's host for all tasks");
+  }
+  store.is_here = step.node_index == 0;
+  if (step.nodes.size() > 1) store.host = step.nodes[0];
+  const auto ports = slurm::ports_of(step);
+  store.first_port = ports.first;
+  store.port_count = ports.count;
+  launch.own_store = store;
+  return launch;
+}
+
+// Whoever started it; a launcher of no kind that is known gives a group of one.
+Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_starter) {
+  const auto of_mpirun = [&](const Names& names, const std::string& launcher, const std::string& job) {
+    Launch launch = launched_by_mpirun(variable, names, launcher);
+    if (launch.size > 1) meet_as_of_mpirun(variable, names, launcher, job, name_of_starter, launch);
+    return launch;
+  };
+  if (is_set(variable, {kTorchrun.rank, kTorchrun.size, kTorchrun.local_rank, kTorchrun.local_size}))
+    return launched_by_torchrun(variable);
+  if (is_set(variable, {kOpenMpi.rank, kOpenMpi.size, kOpenMpi.local_rank, kOpenMpi.local_size}))
+    return of_mpirun(kOpenMpi, "Open MPI's mpirun", job_of_open_mpi(variable));
+  // srun sets PMI_RANK and PMI_SIZE too, for programs that use MPI; what Hydra has beside them is its own.
+  const bool has_pmi = is_set(variable, kHydra.rank) || is_set(variable, kHydra.size);
+  if (has_pmi && is_set(variable, kHydra.local_size)) return of_mpirun(kHydra, "MPICH's mpirun", "");
+  const auto step = slurm::step_of([&](const std::string& name) { return variable(name.c_str()); });
+  if (step) return launched_by_srun(variable, *step);
+  if (has_pmi) return of_mpirun(kHydra, "MPICH's mpirun", "");  // which names what is missing
+  if (names_that_are_set(variable).empty()) return {};
+  return launched_by_torchrun(variable);  // which names what is missing
+}
+
+}  // namespace
+
+Lookup without_leftovers(Lookup variable) {
+  if (!slurm::is_left_by_another_step([&](const std::string& name) { return variable(name.c_str()); })) return variable;
+  return [variable = std::move(variable)](const char* name) -> std::optional<std::string> {
+    const bool is_left = std::find(kOfOneWorker.begin(), kOfOneWorker.end(), name) != kOfOneWorker.end();
+    return is_left ? std::nullopt : variable(name);
+  };
+}
+
+Launch launch_from(const Lookup& all, const NameOfStarter& name_of_starter) {
+  const Lookup variable = without_leftovers(all);
+  Launch launch = launched_by_whom(variable, name_of_starter);
+  launch.round = round_from(variable);
   if (launch.local_size < launch.size) {
     launch.ports = ports_from(variable);
     launch.interface = variable("DDP_SOCKET_IFNAME").value_or("");

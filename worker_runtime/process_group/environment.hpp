@@ -1,15 +1,18 @@
-// Reads from a worker's environment who it is and where it meets the others, as ddprun and torchrun tell it.
+// Reads from a worker's environment who it is and where it meets the others, whoever started it: ddprun, torchrun, Open
+// MPI's mpirun, that of MPICH (Hydra), or Slurm's srun.
 //
 // Pure: the variables come in through a function, so tests need no environment. Nothing is guessed: what is missing,
 // malformed or contradictory is an InvalidArgument that names the variable, its value and what would be right.
 //
-// Source of the names: torchrun's documentation, "Environment Variables".
+// Source of the names: torchrun's documentation, "Environment Variables"; Open MPI's FAQ, "What environment variables
+// are set"; MPICH's Hydra, as it is seen to set them; rendezvous/slurm/step.hpp.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
@@ -29,12 +32,24 @@ struct PortRange {
   std::uint16_t max = 0;
 };
 
+// A store that no launcher serves, but rank 0 in its own process.
+struct OwnStore {
+  std::string job{};                 // whose it is, the same on all ranks and no other job's, "slurm 42.0"
+  std::string host{};                // rank 0's, as ranks elsewhere reach it; empty where all are on one host
+  bool is_here = false;              // rank 0 is on this host
+  std::uint16_t first_port = 0;      // the first of this and ...
+  int port_count = 1;                // ... so many in all that rank 0 finds free
+  std::vector<std::string> nodes{};  // of Slurm, which knows their addresses: from where the others come
+  std::string rank_name{};           // the variable that said the rank
+};
+
 struct Launch {
   int rank = 0;
   int size = 1;
   int local_rank = 0;
   int local_size = 1;
-  std::optional<StoreAddress> store;  // empty for a process that nobody launched: a group of one
+  std::optional<StoreAddress> store;  // the launcher's
+  std::optional<OwnStore> own_store;  // where it has none; both are empty for a group of one
   std::optional<RoundId> round;       // empty unless ddprun said it
   int restart_count = 0;              // torchrun's: how many times it has started these workers again
   PortRange ports;                    // to listen on for ranks of other hosts
@@ -43,10 +58,23 @@ struct Launch {
 
 constexpr int kSizeMax = 1'000'000;  // of a group; beyond it a variable is taken for garbage
 
-// Requires RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, unless none of these and LOCAL_RANK and LOCAL_WORLD_SIZE is
-// set. LOCAL_RANK and LOCAL_WORLD_SIZE default to RANK and WORLD_SIZE. DDPRUN_PORT_RANGE ("29500-29600") and
-// DDP_SOCKET_IFNAME are read where the ranks are on several hosts. Throws InvalidArgument.
-Launch launch_from(const Lookup& variable);
+// What started this process together with the others of its host, by a name that no other such process on this host has
+// had since it booted. Asked of only where the environment has no name for the job.
+using NameOfStarter = std::function<std::string()>;
+
+// By the first of these that is there: torchrun's names, Open MPI's (OMPI_COMM_WORLD_*), Hydra's (PMI_*, MPI_LOCAL*),
+// those of a Slurm step. Where none is there it is a group of one. Torchrun's are passed over where another step's
+// worker left them.
+//
+// Of torchrun's, requires RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK and LOCAL_WORLD_SIZE default to
+// RANK and WORLD_SIZE. With the others' names MASTER_ADDR and MASTER_PORT say where rank 0 serves the store, or
+// somebody else does (TORCHELASTIC_USE_AGENT_STORE=True); without them it is the first node of the step, or this host
+// where all ranks are on it. DDPRUN_PORT_RANGE ("29500-29600") and DDP_SOCKET_IFNAME are read where the ranks are on
+// several hosts. Throws InvalidArgument.
+Launch launch_from(const Lookup& variable, const NameOfStarter& name_of_starter);
+
+// The same variables, less those that ddprun made for a worker of another step, which called srun or sbatch.
+Lookup without_leftovers(Lookup variable);
 
 // What every key of this round's ranks starts with. torchrun keeps one store over restarts: the prefix keeps the keys
 // of an earlier start out of sight.

@@ -15,6 +15,8 @@
 #include "worker_runtime/process_group/environment.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
+#include "worker_runtime/process_group/rank0_store.hpp"
+#include "worker_runtime/process_group/starter.hpp"
 #include "worker_runtime/process_group/two_backends.hpp"
 #include "worker_runtime/trace/tracer.hpp"
 #if DDP_HAVE_NCCL_BACKEND
@@ -45,14 +47,18 @@ LaunchVariables& launch_variables() {
   return variables;
 }
 
+std::optional<std::string> environment_variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 std::optional<std::string> variable(const char* name) {
   {
     auto& told = launch_variables();
     const std::lock_guard lock(told.mutex);
     if (const auto found = told.values.find(name); found != told.values.end()) return found->second;
   }
-  const char* const value = std::getenv(name);
-  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  return process_group::without_leftovers(environment_variable)(name);
 }
 
 // What this process is to tell of itself, at a failure or all the time, and as whom.
@@ -132,6 +138,23 @@ std::unique_ptr<process_group::Backend> make_nccl([[maybe_unused]] const InitOpt
 #endif
 }
 
+// The launcher's, or that of rank 0. Requires one of them.
+store::Client connect_to_store(const Launch& launch, io::Deadline& deadline) {
+  if (!launch.store)
+    return process_group::connect_to_rank0(launch, variable("DDPRUN_STORE_ALLOW").value_or(""), deadline);
+  return store::Client::connect(
+      {.host = launch.store->host, .port = launch.store->port, .deadline = deadline.end(), .cut = deadline.cut()});
+}
+
+cpu_backend::Meeting meet(const Membership& membership, const cpu_backend::MeetingPlace& place,
+                          io::Deadline& deadline) {
+  try {
+    return cpu_backend::meet(membership, place, deadline);
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(error.what() + process_group::refusals_of_own_store(), error.ranks());
+  }
+}
+
 // All ranks meet as those of the cpu backend do, whatever they compute on: a rank that is missing is named, the round
 // is agreed on, and what NCCL's ranks tell each other has keys that nobody else has had.
 std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOptions& options, Membership& membership,
@@ -141,14 +164,13 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
   std::string key_prefix;
   std::optional<cpu_backend::Meeting> meeting;
   membership.name = next_group_name(launch);  // first, so that one who fails here counts as the others do
-  if (launch.store) {
+  if (launch.store || launch.own_store) {
     key_prefix = process_group::store_key_prefix(launch) + membership.name + "/";
-    store = store::Client::connect(
-        {.host = launch.store->host, .port = launch.store->port, .deadline = deadline.end(), .cut = deadline.cut()});
+    store = connect_to_store(launch, deadline);
     RoundAgreement agreement(launch, *store, key_prefix, deadline);
     const cpu_backend::NetworkOptions network{launch.interface, launch.ports.min, launch.ports.max,
                                               store->descriptor()};
-    meeting = cpu_backend::meet(membership, {*store, key_prefix, network}, deadline);
+    meeting = meet(membership, {*store, key_prefix, network}, deadline);
     membership.round = agreement.after_meeting();
   } else {
     membership.round = launch.round ? *launch.round : rendezvous::begin_term();
@@ -161,6 +183,7 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
     nccl = make_nccl(options, membership, store ? &*store : nullptr,
                      key_prefix + "nccl_" + to_string(membership.round) + "/", deadline);
   }
+  if (launch.own_store) process_group::leave_rank0(launch, *store, key_prefix, deadline);
   if (!nccl) return cpu;
   return cpu ? process_group::make_two_backends(std::move(cpu), std::move(nccl)) : std::move(nccl);
 }
@@ -180,7 +203,9 @@ void set_launch_variables(std::map<std::string, std::string> variables) {
   told.values = std::move(variables);
 }
 
-Launch present_launch() { return launch_from(variable); }
+Launch present_launch() {
+  return launch_from(variable, [] { return name_of_starter(environment_variable("PMI_FD")); });
+}
 
 std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, io::Cut* cut) {
   check(options);

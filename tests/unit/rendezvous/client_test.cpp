@@ -186,6 +186,18 @@ TEST(StoreClient, ConnectGivesUpAtItsDeadlineWithTheLastReason) {
       HasSubstr("[::1]:"));
 }
 
+TEST(StoreClient, ConnectTriesOnceWhereItIsToldSo) {
+  const RawListener deaf(false);
+  const auto connect_to = [](std::uint16_t port) {
+    Client::connect({.host = "127.0.0.1", .port = port, .deadline = patience(), .tries_once = true});
+  };
+  EXPECT_EQ(message_of<StoreError>([&] { connect_to(deaf.port()); }), "Connection refused");
+  RawListener listener;
+  std::thread peer([&listener] { listener.accept().close(); });
+  EXPECT_THAT(message_of<StoreError>([&] { connect_to(listener.port()); }), HasSubstr("hung up during the handshake"));
+  peer.join();
+}
+
 TEST(StoreClient, PeerThatIsNoStoreEndsConnectAtOnce) {
   RawListener listener;
   std::thread peer([&listener] {

@@ -16,7 +16,9 @@ namespace ddp::slurm {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 constexpr const char* kOutput =
     "NodeName=n1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUTot=2 CPULoad=2.35 AvailableFeatures=(null) "
@@ -31,6 +33,13 @@ TEST(SlurmNodeAddress, IsFoundInWhatScontrolPrints) {
   EXPECT_FALSE(node_address_in("NodeName=n1 NodeAddr=(null) NodeHostName=n1\n"));
   EXPECT_FALSE(node_address_in("NodeName=n1 NodeAddr="));
   EXPECT_FALSE(node_address_in(""));
+}
+
+TEST(SlurmNodeAddress, OfManyNodesEachHasItsOwn) {
+  EXPECT_THAT(node_addresses_in("NodeName=n1 A=b NodeAddr=10.0.0.1 Port=1\nNodeName=n2 NodeAddr=10.0.0.2\n"
+                                "NodeName=n3 Port=1\nNode n4 not found\n NodeName=n5 NodeAddr=10.0.0.5"),
+              ElementsAre(Pair("n1", "10.0.0.1"), Pair("n2", "10.0.0.2")));
+  EXPECT_TRUE(node_addresses_in("").empty());
 }
 
 // A PATH on which only what the test says is called scontrol.
@@ -61,6 +70,12 @@ TEST_F(SlurmNodeAddressOf, ANodeIsAsked) {
   const auto answer = ask_node_address("n1", 10s);
   EXPECT_EQ(answer.address, "10.1.2.3");
   EXPECT_EQ(answer.error, "");
+  EXPECT_FALSE(has_children());
+}
+
+TEST_F(SlurmNodeAddressOf, ManyNodesAreAskedAtOnce) {
+  scontrol_is("for node in $(echo $4 | tr , ' '); do echo \"NodeName=$node NodeAddr=at-$node Port=1\"; done");
+  EXPECT_THAT(ask_node_addresses({"n1", "n2"}, 10s).of_node, ElementsAre(Pair("n1", "at-n1"), Pair("n2", "at-n2")));
   EXPECT_FALSE(has_children());
 }
 

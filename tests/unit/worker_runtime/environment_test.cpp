@@ -14,10 +14,11 @@ namespace {
 using Variables = std::map<std::string, std::string>;
 
 Launch launch_with(const Variables& variables) {
-  return launch_from([&](const char* name) {
+  const auto lookup = [&](const char* name) {
     const auto at = variables.find(name);
     return at == variables.end() ? std::nullopt : std::optional<std::string>(at->second);
-  });
+  };
+  return launch_from(lookup, [] { return std::string("of process 77 begun at 1234"); });
 }
 
 const Variables kTwoRanks{{"RANK", "1"},          {"WORLD_SIZE", "2"},
@@ -131,6 +132,234 @@ TEST(Environment, AnEarlierStartsKeysAreOutOfSight) {
   EXPECT_EQ(prefix({{"TORCHELASTIC_RESTART_COUNT", "2"}}), "ddp/restart_2/");
   EXPECT_EQ(prefix({{"TORCHELASTIC_RESTART_COUNT", "2"}, {"DDPRUN_ROUND_ID", "7-00000000000000ff-1"}}),
             "ddp/round_7-00000000000000ff-1/");
+}
+
+// --- without torchrun's names ---
+
+Variables with(Variables variables, const std::map<std::string, std::optional<std::string>>& changes) {
+  for (const auto& [name, value] : changes) {
+    variables.erase(name);
+    if (value) variables[name] = *value;
+  }
+  return variables;
+}
+
+std::string error_of(const Variables& variables) {
+  try {
+    launch_with(variables);
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+const Variables kOpenMpi{{"OMPI_COMM_WORLD_RANK", "2"},
+                         {"OMPI_COMM_WORLD_SIZE", "4"},
+                         {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                         {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                         {"PMIX_NAMESPACE", "1490092033"},
+                         {"OMPI_MCA_orte_precondition_transports", "3eb2200d923c4d0d-45788b0c8b60e5c2"}};
+const Variables kHydra{
+    {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "4"}, {"PMI_FD", "6"}};
+const Variables kTask{
+    {"SLURM_JOB_ID", "42"},        {"SLURM_STEP_ID", "1"},        {"SLURM_STEP_NODELIST", "n[1-2]"},
+    {"SLURM_STEP_NUM_NODES", "2"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_TASKS_PER_NODE", "1,3"},
+    {"SLURM_NODEID", "1"},         {"SLURM_PROCID", "2"},         {"SLURM_LOCALID", "1"}};
+const Variables kOfABatchShell{{"SLURM_JOB_ID", "42"},           {"SLURM_NTASKS", "4"},         {"SLURM_PROCID", "0"},
+                               {"SLURM_JOB_NODELIST", "n[1-2]"}, {"SLURM_TASKS_PER_NODE", "2"}, {"SLURM_NODEID", "0"}};
+
+TEST(EnvironmentOfMpirun, OfOpenMpiSaysWhoThisProcessIs) {
+  const Launch launch = launch_with(kOpenMpi);
+  EXPECT_EQ(launch.rank, 2);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.local_rank, 2);
+  EXPECT_EQ(launch.local_size, 4);
+  EXPECT_FALSE(launch.store);
+  ASSERT_TRUE(launch.own_store);
+  EXPECT_EQ(launch.own_store->job, "Open MPI's mpirun 1490092033 3eb2200d923c4d0d-45788b0c8b60e5c2");
+  EXPECT_EQ(launch.own_store->host, "");
+  EXPECT_TRUE(launch.own_store->is_here);
+  EXPECT_EQ(launch.own_store->port_count, 8);
+  EXPECT_GE(launch.own_store->first_port, 20'000);
+  EXPECT_LE(launch.own_store->first_port, 31'992);
+  EXPECT_EQ(launch.own_store->rank_name, "OMPI_COMM_WORLD_RANK");
+  EXPECT_FALSE(launch_with(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "0"},
+                                           {"OMPI_COMM_WORLD_SIZE", "1"},
+                                           {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}}))
+                   .own_store);
+}
+
+TEST(EnvironmentOfMpirun, OfHydraTheJobIsNamedByWhatStartedIt) {
+  const Launch launch = launch_with(kHydra);
+  EXPECT_EQ(launch.rank, 1);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.local_size, 4);
+  ASSERT_TRUE(launch.own_store);
+  EXPECT_EQ(launch.own_store->job, "MPICH's mpirun of process 77 begun at 1234");
+  EXPECT_TRUE(launch.own_store->is_here);
+}
+
+TEST(EnvironmentOfMpirun, OverSeveralHostsAsksForMasterAddrAndMasterPort) {
+  for (const auto& variables :
+       {with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+        with(kHydra, {{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}})}) {
+    const auto error = error_of(variables);
+    EXPECT_THAT(error, ::testing::HasSubstr("several hosts"));
+    EXPECT_THAT(error, ::testing::HasSubstr("\nwhere: "));
+    EXPECT_THAT(error, ::testing::HasSubstr("\ntry:   MASTER_ADDR="));
+    EXPECT_THAT(error, ::testing::HasSubstr("MASTER_PORT="));
+
+    const Launch launch = launch_with(with(variables, {{"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}}));
+    ASSERT_TRUE(launch.own_store);
+    EXPECT_FALSE(launch.store);
+    EXPECT_EQ(launch.own_store->host, "node0");
+    EXPECT_FALSE(launch.own_store->is_here);
+    EXPECT_EQ(launch.own_store->first_port, 29500);
+    EXPECT_EQ(launch.own_store->port_count, 1);
+    EXPECT_THAT(error_of(with(variables, {{"MASTER_PORT", "29500"}})),
+                ::testing::HasSubstr("MASTER_PORT is set, but MASTER_ADDR is not"));
+  }
+  // What started the ranks is another process on every host, so it names no job there.
+  EXPECT_EQ(launch_with(with(kHydra, {{"MPI_LOCALRANKID", "0"},
+                                      {"MPI_LOCALNRANKS", "2"},
+                                      {"MASTER_ADDR", "node0"},
+                                      {"MASTER_PORT", "29500"}}))
+                .own_store->job,
+            "MPICH's mpirun 4 ranks");
+}
+
+TEST(EnvironmentOfMpirun, WhatIsWrongIsNamedWithItsValue) {
+  using ::testing::HasSubstr;
+  EXPECT_THAT(error_of(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", {}}})),
+              HasSubstr("OMPI_COMM_WORLD_LOCAL_SIZE is not set"));
+  EXPECT_THAT(error_of(with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "4"}})),
+              HasSubstr("OMPI_COMM_WORLD_RANK is 4, but OMPI_COMM_WORLD_SIZE is 4"));
+  EXPECT_THAT(error_of(with(kOpenMpi, {{"OMPI_COMM_WORLD_SIZE", "x"}})), HasSubstr("OMPI_COMM_WORLD_SIZE is 'x'"));
+  EXPECT_THAT(error_of(with(kHydra, {{"MPI_LOCALNRANKS", {}}})), HasSubstr("MPI_LOCALNRANKS is not set"));
+  EXPECT_THAT(error_of(with(kHydra, {{"PMI_RANK", {}}})), HasSubstr("PMI_RANK is not set"));
+  EXPECT_THAT(error_of(with(kHydra, {{"MPI_LOCALRANKID", "4"}})),
+              HasSubstr("MPI_LOCALRANKID is 4, but MPI_LOCALNRANKS is 4"));
+  EXPECT_THAT(error_of(with(kHydra, {{"MPI_LOCALNRANKS", "5"}})), HasSubstr("MPI_LOCALNRANKS is 5, but PMI_SIZE is 4"));
+}
+
+TEST(EnvironmentOfAStep, SaysWhoThisProcessIsAndWhereRank0Is) {
+  const Launch launch = launch_with(with(kTask, {{"DDP_SOCKET_IFNAME", "ib0"}}));
+  EXPECT_EQ(launch.rank, 2);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_EQ(launch.local_rank, 1);
+  EXPECT_EQ(launch.local_size, 3);
+  EXPECT_EQ(launch.interface, "ib0");
+  ASSERT_TRUE(launch.own_store);
+  EXPECT_EQ(launch.own_store->job, "slurm 42.1");
+  EXPECT_EQ(launch.own_store->host, "n1");
+  EXPECT_FALSE(launch.own_store->is_here);
+  EXPECT_EQ(launch.own_store->first_port, 20'000 + 8 * (42 + 131));
+  EXPECT_EQ(launch.own_store->port_count, 8);
+  EXPECT_THAT(launch.own_store->nodes, ::testing::ElementsAre("n1", "n2"));
+  EXPECT_EQ(launch.own_store->rank_name, "SLURM_PROCID");
+  EXPECT_EQ(launch_with(with(kTask, {{"SLURM_RESTART_COUNT", "2"}})).own_store->job, "slurm 42.1.r2");
+}
+
+TEST(EnvironmentOfAStep, OnOneNodeItsTasksMeetThere) {
+  const Launch launch = launch_with(with(kTask, {{"SLURM_STEP_NODELIST", "n7"},
+                                                 {"SLURM_STEP_NUM_NODES", "1"},
+                                                 {"SLURM_STEP_TASKS_PER_NODE", "4"},
+                                                 {"SLURM_NODEID", "0"},
+                                                 {"SLURM_LOCALID", "2"}}));
+  ASSERT_TRUE(launch.own_store);
+  EXPECT_EQ(launch.own_store->host, "");
+  EXPECT_TRUE(launch.own_store->is_here);
+}
+
+TEST(EnvironmentOfAStep, OfOneTaskIsAGroupOfOne) {
+  const Launch launch = launch_with(with(kTask, {{"SLURM_STEP_NODELIST", "n7"},
+                                                 {"SLURM_STEP_NUM_NODES", "1"},
+                                                 {"SLURM_STEP_NUM_TASKS", "1"},
+                                                 {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                                                 {"SLURM_NODEID", "0"},
+                                                 {"SLURM_PROCID", "0"},
+                                                 {"SLURM_LOCALID", "0"}}));
+  EXPECT_EQ(launch.size, 1);
+  EXPECT_FALSE(launch.own_store);
+}
+
+TEST(EnvironmentOfAStep, MasterAddrAndMasterPortGoBeforeTheFirstNode) {
+  const Launch launch = launch_with(with(kTask, {{"MASTER_ADDR", "n2-ib"}, {"MASTER_PORT", "29500"}}));
+  ASSERT_TRUE(launch.own_store);
+  EXPECT_EQ(launch.own_store->host, "n2-ib");
+  EXPECT_EQ(launch.own_store->first_port, 29500);
+  EXPECT_EQ(launch.own_store->port_count, 1);
+  EXPECT_FALSE(launch.own_store->is_here);
+  EXPECT_THAT(error_of(with(kTask, {{"MASTER_ADDR", "n2"}})),
+              ::testing::HasSubstr("MASTER_ADDR is set, but MASTER_PORT is not"));
+}
+
+TEST(Environment, AStoreThatSomebodyElseServesIsUsedWhoeverStartedTheRanks) {
+  const std::map<std::string, std::optional<std::string>> at{
+      {"MASTER_ADDR", "login"}, {"MASTER_PORT", "29500"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+  for (const auto& variables : {kOpenMpi, kHydra, kTask}) {
+    const Launch launch = launch_with(with(variables, at));
+    ASSERT_TRUE(launch.store);
+    EXPECT_EQ(launch.store->host, "login");
+    EXPECT_EQ(launch.store->port, 29500);
+    EXPECT_FALSE(launch.own_store);
+  }
+}
+
+TEST(EnvironmentOfAStep, ARank0ThatIsNotOnTheFirstNodeIsRefused) {
+  EXPECT_THAT(error_of(with(kTask, {{"SLURM_PROCID", "0"}})),
+              ::testing::HasSubstr("SLURM_PROCID is 0 on n2, but the others look for rank 0 on the first node"));
+}
+
+TEST(EnvironmentOfAStep, WhatIsWrongIsRefusedAsTheStepIs) {
+  EXPECT_THAT(error_of(with(kTask, {{"SLURM_STEP_NODELIST", "n[1-3]"}})), ::testing::HasSubstr("3 nodes"));
+  EXPECT_THAT(error_of(with(kTask, {{"SLURM_HET_SIZE", "2"}})), ::testing::HasSubstr("heterogeneous"));
+}
+
+TEST(Environment, TheFirstLauncherOfTheOrderCounts) {
+  const auto all = [](std::vector<Variables> sets) {
+    Variables out;
+    for (const auto& each : sets) out.insert(each.begin(), each.end());
+    return out;
+  };
+  EXPECT_EQ(launch_with(all({kTwoRanks, kOpenMpi, kHydra, kTask})).size, 2);
+  EXPECT_TRUE(launch_with(all({kTwoRanks, kOpenMpi, kHydra, kTask})).store);
+  EXPECT_EQ(launch_with(all({kOpenMpi, kHydra, kTask})).own_store->rank_name, "OMPI_COMM_WORLD_RANK");
+  EXPECT_EQ(launch_with(all({kHydra, kTask})).own_store->rank_name, "PMI_RANK");
+  // srun sets two of them for programs that use MPI.
+  EXPECT_EQ(launch_with(all({Variables{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}, kTask})).own_store->rank_name,
+            "SLURM_PROCID");
+  // Whoever has its own does not hear of what is wrong with the rest.
+  EXPECT_EQ(launch_with(all({kTwoRanks, Variables{{"SLURM_STEP_ID", "0"}, {"PMI_SIZE", "x"}}})).size, 2);
+  EXPECT_EQ(launch_with(all({kHydra, Variables{{"SLURM_STEP_ID", "0"}}})).size, 4);
+}
+
+TEST(Environment, OfABatchShellMeansNothing) {
+  EXPECT_EQ(launch_with(kOfABatchShell).size, 1);
+  EXPECT_FALSE(launch_with(kOfABatchShell).own_store);
+  auto within = kOpenMpi;
+  within.insert(kOfABatchShell.begin(), kOfABatchShell.end());
+  EXPECT_EQ(launch_with(within).size, 4);
+}
+
+TEST(Environment, WhatAnotherStepsWorkerLeftIsPassedOver) {
+  auto of_inner_srun = kTask;
+  of_inner_srun.insert(kTwoRanks.begin(), kTwoRanks.end());
+  of_inner_srun["DDPRUN_SLURM_STEP"] = "42.0";
+  of_inner_srun["DDPRUN_ROUND_ID"] = "1763723112-9f3a17c2b4d8e6f0-3";
+  const Launch launch = launch_with(of_inner_srun);
+  EXPECT_EQ(launch.size, 4);
+  EXPECT_FALSE(launch.round);
+  EXPECT_TRUE(launch.own_store);
+
+  // The worker itself, and what it starts, is the outer step's.
+  auto worker = of_inner_srun;
+  worker["DDPRUN_SLURM_STEP"] = "42.1";
+  EXPECT_EQ(launch_with(worker).size, 2);
+  EXPECT_TRUE(launch_with(worker).round);
+  EXPECT_EQ(launch_with(with(kTask, {{"DDPRUN_SLURM_STEP", "42.1"}})).size, 1);
 }
 
 }  // namespace

@@ -1,0 +1,76 @@
+#include "rendezvous/io/host_addresses.hpp"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iterator>
+#include <memory>
+#include <system_error>
+
+#include "rendezvous/io/deadline.hpp"
+#include "rendezvous/io/event_fd.hpp"
+#include "rendezvous/io/quiet_thread.hpp"
+
+namespace ddp::io {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kAddressCountMax = 16;
+
+HostAddresses look_up(const std::string& host, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* list = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0) {
+    return {{}, error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error)};
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
+  HostAddresses out;
+  for (const addrinfo* entry = list; entry != nullptr && out.addresses.size() < kAddressCountMax;
+       entry = entry->ai_next) {
+    std::array<char, NI_MAXHOST> text{};
+    if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0) {
+      out.addresses.emplace_back(text.data());
+    }
+  }
+  if (out.addresses.empty()) out.error = "it has no address";
+  return out;
+}
+
+// What the thread and the one who waits share; whoever is last lets go of it.
+struct Answer {
+  UniqueFd is_there = make_event();
+  HostAddresses found;
+};
+
+}  // namespace
+
+HostAddresses addresses_of_host(const std::string& host, Clock::time_point end, const Cut* cut) {
+  if (auto numeric = look_up(host, AI_NUMERICHOST); !numeric.addresses.empty()) return numeric;
+  const auto answer = std::make_shared<Answer>();
+  try {
+    start_quiet_thread([answer, host] {
+      answer->found = look_up(host, 0);
+      ring(answer->is_there);
+    }).detach();
+  } catch (const std::system_error& error) {
+    return {{}, std::string("no thread to look up the host in: ") + error.what()};
+  }
+  Deadline deadline(Clock::now(), end);
+  while (!deadline.passed(Clock::now())) {
+    pollfd polled[] = {{answer->is_there.get(), POLLIN, 0}, {cut == nullptr ? -1 : cut->descriptor(), POLLIN, 0}};
+    ::poll(polled, std::size(polled), deadline.poll_timeout_ms(Clock::now()));
+    if (cut != nullptr) cut->throw_if_cut();
+    if (polled[0].revents != 0) return answer->found;
+  }
+  return {{}, "the resolver has not answered"};
+}
+
+}  // namespace ddp::io

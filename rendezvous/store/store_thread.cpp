@@ -1,0 +1,107 @@
+#include "rendezvous/store/store_thread.hpp"
+
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+
+#include "rendezvous/io/closed_in_child.hpp"
+#include "rendezvous/io/fork_guard.hpp"
+#include "rendezvous/io/quiet_thread.hpp"
+#include "rendezvous/port/port.hpp"
+#include "rendezvous/store/door.hpp"
+#include "rendezvous/store/server.hpp"
+
+namespace ddp::store {
+
+namespace asio = boost::asio;
+
+namespace {
+
+constexpr std::size_t kRefusalCountMax = 16;
+
+}  // namespace
+
+class StoreThread::Impl {
+ public:
+  explicit Impl(const StoreThreadOptions& options)
+      : work_(io_.get_executor()),
+        server_(io_, {.allow = options.allow, .warn = [this](const std::string& warning) { note(warning); }}) {
+    for (const auto& [key, value] : options.entries) server_.put(key, value);
+    port_.emplace(io_,
+                  port::PortOptions{.addresses = options.addresses,
+                                    .first = options.first_port,
+                                    .last = options.last_port,
+                                    .warn = [this](const std::string& warning) { note(warning); }},
+                  port::Handlers{.store = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+                    server_.adopt(std::move(socket), peer);
+                  }});
+    number_ = port_->number();
+    for (const int fd : port_->descriptors()) io::close_in_forked_children(fd);
+    thread_ = io::start_quiet_thread([this] { run(); });
+  }
+
+  ~Impl() {
+    asio::post(io_, [this] { io_.stop(); });
+    thread_.join();
+    for (const int fd : port_->descriptors()) io::keep_in_forked_children(fd);
+  }
+
+  bool in_forked_child() const { return fork_guard_.in_forked_child(); }
+  std::uint16_t port() const { return number_; }
+
+  void allow(const std::vector<std::string>& blocks) {
+    static_cast<void>(AllowList::parse(blocks));
+    asio::post(io_, [this, blocks] { server_.allow(blocks); });
+  }
+
+  std::vector<std::string> refusals() const {
+    const std::lock_guard lock(mutex_);
+    return refusals_;
+  }
+
+ private:
+  // What one connection brings about must not end the others'.
+  void run() {
+    while (!io_.stopped()) {
+      try {
+        io_.run();
+      } catch (const std::exception& error) {
+        note(error.what());
+      }
+    }
+  }
+
+  void note(const std::string& warning) {
+    const std::lock_guard lock(mutex_);
+    if (refusals_.size() < kRefusalCountMax) refusals_.push_back(warning);
+  }
+
+  io::ForkGuard fork_guard_;
+  mutable std::mutex mutex_;
+  std::vector<std::string> refusals_;  // guarded by mutex_
+  asio::io_context io_{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work_;
+  Server server_;
+  std::optional<port::Port> port_;
+  std::uint16_t number_ = 0;
+  std::thread thread_;
+};
+
+StoreThread::StoreThread(const StoreThreadOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+
+StoreThread::~StoreThread() {
+  if (impl_->in_forked_child()) static_cast<void>(impl_.release());  // it is the parent's
+}
+
+std::uint16_t StoreThread::port() const { return impl_->port(); }
+
+void StoreThread::allow(const std::vector<std::string>& blocks) { impl_->allow(blocks); }
+
+std::vector<std::string> StoreThread::refusals() const { return impl_->refusals(); }
+
+}  // namespace ddp::store
