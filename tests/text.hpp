@@ -8,10 +8,14 @@
 
 namespace ddp::test {
 
-// Empty where it can't be read. Of files under /proc too.
+// Empty where it can't be read. Of files under /proc too, of a process that ends meanwhile.
 inline std::string contents_of(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  try {
+    return {std::istreambuf_iterator<char>(file), {}};
+  } catch (const std::ios_base::failure&) {
+    return {};
+  }
 }
 
 inline int occurrences(const std::string& where, const std::string& what) {

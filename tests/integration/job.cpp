@@ -17,8 +17,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <stdexcept>
 
 namespace ddp::test {
@@ -208,8 +206,7 @@ std::vector<pid_t> Job::processes() const {
   while (const dirent* entry = ::readdir(folder)) {
     const pid_t pid = std::atoi(entry->d_name);
     if (pid <= 0 || pid == ::getpid()) continue;
-    std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const std::string text = contents_of("/proc/" + std::to_string(pid) + "/environ");
     if (('\0' + text).find('\0' + mark_ + '\0') != std::string::npos) out.push_back(pid);
   }
   ::closedir(folder);
@@ -221,8 +218,7 @@ bool Job::is_gone_within(std::chrono::milliseconds limit) const {
 }
 
 char process_state(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(file)), {});
+  const std::string text = contents_of("/proc/" + std::to_string(pid) + "/stat");
   const auto at = text.rfind(')');
   return at == std::string::npos || at + 2 >= text.size() ? '\0' : text[at + 2];
 }
