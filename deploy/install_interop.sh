@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs the real peers of the interop tests: the shells that completions are for, and PyTorch and others
-# (tests/interop/requirements.txt, about 5.4 GB) in a Python environment of their own, build/interop/venv. That is made once,
-# and again only where the versions asked for have changed.
+# Installs the real peers of the tests: the shells that completions are for, Slurm, the mpiruns, what makes a bare Debian and
+# checks a systemd unit; and PyTorch and others (tests/interop/requirements.txt, about 5.4 GB) in a Python environment of
+# their own, build/interop/venv. That is made once, and again only where the versions asked for have changed.
 set -eu
 cd "$(dirname "$0")/.."
 pins=tests/interop/requirements.txt
 venv=build/interop/venv
 log=build/interop/install.log
-./deploy/install_packages.sh zsh fish
+./deploy/install_packages.sh zsh fish slurm-wlm openmpi-bin mpich debootstrap systemd
 cmp -s "$pins" "$venv/requirements.txt" && exit 0
 
 python3 -c 'import ensurepip, venv' 2>/dev/null || ./deploy/install_packages.sh python3-venv
