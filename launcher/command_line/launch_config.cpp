@@ -41,11 +41,11 @@ std::vector<std::string> store_allow_of(const GivenOption& given) {
 }
 
 std::chrono::milliseconds grace_of(const GivenOptions& given, const EnvironmentLookup& environment,
-                                   const Machine& machine, LaunchConfig& config) {
+                                   const Machine& machine, bool in_slurm_job, SlurmFacts& facts) {
   if (const auto* option = given.find("shutdown-timeout"))
     return std::chrono::seconds(number_of(*option, 0, kSecondsMax));
   const auto text = environment("TORCH_ELASTIC_SHUTDOWN_TIMEOUT");
-  if (!text && config.in_slurm_step) return slurm_grace(environment, machine, config.slurm_facts);
+  if (!text && in_slurm_job) return slurm_grace(environment, machine, facts);
   if (!text) return std::chrono::seconds(30);
   const auto value = whole_number(*text, 0, kSecondsMax);
   if (!value)
@@ -230,7 +230,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   if (const auto* option = given.find("max-restarts")) config.restarts_max = number_of(*option, 0, kRestartsMax);
   if (const auto* option = given.find("restart-window"))
     config.restart_window = std::chrono::seconds(number_of(*option, 1, kSecondsMax));
-  config.grace = grace_of(given, environment, machine, config);
+  config.grace = grace_of(given, environment, machine, place.in_job, config.slurm_facts);
   read_signals(given, config);
   config.binding = binding_of(given);
   check_what_has_no_effect(given, config.notices);

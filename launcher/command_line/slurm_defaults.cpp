@@ -237,10 +237,12 @@ std::optional<std::string> setting_of(const std::string& conf, std::string_view 
 SlurmPlace slurm_place(const GivenOptions& given, const EnvironmentLookup& environment,
                        std::vector<std::string>& notices) {
   SlurmPlace place;
+  const auto job = environment("SLURM_JOB_ID");
   if (slurm::is_inherited(environment)) {
+    place.in_step = place.in_job = true;
     place.for_workers = environment(slurm::kStepVariable).value_or("");
     notices.push_back("SLURM_* are those of the ddprun of step " + place.for_workers +
-                      ", in a worker of which this one runs: they say nothing here");
+                      ", in a worker of which this one runs: they say nothing of its nodes here");
     return place;
   }
   try {
@@ -252,7 +254,7 @@ SlurmPlace slurm_place(const GivenOptions& given, const EnvironmentLookup& envir
     const std::string text = error.what();
     notices.push_back("the variables of Slurm's step are left alone: " + text.substr(0, text.find('\n')));
   }
-  const auto job = environment("SLURM_JOB_ID");
+  place.in_job = place.in_step || job;
   if (place.step)
     place.for_workers = slurm::name_of(*place.step);
   else if (job)

@@ -21,7 +21,8 @@ using SlurmFacts = std::vector<std::string>;
 // meeting, they are left alone, with a notice; else this throws InvalidArgument in three lines.
 struct SlurmPlace {
   std::optional<slurm::Step> step;
-  bool in_step = false;  // also where its variables are wrong
+  bool in_step = false;  // also where its variables are wrong, and in a worker of another ddprun: its signals come there too
+  bool in_job = false;   // also in a batch shell
   std::string
       for_workers;  // DDPRUN_SLURM_STEP: by which what a worker starts knows whose the SLURM_* are; may be empty
 };

@@ -288,9 +288,10 @@ TEST_F(SlurmDefaults, WithinAWorkerTheyAreTheOuterDdpruns) {
   environment["DDPRUN_SLURM_STEP"] = "42.3";
   EXPECT_EQ(meet().mode, Mode::local);
   EXPECT_EQ(config.rendezvous.run_id, "");
-  EXPECT_FALSE(config.in_slurm_step);
   EXPECT_EQ(config.slurm_step, "42.3") << "its workers inherit them too";
-  EXPECT_EQ(config.grace, 30s);
+  EXPECT_TRUE(config.in_slurm_step) << "Slurm signals it as it does every process of the step";
+  EXPECT_EQ(config.grace, 25s);
+  EXPECT_THAT(config.forward_signals, ElementsAre(SIGUSR1));
   EXPECT_THAT(config.notices, ElementsAre(HasSubstr("SLURM_* are those of the ddprun of step 42.3")));
   environment["DDPRUN_SLURM_STEP"] = "42.1";
   EXPECT_EQ(meet().run_id, "42.3") << "srun started this one from a worker of another step";
@@ -303,7 +304,8 @@ TEST_F(SlurmDefaults, ABatchShellIsNoStep) {
   EXPECT_FALSE(config.in_slurm_step);
   EXPECT_EQ(config.slurm_step, "42");
   EXPECT_THAT(config.forward_signals, IsEmpty());
-  EXPECT_THAT(config.slurm_facts, IsEmpty());
+  EXPECT_EQ(config.grace, 25s) << "the job's time limit holds there too";
+  EXPECT_THAT(config.slurm_facts, ElementsAre(StartsWith("grace 25 s")));
   EXPECT_THAT(config.notices,
               ElementsAre(AllOf(HasSubstr("job 42 has 4 nodes"), HasSubstr("`srun --ntasks-per-node=1 ddprun"))));
   (void)meet({"--standalone"});
