@@ -202,7 +202,8 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
     meeting = slurm_meeting(*place.step, given, config.notices, config.slurm_facts);
     given = meeting.options;
   }
-  const auto machine = place.step ? slurm_machine(*place.step, whole_machine, config.slurm_facts) : whole_machine;
+  const auto machine =
+      place.step ? slurm_machine(*place.step, environment, whole_machine, config.slurm_facts) : whole_machine;
   config.mode = given.is_on("dry-run") ? LaunchConfig::Mode::show_plan : LaunchConfig::Mode::launch;
   config.workers = std::max(1, machine.gpu_count);
   if (const auto* option = given.find("nproc-per-node"))

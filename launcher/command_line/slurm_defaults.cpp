@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "ddp/error.hpp"
+#include "launcher/command_line/machine.hpp"
 #include "launcher/command_line/option_values.hpp"
 #include "rendezvous/io/host_and_port.hpp"
 
@@ -274,12 +275,17 @@ SlurmMeeting slurm_meeting(const slurm::Step& step, const GivenOptions& given, s
   return Meeting(step, given, notices, facts).take();
 }
 
-Machine slurm_machine(const slurm::Step& step, Machine machine, SlurmFacts& facts) {
+Machine slurm_machine(const slurm::Step& step, const EnvironmentLookup& environment, Machine machine, SlurmFacts& facts) {
   if (const int gpus = step.gpus_on_node.value_or(0); gpus > 0) {
-    // CUDA_VISIBLE_DEVICES may leave fewer of them; GPUs of other makers are not counted here.
-    if (machine.gpu_count == 0 || gpus < machine.gpu_count) machine.gpu_count = gpus;
-    facts.push_back(std::to_string(machine.gpu_count) + (machine.gpu_count == 1 ? " GPU" : " GPUs") +
-                    " (SLURM_GPUS_ON_NODE=" + std::to_string(gpus) + ")");
+    // GPUs of other makers are not counted here, and Slurm may name them by CUDA_VISIBLE_DEVICES too. Whoever names none
+    // there wants none.
+    const auto visible = environment("CUDA_VISIBLE_DEVICES");
+    const int named = visible_gpu_count(kWorkersMax, visible);
+    machine.gpu_count = std::min({gpus, named, machine.gpu_count > 0 ? machine.gpu_count : gpus});
+    facts.push_back((machine.gpu_count == 0 ? "no GPU"
+                                            : std::to_string(machine.gpu_count) + (machine.gpu_count == 1 ? " GPU" : " GPUs")) +
+                    " (SLURM_GPUS_ON_NODE=" + std::to_string(gpus) +
+                    (machine.gpu_count < gpus && visible ? ", CUDA_VISIBLE_DEVICES='" + *visible + "')" : ")"));
   }
   const auto cpus = step.cpus_per_task ? step.cpus_per_task : step.cpus_on_node;
   if (cpus && *cpus > 0 && *cpus < machine.cpu_count) {

@@ -39,7 +39,7 @@ SlurmMeeting slurm_meeting(const slurm::Step& step, const GivenOptions& given, s
                            SlurmFacts& facts);
 
 // The machine as the step's task may use it.
-Machine slurm_machine(const slurm::Step& step, Machine machine, SlurmFacts& facts);
+Machine slurm_machine(const slurm::Step& step, const EnvironmentLookup& environment, Machine machine, SlurmFacts& facts);
 
 // The time from Slurm's SIGTERM to its SIGKILL, less what it takes to tell the others: by KillWait in slurm.conf.
 std::chrono::seconds slurm_grace(const EnvironmentLookup& environment, const Machine& machine, SlurmFacts& facts);

@@ -339,6 +339,25 @@ TEST_F(SlurmDefaults, OneWorkerForEachGpuOfTheStep) {
   EXPECT_EQ(parse({"true"}).workers, 2);
 }
 
+TEST_F(SlurmDefaults, GpusThatTheKernelDoesNotNameCountUnlessTheyAreHidden) {
+  environment["SLURM_GPUS_ON_NODE"] = "8";
+  const struct {
+    const char* visible;
+    int workers;
+  } cases[] = {{"", 1}, {"-1", 1}, {"NoDevFiles", 1}, {"0,1", 2}, {"0,1,2,3,4,5,6,7", 8}, {"6,7", 2}};
+  EXPECT_EQ(parse({"true"}).workers, 8);
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.visible);
+    environment["CUDA_VISIBLE_DEVICES"] = c.visible;
+    config = parse({"true"});
+    EXPECT_EQ(config.workers, c.workers);
+    EXPECT_THAT(config.slurm_facts, Contains(HasSubstr("(SLURM_GPUS_ON_NODE=8")));
+  }
+  environment["CUDA_VISIBLE_DEVICES"] = "";
+  EXPECT_THROW((void)parse_options({"--nproc-per-node=gpu"}), UsageError);
+  EXPECT_THAT(parse({"true"}).slurm_facts, Contains("no GPU (SLURM_GPUS_ON_NODE=8, CUDA_VISIBLE_DEVICES='')"));
+}
+
 TEST_F(SlurmDefaults, AWorkerForEachCpuOfTheTask) {
   cpu_count = 64;
   EXPECT_EQ(parse_options({"--nproc-per-node=cpu"}).workers, 64);
