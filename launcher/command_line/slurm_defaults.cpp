@@ -8,6 +8,7 @@
 #include "ddp/error.hpp"
 #include "launcher/command_line/machine.hpp"
 #include "launcher/command_line/option_values.hpp"
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/io/host_and_port.hpp"
 
 namespace ddp::launcher {
@@ -42,6 +43,8 @@ bool is_here_only(const GivenOptions& given) {
 
 std::string nodes_text(std::size_t count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }
 
+std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
+
 class Meeting {
  public:
   Meeting(const slurm::Step& step, const GivenOptions& given, std::vector<std::string>& notices, SlurmFacts& facts)
@@ -50,27 +53,23 @@ class Meeting {
   }
 
   SlurmMeeting take() {
-    check_left_over();
     const auto* asked = given().find("nnodes");
-    const bool is_for_one = asked == nullptr || node_counts_of(*asked).second == 1;
-    if (given().is_on("standalone") || (is_for_one && is_here_only(given()))) {
-      if (nodes() > 1)
-        notices_.push_back("each of the step's " + nodes_text(nodes()) + " runs a job of its own: " + why_alone());
+    nodes_max_ = asked == nullptr ? static_cast<int>(nodes()) : node_counts_of(*asked).second;
+    check_left_over();
+    if (given().is_on("standalone") || ((asked == nullptr || nodes_max_ == 1) && is_here_only(given()))) {
+      say_alone(why_alone());
       return out_;
     }
     check_tasks();
-    if (nodes() > 1 && given().find("nnodes") == nullptr) {
+    if (nodes() > 1 && asked == nullptr) {
       set("nnodes", std::to_string(nodes()), "SLURM_STEP_NODELIST");
       fact(nodes_text(nodes()), "SLURM_STEP_NODELIST");
     }
-    const auto* counts = given().find("nnodes");
-    nodes_max_ = counts == nullptr ? 1 : node_counts_of(*counts).second;
-    if (nodes_max_ == 1 && !says_where_to_meet(given()) && given().find("master-port") == nullptr) {
-      if (nodes() > 1)
-        notices_.push_back("each of the step's " + nodes_text(nodes()) + " runs a job of its own: " + counts->where);
-      give_id();
-    } else if (nodes_max_ > 1) {
+    if (nodes_max_ > 1) {
       is_static() ? meet_static() : meet_dynamic();
+    } else {
+      if (asked != nullptr) say_alone(asked->where);
+      if (!says_where_to_meet(given()) && given().find("master-port") == nullptr && !are_tasks_parted()) give_id();
     }
     return out_;
   }
@@ -89,6 +88,58 @@ class Meeting {
   }
 
   void fact(const std::string& what, const std::string& from) { facts_.push_back(what + " (" + from + ")"); }
+
+  bool is_task_per_node() const { return static_cast<std::size_t>(step_.tasks) == nodes(); }
+
+  // Each a job of its own, and with a number of workers, so that none takes all of its node.
+  bool are_tasks_parted() const {
+    const auto* asked = given().find("nnodes");
+    const auto* workers = given().find("nproc-per-node");
+    const auto is_meant = [](const GivenOption* option) { return option != nullptr && !is_from(*option, "PET_"); };
+    return !is_task_per_node() && nodes_max_ == 1 && is_meant(asked) && is_meant(workers) &&
+           whole_number(workers->value, 1, kWorkersMax);
+  }
+
+  void say_alone(const std::string& why) {
+    if (step_.tasks == 1) return;
+    notices_.push_back("each of the step's " +
+                       (is_task_per_node() ? nodes_text(nodes()) : std::to_string(step_.tasks) + " tasks") +
+                       " runs a job of its own: " + why);
+  }
+
+  // --rdzv-conf says it too.
+  bool is_rank_given() const {
+    if (given().find("node-rank") != nullptr) return true;
+    const auto* conf = find_filled(given(), "rdzv-conf");
+    if (conf == nullptr) return false;
+    const auto settings = key_values_of(*conf);
+    return std::any_of(settings.begin(), settings.end(), [](const KeyValue& setting) { return setting.key == "rank"; });
+  }
+
+  // The node that a static meeting names serves it, which is what node 0 does. Whose an address is can't be told here.
+  int index_of_node_0() const {
+    if (nodes_max_ == 1 || !is_static()) return 0;
+    const auto* endpoint = find_filled(given(), "rdzv-endpoint");
+    const auto* address = given().find("master-addr");
+    if (endpoint == nullptr && address == nullptr) return 0;
+    const auto host = endpoint != nullptr ? endpoint_of(*endpoint).host : host_of(*address);
+    const auto& all = step_.nodes;
+    auto found = std::find(all.begin(), all.end(), host);
+    if (found == all.end() && !io::parse_address(host))
+      found = std::find_if(all.begin(), all.end(),
+                           [&host](const std::string& node) { return first_label(node) == first_label(host); });
+    return found == all.end() ? 0 : static_cast<int>(found - all.begin());
+  }
+
+  int rank_here() const {
+    const int count = static_cast<int>(nodes());
+    return (step_.node_index - index_of_node_0() + count) % count;
+  }
+
+  std::string counted_from() const {
+    const int first = index_of_node_0();
+    return first == 0 ? "" : ", counted from " + step_.nodes[static_cast<std::size_t>(first)];
+  }
 
   std::string why_alone() const {
     for (const auto* name : {"standalone", "rdzv-endpoint", "master-addr"})
@@ -110,20 +161,21 @@ class Meeting {
   void check_left_over() {
     const auto slurm_nodes = "that the step has " + nodes_text(nodes()) + " (SLURM_STEP_NODELIST)";
     if (const auto* option = given().find("nnodes");
-        option != nullptr && is_from(*option, "PET_") && !says_where_to_meet(given())) {
+        option != nullptr && is_from(*option, "PET_") && !given().is_on("standalone") && !is_here_only(given())) {
       const auto [low, high] = node_counts_of(*option);
-      if (static_cast<std::size_t>(low) > nodes() || static_cast<std::size_t>(high) < nodes())
+      const bool may_be_more = says_where_to_meet(given());  // with nodes of other steps
+      if ((static_cast<std::size_t>(low) > nodes() && !may_be_more) || static_cast<std::size_t>(high) < nodes())
         refuse_left_over(*option,
                          "that the job has " + (low == high ? "" : std::to_string(low) + " to ") +
                              nodes_text(static_cast<std::size_t>(high)),
                          slurm_nodes);
     }
-    if (nodes() == 1 || static_cast<std::size_t>(step_.tasks) != nodes()) return;
+    if (!is_job_of_step() || !is_task_per_node()) return;
     const auto* rank = given().find("node-rank");
-    if (rank != nullptr && is_from(*rank, "") && number_of(*rank, 0, kNodesMax - 1) != step_.node_index)
+    if (rank != nullptr && is_from(*rank, "PET_") && number_of(*rank, 0, kNodesMax - 1) != rank_here())
       refuse_left_over(*rank, "that this is node " + rank->value,
-                       "that it is node " + std::to_string(step_.node_index) + " of " + std::to_string(nodes()) +
-                           " (SLURM_NODEID=" + std::to_string(step_.node_index) + ")");
+                       "that it is node " + std::to_string(rank_here()) + " of " + std::to_string(nodes()) +
+                           " (SLURM_NODEID=" + std::to_string(step_.node_index) + counted_from() + ")");
     for (const auto* name : {"standalone", "rdzv-endpoint", "master-addr"})
       if (const auto* option = find_filled(given(), name);
           option != nullptr && is_from(*option, "PET_") && (given().is_on(name) || is_here_only(given())))
@@ -131,12 +183,24 @@ class Meeting {
   }
 
   void check_tasks() const {
-    if (static_cast<std::size_t>(step_.tasks) == nodes() || says_where_to_meet(given())) return;
+    if (is_task_per_node() || are_tasks_parted() || says_where_to_meet(given())) return;
     throw UsageError("srun started " + std::to_string(step_.tasks) + " ddprun on " + nodes_text(nodes()) + ", " +
                          std::to_string(step_.local_tasks) + " of them here: each would start all workers of its node",
                      "SLURM_STEP_TASKS_PER_NODE",
                      "`srun --ntasks-per-node=1 ddprun ...`; or let srun start the program itself, one task per rank "
-                     "(docs/without_ddprun.md)");
+                     "(docs/without_ddprun.md); or `--standalone`, where each is to be a job of its own");
+  }
+
+  // Its nodes have their ranks from the beginning, so that nobody can step in.
+  void check_no_spares() const {
+    const auto count = static_cast<std::size_t>(nodes_max_);
+    if (!is_job_of_step() || count == nodes() || is_rank_given()) return;
+    const auto* asked = given().find("nnodes");
+    throw UsageError(asked->where + " leaves out " + std::to_string(nodes() - count) + " of the step's " +
+                         nodes_text(nodes()) + ", and nodes of a static meeting have no spares",
+                     asked->where,
+                     "`--rdzv-backend=c10d`, where the others stand by; or `srun --nodes=" + std::to_string(count) +
+                         "`");
   }
 
   // --- what is added ---
@@ -148,6 +212,7 @@ class Meeting {
   }
 
   void meet_static() {
+    check_no_spares();
     if (!says_where_to_meet(given())) {
       set("master-addr", step_.nodes.front(), "SLURM_STEP_NODELIST");
       fact("the nodes meet at " + step_.nodes.front(), "SLURM_STEP_NODELIST");
@@ -185,16 +250,17 @@ class Meeting {
   void take_host_of_endpoint() {
     const auto host = endpoint_of(*given().find("rdzv-endpoint")).host;
     const auto found = std::find(step_.nodes.begin(), step_.nodes.end(), host);
-    if (!is_job_of_step() || found == step_.nodes.end() || static_cast<std::size_t>(step_.tasks) != nodes()) return;
+    if (!is_job_of_step() || found == step_.nodes.end() || !is_task_per_node()) return;
     out_.is_host = found - step_.nodes.begin() == step_.node_index;
     fact(host + (*out_.is_host ? " is this node" : " is another node of the step"),
          "SLURM_STEP_NODELIST, SLURM_NODEID");
   }
 
   void give_rank() {
-    if (given().find("node-rank") != nullptr) return;
-    set("node-rank", std::to_string(step_.node_index), "SLURM_NODEID");
-    fact("this is node " + std::to_string(step_.node_index), "SLURM_NODEID");
+    if (is_rank_given()) return;
+    const auto rank = std::to_string(rank_here());
+    set("node-rank", rank, "SLURM_NODEID");
+    fact("this is node " + rank + counted_from(), "SLURM_NODEID");
   }
 
   void give_id() {
@@ -275,16 +341,16 @@ SlurmMeeting slurm_meeting(const slurm::Step& step, const GivenOptions& given, s
   return Meeting(step, given, notices, facts).take();
 }
 
-Machine slurm_machine(const slurm::Step& step, const EnvironmentLookup& environment, Machine machine, SlurmFacts& facts) {
+Machine slurm_machine(const slurm::Step& step, const EnvironmentLookup& environment, Machine machine,
+                      SlurmFacts& facts) {
   if (const int gpus = step.gpus_on_node.value_or(0); gpus > 0) {
-    // GPUs of other makers are not counted here, and Slurm may name them by CUDA_VISIBLE_DEVICES too. Whoever names none
-    // there wants none.
+    // GPUs of other makers are not counted here, and Slurm may name them by CUDA_VISIBLE_DEVICES too. Whoever names
+    // none there wants none.
     const auto visible = environment("CUDA_VISIBLE_DEVICES");
     const int named = visible_gpu_count(kWorkersMax, visible);
     machine.gpu_count = std::min({gpus, named, machine.gpu_count > 0 ? machine.gpu_count : gpus});
-    facts.push_back((machine.gpu_count == 0 ? "no GPU"
-                                            : std::to_string(machine.gpu_count) + (machine.gpu_count == 1 ? " GPU" : " GPUs")) +
-                    " (SLURM_GPUS_ON_NODE=" + std::to_string(gpus) +
+    facts.push_back((machine.gpu_count == 0 ? "no" : std::to_string(machine.gpu_count)) +
+                    (machine.gpu_count > 1 ? " GPUs" : " GPU") + " (SLURM_GPUS_ON_NODE=" + std::to_string(gpus) +
                     (machine.gpu_count < gpus && visible ? ", CUDA_VISIBLE_DEVICES='" + *visible + "')" : ")"));
   }
   const auto cpus = step.cpus_per_task ? step.cpus_per_task : step.cpus_on_node;

@@ -21,7 +21,7 @@ using SlurmFacts = std::vector<std::string>;
 // meeting, they are left alone, with a notice; else this throws InvalidArgument in three lines.
 struct SlurmPlace {
   std::optional<slurm::Step> step;
-  bool in_step = false;  // also where its variables are wrong, and in a worker of another ddprun: its signals come there too
+  bool in_step = false;  // also where its variables are wrong, and in a worker of another ddprun: its signals come
   bool in_job = false;   // also in a batch shell
   std::string
       for_workers;  // DDPRUN_SLURM_STEP: by which what a worker starts knows whose the SLURM_* are; may be empty
@@ -39,7 +39,8 @@ SlurmMeeting slurm_meeting(const slurm::Step& step, const GivenOptions& given, s
                            SlurmFacts& facts);
 
 // The machine as the step's task may use it.
-Machine slurm_machine(const slurm::Step& step, const EnvironmentLookup& environment, Machine machine, SlurmFacts& facts);
+Machine slurm_machine(const slurm::Step& step, const EnvironmentLookup& environment, Machine machine,
+                      SlurmFacts& facts);
 
 // The time from Slurm's SIGTERM to its SIGKILL, less what it takes to tell the others: by KillWait in slurm.conf.
 std::chrono::seconds slurm_grace(const EnvironmentLookup& environment, const Machine& machine, SlurmFacts& facts);

@@ -144,6 +144,14 @@ TEST_F(SlurmDefaults, WhatMakesEachNodeAJobOfItsOwnIsToldOf) {
   }
 }
 
+TEST_F(SlurmDefaults, AnEndpointForOneNodeMakesEachAJobOfItsOwnToo) {
+  EXPECT_EQ(meet({"--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500"}).nodes_max, 1);
+  EXPECT_THAT(said(), HasSubstr("each of the step's 4 nodes runs a job of its own: --nnodes=1"));
+  be_node(0, "n1", 1);
+  (void)meet({"--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500", "--rdzv-id=x"});
+  EXPECT_THAT(config.notices, IsEmpty());
+}
+
 TEST_F(SlurmDefaults, NodesOnOneMachineMayMeetThere) {
   const auto meeting = meet({"--nnodes=4", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:1234"});
   EXPECT_EQ(meeting.node_rank, 2);
@@ -202,11 +210,49 @@ TEST_F(SlurmDefaults, AStaticMeetingGetsWhatItLacks) {
     EXPECT_TRUE(meeting.may_be_slurm_node);
     EXPECT_THAT(config.notices, IsEmpty());
   }
-  expect_usage_error(
-      [this] {
-        (void)meet({"--nnodes=2", "--master-addr=n1"});
-      },
-      "node 2 is beyond the 2 nodes", "SLURM_NODEID", "--nnodes=3");
+}
+
+TEST_F(SlurmDefaults, AStaticMeetingHasNoSpares_WhichAllNodesSayAlike) {
+  for (const int index : {0, 3}) {
+    be_node(index, "n[1-4]", 4);
+    for (const char* where : {"--master-port=29500", "--master-addr=n1", "--rdzv-endpoint=n1:29500"})
+      expect_usage_error([&] { (void)meet({"--nnodes=2", where}); }, "leaves out 2 of the step's 4 nodes", "--nnodes=2",
+                         "--rdzv-backend=c10d");
+  }
+  EXPECT_EQ(meet({"--nnodes=2", "--node-rank=1", "--master-addr=n1"}).node_rank, 1) << "they are chosen";
+  EXPECT_EQ(meet({"--nnodes=2", "--rdzv-conf=rank=1", "--master-addr=n1"}).node_rank, 1);
+  EXPECT_EQ(meet({"--nnodes=2", "--rdzv-backend=c10d", "--master-port=29500"}).port_count, 8);
+}
+
+// Node 0 is the one that serves.
+TEST_F(SlurmDefaults, RanksOfAStaticMeetingBeginAtTheNodeThatItNames) {
+  const struct {
+    int index, rank;
+  } cases[] = {{0, 3}, {1, 0}, {2, 1}, {3, 2}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.index);
+    be_node(c.index, "n[1-4]", 4);
+    EXPECT_EQ(meet({"--master-addr=n2", "--master-port=29500"}).node_rank, c.rank);
+    EXPECT_THAT(config.slurm_facts,
+                Contains("this is node " + std::to_string(c.rank) + ", counted from n2 (SLURM_NODEID)"));
+    EXPECT_EQ(meet({"--rdzv-endpoint=n2.cluster:29500"}).node_rank, c.rank);
+    EXPECT_EQ(meet({"--rdzv-endpoint=elsewhere:29500"}).node_rank, c.index);
+    EXPECT_EQ(meet({"--master-addr=10.0.0.2"}).node_rank, c.index) << "no name of a node";
+    EXPECT_EQ(meet({"--rdzv-backend=c10d", "--rdzv-endpoint=n2:29500"}).node_rank, c.index) << "c10d has no such rule";
+    EXPECT_EQ(meet({"--master-addr=n2", "--node-rank=2"}).node_rank, 2);
+    EXPECT_EQ(meet({"--master-addr=n2", "--rdzv-conf=rank=2"}).node_rank, 2);
+  }
+  be_node(2, "n[1-4]", 4);
+  environment["PET_NODE_RANK"] = "1";
+  EXPECT_EQ(meet({"--master-addr=n2"}).node_rank, 1);
+  environment["PET_NODE_RANK"] = "2";
+  expect_usage_error([this] { (void)meet({"--master-addr=n2"}); },
+                     "that it is node 1 of 4 (SLURM_NODEID=2, counted from n2)", "PET_NODE_RANK",
+                     "unset PET_NODE_RANK");
+  environment.erase("PET_NODE_RANK");
+  be_node(1, "9,10", 2);
+  EXPECT_EQ(meet({"--master-addr=10.0.0.9"}).node_rank, 1) << "an address is no long name";
+  EXPECT_EQ(meet({"--master-addr=10.cluster"}).node_rank, 0);
 }
 
 // As when each node has an srun of its own, and torchrun's options say the rest.
@@ -220,6 +266,12 @@ TEST_F(SlurmDefaults, AJobOfSeveralStepsGetsNeitherRankNorIdFromOneOfThem) {
   EXPECT_EQ(meeting.node_rank, std::nullopt);
   EXPECT_EQ(meeting.run_id, "none");
   EXPECT_EQ(meeting.is_host, std::nullopt);
+  be_node(1, "n[3-4]", 2);
+  for (const char* name : {"DDPRUN_NODE_RANK", "PET_NODE_RANK"}) {
+    environment[name] = "3";
+    EXPECT_EQ(meet({"--nnodes=4", "--rdzv-backend=c10d", "--rdzv-endpoint=n1"}).node_rank, 3) << name;
+    environment.erase(name);
+  }
 }
 
 // --- what does not fit ---
@@ -233,6 +285,27 @@ TEST_F(SlurmDefaults, SeveralTasksOfANodeAreRefused) {
   EXPECT_EQ(meet({"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500"}).is_host, std::nullopt);
 }
 
+TEST_F(SlurmDefaults, SeveralTasksOfANodeMayEachBeAJob_WithANumberOfWorkers) {
+  have_tasks_per_node(8);
+  EXPECT_EQ(meet({"--nnodes=1"}).mode, Mode::local);
+  EXPECT_EQ(config.rendezvous.run_id, "") << "they run side by side";
+  EXPECT_THAT(config.notices, ElementsAre("each of the step's 32 tasks runs a job of its own: --nnodes=1"));
+  const auto refused = [this](const Words& options) {
+    expect_usage_error([&] { (void)parse_options(options); }, "8 of them here", "SLURM", "`--standalone`");
+  };
+  refused({"--nnodes=1"});
+  refused({"--nnodes=1", "--nproc-per-node=gpu"});
+  refused({"--nnodes=2", "--nproc-per-node=1"});
+  be_node(0, "n1", 1);
+  environment["SLURM_STEP_TASKS_PER_NODE"] = environment["SLURM_STEP_NUM_TASKS"] = "8";
+  EXPECT_EQ(meet({"--nnodes=1"}).run_id, "");
+  EXPECT_THAT(config.notices, ElementsAre(HasSubstr("the step's 8 tasks")));
+  environment["PET_NPROC_PER_NODE"] = "1";
+  refused({"--nnodes=1"});
+  environment["PET_NNODES"] = "1";
+  refused({"--nproc-per-node=1"});
+}
+
 TEST_F(SlurmDefaults, WhatIsLeftOverFromAnotherLauncherIsRefused) {
   const struct {
     const char* name;
@@ -243,7 +316,6 @@ TEST_F(SlurmDefaults, WhatIsLeftOverFromAnotherLauncherIsRefused) {
       {"PET_NODE_RANK", "0",
        "PET_NODE_RANK=0 says that this is node 0, and Slurm that it is node 2 of 4 (SLURM_NODEID=2)",
        "`--node-rank=0`"},
-      {"DDPRUN_NODE_RANK", "0", "DDPRUN_NODE_RANK=0 says", "unset DDPRUN_NODE_RANK"},
       {"PET_NNODES", "2", "says that the job has 2 nodes, and Slurm that the step has 4 nodes", "unset PET_NNODES"},
       {"PET_NNODES", "5:8", "says that the job has 5 to 8 nodes", "`--nnodes=5:8`"},
       {"PET_STANDALONE", "1", "says that the job has this node only", "`--standalone`"},
@@ -262,6 +334,22 @@ TEST_F(SlurmDefaults, WhatIsLeftOverFromAnotherLauncherIsRefused) {
   EXPECT_EQ(meet().nodes_min, 1);
   environment["DDPRUN_NNODES"] = "2";
   EXPECT_EQ(meet().nodes_max, 2) << "ddprun's own variables are meant";
+  environment["DDPRUN_NODE_RANK"] = "1";
+  EXPECT_EQ(meet().node_rank, 1);
+}
+
+TEST_F(SlurmDefaults, AnEndpointDoesNotExcuseANumberOfNodesThatIsLeftOver) {
+  const Words endpoint{"--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500"};
+  for (const char* nodes : {"1", "2", "1:3"}) {
+    environment["PET_NNODES"] = nodes;
+    expect_usage_error([&] { (void)meet(endpoint); }, "and Slurm that the step has 4 nodes", "PET_NNODES",
+                       "unset PET_NNODES");
+  }
+  environment["PET_NNODES"] = "8";
+  EXPECT_EQ(meet(endpoint).nodes_max, 8) << "other steps may bring the rest";
+  environment["PET_NNODES"] = "1";
+  EXPECT_EQ(meet({"--standalone"}).mode, Mode::local);
+  EXPECT_EQ(meet({"--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"}).mode, Mode::local);
 }
 
 TEST_F(SlurmDefaults, WrongVariablesAreRefused_UnlessTheOptionsSayAllThatIsNeeded) {
