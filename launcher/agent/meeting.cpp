@@ -72,7 +72,7 @@ void Meeting::start() {
   const auto serves = serves_by_settings();
   // Under Slurm workers here may need an address in place of the name, so that it is looked up first.
   if (!serves || (*serves && config_.rendezvous.may_be_slurm_node)) return look_up();
-  *serves ? serve(false) : join();
+  *serves ? serve(config_.rendezvous.may_have_daemon) : join();
 }
 
 void Meeting::look_up() {
@@ -88,7 +88,7 @@ void Meeting::decide(const rendezvous::Resolved& resolved) {
   const auto own = rendezvous::own_addresses();
   if (has_joined_) return;
   slurm_address_ = resolved.slurm_address;
-  if (serves_by_settings()) return serve(false);
+  if (serves_by_settings()) return serve(config_.rendezvous.may_have_daemon);
   if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) return serve(true);
   if (!client_) join();
   if (config_.rendezvous.node_rank == 0) return serve_unless_joined();
@@ -129,7 +129,7 @@ void Meeting::serve(bool or_join) {
   try {
     port_ = std::make_unique<port::Port>(io_, std::move(options), both_protocols());
   } catch (const Error& error) {
-    if (or_join) return join();  // another agent of this host may be there already
+    if (or_join) return join();  // another agent of this host, or a daemon, may be there already
     const auto holder = rendezvous.port != 0 ? port::holder_of(rendezvous.port) : std::string();
     return boost::asio::post(io_, [lost = handlers_.lost, what = std::string(error.what()), holder] {
       lost({what + (holder.empty() ? "" : "; " + holder + " has it"), "opening the endpoint of the job",

@@ -155,7 +155,10 @@ void take_slurm_meeting(const slurm::Step& step, const SlurmMeeting& meeting, La
   auto& rendezvous = config.rendezvous;
   if (rendezvous.mode == RendezvousConfig::Mode::local) return;
   if (meeting.gives_endpoint) rendezvous.port_count = slurm::ports_of(step).count;
-  if (!rendezvous.is_host && rendezvous.mode == RendezvousConfig::Mode::dynamic) rendezvous.is_host = meeting.is_host;
+  if (!rendezvous.is_host && rendezvous.mode == RendezvousConfig::Mode::dynamic) {
+    rendezvous.is_host = meeting.is_host;
+    rendezvous.may_have_daemon = meeting.is_host == true && !meeting.gives_endpoint;
+  }
   rendezvous.may_be_slurm_node = !is_loopback(rendezvous.host);
 }
 

@@ -45,6 +45,7 @@ struct RendezvousConfig {
   std::string run_id;            // --rdzv-id; empty: one is made for this run
   std::optional<int> node_rank;  // --node-rank, where it was given; in fixed mode always
   std::optional<bool> is_host;   // --rdzv-conf is_host: serve the endpoint, or never; empty: find out
+  bool may_have_daemon = false;  // is_host says only that the endpoint is on this host, where ddp-rendezvous may have it
   std::string local_address;     // --local-addr: under which other nodes reach this one; empty: find out
   std::chrono::milliseconds orphan_limit{60'000};  // without any answer, after which workers are stopped
   std::uint16_t port_first = 0, port_last = 0;          // --port-range, for whatever else listens; 0: any free port

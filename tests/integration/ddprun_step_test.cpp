@@ -205,6 +205,22 @@ TEST(DdprunStep, WhereAllPortsAreTakenItIsTold) {
                     HasSubstr(std::to_string(first) + "-" + std::to_string(first + 7)), HasSubstr("--rdzv-endpoint")));
 }
 
+TEST(DdprunStep, ADaemonOnTheFirstNodeServesTheJobs) {
+  const int job = free_job();
+  const auto port = free_port();
+  Job::Options serves;
+  serves.program = "ddp-rendezvous";
+  Job daemon({"--port", port}, serves);
+  ASSERT_TRUE(daemon.prints("listens on"));
+  const std::vector<std::string> there{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:" + port};
+  const auto zero = start({job, 0}, kShow, there), one = start({job, 1}, kShow, there);
+  EXPECT_EQ(zero->wait(), 0) << zero->err();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_THAT(zero->out(), HasSubstr("node 0 of 2 rank 0 of 2"));
+  EXPECT_THAT(one->out(), HasSubstr("node 1 of 2 rank 1 of 2"));
+  EXPECT_TRUE(daemon.prints("job " + std::to_string(job) + ".0: ")) << daemon.err();
+}
+
 // --- names that do not resolve ---
 
 class DdprunStepNames : public ::testing::Test {
