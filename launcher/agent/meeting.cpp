@@ -21,6 +21,7 @@ using Mode = RendezvousConfig::Mode;
 namespace {
 
 constexpr std::chrono::seconds kOwnerLimit{5}, kLookUpPause{1};
+constexpr std::chrono::seconds kAddressLimit{15};  // more than Slurm's controller has for its answer
 constexpr const char* kLoopback = "127.0.0.1";
 
 std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
@@ -47,9 +48,15 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendez
       handlers_(std::move(handlers)),
       owner_wait_(io) {
   if (const auto& token = config.rendezvous.token) security_ = std::make_shared<security::Security>(*token);
-  handlers_.message = [this, message = std::move(handlers_.message)](const rendezvous::ToAgent& what) {
-    remember(what);
-    message(what);
+  hand_on_ = std::move(handlers_.message);
+  handlers_.message = [this](const rendezvous::ToAgent& message) {
+    remember(message);
+    if (const auto* start = std::get_if<rendezvous::StartRound>(&message); start && is_address_awaited(*start)) {
+      held_start_ = *start;
+      return;
+    }
+    begin_held_round();
+    hand_on_(message);
   };
   handlers_.serve = [this](std::optional<int> lost_group_rank) { serve_next(lost_group_rank); };
 }
@@ -61,6 +68,17 @@ void Meeting::remember(const rendezvous::ToAgent& message) {
       if (successor.group_rank == start->group_rank) standby_address_ = successor.address;
 }
 
+// By this node's workers, which are to connect to it.
+bool Meeting::is_address_awaited(const rendezvous::StartRound& start) const {
+  return server_ && looking_up_ && start.master_address.empty();
+}
+
+void Meeting::begin_held_round() {
+  if (!held_start_) return;
+  const auto start = *std::exchange(held_start_, std::nullopt);
+  hand_on_(start);
+}
+
 // Empty: the addresses of the endpoint's host tell.
 std::optional<bool> Meeting::serves_by_settings() const {
   const auto& rendezvous = config_.rendezvous;
@@ -70,9 +88,35 @@ std::optional<bool> Meeting::serves_by_settings() const {
 
 void Meeting::start() {
   const auto serves = serves_by_settings();
-  // Under Slurm workers here may need an address in place of the name, so that it is looked up first.
-  if (!serves || (*serves && config_.rendezvous.may_be_slurm_node)) return look_up();
-  *serves ? serve(config_.rendezvous.may_have_daemon) : join();
+  if (!serves) return look_up();
+  if (!*serves) return join();
+  if (config_.rendezvous.may_be_slurm_node) find_address();
+  serve(config_.rendezvous.may_have_daemon);
+}
+
+// Under Slurm the endpoint's name need not resolve, and workers here need an address then. Others can come meanwhile.
+void Meeting::find_address() {
+  const auto& rendezvous = config_.rendezvous;
+  looking_up_ = rendezvous::resolve(io_, {rendezvous.host, rendezvous.port, true},
+                                    [this](const rendezvous::Resolved& resolved) { take_address(resolved); });
+  owner_wait_.expires_after(kAddressLimit);
+  owner_wait_.async_wait([this](boost::system::error_code error) {
+    if (error || !looking_up_) return;
+    take_address({{}, "the name " + config_.rendezvous.host + " is still being looked up", ""});
+  });
+}
+
+void Meeting::take_address(const rendezvous::Resolved& resolved) {
+  looking_up_.reset();
+  owner_wait_.cancel();
+  address_ = resolved.slurm_address;
+  if (!resolved.error.empty()) {
+    const auto own = rendezvous::own_addresses();
+    address_ = config_.rendezvous.local_address;
+    if (address_.empty() && !own.empty()) address_ = own.front();
+    handlers_.say(resolved.error + (address_.empty() ? "" : "; workers of this node reach it at " + address_));
+  }
+  begin_held_round();
 }
 
 void Meeting::look_up() {
@@ -87,8 +131,7 @@ void Meeting::decide(const rendezvous::Resolved& resolved) {
   for (const auto& address : resolved.addresses) addresses.push_back(io::address_of(address).text());
   const auto own = rendezvous::own_addresses();
   if (has_joined_) return;
-  slurm_address_ = resolved.slurm_address;
-  if (serves_by_settings()) return serve(config_.rendezvous.may_have_daemon);
+  address_ = resolved.slurm_address;
   if (is_this_host(config_.rendezvous.host, addresses, own, hello_.host_name)) return serve(true);
   if (!client_) join();
   if (config_.rendezvous.node_rank == 0) return serve_unless_joined();
@@ -129,6 +172,8 @@ void Meeting::serve(bool or_join) {
   try {
     port_ = std::make_unique<port::Port>(io_, std::move(options), both_protocols());
   } catch (const Error& error) {
+    looking_up_.reset();
+    owner_wait_.cancel();
     if (or_join) return join();  // another agent of this host, or a daemon, may be there already
     const auto holder = rendezvous.port != 0 ? port::holder_of(rendezvous.port) : std::string();
     return boost::asio::post(io_, [lost = handlers_.lost, what = std::string(error.what()), holder] {
@@ -239,7 +284,7 @@ std::optional<rendezvous::Session::Target> Meeting::whereabouts() const {
 
 std::string Meeting::endpoint_host() const {
   if (server_ && is_next_host_) return standby_address_;
-  if (server_) return slurm_address_.empty() ? config_.rendezvous.host : slurm_address_;
+  if (server_) return address_.empty() ? config_.rendezvous.host : address_;
   return client_ ? client_->endpoint_host() : config_.rendezvous.host;
 }
 

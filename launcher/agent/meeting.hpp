@@ -59,6 +59,10 @@ class Meeting {
 
  private:
   std::optional<bool> serves_by_settings() const;
+  void find_address();
+  void take_address(const rendezvous::Resolved& resolved);
+  bool is_address_awaited(const rendezvous::StartRound& start) const;
+  void begin_held_round();
   void look_up();
   void decide(const rendezvous::Resolved& resolved);
   void serve(bool or_join);
@@ -80,6 +84,7 @@ class Meeting {
   RoundId term_;
   port::Handler store_;
   rendezvous::MembershipClient::Handlers handlers_;
+  std::function<void(const rendezvous::ToAgent& message)> hand_on_;
   std::shared_ptr<const security::Security> security_;  // none without a token
   std::shared_ptr<void> looking_up_;
   std::unique_ptr<rendezvous::MembershipServer> server_;  // where this node serves the endpoint
@@ -87,7 +92,8 @@ class Meeting {
   std::optional<rendezvous::Reception> reception_;
   std::unique_ptr<port::Port> port_;  // of the endpoint or, on another node, of the store and of the endpoint to come
   boost::asio::steady_timer owner_wait_;
-  std::string slurm_address_;    // of the endpoint's host, where its name does not resolve and this node serves it
+  std::string address_;  // of the endpoint's host, where its name does not resolve and this node serves it
+  std::optional<rendezvous::StartRound> held_start_;  // until that is known
   std::string standby_address_;  // of this node, as membership saw it
   bool has_joined_ = false, is_next_host_ = false;
 };

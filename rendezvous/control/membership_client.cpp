@@ -36,6 +36,8 @@ namespace {
 
 constexpr auto kQuietTime = 2s;  // nodes that are started together need not be told of each other's delay
 constexpr auto kFarewellLimit = 1'000ms;
+constexpr auto kLookUpLimit = 30s;  // for a name; then another one is begun
+constexpr auto kSlurmPause = 10s;   // each question costs a process, and the time of a controller that all nodes ask
 constexpr std::size_t kAddressesShown = 6;
 constexpr std::size_t kGivenUpMax = 4;
 
@@ -112,6 +114,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void finish(std::function<void()> done) {
     handlers_ = {};
     timer_.cancel();
+    looking_up_.reset();
     end_attempt();
     let_go();
     if (!channel_) return asio::post(io_, std::move(done));
@@ -132,6 +135,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void stop() {
     handlers_ = {};
     timer_.cancel();
+    looking_up_.reset();
     end_attempt();
     let_go();
     channel_.reset();
@@ -212,23 +216,43 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       return connect_next();
     }
     if (action.to.port > 0 && !resolved_.empty()) return try_port(action.to.port);  // of a host that was just looked up
+    if (found_) return take(*std::exchange(found_, std::nullopt));
+    is_name_awaited_ = true;
     attempt_limit_.expires_after(limit_);
     attempt_limit_.async_wait([self = shared_from_this(), attempt = attempts_](error_code error) {
-      if (!error && self->looking_up_ && self->attempts_ == attempt)
+      if (!error && self->is_name_awaited_ && self->attempts_ == attempt)
         self->host_is_unknown("the name is still being looked up");
     });
+    if (looking_up_ && Clock::now() - look_up_began_ < kLookUpLimit) return;  // since an attempt before
     try {
-      // What Slurm has said once it is not asked again.
-      const auto wanted = slurm_address_.empty() ? Wanted{endpoint_.host, endpoint_.port, endpoint_.may_be_slurm_node}
-                                                 : Wanted{slurm_address_, endpoint_.port};
-      looking_up_ = resolve(io_, wanted, [this](const Resolved& resolved) { take(resolved); });
+      look_up();
     } catch (const std::exception& error) {  // no thread or descriptor to be had just now
       host_is_unknown(error.what());
     }
   }
 
+  // It may outlast the attempt: the next one takes what it finds.
+  void look_up() {
+    look_up_began_ = Clock::now();
+    // What Slurm has said once it is not asked again.
+    auto wanted = slurm_address_.empty() ? Wanted{endpoint_.host, endpoint_.port, endpoint_.may_be_slurm_node}
+                                         : Wanted{slurm_address_, endpoint_.port};
+    if (slurm_failed_at_ && look_up_began_ - *slurm_failed_at_ < kSlurmPause) wanted.may_be_slurm_node = false;
+    looking_up_ = resolve(io_, wanted, [this, asks_slurm = wanted.may_be_slurm_node](Resolved resolved) {
+      looking_up_.reset();
+      if (asks_slurm && !resolved.error.empty()) {
+        slurm_failed_at_ = Clock::now();
+        slurm_error_ = resolved.error;
+      } else if (!resolved.error.empty() && !slurm_error_.empty()) {
+        resolved.error = slurm_error_;
+      }
+      if (is_name_awaited_) return take(resolved);
+      found_ = std::move(resolved);
+    });
+  }
+
   void take(const Resolved& resolved) {
-    looking_up_.reset();
+    is_name_awaited_ = false;
     attempt_limit_.cancel();
     if (!resolved.error.empty()) return host_is_unknown(resolved.error);
     addresses_.clear();
@@ -358,7 +382,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void end_attempt() {
-    looking_up_.reset();
+    is_name_awaited_ = false;
     connecting_.reset();
     attempt_limit_.cancel();
   }
@@ -445,7 +469,12 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   // The last attempt, or the connection that it led to:
   Session::Target target_;
   milliseconds limit_{0};
+  bool is_name_awaited_ = false;  // by this attempt
   std::shared_ptr<void> looking_up_;
+  Clock::time_point look_up_began_;
+  std::optional<Resolved> found_;  // by a look-up that the attempt did not wait for
+  std::optional<Clock::time_point> slurm_failed_at_;
+  std::string slurm_error_;
   std::vector<sockaddr_storage> candidates_;
   std::optional<How> how_;
   std::shared_ptr<asio::posix::stream_descriptor> connecting_;

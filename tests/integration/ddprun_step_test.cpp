@@ -267,6 +267,40 @@ TEST_F(DdprunStepNames, AnEndpointThatIsGivenByNameIsLookedUpTheSameWay) {
   EXPECT_THAT(one->out(), HasSubstr("node 1 of 2 rank 1 of 2 at 127.0.0.1:" + port + " id 7"));
 }
 
+TEST_F(DdprunStepNames, ASlowAnswerIsWaitedForOnce_WhileTheFirstNodeServes) {
+  const auto asked = scratch.path() / "asked";
+  write_scontrol("echo asked >> " + asked.string() + "; sleep 6; echo answered >> " + asked.string() +
+                 "\necho \"NodeName=$4 NodeAddr=127.0.0.1 NodeHostName=$4\"");
+  const auto zero = start_node(0);
+  ASSERT_TRUE(zero->prints("waiting")) << zero->err();
+  EXPECT_THAT(contents_of(asked), Not(HasSubstr("answered"))) << "others can come meanwhile";
+  const auto one = start_node(1);
+  EXPECT_EQ(one->wait(), 0) << one->err();
+  EXPECT_EQ(zero->wait(), 0) << zero->err();
+  for (const auto* node : {zero.get(), one.get()})
+    EXPECT_THAT(node->out(), HasSubstr(" at 127.0.0.1:" + std::to_string(first_port_of(job))));
+  EXPECT_EQ(occurrences(contents_of(asked), "asked"), 2);
+}
+
+TEST_F(DdprunStepNames, WhereNobodyKnowsTheNameTheFirstNodesWorkersGetAnAddressOfTheirOwnHost) {
+  write_scontrol("exit 1");
+  const auto zero = start({job, 0, 1, "first.invalid"}, kShow,
+                          {"--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=first.invalid:" + free_port()},
+                          {"PATH=" + scratch.path().string() + ":" + std::getenv("PATH")});
+  EXPECT_EQ(zero->wait(), 0) << zero->err();
+  EXPECT_THAT(zero->out(), AllOf(HasSubstr("rank 0 of 1 at "), Not(HasSubstr("invalid"))));
+  EXPECT_THAT(zero->err(), HasSubstr("the name first.invalid can't be resolved"));
+}
+
+TEST_F(DdprunStepNames, SlurmIsNotAskedAgainAtOnceWhereItKnowsNothing) {
+  const auto asked = scratch.path() / "asked";
+  write_scontrol("echo asked >> " + asked.string() + "; exit 1");
+  const auto one = start_node(1, {"--rdzv-conf=join_timeout=3"});
+  EXPECT_EQ(one->wait(), 77);
+  EXPECT_EQ(contents_of(asked), "asked\n");
+  EXPECT_THAT(one->err(), HasSubstr("scontrol -o show node first.invalid"));
+}
+
 TEST_F(DdprunStepNames, WhatSlurmAnswersInsteadIsTold) {
   write_scontrol("echo 'slurm_load_node error: Unable to contact slurm controller (connect failure)' >&2; exit 1");
   const auto one = start_node(1, {"--rdzv-conf=join_timeout=1"});
