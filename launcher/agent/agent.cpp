@@ -72,7 +72,8 @@ class Agent {
         group_({config.workers, config.grace, config.in_slurm_step ? kSignalWindow : std::chrono::milliseconds(0)}),
         progress_(config.workers),
         report_file_(config.report_file.empty() ? std::nullopt : std::make_optional<ReportFile>(config.report_file)),
-        signals_(signals_to_take_in(config.stop_signals, config.forward_signals)),
+        signals_(signals_to_take_in(config.stop_signals, config.forward_signals,
+                                    config.in_slurm_step || !config.slurm_step.empty())),
         guardian_(prepare(), config.workers),
         signal_source_(io_, open_signalfd(signals_)),
         timer_(io_),
@@ -132,11 +133,10 @@ class Agent {
     return options;
   }
 
-  // Warnings that come to every process, of which those that do not expect them would die.
   std::vector<int> ignored_signals() const {
     std::vector<int> out;
     for (const int number : config_.forward_signals)
-      if (config_.in_slurm_step && (number == SIGUSR1 || number == SIGUSR2)) out.push_back(number);
+      if (config_.in_slurm_step && is_ignored_by_workers(number)) out.push_back(number);
     return out;
   }
 

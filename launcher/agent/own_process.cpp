@@ -13,7 +13,9 @@
 
 namespace ddp::launcher {
 
-sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>& forward) {
+bool is_ignored_by_workers(int warning) { return warning == SIGUSR1 || warning == SIGUSR2; }
+
+sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>& forward, bool is_in_step) {
   sigset_t set;
   sigemptyset(&set);
   std::vector<int> numbers{SIGTSTP, SIGCONT, SIGWINCH, SIGCHLD};
@@ -24,6 +26,8 @@ sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>
     ::sigaction(number, nullptr, &before);
     if (before.sa_handler != SIG_IGN || number == SIGCHLD) sigaddset(&set, number);
   }
+  for (const int number : forward)
+    if (is_in_step && is_ignored_by_workers(number)) sigaddset(&set, number);
   return set;
 }
 

@@ -13,8 +13,12 @@ namespace ddp::launcher {
 
 // Those that stop the job and those that are passed on, beside SIGTSTP, SIGCONT, SIGWINCH and SIGCHLD; less what was
 // ignored at the start (nohup): that stays ignored, for the workers too. A blocked signal reaches a signalfd even where it
-// is ignored, so those must not be in the set.
-sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>& forward);
+// is ignored, so those must not be in the set. In a step of Slurm, the warnings that are passed on are taken in all the same:
+// who started this ddprun may be another one's worker.
+sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>& forward, bool is_in_step);
+
+// In a step such a warning comes to every process, of which those that do not expect it would die.
+bool is_ignored_by_workers(int warning);
 
 // Throws std::system_error.
 int open_signalfd(const sigset_t& signals);
