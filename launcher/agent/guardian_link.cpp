@@ -83,7 +83,10 @@ void GuardianLink::take(const guardian::Report& report, io::UniqueFd pidfd, std:
       break;
     case guardian::ReportKind::tree_empty: events.emplace_back(TreeEmpty{}); break;
     case guardian::ReportKind::orphans_gone: events.emplace_back(OrphansGone{}); break;
-    case guardian::ReportKind::signalled: handlers_.signalled(report.value); break;
+    case guardian::ReportKind::signalled:
+      events.emplace_back(TreeSignalled{report.value});
+      handlers_.signalled(report.value);
+      break;
     case guardian::ReportKind::forwarded: handlers_.forwarded(report.value); break;
   }
 }

@@ -165,6 +165,7 @@ class Guardian {
     switch (content.kind) {
       case RequestKind::spawn: spawn(content, request.descriptors); break;
       case RequestKind::signal_tree:
+        reap();  // who has ended by now did not end of it, and is told of before
         signal_tree(content.signal_number);
         report({ReportKind::signalled, 0, 0, content.signal_number});
         break;

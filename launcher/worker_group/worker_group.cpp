@@ -116,6 +116,12 @@ bool WorkerGroup::has_failed_by_itself(const Worker& worker) const {
   return (phase_ == Phase::stopping || phase_ == Phase::clearing) && reseats_ && worker.takes_seats && !worker.is_signalled;
 }
 
+// It ended before our own signal was sent, and what failed first may have been the consequence.
+bool WorkerGroup::has_died_of_schedulers(const Ending& ending) const {
+  return options_.signal_window.count() > 0 && phase_ == Phase::stopping && tree_signal_ != 0 && !is_tree_signalled_ &&
+         !failures_.empty() && is_schedulers_signal(ending);
+}
+
 void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
   auto& worker = worker_of(event.local_rank);
   if (!worker.runs) return;
@@ -130,7 +136,7 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
     ++stopped_at_step_;
     if (phase_ != Phase::running) --stopped_;  // all that ran then were counted when the stop began
   }
-  if (!has_stopped && !event.ending.is_success() && has_failed_by_itself(was)) {
+  if (!has_stopped && !event.ending.is_success() && (has_failed_by_itself(was) || has_died_of_schedulers(event.ending))) {
     auto failure = failure_of(event.local_rank, event.ending, now);
     if (phase_ == Phase::running) return fail(std::move(failure), {}, now, out);
     note_failure(std::move(failure));
@@ -151,6 +157,10 @@ void WorkerGroup::take(const OrphansGone&, TimePoint now, Actions& out) {
 
 void WorkerGroup::take(const TreeEmpty&, TimePoint now, Actions& out) {
   if (phase_ != Phase::idle && running_count_ == 0) end_round(false, now, out);
+}
+
+void WorkerGroup::take(const TreeSignalled& event, TimePoint, Actions&) {
+  if (event.signal_number == tree_signal_) is_tree_signalled_ = true;
 }
 
 void WorkerGroup::take(const WarningSignal& event, TimePoint now, Actions& out) {
@@ -280,6 +290,7 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
 
 void WorkerGroup::signal_all(int signal_number, Actions& out) {
   tree_signal_ = signal_number;
+  is_tree_signalled_ = false;
   for (auto& worker : workers_) worker.is_signalled = true;
   out.emplace_back(SignalTree{signal_number});
 }
@@ -358,9 +369,16 @@ void WorkerGroup::note_own_signal(int signal_number, TimePoint now) {
   for (std::size_t i = 0; i < failures_.size(); ++i) judge(i);
 }
 
+// The scheduler's signal goes before what ended by itself shortly before that was heard of.
 void WorkerGroup::note_failure(Failure failure) {
-  failures_.push_back(std::move(failure));
-  judge(failures_.size() - 1);
+  const auto is_consequence_of_it = [&](const Failure& first) {
+    return first.ending.kind == Ending::Kind::exited && !is_schedulers_signal(first.ending) &&
+           failure.at - first.at < options_.signal_window;
+  };
+  const bool goes_first = !signalled_from_ && !failures_.empty() && is_schedulers_signal(failure.ending) &&
+                          is_consequence_of_it(failures_.front());
+  const auto at = failures_.insert(goes_first ? failures_.begin() : failures_.end(), std::move(failure));
+  judge(static_cast<std::size_t>(at - failures_.begin()));
 }
 
 void WorkerGroup::judge(std::size_t failure) {

@@ -17,8 +17,8 @@
 // nobody says at which step, because membership is out of reach, the ordinary stop follows.
 //
 // A scheduler signals every process of the job, this ddprun and its workers in any order. Where that may be, a worker that
-// dies of such a signal shortly before or after ddprun's own is a consequence, as is what fails after it; so the end of
-// the round is not told before it is known whether ddprun gets one. The others are stopped at once all the same: whatever
+// dies of such a signal shortly before or after ddprun's own is a consequence, as is what fails after it, or ended by itself
+// a moment earlier without being killed; so the end of the round is not told before it is known whether ddprun gets one. The others are stopped at once all the same: whatever
 // it was, the round is over.
 //
 // Threads: one caller at a time (the agent's event loop).
@@ -50,6 +50,7 @@ struct WorkerLeft {  // the round's group, and waits for a seat
 struct WorkerEnded { int local_rank; Ending ending; };
 struct OrphansGone {};                     // one answer to each KillOrphans: nothing is left of workers that have ended
 struct TreeEmpty {};                       // no process of the round is left
+struct TreeSignalled { int signal_number; };  // the last SignalTree has been carried out: who ended before did not end of it
 struct StopSignal { int signal_number; };  // this ddprun was told to stop; a second one kills
 struct WarningSignal { int signal_number; };  // this ddprun was told that it will be
 struct StopAtStep {};                      // the job is to stop, and has agreed on a step: the grace begins
@@ -61,7 +62,7 @@ struct StopWorkers {                       // membership wants the round to end
 };
 struct EndJob {};                          // no round follows: those that wait end too
 using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft, WorkerEnded,
-                                      OrphansGone, TreeEmpty, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
+                                      OrphansGone, TreeEmpty, TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
 
 // A worker that failed by itself, before the node's workers were stopped.
 struct Failure {
@@ -159,12 +160,14 @@ class WorkerGroup {
   void take(const WorkerEnded& event, TimePoint now, Actions& out);
   void take(const OrphansGone& event, TimePoint now, Actions& out);
   void take(const TreeEmpty& event, TimePoint now, Actions& out);
+  void take(const TreeSignalled& event, TimePoint now, Actions& out);
   void take(const StopSignal& event, TimePoint now, Actions& out);
   void take(const WarningSignal& event, TimePoint now, Actions& out);
   void take(const StopAtStep& event, TimePoint now, Actions& out);
   void take(const StopWorkers& event, TimePoint now, Actions& out);
   void take(const EndJob& event, TimePoint now, Actions& out);
   bool has_failed_by_itself(const Worker& worker) const;
+  bool has_died_of_schedulers(const Ending& ending) const;
   bool has_stopped_at_step(const Worker& worker, const Ending& ending) const;
   void note_own_signal(int signal_number, TimePoint now);
   void note_failure(Failure failure);
@@ -201,6 +204,7 @@ class WorkerGroup {
   int orphans_asked_ = 0;      // KillOrphans that have no answer yet
   int stop_signal_ = 0;        // that ddprun itself got
   int tree_signal_ = 0;        // that the tree got last
+  bool is_tree_signalled_ = false;  // and has it
   TimePoint stop_signal_came_;
   std::optional<TimePoint> grace_ends_;  // of workers that run on to the agreed step
   std::optional<TimePoint> step_ends_;   // the wait for that step

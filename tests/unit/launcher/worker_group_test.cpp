@@ -601,9 +601,33 @@ TEST_F(GroupUnderAScheduler, WhoIsKilledForItsMemoryOrFailsByItselfHasFailedAtOn
   for (const auto& ending : {killed(SIGKILL), killed(SIGSEGV), exited(1), exited(128 + SIGKILL)}) {
     begin(2);
     EXPECT_EQ(step({WorkerEnded{0, ending}}), "F0 O T15");
-    EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "E");
+    EXPECT_EQ(step({TreeSignalled{SIGTERM}, WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "E");
     EXPECT_EQ(ended().failures.size(), 1u);
   }
+}
+
+TEST_F(GroupUnderAScheduler, WhoEndedOfItButIsHeardOfAfterAnotherThatFailedForWantOfItExplainsThat) {
+  for (const bool takes_seats : {false, true}) {
+    SCOPED_TRACE(takes_seats);
+    takes_seats ? begin_with_seats(2) : begin(2);
+    EXPECT_EQ(step({WorkerEnded{1, exited(1)}}), takes_seats ? "F1 O R0" : "F1 O T15");
+    now += 10ms;
+    step({WorkerEnded{0, killed(SIGTERM)}});
+    step({TreeSignalled{SIGTERM}, TreeEmpty{}});
+    EXPECT_FALSE(group->is_idle()) << "ddprun may get its own yet";
+    EXPECT_EQ(step({StopSignal{SIGTERM}}), "E");
+    expect_no_failure(SIGTERM, 2);
+  }
+}
+
+TEST_F(GroupUnderAScheduler, WithoutASignalOfDdprunsOwnBothHaveFailed_TheOneThatWasKilledFirst) {
+  begin(2);
+  step({WorkerEnded{1, exited(1)}});
+  step({WorkerEnded{0, killed(SIGTERM)}, TreeSignalled{SIGTERM}, TreeEmpty{}});
+  EXPECT_EQ(tick_at(200ms), "E");
+  ASSERT_EQ(ended().failures.size(), 2u);
+  EXPECT_EQ(ended().failures[0].local_rank, 0);
+  EXPECT_EQ(ended().stopped, 0);
 }
 
 TEST_F(GroupUnderAScheduler, WhatFailsAfterSuchADeathFollowsFromItButWhatFailedBeforeDoesNot) {
