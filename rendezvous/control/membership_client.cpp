@@ -36,6 +36,7 @@ namespace {
 
 constexpr auto kQuietTime = 2s;  // nodes that are started together need not be told of each other's delay
 constexpr auto kFarewellLimit = 1'000ms;
+constexpr auto kRefusedLimit = 30s;  // while all ports refuse: nodes of a step may be started one after another
 constexpr auto kLookUpLimit = 30s;  // for a name; then another one is begun
 constexpr auto kSlurmPause = 10s;   // each question costs a process, and the time of a controller that all nodes ask
 constexpr std::size_t kAddressesShown = 6;
@@ -301,6 +302,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void next_or_ended(const sockaddr_storage& address, int error) {
     how_ = std::min(how_.value_or(How::silent), how_of(error));
     if (!candidates_.empty()) return connect_next();
+    note_answer(*how_);
     ended(*how_, std::string(std::strerror(error)) + " (" + io::address_of(address).text() + ")");
   }
 
@@ -320,9 +322,12 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     handlers.message = [this](std::string_view text) { take(text); };
     handlers.closed = [this, peer](const Channel::Closed& how) {
       const auto why = how.why + " (" + peer.address + ")";
-      if (!how.try_this.empty() && !session_.had_round() && !may_be_at_another_port())
-        return refuse(why, how.try_this);
-      ended(how.by_peer ? How::closed : How::silent, why);
+      const bool is_final = !how.try_this.empty() && !session_.had_round();
+      if (is_final && !may_be_at_another_port()) return refuse(why, place(), how.try_this);
+      const auto kind = how.by_peer ? How::closed : How::silent;
+      note_answer(kind, how.try_this);
+      if (is_final && is_refused_everywhere()) return refuse(reason_with(why, false), text_of(endpoint()), advice_of_ports());
+      ended(kind, why);
     };
     present_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
     channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
@@ -343,6 +348,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       const bool is_other_job = refused != nullptr && refused->is_other_job;
       // Those count nobody for a node of their job.
       if (is_other_job || std::holds_alternative<Elsewhere>(message)) present_.reset();
+      if (is_other_job) note_answer(How::refused);
       if (is_other_job && (may_be_at_another_port() || has_joined_)) tell_of(refused->what);
       step(Session::Heard{message});
     } catch (const Error& error) {
@@ -359,13 +365,40 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void host_is_unknown(const std::string& why) {
     resolved_.clear();
+    port_answers_.clear();
+    refused_since_.reset();
     ended(How::silent, why, true);
   }
 
   // It is no use to try again.
-  void refuse(const std::string& why, const std::string& try_this) {
+  void refuse(const std::string& why, const std::string& where, const std::string& try_this) {
     hang_up();
-    lose({why, "joining the job at " + place() + ", from host " + host_name_, try_this});
+    lose({why, "joining the job at " + where + ", from host " + host_name_, try_this});
+  }
+
+  void note_answer(How how, const std::string& try_this = "") {
+    if (!may_be_at_another_port() || !target_.address.empty()) return;
+    port_answers_[target_port()] = {how == How::silent && try_this.empty(), try_this};
+    const bool all_answer = static_cast<int>(port_answers_.size()) == endpoint().port_count &&
+                            std::none_of(port_answers_.begin(), port_answers_.end(), [](const auto& port) { return port.second.is_silent; });
+    if (!all_answer || advice_of_ports().empty())
+      refused_since_.reset();
+    else if (!refused_since_)
+      refused_since_ = Clock::now();
+  }
+
+  // By one of the ports for good, and at all others there is nobody of the job, which had the time to come.
+  bool is_refused_everywhere() const {
+    return refused_since_ && Clock::now() - *refused_since_ >= std::min<milliseconds>(kRefusedLimit, options_.join_timeout / 4);
+  }
+
+  // What a port that refuses for good wants to be done first.
+  std::string advice_of_ports() const {
+    for (const auto& [port, answer] : port_answers_)
+      if (!answer.try_this.empty())
+        return answer.try_this + "; if another job has port " + std::to_string(port) + ", look at the output of ddprun on " +
+               endpoint_.host + ", which opens the first free one of these ports";
+    return {};
   }
 
   void hang_up() {
@@ -436,6 +469,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   std::string what_to_try() const {
     if (addresses_.empty()) return "`getent hosts " + endpoint_.host + "` on this host, or an address in place of the name";
+    if (const auto advice = advice_of_ports(); !advice.empty()) return advice;
     if (may_be_at_another_port())
       return "look at the output of ddprun on " + endpoint_.host +
              ", which opens the first free one of these ports; between the nodes all of them must be open";
@@ -488,6 +522,12 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::vector<std::string> addresses_;       // of the endpoint
   std::vector<sockaddr_storage> resolved_;   // the same, to connect to
   std::map<int, std::string> port_reasons_;  // why the job was not found there, by port
+  struct PortAnswer {
+    bool is_silent = false;
+    std::string try_this;  // before it is tried again
+  };
+  std::map<int, PortAnswer> port_answers_;  // the last ones
+  std::optional<Clock::time_point> refused_since_;  // none was silent, and one refused for good
   milliseconds greeted_at_{0}, clock_offset_{0};
   std::string last_reason_;
   std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended

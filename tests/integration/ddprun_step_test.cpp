@@ -143,8 +143,15 @@ TEST(DdprunStep, AnotherJobWithAnotherTokenIsPassedBy_AndTheReasonIsTold) {
     SCOPED_TRACE(token);
     const auto alone = start({other, 1}, kShow, {"--rdzv-conf=join_timeout=1"}, {token});
     EXPECT_EQ(alone->wait(), 77);
-    EXPECT_THAT(alone->err(), AllOf(HasSubstr("port " + std::to_string(first) + ": "), HasSubstr("token")));
+    EXPECT_THAT(alone->err(), AllOf(HasSubstr("port " + std::to_string(first) + ": "), HasSubstr("token"),
+                                   HasSubstr("\ntry:   the same token on all nodes")));
   }
+  // Where that does not change it is of no use to wait on.
+  const auto alone = start({other, 1}, kShow, {"--rdzv-conf=join_timeout=16"}, {"HOME=/nonexistent"});
+  EXPECT_EQ(alone->wait(), 77);
+  EXPECT_THAT(alone->err(), AllOf(Not(HasSubstr("within 16 s")), HasSubstr("error: port " + std::to_string(first) +
+                                                                           ": the endpoint asks for a token"),
+                                  HasSubstr("\ntry:   the same token on all nodes")));
   const auto other_one = start({other, 1}, kShow, {}, {"DDPRUN_TOKEN=two"});
   const auto other_zero = start({other, 0}, kShow, {}, {"DDPRUN_TOKEN=two"});
   EXPECT_EQ(other_zero->wait(), 0) << other_zero->err();
