@@ -8,6 +8,7 @@
 #include "launcher/command_line/option_values.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/port/port_holder.hpp"
 #include "rendezvous/round/term.hpp"
 
@@ -23,6 +24,22 @@ namespace {
 constexpr std::chrono::seconds kOwnerLimit{5}, kLookUpPause{1};
 constexpr std::chrono::seconds kAddressLimit{15};  // more than Slurm's controller has for its answer
 constexpr const char* kLoopback = "127.0.0.1";
+
+// "; pid 7 (python3) has it"; of several ports, who has which.
+std::string holders_of(const RendezvousConfig& rendezvous) {
+  std::string out;
+  if (rendezvous.port == 0) return out;
+  const int end = rendezvous.port + rendezvous.port_count;
+  for (int first = rendezvous.port, next = first; first < end; first = next) {
+    const auto holder = port::holder_of(static_cast<std::uint16_t>(first));
+    while (++next < end && port::holder_of(static_cast<std::uint16_t>(next)) == holder) {
+    }
+    if (holder.empty()) continue;
+    const auto ports = std::to_string(first) + (next == first + 1 ? "" : "-" + std::to_string(next - 1));
+    out += "; " + holder + " has " + (rendezvous.port_count == 1 ? "it" : ports);
+  }
+  return out;
+}
 
 std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
 
@@ -175,10 +192,12 @@ void Meeting::serve(bool or_join) {
     looking_up_.reset();
     owner_wait_.cancel();
     if (or_join) return join();  // another agent of this host, or a daemon, may be there already
-    const auto holder = rendezvous.port != 0 ? port::holder_of(rendezvous.port) : std::string();
-    return boost::asio::post(io_, [lost = handlers_.lost, what = std::string(error.what()), holder] {
-      lost({what + (holder.empty() ? "" : "; " + holder + " has it"), "opening the endpoint of the job",
-            "another --master-port (--rdzv-endpoint), the same on all nodes"});
+    const auto try_this = rendezvous.port_count == 1
+                              ? "another --master-port (--rdzv-endpoint), the same on all nodes"
+                              : "`--rdzv-backend=c10d --rdzv-endpoint=" + io::host_and_port(rendezvous.host, "PORT") +
+                                    "` with a port that is free there, the same on all nodes";
+    return boost::asio::post(io_, [lost = handlers_.lost, what = error.what() + holders_of(rendezvous), try_this] {
+      lost({what, "opening the endpoint of the job", try_this});
     });
   }
   if (rendezvous.nodes_max > 1) {

@@ -10,6 +10,7 @@ using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kConnectLimit = 5s;  // a host that is down answers nothing
+constexpr milliseconds kPortLimit = 1s;     // before it is known which port: others wait for their turn
 constexpr milliseconds kPauseFirst = 50ms;  // between attempts, growing
 constexpr milliseconds kPauseMax = 1s;
 // While a next host is looked for, it answers every agent of the job within about this time each second.
@@ -137,6 +138,7 @@ void Session::connect(const Target& target, TimePoint now) {
   state_ = State::connecting;
   target_ = target;
   auto limit = held_ ? std::min(kConnectLimit, options_.heartbeat_timeout) : kConnectLimit;
+  if (endpoint_.size() > 1 && target.address.empty()) limit = std::min(limit, kPortLimit);
   if (!do_workers_run())
     limit = std::min(limit, std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(join_deadline_ - now)));
   out_.push_back(Connect{target, limit});

@@ -209,7 +209,8 @@ TEST(DdprunStep, WhereAllPortsAreTakenItIsTold) {
   EXPECT_EQ(zero->wait(), 77);
   EXPECT_THAT(zero->err(),
               AllOf(HasSubstr("error: can't listen on"),
-                    HasSubstr(std::to_string(first) + "-" + std::to_string(first + 7)), HasSubstr("--rdzv-endpoint")));
+                    HasSubstr(") has " + std::to_string(first) + "-" + std::to_string(first + 7)),
+                    HasSubstr("\ntry:   `--rdzv-backend=c10d --rdzv-endpoint=localhost:PORT`")));
 }
 
 TEST(DdprunStep, ADaemonOnTheFirstNodeServesTheJobs) {

@@ -160,6 +160,16 @@ TEST_F(SessionPorts, AreTriedInTurnWithoutAPause_ThenAgainAfterOne) {
   EXPECT_EQ(after(61s), "give up");
 }
 
+TEST_F(SessionPorts, NoneOfThemTakesLong_UntilItIsKnownWhichOneItIs) {
+  const auto limit_of = [](const Session::Actions& actions) { return std::get<Session::Connect>(actions.back()).limit; };
+  EXPECT_EQ(limit_of(session.step(Session::Begin{}, now)), 1s);
+  EXPECT_EQ(limit_of(session.step(Session::Ended{How::silent, 1}, now)), 1s);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  now += 10s;
+  EXPECT_EQ(limit_of(session.step(Session::Ended{How::closed, 1}, now)), 5s);
+}
+
 TEST_F(SessionPorts, AnotherJobAtOneOfThemIsPassedBy) {
   EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
   EXPECT_EQ(meet_other_job(), "hang up, connect endpoint 1");
