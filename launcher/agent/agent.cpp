@@ -165,6 +165,7 @@ class Agent {
     hello.last_call_timeout = config_.rendezvous.last_call_timeout;
     hello.grace = config_.grace;
     hello.is_served_by_agent = config_.rendezvous.port_count > 1;
+    hello.slurm_run = config_.rendezvous.slurm_run;
     hello.wants_report = report_file_.has_value();
     if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
     return hello;

@@ -154,7 +154,10 @@ std::string one_core_text(const std::optional<slurm::Step>& step, int workers) {
 void take_slurm_meeting(const slurm::Step& step, const SlurmMeeting& meeting, LaunchConfig& config) {
   auto& rendezvous = config.rendezvous;
   if (rendezvous.mode == RendezvousConfig::Mode::local) return;
-  if (meeting.gives_endpoint) rendezvous.port_count = slurm::ports_of(step).count;
+  if (meeting.gives_endpoint) {
+    rendezvous.port_count = slurm::ports_of(step).count;
+    rendezvous.slurm_run = slurm::run_id_of(step);
+  }
   if (!rendezvous.is_host && rendezvous.mode == RendezvousConfig::Mode::dynamic) {
     rendezvous.is_host = meeting.is_host;
     rendezvous.may_have_daemon = meeting.is_host == true && !meeting.gives_endpoint;

@@ -42,6 +42,7 @@ struct RendezvousConfig {
   std::uint16_t port = 0;        // of the endpoint; 0 takes a free one, which only works with one node
   int port_count = 1;            // from there on, the first free one of which is the endpoint's
   bool may_be_slurm_node = false;  // the endpoint's host, whose name need not resolve then
+  std::string slurm_run;         // the step and its run, where its ports are those of the endpoint; else empty
   std::string run_id;            // --rdzv-id; empty: one is made for this run
   std::optional<int> node_rank;  // --node-rank, where it was given; in fixed mode always
   std::optional<bool> is_host;   // --rdzv-conf is_host: serve the endpoint, or never; empty: find out

@@ -218,6 +218,7 @@ void fields(Hello& m, Visit visit) {
   visit("was_welcomed", m.was_welcomed);
   visit("is_served_by_agent", m.is_served_by_agent);
   visit("wants_report", m.wants_report);
+  visit("slurm_run", m.slurm_run);
 }
 
 template <class Visit>
@@ -423,6 +424,7 @@ void check(const Hello& m) {
   check_name("run_id", m.run_id);
   check_name("host_name", m.host_name);
   check_name("role", m.role);
+  check_name("slurm_run", m.slurm_run);
   check_range("workers", m.workers, 1, kWorkersMax);
   check_range("nodes_max", m.nodes_max, 1, kNodesMax);
   check_range("nodes_min", m.nodes_min, 1, m.nodes_max);

@@ -18,6 +18,7 @@ constexpr std::uint32_t kRoundMax = 0xf0000000;
 MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& newest_before) {
   MembershipOptions options;
   options.run_id = hello.run_id;
+  options.slurm_run = hello.slurm_run;
   options.nodes_min = hello.nodes_min;
   options.nodes_max = hello.nodes_max;
   options.restarts_max = hello.restarts_max;
@@ -84,6 +85,12 @@ std::optional<TimePoint> Membership::next_deadline() const {
 // --- nodes come and go ---
 
 std::optional<Refused> Membership::other_job(const Hello& hello) const {
+  const bool is_of_other_step =
+      !hello.slurm_run.empty() && !options_.slurm_run.empty() && hello.slurm_run != options_.slurm_run;
+  if (hello.run_id == options_.run_id && is_of_other_step)
+    return Refused{"the job '" + options_.run_id + "' at the endpoint is of Slurm's step " + options_.slurm_run + ", not " +
+                       hello.slurm_run,
+                   "another --rdzv-id, the same on all nodes, or `--rdzv-endpoint=HOST:PORT` for this job", true};
   if (hello.run_id == options_.run_id) return {};
   return Refused{"the job at the endpoint is '" + options_.run_id + "', not '" + hello.run_id + "'",
                  "`--rdzv-id=" + options_.run_id + "` to join that job, or another port for this one", true};
@@ -131,7 +138,7 @@ void Membership::take(const Joined& event, TimePoint now) {
     return;
   }
   if (auto refused = objection(event.hello)) {
-    if (event.hello.run_id == options_.run_id)
+    if (!refused->is_other_job)
       say("host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what);
     return send(event.node, *refused);
   }

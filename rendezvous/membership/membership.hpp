@@ -52,6 +52,7 @@ enum class NodeId : std::uint64_t {};  // never reused: a node that comes back g
 
 struct MembershipOptions {
   std::string run_id;
+  std::string slurm_run;             // only nodes of this one, and those that name none
   int nodes_min = 1, nodes_max = 1;  // a round never starts with fewer; with nodes_max it starts at once
   int restarts_max = 0;              // of the whole job
   std::chrono::milliseconds restart_window{0};  // only those of this time before a failure count; 0: all do

@@ -56,6 +56,7 @@ struct Hello {
   bool was_welcomed = false;  // on a connection before: others of its job may be about to come too
   bool is_served_by_agent = false;  // the endpoint, by one of the job: who else is at one of its ports is passed by
   bool wants_report = false;  // of the run, when the job has ended; group rank 0 gets it anyway
+  std::string slurm_run;      // "42.0.r1", at one of whose ports the endpoint is: another may have the same id; empty: none
   bool operator==(const Hello&) const = default;
 };
 

@@ -82,6 +82,8 @@ TEST_F(SlurmDefaults, NothingNeedsToBeSaid) {
   EXPECT_EQ(meet().is_host, true);
   environment["SLURM_RESTART_COUNT"] = "2";
   EXPECT_EQ(meet().run_id, "42.3.r2");
+  EXPECT_EQ(meet({"--rdzv-id=bert"}).slurm_run, "42.3.r2") << "two steps may have the same ports, and this id";
+  EXPECT_EQ(meet({"--rdzv-backend=c10d", "--rdzv-endpoint=n1:29500"}).slurm_run, "");
 }
 
 TEST_F(SlurmDefaults, WhatWasTakenIsToldWithItsVariable) {

@@ -25,6 +25,22 @@ TEST_F(Job, WhoDoesNotFitIsRefusedWithTheReason) {
   EXPECT_TRUE(started.empty());
 }
 
+TEST_F(Job, OneOfAnotherStepIsAnotherJobUnderTheSameId) {
+  more_options.slurm_run = "42.0";
+  begin(2, 2);
+  hello.slurm_run = "42.0.r1";
+  join(1, "a");
+  EXPECT_TRUE(refused.at(1).is_other_job);
+  EXPECT_THAT(refused.at(1).what, AllOf(HasSubstr("'job'"), HasSubstr("step 42.0,"), HasSubstr("not 42.0.r1")));
+  hello.slurm_run = "42.0";
+  join(2, "b");
+  hello.slurm_run = "";
+  join(3, "c");
+  EXPECT_EQ(refused.size(), 1u) << "who names none was told where to come";
+  hello.slurm_run = "7.1";
+  EXPECT_EQ(options_of(hello, {}).slurm_run, "7.1") << "of the node with which a job begins";
+}
+
 TEST_F(Job, NodesThatAreLostTogetherStopTheOthersOnce) {
   begin(2, 4);
   for (std::uint64_t id = 1; id <= 4; ++id) join(id, "host" + std::to_string(id));

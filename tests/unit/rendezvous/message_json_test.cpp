@@ -23,7 +23,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   plain.node_key = kKey;
   const ToMembership up[] = {
       Hello{1, "bert", kKey, "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 29500, 7,
-            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true}, 3, 600s, 90s, 5s, 7s, true, true},
+            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true}, 3, 600s, 90s, 5s, 7s, true, true, false, "42.0"},
       plain,
       StoreOpened{4, 29400},
       RoundStarted{4},
@@ -104,6 +104,9 @@ TEST(MessageJson, WhatOthersComputeWithIsInRange) {
     refused(hello);
     hello = whole;
     hello.host_name = name;
+    refused(hello);
+    hello = whole;
+    hello.slurm_run = name;
     refused(hello);
   }
   hello = whole;
