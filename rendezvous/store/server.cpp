@@ -64,6 +64,9 @@ class Server::Impl {
   void apply(ConnectionId from, Command&& command);
   void flush();
   void forget(ConnectionId connection);
+  void tell_count() const {
+    if (options_.count_changed) options_.count_changed(connections_.size());
+  }
 
   asio::io_context& io_;
   ServerOptions options_;
@@ -235,6 +238,7 @@ void Server::Impl::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
   const ConnectionId id{++connections_made_};
   const auto connection = std::make_shared<Connection>(*this, id, std::move(stream), address);
   connections_.emplace(id, connection);
+  tell_count();
   connection->read_when_ready();
 }
 
@@ -256,11 +260,13 @@ void Server::Impl::flush() {
 void Server::Impl::forget(ConnectionId connection) {
   store_.disconnected(connection);
   connections_.erase(connection);
+  tell_count();
 }
 
 void Server::Impl::begin_round() {
   for (const auto& [id, connection] : connections_) connection->close();
   connections_.clear();
+  tell_count();
   store_ = KeyValueStore(store_options(options_));
 }
 

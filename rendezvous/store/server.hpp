@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ struct ServerOptions {
   // Hears one line for each peer that is refused or cut off, with the reason, once per address and reason. Must not
   // call the server.
   io::Warn warn{};
+  // Hears how many connections there are after each change of that. Must not call the server.
+  std::function<void(std::size_t)> count_changed{};
 };
 
 class Server {

@@ -1,5 +1,6 @@
 #include "rendezvous/store/store_thread.hpp"
 
+#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -30,7 +31,9 @@ class StoreThread::Impl {
  public:
   explicit Impl(const StoreThreadOptions& options)
       : work_(io_.get_executor()),
-        server_(io_, {.allow = options.allow, .warn = [this](const std::string& warning) { note(warning); }}) {
+        server_(io_, {.allow = options.allow,
+                      .warn = [this](const std::string& warning) { note(warning); },
+                      .count_changed = [this](std::size_t count) { set_connection_count(count); }}) {
     for (const auto& [key, value] : options.entries) server_.put(key, value);
     port_.emplace(io_,
                   port::PortOptions{.addresses = options.addresses,
@@ -64,6 +67,11 @@ class StoreThread::Impl {
     return refusals_;
   }
 
+  void wait_until_alone(std::chrono::steady_clock::time_point end) const {
+    std::unique_lock lock(mutex_);
+    became_alone_.wait_until(lock, end, [this] { return connection_count_ == 0; });
+  }
+
  private:
   // What one connection brings about must not end the others'.
   void run() {
@@ -81,8 +89,16 @@ class StoreThread::Impl {
     if (refusals_.size() < kRefusalCountMax) refusals_.push_back(warning);
   }
 
+  void set_connection_count(std::size_t count) {
+    const std::lock_guard lock(mutex_);
+    connection_count_ = count;
+    if (count == 0) became_alone_.notify_all();
+  }
+
   io::ForkGuard fork_guard_;
   mutable std::mutex mutex_;
+  mutable std::condition_variable became_alone_;
+  std::size_t connection_count_ = 0;   // guarded by mutex_
   std::vector<std::string> refusals_;  // guarded by mutex_
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_;
@@ -103,5 +119,7 @@ std::uint16_t StoreThread::port() const { return impl_->port(); }
 void StoreThread::allow(const std::vector<std::string>& blocks) { impl_->allow(blocks); }
 
 std::vector<std::string> StoreThread::refusals() const { return impl_->refusals(); }
+
+void StoreThread::wait_until_alone(std::chrono::steady_clock::time_point end) const { impl_->wait_until_alone(end); }
 
 }  // namespace ddp::store

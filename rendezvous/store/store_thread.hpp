@@ -4,6 +4,7 @@
 // Fork:    a forked child has no part in it, does not hold its port, and leaks the rest.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -36,6 +37,9 @@ class StoreThread {
 
   // Whom it has refused or cut off, and why; each reason once, and the first few only.
   std::vector<std::string> refusals() const;
+
+  // Returns when nobody is connected, or at `end`.
+  void wait_until_alone(std::chrono::steady_clock::time_point end) const;
 
  private:
   class Impl;

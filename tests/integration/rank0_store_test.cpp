@@ -13,14 +13,18 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/slurm/step.hpp"
+#include "rendezvous/store/client.hpp"
 #include "rendezvous/store/store_thread.hpp"
 #include "tests/integration/as_task.hpp"
 #include "tests/integration/rank_processes.hpp"
@@ -177,6 +181,56 @@ TEST(Rank0Store, ARank0ThatEndsAtOnceLeavesTheOthersInPeace) {
       if (rank == 0) std::_Exit(0);
     });
   }
+}
+
+std::size_t open_pidfds() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry, gone).string().find("pidfd") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+TEST(Rank0Store, WhyTheRanksDidNotMeetIsReadBeforeItEndsWithRank0) {
+  const auto step = step_of_one_node(4);
+  struct Steps {
+    std::atomic<bool> has_come, may_die;
+  };
+  const Shared<Steps> steps;
+  const auto fail = [] {
+    const auto error = thrown_by<RankFailure>([] { init_process_group(); });
+    if (!error) return;
+    EXPECT_THAT(error->ranks(), ElementsAre(2));
+    EXPECT_THAT(error->what(), HasSubstr("rank 2 ended before all ranks had met"));
+  };
+  const auto body = [&](int rank) {
+    testing::become_task(step, rank);
+    std::thread init([&] {
+      fail();
+      if (rank == 0) std::_Exit(::testing::Test::HasFailure() ? 1 : 0);
+    });
+    if (rank != 0) wait_until([] { return open_pidfds() >= 2; });  // its own and rank 0's: it has been welcomed
+    if (rank == 1) steps->has_come = true;
+    if (rank == 2) {
+      wait_until([&] { return steps->may_die.load(); });
+      ::raise(SIGKILL);
+    }
+    init.join();
+  };
+  RankProcesses ranks(4, body, {3});
+  wait_until([&] { return steps->has_come.load(); });
+  ranks.stop(1);  // it is slow to hear of it
+  steps->may_die = true;
+  {
+    const auto until = std::chrono::steady_clock::now() + testing::kPatience;
+    auto store = store::Client::connect({.host = "127.0.0.1", .port = first_port_of(step), .deadline = until});
+    EXPECT_THAT(store.get("ddp/restart_0/group_0/verdict", until), HasSubstr("lost 2"));
+  }
+  ranks.go_on(1);
+  ranks.expect_success(0);
+  ranks.expect_success(1);
+  ranks.expect_killed(2);
 }
 
 TEST(Rank0Store, AtItsDeadlineSaysWhatWasAtEachPort) {

@@ -188,6 +188,20 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
   return cpu ? process_group::make_two_backends(std::move(cpu), std::move(nccl)) : std::move(nccl);
 }
 
+// The same. A rank 0 that serves the store stays, after a failure, until those who have come know of it too: its
+// process may end next.
+std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const InitOptions& options,
+                                                     Membership& membership, io::Deadline& deadline) {
+  try {
+    return join(launch, options, membership, deadline);
+  } catch (const AbortedError&) {
+    throw;
+  } catch (...) {
+    if (launch.own_store && launch.rank == 0) process_group::wait_for_the_others_to_leave();
+    throw;
+  }
+}
+
 }  // namespace
 
 ProcessGroup init_process_group(const InitOptions& options) {
@@ -214,7 +228,7 @@ std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitO
   io::Deadline deadline = deadline_after(options.timeout);
   deadline.cut_by(cut);
   Membership membership{launch.rank, launch.size, launch.local_rank, launch.local_size, {}, {}};
-  auto backend = join(launch, options, membership, deadline);
+  auto backend = join_or_tell(launch, options, membership, deadline);
   agent_link::begin_round(membership.round.number);
   return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend));
 }

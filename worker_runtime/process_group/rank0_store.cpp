@@ -308,6 +308,16 @@ store::Client connect_to_rank0(const Launch& launch, const std::string& allow, i
   return std::move(found.client);
 }
 
+void wait_for_the_others_to_leave() {
+  const store::StoreThread* store = nullptr;
+  {
+    Present& here = present();
+    const std::lock_guard lock(here.mutex);
+    if (!here.own.empty()) store = here.own.back().get();
+  }
+  if (store != nullptr) store->wait_until_alone(Clock::now() + kLeaveLimit);
+}
+
 void leave_rank0(const Launch& launch, store::Client& store, const std::string& key_prefix,
                  const io::Deadline& deadline) {
   const std::string all = key_prefix + "all_have_left";

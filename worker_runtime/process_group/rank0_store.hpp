@@ -28,6 +28,10 @@ store::Client connect_to_rank0(const Launch& launch, const std::string& allow, i
 void leave_rank0(const Launch& launch, store::Client& store, const std::string& key_prefix,
                  const io::Deadline& deadline);
 
+// On rank 0, once it has failed to make a group: returns when nobody is connected to its store, who might still read
+// there why; but after a while it returns even so.
+void wait_for_the_others_to_leave();
+
 // On rank 0, whom its store has turned away and why, in lines for the end of a message; else empty.
 std::string refusals_of_own_store();
 
