@@ -31,7 +31,7 @@ Socket socket_address(const sockaddr_storage& storage) {
 CidrBlock parse_block(const std::string& text) {
   const auto fail = [&text](const std::string& why) {
     return InvalidArgument("\"" + text + "\" is no block of addresses: " + why +
-                           "; give for example --store-allow=10.0.0.0/8, fd00::/8, 192.168.1.7 or any");
+                           "; give for example 10.0.0.0/8, fd00::/8, 192.168.1.7 or any");
   };
   const auto slash = text.find('/');
   const std::string base = text.substr(0, slash);
@@ -151,13 +151,13 @@ std::optional<std::string> refusal(const Caller& caller, uid_t our_uid, const Al
     if (caller.owner == our_uid) return std::nullopt;
     const std::string whose = caller.owner ? "of uid " + std::to_string(*caller.owner) : "whose process has closed it already";
     return "a connection " + whose + " from this host (" + address + "): the store is for uid " +
-           std::to_string(our_uid) + "; --store-allow=any admits everybody";
+           std::to_string(our_uid) + "; " + allow.option + "=any admits everybody";
   }
   const auto admits = [&caller](const CidrBlock& block) { return block.contains(caller.address); };
   if (std::any_of(allow.blocks.begin(), allow.blocks.end(), admits)) return std::nullopt;
   return "a connection from " + address +
-         ", which is neither this host nor an allowed address; --store-allow=" + address +
-         (caller.address.is_v4() ? "/32" : "/128") + " admits it, --store-allow=any everybody";
+         ", which is neither this host nor an allowed address; " + allow.option + "=" + address +
+         (caller.address.is_v4() ? "/32" : "/128") + " admits it, " + allow.option + "=any everybody";
 }
 
 Door::Door(AllowList allow)

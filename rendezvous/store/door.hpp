@@ -35,6 +35,7 @@ struct CidrBlock {
 struct AllowList {
   bool is_any = false;
   std::set<CidrBlock> blocks;
+  std::string option = "--store-allow";  // what admits more, for messages
 
   // Reads blocks such as 10.0.0.0/8, fd00::/8, 192.168.1.7 (that one address), or "any". Throws InvalidArgument with
   // the one that is malformed and why.

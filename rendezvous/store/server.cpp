@@ -40,6 +40,12 @@ ParserLimits parser_limits(std::size_t value_bytes_max) {
   return limits;
 }
 
+AllowList allow_list(const ServerOptions& options) {
+  AllowList list = AllowList::parse(options.allow);
+  list.option = options.allow_option;
+  return list;
+}
+
 KeyValueStoreOptions store_options(const ServerOptions& options) {
   return {.value_bytes_max = options.value_bytes_max,
           .answer_bytes_max = std::max(kMessageBytesMax, options.value_bytes_max + 8),
@@ -213,7 +219,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
 Server::Impl::Impl(asio::io_context& io, ServerOptions options)
     : io_(io),
       options_(std::move(options)),
-      door_(AllowList::parse(options_.allow)),
+      door_(allow_list(options_)),
       warn_(options_.warn),
       store_(store_options(options_)) {}
 

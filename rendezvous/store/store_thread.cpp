@@ -32,6 +32,8 @@ class StoreThread::Impl {
   explicit Impl(const StoreThreadOptions& options)
       : work_(io_.get_executor()),
         server_(io_, {.allow = options.allow,
+                      .allow_option = options.allow_option,
+                      .connection_count_max = options.connection_count_max,
                       .warn = [this](const std::string& warning) { note(warning); },
                       .count_changed = [this](std::size_t count) { set_connection_count(count); }}) {
     for (const auto& [key, value] : options.entries) server_.put(key, value);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -29,6 +30,7 @@
 #include "tests/integration/as_task.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
+#include "worker_runtime/process_group/rank0_store.hpp"
 
 namespace ddp {
 namespace {
@@ -183,6 +185,80 @@ TEST(Rank0Store, ARank0ThatEndsAtOnceLeavesTheOthersInPeace) {
   }
 }
 
+TEST(Rank0Store, AStoreThatHasEndedIsNotLookedForAgain) {
+  const auto step = step_of_one_node(2);
+  const auto port = first_port_of(step);
+  const Shared<std::atomic<bool>> has_ended;
+  RankProcesses ranks(2, [&](int rank) {
+    testing::become_task(step, rank);
+    ProcessGroup world = init_process_group();
+    expect_sum(world);
+    if (rank == 0) return;
+    wait_until([&] { return has_ended->load(); });
+    const auto fails_with = [](const std::string& why) {
+      const auto error = thrown_by<RankFailure>([] { init_process_group({.timeout = milliseconds(60'000)}); });
+      if (!error) return;
+      EXPECT_THAT(error->ranks(), ElementsAre(0));
+      EXPECT_THAT(error->what(), HasSubstr("rank 0's store, at which this process has made a group before, has ended"));
+      EXPECT_THAT(error->what(), HasSubstr(why));
+    };
+    fails_with("127.0.0.1:" + std::to_string(port) + ": Connection refused");
+    const store::StoreThread other({.addresses = {"127.0.0.1"},
+                                    .first_port = port,
+                                    .last_port = port,
+                                    .entries = {{"ddp/job", "slurm 1.0 uid 0"}}});
+    fails_with("the store of another job");
+  });
+  ranks.expect_success(0);
+  has_ended->store(true);
+  ranks.expect_success(1);
+}
+
+TEST(Rank0Store, WhoMayConnectIsRefusedInThreeLinesWhereItIsMalformed) {
+  const auto step = step_of_one_node(2);
+  const auto body = [&](int rank) {
+    testing::become_task(step, rank);
+    ::setenv("DDPRUN_STORE_ALLOW", "10.0.0.0/8,10.0.0.0/99", 1);
+    const auto error = thrown_by<InvalidArgument>([] { init_process_group(); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("DDPRUN_STORE_ALLOW is '10.0.0.0/8,10.0.0.0/99': \"10.0.0.0/99\" is no block"));
+    EXPECT_THAT(error->what(), HasSubstr("\nwhere: the environment of this process"));
+    EXPECT_THAT(error->what(), HasSubstr("\ntry:   DDPRUN_STORE_ALLOW="));
+    EXPECT_THAT(error->what(), ::testing::Not(HasSubstr("--store-allow")));
+  };
+  RankProcesses ranks(2, body, {1});
+  ranks.expect_success(0);
+}
+
+TEST(Rank0Store, WithFewerDescriptorsThanRanksSaysSo) {
+  const auto step = step_of_one_node(200);
+  const auto body = [&](int rank) {
+    testing::become_task(step, rank);
+    const rlimit limit{128, 128};
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
+    const auto error = thrown_by<Error>([] { init_process_group({.timeout = milliseconds(500)}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("this process may open 128 descriptors, and 200 ranks connect to it"));
+    EXPECT_THAT(error->what(), HasSubstr("\ntry:   `ulimit -n"));
+  };
+  std::vector<int> absent;
+  for (int rank = 1; rank < 200; ++rank) absent.push_back(rank);
+  RankProcesses ranks(200, body, absent);
+  ranks.expect_success(0);
+}
+
+TEST(Rank0Store, WhoeverLeavesLateDoesNotMindThatItHasEnded) {
+  const auto end = std::chrono::steady_clock::now() + testing::kPatience;
+  std::optional<store::StoreThread> store(store::StoreThreadOptions{.addresses = {"127.0.0.1"}});
+  auto client = store::Client::connect({.host = "127.0.0.1", .port = store->port(), .deadline = end});
+  store.reset();
+  process_group::Launch launch;
+  launch.rank = 1;
+  launch.size = 2;
+  EXPECT_NO_THROW(
+      process_group::leave_rank0(launch, client, "group_0/", io::Deadline(std::chrono::steady_clock::now(), end)));
+}
+
 std::size_t open_pidfds() {
   std::size_t count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -226,6 +302,8 @@ TEST(Rank0Store, WhyTheRanksDidNotMeetIsReadBeforeItEndsWithRank0) {
     const auto until = std::chrono::steady_clock::now() + testing::kPatience;
     auto store = store::Client::connect({.host = "127.0.0.1", .port = first_port_of(step), .deadline = until});
     EXPECT_THAT(store.get("ddp/restart_0/group_0/verdict", until), HasSubstr("lost 2"));
+    EXPECT_THROW(store.wait({"what nobody sets"}, std::chrono::steady_clock::now() + 200ms), TimeoutError)
+        << "the store stays as long as somebody is there";
   }
   ranks.go_on(1);
   ranks.expect_success(0);

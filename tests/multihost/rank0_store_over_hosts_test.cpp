@@ -127,19 +127,62 @@ TEST_F(Rank0StoreOverHosts, AHostThatIsNoNodeOfTheStepIsTurnedAway) {
   for (const int rank : {0, 1}) ranks.expect_success(rank);
 }
 
+TEST_F(Rank0StoreOverHosts, TasksMeetOverTheNetworkOfMasterAddr) {
+  hosts_ = make_hosts({.count = 2, .interfaces = 2});
+  if (hosts_ == nullptr) return;
+  const std::vector<int> host_of{0, 1};
+  const auto step = step_of("node[0-1]", host_of);  // which are names of the first network's addresses
+  run_ranks({*hosts_, host_of, ""}, [&](int rank) {
+    testing::become_task(step, rank);
+    ::setenv("MASTER_ADDR", Hosts::ipv4(0, 1).c_str(), 1);
+    ::setenv("MASTER_PORT", "29500", 1);
+    expect_sum(init_process_group({.timeout = 20s}));
+  });
+}
+
+void set_variable(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
+
 TEST_F(Rank0StoreOverHosts, RanksOfMpirunMeetAtMasterAddrAndMasterPort) {
   if (hosts_ == nullptr) return;
   const std::vector<int> host_of{0, 0, 1, 2};
   run_ranks({*hosts_, host_of, ""}, [&](int rank) {
     testing::forget_launcher();
-    const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
-    set("OMPI_COMM_WORLD_RANK", std::to_string(rank));
-    set("OMPI_COMM_WORLD_SIZE", "4");
-    set("OMPI_COMM_WORLD_LOCAL_RANK", rank == 1 ? "1" : "0");
-    set("OMPI_COMM_WORLD_LOCAL_SIZE", rank < 2 ? "2" : "1");
-    set("PMIX_NAMESPACE", "1490092033");
-    set("MASTER_ADDR", "node0");
-    set("MASTER_PORT", "29500");
+    set_variable("OMPI_COMM_WORLD_RANK", std::to_string(rank));
+    set_variable("OMPI_COMM_WORLD_SIZE", "4");
+    set_variable("OMPI_COMM_WORLD_LOCAL_RANK", rank == 1 ? "1" : "0");
+    set_variable("OMPI_COMM_WORLD_LOCAL_SIZE", rank < 2 ? "2" : "1");
+    set_variable("PMIX_NAMESPACE", "1490092033");
+    set_variable("MASTER_ADDR", "node0");
+    set_variable("MASTER_PORT", "29500");
+    expect_sum(init_process_group());
+  });
+}
+
+// As Debian has a host's own name in /etc/hosts.
+TEST_F(Rank0StoreOverHosts, AMasterAddrThatIsLoopbackThereLetsNobodyIn) {
+  if (hosts_ == nullptr) return;
+  const auto become_rank = [](int rank) {
+    testing::forget_launcher();
+    set_variable("OMPI_COMM_WORLD_RANK", std::to_string(rank));
+    set_variable("OMPI_COMM_WORLD_SIZE", "2");
+    set_variable("OMPI_COMM_WORLD_LOCAL_RANK", "0");
+    set_variable("OMPI_COMM_WORLD_LOCAL_SIZE", "1");
+    set_variable("PMIX_NAMESPACE", "1490092033");
+    set_variable("MASTER_ADDR", rank == 0 ? "127.0.1.1" : "node0");
+    set_variable("MASTER_PORT", "29500");
+  };
+  run_ranks({*hosts_, {0, 1}, ""}, [&](int rank) {
+    become_rank(rank);
+    const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(1'500)}); });
+    ASSERT_TRUE(error);
+    const auto told = rank == 0 ? "; DDPRUN_STORE_ALLOW=10.77.0.2/32 admits it, DDPRUN_STORE_ALLOW=any everybody"
+                                : "it hung up during the handshake: no store, or one that refuses this host, see "
+                                  "DDPRUN_STORE_ALLOW";
+    EXPECT_THAT(error->what(), HasSubstr(told));
+  });
+  run_ranks({*hosts_, {0, 1}, ""}, [&](int rank) {
+    become_rank(rank);
+    set_variable("DDPRUN_STORE_ALLOW", "10.77.0.0/16,fd77::/16");
     expect_sum(init_process_group());
   });
 }

@@ -1,5 +1,6 @@
 #include "worker_runtime/process_group/rank0_store.hpp"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,8 +39,10 @@ constexpr std::chrono::milliseconds kBackoffMax = 500ms;
 constexpr std::chrono::milliseconds kPatienceFirst = 250ms;  // with what is at one port; doubles from round to round
 constexpr std::chrono::milliseconds kPatienceMax = 8s;
 constexpr std::chrono::milliseconds kLeaveLimit = 5s;
-constexpr std::chrono::milliseconds kResolverLimit = 30s;
+constexpr std::chrono::milliseconds kResolverLimit = 15s;  // of one look-up: scontrol is asked after it
 constexpr std::chrono::milliseconds kSlurmLimit = 10s;
+constexpr rlim_t kOtherDescriptors = 32;              // of rank 0, beside one for each rank
+constexpr std::size_t kConnectionCountMin = 16'384;  // to the store at once; strangers' count too
 
 std::string process_key(int rank) { return "ddp/process_" + std::to_string(rank); }
 
@@ -82,14 +85,13 @@ std::vector<std::string> blocks_in(const std::string& text) {
 std::string without_scope(const std::string& address) { return address.substr(0, address.find('%')); }
 
 // The network in which rank 0's host has this address, as a block; none for an address that is not its own. By the name
-// that others know, a host may know itself as loopback: then all networks that it is in.
+// that others know, a host may know itself as loopback (127.0.1.1): which network is meant that does not say, so none.
 std::vector<std::string> networks_of(const std::string& address) {
   const auto wanted = io::parse_address(without_scope(address));
-  if (!wanted) return {};
+  if (!wanted || wanted->is_loopback()) return {};
   std::vector<std::string> blocks;
   for (const auto& own : io::interface_addresses()) {
-    const bool is_of_a_network = own.is_up && !own.address.is_loopback() && !own.address.is_link_local();
-    if (wanted->is_loopback() ? !is_of_a_network : own.address != *wanted) continue;
+    if (own.address != *wanted) continue;
     blocks.push_back(own.address.text() + "/" + std::to_string(own.prefix_bits - (own.address.is_v4() ? 96 : 0)));
   }
   return blocks;
@@ -117,7 +119,8 @@ void admit_nodes(store::StoreThread& store, const OwnStore& own) {
   }
 }
 
-// Lets in the network in which rank 0 is found: whose hosts the ranks are on, mpirun does not say.
+// Lets in the network in which rank 0 is found: whose hosts the ranks are on, mpirun does not say, and where MASTER_ADDR
+// leads over another network than the nodes' names, the others come from there.
 void admit_network(store::StoreThread& store, const OwnStore& own) {
   const auto found = io::addresses_of_host(own.host, Clock::now() + kResolverLimit, nullptr);
   for (const auto& address : found.addresses) store.allow(networks_of(address));
@@ -127,31 +130,45 @@ void admit_network(store::StoreThread& store, const OwnStore& own) {
 void admit_others(store::StoreThread& store, const OwnStore& own) {
   io::start_quiet_thread([&store, own] {
     try {
-      if (own.nodes.empty()) {
-        admit_network(store, own);
-      } else {
-        admit_nodes(store, own);
-      }
+      if (std::find(own.nodes.begin(), own.nodes.end(), own.host) == own.nodes.end()) admit_network(store, own);
+      admit_nodes(store, own);
     } catch (const std::exception&) {  // who is not let in says so at its deadline
     }
   }).detach();
 }
 
+// The limit is the user's: a program that calls select() counts on it, so it is not raised here.
+void require_descriptors(const Launch& launch) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t needed = static_cast<rlim_t>(launch.size) + kOtherDescriptors;
+  if (limit.rlim_cur >= needed) return;
+  throw Error("rank 0 can't serve the store at which the ranks meet: this process may open " +
+              std::to_string(limit.rlim_cur) + " descriptors, and " + std::to_string(launch.size) +
+              " ranks connect to it" + where_text(launch) + "\ntry:   `ulimit -n " + std::to_string(2 * needed) +
+              "` before the program starts, on rank 0's host");
+}
+
 std::unique_ptr<store::StoreThread> serve(const Launch& launch, const std::string& process, const std::string& allow) {
+  require_descriptors(launch);
   const OwnStore& own = *launch.own_store;
   store::StoreThreadOptions options;
+  options.connection_count_max = std::max(kConnectionCountMin, 2 * static_cast<std::size_t>(launch.size));
   const bool is_one_host = own.host.empty();
   if (is_one_host) options.addresses = {kLoopback};
   options.first_port = own.first_port;
   options.last_port = static_cast<std::uint16_t>(own.first_port + own.port_count - 1);
   options.allow = blocks_in(allow);
+  options.allow_option = "DDPRUN_STORE_ALLOW";
   options.entries = {{kJobKey, job_of(launch)}, {process_key(0), process}};
   try {
     auto store = std::make_unique<store::StoreThread>(options);
     if (launch.local_size < launch.size) admit_others(*store, own);
     return store;
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument(std::string("DDPRUN_STORE_ALLOW: ") + error.what());
+    throw InvalidArgument("DDPRUN_STORE_ALLOW is '" + allow + "': " + error.what() +
+                          "\nwhere: the environment of this process, read by init_process_group()" +
+                          "\ntry:   DDPRUN_STORE_ALLOW=10.0.0.0/8,fd00::/8 with the networks of the other ranks, or any");
   } catch (const std::exception& error) {
     throw Error("rank 0 can't serve the store at which the ranks meet: " + std::string(error.what()) +
                 where_text(launch) +
@@ -193,19 +210,33 @@ class Search {
     fail();
   }
 
+  // Where this process found it before: another's may be there by now.
+  store::Client find_again(const StoreAddress& place) {
+    addresses_ = {place.host};
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline_.end() - Clock::now());
+    if (auto client = try_at(place, left)) return std::move(*client);
+    if (deadline_.passed(Clock::now())) fail();
+    throw RankFailure("rank 0's store, at which this process has made a group before, has ended (" + seen_text() + ")" +
+                          where_text(launch_) + "\ntry:   look at the end of the output of rank 0 (" +
+                          own_.rank_name + "=0), which must run for as long as ranks make groups",
+                      {0});
+  }
+
  private:
   // By its name, else as Slurm's configuration has it. Slurm's controller serves a whole cluster: it is not asked
   // often.
   void find_host() {
-    auto found = io::addresses_of_host(own_.host, deadline_.end(), deadline_.cut());
+    const auto resolver_end = [this] { return std::min(deadline_.end(), Clock::now() + kResolverLimit); };
+    auto found = io::addresses_of_host(own_.host, resolver_end(), deadline_.cut());
     const std::string error = "the name " + own_.host + " can't be resolved: " + found.error;
-    if (const auto now = Clock::now(); found.addresses.empty() && !own_.nodes.empty() && now >= slurm_again_) {
+    if (const auto now = Clock::now(); found.addresses.empty() && !own_.nodes.empty() &&
+                                      now >= slurm_again_ && now < deadline_.end()) {
       slurm_again_ = now + kSlurmLimit;
-      const auto limit = std::min<Clock::duration>(kSlurmLimit, std::max<Clock::duration>(deadline_.end() - now, 1s));
-      slurm_ = slurm::ask_node_address(own_.host, std::chrono::duration_cast<std::chrono::milliseconds>(limit));
+      const auto limit = std::min<Clock::duration>(kSlurmLimit, deadline_.end() - now);
+      slurm_ = slurm::ask_node_address(own_.host, std::chrono::ceil<std::chrono::milliseconds>(limit));
     }
     if (found.addresses.empty() && !slurm_.address.empty())
-      found = io::addresses_of_host(slurm_.address, deadline_.end(), deadline_.cut());
+      found = io::addresses_of_host(slurm_.address, resolver_end(), deadline_.cut());
     host_error_ = error + (slurm_.error.empty() ? "" : "; " + slurm_.error);
     addresses_ = std::move(found.addresses);
   }
@@ -299,11 +330,13 @@ store::Client connect_to_rank0(const Launch& launch, const std::string& allow, i
     here.address = StoreAddress{kLoopback, here.own.back()->port()};
   }
   here.job = launch.own_store->job;
-  if (here.address) {
+  if (here.address && launch.rank == 0) {
     return store::Client::connect(
         {.host = here.address->host, .port = here.address->port, .deadline = deadline.end(), .cut = deadline.cut()});
   }
-  auto found = Search(launch, here.process, deadline).find();
+  Search search(launch, here.process, deadline);
+  if (here.address) return search.find_again(*here.address);
+  auto found = search.find();
   here.address = found.address;
   return std::move(found.client);
 }
@@ -321,13 +354,14 @@ void wait_for_the_others_to_leave() {
 void leave_rank0(const Launch& launch, store::Client& store, const std::string& key_prefix,
                  const io::Deadline& deadline) {
   const std::string all = key_prefix + "all_have_left";
-  if (launch.rank != 0) {
-    if (store.add(key_prefix + "have_left", 1, deadline.end()) == launch.size - 1) store.set(all, "", deadline.end());
-    return;
-  }
   try {
-    store.wait({all}, std::min(deadline.end(), Clock::now() + kLeaveLimit));
+    if (launch.rank == 0) {
+      store.wait({all}, std::min(deadline.end(), Clock::now() + kLeaveLimit));
+    } else if (store.add(key_prefix + "have_left", 1, deadline.end()) == launch.size - 1) {
+      store.set(all, "", deadline.end());
+    }
   } catch (const TimeoutError&) {  // whoever has not come by now will not
+  } catch (const StoreError&) {    // rank 0 has ended: the group stands, and notices that by itself
   }
 }
 
