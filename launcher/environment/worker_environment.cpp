@@ -19,6 +19,11 @@ constexpr std::array<std::string_view, 17> kOwn{
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
     "TORCHELASTIC_SIGNALS_TO_HANDLE"};
 
+// By these a launcher further out (mpirun, srun --mpi) says to ddprun itself which of its ranks it is: to a worker, and
+// to an mpirun that this starts, they are wrong.
+constexpr std::array<std::string_view, 3> kOuterPrefixes{"OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL"};
+constexpr std::array<std::string_view, 2> kOuter{"PMIX_RANK", "PMIX_NAMESPACE"};
+
 constexpr std::string_view kMacro = "local_rank";
 
 bool has_prefix(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
@@ -74,7 +79,10 @@ std::optional<std::string> value_of(std::string_view name, const std::vector<std
 }
 
 bool is_withheld(const std::string& name) {
+  const auto begins = [&name](std::string_view prefix) { return has_prefix(name, prefix); };
   return has_prefix(name, "PET_") || has_prefix(name, "DDPRUN_") ||
+         std::any_of(kOuterPrefixes.begin(), kOuterPrefixes.end(), begins) ||
+         std::find(kOuter.begin(), kOuter.end(), name) != kOuter.end() ||
          std::find(kOwn.begin(), kOwn.end(), name) != kOwn.end();
 }
 

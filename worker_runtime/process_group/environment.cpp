@@ -137,6 +137,34 @@ bool is_set(const Lookup& variable, const std::array<const char*, 4>& names) {
   return std::any_of(names.begin(), names.end(), [&](const char* name) { return is_set(variable, name); });
 }
 
+bool has_names_of_open_mpi(const Lookup& variable) {
+  return is_set(variable, {kOpenMpi.rank, kOpenMpi.size, kOpenMpi.local_rank, kOpenMpi.local_size});
+}
+
+bool has_pmi(const Lookup& variable) { return is_set(variable, kHydra.rank) || is_set(variable, kHydra.size); }
+
+// srun sets PMI_RANK and PMI_SIZE too, for programs that use MPI; what Hydra has beside them is its own.
+bool has_names_of_hydra(const Lookup& variable) { return has_pmi(variable) && is_set(variable, kHydra.local_size); }
+
+// Refuses a rank of one that is a task among several of its node: `mpirun -np 1` started a driver, which called srun.
+// Open MPI's own daemons, whose step its ranks inherit, are one on each node, and there it is left open which of the two
+// is further in.
+void require_no_larger_step(const Lookup& variable) {
+  if (variable(kOpenMpi.size) != "1") return;
+  std::optional<slurm::Step> step;
+  try {
+    step = slurm::step_of([&](const std::string& name) { return variable(name.c_str()); });
+  } catch (const InvalidArgument&) {  // whoever has names of its own does not hear of what is wrong with the rest
+  }
+  if (!step || step->tasks <= static_cast<int>(step->nodes.size())) return;
+  refuse(std::string(kOpenMpi.size) + " is 1, but this is a task of " + std::to_string(step->tasks) + " in step " +
+             slurm::name_of(*step) + " of Slurm (SLURM_STEP_NUM_TASKS): one of the two is left over from a launcher "
+             "further out",
+         "for the tasks of srun as ranks `env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u "
+         "OMPI_COMM_WORLD_LOCAL_RANK -u OMPI_COMM_WORLD_LOCAL_SIZE srun ...`; for those of mpirun "
+         "`env -u SLURM_STEP_ID mpirun ...`");
+}
+
 Launch launched_by_torchrun(const Lookup& variable) {
   Launch launch;
   launch.size = parse_decimal("WORLD_SIZE", required(variable, "WORLD_SIZE"), {1, kSizeMax});
@@ -200,7 +228,8 @@ bool meets_at_master(const Lookup& variable, OwnStore store, Launch& launch) {
 void meet_as_of_mpirun(const Lookup& variable, const Names& names, const std::string& launcher, std::string job,
                        const NameOfStarter& name_of_starter, Launch& launch) {
   const bool is_one_host = launch.local_size == launch.size;
-  if (job.empty()) job = is_one_host ? name_of_starter() : std::to_string(launch.size) + " ranks";
+  const bool has_master = is_set(variable, "MASTER_ADDR") || is_set(variable, "MASTER_PORT");
+  if (job.empty()) job = is_one_host && !has_master ? name_of_starter() : std::to_string(launch.size) + " ranks";
   OwnStore store;
   store.job = launcher + " " + job;
   store.rank_name = names.rank;
@@ -263,14 +292,14 @@ Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_sta
   };
   if (is_set(variable, {kTorchrun.rank, kTorchrun.size, kTorchrun.local_rank, kTorchrun.local_size}))
     return launched_by_torchrun(variable);
-  if (is_set(variable, {kOpenMpi.rank, kOpenMpi.size, kOpenMpi.local_rank, kOpenMpi.local_size}))
+  if (has_names_of_open_mpi(variable)) {
+    require_no_larger_step(variable);
     return of_mpirun(kOpenMpi, "Open MPI's mpirun", job_of_open_mpi(variable));
-  // srun sets PMI_RANK and PMI_SIZE too, for programs that use MPI; what Hydra has beside them is its own.
-  const bool has_pmi = is_set(variable, kHydra.rank) || is_set(variable, kHydra.size);
-  if (has_pmi && is_set(variable, kHydra.local_size)) return of_mpirun(kHydra, "MPICH's mpirun", "");
+  }
+  if (has_names_of_hydra(variable)) return of_mpirun(kHydra, "MPICH's mpirun", "");
   const auto step = slurm::step_of([&](const std::string& name) { return variable(name.c_str()); });
   if (step) return launched_by_srun(variable, *step);
-  if (has_pmi) return of_mpirun(kHydra, "MPICH's mpirun", "");  // which names what is missing
+  if (has_pmi(variable)) return of_mpirun(kHydra, "MPICH's mpirun", "");  // which names what is missing
   if (names_that_are_set(variable).empty()) return {};
   return launched_by_torchrun(variable);  // which names what is missing
 }
@@ -278,7 +307,11 @@ Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_sta
 }  // namespace
 
 Lookup without_leftovers(Lookup variable) {
-  if (!slurm::is_left_by_another_step([&](const std::string& name) { return variable(name.c_str()); })) return variable;
+  const bool has_round = is_set(variable, "DDPRUN_ROUND_ID");
+  const bool is_of_mpirun = has_round && (has_names_of_open_mpi(variable) || has_names_of_hydra(variable));
+  if (!is_of_mpirun &&
+      !slurm::is_left_by_another_step([&](const std::string& name) { return variable(name.c_str()); }))
+    return variable;
   return [variable = std::move(variable)](const char* name) -> std::optional<std::string> {
     const bool is_left = std::find(kOfOneWorker.begin(), kOfOneWorker.end(), name) != kOfOneWorker.end();
     return is_left ? std::nullopt : variable(name);

@@ -64,7 +64,7 @@ using NameOfStarter = std::function<std::string()>;
 
 // By the first of these that is there: torchrun's names, Open MPI's (OMPI_COMM_WORLD_*), Hydra's (PMI_*, MPI_LOCAL*),
 // those of a Slurm step. Where none is there it is a group of one. Torchrun's are passed over where another step's
-// worker left them.
+// worker left them, or one of ddprun's that called mpirun.
 //
 // Of torchrun's, requires RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; LOCAL_RANK and LOCAL_WORLD_SIZE default to
 // RANK and WORLD_SIZE. With the others' names MASTER_ADDR and MASTER_PORT say where rank 0 serves the store, or
@@ -73,7 +73,8 @@ using NameOfStarter = std::function<std::string()>;
 // several hosts. Throws InvalidArgument.
 Launch launch_from(const Lookup& variable, const NameOfStarter& name_of_starter);
 
-// The same variables, less those that ddprun made for a worker of another step, which called srun or sbatch.
+// The same variables, less those that ddprun made for a worker of another step, which called srun or sbatch; or for one
+// that called mpirun: ddprun hands no names of an outer mpirun to its workers, so where both are, mpirun is further in.
 Lookup without_leftovers(Lookup variable);
 
 // What every key of this round's ranks starts with. torchrun keeps one store over restarts: the prefix keeps the keys

@@ -109,6 +109,11 @@ TEST(WorkerEnvironment, LauncherSettingsAreWithheld) {
     EXPECT_TRUE(is_withheld(name)) << name;
   for (const auto* name : {"PATH", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RANKS", "XPET_A"})
     EXPECT_FALSE(is_withheld(name)) << name;
+  for (const auto* name : {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "PMI_RANK", "PMI_SIZE", "PMI_FD",
+                           "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "PMIX_RANK", "PMIX_NAMESPACE"})
+    EXPECT_TRUE(is_withheld(name)) << name << " names a rank of a launcher further out";
+  for (const auto* name : {"OMPI_MCA_btl", "PMIX_MCA_gds", "MPIR_CVAR_DEBUG_SUMMARY"})
+    EXPECT_FALSE(is_withheld(name)) << name;
   // Every variable made for a worker replaces an inherited one; two of one name would be a coin toss.
   for (const auto& variable : worker_variables(second_node(), {}, {})) {
     const auto name = variable.substr(0, variable.find('='));

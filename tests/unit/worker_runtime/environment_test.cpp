@@ -336,6 +336,60 @@ TEST(Environment, TheFirstLauncherOfTheOrderCounts) {
   EXPECT_EQ(launch_with(all({kHydra, Variables{{"SLURM_STEP_ID", "0"}}})).size, 4);
 }
 
+TEST(Environment, OfDdprunsWorkerIsPassedOverWhereThatCalledMpirun) {
+  for (const auto& of_mpirun : {kOpenMpi, kHydra}) {
+    auto inner = with(of_mpirun, {{"DDPRUN_ROUND_ID", "1763723112-9f3a17c2b4d8e6f0-3"},
+                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+    inner.insert(kTwoRanks.begin(), kTwoRanks.end());
+    const Launch launch = launch_with(inner);
+    EXPECT_EQ(launch.size, 4);
+    EXPECT_TRUE(launch.own_store);
+    EXPECT_FALSE(launch.round);
+    EXPECT_EQ(launch_with(with(inner, {{"DDPRUN_ROUND_ID", {}}})).size, 2) << "torchrun's worker within an mpirun";
+  }
+  // srun's, not mpirun's.
+  EXPECT_EQ(launch_with(two_ranks_but({{"DDPRUN_ROUND_ID", "1763723112-9f3a17c2b4d8e6f0-3"},
+                                       {"PMI_RANK", "0"},
+                                       {"PMI_SIZE", "1"}}))
+                .size,
+            2);
+}
+
+TEST(Environment, AGroupOfOneOfMpirunInAStepOfMoreTasksThanNodesIsRefused) {
+  auto task = kTask;
+  const auto alone = with(kOpenMpi, {{"OMPI_COMM_WORLD_RANK", "0"},
+                                     {"OMPI_COMM_WORLD_SIZE", "1"},
+                                     {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                                     {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}});
+  task.insert(alone.begin(), alone.end());
+  const auto error = error_of(task);
+  EXPECT_THAT(error, ::testing::HasSubstr("OMPI_COMM_WORLD_SIZE is 1, but this is a task of 4 in step 42.1"));
+  EXPECT_THAT(error, ::testing::HasSubstr("SLURM_STEP_NUM_TASKS"));
+  EXPECT_THAT(error, ::testing::HasSubstr("\ntry:   "));
+  // Open MPI's daemons, one on each node, and an mpirun that a task or a batch shell calls.
+  EXPECT_EQ(launch_with(with(task, {{"SLURM_STEP_NUM_TASKS", "2"},
+                                    {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                                    {"SLURM_PROCID", "1"},
+                                    {"SLURM_LOCALID", "0"}}))
+                .size,
+            1);
+  auto several = kTask;
+  several.insert(kOpenMpi.begin(), kOpenMpi.end());
+  EXPECT_EQ(launch_with(several).own_store->rank_name, "OMPI_COMM_WORLD_RANK");
+  auto broken = with(alone, {{"SLURM_STEP_ID", "0"}});
+  EXPECT_EQ(launch_with(broken).size, 1);
+}
+
+TEST(EnvironmentOfMpirun, OfHydraWithMasterAddrItsProxyIsNotAskedFor) {
+  const auto variables = with(kHydra, {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29500"}});
+  const auto lookup = [&](const char* name) {
+    const auto at = variables.find(name);
+    return at == variables.end() ? std::nullopt : std::optional<std::string>(at->second);
+  };
+  const auto launch = launch_from(lookup, []() -> std::string { throw InvalidArgument("there is none"); });
+  EXPECT_EQ(launch.own_store->job, "MPICH's mpirun 4 ranks");
+}
+
 TEST(Environment, OfABatchShellMeansNothing) {
   EXPECT_EQ(launch_with(kOfABatchShell).size, 1);
   EXPECT_FALSE(launch_with(kOfABatchShell).own_store);
