@@ -533,7 +533,7 @@ class GroupUnderAScheduler : public Group {
   void both_die(Ending ending) {
     begin(2);
     EXPECT_EQ(step({WorkerEnded{0, ending}}), "F0 O T15") << "whatever it was, the others are stopped at once";
-    EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "");
+    EXPECT_EQ(step({TreeSignalled{SIGTERM}, WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "");
     EXPECT_FALSE(group->is_idle());
   }
   void expect_no_failure(int signal_number, int stopped) const {
