@@ -81,8 +81,8 @@ TEST_P(Mpirun, FourRanksTrainBehindAScript) {
 
 // Those who hold no descriptor of the launcher's any more, and are not its children.
 TEST_P(Mpirun, FourRanksTrainBehindAProgramThatClosesDescriptors) {
-  const auto job = start("for fd in /proc/self/fd/*; do fd=${fd##*/}; [ $fd -gt 2 ] && eval \"exec $fd>&-\"; done; " +
-                         training("checkpoints") + "; exit $?");
+  const auto job = start("exec bash -c 'for fd in /proc/self/fd/*; do fd=${fd##*/}; [ $fd -gt 2 ] && eval \"exec $fd>&-\"; done; " +
+                         training("checkpoints") + "; exit $?'");
   expect_training_of_four(*job);
 }
 
