@@ -1,8 +1,8 @@
 // What a job costs on a real Slurm, whose daemons this starts on this machine (tests/slurm/cluster.hpp).
 //
 // Start: from srun to the first line of every worker, as srun prints it, of a step on two nodes of an allocation that
-// is there already. The workers are started by srun alone, which no launcher under it can beat, by ddprun, and by
-// torchrun, where a Python with torch is found: DDP_TEST_PYTHON, else the one in build/interop/venv (`./test.sh
+// is there already. The workers are started by srun alone, as tasks of its own, by ddprun, and by torchrun,
+// where a Python with torch is found: DDP_TEST_PYTHON, else the one in build/interop/venv (`./test.sh
 // --interop` makes it). Sides take turns within each round; printed are medians, and the medians of the ratios of the
 // same round.
 //
