@@ -154,8 +154,9 @@ TEST_F(Elastic, ManyRounds_NoDescriptorAndNoMappingIsLeftBehind) {
   }
   pids_of(job, kRounds, kSize);
   EXPECT_EQ(of_ranks(job, kRounds, "descriptors")[0], descriptors[0]);
-  // The allocator may take more, and a thread of the round before may still have its stack; one of each round would be 95.
-  EXPECT_LE(of_ranks(job, kRounds, "mappings")[0], mappings[0] + 10);
+  // The allocator may take more, AddressSanitizer's most, which keeps what was freed; and a thread of the round before may
+  // still have its stack. One of each round would be 95.
+  EXPECT_LE(of_ranks(job, kRounds, "mappings")[0], mappings[0] + 40);
   make("stop");
   EXPECT_EQ(job.wait(), 0);
 }
