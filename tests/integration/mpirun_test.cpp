@@ -21,6 +21,7 @@ struct Mpi {
   const char* package;                     // Debian's
   std::vector<std::string> options;        // for four ranks on any machine, by any user
   std::vector<std::string> outside_slurm;  // where SLURM_* are set and there is no Slurm
+  friend std::ostream& operator<<(std::ostream& out, const Mpi& mpi) { return out << mpi.name; }
 };
 
 const Mpi kOpenMpi{"OpenMpi",

@@ -106,6 +106,7 @@ TEST_F(SrunRanks, AProgramThatTheBatchShellStartsIsAGroupOfItsOwn) {
 struct Mpi {
   const char* name;
   std::string command;
+  friend std::ostream& operator<<(std::ostream& out, const Mpi& mpi) { return out << mpi.name; }
 };
 
 class MpirunInABatchScript : public SrunRanks, public ::testing::WithParamInterface<Mpi> {};
