@@ -1,20 +1,17 @@
 #include "rendezvous/control/resolver.hpp"
 
 #include <fcntl.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "rendezvous/io/address.hpp"
 #include "rendezvous/io/event_fd.hpp"
+#include "rendezvous/io/host_addresses.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/slurm/node_address.hpp"
@@ -33,21 +30,10 @@ struct Answer {
 };
 
 Resolved look_up(const std::string& host, std::uint16_t port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
+  auto found = io::look_up(host, port);
   Resolved out;
-  const auto service = std::to_string(port);
-  if (const int error = ::getaddrinfo(host.c_str(), service.c_str(), &hints, &list); error != 0) {
-    out.error = "the name " + host + " can't be resolved: " + (error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error));
-    return out;
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
-  for (const addrinfo* entry = list; entry != nullptr && out.addresses.size() < 16; entry = entry->ai_next) {
-    sockaddr_storage address{};
-    std::memcpy(&address, entry->ai_addr, std::min<std::size_t>(entry->ai_addrlen, sizeof address));
-    out.addresses.push_back(address);
-  }
+  out.addresses = std::move(found.addresses);
+  if (!found.error.empty()) out.error = "the name " + host + " can't be resolved: " + found.error;
   return out;
 }
 

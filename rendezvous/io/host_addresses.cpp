@@ -1,9 +1,11 @@
 #include "rendezvous/io/host_addresses.hpp"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -23,24 +25,18 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kAddressCountMax = 16;
 
-HostAddresses look_up(const std::string& host, int flags) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  addrinfo* list = nullptr;
-  if (const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &list); error != 0) {
-    return {{}, error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error)};
-  }
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
-  HostAddresses out;
-  for (const addrinfo* entry = list; entry != nullptr && out.addresses.size() < kAddressCountMax;
-       entry = entry->ai_next) {
+HostAddresses look_up_texts(const std::string& host, int flags) {
+  const auto found = look_up(host, 0, flags);
+  HostAddresses out{{}, found.error};
+  for (const auto& address : found.addresses) {
+    const auto length = address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     std::array<char, NI_MAXHOST> text{};
-    if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0) {
+    const auto* const at = reinterpret_cast<const sockaddr*>(&address);
+    if (::getnameinfo(at, static_cast<socklen_t>(length), text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) == 0) {
       out.addresses.emplace_back(text.data());
     }
   }
-  if (out.addresses.empty()) out.error = "it has no address";
+  if (out.addresses.empty() && out.error.empty()) out.error = "it has no address";
   return out;
 }
 
@@ -52,12 +48,31 @@ struct Answer {
 
 }  // namespace
 
+SocketAddresses look_up(const std::string& host, std::uint16_t port, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* list = nullptr;
+  if (const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &list); error != 0) {
+    return {{}, error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error)};
+  }
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, &::freeaddrinfo);
+  SocketAddresses out;
+  for (const addrinfo* entry = list; entry != nullptr && out.addresses.size() < kAddressCountMax;
+       entry = entry->ai_next) {
+    sockaddr_storage address{};
+    std::memcpy(&address, entry->ai_addr, std::min<std::size_t>(entry->ai_addrlen, sizeof address));
+    out.addresses.push_back(address);
+  }
+  return out;
+}
+
 HostAddresses addresses_of_host(const std::string& host, Clock::time_point end, const Cut* cut) {
-  if (auto numeric = look_up(host, AI_NUMERICHOST); !numeric.addresses.empty()) return numeric;
+  if (auto numeric = look_up_texts(host, AI_NUMERICHOST); !numeric.addresses.empty()) return numeric;
   const auto answer = std::make_shared<Answer>();
   try {
     start_quiet_thread([answer, host] {
-      answer->found = look_up(host, 0);
+      answer->found = look_up_texts(host, 0);
       ring(answer->is_there);
     }).detach();
   } catch (const std::system_error& error) {

@@ -1,15 +1,26 @@
-// The addresses of a host, for those who may wait for them.
+// The addresses of a host: for those who bring a thread of their own to the resolver, and for those who may wait.
 //
 // Threads: any.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "rendezvous/io/cut.hpp"
 
 namespace ddp::io {
+
+struct SocketAddresses {
+  std::vector<sockaddr_storage> addresses;  // with the port, in the order in which they are to be tried, 16 at most
+  std::string error;                        // why there is none
+};
+
+// As getaddrinfo() has them, with flags of its own. Blocks, and can't be interrupted.
+SocketAddresses look_up(const std::string& host, std::uint16_t port, int flags = 0);
 
 struct HostAddresses {
   std::vector<std::string> addresses;  // as getnameinfo() writes them, in the order in which they are to be tried

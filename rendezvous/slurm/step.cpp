@@ -175,9 +175,11 @@ std::string run_id_of(const Step& step) {
 }
 
 Ports ports_of(const Step& step) {
-  const auto group =
-      (parse_number(step.job, kIdMax).value_or(0) + 131 * parse_number(step.step, kIdMax).value_or(0)) % kPortGroups;
-  return {static_cast<std::uint16_t>(kFirstPort + kPortCount * group), kPortCount};
+  return ports_of(parse_number(step.job, kIdMax).value_or(0) + 131 * parse_number(step.step, kIdMax).value_or(0));
+}
+
+Ports ports_of(std::uint64_t number) {
+  return {static_cast<std::uint16_t>(kFirstPort + kPortCount * (number % kPortGroups)), kPortCount};
 }
 
 }  // namespace ddp::slurm

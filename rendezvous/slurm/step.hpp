@@ -58,8 +58,11 @@ struct Ports {
   int count = 0;
 };
 
-// The ports on which the tasks of this step meet, in the order in which they are tried. Below those that kernels and
-// people take for other purposes: from 20000 to 31999. Two steps may well have the same.
+// The ports on which the tasks of this step meet, in the order in which they are tried. Two steps may well have the same.
 Ports ports_of(const Step& step);
+
+// The same for any job that has a number: one group of ports, below those that kernels and people take for other
+// purposes, from 20000 to 31999.
+Ports ports_of(std::uint64_t number);
 
 }  // namespace ddp::slurm

@@ -11,12 +11,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -35,6 +33,7 @@ using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::kPatience;
+using testing::open_pidfds;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -61,15 +60,6 @@ TEST(Meeting, AtItsDeadlineNamesRank0) {
   };
   RankProcesses ranks(2, body, {0});
   ranks.expect_success(1);
-}
-
-std::size_t open_pidfds() {
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    if (std::filesystem::read_symlink(entry, gone).string().find("pidfd") != std::string::npos) ++count;
-  }
-  return count;
 }
 
 TEST(Meeting, ADeathDuringItIsNoticed) {

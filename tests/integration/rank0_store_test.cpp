@@ -14,11 +14,9 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -39,6 +37,7 @@ using namespace std::chrono_literals;
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::open_pidfds;
 using testing::RankProcesses;
 using testing::Shared;
 using testing::thrown_by;
@@ -257,15 +256,6 @@ TEST(Rank0Store, WhoeverLeavesLateDoesNotMindThatItHasEnded) {
   launch.size = 2;
   EXPECT_NO_THROW(
       process_group::leave_rank0(launch, client, "group_0/", io::Deadline(std::chrono::steady_clock::now(), end)));
-}
-
-std::size_t open_pidfds() {
-  std::size_t count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code gone;
-    if (std::filesystem::read_symlink(entry, gone).string().find("pidfd") != std::string::npos) ++count;
-  }
-  return count;
 }
 
 TEST(Rank0Store, WhyTheRanksDidNotMeetIsReadBeforeItEndsWithRank0) {

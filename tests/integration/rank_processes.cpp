@@ -16,7 +16,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/port/port.hpp"
@@ -179,6 +181,15 @@ void wait_until(const std::function<bool()>& condition) {
     if (std::chrono::steady_clock::now() > end) throw std::runtime_error("waited in vain for another process");
     ::sched_yield();
   }
+}
+
+std::size_t open_pidfds() {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(entry, gone).string().find("pidfd") != std::string::npos) ++count;
+  }
+  return count;
 }
 
 }  // namespace ddp::testing

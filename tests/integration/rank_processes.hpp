@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <new>
@@ -64,6 +65,9 @@ void run_ranks(const Places& places, const RankProcesses::Body& body);
 
 // Waits until a condition holds, which another process brings about. Throws after kPatience.
 void wait_until(const std::function<bool()>& condition);
+
+// How many processes this one watches: its descriptors of the kind pidfd.
+std::size_t open_pidfds();
 
 // A value that the test shares with its ranks. T is an atomic, or a struct of them; it starts zeroed.
 template <class T>

@@ -29,11 +29,6 @@ constexpr std::array<std::string_view, 12> kOfOneWorker{"RANK",
                                                         "DDPRUN_ROUND_DIRECTORY",
                                                         "DDPRUN_AGENT_SOCKET"};
 
-// Where the ranks of one host meet whose job says no port: as those of a Slurm step do.
-constexpr std::uint32_t kFirstPort = 20'000;
-constexpr std::uint32_t kPortGroups = 1'500;
-constexpr int kPortCount = 8;
-
 [[noreturn]] void refuse(const std::string& what, const std::string& advice) {
   throw InvalidArgument(what +
                         "\nwhere: the environment of this process, read by init_process_group()\ntry:   " + advice);
@@ -243,8 +238,9 @@ void meet_as_of_mpirun(const Lookup& variable, const Names& names, const std::st
            "ranks: `mpirun -x MASTER_ADDR=node0 -x MASTER_PORT=29500` with Open MPI, `mpirun -genv MASTER_ADDR node0 "
            "-genv MASTER_PORT 29500` with MPICH");
   }
-  store.first_port = static_cast<std::uint16_t>(kFirstPort + kPortCount * (hash_of(store.job) % kPortGroups));
-  store.port_count = kPortCount;
+  const auto ports = slurm::ports_of(hash_of(store.job));  // where the ranks of a step meet, too
+  store.first_port = ports.first;
+  store.port_count = ports.count;
   launch.own_store = store;
 }
 
