@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <random>
+#include <semaphore>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,15 +93,21 @@ struct Planned {
   bool by_thread;      // forked by a thread that is not the main one, and stays
 };
 
-// Becomes process `self` of the plan, which says its pid when its children are started.
+// Becomes process `self` of the plan, which says its pid when its children are started. A thread forks while the main
+// one waits for it: a lock of a sanitizer's that the main thread held then would stay locked in the child.
 [[noreturn]] void become(const std::vector<Planned>& plan, std::size_t self, const Pipe& told) {
+  std::binary_semaphore may_fork(0), has_forked(0);
   for (std::size_t i = self + 1; i < plan.size(); ++i) {
     if (plan[i].parent != self) continue;
     if (plan[i].by_thread) {
-      std::thread([&plan, &told, i] {
+      std::thread([&plan, &told, &may_fork, &has_forked, i] {
+        may_fork.acquire();
         start([&] { become(plan, i, told); });
+        has_forked.release();
         sleep_for_ever();
       }).detach();
+      may_fork.release();
+      has_forked.acquire();
     } else {
       start([&] { become(plan, i, told); });
     }
