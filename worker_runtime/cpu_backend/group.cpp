@@ -1,0 +1,167 @@
+#include "worker_runtime/cpu_backend/group.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "rendezvous/io/cut.hpp"
+#include "worker_runtime/process_group/deadline_after.hpp"
+
+namespace ddp::cpu_backend {
+
+namespace {
+
+std::vector<int> pids_of(const Meeting& meeting, int host) {
+  std::vector<int> pids(static_cast<std::size_t>(meeting.layout.size()));
+  for (std::size_t index = 0; index < meeting.peers.size(); ++index) {
+    pids[static_cast<std::size_t>(meeting.layout.ranks_of(host)[index])] = meeting.peers[index].pid;
+  }
+  return pids;
+}
+
+std::vector<io::UniqueFd> pidfds_of(std::vector<Peer> peers) {
+  std::vector<io::UniqueFd> pidfds;
+  for (Peer& peer : peers) pidfds.push_back(std::move(peer.pidfd));
+  return pidfds;
+}
+
+flight_recorder::GroupFacts facts_of(const Membership& who) {
+  std::vector<int> ranks(static_cast<std::size_t>(who.size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return {.backend = "cpu",
+          .name = who.name.empty() ? "group" : who.name,
+          .description = "all ranks",
+          .round = who.round,
+          .ranks = std::move(ranks),
+          .rank = who.rank};
+}
+
+// All that a collective does among one.
+void copy_to_output(const Collective& collective) {
+  const std::size_t bytes = collective.output.bytes();
+  if (bytes > 0 && collective.input.data != collective.output.data) {
+    std::memcpy(collective.output.data, collective.input.data, bytes);
+  }
+}
+
+}  // namespace
+
+Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
+    : who_(who),
+      log_(facts_of(who)),
+      layout_(meeting.layout),
+      index_(layout_.index_of(who.rank)),
+      pids_(pids_of(meeting, layout_.host_of(who.rank))),
+      memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), layout_, who.rank)),
+      arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()) {
+  // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
+  // end, or time out.)
+  const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
+  guarded([&] {
+    if (!meeting.links.empty()) {
+      links_.emplace(
+          layout_, layout_.host_of(who.rank), std::move(meeting.links),
+          [this](const RankNews& news) {
+            const RankState state{news.rank, news.pid, news.presence, news.calls, decode(news.last_call)};
+            arrivals_.note(news.rank, state, news.trouble);
+          },
+          [this](std::uint64_t call) { return missing_here(call); });
+    }
+    if (meeting.peers.size() > 1) {
+      watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int index) {
+        arrivals_.lose(index);
+        const int rank = layout_.ranks_of(layout_.host_of(who_.rank))[static_cast<std::size_t>(index)];
+        if (links_) links_->tell(news_of(rank, Trouble::lost));
+      });
+    }
+    post_deadline(deadline);
+    if (!has_hosts()) {
+      collectives_.emplace(who_.rank, who_.size, reserve_on_all(staging_bytes(who_.size), deadline));
+      return;
+    }
+    meet(deadline);
+    const auto& here = layout_.ranks_of(layout_.host_of(who_.rank));
+    const auto pids = gather(
+        [&](int index) -> GatheredWords {
+          const int rank = here[static_cast<std::size_t>(index)];
+          return {static_cast<std::uint64_t>(pids_[static_cast<std::size_t>(rank)])};
+        },
+        deadline);
+    for (int rank = 0; rank < who_.size; ++rank) {
+      const bool is_known = layout_.host_of(rank) == layout_.host_of(who_.rank);  // and the threads may read it now
+      if (!is_known) pids_[static_cast<std::size_t>(rank)] = static_cast<int>(pids[layout_.place_of(rank)][0]);
+    }
+    host_collectives_.emplace(layout_, who_.rank, reserve_on_all(HostCollectives::staging_bytes(who_.size), deadline));
+  });
+}
+
+Group::~Group() {
+  give_up(Presence::left, "it was destroyed");
+  queue_->stop();
+}
+
+std::shared_ptr<Work::State> Group::submit(const Collective& collective) {
+  const io::Deadline deadline = process_group::deadline_after(collective.timeout);
+  queue_->throw_unclaimed_error();
+  require_usable();
+  const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
+  try {
+    return queue_->submit([this, collective, deadline, ticket] { execute(collective, deadline, ticket); });
+  } catch (...) {
+    log_.refuse(ticket);
+    throw;
+  }
+}
+
+void Group::run(const Collective& collective) {
+  const io::Deadline deadline = process_group::deadline_after(collective.timeout);
+  queue_->throw_unclaimed_error();
+  require_usable();
+  const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
+  queue_->run([&] { execute(collective, deadline, ticket); });
+}
+
+void Group::execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket) {
+  recorded(ticket, [&] {
+    if (who_.size == 1) return copy_to_output(collective);
+    take_turn(deadline, [&] { guarded([&] { exchange(collective, deadline); }); });
+  });
+}
+
+void Group::exchange(const Collective& collective, io::Deadline& deadline) {
+  const ConstMemoryRange memory = Collectives::memory_for_others(collective);
+  const auto placement = memory.count > 0 ? memory_->find(memory.data, memory.bytes()) : std::nullopt;
+  Fingerprint call = fingerprint_of(collective);
+  if (placement) call.location = placement->location;
+
+  arrivals_.post(call);
+  if (has_hosts()) return exchange_over_hosts(collective, placement, deadline);
+  if (!placement) collectives_->stage_first_block(collective);
+  meet(deadline);
+  const std::vector<Fingerprint>& calls = arrivals_.posted();
+  require_same_calls(calls);
+
+  const Collectives::Meet meet_again = [&] { meet(deadline); };
+  const auto is_here = [&](const Fingerprint& other) { return other.location == call.location; };
+  if (std::all_of(calls.begin(), calls.end(), is_here)) {
+    if (placement) return collectives_->run_in_place(collective, *placement, meet_again);
+  } else {  // some could have done without staging, and have staged nothing yet
+    if (placement) collectives_->stage_first_block(collective);
+    meet(deadline);
+  }
+  collectives_->run_staged(collective, meet_again);
+}
+
+void Group::meet(io::Deadline& deadline) {
+  if (const auto outcome = arrivals_.gave_up_ahead()) {
+    is_late_ = !has_joined_ && all_have(Presence::gave_up, outcome->ranks);
+    fail(*outcome, deadline);
+  }
+  has_joined_ = true;
+  arrivals_.arrive();
+  const Outcome outcome = arrivals_.wait(deadline);
+  if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
+}
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,192 @@
+// A group of the cpu backend: the ranks of one host or of several, what they share, and how a call goes.
+//
+//   group.cpp          start, calls, exchange inside a host
+//   group_hosts.cpp    what is added where the ranks are on several hosts
+//   group_memory.cpp   memory that all ranks make together
+//   group_failure.cpp  what ends the group, and what is said of it
+//
+// Threads: one caller at a time; abort() and set_failure_listener() from any. Jobs of the queue run one at a time.
+// Fork:    a forked child leaks it, because its threads and mappings are not there.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/error.hpp"
+#include "rendezvous/io/deadline.hpp"
+#include "worker_runtime/cpu_backend/arrivals.hpp"
+#include "worker_runtime/cpu_backend/collectives.hpp"
+#include "worker_runtime/cpu_backend/communication_queue.hpp"
+#include "worker_runtime/cpu_backend/failure_message.hpp"
+#include "worker_runtime/cpu_backend/host_collectives.hpp"
+#include "worker_runtime/cpu_backend/host_links.hpp"
+#include "worker_runtime/cpu_backend/meeting.hpp"
+#include "worker_runtime/cpu_backend/peer_watch.hpp"
+#include "worker_runtime/cpu_backend/shared_memory.hpp"
+#include "worker_runtime/flight_recorder/group_log.hpp"
+#include "worker_runtime/process_group/backend.hpp"
+
+namespace ddp::cpu_backend {
+
+using flight_recorder::GroupLog;
+using flight_recorder::Ticket;
+using process_group::AbortCause;
+using process_group::Membership;
+
+class Group {
+ public:
+  Group(const Membership& who, Meeting meeting, io::Deadline& deadline);
+  ~Group();
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  std::shared_ptr<Work::State> submit(const Collective& collective);
+  void run(const Collective& collective);
+  RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
+  void abort(const std::string& reason, AbortCause cause) {
+    const bool is_round_over = cause == AbortCause::round_over;
+    give_up(Presence::aborted, is_round_over ? reason : "it was aborted: " + reason, is_round_over);
+  }
+
+  void set_failure_listener(process_group::Backend::FailureListener tell);
+
+  bool in_forked_child() const { return memory_->fork_guard().in_forked_child(); }
+  void require_own_process() const { memory_->fork_guard().require_own_process(); }
+
+ private:
+  // What a job of the queue does when its turn has come.
+  template <class Steps>
+  void take_turn(io::Deadline& deadline, const Steps& steps);
+
+  void execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket);
+  void exchange(const Collective& collective, io::Deadline& deadline);
+  void exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
+                           io::Deadline& deadline);
+  std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
+  std::shared_ptr<Segment> reserve_on_all(std::size_t bytes, io::Deadline& deadline);
+
+  // What a rank could not do for an allocation.
+  struct Refusal {
+    int rank = 0;
+    int error = 0;  // an errno
+  };
+  std::optional<Refusal> first_refusal(std::size_t step, int own_error, io::Deadline& deadline);
+
+  // One of the calls that are recorded, in its turn.
+  template <class Steps>
+  void recorded(const Ticket& ticket, const Steps& steps);
+
+  // An error in these steps ends the group: it is given up with the error's message, and what the flight recorder has
+  // is written to a file, which the message then names.
+  template <class Steps>
+  void guarded(const Steps& steps);
+  std::string give_up_for(const Error& error);
+
+  void meet(io::Deadline& deadline);
+  [[noreturn]] void fail(const Outcome& outcome, const io::Deadline& deadline);
+  void require_same_calls(const std::vector<Fingerprint>& calls) const;
+
+  // With several hosts. After a meet() of the host's ranks: words_of(i) of its rank i reach all ranks of the group.
+  bool has_hosts() const { return layout_.host_count() > 1; }
+  std::span<const GatheredWords> gather(const std::function<GatheredWords(int index)>& words_of,
+                                        io::Deadline& deadline);
+  std::vector<Fingerprint> calls_of_all(io::Deadline& deadline);
+  void meet_after_leaders(io::Deadline& deadline);
+  void transfer(std::span<const HostLinks::Parcel> parcels, io::Deadline& deadline);
+  io::Deadline earliest_deadline(const io::Deadline& own) const;
+  void post_deadline(const io::Deadline& deadline);
+  Outcome ask_who_is_missing(const std::vector<int>& hosts);
+  RankNews news_of(int rank, Trouble trouble) const;
+  std::vector<RankNews> missing_here(std::uint64_t call) const;
+
+  bool give_up(Presence how, const std::string& reason, bool is_round_over = false);
+  bool is_given_up() const { return given_up_.load(std::memory_order_acquire); }
+  void tell_failure(const std::string& reason);
+  void require_usable() const;
+  [[noreturn]] void throw_unusable() const;
+
+  FailedCall present_call() const;
+  RankState state_of(int rank) const;
+  std::vector<RankState> states_of(const std::vector<int>& ranks) const;
+  bool all_have(Presence presence, const std::vector<int>& ranks) const;
+
+  Membership who_;
+  GroupLog log_;
+  HostLayout layout_;
+  int index_;              // among the ranks of this host
+  std::vector<int> pids_;  // by rank of the group; 0 where it is not known
+  std::shared_ptr<SharedMemory> memory_;
+  Arrivals arrivals_;
+  std::optional<Collectives> collectives_;           // with one host
+  std::optional<HostCollectives> host_collectives_;  // with several
+  std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
+  std::optional<io::Deadline::TimePoint> stopped_at_;  // the jobs'; when a wait last found that the process was stopped
+  std::optional<Ticket> in_turn_;                      // the jobs'; the call that is being carried out
+  bool has_joined_ = false;                            // the jobs'; that call: the others have seen this rank in it
+  bool is_late_ = false;                               // the jobs'; they had given it up before
+  bool is_abort_elsewhere_ = false;                    // the jobs'; what went wrong is another rank's abort()
+  std::atomic<bool> given_up_{false};
+  std::atomic<bool> is_round_over_{false};
+  mutable std::mutex reason_mutex_;
+  std::string reason_;                                // guarded by reason_mutex_; why it was given up
+  std::mutex listener_mutex_;                         // held while the listener is called
+  process_group::Backend::FailureListener listener_;  // guarded by listener_mutex_, as is the next; empty once told
+  std::optional<std::string> failure_;                // what a collective ended the group with
+  std::optional<HostLinks> links_;                    // a leader's; its thread calls arrivals_
+  std::optional<PeerWatch> watch_;                    // the last member: its thread calls arrivals_ and links_
+};
+
+template <class Steps>
+void Group::take_turn(io::Deadline& deadline, const Steps& steps) {
+  deadline.begin(std::chrono::steady_clock::now(), stopped_at_);
+  steps();
+  if (deadline.stopped_at()) stopped_at_ = deadline.stopped_at();
+}
+
+template <class Steps>
+void Group::recorded(const Ticket& ticket, const Steps& steps) {
+  if (is_given_up()) {
+    log_.refuse(ticket);
+    throw_unusable();
+  }
+  log_.start(ticket);
+  in_turn_ = ticket;
+  has_joined_ = false;
+  try {
+    steps();
+  } catch (...) {
+    log_.fail(ticket);  // unless that has been said
+    in_turn_.reset();
+    throw;
+  }
+  in_turn_.reset();
+  log_.complete(ticket);
+}
+
+template <class Steps>
+void Group::guarded(const Steps& steps) {
+  try {
+    steps();
+  } catch (const RankFailure& error) {
+    throw RankFailure(give_up_for(error), error.ranks());
+  } catch (const TimeoutError& error) {
+    throw TimeoutError(give_up_for(error), error.ranks());
+  } catch (const MismatchError& error) {
+    throw MismatchError(give_up_for(error));
+  } catch (const std::exception& error) {
+    if (give_up(Presence::gave_up, error.what())) tell_failure(error.what());
+    throw;
+  }
+}
+
+}  // namespace ddp::cpu_backend
