@@ -39,6 +39,7 @@ struct Meeting {
   std::vector<Peer> peers;   // by index among this host's ranks
   HostLayout layout;
   std::vector<LinkSockets> links;  // by host, on a leader among several; empty for its own, and for everybody else
+  NetworkOptions network{};        // for connections that are made later
 };
 
 struct MeetingPlace {

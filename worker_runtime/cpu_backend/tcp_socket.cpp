@@ -158,15 +158,17 @@ void TcpSocket::reset() {
   fd_.reset();
 }
 
-std::string address_of_store(int store_socket) {
+NetworkOptions with_addresses_of(int store_socket, NetworkOptions options) {
+  options.own_address = local_address(store_socket);
   Address address;
   if (::getpeername(store_socket, address.get(), &address.bytes) != 0) fail("getpeername");
-  return text_of(address);
+  options.store_address = text_of(address);
+  return options;
 }
 
 // Where the store is reached by loopback it is on this host, so the others reach this host where they reach the store.
 Listener listen_tcp(const NetworkOptions& options) {
-  const std::string to_store = local_address(options.store_socket);
+  const std::string& to_store = options.own_address;
   const int family = to_store.find(':') == std::string::npos ? AF_INET : AF_INET6;
   std::string address = options.interface.empty() ? to_store : address_of_interface(options.interface, family);
   const bool is_with_store = options.interface.empty() && is_loopback(address);

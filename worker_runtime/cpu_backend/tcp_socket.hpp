@@ -47,12 +47,16 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
-// Where this process listens, and what it tells others of it.
+// Where this process listens, and what it tells others of it. The addresses are numeric.
 struct NetworkOptions {
   std::string interface {};                  // DDP_SOCKET_IFNAME; empty: the one that leads to the store
   std::uint16_t port_min = 0, port_max = 0;  // DDPRUN_PORT_RANGE; 0: any free port
-  int store_socket = -1;                     // borrowed, a connection to the store
+  std::string own_address{};                 // of this process, as the store sees it
+  std::string store_address{};
 };
+
+// The same with the addresses of both ends of a connection to the store. Throws std::system_error.
+NetworkOptions with_addresses_of(int store_socket, NetworkOptions options);
 
 // Throws Error where the interface has no address, or no port of the range is free.
 struct Listener {
@@ -60,9 +64,6 @@ struct Listener {
   Endpoint endpoint;
 };
 Listener listen_tcp(const NetworkOptions& options);
-
-// The numeric address at which this process reaches the store.
-std::string address_of_store(int store_socket);
 
 struct Hello {
   enum class Purpose : std::uint32_t { guest, data, news };
