@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "worker_runtime/cpu_backend/core_count.hpp"
 #include "worker_runtime/cpu_backend/futex.hpp"
 
 namespace ddp::cpu_backend {
@@ -16,21 +17,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int kSpinCount = 100;                        // 1 to 5 us; yielding then is nearly as fast, and kinder
 constexpr std::chrono::microseconds kYieldFor{1'000};  // then it sleeps, and being woken costs 5 us
 static_assert(Clock::is_steady);
-
-std::size_t core_count() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;  // more cores than the set holds: no spinning
-  return static_cast<std::size_t>(CPU_COUNT(&allowed));
-}
-
-void pause_core() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
 
 Fingerprint read(const RankControl& rank, std::uint64_t call) {
   FingerprintWords words{};

@@ -23,13 +23,13 @@ void require_known(const Collective& collective) {
     case CollectiveKind::broadcast:
     case CollectiveKind::all_gather:
     case CollectiveKind::reduce_scatter:
+    case CollectiveKind::send:
+    case CollectiveKind::receive:
     case CollectiveKind::allocate: return;
     case CollectiveKind::reduce:
     case CollectiveKind::gather:
     case CollectiveKind::scatter:
-    case CollectiveKind::all_to_all:
-    case CollectiveKind::send:
-    case CollectiveKind::receive: refuse_missing(name_of(collective.kind));
+    case CollectiveKind::all_to_all: refuse_missing(name_of(collective.kind));
   }
 }
 
@@ -49,8 +49,7 @@ class CpuBackend : public process_group::Backend {
   std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) override {
     group_->require_own_process();
     for (const Collective& collective : collectives) require_known(collective);
-    if (collectives.size() != 1) refuse_missing("coalesced calls");
-    return group_->submit(collectives.front());
+    return group_->submit(collectives);
   }
 
   void run(const Collective& collective) override {

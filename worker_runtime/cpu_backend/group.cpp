@@ -61,7 +61,12 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       pids_(pids_of(meeting, layout_.host_of(who.rank))),
       memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), layout_, who.rank)),
       peer_memory_(pids_here(pids_, layout_.ranks_of(layout_.host_of(who.rank))), index_),
-      arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()) {
+      arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()),
+      pairs_(index_, static_cast<int>(meeting.peers.size()), *memory_,
+             {.is_here = [this](int index) {
+                return arrivals_.presence(index) == Presence::here && !arrivals_.has_ended(index);
+              },
+              .is_given_up = [this] { return given_up_.load(); }}) {
   // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
   // end, or time out.)
   const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
@@ -78,6 +83,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
     if (meeting.peers.size() > 1) {
       watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int index) {
         arrivals_.lose(index);
+        pairs_.wake();
         const int rank = layout_.ranks_of(layout_.host_of(who_.rank))[static_cast<std::size_t>(index)];
         if (links_) links_->tell(news_of(rank, Trouble::lost));
       });
@@ -85,7 +91,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
     post_deadline(deadline);
     if (layout_.ranks_of(layout_.host_of(who.rank)).size() > 1) probe_peer_memory(deadline);
     if (!has_hosts()) {
-      collectives_.emplace(who_.rank, who_.size, reserve_on_all(staging_bytes(who_.size), deadline));
+      collectives_.emplace(who_.rank, who_.size, reserve_staging(staging_bytes(who_.size), deadline));
       return;
     }
     meet(deadline);
@@ -100,8 +106,17 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       const bool is_known = layout_.host_of(rank) == layout_.host_of(who_.rank);  // and the threads may read it now
       if (!is_known) pids_[static_cast<std::size_t>(rank)] = static_cast<int>(pids[layout_.place_of(rank)][0]);
     }
-    host_collectives_.emplace(layout_, who_.rank, reserve_on_all(HostCollectives::staging_bytes(who_.size), deadline));
+    host_collectives_.emplace(layout_, who_.rank, reserve_staging(HostCollectives::staging_bytes(who_.size), deadline));
   });
+}
+
+// What collectives need, and what is behind it.
+std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, io::Deadline& deadline) {
+  const std::size_t for_collectives = (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+  const auto here = static_cast<int>(memory_->control().size());
+  auto segment = reserve_on_all(for_collectives + PointToPoint::shared_bytes(here), deadline);
+  pairs_.attach(segment, for_collectives);
+  return segment;
 }
 
 Group::~Group() {
@@ -109,13 +124,18 @@ Group::~Group() {
   queue_->stop();
 }
 
-std::shared_ptr<Work::State> Group::submit(const Collective& collective) {
-  const io::Deadline deadline = process_group::deadline_after(collective.timeout);
+std::shared_ptr<Work::State> Group::submit(std::span<const Collective> collectives) {
+  const io::Deadline deadline = process_group::deadline_after(collectives.front().timeout);
   queue_->throw_unclaimed_error();
   require_usable();
-  const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
+  const Ticket ticket = record(collectives);
   try {
-    return queue_->submit([this, collective, deadline, ticket] { execute(collective, deadline, ticket); });
+    if (collectives.size() == 1) {
+      return queue_->submit(
+          [this, call = collectives.front(), deadline, ticket] { execute({&call, 1}, deadline, ticket); });
+    }
+    return queue_->submit([this, calls = std::vector<Collective>(collectives.begin(), collectives.end()), deadline,
+                           ticket] { execute(calls, deadline, ticket); });
   } catch (...) {
     log_.refuse(ticket);
     throw;
@@ -127,13 +147,31 @@ void Group::run(const Collective& collective) {
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
-  queue_->run([&] { execute(collective, deadline, ticket); });
+  queue_->run([&] { execute({&collective, 1}, deadline, ticket); });
 }
 
-void Group::execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket) {
+Ticket Group::record(std::span<const Collective> collectives) {
+  if (collectives.size() == 1) return log_.record(flight_recorder::operation_of(collectives.front()));
+  std::vector<flight_recorder::Operation> operations;
+  for (const Collective& collective : collectives) operations.push_back(flight_recorder::operation_of(collective));
+  return log_.record(operations);
+}
+
+// The collectives in their order, then the rest.
+void Group::execute(std::span<const Collective> collectives, io::Deadline deadline, const Ticket& ticket) {
   recorded(ticket, [&] {
-    if (who_.size == 1) return copy_to_output(collective);
-    take_turn(deadline, [&] { guarded([&] { exchange(collective, deadline); }); });
+    if (who_.size == 1) {
+      for (const Collective& collective : collectives) copy_to_output(collective);
+      return;
+    }
+    take_turn(deadline, [&] {
+      guarded([&] {
+        for (const Collective& collective : collectives) {
+          if (!is_pair_call(collective.kind)) exchange(collective, deadline);
+        }
+        exchange_in_pairs(collectives, deadline);
+      });
+    });
   });
 }
 

@@ -2,6 +2,7 @@
 //
 //   group.cpp          start, calls, exchange inside a host
 //   group_hosts.cpp    what is added where the ranks are on several hosts
+//   group_pairs.cpp    sends and receives
 //   group_memory.cpp   memory that all ranks make together
 //   group_failure.cpp  what ends the group, and what is said of it
 //
@@ -33,6 +34,7 @@
 #include "worker_runtime/cpu_backend/meeting.hpp"
 #include "worker_runtime/cpu_backend/peer_memory.hpp"
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
+#include "worker_runtime/cpu_backend/point_to_point.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/process_group/backend.hpp"
@@ -51,7 +53,8 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  std::shared_ptr<Work::State> submit(const Collective& collective);
+  // Several are begun as one: see ProcessGroup::coalesce. At least one.
+  std::shared_ptr<Work::State> submit(std::span<const Collective> collectives);
   void run(const Collective& collective);
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
   void abort(const std::string& reason, AbortCause cause) {
@@ -69,11 +72,15 @@ class Group {
   template <class Steps>
   void take_turn(io::Deadline& deadline, const Steps& steps);
 
-  void execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket);
+  void execute(std::span<const Collective> collectives, io::Deadline deadline, const Ticket& ticket);
+  Ticket record(std::span<const Collective> collectives);
+  void exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline);
+  [[noreturn]] void fail_pair(const Collective& call, const PairEnd& end, const io::Deadline& deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
   void exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
                            io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
+  std::shared_ptr<Segment> reserve_staging(std::size_t bytes, io::Deadline& deadline);
   std::shared_ptr<Segment> reserve_on_all(std::size_t bytes, io::Deadline& deadline);
 
   // What a rank could not do for an allocation.
@@ -132,6 +139,7 @@ class Group {
   std::shared_ptr<SharedMemory> memory_;
   PeerMemory peer_memory_;
   Arrivals arrivals_;
+  PointToPoint pairs_;
   std::optional<Collectives> collectives_;           // with one host
   std::optional<HostCollectives> host_collectives_;  // with several
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
