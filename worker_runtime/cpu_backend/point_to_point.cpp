@@ -297,8 +297,10 @@ PointToPoint::Step PointToPoint::answer(Transfer& transfer, std::uint64_t verdic
   return verdict == kMismatch ? Step::mismatch : Step::moved;
 }
 
-// A peer that is gone may have found a mismatch before, in another call than the one that now misses it.
+// Others leave because of what this rank gave up for; and a peer that is gone may have found a mismatch before, in
+// another call than the one that now misses it.
 void PointToPoint::end_with_loss(const Transfer& transfer) {
+  if (questions_.is_given_up()) return end_with(PairEnd::Kind::interrupted, transfer);
   for (const std::size_t i : active_) {
     const Transfer& other = transfers_[i];
     const bool is_cause = other.peer == transfer.peer && other.call.kind == CollectiveKind::send &&
