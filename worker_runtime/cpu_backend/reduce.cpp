@@ -39,19 +39,20 @@ Route route_of(DataType type, Stage stage) {
   return Route::float32;
 }
 
-void reduce_by(const Kernels& kernels, const Reduction& reduction, std::span<const std::byte* const> sources,
-               std::span<std::byte* const> destinations, Slice slice) {
+// Inlined, so that a slice stays in registers: small messages come through here too.
+[[gnu::always_inline]] inline void reduce_by(const Kernels& kernels, const Reduction& reduction,
+                                             std::span<const std::byte* const> sources,
+                                             std::span<std::byte* const> destinations, Slice slice) {
   if (slice.begin >= slice.end) return;
   const bool divides = reduction.op == ReduceOp::average && reduction.stage != Stage::partial;
   const ReduceOp op = reduction.op == ReduceOp::average && !divides ? ReduceOp::sum : reduction.op;
   const auto route = static_cast<std::size_t>(route_of(reduction.type, reduction.stage));
-  kernels.of[route][static_cast<std::size_t>(op)]({.sources = sources.data(),
-                                                   .source_count = sources.size(),
-                                                   .destinations = destinations.data(),
-                                                   .destination_count = destinations.size(),
-                                                   .begin = slice.begin,
-                                                   .end = slice.end,
-                                                   .ranks = reduction.ranks});
+  const KernelArguments arguments{.sources = sources.data(),
+                                  .source_count = sources.size(),
+                                  .destinations = destinations.data(),
+                                  .destination_count = destinations.size(),
+                                  .ranks = reduction.ranks};
+  kernels.of[route][static_cast<std::size_t>(op)](arguments, slice);
 }
 
 }  // namespace

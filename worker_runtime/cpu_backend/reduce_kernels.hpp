@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "worker_runtime/cpu_backend/reduce.hpp"
+
 namespace ddp::cpu_backend {
 
 struct KernelArguments {
@@ -15,12 +17,11 @@ struct KernelArguments {
   std::size_t source_count = 0;
   std::byte* const* destinations = nullptr;
   std::size_t destination_count = 0;
-  std::size_t begin = 0;  // in elements, of all of them
-  std::size_t end = 0;
   std::size_t ranks = 1;  // that an average divides by
 };
 
-using Kernel = void (*)(const KernelArguments&);
+// Every element of the slice.
+using Kernel = void (*)(const KernelArguments& arguments, Slice slice);
 
 // What elements are in the sources and in the destinations. Those of 16 bits are put together in float32 in any case.
 enum class Route : std::uint8_t {
