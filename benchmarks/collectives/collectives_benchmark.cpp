@@ -8,8 +8,9 @@
 // What is not installed is left out, and a line says so.
 //
 // A figure is the time of the slowest rank, its median over the calls of a round, and of the rounds the median again. In
-// a round all sides take turns; the ratios are taken within a round. Results are checked once for each row. Ranks are
-// kept to two cores. Nothing here fails because of a time: what misses its target is printed as "missed".
+// a round all sides take turns; the ratios are taken within a round. Beside each target stands the ratio of the fastest
+// calls too, which a busy machine disturbs least. Results are checked once for each row. Ranks are kept to two cores.
+// Nothing here fails because of a time: what misses its target is printed as "missed".
 //
 //   collectives_benchmark [--rows=KEY,..] [--sides=SIDE,..] [--rounds=N] [--json=FILE] [--quick]
 //   rows:  all_reduce small barrier4 tcp moves growth           default: all
@@ -251,10 +252,10 @@ nlohmann::json json_of(const Table& table, const MeasuredRow& measured) {
 
 void print_verdicts(const std::vector<Verdict>& verdicts) {
   if (verdicts.empty()) return;
-  std::printf("\n| | at most | measured | |\n| --- | --- | --- | --- |\n");
+  std::printf("\n| | at most | measured | fastest calls | |\n| --- | --- | --- | --- | --- |\n");
   for (const Verdict& verdict : verdicts) {
-    std::printf("| %s | %.2f %s | %.2f | %s |\n", verdict.figure.c_str(), verdict.at_most, verdict.of.c_str(),
-                verdict.measured, verdict.is_met ? "met" : "missed");
+    std::printf("| %s | %.2f %s | %.2f | %.2f | %s |\n", verdict.figure.c_str(), verdict.at_most, verdict.of.c_str(),
+                verdict.measured, verdict.least, verdict.is_met ? "met" : "missed");
   }
 }
 
@@ -276,7 +277,7 @@ void run_table(const Table& table, const Options& options, Catalogue& catalogue,
       if (!verdict) continue;
       verdicts.push_back(*verdict);
       targets.push_back({{"table", table.key}, {"figure", verdict->figure}, {"of", verdict->of}, {"at_most", verdict->at_most},
-                         {"measured", verdict->measured}, {"met", verdict->is_met}});
+                         {"measured", verdict->measured}, {"fastest_calls", verdict->least}, {"met", verdict->is_met}});
     }
   }
   print_verdicts(verdicts);

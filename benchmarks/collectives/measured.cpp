@@ -15,6 +15,8 @@ double median_ratio(const std::vector<double>& a, const std::vector<double>& b) 
   return median(ratios);
 }
 
+double least_of(const std::vector<double>& values) { return *std::min_element(values.begin(), values.end()); }
+
 }  // namespace
 
 double ratio(const Figures& column, const Figures& to) { return median_ratio(column.medians, to.medians); }
@@ -28,6 +30,7 @@ std::optional<Verdict> verdict_on(const Target& target, const MeasuredRow& measu
   if (target.of.empty()) {
     out.of = "us";
     out.measured = median(ours->second.medians) / 1e3;
+    out.least = ours->second.least / 1e3;
   } else {
     const Figures* fastest = nullptr;
     for (const std::string& label : target.of) {
@@ -40,6 +43,7 @@ std::optional<Verdict> verdict_on(const Target& target, const MeasuredRow& measu
     }
     if (fastest == nullptr) return std::nullopt;
     out.measured = target.is_p99 ? median_ratio(ours->second.p99s, fastest->p99s) : ratio(ours->second, *fastest);
+    out.least = target.is_p99 ? least_of(ours->second.p99s) / least_of(fastest->p99s) : ours->second.least / fastest->least;
   }
   out.is_met = out.measured <= out.at_most;
   return out;
