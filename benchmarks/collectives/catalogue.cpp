@@ -83,7 +83,7 @@ std::optional<SideCommand> Catalogue::gloo(const std::string& algorithm, int ran
     why = "its side was not built (Debian: libgloo-dev)";
     return std::nullopt;
   }
-  const auto meeting = folder_ + "/gloo_" + std::to_string(++meetings_);
+  const auto meeting = folder_.new_path("gloo");
   std::filesystem::create_directory(meeting);
   return SideCommand{"Gloo " + algorithm,
                      {program, "{socket}", "{rank}", std::to_string(ranks), meeting, algorithm},
@@ -100,7 +100,7 @@ std::optional<SideCommand> Catalogue::torch(int ranks, std::string& why) {
   }
   return SideCommand{"torch",
                      {python, DDP_BENCHMARK_TORCH_SIDE, "{socket}", "{rank}", std::to_string(ranks),
-                      folder_ + "/torch_" + std::to_string(++meetings_)},
+                      folder_.new_path("torch")},
                      ranks,
                      true};
 }

@@ -1,7 +1,6 @@
 // The sides that collectives_benchmark knows: how each is started, and whether it can be.
 #pragma once
 
-#include <map>
 #include <optional>
 #include <string>
 
@@ -11,8 +10,6 @@ namespace ddp::benchmarks {
 
 class Catalogue {
  public:
-  explicit Catalogue(std::string folder) : folder_(std::move(folder)) {}  // a folder for ranks to meet in
-
   // The command of a side with as many ranks; nothing where it is not installed or built, with the reason in `why`.
   // "zero-copy" may have fewer processes than ranks: as many as cores.
   std::optional<SideCommand> command(const std::string& side, int ranks, std::string& why);
@@ -22,8 +19,7 @@ class Catalogue {
   std::optional<SideCommand> gloo(const std::string& algorithm, int ranks, std::string& why);
   std::optional<SideCommand> torch(int ranks, std::string& why);
 
-  std::string folder_;
-  int meetings_ = 0;
+  MeetingFolder folder_;
 };
 
 }  // namespace ddp::benchmarks

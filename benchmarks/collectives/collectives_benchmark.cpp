@@ -18,19 +18,19 @@
 //   sides: the first letters of sides' names; Z is always there  default: all
 //   quick: 2 rounds, without the sides that take long and without the largest buffers
 #include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -158,8 +158,15 @@ class Sides {
   void leave_out(const std::string& name, const std::string& why) {
     running_.erase(name);
     gone_.insert(name);
-    const std::string line = name + " is left out: " + why;
-    if (told_.insert(line).second) std::printf("%s\n", line.c_str());
+    notes_.push_back(name + " is left out: " + why);
+  }
+
+  // Who was left out since the last time, where it was not said before.
+  void print_notes() {
+    for (const std::string& note : notes_) {
+      if (told_.insert(note).second) std::printf("%s\n\n", note.c_str());
+    }
+    notes_.clear();
   }
 
   void release() {
@@ -177,7 +184,8 @@ class Sides {
  private:
   std::map<std::string, std::unique_ptr<SideProcesses>> running_;
   std::set<std::string> gone_;
-  std::set<std::string>& told_;  // what was said already
+  std::vector<std::string> notes_;
+  std::set<std::string>& told_;  // in all tables
 };
 
 void add_round(Figures& figures, std::vector<double> times, double factor) {
@@ -253,7 +261,7 @@ nlohmann::json json_of(const Table& table, const MeasuredRow& measured) {
 
 void print_verdicts(const std::vector<Verdict>& verdicts) {
   if (verdicts.empty()) return;
-  std::printf("\n| | at most | measured | fastest calls | |\n| --- | --- | --- | --- | --- |\n");
+  std::printf("| | at most | measured | fastest calls | |\n| --- | --- | --- | --- | --- |\n");
   for (const Verdict& verdict : verdicts) {
     std::printf("| %s | %.2f %s | %.2f | %.2f | %s |\n", verdict.figure.c_str(), verdict.at_most, verdict.of.c_str(),
                 verdict.measured, verdict.least, verdict.is_met ? "met" : "missed");
@@ -262,9 +270,10 @@ void print_verdicts(const std::vector<Verdict>& verdicts) {
 
 void run_table(const Table& table, const Options& options, Catalogue& catalogue, std::set<std::string>& told,
                nlohmann::json& rows, nlohmann::json& targets) {
-  std::printf("\n%s\n\n", table.title.c_str());
+  std::printf("\n### %s\n\n", table.title.c_str());
   std::fflush(stdout);
   Sides sides(catalogue, table, told);
+  sides.print_notes();
   std::string head = "| |", rule = "| --- |";
   for (const Column& column : table.columns) head += " " + column.label + " |", rule += " --- |";
   std::printf("%s\n%s\n", head.c_str(), rule.c_str());
@@ -281,14 +290,14 @@ void run_table(const Table& table, const Options& options, Catalogue& catalogue,
                          {"measured", verdict->measured}, {"fastest_calls", verdict->least}, {"met", verdict->is_met}});
     }
   }
+  std::printf("\n");
+  sides.print_notes();
   print_verdicts(verdicts);
 }
 
 int run(const Options& options) {
   keep_to_two_cores();
-  const auto folder = std::filesystem::temp_directory_path() / ("collectives_benchmark_" + std::to_string(::getpid()));
-  std::filesystem::create_directory(folder);
-  Catalogue catalogue(folder);
+  Catalogue catalogue;
   std::set<std::string> told;
   nlohmann::json rows = nlohmann::json::array(), targets = nlohmann::json::array();
   for (Table table : options.is_quick ? quick_tables() : all_tables()) {
@@ -301,7 +310,6 @@ int run(const Options& options) {
     });
     if (!table.columns.empty()) run_table(table, options, catalogue, told, rows, targets);
   }
-  std::filesystem::remove_all(folder);
   if (options.json.empty()) return 0;
   std::ofstream file(options.json);
   file << nlohmann::json{{"benchmark", "collectives"}, {"rounds", options.rounds}, {"rows", rows}, {"targets", targets}}.dump()

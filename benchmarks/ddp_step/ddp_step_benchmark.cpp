@@ -13,7 +13,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <stdexcept>
@@ -61,7 +60,7 @@ void warm_up(SideProcesses& side) {
   for (const char* what : {"no_sync", "sync", "all_reduce"}) turn(side, what, 0, true);
 }
 
-std::unique_ptr<SideProcesses> torch_side(const std::filesystem::path& folder) {
+std::unique_ptr<SideProcesses> torch_side(MeetingFolder& folder) {
   const char* const given = std::getenv("DDP_TEST_PYTHON");
   const std::string python = given != nullptr ? given : DDP_BENCHMARK_PYTHON;
   if (::access(python.c_str(), X_OK) != 0) {
@@ -70,7 +69,7 @@ std::unique_ptr<SideProcesses> torch_side(const std::filesystem::path& folder) {
   }
   try {
     auto side = std::make_unique<SideProcesses>(SideCommand{
-        "torch", {python, DDP_BENCHMARK_TORCH_SIDE, "{socket}", "{rank}", std::to_string(kRanks), folder / "torch"}, kRanks, true});
+        "torch", {python, DDP_BENCHMARK_TORCH_SIDE, "{socket}", "{rank}", std::to_string(kRanks), folder.new_path("torch")}, kRanks, true});
     warm_up(*side);
     return side;
   } catch (const SideFailure& failure) {
@@ -106,8 +105,7 @@ void print(const std::vector<double>& floor, const Times& ours, const Times* tor
 }
 
 int run(int rounds, const std::string& json) {
-  const auto folder = std::filesystem::temp_directory_path() / ("ddp_step_benchmark_" + std::to_string(::getpid()));
-  std::filesystem::create_directory(folder);
+  MeetingFolder folder;
   SideProcesses z(SideCommand{"Z", {own_program(), "--side=zero-copy", "{socket}", "{rank}", "2", "2"}, kRanks, true});
   SideProcesses ours(SideCommand{"ours",
                                  {sibling_program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(kRanks),
@@ -124,7 +122,6 @@ int run(int rounds, const std::string& json) {
     if (torch != nullptr) add_round(torch_times, *torch, floor.back());
   }
   print(floor, our_times, torch != nullptr ? &torch_times : nullptr);
-  std::filesystem::remove_all(folder);
   if (json.empty()) return 0;
   std::ofstream file(json);
   nlohmann::json all = {{"benchmark", "ddp_step"}, {"rounds", rounds}, {"z_ms", floor}, {"ours", json_of(our_times)}};

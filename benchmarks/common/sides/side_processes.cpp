@@ -192,6 +192,17 @@ void SideProcesses::end() {
   listener_ = shared_file_ = -1;
 }
 
+MeetingFolder::MeetingFolder() : path_(std::filesystem::temp_directory_path() / "ddp_benchmark_XXXXXX") {
+  if (::mkdtemp(path_.data()) == nullptr) throw std::system_error(errno, std::generic_category(), path_);
+}
+
+MeetingFolder::~MeetingFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string MeetingFolder::new_path(const std::string& name) { return path_ + "/" + name + std::to_string(++count_); }
+
 std::string own_program() { return std::filesystem::read_symlink("/proc/self/exe"); }
 
 std::string sibling_program(const std::string& name) {

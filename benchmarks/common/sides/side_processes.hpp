@@ -55,6 +55,21 @@ class SideProcesses {
   std::vector<int> connections_;  // by rank
 };
 
+// A new folder under the system's own for temporary files, where ranks can meet; gone with this object.
+class MeetingFolder {
+ public:
+  MeetingFolder();
+  ~MeetingFolder();
+  MeetingFolder(const MeetingFolder&) = delete;
+  MeetingFolder& operator=(const MeetingFolder&) = delete;
+
+  std::string new_path(const std::string& name);  // there is nothing yet
+
+ private:
+  std::string path_;
+  int count_ = 0;
+};
+
 // The program of this process, and one of the same build.
 std::string own_program();
 std::string sibling_program(const std::string& name);
