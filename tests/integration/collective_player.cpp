@@ -107,13 +107,12 @@ std::uint64_t checksum_of(std::uint64_t sum, const std::byte* bytes, std::size_t
 
 }  // namespace
 
-Player::Player(ProcessGroup& group, std::size_t bytes, RanksByHost ranks, CollectiveOptions options)
+Player::Player(ProcessGroup& group, std::size_t bytes, RanksByHost ranks)
     : group_(group),
       rank_(group.rank()),
       size_(group.size()),
       bytes_(std::max<std::size_t>(bytes, 1)),
       ranks_(std::move(ranks)),
-      options_(options),
       plain_(bytes_),
       expected_(kMemories, std::vector<std::byte>(bytes_)) {
   allocate();
@@ -140,28 +139,40 @@ bool Player::play(const Batch& batch) {
   }
   for (const Step& step : batch.steps) expect_outputs(step);
 
-  std::vector<Work> works;
-  if (batch.is_coalesced) {
-    works.push_back(group_.coalesce(
-        [&] {
-          for (const Step& step : batch.steps) begin(step);
-        },
-        options_));
-  } else {
-    for (const Step& step : batch.steps) {
-      for (int i = 0; i < step.times; ++i) {
-        if (step.is_async[static_cast<std::size_t>(rank_)]) {
-          works.push_back(start(step));
-        } else {
-          call(step);
-        }
-      }
-    }
-  }
-  if (rank_ % 2 == 1) std::reverse(works.begin(), works.end());  // ranks need not wait alike
-  for (Work& work : works) work.wait();
+  make_calls(batch);
   add_to_checksums(batch);
   return is_as_expected(batch);
+}
+
+// What comes out is what the first of the calls that failed threw: those behind it throw that the group is of no use.
+void Player::make_calls(const Batch& batch) {
+  std::vector<Work> works;
+  try {
+    if (batch.is_coalesced) {
+      const auto begin_all = [&] {
+        for (const Step& step : batch.steps) begin(step);
+      };
+      works.push_back(group_.coalesce(begin_all, options_));
+    } else {
+      for (const Step& step : batch.steps) make_calls(step, works);
+    }
+    // Ranks need not wait alike.
+    const auto in_order = [&](std::size_t i) { return rank_ % 2 == 0 ? i : works.size() - 1 - i; };
+    for (std::size_t i = 0; i < works.size(); ++i) works[in_order(i)].wait();
+  } catch (const Error&) {
+    for (Work& work : works) work.wait();
+    throw;
+  }
+}
+
+void Player::make_calls(const Step& step, std::vector<Work>& works) {
+  for (int i = 0; i < step.times; ++i) {
+    if (step.is_async[static_cast<std::size_t>(rank_)]) {
+      works.push_back(start(step));
+    } else {
+      call(step);
+    }
+  }
 }
 
 ConstMemoryRange Player::input_of(const Step& step) {

@@ -20,7 +20,9 @@ namespace ddp::testing {
 class Player {
  public:
   // Collective: registers what batches of up to `bytes` need.
-  Player(ProcessGroup& group, std::size_t bytes, RanksByHost ranks, CollectiveOptions options = {});
+  Player(ProcessGroup& group, std::size_t bytes, RanksByHost ranks);
+
+  void set_options(const CollectiveOptions& options) { options_ = options; }  // of the calls from here on
 
   // Makes the calls and waits for them; what they throw comes out. Whether all memory is right: if not, the test has
   // failed and says where.
@@ -32,6 +34,8 @@ class Player {
 
  private:
   void allocate();
+  void make_calls(const Batch& batch);
+  void make_calls(const Step& step, std::vector<Work>& works);
   std::byte* at(const Place& place) { return memories_[static_cast<std::size_t>(place.memory)] + place.offset; }
   ConstMemoryRange input_of(const Step& step);
   MemoryRange output_of(const Step& step);
