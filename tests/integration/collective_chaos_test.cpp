@@ -215,14 +215,21 @@ class Survivor {
       told.caught_at[own] = Clock::now().time_since_epoch().count();
       is_victim ? check_victims(error, act) : check(error, act, told);
     }
-    if (aborter.joinable()) aborter.join();
+    if (aborter.joinable()) {
+      aborter.join();
+      await_director();  // the others are to hear of the abort, not of this process's end
+    }
     tell(*stage_);
   }
 
-  void abort_when_told(ProcessGroup& group, Stage::Group& told) const {
+  void await_director() const {
     char byte = 0;
     while (::read(abort_pipe_, &byte, 1) < 0 && errno == EINTR) {
     }
+  }
+
+  void abort_when_told(ProcessGroup& group, Stage::Group& told) const {
+    await_director();
     told.fault_at = Clock::now().time_since_epoch().count();
     group.abort("as drawn");
   }
@@ -294,7 +301,9 @@ class Director {
       members_.erase(members_.begin() + act.victim);
       note_times(act, i);
       stopped = act.fault == Fault::stopped ? std::optional(victim) : std::nullopt;
-      if (act.fault == Fault::aborted) ranks.expect_success(victim);
+      if (act.fault != Fault::aborted) continue;
+      tell_victim();
+      ranks.expect_success(victim);
     }
     if (stopped) {
       ranks.go_on(*stopped);
@@ -325,10 +334,7 @@ class Director {
 
   void strike(RankProcesses& ranks, const Act& act, std::size_t i, int victim) {
     Stage::Group& told = stage_->groups[i];
-    if (act.fault == Fault::aborted) {
-      if (::write(abort_pipe_[1], "", 1) != 1) throw std::runtime_error("the victim can't be told");
-      return;
-    }
+    if (act.fault == Fault::aborted) return tell_victim();
     if (act.fault == Fault::paused_and_killed) {
       ranks.stop(victim);
       ::usleep(static_cast<useconds_t>(act.delay.count()));
@@ -339,6 +345,10 @@ class Director {
     if (act.fault == Fault::stopped) return ranks.stop(victim);
     ranks.kill(victim);
     ranks.expect_killed(victim);
+  }
+
+  void tell_victim() {
+    if (::write(abort_pipe_[1], "", 1) != 1) throw std::runtime_error("the victim can't be told");
   }
 
   void note_times(const Act& act, std::size_t i) {
