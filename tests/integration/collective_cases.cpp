@@ -138,7 +138,7 @@ Step draw_step(Dice& dice, int size, const Limits& limits, std::size_t& end) {
 
 const std::vector<Call>& calls_of_cpu() {
   static const std::vector<Call> calls{Call::barrier, Call::all_reduce, Call::broadcast, Call::all_gather,
-                                       Call::reduce_scatter};
+                                       Call::reduce_scatter, Call::exchange};
   return calls;
 }
 

@@ -28,7 +28,7 @@ enum class Call : std::uint8_t {
 
 // What the backend has: the rest are drawn once they are named here.
 const std::vector<Call>& calls_of_cpu();
-constexpr bool kCoalesces = false;  // whether several calls may be begun as one
+constexpr bool kCoalesces = true;  // whether several calls may be begun as one
 
 constexpr int kMemories = 3;  // of a rank: the first is plain, the others are registered
 
