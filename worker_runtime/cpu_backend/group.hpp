@@ -113,7 +113,7 @@ class Group {
                                         io::Deadline& deadline);
   std::vector<Fingerprint> calls_of_all(io::Deadline& deadline);
   void meet_after_leaders(io::Deadline& deadline);
-  void transfer(std::span<const HostLinks::Parcel> parcels, io::Deadline& deadline);
+  void transfer(std::span<const HostStreams::Parcel> parcels, io::Deadline& deadline);
   io::Deadline earliest_deadline(const io::Deadline& own) const;
   void post_deadline(const io::Deadline& deadline);
   Outcome ask_who_is_missing(const std::vector<int>& hosts);

@@ -40,7 +40,7 @@ std::span<const GatheredWords> Group::gather(const std::function<GatheredWords(i
     for (int index = 0; index < static_cast<int>(layout_.ranks_of(own_host).size()); ++index) {
       all[layout_.first_place(own_host) + static_cast<std::size_t>(index)] = words_of(index);
     }
-    std::vector<HostLinks::Parcel> parcels;
+    std::vector<HostStreams::Parcel> parcels;
     for (int host = 0; host < layout_.host_count(); ++host) {
       parcels.push_back({words_of_host(own_host), words_of_host(host)});
     }
@@ -58,18 +58,18 @@ void Group::meet_after_leaders(io::Deadline& deadline) {
 
 // One exchange with the other leaders. Its deadline is the earliest of this host's ranks, which all are in the call:
 // they wait for this one's verdict.
-void Group::transfer(std::span<const HostLinks::Parcel> parcels, io::Deadline& deadline) {
+void Group::transfer(std::span<const HostStreams::Parcel> parcels, io::Deadline& deadline) {
   io::Deadline earliest = earliest_deadline(deadline);
-  const auto end = links_->transfer(
-      parcels, [this] { return arrivals_.failure().has_value(); }, earliest);
+  const auto end =
+      links_->streams().transfer(parcels, {[this] { return arrivals_.failure().has_value(); }, earliest});
   if (earliest.stopped_at()) stopped_at_ = earliest.stopped_at();
   switch (end.kind) {
-    case HostLinks::End::Kind::complete: return;
-    case HostLinks::End::Kind::stopped: fail(arrivals_.failure().value_or(Outcome{}), deadline);
-    case HostLinks::End::Kind::host_lost:
+    case HostStreams::End::Kind::complete: return;
+    case HostStreams::End::Kind::stopped: fail(arrivals_.failure().value_or(Outcome{}), deadline);
+    case HostStreams::End::Kind::host_lost:
       links_->hear_out(end.hosts.front());
       fail(arrivals_.failure_without(layout_.leader_of(end.hosts.front())), deadline);
-    case HostLinks::End::Kind::timed_out: fail(ask_who_is_missing(end.hosts), earliest);
+    case HostStreams::End::Kind::timed_out: fail(ask_who_is_missing(end.hosts), earliest);
   }
 }
 

@@ -161,7 +161,7 @@ void HostCollectives::exchange(const Collective& collective, const Block& block,
       return steps.transfer(parcels_);
     case CollectiveKind::broadcast: {
       const int source = layout_.host_of(collective.root);
-      std::fill(parcels_.begin(), parcels_.end(), HostLinks::Parcel{});
+      std::fill(parcels_.begin(), parcels_.end(), HostStreams::Parcel{});
       for (int host = 0; host < layout_.host_count(); ++host) {
         if (source == host_) parcels_[static_cast<std::size_t>(host)].out = {area_, block.bytes};
         if (source == host) parcels_[static_cast<std::size_t>(host)].in = {area_, block.bytes};

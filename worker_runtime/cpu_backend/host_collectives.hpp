@@ -20,7 +20,7 @@
 
 #include "worker_runtime/cpu_backend/fingerprint.hpp"
 #include "worker_runtime/cpu_backend/host_layout.hpp"
-#include "worker_runtime/cpu_backend/host_links.hpp"
+#include "worker_runtime/cpu_backend/host_streams.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
 
 namespace ddp::cpu_backend {
@@ -30,7 +30,7 @@ class HostCollectives {
   struct Steps {
     std::function<void()> meet;                // returns once every rank of the host has called it
     std::function<void()> meet_after_leaders;  // the same behind what the leaders exchange
-    std::function<void(std::span<const HostLinks::Parcel>)> transfer;  // the leader's: one exchange, by host
+    std::function<void(std::span<const HostStreams::Parcel>)> transfer;  // the leader's: one exchange, by host
   };
 
   // Of one rank's part of the staging segment.
@@ -65,7 +65,7 @@ class HostCollectives {
   std::shared_ptr<Segment> staging_;
   std::byte* area_;
   std::vector<const std::byte*> sources_;   // kept, so that no block allocates
-  std::vector<HostLinks::Parcel> parcels_;  // by host
+  std::vector<HostStreams::Parcel> parcels_;  // by host
   std::vector<std::byte> scratch_;          // the leader's: what comes from other hosts to be summed
 };
 

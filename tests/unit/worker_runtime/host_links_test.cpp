@@ -32,7 +32,7 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using End = HostLinks::End;
+using End = HostStreams::End;
 
 constexpr milliseconds kPatience{20'000};
 
@@ -86,10 +86,10 @@ class Leader {
 
   End transfer(std::span<const std::byte> out, std::span<std::byte> in, milliseconds limit = kPatience,
                const std::function<bool()>& must_stop = never) {
-    std::vector<HostLinks::Parcel> parcels(2);
+    std::vector<HostStreams::Parcel> parcels(2);
     parcels[static_cast<std::size_t>(other_)] = {out, in};
     auto deadline = after(limit);
-    return links_->transfer(parcels, must_stop, deadline);
+    return links_->streams().transfer(parcels, {must_stop, deadline});
   }
 
   // The first news; nothing where none come.
