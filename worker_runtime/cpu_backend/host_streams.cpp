@@ -182,10 +182,9 @@ class Transfer : public Motion {
   std::optional<int> lost_;
 };
 
-class Swapped : public Motion {
+class Swapping : public Motion {
  public:
-  Swapped(const HostStreams::Swap& swap, std::vector<std::byte>& in, std::uint64_t exchange)
-      : swap_(swap), begin_(in.size()), to_(in) {
+  Swapping(HostStreams::Swap& swap, std::uint64_t exchange) : swap_(swap) {
     out_.host = swap.to;
     out_.header.exchange = exchange;
     out_.rest.add(std::as_bytes(std::span(&out_.header, 1)));
@@ -194,43 +193,35 @@ class Swapped : public Motion {
       out_.rest.add(part);
     }
     in_.host = swap.from;
-    make_room(swap.in_bytes);
+    in_.contents = swap.in.first(swap.expected);
   }
 
   Step step(HostStreams& streams) override {
     const bool has_sent = out_.move(streams);
     const bool has_received = in_.move(streams);
     if (in_.is_lost) return Step::lost;
-    if (in_.has_header() && !is_known_) {
-      is_known_ = true;
-      const bool is_wrong = in_.header.exchange != out_.header.exchange || in_.header.bytes > swap_.in_bytes_max ||
+    if (in_.has_header()) {
+      const bool is_wrong = in_.header.exchange != out_.header.exchange || in_.header.bytes > swap_.in.size() ||
                             in_.contents_received() > in_.header.bytes;
-      if (is_wrong) refuse(streams, in_, out_.header.exchange, swap_.in_bytes);
-      make_room(static_cast<std::size_t>(in_.header.bytes));
+      if (is_wrong) refuse(streams, in_, out_.header.exchange, swap_.expected);
+      in_.contents = swap_.in.first(static_cast<std::size_t>(in_.header.bytes));
+      swap_.received = in_.contents.size();
+      if (is_done(out_, in_)) return Step::done;
+      if (in_.is_complete() && out_.is_broken) return Step::lost;  // who lacks this message can't do its part
     }
-    if (is_known_ && is_done(out_, in_)) return Step::done;
-    if (is_known_ && in_.is_complete() && out_.is_broken) return Step::lost;  // it has not got what it cannot do without
     return has_sent || has_received ? Step::moved : Step::stuck;
   }
 
   void name(std::vector<Awaited>& awaited) const override {
     if (in_.is_lost) return awaited.push_back({in_.host});
-    if (in_.is_complete() && out_.is_broken) return awaited.push_back({out_.host});
+    if (in_.has_header() && in_.is_complete() && out_.is_broken) return awaited.push_back({out_.host});
     name_both(awaited, out_, in_);
   }
 
  private:
-  void make_room(std::size_t bytes) {
-    to_.resize(begin_ + bytes);
-    in_.contents = std::span(to_).subspan(begin_);
-  }
-
-  const HostStreams::Swap& swap_;
-  std::size_t begin_;
-  std::vector<std::byte>& to_;
+  HostStreams::Swap& swap_;
   Outgoing out_;
   Incoming in_;
-  bool is_known_ = false;  // how much comes
 };
 
 }  // namespace
@@ -247,9 +238,9 @@ HostStreams::End HostStreams::transfer(std::span<const Parcel> parcels, const Wa
   return run(transfer, wait);
 }
 
-HostStreams::End HostStreams::swap(const Swap& swap, std::vector<std::byte>& in, const Wait& wait) {
-  Swapped swapped(swap, in, ++exchange_);
-  return run(swapped, wait);
+HostStreams::End HostStreams::swap(Swap& swap, const Wait& wait) {
+  Swapping swapping(swap, ++exchange_);
+  return run(swapping, wait);
 }
 
 HostStreams::End HostStreams::run(Motion& motion, const Wait& wait) {

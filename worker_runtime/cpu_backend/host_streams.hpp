@@ -54,11 +54,12 @@ class HostStreams {
   struct Swap {
     int to = 0, from = 0;
     std::span<const std::span<const std::byte>> out;  // its parts, at most kPartsMax
-    std::size_t in_bytes = 0;                         // what comes most likely; nothing may follow what is shorter
-    std::size_t in_bytes_max = 0;                     // more is refused by Error
+    std::span<std::byte> in;                          // room for what comes; more is refused by Error
+    std::size_t expected = 0;                         // of that most likely; after less, nothing must come for a while
+    std::size_t received = 0;                         // what came
   };
-  static constexpr std::size_t kPartsMax = 6;
-  End swap(const Swap& swap, std::vector<std::byte>& in, const Wait& wait);  // appended to `in`
+  static constexpr std::size_t kPartsMax = 4;
+  End swap(Swap& swap, const Wait& wait);
 
   // Something that moves in steps, each as far as it goes at once.
   class Motion {
