@@ -106,7 +106,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       const bool is_known = layout_.host_of(rank) == layout_.host_of(who_.rank);  // and the threads may read it now
       if (!is_known) pids_[static_cast<std::size_t>(rank)] = static_cast<int>(pids[layout_.place_of(rank)][0]);
     }
-    host_collectives_.emplace(layout_, who_.rank, reserve_staging(HostCollectives::staging_bytes(who_.size), deadline));
+    host_collectives_.emplace(layout_, who_.rank, reserve_staging(HostCollectives::staging_bytes(layout_), deadline));
   });
 }
 

@@ -111,9 +111,11 @@ class Group {
   bool has_hosts() const { return layout_.host_count() > 1; }
   std::span<const GatheredWords> gather(const std::function<GatheredWords(int index)>& words_of,
                                         io::Deadline& deadline);
-  std::vector<Fingerprint> calls_of_all(io::Deadline& deadline);
+  HostCollectives::Steps steps_over_hosts(io::Deadline& deadline);
+  void require_same_calls_over_hosts(const Collective* collective, const std::vector<Fingerprint>& here,
+                                     const HostCollectives::Steps& steps);
   void meet_after_leaders(io::Deadline& deadline);
-  void transfer(std::span<const HostStreams::Parcel> parcels, io::Deadline& deadline);
+  void among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline);
   io::Deadline earliest_deadline(const io::Deadline& own) const;
   void post_deadline(const io::Deadline& deadline);
   Outcome ask_who_is_missing(const std::vector<int>& hosts);

@@ -5,27 +5,32 @@
 
 namespace ddp::cpu_backend {
 
+HostCollectives::Steps Group::steps_over_hosts(io::Deadline& deadline) {
+  return {.meet = [&] { meet(deadline); },
+          .meet_after_leaders = [&] { meet_after_leaders(deadline); },
+          .exchange = [&](const HostCollectives::AmongLeaders& exchange) { among_leaders(exchange, deadline); }};
+}
+
 void Group::exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
                                 io::Deadline& deadline) {
+  const HostCollectives::Steps steps = steps_over_hosts(deadline);
   post_deadline(deadline);
+  host_collectives_->stage(collective);
   meet(deadline);
   const std::vector<Fingerprint>& here = arrivals_.posted();
   const bool is_in_place = placement && std::all_of(here.begin(), here.end(), [&](const Fingerprint& call) {
                              return call.location == placement->location;
                            });
-  require_same_calls(calls_of_all(deadline));
-  host_collectives_->run(collective, is_in_place ? &*placement : nullptr,
-                         {.meet = [&] { meet(deadline); },
-                          .meet_after_leaders = [&] { meet_after_leaders(deadline); },
-                          .transfer = [&](auto parcels) { transfer(parcels, deadline); }});
+  require_same_calls_over_hosts(&collective, here, steps);
+  host_collectives_->finish(collective, is_in_place ? &*placement : nullptr, steps);
 }
 
-std::vector<Fingerprint> Group::calls_of_all(io::Deadline& deadline) {
-  const std::vector<Fingerprint> here = arrivals_.posted();
-  const auto all = gather([&](int index) { return encode(here[static_cast<std::size_t>(index)]); }, deadline);
+void Group::require_same_calls_over_hosts(const Collective* collective, const std::vector<Fingerprint>& here,
+                                          const HostCollectives::Steps& steps) {
+  if (host_collectives_->open(collective, here, steps)) return;
   std::vector<Fingerprint> calls;
-  for (int rank = 0; rank < who_.size; ++rank) calls.push_back(decode(all[layout_.place_of(rank)]));
-  return calls;
+  for (int rank = 0; rank < who_.size; ++rank) calls.push_back(host_collectives_->call_of(rank));
+  require_same_calls(calls);
 }
 
 // What was gathered stays until the leader gathers again, which it does after another meet().
@@ -44,7 +49,7 @@ std::span<const GatheredWords> Group::gather(const std::function<GatheredWords(i
     for (int host = 0; host < layout_.host_count(); ++host) {
       parcels.push_back({words_of_host(own_host), words_of_host(host)});
     }
-    transfer(parcels, deadline);
+    among_leaders([&](HostStreams& streams, const auto& wait) { return streams.transfer(parcels, wait); }, deadline);
   }
   meet_after_leaders(deadline);
   return all;
@@ -56,12 +61,11 @@ void Group::meet_after_leaders(io::Deadline& deadline) {
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
 }
 
-// One exchange with the other leaders. Its deadline is the earliest of this host's ranks, which all are in the call:
-// they wait for this one's verdict.
-void Group::transfer(std::span<const HostStreams::Parcel> parcels, io::Deadline& deadline) {
+// Its deadline is the earliest of this host's ranks, which all are in the call: they wait for this one's verdict.
+void Group::among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline) {
   io::Deadline earliest = earliest_deadline(deadline);
-  const auto end =
-      links_->streams().transfer(parcels, {[this] { return arrivals_.failure().has_value(); }, earliest});
+  const HostStreams::End end =
+      exchange(links_->streams(), {[this] { return arrivals_.failure().has_value(); }, earliest});
   if (earliest.stopped_at()) stopped_at_ = earliest.stopped_at();
   switch (end.kind) {
     case HostStreams::End::Kind::complete: return;

@@ -12,15 +12,15 @@ namespace {
 
 constexpr std::size_t kBlockBytes = 1u << 20;
 
-std::size_t block_bytes(const HostLayout& layout) {
-  const std::size_t a_line_each = static_cast<std::size_t>(layout.size()) * kCacheLineBytes;
-  return std::max({kBlockBytes, a_line_each, GatheredCollectives::area_bytes(layout)});
-}
-
 std::size_t ranks_of_largest_host(const HostLayout& layout) {
   std::size_t most = 0;
   for (int host = 0; host < layout.host_count(); ++host) most = std::max(most, layout.ranks_of(host).size());
   return most;
+}
+
+std::size_t block_bytes(const HostLayout& layout) {
+  const std::size_t slots_max = static_cast<std::size_t>(layout.size()) * ranks_of_largest_host(layout);
+  return std::max({kBlockBytes, slots_max * kCacheLineBytes, GatheredCollectives::area_bytes(layout)});
 }
 
 // Pieces of equal size that a block has: one, or one for each rank, or for each pair of a rank and one of this host.
@@ -53,10 +53,10 @@ struct HostCollectives::Block {
   std::size_t slot_bytes = 0;  // from one slot to the next; all of the block where there is one
 };
 
-// What the leader says of a call to the ranks of its host; each word of a call stands behind it where they differ.
+// What the leader says of a call to the ranks of its host; the calls of all ranks stand behind it where they differ.
 struct HostCollectives::Verdict {
   std::uint64_t is_same = 0;
-  FingerprintWords calls[1] = {};  // by rank
+  FingerprintWords* calls() { return reinterpret_cast<FingerprintWords*>(this + 1); }  // by rank
 };
 
 // What is staged, two areas, so that a block is combined in one while the other is exchanged, and the verdict.
@@ -109,7 +109,7 @@ bool HostCollectives::open(const Collective* collective, const std::vector<Finge
     });
     verdict().is_same = opening_.is_same_everywhere() ? 1 : 0;
     if (!opening_.is_same_everywhere()) {
-      for (int rank = 0; rank < layout_.size(); ++rank) verdict().calls[rank] = encode(opening_.call_of(rank));
+      for (int rank = 0; rank < layout_.size(); ++rank) verdict().calls()[rank] = encode(opening_.call_of(rank));
     } else if (with_data != nullptr) {
       gathered_.hand_out(*with_data, opening_);
     }
@@ -118,7 +118,7 @@ bool HostCollectives::open(const Collective* collective, const std::vector<Finge
   return verdict().is_same != 0;
 }
 
-Fingerprint HostCollectives::call_of(int rank) const { return decode(verdict().calls[rank]); }
+Fingerprint HostCollectives::call_of(int rank) const { return decode(verdict().calls()[rank]); }
 
 void HostCollectives::finish(const Collective& collective, const Placement* placement, const Steps& steps) {
   if (gathered_.takes(collective)) return gathered_.finish(collective);
@@ -149,6 +149,7 @@ void HostCollectives::run_blocks(const Collective& collective, const Placement* 
     if (before) take(collective, *before);
     before = block;
   }
+  if (collective.kind == CollectiveKind::all_to_all) steps.meet();  // the next call may stage where it was received
 }
 
 HostCollectives::Block HostCollectives::block_at(const Collective& collective, std::size_t number,
@@ -156,9 +157,8 @@ HostCollectives::Block HostCollectives::block_at(const Collective& collective, s
   const std::size_t element_bytes = size_of(type_of(collective));
   const std::size_t exchanged_bytes = size_of(exchanged_type(collective));
   const std::size_t slots = cpu_backend::slots_of(collective.kind, layout_);
-  const std::size_t in_lines =
+  const std::size_t capacity =
       block_bytes(layout_) / slots / kCacheLineBytes * (kCacheLineBytes / exchanged_bytes);
-  const std::size_t capacity = std::max<std::size_t>(in_lines, 1);
   const std::size_t count = count_per_rank(collective, layout_.size());
   Block block;
   block.number = number;
