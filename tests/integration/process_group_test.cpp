@@ -104,8 +104,6 @@ TEST(Arguments, OfWhatTheCpuBackendDoesNotHaveYetAreRefusedAndTheGroupGoesOn) {
     using ::testing::HasSubstr;
     EXPECT_THAT(missing([&] { group.reduce(values, on_root(), 0); }), HasSubstr("the cpu backend has no reduce yet"));
     EXPECT_THAT(missing([&] { group.send_async(values, 1 - rank); }), HasSubstr("the cpu backend has no send yet"));
-    EXPECT_THAT(missing([&] { group.split(0); }), HasSubstr("the cpu backend has no sub-groups yet"));
-    EXPECT_THAT(missing([&] { group.new_group({1, 0}); }), HasSubstr("the cpu backend has no sub-groups yet"));
     EXPECT_THAT(missing([&] {
                   group.coalesce([&] {
                     group.barrier_async();

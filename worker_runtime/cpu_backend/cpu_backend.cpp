@@ -35,8 +35,7 @@ void require_known(const Collective& collective) {
 
 class CpuBackend : public process_group::Backend {
  public:
-  CpuBackend(const Membership& who, Meeting meeting, io::Deadline& deadline)
-      : group_(std::make_unique<Group>(who, std::move(meeting), deadline)) {}
+  explicit CpuBackend(std::unique_ptr<Group> group) : group_(std::move(group)) {}
 
   ~CpuBackend() override {
     if (group_->in_forked_child()) static_cast<void>(group_.release());  // leaked: it is the parent's
@@ -63,9 +62,11 @@ class CpuBackend : public process_group::Backend {
     return group_->allocate(bytes, timeout);
   }
 
-  std::unique_ptr<process_group::Backend> split(const Membership&, const std::vector<int>&,
-                                                std::chrono::milliseconds) override {
-    refuse_missing("sub-groups");
+  std::unique_ptr<process_group::Backend> split(const Membership& of_new, const std::vector<int>& ranks,
+                                                std::chrono::milliseconds timeout) override {
+    group_->require_own_process();
+    auto made = group_->split(of_new, ranks, timeout);
+    return made ? std::make_unique<CpuBackend>(std::move(made)) : nullptr;
   }
 
   std::shared_ptr<process_group::DeviceMemory> device_memory() override { return process_group::host_memory(); }
@@ -86,7 +87,7 @@ class CpuBackend : public process_group::Backend {
 std::unique_ptr<process_group::Backend> make_cpu_backend(const process_group::Membership& membership, Meeting meeting,
                                                          io::Deadline& deadline) {
   try {
-    return std::make_unique<CpuBackend>(membership, std::move(meeting), deadline);
+    return std::make_unique<CpuBackend>(std::make_unique<Group>(membership, std::move(meeting), deadline));
   } catch (const std::system_error& error) {
     throw Error(std::string("the cpu backend can't start: ") + error.what() +
                 "\ntry:   compare the limits of this process (`ulimit -a`) with what it uses");

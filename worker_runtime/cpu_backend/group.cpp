@@ -7,6 +7,7 @@
 
 #include "rendezvous/io/cut.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
+#include "worker_runtime/process_group/rank_list.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -32,14 +33,19 @@ std::vector<io::UniqueFd> pidfds_of(std::vector<Peer> peers) {
   return pidfds;
 }
 
-flight_recorder::GroupFacts facts_of(const Membership& who) {
+std::vector<int> job_ranks_of(const Membership& who, const Meeting& meeting) {
+  if (!meeting.job_ranks.empty()) return meeting.job_ranks;
   std::vector<int> ranks(static_cast<std::size_t>(who.size));
   std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+flight_recorder::GroupFacts facts_of(const Membership& who, const Meeting& meeting) {
   return {.backend = "cpu",
           .name = who.name.empty() ? "group" : who.name,
-          .description = "all ranks",
+          .description = meeting.job_ranks.empty() ? "all ranks" : process_group::list_ranks(meeting.job_ranks),
           .round = who.round,
-          .ranks = std::move(ranks),
+          .ranks = job_ranks_of(who, meeting),
           .rank = who.rank};
 }
 
@@ -55,10 +61,12 @@ void copy_to_output(const Collective& collective) {
 
 Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
     : who_(who),
-      log_(facts_of(who)),
+      log_(facts_of(who, meeting)),
       layout_(meeting.layout),
       index_(layout_.index_of(who.rank)),
       pids_(pids_of(meeting, layout_.host_of(who.rank))),
+      network_(meeting.network),
+      job_ranks_(job_ranks_of(who, meeting)),
       memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), layout_, who.rank)),
       peer_memory_(pids_here(pids_, layout_.ranks_of(layout_.host_of(who.rank))), index_),
       arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()),
@@ -77,6 +85,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
           [this](const RankNews& news) {
             const RankState state{news.rank, news.pid, news.presence, news.calls, decode(news.last_call)};
             arrivals_.note(news.rank, state, news.trouble);
+            cut_split();
           },
           [this](std::uint64_t call) { return missing_here(call); });
     }
@@ -86,6 +95,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
         pairs_.wake();
         const int rank = layout_.ranks_of(layout_.host_of(who_.rank))[static_cast<std::size_t>(index)];
         if (links_) links_->tell(news_of(rank, Trouble::lost));
+        cut_split();
       });
     }
     post_deadline(deadline);

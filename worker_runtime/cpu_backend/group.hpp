@@ -4,6 +4,7 @@
 //   group_hosts.cpp    what is added where the ranks are on several hosts
 //   group_pairs.cpp    sends and receives
 //   group_memory.cpp   memory that all ranks make together
+//   group_split.cpp    groups that are made of this one
 //   group_failure.cpp  what ends the group, and what is said of it
 //
 // Threads: one caller at a time; abort() and set_failure_listener() from any. Jobs of the queue run one at a time.
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/cpu_backend/arrivals.hpp"
 #include "worker_runtime/cpu_backend/collectives.hpp"
@@ -36,6 +38,7 @@
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
 #include "worker_runtime/cpu_backend/point_to_point.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
+#include "worker_runtime/cpu_backend/sub_meeting.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
@@ -57,6 +60,11 @@ class Group {
   std::shared_ptr<Work::State> submit(std::span<const Collective> collectives);
   void run(const Collective& collective);
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
+
+  // As process_group::Backend::split; null for one that is in no new group.
+  std::unique_ptr<Group> split(const Membership& of_new, const std::vector<int>& ranks,
+                               std::chrono::milliseconds timeout);
+
   void abort(const std::string& reason, AbortCause cause) {
     const bool is_round_over = cause == AbortCause::round_over;
     give_up(Presence::aborted, is_round_over ? reason : "it was aborted: " + reason, is_round_over);
@@ -122,6 +130,11 @@ class Group {
   RankNews news_of(int rank, Trouble trouble) const;
   std::vector<RankNews> missing_here(std::uint64_t call) const;
 
+  // A split that is under way.
+  class SplitScope;
+  std::unique_ptr<Group> split_in_turn(const NewGroup& made, io::Deadline& deadline);
+  void cut_split();
+
   bool give_up(Presence how, const std::string& reason, bool is_round_over = false);
   bool is_given_up() const { return given_up_.load(std::memory_order_acquire); }
   void tell_failure(const std::string& reason);
@@ -138,6 +151,8 @@ class Group {
   HostLayout layout_;
   int index_;              // among the ranks of this host
   std::vector<int> pids_;  // by rank of the group; 0 where it is not known
+  NetworkOptions network_;
+  std::vector<int> job_ranks_;  // of the whole job, by rank
   std::shared_ptr<SharedMemory> memory_;
   PeerMemory peer_memory_;
   Arrivals arrivals_;
@@ -157,6 +172,8 @@ class Group {
   std::mutex listener_mutex_;                         // held while the listener is called
   process_group::Backend::FailureListener listener_;  // guarded by listener_mutex_, as is the next; empty once told
   std::optional<std::string> failure_;                // what a collective ended the group with
+  std::mutex split_mutex_;
+  io::Cut* split_ = nullptr;                          // guarded by split_mutex_; null while there is no split
   std::optional<HostLinks> links_;                    // a leader's; its thread calls arrivals_
   std::optional<PeerWatch> watch_;                    // the last member: its thread calls arrivals_ and links_
 };

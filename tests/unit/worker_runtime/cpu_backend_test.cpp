@@ -128,8 +128,6 @@ TEST(CpuBackend, RefusesWhatItDoesNotHaveYetAndGoesOn) {
   }
   const Collective two[] = {kBarrier, kBarrier};
   EXPECT_THAT(refusal([&] { alone->submit(two); }), HasSubstr("the cpu backend has no coalesced calls yet"));
-  EXPECT_THAT(refusal([&] { alone->split({}, {0}, std::chrono::seconds(1)); }),
-              HasSubstr("the cpu backend has no sub-groups yet"));
   alone->submit({&kBarrier, 1})->wait();
   alone->run(kBarrier);
 }
