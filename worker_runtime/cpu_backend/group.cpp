@@ -79,13 +79,14 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
   // end, or time out.)
   const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
   guarded([&] {
+    if (who.size > 1) failure_cut_.emplace();
     if (!meeting.links.empty()) {
       links_.emplace(
           layout_, layout_.host_of(who.rank), std::move(meeting.links),
           [this](const RankNews& news) {
             const RankState state{news.rank, news.pid, news.presence, news.calls, decode(news.last_call)};
             arrivals_.note(news.rank, state, news.trouble);
-            cut_split();
+            cut_waits();
           },
           [this](std::uint64_t call) { return missing_here(call); });
     }
@@ -95,7 +96,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
         pairs_.wake();
         const int rank = layout_.ranks_of(layout_.host_of(who_.rank))[static_cast<std::size_t>(index)];
         if (links_) links_->tell(news_of(rank, Trouble::lost));
-        cut_split();
+        cut_waits();
       });
     }
     post_deadline(deadline);

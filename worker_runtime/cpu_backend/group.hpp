@@ -130,10 +130,11 @@ class Group {
   RankNews news_of(int rank, Trouble trouble) const;
   std::vector<RankNews> missing_here(std::uint64_t call) const;
 
-  // A split that is under way.
-  class SplitScope;
   std::unique_ptr<Group> split_in_turn(const NewGroup& made, io::Deadline& deadline);
-  void cut_split();
+
+  void cut_waits() {
+    if (failure_cut_) failure_cut_->cut("the process group that is split is of no further use");
+  }
 
   bool give_up(Presence how, const std::string& reason, bool is_round_over = false);
   bool is_given_up() const { return given_up_.load(std::memory_order_acquire); }
@@ -172,8 +173,7 @@ class Group {
   std::mutex listener_mutex_;                         // held while the listener is called
   process_group::Backend::FailureListener listener_;  // guarded by listener_mutex_, as is the next; empty once told
   std::optional<std::string> failure_;                // what a collective ended the group with
-  std::mutex split_mutex_;
-  io::Cut* split_ = nullptr;                          // guarded by split_mutex_; null while there is no split
+  std::optional<io::Cut> failure_cut_;                // ends the waits of a split that are not this group's own
   std::optional<HostLinks> links_;                    // a leader's; its thread calls arrivals_
   std::optional<PeerWatch> watch_;                    // the last member: its thread calls arrivals_ and links_
 };

@@ -60,7 +60,7 @@ bool Group::give_up(Presence how, const std::string& reason, bool is_round_over)
   arrivals_.leave(how);
   arrivals_.interrupt();
   pairs_.wake_all();
-  cut_split();
+  cut_waits();
   if (!links_) return true;
   RankNews farewell = news_of(who_.rank, Trouble::lost);
   farewell.presence = how;

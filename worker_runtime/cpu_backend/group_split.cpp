@@ -7,32 +7,6 @@
 
 namespace ddp::cpu_backend {
 
-// While it lives what ends the group cuts the waits of a split that are not the group's own.
-class Group::SplitScope {
- public:
-  explicit SplitScope(Group& group) : group_(group) {
-    const std::lock_guard lock(group_.split_mutex_);
-    group_.split_ = &cut_;
-  }
-  ~SplitScope() {
-    const std::lock_guard lock(group_.split_mutex_);
-    group_.split_ = nullptr;
-  }
-  SplitScope(const SplitScope&) = delete;
-  SplitScope& operator=(const SplitScope&) = delete;
-
-  io::Cut& cut() { return cut_; }
-
- private:
-  Group& group_;
-  io::Cut cut_;
-};
-
-void Group::cut_split() {
-  const std::lock_guard lock(split_mutex_);
-  if (split_ != nullptr) split_->cut("the process group that it was to be part of has failed");
-}
-
 std::unique_ptr<Group> Group::split(const Membership& of_new, const std::vector<int>& ranks,
                                     std::chrono::milliseconds timeout) {
   io::Deadline deadline = process_group::deadline_after(timeout);
@@ -59,9 +33,8 @@ std::unique_ptr<Group> Group::split_in_turn(const NewGroup& made, io::Deadline& 
     }
     return all;
   };
-  SplitScope scope(*this);
-  io::Deadline of_others = deadline;  // the group's own waits end by themselves, and then say why
-  of_others.cut_by(&scope.cut());
+  io::Deadline of_others = deadline;  // the group's own waits end by themselves, and say why
+  of_others.cut_by(failure_cut_ ? &*failure_cut_ : nullptr);
   std::unique_ptr<Group> group;
   meet_within({who_, layout_, pids_, watch_ ? &*watch_ : nullptr, network_, job_ranks_, gather}, made,
               [&](Meeting meeting) { group = std::make_unique<Group>(made.who, std::move(meeting), of_others); },

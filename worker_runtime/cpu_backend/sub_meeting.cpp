@@ -244,12 +244,15 @@ void meet_within(const ParentGroup& parent, const NewGroup& made, const std::fun
   together(parent, [&] {
     if (member) member->let_in();
   });
+  std::optional<Meeting> meeting;
   together(parent, [&] {
     if (made.ranks.empty()) return;
-    Meeting meeting = member ? member->take_meeting() : meet_alone();
-    meeting.network = parent.network;
-    for (const int rank : made.ranks) meeting.job_ranks.push_back(parent.job_ranks[static_cast<std::size_t>(rank)]);
-    begin(std::move(meeting));
+    meeting = member ? member->take_meeting() : meet_alone();
+    meeting->network = parent.network;
+    for (const int rank : made.ranks) meeting->job_ranks.push_back(parent.job_ranks[static_cast<std::size_t>(rank)]);
+  });
+  together(parent, [&] {
+    if (meeting) begin(std::move(*meeting));
   });
 }
 

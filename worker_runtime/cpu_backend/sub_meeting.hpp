@@ -7,9 +7,10 @@
 //              the group has several hosts, at a TCP port
 //   knock      the others connect to their leader; a leader to those of the hosts before its own
 //   let in     a leader sends the file to the ranks of its host, and takes in the leaders behind it
+//   take       the ranks take the file, and duplicates of the parent's pidfds
 //   begin      the group is made
 //
-// Nothing stays open but the file, duplicates of the parent's pidfds and the connections between the leaders.
+// Nothing stays open but the file, these duplicates and the connections between the leaders.
 #pragma once
 
 #include <cstddef>
