@@ -22,6 +22,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -50,6 +51,7 @@ enum class ReduceOp : std::uint8_t {
 
 // A collective under way. Copies share it. The memory it was given must stay valid and untouched until it has
 // completed. Letting go of a Work cancels nothing; an error that nobody waited for is thrown by the group's next call.
+// Copies may be waited for by several threads.
 class DDP_EXPORT Work {
  public:
   class State;
@@ -61,8 +63,19 @@ class DDP_EXPORT Work {
   // call's options behind it and returns at once (barrier: blocks). Does nothing for an empty Work.
   void wait();
 
+  // Blocks the host, on a GPU too, until the collective has completed or the limit is over, whichever is first: false for
+  // the latter, and the collective goes on. Throws what it failed with. An empty Work has completed.
+  bool wait_for(std::chrono::milliseconds limit);
+
   // Whether wait() would return, or throw, without blocking.
   bool is_completed() const;
+
+  // Calls `callback` once, when the collective has completed (on a GPU: on the device), with null, or with what it failed
+  // with, which then counts as waited for. At once, on this thread, where that has been; else later, on whatever thread
+  // found it, perhaps one of the library's, and at the end of the group at the latest. Others may have been woken before.
+  // The callback holds up what that thread would do next: it must be short, must not throw (the process ends), wait for a
+  // Work, or call or destroy a group; abort() is allowed. Callbacks of different Works may run at one time.
+  void on_completed(std::function<void(std::exception_ptr error)> callback);
 
  private:
   std::shared_ptr<State> state_;
