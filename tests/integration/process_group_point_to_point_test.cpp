@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -16,6 +17,7 @@
 #include "tests/integration/pair_checks.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
+#include "tests/seccomp_filter.hpp"
 
 namespace ddp {
 namespace {
@@ -46,6 +48,40 @@ TYPED_TEST(Messages, ArriveBitByBit) {
     });
   }
 }
+
+void expect_death_in_midst_is_noticed(bool is_sandboxed) {
+  for (const bool is_send : {true, false}) {
+    Shared<std::atomic<int>> count;
+    RankProcesses ranks(2, [&](int rank) {
+      if (is_sandboxed) testing::refuse_system_call(SYS_process_vm_readv, EPERM);
+      auto group = init_process_group();
+      std::vector<float> values(3'000'000);
+      const auto error = thrown_by<RankFailure>([&] {
+        for (;; ++*count) is_send == (rank == 0) ? group.send(values, 1 - rank) : group.receive(values, 1 - rank);
+      });
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->ranks(), ElementsAre(1));
+    });
+    wait_until([&] { return count->load() > 10; });
+    ranks.kill(1);
+    ranks.expect_killed(1);
+    ranks.expect_success(0);
+  }
+}
+
+// As in a sandbox: what is not registered goes through the slots.
+TEST(WithoutReadingEachOthersMemory, MessagesArriveBitByBit) {
+  for (const int size : {2, 5}) {
+    SCOPED_TRACE("ranks: " + std::to_string(size));
+    run_ranks(size, [](int rank) {
+      if (rank == 1) testing::refuse_system_call(SYS_process_vm_readv, EPERM);
+      auto group = init_process_group();
+      testing::check_pairs<float, Buffer>(group);
+    });
+  }
+}
+
+TEST(WithoutReadingEachOthersMemory, ADeathInTheMidstOfMessagesIsNoticed) { expect_death_in_midst_is_noticed(true); }
 
 TEST(ManyRanks, ExchangeAllAtOnce) {
   run_ranks(16, [](int) {
@@ -254,24 +290,7 @@ TEST(Death, OfThePeerIsNoticedAtOnceAndThatOfAThirdRankIsNot) {
   });
 }
 
-TEST(Death, InTheMidstOfMessagesIsNoticed) {
-  for (const bool is_send : {true, false}) {
-    Shared<std::atomic<int>> count;
-    RankProcesses ranks(2, [&](int rank) {
-      auto group = init_process_group();
-      std::vector<float> values(3'000'000);
-      const auto error = thrown_by<RankFailure>([&] {
-        for (;; ++*count) is_send == (rank == 0) ? group.send(values, 1 - rank) : group.receive(values, 1 - rank);
-      });
-      ASSERT_TRUE(error);
-      EXPECT_THAT(error->ranks(), ElementsAre(1));
-    });
-    wait_until([&] { return count->load() > 10; });
-    ranks.kill(1);
-    ranks.expect_killed(1);
-    ranks.expect_success(0);
-  }
-}
+TEST(Death, InTheMidstOfMessagesIsNoticed) { expect_death_in_midst_is_noticed(false); }
 
 TEST(Leaving, OfThePeerIsTold) {
   for_each_kind([](bool is_send, Size size) {

@@ -70,7 +70,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), layout_, who.rank)),
       peer_memory_(pids_here(pids_, layout_.ranks_of(layout_.host_of(who.rank))), index_),
       arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()),
-      pairs_(index_, static_cast<int>(meeting.peers.size()), *memory_,
+      pairs_(index_, static_cast<int>(meeting.peers.size()), *memory_, peer_memory_,
              {.is_here = [this](int index) {
                 return arrivals_.presence(index) == Presence::here && !arrivals_.has_ended(index);
               },

@@ -49,7 +49,7 @@ struct PointToPoint::Channel {
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> sent;  // the message that the rest is about; written last
   std::array<std::atomic<std::uint64_t>, std::tuple_size_v<FingerprintWords>> call;
   std::atomic<std::uint64_t> staged;  // bytes of it that have been put into the slot
-  std::atomic<std::uint64_t> reserved;
+  std::atomic<std::uint64_t> address;  // where it can be read, or 0
   std::array<std::byte, kInlineBytes> data;
 
   // A line that the receiver writes.
@@ -74,9 +74,10 @@ struct PointToPoint::Transfer {
 
   std::uint64_t number = 0;  // 0 until it has begun
   std::size_t moved = 0;     // bytes
-  enum class Way : std::uint8_t { unknown, slot, memory } way = Way::unknown;  // of a receive
-  std::shared_ptr<const Segment> held;                                         // that it reads from
+  enum class Way : std::uint8_t { unknown, slot, segment, peer } way = Way::unknown;  // of a receive
+  std::shared_ptr<const Segment> held;  // that it reads from, and where
   const std::byte* source = nullptr;
+  std::uint64_t address = 0;  // the same of the peer's own memory
 };
 
 std::size_t PointToPoint::shared_bytes(int size) {
@@ -84,10 +85,12 @@ std::size_t PointToPoint::shared_bytes(int size) {
   return sizeof(Bell) + ranks * sizeof(Channel) + (ranks - 1) * slot_bytes_for(size);
 }
 
-PointToPoint::PointToPoint(int rank, int size, SharedMemory& memory, Questions questions)
+PointToPoint::PointToPoint(int rank, int size, const SharedMemory& memory, const PeerMemory& peer_memory,
+                           Questions questions)
     : rank_(rank),
       size_(size),
       memory_(memory),
+      peer_memory_(peer_memory),
       questions_(std::move(questions)),
       may_spin_(static_cast<std::size_t>(size) <= core_count()),
       slot_bytes_(slot_bytes_for(size)),
@@ -223,6 +226,10 @@ void PointToPoint::post(Transfer& transfer) {
   } else if (const auto placement = memory_.find(transfer.data, transfer.bytes)) {
     transfer.call.location = placement->location;
   }
+  const bool is_read_there = transfer.moved < transfer.bytes && transfer.bytes > kInlineBytes &&
+                             peer_memory_.can_read_all() && peer_memory_.is_readable(transfer.data, transfer.bytes);
+  const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(transfer.data));
+  channel.address.store(is_read_there ? address : 0, std::memory_order_relaxed);
   const FingerprintWords words = encode(transfer.call);
   for (std::size_t i = 0; i < words.size(); ++i) channel.call[i].store(words[i], std::memory_order_relaxed);
   channel.staged.store(transfer.moved, std::memory_order_relaxed);
@@ -237,7 +244,8 @@ PointToPoint::Step PointToPoint::step_receive(Transfer& transfer) {
   switch (transfer.way) {
     case Transfer::Way::unknown: return take(transfer);
     case Transfer::Way::slot: return take_from_slot(transfer);
-    case Transfer::Way::memory: return take_from_memory(transfer);
+    case Transfer::Way::segment: return take_from_segment(transfer);
+    case Transfer::Way::peer: return take_from_peer(transfer);
   }
   return Step::idle;
 }
@@ -258,10 +266,19 @@ PointToPoint::Step PointToPoint::take(Transfer& transfer) {
   if (sent.location != kPlainMemory) transfer.held = memory_.hold(sent.location, transfer.bytes);
   if (transfer.held) {
     transfer.source = transfer.held->at(sent.location, transfer.peer);
-    transfer.way = Transfer::Way::memory;
-    return take_from_memory(transfer);
+    transfer.way = Transfer::Way::segment;
+    return take_from_segment(transfer);
   }
-  channel.taken.store(0, std::memory_order_relaxed);
+  transfer.address = channel.address.load(std::memory_order_relaxed);
+  if (transfer.address == 0) return ask_for_slot(transfer);
+  transfer.way = Transfer::Way::peer;
+  return take_from_peer(transfer);
+}
+
+PointToPoint::Step PointToPoint::ask_for_slot(Transfer& transfer) {
+  transfer.way = Transfer::Way::slot;
+  transfer.moved = 0;
+  transfer.channel->taken.store(0, std::memory_order_relaxed);
   return answer(transfer, kStage);
 }
 
@@ -277,7 +294,17 @@ PointToPoint::Step PointToPoint::take_from_slot(Transfer& transfer) {
   return Step::moved;
 }
 
-PointToPoint::Step PointToPoint::take_from_memory(Transfer& transfer) {
+// What can't be read is perhaps of another kind in the midst of it; or the peer has ended, which is noticed anyhow.
+PointToPoint::Step PointToPoint::take_from_peer(Transfer& transfer) {
+  const std::size_t now = std::min(kBlockBytes, transfer.bytes - transfer.moved);
+  if (!peer_memory_.read(transfer.peer, transfer.address + transfer.moved, transfer.data + transfer.moved, now)) {
+    return ask_for_slot(transfer);
+  }
+  transfer.moved += now;
+  return transfer.moved == transfer.bytes ? answer(transfer, kTaken) : Step::moved;
+}
+
+PointToPoint::Step PointToPoint::take_from_segment(Transfer& transfer) {
   const std::size_t now = std::min(kBlockBytes, transfer.bytes - transfer.moved);
   std::memcpy(transfer.data + transfer.moved, transfer.source + transfer.moved, now);
   transfer.moved += now;

@@ -3,8 +3,8 @@
 //
 // The sender shows in its channel what it sends and where it lies. The receiver compares that with what it wants, and
 // takes it by the shortest way that there is: up to 16 bytes out of the channel's line; up to kEagerBytes out of the
-// channel's slot, where the sender has put them beforehand; registered memory where it lies; else it asks for the slot,
-// through which both copy block by block at the same time. Then it answers, which ends the send.
+// channel's slot, where the sender has put them beforehand; where it lies, if that is registered memory or the kernel lets
+// ranks read each other's; else it asks for the slot, through which both copy block by block at the same time. Then it answers, which ends the send.
 //
 // All calls of one run() make progress together, of each peer one send and one receive at a time. A rank that can't go
 // on spins, gives its core away, and then sleeps on its own bell, whichever peers it waits for; whoever changes a
@@ -27,6 +27,7 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/cpu_backend/pair_call.hpp"
+#include "worker_runtime/cpu_backend/peer_memory.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
 
 namespace ddp::cpu_backend {
@@ -42,7 +43,7 @@ class PointToPoint {
   // Of the memory of each rank.
   static std::size_t shared_bytes(int size);
 
-  PointToPoint(int rank, int size, SharedMemory& memory, Questions questions);
+  PointToPoint(int rank, int size, const SharedMemory& memory, const PeerMemory& peer_memory, Questions questions);
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
@@ -75,7 +76,9 @@ class PointToPoint {
   Step step_receive(Transfer& transfer);
   Step take(Transfer& transfer);
   Step take_from_slot(Transfer& transfer);
-  Step take_from_memory(Transfer& transfer);
+  Step take_from_segment(Transfer& transfer);
+  Step take_from_peer(Transfer& transfer);
+  Step ask_for_slot(Transfer& transfer);
   Step answer(Transfer& transfer, std::uint64_t verdict);
   void post(Transfer& transfer);
   void end_with(PairEnd::Kind kind, const Transfer& transfer);
@@ -85,7 +88,8 @@ class PointToPoint {
 
   int rank_;
   int size_;
-  SharedMemory& memory_;
+  const SharedMemory& memory_;
+  const PeerMemory& peer_memory_;
   Questions questions_;
   bool may_spin_;  // whether every rank can have a core to itself
   std::shared_ptr<Segment> segment_;
