@@ -10,8 +10,7 @@
 // A figure is the time of the slowest rank, its median over the calls of a round, and of the rounds the median again. In
 // a round all sides take turns; the ratios are taken within a round. Beside each target stands the ratio of the fastest
 // calls too, which a busy machine disturbs least. Results are checked once for each row. Ranks are kept to two cores.
-// Nothing here fails because of a time: what misses its target is printed as "missed". On a machine that others use at the
-// same time, `chrt -f 1 collectives_benchmark` (as root) has it to itself for the length of a turn.
+// Nothing here fails because of a time: what misses its target is printed as "missed".
 //
 //   collectives_benchmark [--rows=KEY,..] [--sides=SIDE,..] [--rounds=N] [--json=FILE] [--quick]
 //   rows:  all_reduce small barrier4 tcp moves growth           default: all

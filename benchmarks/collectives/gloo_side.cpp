@@ -96,10 +96,8 @@ class GlooSide : public ddp::benchmarks::PlainMemorySide {
 
 int main(int argc, char** argv) try {
   if (argc != 6) throw std::invalid_argument("it takes SOCKET RANK RANKS FOLDER ring|bcube");
-  if (::sched_getscheduler(0) == SCHED_OTHER) {
-    const sched_param none{};
-    ::sched_setscheduler(0, SCHED_BATCH, &none);  // wakers are then not preempted by whom they wake; its threads inherit it
-  }
+  const sched_param none{};
+  ::sched_setscheduler(0, SCHED_BATCH, &none);  // wakers are then not preempted by whom they wake; its threads inherit it
   const int rank = std::atoi(argv[2]), ranks = std::atoi(argv[3]);
   GlooSide side(rank, ranks, argv[4], std::string(argv[5]) == "ring");
   ddp::benchmarks::RankLink link(argv[1], rank);
