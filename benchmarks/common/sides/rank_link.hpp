@@ -1,17 +1,21 @@
 // A rank's connection to the benchmark that started it, and the memory that the ranks of its side share.
 #pragma once
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "benchmarks/common/sides/spin_barrier.hpp"
@@ -35,6 +39,8 @@ inline std::pair<sockaddr_un, socklen_t> abstract_address(const std::string& nam
   return {address, static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())};
 }
 
+constexpr std::chrono::seconds kEndLimit{10};  // for a rank to end by itself
+
 class RankLink {
  public:
   RankLink(const std::string& socket_name, int rank) {
@@ -48,6 +54,7 @@ class RankLink {
     void* const header = ::mmap(nullptr, kSharedHeaderBytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared_file_, 0);
     if (header == MAP_FAILED) throw std::system_error(errno, std::generic_category(), "mmap of the shared header");
     header_ = static_cast<SharedHeader*>(header);
+    end_with_benchmark();
   }
   ~RankLink() {
     if (header_ != nullptr) ::munmap(header_, kSharedHeaderBytes);
@@ -85,6 +92,18 @@ class RankLink {
   }
 
  private:
+  // A rank that spins in a call that never ends would do so for ever where the benchmark was killed. The thread has a
+  // descriptor of its own and ends with the process.
+  void end_with_benchmark() {
+    std::thread([socket = ::fcntl(socket_, F_DUPFD_CLOEXEC, 0)] {
+      pollfd hung_up{socket, POLLRDHUP, 0};
+      while (::poll(&hung_up, 1, -1) < 0) {
+      }
+      std::this_thread::sleep_for(kEndLimit);
+      ::_exit(1);
+    }).detach();
+  }
+
   void receive_shared_file() {
     char byte = 0;
     iovec data{&byte, 1};

@@ -26,8 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kStartLimit{60};
-constexpr std::chrono::seconds kAnswerLimit{180};
-constexpr std::chrono::seconds kEndLimit{20};
+constexpr std::chrono::seconds kAnswerLimit{120};
 
 int ms_until(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -179,10 +178,11 @@ void SideProcesses::end() {
     if (connection >= 0) ::close(connection);
   }
   connections_.clear();
-  const auto deadline = Clock::now() + kEndLimit;
+  const auto deadline = Clock::now() + 2 * kEndLimit;
   for (std::size_t i = 0; i < pids_.size(); ++i) {
     pollfd ended{pidfds_[i], POLLIN, 0};
-    if (::poll(&ended, 1, ms_until(deadline)) <= 0) ::kill(pids_[i], SIGKILL);
+    if (::poll(&ended, 1, ms_until(deadline)) <= 0) ::kill(pids_[i], SIGTERM);  // a launcher ends its ranks then
+    if (::poll(&ended, 1, ms_until(deadline + kEndLimit)) <= 0) ::kill(pids_[i], SIGKILL);
     ::waitpid(pids_[i], nullptr, 0);
     ::close(pidfds_[i]);
   }
