@@ -14,10 +14,12 @@ namespace {
 using Words = std::vector<std::string>;
 
 // Their temporaries come from mmap by default, and go back after each call: page faults at every call.
-const std::vector<std::pair<std::string, std::string>> kTunedMalloc = {
-    {"MALLOC_MMAP_THRESHOLD_", "4294967296"}, {"MALLOC_TRIM_THRESHOLD_", "8589934592"}};
+const std::vector<std::pair<std::string, std::string>> kTunedMalloc = {{"MALLOC_MMAP_THRESHOLD_", "4294967296"},
+                                                                       {"MALLOC_TRIM_THRESHOLD_", "8589934592"}};
 
-bool starts_with(const std::string& text, const std::string& start) { return text.compare(0, start.size(), start) == 0; }
+bool starts_with(const std::string& text, const std::string& start) {
+  return text.compare(0, start.size(), start) == 0;
+}
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
@@ -26,21 +28,22 @@ std::optional<SideCommand> Catalogue::command(const std::string& side, int ranks
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   if (side == "zero-copy" || side == "yield loop") {
     const int processes = side == "zero-copy" ? std::min(ranks, cores) : ranks;
-    return SideCommand{side,
-                       {own_program(), "--side=zero-copy", "{socket}", "{rank}", std::to_string(processes), std::to_string(ranks)},
-                       processes,
-                       true};
+    return SideCommand{
+        side,
+        {own_program(), "--side=zero-copy", "{socket}", "{rank}", std::to_string(processes), std::to_string(ranks)},
+        processes,
+        true};
   }
   if (side == "ours" || side == "ours on two hosts") {
     if (side != "ours" && ::geteuid() != 0) {
       why = "only root may give ranks host names of their own";
       return std::nullopt;
     }
-    return SideCommand{side,
-                       {sibling_program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(ranks),
-                        "--log-dir=/dev/null", own_program(), side == "ours" ? "--side=ours" : "--side=ours-on-two-hosts",
-                        "{socket}"},
-                       ranks};
+    return SideCommand{
+        side,
+        {sibling_program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(ranks), "--log-dir=/dev/null",
+         own_program(), side == "ours" ? "--side=ours" : "--side=ours-on-two-hosts", "{socket}"},
+        ranks};
   }
   if (starts_with(side, "Open MPI") || starts_with(side, "MPICH")) return mpi(side, ranks, why);
   if (starts_with(side, "Gloo")) return gloo(has(side, "ring") ? "ring" : "bcube", ranks, why);
@@ -85,10 +88,8 @@ std::optional<SideCommand> Catalogue::gloo(const std::string& algorithm, int ran
   }
   const auto meeting = folder_.new_path("gloo");
   std::filesystem::create_directory(meeting);
-  return SideCommand{"Gloo " + algorithm,
-                     {program, "{socket}", "{rank}", std::to_string(ranks), meeting, algorithm},
-                     ranks,
-                     true};
+  return SideCommand{
+      "Gloo " + algorithm, {program, "{socket}", "{rank}", std::to_string(ranks), meeting, algorithm}, ranks, true};
 }
 
 std::optional<SideCommand> Catalogue::torch(int ranks, std::string& why) {
@@ -98,11 +99,11 @@ std::optional<SideCommand> Catalogue::torch(int ranks, std::string& why) {
     why = "no Python with torch was found (DDP_TEST_PYTHON names one)";
     return std::nullopt;
   }
-  return SideCommand{"torch",
-                     {python, DDP_BENCHMARK_TORCH_SIDE, "{socket}", "{rank}", std::to_string(ranks),
-                      folder_.new_path("torch")},
-                     ranks,
-                     true};
+  return SideCommand{
+      "torch",
+      {python, DDP_BENCHMARK_TORCH_SIDE, "{socket}", "{rank}", std::to_string(ranks), folder_.new_path("torch")},
+      ranks,
+      true};
 }
 
 }  // namespace ddp::benchmarks

@@ -7,10 +7,10 @@
 //   torch Gloo         torch.distributed; DDP_TEST_PYTHON names a Python that has it, else build/interop/venv
 // What is not installed is left out, and a line says so.
 //
-// A figure is the time of the slowest rank, its median over the calls of a round, and of the rounds the median again. In
-// a round all sides take turns; the ratios are taken within a round. Beside each target stands the ratio of the fastest
-// calls too, which a busy machine disturbs least. Results are checked once for each row. Ranks are kept to two cores.
-// Nothing here fails because of a time: what misses its target is printed as "missed".
+// A figure is the time of the slowest rank, its median over the calls of a round, and of the rounds the median again.
+// In a round all sides take turns; the ratios are taken within a round. Beside each target stands the ratio of the
+// fastest calls too, which a busy machine disturbs least. Results are checked once for each row. Ranks are kept to two
+// cores. Nothing here fails because of a time: what misses its target is printed as "missed".
 //
 //   collectives_benchmark [--rows=KEY,..] [--sides=SIDE,..] [--rounds=N] [--json=FILE] [--quick]
 //   rows:  all_reduce small barrier4 tcp moves growth           default: all
@@ -221,7 +221,8 @@ MeasuredRow measure_row(Sides& sides, const Table& table, const Row& row, const 
       if (requests.count(column.label) == 0) continue;
       guarded(column, [&](SideProcesses& side) {
         const bool is_floor = column.side == "zero-copy";
-        add_round(out.of_column[column.label], side.measure(requests.at(column.label)), is_floor ? row.floor_factor : 1);
+        add_round(out.of_column[column.label], side.measure(requests.at(column.label)),
+                  is_floor ? row.floor_factor : 1);
       });
     }
   }
@@ -252,9 +253,10 @@ void print_row(const Table& table, const MeasuredRow& measured) {
 nlohmann::json json_of(const Table& table, const MeasuredRow& measured) {
   nlohmann::json columns = nlohmann::json::object();
   for (const auto& [label, figures] : measured.of_column) {
-    columns[label] = {{"ns_of_rounds", figures.medians}, {"p99_ns_of_rounds", figures.p99s}, {"least_ns", figures.least}};
+    columns[label] = {
+        {"ns_of_rounds", figures.medians}, {"p99_ns_of_rounds", figures.p99s}, {"least_ns", figures.least}};
   }
-  return {{"table", table.key}, {"ranks", table.ranks},           {"row", measured.row.name},
+  return {{"table", table.key},        {"ranks", table.ranks},        {"row", measured.row.name},
           {"what", measured.row.what}, {"bytes", measured.row.bytes}, {"columns", columns}};
 }
 
@@ -285,8 +287,13 @@ void run_table(const Table& table, const Options& options, Catalogue& catalogue,
       const auto verdict = verdict_on(target, measured);
       if (!verdict) continue;
       verdicts.push_back(*verdict);
-      targets.push_back({{"table", table.key}, {"figure", verdict->figure}, {"of", verdict->of}, {"at_most", verdict->at_most},
-                         {"measured", verdict->measured}, {"fastest_calls", verdict->least}, {"met", verdict->is_met}});
+      targets.push_back({{"table", table.key},
+                         {"figure", verdict->figure},
+                         {"of", verdict->of},
+                         {"at_most", verdict->at_most},
+                         {"measured", verdict->measured},
+                         {"fastest_calls", verdict->least},
+                         {"met", verdict->is_met}});
     }
   }
   std::printf("\n");
@@ -301,7 +308,8 @@ int run(const Options& options) {
   nlohmann::json rows = nlohmann::json::array(), targets = nlohmann::json::array();
   for (Table table : options.is_quick ? quick_tables() : all_tables()) {
     const auto is_asked_for = [&](const std::vector<std::string>& words, const std::string& name) {
-      return words.empty() || std::any_of(words.begin(), words.end(), [&](const auto& word) { return name.starts_with(word); });
+      return words.empty() ||
+             std::any_of(words.begin(), words.end(), [&](const auto& word) { return name.starts_with(word); });
     };
     if (!is_asked_for(options.rows, table.key)) continue;
     std::erase_if(table.columns, [&](const Column& column) {
@@ -311,7 +319,8 @@ int run(const Options& options) {
   }
   if (options.json.empty()) return 0;
   std::ofstream file(options.json);
-  file << nlohmann::json{{"benchmark", "collectives"}, {"rounds", options.rounds}, {"rows", rows}, {"targets", targets}}.dump()
+  file << nlohmann::json{{"benchmark", "collectives"}, {"rounds", options.rounds}, {"rows", rows}, {"targets", targets}}
+              .dump()
        << "\n";
   if (!file.flush()) throw std::runtime_error("can't write " + options.json);
   return 0;

@@ -87,7 +87,8 @@ class GlooSide : public ddp::benchmarks::PlainMemorySide {
 
   std::shared_ptr<gloo::rendezvous::Context> context_;
   gloo::AllreduceOptions::Algorithm algorithm_;
-  const gloo::ReductionFunction<float> sum_{gloo::SUM, [](float* a, const float* b, std::size_t n) { add(a, a, b, n); }};
+  const gloo::ReductionFunction<float> sum_{gloo::SUM,
+                                            [](float* a, const float* b, std::size_t n) { add(a, a, b, n); }};
   std::unique_ptr<gloo::ReduceScatterHalvingDoubling<float>> reduce_scatter_;
   std::pair<float*, std::size_t> reduce_scatter_of_{};
 };
@@ -97,7 +98,8 @@ class GlooSide : public ddp::benchmarks::PlainMemorySide {
 int main(int argc, char** argv) try {
   if (argc != 6) throw std::invalid_argument("it takes SOCKET RANK RANKS FOLDER ring|bcube");
   const sched_param none{};
-  ::sched_setscheduler(0, SCHED_BATCH, &none);  // wakers are then not preempted by whom they wake; its threads inherit it
+  ::sched_setscheduler(0, SCHED_BATCH,
+                       &none);  // wakers are then not preempted by whom they wake; its threads inherit it
   const int rank = std::atoi(argv[2]), ranks = std::atoi(argv[3]);
   GlooSide side(rank, ranks, argv[4], std::string(argv[5]) == "ring");
   ddp::benchmarks::RankLink link(argv[1], rank);

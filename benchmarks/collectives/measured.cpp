@@ -43,7 +43,8 @@ std::optional<Verdict> verdict_on(const Target& target, const MeasuredRow& measu
     }
     if (fastest == nullptr) return std::nullopt;
     out.measured = target.is_p99 ? median_ratio(ours->second.p99s, fastest->p99s) : ratio(ours->second, *fastest);
-    out.least = target.is_p99 ? least_of(ours->second.p99s) / least_of(fastest->p99s) : ours->second.least / fastest->least;
+    out.least =
+        target.is_p99 ? least_of(ours->second.p99s) / least_of(fastest->p99s) : ours->second.least / fastest->least;
   }
   out.is_met = out.measured <= out.at_most;
   return out;

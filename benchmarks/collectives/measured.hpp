@@ -24,7 +24,7 @@ struct MeasuredRow {
 
 struct Verdict {
   std::string figure;  // "4 MiB: ours, plain"
-  std::string of;  // "of Open MPI tuned", or "us"
+  std::string of;      // "of Open MPI tuned", or "us"
   double at_most = 1;
   double measured = 0;  // the median of the rounds' ratios
   double least = 0;     // that of the fastest calls of all: what a busy machine disturbs least

@@ -3,8 +3,8 @@
 //
 // A step is a forward and a backward pass (mlp.hpp, on OpenBLAS; PyTorch's own for its side). Exposed communication is
 // what a step takes with sync less what it takes without. Z is the zero-copy all-reduce of 100 MiB, about as many bytes
-// as the gradients. A figure is the median over the rounds; differences and ratios are taken within a round. Nothing here
-// fails because of a time: what misses its target is printed as "missed".
+// as the gradients. A figure is the median over the rounds; differences and ratios are taken within a round. Nothing
+// here fails because of a time: what misses its target is printed as "missed".
 //
 //   ddp_step_benchmark [--rounds=N] [--json=FILE]        default 15
 // PyTorch's side needs a Python that has torch: DDP_TEST_PYTHON, else build/interop/venv.
@@ -69,7 +69,10 @@ std::unique_ptr<SideProcesses> torch_side(MeetingFolder& folder) {
   }
   try {
     auto side = std::make_unique<SideProcesses>(SideCommand{
-        "torch", {python, DDP_BENCHMARK_TORCH_SIDE, "{socket}", "{rank}", std::to_string(kRanks), folder.new_path("torch")}, kRanks, true});
+        "torch",
+        {python, DDP_BENCHMARK_TORCH_SIDE, "{socket}", "{rank}", std::to_string(kRanks), folder.new_path("torch")},
+        kRanks,
+        true});
     warm_up(*side);
     return side;
   } catch (const SideFailure& failure) {
@@ -79,8 +82,11 @@ std::unique_ptr<SideProcesses> torch_side(MeetingFolder& folder) {
 }
 
 nlohmann::json json_of(const Times& times) {
-  return {{"without_sync_ms", times.without_sync}, {"with_sync_ms", times.with_sync}, {"exposed_ms", times.exposed},
-          {"all_reduce_ms", times.all_reduce},     {"exposed_of_z", times.exposed_of_floor}};
+  return {{"without_sync_ms", times.without_sync},
+          {"with_sync_ms", times.with_sync},
+          {"exposed_ms", times.exposed},
+          {"all_reduce_ms", times.all_reduce},
+          {"exposed_of_z", times.exposed_of_floor}};
 }
 
 void print(const std::vector<double>& floor, const Times& ours, const Times* torch) {
@@ -107,10 +113,11 @@ void print(const std::vector<double>& floor, const Times& ours, const Times* tor
 int run(int rounds, const std::string& json) {
   MeetingFolder folder;
   SideProcesses z(SideCommand{"Z", {own_program(), "--side=zero-copy", "{socket}", "{rank}", "2", "2"}, kRanks, true});
-  SideProcesses ours(SideCommand{"ours",
-                                 {sibling_program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(kRanks),
-                                  "--log-dir=/dev/null", own_program(), "--side=ours", "{socket}"},
-                                 kRanks});
+  SideProcesses ours(
+      SideCommand{"ours",
+                  {sibling_program("ddprun"), "--standalone", "--nproc-per-node=" + std::to_string(kRanks),
+                   "--log-dir=/dev/null", own_program(), "--side=ours", "{socket}"},
+                  kRanks});
   const auto torch = torch_side(folder);
   warm_up(ours);
   turn(z, "all_reduce", kFloorBytes, true);
@@ -146,14 +153,17 @@ int main(int argc, char** argv) try {
     } else if (word.starts_with("--rounds=") && std::atoi(word.c_str() + 9) > 0) {
       rounds = std::atoi(word.c_str() + 9);
     } else {
-      std::fprintf(stderr, "error: '%s' is no option\nwhere: argument %d\ntry:   ddp_step_benchmark --rounds=15 --json=FILE\n",
+      std::fprintf(stderr,
+                   "error: '%s' is no option\nwhere: argument %d\ntry:   ddp_step_benchmark --rounds=15 --json=FILE\n",
                    word.c_str(), i);
       return kExitWrongUse;
     }
   }
   return run(rounds, json);
 } catch (const std::exception& error) {
-  std::fprintf(stderr, "error: %s\nwhere: ddp_step_benchmark\ntry:   it again, with DDP_TEST_PYTHON=/nowhere to leave PyTorch out\n",
-               error.what());
+  std::fprintf(
+      stderr,
+      "error: %s\nwhere: ddp_step_benchmark\ntry:   it again, with DDP_TEST_PYTHON=/nowhere to leave PyTorch out\n",
+      error.what());
   return 1;
 }

@@ -40,7 +40,8 @@ void Mlp::forward() {
   for (std::size_t layer = 0; layer < sizes_.layers; ++layer) {
     auto& out = activations_[layer + 1];
     for (std::size_t i = 0; i < sizes_.batch; ++i) {
-      std::copy(biases_[layer].begin(), biases_[layer].end(), out.begin() + static_cast<std::ptrdiff_t>(i * sizes_.width));
+      std::copy(biases_[layer].begin(), biases_[layer].end(),
+                out.begin() + static_cast<std::ptrdiff_t>(i * sizes_.width));
     }
     ::cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, batch, width, width, 1, activations_[layer].data(), width,
                   weights_[layer].data(), width, 1, out.data(), width);
@@ -55,8 +56,8 @@ void Mlp::backward(const std::vector<Gradients>& gradients, const std::function<
   for (std::size_t i = 0; i < error_.size(); ++i) error_[i] = (out[i] - targets_[i]) / static_cast<float>(sizes_.batch);
   for (std::size_t layer = sizes_.layers; layer-- > 0;) {
     const auto& in = activations_[layer];
-    ::cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, width, width, batch, 1, error_.data(), width, in.data(), width, 0,
-                  gradients[layer].weights, width);
+    ::cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, width, width, batch, 1, error_.data(), width, in.data(),
+                  width, 0, gradients[layer].weights, width);
     std::fill_n(gradients[layer].biases, sizes_.width, 0.0F);
     for (std::size_t i = 0; i < sizes_.batch; ++i) {
       for (std::size_t j = 0; j < sizes_.width; ++j) gradients[layer].biases[j] += error_[i * sizes_.width + j];

@@ -37,7 +37,9 @@ DistributedDataParallelOptions overwriting() {
 class Training : public Side {
  public:
   explicit Training(const ProcessGroup& group)
-      : group_(group), mlp_({}, 17 + static_cast<unsigned>(group.rank())), model_(group, parameters_of(mlp_), overwriting()) {
+      : group_(group),
+        mlp_({}, 17 + static_cast<unsigned>(group.rank())),
+        model_(group, parameters_of(mlp_), overwriting()) {
     for (std::size_t layer = 0; layer < mlp_.sizes().layers; ++layer) {
       gradients_.push_back({static_cast<float*>(model_.gradient(2 * layer).data),
                             static_cast<float*>(model_.gradient(2 * layer + 1).data)});
@@ -46,12 +48,14 @@ class Training : public Side {
 
   void prepare(const Request& request) override {
     what_ = request.what;
-    if (what_ != "sync" && what_ != "no_sync" && what_ != "all_reduce") throw std::invalid_argument("no step: " + what_);
+    if (what_ != "sync" && what_ != "no_sync" && what_ != "all_reduce")
+      throw std::invalid_argument("no step: " + what_);
     if (what_ == "all_reduce" && all_gradients_.data() == nullptr) all_gradients_ = group_.allocate(parameter_bytes());
   }
 
   void rewrite() override {
-    if (what_ == "all_reduce") write_values(static_cast<float*>(all_gradients_.data()), parameter_count(), group_.rank());
+    if (what_ == "all_reduce")
+      write_values(static_cast<float*>(all_gradients_.data()), parameter_count(), group_.rank());
   }
 
   void call() override {
@@ -63,7 +67,8 @@ class Training : public Side {
   }
 
   bool is_right() override {
-    if (what_ == "all_reduce") return are_sums(static_cast<float*>(all_gradients_.data()), parameter_count(), group_.size());
+    if (what_ == "all_reduce")
+      return are_sums(static_cast<float*>(all_gradients_.data()), parameter_count(), group_.size());
     if (what_ == "no_sync") return true;
     // The gradients that came out are the mean of what each rank has without sync.
     const auto biases = [&] {

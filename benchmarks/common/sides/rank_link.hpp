@@ -24,8 +24,8 @@ namespace ddp::benchmarks {
 
 // At the start of the shared file; what follows it is the side's own.
 struct SharedHeader {
-  SpinBarrierLines pace;  // where ranks meet between calls
-  SpinBarrierLines floor; // the barrier of the bare kernels
+  SpinBarrierLines pace;   // where ranks meet between calls
+  SpinBarrierLines floor;  // the barrier of the bare kernels
 };
 constexpr std::size_t kSharedHeaderBytes = 64 << 10;
 static_assert(sizeof(SharedHeader) <= kSharedHeaderBytes);

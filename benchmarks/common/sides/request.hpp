@@ -12,9 +12,9 @@
 namespace ddp::benchmarks {
 
 struct Request {
-  std::string what;             // "all_reduce", "barrier", ..: whatever the side knows
-  std::string memory = "plain"; // or "registered"
-  std::size_t bytes = 0;        // of the larger buffer of a call
+  std::string what;              // "all_reduce", "barrier", ..: whatever the side knows
+  std::string memory = "plain";  // or "registered"
+  std::size_t bytes = 0;         // of the larger buffer of a call
   int batches = 1;
   int calls = 1;       // back to back in each batch; a figure is the time of one call
   bool fresh = false;  // every rank writes its whole buffer before each batch

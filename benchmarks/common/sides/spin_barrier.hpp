@@ -23,7 +23,9 @@ struct SpinBarrierLines {
 class SpinBarrier {
  public:
   SpinBarrier(SpinBarrierLines& lines, int rank, int size)
-      : lines_(lines), rank_(rank), size_(size),
+      : lines_(lines),
+        rank_(rank),
+        size_(size),
         looks_before_yield_(size > static_cast<int>(std::thread::hardware_concurrency()) ? 0 : 20'000) {}
 
   void wait() {
@@ -32,8 +34,10 @@ class SpinBarrier {
     for (int peer = 0; peer < size_; ++peer) {
       auto& arrived = lines_.of_rank[peer].arrived;
       for (int looks = 0; static_cast<std::int32_t>(arrived.load(std::memory_order_acquire) - mine) < 0; ++looks) {
-        if (looks >= looks_before_yield_) ::sched_yield();
-        else relax();
+        if (looks >= looks_before_yield_)
+          ::sched_yield();
+        else
+          relax();
       }
     }
   }

@@ -5,7 +5,9 @@
 
 namespace ddp::benchmarks {
 
-inline float value_of(int rank, std::size_t index) { return static_cast<float>(static_cast<int>(index & 255) + rank + 1); }
+inline float value_of(int rank, std::size_t index) {
+  return static_cast<float>(static_cast<int>(index & 255) + rank + 1);
+}
 
 inline float sum_of_values(int ranks, std::size_t index) {
   return static_cast<float>(ranks * static_cast<int>(index & 255) + ranks * (ranks + 1) / 2);

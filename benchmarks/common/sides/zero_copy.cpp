@@ -65,8 +65,10 @@ ZeroCopySide::ZeroCopySide(RankLink& link, const Place& place)
 void ZeroCopySide::prepare(const Request& request) {
   if (same_buffers(request, prepared_)) return;
   release();
-  const std::map<std::string, Kind> kinds = {{"all_reduce", Kind::all_reduce}, {"broadcast", Kind::broadcast},
-                                             {"all_gather", Kind::all_gather}, {"reduce_scatter", Kind::reduce_scatter},
+  const std::map<std::string, Kind> kinds = {{"all_reduce", Kind::all_reduce},
+                                             {"broadcast", Kind::broadcast},
+                                             {"all_gather", Kind::all_gather},
+                                             {"reduce_scatter", Kind::reduce_scatter},
                                              {"barrier", Kind::barrier}};
   kind_ = kinds.at(request.what);
   const auto buffers = static_cast<std::size_t>(place_.buffers);
@@ -79,7 +81,8 @@ void ZeroCopySide::prepare(const Request& request) {
     if (::ftruncate(link_.shared_file(), static_cast<off_t>(kSharedHeaderBytes + mapped_bytes_)) != 0) {
       throw std::system_error(errno, std::generic_category(), "shared memory");
     }
-    mapping_ = ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, link_.shared_file(), kSharedHeaderBytes);
+    mapping_ =
+        ::mmap(nullptr, mapped_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, link_.shared_file(), kSharedHeaderBytes);
     if (mapping_ == MAP_FAILED) {
       mapping_ = nullptr;
       throw std::system_error(errno, std::generic_category(), "mmap of the buffers");
@@ -116,7 +119,8 @@ void ZeroCopySide::call() {
       break;
     case Kind::all_gather:
       for (std::size_t peer = 0; peer < data_.size(); ++peer) {
-        if (peer != process) std::memcpy(data_[process] + peer * part_, data_[peer] + peer * part_, part_ * sizeof(float));
+        if (peer != process)
+          std::memcpy(data_[process] + peer * part_, data_[peer] + peer * part_, part_ * sizeof(float));
       }
       break;
     case Kind::reduce_scatter:

@@ -2,8 +2,8 @@
 //
 //   all_reduce              each process sums its slice over all buffers and stores it to all of them; one spin barrier
 //   all_gather, broadcast   each process copies what it has not; one spin barrier
-//   reduce_scatter          a copy of the part that a rank is to have. The sum of P parts moves (P + 1) / 2 times as much.
-//   barrier                 the spin barrier alone; it yields at every look where processes outnumber cores
+//   reduce_scatter          a copy of the part that a rank is to have. The sum of P parts moves (P + 1) / 2 times as
+//   much. barrier                 the spin barrier alone; it yields at every look where processes outnumber cores
 //
 // There can be more buffers than processes: what as many ranks would cost if ranks cost nothing.
 #pragma once
