@@ -122,21 +122,17 @@ TEST(SharedMemory, IsNotInAForkedChild) {
   });
 }
 
-// A cgroup of this test alone, with a limit of memory; empty where none can be made.
+// A cgroup of this test alone, of whichever version has a controller of memory here, with a limit; none where none can
+// be made.
 class LimitedGroup {
  public:
   explicit LimitedGroup(std::size_t bytes) {
-    for (const fs::path root : {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"}) {
-      if (test::contents_of(root / "cgroup.controllers").find("memory") == std::string::npos) continue;
+    const fs::path root = "/sys/fs/cgroup";
+    if (test::contents_of(root / "cgroup.controllers").find("memory") != std::string::npos) {
       std::ofstream(root / "cgroup.subtree_control") << "+memory";
-      const fs::path group = root / ("ddp_test_" + std::to_string(::getpid()));
-      std::error_code error;
-      fs::create_directory(group, error);
-      if (error) continue;
-      path_ = group;
-      if (std::ofstream limit(group / "memory.max"); limit << bytes << std::flush) return;
-      fs::remove(group, error);
-      path_.clear();
+      make(root, "memory.max", bytes);
+    } else if (fs::exists(root / "memory" / "memory.limit_in_bytes")) {
+      make(root / "memory", "memory.limit_in_bytes", bytes);
     }
   }
   ~LimitedGroup() {
@@ -150,12 +146,22 @@ class LimitedGroup {
   void enter() const { std::ofstream(path_ / "cgroup.procs") << ::getpid() << std::flush; }
 
  private:
+  void make(const fs::path& parent, const char* limit, std::size_t bytes) {
+    const fs::path group = parent / ("ddp_test_" + std::to_string(::getpid()));
+    std::error_code error;
+    if (!fs::create_directory(group, error)) return;
+    path_ = group;
+    if (std::ofstream file(group / limit); file << bytes << std::flush) return;
+    fs::remove(group, error);
+    path_.clear();
+  }
+
   fs::path path_;
 };
 
 TEST(SharedMemory, BeyondTheLimitOfACgroupIsAnErrorAndTheGroupGoesOn) {
   const LimitedGroup limited(256 * kMiB);
-  if (!limited.exists()) GTEST_SKIP() << "no cgroup (version 2) with a limit of memory can be made here";
+  if (!limited.exists()) GTEST_SKIP() << "no cgroup with a limit of memory can be made here";
   run_ranks(2, [&](int rank) {
     limited.enter();
     auto group = init_process_group();
