@@ -38,6 +38,7 @@ std::string fate(const RankState& rank) {
     case Presence::left: return name + "has left the group";
     case Presence::aborted: return name + "aborted the group";
     case Presence::gave_up: return name + "gave up on the group after a failure of its own";
+    case Presence::unreachable: return name + "ended, or can't be reached any more";
     case Presence::babbled: return name + "sent what no rank of this group sends";
   }
   return name;

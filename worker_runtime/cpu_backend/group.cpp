@@ -74,7 +74,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
              {.is_here = [this](int index) {
                 return arrivals_.presence(index) == Presence::here && !arrivals_.has_ended(index);
               },
-              .is_given_up = [this] { return given_up_.load(); }}) {
+              .is_given_up = [this] { return given_up_.load() || is_pair_over_.load(); }}) {
   // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
   // end, or time out.)
   const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
@@ -118,6 +118,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       if (!is_known) pids_[static_cast<std::size_t>(rank)] = static_cast<int>(pids[layout_.place_of(rank)][0]);
     }
     host_collectives_.emplace(layout_, who_.rank, reserve_staging(HostCollectives::staging_bytes(layout_), deadline));
+    open_to_other_hosts(network_, deadline);
   });
 }
 

@@ -35,6 +35,7 @@
 #include "worker_runtime/cpu_backend/host_links.hpp"
 #include "worker_runtime/cpu_backend/meeting.hpp"
 #include "worker_runtime/cpu_backend/peer_memory.hpp"
+#include "worker_runtime/cpu_backend/peer_links.hpp"
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
 #include "worker_runtime/cpu_backend/point_to_point.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
@@ -83,6 +84,9 @@ class Group {
   void execute(std::span<const Collective> collectives, io::Deadline deadline, const Ticket& ticket);
   Ticket record(std::span<const Collective> collectives);
   void exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline);
+  void exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
+                              std::span<const Collective> afar, io::Deadline& deadline);
+  void open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline);
   [[noreturn]] void fail_pair(const Collective& call, const PairEnd& end, const io::Deadline& deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
   void exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
@@ -157,7 +161,9 @@ class Group {
   std::shared_ptr<SharedMemory> memory_;
   PeerMemory peer_memory_;
   Arrivals arrivals_;
-  PointToPoint pairs_;
+  PointToPoint pairs_;                   // with ranks of this host
+  std::optional<PeerLinks> peer_links_;  // with those of others
+  std::atomic<bool> is_pair_over_{false};  // while both are at work: one of them has failed
   std::optional<Collectives> collectives_;           // with one host
   std::optional<HostCollectives> host_collectives_;  // with several
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();

@@ -61,6 +61,7 @@ bool Group::give_up(Presence how, const std::string& reason, bool is_round_over)
   arrivals_.interrupt();
   pairs_.wake_all();
   cut_waits();
+  if (peer_links_) peer_links_->close(how);
   if (!links_) return true;
   RankNews farewell = news_of(who_.rank, Trouble::lost);
   farewell.presence = how;

@@ -1,7 +1,5 @@
 #include "worker_runtime/cpu_backend/host_links.hpp"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -24,25 +22,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kProbeSeconds = 5;
 constexpr int kStop = -1;  // no host
 constexpr std::size_t kAtOnce = 16;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
-void set_option(int socket, int level, int name, int value) {
-  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail("setsockopt");
-}
-
-// The kernel asks a silent host for a sign of life, and gives up after kSilenceMax.
-void expect_signs_of_life(int socket) {
-  const auto limit = std::chrono::milliseconds(kSilenceMax);
-  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kProbeSeconds);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
-  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(kSilenceMax.count()) / kProbeSeconds);
-  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(limit.count()));
-}
 
 std::vector<int> data_sockets(const std::vector<LinkSockets>& sockets) {
   std::vector<int> data;
@@ -78,7 +61,7 @@ HostLinks::HostLinks(const HostLayout& layout, int own_host, std::vector<LinkSoc
   for (std::size_t host = 0; host < sockets.size(); ++host) {
     if (static_cast<int>(host) == own_host) continue;
     others_[host].sockets = std::move(sockets[host]);
-    expect_signs_of_life(others_[host].sockets.news.get());
+    expect_signs_of_life(others_[host].sockets.news.get(), kSilenceMax);
   }
   watch_for(stop_.get(), kStop);
   for (int host = 0; host < layout.host_count(); ++host) {

@@ -22,7 +22,6 @@ constexpr std::size_t kSlotsBytes = 1u << 20;           // of one rank, for all 
 constexpr std::size_t kSlotBytesMin = 4u << 10;
 constexpr std::size_t kSlotBytesMax = 128u << 10;       // stays in a core's cache
 constexpr std::size_t kBlockBytes = 1u << 20;           // at once, of memory that is read where it lies
-constexpr std::size_t kNone = ~std::size_t{0};
 constexpr int kSpinCount = 100;                         // as Arrivals
 constexpr std::chrono::microseconds kYieldFor{1'000};   // the same
 constexpr int kStepsByClock = 64;                       // the time is looked at only now and then
@@ -60,7 +59,8 @@ struct PointToPoint::Channel {
 
 struct alignas(kCacheLineBytes) PointToPoint::Bell {
   std::atomic<std::uint32_t> word;      // by any rank: a futex
-  std::atomic<std::uint32_t> sleepers;  // by its rank
+  std::atomic<std::uint32_t> sleepers;  // by its rank, as is the next
+  std::array<std::atomic<std::uint64_t>, std::tuple_size_v<Words>> announced;
 };
 
 struct PointToPoint::Transfer {
@@ -70,7 +70,6 @@ struct PointToPoint::Transfer {
   std::byte* slot = nullptr;
   std::byte* data = nullptr;  // of a send it is only read
   std::size_t bytes = 0;
-  std::size_t next = kNone;  // of the same peer and direction
 
   std::uint64_t number = 0;  // 0 until it has begun
   std::size_t moved = 0;     // bytes
@@ -122,9 +121,9 @@ PairEnd PointToPoint::run(std::span<const Collective> calls, std::span<const int
   int step_count = 0;
   Clock::time_point yield_end{};
   while (!end_) {
-    if (active_.empty()) return {};
+    if (order_.active().empty()) return {};
     if (++step_count % kStepsByClock == 0 && deadline.passed(Clock::now())) {
-      end_with(PairEnd::Kind::timed_out, transfers_[active_.front()]);
+      end_with(PairEnd::Kind::timed_out, transfers_[order_.active().front()]);
     } else if (advance()) {
       idle_count = 0;
     } else if (may_spin_ && idle_count < kSpinCount) {
@@ -145,9 +144,8 @@ PairEnd PointToPoint::run(std::span<const Collective> calls, std::span<const int
 
 void PointToPoint::begin(std::span<const Collective> calls, std::span<const int> peers) {
   transfers_.clear();
-  active_.clear();
   end_.reset();
-  last_.assign(2 * static_cast<std::size_t>(size_), kNone);
+  order_.begin(calls, peers, size_);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const bool is_send = calls[i].kind == CollectiveKind::send;
     Transfer transfer;
@@ -157,9 +155,6 @@ void PointToPoint::begin(std::span<const Collective> calls, std::span<const int>
     transfer.slot = is_send ? slot(rank_, peers[i]) : slot(peers[i], rank_);
     transfer.bytes = is_send ? calls[i].input.bytes() : calls[i].output.bytes();
     transfer.data = static_cast<std::byte*>(is_send ? const_cast<void*>(calls[i].input.data) : calls[i].output.data);
-    std::size_t& last = last_[2 * static_cast<std::size_t>(peers[i]) + (is_send ? 0 : 1)];
-    last == kNone ? active_.push_back(i) : static_cast<void>(transfers_[last].next = i);
-    last = i;
     transfers_.push_back(std::move(transfer));
   }
 }
@@ -167,26 +162,22 @@ void PointToPoint::begin(std::span<const Collective> calls, std::span<const int>
 // One step of every transfer that is under way: whether anything has moved, or ended.
 bool PointToPoint::advance() {
   bool has_moved = false;
-  for (std::size_t i = 0; i < active_.size() && !end_;) {
-    Transfer& transfer = transfers_[active_[i]];
+  for (std::size_t i = 0; i < order_.active().size() && !end_;) {
+    Transfer& transfer = transfers_[order_.active()[i]];
     const bool is_here = questions_.is_here(transfer.peer);  // before looking for what it did last
     const Step made = step(transfer);
     has_moved = has_moved || made != Step::idle;
     if (made == Step::complete) {
       transfer.held.reset();
-      if (transfer.next != kNone) {
-        active_[i] = transfer.next;
-      } else {
-        active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(i));
-      }
+      order_.complete(i);
       continue;
     }
     if (made == Step::mismatch) end_with(PairEnd::Kind::mismatch, transfer);
     if (made == Step::lost || (made == Step::idle && !is_here)) end_with_loss(transfer);
     ++i;
   }
-  const bool is_cut = !end_ && !active_.empty() && questions_.is_given_up();
-  if (is_cut) end_with(PairEnd::Kind::interrupted, transfers_[active_.front()]);
+  const bool is_cut = !end_ && !order_.active().empty() && questions_.is_given_up();
+  if (is_cut) end_with(PairEnd::Kind::interrupted, transfers_[order_.active().front()]);
   return has_moved || end_.has_value();
 }
 
@@ -328,7 +319,7 @@ PointToPoint::Step PointToPoint::answer(Transfer& transfer, std::uint64_t verdic
 // another call than the one that now misses it.
 void PointToPoint::end_with_loss(const Transfer& transfer) {
   if (questions_.is_given_up()) return end_with(PairEnd::Kind::interrupted, transfer);
-  for (const std::size_t i : active_) {
+  for (const std::size_t i : order_.active()) {
     const Transfer& other = transfers_[i];
     const bool is_cause = other.peer == transfer.peer && other.call.kind == CollectiveKind::send &&
                           other.number != 0 && other.channel->answer.load() == answer_of(other.number, kMismatch);
@@ -360,7 +351,7 @@ bool PointToPoint::sleep(io::Deadline& deadline) {
   const bool has_moved = advance();
   if (!has_moved) {
     if (deadline.passed(Clock::now())) {
-      end_with(PairEnd::Kind::timed_out, transfers_[active_.front()]);
+      end_with(PairEnd::Kind::timed_out, transfers_[order_.active().front()]);
     } else {
       futex_wait(own.word, heard, deadline.end());
     }
@@ -374,6 +365,16 @@ void PointToPoint::ring(int rank) {
   if (of_rank.sleepers.load() == 0) return;
   of_rank.word.fetch_add(1);
   futex_wake_all(of_rank.word);
+}
+
+void PointToPoint::announce(const Words& words) {
+  for (std::size_t i = 0; i < words.size(); ++i) bell(rank_).announced[i].store(words[i]);
+}
+
+PointToPoint::Words PointToPoint::announced(int rank) const {
+  Words words{};
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = bell(rank).announced[i].load();
+  return words;
 }
 
 void PointToPoint::wake() {

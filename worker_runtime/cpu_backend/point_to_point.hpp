@@ -54,6 +54,11 @@ class PointToPoint {
   // A send or a receive of the peer at the same place of `peers`.
   PairEnd run(std::span<const Collective> calls, std::span<const int> peers, io::Deadline& deadline);
 
+  // A few words of each rank that others of the host can read once all have met again.
+  using Words = std::array<std::uint64_t, 6>;
+  void announce(const Words& words);
+  Words announced(int rank) const;
+
   // This rank looks again, or all do, at what Questions ask about.
   void wake();
   void wake_all();
@@ -100,8 +105,7 @@ class PointToPoint {
 
   // Of the present run(); kept, so that no call allocates.
   std::vector<Transfer> transfers_;
-  std::vector<std::size_t> active_;  // of them
-  std::vector<std::size_t> last_;    // by peer, of its sends and of its receives
+  PairOrder order_;
   std::optional<PairEnd> end_;
 };
 

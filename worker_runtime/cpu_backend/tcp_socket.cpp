@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kStrangersMax = 256;  // connected, and silent yet; more than that push out the oldest
 constexpr std::ptrdiff_t kPushedOut = kStrangersMax / 2;
 constexpr int kBacklog = 1024;
+constexpr int kProbeSeconds = 5;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -266,6 +267,17 @@ TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline
     throw std::system_error(ECONNREFUSED, std::generic_category(), "send");
   }
   return socket;
+}
+
+void expect_signs_of_life(int socket, std::chrono::seconds silence_max) {
+  const auto set = [socket](int level, int name, int value) {
+    if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail("setsockopt");
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kProbeSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(silence_max.count()) / kProbeSeconds);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::chrono::milliseconds(silence_max).count()));
 }
 
 std::size_t send_some(int socket, std::span<const std::byte> bytes) {

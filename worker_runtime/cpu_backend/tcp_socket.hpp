@@ -10,6 +10,7 @@
 #include <poll.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -66,9 +67,9 @@ struct Listener {
 Listener listen_tcp(const NetworkOptions& options);
 
 struct Hello {
-  enum class Purpose : std::uint32_t { guest, data, news };
+  enum class Purpose : std::uint32_t { guest, data, news, pair };
 
-  std::uint32_t magic = 0x64647032;  // "ddp2"; a change of anything on the wire changes it
+  std::uint32_t magic = 0x64647033;  // "ddp3"; a change of anything on the wire changes it
   Purpose purpose = Purpose::guest;
   std::int32_t rank = 0;
   std::int32_t size = 0;          // of the group, as the caller knows it
@@ -120,6 +121,10 @@ class Acceptor {
 
 // Connected, with the Hello sent. Throws std::system_error; ETIMEDOUT at the deadline.
 TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline);
+
+// The kernel asks a silent host for a sign of life, and gives the connection up after `silence_max`. Throws
+// std::system_error.
+void expect_signs_of_life(int socket, std::chrono::seconds silence_max);
 
 // The peer closed the connection, or it broke.
 class ConnectionLost : public std::exception {
