@@ -6,8 +6,7 @@
 // layout may round otherwise.
 //
 // Backends: `cpu` works on host memory, `nccl` on the memory of one GPU; a group may have both. What one of them does
-// not have it refuses by InvalidArgument: as yet the cpu backend has no reduce, gather, scatter, all_to_all, send,
-// receive, no coalesced calls (but of one) and no sub-groups.
+// not have it refuses by InvalidArgument: as yet the cpu backend has no reduce, gather, scatter, all_to_all.
 //
 // Failures: nothing waits for ever. A rank that ends makes every other rank that needs it throw RankFailure within
 // milliseconds (nccl: where NCCL notices it, or inside run_elastic); one that never calls makes the others throw TimeoutError at the deadline; one that calls something
@@ -164,8 +163,10 @@ class DDP_EXPORT ProcessGroup {
   // The _async calls that `calls` makes of this group are begun as one when `calls` returns: sends and receives among
   // them meet in any order, and many small ones cost as one. The Work of each of them is that of all; it can't be
   // waited for before. Their timeout is that of `options`, not their own; a call's stream, where it is null, that of
-  // `options` too. Calls that are not _async throw InvalidArgument in there. What `calls` throws comes out of here, and
-  // nothing is begun. At most 65,536 in one. An empty Work where there were none.
+  // `options` too. On a CPU the collectives among them come first, in the order of their calls, and then all sends and
+  // receives at once; of those to one peer, and from one, each begins when the one before it is complete. What goes
+  // wrong in one is thrown for all. Calls that are not _async throw InvalidArgument in there. What `calls` throws comes
+  // out of here, and nothing is begun. At most 65,536 in one. An empty Work where there were none.
   Work coalesce(const std::function<void()>& calls, CollectiveOptions options = {});
 
   // Collective over this group: the ranks that give one color (0 or above) become a group of their own, in the order of
