@@ -16,7 +16,7 @@ namespace {
                         " yet\ntry:   the collectives that it has (ddp/process_group.hpp)");
 }
 
-void require_known(const Collective& collective) {
+void require_known(const Collective& collective, const Group& group) {
   switch (collective.kind) {
     case CollectiveKind::barrier:
     case CollectiveKind::all_reduce:
@@ -29,7 +29,8 @@ void require_known(const Collective& collective) {
     case CollectiveKind::reduce:
     case CollectiveKind::gather:
     case CollectiveKind::scatter:
-    case CollectiveKind::all_to_all: refuse_missing(name_of(collective.kind));
+    case CollectiveKind::all_to_all:
+      if (!group.has_hosts()) refuse_missing(name_of(collective.kind));
   }
 }
 
@@ -47,13 +48,13 @@ class CpuBackend : public process_group::Backend {
 
   std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) override {
     group_->require_own_process();
-    for (const Collective& collective : collectives) require_known(collective);
+    for (const Collective& collective : collectives) require_known(collective, *group_);
     return group_->submit(collectives);
   }
 
   void run(const Collective& collective) override {
     group_->require_own_process();
-    require_known(collective);
+    require_known(collective, *group_);
     group_->run(collective);
   }
 

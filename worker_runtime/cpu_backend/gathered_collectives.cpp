@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker_runtime/cpu_backend/collective_shape.hpp"
+
 namespace ddp::cpu_backend {
 
 namespace {

@@ -11,12 +11,14 @@
 #include <span>
 #include <vector>
 
-#include "worker_runtime/cpu_backend/collective_shape.hpp"
 #include "worker_runtime/cpu_backend/host_layout.hpp"
 #include "worker_runtime/cpu_backend/host_opening.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
+#include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {
+
+using process_group::Collective;
 
 class GatheredCollectives {
  public:

@@ -73,6 +73,7 @@ class Group {
 
   void set_failure_listener(process_group::Backend::FailureListener tell);
 
+  bool has_hosts() const { return layout_.host_count() > 1; }  // several
   bool in_forked_child() const { return memory_->fork_guard().in_forked_child(); }
   void require_own_process() const { memory_->fork_guard().require_own_process(); }
 
@@ -120,7 +121,6 @@ class Group {
   void require_same_calls(const std::vector<Fingerprint>& calls) const;
 
   // With several hosts. After a meet() of the host's ranks: words_of(i) of its rank i reach all ranks of the group.
-  bool has_hosts() const { return layout_.host_count() > 1; }
   std::span<const GatheredWords> gather(const std::function<GatheredWords(int index)>& words_of,
                                         io::Deadline& deadline);
   HostCollectives::Steps steps_over_hosts(io::Deadline& deadline);
@@ -130,7 +130,7 @@ class Group {
   void among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline);
   io::Deadline earliest_deadline(const io::Deadline& own) const;
   void post_deadline(const io::Deadline& deadline);
-  Outcome ask_who_is_missing(const std::vector<int>& hosts);
+  Outcome ask_who_is_missing(const std::vector<int>& awaited);
   RankNews news_of(int rank, Trouble trouble) const;
   std::vector<RankNews> missing_here(std::uint64_t call) const;
 
@@ -172,6 +172,7 @@ class Group {
   bool has_joined_ = false;                            // the jobs'; that call: the others have seen this rank in it
   bool is_late_ = false;                               // the jobs'; they had given it up before
   bool is_abort_elsewhere_ = false;                    // the jobs'; what went wrong is another rank's abort()
+  std::atomic<std::uint64_t> exchanged_call_{0};       // the call in which this leader waits for other hosts, or none
   std::atomic<bool> given_up_{false};
   std::atomic<bool> is_round_over_{false};
   mutable std::mutex reason_mutex_;

@@ -64,8 +64,10 @@ void Group::meet_after_leaders(io::Deadline& deadline) {
 // Its deadline is the earliest of this host's ranks, which all are in the call: they wait for this one's verdict.
 void Group::among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline) {
   io::Deadline earliest = earliest_deadline(deadline);
+  exchanged_call_.store(arrivals_.calls(index_));
   const HostStreams::End end =
       exchange(links_->streams(), {[this] { return arrivals_.failure().has_value(); }, earliest});
+  if (end.kind == HostStreams::End::Kind::complete) exchanged_call_.store(0);
   if (earliest.stopped_at()) stopped_at_ = earliest.stopped_at();
   switch (end.kind) {
     case HostStreams::End::Kind::complete: return;
@@ -77,25 +79,26 @@ void Group::among_leaders(const HostCollectives::AmongLeaders& exchange, io::Dea
   }
 }
 
-Outcome Group::ask_who_is_missing(const std::vector<int>& hosts) {
-  for (const int host : hosts) {
-    if (links_->ask(host, arrivals_.calls(index_))) continue;
+// Whom this leader waits for may wait for another in turn, so all are asked.
+Outcome Group::ask_who_is_missing(const std::vector<int>& awaited) {
+  for (const int host : links_->ask(arrivals_.calls(index_))) {
     for (const int rank : layout_.ranks_of(host)) arrivals_.note(rank, state_of(rank), Trouble::missing);
   }
   if (auto failure = arrivals_.failure()) return *failure;
   auto missing = arrivals_.noted_missing();
-  if (missing.empty()) return arrivals_.failure_without(layout_.leader_of(hosts.front()));
+  if (missing.empty()) return arrivals_.failure_without(layout_.leader_of(awaited.front()));
   return {Outcome::Kind::timed_out, std::move(missing)};
 }
 
-// For another leader: those of this host that have not come to the call, or else this rank, which has not done its
-// part.
+// For another leader: those of this host that have not come to the call, or else this rank, where it has not done its
+// part. It has while it waits for other hosts itself.
 std::vector<RankNews> Group::missing_here(std::uint64_t call) const {
   std::vector<RankNews> missing;
   for (const int rank : layout_.ranks_of(layout_.host_of(who_.rank))) {
     if (arrivals_.calls(layout_.index_of(rank)) < call) missing.push_back(news_of(rank, Trouble::missing));
   }
-  if (missing.empty()) missing.push_back(news_of(who_.rank, Trouble::missing));
+  const bool waits_too = exchanged_call_.load() == call;
+  if (missing.empty() && !waits_too) missing.push_back(news_of(who_.rank, Trouble::missing));
   return missing;
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "worker_runtime/cpu_backend/collective_shape.hpp"
 #include "worker_runtime/cpu_backend/reduce.hpp"
 
 namespace ddp::cpu_backend {

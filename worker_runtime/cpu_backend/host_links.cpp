@@ -109,17 +109,30 @@ void HostLinks::say_farewell(const RankNews& own) {
   }
 }
 
-bool HostLinks::ask(int host, std::uint64_t call) {
-  Other& other = others_[static_cast<std::size_t>(host)];
-  std::unique_lock lock(mutex_);
-  const std::uint64_t before = other.answers;
-  lock.unlock();
+std::vector<int> HostLinks::ask(std::uint64_t call) {
+  std::vector<std::uint64_t> before;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Other& other : others_) before.push_back(other.answers);
+  }
   RankNews question;
   question.calls = call;
-  send_news(host, Word::question, question);  // where it fails, the end of the news is near
-  lock.lock();
-  changed_.wait_until(lock, Clock::now() + kAnswerMax, [&] { return other.answers != before || other.is_out; });
-  return other.answers != before || other.is_out;
+  for (int host = 0; host < layout_.host_count(); ++host) {
+    if (host != own_host_) send_news(host, Word::question, question);  // where it fails, the end of the news is near
+  }
+  std::vector<int> silent;
+  std::unique_lock lock(mutex_);
+  const auto find_silent = [&] {
+    silent.clear();
+    for (int host = 0; host < layout_.host_count(); ++host) {
+      const Other& other = others_[static_cast<std::size_t>(host)];
+      const bool is_heard = other.is_out || other.answers != before[static_cast<std::size_t>(host)];
+      if (host != own_host_ && !is_heard) silent.push_back(host);
+    }
+    return silent.empty();
+  };
+  changed_.wait_until(lock, Clock::now() + kAnswerMax, find_silent);
+  return silent;
 }
 
 void HostLinks::hear_out(int host) {

@@ -63,9 +63,9 @@ class HostLinks {
   // tell(), and the last word: nothing goes to the others from here on.
   void say_farewell(const RankNews& own);
 
-  // Asks another leader who of its ranks has not come to a call; what it says is `heard`. True where it
-  // answered, or had said its last word before.
-  bool ask(int host, std::uint64_t call);
+  // Asks all other leaders who of their ranks has not come to a call; what they say is `heard`. Returns the hosts whose
+  // leaders did not answer, and had not said their last word before.
+  std::vector<int> ask(std::uint64_t call);
 
   // Waits until the news of a host have come to their end, or as long as for an answer.
   void hear_out(int host);

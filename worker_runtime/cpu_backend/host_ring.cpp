@@ -25,7 +25,8 @@ class Ring : public HostStreams::Motion {
         type_(type),
         op_(op),
         ranks_(ranks),
-        piece_(piece) {}
+        piece_(piece),
+        ahead_(streams.bytes_ahead(next())) {}
 
   Step step(HostStreams& streams) override {
     const bool has_sent = send(streams);
@@ -72,7 +73,7 @@ class Ring : public HostStreams::Motion {
     const auto slice = slice_out(out_.turn);
     const bool is_whole = out_.turn == 0 || in_.turn >= out_.turn;
     const std::size_t up_to = is_whole ? slice.size() : in_.turn + 1 == out_.turn ? in_.bytes : 0;
-    return slice.subspan(out_.bytes, up_to - out_.bytes);
+    return slice.subspan(out_.bytes, std::min(up_to - out_.bytes, received_ + ahead_ - sent_));
   }
 
   bool send(HostStreams& streams) {
@@ -81,6 +82,7 @@ class Ring : public HostStreams::Motion {
     if (ready.empty() || is_out_broken_) return false;
     const auto bytes = move(streams, next(), ready, &HostStreams::send);
     is_out_broken_ = !bytes;
+    sent_ += bytes.value_or(0);
     return advance(out_, bytes.value_or(0), slice_out(out_.turn).size());
   }
 
@@ -93,6 +95,7 @@ class Ring : public HostStreams::Motion {
                           : slice.subspan(in_.bytes, std::min(slice.size() - in_.bytes, kPieceBytes));
     const auto bytes = move(streams, before(), room, &HostStreams::receive);
     if (!bytes) lost_ = before();
+    received_ += bytes.value_or(0);
     if (!is_sum(in_.turn)) return advance(in_, bytes.value_or(0), slice.size());
     filled_ += bytes.value_or(0);
     if (bytes.value_or(0) > 0) sum(slice);
@@ -141,6 +144,8 @@ class Ring : public HostStreams::Motion {
   std::size_t ranks_;
   std::span<std::byte> piece_;
   std::size_t filled_ = 0, summed_ = 0;  // bytes of the piece
+  std::size_t ahead_;                    // that it may send before it has received as much
+  std::size_t sent_ = 0, received_ = 0;  // in all
   Place out_, in_;
   bool is_out_broken_ = false;
   std::optional<int> lost_;

@@ -81,6 +81,9 @@ class HostStreams {
   std::optional<std::size_t> send(int host, msghdr& message) const;
   std::optional<std::size_t> receive(int host, msghdr& message) const;
 
+  // How much may be on its way to a host at a time without filling more memory than it helps.
+  std::size_t bytes_ahead(int host) const;
+
   void wake();
 
   int own_host() const { return own_host_; }
