@@ -24,7 +24,7 @@ struct Target {
 
 enum class Pace {
   fresh,      // buffers rewritten before each call
-  in_a_row,   // batches of calls back to back, of a millisecond or more
+  in_a_row,   // batches of calls back to back
   each_call,  // calls back to back, each with a time of its own
 };
 
