@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -39,7 +41,7 @@ void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<c
   PairEnd end_afar;
   std::exception_ptr error;
   io::Deadline deadline_afar = deadline;
-  std::thread other = io::start_quiet_thread([&] {
+  const auto run_afar = [&] {
     try {
       end_afar = peer_links_->run(afar, deadline_afar);
     } catch (...) {
@@ -48,7 +50,13 @@ void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<c
     if (!error && end_afar.kind == PairEnd::Kind::complete) return;
     is_pair_over_.store(true);
     pairs_.wake();
-  });
+  };
+  std::thread other;
+  try {
+    other = io::start_quiet_thread(run_afar);
+  } catch (const std::system_error& refusal) {
+    throw Error(std::string("no thread for messages to another host beside those to this one: ") + refusal.what());
+  }
   const PairEnd end_here = pairs_.run(here, peers, deadline);
   if (end_here.kind != PairEnd::Kind::complete) {
     is_pair_over_.store(true);

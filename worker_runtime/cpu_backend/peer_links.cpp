@@ -390,7 +390,14 @@ void PeerLinks::wait(io::Deadline& deadline) {
 
 // Those who have opened a connection to this rank, whatever for.
 void PeerLinks::take_in(std::span<const pollfd> polled) {
-  for (Acceptor::Arrival& arrival : acceptor_->take(polled)) {
+  std::vector<Acceptor::Arrival> arrivals;
+  try {
+    arrivals = acceptor_->take(polled);
+  } catch (const std::system_error& error) {
+    throw Error(std::string("a connection from another host can't be taken in: ") + error.what() +
+                "\ntry:   a higher limit of open files, `ulimit -n`");
+  }
+  for (Acceptor::Arrival& arrival : arrivals) {
     const auto peer = static_cast<std::size_t>(arrival.hello.rank);
     const bool is_one = arrival.hello.purpose == Hello::Purpose::pair && arrival.hello.rank != rank_ &&
                         arrival.hello.rank >= 0 && peer < links_.size() && arrival.hello.size == hello_.size;
@@ -409,7 +416,7 @@ void PeerLinks::take_in_late() {
       acceptor_->add_to(polled_);
       if (::poll(polled_.data(), polled_.size(), 0) > 0) take_in(polled_);
     }
-  } catch (const std::system_error&) {  // of no more use than a farewell is
+  } catch (const std::exception&) {  // without a farewell they see the end of a connection
   }
 }
 
