@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <span>
 #include <string>
@@ -40,8 +41,9 @@ constexpr milliseconds kNotForEver{20'000};  // a wait that takes as long has fa
 constexpr milliseconds kSoon{1'000};
 constexpr int kSize = 3;  // ranks 0 and 2 are on one host
 constexpr int kImposter = 1;
-constexpr std::size_t kCount = 64;  // float32: two cache lines for each host to sum
-constexpr std::size_t kSliceBytes = kCount * sizeof(float) / 2;
+constexpr std::size_t kCount = 64;           // float32: goes along with the opening of its call
+constexpr std::size_t kLargeCount = 100'000;  // goes round the hosts, in two slices
+constexpr std::size_t kSliceBytes = kLargeCount * sizeof(float) / 2;
 const std::string kPrefix = "ddp/restart_0/group_0/";
 
 class Imposter {
@@ -98,19 +100,26 @@ class Imposter {
     for (int step = 0; step < kMeetingSteps; ++step) take_meeting_step(step);
   }
 
-  // Then what leaders exchange: for the group's start three times a few words of each rank, for an all_reduce the words
-  // of the call, what is to be summed, and the sums.
-  static constexpr int kExchanges = 6;
+  // Then what leaders exchange: for the group's start three times a few words of each rank; the opening of an all_reduce
+  // with what is to be summed; the opening of a large one, and its slices: to be summed, and summed.
+  static constexpr int kExchanges = 7;
+  static constexpr int kOpening = 3;
   void exchange(int number) {
-    const FingerprintWords words = words_of(number);
-    const std::vector<std::byte> slice(kSliceBytes);
-    const bool is_slice = number >= 4;
-    begin_exchange(number, is_slice ? std::span(slice) : std::as_bytes(std::span(words)));
-    receive(data_, 2 * sizeof(std::uint64_t) + (is_slice ? kSliceBytes : 2 * sizeof words));
+    if (number < kOpening) {
+      const FingerprintWords words{};
+      return exchange_message(number, std::as_bytes(std::span(words)), 2 * sizeof words);
+    }
+    if (number <= kOpening + 1) {
+      const std::vector<std::byte> opening = opening_of(number);
+      return exchange_message(number, opening, opening.size());
+    }
+    send_bytes(data_, std::vector<std::byte>(kSliceBytes));
+    receive(data_, kSliceBytes);
   }
-  void begin_exchange(int number, std::span<const std::byte> contents) {
-    send(data_, std::array<std::uint64_t, 2>{static_cast<std::uint64_t>(number) + 1, contents.size()});
-    send_bytes(data_, contents);
+  // Its beginning.
+  void begin_exchange(int number) {
+    if (number > kOpening + 1) return send(data_, std::uint64_t{0});
+    send(data_, std::array<std::uint64_t, 3>{static_cast<std::uint64_t>(number) + 1, opening_of(number).size(), 0});
   }
 
   const TcpSocket& guest() const { return guest_; }
@@ -118,9 +127,20 @@ class Imposter {
   const TcpSocket& news() const { return news_; }
 
  private:
-  static FingerprintWords words_of(int exchange) {
-    if (exchange != 3) return {};
-    return encode({.kind = CollectiveKind::all_reduce, .type = DataType::float32, .count = kCount});
+  void exchange_message(int number, std::span<const std::byte> contents, std::size_t expected) {
+    send(data_, std::array<std::uint64_t, 2>{static_cast<std::uint64_t>(number) + 1, contents.size()});
+    send_bytes(data_, contents);
+    receive(data_, 2 * sizeof(std::uint64_t) + expected);
+  }
+  // How many bytes come behind it, how many calls, the call, the bytes.
+  static std::vector<std::byte> opening_of(int number) {
+    const bool is_large = number != kOpening;
+    const FingerprintWords words = encode(
+        {.kind = CollectiveKind::all_reduce, .type = DataType::float32, .count = is_large ? kLargeCount : kCount});
+    const std::array<std::uint64_t, 4> head{is_large ? 0 : kCount * sizeof(float), 1, words[0], words[1]};
+    std::vector<std::byte> opening(sizeof head + head[0]);
+    std::memcpy(opening.data(), head.data(), sizeof head);
+    return opening;
   }
   io::Deadline soon() const { return {std::chrono::steady_clock::now(), end_}; }
 
@@ -133,6 +153,8 @@ class Imposter {
 void take_part(milliseconds timeout) {
   auto group = init_process_group({.timeout = timeout});
   std::vector<float> values(kCount, 1);
+  group.all_reduce(values);
+  values.resize(kLargeCount);
   group.all_reduce(values);
 }
 
@@ -255,13 +277,12 @@ TEST(Imposter, ThatEndsInACollectiveIsNamedWhereverItWas) {
           for (int i = 0; i < done; ++i) imposter.exchange(i);
         },
         "rank 1 ended");
-    if (done < 4) continue;
+    if (done < Imposter::kOpening) continue;
     play_rank<RankFailure>(
         [&](Imposter& imposter) {
           imposter.meet();
           for (int i = 0; i < done; ++i) imposter.exchange(i);
-          imposter.send(imposter.data(),
-                        std::array<std::uint64_t, 3>{static_cast<std::uint64_t>(done) + 1, kSliceBytes, 0});
+          imposter.begin_exchange(done);
         },
         "rank 1 ended");
   }

@@ -107,11 +107,11 @@ void check_rooted_collectives(ProcessGroup& group, const RanksByHost& by_host, W
   const auto all = count * static_cast<std::size_t>(group.size());
   const auto own = count * static_cast<std::size_t>(group.rank());
   const Sums<T> sums(by_host, Sum::of_reduce, count);
-  const int roots = count > 100'000 ? 1 : group.size();
-  for (int root = 0; root < roots; ++root) {
+  for (const int root : {0, group.size() - 1}) {
+    if (root == 0 && count > 1000) continue;
     SCOPED_TRACE("root " + std::to_string(root));
     const bool is_root = group.rank() == root;
-    for (const ReduceOp op : ops_for(count)) {
+    for (const ReduceOp op : {ReduceOp::average, ReduceOp::max}) {
       auto input = buffer<T>(group, where, count);
       auto output = buffer<T>(group, where, count);
       group.reduce(input.range(), only_at(group, root, output), root, op);
@@ -194,7 +194,7 @@ void check_layout(Hosts& hosts, const HostOf& host_of, const std::vector<Where>&
       for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{37}, two_blocks}) {
         SCOPED_TRACE(std::to_string(count) + " elements, memory " + std::to_string(static_cast<int>(where)));
         check_collectives<T>(group, by_host, where, count);
-        check_rooted_collectives<T>(group, by_host, where, count == two_blocks ? count / 3 : count);
+        if (count != 1) check_rooted_collectives<T>(group, by_host, where, count == two_blocks ? count / 3 : count);
       }
     }
     group.barrier();

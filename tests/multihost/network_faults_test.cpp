@@ -66,6 +66,31 @@ TEST_F(NetworkFaults, DelayAndLossChangeNothingButTime) {
   }
 }
 
+TEST_F(NetworkFaults, SilencesThatEndChangeNothingButTime) {
+  Hosts* const hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  constexpr int kSilences = 8;
+  Shared<std::atomic<int>> rounds;
+  Shared<std::atomic<bool>> is_over;
+  RankProcesses ranks({*hosts, {0, 1, 2, 1}, ""}, [&](int rank) {
+    auto group = init_process_group({.timeout = std::chrono::seconds(50)});
+    for (std::uint8_t goes_on = 1; goes_on != 0;) {
+      check_sums(group, 1);
+      if (rank == 0) ++*rounds;
+      if (rank == 0 && is_over->load()) goes_on = 0;
+      group.broadcast({&goes_on, 1}, 0);
+    }
+  });
+  for (int i = 0; i < kSilences; ++i) {
+    const int before = rounds->load();
+    wait_until([&] { return rounds->load() > before; });
+    hosts->cut(i % 3);  // a call of `ip` takes long enough for packets to be lost
+    hosts->heal(i % 3);
+  }
+  *is_over = true;
+  for (int rank = 0; rank < 4; ++rank) ranks.expect_success(rank);
+}
+
 // All ranks are in a large all_reduce, one after the other, when the interface of one host goes down: each names ranks
 // that it cannot reach, and does so soon after its deadline.
 void expect_named_when_down(Hosts& hosts, const std::vector<int>& host_of, int down) {

@@ -124,13 +124,35 @@ Fingerprint HostCollectives::call_of(int rank) const { return decode(verdict().c
 void HostCollectives::finish(const Collective& collective, const Placement* placement, const Steps& steps) {
   if (gathered_.takes(collective)) return gathered_.finish(collective);
   const DataType type = type_of(collective);
-  const bool is_in_users_memory = collective.kind == CollectiveKind::all_reduce &&
-                                  layout_.size() == layout_.host_count() && type == exchanged_type(collective);
-  if (!is_in_users_memory) return run_blocks(collective, placement, steps);
+  const bool has_one_rank_each = layout_.size() == layout_.host_count();
+  if (has_one_rank_each && !process_group::has_op(collective.kind)) return move_in_users_memory(collective, steps);
+  const bool goes_round_in_users_memory =
+      has_one_rank_each && collective.kind == CollectiveKind::all_reduce && type == exchanged_type(collective);
+  if (!goes_round_in_users_memory) return run_blocks(collective, placement, steps);
   steps.exchange([&](HostStreams& streams, const HostStreams::Wait& wait) {
     return ring_.all_reduce(streams, {output_of(collective), collective.output.bytes()}, type, collective.op, size(),
                             wait);
   });
+}
+
+// What is not summed, where every host has one rank, which has its host's number.
+void HostCollectives::move_in_users_memory(const Collective& collective, const Steps& steps) {
+  const std::size_t bytes = count_per_rank(collective, layout_.size()) * size_of(type_of(collective));
+  const bool is_root = rank_ == collective.root;
+  const bool gives_parts = collective.kind == CollectiveKind::scatter || collective.kind == CollectiveKind::all_to_all;
+  const bool takes_parts = collective.kind != CollectiveKind::scatter && collective.kind != CollectiveKind::broadcast;
+  for (int rank = 0; rank < layout_.size(); ++rank) {
+    const bool has_root = process_group::has_root(collective.kind);
+    const bool gives = !has_root || (is_of_input(collective.kind) ? rank == collective.root : is_root);
+    const bool takes = !has_root || (is_of_input(collective.kind) ? is_root : rank == collective.root);
+    const std::size_t at = static_cast<std::size_t>(rank) * bytes;
+    HostStreams::Parcel& parcel = parcels_[static_cast<std::size_t>(rank)];
+    parcel = {};
+    if (gives) parcel.out = {input_of(collective) + (gives_parts ? at : 0), bytes};
+    if (takes) parcel.in = {output_of(collective) + (takes_parts ? at : 0), bytes};
+    if (rank == rank_ && gives && takes) copy_bytes(parcel.in.data(), parcel.out.data(), bytes);
+  }
+  steps.exchange([&](HostStreams& streams, const HostStreams::Wait& wait) { return streams.transfer(parcels_, wait); });
 }
 
 void HostCollectives::run_blocks(const Collective& collective, const Placement* placement, const Steps& steps) {

@@ -1,7 +1,8 @@
 // Collectives where the ranks are on several hosts. A call opens with an exchange among the leaders, in which a call that
 // differs is found and little data goes along (gathered_collectives.hpp). The rest moves
 //
-//   - where every host has one rank, in the user's memory: an all_reduce goes round it in a ring (host_ring.hpp);
+//   - where every host has one rank, from and to the user's memory; an all_reduce goes round in it (host_ring.hpp), but
+//     for float16 and bfloat16, which do so block by block, as a reduce and a reduce_scatter;
 //   - else block by block: the ranks of a host combine what they have into an area, which is in the leader's part of the
 //     staging segment; the leaders exchange; every rank takes its own from there. While the leader exchanges one block,
 //     the others combine the next. Where the memory of all ranks of a host is registered, it is read in place.
@@ -59,6 +60,7 @@ class HostCollectives {
   struct Verdict;
 
   Block block_at(const Collective& collective, std::size_t number, std::size_t begin) const;
+  void move_in_users_memory(const Collective& collective, const Steps& steps);
   void run_blocks(const Collective& collective, const Placement* placement, const Steps& steps);
   void stage_block(const Collective& collective, const Block& block);
   void combine(const Collective& collective, const Block& block, const Placement* placement);
