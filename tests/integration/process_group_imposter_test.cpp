@@ -41,7 +41,7 @@ constexpr milliseconds kNotForEver{20'000};  // a wait that takes as long has fa
 constexpr milliseconds kSoon{1'000};
 constexpr int kSize = 3;  // ranks 0 and 2 are on one host
 constexpr int kImposter = 1;
-constexpr std::size_t kCount = 64;           // float32: goes along with the opening of its call
+constexpr std::size_t kCount = 64;            // float32: goes along with the opening of its call
 constexpr std::size_t kLargeCount = 100'000;  // goes round the hosts, in two slices
 constexpr std::size_t kSliceBytes = kLargeCount * sizeof(float) / 2;
 const std::string kPrefix = "ddp/restart_0/group_0/";
@@ -100,8 +100,8 @@ class Imposter {
     for (int step = 0; step < kMeetingSteps; ++step) take_meeting_step(step);
   }
 
-  // Then what leaders exchange: for the group's start three times a few words of each rank; the opening of an all_reduce
-  // with what is to be summed; the opening of a large one, and its slices: to be summed, and summed.
+  // Then what leaders exchange: for the group's start three times a few words of each rank; the opening of an
+  // all_reduce with what is to be summed; the opening of a large one, and its slices: to be summed, and summed.
   static constexpr int kExchanges = 7;
   static constexpr int kOpening = 3;
   void exchange(int number) {

@@ -56,8 +56,9 @@ Buffer<T> buffer(ProcessGroup& group, Where where, std::size_t count) {
 
 enum class Sum { of_all_reduce, of_reduce };
 
-// Where the elements of an all_reduce or reduce go round the hosts, in one go or block by block: the sums of a slice for
-// each host, of whole cache lines, begin at that host. Those of few elements, or of two hosts, all begin at the first.
+// Where the elements of an all_reduce or reduce go round the hosts, in one go or block by block: the sums of a slice
+// for each host, of whole cache lines, begin at that host. Those of few elements, or of two hosts, all begin at the
+// first.
 template <class T>
 class Sums {
  public:
@@ -65,7 +66,8 @@ class Sums {
     for (std::size_t host = 0; host < from_.size(); ++host) {
       std::rotate(from_[host].begin(), from_[host].begin() + static_cast<std::ptrdiff_t>(host), from_[host].end());
     }
-    const bool has_others = std::any_of(by_host.begin(), by_host.end(), [](const auto& host) { return host.size() > 1; });
+    const bool has_others =
+        std::any_of(by_host.begin(), by_host.end(), [](const auto& host) { return host.size() > 1; });
     goes_round_ = by_host.size() > 2 && count * sizeof(Exchanged) > kGatheredBytes / by_host.size();
     const bool is_in_one_go = kind == Sum::of_all_reduce && !has_others && sizeof(T) == sizeof(Exchanged);
     block_ = is_in_one_go ? count : std::min(count, kBlockBytes / sizeof(Exchanged));
@@ -139,8 +141,7 @@ void check_rooted_collectives(ProcessGroup& group, const RanksByHost& by_host, W
 }
 
 template <class T>
-void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where where,
-                       std::size_t count) {
+void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where where, std::size_t count) {
   const Sums<T> sums(by_host, Sum::of_all_reduce, count);
   for (const ReduceOp op : ops_for(count)) {
     auto inout = buffer<T>(group, where, count);
@@ -218,7 +219,8 @@ TEST_P(CollectivesOverHosts, EqualAPlainComputationBitByBit) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CollectivesOverHosts,
                          ::testing::Values(Layout{"OneRankEach", {0, 1}}, Layout{"TwoEach", {0, 0, 1, 1}},
-                                           Layout{"Unequal", {0, 0, 0, 1}}, Layout{"Mixed", {0, 1, 0, 2, 1}}, Layout{"OneRankOnEachOfFour", {0, 1, 2, 3}},
+                                           Layout{"Unequal", {0, 0, 0, 1}}, Layout{"Mixed", {0, 1, 0, 2, 1}},
+                                           Layout{"OneRankOnEachOfFour", {0, 1, 2, 3}},
                                            Layout{"StoreIsElsewhere", {1, 2, 1}}),
                          [](const auto& tested) { return tested.param.name; });
 

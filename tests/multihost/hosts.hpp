@@ -62,8 +62,8 @@ class Hosts {
   void heal(int host, int interface = kAll);
   static constexpr int kAll = -1;
 
-  // What a host sends over an interface is delayed or lost from now on, in the words of tc-netem(8): "delay 1ms loss 1%".
-  // Throws NoHosts where this machine has no such means.
+  // What a host sends over an interface is delayed or lost from now on, in the words of tc-netem(8), such as
+  // "delay 1ms loss 1%". Throws NoHosts where this machine has no such means.
   void disturb(int host, const std::string& netem, int interface = 0);
 
   // The interface goes down at the host itself, as by `ip link set eth0 down` there: it loses its routes.

@@ -54,8 +54,8 @@ std::size_t GatheredCollectives::bytes_of(const Collective& collective, int host
 }
 
 void GatheredCollectives::stage(const Collective& collective) {
-  const bool gives = !process_group::has_root(collective.kind) || is_of_input(collective.kind) ||
-                     rank_ == collective.root;
+  const bool gives =
+      !process_group::has_root(collective.kind) || is_of_input(collective.kind) || rank_ == collective.root;
   if (!is_alone() && gives) copy_bytes(staging_->own_part(), input_of(collective), collective.input.bytes());
 }
 
@@ -116,8 +116,8 @@ void GatheredCollectives::finish(const Collective& collective) {
     case CollectiveKind::all_reduce:
     case CollectiveKind::reduce: return total(collective, 0);
     case CollectiveKind::reduce_scatter:
-      return total(collective, static_cast<std::size_t>(rank_) * collective.output.count *
-                                   size_of(exchanged_type(collective)));
+      return total(collective,
+                   static_cast<std::size_t>(rank_) * collective.output.count * size_of(exchanged_type(collective)));
     case CollectiveKind::broadcast:
     case CollectiveKind::scatter: {
       const bool is_for_all = collective.kind == CollectiveKind::broadcast;
@@ -150,8 +150,7 @@ void GatheredCollectives::total(const Collective& collective, std::size_t at_byt
   sources_.clear();
   for (const std::byte* of_host : of_hosts_) sources_.push_back(of_host + at_bytes);
   std::byte* const to = output_of(collective);
-  reduce({type_of(collective), collective.op, size(), Stage::total}, sources_, {&to, 1},
-         {0, collective.output.count});
+  reduce({type_of(collective), collective.op, size(), Stage::total}, sources_, {&to, 1}, {0, collective.output.count});
 }
 
 }  // namespace ddp::cpu_backend

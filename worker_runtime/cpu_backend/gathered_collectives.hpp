@@ -1,5 +1,6 @@
 // Collectives among hosts whose data is so little that it goes along with the opening of the call: the leader puts
-// together what the ranks of its host have, all leaders gather that of all hosts, and every rank makes its output of it.
+// together what the ranks of its host have, all leaders gather that of all hosts, and every rank makes its output of
+// it.
 //
 // Sums are formed over the ranks of each host, then over the hosts, in their order.
 //

@@ -100,8 +100,8 @@ bool HostCollectives::open(const Collective* collective, const std::vector<Finge
     const Collective* const with_data = collective != nullptr && gathered_.takes(*collective) ? collective : nullptr;
     const auto is_first = [&](const Fingerprint& call) { return same_call(call, calls.front()); };
     const bool is_same_here = std::all_of(calls.begin(), calls.end(), is_first);
-    const auto own = with_data != nullptr && is_same_here ? gathered_.put_together(*with_data)
-                                                          : std::span<const std::byte>();
+    const auto own =
+        with_data != nullptr && is_same_here ? gathered_.put_together(*with_data) : std::span<const std::byte>();
     const auto bytes_of = [this, with_data](int host) {
       return with_data == nullptr ? 0 : gathered_.bytes_of(*with_data, host);
     };
@@ -180,8 +180,7 @@ HostCollectives::Block HostCollectives::block_at(const Collective& collective, s
   const std::size_t element_bytes = size_of(type_of(collective));
   const std::size_t exchanged_bytes = size_of(exchanged_type(collective));
   const std::size_t slots = cpu_backend::slots_of(collective.kind, layout_);
-  const std::size_t capacity =
-      block_bytes(layout_) / slots / kCacheLineBytes * (kCacheLineBytes / exchanged_bytes);
+  const std::size_t capacity = block_bytes(layout_) / slots / kCacheLineBytes * (kCacheLineBytes / exchanged_bytes);
   const std::size_t count = count_per_rank(collective, layout_.size());
   Block block;
   block.number = number;
@@ -237,8 +236,7 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
       }
       return;
     case CollectiveKind::all_gather:
-    case CollectiveKind::gather:
-      return copy_bytes(to + layout_.place_of(rank_) * block.slot_bytes, from, block.bytes);
+    case CollectiveKind::gather: return copy_bytes(to + layout_.place_of(rank_) * block.slot_bytes, from, block.bytes);
     case CollectiveKind::broadcast:
       if (rank_ == collective.root) copy_bytes(to, from, block.bytes);
       return;
@@ -247,8 +245,7 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
       if (collective.kind == CollectiveKind::scatter && rank_ != collective.root) return;
       for (std::size_t place = 0; place < size(); ++place) {
         const bool is_for_each = collective.kind == CollectiveKind::all_to_all;
-        const std::size_t slot =
-            is_for_each ? place * rank_count(host_) + static_cast<std::size_t>(index_) : place;
+        const std::size_t slot = is_for_each ? place * rank_count(host_) + static_cast<std::size_t>(index_) : place;
         copy_bytes(to + slot * block.slot_bytes,
                    from + static_cast<std::size_t>(layout_.rank_at(place)) * block.rank_bytes, block.bytes);
       }
@@ -346,9 +343,9 @@ void HostCollectives::take(const Collective& collective, const Block& block) con
       return copy_bytes(to, slots_of(host_, block).data() + rank_in_host * block.bytes, block.bytes);
     case CollectiveKind::all_to_all:  // from each host by the receiver here, then by the sender there
       for (int host = 0; host < layout_.host_count(); ++host) {
-        const std::byte* const from = received_area(block) +
-                                      (layout_.first_place(host) * rank_count(host_) + rank_in_host * rank_count(host)) *
-                                          block.slot_bytes;
+        const std::byte* const from =
+            received_area(block) +
+            (layout_.first_place(host) * rank_count(host_) + rank_in_host * rank_count(host)) * block.slot_bytes;
         for (std::size_t i = 0; i < rank_count(host); ++i) {
           const auto sender = static_cast<std::size_t>(layout_.ranks_of(host)[i]);
           copy_bytes(to + sender * block.rank_bytes, from + i * block.slot_bytes, block.bytes);

@@ -1,9 +1,10 @@
-// Collectives where the ranks are on several hosts. A call opens with an exchange among the leaders, in which a call that
-// differs is found and little data goes along (gathered_collectives.hpp). The rest moves
+// Collectives where the ranks are on several hosts. A call opens with an exchange among the leaders, in which a call
+// that differs is found and little data goes along (gathered_collectives.hpp). The rest moves
 //
 //   - where every host has one rank, from and to the user's memory; an all_reduce goes round in it (host_ring.hpp), but
 //     for float16 and bfloat16, which do so block by block, as a reduce and a reduce_scatter;
-//   - else block by block: the ranks of a host combine what they have into an area, which is in the leader's part of the
+//   - else block by block: the ranks of a host combine what they have into an area, which is in the leader's part of
+//   the
 //     staging segment; the leaders exchange; every rank takes its own from there. While the leader exchanges one block,
 //     the others combine the next. Where the memory of all ranks of a host is registered, it is read in place.
 //
@@ -33,12 +34,12 @@ namespace ddp::cpu_backend {
 
 class HostCollectives {
  public:
-  // What leaders do together; throws where it fails.
+  // What leaders do together.
   using AmongLeaders = std::function<HostStreams::End(HostStreams&, const HostStreams::Wait&)>;
   struct Steps {
     std::function<void()> meet;                         // returns once every rank of the host has called it
     std::function<void()> meet_after_leaders;           // the same behind what the leaders do
-    std::function<void(const AmongLeaders&)> exchange;  // the leader's
+    std::function<void(const AmongLeaders&)> exchange;  // the leader's; throws where it fails
   };
 
   // Of one rank's part of the staging segment.

@@ -96,8 +96,8 @@ class HostLinks {
   HostStreams streams_;
   Heard heard_;
   Answer answer_;
-  std::mutex send_mutex_;       // of the news
-  bool is_silent_ = false;      // guarded by send_mutex_: the farewell is said
+  std::mutex send_mutex_;   // of the news
+  bool is_silent_ = false;  // guarded by send_mutex_: the farewell is said
   std::mutex mutex_;
   std::condition_variable changed_;
   io::UniqueFd stop_;   // an eventfd for the news thread

@@ -37,9 +37,7 @@ struct HostOpening::Head {
 std::size_t HostOpening::bytes_max(int host_count) { return kGatheredBytes / static_cast<std::size_t>(host_count); }
 
 HostOpening::HostOpening(const HostLayout& layout, int own_host)
-    : layout_(layout),
-      own_(static_cast<std::size_t>(own_host)),
-      hosts_(static_cast<std::size_t>(layout.host_count())) {
+    : layout_(layout), own_(static_cast<std::size_t>(own_host)), hosts_(static_cast<std::size_t>(layout.host_count())) {
   std::size_t room = 0;
   for (int host = 0; host < layout.host_count(); ++host) room += sent_bytes_max(host);
   received_.resize(room);

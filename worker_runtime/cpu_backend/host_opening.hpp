@@ -26,10 +26,11 @@ class HostOpening {
 
   HostOpening(const HostLayout& layout, int own_host);
 
-  // `calls` are those of this host's ranks; `bytes_of(h)` is what host h sends in the same call. Throws Error for what no
-  // leader sends.
-  HostStreams::End run(HostStreams& streams, const std::vector<Fingerprint>& calls, std::span<const std::byte> own_bytes,
-                       const std::function<std::size_t(int host)>& bytes_of, const HostStreams::Wait& wait);
+  // `calls` are those of this host's ranks; `bytes_of(h)` is what host h sends in the same call. Throws Error for what
+  // no leader sends.
+  HostStreams::End run(HostStreams& streams, const std::vector<Fingerprint>& calls,
+                       std::span<const std::byte> own_bytes, const std::function<std::size_t(int host)>& bytes_of,
+                       const HostStreams::Wait& wait);
 
   // Of the last run(). All ranks of all hosts made the same call, and each host sent what is its part of it.
   bool is_same_everywhere() const { return is_same_everywhere_; }

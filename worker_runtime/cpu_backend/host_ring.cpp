@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kPieceBytes = 256u << 10;  // larger ones leave the cache, smaller ones cost more calls
 
-// Slices come in the order own - 1, own - 2, ...: first, H - 1 of them, parts of sums, then, as many, results. Each goes
-// on to the next host as far as it has been taken in, behind the own slice, which is the first that goes.
+// Slices come in the order own - 1, own - 2, ...: first, H - 1 of them, parts of sums, then, as many, results. Each
+// goes on to the next host as far as it has been taken in, behind the own slice, which is the first that goes.
 class Ring : public HostStreams::Motion {
  public:
   Ring(const HostStreams& streams, std::span<std::byte> elements, DataType type, ReduceOp op, std::size_t ranks,
@@ -90,9 +90,10 @@ class Ring : public HostStreams::Motion {
     pass_empty(in_, [&](std::size_t turn) { return slice_in(turn).size(); });
     if (in_.turn == turns()) return false;
     const auto slice = slice_in(in_.turn);
-    const auto room = is_sum(in_.turn)
-                          ? piece_.subspan(filled_, std::min(piece_.size(), slice.size() - in_.bytes + summed_) - filled_)
-                          : slice.subspan(in_.bytes, std::min(slice.size() - in_.bytes, kPieceBytes));
+    const auto room =
+        is_sum(in_.turn)
+            ? piece_.subspan(filled_, std::min(piece_.size(), slice.size() - in_.bytes + summed_) - filled_)
+            : slice.subspan(in_.bytes, std::min(slice.size() - in_.bytes, kPieceBytes));
     const auto bytes = move(streams, before(), room, &HostStreams::receive);
     if (!bytes) lost_ = before();
     received_ += bytes.value_or(0);

@@ -1,8 +1,8 @@
 // The data connections of a host's leader to the leaders of the other hosts, and what all that moves over them has in
 // common: moving what goes at once, and waiting where nothing does.
 //
-// A wait receives again and again for a moment, because a sleeper is woken late (5 to 10 us on loopback, where a message
-// takes 4), and then sleeps. Where ranks outnumber cores it gives its core away between two tries.
+// A wait receives again and again for a moment, because a sleeper is woken late (5 to 10 us on loopback, where a
+// message takes 4), and then sleeps. Where ranks outnumber cores it gives its core away between two tries.
 //
 // Threads: one at a time; wake() from any.
 #pragma once
@@ -99,7 +99,7 @@ class HostStreams {
   bool may_spin_;               // whether every rank of this host can have a core to itself
   std::uint64_t exchange_ = 0;  // that was begun last
   std::atomic<bool> is_woken_{false};
-  io::UniqueFd wake_;  // an eventfd
+  io::UniqueFd wake_;                     // an eventfd
   std::vector<Motion::Awaited> awaited_;  // kept, so that no wait allocates, as is the next
   std::vector<pollfd> polled_;
 };

@@ -1,4 +1,5 @@
-// What leaders of 2 to 7 hosts gather at the opening of a call, and what goes round them in a ring, each leader a thread.
+// What leaders of 2 to 7 hosts gather at the opening of a call, and what goes round them in a ring, each leader a
+// thread.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -138,7 +139,8 @@ float sum_of(std::size_t first_host, std::size_t hosts, std::size_t i, bool is_a
 }
 
 TEST_P(HostExchange, TheRingGivesAllLeadersTheSumsInTheOrderOfTheirSlices) {
-  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{17}, std::size_t{1001}, std::size_t{400'003}}) {
+  for (const std::size_t count :
+       {std::size_t{0}, std::size_t{1}, std::size_t{17}, std::size_t{1001}, std::size_t{400'003}}) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
       SCOPED_TRACE(count);
       Leaders leaders(GetParam());
@@ -147,7 +149,8 @@ TEST_P(HostExchange, TheRingGivesAllLeadersTheSumsInTheOrderOfTheirSlices) {
         HostRing ring;
         std::vector<float> values(count);
         for (std::size_t i = 0; i < count; ++i) values[i] = sum_of(static_cast<std::size_t>(host), 1, i, false);
-        const auto end = ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32, op, 100, wait);
+        const auto end =
+            ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32, op, 100, wait);
         ASSERT_EQ(end.kind, End::Kind::complete);
         std::size_t wrong = 0;
         for (std::size_t slice = 0; slice < hosts; ++slice) {
@@ -171,8 +174,8 @@ TEST_P(HostExchange, ALeaderWhoseNeighbourIsGoneNamesIt) {
     HostRing ring;
     std::vector<float> values(400'003);
     io::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
-    const auto end = ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32, ReduceOp::sum,
-                                     1, {[] { return false; }, deadline});
+    const auto end = ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32,
+                                     ReduceOp::sum, 1, {[] { return false; }, deadline});
     EXPECT_NE(end.kind, End::Kind::complete);
     if (end.kind != End::Kind::host_lost) return;
     EXPECT_THAT(end.hosts, ::testing::ElementsAre(1));
