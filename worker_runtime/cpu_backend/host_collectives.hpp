@@ -4,9 +4,8 @@
 //   - where every host has one rank, from and to the user's memory; an all_reduce goes round in it (host_ring.hpp), but
 //     for float16 and bfloat16, which do so block by block, as a reduce and a reduce_scatter;
 //   - else block by block: the ranks of a host combine what they have into an area, which is in the leader's part of
-//   the
-//     staging segment; the leaders exchange; every rank takes its own from there. While the leader exchanges one block,
-//     the others combine the next. Where the memory of all ranks of a host is registered, it is read in place.
+//     the staging segment; the leaders exchange; every rank takes its own from there. While the leader exchanges one
+//     block, the others combine the next. Where the memory of all ranks of a host is registered, it is read in place.
 //
 // A sum is formed over the ranks of each host, then over the hosts, in their order; but a large all_reduce or reduce
 // begins with another host in each slice of its elements, or of each block (host_ring.hpp). So all ranks get the same
