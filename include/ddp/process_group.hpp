@@ -160,6 +160,14 @@ class DDP_EXPORT ProcessGroup {
   void barrier(CollectiveOptions options = {});
   Work barrier_async(CollectiveOptions options = {});
 
+  // A barrier that tells who is missing: where it times out, ranks() of its TimeoutError has all that had not come by
+  // then, on each rank that had. barrier() promises less: some of them, with ranks on several hosts those of the own host
+  // or of others. (Where the lowest rank of a host is missing, the others of that host may still name none of other
+  // hosts; nccl: as barrier().) PyTorch tells rank 0 alone, and the others only that rank 0 did not answer. As after every
+  // timeout the group is of no further use: ranks that came, and those that come yet, could not agree on whether the
+  // barrier was.
+  void monitored_barrier(CollectiveOptions options = {});
+
   // The _async calls that `calls` makes of this group are begun as one when `calls` returns: sends and receives among
   // them meet in any order, and many small ones cost as one. The Work of each of them is that of all; it can't be
   // waited for before. Their timeout is that of `options`, not their own; a call's stream, where it is null, that of

@@ -78,6 +78,49 @@ TEST(Async, BlockingCallsMixWithOthers) {
   });
 }
 
+TEST(Async, AWaitMayHaveALimitAfterWhichTheWorkGoesOn) {
+  testing::Shared<std::atomic<bool>> waited;
+  run_ranks(2, [&](int rank) {
+    auto group = init_process_group();
+    if (rank == 1) testing::wait_until([&] { return waited->load(); });
+    std::vector<std::int64_t> value(1, rank + 1);
+    auto work = group.all_reduce_async(value);
+    if (rank == 0) {
+      EXPECT_FALSE(work.wait_for(std::chrono::milliseconds(20)));
+      *waited = true;
+    }
+    EXPECT_TRUE(work.wait_for(std::chrono::minutes(1)));
+    EXPECT_EQ(value[0], 3);
+    EXPECT_TRUE(work.wait_for(std::chrono::milliseconds(0)));
+  });
+}
+
+TEST(Async, CallbacksHearOfTheEndAndOfTheError) {
+  run_ranks(2, [&](int rank) {
+    auto group = init_process_group();
+    std::vector<std::int64_t> value(1, 1);
+    std::atomic<int> good{0};
+    std::atomic<int> bad{0};
+    auto work = group.all_reduce_async(value);
+    work.on_completed([&](const std::exception_ptr& error) { good += error ? 100 : 1; });
+    work.wait();
+    std::vector<float> values(static_cast<std::size_t>(5 + rank));
+    auto mismatch = group.all_reduce_async(values);
+    mismatch.on_completed([&](const std::exception_ptr& error) {
+      try {
+        std::rethrow_exception(error);
+      } catch (const MismatchError&) {
+        ++bad;
+      }
+    });
+    testing::wait_until([&] { return good == 1 && bad == 1; });
+    EXPECT_THROW(group.barrier(), AbortedError) << "the error itself has been told";
+    group = {};
+    EXPECT_EQ(good, 1);
+    EXPECT_EQ(bad, 1);
+  });
+}
+
 TEST(Async, AnErrorNobodyWaitedForIsThrownByTheNextCall) {
   run_ranks(2, [](int rank) {
     auto group = init_process_group();

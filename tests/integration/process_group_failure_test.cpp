@@ -110,6 +110,19 @@ TEST(Timeout, NamesTheMissingRankAndWhatItDidLast) {
   });
 }
 
+TEST(Timeout, OfAMonitoredBarrierNamesAllWhoDidNotCome) {
+  Shared<std::atomic<int>> timed_out;
+  run_ranks(5, [&](int rank) {
+    auto group = init_process_group();
+    group.monitored_barrier();
+    if (rank == 1 || rank >= 3) return wait_until([&] { return timed_out->load() == 2; });
+    const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = milliseconds(100)}); });
+    ++*timed_out;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(1, 3, 4));
+  });
+}
+
 // Ranks reduce without end, until rank 1 is killed in the midst of it.
 struct Kill {
   std::atomic<int> calls;      // of rank 1

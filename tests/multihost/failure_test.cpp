@@ -200,6 +200,32 @@ TEST_F(FailureOverHosts, AtTheDeadlineAllNameTheMissingRankAndWhatItDidLast) {
   }
 }
 
+TEST_F(FailureOverHosts, AMonitoredBarrierNamesTheMissingRanksOfAllHosts) {
+  Shared<std::atomic<int>> timed_out;
+  run_ranks({*hosts_, {0, 0, 0, 1, 1, 1}, ""}, [&](int rank) {
+    auto group = init_process_group({.timeout = kNotForEver});
+    group.monitored_barrier();
+    if (rank == 1 || rank == 4 || rank == 5) return wait_until([&] { return timed_out->load() == 3; });
+    const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = milliseconds(500)}); });
+    ++*timed_out;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(1, 4, 5));
+    EXPECT_THAT(error->what(), HasSubstr("ranks 1, 4 and 5 did not come to barrier"));
+  });
+}
+
+TEST_F(FailureOverHosts, AMonitoredBarrierNamesNobodyWhoHasCome) {
+  Shared<std::atomic<int>> timed_out;
+  run_ranks({*hosts_, kTwoHosts, ""}, [&](int rank) {
+    auto group = init_process_group({.timeout = kNotForEver});
+    if (rank == 3) return wait_until([&] { return timed_out->load() == 4; });
+    const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = milliseconds(500)}); });
+    ++*timed_out;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(3));
+  });
+}
+
 TEST_F(FailureOverHosts, RanksOfASilentHostAreNamedAtTheDeadline) {
   if (hosts_ == nullptr) return;
   Shared<std::atomic<int>> ready;

@@ -244,6 +244,18 @@ void Arrivals::lose(int rank) {
 
 bool Arrivals::has_ended(int rank) const { return ended_[static_cast<std::size_t>(rank)].load(); }
 
+void Arrivals::wait_until_gone(int rank, Clock::time_point end) {
+  RankControl& awaited = ranks_[static_cast<std::size_t>(rank)];
+  awaited.sleepers.fetch_add(1);
+  for (;;) {
+    const std::uint32_t heard = awaited.bell.load();  // before looking: what changes from here on rings it
+    const bool is_gone = awaited.presence.load() != Presence::here || has_ended(rank);
+    if (is_gone || interrupted_.load() || Clock::now() >= end) break;
+    futex_wait(awaited.bell, heard, end);
+  }
+  awaited.sleepers.fetch_sub(1);
+}
+
 void Arrivals::interrupt() {
   interrupted_.store(true);
   disturbed_.store(true);

@@ -88,6 +88,9 @@ class Arrivals {
   void lose(int rank);
   bool has_ended(int rank) const;
 
+  // Sleeps until a rank of this host has left, or ended, or this rank is interrupted, or until `end`.
+  void wait_until_gone(int rank, std::chrono::steady_clock::time_point end);
+
   // Ends this rank's waits, now and later.
   void interrupt();
 

@@ -126,6 +126,8 @@ class Group {
   HostCollectives::Steps steps_over_hosts(io::Deadline& deadline);
   void require_same_calls_over_hosts(const Collective* collective, const std::vector<Fingerprint>& here,
                                      const HostCollectives::Steps& steps);
+  void meet_or_name_all(io::Deadline& deadline);
+  void ask_other_hosts();
   void meet_after_leaders(io::Deadline& deadline);
   void among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline);
   io::Deadline earliest_deadline(const io::Deadline& own) const;

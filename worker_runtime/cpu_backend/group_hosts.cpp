@@ -1,6 +1,7 @@
 #include "worker_runtime/cpu_backend/group.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace ddp::cpu_backend {
@@ -16,7 +17,7 @@ void Group::exchange_over_hosts(const Collective& collective, const std::optiona
   const HostCollectives::Steps steps = steps_over_hosts(deadline);
   post_deadline(deadline);
   host_collectives_->stage(collective);
-  meet(deadline);
+  collective.is_monitored ? meet_or_name_all(deadline) : meet(deadline);
   const std::vector<Fingerprint>& here = arrivals_.posted();
   const bool is_in_place = placement && std::all_of(here.begin(), here.end(), [&](const Fingerprint& call) {
                              return call.location == placement->location;
@@ -81,13 +82,41 @@ void Group::among_leaders(const HostCollectives::AmongLeaders& exchange, io::Dea
 
 // Whom this leader waits for may wait for another in turn, so all are asked.
 Outcome Group::ask_who_is_missing(const std::vector<int>& awaited) {
-  for (const int host : links_->ask(arrivals_.calls(index_))) {
-    for (const int rank : layout_.ranks_of(host)) arrivals_.note(rank, state_of(rank), Trouble::missing);
-  }
+  ask_other_hosts();
   if (auto failure = arrivals_.failure()) return *failure;
   auto missing = arrivals_.noted_missing();
   if (missing.empty()) return arrivals_.failure_without(layout_.leader_of(awaited.front()));
   return {Outcome::Kind::timed_out, std::move(missing)};
+}
+
+// Notes their ranks that have not come to the present call, and all of a host that does not answer.
+void Group::ask_other_hosts() {
+  for (const int host : links_->ask(arrivals_.calls(index_))) {
+    for (const int rank : layout_.ranks_of(host)) arrivals_.note(rank, state_of(rank), Trouble::missing);
+  }
+}
+
+// The same as meet(), but where it times out the error names those of other hosts too: the leader asks for them, and the
+// others wait until it has, which its end of this group says. They know no more than their host where it is missing too.
+void Group::meet_or_name_all(io::Deadline& deadline) {
+  try {
+    meet(deadline);
+  } catch (const TimeoutError& error) {
+    std::vector<int> missing = error.ranks();
+    const int leader = layout_.leader_of(layout_.host_of(who_.rank));
+    if (links_) {
+      ask_other_hosts();
+    } else if (std::find(missing.begin(), missing.end(), leader) == missing.end()) {
+      arrivals_.wait_until_gone(0, std::chrono::steady_clock::now() + kVerdictMax);
+    }
+    for (const int rank : arrivals_.noted_missing()) {
+      // A leader that is about to wait for other hosts says that it is missed, though it has come.
+      if (state_of(rank).calls < arrivals_.calls(index_)) missing.push_back(rank);
+    }
+    std::sort(missing.begin(), missing.end());
+    missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
+    throw TimeoutError(timeout_message(present_call(), states_of(missing), deadline.full_time()), missing);
+  }
 }
 
 // For another leader: those of this host that have not come to the call, or else this rank, where it has not done its

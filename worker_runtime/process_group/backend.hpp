@@ -77,6 +77,7 @@ struct Collective {
   int root = 0;                         // the peer of a send or receive
   std::chrono::milliseconds timeout{};  // from the call to completion; > 0
   void* stream = nullptr;               // see CollectiveOptions
+  bool is_monitored = false;            // a barrier; see ProcessGroup::monitored_barrier
 };
 
 // Who gives up on a group.

@@ -206,6 +206,8 @@ Work ProcessGroup::receive_async(MemoryRange output, int peer, CollectiveOptions
 void ProcessGroup::barrier(CollectiveOptions options) { run(impl_, {}, options); }
 Work ProcessGroup::barrier_async(CollectiveOptions options) { return submit(impl_, {}, options); }
 
+void ProcessGroup::monitored_barrier(CollectiveOptions options) { run(impl_, {.is_monitored = true}, options); }
+
 Work ProcessGroup::coalesce(const std::function<void()>& calls, CollectiveOptions options) {
   const Group group = impl_;  // `calls` may let go of this one
   require_group(group);
