@@ -5,8 +5,10 @@
 // be on several hosts, in any layout; a sum is then formed over the ranks of each host and over the hosts, so another
 // layout may round otherwise.
 //
-// Backends: `cpu` works on host memory, `nccl` on the memory of one GPU; a group may have both. What one of them does
-// not have it refuses by InvalidArgument: as yet the cpu backend has no reduce, gather, scatter, all_to_all.
+// Backends: `cpu` works on host memory, `nccl` on the memory of one GPU; a group may have both. Each has every call below.
+//
+// Several groups: each is on its own, also one that was made of another (split, new_group). Threads may be at work in
+// several at once; the failure of one is none of another's, but a rank that ends is missing in every group that it was in.
 //
 // Failures: nothing waits for ever. A rank that ends makes every other rank that needs it throw RankFailure within
 // milliseconds (nccl: where NCCL notices it, or inside run_elastic); one that never calls makes the others throw TimeoutError at the deadline; one that calls something
