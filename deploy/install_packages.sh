@@ -13,6 +13,7 @@ packages=(
   libhwloc-dev                                      # cores and memory of the machine, for --numa-binding
   libgtest-dev libgmock-dev                         # tests
   iproute2                                          # tests over several hosts
+  spin                                              # tests of the meeting of ranks as a model
   "$@"
 )
 

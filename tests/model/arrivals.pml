@@ -10,13 +10,18 @@
  * one who is gone); what is read belongs to the phase of the reader; and nobody takes a call for complete in which any
  * rank has read memory that its owner was writing to again.
  *
- * CALLS and FAULTS are the size. The other names behind #ifdef are mistakes, each of which has to be found; see
- * CMakeLists.txt.
+ * CALLS calls; LATE ranks may be late, rank ABORTS may abort and rank DIES be killed, each at any time.
+ * The other names behind #ifdef are mistakes, each of which has to be found: CMakeLists.txt.
  */
 #ifndef CALLS
 #define CALLS 3
 #endif
-#ifndef FAULTS
+#ifndef LATE
+#define LATE 0
+#endif
+#if defined(ABORTS) || defined(DIES) || LATE > 0
+#define FAULTS 1
+#else
 #define FAULTS 0
 #endif
 
@@ -57,7 +62,7 @@ bit given_up[N];        /* Group::given_up_ */
 byte memory[N];         /* registered memory: the call that it is the input of */
 bit misread[N];         /* a rank has read memory of another call, or spoilt */
 byte kind[CALLS];
-byte faults;            /* that may still happen */
+byte late_ones;         /* ranks that may still find their deadline passed */
 
 #define HAS_ARRIVED(r) (control[r].line[PLACE(phase)].arrived >= phase)
 #define IS_AHEAD(r) (control[r].line[PLACE(phase + 1)].arrived > phase)
@@ -87,7 +92,7 @@ inline leave(who, how) {
 
 inline interrupt(who) {
   interrupted[who] = 1;
-#ifndef INTERRUPTS_IN_SILENCE
+#ifndef LEAVES_IN_SILENCE
   ring_all()
 #endif
 }
@@ -168,8 +173,8 @@ inline futex_wait() {
   :: atomic { !rung[me] -> asleep[me] = 1 };
     if
     :: !asleep[me]
-#if FAULTS > 0
-    :: atomic { asleep[me] && faults > 0 -> faults--; late = 1; asleep[me] = 0 } /* the deadline */
+#if LATE > 0
+    :: atomic { asleep[me] && late_ones > 0 -> late_ones--; late = 1; asleep[me] = 0 } /* the deadline */
 #endif
     fi
   :: rung[me]
@@ -286,37 +291,30 @@ proctype Abort(byte who) {
   { give_up(who, ABORTED) } unless { lost == who + 1 }
 }
 
-/* PeerWatch, which calls Arrivals::lose(). */
+/* The end of one process, and PeerWatch in the others, which calls Arrivals::lose(). */
+proctype Kill(byte who) {
+  lost = who + 1
+}
+
 proctype Watch(byte me) {
+  lost != 0 && lost != me + 1;
   ended[me] = 1;
   ring_all()
 }
 
-/* One rank aborts, one is killed, some are late, as many as may be, and at any time. */
-proctype Fate() {
-  byte victim;
-  bit aborts;
-  do
-  :: atomic { faults > 0 && !aborts -> faults--; aborts = 1; select(victim : 0 .. N - 1); run Abort(victim); victim = 0 }
-  :: atomic {
-      faults > 0 && lost == 0 ->
-      faults--;
-      select(victim : 0 .. N - 1);
-      lost = victim + 1;
-      run Watch((victim + 1) % N);
-      run Watch((victim + 2) % N);
-      victim = 0
-    }
-  :: break
-  od
-}
-
 init {
   atomic {
-    select(faults : 0 .. FAULTS);
+    late_ones = LATE;
     run Rank(0);
     run Rank(1);
     run Rank(2);
-    if :: FAULTS > 0 -> run Fate() :: else fi
+#ifdef ABORTS
+    run Abort(ABORTS);
+#endif
+#ifdef DIES
+    run Watch((DIES + 1) % N);
+    run Watch((DIES + 2) % N);
+    run Kill(DIES);
+#endif
   }
 }
