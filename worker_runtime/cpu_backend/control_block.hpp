@@ -35,6 +35,9 @@ struct alignas(kCacheLineBytes) RankControl {
   std::atomic<std::uint32_t> sleepers;                       // by any rank: how many are about to sleep on the bell
   std::atomic<Presence> presence;                            // by its rank
   std::array<std::atomic<std::uint32_t>, 2> memory_error;    // by its rank: errno, or 0, of both steps of allocate()
+  std::atomic<std::uint64_t> door_address;  // by its rank, at the start: see PeerMemory
+  std::atomic<std::uint64_t> door_word;
+  std::atomic<std::uint32_t> reads_all;     // by its rank, at the start: 1 if it can read all others' memory
   std::atomic<std::int64_t> deadline;  // by its rank, with several hosts: when its call ends, steady_clock's count
 };
 

@@ -20,6 +20,12 @@ std::vector<int> pids_of(const Meeting& meeting, int host) {
   return pids;
 }
 
+std::vector<int> pids_here(const std::vector<int>& pids, const std::vector<int>& ranks) {
+  std::vector<int> here;
+  for (const int rank : ranks) here.push_back(pids[static_cast<std::size_t>(rank)]);
+  return here;
+}
+
 std::vector<io::UniqueFd> pidfds_of(std::vector<Peer> peers) {
   std::vector<io::UniqueFd> pidfds;
   for (Peer& peer : peers) pidfds.push_back(std::move(peer.pidfd));
@@ -54,6 +60,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       index_(layout_.index_of(who.rank)),
       pids_(pids_of(meeting, layout_.host_of(who.rank))),
       memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), layout_, who.rank)),
+      peer_memory_(pids_here(pids_, layout_.ranks_of(layout_.host_of(who.rank))), index_),
       arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()) {
   // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
   // end, or time out.)
@@ -76,6 +83,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       });
     }
     post_deadline(deadline);
+    if (layout_.ranks_of(layout_.host_of(who.rank)).size() > 1) probe_peer_memory(deadline);
     if (!has_hosts()) {
       collectives_.emplace(who_.rank, who_.size, reserve_on_all(staging_bytes(who_.size), deadline));
       return;

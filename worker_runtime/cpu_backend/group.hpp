@@ -31,6 +31,7 @@
 #include "worker_runtime/cpu_backend/host_collectives.hpp"
 #include "worker_runtime/cpu_backend/host_links.hpp"
 #include "worker_runtime/cpu_backend/meeting.hpp"
+#include "worker_runtime/cpu_backend/peer_memory.hpp"
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
@@ -82,6 +83,9 @@ class Group {
   };
   std::optional<Refusal> first_refusal(std::size_t step, int own_error, io::Deadline& deadline);
 
+  // Finds out whether the ranks of this host can read each other's plain memory.
+  void probe_peer_memory(io::Deadline& deadline);
+
   // One of the calls that are recorded, in its turn.
   template <class Steps>
   void recorded(const Ticket& ticket, const Steps& steps);
@@ -126,6 +130,7 @@ class Group {
   int index_;              // among the ranks of this host
   std::vector<int> pids_;  // by rank of the group; 0 where it is not known
   std::shared_ptr<SharedMemory> memory_;
+  PeerMemory peer_memory_;
   Arrivals arrivals_;
   std::optional<Collectives> collectives_;           // with one host
   std::optional<HostCollectives> host_collectives_;  // with several

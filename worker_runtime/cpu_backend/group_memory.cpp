@@ -1,5 +1,7 @@
 #include "worker_runtime/cpu_backend/group.hpp"
 
+#include <algorithm>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -28,6 +30,21 @@ std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, io::Deadline
     require_same_calls(has_hosts() ? calls_of_all(deadline) : arrivals_.posted());
   });
   return reserve_on_all(bytes, deadline);
+}
+
+void Group::probe_peer_memory(io::Deadline& deadline) {
+  const std::span<RankControl> here = memory_->control();
+  RankControl& own = here[static_cast<std::size_t>(index_)];
+  const PeerMemory::Door door = peer_memory_.door();
+  own.door_address.store(door.address);
+  own.door_word.store(door.word);
+  meet(deadline);
+  std::vector<PeerMemory::Door> doors;
+  for (const RankControl& rank : here) doors.push_back({rank.door_address.load(), rank.door_word.load()});
+  own.reads_all.store(peer_memory_.probe(std::move(doors)) ? 1 : 0);
+  meet(deadline);
+  peer_memory_.agree(
+      std::all_of(here.begin(), here.end(), [](const RankControl& rank) { return rank.reads_all.load() == 1; }));
 }
 
 // On all ranks, or on none: then it throws Error, and the group goes on.

@@ -300,6 +300,14 @@ Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_sta
   return launched_by_torchrun(variable);  // which names what is missing
 }
 
+bool lets_any_read(const Lookup& variable) {
+  const std::string value = variable("DDP_PTRACE").value_or("");
+  if (value.empty() || value == "any") return value == "any";
+  throw InvalidArgument("DDP_PTRACE is '" + value +
+                        "'\ntry:   DDP_PTRACE=any, which lets every process of the same user read this one's memory and "
+                        "attach to it; or unset it");
+}
+
 }  // namespace
 
 Lookup without_leftovers(Lookup variable) {
@@ -318,6 +326,7 @@ Launch launch_from(const Lookup& all, const NameOfStarter& name_of_starter) {
   const Lookup variable = without_leftovers(all);
   Launch launch = launched_by_whom(variable, name_of_starter);
   launch.round = round_from(variable);
+  launch.lets_any_read = lets_any_read(variable);
   if (launch.local_size < launch.size) {
     launch.ports = ports_from(variable);
     launch.interface = variable("DDP_SOCKET_IFNAME").value_or("");

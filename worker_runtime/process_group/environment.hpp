@@ -53,6 +53,7 @@ struct Launch {
   std::optional<RoundId> round;       // empty unless ddprun said it
   int restart_count = 0;              // torchrun's: how many times it has started these workers again
   PortRange ports;                    // to listen on for ranks of other hosts
+  bool lets_any_read = false;         // DDP_PTRACE=any: see cpu_backend/peer_memory.hpp
   std::string interface;              // whose address these reach; empty: that which leads to the store
 };
 
@@ -70,7 +71,7 @@ using NameOfStarter = std::function<std::string()>;
 // RANK and WORLD_SIZE. With the others' names MASTER_ADDR and MASTER_PORT say where rank 0 serves the store, or
 // somebody else does (TORCHELASTIC_USE_AGENT_STORE=True); without them it is the first node of the step, or this host
 // where all ranks are on it. DDPRUN_PORT_RANGE ("29500-29600") and DDP_SOCKET_IFNAME are read where the ranks are on
-// several hosts. Throws InvalidArgument.
+// several hosts; DDP_PTRACE always. Throws InvalidArgument.
 Launch launch_from(const Lookup& variable, const NameOfStarter& name_of_starter);
 
 // The same variables, less those that ddprun made for a worker of another step, which called srun or sbatch; or for one

@@ -8,6 +8,7 @@
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/cpu_backend/cpu_backend.hpp"
+#include "worker_runtime/cpu_backend/peer_memory.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/backend_choice.hpp"
@@ -163,6 +164,7 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
   std::optional<store::Client> store;
   std::string key_prefix;
   std::optional<cpu_backend::Meeting> meeting;
+  if (choice.cpu && launch.lets_any_read) cpu_backend::let_any_process_read_this_one();
   membership.name = next_group_name(launch);  // first, so that one who fails here counts as the others do
   if (launch.store || launch.own_store) {
     key_prefix = process_group::store_key_prefix(launch) + membership.name + "/";

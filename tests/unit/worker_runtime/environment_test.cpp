@@ -124,6 +124,16 @@ TEST(Environment, OfSeveralHostsSaysWhereToListen) {
   EXPECT_EQ(launch_with(two_ranks_but({{"DDPRUN_PORT_RANGE", "unused"}})).ports.min, 0);
 }
 
+TEST(Environment, OnlyDdpPtraceOpensThisProcess) {
+  EXPECT_FALSE(launch_with(two_ranks_but({})).lets_any_read);
+  EXPECT_FALSE(launch_with(two_ranks_but({{"DDP_PTRACE", ""}})).lets_any_read);
+  EXPECT_TRUE(launch_with(two_ranks_but({{"DDP_PTRACE", "any"}})).lets_any_read);
+  for (const char* value : {"all", "1", "ANY"}) {
+    SCOPED_TRACE(value);
+    EXPECT_THROW(launch_with(two_ranks_but({{"DDP_PTRACE", value}})), InvalidArgument);
+  }
+}
+
 TEST(Environment, AnEarlierStartsKeysAreOutOfSight) {
   const auto prefix = [](const std::map<std::string, std::optional<std::string>>& changes) {
     return store_key_prefix(launch_with(two_ranks_but(changes)));

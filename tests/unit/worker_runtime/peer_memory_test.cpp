@@ -1,0 +1,114 @@
+#include "worker_runtime/cpu_backend/peer_memory.hpp"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/seccomp_filter.hpp"
+
+namespace ddp::cpu_backend {
+namespace {
+
+// A forked process that stays, with other values in memory that this one has at the same address.
+class Peer {
+ public:
+  Peer() {
+    int ready[2];
+    if (::pipe(ready) != 0) return;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::alarm(60);  // should the test die before it kills this child
+      std::strcpy(text, "theirs");
+      door = of_child_.door();
+      if (::write(ready[1], &door, sizeof(door)) < 0) ::_exit(1);
+      for (;;) ::pause();
+    }
+    if (::read(ready[0], &door, sizeof(door)) < 0) pid_ = -1;
+    ::close(ready[0]);
+    ::close(ready[1]);
+  }
+  ~Peer() { end(); }
+  Peer(const Peer&) = delete;
+  Peer& operator=(const Peer&) = delete;
+
+  int pid() const { return pid_; }
+  void end() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      ::waitpid(pid_, nullptr, 0);
+    }
+    pid_ = 0;
+  }
+
+  static inline char text[8] = "ours";
+  PeerMemory::Door door;
+
+ private:
+  PeerMemory of_child_{{0, 0}, 1};
+  pid_t pid_ = 0;
+};
+
+std::uint64_t address_of(const void* at) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(at)); }
+
+bool read_text(const PeerMemory& memory, std::string& text) {
+  char read[sizeof(Peer::text)] = {};
+  const bool is_read = memory.read(1, address_of(Peer::text), reinterpret_cast<std::byte*>(read), sizeof(read));
+  text = read;
+  return is_read;
+}
+
+TEST(PeerMemory, IsReadUntilThePeerEnds) {
+  Peer peer;
+  PeerMemory memory({::getpid(), peer.pid()}, 0);
+  ASSERT_TRUE(memory.probe({memory.door(), peer.door}));
+  std::string text;
+  ASSERT_TRUE(read_text(memory, text));
+  EXPECT_EQ(text, "theirs");
+  peer.end();
+  EXPECT_FALSE(read_text(memory, text));
+}
+
+TEST(PeerMemory, OfAnotherProcessThanTheOneWhosePidItWasIsNotRead) {
+  Peer peer;
+  PeerMemory memory({::getpid(), ::getpid()}, 0);  // whose memory can be read, but has another word at that door
+  EXPECT_FALSE(memory.probe({memory.door(), peer.door}));
+  std::string text;
+  EXPECT_FALSE(read_text(memory, text));
+}
+
+TEST(PeerMemory, ThatIsNotThereIsNotRead) {
+  Peer peer;
+  PeerMemory memory({::getpid(), peer.pid()}, 0);
+  ASSERT_TRUE(memory.probe({memory.door(), peer.door}));
+  std::byte one{};
+  EXPECT_FALSE(memory.read(1, 8, &one, 1));
+  EXPECT_TRUE(memory.is_readable(Peer::text, sizeof(Peer::text)));
+  void* const closed = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(closed, MAP_FAILED);
+  EXPECT_FALSE(memory.is_readable(closed, 4096));
+  ::munmap(closed, 4096);
+}
+
+TEST(PeerMemory, IsNotReadWhereTheKernelRefuses) {
+  Peer peer;
+  const pid_t refused = ::fork();
+  if (refused == 0) {
+    testing::refuse_system_call(SYS_process_vm_readv, EPERM);
+    PeerMemory memory({::getpid(), peer.pid()}, 0);
+    ::_exit(memory.probe({memory.door(), peer.door}) ? 1 : 0);
+  }
+  int status = -1;
+  ::waitpid(refused, &status, 0);
+  EXPECT_EQ(status, 0);
+}
+
+}  // namespace
+}  // namespace ddp::cpu_backend
