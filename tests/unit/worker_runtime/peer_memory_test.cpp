@@ -27,7 +27,8 @@ class Peer {
     if (pid_ == 0) {
       ::alarm(60);  // should the test die before it kills this child
       std::strcpy(text, "theirs");
-      door = of_child_.door();
+      const PeerMemory own({0, 0}, 1);
+      door = own.door();
       if (::write(ready[1], &door, sizeof(door)) < 0) ::_exit(1);
       for (;;) ::pause();
     }
@@ -52,7 +53,6 @@ class Peer {
   PeerMemory::Door door;
 
  private:
-  PeerMemory of_child_{{0, 0}, 1};
   pid_t pid_ = 0;
 };
 
