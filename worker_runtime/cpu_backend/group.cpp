@@ -85,7 +85,8 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
     post_deadline(deadline);
     if (layout_.ranks_of(layout_.host_of(who.rank)).size() > 1) probe_peer_memory(deadline);
     if (!has_hosts()) {
-      collectives_.emplace(who_.rank, who_.size, reserve_on_all(staging_bytes(who_.size), deadline));
+      collectives_.emplace(who_.rank, who_.size, arrivals_, *memory_,
+                           reserve_on_all(Staging::part_bytes(who_.size), deadline));
       return;
     }
     meet(deadline);
@@ -123,42 +124,36 @@ std::shared_ptr<Work::State> Group::submit(const Collective& collective) {
 }
 
 void Group::run(const Collective& collective) {
-  const io::Deadline deadline = process_group::deadline_after(collective.timeout);
+  const auto now = std::chrono::steady_clock::now();
+  io::Deadline deadline = process_group::deadline_after(collective.timeout, now);
   queue_->throw_unclaimed_error();
   require_usable();
+  if (const CommunicationQueue::Turn turn(*queue_); turn) {  // nothing is before it
+    const auto begin = flight_recorder::wall_time(now);
+    const Ticket ticket = log_.record_started(flight_recorder::operation_of(collective), begin);
+    in_turn(ticket, [&] { carry_out(collective, deadline); });
+    if (deadline.stopped_at()) stopped_at_ = deadline.stopped_at();
+    return log_.complete(ticket, begin + (std::chrono::steady_clock::now() - now));
+  }
   const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
   queue_->run([&] { execute(collective, deadline, ticket); });
 }
 
 void Group::execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket) {
-  recorded(ticket, [&] {
-    if (who_.size == 1) return copy_to_output(collective);
-    take_turn(deadline, [&] { guarded([&] { exchange(collective, deadline); }); });
-  });
+  recorded(ticket, [&] { take_turn(deadline, [&] { carry_out(collective, deadline); }); });
+}
+
+void Group::carry_out(const Collective& collective, io::Deadline& deadline) {
+  if (who_.size == 1) return copy_to_output(collective);
+  guarded([&] { exchange(collective, deadline); });
 }
 
 void Group::exchange(const Collective& collective, io::Deadline& deadline) {
-  const ConstMemoryRange memory = Collectives::memory_for_others(collective);
-  const auto placement = memory.count > 0 ? memory_->find(memory.data, memory.bytes()) : std::nullopt;
-  Fingerprint call = fingerprint_of(collective);
-  if (placement) call.location = placement->location;
-
-  arrivals_.post(call);
-  if (has_hosts()) return exchange_over_hosts(collective, placement, deadline);
-  if (!placement) collectives_->stage_first_block(collective);
-  meet(deadline);
-  const std::vector<Fingerprint>& calls = arrivals_.posted();
-  require_same_calls(calls);
-
-  const Collectives::Meet meet_again = [&] { meet(deadline); };
-  const auto is_here = [&](const Fingerprint& other) { return other.location == call.location; };
-  if (std::all_of(calls.begin(), calls.end(), is_here)) {
-    if (placement) return collectives_->run_in_place(collective, *placement, meet_again);
-  } else {  // some could have done without staging, and have staged nothing yet
-    if (placement) collectives_->stage_first_block(collective);
-    meet(deadline);
-  }
-  collectives_->run_staged(collective, meet_again);
+  if (has_hosts()) return exchange_over_hosts(collective, deadline);
+  collectives_->run(collective, {.meet = [&] { meet(deadline); },
+                                 .require_same_calls = [&] {
+                                   if (!arrivals_.all_call_the_same()) require_same_calls(arrivals_.posted());
+                                 }});
 }
 
 void Group::meet(io::Deadline& deadline) {

@@ -70,9 +70,9 @@ class Group {
   void take_turn(io::Deadline& deadline, const Steps& steps);
 
   void execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket);
+  void carry_out(const Collective& collective, io::Deadline& deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
-  void exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
-                           io::Deadline& deadline);
+  void exchange_over_hosts(const Collective& collective, io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
   std::shared_ptr<Segment> reserve_on_all(std::size_t bytes, io::Deadline& deadline);
 
@@ -86,9 +86,11 @@ class Group {
   // Finds out whether the ranks of this host can read each other's plain memory.
   void probe_peer_memory(io::Deadline& deadline);
 
-  // One of the calls that are recorded, in its turn.
+  // One of the calls that are recorded, in its turn; and where its beginning is recorded already.
   template <class Steps>
   void recorded(const Ticket& ticket, const Steps& steps);
+  template <class Steps>
+  void in_turn(const Ticket& ticket, const Steps& steps);
 
   // An error in these steps ends the group: it is given up with the error's message, and what the flight recorder has
   // is written to a file, which the message then names.
@@ -165,6 +167,12 @@ void Group::recorded(const Ticket& ticket, const Steps& steps) {
     throw_unusable();
   }
   log_.start(ticket);
+  in_turn(ticket, steps);
+  log_.complete(ticket);
+}
+
+template <class Steps>
+void Group::in_turn(const Ticket& ticket, const Steps& steps) {
   in_turn_ = ticket;
   has_joined_ = false;
   try {
@@ -175,7 +183,6 @@ void Group::recorded(const Ticket& ticket, const Steps& steps) {
     throw;
   }
   in_turn_.reset();
-  log_.complete(ticket);
 }
 
 template <class Steps>

@@ -5,13 +5,17 @@
 
 namespace ddp::cpu_backend {
 
-void Group::exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
-                                io::Deadline& deadline) {
+void Group::exchange_over_hosts(const Collective& collective, io::Deadline& deadline) {
+  const ConstMemoryRange memory = memory_for_others(collective);
+  const auto placement = memory.count > 0 ? memory_->find(memory.data, memory.bytes()) : std::nullopt;
+  Fingerprint call = fingerprint_of(collective);
+  if (placement) call.location = placement->location;
+  arrivals_.post(call);
   post_deadline(deadline);
   meet(deadline);
   const std::vector<Fingerprint>& here = arrivals_.posted();
-  const bool is_in_place = placement && std::all_of(here.begin(), here.end(), [&](const Fingerprint& call) {
-                             return call.location == placement->location;
+  const bool is_in_place = placement && std::all_of(here.begin(), here.end(), [&](const Fingerprint& other) {
+                             return other.location == placement->location;
                            });
   require_same_calls(calls_of_all(deadline));
   host_collectives_->run(collective, is_in_place ? &*placement : nullptr,
