@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "worker_runtime/cpu_backend/futex.hpp"
+#include "worker_runtime/cpu_backend/prefetch.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -17,6 +18,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSpinCount = 100;                        // 1 to 5 us; yielding then is nearly as fast, and kinder
+constexpr int kYieldsPerLook = 8;                      // at the clock
 constexpr std::chrono::microseconds kYieldFor{1'000};  // then it sleeps, and being woken costs 5 us
 static_assert(Clock::is_steady);
 
@@ -32,15 +34,6 @@ void pause_core() {
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("isb" ::: "memory");
-#endif
-}
-
-// The line will be written next: the core gets hold of it while it has to wait anyway.
-void prefetch_for_writing(const PhaseLine& line) {
-#if defined(__x86_64__)
-  asm volatile("prefetchw %0" ::"m"(line));
-#else
-  __builtin_prefetch(&line, 1);
 #endif
 }
 
@@ -124,7 +117,7 @@ void Arrivals::arrive() {
   if (line.call.load(std::memory_order_relaxed) != call_ || words_of(line) != words_) write_call(line, call_, words_);
   line.arrived.store(phase_);
   if (own().sleepers.load() != 0) ring(own());
-  prefetch_for_writing(next_line());
+  prefetch_for_writing(&next_line());
 }
 
 Outcome Arrivals::wait(io::Deadline& deadline) { return wait(deadline, false); }
@@ -149,9 +142,10 @@ bool Arrivals::spin() {
 
 bool Arrivals::yield() {
   const auto end = Clock::now() + kYieldFor;
-  while (!disturbed_.load(std::memory_order_relaxed) && Clock::now() < end) {
+  for (int i = 1; !disturbed_.load(std::memory_order_relaxed); ++i) {
     ::sched_yield();
     if (all_have_arrived()) return true;
+    if (i % kYieldsPerLook == 0 && Clock::now() >= end) break;
   }
   return false;  // sleep() looks into whatever disturbs
 }

@@ -21,7 +21,9 @@ void Collectives::run(const Collective& collective, const Steps& steps) {
   if (small_.has(shape)) {
     arrivals_.post(call);
     small_.give(collective, shape);
-    steps.meet();
+    steps.arrive();
+    small_.prepare_next(shape);
+    steps.wait();
     steps.require_same_calls();
     return small_.take(collective, shape);
   }

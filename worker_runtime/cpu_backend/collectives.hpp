@@ -26,6 +26,8 @@ class Collectives {
  public:
   struct Steps {
     Meet meet;
+    std::function<void()> arrive;  // with wait() after it, the same as meet()
+    std::function<void()> wait;
     std::function<void()> require_same_calls;  // throws where the present calls of all ranks differ
   };
 

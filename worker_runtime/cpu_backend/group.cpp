@@ -124,19 +124,39 @@ std::shared_ptr<Work::State> Group::submit(const Collective& collective) {
 }
 
 void Group::run(const Collective& collective) {
-  const auto now = std::chrono::steady_clock::now();
-  io::Deadline deadline = process_group::deadline_after(collective.timeout, now);
+  if (const CommunicationQueue::Turn turn(*queue_); turn) return run_at_once(collective);
+  const io::Deadline deadline = process_group::deadline_after(collective.timeout);
   queue_->throw_unclaimed_error();
   require_usable();
-  if (const CommunicationQueue::Turn turn(*queue_); turn) {  // nothing is before it
-    const auto begin = flight_recorder::wall_time(now);
-    const Ticket ticket = log_.record_started(flight_recorder::operation_of(collective), begin);
-    in_turn(ticket, [&] { carry_out(collective, deadline); });
-    if (deadline.stopped_at()) stopped_at_ = deadline.stopped_at();
-    return log_.complete(ticket, begin + (std::chrono::steady_clock::now() - now));
-  }
   const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
   queue_->run([&] { execute(collective, deadline, ticket); });
+}
+
+void Group::run_at_once(const Collective& collective) {
+  require_usable();
+  Opening opening{collective, process_group::deadline_after(collective.timeout, {})};
+  opening_ = &opening;
+  has_joined_ = false;
+  try {
+    if (who_.size == 1 || has_hosts()) note_down_opening();
+    carry_out(collective, opening.deadline);
+  } catch (...) {
+    note_down_opening();
+    log_.fail(*std::exchange(in_turn_, std::nullopt));  // unless that has been said
+    throw;
+  }
+  if (opening.deadline.stopped_at()) stopped_at_ = opening.deadline.stopped_at();
+  const auto took = std::chrono::steady_clock::now() - opening.begin;
+  log_.complete(*std::exchange(in_turn_, std::nullopt), opening.wall_begin + took);
+}
+
+void Group::note_down_opening() {
+  if (opening_ == nullptr) return;
+  Opening& opening = *std::exchange(opening_, nullptr);
+  opening.begin = std::chrono::steady_clock::now();
+  opening.wall_begin = flight_recorder::wall_time(opening.begin);
+  opening.deadline = process_group::deadline_after(opening.collective.timeout, opening.begin);
+  in_turn_ = log_.record_started(flight_recorder::operation_of(opening.collective), opening.wall_begin);
 }
 
 void Group::execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket) {
@@ -151,18 +171,29 @@ void Group::carry_out(const Collective& collective, io::Deadline& deadline) {
 void Group::exchange(const Collective& collective, io::Deadline& deadline) {
   if (has_hosts()) return exchange_over_hosts(collective, deadline);
   collectives_->run(collective, {.meet = [&] { meet(deadline); },
+                                 .arrive = [&] { arrive(deadline); },
+                                 .wait = [&] { wait_for_all(deadline); },
                                  .require_same_calls = [&] {
                                    if (!arrivals_.all_call_the_same()) require_same_calls(arrivals_.posted());
                                  }});
 }
 
 void Group::meet(io::Deadline& deadline) {
+  arrive(deadline);
+  wait_for_all(deadline);
+}
+
+void Group::arrive(const io::Deadline& deadline) {
   if (const auto outcome = arrivals_.gave_up_ahead()) {
     is_late_ = !has_joined_ && all_have(Presence::gave_up, outcome->ranks);
     fail(*outcome, deadline);
   }
   has_joined_ = true;
   arrivals_.arrive();
+  note_down_opening();
+}
+
+void Group::wait_for_all(io::Deadline& deadline) {
   const Outcome outcome = arrivals_.wait(deadline);
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
 }

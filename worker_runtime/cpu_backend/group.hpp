@@ -86,11 +86,20 @@ class Group {
   // Finds out whether the ranks of this host can read each other's plain memory.
   void probe_peer_memory(io::Deadline& deadline);
 
-  // One of the calls that are recorded, in its turn; and where its beginning is recorded already.
+  // One of the calls that are recorded, in its turn.
   template <class Steps>
   void recorded(const Ticket& ticket, const Steps& steps);
-  template <class Steps>
-  void in_turn(const Ticket& ticket, const Steps& steps);
+
+  // A call whose turn comes as it is made. What is to be noted down of it waits until this rank has arrived, while its
+  // arrival is on its way to the others.
+  struct Opening {
+    const Collective& collective;
+    io::Deadline deadline;
+    std::chrono::steady_clock::time_point begin{};
+    flight_recorder::TimePoint wall_begin{};
+  };
+  void run_at_once(const Collective& collective);
+  void note_down_opening();
 
   // An error in these steps ends the group: it is given up with the error's message, and what the flight recorder has
   // is written to a file, which the message then names.
@@ -98,7 +107,9 @@ class Group {
   void guarded(const Steps& steps);
   std::string give_up_for(const Error& error);
 
-  void meet(io::Deadline& deadline);
+  void meet(io::Deadline& deadline);  // both of these
+  void arrive(const io::Deadline& deadline);
+  void wait_for_all(io::Deadline& deadline);
   [[noreturn]] void fail(const Outcome& outcome, const io::Deadline& deadline);
   void require_same_calls(const std::vector<Fingerprint>& calls) const;
 
@@ -139,6 +150,7 @@ class Group {
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
   std::optional<io::Deadline::TimePoint> stopped_at_;  // the jobs'; when a wait last found that the process was stopped
   std::optional<Ticket> in_turn_;                      // the jobs'; the call that is being carried out
+  Opening* opening_ = nullptr;                         // the jobs'; of that call, as long as it is not noted down
   bool has_joined_ = false;                            // the jobs'; that call: the others have seen this rank in it
   bool is_late_ = false;                               // the jobs'; they had given it up before
   bool is_abort_elsewhere_ = false;                    // the jobs'; what went wrong is another rank's abort()
@@ -167,12 +179,6 @@ void Group::recorded(const Ticket& ticket, const Steps& steps) {
     throw_unusable();
   }
   log_.start(ticket);
-  in_turn(ticket, steps);
-  log_.complete(ticket);
-}
-
-template <class Steps>
-void Group::in_turn(const Ticket& ticket, const Steps& steps) {
   in_turn_ = ticket;
   has_joined_ = false;
   try {
@@ -183,6 +189,7 @@ void Group::in_turn(const Ticket& ticket, const Steps& steps) {
     throw;
   }
   in_turn_.reset();
+  log_.complete(ticket);
 }
 
 template <class Steps>

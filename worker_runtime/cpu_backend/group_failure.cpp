@@ -10,6 +10,7 @@ namespace ddp::cpu_backend {
 // The others first: writing a file takes its time.
 std::string Group::give_up_for(const Error& error) {
   if (give_up(Presence::gave_up, error.what())) tell_failure(error.what());
+  note_down_opening();
   if (in_turn_) is_late_ ? log_.refuse(*in_turn_) : log_.fail(*in_turn_);
   return is_abort_elsewhere_ ? error.what() : error.what() + log_.write_failure(error.what());
 }

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "worker_runtime/cpu_backend/prefetch.hpp"
 #include "worker_runtime/cpu_backend/reduce.hpp"
 
 namespace ddp::cpu_backend {
@@ -9,6 +10,8 @@ namespace ddp::cpu_backend {
 namespace {
 
 constexpr std::size_t kSmallBytes = 1u << 14;  // measured with 2 and with 4 ranks
+
+constexpr std::size_t kPreparedBytesMax = 1u << 12;
 
 }  // namespace
 
@@ -28,6 +31,13 @@ void SmallCalls::give(const Collective& collective, const Shape& shape) {
   } else {
     std::memcpy(staging_.half(rank_, arrivals_.next_half()), collective.input.data, bytes);
   }
+}
+
+void SmallCalls::prepare_next(const Shape& shape) const {
+  const std::size_t bytes = shape.gives ? shape.input_bytes() : 0;
+  if (bytes <= kLineDataBytes || bytes > kPreparedBytesMax) return;
+  const std::byte* const next = staging_.half(rank_, arrivals_.next_half());
+  for (std::size_t at = 0; at < bytes; at += kCacheLineBytes) prefetch_for_writing(next + at);
 }
 
 void SmallCalls::take(const Collective& collective, const Shape& shape) {
