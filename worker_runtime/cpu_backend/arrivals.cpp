@@ -37,11 +37,6 @@ void pause_core() {
 #endif
 }
 
-void write_call(PhaseLine& line, std::uint64_t call, const FingerprintWords& words) {
-  for (std::size_t i = 0; i < words.size(); ++i) line.posted[i].store(words[i], std::memory_order_relaxed);
-  line.call.store(call, std::memory_order_release);
-}
-
 FingerprintWords words_of(const PhaseLine& line) {
   FingerprintWords words{};
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = line.posted[i].load(std::memory_order_relaxed);
@@ -74,19 +69,14 @@ Arrivals::Arrivals(std::span<RankControl> ranks, int rank, std::vector<int> name
 void Arrivals::post(const Fingerprint& fingerprint, std::uint64_t address) {
   ++call_;
   words_ = encode(fingerprint);
-  write_call(next_line(), call_, words_);
-  next_line().address.store(address, std::memory_order_relaxed);
+  address_ = address;
 }
 
-void Arrivals::put_data(const void* data, std::size_t bytes) {
-  std::array<std::uint64_t, std::tuple_size_v<decltype(PhaseLine::data)>> words{};
-  std::memcpy(words.data(), data, bytes);
-  for (std::size_t i = 0; i < words.size(); ++i) next_line().data[i].store(words[i], std::memory_order_relaxed);
-}
+void Arrivals::put_data(const void* data, std::size_t bytes) { std::memcpy(data_.data(), data, bytes); }
 
 void Arrivals::get_data(int rank, void* data, std::size_t bytes) const {
   const PhaseLine& line = present_line(static_cast<std::size_t>(rank));
-  std::array<std::uint64_t, std::tuple_size_v<decltype(PhaseLine::data)>> words{};
+  LineData words{};
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = line.data[i].load(std::memory_order_relaxed);
   std::memcpy(data, words.data(), bytes);
 }
@@ -110,11 +100,15 @@ std::optional<Outcome> Arrivals::gave_up_ahead() const {
   return outcome_of(std::move(causes), std::move(effects));
 }
 
+// Without a pause in which the others, who may be waiting, would take the line away that is half written.
 void Arrivals::arrive() {
   PhaseLine& line = next_line();
   ++phase_;
   arrived_up_to_ = 0;
-  if (line.call.load(std::memory_order_relaxed) != call_ || words_of(line) != words_) write_call(line, call_, words_);
+  for (std::size_t i = 0; i < words_.size(); ++i) line.posted[i].store(words_[i], std::memory_order_relaxed);
+  for (std::size_t i = 0; i < data_.size(); ++i) line.data[i].store(data_[i], std::memory_order_relaxed);
+  line.address.store(address_, std::memory_order_relaxed);
+  line.call.store(call_, std::memory_order_release);
   line.arrived.store(phase_);
   if (own().sleepers.load() != 0) ring(own());
   prefetch_for_writing(&next_line());
@@ -194,7 +188,7 @@ std::optional<Outcome> Arrivals::failure() const {
   }
   const bool is_any_gone = !lost.empty() || !gave_up.empty();
   if (is_any_gone && has_only_effects && !aborted_here.empty()) lost = std::move(aborted_here);
-  const std::uint64_t present_call = calls(rank_);
+  const std::uint64_t present_call = call_;
   for (std::size_t name = 0; name < notes_.size(); ++name) {
     const bool is_lost = notes_[name].trouble.load() == Trouble::lost && notes_[name].calls.load() < present_call;
     if (is_lost) add(static_cast<int>(name), notes_[name].presence.load());

@@ -48,7 +48,7 @@ class Arrivals {
   // Shows what this rank calls next, before it arrives there; `address` is that of memory which others may read.
   void post(const Fingerprint& fingerprint, std::uint64_t address = 0);
 
-  // What belongs to a call beside its post, in the line of its first phase: after post(), and before it arrives there.
+  // What belongs to a call beside its post, at most kLineDataBytes: after post(), and before it arrives there.
   void put_data(const void* data, std::size_t bytes);
 
   // Ranks that have entered the phase which this rank is about to enter, and then gave up, while this rank was still at
@@ -87,6 +87,10 @@ class Arrivals {
   // Which of two halves of this rank's memory the next phase may use: others are done with what was in it.
   int next_half() const { return static_cast<int>((phase_ + 1) % 2); }
   int present_half() const { return static_cast<int>(phase_ % 2); }
+
+  // What this rank posted last, whether it has arrived with that or not.
+  std::uint64_t own_call() const { return call_; }
+  Fingerprint own_post() const { return decode(words_); }
 
   // Calls made by a rank, and the last of them: a glance for messages, of any rank at any time.
   std::uint64_t calls(int rank) const;
@@ -127,6 +131,9 @@ class Arrivals {
   std::uint64_t phase_ = 0;                     // that this rank entered last
   std::uint64_t call_ = 0;                      // that this rank posted last, and what it is
   FingerprintWords words_{};
+  std::uint64_t address_ = 0;
+  using LineData = std::array<std::uint64_t, std::tuple_size_v<decltype(PhaseLine::data)>>;
+  LineData data_{};
   std::vector<Fingerprint> posted_;             // what posted() returns, kept so that no call allocates
   std::size_t arrived_up_to_ = 0;               // ranks below this one are known to have entered it
   std::unique_ptr<std::atomic<bool>[]> ended_;  // by rank: its process is dead

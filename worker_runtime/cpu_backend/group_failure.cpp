@@ -84,7 +84,7 @@ void Group::set_failure_listener(process_group::Backend::FailureListener tell) {
 }
 
 FailedCall Group::present_call() const {
-  return {who_, ::getpid(), arrivals_.calls(index_), arrivals_.last_call(index_)};
+  return {who_, ::getpid(), arrivals_.own_call(), arrivals_.own_post()};
 }
 
 // As far as this rank knows: of another host's ranks only what was noted.

@@ -79,7 +79,7 @@ void Group::transfer(std::span<const HostLinks::Parcel> parcels, io::Deadline& d
 
 Outcome Group::ask_who_is_missing(const std::vector<int>& hosts) {
   for (const int host : hosts) {
-    if (links_->ask(host, arrivals_.calls(index_))) continue;
+    if (links_->ask(host, arrivals_.own_call())) continue;
     for (const int rank : layout_.ranks_of(host)) arrivals_.note(rank, state_of(rank), Trouble::missing);
   }
   if (auto failure = arrivals_.failure()) return *failure;
