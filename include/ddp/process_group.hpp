@@ -6,8 +6,7 @@
 // layout may round otherwise.
 //
 // Backends: `cpu` works on host memory, `nccl` on the memory of one GPU; a group may have both. What one of them does
-// not have it refuses by InvalidArgument: as yet the cpu backend has no reduce, gather, scatter, all_to_all, send,
-// receive, no coalesced calls (but of one) and no sub-groups.
+// not have it refuses by InvalidArgument: as yet the cpu backend has no reduce, gather, scatter, all_to_all.
 //
 // Failures: nothing waits for ever. A rank that ends makes every other rank that needs it throw RankFailure within
 // milliseconds (nccl: where NCCL notices it, or inside run_elastic); one that never calls makes the others throw TimeoutError at the deadline; one that calls something
@@ -22,6 +21,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -50,6 +50,7 @@ enum class ReduceOp : std::uint8_t {
 
 // A collective under way. Copies share it. The memory it was given must stay valid and untouched until it has
 // completed. Letting go of a Work cancels nothing; an error that nobody waited for is thrown by the group's next call.
+// Copies may be waited for by several threads.
 class DDP_EXPORT Work {
  public:
   class State;
@@ -61,8 +62,19 @@ class DDP_EXPORT Work {
   // call's options behind it and returns at once (barrier: blocks). Does nothing for an empty Work.
   void wait();
 
+  // Blocks the host, on a GPU too, until the collective has completed or the limit is over, whichever is first: false for
+  // the latter, and the collective goes on. Throws what it failed with. An empty Work has completed.
+  bool wait_for(std::chrono::milliseconds limit);
+
   // Whether wait() would return, or throw, without blocking.
   bool is_completed() const;
+
+  // Calls `callback` once, when the collective has completed (on a GPU: on the device), with null, or with what it failed
+  // with, which then counts as waited for. At once, on this thread, where that has been; else later, on whatever thread
+  // found it, perhaps one of the library's, and at the end of the group at the latest. Others may have been woken before.
+  // The callback holds up what that thread would do next: it must be short, must not throw (the process ends), wait for a
+  // Work, or call or destroy a group; abort() is allowed. Callbacks of different Works may run at one time.
+  void on_completed(std::function<void(std::exception_ptr error)> callback);
 
  private:
   std::shared_ptr<State> state_;
@@ -151,8 +163,10 @@ class DDP_EXPORT ProcessGroup {
   // The _async calls that `calls` makes of this group are begun as one when `calls` returns: sends and receives among
   // them meet in any order, and many small ones cost as one. The Work of each of them is that of all; it can't be
   // waited for before. Their timeout is that of `options`, not their own; a call's stream, where it is null, that of
-  // `options` too. Calls that are not _async throw InvalidArgument in there. What `calls` throws comes out of here, and
-  // nothing is begun. At most 65,536 in one. An empty Work where there were none.
+  // `options` too. On a CPU the collectives among them come first, in the order of their calls, and then all sends and
+  // receives at once; of those to one peer, and from one, each begins when the one before it is complete. What goes
+  // wrong in one is thrown for all. Calls that are not _async throw InvalidArgument in there. What `calls` throws comes
+  // out of here, and nothing is begun. At most 65,536 in one. An empty Work where there were none.
   Work coalesce(const std::function<void()>& calls, CollectiveOptions options = {});
 
   // Collective over this group: the ranks that give one color (0 or above) become a group of their own, in the order of

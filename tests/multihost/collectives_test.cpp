@@ -54,13 +54,98 @@ Buffer<T> buffer(ProcessGroup& group, Where where, std::size_t count) {
   return Buffer<T>(group, where != Where::plain, is_registered, count);
 }
 
+enum class Sum { of_all_reduce, of_reduce };
+
+// Where the elements of an all_reduce or reduce go round the hosts, in one go or block by block: the sums of a slice for
+// each host, of whole cache lines, begin at that host. Those of few elements, or of two hosts, all begin at the first.
+template <class T>
+class Sums {
+ public:
+  Sums(const RanksByHost& by_host, Sum kind, std::size_t count) : from_(by_host.size(), by_host) {
+    for (std::size_t host = 0; host < from_.size(); ++host) {
+      std::rotate(from_[host].begin(), from_[host].begin() + static_cast<std::ptrdiff_t>(host), from_[host].end());
+    }
+    const bool has_others = std::any_of(by_host.begin(), by_host.end(), [](const auto& host) { return host.size() > 1; });
+    goes_round_ = by_host.size() > 2 && count * sizeof(Exchanged) > kGatheredBytes / by_host.size();
+    const bool is_in_one_go = kind == Sum::of_all_reduce && !has_others && sizeof(T) == sizeof(Exchanged);
+    block_ = is_in_one_go ? count : std::min(count, kBlockBytes / sizeof(Exchanged));
+    count_ = count;
+  }
+
+  T operator()(ReduceOp op, std::size_t i) const { return reduced<T>(op, from_[first_host(i)], i); }
+
+ private:
+  using Exchanged = testing::Wide<T>;
+  static constexpr std::size_t kBlockBytes = 1u << 20;
+  static constexpr std::size_t kGatheredBytes = 256u << 10;
+
+  std::size_t first_host(std::size_t i) const {
+    if (!goes_round_) return 0;
+    const std::size_t in_line = 64 / sizeof(Exchanged);
+    const std::size_t begin = i / block_ * block_;
+    const std::size_t lines = (std::min(block_, count_ - begin) + in_line - 1) / in_line;
+    const std::size_t hosts = from_.size();
+    std::size_t host = 0;
+    const auto end_of = [&](std::size_t h) { return lines / hosts * (h + 1) + std::min(h + 1, lines % hosts); };
+    while ((i - begin) / in_line >= end_of(host)) ++host;
+    return host;
+  }
+
+  std::vector<RanksByHost> from_;  // by the host that they begin at
+  bool goes_round_ = false;
+  std::size_t block_ = 0, count_ = 0;
+};
+
+// On a root's memory where others have none.
+template <class T>
+MemoryRange only_at(ProcessGroup& group, int root, const Buffer<T>& memory) {
+  return group.rank() == root ? memory.range() : MemoryRange{};
+}
+
+template <class T>
+void check_rooted_collectives(ProcessGroup& group, const RanksByHost& by_host, Where where, std::size_t count) {
+  const auto all = count * static_cast<std::size_t>(group.size());
+  const auto own = count * static_cast<std::size_t>(group.rank());
+  const Sums<T> sums(by_host, Sum::of_reduce, count);
+  const int roots = count > 100'000 ? 1 : group.size();
+  for (int root = 0; root < roots; ++root) {
+    SCOPED_TRACE("root " + std::to_string(root));
+    const bool is_root = group.rank() == root;
+    for (const ReduceOp op : ops_for(count)) {
+      auto input = buffer<T>(group, where, count);
+      auto output = buffer<T>(group, where, count);
+      group.reduce(input.range(), only_at(group, root, output), root, op);
+      if (is_root) expect_bits("reduce", output.data(), count, [&](std::size_t i) { return sums(op, i); });
+      expect_bits("input of reduce", input.data(), count, [&](std::size_t i) { return element<T>(group.rank(), i); });
+      group.reduce(input.range(), only_at(group, root, input), root, op);
+      if (is_root) expect_bits("reduce in place", input.data(), count, [&](std::size_t i) { return sums(op, i); });
+    }
+    auto one = buffer<T>(group, where, count);
+    auto many = buffer<T>(group, where, all);
+    group.gather(one.range(), only_at(group, root, many), root);
+    if (is_root) {
+      expect_bits("gather", many.data(), all,
+                  [&](std::size_t i) { return element<T>(static_cast<int>(i / count), i % count); });
+    }
+    auto given = buffer<T>(group, where, all);
+    group.scatter(only_at(group, root, given), one.range(), root);
+    expect_bits("scatter", one.data(), count, [&](std::size_t i) { return element<T>(root, own + i); });
+  }
+  auto given = buffer<T>(group, where, all);
+  auto taken = buffer<T>(group, where, all);
+  group.all_to_all(given.range(), taken.range());
+  expect_bits("all_to_all", taken.data(), all,
+              [&](std::size_t i) { return element<T>(static_cast<int>(i / count), own + i % count); });
+}
+
 template <class T>
 void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where where,
                        std::size_t count) {
+  const Sums<T> sums(by_host, Sum::of_all_reduce, count);
   for (const ReduceOp op : ops_for(count)) {
     auto inout = buffer<T>(group, where, count);
     group.all_reduce(inout.range(), op);
-    expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return reduced<T>(op, by_host, i); });
+    expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return sums(op, i); });
   }
   const int roots = count > 100'000 ? 1 : group.size();
   for (int root = 0; root < roots; ++root) {
@@ -109,6 +194,7 @@ void check_layout(Hosts& hosts, const HostOf& host_of, const std::vector<Where>&
       for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{37}, two_blocks}) {
         SCOPED_TRACE(std::to_string(count) + " elements, memory " + std::to_string(static_cast<int>(where)));
         check_collectives<T>(group, by_host, where, count);
+        check_rooted_collectives<T>(group, by_host, where, count == two_blocks ? count / 3 : count);
       }
     }
     group.barrier();
@@ -132,7 +218,7 @@ TEST_P(CollectivesOverHosts, EqualAPlainComputationBitByBit) {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CollectivesOverHosts,
                          ::testing::Values(Layout{"OneRankEach", {0, 1}}, Layout{"TwoEach", {0, 0, 1, 1}},
-                                           Layout{"Unequal", {0, 0, 0, 1}}, Layout{"Mixed", {0, 1, 0, 2, 1}},
+                                           Layout{"Unequal", {0, 0, 0, 1}}, Layout{"Mixed", {0, 1, 0, 2, 1}}, Layout{"OneRankOnEachOfFour", {0, 1, 2, 3}},
                                            Layout{"StoreIsElsewhere", {1, 2, 1}}),
                          [](const auto& tested) { return tested.param.name; });
 

@@ -92,8 +92,8 @@ pid_t fork_and(const std::function<void()>& body, int report) {
   ::_exit(kFailed);
 }
 
-// Runs `ip -batch` on the lines, in a network.
-void ip(const io::UniqueFd& network, const std::string& lines) {
+// Runs `tool -batch` on the lines, in a network.
+void run_batch(const char* tool, const io::UniqueFd& network, const std::string& lines, const std::string& lacks) {
   Pipe input;
   Pipe output;
   const pid_t child = fork_and(
@@ -102,8 +102,8 @@ void ip(const io::UniqueFd& network, const std::string& lines) {
         ::dup2(input.reading.get(), STDIN_FILENO);
         ::dup2(output.writing.get(), STDERR_FILENO);
         ::setenv("PATH", kSearch, 1);
-        ::execlp("ip", "ip", "-batch", "-", nullptr);
-        fail("ip (package iproute2)");
+        ::execlp(tool, tool, "-batch", "-", nullptr);
+        fail(std::string(tool) + " (package iproute2)");
       },
       output.writing.get());
   if (child < 0) fail("fork");
@@ -112,11 +112,15 @@ void ip(const io::UniqueFd& network, const std::string& lines) {
   input.writing.reset();
   const std::string said = read_all(output.reading.get());
   if (wait_status_of(child) == 0) return;
-  const bool is_lacking = said.find("not supported") != std::string::npos ||
-                          said.find("Unknown device type") != std::string::npos ||
-                          said.find("No such file") != std::string::npos;
-  if (is_lacking) throw NoHosts("this machine can't have a bridge of its own: " + said);
-  throw std::runtime_error("ip: " + said + "in:\n" + lines);
+  const bool is_lacking =
+      said.find("not supported") != std::string::npos || said.find("Unknown device type") != std::string::npos ||
+      said.find("No such file") != std::string::npos || said.find("qdisc kind is unknown") != std::string::npos;
+  if (is_lacking) throw NoHosts(lacks + ": " + said);
+  throw std::runtime_error(std::string(tool) + ": " + said + "in:\n" + lines);
+}
+
+void ip(const io::UniqueFd& network, const std::string& lines) {
+  run_batch("ip", network, lines, "this machine can't have a bridge of its own");
 }
 
 std::string cable(int host, int interface) { return "h" + std::to_string(host) + "e" + std::to_string(interface); }
@@ -322,6 +326,16 @@ void Hosts::heal(int host, int interface) {
     }
   }
   ip(switch_[0].network, lines);
+}
+
+void Hosts::disturb(int host, const std::string& netem, int interface) {
+  run_batch("tc", hosts_.at(static_cast<std::size_t>(host)).network,
+            "qdisc add dev eth" + std::to_string(interface) + " root netem " + netem + "\n",
+            "this machine can't delay or lose what is sent (tc of iproute2, sch_netem of the kernel)");
+}
+
+void Hosts::take_down(int host, int interface) {
+  ip(hosts_.at(static_cast<std::size_t>(host)).network, "link set eth" + std::to_string(interface) + " down\n");
 }
 
 void Hosts::crash(int host) { ::kill(hosts_.at(static_cast<std::size_t>(host)).first, SIGKILL); }

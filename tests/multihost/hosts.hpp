@@ -62,6 +62,13 @@ class Hosts {
   void heal(int host, int interface = kAll);
   static constexpr int kAll = -1;
 
+  // What a host sends over an interface is delayed or lost from now on, in the words of tc-netem(8): "delay 1ms loss 1%".
+  // Throws NoHosts where this machine has no such means.
+  void disturb(int host, const std::string& netem, int interface = 0);
+
+  // The interface goes down at the host itself, as by `ip link set eth0 down` there: it loses its routes.
+  void take_down(int host, int interface = 0);
+
   // Kills every process of a host at once, as a loss of power does; but the kernel closes its connections. Nothing can
   // be started there any more.
   void crash(int host);

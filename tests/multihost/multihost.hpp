@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <optional>
+#include <string>
 
 #include "tests/multihost/hosts.hpp"
 
@@ -18,6 +19,17 @@ class Multihost : public ::testing::Test {
     } catch (const NoHosts& reason) {
       skip(reason.what());
       return nullptr;
+    }
+  }
+
+  // As Hosts::disturb(). False where this machine can't: the test is skipped, and returns at once.
+  bool disturb(int host, const std::string& netem) {
+    try {
+      hosts_->disturb(host, netem);
+      return true;
+    } catch (const NoHosts& reason) {
+      skip(reason.what());
+      return false;
     }
   }
 

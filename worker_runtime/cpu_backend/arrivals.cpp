@@ -8,6 +8,7 @@
 #include <cstring>
 #include <utility>
 
+#include "worker_runtime/cpu_backend/core_count.hpp"
 #include "worker_runtime/cpu_backend/futex.hpp"
 #include "worker_runtime/cpu_backend/prefetch.hpp"
 
@@ -21,21 +22,6 @@ constexpr int kSpinCount = 100;                        // 1 to 5 us; yielding th
 constexpr int kYieldsPerLook = 8;                      // at the clock
 constexpr std::chrono::microseconds kYieldFor{1'000};  // then it sleeps, and being woken costs 5 us
 static_assert(Clock::is_steady);
-
-std::size_t core_count() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof(allowed), &allowed) != 0) return 1;  // more cores than the set holds: no spinning
-  return static_cast<std::size_t>(CPU_COUNT(&allowed));
-}
-
-void pause_core() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("isb" ::: "memory");
-#endif
-}
 
 FingerprintWords words_of(const PhaseLine& line) {
   FingerprintWords words{};

@@ -2,6 +2,7 @@
 //
 //   small_calls  little data, shown with the arrival: one phase
 //   in_place     every rank has registered the memory: one phase to begin, one to end
+//   from_peers   ranks may read each other's plain memory
 //   staged       everything else
 //
 // Every rank takes the same way, because it depends on what all ranks have posted. All ways put elements together with
@@ -14,6 +15,7 @@
 #include <memory>
 
 #include "worker_runtime/cpu_backend/arrivals.hpp"
+#include "worker_runtime/cpu_backend/from_peers.hpp"
 #include "worker_runtime/cpu_backend/in_place.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
 #include "worker_runtime/cpu_backend/small_calls.hpp"
@@ -29,10 +31,12 @@ class Collectives {
     std::function<void()> arrive;  // with wait() after it, the same as meet()
     std::function<void()> wait;
     std::function<void()> require_same_calls;  // throws where the present calls of all ranks differ
+    FromPeers::Lost lost;
   };
 
   // `staging` has parts of Staging::part_bytes(size).
-  Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory, std::shared_ptr<Segment> staging);
+  Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory, const PeerMemory& peers,
+              std::shared_ptr<Segment> staging);
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
@@ -40,14 +44,18 @@ class Collectives {
 
  private:
   bool all_are_at(std::uint64_t location) const;
+  std::uint64_t address_for_peers(const Collective& collective, const Shape& shape) const;
+  bool may_read_peers();
 
   int rank_;
   int size_;
   Arrivals& arrivals_;
   const SharedMemory& memory_;
+  const PeerMemory& peers_;
   Staging staging_;
   SmallCalls small_;
   InPlace in_place_;
+  FromPeers from_peers_;
   Staged staged_;
 };
 

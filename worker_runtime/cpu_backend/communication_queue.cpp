@@ -16,6 +16,8 @@ class CommunicationQueue::Task : public Work::State {
 
   void wait() override { queue_->wait_for(*this); }
   bool is_completed() const override { return done_.load(std::memory_order_acquire); }
+  bool wait_until(std::chrono::steady_clock::time_point end) override { return queue_->wait_until(*this, end); }
+  void on_completed(Callback callback) override { queue_->on_completed(*this, std::move(callback)); }
 
  private:
   friend class CommunicationQueue;
@@ -23,6 +25,7 @@ class CommunicationQueue::Task : public Work::State {
   Job job_;
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
+  std::vector<Callback> callbacks_;  // none once they are called
 };
 
 // With the mutex held. A Turn that is had counts as a job that runs from here on.
@@ -125,6 +128,36 @@ void CommunicationQueue::wait_for(Task& task) {
       run_front(lock);  // not done, and nothing runs: it stands in line
     }
   }
+  throw_error_of(task);
+}
+
+// Leaves the job to the communication thread: here it might take longer than it may.
+bool CommunicationQueue::wait_until(Task& task, std::chrono::steady_clock::time_point end) {
+  fork_guard_.require_own_process();
+  std::unique_lock lock(mutex_);
+  if (!ended_.wait_until(lock, end, [&] { return task.done_.load(std::memory_order_relaxed); })) return false;
+  throw_error_of(task);
+  return true;
+}
+
+void CommunicationQueue::on_completed(Task& task, Work::State::Callback callback) {
+  fork_guard_.require_own_process();
+  std::unique_lock lock(mutex_);
+  if (!task.done_.load(std::memory_order_relaxed)) {
+    task.callbacks_.push_back(std::move(callback));
+    return;
+  }
+  if (unclaimed_ == task.error_) {
+    unclaimed_ = nullptr;
+    unlock_if_idle();
+  }
+  const std::exception_ptr error = task.error_;
+  lock.unlock();
+  Work::State::call(callback, error);
+}
+
+// With the mutex held.
+void CommunicationQueue::throw_error_of(const Task& task) {
   if (!task.error_) return;
   if (unclaimed_ == task.error_) {
     unclaimed_ = nullptr;
@@ -156,10 +189,15 @@ void CommunicationQueue::run_front(std::unique_lock<std::mutex>& lock) {
   task->job_ = nullptr;
   lock.lock();
   task->error_ = error;
-  if (error && !failed_) unclaimed_ = error;
+  const auto callbacks = std::exchange(task->callbacks_, {});
+  if (error && !failed_ && callbacks.empty()) unclaimed_ = error;
   failed_ = failed_ || error;
   task->done_.store(true, std::memory_order_release);
   end_job();
+  if (callbacks.empty()) return;
+  lock.unlock();
+  for (const auto& callback : callbacks) Work::State::call(callback, error);
+  lock.lock();
 }
 
 // With the mutex held.

@@ -3,12 +3,14 @@
 // A job runs on the thread that waits for it where it can, so that a blocking call costs no hand-over; else on the
 // communication thread, which starts with the first asynchronous call. At most one job runs at a time.
 //
-// A job's error belongs to the Work that waits for it; if nobody has by the time of the next call, that call throws it.
+// A job's error belongs to the Work that waits for it, or to that Work's callbacks; if nobody has by the time of the next
+// call, that call throws it. Callbacks run on the thread that ran the job, when the next one may begin.
 //
 // Threads: any. Fork: a forked child must not touch it; Work::wait() there throws InvalidArgument.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -82,6 +84,9 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
 
   void start_thread();
   void wait_for(Task& task);
+  bool wait_until(Task& task, std::chrono::steady_clock::time_point end);
+  void on_completed(Task& task, Work::State::Callback callback);
+  void throw_error_of(const Task& task);
   void throw_unclaimed(std::unique_lock<std::mutex>& lock);
   void run_front(std::unique_lock<std::mutex>& lock);
   void end_job();

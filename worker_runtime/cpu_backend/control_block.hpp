@@ -20,6 +20,9 @@ enum class Presence : std::uint32_t {
   aborted,  // by abort()
   gave_up,  // after a failure of its own
   babbled,  // what came from it is none of what ranks say
+
+  // Never said by the rank itself:
+  unreachable,  // its connection has broken
 };
 
 // The hardware fetches lines in pairs: what one rank writes at every phase has no neighbour that others read meanwhile.

@@ -11,32 +11,9 @@ namespace ddp::cpu_backend {
 
 namespace {
 
-[[noreturn]] void refuse_missing(const std::string& what) {
-  throw InvalidArgument("the cpu backend has no " + what +
-                        " yet\ntry:   the collectives that it has (ddp/process_group.hpp)");
-}
-
-void require_known(const Collective& collective) {
-  switch (collective.kind) {
-    case CollectiveKind::barrier:
-    case CollectiveKind::all_reduce:
-    case CollectiveKind::broadcast:
-    case CollectiveKind::all_gather:
-    case CollectiveKind::reduce_scatter:
-    case CollectiveKind::allocate: return;
-    case CollectiveKind::reduce:
-    case CollectiveKind::gather:
-    case CollectiveKind::scatter:
-    case CollectiveKind::all_to_all:
-    case CollectiveKind::send:
-    case CollectiveKind::receive: refuse_missing(name_of(collective.kind));
-  }
-}
-
 class CpuBackend : public process_group::Backend {
  public:
-  CpuBackend(const Membership& who, Meeting meeting, io::Deadline& deadline)
-      : group_(std::make_unique<Group>(who, std::move(meeting), deadline)) {}
+  explicit CpuBackend(std::unique_ptr<Group> group) : group_(std::move(group)) {}
 
   ~CpuBackend() override {
     if (group_->in_forked_child()) static_cast<void>(group_.release());  // leaked: it is the parent's
@@ -48,14 +25,11 @@ class CpuBackend : public process_group::Backend {
 
   std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) override {
     group_->require_own_process();
-    for (const Collective& collective : collectives) require_known(collective);
-    if (collectives.size() != 1) refuse_missing("coalesced calls");
-    return group_->submit(collectives.front());
+    return group_->submit(collectives);
   }
 
   void run(const Collective& collective) override {
     group_->require_own_process();
-    require_known(collective);
     group_->run(collective);
   }
 
@@ -64,9 +38,11 @@ class CpuBackend : public process_group::Backend {
     return group_->allocate(bytes, timeout);
   }
 
-  std::unique_ptr<process_group::Backend> split(const Membership&, const std::vector<int>&,
-                                                std::chrono::milliseconds) override {
-    refuse_missing("sub-groups");
+  std::unique_ptr<process_group::Backend> split(const Membership& of_new, const std::vector<int>& ranks,
+                                                std::chrono::milliseconds timeout) override {
+    group_->require_own_process();
+    auto made = group_->split(of_new, ranks, timeout);
+    return made ? std::make_unique<CpuBackend>(std::move(made)) : nullptr;
   }
 
   std::shared_ptr<process_group::DeviceMemory> device_memory() override { return process_group::host_memory(); }
@@ -87,7 +63,7 @@ class CpuBackend : public process_group::Backend {
 std::unique_ptr<process_group::Backend> make_cpu_backend(const process_group::Membership& membership, Meeting meeting,
                                                          io::Deadline& deadline) {
   try {
-    return std::make_unique<CpuBackend>(membership, std::move(meeting), deadline);
+    return std::make_unique<CpuBackend>(std::make_unique<Group>(membership, std::move(meeting), deadline));
   } catch (const std::system_error& error) {
     throw Error(std::string("the cpu backend can't start: ") + error.what() +
                 "\ntry:   compare the limits of this process (`ulimit -a`) with what it uses");

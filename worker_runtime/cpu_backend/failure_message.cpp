@@ -8,8 +8,17 @@ namespace ddp::cpu_backend {
 
 namespace {
 
+bool is_of_pair(const Fingerprint& call) {
+  return call.kind == CollectiveKind::send || call.kind == CollectiveKind::receive;
+}
+
+std::string number_of(const Fingerprint& call, std::uint64_t number) {
+  return (is_of_pair(call) ? "message " : "call ") + std::to_string(number);
+}
+
 std::string numbered(const Fingerprint& call, std::uint64_t number) {
-  return number == 0 ? "the start of the group" : describe(call) + ", call " + std::to_string(number);
+  if (is_of_pair(call)) return describe(call) + ", " + number_of(call, number);
+  return number == 0 ? "the start of the group" : describe(call) + ", " + number_of(call, number);
 }
 
 std::string where(const FailedCall& failed) {
@@ -29,6 +38,7 @@ std::string fate(const RankState& rank) {
     case Presence::left: return name + "has left the group";
     case Presence::aborted: return name + "aborted the group";
     case Presence::gave_up: return name + "gave up on the group after a failure of its own";
+    case Presence::unreachable: return name + "ended, or can't be reached any more";
     case Presence::babbled: return name + "sent what no rank of this group sends";
   }
   return name;
@@ -67,9 +77,22 @@ std::string timeout_message(const FailedCall& failed, const std::vector<RankStat
          "only slow";
 }
 
+std::string pair_timeout_message(const FailedCall& failed, const RankState& peer, bool has_met,
+                                 std::chrono::milliseconds waited) {
+  std::string text = "rank " + std::to_string(peer.rank) + " did not come to " + (has_met ? "the end of " : "") +
+                     numbered(failed.call, failed.number) + ", within " + std::to_string(waited.count()) + " ms; " +
+                     name_of(peer);
+  text += peer.calls == 0 ? " has called no collective yet"
+                          : "'s last collective is " + numbered(peer.last_call, peer.calls);
+  return text + where(failed) +
+         "\ntry:   see what this rank is doing (a debugger shows where it is); two ranks that send to each other, each "
+         "before it receives, wait in vain, unless both calls are in one coalesce()";
+}
+
 std::string mismatch_message(const FailedCall& failed, const std::string& difference) {
-  return difference + " (call " + std::to_string(failed.number) + ")" + where(failed) +
-         "\ntry:   let every rank call the same collectives in the same order, with the same type and count";
+  const std::string text = difference + " (" + number_of(failed.call, failed.number) + ")" + where(failed);
+  if (is_of_pair(failed.call)) return text + "\ntry:   let the sender and the receiver name the same type and count";
+  return text + "\ntry:   let every rank call the same collectives in the same order, with the same type and count";
 }
 
 std::string no_memory_message(const FailedCall& failed, std::size_t bytes, int rank, int error_number) {

@@ -7,6 +7,7 @@
 
 #include "rendezvous/io/cut.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
+#include "worker_runtime/process_group/rank_list.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -32,14 +33,19 @@ std::vector<io::UniqueFd> pidfds_of(std::vector<Peer> peers) {
   return pidfds;
 }
 
-flight_recorder::GroupFacts facts_of(const Membership& who) {
+std::vector<int> job_ranks_of(const Membership& who, const Meeting& meeting) {
+  if (!meeting.job_ranks.empty()) return meeting.job_ranks;
   std::vector<int> ranks(static_cast<std::size_t>(who.size));
   std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+flight_recorder::GroupFacts facts_of(const Membership& who, const Meeting& meeting) {
   return {.backend = "cpu",
           .name = who.name.empty() ? "group" : who.name,
-          .description = "all ranks",
+          .description = meeting.job_ranks.empty() ? "all ranks" : process_group::list_ranks(meeting.job_ranks),
           .round = who.round,
-          .ranks = std::move(ranks),
+          .ranks = job_ranks_of(who, meeting),
           .rank = who.rank};
 }
 
@@ -55,38 +61,49 @@ void copy_to_output(const Collective& collective) {
 
 Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
     : who_(who),
-      log_(facts_of(who)),
+      log_(facts_of(who, meeting)),
       layout_(meeting.layout),
       index_(layout_.index_of(who.rank)),
       pids_(pids_of(meeting, layout_.host_of(who.rank))),
+      network_(meeting.network),
+      job_ranks_(job_ranks_of(who, meeting)),
       memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), layout_, who.rank)),
       peer_memory_(pids_here(pids_, layout_.ranks_of(layout_.host_of(who.rank))), index_),
-      arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()) {
+      arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()),
+      pairs_(index_, static_cast<int>(meeting.peers.size()), *memory_, peer_memory_,
+             {.is_here = [this](int index) {
+                return arrivals_.presence(index) == Presence::here && !arrivals_.has_ended(index);
+              },
+              .is_given_up = [this] { return given_up_.load() || is_pair_over_.load(); }}) {
   // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
   // end, or time out.)
   const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
   guarded([&] {
+    if (who.size > 1) failure_cut_.emplace();
     if (!meeting.links.empty()) {
       links_.emplace(
           layout_, layout_.host_of(who.rank), std::move(meeting.links),
           [this](const RankNews& news) {
             const RankState state{news.rank, news.pid, news.presence, news.calls, decode(news.last_call)};
             arrivals_.note(news.rank, state, news.trouble);
+            cut_waits();
           },
           [this](std::uint64_t call) { return missing_here(call); });
     }
     if (meeting.peers.size() > 1) {
       watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int index) {
         arrivals_.lose(index);
+        pairs_.wake();
         const int rank = layout_.ranks_of(layout_.host_of(who_.rank))[static_cast<std::size_t>(index)];
         if (links_) links_->tell(news_of(rank, Trouble::lost));
+        cut_waits();
       });
     }
     post_deadline(deadline);
     if (layout_.ranks_of(layout_.host_of(who.rank)).size() > 1) probe_peer_memory(deadline);
     if (!has_hosts()) {
-      collectives_.emplace(who_.rank, who_.size, arrivals_, *memory_,
-                           reserve_on_all(Staging::part_bytes(who_.size), deadline));
+      collectives_.emplace(who_.rank, who_.size, arrivals_, *memory_, peer_memory_,
+                           reserve_staging(Staging::part_bytes(who_.size), deadline));
       return;
     }
     meet(deadline);
@@ -101,8 +118,18 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       const bool is_known = layout_.host_of(rank) == layout_.host_of(who_.rank);  // and the threads may read it now
       if (!is_known) pids_[static_cast<std::size_t>(rank)] = static_cast<int>(pids[layout_.place_of(rank)][0]);
     }
-    host_collectives_.emplace(layout_, who_.rank, reserve_on_all(HostCollectives::staging_bytes(who_.size), deadline));
+    host_collectives_.emplace(layout_, who_.rank, reserve_staging(HostCollectives::staging_bytes(layout_), deadline));
+    open_to_other_hosts(network_, deadline);
   });
+}
+
+// What collectives need, and what is behind it.
+std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, io::Deadline& deadline) {
+  const std::size_t for_collectives = (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+  const auto here = static_cast<int>(memory_->control().size());
+  auto segment = reserve_on_all(for_collectives + PointToPoint::shared_bytes(here), deadline);
+  pairs_.attach(segment, for_collectives);
+  return segment;
 }
 
 Group::~Group() {
@@ -110,13 +137,18 @@ Group::~Group() {
   queue_->stop();
 }
 
-std::shared_ptr<Work::State> Group::submit(const Collective& collective) {
-  const io::Deadline deadline = process_group::deadline_after(collective.timeout);
+std::shared_ptr<Work::State> Group::submit(std::span<const Collective> collectives) {
+  const io::Deadline deadline = process_group::deadline_after(collectives.front().timeout);
   queue_->throw_unclaimed_error();
   require_usable();
-  const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
+  const Ticket ticket = record(collectives);
   try {
-    return queue_->submit([this, collective, deadline, ticket] { execute(collective, deadline, ticket); });
+    if (collectives.size() == 1) {
+      return queue_->submit(
+          [this, call = collectives.front(), deadline, ticket] { execute({&call, 1}, deadline, ticket); });
+    }
+    return queue_->submit([this, calls = std::vector<Collective>(collectives.begin(), collectives.end()), deadline,
+                           ticket] { execute(calls, deadline, ticket); });
   } catch (...) {
     log_.refuse(ticket);
     throw;
@@ -129,7 +161,7 @@ void Group::run(const Collective& collective) {
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
-  queue_->run([&] { execute(collective, deadline, ticket); });
+  queue_->run([&] { execute({&collective, 1}, deadline, ticket); });
 }
 
 void Group::run_at_once(const Collective& collective) {
@@ -138,8 +170,8 @@ void Group::run_at_once(const Collective& collective) {
   opening_ = &opening;
   has_joined_ = false;
   try {
-    if (who_.size == 1 || has_hosts()) note_down_opening();
-    carry_out(collective, opening.deadline);
+    if (who_.size == 1 || has_hosts() || is_pair_call(collective.kind)) note_down_opening();
+    carry_out({&collective, 1}, opening.deadline);
   } catch (...) {
     note_down_opening();
     log_.fail(*std::exchange(in_turn_, std::nullopt));  // unless that has been said
@@ -159,13 +191,30 @@ void Group::note_down_opening() {
   in_turn_ = log_.record_started(flight_recorder::operation_of(opening.collective), opening.wall_begin);
 }
 
-void Group::execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket) {
-  recorded(ticket, [&] { take_turn(deadline, [&] { carry_out(collective, deadline); }); });
+Ticket Group::record(std::span<const Collective> collectives) {
+  if (collectives.size() == 1) return log_.record(flight_recorder::operation_of(collectives.front()));
+  std::vector<flight_recorder::Operation> operations;
+  for (const Collective& collective : collectives) operations.push_back(flight_recorder::operation_of(collective));
+  return log_.record(operations);
 }
 
-void Group::carry_out(const Collective& collective, io::Deadline& deadline) {
-  if (who_.size == 1) return copy_to_output(collective);
-  guarded([&] { exchange(collective, deadline); });
+void Group::execute(std::span<const Collective> collectives, io::Deadline deadline, const Ticket& ticket) {
+  recorded(ticket, [&] { take_turn(deadline, [&] { carry_out(collectives, deadline); }); });
+}
+
+// The collectives in their order, then the rest.
+void Group::carry_out(std::span<const Collective> collectives, io::Deadline& deadline) {
+  if (who_.size == 1) {
+    for (const Collective& collective : collectives) copy_to_output(collective);
+    return;
+  }
+  guarded([&] {
+    for (const Collective& collective : collectives) {
+      if (!is_pair_call(collective.kind)) exchange(collective, deadline);
+    }
+    if (std::any_of(collectives.begin(), collectives.end(), [](const auto& call) { return is_pair_call(call.kind); }))
+      exchange_in_pairs(collectives, deadline);
+  });
 }
 
 void Group::exchange(const Collective& collective, io::Deadline& deadline) {
@@ -175,7 +224,8 @@ void Group::exchange(const Collective& collective, io::Deadline& deadline) {
                                  .wait = [&] { wait_for_all(deadline); },
                                  .require_same_calls = [&] {
                                    if (!arrivals_.all_call_the_same()) require_same_calls(arrivals_.posted());
-                                 }});
+                                 },
+                                 .lost = [&](int index) { fail(arrivals_.failure_without(index), deadline); }});
 }
 
 void Group::meet(io::Deadline& deadline) {

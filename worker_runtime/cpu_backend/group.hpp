@@ -2,7 +2,9 @@
 //
 //   group.cpp          start, calls, exchange inside a host
 //   group_hosts.cpp    what is added where the ranks are on several hosts
+//   group_pairs.cpp    sends and receives
 //   group_memory.cpp   memory that all ranks make together
+//   group_split.cpp    groups that are made of this one
 //   group_failure.cpp  what ends the group, and what is said of it
 //
 // Threads: one caller at a time; abort() and set_failure_listener() from any. Jobs of the queue run one at a time.
@@ -23,6 +25,7 @@
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/cpu_backend/arrivals.hpp"
 #include "worker_runtime/cpu_backend/collectives.hpp"
@@ -32,8 +35,11 @@
 #include "worker_runtime/cpu_backend/host_links.hpp"
 #include "worker_runtime/cpu_backend/meeting.hpp"
 #include "worker_runtime/cpu_backend/peer_memory.hpp"
+#include "worker_runtime/cpu_backend/peer_links.hpp"
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
+#include "worker_runtime/cpu_backend/point_to_point.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
+#include "worker_runtime/cpu_backend/sub_meeting.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
@@ -51,9 +57,15 @@ class Group {
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
 
-  std::shared_ptr<Work::State> submit(const Collective& collective);
+  // Several are begun as one: see ProcessGroup::coalesce. At least one.
+  std::shared_ptr<Work::State> submit(std::span<const Collective> collectives);
   void run(const Collective& collective);
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
+
+  // As process_group::Backend::split; null for one that is in no new group.
+  std::unique_ptr<Group> split(const Membership& of_new, const std::vector<int>& ranks,
+                               std::chrono::milliseconds timeout);
+
   void abort(const std::string& reason, AbortCause cause) {
     const bool is_round_over = cause == AbortCause::round_over;
     give_up(Presence::aborted, is_round_over ? reason : "it was aborted: " + reason, is_round_over);
@@ -61,6 +73,7 @@ class Group {
 
   void set_failure_listener(process_group::Backend::FailureListener tell);
 
+  bool has_hosts() const { return layout_.host_count() > 1; }  // several
   bool in_forked_child() const { return memory_->fork_guard().in_forked_child(); }
   void require_own_process() const { memory_->fork_guard().require_own_process(); }
 
@@ -69,11 +82,18 @@ class Group {
   template <class Steps>
   void take_turn(io::Deadline& deadline, const Steps& steps);
 
-  void execute(const Collective& collective, io::Deadline deadline, const Ticket& ticket);
-  void carry_out(const Collective& collective, io::Deadline& deadline);
+  void carry_out(std::span<const Collective> collectives, io::Deadline& deadline);
+  void execute(std::span<const Collective> collectives, io::Deadline deadline, const Ticket& ticket);
+  Ticket record(std::span<const Collective> collectives);
+  void exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline);
+  void exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
+                              std::span<const Collective> afar, io::Deadline& deadline);
+  void open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline);
+  [[noreturn]] void fail_pair(const Collective& call, const PairEnd& end, const io::Deadline& deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
   void exchange_over_hosts(const Collective& collective, io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
+  std::shared_ptr<Segment> reserve_staging(std::size_t bytes, io::Deadline& deadline);
   std::shared_ptr<Segment> reserve_on_all(std::size_t bytes, io::Deadline& deadline);
 
   // What a rank could not do for an allocation.
@@ -114,17 +134,24 @@ class Group {
   void require_same_calls(const std::vector<Fingerprint>& calls) const;
 
   // With several hosts. After a meet() of the host's ranks: words_of(i) of its rank i reach all ranks of the group.
-  bool has_hosts() const { return layout_.host_count() > 1; }
   std::span<const GatheredWords> gather(const std::function<GatheredWords(int index)>& words_of,
                                         io::Deadline& deadline);
-  std::vector<Fingerprint> calls_of_all(io::Deadline& deadline);
+  HostCollectives::Steps steps_over_hosts(io::Deadline& deadline);
+  void require_same_calls_over_hosts(const Collective* collective, const std::vector<Fingerprint>& here,
+                                     const HostCollectives::Steps& steps);
   void meet_after_leaders(io::Deadline& deadline);
-  void transfer(std::span<const HostLinks::Parcel> parcels, io::Deadline& deadline);
+  void among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline);
   io::Deadline earliest_deadline(const io::Deadline& own) const;
   void post_deadline(const io::Deadline& deadline);
-  Outcome ask_who_is_missing(const std::vector<int>& hosts);
+  Outcome ask_who_is_missing(const std::vector<int>& awaited);
   RankNews news_of(int rank, Trouble trouble) const;
   std::vector<RankNews> missing_here(std::uint64_t call) const;
+
+  std::unique_ptr<Group> split_in_turn(const NewGroup& made, io::Deadline& deadline);
+
+  void cut_waits() {
+    if (failure_cut_) failure_cut_->cut("the process group that is split is of no further use");
+  }
 
   bool give_up(Presence how, const std::string& reason, bool is_round_over = false);
   bool is_given_up() const { return given_up_.load(std::memory_order_acquire); }
@@ -142,9 +169,14 @@ class Group {
   HostLayout layout_;
   int index_;              // among the ranks of this host
   std::vector<int> pids_;  // by rank of the group; 0 where it is not known
+  NetworkOptions network_;
+  std::vector<int> job_ranks_;  // of the whole job, by rank
   std::shared_ptr<SharedMemory> memory_;
   PeerMemory peer_memory_;
   Arrivals arrivals_;
+  PointToPoint pairs_;                   // with ranks of this host
+  std::optional<PeerLinks> peer_links_;  // with those of others
+  std::atomic<bool> is_pair_over_{false};  // while both are at work: one of them has failed
   std::optional<Collectives> collectives_;           // with one host
   std::optional<HostCollectives> host_collectives_;  // with several
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
@@ -154,6 +186,7 @@ class Group {
   bool has_joined_ = false;                            // the jobs'; that call: the others have seen this rank in it
   bool is_late_ = false;                               // the jobs'; they had given it up before
   bool is_abort_elsewhere_ = false;                    // the jobs'; what went wrong is another rank's abort()
+  std::atomic<std::uint64_t> exchanged_call_{0};       // the call in which this leader waits for other hosts, or none
   std::atomic<bool> given_up_{false};
   std::atomic<bool> is_round_over_{false};
   mutable std::mutex reason_mutex_;
@@ -161,6 +194,7 @@ class Group {
   std::mutex listener_mutex_;                         // held while the listener is called
   process_group::Backend::FailureListener listener_;  // guarded by listener_mutex_, as is the next; empty once told
   std::optional<std::string> failure_;                // what a collective ended the group with
+  std::optional<io::Cut> failure_cut_;                // ends the waits of a split that are not this group's own
   std::optional<HostLinks> links_;                    // a leader's; its thread calls arrivals_
   std::optional<PeerWatch> watch_;                    // the last member: its thread calls arrivals_ and links_
 };

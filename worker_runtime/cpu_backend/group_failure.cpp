@@ -60,6 +60,9 @@ bool Group::give_up(Presence how, const std::string& reason, bool is_round_over)
   }
   arrivals_.leave(how);
   arrivals_.interrupt();
+  pairs_.wake_all();
+  cut_waits();
+  if (peer_links_) peer_links_->close(how);
   if (!links_) return true;
   RankNews farewell = news_of(who_.rank, Trouble::lost);
   farewell.presence = how;

@@ -27,7 +27,9 @@ std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, io::Deadline
     arrivals_.post({.kind = CollectiveKind::allocate, .count = bytes});
     post_deadline(deadline);
     meet(deadline);
-    require_same_calls(has_hosts() ? calls_of_all(deadline) : arrivals_.posted());
+    const std::vector<Fingerprint>& here = arrivals_.posted();
+    if (!has_hosts()) return require_same_calls(here);
+    require_same_calls_over_hosts(nullptr, here, steps_over_hosts(deadline));
   });
   return reserve_on_all(bytes, deadline);
 }

@@ -1,10 +1,9 @@
 // What a host's leader has to the leaders of the other hosts: two connections to each, one for data and one for news.
 //
-// Data moves in exchanges that all leaders enter in the same order: each sends every other a frame, perhaps an empty
-// one, and gets one. News is what happens to ranks: it is read by a thread of its own, whatever the leader is doing,
-// and its connection tells of a leader's end, and of a host that has gone silent (kSilenceMax).
+// How data moves says host_streams.hpp. News is what happens to ranks: it is read by a thread of its own, whatever the
+// leader is doing, and its connection tells of a leader's end, and of a host that has gone silent (kSilenceMax).
 //
-// Threads: transfer() one at a time; the rest from any. `heard` and `answer` are called by the news thread.
+// Threads: any. `heard` and `answer` are called by the news thread.
 // Fork:    a forked child has none of the connections.
 #pragma once
 
@@ -23,6 +22,7 @@
 #include "rendezvous/io/unique_fd.hpp"
 #include "worker_runtime/cpu_backend/control_block.hpp"
 #include "worker_runtime/cpu_backend/host_layout.hpp"
+#include "worker_runtime/cpu_backend/host_streams.hpp"
 #include "worker_runtime/cpu_backend/meeting.hpp"
 
 namespace ddp::cpu_backend {
@@ -53,20 +53,9 @@ class HostLinks {
   HostLinks(const HostLinks&) = delete;
   HostLinks& operator=(const HostLinks&) = delete;
 
-  // What goes to a host and comes from it in one exchange; the sizes are what the other side has, the other way round.
-  struct Parcel {
-    std::span<const std::byte> out;
-    std::span<std::byte> in;
-  };
-  struct End {
-    enum class Kind : std::uint8_t { complete, stopped, host_lost, timed_out };
-    Kind kind = Kind::complete;
-    std::vector<int> hosts;  // lost, or waited for
-  };
-
-  // One exchange, with parcels[h] for host h. Ends early when `must_stop` says so, which is asked after each wake().
-  End transfer(std::span<const Parcel> parcels, const std::function<bool()>& must_stop, io::Deadline& deadline);
-  void wake();
+  // Of data. Connections that are given up for the news' sake end here too.
+  HostStreams& streams() { return streams_; }
+  void wake() { streams_.wake(); }
 
   // To all other leaders. Never blocks; a host that takes no more news is given up.
   void tell(const RankNews& news);
@@ -74,15 +63,14 @@ class HostLinks {
   // tell(), and the last word: nothing goes to the others from here on.
   void say_farewell(const RankNews& own);
 
-  // Asks another leader who of its ranks has not come to a call; what it says is `heard`. True where it
-  // answered, or had said its last word before.
-  bool ask(int host, std::uint64_t call);
+  // Asks all other leaders who of their ranks has not come to a call; what they say is `heard`. Returns the hosts whose
+  // leaders did not answer, and had not said their last word before.
+  std::vector<int> ask(std::uint64_t call);
 
   // Waits until the news of a host have come to their end, or as long as for an answer.
   void hear_out(int host);
 
  private:
-  struct Frame;
   struct Wire;
   enum class Word : std::uint32_t { rank, farewell, question, answered };
 
@@ -105,14 +93,13 @@ class HostLinks {
   HostLayout layout_;
   int own_host_;
   std::vector<Other> others_;  // by host
+  HostStreams streams_;
   Heard heard_;
   Answer answer_;
-  std::uint64_t exchange_ = 0;  // that was begun last
   std::mutex send_mutex_;       // of the news
   bool is_silent_ = false;      // guarded by send_mutex_: the farewell is said
   std::mutex mutex_;
   std::condition_variable changed_;
-  io::UniqueFd wake_;   // an eventfd for transfer()
   io::UniqueFd stop_;   // an eventfd for the news thread
   io::UniqueFd epoll_;  // the news thread's; it minds no limit of open files that falls later
   std::thread thread_;

@@ -87,8 +87,8 @@ io::UniqueFd listen_locally(const std::string& name, int backlog) {
   return socket;
 }
 
-io::UniqueFd connect_locally(const std::string& name) {
-  io::UniqueFd socket = make_socket(0);
+io::UniqueFd connect_locally(const std::string& name, Backlog backlog) {
+  io::UniqueFd socket = make_socket(backlog == Backlog::has_room ? SOCK_NONBLOCK : 0);
   const AbstractAddress address(name);
   while (::connect(socket.get(), address.get(), address.bytes) != 0) {
     if (errno != EINTR) fail("connect");

@@ -41,7 +41,10 @@ class NoDescriptorLeft : public Error {
 // Each throws std::system_error, or Error where the deadline passes.
 
 io::UniqueFd listen_locally(const std::string& name, int backlog);
-io::UniqueFd connect_locally(const std::string& name);
+
+// Waits, without a deadline, where more than the listener's backlog stand in line; has_room: that is an error.
+enum class Backlog { may_be_full, has_room };
+io::UniqueFd connect_locally(const std::string& name, Backlog backlog = Backlog::may_be_full);
 
 // The next connection of a process of this user; those of others are closed. Empty where there is none.
 io::UniqueFd accept_locally(int listener);

@@ -156,7 +156,7 @@ class GuestFromAfar {
   bool knock(const Door& door) {
     if (door.endpoint.port == 0) fail_for_one_host();
     chair_.address =
-        door.endpoint.address.empty() ? address_of_store(place_.network.store_socket) : door.endpoint.address;
+        door.endpoint.address.empty() ? place_.network.store_address : door.endpoint.address;
     chair_.hello.purpose = Hello::Purpose::guest;
     chair_.hello.rank = who_.rank;
     chair_.hello.size = who_.size;
@@ -280,8 +280,12 @@ std::optional<Meeting> attend_meeting(const Membership& who, const MeetingPlace&
 Meeting meet(const Membership& membership, const MeetingPlace& place, io::Deadline& deadline) {
   place.store.set(here_key(place, membership.rank), "", deadline.end());
   try {
-    if (membership.rank == 0) return hold_meeting(membership, place, deadline);
-    if (auto meeting = attend_meeting(membership, place, deadline)) return std::move(*meeting);
+    std::optional<Meeting> meeting = membership.rank == 0 ? hold_meeting(membership, place, deadline)
+                                                          : attend_meeting(membership, place, deadline);
+    if (meeting) {
+      meeting->network = place.network;
+      return std::move(*meeting);
+    }
   } catch (const std::system_error& error) {
     throw Error(std::string("the ranks can't meet: ") + error.what() + where(membership) + kLimitsAdvice);
   }

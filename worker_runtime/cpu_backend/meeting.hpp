@@ -39,6 +39,8 @@ struct Meeting {
   std::vector<Peer> peers;   // by index among this host's ranks
   HostLayout layout;
   std::vector<LinkSockets> links;  // by host, on a leader among several; empty for its own, and for everybody else
+  NetworkOptions network{};        // for connections that are made later
+  std::vector<int> job_ranks{};    // of a group that is part of another: those of the whole job, by rank; else empty
 };
 
 struct MeetingPlace {

@@ -337,7 +337,7 @@ class Holder {
     put_text(hello.secret, secret_);
     put_text(hello.group, place_.key_prefix);
     Endpoint endpoint = endpoints_[static_cast<std::size_t>(host)];
-    if (endpoint.address.empty()) endpoint.address = address_of_store(place_.network.store_socket);
+    if (endpoint.address.empty()) endpoint.address = place_.network.store_address;
     try {
       return connect_tcp(endpoint, hello, deadline_);
     } catch (const std::system_error& error) {

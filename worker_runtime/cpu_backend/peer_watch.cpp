@@ -1,5 +1,6 @@
 #include "worker_runtime/cpu_backend/peer_watch.hpp"
 
+#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -38,6 +39,14 @@ PeerWatch::~PeerWatch() {
   const std::uint64_t one = 1;
   [[maybe_unused]] const auto written = ::write(stop_.get(), &one, sizeof(one));
   thread_.join();
+}
+
+io::UniqueFd PeerWatch::duplicate(int rank) const {
+  const io::UniqueFd& pidfd = pidfds_[static_cast<std::size_t>(rank)];
+  if (!pidfd) return {};
+  io::UniqueFd copy(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) fail("fcntl");
+  return copy;
 }
 
 void PeerWatch::add(int fd, std::uint32_t index) {

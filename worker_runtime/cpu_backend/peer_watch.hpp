@@ -1,7 +1,7 @@
 // Notices the end of the other ranks' processes, by their pidfds: not by the end of a socket or pipe, which a forked
 // child of a dead rank would keep open.
 //
-// Threads: one of its own, asleep until a process ends; `ended` is called there.
+// Threads: one of its own, asleep until a process ends; `ended` is called there. duplicate() from any.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,15 @@ class PeerWatch {
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
+  // The pidfd of a rank once more; empty for this rank. Throws std::system_error.
+  io::UniqueFd duplicate(int rank) const;
+
  private:
   void watch();
 
   void add(int fd, std::uint32_t index);
 
-  std::vector<io::UniqueFd> pidfds_;
+  std::vector<io::UniqueFd> pidfds_;  // as they were given, also of the dead
   std::function<void(int rank)> ended_;
   io::UniqueFd stop_;   // an eventfd, readable when the thread is to end
   io::UniqueFd epoll_;  // unlike poll() it minds no limit of open files that falls later, when nobody could be told

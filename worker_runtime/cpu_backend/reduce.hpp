@@ -7,6 +7,9 @@
 //   float32, float64   in their own type
 //   float16, bfloat16  in float32; rounded once, at the end, to nearest even; beyond the largest to infinity
 //   min, max           NaN where any element is NaN; of two equal zeros the first, whatever its sign
+//   NaN                whichever went in or came about, the one that comes out is quiet, positive and without payload
+//
+// The vector instructions of the machine are used, and make no difference to any bit.
 #pragma once
 
 #include <cstddef>
@@ -51,5 +54,15 @@ struct Reduction {
 // overlap.
 void reduce(const Reduction& reduction, std::span<const std::byte* const> sources,
             std::span<std::byte* const> destinations, Slice slice);
+
+// Vector instructions that a reduction can be made of.
+enum class Instructions : std::uint8_t { baseline, avx2, avx512 };
+
+// Whether this machine, and the way the library was built, have them.
+bool has(Instructions instructions);
+
+// reduce() with instructions that the machine has: reduce() takes the last of them.
+void reduce_with(Instructions instructions, const Reduction& reduction, std::span<const std::byte* const> sources,
+                 std::span<std::byte* const> destinations, Slice slice);
 
 }  // namespace ddp::cpu_backend

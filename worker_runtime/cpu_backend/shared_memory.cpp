@@ -95,6 +95,10 @@ std::optional<Placement> Segment::place(const void* data, std::size_t bytes) con
   return Placement{base_ + (at - begin), stride_bytes_, offset_ + (at - begin)};
 }
 
+bool Segment::has(std::uint64_t location, std::size_t bytes) const {
+  return location >= offset_ && location - offset_ <= bytes_ && bytes <= bytes_ - (location - offset_);
+}
+
 io::UniqueFd SharedMemory::make_file(const HostLayout& layout, int host) {
   io::UniqueFd file(::memfd_create("ddp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) fail(errno, "memfd_create");
@@ -178,6 +182,14 @@ std::optional<Placement> SharedMemory::find(const void* data, std::size_t bytes)
     if (auto placement = segment->place(data, bytes)) return placement;
   }
   return std::nullopt;
+}
+
+std::shared_ptr<const Segment> SharedMemory::hold(std::uint64_t location, std::size_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  for (const Segment* segment : segments_) {
+    if (segment->has(location, bytes)) return segment->weak_from_this().lock();
+  }
+  return nullptr;
 }
 
 void SharedMemory::add(const Segment* segment) {

@@ -35,7 +35,7 @@ struct Placement {
 class SharedMemory;
 
 // One segment, mapped; its end unmaps it and gives the pages of this rank's part back.
-class Segment {
+class Segment : public std::enable_shared_from_this<Segment> {
  public:
   // Maps the segment at `offset` of the file. Throws std::system_error.
   Segment(std::shared_ptr<SharedMemory> memory, std::uint64_t offset, std::size_t bytes);
@@ -51,6 +51,10 @@ class Segment {
 
   // Where [data, data + bytes) lies in this rank's part, or nothing.
   std::optional<Placement> place(const void* data, std::size_t bytes) const;
+
+  // Whether `bytes` at a Placement::location are in each part, and where those of a rank are.
+  bool has(std::uint64_t location, std::size_t bytes) const;
+  std::byte* at(std::uint64_t location, int rank) const { return part(rank) + (location - offset_); }
 
  private:
   std::shared_ptr<SharedMemory> memory_;
@@ -93,6 +97,9 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
 
   // Where [data, data + bytes) lies, if it is inside this rank's part of a segment.
   std::optional<Placement> find(const void* data, std::size_t bytes) const;
+
+  // The segment that has them, which stays mapped as long as it is held; none where it is not mapped here any more.
+  std::shared_ptr<const Segment> hold(std::uint64_t location, std::size_t bytes) const;
 
   const io::ForkGuard& fork_guard() const { return fork_guard_; }
 

@@ -30,6 +30,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kStrangersMax = 256;  // connected, and silent yet; more than that push out the oldest
 constexpr std::ptrdiff_t kPushedOut = kStrangersMax / 2;
 constexpr int kBacklog = 1024;
+constexpr int kProbeSeconds = 5;
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
@@ -158,15 +159,17 @@ void TcpSocket::reset() {
   fd_.reset();
 }
 
-std::string address_of_store(int store_socket) {
+NetworkOptions with_addresses_of(int store_socket, NetworkOptions options) {
+  options.own_address = local_address(store_socket);
   Address address;
   if (::getpeername(store_socket, address.get(), &address.bytes) != 0) fail("getpeername");
-  return text_of(address);
+  options.store_address = text_of(address);
+  return options;
 }
 
 // Where the store is reached by loopback it is on this host, so the others reach this host where they reach the store.
 Listener listen_tcp(const NetworkOptions& options) {
-  const std::string to_store = local_address(options.store_socket);
+  const std::string& to_store = options.own_address;
   const int family = to_store.find(':') == std::string::npos ? AF_INET : AF_INET6;
   std::string address = options.interface.empty() ? to_store : address_of_interface(options.interface, family);
   const bool is_with_store = options.interface.empty() && is_loopback(address);
@@ -264,6 +267,17 @@ TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline
     throw std::system_error(ECONNREFUSED, std::generic_category(), "send");
   }
   return socket;
+}
+
+void expect_signs_of_life(int socket, std::chrono::seconds silence_max) {
+  const auto set = [socket](int level, int name, int value) {
+    if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail("setsockopt");
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kProbeSeconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(silence_max.count()) / kProbeSeconds);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::chrono::milliseconds(silence_max).count()));
 }
 
 std::size_t send_some(int socket, std::span<const std::byte> bytes) {

@@ -10,6 +10,7 @@
 #include <poll.h>
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -47,12 +48,16 @@ struct Endpoint {
   std::uint16_t port = 0;
 };
 
-// Where this process listens, and what it tells others of it.
+// Where this process listens, and what it tells others of it. The addresses are numeric.
 struct NetworkOptions {
   std::string interface {};                  // DDP_SOCKET_IFNAME; empty: the one that leads to the store
   std::uint16_t port_min = 0, port_max = 0;  // DDPRUN_PORT_RANGE; 0: any free port
-  int store_socket = -1;                     // borrowed, a connection to the store
+  std::string own_address{};                 // of this process, as the store sees it
+  std::string store_address{};
 };
+
+// The same with the addresses of both ends of a connection to the store. Throws std::system_error.
+NetworkOptions with_addresses_of(int store_socket, NetworkOptions options);
 
 // Throws Error where the interface has no address, or no port of the range is free.
 struct Listener {
@@ -61,13 +66,10 @@ struct Listener {
 };
 Listener listen_tcp(const NetworkOptions& options);
 
-// The numeric address at which this process reaches the store.
-std::string address_of_store(int store_socket);
-
 struct Hello {
-  enum class Purpose : std::uint32_t { guest, data, news };
+  enum class Purpose : std::uint32_t { guest, data, news, pair };
 
-  std::uint32_t magic = 0x64647032;  // "ddp2"; a change of anything on the wire changes it
+  std::uint32_t magic = 0x64647033;  // "ddp3"; a change of anything on the wire changes it
   Purpose purpose = Purpose::guest;
   std::int32_t rank = 0;
   std::int32_t size = 0;          // of the group, as the caller knows it
@@ -119,6 +121,10 @@ class Acceptor {
 
 // Connected, with the Hello sent. Throws std::system_error; ETIMEDOUT at the deadline.
 TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline);
+
+// The kernel asks a silent host for a sign of life, and gives the connection up after `silence_max`. Throws
+// std::system_error.
+void expect_signs_of_life(int socket, std::chrono::seconds silence_max);
 
 // The peer closed the connection, or it broke.
 class ConnectionLost : public std::exception {

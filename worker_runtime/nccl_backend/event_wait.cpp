@@ -11,10 +11,10 @@ EventWaits& EventWaits::of_process() {
   return *waits;
 }
 
-void EventWaits::wait(const Event& event, int device) {
+bool EventWaits::wait(const Event& event, int device, std::optional<std::chrono::steady_clock::time_point> end) {
   {
     const DeviceGuard guard(device);
-    if (event.has_come()) return;
+    if (event.has_come()) return true;
   }
   Waiter waiter{event, device};
   std::unique_lock lock(mutex_);
@@ -22,9 +22,15 @@ void EventWaits::wait(const Event& event, int device) {
   lock.unlock();
   Watch::of_process().wake();
   lock.lock();
-  came_.wait(lock, [&] { return waiter.has_come || waiter.error; });
+  const auto is_over = [&] { return waiter.has_come || waiter.error; };
+  if (end) {
+    came_.wait_until(lock, *end, is_over);
+  } else {
+    came_.wait(lock, is_over);
+  }
   waiters_.remove(&waiter);
   if (waiter.error) std::rethrow_exception(waiter.error);
+  return waiter.has_come;
 }
 
 Look EventWaits::look(std::chrono::steady_clock::time_point now) {

@@ -11,6 +11,7 @@
 #include <exception>
 #include <list>
 #include <mutex>
+#include <optional>
 
 #include "worker_runtime/nccl_backend/cuda.hpp"
 #include "worker_runtime/nccl_backend/watch.hpp"
@@ -24,11 +25,18 @@ class EventWaits : public Watched {
 
   // Returns once what is ahead of the event's record is done. What holds that up ends by itself: collectives by their
   // deadlines. Throws CudaError.
-  void wait(const Event& event, int device);
+  void wait(const Event& event, int device) { static_cast<void>(wait(event, device, std::nullopt)); }
+
+  // The same; false where that has not come by `end`.
+  bool wait_until(const Event& event, int device, std::chrono::steady_clock::time_point end) {
+    return wait(event, device, end);
+  }
 
   Look look(std::chrono::steady_clock::time_point now) override;
 
  private:
+  bool wait(const Event& event, int device, std::optional<std::chrono::steady_clock::time_point> end);
+
   struct Waiter {
     const Event& event;
     int device;

@@ -1,6 +1,8 @@
 #include "worker_runtime/nccl_backend/group.hpp"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -237,6 +239,44 @@ void Group::wait_on_host(Operation& operation) {
   if (!operation.is_done_) status_->throw_if_failed();  // an abort ends it, too
 }
 
+bool Group::wait_until(Operation& operation, std::chrono::steady_clock::time_point end) {
+  require_own_process();
+  if (operation.is_done_) return true;
+  status_->throw_if_failed();
+  const bool has_come = EventWaits::of_process().wait_until(*operation.end_, device_, end);
+  if (!operation.is_done_) status_->throw_if_failed();
+  return has_come || operation.is_done_;
+}
+
+void Group::on_completed(Operation& operation, Work::State::Callback callback) {
+  require_own_process();
+  std::unique_lock lock(mutex_);
+  const auto is_it = [&](const auto& other) { return other.get() == &operation; };
+  if (std::any_of(under_way_.begin(), under_way_.end(), is_it)) {
+    operation.callbacks_.push_back(std::move(callback));
+    return;
+  }
+  (operation.is_done_ ? due_ : due_with_error_).push_back(std::move(callback));
+  lock.unlock();
+  call_back();
+}
+
+// Without a lock.
+void Group::call_back() {
+  std::unique_lock lock(mutex_);
+  const auto due = std::exchange(due_, {});
+  const auto due_with_error = std::exchange(due_with_error_, {});
+  lock.unlock();
+  for (const auto& callback : due) Work::State::call(callback, nullptr);
+  for (const auto& callback : due_with_error) {
+    try {
+      status_->throw_failure();
+    } catch (...) {
+      Work::State::call(callback, std::current_exception());
+    }
+  }
+}
+
 bool Group::is_over(const Operation& operation) const {
   if (in_forked_child() || operation.is_done_) return true;
   if (status_->has_failed()) return status_->has_verdict();
@@ -258,6 +298,7 @@ Look Group::look(std::chrono::steady_clock::time_point now) {
   try {
     const DeviceGuard guard(device_);
     const bool has_progressed = take_stock();
+    call_back();
     look_at_departure();
     look_at_deadlines(now);
     look_at_communicator();
@@ -297,6 +338,8 @@ bool Group::take_stock_locked() {
     if (under_way_.empty() || under_way_.front() != front) break;  // a failure has ended it meanwhile
     last_completed_ = std::max(last_completed_, front->number());
     front->is_done_ = true;
+    std::move(front->callbacks_.begin(), front->callbacks_.end(), std::back_inserter(due_));
+    front->callbacks_.clear();
     under_way_.pop_front();
     if (under_way_.empty()) became_idle_.notify_all();
   }

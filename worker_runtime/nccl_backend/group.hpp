@@ -65,7 +65,9 @@ class Group : public Watched, public std::enable_shared_from_this<Group> {
   std::shared_ptr<Operation> begin(std::span<const process_group::Collective> calls);
   void wait(Operation& operation);
   void wait_on_host(Operation& operation);
+  bool wait_until(Operation& operation, std::chrono::steady_clock::time_point end);
   bool is_over(const Operation& operation) const;
+  void on_completed(Operation& operation, Work::State::Callback callback);
 
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
 
@@ -105,6 +107,8 @@ class Group : public Watched, public std::enable_shared_from_this<Group> {
   std::shared_ptr<Operation> oldest() const;
   bool is_idle() const;
   void wait_until_idle();
+
+  void call_back();
 
   // group_failure.cpp
   void fail(const Failure& failure);
@@ -146,6 +150,7 @@ class Group : public Watched, public std::enable_shared_from_this<Group> {
   std::uint64_t last_started_ = 0;  // numbers of collectives
   std::uint64_t last_completed_ = 0;
   bool is_closed_ = false;
+  std::vector<Work::State::Callback> due_, due_with_error_;  // of what has been done, and of what the failure has ended
   std::optional<Failure> departure_;  // of a rank that left in good order: what it was in comes to its end
 
   std::mutex stock_mutex_;  // of taking stock, clock_ and the next

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "worker_runtime/cpu_backend/fingerprint.hpp"
@@ -180,6 +181,7 @@ void Group::handle_failure() {
     static_cast<void>(log_.write_failure(own.what));
   }
   end_all();
+  call_back();
   if (own.cause != Cause::round_over && !(is_own_doing(own, who_.rank) && own.cause != Cause::mismatch)) tell_listener();
 }
 
@@ -203,7 +205,12 @@ void Group::abort_communicator() {
 
 void Group::end_all() {
   const std::lock_guard lock(mutex_);
-  for (const auto& operation : under_way_) log_.fail(operation->ticket_);
+  for (const auto& operation : under_way_) {
+    log_.fail(operation->ticket_);
+    auto& callbacks = operation->callbacks_;
+    std::move(callbacks.begin(), callbacks.end(), std::back_inserter(due_with_error_));
+    callbacks.clear();
+  }
   under_way_.clear();
   became_idle_.notify_all();
 }

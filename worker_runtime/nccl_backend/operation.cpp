@@ -30,4 +30,8 @@ void Operation::wait() { group_->wait(*this); }
 
 bool Operation::is_completed() const { return group_->is_over(*this); }
 
+bool Operation::wait_until(std::chrono::steady_clock::time_point end) { return group_->wait_until(*this, end); }
+
+void Operation::on_completed(Callback callback) { group_->on_completed(*this, std::move(callback)); }
+
 }  // namespace ddp::nccl_backend

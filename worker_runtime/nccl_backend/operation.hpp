@@ -24,6 +24,8 @@ class Operation : public Work::State {
   // Orders the streams of its calls behind it; a barrier blocks. Throws what the group failed with before it was done.
   void wait() override;
   bool is_completed() const override;
+  bool wait_until(std::chrono::steady_clock::time_point end) override;
+  void on_completed(Callback callback) override;
 
  private:
   friend class Group;
@@ -46,6 +48,7 @@ class Operation : public Work::State {
   std::atomic<bool> is_enqueued_{false};
   std::atomic<bool> has_started_{false};
   std::atomic<bool> is_done_{false};
+  std::vector<Callback> callbacks_;  // guarded by the group's mutex; none once they are called
 };
 
 }  // namespace ddp::nccl_backend

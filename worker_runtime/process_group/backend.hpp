@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -28,8 +29,19 @@ namespace ddp {
 class Work::State {
  public:
   virtual ~State() = default;
+  using Callback = std::function<void(std::exception_ptr)>;
+
   virtual void wait() = 0;  // as Work::wait
   virtual bool is_completed() const = 0;
+
+  // As Work::wait_for: false where it has not completed by `end`.
+  virtual bool wait_until(std::chrono::steady_clock::time_point end) = 0;
+
+  // As Work::on_completed. The callback is not empty.
+  virtual void on_completed(Callback callback) = 0;
+
+  // Hands the error over, null for none. A callback that throws ends the process.
+  static void call(const Callback& callback, const std::exception_ptr& error) noexcept { callback(error); }
 };
 
 }  // namespace ddp

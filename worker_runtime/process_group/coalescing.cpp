@@ -12,18 +12,22 @@ class Coalescing::Joint : public Work::State {
  public:
   void set(std::shared_ptr<Work::State> all) { all_ = std::move(all); }
 
-  void wait() override {
+  void wait() override { begun().wait(); }
+  bool wait_until(std::chrono::steady_clock::time_point end) override { return begun().wait_until(end); }
+  void on_completed(Callback callback) override { begun().on_completed(std::move(callback)); }
+
+  bool is_completed() const override { return !all_ || all_->is_completed(); }  // else wait() throws at once
+
+ private:
+  Work::State& begun() const {
     if (!all_) {
       throw InvalidArgument(
           "this Work is of a coalesce() that has not begun its calls\ntry:   wait for it after coalesce() has "
           "returned");
     }
-    all_->wait();
+    return *all_;
   }
 
-  bool is_completed() const override { return !all_ || all_->is_completed(); }  // else wait() throws at once
-
- private:
   std::shared_ptr<Work::State> all_;
 };
 

@@ -147,6 +147,11 @@ store::Client connect_to_store(const Launch& launch, io::Deadline& deadline) {
       {.host = launch.store->host, .port = launch.store->port, .deadline = deadline.end(), .cut = deadline.cut()});
 }
 
+cpu_backend::NetworkOptions network_of(const Launch& launch, const store::Client& store) {
+  return cpu_backend::with_addresses_of(
+      store.descriptor(), {.interface = launch.interface, .port_min = launch.ports.min, .port_max = launch.ports.max});
+}
+
 cpu_backend::Meeting meet(const Membership& membership, const cpu_backend::MeetingPlace& place,
                           io::Deadline& deadline) {
   try {
@@ -170,9 +175,7 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
     key_prefix = process_group::store_key_prefix(launch) + membership.name + "/";
     store = connect_to_store(launch, deadline);
     RoundAgreement agreement(launch, *store, key_prefix, deadline);
-    const cpu_backend::NetworkOptions network{launch.interface, launch.ports.min, launch.ports.max,
-                                              store->descriptor()};
-    meeting = meet(membership, {*store, key_prefix, network}, deadline);
+    meeting = meet(membership, {*store, key_prefix, network_of(launch, *store)}, deadline);
     membership.round = agreement.after_meeting();
   } else {
     membership.round = launch.round ? *launch.round : rendezvous::begin_term();

@@ -6,6 +6,7 @@
 
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/process_group/checks.hpp"
+#include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp {
@@ -94,6 +95,19 @@ Collective receive_of(MemoryRange output, int peer) {
 
 void Work::wait() {
   if (state_) state_->wait();
+}
+
+bool Work::wait_for(std::chrono::milliseconds limit) {
+  return !state_ || state_->wait_until(process_group::deadline_after(limit).end());
+}
+
+void Work::on_completed(std::function<void(std::exception_ptr error)> callback) {
+  if (!callback) throw InvalidArgument("on_completed: an empty function\ntry:   a function that takes the error");
+  if (state_) {
+    state_->on_completed(std::move(callback));
+  } else {
+    State::call(callback, nullptr);
+  }
 }
 
 bool Work::is_completed() const { return !state_ || state_->is_completed(); }

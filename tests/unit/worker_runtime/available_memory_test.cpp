@@ -53,6 +53,16 @@ TEST_F(AvailableMemory, CountsAsFreeWhatTheKernelCanDrop) {
   EXPECT_EQ(available(), 600'000u);
 }
 
+TEST_F(AvailableMemory, IsBoundedByTheLimitsOfTheFirstVersionOfCgroups) {
+  write("cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  write("cgroup/memory/memory.usage_in_bytes", "400000\n");
+  EXPECT_EQ(available(), 4'096'000u);
+  write("cgroup/memory/other/memory.limit_in_bytes", "1000000\n");
+  write("cgroup/memory/other/memory.usage_in_bytes", "900000\n");
+  write("cgroup/memory/other/memory.stat", "cache 1\nshmem 1\ntotal_cache 800000\ntotal_shmem 300000\n");
+  EXPECT_EQ(available(), 600'000u);
+}
+
 TEST_F(AvailableMemory, WithoutAnyFileHasNoBound) {
   EXPECT_EQ(available_memory_bytes({"/nowhere", "/nowhere"}), UINT64_MAX);
 }

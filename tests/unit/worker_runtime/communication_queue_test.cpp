@@ -3,9 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <exception>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -102,6 +105,101 @@ TEST_F(Queue, AnErrorNobodyWaitedForIsThrownOnceByTheNextCall) {
   EXPECT_THROW(queue_->run([] { ADD_FAILURE() << "this was to wait"; }), Error);
   EXPECT_NO_THROW(queue_->throw_unclaimed_error());
   EXPECT_NO_THROW(queue_->run([] {}));
+}
+
+// A job that runs on the communication thread until the test lets it end.
+class HeldUp {
+ public:
+  explicit HeldUp(CommunicationQueue& queue, bool fails = false) {
+    work_ = queue.submit([this, fails] {
+      begun_ = true;
+      while (!may_end_) std::this_thread::yield();
+      if (fails) fail();
+    });
+    while (!begun_) std::this_thread::yield();
+  }
+  ~HeldUp() { end(); }
+  HeldUp(const HeldUp&) = delete;
+  HeldUp& operator=(const HeldUp&) = delete;
+
+  Work::State& work() { return *work_; }
+  void end() {
+    may_end_ = true;
+    while (!work_->is_completed()) std::this_thread::yield();
+  }
+
+ private:
+  std::atomic<bool> begun_{false};
+  std::atomic<bool> may_end_{false};
+  std::shared_ptr<Work::State> work_;
+};
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& thrown) {
+    return thrown.what();
+  }
+  return "";
+}
+
+TEST_F(Queue, AWaitWithALimitLeavesTheJobToGoOn) {
+  HeldUp first(*queue_);
+  bool is_done = false;
+  const auto second = queue_->submit([&] { is_done = true; });
+  EXPECT_FALSE(first.work().wait_until(std::chrono::steady_clock::now() + std::chrono::milliseconds(2)));
+  EXPECT_FALSE(second->wait_until({}));
+  first.end();
+  EXPECT_TRUE(second->wait_until(std::chrono::steady_clock::now() + std::chrono::seconds(60)));
+  EXPECT_TRUE(is_done);
+  EXPECT_TRUE(first.work().wait_until({})) << "it had completed";
+}
+
+TEST_F(Queue, AWaitWithALimitThrowsWhatTheJobThrew) {
+  HeldUp first(*queue_, true);
+  EXPECT_FALSE(first.work().wait_until({}));
+  first.end();
+  EXPECT_THROW(first.work().wait_until({}), Error);
+  EXPECT_NO_THROW(queue_->throw_unclaimed_error()) << "somebody was told";
+}
+
+TEST_F(Queue, CallbacksAreCalledOnceWhenTheJobHasEnded) {
+  std::atomic<int> calls{0};
+  HeldUp job(*queue_);
+  for (int i = 0; i < 3; ++i) {
+    job.work().on_completed([&](const std::exception_ptr& error) {
+      EXPECT_EQ(error, nullptr);
+      EXPECT_TRUE(job.work().is_completed());
+      ++calls;
+    });
+  }
+  EXPECT_EQ(calls, 0);
+  job.end();
+  queue_->run([] {});
+  while (calls < 3) std::this_thread::yield();
+  job.work().on_completed([&](const std::exception_ptr&) { ++calls; });
+  EXPECT_EQ(calls, 4) << "at once, where it has ended";
+  queue_->stop();
+  EXPECT_EQ(calls, 4);
+  queue_ = std::make_shared<CommunicationQueue>();
+}
+
+TEST_F(Queue, ACallbackIsToldOfTheErrorWhichThenIsNobodyElsesNews) {
+  std::string told;
+  {
+    HeldUp job(*queue_, true);
+    job.work().on_completed([&](const std::exception_ptr& error) { told = message_of(error); });
+    job.end();
+    EXPECT_NO_THROW(queue_->run([] {}));
+    queue_->stop();
+  }
+  EXPECT_EQ(told, "broken");
+  queue_ = std::make_shared<CommunicationQueue>();
+  HeldUp job(*queue_, true);
+  job.end();
+  job.work().on_completed([&](const std::exception_ptr& error) { told += message_of(error); });
+  EXPECT_EQ(told, "brokenbroken");
+  EXPECT_NO_THROW(queue_->throw_unclaimed_error());
 }
 
 TEST_F(Queue, ItsLengthIsBounded) {

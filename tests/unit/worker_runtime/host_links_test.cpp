@@ -32,7 +32,8 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using End = HostLinks::End;
+using ::testing::IsEmpty;
+using End = HostStreams::End;
 
 constexpr milliseconds kPatience{20'000};
 
@@ -86,10 +87,10 @@ class Leader {
 
   End transfer(std::span<const std::byte> out, std::span<std::byte> in, milliseconds limit = kPatience,
                const std::function<bool()>& must_stop = never) {
-    std::vector<HostLinks::Parcel> parcels(2);
+    std::vector<HostStreams::Parcel> parcels(2);
     parcels[static_cast<std::size_t>(other_)] = {out, in};
     auto deadline = after(limit);
-    return links_->transfer(parcels, must_stop, deadline);
+    return links_->streams().transfer(parcels, {must_stop, deadline});
   }
 
   // The first news; nothing where none come.
@@ -165,7 +166,7 @@ TEST_F(TwoLeaders, TellOfRanksAndAnswerQuestions) {
   EXPECT_EQ(news->calls, 5u);
   EXPECT_THAT(news->last_call, ElementsAre(1, 2, 3));
 
-  EXPECT_TRUE(one_->links().ask(0, 9));
+  EXPECT_THAT(one_->links().ask(9), IsEmpty());
   EXPECT_EQ(zero_->asked(), 9u);
   EXPECT_EQ(one_->heard_count(), 2u) << "the answer comes behind what it says";
 }

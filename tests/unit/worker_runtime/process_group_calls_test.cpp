@@ -199,6 +199,8 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
         send = group_.send_async(two_, 2, {.stream = &own});
         EXPECT_THAT(calls_->submitted, IsEmpty());
         EXPECT_THAT(refusal([&] { send.wait(); }), HasSubstr("has not begun its calls"));
+        EXPECT_THAT(refusal([&] { send.wait_for(1ms); }), HasSubstr("has not begun its calls"));
+        EXPECT_THAT(refusal([&] { send.on_completed([](auto) {}); }), HasSubstr("has not begun its calls"));
       },
       {.timeout = 2s, .stream = &of_all});
   ASSERT_EQ(calls_->submitted.size(), 1u);
@@ -212,6 +214,10 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
   EXPECT_EQ(begun[1].stream, &own);
   const auto work = calls_->works.at(0);
   EXPECT_FALSE(send.is_completed());
+  EXPECT_FALSE(receive.wait_for(1h));
+  EXPECT_GT(work->limit, std::chrono::steady_clock::now() + 59min);
+  send.on_completed([](auto) {});
+  EXPECT_EQ(work->callbacks.size(), 1u);
   send.wait();
   receive.wait();
   Work(all).wait();
@@ -220,6 +226,28 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
   EXPECT_TRUE(receive.is_completed());
   group_.barrier();  // and calls are as before
   EXPECT_EQ(calls_->run.size(), 1u);
+}
+
+TEST_F(GroupCalls, AnEmptyWorkHasCompleted) {
+  Work none;
+  EXPECT_TRUE(none.wait_for(0ms));
+  int calls = 0;
+  none.on_completed([&](const std::exception_ptr& error) { calls += error ? 100 : 1; });
+  EXPECT_EQ(calls, 1);
+  EXPECT_THAT(refusal([&] { none.on_completed({}); }), HasSubstr("on_completed: an empty function"));
+}
+
+TEST_F(GroupCalls, AWorkHasALimitOfItsOwnAndCallbacks) {
+  Work work = group_.all_reduce_async(two_);
+  const auto state = calls_->works.at(0);
+  EXPECT_FALSE(work.wait_for(-5ms)) << "as 0 ms";
+  EXPECT_FALSE(work.wait_for(std::chrono::milliseconds::max()));
+  EXPECT_GT(state->limit, std::chrono::steady_clock::now() + 24h);
+  state->is_done = true;
+  EXPECT_TRUE(work.wait_for(0ms));
+  EXPECT_EQ(state->waits, 0);
+  work.on_completed([](auto) {});
+  EXPECT_EQ(state->callbacks.size(), 1u);
 }
 
 TEST_F(GroupCalls, ACoalesceWithoutCallsBeginsNothing) {

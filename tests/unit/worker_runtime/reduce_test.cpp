@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -93,11 +94,28 @@ T random_value(std::mt19937_64& random) {
   }
 }
 
-// Of a NaN only that it is one: its payload may depend on the order of operands.
+// A result: of what is NaN there is one.
 template <class T>
-bool same(T a, T b) {
-  if (testing::is_nan(widened(a)) && testing::is_nan(widened(b))) return true;
+T with_one_nan(T value) {
+  return testing::is_nan(widened(value)) ? narrowed<T>(std::numeric_limits<Wide<T>>::quiet_NaN()) : value;
+}
+
+template <class T>
+bool same_bits(const T& a, const T& b) {
   return std::memcmp(&a, &b, sizeof(T)) == 0;
+}
+
+// The instructions that this machine has.
+std::vector<Instructions> instructions_here() {
+  std::vector<Instructions> here;
+  for (const Instructions one : {Instructions::baseline, Instructions::avx2, Instructions::avx512}) {
+    if (has(one)) here.push_back(one);
+  }
+  return here;
+}
+
+std::string name_of(Instructions one) {
+  return one == Instructions::avx512 ? "avx512" : one == Instructions::avx2 ? "avx2" : "baseline";
 }
 
 template <class T>
@@ -138,26 +156,57 @@ class Reduce : public ::testing::Test {};
 using Types = ::testing::Types<float, double, std::int64_t, Float16, Bfloat16, std::int32_t, std::uint8_t>;
 TYPED_TEST_SUITE(Reduce, Types);
 
+// Counts and slices of all sizes, so that each begins and ends anywhere in a vector.
 TYPED_TEST(Reduce, EqualsASlowPlainOneInPlaceAndLeavesTheRestAlone) {
   std::mt19937_64 random(20261121);
-  for (int trial = 0; trial < 150; ++trial) {
+  for (int trial = 0; trial < 200; ++trial) {
     const std::size_t ranks = 1 + random() % 5;
-    const std::size_t count = random() % 9000;
+    const std::size_t count = random() % (trial % 4 == 0 ? 6000 : 300);
     const ReduceOp op = kOps[trial % 5];
     const auto values = random_values<TypeParam>(random, ranks, count);
     const std::size_t begin = count == 0 ? 0 : random() % count;
     const std::size_t end = begin + random() % (count - begin + 1);
+    std::vector<TypeParam> want;
+    for (std::size_t i = begin; i < end; ++i) {
+      want.push_back(with_one_nan(narrowed<TypeParam>(divided(op, plain(op, values, 0, ranks, i), ranks))));
+    }
 
-    auto result = values;
-    const auto memory = pointers_to(result);
-    reduce({DataTypeOf<TypeParam>::value, op, ranks}, const_pointers_to(result), memory, {begin, end});
+    for (const Instructions one : instructions_here()) {
+      auto result = values;
+      const auto memory = pointers_to(result);
+      reduce_with(one, {DataTypeOf<TypeParam>::value, op, ranks}, const_pointers_to(result), memory, {begin, end});
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        for (std::size_t i = 0; i < count; ++i) {
+          const bool is_inside = i >= begin && i < end;
+          ASSERT_TRUE(same_bits(result[rank][i], is_inside ? want[i - begin] : values[rank][i]))
+              << name_of(one) << ", trial " << trial << ", element " << i << " of [" << begin << ", " << end << ")";
+        }
+      }
+    }
+  }
+}
 
-    for (std::size_t rank = 0; rank < ranks; ++rank) {
-      for (std::size_t i = 0; i < count; ++i) {
-        const bool is_inside = i >= begin && i < end;
-        const TypeParam want =
-            is_inside ? narrowed<TypeParam>(divided(op, plain(op, values, 0, ranks, i), ranks)) : values[rank][i];
-        ASSERT_TRUE(same(result[rank][i], want)) << "trial " << trial << ", element " << i;
+// Elsewhere, to any number of destinations, from any number of sources.
+TYPED_TEST(Reduce, EqualsASlowPlainOneToOtherMemory) {
+  std::mt19937_64 random(20261123);
+  for (int trial = 0; trial < 100; ++trial) {
+    const std::size_t ranks = trial % 20 == 0 ? 17 : 1 + random() % 4;
+    const std::size_t destinations = random() % 4;
+    const std::size_t count = 1 + random() % 400;
+    const ReduceOp op = kOps[trial % 5];
+    auto values = random_values<TypeParam>(random, ranks, count);
+    const auto before = random_values<TypeParam>(random, destinations, count);
+    const std::size_t begin = random() % count;
+    for (const Instructions one : instructions_here()) {
+      auto result = before;
+      reduce_with(one, {DataTypeOf<TypeParam>::value, op, ranks}, const_pointers_to(values), pointers_to(result),
+                  {begin, count});
+      for (const auto& of_one : result) {
+        for (std::size_t i = begin; i < count; ++i) {
+          const auto want = narrowed<TypeParam>(divided(op, plain(op, values, 0, ranks, i), ranks));
+          ASSERT_TRUE(same_bits(of_one[i], with_one_nan(want)))
+              << name_of(one) << ", trial " << trial << ", element " << i;
+        }
       }
     }
   }
@@ -169,29 +218,87 @@ TYPED_TEST(Reduce, InTwoStepsEqualsASlowPlainOne) {
   for (int trial = 0; trial < 100; ++trial) {
     const std::size_t ranks = 2 + random() % 4;
     const std::size_t border = 1 + random() % (ranks - 1);
-    const std::size_t count = 1 + random() % 5000;
+    const std::size_t count = 1 + random() % (trial % 4 == 0 ? 3000 : 200);
     const ReduceOp op = kOps[trial % 5];
     const DataType type = DataTypeOf<TypeParam>::value;
     auto values = random_values<TypeParam>(random, ranks, count);
     const auto sources = const_pointers_to(values);
-
-    Values<Wide<TypeParam>> hosts(2, std::vector<Wide<TypeParam>>(count));
-    const auto of_hosts = pointers_to(hosts);
-    const std::span<const std::byte* const> all = sources;
-    reduce({type, op, ranks, Stage::partial}, all.first(border), {&of_hosts[0], 1}, {0, count});
-    reduce({type, op, ranks, Stage::partial}, all.subspan(border), {&of_hosts[1], 1}, {0, count});
-    const std::vector<const std::byte*> partial(of_hosts.begin(), of_hosts.end());
-    reduce({type, op, ranks, Stage::total}, partial, {&of_hosts[1], 1}, {0, count});
-
+    std::vector<TypeParam> want;
     for (std::size_t i = 0; i < count; ++i) {
       const auto of_all = combined(op, plain(op, values, 0, border, i), plain(op, values, border, ranks, i));
-      TypeParam have{};
-      std::memcpy(static_cast<void*>(&have), of_hosts[1] + i * sizeof(TypeParam), sizeof(have));
-      ASSERT_TRUE(same(have, narrowed<TypeParam>(divided(op, of_all, ranks))))
-          << "trial " << trial << ", element " << i;
+      want.push_back(with_one_nan(narrowed<TypeParam>(divided(op, of_all, ranks))));
+    }
+
+    for (const Instructions one : instructions_here()) {
+      Values<Wide<TypeParam>> hosts(2, std::vector<Wide<TypeParam>>(count));
+      const auto of_hosts = pointers_to(hosts);
+      const std::span<const std::byte* const> all = sources;
+      reduce_with(one, {type, op, ranks, Stage::partial}, all.first(border), {&of_hosts[0], 1}, {0, count});
+      reduce_with(one, {type, op, ranks, Stage::partial}, all.subspan(border), {&of_hosts[1], 1}, {0, count});
+      const std::vector<const std::byte*> partial(of_hosts.begin(), of_hosts.end());
+      reduce_with(one, {type, op, ranks, Stage::total}, partial, {&of_hosts[1], 1}, {0, count});
+      for (std::size_t i = 0; i < count; ++i) {
+        TypeParam have{};
+        std::memcpy(static_cast<void*>(&have), of_hosts[1] + i * sizeof(TypeParam), sizeof(have));
+        ASSERT_TRUE(same_bits(have, want[i])) << name_of(one) << ", trial " << trial << ", element " << i;
+      }
     }
   }
 }
+
+template <class T>
+class ReduceHalves : public ::testing::Test {};
+using HalfTypes = ::testing::Types<Float16, Bfloat16>;
+TYPED_TEST_SUITE(ReduceHalves, HalfTypes);
+
+// One source: what is left of a reduction is the conversion.
+template <class From, class To>
+std::vector<To> converted_by(Instructions one, Stage stage, const std::vector<From>& from) {
+  std::vector<To> to(from.size());
+  const auto* const source = reinterpret_cast<const std::byte*>(from.data());
+  auto* const destination = reinterpret_cast<std::byte*>(to.data());
+  const DataType type = DataTypeOf<std::conditional_t<kIsHalf<From>, From, To>>::value;
+  reduce_with(one, {type, ReduceOp::sum, 1, stage}, {&source, 1}, {&destination, 1}, {0, from.size()});
+  return to;
+}
+
+TYPED_TEST(ReduceHalves, EveryPatternWidensAsInPlainCode) {
+  std::vector<TypeParam> from;
+  std::vector<float> want;
+  for (std::uint32_t bits = 0; bits < 1u << 16; ++bits) {
+    from.push_back({static_cast<std::uint16_t>(bits)});
+    want.push_back(with_one_nan(to_float(from.back())));
+  }
+  for (const Instructions one : instructions_here()) {
+    const auto have = converted_by<TypeParam, float>(one, Stage::partial, from);
+    for (std::size_t i = 0; i < from.size(); ++i) ASSERT_TRUE(same_bits(have[i], want[i])) << name_of(one) << ", " << i;
+  }
+}
+
+// Any bits; those around each pattern and the middles between them; and those with few bits set behind what is kept.
+TYPED_TEST(ReduceHalves, FloatsNarrowAsInPlainCode) {
+  std::mt19937_64 random(20261124);
+  std::vector<float> from;
+  for (int i = 0; i < 1'000'000; ++i) from.push_back(from_bits<float>(random()));
+  for (std::uint32_t bits = 0; bits < 1u << 16; ++bits) {
+    const auto at = std::bit_cast<std::uint32_t>(to_float(TypeParam{static_cast<std::uint16_t>(bits)}));
+    const std::uint32_t middle = kIsHalf<TypeParam> && std::is_same_v<TypeParam, Float16> ? 1u << 12 : 1u << 15;
+    for (const std::uint32_t off : {0u, 1u, middle - 1, middle, middle + 1}) {
+      from.push_back(std::bit_cast<float>(at + off));
+      from.push_back(std::bit_cast<float>(at - off));
+    }
+  }
+  std::vector<TypeParam> want;
+  for (const float value : from) want.push_back(with_one_nan(narrowed<TypeParam>(value)));
+  for (const Instructions one : instructions_here()) {
+    const auto have = converted_by<float, TypeParam>(one, Stage::total, from);
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      ASSERT_TRUE(same_bits(have[i], want[i])) << name_of(one) << ", " << std::bit_cast<std::uint32_t>(from[i]);
+    }
+  }
+}
+
+TEST(Instructions, TheBaselineIsEverywhere) { EXPECT_TRUE(has(Instructions::baseline)); }
 
 // Of one element of each rank.
 template <class T>
@@ -232,7 +339,7 @@ TEST(ReduceIntegers, AnAverageOverMoreRanksThanTheTypeCounts) {
   EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::average, of_300), 0);
 }
 
-TEST(ReduceHalves, AreRoundedOnceAtTheEnd) {
+TEST(ReduceOfHalves, AreRoundedOnceAtTheEnd) {
   const auto sum = [](std::vector<float> values) {
     std::vector<Float16> halves;
     for (const float value : values) halves.push_back(to_float16(value));
@@ -253,6 +360,29 @@ TEST(ReduceHalves, AreRoundedOnceAtTheEnd) {
             std::numeric_limits<float>::infinity());
   const float smallest = std::ldexp(1.0f, -24);
   EXPECT_EQ(sum({smallest, smallest, smallest}), 3 * smallest);
+}
+
+// Of signalling ones and of those with a payload too, by every operator.
+template <class T>
+void expect_one_nan(std::vector<std::uint64_t> patterns) {
+  const T one_nan = narrowed<T>(std::numeric_limits<Wide<T>>::quiet_NaN());
+  for (const std::uint64_t bits : patterns) {
+    for (const ReduceOp op : kOps) {
+      for (const auto& elements : {std::vector<T>{from_bits<T>(bits)},
+                                   {from_bits<T>(bits), narrowed<T>(1)},
+                                   {narrowed<T>(1), from_bits<T>(bits)},
+                                   {from_bits<T>(bits), from_bits<T>(~bits)}}) {
+        EXPECT_TRUE(same_bits(reduced(op, elements), one_nan)) << bits;
+      }
+    }
+  }
+}
+
+TEST(ReduceNaN, ComesOutAsOneAndTheSame) {
+  expect_one_nan<float>({0x7f800001, 0xff800001, 0x7fc00000, 0xffc00000, 0x7fffffff, 0xffabcdef});
+  expect_one_nan<double>({0x7ff0000000000001, 0xfff0000000000001, 0xfff8000000000000, 0x7fffffffffffffff});
+  expect_one_nan<Float16>({0x7c01, 0xfc01, 0x7e00, 0xfe00, 0x7fff});
+  expect_one_nan<Bfloat16>({0x7f81, 0xff81, 0x7fc0, 0xffc0, 0x7fff});
 }
 
 template <class T>

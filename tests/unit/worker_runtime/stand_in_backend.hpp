@@ -23,7 +23,15 @@ class StandInWork : public Work::State {
  public:
   void wait() override { ++waits; }
   bool is_completed() const override { return is_done; }
+  bool wait_until(std::chrono::steady_clock::time_point end) override {
+    limit = end;
+    return is_done;
+  }
+  void on_completed(Callback callback) override { callbacks.push_back(std::move(callback)); }
+
   int waits = 0;
+  std::chrono::steady_clock::time_point limit{};
+  std::vector<Callback> callbacks;
   bool is_done = false;
 };
 

@@ -45,9 +45,10 @@ class Door : public ::testing::Test {
     loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     loopback.sin_port = htons(9);
     EXPECT_EQ(::connect(store_.get(), reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback), 0);
-    auto listener = listen_tcp({.store_socket = store_.get()});
+    network_ = with_addresses_of(store_.get(), {});
+    auto listener = listen_tcp(network_);
     EXPECT_EQ(listener.endpoint.address, "") << "whoever is with the store is reached where the store is";
-    endpoint_ = {address_of_store(store_.get()), listener.endpoint.port};
+    endpoint_ = {network_.store_address, listener.endpoint.port};
     acceptor_.emplace(std::move(listener.socket), hello_with("secret", "ddp/round_1/"));
   }
 
@@ -73,6 +74,7 @@ class Door : public ::testing::Test {
   }
 
   io::UniqueFd store_;
+  NetworkOptions network_;
   Endpoint endpoint_;
   std::optional<Acceptor> acceptor_;
 };
@@ -151,13 +153,13 @@ TEST_F(Door, AForkedChildDoesNotKeepAConnectionOpen) {
 
 TEST_F(Door, ATakenRangeOfPortsAndAnUnknownInterfaceAreToldByName) {
   try {
-    listen_tcp({.port_min = endpoint_.port, .port_max = endpoint_.port, .store_socket = store_.get()});
+    listen_tcp(with_addresses_of(store_.get(), {.port_min = endpoint_.port, .port_max = endpoint_.port}));
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("DDPRUN_PORT_RANGE"));
   }
   try {
-    listen_tcp({.interface = "nosuch0", .store_socket = store_.get()});
+    listen_tcp(with_addresses_of(store_.get(), {.interface = "nosuch0"}));
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("'nosuch0'"));

@@ -1,0 +1,112 @@
+// Collectives over a network that delays and loses, and what ranks are told when an interface goes down under them.
+#include <ddp/ddp.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/integration/rank_processes.hpp"
+#include "tests/integration/thrown_by.hpp"
+#include "tests/multihost/multihost.hpp"
+
+namespace ddp {
+namespace {
+
+using std::chrono::milliseconds;
+using test::Hosts;
+using testing::RankProcesses;
+using testing::run_ranks;
+using testing::Shared;
+using testing::thrown_by;
+using testing::wait_until;
+
+constexpr std::size_t kLarge = 1'500'001;  // of int64: goes round the hosts in a ring, in several pieces
+constexpr milliseconds kLimit{2'000};
+
+class NetworkFaults : public test::Multihost {};
+
+// Of every kind of way: little data, a ring in the user's memory or block by block, and exchanges of all with all.
+void check_sums(ProcessGroup& group, int rounds) {
+  const auto size = static_cast<std::int64_t>(group.size());
+  const std::int64_t rank = group.rank();
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<std::int64_t> values(kLarge);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<std::int64_t>(i) + rank;
+    group.all_reduce(values);
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      wrong += values[i] != size * static_cast<std::int64_t>(i) + size * (size - 1) / 2 ? 1 : 0;
+    }
+    EXPECT_EQ(wrong, 0u);
+    std::int64_t few = rank;
+    group.all_reduce({&few, 1});
+    EXPECT_EQ(few, size * (size - 1) / 2);
+    std::vector<std::int64_t> of_all(50'000 * static_cast<std::size_t>(size));
+    const std::vector<std::int64_t> own(50'000, rank);
+    group.all_gather(own, of_all);
+    for (int r = 0; r < group.size(); ++r) EXPECT_EQ(of_all[50'000 * static_cast<std::size_t>(r) + 49'999], r);
+  }
+}
+
+TEST_F(NetworkFaults, DelayAndLossChangeNothingButTime) {
+  Hosts* const hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  for (int host = 0; host < 3; ++host) {
+    if (!disturb(host, "delay 300us 200us loss 0.5%")) return;
+  }
+  for (const std::vector<int>& host_of : {std::vector<int>{0, 1, 2}, std::vector<int>{0, 1, 2, 1}}) {
+    run_ranks({*hosts, host_of, ""}, [&](int) {
+      auto group = init_process_group({.timeout = std::chrono::seconds(50)});
+      check_sums(group, 2);
+    });
+  }
+}
+
+// All ranks are in a large all_reduce, one after the other, when the interface of one host goes down: each names ranks
+// that it cannot reach, and does so soon after its deadline.
+void expect_named_when_down(Hosts& hosts, const std::vector<int>& host_of, int down) {
+  Shared<std::atomic<int>> calls;
+  const auto body = [&](int rank) {
+    auto group = init_process_group({.timeout = std::chrono::seconds(30)});
+    std::vector<float> values(kLarge, 0.0f);
+    auto began = std::chrono::steady_clock::now();
+    const auto error = thrown_by<TimeoutError>([&] {
+      for (;;) {
+        began = std::chrono::steady_clock::now();
+        group.all_reduce(values, ReduceOp::sum, {.timeout = kLimit});
+        ++*calls;
+      }
+    });
+    const auto took = std::chrono::steady_clock::now() - began;
+    ASSERT_TRUE(error);
+    EXPECT_LT(took, kLimit + std::chrono::seconds(5));
+    std::vector<int> cut_off;  // from this rank
+    for (int other = 0; other < group.size(); ++other) {
+      const int host = host_of[static_cast<std::size_t>(other)];
+      const int own = host_of[static_cast<std::size_t>(rank)];
+      if (host != own && (host == down || own == down)) cut_off.push_back(other);
+    }
+    EXPECT_EQ(error->ranks(), cut_off) << error->what();
+  };
+  RankProcesses ranks({hosts, host_of, ""}, body);
+  wait_until([&] { return calls->load() > 3 * static_cast<int>(host_of.size()); });
+  hosts.take_down(down);
+  for (int rank = 0; rank < static_cast<int>(host_of.size()); ++rank) ranks.expect_success(rank);
+}
+
+TEST_F(NetworkFaults, AnInterfaceThatGoesDownBetweenTwoHostsIsToldByTheNamesOfThePeers) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts != nullptr) expect_named_when_down(*hosts, {0, 1, 1}, 1);
+}
+
+TEST_F(NetworkFaults, AnInterfaceThatGoesDownInTheMiddleOfARingIsToldByTheNamesOfThePeers) {
+  Hosts* const hosts = make_hosts({.count = 4});
+  if (hosts != nullptr) expect_named_when_down(*hosts, {0, 1, 2, 3}, 2);
+}
+
+}  // namespace
+}  // namespace ddp

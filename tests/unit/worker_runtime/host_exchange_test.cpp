@@ -1,0 +1,188 @@
+// What leaders of 2 to 7 hosts gather at the opening of a call, and what goes round them in a ring, each leader a thread.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "ddp/error.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+#include "worker_runtime/cpu_backend/host_opening.hpp"
+#include "worker_runtime/cpu_backend/host_ring.hpp"
+#include "worker_runtime/cpu_backend/host_streams.hpp"
+
+namespace ddp::cpu_backend {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using End = HostStreams::End;
+
+constexpr std::chrono::seconds kPatience{20};
+
+// Host 1 has two ranks, every other one.
+HostLayout layout_of(int hosts) {
+  std::vector<int> host_of(static_cast<std::size_t>(hosts));
+  std::iota(host_of.begin(), host_of.end(), 0);
+  host_of.push_back(1);
+  return HostLayout(host_of);
+}
+
+// A connection between each two, and a thread for each.
+class Leaders {
+ public:
+  explicit Leaders(int hosts) : layout_(layout_of(hosts)), sockets_(static_cast<std::size_t>(hosts)) {
+    for (auto& of_host : sockets_) of_host.resize(static_cast<std::size_t>(hosts));
+    for (std::size_t a = 0; a < sockets_.size(); ++a) {
+      for (std::size_t b = 0; b < a; ++b) {
+        std::array<int, 2> ends{};
+        EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+        sockets_[a][b].reset(ends[0]);
+        sockets_[b][a].reset(ends[1]);
+      }
+    }
+  }
+
+  const HostLayout& layout() const { return layout_; }
+  void hang_up(std::size_t host) { sockets_[host].clear(); }
+
+  void run(const std::function<void(int host, HostStreams& streams, const HostStreams::Wait& wait)>& body) {
+    std::vector<std::thread> threads;
+    for (std::size_t host = 0; host < sockets_.size(); ++host) {
+      if (sockets_[host].empty()) continue;
+      threads.emplace_back([&, host] {
+        std::vector<int> own;
+        for (const io::UniqueFd& socket : sockets_[host]) own.push_back(socket.get());
+        HostStreams streams(layout_, static_cast<int>(host), own);
+        io::Deadline deadline(Clock::now(), Clock::now() + kPatience);
+        body(static_cast<int>(host), streams, {[] { return false; }, deadline});
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  HostLayout layout_;
+  std::vector<std::vector<io::UniqueFd>> sockets_;  // by host, then by the other host
+};
+
+class HostExchange : public ::testing::TestWithParam<int> {};
+
+Fingerprint call_of(std::uint64_t count) { return {.kind = CollectiveKind::all_gather, .count = count}; }
+
+std::size_t bytes_of(int host) { return static_cast<std::size_t>(host) * 777; }  // nothing of host 0
+
+TEST_P(HostExchange, WhatEachHostAddsToTheOpeningReachesAll) {
+  Leaders leaders(GetParam());
+  leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
+    HostOpening opening(leaders.layout(), host);
+    const std::vector<Fingerprint> calls(leaders.layout().ranks_of(host).size(), call_of(5));
+    for (int round = 0; round < 3; ++round) {
+      const auto value_of = [&](int of) { return static_cast<std::byte>(of * 16 + round); };
+      const std::vector<std::byte> own(bytes_of(host), value_of(host));
+      ASSERT_EQ(opening.run(streams, calls, own, bytes_of, wait).kind, End::Kind::complete);
+      EXPECT_TRUE(opening.is_same_everywhere());
+      for (int other = 0; other < leaders.layout().host_count(); ++other) {
+        const auto bytes = opening.bytes_of(other);
+        EXPECT_THAT(bytes, ::testing::SizeIs(bytes_of(other)));
+        EXPECT_THAT(bytes, ::testing::Each(value_of(other)));
+      }
+    }
+  });
+}
+
+TEST_P(HostExchange, ACallThatDiffersIsKnownToAllWhateverItsSize) {
+  for (const bool is_leaders : {true, false}) {
+    Leaders leaders(GetParam());
+    leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
+      HostOpening opening(leaders.layout(), host);
+      std::vector<Fingerprint> calls(leaders.layout().ranks_of(host).size(), call_of(5));
+      if (host == 1) (is_leaders ? calls.front() : calls.back()) = call_of(9);
+      const std::vector<std::byte> own(host == 1 ? 30'000 : bytes_of(host));
+      ASSERT_EQ(opening.run(streams, calls, own, bytes_of, wait).kind, End::Kind::complete);
+      EXPECT_FALSE(opening.is_same_everywhere());
+      for (int rank = 0; rank < leaders.layout().size(); ++rank) {
+        const bool is_other = rank == (is_leaders ? 1 : leaders.layout().size() - 1);
+        EXPECT_EQ(opening.call_of(rank).count, is_other ? 9u : 5u) << "rank " << rank;
+      }
+    });
+  }
+}
+
+TEST_P(HostExchange, BytesThatAreNotThoseOfTheCallAreRefused) {
+  Leaders leaders(GetParam());
+  leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
+    HostOpening opening(leaders.layout(), host);
+    const std::vector<Fingerprint> calls(leaders.layout().ranks_of(host).size(), call_of(5));
+    const std::vector<std::byte> own(bytes_of(host) + (host == 1 ? 1 : 0));
+    EXPECT_THROW(opening.run(streams, calls, own, bytes_of, wait), Error);
+  });
+}
+
+// A plain computation in the order that host_ring.hpp tells.
+float sum_of(std::size_t first_host, std::size_t hosts, std::size_t i, bool is_average) {
+  const auto value = [&](std::size_t host) { return static_cast<float>((i * 7919 + host * 104'729) % 10'007) / 7; };
+  float sum = value(first_host);
+  for (std::size_t n = 1; n < hosts; ++n) sum += value((first_host + n) % hosts);
+  return is_average ? sum / 100 : sum;
+}
+
+TEST_P(HostExchange, TheRingGivesAllLeadersTheSumsInTheOrderOfTheirSlices) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{17}, std::size_t{1001}, std::size_t{400'003}}) {
+    for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
+      SCOPED_TRACE(count);
+      Leaders leaders(GetParam());
+      const auto hosts = static_cast<std::size_t>(GetParam());
+      leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
+        HostRing ring;
+        std::vector<float> values(count);
+        for (std::size_t i = 0; i < count; ++i) values[i] = sum_of(static_cast<std::size_t>(host), 1, i, false);
+        const auto end = ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32, op, 100, wait);
+        ASSERT_EQ(end.kind, End::Kind::complete);
+        std::size_t wrong = 0;
+        for (std::size_t slice = 0; slice < hosts; ++slice) {
+          const Slice part = slice_of(count, DataType::float32, static_cast<int>(slice), GetParam());
+          for (std::size_t i = part.begin; i < part.end; ++i) {
+            const float wanted = sum_of(hosts == 2 ? 0 : slice, hosts, i, op == ReduceOp::average);
+            wrong += std::memcmp(&values[i], &wanted, sizeof wanted) != 0 ? 1 : 0;
+          }
+        }
+        EXPECT_EQ(wrong, 0u);
+      });
+    }
+  }
+}
+
+TEST_P(HostExchange, ALeaderWhoseNeighbourIsGoneNamesIt) {
+  Leaders leaders(GetParam());
+  leaders.hang_up(1);
+  std::atomic<int> named{0};
+  leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait&) {
+    HostRing ring;
+    std::vector<float> values(400'003);
+    io::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
+    const auto end = ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32, ReduceOp::sum,
+                                     1, {[] { return false; }, deadline});
+    EXPECT_NE(end.kind, End::Kind::complete);
+    if (end.kind != End::Kind::host_lost) return;
+    EXPECT_THAT(end.hosts, ::testing::ElementsAre(1));
+    EXPECT_EQ(host, 2 % GetParam()) << "it receives from host 1";
+    ++named;
+  });
+  EXPECT_EQ(named, 1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Hosts, HostExchange, ::testing::Values(2, 3, 4, 5, 7));
+
+}  // namespace
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,51 @@
+// What a collective says of its elements, the same on every rank, whichever of its ranges are empty there.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#include "worker_runtime/cpu_backend/reduce.hpp"
+#include "worker_runtime/process_group/backend.hpp"
+
+namespace ddp::cpu_backend {
+
+using process_group::Collective;
+using process_group::CollectiveKind;
+
+// Whether ranks that are not root have no output; all have an input then.
+inline bool is_of_input(CollectiveKind kind) {
+  return kind == CollectiveKind::reduce || kind == CollectiveKind::gather;
+}
+
+inline DataType type_of(const Collective& collective) {
+  return is_of_input(collective.kind) ? collective.input.type : collective.output.type;
+}
+
+// Elements that a rank gives to each other or gets from it, where they are not the same for all; all of them otherwise.
+inline std::size_t count_per_rank(const Collective& collective, int size) {
+  switch (collective.kind) {
+    case CollectiveKind::all_gather:
+    case CollectiveKind::reduce:
+    case CollectiveKind::gather: return collective.input.count;
+    case CollectiveKind::all_to_all: return collective.output.count / static_cast<std::size_t>(size);
+    default: return collective.output.count;
+  }
+}
+
+// What the elements are while they are exchanged between hosts.
+inline DataType exchanged_type(const Collective& collective) {
+  const DataType type = type_of(collective);
+  return process_group::has_op(collective.kind) ? accumulator_of(type) : type;
+}
+
+inline const std::byte* input_of(const Collective& collective) {
+  return static_cast<const std::byte*>(collective.input.data);
+}
+
+inline std::byte* output_of(const Collective& collective) { return static_cast<std::byte*>(collective.output.data); }
+
+inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+}  // namespace ddp::cpu_backend

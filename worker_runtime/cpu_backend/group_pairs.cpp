@@ -1,0 +1,113 @@
+#include "worker_runtime/cpu_backend/group.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+#include <utility>
+
+#include "rendezvous/io/quiet_thread.hpp"
+
+namespace ddp::cpu_backend {
+
+// The sends and receives among some calls, all at once.
+void Group::exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline) {
+  std::vector<Collective> here, afar;
+  std::vector<int> peers;
+  for (const Collective& call : calls) {
+    if (!is_pair_call(call.kind)) continue;
+    if (layout_.host_of(call.root) != layout_.host_of(who_.rank)) {
+      afar.push_back(call);
+      continue;
+    }
+    here.push_back(call);
+    peers.push_back(layout_.index_of(call.root));
+  }
+  if (here.empty() && afar.empty()) return;
+  if (afar.empty() || here.empty()) {
+    const PairEnd end = afar.empty() ? pairs_.run(here, peers, deadline) : peer_links_->run(afar, deadline);
+    if (end.kind != PairEnd::Kind::complete) fail_pair((afar.empty() ? here : afar)[end.call], end, deadline);
+    return;
+  }
+  exchange_here_and_afar(here, peers, afar, deadline);
+}
+
+// At once: no wait is for a neighbour and for a socket. Where one fails the other stops.
+void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
+                                   std::span<const Collective> afar, io::Deadline& deadline) {
+  PairEnd end_afar;
+  std::exception_ptr error;
+  io::Deadline deadline_afar = deadline;
+  std::thread other = io::start_quiet_thread([&] {
+    try {
+      end_afar = peer_links_->run(afar, deadline_afar);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (!error && end_afar.kind == PairEnd::Kind::complete) return;
+    is_pair_over_.store(true);
+    pairs_.wake();
+  });
+  const PairEnd end_here = pairs_.run(here, peers, deadline);
+  if (end_here.kind != PairEnd::Kind::complete) {
+    is_pair_over_.store(true);
+    peer_links_->wake();
+  }
+  other.join();
+  is_pair_over_.store(false);
+  if (error) std::rethrow_exception(error);
+  const bool is_afar_first = end_here.kind == PairEnd::Kind::complete || end_here.kind == PairEnd::Kind::interrupted;
+  if (is_afar_first && end_afar.kind != PairEnd::Kind::complete) fail_pair(afar[end_afar.call], end_afar, deadline_afar);
+  if (end_here.kind != PairEnd::Kind::complete) fail_pair(here[end_here.call], end_here, deadline);
+}
+
+// Lets the ranks of other hosts know where this one listens. Collective.
+void Group::open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline) {
+  peer_links_.emplace(who_.rank, who_.size, network, who_.name + " of " + to_string(who_.round),
+                      [this] { return given_up_.load() || is_pair_over_.load(); });
+  pairs_.announce(peer_links_->announcement());
+  std::vector<PeerLinks::Announcement> all(static_cast<std::size_t>(who_.size));
+  constexpr std::size_t kWords = std::tuple_size_v<GatheredWords>;
+  for (std::size_t begin = 0; begin < std::tuple_size_v<PeerLinks::Announcement>; begin += kWords) {
+    meet(deadline);
+    const auto words = gather(
+        [&](int index) {
+          GatheredWords some{};
+          std::copy_n(pairs_.announced(index).begin() + static_cast<std::ptrdiff_t>(begin), kWords, some.begin());
+          return some;
+        },
+        deadline);
+    for (int rank = 0; rank < who_.size; ++rank) {
+      const GatheredWords& of_rank = words[layout_.place_of(rank)];
+      std::copy(of_rank.begin(), of_rank.end(),
+                all[static_cast<std::size_t>(rank)].begin() + static_cast<std::ptrdiff_t>(begin));
+    }
+  }
+  for (int rank = 0; rank < who_.size; ++rank) peer_links_->learn(rank, all[static_cast<std::size_t>(rank)]);
+}
+
+// Between two ranks only: the others do not matter, and are not told.
+void Group::fail_pair(const Collective& call, const PairEnd& end, const io::Deadline& deadline) {
+  const FailedCall failed{who_, ::getpid(), end.number, fingerprint_of(call)};
+  const int peer = call.root;
+  RankState state = state_of(peer);
+  const bool has_ended = has_hosts() && memory_->notes()[static_cast<std::size_t>(peer)].trouble.load() == Trouble::lost;
+  if (end.presence != Presence::here && !has_ended) state.presence = end.presence;
+  is_abort_elsewhere_ = end.kind == PairEnd::Kind::lost && state.presence == Presence::aborted;
+  switch (end.kind) {
+    case PairEnd::Kind::lost: throw RankFailure(lost_message(failed, {state}), {peer});
+    case PairEnd::Kind::timed_out:
+      throw TimeoutError(pair_timeout_message(failed, state, end.has_met, deadline.full_time()), {peer});
+    case PairEnd::Kind::mismatch: {
+      const std::string own = "rank " + std::to_string(who_.rank) + " called " + describe(failed.call);
+      const std::string theirs = "rank " + std::to_string(peer) + " called " + describe(end.theirs);
+      throw MismatchError(mismatch_message(failed, who_.rank < peer ? own + ", " + theirs : theirs + ", " + own));
+    }
+    case PairEnd::Kind::interrupted:
+    case PairEnd::Kind::complete: break;
+  }
+  throw_unusable();
+}
+
+}  // namespace ddp::cpu_backend
