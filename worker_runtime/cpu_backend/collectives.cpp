@@ -4,6 +4,12 @@
 
 namespace ddp::cpu_backend {
 
+namespace {
+
+constexpr std::size_t kPeerBytesMin = 1u << 17;  // less goes through the staging faster than system calls take
+
+}  // namespace
+
 Collectives::Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory,
                          const PeerMemory& peers, std::shared_ptr<Segment> staging)
     : rank_(rank),
@@ -44,7 +50,7 @@ void Collectives::run(const Collective& collective, const Steps& steps) {
 
 // 0 where the others can't read this rank's input; of one that they don't read, any other number.
 std::uint64_t Collectives::address_for_peers(const Collective& collective, const Shape& shape) const {
-  if (!peers_.can_read_all()) return 0;
+  if (!peers_.can_read_all() || shape.input_bytes() < kPeerBytesMin) return 0;
   if (!shape.gives) return 1;
   if (!peers_.is_readable(collective.input.data, shape.input_bytes())) return 0;
   return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(collective.input.data));

@@ -9,7 +9,7 @@ namespace ddp::cpu_backend {
 
 namespace {
 
-constexpr std::size_t kSmallBytes = 1u << 14;  // measured with 2 and with 4 ranks
+constexpr std::size_t kSmallBytes = 1u << 11;  // from 4 KiB on two phases win
 
 constexpr std::size_t kPreparedBytesMax = 1u << 12;
 
