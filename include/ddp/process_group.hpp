@@ -6,7 +6,7 @@
 // layout may round otherwise.
 //
 // Backends: `cpu` works on host memory, `nccl` on the memory of one GPU; a group may have both. What one of them does
-// not have it refuses by InvalidArgument: as yet the cpu backend has no reduce, gather, scatter, all_to_all.
+// not have it refuses by InvalidArgument.
 //
 // Failures: nothing waits for ever. A rank that ends makes every other rank that needs it throw RankFailure within
 // milliseconds (nccl: where NCCL notices it, or inside run_elastic); one that never calls makes the others throw TimeoutError at the deadline; one that calls something
