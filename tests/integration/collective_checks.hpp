@@ -82,6 +82,49 @@ void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t c
   }
 }
 
+// With `count` elements of every rank, to or from each rank alone.
+template <class T, template <class> class Buffer>
+void check_divided_collectives(ProcessGroup& group, Where where, std::size_t count) {
+  const auto ranks = one_host(group);
+  const auto size = static_cast<std::size_t>(group.size());
+  const std::size_t all = count * size;
+  const std::size_t own = count * static_cast<std::size_t>(group.rank());
+  for (const int root : {0, group.size() - 1}) {
+    const bool is_root = group.rank() == root;
+    auto one = buffer<T, Buffer>(group, where, count);
+    auto whole = buffer<T, Buffer>(group, where, all);
+    group.gather(one.range(), is_root ? whole.range() : whole.part(0, 0), root);
+    expect_bits("gather", whole.values().data(), all, [&](std::size_t i) {
+      return is_root ? element<T>(static_cast<int>(i / count), i % count) : element<T>(group.rank(), i);
+    });
+
+    auto divided = buffer<T, Buffer>(group, where, all);
+    group.scatter(is_root ? divided.range() : divided.part(0, 0), one.range(), root);
+    expect_bits("scatter", one.values().data(), count, [&](std::size_t i) { return element<T>(root, own + i); });
+
+    for (const ReduceOp op : ops_for(count)) {
+      auto input = buffer<T, Buffer>(group, where, count);
+      auto output = buffer<T, Buffer>(group, where, count);
+      group.reduce(input.range(), is_root ? output.range() : output.part(0, 0), root, op);
+      expect_bits("reduce", output.values().data(), count, [&](std::size_t i) {
+        return is_root ? reduced<T>(op, ranks, i) : element<T>(group.rank(), i);
+      });
+      expect_bits("input of reduce", input.values().data(), count,
+                  [&](std::size_t i) { return element<T>(group.rank(), i); });
+      group.reduce(input.range(), is_root ? input.range() : input.part(0, 0), root, op);
+      if (is_root) {
+        expect_bits("reduce in place", input.values().data(), count,
+                    [&](std::size_t i) { return reduced<T>(op, ranks, i); });
+      }
+    }
+  }
+  auto input = buffer<T, Buffer>(group, where, all);
+  auto output = buffer<T, Buffer>(group, where, all);
+  group.all_to_all(input.range(), output.range());
+  expect_bits("all_to_all", output.values().data(), all,
+              [&](std::size_t i) { return element<T>(static_cast<int>(i / count), own + i % count); });
+}
+
 // In all sizes and kinds of memory.
 template <class T, template <class> class Buffer>
 void check_collectives(ProcessGroup& group) {
@@ -91,6 +134,7 @@ void check_collectives(ProcessGroup& group) {
       SCOPED_TRACE(std::to_string(count) + " elements, " + name_of(where));
       check_in_place_collectives<T, Buffer>(group, where, count);
       check_gathering_collectives<T, Buffer>(group, where, std::min(count, kCountPerRankMax));
+      check_divided_collectives<T, Buffer>(group, where, std::min(count, kCountPerRankMax));
     }
   }
 }

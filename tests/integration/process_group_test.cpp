@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <numeric>
@@ -14,6 +15,7 @@
 #include "tests/integration/collective_values.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
+#include "tests/seccomp_filter.hpp"
 
 namespace ddp {
 namespace {
@@ -92,29 +94,25 @@ TEST(Arguments, AreCheckedBeforeAnythingStarts) {
   group.barrier({.timeout = std::chrono::milliseconds::max()});
 }
 
-TEST(Arguments, OfWhatTheCpuBackendDoesNotHaveYetAreRefusedAndTheGroupGoesOn) {
+TEST(PlainMemory, IsCopiedWhereTheKernelRefusesToReadItFromAnother) {
+  run_ranks(3, [](int) {
+    testing::refuse_system_call(SYS_process_vm_readv, EPERM);
+    auto group = init_process_group();
+    testing::check_collectives<float, Buffer>(group);
+  });
+}
+
+TEST(PlainMemory, IsCopiedFromTheCallOnInWhichOneRankSeesThatItCanNotBeRead) {
   run_ranks(2, [](int rank) {
     auto group = init_process_group();
-    std::vector<float> values(2, 1);
-    const auto missing = [](const auto& call) {
-      const auto error = thrown_by<InvalidArgument>(call);
-      return error ? std::string(error->what()) : "";
-    };
-    const auto on_root = [&] { return rank == 0 ? MemoryRange(values) : MemoryRange(); };
-    using ::testing::HasSubstr;
-    EXPECT_THAT(missing([&] { group.reduce(values, on_root(), 0); }), HasSubstr("the cpu backend has no reduce yet"));
-    EXPECT_THAT(missing([&] { group.send_async(values, 1 - rank); }), HasSubstr("the cpu backend has no send yet"));
-    EXPECT_THAT(missing([&] {
-                  group.coalesce([&] {
-                    group.barrier_async();
-                    group.barrier_async();
-                  });
-                }),
-                HasSubstr("the cpu backend has no coalesced calls yet"));
-    Work one = group.coalesce([&] { group.all_reduce_async(values); });
-    one.wait();
-    EXPECT_THAT(values, ::testing::ElementsAre(2, 2));
-    group.barrier_async().wait();
+    std::vector<float> values(1'000'000, 1);
+    group.all_reduce(values);
+    EXPECT_EQ(values.front(), 2);
+    if (rank == 0) testing::refuse_system_call(SYS_process_vm_readv, EPERM);
+    group.barrier();
+    group.all_reduce(values);
+    EXPECT_EQ(values.front(), 4);
+    EXPECT_EQ(values.back(), 4);
   });
 }
 

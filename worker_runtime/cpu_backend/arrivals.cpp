@@ -3,10 +3,14 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstring>
+#include <utility>
 
 #include "worker_runtime/cpu_backend/core_count.hpp"
 #include "worker_runtime/cpu_backend/futex.hpp"
+#include "worker_runtime/cpu_backend/prefetch.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -15,13 +19,22 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSpinCount = 100;                        // 1 to 5 us; yielding then is nearly as fast, and kinder
+constexpr int kYieldsPerLook = 8;                      // at the clock
 constexpr std::chrono::microseconds kYieldFor{1'000};  // then it sleeps, and being woken costs 5 us
 static_assert(Clock::is_steady);
 
-Fingerprint read(const RankControl& rank, std::uint64_t call) {
+FingerprintWords words_of(const PhaseLine& line) {
   FingerprintWords words{};
-  for (std::size_t i = 0; i < words.size(); ++i) words[i] = rank.posted[call % 2][i].load(std::memory_order_relaxed);
-  return decode(words);
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = line.posted[i].load(std::memory_order_relaxed);
+  return words;
+}
+
+// The line in which the last call of a rank stands, of whatever phase.
+const PhaseLine& line_of_last_call(const RankControl& rank) {
+  const auto key = [](const PhaseLine& line) {
+    return std::pair(line.call.load(std::memory_order_acquire), line.arrived.load(std::memory_order_relaxed));
+  };
+  return key(rank.line(0)) < key(rank.line(1)) ? rank.line(1) : rank.line(0);
 }
 
 }  // namespace
@@ -39,20 +52,30 @@ Arrivals::Arrivals(std::span<RankControl> ranks, int rank, std::vector<int> name
   for (int i = static_cast<int>(names_.size()); i < static_cast<int>(ranks.size()); ++i) names_.push_back(i);
 }
 
-void Arrivals::post(const Fingerprint& fingerprint) {
-  const std::uint64_t call = own().calls.load(std::memory_order_relaxed) + 1;
-  const FingerprintWords words = encode(fingerprint);
-  for (std::size_t i = 0; i < words.size(); ++i) own().posted[call % 2][i].store(words[i], std::memory_order_relaxed);
-  own().calls.store(call, std::memory_order_relaxed);
+void Arrivals::post(const Fingerprint& fingerprint, std::uint64_t address) {
+  ++call_;
+  words_ = encode(fingerprint);
+  address_ = address;
+}
+
+void Arrivals::put_data(const void* data, std::size_t bytes) { std::memcpy(data_.data(), data, bytes); }
+
+void Arrivals::get_data(int rank, void* data, std::size_t bytes) const {
+  const PhaseLine& line = present_line(static_cast<std::size_t>(rank));
+  LineData words{};
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = line.data[i].load(std::memory_order_relaxed);
+  std::memcpy(data, words.data(), bytes);
 }
 
 // The other side is leave(): whoever read what was written after it, sees here that it was called.
 std::optional<Outcome> Arrivals::gave_up_ahead() const {
   std::atomic_thread_fence(std::memory_order_acquire);
+  const auto is_here = [](const RankControl& rank) { return rank.presence.load() == Presence::here; };
+  if (std::all_of(ranks_.begin(), ranks_.end(), is_here)) return std::nullopt;  // without a look at what they write now
   std::vector<int> causes, effects;  // who gave up may have done so for the sake of another
   bool is_any_ahead = false;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const bool is_ahead = ranks_[rank].arrived.load(std::memory_order_relaxed) > phase_;
+    const bool is_ahead = ranks_[rank].line(phase_ + 1).arrived.load(std::memory_order_relaxed) > phase_;
     const Presence presence = ranks_[rank].presence.load();
     is_any_ahead = is_any_ahead || (is_ahead && presence != Presence::here);
     if (presence != Presence::here || (ended_[rank].load() && !is_ahead))
@@ -63,11 +86,18 @@ std::optional<Outcome> Arrivals::gave_up_ahead() const {
   return outcome_of(std::move(causes), std::move(effects));
 }
 
+// Without a pause in which the others, who may be waiting, would take the line away that is half written.
 void Arrivals::arrive() {
+  PhaseLine& line = next_line();
   ++phase_;
   arrived_up_to_ = 0;
-  own().arrived.store(phase_);
+  for (std::size_t i = 0; i < words_.size(); ++i) line.posted[i].store(words_[i], std::memory_order_relaxed);
+  for (std::size_t i = 0; i < data_.size(); ++i) line.data[i].store(data_[i], std::memory_order_relaxed);
+  line.address.store(address_, std::memory_order_relaxed);
+  line.call.store(call_, std::memory_order_release);
+  line.arrived.store(phase_);
   if (own().sleepers.load() != 0) ring(own());
+  prefetch_for_writing(&next_line());
 }
 
 Outcome Arrivals::wait(io::Deadline& deadline) { return wait(deadline, false); }
@@ -92,9 +122,10 @@ bool Arrivals::spin() {
 
 bool Arrivals::yield() {
   const auto end = Clock::now() + kYieldFor;
-  while (!disturbed_.load(std::memory_order_relaxed) && Clock::now() < end) {
+  for (int i = 1; !disturbed_.load(std::memory_order_relaxed); ++i) {
     ::sched_yield();
     if (all_have_arrived()) return true;
+    if (i % kYieldsPerLook == 0 && Clock::now() >= end) break;
   }
   return false;  // sleep() looks into whatever disturbs
 }
@@ -143,7 +174,7 @@ std::optional<Outcome> Arrivals::failure() const {
   }
   const bool is_any_gone = !lost.empty() || !gave_up.empty();
   if (is_any_gone && has_only_effects && !aborted_here.empty()) lost = std::move(aborted_here);
-  const std::uint64_t present_call = calls(rank_);
+  const std::uint64_t present_call = call_;
   for (std::size_t name = 0; name < notes_.size(); ++name) {
     const bool is_lost = notes_[name].trouble.load() == Trouble::lost && notes_[name].calls.load() < present_call;
     if (is_lost) add(static_cast<int>(name), notes_[name].presence.load());
@@ -208,24 +239,40 @@ std::vector<int> Arrivals::missing() const {
   return names;
 }
 
-bool Arrivals::has_arrived(std::size_t rank) const { return ranks_[rank].arrived.load() >= phase_; }
+bool Arrivals::has_arrived(std::size_t rank) const { return present_line(rank).arrived.load() >= phase_; }
 
 bool Arrivals::all_have_arrived() {
   while (arrived_up_to_ < ranks_.size() && has_arrived(arrived_up_to_)) ++arrived_up_to_;
   return arrived_up_to_ == ranks_.size();
 }
 
+bool Arrivals::all_call_the_same() const {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (!same_call(words_of(present_line(rank)), words_)) return false;
+  }
+  return true;
+}
+
 const std::vector<Fingerprint>& Arrivals::posted() {
-  const std::uint64_t call = calls(rank_);
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) posted_[rank] = read(ranks_[rank], call);
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) posted_[rank] = decode(words_of(present_line(rank)));
   return posted_;
 }
 
-std::uint64_t Arrivals::calls(int rank) const {
-  return ranks_[static_cast<std::size_t>(rank)].calls.load(std::memory_order_relaxed);
+std::uint64_t Arrivals::location(int rank) const {
+  return location_of(words_of(present_line(static_cast<std::size_t>(rank))));
 }
 
-Fingerprint Arrivals::last_call(int rank) const { return read(ranks_[static_cast<std::size_t>(rank)], calls(rank)); }
+std::uint64_t Arrivals::address(int rank) const {
+  return present_line(static_cast<std::size_t>(rank)).address.load(std::memory_order_relaxed);
+}
+
+std::uint64_t Arrivals::calls(int rank) const {
+  return line_of_last_call(ranks_[static_cast<std::size_t>(rank)]).call.load(std::memory_order_relaxed);
+}
+
+Fingerprint Arrivals::last_call(int rank) const {
+  return decode(words_of(line_of_last_call(ranks_[static_cast<std::size_t>(rank)])));
+}
 
 void Arrivals::leave(Presence how) {
   Presence before = Presence::here;

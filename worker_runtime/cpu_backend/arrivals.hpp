@@ -45,8 +45,11 @@ class Arrivals {
   // A host's part of a group: `names[i]` is the rank in the group of rank i of this host; `notes` has all by that.
   Arrivals(std::span<RankControl> ranks, int rank, std::vector<int> names, std::span<RankNote> notes);
 
-  // Shows what this rank calls next, before it arrives there.
-  void post(const Fingerprint& fingerprint);
+  // Shows what this rank calls next, before it arrives there; `address` is that of memory which others may read.
+  void post(const Fingerprint& fingerprint, std::uint64_t address = 0);
+
+  // What belongs to a call beside its post, at most kLineDataBytes: after post(), and before it arrives there.
+  void put_data(const void* data, std::size_t bytes);
 
   // Ranks that have entered the phase which this rank is about to enter, and then gave up, while this rank was still at
   // work for it: what it read of their memory meanwhile may be anything, and no rank may take this phase for complete.
@@ -73,8 +76,21 @@ class Arrivals {
   // Who is noted as missing.
   std::vector<int> noted_missing() const;
 
-  // What all ranks posted with this rank's present call; once its first phase is complete, and before it arrives again.
+  // What all ranks say with this rank's present phase, once that is complete and before it arrives again: whether all
+  // call the same, wherever their memory is; what they call; where the memory of one is; its data.
+  bool all_call_the_same() const;
   const std::vector<Fingerprint>& posted();
+  std::uint64_t location(int rank) const;
+  std::uint64_t address(int rank) const;
+  void get_data(int rank, void* data, std::size_t bytes) const;
+
+  // Which of two halves of this rank's memory the next phase may use: others are done with what was in it.
+  int next_half() const { return static_cast<int>((phase_ + 1) % 2); }
+  int present_half() const { return static_cast<int>(phase_ % 2); }
+
+  // What this rank posted last, whether it has arrived with that or not.
+  std::uint64_t own_call() const { return call_; }
+  Fingerprint own_post() const { return decode(words_); }
 
   // Calls made by a rank, and the last of them: a glance for messages, of any rank at any time.
   std::uint64_t calls(int rank) const;
@@ -105,6 +121,8 @@ class Arrivals {
   std::vector<int> missing() const;
   void ring(RankControl& rank);
   void ring_all();
+  PhaseLine& next_line() { return own().line(phase_ + 1); }
+  const PhaseLine& present_line(std::size_t rank) const { return ranks_[rank].line(phase_); }
   RankControl& own() { return ranks_[static_cast<std::size_t>(rank_)]; }
 
   std::span<RankControl> ranks_;
@@ -114,6 +132,11 @@ class Arrivals {
   std::mutex note_mutex_;
   bool may_spin_;                               // whether every rank can have a core to itself
   std::uint64_t phase_ = 0;                     // that this rank entered last
+  std::uint64_t call_ = 0;                      // that this rank posted last, and what it is
+  FingerprintWords words_{};
+  std::uint64_t address_ = 0;
+  using LineData = std::array<std::uint64_t, std::tuple_size_v<decltype(PhaseLine::data)>>;
+  LineData data_{};
   std::vector<Fingerprint> posted_;             // what posted() returns, kept so that no call allocates
   std::size_t arrived_up_to_ = 0;               // ranks below this one are known to have entered it
   std::unique_ptr<std::atomic<bool>[]> ended_;  // by rank: its process is dead

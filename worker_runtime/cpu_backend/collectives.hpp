@@ -1,62 +1,62 @@
-// How the data of each collective moves through shared memory. Where every rank's memory is at the same place of its
-// part of a segment, ranks work on each other's memory directly; else it passes through the staging segment in blocks.
-// Both ways sum with the same code, so they give the same bits.
+// The collectives of a group whose ranks are all on this host: which way the data of a call moves.
 //
-// Every rank calls the same function with the same kind, type, counts and root, which is checked before
-// (cpu_backend.cpp). `meet` returns once all ranks have called it as often as this rank.
+//   small_calls  little data, shown with the arrival: one phase
+//   in_place     every rank has registered the memory: one phase to begin, one to end
+//   from_peers   ranks may read each other's plain memory
+//   staged       everything else
+//
+// Every rank takes the same way, because it depends on what all ranks have posted. All ways put elements together with
+// the same code in the order of ranks, so they give the same bits.
 //
 // Threads: one caller at a time.
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <vector>
 
-#include "worker_runtime/cpu_backend/fingerprint.hpp"
+#include "worker_runtime/cpu_backend/arrivals.hpp"
+#include "worker_runtime/cpu_backend/from_peers.hpp"
+#include "worker_runtime/cpu_backend/in_place.hpp"
 #include "worker_runtime/cpu_backend/shared_memory.hpp"
+#include "worker_runtime/cpu_backend/small_calls.hpp"
+#include "worker_runtime/cpu_backend/staged.hpp"
+#include "worker_runtime/cpu_backend/staging.hpp"
 
 namespace ddp::cpu_backend {
 
-// Of this rank's part of the staging segment: a block is small enough to stay in a core's cache until it is read.
-std::size_t staging_bytes(int size);
-
 class Collectives {
  public:
-  using Meet = std::function<void()>;
+  struct Steps {
+    Meet meet;
+    std::function<void()> arrive;  // with wait() after it, the same as meet()
+    std::function<void()> wait;
+    std::function<void()> require_same_calls;  // throws where the present calls of all ranks differ
+    FromPeers::Lost lost;
+  };
 
-  // `staging` has parts of staging_bytes(size).
-  Collectives(int rank, int size, std::shared_ptr<Segment> staging);
+  // `staging` has parts of Staging::part_bytes(size).
+  Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory, const PeerMemory& peers,
+              std::shared_ptr<Segment> staging);
+  Collectives(const Collectives&) = delete;
+  Collectives& operator=(const Collectives&) = delete;
 
-  // The memory that other ranks read or write if the collective works without staging; empty for a barrier.
-  static ConstMemoryRange memory_for_others(const Collective& collective);
-
-  // Without staging, on memory that all ranks have at `placement`. Requires that all ranks have called the collective.
-  void run_in_place(const Collective& collective, const Placement& placement, const Meet& meet);
-
-  // The first half of the first block of run_staged(), which needs no other rank.
-  void stage_first_block(const Collective& collective);
-
-  // The rest, once every rank has staged its first block.
-  void run_staged(const Collective& collective, const Meet& meet);
+  void run(const Collective& collective, const Steps& steps);
 
  private:
-  struct Block;
-
-  Block block_at(const Collective& collective, std::size_t begin) const;
-  void copy_in(const Collective& collective, const Block& block);
-  void combine(const Collective& collective, const Block& block);
-  void copy_out(const Collective& collective, const Block& block);
-  void reduce_own_slice(const Collective& collective, std::size_t count);
-  void reduce_own_part(const Collective& collective, std::size_t offset_bytes, std::byte* output, std::size_t count);
+  bool all_are_at(std::uint64_t location) const;
+  std::uint64_t address_for_peers(const Collective& collective, const Shape& shape) const;
+  bool may_read_peers();
 
   int rank_;
   int size_;
-  std::shared_ptr<Segment> staging_;
-  std::vector<std::byte*> staged_;         // by rank: its part of the staging segment
-  std::vector<std::byte*> parts_;          // by rank: the memory being worked on
-  std::vector<const std::byte*> sources_;  // kept, so that no call allocates
+  Arrivals& arrivals_;
+  const SharedMemory& memory_;
+  const PeerMemory& peers_;
+  Staging staging_;
+  SmallCalls small_;
+  InPlace in_place_;
+  FromPeers from_peers_;
+  Staged staged_;
 };
 
 }  // namespace ddp::cpu_backend

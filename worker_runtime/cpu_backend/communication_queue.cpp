@@ -28,7 +28,23 @@ class CommunicationQueue::Task : public Work::State {
   std::vector<Callback> callbacks_;  // none once they are called
 };
 
+// With the mutex held. A Turn that is had counts as a job that runs from here on.
+void CommunicationQueue::lock_state() {
+  if (state_.exchange(State::locked, std::memory_order_acq_rel) == State::turn) busy_ = true;
+}
+
+// With the mutex held.
+void CommunicationQueue::unlock_if_idle() {
+  if (!busy_ && tasks_.empty() && !unclaimed_ && !stopping_) state_.store(State::idle, std::memory_order_release);
+}
+
+void CommunicationQueue::end_turn() {
+  const std::lock_guard lock(mutex_);
+  end_job();
+}
+
 void CommunicationQueue::throw_unclaimed_error() {
+  if (state_.load(std::memory_order_acquire) != State::locked) return;  // no error without the mutex
   std::unique_lock lock(mutex_);
   throw_unclaimed(lock);
 }
@@ -36,6 +52,7 @@ void CommunicationQueue::throw_unclaimed_error() {
 std::shared_ptr<Work::State> CommunicationQueue::submit(Job job) {
   auto task = std::make_shared<Task>(shared_from_this(), std::move(job));
   const std::lock_guard lock(mutex_);
+  lock_state();
   if (tasks_.size() >= kTasksMax) {
     throw Error(
         std::to_string(kTasksMax) +
@@ -61,14 +78,16 @@ void CommunicationQueue::start_thread() {
 
 void CommunicationQueue::run(const Job& job) {
   std::unique_lock lock(mutex_);
-  throw_unclaimed(lock);
-  while (busy_ || !tasks_.empty()) {
+  for (;;) {
+    lock_state();  // again each time: at the end of a job all may have been idle
+    throw_unclaimed(lock);
     if (busy_) {
       ended_.wait(lock);
-    } else {
+    } else if (!tasks_.empty()) {
       run_front(lock);
+    } else {
+      break;
     }
-    throw_unclaimed(lock);
   }
   busy_ = true;
   lock.unlock();
@@ -85,6 +104,7 @@ void CommunicationQueue::run(const Job& job) {
 
 void CommunicationQueue::stop() {
   std::unique_lock lock(mutex_);
+  lock_state();
   stopping_ = true;
   came_.notify_one();
   while (busy_ || !tasks_.empty()) {
@@ -127,7 +147,10 @@ void CommunicationQueue::on_completed(Task& task, Work::State::Callback callback
     task.callbacks_.push_back(std::move(callback));
     return;
   }
-  if (unclaimed_ == task.error_) unclaimed_ = nullptr;
+  if (unclaimed_ == task.error_) {
+    unclaimed_ = nullptr;
+    unlock_if_idle();
+  }
   const std::exception_ptr error = task.error_;
   lock.unlock();
   Work::State::call(callback, error);
@@ -136,13 +159,17 @@ void CommunicationQueue::on_completed(Task& task, Work::State::Callback callback
 // With the mutex held.
 void CommunicationQueue::throw_error_of(const Task& task) {
   if (!task.error_) return;
-  if (unclaimed_ == task.error_) unclaimed_ = nullptr;
+  if (unclaimed_ == task.error_) {
+    unclaimed_ = nullptr;
+    unlock_if_idle();
+  }
   std::rethrow_exception(task.error_);
 }
 
 void CommunicationQueue::throw_unclaimed(std::unique_lock<std::mutex>& lock) {
   if (!unclaimed_) return;
   const std::exception_ptr error = std::exchange(unclaimed_, nullptr);
+  unlock_if_idle();
   lock.unlock();
   std::rethrow_exception(error);
 }
@@ -178,6 +205,7 @@ void CommunicationQueue::end_job() {
   busy_ = false;
   ended_.notify_all();
   if (!tasks_.empty() || stopping_) came_.notify_one();
+  unlock_if_idle();
 }
 
 // The communication thread. It goes on after stop() until nothing is left.

@@ -9,9 +9,11 @@
 // Threads: any. Fork: a forked child must not touch it; Work::wait() there throws InvalidArgument.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -30,6 +32,23 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
 
   static constexpr std::size_t kTasksMax = 65'536;  // a model has hundreds of buckets
 
+  // The turn of whoever makes it, which then does what a job does; but only where nothing stands in line or runs, and
+  // no error is unclaimed. It takes no lock where nobody else comes.
+  class Turn {
+   public:
+    explicit Turn(CommunicationQueue& queue) : queue_(queue), is_had_(queue.take_idle()) {}
+    ~Turn() {
+      if (is_had_) queue_.give_back();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+    explicit operator bool() const { return is_had_; }
+
+   private:
+    CommunicationQueue& queue_;
+    bool is_had_;
+  };
+
   // Throws the error of an earlier job that nobody waited for, once.
   void throw_unclaimed_error();
 
@@ -46,6 +65,23 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
  private:
   class Task;
 
+  // idle: nothing is to be done. turn: a Turn is had, and nothing else is to be done. locked: what is to be done says
+  // the rest, under the mutex.
+  enum class State : std::uint8_t { idle, turn, locked };
+
+  bool take_idle() {
+    State idle = State::idle;
+    return state_.compare_exchange_strong(idle, State::turn, std::memory_order_acquire, std::memory_order_relaxed);
+  }
+  void give_back() {
+    State turn = State::turn;
+    if (!state_.compare_exchange_strong(turn, State::idle, std::memory_order_release, std::memory_order_relaxed))
+      end_turn();
+  }
+  void lock_state();
+  void unlock_if_idle();
+  void end_turn();
+
   void start_thread();
   void wait_for(Task& task);
   bool wait_until(Task& task, std::chrono::steady_clock::time_point end);
@@ -57,6 +93,7 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
   void run_while_open();
 
   io::ForkGuard fork_guard_;
+  std::atomic<State> state_{State::idle};  // away from `locked` only with the mutex held
   mutable std::mutex mutex_;
   std::condition_variable came_;             // for the communication thread: a job may be there, or stop() was called
   std::condition_variable ended_;            // for those who wait for a job: one has ended

@@ -25,16 +25,33 @@ enum class Presence : std::uint32_t {
   unreachable,  // its connection has broken
 };
 
-struct alignas(kCacheLineBytes) RankControl {
-  // A line that its rank alone writes, at every call, and the others read.
-  std::atomic<std::uint64_t> arrived;  // phases this rank has entered; every call is one phase or several
-  std::atomic<std::uint64_t> calls;    // that this rank has made
+// The hardware fetches lines in pairs: what one rank writes at every phase has no neighbour that others read meanwhile.
+constexpr std::size_t kLinePairBytes = 2 * kCacheLineBytes;
 
-  // Call n stands in posted[n % 2]: a rank can be one call ahead of another that is still reading, never two.
-  std::array<std::array<std::atomic<std::uint64_t>, std::tuple_size_v<FingerprintWords>>, 2> posted;
+// What a rank says with a phase, written by it alone: the phase last of all.
+struct PhaseLine {
+  std::atomic<std::uint64_t> arrived;  // the phase that this belongs to; every call is one phase or several
+  std::atomic<std::uint64_t> call;     // the number of the call, 0 before the first
+  std::array<std::atomic<std::uint64_t>, std::tuple_size_v<FingerprintWords>> posted;  // the call
+  std::atomic<std::uint64_t> address;  // of the memory that others read, as this rank's process has it; 0 for none
+  std::array<std::atomic<std::uint64_t>, 2> data;  // of a call with that little
+};
 
-  // A line that is written only when somebody sleeps, or once.
-  alignas(kCacheLineBytes) std::atomic<std::uint32_t> bell;  // by any rank: a futex, for those who wait for this rank
+constexpr std::size_t kLineDataBytes = sizeof(PhaseLine::data);
+
+struct alignas(kLinePairBytes) RankControl {
+  struct alignas(kLinePairBytes) Place {
+    PhaseLine line;
+  };
+
+  // Phase p stands in places[p % 2], which its rank can write again only for phase p + 2: once it has entered p + 1, as
+  // have all others, who have read by then what belongs to p.
+  std::array<Place, 2> places;
+  PhaseLine& line(std::uint64_t phase) { return places[phase % 2].line; }
+  const PhaseLine& line(std::uint64_t phase) const { return places[phase % 2].line; }
+
+  // What is written only when somebody sleeps, or now and then.
+  alignas(kLinePairBytes) std::atomic<std::uint32_t> bell;   // by any rank: a futex, for those who wait for this rank
   std::atomic<std::uint32_t> sleepers;                       // by any rank: how many are about to sleep on the bell
   std::atomic<Presence> presence;                            // by its rank
   std::array<std::atomic<std::uint32_t>, 2> memory_error;    // by its rank: errno, or 0, of both steps of allocate()
@@ -63,7 +80,7 @@ struct alignas(kCacheLineBytes) RankNote {
 // A few words of a rank that all ranks are to see. Plain memory, handed on by arrivals.
 using GatheredWords = FingerprintWords;
 
-static_assert(sizeof(RankControl) == 2 * kCacheLineBytes);
+static_assert(sizeof(PhaseLine) == kCacheLineBytes && sizeof(RankControl) == 3 * kLinePairBytes);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<Presence>::is_always_lock_free);
 
 }  // namespace ddp::cpu_backend

@@ -40,6 +40,8 @@ std::string describe(const Fingerprint& fingerprint);
 
 // Whether the two are one and the same collective, wherever its memory lies.
 bool same_call(const Fingerprint& a, const Fingerprint& b);
+inline bool same_call(const FingerprintWords& a, const FingerprintWords& b) { return a[0] == b[0] && a[1] == b[1]; }
+inline std::uint64_t location_of(const FingerprintWords& words) { return words[2]; }
 
 // "rank 0 called all_reduce of 100 float32 (sum), rank 1 called barrier"; empty where all ranks called the same.
 std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_ranks);

@@ -102,7 +102,8 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
     post_deadline(deadline);
     if (layout_.ranks_of(layout_.host_of(who.rank)).size() > 1) probe_peer_memory(deadline);
     if (!has_hosts()) {
-      collectives_.emplace(who_.rank, who_.size, reserve_staging(staging_bytes(who_.size), deadline));
+      collectives_.emplace(who_.rank, who_.size, arrivals_, *memory_, peer_memory_,
+                           reserve_staging(Staging::part_bytes(who_.size), deadline));
       return;
     }
     meet(deadline);
@@ -155,11 +156,39 @@ std::shared_ptr<Work::State> Group::submit(std::span<const Collective> collectiv
 }
 
 void Group::run(const Collective& collective) {
+  if (const CommunicationQueue::Turn turn(*queue_); turn) return run_at_once(collective);
   const io::Deadline deadline = process_group::deadline_after(collective.timeout);
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
   queue_->run([&] { execute({&collective, 1}, deadline, ticket); });
+}
+
+void Group::run_at_once(const Collective& collective) {
+  require_usable();
+  Opening opening{collective, process_group::deadline_after(collective.timeout, {})};
+  opening_ = &opening;
+  has_joined_ = false;
+  try {
+    if (who_.size == 1 || has_hosts() || is_pair_call(collective.kind)) note_down_opening();
+    carry_out({&collective, 1}, opening.deadline);
+  } catch (...) {
+    note_down_opening();
+    log_.fail(*std::exchange(in_turn_, std::nullopt));  // unless that has been said
+    throw;
+  }
+  if (opening.deadline.stopped_at()) stopped_at_ = opening.deadline.stopped_at();
+  const auto took = std::chrono::steady_clock::now() - opening.begin;
+  log_.complete(*std::exchange(in_turn_, std::nullopt), opening.wall_begin + took);
+}
+
+void Group::note_down_opening() {
+  if (opening_ == nullptr) return;
+  Opening& opening = *std::exchange(opening_, nullptr);
+  opening.begin = std::chrono::steady_clock::now();
+  opening.wall_begin = flight_recorder::wall_time(opening.begin);
+  opening.deadline = process_group::deadline_after(opening.collective.timeout, opening.begin);
+  in_turn_ = log_.record_started(flight_recorder::operation_of(opening.collective), opening.wall_begin);
 }
 
 Ticket Group::record(std::span<const Collective> collectives) {
@@ -169,55 +198,52 @@ Ticket Group::record(std::span<const Collective> collectives) {
   return log_.record(operations);
 }
 
-// The collectives in their order, then the rest.
 void Group::execute(std::span<const Collective> collectives, io::Deadline deadline, const Ticket& ticket) {
-  recorded(ticket, [&] {
-    if (who_.size == 1) {
-      for (const Collective& collective : collectives) copy_to_output(collective);
-      return;
+  recorded(ticket, [&] { take_turn(deadline, [&] { carry_out(collectives, deadline); }); });
+}
+
+// The collectives in their order, then the rest.
+void Group::carry_out(std::span<const Collective> collectives, io::Deadline& deadline) {
+  if (who_.size == 1) {
+    for (const Collective& collective : collectives) copy_to_output(collective);
+    return;
+  }
+  guarded([&] {
+    for (const Collective& collective : collectives) {
+      if (!is_pair_call(collective.kind)) exchange(collective, deadline);
     }
-    take_turn(deadline, [&] {
-      guarded([&] {
-        for (const Collective& collective : collectives) {
-          if (!is_pair_call(collective.kind)) exchange(collective, deadline);
-        }
-        exchange_in_pairs(collectives, deadline);
-      });
-    });
+    if (std::any_of(collectives.begin(), collectives.end(), [](const auto& call) { return is_pair_call(call.kind); }))
+      exchange_in_pairs(collectives, deadline);
   });
 }
 
 void Group::exchange(const Collective& collective, io::Deadline& deadline) {
-  const ConstMemoryRange memory = Collectives::memory_for_others(collective);
-  const auto placement = memory.count > 0 ? memory_->find(memory.data, memory.bytes()) : std::nullopt;
-  Fingerprint call = fingerprint_of(collective);
-  if (placement) call.location = placement->location;
-
-  arrivals_.post(call);
-  if (has_hosts()) return exchange_over_hosts(collective, placement, deadline);
-  if (!placement) collectives_->stage_first_block(collective);
-  meet(deadline);
-  const std::vector<Fingerprint>& calls = arrivals_.posted();
-  require_same_calls(calls);
-
-  const Collectives::Meet meet_again = [&] { meet(deadline); };
-  const auto is_here = [&](const Fingerprint& other) { return other.location == call.location; };
-  if (std::all_of(calls.begin(), calls.end(), is_here)) {
-    if (placement) return collectives_->run_in_place(collective, *placement, meet_again);
-  } else {  // some could have done without staging, and have staged nothing yet
-    if (placement) collectives_->stage_first_block(collective);
-    meet(deadline);
-  }
-  collectives_->run_staged(collective, meet_again);
+  if (has_hosts()) return exchange_over_hosts(collective, deadline);
+  collectives_->run(collective, {.meet = [&] { meet(deadline); },
+                                 .arrive = [&] { arrive(deadline); },
+                                 .wait = [&] { wait_for_all(deadline); },
+                                 .require_same_calls = [&] {
+                                   if (!arrivals_.all_call_the_same()) require_same_calls(arrivals_.posted());
+                                 },
+                                 .lost = [&](int index) { fail(arrivals_.failure_without(index), deadline); }});
 }
 
 void Group::meet(io::Deadline& deadline) {
+  arrive(deadline);
+  wait_for_all(deadline);
+}
+
+void Group::arrive(const io::Deadline& deadline) {
   if (const auto outcome = arrivals_.gave_up_ahead()) {
     is_late_ = !has_joined_ && all_have(Presence::gave_up, outcome->ranks);
     fail(*outcome, deadline);
   }
   has_joined_ = true;
   arrivals_.arrive();
+  note_down_opening();
+}
+
+void Group::wait_for_all(io::Deadline& deadline) {
   const Outcome outcome = arrivals_.wait(deadline);
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
 }

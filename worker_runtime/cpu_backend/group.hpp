@@ -82,6 +82,7 @@ class Group {
   template <class Steps>
   void take_turn(io::Deadline& deadline, const Steps& steps);
 
+  void carry_out(std::span<const Collective> collectives, io::Deadline& deadline);
   void execute(std::span<const Collective> collectives, io::Deadline deadline, const Ticket& ticket);
   Ticket record(std::span<const Collective> collectives);
   void exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline);
@@ -90,8 +91,7 @@ class Group {
   void open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline);
   [[noreturn]] void fail_pair(const Collective& call, const PairEnd& end, const io::Deadline& deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
-  void exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
-                           io::Deadline& deadline);
+  void exchange_over_hosts(const Collective& collective, io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
   std::shared_ptr<Segment> reserve_staging(std::size_t bytes, io::Deadline& deadline);
   std::shared_ptr<Segment> reserve_on_all(std::size_t bytes, io::Deadline& deadline);
@@ -110,13 +110,26 @@ class Group {
   template <class Steps>
   void recorded(const Ticket& ticket, const Steps& steps);
 
+  // A call whose turn comes as it is made. What is to be noted down of it waits until this rank has arrived, while its
+  // arrival is on its way to the others.
+  struct Opening {
+    const Collective& collective;
+    io::Deadline deadline;
+    std::chrono::steady_clock::time_point begin{};
+    flight_recorder::TimePoint wall_begin{};
+  };
+  void run_at_once(const Collective& collective);
+  void note_down_opening();
+
   // An error in these steps ends the group: it is given up with the error's message, and what the flight recorder has
   // is written to a file, which the message then names.
   template <class Steps>
   void guarded(const Steps& steps);
   std::string give_up_for(const Error& error);
 
-  void meet(io::Deadline& deadline);
+  void meet(io::Deadline& deadline);  // both of these
+  void arrive(const io::Deadline& deadline);
+  void wait_for_all(io::Deadline& deadline);
   [[noreturn]] void fail(const Outcome& outcome, const io::Deadline& deadline);
   void require_same_calls(const std::vector<Fingerprint>& calls) const;
 
@@ -171,6 +184,7 @@ class Group {
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();
   std::optional<io::Deadline::TimePoint> stopped_at_;  // the jobs'; when a wait last found that the process was stopped
   std::optional<Ticket> in_turn_;                      // the jobs'; the call that is being carried out
+  Opening* opening_ = nullptr;                         // the jobs'; of that call, as long as it is not noted down
   bool has_joined_ = false;                            // the jobs'; that call: the others have seen this rank in it
   bool is_late_ = false;                               // the jobs'; they had given it up before
   bool is_abort_elsewhere_ = false;                    // the jobs'; what went wrong is another rank's abort()

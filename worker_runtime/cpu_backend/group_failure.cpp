@@ -10,6 +10,7 @@ namespace ddp::cpu_backend {
 // The others first: writing a file takes its time.
 std::string Group::give_up_for(const Error& error) {
   if (give_up(Presence::gave_up, error.what())) tell_failure(error.what());
+  note_down_opening();
   if (in_turn_) is_late_ ? log_.refuse(*in_turn_) : log_.fail(*in_turn_);
   return is_abort_elsewhere_ ? error.what() : error.what() + log_.write_failure(error.what());
 }
@@ -50,14 +51,18 @@ void Group::throw_unusable() const {
 
 // The first reason counts: whether this was it.
 bool Group::give_up(Presence how, const std::string& reason, bool is_round_over) {
+  bool is_first = false;
   {
     const std::lock_guard lock(reason_mutex_);
-    if (given_up_.load()) return false;
-    reason_ = reason;
-    is_round_over_.store(is_round_over);
-    given_up_.store(true, std::memory_order_release);
+    is_first = !given_up_.load();
+    if (is_first) {
+      reason_ = reason;
+      is_round_over_.store(is_round_over);
+      given_up_.store(true, std::memory_order_release);
+    }
   }
-  arrivals_.leave(how);
+  arrivals_.leave(how);  // also where another thread is about to: this one's caller may write to its memory right after
+  if (!is_first) return false;
   arrivals_.interrupt();
   pairs_.wake_all();
   cut_waits();
@@ -86,7 +91,7 @@ void Group::set_failure_listener(process_group::Backend::FailureListener tell) {
 }
 
 FailedCall Group::present_call() const {
-  return {who_, ::getpid(), arrivals_.calls(index_), arrivals_.last_call(index_)};
+  return {who_, ::getpid(), arrivals_.own_call(), arrivals_.own_post()};
 }
 
 // As far as this rank knows: of another host's ranks only what was noted.

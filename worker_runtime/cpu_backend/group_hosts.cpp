@@ -12,15 +12,19 @@ HostCollectives::Steps Group::steps_over_hosts(io::Deadline& deadline) {
           .exchange = [&](const HostCollectives::AmongLeaders& exchange) { among_leaders(exchange, deadline); }};
 }
 
-void Group::exchange_over_hosts(const Collective& collective, const std::optional<Placement>& placement,
-                                io::Deadline& deadline) {
+void Group::exchange_over_hosts(const Collective& collective, io::Deadline& deadline) {
+  const ConstMemoryRange memory = memory_for_others(collective);
+  const auto placement = memory.count > 0 ? memory_->find(memory.data, memory.bytes()) : std::nullopt;
+  Fingerprint call = fingerprint_of(collective);
+  if (placement) call.location = placement->location;
+  arrivals_.post(call);
   const HostCollectives::Steps steps = steps_over_hosts(deadline);
   post_deadline(deadline);
   host_collectives_->stage(collective);
   collective.is_monitored ? meet_or_name_all(deadline) : meet(deadline);
   const std::vector<Fingerprint>& here = arrivals_.posted();
-  const bool is_in_place = placement && std::all_of(here.begin(), here.end(), [&](const Fingerprint& call) {
-                             return call.location == placement->location;
+  const bool is_in_place = placement && std::all_of(here.begin(), here.end(), [&](const Fingerprint& other) {
+                             return other.location == placement->location;
                            });
   require_same_calls_over_hosts(&collective, here, steps);
   host_collectives_->finish(collective, is_in_place ? &*placement : nullptr, steps);
@@ -65,7 +69,7 @@ void Group::meet_after_leaders(io::Deadline& deadline) {
 // Its deadline is the earliest of this host's ranks, which all are in the call: they wait for this one's verdict.
 void Group::among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline) {
   io::Deadline earliest = earliest_deadline(deadline);
-  exchanged_call_.store(arrivals_.calls(index_));
+  exchanged_call_.store(arrivals_.own_call());
   const HostStreams::End end =
       exchange(links_->streams(), {[this] { return arrivals_.failure().has_value(); }, earliest});
   if (end.kind == HostStreams::End::Kind::complete) exchanged_call_.store(0);
@@ -91,7 +95,7 @@ Outcome Group::ask_who_is_missing(const std::vector<int>& awaited) {
 
 // Notes their ranks that have not come to the present call, and all of a host that does not answer.
 void Group::ask_other_hosts() {
-  for (const int host : links_->ask(arrivals_.calls(index_))) {
+  for (const int host : links_->ask(arrivals_.own_call())) {
     for (const int rank : layout_.ranks_of(host)) arrivals_.note(rank, state_of(rank), Trouble::missing);
   }
 }
@@ -111,7 +115,7 @@ void Group::meet_or_name_all(io::Deadline& deadline) {
     }
     for (const int rank : arrivals_.noted_missing()) {
       // A leader that is about to wait for other hosts says that it is missed, though it has come.
-      if (state_of(rank).calls < arrivals_.calls(index_)) missing.push_back(rank);
+      if (state_of(rank).calls < arrivals_.own_call()) missing.push_back(rank);
     }
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());

@@ -36,7 +36,7 @@ struct ControlParts {
         bytes(whole_pages(gathered + static_cast<std::size_t>(noted) * sizeof(GatheredWords))) {}
 
   static std::size_t whole_lines(std::size_t bytes) {
-    return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+    return (bytes + kLinePairBytes - 1) / kLinePairBytes * kLinePairBytes;
   }
 
   std::size_t control, notes, gathered, bytes;

@@ -35,6 +35,9 @@ class GroupLog {
 
   Ticket record(const Operation& operation) { return recorder_.record(id_, operation); }
   Ticket record(std::span<const Operation> coalesced) { return recorder_.record(id_, coalesced); }
+  Ticket record_started(const Operation& operation, TimePoint at) {
+    return recorder_.record_started(id_, operation, at);
+  }
   void start(const Ticket& ticket, TimePoint at = now()) { recorder_.start(ticket, at); }
   void complete(const Ticket& ticket, TimePoint at = now()) { recorder_.complete(ticket, at); }
   void fail(const Ticket& ticket, TimePoint at = now()) { recorder_.fail(ticket, at); }

@@ -1,6 +1,8 @@
 #include "worker_runtime/flight_recorder/recorder.hpp"
 
 #include <algorithm>
+#include <atomic>
+#include <limits>
 #include <utility>
 
 #include "rendezvous/io/process_wide.hpp"
@@ -67,6 +69,18 @@ Ticket Recorder::record(GroupId group, const Operation& operation) {
   return record(group, std::span<const Operation>(&operation, 1));
 }
 
+Ticket Recorder::record_started(GroupId id, const Operation& operation, TimePoint at) {
+  const std::lock_guard lock(mutex_);
+  Group& group = *find_group(id);
+  const bool is_apart = is_point_to_point(operation);
+  ++(is_apart ? group.point_to_point_count : group.collective_count);
+  Entry& entry = append(group, operation, is_apart, at);
+  entry.state = State::started;
+  entry.started = at;
+  if (!is_apart) group.status.last_started = group.collective_count;
+  return {entry.record, 1, group.collective_count, group.point_to_point_count};
+}
+
 Ticket Recorder::record(GroupId id, std::span<const Operation> coalesced) {
   const TimePoint at = now();
   const std::lock_guard lock(mutex_);
@@ -80,7 +94,7 @@ Ticket Recorder::record(GroupId id, std::span<const Operation> coalesced) {
   return ticket;
 }
 
-void Recorder::append(Group& group, const Operation& operation, bool is_counted_as_point_to_point, TimePoint at) {
+Entry& Recorder::append(Group& group, const Operation& operation, bool is_counted_as_point_to_point, TimePoint at) {
   Entry& entry = ring_[next_record_ % ring_.size()];
   if (next_record_ >= ring_.size()) release_slot(entry);
   entry = {.record = next_record_++,
@@ -92,6 +106,7 @@ void Recorder::append(Group& group, const Operation& operation, bool is_counted_
            .is_point_to_point = is_counted_as_point_to_point,
            .created = at};
   ++group.entry_count;
+  return entry;
 }
 
 void Recorder::release_slot(const Entry& overwritten) {
@@ -191,6 +206,22 @@ Entry* Recorder::find(std::uint64_t record) {
 Recorder::Group* Recorder::find_group(GroupId id) {
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.get();
+}
+
+TimePoint wall_time(std::chrono::steady_clock::time_point at) {
+  using std::chrono::nanoseconds;
+  constexpr std::chrono::milliseconds kKept{10};
+  static std::atomic<std::int64_t> difference{0};  // from the steady clock to the wall clock
+  static std::atomic<std::int64_t> taken_at{std::numeric_limits<std::int64_t>::max()};
+  const auto steady = std::chrono::duration_cast<nanoseconds>(at.time_since_epoch()).count();
+  const std::int64_t last = taken_at.load(std::memory_order_acquire);
+  if (steady < last || steady - last > nanoseconds(kKept).count()) {
+    const auto both = std::chrono::steady_clock::now();
+    const auto both_at = std::chrono::duration_cast<nanoseconds>(both.time_since_epoch()).count();
+    difference.store(now().time_since_epoch().count() - both_at);
+    taken_at.store(both_at, std::memory_order_release);
+  }
+  return TimePoint(nanoseconds(steady + difference.load(std::memory_order_relaxed)));
 }
 
 Recorder& process_recorder() { return io::process_wide<Recorder>(); }

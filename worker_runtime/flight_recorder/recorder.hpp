@@ -27,6 +27,10 @@ constexpr std::size_t kEntriesMax = 4096;
 using TimePoint = std::chrono::time_point<std::chrono::system_clock, std::chrono::nanoseconds>;
 inline TimePoint now() { return std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now()); }
 
+// The wall clock's time at `at`, for one who has looked at the steady clock already: a look takes as long as much of a
+// small collective. As far as the clocks drift apart, and the wall clock is set, it may be some milliseconds old.
+TimePoint wall_time(std::chrono::steady_clock::time_point at);
+
 enum class GroupId : std::uint64_t {};  // never reused
 
 struct GroupFacts {
@@ -116,6 +120,8 @@ class Recorder {
 
   // Requires that the group is open.
   Ticket record(GroupId group, const Operation& operation);
+  // One whose turn has come as it is called.
+  Ticket record_started(GroupId group, const Operation& operation, TimePoint at);
   // Several that begin and end as one; the ticket is that of all. Requires at least one.
   Ticket record(GroupId group, std::span<const Operation> coalesced);
 
@@ -132,7 +138,7 @@ class Recorder {
  private:
   struct Group;
 
-  void append(Group& group, const Operation& operation, bool is_counted_as_point_to_point, TimePoint at);
+  Entry& append(Group& group, const Operation& operation, bool is_counted_as_point_to_point, TimePoint at);
   static void trace_entry(const Group& group, const Entry& entry);
   void end(const Ticket& ticket, State state, TimePoint at);
   void release_slot(const Entry& overwritten);

@@ -109,10 +109,10 @@ bool overlap(const ConstMemoryRange& a, const ConstMemoryRange& b) {
 
 // `one` may be the rank's own part of `all`.
 void check_own_part(CollectiveKind kind, const ConstMemoryRange& all, const ConstMemoryRange& one, int rank,
-                    const std::string& one_overlaps_all) {
+                    const char* one_overlaps_all) {
   const std::size_t own = static_cast<std::size_t>(rank) * one.bytes();
   const bool in_place = one.data == static_cast<const std::byte*>(all.data) + own;
-  if (!in_place && overlap(one, all)) refuse(kind, one_overlaps_all + ", and is not this rank's own part of it");
+  if (!in_place && overlap(one, all)) refuse(kind, std::string(one_overlaps_all) + ", and is not this rank's own part of it");
 }
 
 // How input and output of a rank that has both go together.

@@ -10,8 +10,8 @@ namespace ddp::process_group {
 
 constexpr std::chrono::hours kTimeoutMax{24 * 365};  // what is longer would overflow the clock, and is "for ever"
 
-inline io::Deadline deadline_after(std::chrono::milliseconds timeout) {
-  const auto now = std::chrono::steady_clock::now();
+inline io::Deadline deadline_after(std::chrono::milliseconds timeout,
+                                   io::Deadline::TimePoint now = std::chrono::steady_clock::now()) {
   return {now, now + std::min<std::chrono::milliseconds>(timeout, kTimeoutMax)};
 }
 

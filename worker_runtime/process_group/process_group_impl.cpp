@@ -42,9 +42,9 @@ ProcessGroup::Impl& require_group(const std::shared_ptr<ProcessGroup::Impl>& imp
   return *impl;
 }
 
-void require_not_coalescing(const ProcessGroup::Impl& group, const std::string& call) {
+void require_not_coalescing(const ProcessGroup::Impl& group, const char* call) {
   if (group.coalescing == nullptr) return;
-  throw InvalidArgument(call +
+  throw InvalidArgument(std::string(call) +
                         " within coalesce(), where calls only begin\ntry:   an _async call, or this one outside");
 }
 

@@ -50,7 +50,7 @@ namespace process_group {
 ProcessGroup::Impl& require_group(const std::shared_ptr<ProcessGroup::Impl>& impl);
 
 // Throws InvalidArgument, where the calls of a coalesce() are being made, for one that can't be part of it.
-void require_not_coalescing(const ProcessGroup::Impl& group, const std::string& call);
+void require_not_coalescing(const ProcessGroup::Impl& group, const char* call);
 
 }  // namespace process_group
 

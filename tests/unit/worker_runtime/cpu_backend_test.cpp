@@ -107,29 +107,6 @@ TEST(CpuBackend, TellsNoListenerOfAnAbortOrOfItsEnd) {
   EXPECT_FALSE(heard);
 }
 
-TEST(CpuBackend, RefusesWhatItDoesNotHaveYetAndGoesOn) {
-  auto deadline = soon();
-  const auto alone = make_cpu_backend({}, meet_alone(), deadline);
-  const auto refusal = [](const auto& call) {
-    try {
-      call();
-    } catch (const InvalidArgument& error) {
-      return std::string(error.what());
-    }
-    return std::string("accepted");
-  };
-  for (const CollectiveKind kind : {CollectiveKind::reduce, CollectiveKind::gather, CollectiveKind::scatter,
-                                    CollectiveKind::all_to_all}) {
-    Collective collective = kBarrier;
-    collective.kind = kind;
-    const std::string want = std::string("the cpu backend has no ") + name_of(kind) + " yet\n";
-    EXPECT_THAT(refusal([&] { alone->run(collective); }), HasSubstr(want));
-    EXPECT_THAT(refusal([&] { alone->submit({&collective, 1}); }), HasSubstr(want));
-  }
-  alone->submit({&kBarrier, 1})->wait();
-  alone->run(kBarrier);
-}
-
 TEST(CpuBackend, AGroupOfOneThatCanNotStartSaysWhy) {
   const testing::DescriptorLimit limit(0);
   EXPECT_THROW(meet_alone(), Error);
