@@ -78,8 +78,9 @@ std::optional<Outcome> Arrivals::gave_up_ahead() const {
     const bool is_ahead = ranks_[rank].line(phase_ + 1).arrived.load(std::memory_order_relaxed) > phase_;
     const Presence presence = ranks_[rank].presence.load();
     is_any_ahead = is_any_ahead || (is_ahead && presence != Presence::here);
-    if (presence != Presence::here || (ended_[rank].load() && !is_ahead))
-      (presence == Presence::gave_up ? effects : causes).push_back(names_[rank]);
+    if (presence == Presence::here && (!ended_[rank].load() || is_ahead)) continue;
+    const std::size_t cause = cause_of(rank);
+    (ranks_[cause].presence.load() == Presence::gave_up ? effects : causes).push_back(names_[cause]);
   }
   if (!is_any_ahead) return std::nullopt;
   if (interrupted_.load()) return Outcome{Outcome::Kind::interrupted, {}};
@@ -166,8 +167,10 @@ std::optional<Outcome> Arrivals::failure() const {
     const Presence presence = ranks_[rank].presence.load();
     const bool gone = ended_[rank].load() || presence != Presence::here;
     if (gone && !has_arrived(rank)) {  // in this order
-      add(names_[rank], presence);
-      has_only_effects = has_only_effects && presence == Presence::gave_up;
+      const std::size_t cause = cause_of(rank);
+      const Presence presence_of_cause = ranks_[cause].presence.load();
+      add(names_[cause], presence_of_cause);
+      has_only_effects = has_only_effects && presence_of_cause == Presence::gave_up;
     } else if (presence != Presence::here && presence != Presence::gave_up) {
       aborted_here.push_back(names_[rank]);
     }
@@ -189,6 +192,17 @@ Outcome Arrivals::failure_without(int name) const {
   return outcome_of({}, {name});
 }
 
+// Who made `rank` give up, as far as it is of this host and another than this one; else `rank` itself.
+std::size_t Arrivals::cause_of(std::size_t rank) const {
+  for (std::size_t step = 0; step < ranks_.size(); ++step) {
+    const std::int32_t next = ranks_[rank].gave_up_for.load();
+    const bool is_effect = ranks_[rank].presence.load() == Presence::gave_up && next != 0 && next - 1 != rank_;
+    if (!is_effect) break;
+    rank = static_cast<std::size_t>(next - 1);
+  }
+  return rank;
+}
+
 // Whoever gave up has told why: somebody else was lost, or did not come.
 Outcome Arrivals::outcome_of(std::vector<int> lost, std::vector<int> gave_up) const {
   if (lost.empty()) {
@@ -204,6 +218,7 @@ Outcome Arrivals::outcome_of(std::vector<int> lost, std::vector<int> gave_up) co
     return {Outcome::Kind::lost, std::move(lost)};
   }
   if (auto late = noted_missing(); !late.empty()) return {Outcome::Kind::timed_out, std::move(late)};
+  gave_up.erase(std::unique(gave_up.begin(), gave_up.end()), gave_up.end());
   return {Outcome::Kind::lost, std::move(gave_up)};
 }
 
@@ -272,6 +287,11 @@ std::uint64_t Arrivals::calls(int rank) const {
 
 Fingerprint Arrivals::last_call(int rank) const {
   return decode(words_of(line_of_last_call(ranks_[static_cast<std::size_t>(rank)])));
+}
+
+void Arrivals::blame(int name) {
+  const auto found = std::find(names_.begin(), names_.end(), name);
+  if (found != names_.end()) own().gave_up_for.store(static_cast<std::int32_t>(found - names_.begin()) + 1);
 }
 
 void Arrivals::leave(Presence how) {

@@ -96,6 +96,10 @@ class Arrivals {
   std::uint64_t calls(int rank) const;
   Fingerprint last_call(int rank) const;
 
+  // Whom this rank of the group is about to give up for, so that the others name that one as well: they may hear of
+  // this rank's end of the group before they notice the other's.
+  void blame(int name);
+
   // Tells the others that this rank will arrive nowhere any more. The first word counts.
   void leave(Presence how);
   Presence presence(int rank) const;
@@ -117,6 +121,7 @@ class Arrivals {
   bool yield();
   Outcome wait(io::Deadline& deadline, bool for_leader);
   std::optional<Outcome> sleep(std::size_t rank, io::Deadline& deadline, bool for_leader);
+  std::size_t cause_of(std::size_t rank) const;
   Outcome outcome_of(std::vector<int> lost, std::vector<int> gave_up) const;
   std::vector<int> missing() const;
   void ring(RankControl& rank);
@@ -130,9 +135,9 @@ class Arrivals {
   std::vector<int> names_;
   std::span<RankNote> notes_;  // none with one host
   std::mutex note_mutex_;
-  bool may_spin_;                               // whether every rank can have a core to itself
-  std::uint64_t phase_ = 0;                     // that this rank entered last
-  std::uint64_t call_ = 0;                      // that this rank posted last, and what it is
+  bool may_spin_;            // whether every rank can have a core to itself
+  std::uint64_t phase_ = 0;  // that this rank entered last
+  std::uint64_t call_ = 0;   // that this rank posted last, and what it is
   FingerprintWords words_{};
   std::uint64_t address_ = 0;
   using LineData = std::array<std::uint64_t, std::tuple_size_v<decltype(PhaseLine::data)>>;

@@ -22,7 +22,9 @@ void Group::fail(const Outcome& outcome, const io::Deadline& deadline) {
     for (const int rank : outcome.ranks) links_->tell(news_of(rank, is_late ? Trouble::missing : Trouble::lost));
   }
   switch (outcome.kind) {
-    case Outcome::Kind::lost: throw RankFailure(lost_message(present_call(), states_of(outcome.ranks)), outcome.ranks);
+    case Outcome::Kind::lost:
+      arrivals_.blame(outcome.ranks.front());
+      throw RankFailure(lost_message(present_call(), states_of(outcome.ranks)), outcome.ranks);
     case Outcome::Kind::timed_out:
       throw TimeoutError(timeout_message(present_call(), states_of(outcome.ranks), deadline.full_time()),
                          outcome.ranks);
@@ -90,9 +92,7 @@ void Group::set_failure_listener(process_group::Backend::FailureListener tell) {
   }
 }
 
-FailedCall Group::present_call() const {
-  return {who_, ::getpid(), arrivals_.own_call(), arrivals_.own_post()};
-}
+FailedCall Group::present_call() const { return {who_, ::getpid(), arrivals_.own_call(), arrivals_.own_post()}; }
 
 // As far as this rank knows: of another host's ranks only what was noted.
 RankState Group::state_of(int rank) const {
