@@ -139,5 +139,69 @@ TEST(SeveralGroups, AtOnceFromSeveralThreadsKeepOutOfEachOthersWay) {
   });
 }
 
+// The ranks that give a color, in the order of their keys.
+struct Division {
+  std::vector<int> colors, keys;  // by rank
+
+  std::vector<int> members_of(int color) const {
+    std::vector<int> members;
+    for (int rank = 0; rank < static_cast<int>(colors.size()); ++rank) {
+      if (colors[static_cast<std::size_t>(rank)] == color) members.push_back(rank);
+    }
+    const auto key_of = [&](int rank) { return keys[static_cast<std::size_t>(rank)]; };
+    std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
+    return members;
+  }
+};
+
+Division draw_division(Dice& dice, int size) {
+  Division division;
+  for (int rank = 0; rank < size; ++rank) {
+    division.colors.push_back(dice.between(-1, 2));
+    division.keys.push_back(dice.between(-2, 2));
+  }
+  return division;
+}
+
+void play_world(ProcessGroup& group, std::uint64_t seed) {
+  const World world = draw_world(seed * kSizeMax + static_cast<std::uint64_t>(group.size()) - 1);
+  ASSERT_EQ(world.size, group.size());
+  Player player(group, world.bytes, all_on_one_host(world.size));
+  for (const Batch& batch : world.batches) ASSERT_TRUE(player.play(batch));
+}
+
+// A rank is in a group of its color, in one that was made by a list, and in that of all, and calls all three at once.
+TEST(SubGroups, PlayBesideTheGroupThatTheyCameFrom) {
+  for (const std::uint64_t seed : {1, 2, 3, 4}) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const int size = 2 + static_cast<int>(seed);
+    testing::run_ranks(size, [&](int rank) {
+      Dice dice(seed);
+      auto group = init_process_group();
+      const Division division = draw_division(dice, size);
+      const int color = division.colors[static_cast<std::size_t>(rank)];
+      auto of_color = group.split(color, division.keys[static_cast<std::size_t>(rank)]);
+      const auto members = division.members_of(color);
+      if (color < 0) {
+        EXPECT_EQ(of_color.impl(), nullptr);
+      } else {
+        ASSERT_EQ(of_color.size(), static_cast<int>(members.size()));
+        EXPECT_EQ(members[static_cast<std::size_t>(of_color.rank())], rank);
+      }
+      std::vector<int> all_but_one(static_cast<std::size_t>(size));  // from the last to the second
+      std::iota(all_but_one.rbegin(), all_but_one.rend(), 0);
+      all_but_one.pop_back();
+      auto backwards = group.new_group(all_but_one);
+      EXPECT_TRUE(rank == 0 || backwards.rank() == size - 1 - rank);
+
+      std::vector<std::thread> threads;
+      if (color >= 0) threads.emplace_back([&] { play_world(of_color, seed * 10 + static_cast<std::uint64_t>(color)); });
+      if (rank > 0) threads.emplace_back([&] { play_world(backwards, seed * 10 + 5); });
+      play_world(group, seed * 10 + 6);
+      for (auto& thread : threads) thread.join();
+    });
+  }
+}
+
 }  // namespace
 }  // namespace ddp
