@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <random>
 #include <thread>
@@ -146,6 +148,48 @@ TEST(Arrivals, EveryRankSeesWhatAllCalled) {
     }
     EXPECT_EQ(arrivals.calls(rank), 1000u);
     EXPECT_EQ(arrivals.last_call(rank).count, 1000u);
+  });
+}
+
+// A rank's memory in two halves of plain memory, as Staging has them: the phases alone keep ranks apart.
+using Halves = std::array<std::vector<std::uint64_t>, 2>;
+
+constexpr std::uint64_t word_of(int rank, std::uint64_t phase, std::size_t i) {
+  return phase * 1000 + static_cast<std::uint64_t>(rank) * 10 + i;
+}
+
+// Calls of one phase, in which a rank hands out what is in its line and in one half of its memory and goes on at once,
+// between calls of several, in each of which it does the same: none of it changes while another rank still reads it.
+TEST(Arrivals, WhatBelongsToAPhaseStaysUntilAllHaveEnteredTheNext) {
+  constexpr int kSize = 3;
+  constexpr std::size_t kWords = 9;
+  std::vector<Halves> memory(kSize, Halves{std::vector<std::uint64_t>(kWords), std::vector<std::uint64_t>(kWords)});
+  run_as_ranks(kSize, [&](Arrivals& arrivals, int rank) {
+    std::mt19937_64 random(11);  // the same on all
+    std::uint64_t phase = 0;
+    for (std::uint64_t call = 1; call <= 1500; ++call) {
+      const std::uint64_t phases = random() % 3 == 0 ? 1 + random() % 4 : 1;
+      arrivals.post({.kind = CollectiveKind::broadcast, .root = rank, .count = call}, word_of(rank, call, 0));
+      const std::array<std::uint64_t, 2> data{word_of(rank, call, 1), word_of(rank, call, 2)};
+      arrivals.put_data(data.data(), sizeof(data));
+      for (std::uint64_t i = 0; i < phases; ++i) {
+        ++phase;
+        auto& own = memory[static_cast<std::size_t>(rank)][static_cast<std::size_t>(arrivals.next_half())];
+        for (std::size_t word = 0; word < kWords; ++word) own[word] = word_of(rank, phase, word);
+        arrivals.arrive();
+        ASSERT_EQ(wait(arrivals).kind, Kind::complete);
+        if ((phase + static_cast<std::uint64_t>(rank)) % 7 == 0) std::this_thread::yield();  // some read late
+        for (int other = 0; other < kSize; ++other) {
+          const auto& theirs = memory[static_cast<std::size_t>(other)][static_cast<std::size_t>(arrivals.present_half())];
+          for (std::size_t word = 0; word < kWords; ++word) ASSERT_EQ(theirs[word], word_of(other, phase, word));
+          std::array<std::uint64_t, 2> seen{};
+          arrivals.get_data(other, seen.data(), sizeof(seen));
+          ASSERT_THAT(seen, ElementsAre(word_of(other, call, 1), word_of(other, call, 2)));
+          ASSERT_EQ(arrivals.address(other), word_of(other, call, 0));
+          ASSERT_EQ(arrivals.posted()[static_cast<std::size_t>(other)].count, call);
+        }
+      }
+    }
   });
 }
 
