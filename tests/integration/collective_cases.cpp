@@ -138,7 +138,8 @@ Step draw_step(Dice& dice, int size, const Limits& limits, std::size_t& end) {
 
 const std::vector<Call>& calls_of_cpu() {
   static const std::vector<Call> calls{Call::barrier, Call::all_reduce, Call::broadcast, Call::all_gather,
-                                       Call::reduce_scatter, Call::exchange};
+                                       Call::reduce_scatter, Call::reduce, Call::gather, Call::scatter,
+                                       Call::all_to_all, Call::exchange};
   return calls;
 }
 
