@@ -72,6 +72,7 @@ std::optional<Outcome> Arrivals::gave_up_ahead() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   const auto is_here = [](const RankControl& rank) { return rank.presence.load() == Presence::here; };
   if (std::all_of(ranks_.begin(), ranks_.end(), is_here)) return std::nullopt;  // without a look at what they write now
+  if (own().presence.load() != Presence::here) return Outcome{Outcome::Kind::interrupted, {}};
   std::vector<int> causes, effects;  // who gave up may have done so for the sake of another
   bool is_any_ahead = false;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -171,7 +172,7 @@ std::optional<Outcome> Arrivals::failure() const {
       const Presence presence_of_cause = ranks_[cause].presence.load();
       add(names_[cause], presence_of_cause);
       has_only_effects = has_only_effects && presence_of_cause == Presence::gave_up;
-    } else if (presence != Presence::here && presence != Presence::gave_up) {
+    } else if (presence != Presence::here && presence != Presence::gave_up && static_cast<int>(rank) != rank_) {
       aborted_here.push_back(names_[rank]);
     }
   }
@@ -196,7 +197,8 @@ Outcome Arrivals::failure_without(int name) const {
 std::size_t Arrivals::cause_of(std::size_t rank) const {
   for (std::size_t step = 0; step < ranks_.size(); ++step) {
     const std::int32_t next = ranks_[rank].gave_up_for.load();
-    const bool is_effect = ranks_[rank].presence.load() == Presence::gave_up && next != 0 && next - 1 != rank_;
+    const bool is_effect = ranks_[rank].presence.load() == Presence::gave_up && next > 0 &&
+                           static_cast<std::size_t>(next) <= ranks_.size() && next - 1 != rank_;
     if (!is_effect) break;
     rank = static_cast<std::size_t>(next - 1);
   }

@@ -2,15 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstring>
 
 #include "worker_runtime/cpu_backend/reduce.hpp"
-#include "worker_runtime/process_group/backend.hpp"
+#include "worker_runtime/cpu_backend/shape.hpp"
 
 namespace ddp::cpu_backend {
-
-using process_group::Collective;
-using process_group::CollectiveKind;
 
 // Whether ranks that are not root have no output; all have an input then.
 inline bool is_of_input(CollectiveKind kind) {
@@ -36,16 +32,6 @@ inline std::size_t count_per_rank(const Collective& collective, int size) {
 inline DataType exchanged_type(const Collective& collective) {
   const DataType type = type_of(collective);
   return process_group::has_op(collective.kind) ? accumulator_of(type) : type;
-}
-
-inline const std::byte* input_of(const Collective& collective) {
-  return static_cast<const std::byte*>(collective.input.data);
-}
-
-inline std::byte* output_of(const Collective& collective) { return static_cast<std::byte*>(collective.output.data); }
-
-inline void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes) {
-  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
 }
 
 }  // namespace ddp::cpu_backend

@@ -147,7 +147,7 @@ void CommunicationQueue::on_completed(Task& task, Work::State::Callback callback
     task.callbacks_.push_back(std::move(callback));
     return;
   }
-  if (unclaimed_ == task.error_) {
+  if (task.error_ && unclaimed_ == task.error_) {
     unclaimed_ = nullptr;
     unlock_if_idle();
   }

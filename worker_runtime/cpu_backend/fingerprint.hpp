@@ -1,5 +1,5 @@
 // What a rank called, in a form small enough to be shown to all ranks with every call, so that a rank that called
-// something else is found before any data moves.
+// something else is found before any result is written.
 //
 // Pure. Fields that mean nothing for a kind are zero, so that equal calls have equal fingerprints.
 #pragma once

@@ -63,7 +63,8 @@ void FromPeers::reduce_slice(const Collective& collective, const Shape& shape, S
                              const Lost& lost) {
   const std::size_t element_bytes = size_of(shape.type);
   const std::size_t others = static_cast<std::size_t>(size_) - 1;
-  const std::size_t block_bytes = std::clamp(kScratchBytesMax / others, kBlockBytesMin, kBlockBytes);
+  const std::size_t fitting_bytes = kScratchBytesMax / others / kCacheLineBytes * kCacheLineBytes;
+  const std::size_t block_bytes = std::clamp(fitting_bytes, kBlockBytesMin, kBlockBytes);
   if (scratch_.size() < block_bytes * others) scratch_.resize(block_bytes * others);
   const std::size_t block_count = block_bytes / element_bytes;
   const std::size_t taken = shape.taken_share * shape.share_bytes();

@@ -24,7 +24,7 @@ class FromPeers {
 
   FromPeers(int rank, int size, const PeerMemory& peers);
 
-  // Where the input of each rank begins, as its own process has it; 0 for one that gives nothing.
+  // Where the input of each rank begins, as its own process has it; any number but 0 for one that gives nothing.
   void set_input(int rank, std::uint64_t address) { inputs_[static_cast<std::size_t>(rank)] = address; }
 
   // Requires that all ranks have called the same, and the inputs.
@@ -32,8 +32,7 @@ class FromPeers {
 
  private:
   void read(int rank, std::size_t offset_bytes, std::byte* to, std::size_t bytes, const Lost& lost) const;
-  void reduce_slice(const Collective& collective, const Shape& shape, Slice slice, std::byte* output,
-                    const Lost& lost);
+  void reduce_slice(const Collective& collective, const Shape& shape, Slice slice, std::byte* output, const Lost& lost);
 
   int rank_;
   int size_;

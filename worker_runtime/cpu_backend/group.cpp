@@ -70,11 +70,11 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       memory_(std::make_shared<SharedMemory>(std::move(meeting.shared_file), layout_, who.rank)),
       peer_memory_(pids_here(pids_, layout_.ranks_of(layout_.host_of(who.rank))), index_),
       arrivals_(memory_->control(), index_, layout_.ranks_of(layout_.host_of(who.rank)), memory_->notes()),
-      pairs_(index_, static_cast<int>(meeting.peers.size()), *memory_, peer_memory_,
-             {.is_here = [this](int index) {
-                return arrivals_.presence(index) == Presence::here && !arrivals_.has_ended(index);
-              },
-              .is_given_up = [this] { return given_up_.load() || is_pair_over_.load(); }}) {
+      pairs_(
+          index_, static_cast<int>(meeting.peers.size()), *memory_, peer_memory_,
+          {.is_here =
+               [this](int index) { return arrivals_.presence(index) == Presence::here && !arrivals_.has_ended(index); },
+           .is_given_up = [this] { return given_up_.load() || is_pair_over_.load(); }}) {
   // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
   // end, or time out.)
   const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
@@ -144,8 +144,9 @@ std::shared_ptr<Work::State> Group::submit(std::span<const Collective> collectiv
   const Ticket ticket = record(collectives);
   try {
     if (collectives.size() == 1) {
-      return queue_->submit(
-          [this, call = collectives.front(), deadline, ticket] { execute({&call, 1}, deadline, ticket); });
+      return queue_->submit([this, call = collectives.front(), deadline, ticket] {
+        execute({&call, 1}, deadline, ticket);
+      });
     }
     return queue_->submit([this, calls = std::vector<Collective>(collectives.begin(), collectives.end()), deadline,
                            ticket] { execute(calls, deadline, ticket); });
@@ -161,7 +162,20 @@ void Group::run(const Collective& collective) {
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = log_.record(flight_recorder::operation_of(collective));
-  queue_->run([&] { execute({&collective, 1}, deadline, ticket); });
+  run_in_turn(ticket, [&] { execute({&collective, 1}, deadline, ticket); });
+}
+
+void Group::run_in_turn(const Ticket& ticket, const CommunicationQueue::Job& job) {
+  bool has_begun = false;
+  try {
+    queue_->run([&] {
+      has_begun = true;
+      job();
+    });
+  } catch (...) {
+    if (!has_begun) log_.refuse(ticket);  // an earlier call has failed meanwhile
+    throw;
+  }
 }
 
 void Group::run_at_once(const Collective& collective) {
@@ -222,10 +236,15 @@ void Group::exchange(const Collective& collective, io::Deadline& deadline) {
   collectives_->run(collective, {.meet = [&] { meet(deadline); },
                                  .arrive = [&] { arrive(deadline); },
                                  .wait = [&] { wait_for_all(deadline); },
-                                 .require_same_calls = [&] {
-                                   if (!arrivals_.all_call_the_same()) require_same_calls(arrivals_.posted());
-                                 },
-                                 .lost = [&](int index) { fail(arrivals_.failure_without(index), deadline); }});
+                                 .require_same_calls =
+                                     [&] {
+                                       if (!arrivals_.all_call_the_same()) require_same_calls(arrivals_.posted());
+                                     },
+                                 .lost =
+                                     [&](int index) {
+                                       const auto ahead = arrivals_.gave_up_ahead();
+                                       fail(ahead ? *ahead : arrivals_.failure_without(index), deadline);
+                                     }});
 }
 
 void Group::meet(io::Deadline& deadline) {

@@ -106,6 +106,9 @@ class Group {
   // Finds out whether the ranks of this host can read each other's plain memory.
   void probe_peer_memory(io::Deadline& deadline);
 
+  // Behind all earlier calls.
+  void run_in_turn(const Ticket& ticket, const CommunicationQueue::Job& job);
+
   // One of the calls that are recorded, in its turn.
   template <class Steps>
   void recorded(const Ticket& ticket, const Steps& steps);
@@ -176,9 +179,9 @@ class Group {
   std::shared_ptr<SharedMemory> memory_;
   PeerMemory peer_memory_;
   Arrivals arrivals_;
-  PointToPoint pairs_;                   // with ranks of this host
-  std::optional<PeerLinks> peer_links_;  // with those of others
-  std::atomic<bool> is_pair_over_{false};  // while both are at work: one of them has failed
+  PointToPoint pairs_;                               // with ranks of this host
+  std::optional<PeerLinks> peer_links_;              // with those of others
+  std::atomic<bool> is_pair_over_{false};            // while both are at work: one of them has failed
   std::optional<Collectives> collectives_;           // with one host
   std::optional<HostCollectives> host_collectives_;  // with several
   std::shared_ptr<CommunicationQueue> queue_ = std::make_shared<CommunicationQueue>();

@@ -61,7 +61,7 @@ std::span<const GatheredWords> Group::gather(const std::function<GatheredWords(i
 }
 
 void Group::meet_after_leaders(io::Deadline& deadline) {
-  arrivals_.arrive();
+  arrive(deadline);
   const Outcome outcome = arrivals_.wait_for_leader(deadline);
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
 }
@@ -100,8 +100,9 @@ void Group::ask_other_hosts() {
   }
 }
 
-// The same as meet(), but where it times out the error names those of other hosts too: the leader asks for them, and the
-// others wait until it has, which its end of this group says. They know no more than their host where it is missing too.
+// The same as meet(), but where it times out the error names those of other hosts too: the leader asks for them, and
+// the others wait until it has, which its end of this group says. They know no more than their host where it is missing
+// too.
 void Group::meet_or_name_all(io::Deadline& deadline) {
   try {
     meet(deadline);

@@ -15,8 +15,9 @@ RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds ti
   require_usable();
   const Ticket ticket = log_.record(flight_recorder::allocation_of(bytes, timeout));
   std::shared_ptr<Segment> segment;
-  queue_->run(
-      [&] { recorded(ticket, [&] { take_turn(deadline, [&] { segment = allocate_segment(bytes, deadline); }); }); });
+  run_in_turn(ticket, [&] {
+    recorded(ticket, [&] { take_turn(deadline, [&] { segment = allocate_segment(bytes, deadline); }); });
+  });
   void* const data = segment->own_part();
   return {std::shared_ptr<void>(std::move(segment), data), bytes, {}};
 }

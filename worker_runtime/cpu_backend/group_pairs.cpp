@@ -57,16 +57,24 @@ void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<c
   } catch (const std::system_error& refusal) {
     throw Error(std::string("no thread for messages to another host beside those to this one: ") + refusal.what());
   }
-  const PairEnd end_here = pairs_.run(here, peers, deadline);
-  if (end_here.kind != PairEnd::Kind::complete) {
+  PairEnd end_here;
+  std::exception_ptr error_here;
+  try {
+    end_here = pairs_.run(here, peers, deadline);
+  } catch (...) {
+    error_here = std::current_exception();
+  }
+  if (error_here || end_here.kind != PairEnd::Kind::complete) {
     is_pair_over_.store(true);
     peer_links_->wake();
   }
   other.join();
   is_pair_over_.store(false);
+  if (error_here) std::rethrow_exception(error_here);
   if (error) std::rethrow_exception(error);
   const bool is_afar_first = end_here.kind == PairEnd::Kind::complete || end_here.kind == PairEnd::Kind::interrupted;
-  if (is_afar_first && end_afar.kind != PairEnd::Kind::complete) fail_pair(afar[end_afar.call], end_afar, deadline_afar);
+  if (is_afar_first && end_afar.kind != PairEnd::Kind::complete)
+    fail_pair(afar[end_afar.call], end_afar, deadline_afar);
   if (end_here.kind != PairEnd::Kind::complete) fail_pair(here[end_here.call], end_here, deadline);
 }
 
@@ -100,7 +108,8 @@ void Group::fail_pair(const Collective& call, const PairEnd& end, const io::Dead
   const FailedCall failed{who_, ::getpid(), end.number, fingerprint_of(call)};
   const int peer = call.root;
   RankState state = state_of(peer);
-  const bool has_ended = has_hosts() && memory_->notes()[static_cast<std::size_t>(peer)].trouble.load() == Trouble::lost;
+  const bool has_ended =
+      has_hosts() && memory_->notes()[static_cast<std::size_t>(peer)].trouble.load() == Trouble::lost;
   if (end.presence != Presence::here && !has_ended) state.presence = end.presence;
   is_abort_elsewhere_ = end.kind == PairEnd::Kind::lost && state.presence == Presence::aborted;
   switch (end.kind) {

@@ -14,7 +14,7 @@ std::unique_ptr<Group> Group::split(const Membership& of_new, const std::vector<
   require_usable();
   const Ticket ticket = log_.record({.name = "split", .timeout = timeout});
   std::unique_ptr<Group> made;
-  queue_->run([&] {
+  run_in_turn(ticket, [&] {
     recorded(ticket, [&] { take_turn(deadline, [&] { made = split_in_turn({of_new, ranks}, deadline); }); });
   });
   return made;
@@ -36,9 +36,9 @@ std::unique_ptr<Group> Group::split_in_turn(const NewGroup& made, io::Deadline& 
   io::Deadline of_others = deadline;  // the group's own waits end by themselves, and say why
   of_others.cut_by(failure_cut_ ? &*failure_cut_ : nullptr);
   std::unique_ptr<Group> group;
-  meet_within({who_, layout_, pids_, watch_ ? &*watch_ : nullptr, network_, job_ranks_, gather}, made,
-              [&](Meeting meeting) { group = std::make_unique<Group>(made.who, std::move(meeting), of_others); },
-              of_others);
+  meet_within(
+      {who_, layout_, pids_, watch_ ? &*watch_ : nullptr, network_, job_ranks_, gather}, made,
+      [&](Meeting meeting) { group = std::make_unique<Group>(made.who, std::move(meeting), of_others); }, of_others);
   return group;
 }
 

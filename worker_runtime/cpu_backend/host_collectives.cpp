@@ -250,7 +250,7 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
                    from + static_cast<std::size_t>(layout_.rank_at(place)) * block.rank_bytes, block.bytes);
       }
       return;
-    default: return;  // no data, or not in this backend (cpu_backend.cpp)
+    default: return;  // a barrier has no data
   }
 }
 

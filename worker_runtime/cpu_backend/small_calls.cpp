@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::size_t kSmallBytes = 1u << 11;  // from 4 KiB on two phases win
 
-constexpr std::size_t kPreparedBytesMax = 1u << 12;
-
 }  // namespace
 
 SmallCalls::SmallCalls(int rank, int size, Arrivals& arrivals, const Staging& staging)
@@ -35,7 +33,7 @@ void SmallCalls::give(const Collective& collective, const Shape& shape) {
 
 void SmallCalls::prepare_next(const Shape& shape) const {
   const std::size_t bytes = shape.gives ? shape.input_bytes() : 0;
-  if (bytes <= kLineDataBytes || bytes > kPreparedBytesMax) return;
+  if (bytes <= kLineDataBytes) return;
   const std::byte* const next = staging_.half(rank_, arrivals_.next_half());
   for (std::size_t at = 0; at < bytes; at += kCacheLineBytes) prefetch_for_writing(next + at);
 }
@@ -56,7 +54,8 @@ void SmallCalls::take(const Collective& collective, const Shape& shape) {
   }
   const std::span<const std::byte* const> sources(sources_.data(), static_cast<std::size_t>(shape.source_count));
   std::byte* const output = output_of(collective);
-  if (shape.reduces) return reduce({shape.type, collective.op, sources.size()}, sources, {&output, 1}, {0, shape.count});
+  if (shape.reduces)
+    return reduce({shape.type, collective.op, sources.size()}, sources, {&output, 1}, {0, shape.count});
   for (std::size_t i = 0; i < sources.size(); ++i) std::memcpy(output + i * bytes, sources[i], bytes);
 }
 
