@@ -72,7 +72,7 @@ std::optional<Outcome> Arrivals::gave_up_ahead() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   const auto is_here = [](const RankControl& rank) { return rank.presence.load() == Presence::here; };
   if (std::all_of(ranks_.begin(), ranks_.end(), is_here)) return std::nullopt;  // without a look at what they write now
-  if (own().presence.load() != Presence::here) return Outcome{Outcome::Kind::interrupted, {}};
+  if (presence(rank_) != Presence::here) return Outcome{Outcome::Kind::interrupted, {}};
   std::vector<int> causes, effects;  // who gave up may have done so for the sake of another
   bool is_any_ahead = false;
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
