@@ -100,10 +100,10 @@ class Imposter {
     for (int step = 0; step < kMeetingSteps; ++step) take_meeting_step(step);
   }
 
-  // Then what leaders exchange: for the group's start three times a few words of each rank; the opening of an
+  // Then what leaders exchange: for the group's start five times a few words of each rank; the opening of an
   // all_reduce with what is to be summed; the opening of a large one, and its slices: to be summed, and summed.
-  static constexpr int kExchanges = 7;
-  static constexpr int kOpening = 3;
+  static constexpr int kExchanges = 9;
+  static constexpr int kOpening = 5;
   void exchange(int number) {
     if (number < kOpening) {
       const FingerprintWords words{};
@@ -296,8 +296,8 @@ TEST(Imposter, ThatSendsAFrameOfAnotherSizeEndsTheGroup) {
     if (rank == kImposter) {
       Imposter imposter;
       imposter.meet();
-      for (int i = 0; i < 4; ++i) imposter.exchange(i);
-      imposter.send(imposter.data(), std::array<std::uint64_t, 2>{5, ~std::uint64_t{0}});
+      for (int i = 0; i <= Imposter::kOpening; ++i) imposter.exchange(i);
+      imposter.send(imposter.data(), std::array<std::uint64_t, 2>{Imposter::kOpening + 2, ~std::uint64_t{0}});
       EXPECT_THROW(imposter.receive(imposter.news(), 1u << 20), ConnectionLost);
       return wait_until([&] { return failed->load() == 2; });
     }
@@ -313,7 +313,7 @@ TEST(Imposter, ThatTellsNonsenseOfRanksIsNamed) {
   play_rank<RankFailure>(
       [](Imposter& imposter) {
         imposter.meet();
-        for (int i = 0; i < 4; ++i) imposter.exchange(i);
+        for (int i = 0; i <= Imposter::kOpening; ++i) imposter.exchange(i);
         const std::vector<std::byte> nonsense(56, std::byte{0xab});
         imposter.send_bytes(imposter.news(), nonsense);
         EXPECT_THROW(imposter.receive(imposter.data(), 1u << 20), ConnectionLost);
