@@ -2,6 +2,7 @@
 #include <ddp/ddp.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -131,6 +132,44 @@ TEST_F(NetworkFaults, AnInterfaceThatGoesDownBetweenTwoHostsIsToldByTheNamesOfTh
 TEST_F(NetworkFaults, AnInterfaceThatGoesDownInTheMiddleOfARingIsToldByTheNamesOfThePeers) {
   Hosts* const hosts = make_hosts({.count = 4});
   if (hosts != nullptr) expect_named_when_down(*hosts, {0, 1, 2, 3}, 2);
+}
+
+// The kernels of both hosts answer for ranks that are busy, for as long as it takes to find that a third host is silent.
+TEST_F(NetworkFaults, ALargeMessageWaitsForABusyPeerAndNotForOneOfASilentHost) {
+  Hosts* const hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  constexpr std::size_t kMuch = 20'000'000;
+  int over[2];  // a byte for each rank that is busy
+  ASSERT_EQ(::pipe(over), 0);
+  Shared<std::atomic<int>> sending;
+  const auto be_busy = [&] {
+    char byte = 0;
+    EXPECT_EQ(::read(over[0], &byte, 1), 1);
+  };
+  RankProcesses ranks({*hosts, {0, 0, 1, 2}, ""}, [&](int rank) {
+    auto group = init_process_group({.timeout = std::chrono::seconds(100)});
+    std::vector<float> first(1), values(kMuch, rank == 0 ? 1.0f : 0.0f);
+    const int peer = (rank + 2) % 4;
+    rank < 2 ? group.send(first, peer) : group.receive(first, peer);
+    if (rank < 2) ++*sending;
+    if (rank >= 2) be_busy();
+    if (rank == 2) {
+      group.receive(values, peer);
+      EXPECT_EQ(values.back(), 1.0f);
+    } else if (rank == 0) {
+      group.send(values, peer);
+    } else if (rank == 1) {
+      const auto error = thrown_by<RankFailure>([&] { group.send(values, peer); });
+      EXPECT_EQ(::write(over[1], "..", 2), 2);
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->ranks(), std::vector<int>{3});
+    }
+  });
+  wait_until([&] { return sending->load() == 2; });
+  hosts->cut(2);
+  for (int rank = 0; rank < 4; ++rank) ranks.expect_success(rank);
+  ::close(over[0]);
+  ::close(over[1]);
 }
 
 }  // namespace

@@ -22,7 +22,7 @@ enum class Presence : std::uint32_t {
   babbled,  // what came from it is none of what ranks say
 
   // Never said by the rank itself:
-  unreachable,  // its connection has broken
+  unreachable,  // its connection has broken, or its host has gone silent
 };
 
 // The hardware fetches lines in pairs: what one rank writes at every phase has no neighbour that others read meanwhile.

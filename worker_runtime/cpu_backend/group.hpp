@@ -166,6 +166,7 @@ class Group {
 
   FailedCall present_call() const;
   RankState state_of(int rank) const;
+  bool is_cut_off(int rank) const;
   std::vector<RankState> states_of(const std::vector<int>& ranks) const;
   bool all_have(Presence presence, const std::vector<int>& ranks) const;
 

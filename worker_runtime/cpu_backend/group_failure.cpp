@@ -113,6 +113,12 @@ RankState Group::state_of(int rank) const {
   return state;
 }
 
+// Whether it is on another host that has gone silent.
+bool Group::is_cut_off(int rank) const {
+  const RankNote& note = memory_->notes()[static_cast<std::size_t>(rank)];
+  return note.trouble.load() == Trouble::missing && note.presence.load() == Presence::unreachable;
+}
+
 std::vector<RankState> Group::states_of(const std::vector<int>& ranks) const {
   std::vector<RankState> states;
   for (const int rank : ranks) states.push_back(state_of(rank));
@@ -125,7 +131,8 @@ bool Group::all_have(Presence presence, const std::vector<int>& ranks) const {
 }
 
 RankNews Group::news_of(int rank, Trouble trouble) const {
-  const RankState state = state_of(rank);
+  RankState state = state_of(rank);
+  if (state.presence == Presence::unreachable) state.presence = Presence::here;  // another host may well reach it
   return {trouble, rank, state.pid, state.presence, state.calls, encode(state.last_call)};
 }
 

@@ -81,7 +81,8 @@ void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<c
 // Lets the ranks of other hosts know where this one listens. Collective.
 void Group::open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline) {
   peer_links_.emplace(who_.rank, who_.size, network, who_.name + " of " + to_string(who_.round),
-                      [this] { return given_up_.load() || is_pair_over_.load(); });
+                      PeerLinks::Questions{.must_stop = [this] { return given_up_.load() || is_pair_over_.load(); },
+                                           .is_cut_off = [this](int rank) { return is_cut_off(rank); }});
   pairs_.announce(peer_links_->announcement());
   std::vector<PeerLinks::Announcement> all(static_cast<std::size_t>(who_.size));
   constexpr std::size_t kWords = std::tuple_size_v<GatheredWords>;

@@ -61,7 +61,7 @@ HostLinks::HostLinks(const HostLayout& layout, int own_host, std::vector<LinkSoc
   for (std::size_t host = 0; host < sockets.size(); ++host) {
     if (static_cast<int>(host) == own_host) continue;
     others_[host].sockets = std::move(sockets[host]);
-    expect_signs_of_life(others_[host].sockets.news.get(), kSilenceMax);
+    expect_progress(others_[host].sockets.news.get(), kSilenceMax);
   }
   watch_for(stop_.get(), kStop);
   for (int host = 0; host < layout.host_count(); ++host) {
@@ -218,7 +218,7 @@ void HostLinks::end_news(int host, Ending how) {
   if (how == Ending::babble) {
     heard_({Trouble::lost, leader, 0, Presence::babbled, 0, {}});
   } else if (!other.said_farewell && how == Ending::silent) {
-    for (const int rank : layout_.ranks_of(host)) heard_({Trouble::missing, rank, 0, Presence::here, 0, {}});
+    for (const int rank : layout_.ranks_of(host)) heard_({Trouble::missing, rank, 0, Presence::unreachable, 0, {}});
   } else if (!other.said_farewell) {
     heard_({Trouble::lost, leader, 0, Presence::here, kCallsUnknown, {}});
   }

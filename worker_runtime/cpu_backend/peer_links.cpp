@@ -26,6 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kTryFor{50};  // then it sleeps, and being woken costs 5 to 10 us
+constexpr std::chrono::seconds kSleepMax{5};   // little beside what finding a silent host takes (kSilenceMax)
 
 constexpr std::size_t kSecretWords = 3;
 constexpr std::size_t kPortWord = 2;  // behind the address, before the secret
@@ -108,9 +109,9 @@ struct PeerLinks::Transfer {
 };
 
 PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const std::string& group,
-                     std::function<bool()> must_stop)
+                     Questions questions)
     : rank_(rank),
-      must_stop_(std::move(must_stop)),
+      questions_(std::move(questions)),
       store_address_(network.store_address),
       announced_(static_cast<std::size_t>(size)),
       links_(static_cast<std::size_t>(size)),
@@ -155,7 +156,7 @@ PairEnd PeerLinks::run(std::span<const Collective> calls, io::Deadline& deadline
     end_with(deadline.passed(Clock::now()) ? PairEnd::Kind::timed_out : PairEnd::Kind::lost, i);
   }
   while (!end_ && !order_.active().empty()) {
-    if (must_stop_()) {
+    if (questions_.must_stop()) {
       end_with(PairEnd::Kind::interrupted, order_.active().front());
     } else if (advance()) {
       is_idle = false;
@@ -166,7 +167,7 @@ PairEnd PeerLinks::run(std::span<const Collective> calls, io::Deadline& deadline
       idle_since = Clock::now();
     } else if (Clock::now() - idle_since < kTryFor) {
       ::sched_yield();
-    } else {
+    } else if (!find_cut_off()) {
       wait(deadline);
     }
   }
@@ -220,7 +221,7 @@ bool PeerLinks::connect(int peer, io::Deadline& deadline) {
     if (!is_closed_) link.out = std::move(socket);
     return true;
   } catch (const AbortedError&) {
-    return true;  // run() asks must_stop_
+    return true;  // run() asks must_stop()
   } catch (const std::system_error&) {
     return false;
   }
@@ -357,7 +358,7 @@ bool PeerLinks::hear_answers(Link& link) {
 void PeerLinks::hear_farewell(Link& link) {
   const auto now = Clock::now();
   io::Deadline until(now, now + kAnswerMax);
-  while (link.out && !must_stop_()) {
+  while (link.out && !questions_.must_stop()) {
     hear_answers(link);
     if (link.presence != Presence::here || link.is_over) return;
     std::array<pollfd, 2> polled{{{link.out.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
@@ -367,13 +368,27 @@ void PeerLinks::hear_farewell(Link& link) {
   }
 }
 
+// Ends the run where the host of a peer has gone silent.
+bool PeerLinks::find_cut_off() {
+  for (const std::size_t call : order_.active()) {
+    if (!questions_.is_cut_off(transfers_[call].peer)) continue;
+    end_with(PairEnd::Kind::lost, call);
+    return true;
+  }
+  return false;
+}
+
+// Not for long while data is on its way: its connection says nothing of a host that goes silent, and the leader that
+// finds that out wakes nobody who sleeps on sockets.
 void PeerLinks::wait(io::Deadline& deadline) {
+  bool is_any_sent = false;
   polled_.clear();
   for (const std::size_t call : order_.active()) {
     const Transfer& transfer = transfers_[call];
     const Link& link = link_to(transfer.peer);
     const bool is_sending = transfer.has_rest() && (transfer.is_send() || transfer.answer.word != Answer::Word::none);
     const bool is_answering = is_sending && !transfer.is_send();
+    is_any_sent = is_any_sent || transfer.is_send();
     const int out_events = POLLIN | (is_sending && !is_answering ? POLLOUT : 0);
     polled_.push_back({link.out.get(), static_cast<short>(out_events), 0});
     if (!transfer.is_send() && link.in) {
@@ -383,9 +398,10 @@ void PeerLinks::wait(io::Deadline& deadline) {
   polled_.push_back({wake_.get(), POLLIN, 0});
   const std::size_t acceptor_from = polled_.size();
   acceptor_->add_to(polled_);
-  poll_until(polled_, deadline);
+  const auto now = Clock::now();
+  poll_until(polled_, is_any_sent ? deadline.part(now, std::min(deadline.end(), now + kSleepMax)) : deadline);
   if (polled_[acceptor_from - 1].revents != 0) io::take_rings(wake_.get());
-  if (!must_stop_()) take_in(std::span(polled_).subspan(acceptor_from));
+  if (!questions_.must_stop()) take_in(std::span(polled_).subspan(acceptor_from));
 }
 
 // Those who have opened a connection to this rank, whatever for.
@@ -432,7 +448,7 @@ void PeerLinks::end_with(PairEnd::Kind kind, std::size_t call) {
                             link.answer.word == Answer::Word::mismatch && link.answer.number == other.number;
       if (is_cause) return end_with(PairEnd::Kind::mismatch, i);
     }
-    if (must_stop_()) kind = PairEnd::Kind::interrupted;
+    if (questions_.must_stop()) kind = PairEnd::Kind::interrupted;
   }
   PairEnd end;
   end.kind = kind;

@@ -9,6 +9,9 @@
 // that leaves is an Answer too. All calls of one run() make progress together, of each peer one send and one receive at
 // a time.
 //
+// A peer may take long to read a message, so a connection with data on its way is given up only when the group has found
+// that the peer's host is silent.
+//
 // Threads: run() one at a time; wake() and close() from any.
 // Fork:    a forked child has none of the connections.
 #pragma once
@@ -39,10 +42,14 @@ class PeerLinks {
   // Where a rank listens, and the secret that a connection to it opens with.
   using Announcement = std::array<std::uint64_t, 6>;
 
-  // `group` is the same text on all ranks, and no other group's. `must_stop` is asked after each wake(). Where no port
-  // can be had, only the calls that would need it are refused. Throws std::system_error.
-  PeerLinks(int rank, int size, const NetworkOptions& network, const std::string& group,
-            std::function<bool()> must_stop);
+  struct Questions {
+    std::function<bool()> must_stop;           // asked after each wake()
+    std::function<bool(int rank)> is_cut_off;  // its host has gone silent; asked every now and then
+  };
+
+  // `group` is the same text on all ranks, and no other group's. Where no port can be had, only the calls that would
+  // need it are refused. Throws std::system_error.
+  PeerLinks(int rank, int size, const NetworkOptions& network, const std::string& group, Questions questions);
   ~PeerLinks();
   PeerLinks(const PeerLinks&) = delete;
   PeerLinks& operator=(const PeerLinks&) = delete;
@@ -76,12 +83,13 @@ class PeerLinks {
   void hear_farewell(Link& link);
   void take_in(std::span<const pollfd> polled);
   void take_in_late();
+  bool find_cut_off();
   void wait(io::Deadline& deadline);
   void end_with(PairEnd::Kind kind, std::size_t call);
   Link& link_to(int peer);
 
   int rank_;
-  std::function<bool()> must_stop_;
+  Questions questions_;
   Hello hello_;  // but for the secret
   std::string store_address_;
   std::string no_listener_;  // why

@@ -114,6 +114,10 @@ TcpSocket make_socket(int family) {
   return TcpSocket(std::move(fd));
 }
 
+void set_option(int socket, int level, int name, int value) {
+  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail("setsockopt");
+}
+
 void send_at_once(int socket) {
   const int on = 1;
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -270,14 +274,16 @@ TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline
 }
 
 void expect_signs_of_life(int socket, std::chrono::seconds silence_max) {
-  const auto set = [socket](int level, int name, int value) {
-    if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail("setsockopt");
-  };
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, kProbeSeconds);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
-  set(IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(silence_max.count()) / kProbeSeconds);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::chrono::milliseconds(silence_max).count()));
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kProbeSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(silence_max.count()) / kProbeSeconds);
+}
+
+void expect_progress(int socket, std::chrono::seconds silence_max) {
+  expect_signs_of_life(socket, silence_max);
+  const auto milliseconds = std::chrono::milliseconds(silence_max).count();
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
 }
 
 std::size_t send_some(int socket, std::span<const std::byte> bytes) {

@@ -122,9 +122,11 @@ class Acceptor {
 // Connected, with the Hello sent. Throws std::system_error; ETIMEDOUT at the deadline.
 TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline);
 
-// The kernel asks a silent host for a sign of life, and gives the connection up after `silence_max`. Throws
-// std::system_error.
+// The kernel asks a silent host for a sign of life, and gives the connection up after `silence_max`, but for one with
+// data on its way: the kernel of a peer that reads nothing for long is not silent. Throw std::system_error.
 void expect_signs_of_life(int socket, std::chrono::seconds silence_max);
+// The same, whatever is on its way: for a peer that always reads.
+void expect_progress(int socket, std::chrono::seconds silence_max);
 
 // The peer closed the connection, or it broke.
 class ConnectionLost : public std::exception {

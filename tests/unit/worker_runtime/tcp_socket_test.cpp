@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -149,6 +150,25 @@ TEST_F(Door, AForkedChildDoesNotKeepAConnectionOpen) {
   int status = -1;
   ::waitpid(child, &status, 0);
   EXPECT_EQ(status, 0);
+}
+
+int option(const TcpSocket& socket, int level, int name) {
+  int value = -1;
+  socklen_t bytes = sizeof value;
+  EXPECT_EQ(::getsockopt(socket.get(), level, name, &value, &bytes), 0);
+  return value;
+}
+
+TEST_F(Door, OnlyAPeerThatAlwaysReadsIsExpectedToMakeProgress) {
+  const auto guest = connect(hello_with("secret", "ddp/round_1/"));
+  expect_signs_of_life(guest.get(), std::chrono::seconds(30));
+  EXPECT_EQ(option(guest, SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(guest, IPPROTO_TCP, TCP_KEEPIDLE) +
+                option(guest, IPPROTO_TCP, TCP_KEEPINTVL) * option(guest, IPPROTO_TCP, TCP_KEEPCNT),
+            35);
+  EXPECT_EQ(option(guest, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+  expect_progress(guest.get(), std::chrono::seconds(30));
+  EXPECT_EQ(option(guest, IPPROTO_TCP, TCP_USER_TIMEOUT), 30'000);
 }
 
 TEST_F(Door, ATakenRangeOfPortsAndAnUnknownInterfaceAreToldByName) {
