@@ -54,6 +54,12 @@ std::string decode_address(const AddressBytes& bytes) {
   return text.data();
 }
 
+// Whether a peer, or the way to it, refuses a connection; else this process does.
+bool is_loss(const std::error_code& code) {
+  constexpr std::array kLosses{ECONNREFUSED, ECONNRESET, EHOSTUNREACH, ENETUNREACH, ETIMEDOUT, EPIPE};
+  return std::find(kLosses.begin(), kLosses.end(), code.value()) != kLosses.end();
+}
+
 void put_secret(Hello& hello, const PeerLinks::Announcement& of) {
   hello.secret.fill(0);
   std::memcpy(hello.secret.data(), of.data() + kPortWord + 1, kSecretWords * sizeof(std::uint64_t));
@@ -222,8 +228,10 @@ bool PeerLinks::connect(int peer, io::Deadline& deadline) {
     return true;
   } catch (const AbortedError&) {
     return true;  // run() asks must_stop()
-  } catch (const std::system_error&) {
-    return false;
+  } catch (const std::system_error& error) {
+    if (is_loss(error.code())) return false;
+    throw Error("no connection to rank " + std::to_string(peer) + " on another host: " + error.what() +
+                "\ntry:   a higher limit of open files, `ulimit -n`");
   }
 }
 
