@@ -347,6 +347,35 @@ TEST(Timeout, NamesThePeerAndItsLastCollective) {
   });
 }
 
+TEST(Timeout, OfSeveralCallsNamesAllThatDidNotCome) {
+  Shared<std::atomic<bool>> done;
+  run_ranks(4, [&](int rank) {
+    auto group = init_process_group();
+    std::vector<float> values(8), large(30'000'000);
+    if (rank == 2) group.send(values, 0);
+    if (rank == 3) group.send(large, 0);
+    if (rank != 0) return wait_until([&] { return done->load(); });
+    const auto error = thrown_by<TimeoutError>([&] {
+      group
+          .coalesce(
+              [&] {
+                group.receive_async(large, 3);
+                group.send_async(values, 2);
+                group.receive_async(values, 2);
+                group.send_async(values, 1);
+              },
+              {.timeout = milliseconds(500)})
+          .wait();
+    });
+    *done = true;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(1, 2));
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 1 and 2 did not come to what this rank has called with them, "
+                                               "beginning with send of 8 float32 to rank 2, message 1, within 500 ms"),
+                                     HasSubstr("; rank 1 (pid "), HasSubstr("; rank 2 (pid ")));
+  });
+}
+
 TEST(Timeout, OfTwoThatBothSendFirst) {
   run_ranks(2, [](int rank) {
     auto group = init_process_group();

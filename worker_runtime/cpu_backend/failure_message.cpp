@@ -77,16 +77,21 @@ std::string timeout_message(const FailedCall& failed, const std::vector<RankStat
          "only slow";
 }
 
-std::string pair_timeout_message(const FailedCall& failed, const RankState& peer, bool has_met,
+std::string pair_timeout_message(const FailedCall& failed, const std::vector<RankState>& peers, bool has_met,
                                  std::chrono::milliseconds waited) {
-  std::string text = "rank " + std::to_string(peer.rank) + " did not come to " + (has_met ? "the end of " : "") +
-                     numbered(failed.call, failed.number) + ", within " + std::to_string(waited.count()) + " ms; " +
-                     name_of(peer);
-  text += peer.calls == 0 ? " has called no collective yet"
-                          : "'s last collective is " + numbered(peer.last_call, peer.calls);
-  return text + where(failed) +
-         "\ntry:   see what this rank is doing (a debugger shows where it is); two ranks that send to each other, each "
-         "before it receives, wait in vain, unless both calls are in one coalesce()";
+  std::string text = process_group::list_ranks(ranks_of(peers)) + " did not come to " + (has_met ? "the end of " : "") +
+                     (peers.size() == 1 ? "" : "what this rank has called with them, beginning with ") +
+                     numbered(failed.call, failed.number) + ", within " + std::to_string(waited.count()) + " ms";
+  for (const RankState& peer : peers) {
+    text += "; " + name_of(peer);
+    text += peer.calls == 0 ? " has called no collective yet"
+                            : "'s last collective is " + numbered(peer.last_call, peer.calls);
+  }
+  return text + where(failed) + "\ntry:   see what " +
+         (peers.size() == 1 ? "this rank is doing (a debugger shows where it is)"
+                            : "these ranks are doing (a debugger shows where they are)") +
+         "; two ranks that send to each other, each before it receives, wait in vain, unless both calls are in one "
+         "coalesce()";
 }
 
 std::string mismatch_message(const FailedCall& failed, const std::string& difference) {

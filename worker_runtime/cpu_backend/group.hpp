@@ -89,7 +89,7 @@ class Group {
   void exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
                               std::span<const Collective> afar, io::Deadline& deadline);
   void open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline);
-  [[noreturn]] void fail_pair(const Collective& call, const PairEnd& end, const io::Deadline& deadline);
+  [[noreturn]] void fail_pair(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
   void exchange_over_hosts(const Collective& collective, io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);

@@ -13,6 +13,22 @@
 
 namespace ddp::cpu_backend {
 
+namespace {
+
+// Of calls that were still waiting, some of this host and some of another: those that a peer has not come to count.
+PairEnd timed_out_as_one(PairEnd here, PairEnd afar, std::size_t here_count) {
+  afar.call += here_count;
+  for (std::size_t& call : afar.awaited) call += here_count;
+  if (here.has_met == afar.has_met) {
+    here.awaited.insert(here.awaited.end(), afar.awaited.begin(), afar.awaited.end());
+  }
+  PairEnd& end = here.has_met && !afar.has_met ? afar : here;
+  end.kind = PairEnd::Kind::timed_out;
+  return std::move(end);
+}
+
+}  // namespace
+
 // The sends and receives among some calls, all at once.
 void Group::exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline) {
   std::vector<Collective> here, afar;
@@ -29,7 +45,7 @@ void Group::exchange_in_pairs(std::span<const Collective> calls, io::Deadline& d
   if (here.empty() && afar.empty()) return;
   if (afar.empty() || here.empty()) {
     const PairEnd end = afar.empty() ? pairs_.run(here, peers, deadline) : peer_links_->run(afar, deadline);
-    if (end.kind != PairEnd::Kind::complete) fail_pair((afar.empty() ? here : afar)[end.call], end, deadline);
+    if (end.kind != PairEnd::Kind::complete) fail_pair(afar.empty() ? here : afar, end, deadline);
     return;
   }
   exchange_here_and_afar(here, peers, afar, deadline);
@@ -72,10 +88,15 @@ void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<c
   is_pair_over_.store(false);
   if (error_here) std::rethrow_exception(error_here);
   if (error) std::rethrow_exception(error);
+  const bool is_late = end_here.kind == PairEnd::Kind::timed_out || end_afar.kind == PairEnd::Kind::timed_out;
+  if (is_late && !end_here.awaited.empty() && !end_afar.awaited.empty()) {
+    std::vector<Collective> all(here.begin(), here.end());
+    all.insert(all.end(), afar.begin(), afar.end());
+    fail_pair(all, timed_out_as_one(std::move(end_here), std::move(end_afar), here.size()), deadline);
+  }
   const bool is_afar_first = end_here.kind == PairEnd::Kind::complete || end_here.kind == PairEnd::Kind::interrupted;
-  if (is_afar_first && end_afar.kind != PairEnd::Kind::complete)
-    fail_pair(afar[end_afar.call], end_afar, deadline_afar);
-  if (end_here.kind != PairEnd::Kind::complete) fail_pair(here[end_here.call], end_here, deadline);
+  if (is_afar_first && end_afar.kind != PairEnd::Kind::complete) fail_pair(afar, end_afar, deadline_afar);
+  if (end_here.kind != PairEnd::Kind::complete) fail_pair(here, end_here, deadline);
 }
 
 // Lets the ranks of other hosts know where this one listens. Collective.
@@ -105,7 +126,8 @@ void Group::open_to_other_hosts(const NetworkOptions& network, io::Deadline& dea
 }
 
 // Between two ranks only: the others do not matter, and are not told.
-void Group::fail_pair(const Collective& call, const PairEnd& end, const io::Deadline& deadline) {
+void Group::fail_pair(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline) {
+  const Collective& call = calls[end.call];
   const FailedCall failed{who_, ::getpid(), end.number, fingerprint_of(call)};
   const int peer = call.root;
   RankState state = state_of(peer);
@@ -115,8 +137,13 @@ void Group::fail_pair(const Collective& call, const PairEnd& end, const io::Dead
   is_abort_elsewhere_ = end.kind == PairEnd::Kind::lost && state.presence == Presence::aborted;
   switch (end.kind) {
     case PairEnd::Kind::lost: throw RankFailure(lost_message(failed, {state}), {peer});
-    case PairEnd::Kind::timed_out:
-      throw TimeoutError(pair_timeout_message(failed, state, end.has_met, deadline.full_time()), {peer});
+    case PairEnd::Kind::timed_out: {
+      std::vector<int> peers;
+      for (const std::size_t awaited : end.awaited) peers.push_back(calls[awaited].root);
+      std::sort(peers.begin(), peers.end());
+      peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+      throw TimeoutError(pair_timeout_message(failed, states_of(peers), end.has_met, deadline.full_time()), peers);
+    }
     case PairEnd::Kind::mismatch: {
       const std::string own = "rank " + std::to_string(who_.rank) + " called " + describe(failed.call);
       const std::string theirs = "rank " + std::to_string(peer) + " called " + describe(end.theirs);

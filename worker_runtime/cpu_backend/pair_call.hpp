@@ -1,8 +1,10 @@
 // Sends and receives of one rank: which are under way, and how they end.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -23,6 +25,7 @@ struct PairEnd {
   bool has_met = false;      // whether the peer had come to it
   Fingerprint theirs{};      // of a mismatch: what the peer called
   Presence presence = Presence::here;  // of a lost peer on another host, as far as it has told
+  std::vector<std::size_t> awaited{};  // after a timeout, or an interruption: see PairOrder::awaited()
 };
 
 // Of each peer one send and one receive are under way at a time, in the order of the calls.
@@ -42,6 +45,14 @@ class PairOrder {
   }
 
   const std::vector<std::size_t>& active() const { return active_; }
+
+  // Of the active ones those that the peer has not come to; where there is none, all.
+  template <class HasMet>
+  std::vector<std::size_t> awaited(const HasMet& has_met) const {
+    std::vector<std::size_t> calls;
+    std::copy_if(active_.begin(), active_.end(), std::back_inserter(calls), [&](std::size_t i) { return !has_met(i); });
+    return calls.empty() ? active_ : calls;
+  }
 
   // active()[at] has come to its end: the next one of its kind takes its place, if there is one.
   void complete(std::size_t at) {

@@ -159,15 +159,15 @@ PairEnd PeerLinks::run(std::span<const Collective> calls, io::Deadline& deadline
   Clock::time_point idle_since{};
   for (const std::size_t i : order_.active()) {
     if (end_ || connect(transfers_[i].peer, deadline)) continue;
-    end_with(deadline.passed(Clock::now()) ? PairEnd::Kind::timed_out : PairEnd::Kind::lost, i);
+    deadline.passed(Clock::now()) ? end_waiting(PairEnd::Kind::timed_out) : end_with(PairEnd::Kind::lost, i);
   }
   while (!end_ && !order_.active().empty()) {
     if (questions_.must_stop()) {
-      end_with(PairEnd::Kind::interrupted, order_.active().front());
+      end_waiting(PairEnd::Kind::interrupted);
     } else if (advance()) {
       is_idle = false;
     } else if (deadline.passed(Clock::now())) {
-      end_with(PairEnd::Kind::timed_out, order_.active().front());
+      end_waiting(PairEnd::Kind::timed_out);
     } else if (!is_idle) {
       is_idle = true;
       idle_since = Clock::now();
@@ -468,6 +468,12 @@ void PeerLinks::end_with(PairEnd::Kind kind, std::size_t call) {
     end.presence = link.presence == Presence::here ? Presence::unreachable : link.presence;
   }
   end_ = end;
+}
+
+void PeerLinks::end_waiting(PairEnd::Kind kind) {
+  std::vector<std::size_t> awaited = order_.awaited([this](std::size_t i) { return transfers_[i].has_met; });
+  end_with(kind, awaited.front());
+  end_->awaited = std::move(awaited);
 }
 
 void PeerLinks::wake() { io::ring(wake_); }

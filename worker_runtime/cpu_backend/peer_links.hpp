@@ -86,6 +86,7 @@ class PeerLinks {
   bool find_cut_off();
   void wait(io::Deadline& deadline);
   void end_with(PairEnd::Kind kind, std::size_t call);
+  void end_waiting(PairEnd::Kind kind);
   Link& link_to(int peer);
 
   int rank_;

@@ -77,6 +77,8 @@ struct PointToPoint::Transfer {
   std::shared_ptr<const Segment> held;  // that it reads from, and where
   const std::byte* source = nullptr;
   std::uint64_t address = 0;  // the same of the peer's own memory
+
+  bool has_met() const { return way != Way::unknown || channel->answer.load() == answer_of(number, kStage); }
 };
 
 std::size_t PointToPoint::shared_bytes(int size) {
@@ -123,7 +125,7 @@ PairEnd PointToPoint::run(std::span<const Collective> calls, std::span<const int
   while (!end_) {
     if (order_.active().empty()) return {};
     if (++step_count % kStepsByClock == 0 && deadline.passed(Clock::now())) {
-      end_with(PairEnd::Kind::timed_out, transfers_[order_.active().front()]);
+      end_waiting(PairEnd::Kind::timed_out);
     } else if (advance()) {
       idle_count = 0;
     } else if (may_spin_ && idle_count < kSpinCount) {
@@ -177,7 +179,7 @@ bool PointToPoint::advance() {
     ++i;
   }
   const bool is_cut = !end_ && !order_.active().empty() && questions_.is_given_up();
-  if (is_cut) end_with(PairEnd::Kind::interrupted, transfers_[order_.active().front()]);
+  if (is_cut) end_waiting(PairEnd::Kind::interrupted);
   return has_moved || end_.has_value();
 }
 
@@ -333,7 +335,7 @@ void PointToPoint::end_with(PairEnd::Kind kind, const Transfer& transfer) {
   end.kind = kind;
   end.call = static_cast<std::size_t>(&transfer - transfers_.data());
   end.number = transfer.number;
-  end.has_met = transfer.way != Transfer::Way::unknown || transfer.channel->answer.load() == answer_of(transfer.number, kStage);
+  end.has_met = transfer.has_met();
   if (kind == PairEnd::Kind::mismatch) {
     const auto& theirs = transfer.call.kind == CollectiveKind::send ? transfer.channel->wanted : transfer.channel->call;
     FingerprintWords words{};
@@ -341,6 +343,12 @@ void PointToPoint::end_with(PairEnd::Kind kind, const Transfer& transfer) {
     end.theirs = decode(words);
   }
   end_ = end;
+}
+
+void PointToPoint::end_waiting(PairEnd::Kind kind) {
+  std::vector<std::size_t> awaited = order_.awaited([this](std::size_t i) { return transfers_[i].has_met(); });
+  end_with(kind, transfers_[awaited.front()]);
+  end_->awaited = std::move(awaited);
 }
 
 // Until the bell rings, or the deadline. Whether anything has moved, or ended.
@@ -351,7 +359,7 @@ bool PointToPoint::sleep(io::Deadline& deadline) {
   const bool has_moved = advance();
   if (!has_moved) {
     if (deadline.passed(Clock::now())) {
-      end_with(PairEnd::Kind::timed_out, transfers_[order_.active().front()]);
+      end_waiting(PairEnd::Kind::timed_out);
     } else {
       futex_wait(own.word, heard, deadline.end());
     }

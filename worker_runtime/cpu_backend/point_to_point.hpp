@@ -88,6 +88,7 @@ class PointToPoint {
   void post(Transfer& transfer);
   void end_with(PairEnd::Kind kind, const Transfer& transfer);
   void end_with_loss(const Transfer& transfer);
+  void end_waiting(PairEnd::Kind kind);
   bool sleep(io::Deadline& deadline);
   void ring(int rank);
 
