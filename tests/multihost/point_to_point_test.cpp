@@ -28,6 +28,7 @@ using test::Hosts;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Buffer;
 using testing::RankProcesses;
 using testing::run_ranks;
@@ -232,8 +233,35 @@ TEST_F(PairsOverHosts, ATimeoutNamesThePeer) {
       *done = true;
       ASSERT_TRUE(error);
       EXPECT_THAT(error->ranks(), ElementsAre(2));
-      EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 2 did not come to "), HasSubstr("within 200 ms")));
+      EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 2 did not come to "), HasSubstr("within 200 ms"),
+                                       Not(HasSubstr("has called no collective"))));
     });
+  });
+}
+
+TEST_F(PairsOverHosts, ATimeoutNamesThePeersHereAndAfar) {
+  if (hosts_ == nullptr) return;
+  Shared<std::atomic<bool>> done;
+  run_ranks({*hosts_, {0, 0, 1, 1}, ""}, [&](int rank) {
+    auto group = init_process_group({.timeout = kNotForEver});
+    std::vector<float> values(4), mine(1);
+    if (rank == 3) group.receive(mine, 0);
+    if (rank != 0) return wait_until([&] { return done->load(); });
+    const auto error = thrown_by<TimeoutError>([&] {
+      group
+          .coalesce(
+              [&] {
+                group.receive_async(MemoryRange(values.data(), 2), 1);
+                group.receive_async(MemoryRange(values.data() + 2, 2), 2);
+                group.send_async(mine, 3);
+              },
+              {.timeout = milliseconds(500)})
+          .wait();
+    });
+    *done = true;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(1, 2));
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 1 and 2 did not come to "), HasSubstr("within 500 ms")));
   });
 }
 

@@ -83,6 +83,7 @@ std::string pair_timeout_message(const FailedCall& failed, const std::vector<Ran
                      (peers.size() == 1 ? "" : "what this rank has called with them, beginning with ") +
                      numbered(failed.call, failed.number) + ", within " + std::to_string(waited.count()) + " ms";
   for (const RankState& peer : peers) {
+    if (!peer.has_told) continue;
     text += "; " + name_of(peer);
     text += peer.calls == 0 ? " has called no collective yet"
                             : "'s last collective is " + numbered(peer.last_call, peer.calls);

@@ -102,13 +102,17 @@ RankState Group::state_of(int rank) const {
     state.presence = arrivals_.presence(index);
     state.calls = arrivals_.calls(index);
     state.last_call = arrivals_.last_call(index);
-  } else if (const RankNote& note = memory_->notes()[static_cast<std::size_t>(rank)];
+    return state;
+  }
+  state.has_told = false;
+  if (const RankNote& note = memory_->notes()[static_cast<std::size_t>(rank)];
              note.trouble.load() != Trouble::none) {
     FingerprintWords words{};
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = note.last_call[i].load();
     state.presence = note.presence.load();
     state.calls = note.calls.load();
     state.last_call = decode(words);
+    state.has_told = state.presence != Presence::unreachable && state.calls != kCallsUnknown;
   }
   return state;
 }

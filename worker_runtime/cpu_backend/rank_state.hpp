@@ -14,6 +14,7 @@ struct RankState {
   Presence presence = Presence::here;
   std::uint64_t calls = 0;  // it has made
   Fingerprint last_call{};  // if it has made any
+  bool has_told = true;     // whether the last two are known
 };
 
 }  // namespace ddp::cpu_backend
