@@ -226,9 +226,12 @@ void Group::carry_out(std::span<const Collective> collectives, io::Deadline& dea
     for (const Collective& collective : collectives) {
       if (!is_pair_call(collective.kind)) exchange(collective, deadline);
     }
-    if (std::any_of(collectives.begin(), collectives.end(), [](const auto& call) { return is_pair_call(call.kind); }))
-      exchange_in_pairs(collectives, deadline);
   });
+  const bool has_pairs =
+      std::any_of(collectives.begin(), collectives.end(), [](const auto& call) { return is_pair_call(call.kind); });
+  if (!has_pairs) return;
+  require_listeners(collectives);
+  guarded([&] { exchange_in_pairs(collectives, deadline); });
 }
 
 void Group::exchange(const Collective& collective, io::Deadline& deadline) {

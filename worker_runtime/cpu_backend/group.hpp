@@ -85,6 +85,7 @@ class Group {
   void carry_out(std::span<const Collective> collectives, io::Deadline& deadline);
   void execute(std::span<const Collective> collectives, io::Deadline deadline, const Ticket& ticket);
   Ticket record(std::span<const Collective> collectives);
+  void require_listeners(std::span<const Collective> calls) const;
   void exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline);
   void exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
                               std::span<const Collective> afar, io::Deadline& deadline);

@@ -29,6 +29,14 @@ PairEnd timed_out_as_one(PairEnd here, PairEnd afar, std::size_t here_count) {
 
 }  // namespace
 
+// Before any of them has begun: the group goes on without these calls.
+void Group::require_listeners(std::span<const Collective> calls) const {
+  for (const Collective& call : calls) {
+    const bool is_afar = is_pair_call(call.kind) && layout_.host_of(call.root) != layout_.host_of(who_.rank);
+    if (is_afar) peer_links_->require_listeners(call.root);
+  }
+}
+
 // The sends and receives among some calls, all at once.
 void Group::exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline) {
   std::vector<Collective> here, afar;

@@ -57,7 +57,10 @@ class PeerLinks {
   const Announcement& announcement() const { return own_; }
   void learn(int rank, const Announcement& announcement);
 
-  // Sends, and receives, of ranks on other hosts. Throws Error where this rank or the peer has no listener.
+  // Throws Error where this rank or the peer has none: both sides of a pair come to the same conclusion.
+  void require_listeners(int peer) const;
+
+  // Sends, and receives, of ranks on other hosts, which have listeners, as this one has.
   PairEnd run(std::span<const Collective> calls, io::Deadline& deadline);
   void wake();
 
@@ -72,7 +75,6 @@ class PeerLinks {
   enum class Step : std::uint8_t { idle, moved, complete, mismatch, lost };
 
   void begin(std::span<const Collective> calls);
-  void require_listeners(int peer) const;
   bool connect(int peer, io::Deadline& deadline);
   bool advance();
   Step step_send(Transfer& transfer, Link& link);
