@@ -33,7 +33,7 @@ constexpr std::size_t kPortWord = 2;  // behind the address, before the secret
 
 using AddressBytes = std::array<std::uint8_t, 16>;
 
-// An IPv4 address as an IPv6 one; zeroes for an empty text, or one that means something on one host only.
+// An IPv4 address as an IPv6 one; zeroes for an empty text, and for one with a scope, as addresses of one link have.
 AddressBytes encode_address(const std::string& text) {
   AddressBytes bytes{};
   if (::inet_pton(AF_INET6, text.c_str(), bytes.data()) == 1) return bytes;
@@ -133,6 +133,10 @@ PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const st
   try {
     Listener listener = listen_tcp(network);
     const AddressBytes address = encode_address(listener.endpoint.address);
+    if (address == AddressBytes{} && !listener.endpoint.address.empty()) {
+      throw Error("the address " + listener.endpoint.address + " means something on one link only" +
+                  "\ntry:   another interface by DDP_SOCKET_IFNAME, or a store at an address that all hosts know");
+    }
     std::memcpy(own_.data(), address.data(), address.size());
     own_[kPortWord] = listener.endpoint.port;
     Hello expected = hello_;
@@ -200,7 +204,7 @@ void PeerLinks::require_listeners(int peer) const {
   if (!acceptor_) throw Error("this rank has no port for messages from other hosts: " + no_listener_);
   if (announced_[static_cast<std::size_t>(peer)][kPortWord] != 0) return;
   throw Error("rank " + std::to_string(peer) +
-              " has no port for messages from other hosts\ntry:   look at its error in the same call; a wider "
+              " has no port for messages from other hosts\ntry:   look at its error in the same call; most often a wider "
               "DDPRUN_PORT_RANGE");
 }
 
