@@ -27,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kTryFor{50};  // then it sleeps, and being woken costs 5 to 10 us
 constexpr std::chrono::seconds kSleepMax{5};   // little beside what finding a silent host takes (kSilenceMax)
+constexpr int kStepsByLook = 64;  // while data moves, the clock and the door are looked at now and then
 
 constexpr std::size_t kSecretWords = 3;
 constexpr std::size_t kPortWord = 2;  // behind the address, before the secret
@@ -165,11 +166,13 @@ PairEnd PeerLinks::run(std::span<const Collective> calls, io::Deadline& deadline
     if (end_ || connect(transfers_[i].peer, deadline)) continue;
     deadline.passed(Clock::now()) ? end_waiting(PairEnd::Kind::timed_out) : end_with(PairEnd::Kind::lost, i);
   }
+  int moved_count = 0;
   while (!end_ && !order_.active().empty()) {
     if (questions_.must_stop()) {
       end_waiting(PairEnd::Kind::interrupted);
     } else if (advance()) {
       is_idle = false;
+      if (++moved_count % kStepsByLook == 0) look_up(deadline);
     } else if (deadline.passed(Clock::now())) {
       end_waiting(PairEnd::Kind::timed_out);
     } else if (!is_idle) {
@@ -378,6 +381,16 @@ void PeerLinks::hear_farewell(Link& link) {
   }
 }
 
+// In the midst of what moves: time may be up, and a peer of another call be waiting to be taken in.
+void PeerLinks::look_up(io::Deadline& deadline) {
+  if (end_ || order_.active().empty()) return;
+  if (deadline.passed(Clock::now())) return end_waiting(PairEnd::Kind::timed_out);
+  const bool is_any_awaited = std::any_of(order_.active().begin(), order_.active().end(), [this](std::size_t call) {
+    return !transfers_[call].is_send() && !link_to(transfers_[call].peer).in;
+  });
+  if (is_any_awaited) take_in_at_once();
+}
+
 // Ends the run where the host of a peer has gone silent.
 bool PeerLinks::find_cut_off() {
   for (const std::size_t call : order_.active()) {
@@ -420,6 +433,7 @@ void PeerLinks::take_in(std::span<const pollfd> polled) {
   try {
     arrivals = acceptor_->take(polled);
   } catch (const std::system_error& error) {
+    if (questions_.must_stop()) return;  // close() has shut the door
     throw Error(std::string("a connection from another host can't be taken in: ") + error.what() +
                 "\ntry:   a higher limit of open files, `ulimit -n`");
   }
@@ -434,14 +448,16 @@ void PeerLinks::take_in(std::span<const pollfd> polled) {
   }
 }
 
+void PeerLinks::take_in_at_once() {
+  polled_.clear();
+  acceptor_->add_to(polled_);
+  if (::poll(polled_.data(), polled_.size(), 0) > 0) take_in(polled_);
+}
+
 // Those who knocked while this rank had nothing to do with them, so that they hear the farewell too.
 void PeerLinks::take_in_late() {
   try {
-    for (int step = 0; step < 2; ++step) {  // the connection, then its Hello
-      polled_.clear();
-      acceptor_->add_to(polled_);
-      if (::poll(polled_.data(), polled_.size(), 0) > 0) take_in(polled_);
-    }
+    for (int step = 0; step < 2; ++step) take_in_at_once();  // the connection, then its Hello
   } catch (const std::exception&) {  // without a farewell they see the end of a connection
   }
 }

@@ -84,7 +84,9 @@ class PeerLinks {
   bool hear_answers(Link& link);
   void hear_farewell(Link& link);
   void take_in(std::span<const pollfd> polled);
+  void take_in_at_once();
   void take_in_late();
+  void look_up(io::Deadline& deadline);
   bool find_cut_off();
   void wait(io::Deadline& deadline);
   void end_with(PairEnd::Kind kind, std::size_t call);
