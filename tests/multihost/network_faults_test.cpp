@@ -134,7 +134,7 @@ TEST_F(NetworkFaults, AnInterfaceThatGoesDownInTheMiddleOfARingIsToldByTheNamesO
   if (hosts != nullptr) expect_named_when_down(*hosts, {0, 1, 2, 3}, 2);
 }
 
-// The kernels of both hosts answer for ranks that are busy, for as long as it takes to find that a third host is silent.
+// The kernel of a host answers for a rank that is busy, here for as long as finding a third host silent takes.
 TEST_F(NetworkFaults, ALargeMessageWaitsForABusyPeerAndNotForOneOfASilentHost) {
   Hosts* const hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;

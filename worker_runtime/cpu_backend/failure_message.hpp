@@ -24,8 +24,8 @@ struct FailedCall {
 std::string lost_message(const FailedCall& failed, const std::vector<RankState>& lost);
 std::string timeout_message(const FailedCall& failed, const std::vector<RankState>& missing,
                             std::chrono::milliseconds waited);
-// Of a send or receive, whose number is that of the message, and of all that were under way with it: where the peers did
-// not come to them, or not to their ends.
+// Of a send or receive, whose number is that of the message, and of all that were under way with it: where the peers
+// did not come to them, or not to their ends.
 std::string pair_timeout_message(const FailedCall& failed, const std::vector<RankState>& peers, bool has_met,
                                  std::chrono::milliseconds waited);
 std::string mismatch_message(const FailedCall& failed, const std::string& difference);

@@ -26,8 +26,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::microseconds kTryFor{50};  // then it sleeps, and being woken costs 5 to 10 us
-constexpr std::chrono::seconds kSleepMax{5};   // little beside what finding a silent host takes (kSilenceMax)
-constexpr int kStepsByLook = 64;  // while data moves, the clock and the door are looked at now and then
+constexpr std::chrono::seconds kSleepMax{5};      // little beside what finding a silent host takes (kSilenceMax)
+constexpr int kStepsByLook = 64;                  // while data moves, the clock and the door are looked at now and then
 
 constexpr std::size_t kSecretWords = 3;
 constexpr std::size_t kPortWord = 2;  // behind the address, before the secret
@@ -207,7 +207,7 @@ void PeerLinks::require_listeners(int peer) const {
   if (!acceptor_) throw Error("this rank has no port for messages from other hosts: " + no_listener_);
   if (announced_[static_cast<std::size_t>(peer)][kPortWord] != 0) return;
   throw Error("rank " + std::to_string(peer) +
-              " has no port for messages from other hosts\ntry:   look at its error in the same call; most often a wider "
+              " has no port for messages from other hosts\ntry:   look at its error in the same call; a wider "
               "DDPRUN_PORT_RANGE");
 }
 

@@ -9,8 +9,8 @@
 // that leaves is an Answer too. All calls of one run() make progress together, of each peer one send and one receive at
 // a time.
 //
-// A peer may take long to read a message, so a connection with data on its way is given up only when the group has found
-// that the peer's host is silent.
+// A peer may take long to read a message, so a connection with data on its way is given up only when the group has
+// found that the peer's host is silent.
 //
 // Threads: run() one at a time; wake() and close() from any.
 // Fork:    a forked child has none of the connections.

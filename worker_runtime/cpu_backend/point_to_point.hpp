@@ -3,8 +3,9 @@
 //
 // The sender shows in its channel what it sends and where it lies. The receiver compares that with what it wants, and
 // takes it by the shortest way that there is: up to 16 bytes out of the channel's line; up to kEagerBytes out of the
-// channel's slot, where the sender has put them beforehand; where it lies, if that is registered memory or the kernel lets
-// ranks read each other's; else it asks for the slot, through which both copy block by block at the same time. Then it answers, which ends the send.
+// channel's slot, where the sender has put them beforehand; where it lies, if that is registered memory or the kernel
+// lets ranks read each other's; else it asks for the slot, through which both copy block by block at the same time.
+// Then it answers, which ends the send.
 //
 // All calls of one run() make progress together, of each peer one send and one receive at a time. A rank that can't go
 // on spins, gives its core away, and then sleeps on its own bell, whichever peers it waits for; whoever changes a

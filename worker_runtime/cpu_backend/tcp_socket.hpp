@@ -92,7 +92,7 @@ std::string text_in(const std::array<char, kBytes>& field) {
 // Takes in callers who know the secret; the others cost at most a descriptor for a while.
 class Acceptor {
  public:
-  // Only `secret` and `group` of `expected` count.
+  // Only `magic`, `secret` and `group` of `expected` count.
   Acceptor(TcpSocket listener, const Hello& expected) : listener_(std::move(listener)), expected_(expected) {}
 
   struct Arrival {
@@ -103,7 +103,6 @@ class Acceptor {
   // What to wait for, appended; and those who have said their Hello since, given what became of these.
   void add_to(std::vector<pollfd>& polled) const;
   std::vector<Arrival> take(std::span<const pollfd> polled);
-  std::size_t polled_count() const { return 1 + strangers_.size(); }
 
  private:
   struct Stranger {
