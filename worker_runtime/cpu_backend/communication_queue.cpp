@@ -189,7 +189,7 @@ void CommunicationQueue::run_front(std::unique_lock<std::mutex>& lock) {
   task->job_ = nullptr;
   lock.lock();
   task->error_ = error;
-  const auto callbacks = std::exchange(task->callbacks_, {});
+  auto callbacks = std::exchange(task->callbacks_, {});
   if (error && !failed_ && callbacks.empty()) unclaimed_ = error;
   failed_ = failed_ || error;
   task->done_.store(true, std::memory_order_release);
@@ -197,6 +197,7 @@ void CommunicationQueue::run_front(std::unique_lock<std::mutex>& lock) {
   if (callbacks.empty()) return;
   lock.unlock();
   for (const auto& callback : callbacks) Work::State::call(callback, error);
+  callbacks.clear();  // what they hold may call this queue as it ends
   lock.lock();
 }
 

@@ -3,8 +3,8 @@
 // A job runs on the thread that waits for it where it can, so that a blocking call costs no hand-over; else on the
 // communication thread, which starts with the first asynchronous call. At most one job runs at a time.
 //
-// A job's error belongs to the Work that waits for it, or to that Work's callbacks; if nobody has by the time of the next
-// call, that call throws it. Callbacks run on the thread that ran the job, when the next one may begin.
+// A job's error belongs to the Work that waits for it, or to that Work's callbacks; if nobody has by the time of the
+// next call, that call throws it. Callbacks run on the thread that ran the job, when the next one may begin.
 //
 // Threads: any. Fork: a forked child must not touch it; Work::wait() there throws InvalidArgument.
 #pragma once

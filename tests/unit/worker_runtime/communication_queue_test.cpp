@@ -202,6 +202,28 @@ TEST_F(Queue, ACallbackIsToldOfTheErrorWhichThenIsNobodyElsesNews) {
   EXPECT_NO_THROW(queue_->throw_unclaimed_error());
 }
 
+TEST_F(Queue, WhatACallbackHoldsMayCallTheQueueAsItEnds) {
+  std::atomic<bool> has_called{false};
+  {
+    HeldUp job(*queue_);
+    const std::shared_ptr<void> at_its_end(nullptr, [&](void*) {
+      queue_->submit([] {});
+      has_called = true;
+    });
+    job.work().on_completed([held = at_its_end](const std::exception_ptr&) {});
+  }
+  while (!has_called) std::this_thread::yield();
+}
+
+TEST_F(Queue, ACallbackOfWorkThatHasEndedTakesNobodysTurn) {
+  const auto work = queue_->submit([] {});
+  work->wait();
+  const CommunicationQueue::Turn turn(*queue_);
+  ASSERT_TRUE(static_cast<bool>(turn));
+  work->on_completed([](const std::exception_ptr&) {});
+  EXPECT_FALSE(static_cast<bool>(CommunicationQueue::Turn(*queue_)));
+}
+
 TEST_F(Queue, ItsLengthIsBounded) {
   std::atomic<bool> begun{false};
   std::atomic<bool> may_end{false};
