@@ -1,5 +1,6 @@
 #include "worker_runtime/process_group/coalescing.hpp"
 
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -7,28 +8,41 @@
 
 namespace ddp::process_group {
 
-// The Work of each of the calls.
+// The Work of each of the calls. Copies of it may be with other threads while the calls are begun.
 class Coalescing::Joint : public Work::State {
  public:
-  void set(std::shared_ptr<Work::State> all) { all_ = std::move(all); }
+  void set(std::shared_ptr<Work::State> all) {
+    const std::lock_guard lock(mutex_);
+    all_ = std::move(all);
+  }
 
-  void wait() override { begun().wait(); }
-  bool wait_until(std::chrono::steady_clock::time_point end) override { return begun().wait_until(end); }
-  void on_completed(Callback callback) override { begun().on_completed(std::move(callback)); }
+  void wait() override { begun()->wait(); }
+  bool wait_until(std::chrono::steady_clock::time_point end) override { return begun()->wait_until(end); }
+  void on_completed(Callback callback) override { begun()->on_completed(std::move(callback)); }
 
-  bool is_completed() const override { return !all_ || all_->is_completed(); }  // else wait() throws at once
+  bool is_completed() const override {
+    const auto work = all();
+    return work && work->is_completed();
+  }
 
  private:
-  Work::State& begun() const {
-    if (!all_) {
+  std::shared_ptr<Work::State> all() const {
+    const std::lock_guard lock(mutex_);
+    return all_;
+  }
+
+  std::shared_ptr<Work::State> begun() const {
+    auto work = all();
+    if (!work) {
       throw InvalidArgument(
           "this Work is of a coalesce() that has not begun its calls\ntry:   wait for it after coalesce() has "
           "returned");
     }
-    return *all_;
+    return work;
   }
 
-  std::shared_ptr<Work::State> all_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<Work::State> all_;  // guarded by mutex_; null until the calls have begun
 };
 
 Coalescing::Coalescing(CollectiveOptions options) : options_(options), joint_(std::make_shared<Joint>()) {}

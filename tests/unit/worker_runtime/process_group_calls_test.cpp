@@ -201,6 +201,7 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
         EXPECT_THAT(refusal([&] { send.wait(); }), HasSubstr("has not begun its calls"));
         EXPECT_THAT(refusal([&] { send.wait_for(1ms); }), HasSubstr("has not begun its calls"));
         EXPECT_THAT(refusal([&] { send.on_completed([](auto) {}); }), HasSubstr("has not begun its calls"));
+        EXPECT_FALSE(send.is_completed());
       },
       {.timeout = 2s, .stream = &of_all});
   ASSERT_EQ(calls_->submitted.size(), 1u);
@@ -240,7 +241,11 @@ TEST_F(GroupCalls, AnEmptyWorkHasCompleted) {
 TEST_F(GroupCalls, AWorkHasALimitOfItsOwnAndCallbacks) {
   Work work = group_.all_reduce_async(two_);
   const auto state = calls_->works.at(0);
-  EXPECT_FALSE(work.wait_for(-5ms)) << "as 0 ms";
+  for (const auto limit : {-5ms, std::chrono::milliseconds::min()}) {
+    EXPECT_FALSE(work.wait_for(limit)) << "as 0 ms";
+    EXPECT_LE(state->limit, std::chrono::steady_clock::now());
+    EXPECT_GT(state->limit, std::chrono::steady_clock::now() - 1h);
+  }
   EXPECT_FALSE(work.wait_for(std::chrono::milliseconds::max()));
   EXPECT_GT(state->limit, std::chrono::steady_clock::now() + 24h);
   state->is_done = true;
@@ -269,6 +274,7 @@ TEST_F(GroupCalls, WhatIsThrownWithinCoalesceBeginsNothing) {
   EXPECT_THAT(wrong->what(), HasSubstr("itself"));
   EXPECT_THAT(calls_->submitted, IsEmpty());
   EXPECT_THAT(refusal([&] { send.wait(); }), HasSubstr("has not begun its calls"));
+  EXPECT_FALSE(send.is_completed());
   group_.send_async(two_, 0);
   EXPECT_EQ(calls_->submitted.size(), 1u) << "the group goes on";
 }
