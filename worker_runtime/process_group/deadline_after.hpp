@@ -1,4 +1,4 @@
-// From a user's timeout to the end of a wait.
+// From a user's timeout to the end of a wait; a negative one is none at all.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ constexpr std::chrono::hours kTimeoutMax{24 * 365};  // what is longer would ove
 
 inline io::Deadline deadline_after(std::chrono::milliseconds timeout,
                                    io::Deadline::TimePoint now = std::chrono::steady_clock::now()) {
-  return {now, now + std::min<std::chrono::milliseconds>(timeout, kTimeoutMax)};
+  return {now, now + std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(0), kTimeoutMax)};
 }
 
 }  // namespace ddp::process_group
