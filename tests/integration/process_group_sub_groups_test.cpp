@@ -381,6 +381,37 @@ TEST(Resources, ThatOneRankLacksAreAnErrorOnAllAndTheGroupGoesOn) {
   });
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these map memory of their own
+std::size_t mapped_pages() {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages;
+}
+
+TEST(Resources, ARankThatCanMapNoMoreTellsTheOthersAndTheGroupGoesOn) {
+  run_ranks(4, [](int rank) {
+    auto world = init_process_group({.timeout = kNotForEver});
+    rlimit before{};
+    ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+    const auto page_bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+    for (const int poor : {1, 2}) {  // one leads its new group, one does not
+      // What the group is made of takes a few pages, and then more than there are.
+      for (std::size_t spare = 0; spare < 6; ++spare) {
+        if (rank == poor) {
+          const rlimit limit{(mapped_pages() + spare) * page_bytes, before.rlim_max};
+          ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+        }
+        const auto error = thrown_by<Error>([&] { world.split(rank == 0 ? 0 : 1); });
+        ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+        ASSERT_TRUE(error);
+        EXPECT_THAT(error->what(), HasSubstr("can't be part of a new group: "));
+        expect_sums(world);
+      }
+    }
+  });
+}
+#endif
+
 // How long a split takes is printed, not asserted: a test must not fail on a slow machine.
 TEST(Time, OfASplit) {
   run_ranks(8, [](int rank) {

@@ -63,7 +63,9 @@ class CpuBackend : public process_group::Backend {
 std::unique_ptr<process_group::Backend> make_cpu_backend(const process_group::Membership& membership, Meeting meeting,
                                                          io::Deadline& deadline) {
   try {
-    return std::make_unique<CpuBackend>(std::make_unique<Group>(membership, std::move(meeting), deadline));
+    auto group = std::make_unique<Group>(membership, meeting);  // where it fails, the others notice this rank's end
+    group->begin(std::move(meeting), deadline);
+    return std::make_unique<CpuBackend>(std::move(group));
   } catch (const std::system_error& error) {
     throw Error(std::string("the cpu backend can't start: ") + error.what() +
                 "\ntry:   compare the limits of this process (`ulimit -a`) with what it uses");

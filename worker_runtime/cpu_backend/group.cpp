@@ -59,7 +59,7 @@ void copy_to_output(const Collective& collective) {
 
 }  // namespace
 
-Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
+Group::Group(const Membership& who, Meeting& meeting)
     : who_(who),
       log_(facts_of(who, meeting)),
       layout_(meeting.layout),
@@ -74,15 +74,15 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
           index_, static_cast<int>(meeting.peers.size()), *memory_, peer_memory_,
           {.is_here =
                [this](int index) { return arrivals_.presence(index) == Presence::here && !arrivals_.has_ended(index); },
-           .is_given_up = [this] { return given_up_.load() || is_pair_over_.load(); }}) {
-  // The others are waiting from here on. (One that can't even map the memory has no way to tell them: they notice its
-  // end, or time out.)
+           .is_given_up = [this] { return given_up_.load() || is_pair_over_.load(); }}) {}
+
+void Group::begin(Meeting meeting, io::Deadline& deadline) {
   const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
   guarded([&] {
-    if (who.size > 1) failure_cut_.emplace();
+    if (who_.size > 1) failure_cut_.emplace();
     if (!meeting.links.empty()) {
       links_.emplace(
-          layout_, layout_.host_of(who.rank), std::move(meeting.links),
+          layout_, layout_.host_of(who_.rank), std::move(meeting.links),
           [this](const RankNews& news) {
             const RankState state{news.rank, news.pid, news.presence, news.calls, decode(news.last_call)};
             arrivals_.note(news.rank, state, news.trouble);
@@ -100,7 +100,7 @@ Group::Group(const Membership& who, Meeting meeting, io::Deadline& deadline)
       });
     }
     post_deadline(deadline);
-    if (layout_.ranks_of(layout_.host_of(who.rank)).size() > 1) probe_peer_memory(deadline);
+    if (layout_.ranks_of(layout_.host_of(who_.rank)).size() > 1) probe_peer_memory(deadline);
     if (!has_hosts()) {
       collectives_.emplace(who_.rank, who_.size, arrivals_, *memory_, peer_memory_,
                            reserve_staging(Staging::part_bytes(who_.size), deadline));

@@ -52,7 +52,12 @@ using process_group::Membership;
 
 class Group {
  public:
-  Group(const Membership& who, Meeting meeting, io::Deadline& deadline);
+  // Takes the shared file and maps it. The others are not told where that fails.
+  Group(const Membership& who, Meeting& meeting);
+
+  // Once, on all ranks, before any call. Throws, on all of them, where one can't go on.
+  void begin(Meeting meeting, io::Deadline& deadline);
+
   ~Group();
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;

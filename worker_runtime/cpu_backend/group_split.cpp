@@ -38,7 +38,9 @@ std::unique_ptr<Group> Group::split_in_turn(const NewGroup& made, io::Deadline& 
   std::unique_ptr<Group> group;
   meet_within(
       {who_, layout_, pids_, watch_ ? &*watch_ : nullptr, network_, job_ranks_, gather}, made,
-      [&](Meeting meeting) { group = std::make_unique<Group>(made.who, std::move(meeting), of_others); }, of_others);
+      {.make = [&](Meeting& meeting) { group = std::make_unique<Group>(made.who, meeting); },
+       .begin = [&](Meeting meeting) { group->begin(std::move(meeting), of_others); }},
+      of_others);
   return group;
 }
 

@@ -177,7 +177,9 @@ class Member {
     try {
       const auto message = receive_message(socket);
       return message && message->kind == Message::Kind::hello ? message->rank : -1;
-    } catch (const Error&) {
+    } catch (const NoDescriptorLeft&) {
+      throw;
+    } catch (const std::exception&) {  // it is gone, or babbles
       return -1;
     }
   }
@@ -230,8 +232,7 @@ class Member {
 
 }  // namespace
 
-void meet_within(const ParentGroup& parent, const NewGroup& made, const std::function<void(Meeting meeting)>& begin,
-                 io::Deadline& deadline) {
+void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, io::Deadline& deadline) {
   std::optional<Member> member;
   if (made.ranks.size() > 1) member.emplace(parent, made, deadline);
   together(parent, [&] {
@@ -250,9 +251,10 @@ void meet_within(const ParentGroup& parent, const NewGroup& made, const std::fun
     meeting = member ? member->take_meeting() : meet_alone();
     meeting->network = parent.network;
     for (const int rank : made.ranks) meeting->job_ranks.push_back(parent.job_ranks[static_cast<std::size_t>(rank)]);
+    group.make(*meeting);
   });
   together(parent, [&] {
-    if (meeting) begin(std::move(*meeting));
+    if (meeting) group.begin(std::move(*meeting));
   });
 }
 

@@ -7,8 +7,8 @@
 //              the group has several hosts, at a TCP port
 //   knock      the others connect to their leader; a leader to those of the hosts before its own
 //   let in     a leader sends the file to the ranks of its host, and takes in the leaders behind it
-//   take       the ranks take the file, and duplicates of the parent's pidfds
-//   begin      the group is made
+//   take       the ranks take the file, and duplicates of the parent's pidfds, and make the group, which maps the file
+//   begin      the group begins: its ranks wait for each other
 //
 // Nothing stays open but the file, these duplicates and the connections between the leaders.
 #pragma once
@@ -44,10 +44,15 @@ struct NewGroup {
   std::vector<int> ranks{};  // of the parent, by rank in the new group; empty for one that is in none
 };
 
-// Collective over the parent. `begin` makes the group, on ranks that are in one. Throws what `gather` throws, and Error,
-// on all ranks, where one can't do its part, `begin` included: then the parent goes on. `deadline` is for waits that are
-// none of the parent's; what ends the parent is to cut it.
-void meet_within(const ParentGroup& parent, const NewGroup& made, const std::function<void(Meeting meeting)>& begin,
-                 io::Deadline& deadline);
+// A group's own part in the last two steps, on ranks that are in one. `make` waits for nobody.
+struct GroupSteps {
+  std::function<void(Meeting& meeting)> make;
+  std::function<void(Meeting meeting)> begin;
+};
+
+// Collective over the parent. Throws what `gather` throws, and Error, on all ranks, where one can't do its part, `group`
+// included: then the parent goes on. `deadline` is for waits that are none of the parent's; what ends the parent is to
+// cut it.
+void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, io::Deadline& deadline);
 
 }  // namespace ddp::cpu_backend
