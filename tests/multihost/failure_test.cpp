@@ -226,6 +226,24 @@ TEST_F(FailureOverHosts, AMonitoredBarrierNamesNobodyWhoHasCome) {
   });
 }
 
+// Rank 0's host is complete and waits for the two others. That of rank 1 gives up while the third, which is incomplete
+// too, still waits: rank 0 hears of the end of one, and has to ask the other.
+TEST_F(FailureOverHosts, AMonitoredBarrierNamesTheMissingRanksOfAHostThatIsStillWaiting) {
+  Hosts* const hosts = make_hosts({.count = 3});
+  if (hosts == nullptr) return;
+  Shared<std::atomic<int>> timed_out;
+  run_ranks({*hosts, {0, 1, 1, 2, 2}, ""}, [&](int rank) {
+    auto group = init_process_group({.timeout = kNotForEver});
+    group.monitored_barrier();
+    if (rank == 2 || rank == 4) return wait_until([&] { return timed_out->load() == 3; });
+    const milliseconds timeout(rank == 1 ? 300 : 2000);
+    const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = timeout}); });
+    ++*timed_out;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(2, 4)) << error->what();
+  });
+}
+
 TEST_F(FailureOverHosts, RanksOfASilentHostAreNamedAtTheDeadline) {
   if (hosts_ == nullptr) return;
   Shared<std::atomic<int>> ready;

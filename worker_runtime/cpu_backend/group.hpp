@@ -145,16 +145,18 @@ class Group {
   // With several hosts. After a meet() of the host's ranks: words_of(i) of its rank i reach all ranks of the group.
   std::span<const GatheredWords> gather(const std::function<GatheredWords(int index)>& words_of,
                                         io::Deadline& deadline);
-  HostCollectives::Steps steps_over_hosts(io::Deadline& deadline);
+  HostCollectives::Steps steps_over_hosts(io::Deadline& deadline, bool is_monitored = false);
   void require_same_calls_over_hosts(const Collective* collective, const std::vector<Fingerprint>& here,
                                      const HostCollectives::Steps& steps);
   void meet_or_name_all(io::Deadline& deadline);
   void ask_other_hosts();
   void meet_after_leaders(io::Deadline& deadline);
-  void among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline);
+  void among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline, bool is_monitored = false);
   io::Deadline earliest_deadline(const io::Deadline& own) const;
   void post_deadline(const io::Deadline& deadline);
   Outcome ask_who_is_missing(const std::vector<int>& awaited);
+  Outcome with_all_missing(const Outcome& outcome);
+  std::vector<int> missing_elsewhere() const;
   RankNews news_of(int rank, Trouble trouble) const;
   std::vector<RankNews> missing_here(std::uint64_t call) const;
 

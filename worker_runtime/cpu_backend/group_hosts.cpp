@@ -6,10 +6,12 @@
 
 namespace ddp::cpu_backend {
 
-HostCollectives::Steps Group::steps_over_hosts(io::Deadline& deadline) {
+HostCollectives::Steps Group::steps_over_hosts(io::Deadline& deadline, bool is_monitored) {
   return {.meet = [&] { meet(deadline); },
           .meet_after_leaders = [&] { meet_after_leaders(deadline); },
-          .exchange = [&](const HostCollectives::AmongLeaders& exchange) { among_leaders(exchange, deadline); }};
+          .exchange = [this, &deadline, is_monitored](const HostCollectives::AmongLeaders& exchange) {
+            among_leaders(exchange, deadline, is_monitored);
+          }};
 }
 
 void Group::exchange_over_hosts(const Collective& collective, io::Deadline& deadline) {
@@ -18,7 +20,7 @@ void Group::exchange_over_hosts(const Collective& collective, io::Deadline& dead
   Fingerprint call = fingerprint_of(collective);
   if (placement) call.location = placement->location;
   arrivals_.post(call);
-  const HostCollectives::Steps steps = steps_over_hosts(deadline);
+  const HostCollectives::Steps steps = steps_over_hosts(deadline, collective.is_monitored);
   post_deadline(deadline);
   host_collectives_->stage(collective);
   collective.is_monitored ? meet_or_name_all(deadline) : meet(deadline);
@@ -67,19 +69,20 @@ void Group::meet_after_leaders(io::Deadline& deadline) {
 }
 
 // Its deadline is the earliest of this host's ranks, which all are in the call: they wait for this one's verdict.
-void Group::among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline) {
+void Group::among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline, bool is_monitored) {
   io::Deadline earliest = earliest_deadline(deadline);
   exchanged_call_.store(arrivals_.own_call());
   const HostStreams::End end =
       exchange(links_->streams(), {[this] { return arrivals_.failure().has_value(); }, earliest});
   if (end.kind == HostStreams::End::Kind::complete) exchanged_call_.store(0);
   if (earliest.stopped_at()) stopped_at_ = earliest.stopped_at();
+  const auto as_asked = [&](const Outcome& outcome) { return is_monitored ? with_all_missing(outcome) : outcome; };
   switch (end.kind) {
     case HostStreams::End::Kind::complete: return;
-    case HostStreams::End::Kind::stopped: fail(arrivals_.failure().value_or(Outcome{}), deadline);
+    case HostStreams::End::Kind::stopped: fail(as_asked(arrivals_.failure().value_or(Outcome{})), deadline);
     case HostStreams::End::Kind::host_lost:
       links_->hear_out(end.hosts.front());
-      fail(arrivals_.failure_without(layout_.leader_of(end.hosts.front())), deadline);
+      fail(as_asked(arrivals_.failure_without(layout_.leader_of(end.hosts.front()))), deadline);
     case HostStreams::End::Kind::timed_out: fail(ask_who_is_missing(end.hosts), earliest);
   }
 }
@@ -91,6 +94,23 @@ Outcome Group::ask_who_is_missing(const std::vector<int>& awaited) {
   auto missing = arrivals_.noted_missing();
   if (missing.empty()) return arrivals_.failure_without(layout_.leader_of(awaited.front()));
   return {Outcome::Kind::timed_out, std::move(missing)};
+}
+
+// Another host's leader whose time was up first may have asked nobody, and has told of its own host only.
+Outcome Group::with_all_missing(const Outcome& outcome) {
+  if (outcome.kind != Outcome::Kind::timed_out) return outcome;
+  ask_other_hosts();
+  auto missing = missing_elsewhere();
+  if (missing.empty()) return outcome;
+  return {Outcome::Kind::timed_out, std::move(missing)};
+}
+
+// Of other hosts, as far as was told. A leader that is about to wait for other hosts says that it is missed, though it
+// has come.
+std::vector<int> Group::missing_elsewhere() const {
+  std::vector<int> missing = arrivals_.noted_missing();
+  std::erase_if(missing, [&](int rank) { return state_of(rank).calls >= arrivals_.own_call(); });
+  return missing;
 }
 
 // Notes their ranks that have not come to the present call, and all of a host that does not answer.
@@ -114,10 +134,8 @@ void Group::meet_or_name_all(io::Deadline& deadline) {
     } else if (std::find(missing.begin(), missing.end(), leader) == missing.end()) {
       arrivals_.wait_until_gone(0, std::chrono::steady_clock::now() + kVerdictMax);
     }
-    for (const int rank : arrivals_.noted_missing()) {
-      // A leader that is about to wait for other hosts says that it is missed, though it has come.
-      if (state_of(rank).calls < arrivals_.own_call()) missing.push_back(rank);
-    }
+    const std::vector<int> elsewhere = missing_elsewhere();
+    missing.insert(missing.end(), elsewhere.begin(), elsewhere.end());
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
     throw TimeoutError(timeout_message(present_call(), states_of(missing), deadline.full_time()), missing);
