@@ -5,17 +5,17 @@
 // be on several hosts, in any layout; a sum is then formed over the ranks of each host and over the hosts, so another
 // layout may round otherwise.
 //
-// Backends: `cpu` works on host memory, `nccl` on the memory of one GPU; a group may have both. Each has every call below.
+// Backends: `cpu` works on host memory, `nccl` on that of one GPU; a group may have both. Each has every call below.
 //
-// Several groups: each is on its own, also one that was made of another (split, new_group). Threads may be at work in
-// several at once; the failure of one is none of another's, but a rank that ends is missing in every group that it was in.
+// Several groups: each is on its own, also one made of another (split, new_group). Threads may be at work in several
+// at once; the failure of one is none of another's, but a rank that ends is missing in every group that it was in.
 //
 // Failures: nothing waits for ever. A rank that ends makes every other rank that needs it throw RankFailure within
-// milliseconds (nccl: where NCCL notices it, or inside run_elastic); one that never calls makes the others throw TimeoutError at the deadline; one that calls something
-// else makes all throw MismatchError. After any of these the group is of no further use, and each later call throws
-// AbortedError with the first reason. The contents of the buffers of a failed collective are undefined.
-// What one rank alone can see to be wrong (a size, a type, a device, a root) is InvalidArgument; nothing was begun
-// then, and the group stays usable.
+// milliseconds (nccl: where NCCL notices it, or inside run_elastic); one that never calls makes the others throw
+// TimeoutError at the deadline; one that calls something else makes all throw MismatchError (send, receive: the two).
+// After any of these the group is of no further use, and each later call throws AbortedError with the first reason. The
+// contents of the buffers of a failed collective are undefined. What one rank alone can see to be wrong (a size, a
+// type, a device, a root) is InvalidArgument; nothing was begun then, and the group stays usable.
 //
 // Threads: one thread at a time calls a group; abort() may come from any thread.
 // Fork:    a forked child has no part in the group; a call there throws InvalidArgument.
@@ -64,18 +64,18 @@ class DDP_EXPORT Work {
   // call's options behind it and returns at once (barrier: blocks). Does nothing for an empty Work.
   void wait();
 
-  // Blocks the host, on a GPU too, until the collective has completed or the limit is over, whichever is first: false for
-  // the latter, and the collective goes on. Throws what it failed with. An empty Work has completed.
+  // Blocks the host, on a GPU too, until the collective has completed or the limit is over: false for the latter, and
+  // the collective goes on. Throws what it failed with. An empty Work has completed.
   bool wait_for(std::chrono::milliseconds limit);
 
-  // Whether wait() would return, or throw, without blocking.
+  // Whether wait() would return, or throw what the collective failed with, without blocking.
   bool is_completed() const;
 
-  // Calls `callback` once, when the collective has completed (on a GPU: on the device), with null, or with what it failed
-  // with, which then counts as waited for. At once, on this thread, where that has been; else later, on whatever thread
-  // found it, perhaps one of the library's, and at the end of the group at the latest. Others may have been woken before.
-  // The callback holds up what that thread would do next: it must be short, must not throw (the process ends), wait for a
-  // Work, or call or destroy a group; abort() is allowed. Callbacks of different Works may run at one time.
+  // Calls `callback` once, when the collective has completed (on a GPU: on the device), with null, or with what it
+  // failed with, which then counts as waited for. At once, on this thread, where that has been; else on whatever thread
+  // finds it, perhaps one of the library's, before the group's end returns (or soon after, on a thread that waits for a
+  // Work). Others may have been woken before. It holds up that thread: it must be short, must not throw (the process
+  // ends), wait for a Work, or call or destroy a group; abort() is allowed. Those of several Works may run at one time.
   void on_completed(std::function<void(std::exception_ptr error)> callback);
 
  private:
@@ -163,11 +163,11 @@ class DDP_EXPORT ProcessGroup {
   Work barrier_async(CollectiveOptions options = {});
 
   // A barrier that tells who is missing: where it times out, ranks() of its TimeoutError has all that had not come by
-  // then, on each rank that had. barrier() promises less: some of them, with ranks on several hosts those of the own host
-  // or of others. (Where the lowest rank of a host is missing, the others of that host may still name none of other
-  // hosts; nccl: as barrier().) PyTorch tells rank 0 alone, and the others only that rank 0 did not answer. As after every
-  // timeout the group is of no further use: ranks that came, and those that come yet, could not agree on whether the
-  // barrier was.
+  // then, on each rank that had. barrier() promises less: some of them, with ranks on several hosts those of the own
+  // host or of others. (Where the lowest rank of a host is missing, the others of that host may name none of other
+  // hosts; nccl: as barrier().) PyTorch tells rank 0 alone, and the others only that rank 0 did not answer. As after
+  // every timeout the group is of no further use: ranks that came, and those that come yet, could not agree on whether
+  // the barrier was.
   void monitored_barrier(CollectiveOptions options = {});
 
   // The _async calls that `calls` makes of this group are begun as one when `calls` returns: sends and receives among
@@ -188,10 +188,10 @@ class DDP_EXPORT ProcessGroup {
   // list on all ranks, else MismatchError (after which this group goes on).
   ProcessGroup new_group(const std::vector<int>& ranks, CollectiveOptions options = {});
 
-  // Collective: every rank calls it with the same size. Throws InvalidArgument for 0 bytes, Error where the memory
-  // can't be had (a cgroup's limit included) on any rank: then it throws on all. Freed memory goes back to the system,
-  // but its place in the group's shared file is not used again: all that a group ever allocates, times size(), counts
-  // against a limit of file sizes (RLIMIT_FSIZE) where there is one.
+  // Collective, with the same size on all. Throws InvalidArgument for 0 bytes, and Error on all ranks where one can't
+  // have the memory (a cgroup's limit included). What is freed goes back to the system, but not its place in the shared
+  // file: all that a group ever allocates, times the ranks of the host, counts against RLIMIT_FSIZE. After a call has
+  // failed, ranks that have not noticed it yet may still write to the registered memory that it was given.
   RegisteredMemory allocate(std::size_t bytes, CollectiveOptions options = {});
 
   // Whether the program is to write its checkpoint and end with 0 now. Every rank calls it once for each step, at the same
