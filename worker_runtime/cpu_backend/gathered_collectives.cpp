@@ -7,15 +7,9 @@
 
 namespace ddp::cpu_backend {
 
-namespace {
-
-std::size_t in_lines(std::size_t bytes) { return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes; }
-
-}  // namespace
-
 std::size_t GatheredCollectives::area_bytes(const HostLayout& layout) {
   const auto hosts = static_cast<std::size_t>(layout.host_count());
-  return hosts * in_lines(HostOpening::bytes_max(layout.host_count()));
+  return hosts * in_whole_lines(HostOpening::bytes_max(layout.host_count()));
 }
 
 GatheredCollectives::GatheredCollectives(const HostLayout& layout, int rank, std::shared_ptr<Segment> staging,
@@ -85,8 +79,8 @@ std::span<const std::byte> GatheredCollectives::put_together(const Collective& c
   return {together, bytes};
 }
 
-// Ranks that are no leader see what is in the area. The own bytes may be there at its start, where they belong to the
-// last host: so that they are not written over before they have moved, hosts are placed from the own one on.
+// Ranks that are no leader see what is in the area. The own bytes may stand at its start already, so hosts are placed
+// from the own one on.
 void GatheredCollectives::hand_out(const Collective& collective, const HostOpening& opening) {
   std::byte* to = area_;
   for (int i = 0; i < layout_.host_count(); ++i) {
@@ -94,7 +88,7 @@ void GatheredCollectives::hand_out(const Collective& collective, const HostOpeni
     const auto bytes = opening.bytes_of(host);
     of_hosts_[static_cast<std::size_t>(host)] = is_alone() ? bytes.data() : to;
     if (!is_alone()) copy_bytes(to, bytes.data(), bytes.size());
-    to += in_lines(bytes_of(collective, host));
+    to += in_whole_lines(bytes_of(collective, host));
   }
 }
 
@@ -104,7 +98,7 @@ void GatheredCollectives::finish(const Collective& collective) {
     for (int i = 0; i < layout_.host_count(); ++i) {
       const int host = (host_ + i) % layout_.host_count();
       of_hosts_[static_cast<std::size_t>(host)] = at;
-      at += in_lines(bytes_of(collective, host));
+      at += in_whole_lines(bytes_of(collective, host));
     }
   }
   const std::size_t bytes = count_per_rank(collective, layout_.size()) * size_of(type_of(collective));

@@ -125,7 +125,7 @@ void Group::begin(Meeting meeting, io::Deadline& deadline) {
 
 // What collectives need, and what is behind it.
 std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, io::Deadline& deadline) {
-  const std::size_t for_collectives = (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+  const std::size_t for_collectives = in_whole_lines(bytes);
   const auto here = static_cast<int>(memory_->control().size());
   auto segment = reserve_on_all(for_collectives + PointToPoint::shared_bytes(here), deadline);
   pairs_.attach(segment, for_collectives);

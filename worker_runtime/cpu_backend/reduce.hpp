@@ -23,6 +23,10 @@ namespace ddp::cpu_backend {
 
 constexpr std::size_t kCacheLineBytes = 64;
 
+constexpr std::size_t in_whole_lines(std::size_t bytes) {
+  return (bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
+}
+
 // Elements [begin, end) of a range.
 struct Slice {
   std::size_t begin = 0;
