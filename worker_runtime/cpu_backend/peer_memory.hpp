@@ -1,7 +1,7 @@
 // Reads the plain memory of the other ranks of a host, where the kernel lets a process do that (process_vm_readv).
 //
-// Whether it does depends on more than this process can ask for (users, capabilities, Yama, seccomp, pid namespaces), so
-// it is tried: every rank publishes where a random word of its own lies, and every other one reads it. Only if that
+// Whether it does depends on more than this process can ask for (users, capabilities, Yama, seccomp, pid namespaces),
+// so it is tried: every rank publishes where a random word of its own lies, and every other one reads it. Only if that
 // works for each pair is the memory of any read.
 //
 // Every later read takes that word along: what has another process's pid by then, or another program in it, is no peer.

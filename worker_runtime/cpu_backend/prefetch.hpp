@@ -1,12 +1,13 @@
-// Gets hold of memory that is written soon, while there is something else to wait for: a line that another core has read
-// since costs a trip there and back.
+// Gets hold of memory that is written soon, while there is something else to wait for: a line that another core has
+// read since costs a trip there and back.
 #pragma once
 
 namespace ddp::cpu_backend {
 
 inline void prefetch_for_writing(const void* at) {
 #if defined(__x86_64__)
-  asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(at)));  // which nobody's default flags let the compiler use
+  // Which nobody's default flags let the compiler use.
+  asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(at)));
 #else
   __builtin_prefetch(at, 1);
 #endif

@@ -1,6 +1,6 @@
-// Collectives of little data, in one phase: every rank shows its input with its arrival, and once all have arrived takes
-// from all what it needs. With a few bytes that is one cache line for each rank. Every rank that reduces does all of
-// the sum: beyond a size that is slower than to share it.
+// Collectives of little data, in one phase: every rank shows its input with its arrival, and once all have arrived
+// takes from all what it needs. With a few bytes that is one cache line for each rank. Every rank that reduces does all
+// of the sum: beyond a size that is slower than to share it.
 //
 // Threads: one caller at a time.
 #pragma once

@@ -1,7 +1,7 @@
 // How the ranks of a group meet that is part of another one, without the store: what they have to know of each other
 // goes through the parent group, step by step, and all of its ranks take each step together. So every wait is one of
-// the parent's collectives, with its deadline and its way to name who is missing or lost; what a rank leaves for another
-// in one step is there in the next.
+// the parent's collectives, with its deadline and its way to name who is missing or lost; what a rank leaves for
+// another in one step is there in the next.
 //
 //   open       the leader of each host of a new group makes the shared file, and listens: on a unix socket, and, where
 //              the group has several hosts, at a TCP port
@@ -27,8 +27,8 @@
 
 namespace ddp::cpu_backend {
 
-// What a meeting needs of the group that it is held in. `gather` is collective: every rank gives equally many bytes, and
-// gets those of all, rank after rank. It throws what ends the parent.
+// What a meeting needs of the group that it is held in. `gather` is collective: every rank gives equally many bytes,
+// and gets those of all, rank after rank. It throws what ends the parent.
 struct ParentGroup {
   const process_group::Membership& who;
   const HostLayout& layout;
@@ -50,9 +50,9 @@ struct GroupSteps {
   std::function<void(Meeting meeting)> begin;
 };
 
-// Collective over the parent. Throws what `gather` throws, and Error, on all ranks, where one can't do its part, `group`
-// included: then the parent goes on. `deadline` is for waits that are none of the parent's; what ends the parent is to
-// cut it.
+// Collective over the parent. Throws what `gather` throws, and Error, on all ranks, where one can't do its part,
+// `group` included: then the parent goes on. `deadline` is for waits that are none of the parent's; what ends the
+// parent is to cut it.
 void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, io::Deadline& deadline);
 
 }  // namespace ddp::cpu_backend

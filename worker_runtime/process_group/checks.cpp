@@ -112,7 +112,8 @@ void check_own_part(CollectiveKind kind, const ConstMemoryRange& all, const Cons
                     const char* one_overlaps_all) {
   const std::size_t own = static_cast<std::size_t>(rank) * one.bytes();
   const bool in_place = one.data == static_cast<const std::byte*>(all.data) + own;
-  if (!in_place && overlap(one, all)) refuse(kind, std::string(one_overlaps_all) + ", and is not this rank's own part of it");
+  if (in_place || !overlap(one, all)) return;
+  refuse(kind, std::string(one_overlaps_all) + ", and is not this rank's own part of it");
 }
 
 // How input and output of a rank that has both go together.

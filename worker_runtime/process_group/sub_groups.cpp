@@ -20,8 +20,8 @@ namespace {
 
 using process_group::Membership;
 
-// Collective. `ranks` are of the new group, by their rank there, or empty for one that is in none. `number` tells it from
-// all other groups that were made of this one.
+// Collective. `ranks` are of the new group, by their rank there, or empty for one that is in none. `number` tells it
+// from all other groups that were made of this one.
 ProcessGroup make_sub_group(ProcessGroup::Impl& group, const std::vector<int>& ranks, int number,
                             CollectiveOptions options) {
   Membership membership = group.membership();
