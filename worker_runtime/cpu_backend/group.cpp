@@ -118,16 +118,18 @@ void Group::begin(Meeting meeting, io::Deadline& deadline) {
       const bool is_known = layout_.host_of(rank) == layout_.host_of(who_.rank);  // and the threads may read it now
       if (!is_known) pids_[static_cast<std::size_t>(rank)] = static_cast<int>(pids[layout_.place_of(rank)][0]);
     }
-    host_collectives_.emplace(layout_, who_.rank, reserve_staging(HostCollectives::staging_bytes(layout_), deadline));
+    host_collectives_.emplace(layout_, who_.rank,
+                              reserve_staging(HostCollectives::staging_bytes(layout_), deadline,
+                                              HostCollectives::unused_by(layout_, who_.rank)));
     open_to_other_hosts(network_, deadline);
   });
 }
 
 // What collectives need, and what is behind it.
-std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, io::Deadline& deadline) {
+std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, io::Deadline& deadline, Gap unused) {
   const std::size_t for_collectives = in_whole_lines(bytes);
   const auto here = static_cast<int>(memory_->control().size());
-  auto segment = reserve_on_all(for_collectives + PointToPoint::shared_bytes(here), deadline);
+  auto segment = reserve_on_all(for_collectives + PointToPoint::shared_bytes(here), deadline, unused);
   pairs_.attach(segment, for_collectives);
   return segment;
 }

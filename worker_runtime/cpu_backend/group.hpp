@@ -99,8 +99,8 @@ class Group {
   void exchange(const Collective& collective, io::Deadline& deadline);
   void exchange_over_hosts(const Collective& collective, io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
-  std::shared_ptr<Segment> reserve_staging(std::size_t bytes, io::Deadline& deadline);
-  std::shared_ptr<Segment> reserve_on_all(std::size_t bytes, io::Deadline& deadline);
+  std::shared_ptr<Segment> reserve_staging(std::size_t bytes, io::Deadline& deadline, Gap unused = {});
+  std::shared_ptr<Segment> reserve_on_all(std::size_t bytes, io::Deadline& deadline, Gap unused = {});
 
   // What a rank could not do for an allocation.
   struct Refusal {

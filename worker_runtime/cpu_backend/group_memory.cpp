@@ -51,7 +51,7 @@ void Group::probe_peer_memory(io::Deadline& deadline) {
 }
 
 // On all ranks, or on none: then it throws Error, and the group goes on.
-std::shared_ptr<Segment> Group::reserve_on_all(std::size_t bytes, io::Deadline& deadline) {
+std::shared_ptr<Segment> Group::reserve_on_all(std::size_t bytes, io::Deadline& deadline, Gap unused) {
   std::shared_ptr<Segment> segment;
   std::optional<Refusal> refusal;
   guarded([&] {
@@ -59,7 +59,7 @@ std::shared_ptr<Segment> Group::reserve_on_all(std::size_t bytes, io::Deadline& 
     if (refusal) return;
     int error = 0;
     try {
-      segment = memory_->reserve(bytes);
+      segment = memory_->reserve(bytes, unused);
     } catch (const std::system_error& failure) {
       error = failure.code().value();
     }

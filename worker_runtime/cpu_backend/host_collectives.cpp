@@ -65,6 +65,12 @@ std::size_t HostCollectives::staging_bytes(const HostLayout& layout) {
   return 3 * block_bytes(layout) + sizeof(Verdict) + static_cast<std::size_t>(layout.size()) * sizeof(FingerprintWords);
 }
 
+// The areas and the verdict are in the leader's part alone.
+Gap HostCollectives::unused_by(const HostLayout& layout, int rank) {
+  if (layout.index_of(rank) == 0) return {};
+  return {block_bytes(layout), staging_bytes(layout)};
+}
+
 HostCollectives::HostCollectives(HostLayout layout, int rank, std::shared_ptr<Segment> staging)
     : layout_(std::move(layout)),
       rank_(rank),

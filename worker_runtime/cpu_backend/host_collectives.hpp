@@ -43,6 +43,7 @@ class HostCollectives {
 
   // Of one rank's part of the staging segment.
   static std::size_t staging_bytes(const HostLayout& layout);
+  static Gap unused_by(const HostLayout& layout, int rank);  // of its part
 
   HostCollectives(HostLayout layout, int rank, std::shared_ptr<Segment> staging);
 

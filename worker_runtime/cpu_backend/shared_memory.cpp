@@ -162,13 +162,16 @@ int SharedMemory::lacks_room_for(std::size_t bytes) const {
   return all_bytes > available_memory_bytes() ? ENOMEM : 0;
 }
 
-std::shared_ptr<Segment> SharedMemory::reserve(std::size_t bytes) {
+std::shared_ptr<Segment> SharedMemory::reserve(std::size_t bytes, Gap unused) {
   const std::uint64_t offset = end_;
   const std::size_t part_bytes = whole_pages(bytes);
   end_ += part_bytes * static_cast<std::uint64_t>(size_);
   const std::uint64_t own = offset + part_bytes * static_cast<std::uint64_t>(rank_);
+  const std::size_t gap_begin = whole_pages(unused.begin);
+  const std::size_t gap_end = std::max(gap_begin, unused.end - unused.end % whole_pages(1));
   try {
-    allocate_pages(file_.get(), own, part_bytes);
+    allocate_pages(file_.get(), own, gap_begin);
+    allocate_pages(file_.get(), own + gap_end, part_bytes - gap_end);
     return std::make_shared<Segment>(shared_from_this(), offset, bytes);
   } catch (...) {
     punch(own, part_bytes);

@@ -32,6 +32,11 @@ struct Placement {
   std::byte* in_part_of(int rank) const { return in_first_part + static_cast<std::size_t>(rank) * stride_bytes; }
 };
 
+// Bytes [begin, end) of a part.
+struct Gap {
+  std::size_t begin = 0, end = 0;
+};
+
 class SharedMemory;
 
 // One segment, mapped; its end unmaps it and gives the pages of this rank's part back.
@@ -91,9 +96,9 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // kernel's out-of-memory killer, not an error. Returns 0 or an errno.
   int lacks_room_for(std::size_t bytes) const;
 
-  // The next segment, with this rank's part reserved. Every rank calls it in the same order with the same size, whether
-  // the call succeeds or not. Throws std::system_error.
-  std::shared_ptr<Segment> reserve(std::size_t bytes);
+  // The next segment, with this rank's part reserved, but for whole pages in a gap that nobody uses. Every rank calls it
+  // in the same order with the same size, whether the call succeeds or not. Throws std::system_error.
+  std::shared_ptr<Segment> reserve(std::size_t bytes, Gap unused = {});
 
   // Where [data, data + bytes) lies, if it is inside this rank's part of a segment.
   std::optional<Placement> find(const void* data, std::size_t bytes) const;

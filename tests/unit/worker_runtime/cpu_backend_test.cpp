@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -105,6 +106,25 @@ TEST(CpuBackend, TellsNoListenerOfAnAbortOrOfItsEnd) {
   pair.ranks[0].reset();
   pair.ranks[1].reset();
   EXPECT_FALSE(heard);
+}
+
+TEST(SharedMemory, ReservesAllButWholePagesOfAGap) {
+  const auto layout = HostLayout::one_host(2);
+  const auto file = SharedMemory::make_file(layout, 0);
+  const auto bytes = [&] {
+    struct stat status {};
+    EXPECT_EQ(::fstat(file.get(), &status), 0);
+    return static_cast<std::size_t>(status.st_blocks) * 512;
+  };
+  const auto memory =
+      std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)), layout, 1);
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t before = bytes();
+  const auto with_gap = memory->reserve(10 * page, {page + 1, 9 * page - 1});
+  EXPECT_EQ(bytes() - before, 4 * page) << "two pages at each end";
+  before = bytes();
+  const auto without = memory->reserve(10 * page);
+  EXPECT_EQ(bytes() - before, 10 * page);
 }
 
 TEST(CpuBackend, AGroupOfOneThatCanNotStartSaysWhy) {
