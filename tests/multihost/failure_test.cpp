@@ -236,7 +236,7 @@ TEST_F(FailureOverHosts, AMonitoredBarrierNamesTheMissingRanksOfAHostThatIsStill
     auto group = init_process_group({.timeout = kNotForEver});
     group.monitored_barrier();
     if (rank == 2 || rank == 4) return wait_until([&] { return timed_out->load() == 3; });
-    const milliseconds timeout(rank == 1 ? 300 : 2000);
+    const milliseconds timeout(rank == 1 ? 500 : 2000);
     const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = timeout}); });
     ++*timed_out;
     ASSERT_TRUE(error);
