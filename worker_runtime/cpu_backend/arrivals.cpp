@@ -190,7 +190,10 @@ std::optional<Outcome> Arrivals::failure() const {
 
 Outcome Arrivals::failure_without(int name) const {
   if (auto found = failure()) return *found;
-  return outcome_of({}, {name});
+  const auto here = std::find(names_.begin(), names_.end(), name);
+  if (here == names_.end()) return outcome_of({}, {name});
+  const std::size_t cause = cause_of(static_cast<std::size_t>(here - names_.begin()));
+  return outcome_of({}, {names_[cause]});
 }
 
 // Who made `rank` give up, as far as it is of this host and another than this one; else `rank` itself.
