@@ -31,13 +31,14 @@ constexpr int kAcceptCountMax = 64;     // before others get their turn
 constexpr int kQueueCountMax = 65'536;  // of the kernel's queue, about; its limit is in net.core.somaxconn
 constexpr std::chrono::milliseconds kAcceptPause{100};  // when descriptors or memory have run out
 constexpr int kSharedPortTries = 16;                    // to find one that is free on several addresses
+constexpr int kListenTries = 16;                        // against others that open the same port at the same time
 
 struct BoundSocket {
   io::UniqueFd socket;  // empty where it failed
   int error = 0;        // why
 };
 
-BoundSocket bind_to(const io::Address& address, std::uint16_t port) {
+BoundSocket bind_once(const io::Address& address, std::uint16_t port, bool& is_race) {
   const auto name = io::socket_address(address, port);
   const bool is_v4 = address.is_v4();
 
@@ -47,9 +48,20 @@ BoundSocket bind_to(const io::Address& address, std::uint16_t port) {
   const bool ok = socket && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                   // :: takes IPv4 too, as in the reference.
                   (is_v4 || ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) &&
-                  ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), io::length_of(name)) == 0 && ::listen(socket.get(), SOMAXCONN) == 0;
+                  ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), io::length_of(name)) == 0;
   if (!ok) return {{}, errno};
-  return {std::move(socket), 0};
+  if (::listen(socket.get(), SOMAXCONN) == 0) return {std::move(socket), 0};
+  is_race = errno == EADDRINUSE;
+  return {{}, errno};
+}
+
+// Of several that have bound one port and then listen at the same moment the kernel may refuse all (each announces itself
+// before it looks for the others, inet_csk_listen_start): they try again, and whoever finds a listener is refused by bind().
+BoundSocket bind_to(const io::Address& address, std::uint16_t port) {
+  BoundSocket bound;
+  bool is_race = true;
+  for (int i = 0; i < kListenTries && std::exchange(is_race, false); ++i) bound = bind_once(address, port, is_race);
+  return bound;
 }
 
 std::uint16_t port_of(const io::UniqueFd& socket) {

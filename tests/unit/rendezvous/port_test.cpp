@@ -18,6 +18,7 @@
 namespace {
 
 bool next_accept_is_aborted = false;
+int lost_races = 0;  // that listen() is still to lose
 
 }  // namespace
 
@@ -27,6 +28,16 @@ extern "C" int accept4(int fd, sockaddr* address, socklen_t* length, int flags) 
   static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "accept4"));
   if (!std::exchange(next_accept_is_aborted, false)) return real(fd, address, length, flags);
   errno = ECONNABORTED;
+  return -1;
+}
+
+// So do two that listen on one port at the same moment and are both refused.
+extern "C" int listen(int fd, int backlog) {
+  using Function = int (*)(int, int);
+  static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "listen"));
+  if (lost_races == 0) return real(fd, backlog);
+  --lost_races;
+  errno = EADDRINUSE;
   return -1;
 }
 
@@ -212,6 +223,14 @@ TEST_F(PortTest, TakenPortIsNamed) {
   EXPECT_THROW(Port(io_, {.addresses = {"localhost"}}, {}), InvalidArgument);
   EXPECT_THROW(Port(io_, {.first = 2, .last = 1}, {}), InvalidArgument);
   EXPECT_THROW(Port(io_, {.addresses = {"192.0.2.1"}}, {}), Error);  // an address of nobody's
+}
+
+TEST_F(PortTest, ARaceForItIsRunAgain) {
+  lost_races = 3;
+  listen();
+  EXPECT_EQ(lost_races, 0);
+  const auto client = this->client(std::string(1, '\0'));
+  EXPECT_TRUE(run_until_came(1));
 }
 
 TEST_F(PortTest, RangeTakesTheFirstFreeOne) {
