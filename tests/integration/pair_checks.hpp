@@ -100,4 +100,17 @@ void check_pairs(ProcessGroup& group) {
   }
 }
 
+// Two ranks that answer each other, message for message.
+inline void check_in_turn(ProcessGroup& group, std::int64_t rounds) {
+  const int rank = group.rank();
+  for (std::int64_t i = 0; i < rounds; ++i) {
+    std::vector<std::int64_t> ping{rank == 0 ? i : -1};
+    std::vector<std::int64_t> pong{rank == 0 ? -1 : 3 * i};
+    rank == 0 ? group.send(ping, 1) : group.receive(ping, 0);
+    rank == 0 ? group.receive(pong, 1) : group.send(pong, 0);
+    ASSERT_EQ(ping[0], i);
+    ASSERT_EQ(pong[0], 3 * i);
+  }
+}
+
 }  // namespace ddp::testing
