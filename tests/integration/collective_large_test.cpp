@@ -9,7 +9,7 @@
 #include <string>
 
 #include "tests/integration/rank_processes.hpp"
-#include "worker_runtime/cpu_backend/available_memory.hpp"
+#include "worker_runtime/cpu_backend/memory/available_memory.hpp"
 
 namespace ddp {
 namespace {

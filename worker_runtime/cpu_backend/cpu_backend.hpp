@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "worker_runtime/cpu_backend/meeting.hpp"
+#include "worker_runtime/cpu_backend/meeting/meeting.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {

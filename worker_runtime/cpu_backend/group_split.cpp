@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "worker_runtime/cpu_backend/group.hpp"
-#include "worker_runtime/cpu_backend/sub_meeting.hpp"
+#include "worker_runtime/cpu_backend/meeting/sub_meeting.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 
 namespace ddp::cpu_backend {

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <utility>
 
-#include "worker_runtime/cpu_backend/fingerprint.hpp"
+#include "worker_runtime/cpu_backend/arrivals/fingerprint.hpp"
 #include "worker_runtime/nccl_backend/event_wait.hpp"
 #include "worker_runtime/nccl_backend/group.hpp"
 

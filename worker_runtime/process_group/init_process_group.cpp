@@ -8,7 +8,7 @@
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/cpu_backend/cpu_backend.hpp"
-#include "worker_runtime/cpu_backend/peer_memory.hpp"
+#include "worker_runtime/cpu_backend/memory/peer_memory.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/backend_choice.hpp"

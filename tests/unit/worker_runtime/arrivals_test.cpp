@@ -1,5 +1,5 @@
 // Ranks as threads of one process, so that ThreadSanitizer sees what one rank's data means to another.
-#include "worker_runtime/cpu_backend/arrivals.hpp"
+#include "worker_runtime/cpu_backend/arrivals/arrivals.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,8 +15,8 @@
 
 #include "ddp/error.hpp"
 #include "tests/descriptor_limit.hpp"
-#include "worker_runtime/cpu_backend/local_socket.hpp"
-#include "worker_runtime/cpu_backend/shared_memory.hpp"
+#include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
+#include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 namespace {

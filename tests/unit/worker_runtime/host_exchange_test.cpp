@@ -19,9 +19,9 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/unique_fd.hpp"
-#include "worker_runtime/cpu_backend/host_opening.hpp"
-#include "worker_runtime/cpu_backend/host_ring.hpp"
-#include "worker_runtime/cpu_backend/host_streams.hpp"
+#include "worker_runtime/cpu_backend/hosts/host_opening.hpp"
+#include "worker_runtime/cpu_backend/hosts/host_ring.hpp"
+#include "worker_runtime/cpu_backend/hosts/host_streams.hpp"
 
 namespace ddp::cpu_backend {
 namespace {

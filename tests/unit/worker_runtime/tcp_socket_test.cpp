@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/tcp_socket.hpp"
+#include "worker_runtime/cpu_backend/sockets/tcp_socket.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "ddp/error.hpp"
-#include "worker_runtime/cpu_backend/local_socket.hpp"
+#include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 namespace {

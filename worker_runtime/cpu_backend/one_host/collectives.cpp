@@ -1,0 +1,75 @@
+#include "worker_runtime/cpu_backend/one_host/collectives.hpp"
+
+#include <utility>
+
+namespace ddp::cpu_backend {
+
+namespace {
+
+constexpr std::size_t kPeerBytesMin = 1u << 17;  // less goes through the staging faster than system calls take
+
+}  // namespace
+
+Collectives::Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory,
+                         const PeerMemory& peers, std::shared_ptr<Segment> staging)
+    : rank_(rank),
+      size_(size),
+      arrivals_(arrivals),
+      memory_(memory),
+      peers_(peers),
+      staging_(size, std::move(staging)),
+      small_(rank, size, arrivals, staging_),
+      in_place_(rank, size),
+      from_peers_(rank, size, peers),
+      staged_(rank, size, staging_) {}
+
+void Collectives::run(const Collective& collective, const Steps& steps) {
+  const Shape shape = shape_of(collective, rank_, size_);
+  Fingerprint call = fingerprint_of(collective);
+  if (small_.has(shape)) {
+    arrivals_.post(call);
+    small_.give(collective, shape);
+    steps.arrive();
+    small_.prepare_next(shape);
+    steps.wait();
+    steps.require_same_calls();
+    return small_.take(collective, shape);
+  }
+  const ConstMemoryRange memory = memory_for_others(collective);
+  const auto placement = memory.count > 0 ? memory_.find(memory.data, memory.bytes()) : std::nullopt;
+  if (placement) call.location = placement->location;
+  arrivals_.post(call, address_for_peers(collective, shape));
+  steps.meet();
+  steps.require_same_calls();
+  if (placement && all_are_at(placement->location)) {
+    return in_place_.run(collective, shape, *placement, steps.meet);
+  }
+  if (may_read_peers()) return from_peers_.run(collective, shape, steps.meet, steps.lost);
+  staged_.run(collective, shape, arrivals_.next_half(), steps.meet);
+}
+
+// 0 where the others can't read this rank's input; of one that they don't read, any other number.
+std::uint64_t Collectives::address_for_peers(const Collective& collective, const Shape& shape) const {
+  if (!peers_.can_read_all() || shape.input_bytes() < kPeerBytesMin) return 0;
+  if (!shape.gives) return 1;
+  if (!peers_.is_readable(collective.input.data, shape.input_bytes())) return 0;
+  return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(collective.input.data));
+}
+
+bool Collectives::may_read_peers() {
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::uint64_t address = arrivals_.address(rank);
+    if (address == 0) return false;
+    from_peers_.set_input(rank, address);
+  }
+  return true;
+}
+
+bool Collectives::all_are_at(std::uint64_t location) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (arrivals_.location(rank) != location) return false;
+  }
+  return true;
+}
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,45 @@
+// Collectives on plain memory that ranks read from each other (PeerMemory): no rank copies what it gives.
+//
+// What is put together is read in blocks, into scratch memory that stays in the core's cache; the rest goes straight to
+// where it belongs. A rank writes to its own memory alone, so one that has fallen behind does no harm.
+//
+// Threads: one caller at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "worker_runtime/cpu_backend/arrivals/meet.hpp"
+#include "worker_runtime/cpu_backend/memory/peer_memory.hpp"
+#include "worker_runtime/cpu_backend/one_host/shape.hpp"
+#include "worker_runtime/cpu_backend/reduce/reduce.hpp"
+
+namespace ddp::cpu_backend {
+
+class FromPeers {
+ public:
+  using Lost = std::function<void(int index)>;  // throws: the memory of that rank can be read no more
+
+  FromPeers(int rank, int size, const PeerMemory& peers);
+
+  // Where the input of each rank begins, as its own process has it; any number but 0 for one that gives nothing.
+  void set_input(int rank, std::uint64_t address) { inputs_[static_cast<std::size_t>(rank)] = address; }
+
+  // Requires that all ranks have called the same, and the inputs.
+  void run(const Collective& collective, const Shape& shape, const Meet& meet, const Lost& lost);
+
+ private:
+  void read(int rank, std::size_t offset_bytes, std::byte* to, std::size_t bytes, const Lost& lost) const;
+  void reduce_slice(const Collective& collective, const Shape& shape, Slice slice, std::byte* output, const Lost& lost);
+
+  int rank_;
+  int size_;
+  const PeerMemory& peers_;
+  std::vector<std::uint64_t> inputs_;
+  std::vector<std::byte> scratch_;
+  std::vector<const std::byte*> sources_;  // kept, so that no call allocates
+};
+
+}  // namespace ddp::cpu_backend
