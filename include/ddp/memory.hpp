@@ -15,7 +15,24 @@ namespace ddp {
 // made of a pointer, a count and the DataType. float16 is IEEE 754's binary16, bfloat16 the upper half of a float32.
 enum class DataType : std::uint8_t { float32, float64, int64, float16, bfloat16, int32, uint8 };
 
-DDP_EXPORT std::size_t size_of(DataType type);  // bytes of one element
+namespace detail {
+[[noreturn]] DDP_EXPORT void refuse_data_type(DataType type);
+}  // namespace detail
+
+// Bytes of one element. Throws InvalidArgument for a number that is no type's.
+inline std::size_t size_of(DataType type) {
+  switch (type) {
+    case DataType::uint8: return 1;
+    case DataType::float16:
+    case DataType::bfloat16: return 2;
+    case DataType::float32:
+    case DataType::int32: return 4;
+    case DataType::float64:
+    case DataType::int64: return 8;
+  }
+  detail::refuse_data_type(type);
+}
+
 DDP_EXPORT const char* name_of(DataType type);  // "float32"
 
 template <class T>

@@ -194,17 +194,15 @@ void Group::run_at_once(const Collective& collective) {
     throw;
   }
   if (opening.deadline.stopped_at()) stopped_at_ = opening.deadline.stopped_at();
-  const auto took = std::chrono::steady_clock::now() - opening.begin;
-  log_.complete(*std::exchange(in_turn_, std::nullopt), opening.wall_begin + took);
+  log_.complete_newest(*std::exchange(in_turn_, std::nullopt), clock_.now().wall);
 }
 
 void Group::note_down_opening() {
   if (opening_ == nullptr) return;
   Opening& opening = *std::exchange(opening_, nullptr);
-  opening.begin = std::chrono::steady_clock::now();
-  opening.wall_begin = flight_recorder::wall_time(opening.begin);
-  opening.deadline = process_group::deadline_after(opening.collective.timeout, opening.begin);
-  in_turn_ = log_.record_started(flight_recorder::operation_of(opening.collective), opening.wall_begin);
+  const flight_recorder::Moment begin = clock_.now();
+  opening.deadline = process_group::deadline_after(opening.collective.timeout, begin.steady);
+  in_turn_ = log_.record_started(flight_recorder::operation_of(opening.collective), begin.wall);
 }
 
 Ticket Group::record(std::span<const Collective> collectives) {
@@ -236,20 +234,28 @@ void Group::carry_out(std::span<const Collective> collectives, io::Deadline& dea
   guarded([&] { exchange_in_pairs(collectives, deadline); });
 }
 
+class Group::StepsHere final : public Steps {
+ public:
+  StepsHere(Group& group, io::Deadline& deadline) : group_(group), deadline_(deadline) {}
+
+  void meet() override { group_.meet(deadline_); }
+  void require_same_calls() override {
+    if (!group_.arrivals_.all_call_the_same()) group_.require_same_calls(group_.arrivals_.posted());
+  }
+  void lose(int index) override {
+    const auto ahead = group_.arrivals_.gave_up_ahead();
+    group_.fail(ahead ? *ahead : group_.arrivals_.failure_without(index), deadline_);
+  }
+
+ private:
+  Group& group_;
+  io::Deadline& deadline_;
+};
+
 void Group::exchange(const Collective& collective, io::Deadline& deadline) {
   if (has_hosts()) return exchange_over_hosts(collective, deadline);
-  collectives_->run(collective, {.meet = [&] { meet(deadline); },
-                                 .arrive = [&] { arrive(deadline); },
-                                 .wait = [&] { wait_for_all(deadline); },
-                                 .require_same_calls =
-                                     [&] {
-                                       if (!arrivals_.all_call_the_same()) require_same_calls(arrivals_.posted());
-                                     },
-                                 .lost =
-                                     [&](int index) {
-                                       const auto ahead = arrivals_.gave_up_ahead();
-                                       fail(ahead ? *ahead : arrivals_.failure_without(index), deadline);
-                                     }});
+  StepsHere steps(*this, deadline);
+  collectives_->run(collective, steps);
 }
 
 void Group::meet(io::Deadline& deadline) {

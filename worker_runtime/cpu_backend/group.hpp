@@ -41,6 +41,7 @@
 #include "worker_runtime/cpu_backend/pairs/peer_links.hpp"
 #include "worker_runtime/cpu_backend/pairs/point_to_point.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
+#include "worker_runtime/flight_recorder/quick_clock.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {
@@ -83,6 +84,8 @@ class Group {
   void require_own_process() const { memory_->fork_guard().require_own_process(); }
 
  private:
+  class StepsHere;
+
   // What a job of the queue does when its turn has come.
   template <class Steps>
   void take_turn(io::Deadline& deadline, const Steps& steps);
@@ -124,8 +127,6 @@ class Group {
   struct Opening {
     const Collective& collective;
     io::Deadline deadline;
-    std::chrono::steady_clock::time_point begin{};
-    flight_recorder::TimePoint wall_begin{};
   };
   void run_at_once(const Collective& collective);
   void note_down_opening();
@@ -180,6 +181,7 @@ class Group {
 
   Membership who_;
   GroupLog log_;
+  flight_recorder::QuickClock clock_;  // the jobs'
   HostLayout layout_;
   int index_;              // among the ranks of this host
   std::vector<int> pids_;  // by rank of the group; 0 where it is not known

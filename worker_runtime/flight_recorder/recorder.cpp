@@ -1,8 +1,6 @@
 #include "worker_runtime/flight_recorder/recorder.hpp"
 
 #include <algorithm>
-#include <atomic>
-#include <limits>
 #include <utility>
 
 #include "rendezvous/io/process_wide.hpp"
@@ -31,6 +29,7 @@ struct Recorder::Group {
   std::uint64_t point_to_point_count = 0;    // of calls
   std::uint64_t operation_count = 0;
   std::size_t entry_count = 0;               // of them in the ring
+  Completion completion;
 };
 
 Recorder::Recorder(std::size_t entries_max) : ring_(entries_max) {}
@@ -61,8 +60,23 @@ void Recorder::close(GroupId id) {
   const std::lock_guard lock(mutex_);
   Group* const group = find_group(id);
   if (group == nullptr) return;
+  take_in(*group);
   group->status.is_open = false;
   if (group->entry_count == 0) groups_.erase(id);
+}
+
+Recorder::Completion& Recorder::completion_of(GroupId id) {
+  const std::lock_guard lock(mutex_);
+  return find_group(id)->completion;
+}
+
+// With the lock held.
+void Recorder::take_in(Group& group) {
+  const std::uint64_t said = group.completion.said_.load(std::memory_order_acquire);
+  if (said == 0) return;
+  const TimePoint at{TimePoint::duration(group.completion.at_.load(std::memory_order_relaxed))};
+  group.completion.said_.store(0, std::memory_order_relaxed);
+  if (Entry* const entry = find(said - 1)) end(group, *entry, State::completed, at);
 }
 
 Ticket Recorder::record(GroupId group, const Operation& operation) {
@@ -72,6 +86,7 @@ Ticket Recorder::record(GroupId group, const Operation& operation) {
 Ticket Recorder::record_started(GroupId id, const Operation& operation, TimePoint at) {
   const std::lock_guard lock(mutex_);
   Group& group = *find_group(id);
+  take_in(group);
   const bool is_apart = is_point_to_point(operation);
   ++(is_apart ? group.point_to_point_count : group.collective_count);
   Entry& entry = append(group, operation, is_apart, at);
@@ -85,6 +100,7 @@ Ticket Recorder::record(GroupId id, std::span<const Operation> coalesced) {
   const TimePoint at = now();
   const std::lock_guard lock(mutex_);
   Group& group = *find_group(id);
+  take_in(group);
   const bool is_all_point_to_point = std::all_of(coalesced.begin(), coalesced.end(), is_point_to_point);
   ++(is_all_point_to_point ? group.point_to_point_count : group.collective_count);
   const Ticket ticket{next_record_, static_cast<std::uint32_t>(coalesced.size() + (coalesced.size() > 1 ? 1 : 0)),
@@ -96,7 +112,11 @@ Ticket Recorder::record(GroupId id, std::span<const Operation> coalesced) {
 
 Entry& Recorder::append(Group& group, const Operation& operation, bool is_counted_as_point_to_point, TimePoint at) {
   Entry& entry = ring_[next_record_ % ring_.size()];
-  if (next_record_ >= ring_.size()) release_slot(entry);
+  if (next_record_ >= ring_.size() && entry.group == group.status.id) {
+    --group.entry_count;
+  } else if (next_record_ >= ring_.size()) {
+    release_slot(entry);
+  }
   entry = {.record = next_record_++,
            .group = group.status.id,
            .collective_sequence = group.collective_count,
@@ -134,18 +154,21 @@ void Recorder::fail(const Ticket& ticket, TimePoint at) { end(ticket, State::fai
 void Recorder::end(const Ticket& ticket, State state, TimePoint at) {
   const std::lock_guard lock(mutex_);
   for (std::uint64_t record = ticket.record; record < ticket.record + ticket.entry_count; ++record) {
-    Entry* const entry = find(record);
-    if (entry == nullptr || has_ended(entry->state)) continue;
-    entry->ended = at;
-    if (entry->started == TimePoint{} && state == State::completed) entry->started = at;  // seen only now
-    entry->state = state;
-    Group& group = *find_group(entry->group);
-    if (!entry->is_point_to_point && state == State::completed) {
-      group.status.last_started = std::max(group.status.last_started, entry->collective_sequence);
-      group.status.last_completed = std::max(group.status.last_completed, entry->collective_sequence);
-    }
-    if (trace::is_on() && entry->started != TimePoint{}) trace_entry(group, *entry);
+    if (Entry* const entry = find(record)) end(*find_group(entry->group), *entry, state, at);
   }
+}
+
+// With the lock held.
+void Recorder::end(Group& group, Entry& entry, State state, TimePoint at) {
+  if (has_ended(entry.state)) return;
+  entry.ended = at;
+  if (entry.started == TimePoint{} && state == State::completed) entry.started = at;  // seen only now
+  entry.state = state;
+  if (!entry.is_point_to_point && state == State::completed) {
+    group.status.last_started = std::max(group.status.last_started, entry.collective_sequence);
+    group.status.last_completed = std::max(group.status.last_completed, entry.collective_sequence);
+  }
+  if (trace::is_on() && entry.started != TimePoint{}) trace_entry(group, entry);
 }
 
 void Recorder::trace_entry(const Group& group, const Entry& entry) {
@@ -182,11 +205,12 @@ void Recorder::refuse(const Ticket& ticket) {
   status.last_started = std::min(status.last_started, group->collective_count);
 }
 
-Snapshot Recorder::snapshot() const {
+Snapshot Recorder::snapshot() {
   Snapshot snapshot;
   snapshot.entries.reserve(ring_.size());  // before the lock, which others wait for
   const std::lock_guard lock(mutex_);
   for (const auto& [id, group] : groups_) {
+    take_in(*group);
     snapshot.groups.push_back(group->status);
     snapshot.groups.back().last_scheduled = group->collective_count;
   }
@@ -206,22 +230,6 @@ Entry* Recorder::find(std::uint64_t record) {
 Recorder::Group* Recorder::find_group(GroupId id) {
   const auto found = groups_.find(id);
   return found == groups_.end() ? nullptr : found->second.get();
-}
-
-TimePoint wall_time(std::chrono::steady_clock::time_point at) {
-  using std::chrono::nanoseconds;
-  constexpr std::chrono::milliseconds kKept{10};
-  static std::atomic<std::int64_t> difference{0};  // from the steady clock to the wall clock
-  static std::atomic<std::int64_t> taken_at{std::numeric_limits<std::int64_t>::max()};
-  const auto steady = std::chrono::duration_cast<nanoseconds>(at.time_since_epoch()).count();
-  const std::int64_t last = taken_at.load(std::memory_order_acquire);
-  if (steady < last || steady - last > nanoseconds(kKept).count()) {
-    const auto both = std::chrono::steady_clock::now();
-    const auto both_at = std::chrono::duration_cast<nanoseconds>(both.time_since_epoch()).count();
-    difference.store(now().time_since_epoch().count() - both_at);
-    taken_at.store(both_at, std::memory_order_release);
-  }
-  return TimePoint(nanoseconds(steady + difference.load(std::memory_order_relaxed)));
 }
 
 Recorder& process_recorder() { return io::process_wide<Recorder>(); }

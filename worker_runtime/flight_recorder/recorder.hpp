@@ -6,6 +6,7 @@
 // Threads: any. Fork: a forked child has a recorder of its own, and must not touch its parent's.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -26,10 +27,6 @@ constexpr std::size_t kEntriesMax = 4096;
 // Wall clock, because the ranks of several hosts are compared.
 using TimePoint = std::chrono::time_point<std::chrono::system_clock, std::chrono::nanoseconds>;
 inline TimePoint now() { return std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now()); }
-
-// The wall clock's time at `at`, for one who has looked at the steady clock already: a look takes as long as much of a
-// small collective. As far as the clocks drift apart, and the wall clock is set, it may be some milliseconds old.
-TimePoint wall_time(std::chrono::steady_clock::time_point at);
 
 enum class GroupId : std::uint64_t {};  // never reused
 
@@ -118,6 +115,22 @@ class Recorder {
   GroupId open(GroupFacts facts);
   void close(GroupId group);  // its entries stay until the ring goes over them
 
+  // Where one thread makes and ends all calls of an open group, it may say so of the newest one without the lock, before
+  // it records the next. Whoever looks sees it at once.
+  class Completion {
+   public:
+    void say(const Ticket& ticket, TimePoint at) {
+      at_.store(at.time_since_epoch().count(), std::memory_order_relaxed);
+      said_.store(ticket.record + 1, std::memory_order_release);
+    }
+
+   private:
+    friend class Recorder;
+    std::atomic<std::uint64_t> said_{0};  // 1 + the record; 0 where the recorder has taken it in
+    std::atomic<std::int64_t> at_{0};
+  };
+  Completion& completion_of(GroupId group);  // until it is closed
+
   // Requires that the group is open.
   Ticket record(GroupId group, const Operation& operation);
   // One whose turn has come as it is called.
@@ -133,7 +146,7 @@ class Recorder {
   // The call never reached the others. If it is the group's last one, the next one gets its numbers.
   void refuse(const Ticket& ticket);
 
-  Snapshot snapshot() const;
+  Snapshot snapshot();
 
  private:
   struct Group;
@@ -141,11 +154,13 @@ class Recorder {
   Entry& append(Group& group, const Operation& operation, bool is_counted_as_point_to_point, TimePoint at);
   static void trace_entry(const Group& group, const Entry& entry);
   void end(const Ticket& ticket, State state, TimePoint at);
+  static void end(Group& group, Entry& entry, State state, TimePoint at);
+  void take_in(Group& group);
   void release_slot(const Entry& overwritten);
   Entry* find(std::uint64_t record);
   Group* find_group(GroupId id);
 
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::vector<Entry> ring_;        // record r is at r % size
   std::uint64_t next_record_ = 0;
   std::string round_;

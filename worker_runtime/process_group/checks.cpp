@@ -1,5 +1,6 @@
 #include "worker_runtime/process_group/checks.hpp"
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -66,14 +67,14 @@ void check_range(CollectiveKind kind, const char* which, const ConstMemoryRange&
     refuse(kind,
            std::string(which) + " is on " + text_of(range.device) + ", the group's memory on " + devices_of(backend));
   }
-  const std::size_t element_bytes = size_of(range.type);
-  if (range.count > SIZE_MAX / 2 / element_bytes) {
+  const std::size_t element_bytes = size_of(range.type);  // a power of two
+  if (range.count > (SIZE_MAX / 2) >> std::countr_zero(element_bytes)) {
     refuse(kind, std::string(which) + " of " + std::to_string(range.count) + " elements is larger than any memory");
   }
   if (range.count > 0 && range.data == nullptr) {
     refuse(kind, std::string(which) + " of " + std::to_string(range.count) + " elements is null");
   }
-  if (reinterpret_cast<std::uintptr_t>(range.data) % element_bytes != 0) {
+  if ((reinterpret_cast<std::uintptr_t>(range.data) & (element_bytes - 1)) != 0) {
     refuse(kind, std::string(which) + " is not aligned to " + name_of(range.type));
   }
 }
@@ -167,7 +168,7 @@ Collective checked(const ProcessGroup::Impl& group, Collective collective, const
   const CollectiveKind kind = collective.kind;
   const Membership& who = group.membership();
   const Backend& backend = group.backend();
-  collective.timeout = checked_timeout(group, options, name_of(kind));
+  collective.timeout = options.timeout.count() == 0 ? group.timeout() : checked_timeout(group, options, name_of(kind));
   collective.stream = options.stream;
   if (has_op(kind) && collective.op > ReduceOp::max) {
     refuse(kind, "there is no ReduceOp with the number " + std::to_string(static_cast<int>(collective.op)));

@@ -4,16 +4,7 @@
 
 namespace ddp {
 
-std::size_t size_of(DataType type) {
-  switch (type) {
-    case DataType::float32: return sizeof(float);
-    case DataType::float64: return sizeof(double);
-    case DataType::int64: return sizeof(std::int64_t);
-    case DataType::float16:
-    case DataType::bfloat16: return sizeof(std::uint16_t);
-    case DataType::int32: return sizeof(std::int32_t);
-    case DataType::uint8: return sizeof(std::uint8_t);
-  }
+void detail::refuse_data_type(DataType type) {
   throw InvalidArgument("there is no data type with the number " + std::to_string(static_cast<int>(type)));
 }
 

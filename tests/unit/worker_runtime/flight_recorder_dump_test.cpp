@@ -107,7 +107,7 @@ GroupFacts facts_of_rank(int rank) {
           .rank = rank};
 }
 
-json dumped(const Recorder& recorder, const DumpFacts& facts = {}) {
+json dumped(Recorder& recorder, const DumpFacts& facts = {}) {
   return json::parse(to_json(recorder.snapshot(), facts));
 }
 

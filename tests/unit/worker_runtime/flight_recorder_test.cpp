@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "worker_runtime/flight_recorder/group_log.hpp"
+#include "worker_runtime/flight_recorder/quick_clock.hpp"
 
 namespace {
 
@@ -63,6 +64,53 @@ std::vector<State> states_of(const Snapshot& snapshot) {
   std::vector<State> states;
   for (const Entry& entry : snapshot.entries) states.push_back(entry.state);
   return states;
+}
+
+TEST(FlightRecorder, ACompletionSaidWithoutTheLockIsSeenAtOnce) {
+  Recorder recorder;
+  const GroupId group = recorder.open(group_named("group_0"));
+  auto& completion = recorder.completion_of(group);
+  completion.say(recorder.record_started(group, kAllReduce, at(1)), at(3));
+  const Snapshot seen = recorder.snapshot();
+  EXPECT_THAT(states_of(seen), ElementsAre(State::completed));
+  EXPECT_EQ(seen.entries.front().ended, at(3));
+  EXPECT_EQ(seen.groups.front().last_completed, 1u);
+
+  completion.say(recorder.record_started(group, kBarrier, at(5)), at(6));
+  const Ticket last = recorder.record_started(group, kBarrier, at(7));
+  EXPECT_THAT(states_of(recorder.snapshot()), ElementsAre(State::completed, State::completed, State::started));
+  completion.say(last, at(8));
+  recorder.close(group);
+  const Snapshot closed = recorder.snapshot();
+  EXPECT_THAT(states_of(closed), ElementsAre(State::completed, State::completed, State::completed));
+  EXPECT_EQ(closed.entries.back().ended, at(8));
+}
+
+TEST(FlightRecorder, ACompletionOfWhatTheRingHasGoneOverIsNoOnes) {
+  Recorder recorder(2);
+  const GroupId slow = recorder.open(group_named("group_0")), fast = recorder.open(group_named("group_1"));
+  const Ticket ticket = recorder.record_started(slow, kBarrier, at(1));
+  for (int i = 0; i < 3; ++i) recorder.record_started(fast, kBarrier, at(2));
+  recorder.completion_of(slow).say(ticket, at(3));
+  EXPECT_THAT(states_of(recorder.snapshot()), ElementsAre(State::started, State::started));
+}
+
+TEST(QuickClock, GoesWithBothClocks) {
+  QuickClock clock;
+  Moment last = clock.now();
+  const auto end = last.steady + std::chrono::milliseconds(50);  // over several settings
+  while (last.steady < end) {
+    const auto steady_before = std::chrono::steady_clock::now();
+    const TimePoint wall_before = now();
+    last = clock.now();
+    const TimePoint wall_after = now();
+    const auto steady_after = std::chrono::steady_clock::now();
+    constexpr std::chrono::microseconds kOff{20};
+    ASSERT_GE(last.steady, steady_before - kOff);
+    ASSERT_LE(last.steady, steady_after + kOff);
+    ASSERT_GE(last.wall, wall_before - kOff);
+    ASSERT_LE(last.wall, wall_after + kOff);
+  }
 }
 
 TEST(FlightRecorder, KeepsWhatAnOperationWasAndItsTimes) {

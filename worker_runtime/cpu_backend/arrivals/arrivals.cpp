@@ -93,13 +93,14 @@ void Arrivals::arrive() {
   PhaseLine& line = next_line();
   ++phase_;
   arrived_up_to_ = 0;
+  // Whoever is the last to come finds the others' lines on their way when its own, which they are looking at, is written.
+  for (std::size_t i = 0; may_spin_ && i < ranks_.size(); ++i) prefetch_for_reading(&present_line(i));
   for (std::size_t i = 0; i < words_.size(); ++i) line.posted[i].store(words_[i], std::memory_order_relaxed);
   for (std::size_t i = 0; i < data_.size(); ++i) line.data[i].store(data_[i], std::memory_order_relaxed);
   line.address.store(address_, std::memory_order_relaxed);
   line.call.store(call_, std::memory_order_release);
   line.arrived.store(phase_);
   if (own().sleepers.load() != 0) ring(own());
-  prefetch_for_writing(&next_line());
 }
 
 Outcome Arrivals::wait(io::Deadline& deadline) { return wait(deadline, false); }
@@ -107,7 +108,10 @@ Outcome Arrivals::wait(io::Deadline& deadline) { return wait(deadline, false); }
 Outcome Arrivals::wait_for_leader(io::Deadline& deadline) { return wait(deadline, true); }
 
 Outcome Arrivals::wait(io::Deadline& deadline, bool for_leader) {
-  if (spin() || yield()) return {};
+  if (spin() || yield()) {
+    prefetch_for_writing(&next_line());  // not before: till all have arrived, somebody may still read it
+    return {};
+  }
   for (std::size_t rank = arrived_up_to_; rank < ranks_.size(); ++rank) {
     if (auto ended = sleep(rank, deadline, for_leader)) return *ended;
   }

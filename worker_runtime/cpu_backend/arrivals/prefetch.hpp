@@ -4,6 +4,8 @@
 
 namespace ddp::cpu_backend {
 
+inline void prefetch_for_reading(const void* at) { __builtin_prefetch(at); }
+
 inline void prefetch_for_writing(const void* at) {
 #if defined(__x86_64__)
   // Which nobody's default flags let the compiler use.

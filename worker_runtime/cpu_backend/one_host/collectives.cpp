@@ -23,15 +23,14 @@ Collectives::Collectives(int rank, int size, Arrivals& arrivals, const SharedMem
       from_peers_(rank, size, peers),
       staged_(rank, size, staging_) {}
 
-void Collectives::run(const Collective& collective, const Steps& steps) {
+void Collectives::run(const Collective& collective, Steps& steps) {
   const Shape shape = shape_of(collective, rank_, size_);
   Fingerprint call = fingerprint_of(collective);
   if (small_.has(shape)) {
     arrivals_.post(call);
     small_.give(collective, shape);
-    steps.arrive();
+    steps.meet();
     small_.prepare_next(shape);
-    steps.wait();
     steps.require_same_calls();
     return small_.take(collective, shape);
   }
@@ -42,10 +41,10 @@ void Collectives::run(const Collective& collective, const Steps& steps) {
   steps.meet();
   steps.require_same_calls();
   if (placement && all_are_at(placement->location)) {
-    return in_place_.run(collective, shape, *placement, steps.meet);
+    return in_place_.run(collective, shape, *placement, steps);
   }
-  if (may_read_peers()) return from_peers_.run(collective, shape, steps.meet, steps.lost);
-  staged_.run(collective, shape, arrivals_.next_half(), steps.meet);
+  if (may_read_peers()) return from_peers_.run(collective, shape, steps);
+  staged_.run(collective, shape, arrivals_.next_half(), steps);
 }
 
 // 0 where the others can't read this rank's input; of one that they don't read, any other number.

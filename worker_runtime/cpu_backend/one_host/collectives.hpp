@@ -11,7 +11,6 @@
 // Threads: one caller at a time.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "worker_runtime/cpu_backend/arrivals/arrivals.hpp"
@@ -21,26 +20,19 @@
 #include "worker_runtime/cpu_backend/one_host/small_calls.hpp"
 #include "worker_runtime/cpu_backend/one_host/staged.hpp"
 #include "worker_runtime/cpu_backend/one_host/staging.hpp"
+#include "worker_runtime/cpu_backend/one_host/steps.hpp"
 
 namespace ddp::cpu_backend {
 
 class Collectives {
  public:
-  struct Steps {
-    Meet meet;
-    std::function<void()> arrive;  // with wait() after it, the same as meet()
-    std::function<void()> wait;
-    std::function<void()> require_same_calls;  // throws where the present calls of all ranks differ
-    FromPeers::Lost lost;
-  };
-
   // `staging` has parts of Staging::part_bytes(size).
   Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory, const PeerMemory& peers,
               std::shared_ptr<Segment> staging);
   Collectives(const Collectives&) = delete;
   Collectives& operator=(const Collectives&) = delete;
 
-  void run(const Collective& collective, const Steps& steps);
+  void run(const Collective& collective, Steps& steps);
 
  private:
   bool all_are_at(std::uint64_t location) const;

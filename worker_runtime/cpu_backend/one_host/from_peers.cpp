@@ -22,22 +22,22 @@ FromPeers::FromPeers(int rank, int size, const PeerMemory& peers)
       inputs_(static_cast<std::size_t>(size)),
       sources_(static_cast<std::size_t>(size)) {}
 
-void FromPeers::run(const Collective& collective, const Shape& shape, const Meet& meet, const Lost& lost) {
+void FromPeers::run(const Collective& collective, const Shape& shape, Steps& steps) {
   const std::size_t bytes = shape.share_bytes();
   const std::size_t taken = shape.taken_share * bytes;
   if (collective.kind == CollectiveKind::all_reduce) {  // a slice of it, which the others read then
     const auto slice_for = [&](int rank) { return slice_of(shape.count, shape.type, rank, size_); };
     const std::size_t element_bytes = size_of(shape.type);
-    reduce_slice(collective, shape, slice_for(rank_), output_of(collective), lost);
-    meet();
+    reduce_slice(collective, shape, slice_for(rank_), output_of(collective), steps);
+    steps.meet();
     for (int i = 1; i < size_; ++i) {
       const int rank = (rank_ + i) % size_;
       const Slice slice = slice_for(rank);
       const std::size_t begin = slice.begin * element_bytes;
-      read(rank, begin, output_of(collective) + begin, slice.end * element_bytes - begin, lost);
+      read(rank, begin, output_of(collective) + begin, slice.end * element_bytes - begin, steps);
     }
   } else if (shape.reduces) {
-    if (shape.source_count > 0) reduce_slice(collective, shape, {0, shape.count}, output_of(collective), lost);
+    if (shape.source_count > 0) reduce_slice(collective, shape, {0, shape.count}, output_of(collective), steps);
   } else {
     for (int i = 0; i < shape.source_count; ++i) {
       const int source = shape.source_count == 1 ? shape.first_source : (rank_ + i) % size_;
@@ -46,21 +46,21 @@ void FromPeers::run(const Collective& collective, const Shape& shape, const Meet
       if (source == rank_) {
         copy_bytes(to, input_of(collective) + taken, bytes);
       } else {
-        read(source, taken, to, bytes, lost);
+        read(source, taken, to, bytes, steps);
       }
     }
   }
-  meet();
+  steps.meet();
 }
 
-void FromPeers::read(int rank, std::size_t offset_bytes, std::byte* to, std::size_t bytes, const Lost& lost) const {
+void FromPeers::read(int rank, std::size_t offset_bytes, std::byte* to, std::size_t bytes, Steps& steps) const {
   if (bytes == 0) return;
-  if (!peers_.read(rank, inputs_[static_cast<std::size_t>(rank)] + offset_bytes, to, bytes)) lost(rank);
+  if (!peers_.read(rank, inputs_[static_cast<std::size_t>(rank)] + offset_bytes, to, bytes)) steps.lose(rank);
 }
 
 // Elements [begin, end) of the share that this rank takes from each -> where they belong in the output.
 void FromPeers::reduce_slice(const Collective& collective, const Shape& shape, Slice slice, std::byte* output,
-                             const Lost& lost) {
+                             Steps& steps) {
   const std::size_t element_bytes = size_of(shape.type);
   const std::size_t others = static_cast<std::size_t>(size_) - 1;
   const std::size_t fitting_bytes = kScratchBytesMax / others / kCacheLineBytes * kCacheLineBytes;
@@ -77,7 +77,7 @@ void FromPeers::reduce_slice(const Collective& collective, const Shape& shape, S
       if (rank == rank_) {
         sources_[at] = input_of(collective) + offset;
       } else {
-        read(rank, offset, scratch, count * element_bytes, lost);
+        read(rank, offset, scratch, count * element_bytes, steps);
         sources_[at] = scratch;
         scratch += block_bytes;
       }

@@ -11,28 +11,26 @@
 #include <functional>
 #include <vector>
 
-#include "worker_runtime/cpu_backend/arrivals/meet.hpp"
 #include "worker_runtime/cpu_backend/memory/peer_memory.hpp"
 #include "worker_runtime/cpu_backend/one_host/shape.hpp"
+#include "worker_runtime/cpu_backend/one_host/steps.hpp"
 #include "worker_runtime/cpu_backend/reduce/reduce.hpp"
 
 namespace ddp::cpu_backend {
 
 class FromPeers {
  public:
-  using Lost = std::function<void(int index)>;  // throws: the memory of that rank can be read no more
-
   FromPeers(int rank, int size, const PeerMemory& peers);
 
   // Where the input of each rank begins, as its own process has it; any number but 0 for one that gives nothing.
   void set_input(int rank, std::uint64_t address) { inputs_[static_cast<std::size_t>(rank)] = address; }
 
   // Requires that all ranks have called the same, and the inputs.
-  void run(const Collective& collective, const Shape& shape, const Meet& meet, const Lost& lost);
+  void run(const Collective& collective, const Shape& shape, Steps& steps);
 
  private:
-  void read(int rank, std::size_t offset_bytes, std::byte* to, std::size_t bytes, const Lost& lost) const;
-  void reduce_slice(const Collective& collective, const Shape& shape, Slice slice, std::byte* output, const Lost& lost);
+  void read(int rank, std::size_t offset_bytes, std::byte* to, std::size_t bytes, Steps& steps) const;
+  void reduce_slice(const Collective& collective, const Shape& shape, Slice slice, std::byte* output, Steps& steps);
 
   int rank_;
   int size_;

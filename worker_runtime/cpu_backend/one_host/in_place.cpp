@@ -27,7 +27,7 @@ ConstMemoryRange memory_for_others(const Collective& collective) {
 InPlace::InPlace(int rank, int size)
     : rank_(rank), size_(size), parts_(static_cast<std::size_t>(size)), sources_(static_cast<std::size_t>(size)) {}
 
-void InPlace::run(const Collective& collective, const Shape& shape, const Placement& placement, const Meet& meet) {
+void InPlace::run(const Collective& collective, const Shape& shape, const Placement& placement, Steps& steps) {
   for (int r = 0; r < size_; ++r) parts_[static_cast<std::size_t>(r)] = placement.in_part_of(r);
   const std::size_t bytes = shape.share_bytes();
   const Reduction reduction{shape.type, collective.op, parts_.size()};
@@ -48,7 +48,7 @@ void InPlace::run(const Collective& collective, const Shape& shape, const Placem
       copy_bytes(output + static_cast<std::size_t>(i) * bytes, source + taken, bytes);
     }
   }
-  meet();
+  steps.meet();
 }
 
 }  // namespace ddp::cpu_backend

@@ -6,9 +6,9 @@
 
 #include <vector>
 
-#include "worker_runtime/cpu_backend/arrivals/meet.hpp"
 #include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
 #include "worker_runtime/cpu_backend/one_host/shape.hpp"
+#include "worker_runtime/cpu_backend/one_host/steps.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -20,7 +20,7 @@ class InPlace {
   InPlace(int rank, int size);
 
   // Requires that all ranks have called the same, with the memory_for_others() at `placement`.
-  void run(const Collective& collective, const Shape& shape, const Placement& placement, const Meet& meet);
+  void run(const Collective& collective, const Shape& shape, const Placement& placement, Steps& steps);
 
  private:
   int rank_;

@@ -24,7 +24,7 @@ class SmallCalls {
   // Shows what this rank gives: after its post, before it arrives.
   void give(const Collective& collective, const Shape& shape);
 
-  // After it has arrived: gets hold of the memory that the next such call will write.
+  // Once all have arrived: gets hold of the memory that the next such call will write.
   void prepare_next(const Shape& shape) const;
 
   // Once all have arrived, and have called the same.

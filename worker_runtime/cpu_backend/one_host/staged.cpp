@@ -23,17 +23,17 @@ Staged::Staged(int rank, int size, const Staging& staging)
       sources_(static_cast<std::size_t>(size)) {}
 
 // While one block is put together, the next one is staged already.
-void Staged::run(const Collective& collective, const Shape& shape, int half, const Meet& meet) {
+void Staged::run(const Collective& collective, const Shape& shape, int half, Steps& steps) {
   if (shape.count == 0) return;
   const bool is_shared_work = collective.kind == CollectiveKind::all_reduce;
   Block block = block_at(shape, 0, half);
   stage(collective, shape, block);
-  meet();
+  steps.meet();
   for (std::size_t end = block.count;;) {
     combine(collective, shape, block);
     const Block next = block_at(shape, end, 1 - block.half);
     if (next.count > 0) stage(collective, shape, next);
-    if (next.count > 0 || is_shared_work) meet();
+    if (next.count > 0 || is_shared_work) steps.meet();
     if (is_shared_work) {
       copy_bytes(output_of(collective) + block.begin_bytes, staging_.half(rank_, block.half), block.bytes);
     }

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "worker_runtime/cpu_backend/arrivals/meet.hpp"
 #include "worker_runtime/cpu_backend/one_host/shape.hpp"
+#include "worker_runtime/cpu_backend/one_host/steps.hpp"
 #include "worker_runtime/cpu_backend/one_host/staging.hpp"
 
 namespace ddp::cpu_backend {
@@ -17,7 +17,7 @@ class Staged {
   Staged(int rank, int size, const Staging& staging);
 
   // Requires that all ranks have called the same. `half` is the one that belongs to the next phase.
-  void run(const Collective& collective, const Shape& shape, int half, const Meet& meet);
+  void run(const Collective& collective, const Shape& shape, int half, Steps& steps);
 
  private:
   struct Block;
