@@ -164,7 +164,7 @@ std::chrono::milliseconds checked_timeout(const ProcessGroup::Impl& group, const
   throw InvalidArgument(std::string(call) + ": a timeout of " + std::to_string(options.timeout.count()) + " ms");
 }
 
-Collective checked(const ProcessGroup::Impl& group, Collective collective, const CollectiveOptions& options) {
+void check(const ProcessGroup::Impl& group, Collective& collective, const CollectiveOptions& options) {
   const CollectiveKind kind = collective.kind;
   const Membership& who = group.membership();
   const Backend& backend = group.backend();
@@ -187,7 +187,6 @@ Collective checked(const ProcessGroup::Impl& group, Collective collective, const
     check_empty(kind, "output", collective.output, who, collective.root);
     collective.output = {nullptr, 0, collective.input.type, collective.input.device};
   }
-  return collective;
 }
 
 }  // namespace ddp::process_group

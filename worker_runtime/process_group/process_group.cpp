@@ -16,25 +16,28 @@ namespace {
 // The nodes answer each other within a second, or there is no step for all; a rank that waits longer waits in vain.
 constexpr std::chrono::seconds kDecisionLimit{5};
 
+using process_group::check;
 using process_group::checked_timeout;
 using process_group::Collective;
 using process_group::CollectiveKind;
 using process_group::require_group;
 using Group = std::shared_ptr<ProcessGroup::Impl>;
 
-Work submit(const Group& impl, Collective collective, const CollectiveOptions& options) {
+Work submit(const Group& impl, Collective&& collective, const CollectiveOptions& options) {
   const ProcessGroup::Impl& group = require_group(impl);
   if (auto* const open = group.coalescing) {
-    return open->add(checked(group, std::move(collective), open->options_for(options)));
+    check(group, collective, open->options_for(options));
+    return open->add(collective);
   }
-  const Collective call = checked(group, std::move(collective), options);
-  return Work(group.backend().submit({&call, 1}));
+  check(group, collective, options);
+  return Work(group.backend().submit({&collective, 1}));
 }
 
-void run(const Group& impl, Collective collective, const CollectiveOptions& options) {
+void run(const Group& impl, Collective&& collective, const CollectiveOptions& options) {
   const ProcessGroup::Impl& group = require_group(impl);
   process_group::require_not_coalescing(group, name_of(collective.kind));
-  group.backend().run(checked(group, std::move(collective), options));
+  check(group, collective, options);
+  group.backend().run(collective);
 }
 
 // While it lives the group's _async calls go into `coalescing`.
