@@ -47,6 +47,10 @@ ControlParts parts_of(const HostLayout& layout, int host) {
   return ControlParts(layout.size(), static_cast<int>(layout.ranks_of(host).size()), noted);
 }
 
+// From one rank's part to the next: one page, which nobody has, more than a part. At a distance of 256 MiB or 512 the same
+// element of two ranks is in the same bank of memory, and a sum over both takes half as long again.
+std::size_t stride_of(std::size_t bytes) { return whole_pages(bytes) + whole_pages(1); }
+
 // MAP_SHARED, invisible to forked children.
 std::byte* map_shared(int file, std::uint64_t offset, std::size_t bytes) {
   void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(offset));
@@ -74,7 +78,7 @@ void allocate_pages(int file, std::uint64_t offset, std::size_t bytes) {
 }  // namespace
 
 Segment::Segment(std::shared_ptr<SharedMemory> memory, std::uint64_t offset, std::size_t bytes)
-    : memory_(std::move(memory)), offset_(offset), bytes_(bytes), stride_bytes_(whole_pages(bytes)) {
+    : memory_(std::move(memory)), offset_(offset), bytes_(bytes), stride_bytes_(stride_of(bytes)) {
   base_ = map_shared(memory_->file_.get(), offset, stride_bytes_ * static_cast<std::size_t>(memory_->size_));
   memory_->add(this);
 }
@@ -154,8 +158,8 @@ std::span<GatheredWords> SharedMemory::gathered() const {
 
 int SharedMemory::lacks_room_for(std::size_t bytes) const {
   const auto parts = static_cast<std::uint64_t>(size_);
-  if (bytes > (kFileBytesMax - end_) / parts - whole_pages(1)) return EFBIG;
-  const std::uint64_t all_bytes = whole_pages(bytes) * parts;
+  if (bytes > (kFileBytesMax - end_) / parts - stride_of(1)) return EFBIG;
+  const std::uint64_t all_bytes = stride_of(bytes) * parts;
   rlimit file_size{};
   // Growing the file beyond this limit would not only fail, but send SIGXFSZ.
   if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && end_ + all_bytes > file_size.rlim_cur) return EFBIG;
@@ -165,8 +169,8 @@ int SharedMemory::lacks_room_for(std::size_t bytes) const {
 std::shared_ptr<Segment> SharedMemory::reserve(std::size_t bytes, Gap unused) {
   const std::uint64_t offset = end_;
   const std::size_t part_bytes = whole_pages(bytes);
-  end_ += part_bytes * static_cast<std::uint64_t>(size_);
-  const std::uint64_t own = offset + part_bytes * static_cast<std::uint64_t>(rank_);
+  end_ += stride_of(bytes) * static_cast<std::uint64_t>(size_);
+  const std::uint64_t own = offset + stride_of(bytes) * static_cast<std::uint64_t>(rank_);
   const std::size_t gap_begin = whole_pages(unused.begin);
   const std::size_t gap_end = std::max(gap_begin, unused.end - unused.end % whole_pages(1));
   try {

@@ -1,12 +1,16 @@
 #include "worker_runtime/cpu_backend/one_host/collectives.hpp"
 
+#include <algorithm>
+#include <bit>
+#include <chrono>
 #include <utility>
 
 namespace ddp::cpu_backend {
 
 namespace {
 
-constexpr std::size_t kPeerBytesMin = 1u << 17;  // less goes through the staging faster than system calls take
+constexpr std::size_t kLargeBytes = 1u << 16;  // less goes through the staging and the caches, whatever the machine
+constexpr std::size_t kAlikeBytes = 1u << 24;  // in none of a core's own caches: what holds of these holds of larger ones
 
 }  // namespace
 
@@ -37,19 +41,31 @@ void Collectives::run(const Collective& collective, Steps& steps) {
   const ConstMemoryRange memory = memory_for_others(collective);
   const auto placement = memory.count > 0 ? memory_.find(memory.data, memory.bytes()) : std::nullopt;
   if (placement) call.location = placement->location;
-  arrivals_.post(call, address_for_peers(collective, shape));
+  const bool is_large = shape.input_bytes() >= kLargeBytes;
+  Ways* const ways = is_large ? &ways_[{collective.kind, std::bit_width(std::min(shape.input_bytes(), kAlikeBytes))}] : nullptr;
+  const Way way = is_large ? ways->next : Way::cached;
+  arrivals_.post(call, way == Way::read ? address_for_peers(collective, shape) : 0);
+  if (is_large) {
+    const Way next = ways->times.next(peers_.can_read_all());
+    arrivals_.put_data(&next, sizeof next);
+  }
   steps.meet();
   steps.require_same_calls();
-  if (placement && all_are_at(placement->location)) {
-    return in_place_.run(collective, shape, *placement, steps);
-  }
-  if (may_read_peers()) return from_peers_.run(collective, shape, steps);
-  staged_.run(collective, shape, arrivals_.next_half(), steps);
+  if (is_large) arrivals_.get_data(0, &ways->next, sizeof ways->next);
+  if (placement && all_are_at(placement->location)) return in_place_.run(collective, shape, *placement, steps);
+  if (!is_large || rank_ != 0) return run_on_plain_memory(collective, shape, way, steps);
+  const auto begin = std::chrono::steady_clock::now();
+  run_on_plain_memory(collective, shape, way, steps);
+  ways->times.took(way, std::chrono::steady_clock::now() - begin, shape.input_bytes());
+}
+
+void Collectives::run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps) {
+  if (way == Way::read && may_read_peers()) return from_peers_.run(collective, shape, steps);
+  staged_.run(collective, shape, arrivals_.next_half(), way == Way::streamed, steps);
 }
 
 // 0 where the others can't read this rank's input; of one that they don't read, any other number.
 std::uint64_t Collectives::address_for_peers(const Collective& collective, const Shape& shape) const {
-  if (!peers_.can_read_all() || shape.input_bytes() < kPeerBytesMin) return 0;
   if (!shape.gives) return 1;
   if (!peers_.is_readable(collective.input.data, shape.input_bytes())) return 0;
   return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(collective.input.data));

@@ -2,8 +2,8 @@
 //
 //   small_calls  little data, shown with the arrival: one phase
 //   in_place     every rank has registered the memory: one phase to begin, one to end
-//   from_peers   ranks may read each other's plain memory
-//   staged       everything else
+//   staged       plain memory, through memory that the ranks share, by the caches or past them
+//   from_peers   plain memory, where the ranks may read each other's; for large calls, if that is faster (WayTimes)
 //
 // Every rank takes the same way, because it depends on what all ranks have posted. All ways put elements together with
 // the same code in the order of ranks, so they give the same bits.
@@ -11,7 +11,9 @@
 // Threads: one caller at a time.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "worker_runtime/cpu_backend/arrivals/arrivals.hpp"
 #include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
@@ -21,6 +23,7 @@
 #include "worker_runtime/cpu_backend/one_host/staged.hpp"
 #include "worker_runtime/cpu_backend/one_host/staging.hpp"
 #include "worker_runtime/cpu_backend/one_host/steps.hpp"
+#include "worker_runtime/cpu_backend/one_host/way_times.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -35,6 +38,7 @@ class Collectives {
   void run(const Collective& collective, Steps& steps);
 
  private:
+  void run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps);
   bool all_are_at(std::uint64_t location) const;
   std::uint64_t address_for_peers(const Collective& collective, const Shape& shape) const;
   bool may_read_peers();
@@ -49,6 +53,13 @@ class Collectives {
   InPlace in_place_;
   FromPeers from_peers_;
   Staged staged_;
+
+  // Of large calls, by kind and size, to a factor of two.
+  struct Ways {
+    Way next = Way::cached;  // of the next call, on all ranks alike
+    WayTimes times;          // rank 0's
+  };
+  std::map<std::pair<CollectiveKind, int>, Ways> ways_;
 };
 
 }  // namespace ddp::cpu_backend

@@ -1,0 +1,34 @@
+#include "worker_runtime/cpu_backend/memory/stream_copy.hpp"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+namespace ddp::cpu_backend {
+namespace {
+
+constexpr std::size_t kRoom = 512;
+constexpr std::byte kUntouched{0xee};
+
+TEST(StreamCopy, CopiesThatAndNothingElseWhereverItLies) {
+  std::vector<unsigned char> numbers(kRoom);
+  std::iota(numbers.begin(), numbers.end(), static_cast<unsigned char>(1));
+  const auto* const from = reinterpret_cast<const std::byte*>(numbers.data());
+  for (std::size_t to_offset = 0; to_offset <= 64; to_offset += 3) {
+    for (std::size_t from_offset = 0; from_offset <= 64; from_offset += 5) {
+      for (const std::size_t bytes : {0, 1, 15, 63, 64, 65, 127, 128, 200, 300}) {
+        std::vector<std::byte> to(kRoom, kUntouched);
+        stream_copy(to.data() + to_offset, from + from_offset, bytes);
+        for (std::size_t i = 0; i < kRoom; ++i) {
+          const bool is_copied = i >= to_offset && i < to_offset + bytes;
+          ASSERT_EQ(to[i], is_copied ? from[from_offset + i - to_offset] : kUntouched)
+              << i << " of " << bytes << " from " << from_offset << " to " << to_offset;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddp::cpu_backend
