@@ -1,5 +1,6 @@
 #include "benchmarks/collectives/catalogue.hpp"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -33,6 +34,14 @@ std::optional<SideCommand> Catalogue::command(const std::string& side, int ranks
         {own_program(), "--side=zero-copy", "{socket}", "{rank}", std::to_string(processes), std::to_string(ranks)},
         processes,
         true};
+  }
+  if (side == "bare sockets") {
+    const auto fifo = folder_.new_path("port");
+    if (::mkfifo(fifo.c_str(), S_IRUSR | S_IWUSR) != 0) {
+      why = "no named pipe can be made at " + fifo;
+      return std::nullopt;
+    }
+    return SideCommand{side, {own_program(), "--side=bare-sockets", "{socket}", "{rank}", fifo}, 2, true};
   }
   if (side == "ours" || side == "ours on two hosts") {
     if (side != "ours" && ::geteuid() != 0) {

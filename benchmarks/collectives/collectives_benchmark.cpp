@@ -2,6 +2,7 @@
 //
 //   Z                  the zero-copy kernel (benchmarks/common/sides/zero_copy.hpp): the floor that ratios are to
 //   ours               registered memory, and plain memory
+//   bare sockets       by TCP alone: two processes, one connection, nothing checked
 //   Open MPI, MPICH    by default, and "tuned": with malloc told to keep their temporaries, which is the fair one
 //   Gloo               its C++ library with a vectorised sum and SCHED_BATCH, its two algorithms
 //   torch Gloo         torch.distributed; DDP_TEST_PYTHON names a Python that has it, else build/interop/venv
@@ -14,7 +15,7 @@
 //
 //   collectives_benchmark [--rows=KEY,..] [--sides=SIDE,..] [--rounds=N] [--json=FILE] [--quick]
 //   rows:  all_reduce small barrier4 tcp moves growth           default: all
-//   sides: the first letters of sides' names; Z is always there  default: all
+//   sides: the first letters of sides' names; the floors are always there  default: all
 //   quick: 2 rounds, without the sides that take long and without the largest buffers
 #include <sched.h>
 
@@ -38,6 +39,7 @@
 #include "benchmarks/collectives/catalogue.hpp"
 #include "benchmarks/collectives/measured.hpp"
 #include "benchmarks/collectives/our_side.hpp"
+#include "benchmarks/collectives/socket_side.hpp"
 #include "benchmarks/collectives/tables.hpp"
 #include "benchmarks/common/measure.hpp"
 #include "benchmarks/common/sides/zero_copy.hpp"
@@ -331,7 +333,8 @@ int run(const Options& options) {
     };
     if (!is_asked_for(options.rows, table.key)) continue;
     std::erase_if(table.columns, [&](const Column& column) {
-      return column.side != "zero-copy" && column.side != "yield loop" && !is_asked_for(options.sides, column.side);
+      const bool is_floor = column.side == "zero-copy" || column.side == "yield loop" || column.side == "bare sockets";
+      return !is_floor && !is_asked_for(options.sides, column.side);
     });
     if (!table.columns.empty()) run_table(table, options, catalogue, told, rows, targets);
   }
@@ -349,6 +352,7 @@ int run(const Options& options) {
 int main(int argc, char** argv) try {
   const std::string first = argc > 1 ? argv[1] : "";
   if (first == "--side=zero-copy" && argc == 6) return be_zero_copy_rank(argv + 2);
+  if (first == "--side=bare-sockets" && argc == 5) return be_socket_rank(argv + 2);
   if (first == "--side=ours" && argc == 3) return be_our_rank(argv[2], false);
   if (first == "--side=ours-on-two-hosts" && argc == 3) return be_our_rank(argv[2], true);
   return run(options_of(argc, argv));
