@@ -44,9 +44,9 @@ void Collectives::run(const Collective& collective, Steps& steps) {
   const bool is_large = shape.input_bytes() >= kLargeBytes;
   Ways* const ways = is_large ? &ways_[{collective.kind, std::bit_width(std::min(shape.input_bytes(), kAlikeBytes))}] : nullptr;
   const Way way = is_large ? ways->next : Way::cached;
-  arrivals_.post(call, way == Way::read ? address_for_peers(collective, shape) : 0);
+  arrivals_.post(call, way == Way::read ? address_for_peers(collective, shape, placement.has_value()) : 0);
   if (is_large) {
-    const Way next = ways->times.next(peers_.can_read_all());
+    const Way next = placement ? way : ways->times.next(peers_.can_read_all());
     arrivals_.put_data(&next, sizeof next);
   }
   steps.meet();
@@ -65,9 +65,9 @@ void Collectives::run_on_plain_memory(const Collective& collective, const Shape&
 }
 
 // 0 where the others can't read this rank's input; of one that they don't read, any other number.
-std::uint64_t Collectives::address_for_peers(const Collective& collective, const Shape& shape) const {
+std::uint64_t Collectives::address_for_peers(const Collective& collective, const Shape& shape, bool is_registered) const {
   if (!shape.gives) return 1;
-  if (!peers_.is_readable(collective.input.data, shape.input_bytes())) return 0;
+  if (!is_registered && !peers_.is_readable(collective.input.data, shape.input_bytes())) return 0;
   return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(collective.input.data));
 }
 

@@ -40,7 +40,7 @@ class Collectives {
  private:
   void run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps);
   bool all_are_at(std::uint64_t location) const;
-  std::uint64_t address_for_peers(const Collective& collective, const Shape& shape) const;
+  std::uint64_t address_for_peers(const Collective& collective, const Shape& shape, bool is_registered) const;
   bool may_read_peers();
 
   int rank_;
