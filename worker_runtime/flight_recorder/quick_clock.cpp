@@ -15,6 +15,9 @@ using std::chrono::nanoseconds;
 
 constexpr double kKeptNs = 10e6;
 constexpr std::chrono::milliseconds kRateAfter{1};  // to know the rate to one in ten thousand
+constexpr std::uint64_t kTogetherTicks = 20'000;    // 5 to 10 us: looks at the counter and both clocks take a tenth of a us
+
+Moment clocks() { return {std::chrono::steady_clock::now(), now()}; }
 
 std::uint64_t counter() {
 #if defined(__x86_64__)
@@ -42,28 +45,27 @@ QuickClock::QuickClock() {
 }
 
 Moment QuickClock::now() {
+  if (!has_counter_) return clocks();
   const std::uint64_t ticks = counter();
-  const std::uint64_t since_set = ticks - set_ticks_;
+  const std::uint64_t since_set = ticks - set_.ticks;
   if (since_set >= ticks_kept_) return set(ticks);
   const nanoseconds passed(static_cast<std::int64_t>(static_cast<double>(since_set) * ns_per_tick_));
-  return {set_to_.steady + passed, set_to_.wall + passed};
+  return {set_.moment.steady + passed, set_.moment.wall + passed};
 }
 
+// Unless this thread lost its core in between. The rate is that of the last 10 ms, or of the first.
 Moment QuickClock::set(std::uint64_t ticks) {
-  const Moment moment{std::chrono::steady_clock::now(), flight_recorder::now()};
-  if (!has_counter_) return moment;
-  if (first_ticks_ == 0) {
-    first_ = moment;
-    first_ticks_ = ticks;
-  }
-  set_to_ = moment;
-  set_ticks_ = ticks;
-  const nanoseconds passed = moment.steady - first_.steady;
-  if (passed >= kRateAfter && ticks > first_ticks_) {
-    ns_per_tick_ = static_cast<double>(passed.count()) / static_cast<double>(ticks - first_ticks_);
+  const Setting now{clocks(), ticks};
+  if (counter() - ticks > kTogetherTicks) return now.moment;
+  if (rate_from_.ticks == 0) rate_from_ = now;
+  set_ = now;
+  const nanoseconds passed = now.moment.steady - rate_from_.moment.steady;
+  if (passed >= kRateAfter && ticks > rate_from_.ticks) {
+    ns_per_tick_ = static_cast<double>(passed.count()) / static_cast<double>(ticks - rate_from_.ticks);
     ticks_kept_ = static_cast<std::uint64_t>(kKeptNs / ns_per_tick_);
+    rate_from_ = now;
   }
-  return moment;
+  return now.moment;
 }
 
 }  // namespace ddp::flight_recorder

@@ -2,8 +2,8 @@
 // either costs: much of a small collective.
 //
 // The counter serves where the kernel itself goes by it (clocksource "tsc"); elsewhere both clocks are asked. It is set
-// by them every 10 ms: by that much a set of the wall clock may be missed, and a later time may come out some 100 ns before
-// an earlier one.
+// by them every 10 ms: so late a change of the wall clock may be seen, and a later time may come out a microsecond before an
+// earlier one.
 //
 // Threads: one caller at a time.
 #pragma once
@@ -27,11 +27,15 @@ class QuickClock {
   Moment now();
 
  private:
+  struct Setting {
+    Moment moment;
+    std::uint64_t ticks = 0;
+  };
   Moment set(std::uint64_t ticks);
 
   bool has_counter_;
-  Moment first_{}, set_to_{};  // when it was set first and last, and the counter then
-  std::uint64_t first_ticks_ = 0, set_ticks_ = 0;
+  Setting set_{};        // the last one
+  Setting rate_from_{};  // the one at which the rate was taken
   std::uint64_t ticks_kept_ = 0;  // for so many it goes without the clocks
   double ns_per_tick_ = 0;
 };

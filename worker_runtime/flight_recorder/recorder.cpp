@@ -76,7 +76,7 @@ void Recorder::take_in(Group& group) {
   if (said == 0) return;
   const TimePoint at{TimePoint::duration(group.completion.at_.load(std::memory_order_relaxed))};
   group.completion.said_.store(0, std::memory_order_relaxed);
-  if (Entry* const entry = find(said - 1)) end(group, *entry, State::completed, at);
+  if (Entry* const entry = find(said - 1)) end(group, *entry, State::completed, at);  // no trace: there was none then
 }
 
 Ticket Recorder::record(GroupId group, const Operation& operation) {
@@ -132,6 +132,7 @@ Entry& Recorder::append(Group& group, const Operation& operation, bool is_counte
 void Recorder::release_slot(const Entry& overwritten) {
   Group* const group = find_group(overwritten.group);
   if (group == nullptr) return;
+  take_in(*group);  // what has been said of it, as long as it is there
   --group->entry_count;
   if (group->entry_count == 0 && !group->status.is_open) groups_.erase(overwritten.group);
 }
@@ -154,7 +155,11 @@ void Recorder::fail(const Ticket& ticket, TimePoint at) { end(ticket, State::fai
 void Recorder::end(const Ticket& ticket, State state, TimePoint at) {
   const std::lock_guard lock(mutex_);
   for (std::uint64_t record = ticket.record; record < ticket.record + ticket.entry_count; ++record) {
-    if (Entry* const entry = find(record)) end(*find_group(entry->group), *entry, state, at);
+    Entry* const entry = find(record);
+    if (entry == nullptr || has_ended(entry->state)) continue;
+    Group& group = *find_group(entry->group);
+    end(group, *entry, state, at);
+    if (trace::is_on() && entry->started != TimePoint{}) trace_entry(group, *entry);
   }
 }
 
@@ -168,7 +173,6 @@ void Recorder::end(Group& group, Entry& entry, State state, TimePoint at) {
     group.status.last_started = std::max(group.status.last_started, entry.collective_sequence);
     group.status.last_completed = std::max(group.status.last_completed, entry.collective_sequence);
   }
-  if (trace::is_on() && entry.started != TimePoint{}) trace_entry(group, entry);
 }
 
 void Recorder::trace_entry(const Group& group, const Entry& entry) {

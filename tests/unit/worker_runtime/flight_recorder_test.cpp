@@ -95,6 +95,15 @@ TEST(FlightRecorder, ACompletionOfWhatTheRingHasGoneOverIsNoOnes) {
   EXPECT_THAT(states_of(recorder.snapshot()), ElementsAre(State::started, State::started));
 }
 
+TEST(FlightRecorder, ACompletionIsKnownWhenTheRingHasGoneOverWhatItIsOf) {
+  Recorder recorder(2);
+  const GroupId slow = recorder.open(group_named("group_0")), fast = recorder.open(group_named("group_1"));
+  recorder.completion_of(slow).say(recorder.record_started(slow, kBarrier, at(1)), at(2));
+  for (int i = 0; i < 3; ++i) recorder.record_started(fast, kBarrier, at(3));
+  const Snapshot snapshot = recorder.snapshot();
+  EXPECT_EQ(snapshot.groups.front().last_completed, 1u);
+}
+
 TEST(QuickClock, GoesWithBothClocks) {
   QuickClock clock;
   Moment last = clock.now();

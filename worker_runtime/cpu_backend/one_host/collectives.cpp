@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
-#include <utility>
 
 namespace ddp::cpu_backend {
 
@@ -42,26 +41,45 @@ void Collectives::run(const Collective& collective, Steps& steps) {
   const auto placement = memory.count > 0 ? memory_.find(memory.data, memory.bytes()) : std::nullopt;
   if (placement) call.location = placement->location;
   const bool is_large = shape.input_bytes() >= kLargeBytes;
-  Ways* const ways = is_large ? &ways_[{collective.kind, std::bit_width(std::min(shape.input_bytes(), kAlikeBytes))}] : nullptr;
+  const int decider = decider_of(collective);
+  const auto size_class = std::bit_width(std::min(shape.input_bytes(), kAlikeBytes));
+  Ways* const ways = is_large ? &ways_[{collective.kind, shape.type, decider, size_class}] : nullptr;
   const Way way = is_large ? ways->next : Way::cached;
   arrivals_.post(call, way == Way::read ? address_for_peers(collective, shape, placement.has_value()) : 0);
-  if (is_large) {
+  if (is_large && rank_ == decider) {
     const Way next = placement ? way : ways->times.next(peers_.can_read_all());
     arrivals_.put_data(&next, sizeof next);
   }
   steps.meet();
   steps.require_same_calls();
-  if (is_large) arrivals_.get_data(0, &ways->next, sizeof ways->next);
+  if (is_large) arrivals_.get_data(decider, &ways->next, sizeof ways->next);
   if (placement && all_are_at(placement->location)) return in_place_.run(collective, shape, *placement, steps);
-  if (!is_large || rank_ != 0) return run_on_plain_memory(collective, shape, way, steps);
-  const auto begin = std::chrono::steady_clock::now();
-  run_on_plain_memory(collective, shape, way, steps);
-  ways->times.took(way, std::chrono::steady_clock::now() - begin, shape.input_bytes());
+  const auto begin = is_large ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  const bool went_so = run_on_plain_memory(collective, shape, way, steps);
+  if (!is_large || rank_ != decider) return;
+  const auto took = std::chrono::steady_clock::now() - begin;
+  ways->times.took(way, went_so ? took : 2 * took, shape.input_bytes());  // what can't be read is no way to be preferred
 }
 
-void Collectives::run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps) {
-  if (way == Way::read && may_read_peers()) return from_peers_.run(collective, shape, steps);
+// Whose time is that of the call: one who takes something.
+int Collectives::decider_of(const Collective& collective) const {
+  switch (collective.kind) {
+    case CollectiveKind::broadcast:
+    case CollectiveKind::scatter: return (collective.root + 1) % size_;
+    case CollectiveKind::reduce:
+    case CollectiveKind::gather: return collective.root;
+    default: return 0;
+  }
+}
+
+// Whether it went the way that was to be.
+bool Collectives::run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps) {
+  if (way == Way::read && may_read_peers()) {
+    from_peers_.run(collective, shape, steps);
+    return true;
+  }
   staged_.run(collective, shape, arrivals_.next_half(), way == Way::streamed, steps);
+  return way != Way::read;
 }
 
 // 0 where the others can't read this rank's input; of one that they don't read, any other number.

@@ -5,7 +5,8 @@
 //   staged       plain memory, through memory that the ranks share, by the caches or past them
 //   from_peers   plain memory, where the ranks may read each other's; for large calls, if that is faster (WayTimes)
 //
-// Every rank takes the same way, because it depends on what all ranks have posted. All ways put elements together with
+// Every rank takes the same way, because it depends on what all ranks have posted, and for large calls on what one rank
+// has said in the last one. All ways put elements together with
 // the same code in the order of ranks, so they give the same bits.
 //
 // Threads: one caller at a time.
@@ -13,7 +14,7 @@
 
 #include <map>
 #include <memory>
-#include <utility>
+#include <tuple>
 
 #include "worker_runtime/cpu_backend/arrivals/arrivals.hpp"
 #include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
@@ -38,7 +39,8 @@ class Collectives {
   void run(const Collective& collective, Steps& steps);
 
  private:
-  void run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps);
+  int decider_of(const Collective& collective) const;
+  bool run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps);
   bool all_are_at(std::uint64_t location) const;
   std::uint64_t address_for_peers(const Collective& collective, const Shape& shape, bool is_registered) const;
   bool may_read_peers();
@@ -54,12 +56,12 @@ class Collectives {
   FromPeers from_peers_;
   Staged staged_;
 
-  // Of large calls, by kind and size, to a factor of two.
+  // Of large calls, by kind, type, who decides, and size to a factor of two.
   struct Ways {
     Way next = Way::cached;  // of the next call, on all ranks alike
-    WayTimes times;          // rank 0's
+    WayTimes times;          // of who decides
   };
-  std::map<std::pair<CollectiveKind, int>, Ways> ways_;
+  std::map<std::tuple<CollectiveKind, DataType, int, int>, Ways> ways_;
 };
 
 }  // namespace ddp::cpu_backend

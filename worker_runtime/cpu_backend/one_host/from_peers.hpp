@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "worker_runtime/cpu_backend/memory/peer_memory.hpp"

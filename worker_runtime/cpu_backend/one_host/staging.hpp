@@ -2,7 +2,8 @@
 //
 // Half [p % 2] of a rank's part belongs to phase p: it writes there before it arrives at p, and can do so again for
 // phase p + 2, when all have entered p + 1. So what was given out with a phase can be read by ranks that are slow
-// while the fast ones are in their next call; and, as a rank's part outlives its group, when they have left.
+// while the fast ones are in their next call; and, as a rank's part outlives its group, when they have left. Staged's
+// streamed all_reduce alone writes there later, and meets once more in the end.
 #pragma once
 
 #include <algorithm>
