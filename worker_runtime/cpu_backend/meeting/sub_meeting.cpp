@@ -45,7 +45,8 @@ std::vector<T> gather(const ParentGroup& parent, const T& own) {
   return all;
 }
 
-// Takes a step on every rank of the parent. Where one can't, all throw.
+// Takes a step on every rank of the parent. Where one can't, all throw: what the parent ended with if another's death was
+// why. The dead one may have taken its own part before.
 template <class Step>
 void together(const ParentGroup& parent, const Step& step) {
   Refusal own{};
@@ -59,6 +60,7 @@ void together(const ParentGroup& parent, const Step& step) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     const std::string refusal = text_in(all[rank]);
     if (refusal.empty()) continue;
+    gather(parent, own);  // throws unless all are alive
     throw Error("rank " + std::to_string(rank) + " can't be part of a new group: " + refusal +
                 "\nwhere: a split of the process group, rank " + std::to_string(parent.who.rank) + " of " +
                 std::to_string(parent.who.size) + ", pid " + std::to_string(::getpid()) + kLimitsAdvice);
