@@ -77,6 +77,11 @@ int wait_status_of(pid_t pid) {
   return status;
 }
 
+void kill_and_wait(pid_t pid) {
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
 // fork(2); an exception of `body` becomes text for the parent to throw. The child ends with `body`.
 pid_t fork_and(const std::function<void()>& body, int report) {
   std::fflush(nullptr);
@@ -92,18 +97,22 @@ pid_t fork_and(const std::function<void()>& body, int report) {
   ::_exit(kFailed);
 }
 
-// Runs `tool -batch` on the lines, in a network.
-void run_batch(const char* tool, const io::UniqueFd& network, const std::string& lines, const std::string& lacks) {
+void enter(const io::UniqueFd& network) {
+  if (::setns(network.get(), CLONE_NEWNET) != 0) fail("setns");
+}
+
+// Runs `ip -batch` on the lines, in a network.
+void ip(const io::UniqueFd& network, const std::string& lines) {
   Pipe input;
   Pipe output;
   const pid_t child = fork_and(
       [&] {
-        if (::setns(network.get(), CLONE_NEWNET) != 0) fail("setns");
+        enter(network);
         ::dup2(input.reading.get(), STDIN_FILENO);
         ::dup2(output.writing.get(), STDERR_FILENO);
         ::setenv("PATH", kSearch, 1);
-        ::execlp(tool, tool, "-batch", "-", nullptr);
-        fail(std::string(tool) + " (package iproute2)");
+        ::execlp("ip", "ip", "-batch", "-", nullptr);
+        fail("ip (package iproute2)");
       },
       output.writing.get());
   if (child < 0) fail("fork");
@@ -112,18 +121,19 @@ void run_batch(const char* tool, const io::UniqueFd& network, const std::string&
   input.writing.reset();
   const std::string said = read_all(output.reading.get());
   if (wait_status_of(child) == 0) return;
-  const bool is_lacking =
-      said.find("not supported") != std::string::npos || said.find("Unknown device type") != std::string::npos ||
-      said.find("No such file") != std::string::npos || said.find("qdisc kind is unknown") != std::string::npos;
-  if (is_lacking) throw NoHosts(lacks + ": " + said);
-  throw std::runtime_error(std::string(tool) + ": " + said + "in:\n" + lines);
-}
-
-void ip(const io::UniqueFd& network, const std::string& lines) {
-  run_batch("ip", network, lines, "this machine can't have a bridge of its own");
+  const bool is_lacking = said.find("not supported") != std::string::npos ||
+                          said.find("Unknown device type") != std::string::npos ||
+                          said.find("No such file") != std::string::npos;
+  if (is_lacking) throw NoHosts("this machine can't have a bridge of its own: " + said);
+  throw std::runtime_error("ip: " + said + "in:\n" + lines);
 }
 
 std::string cable(int host, int interface) { return "h" + std::to_string(host) + "e" + std::to_string(interface); }
+
+// The ends of the cable from a relay to the switch.
+std::string relay_end(int host, int interface) { return cable(host, interface) + "r"; }
+
+std::string relay_port(int host, int interface) { return cable(host, interface) + "p"; }
 
 std::string bridge(int interface) { return "br" + std::to_string(interface); }
 
@@ -191,6 +201,7 @@ Hosts::Hosts(Options options) : interfaces_(options.interfaces) {
 }
 
 Hosts::~Hosts() {
+  for (const auto& [place, pid] : relays_) kill_and_wait(pid);
   const auto deadline = Clock::now() + kLastWait;
   for (std::vector<Namespaces>* all : {&hosts_, &switch_}) {
     for (const Namespaces& each : *all) ::kill(each.first, SIGKILL);
@@ -313,7 +324,7 @@ HostProcess Hosts::run(int host, const std::vector<std::string>& argv, const std
 void Hosts::cut(int host, int interface) {
   std::string lines;
   for (int each = 0; each < interfaces_; ++each) {
-    if (interface == kAll || interface == each) lines += "link set " + cable(host, each) + " nomaster\n";
+    if (interface == kAll || interface == each) lines += "link set " + port(host, each) + " nomaster\n";
   }
   ip(switch_[0].network, lines);
 }
@@ -322,16 +333,55 @@ void Hosts::heal(int host, int interface) {
   std::string lines;
   for (int each = 0; each < interfaces_; ++each) {
     if (interface == kAll || interface == each) {
-      lines += "link set " + cable(host, each) + " master " + bridge(each) + "\n";
+      lines += "link set " + port(host, each) + " master " + bridge(each) + "\n";
     }
   }
   ip(switch_[0].network, lines);
 }
 
-void Hosts::disturb(int host, const std::string& netem, int interface) {
-  run_batch("tc", hosts_.at(static_cast<std::size_t>(host)).network,
-            "qdisc add dev eth" + std::to_string(interface) + " root netem " + netem + "\n",
-            "this machine can't delay or lose what is sent (tc of iproute2, sch_netem of the kernel)");
+// The interface's cable ends at a relay from now on, and another goes from there to the switch.
+void Hosts::disturb(int host, const Disturbance& disturbance, int interface) {
+  if (!can_relay_frames()) throw NoHosts("this machine can't delay or lose what is sent: it has no packet sockets");
+  const Namespaces& there = hosts_.at(static_cast<std::size_t>(host));
+  const io::UniqueFd& at_switch = switch_[0].network;
+  const std::string from = cable(host, interface);
+  const std::string to = relay_end(host, interface);
+  const std::string out = relay_port(host, interface);
+  if (!take_out_relay(host, interface)) {
+    ip(at_switch, "link set " + from + " nomaster\nlink add " + to + " type veth peer name " + out + "\nlink set " +
+                      to + " up\nlink set " + out + " master " + bridge(interface) + " up\n");
+  }
+  Pipe report;
+  const pid_t pid = fork_and(
+      [&] {
+        enter(there.network);
+        finish_frames_in_software("eth" + std::to_string(interface));
+        enter(at_switch);
+        for (const std::string& each : {from, to, out}) finish_frames_in_software(each);
+        FrameRelay relay({.from = from, .to = to, .disturbance = disturbance, .seed = static_cast<unsigned>(host)});
+        report.writing.reset();
+        relay.run();
+      },
+      report.writing.get());
+  if (pid < 0) fail("fork");
+  relays_[{host, interface}] = pid;
+  report.writing.reset();
+  const std::string said = read_all(report.reading.get());
+  if (!said.empty()) throw std::runtime_error("relay of " + name(host) + ": " + said);
+}
+
+// Ends the relay in a cable, which stays cut in two. False where there is none.
+bool Hosts::take_out_relay(int host, int interface) {
+  const auto found = relays_.find({host, interface});
+  if (found == relays_.end()) return false;
+  kill_and_wait(found->second);
+  relays_.erase(found);
+  return true;
+}
+
+// What of a host's cable is in the switch.
+std::string Hosts::port(int host, int interface) const {
+  return relays_.contains({host, interface}) ? relay_port(host, interface) : cable(host, interface);
 }
 
 void Hosts::take_down(int host, int interface) {

@@ -14,11 +14,14 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <map>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/io/unique_fd.hpp"
+#include "tests/multihost/frame_relay.hpp"
 
 namespace ddp::test {
 
@@ -62,9 +65,9 @@ class Hosts {
   void heal(int host, int interface = kAll);
   static constexpr int kAll = -1;
 
-  // What a host sends over an interface is delayed or lost from now on, in the words of tc-netem(8), such as
-  // "delay 1ms loss 1%". Throws NoHosts where this machine has no such means.
-  void disturb(int host, const std::string& netem, int interface = 0);
+  // What a host sends over an interface, which is not cut, is delayed or lost from now on: {} ends both. Throws NoHosts
+  // where this machine has no such means.
+  void disturb(int host, const Disturbance& disturbance, int interface = 0);
 
   // The interface goes down at the host itself, as by `ip link set eth0 down` there: it loses its routes.
   void take_down(int host, int interface = 0);
@@ -78,9 +81,12 @@ class Hosts {
 
   Namespaces start(const std::function<void()>& set_up);
   void wire(const Options& options);
+  bool take_out_relay(int host, int interface);
+  std::string port(int host, int interface) const;
 
   std::vector<Namespaces> hosts_;
   std::vector<Namespaces> switch_;  // one, made first
+  std::map<std::pair<int, int>, pid_t> relays_;  // by host and interface
   int interfaces_ = 1;
 };
 

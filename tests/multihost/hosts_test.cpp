@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdint>
 #include <fstream>
 #include <iterator>
@@ -89,14 +90,15 @@ pid_t connect_from(Hosts& hosts, int host, const std::string& address) {
   ::_exit(::connect(connection, found->ai_addr, found->ai_addrlen) == 0 ? 0 : 1);
 }
 
-// Whether a connection from the process's host waits for an answer.
-bool has_asked_to_connect(pid_t pid) {
+// Whether a connection from the process's host waits for an answer, and has asked `times` for it.
+bool has_asked_to_connect(pid_t pid, unsigned long times = 1) {
   std::ifstream connections("/proc/" + std::to_string(pid) + "/net/tcp");
   for (std::string line; std::getline(connections, line);) {
     std::istringstream fields(line);
-    std::string number, here, there, state;
-    fields >> number >> here >> there >> state;
-    if (state == "02") return true;  // TCP_SYN_SENT
+    std::string number, here, there, state, queues, timer, asked_again;
+    fields >> number >> here >> there >> state >> queues >> timer >> asked_again;
+    if (state != "02") continue;  // TCP_SYN_SENT
+    if (1 + std::stoul(asked_again, nullptr, 16) >= times) return true;
   }
   return false;
 }
@@ -122,6 +124,38 @@ TEST_F(HostsTest, ReachEachOtherUntilACableIsCutAndAgainAfter) {
   EXPECT_EQ(::waitpid(waiting, nullptr, WNOHANG), 0) << "neither refused nor connected";
   hosts->heal(1, 0);
   EXPECT_EQ(wait_status(waiting), 0);
+  ::kill(listener, SIGKILL);
+  EXPECT_EQ(wait_status(listener), SIGKILL);
+}
+
+TEST_F(HostsTest, WhatADisturbedHostSendsIsDelayedOrLostUntilThatEnds) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr || !disturb(0, {})) return;
+  const pid_t listener = listen_on(*hosts, 1);
+  EXPECT_EQ(wait_status(connect_from(*hosts, 0, Hosts::ipv4(1))), 0);
+
+  constexpr std::chrono::milliseconds kDelay{100};
+  if (!disturb(0, {.delay = kDelay})) return;
+  for (const auto& address : {Hosts::ipv4(1), Hosts::ipv6(1)}) {
+    const auto began = std::chrono::steady_clock::now();
+    EXPECT_EQ(wait_status(connect_from(*hosts, 0, address)), 0) << address;
+    EXPECT_GE(std::chrono::steady_clock::now() - began, kDelay) << address;
+  }
+
+  if (!disturb(0, {.loss = 1})) return;
+  const pid_t waiting = connect_from(*hosts, 0, Hosts::ipv4(1));
+  wait_until([&] { return has_asked_to_connect(waiting, 2); });  // the second time after a second without an answer
+  EXPECT_EQ(::waitpid(waiting, nullptr, WNOHANG), 0) << "neither refused nor connected";
+  ::kill(waiting, SIGKILL);
+  EXPECT_EQ(wait_status(waiting), SIGKILL);
+
+  if (!disturb(0, {})) return;
+  EXPECT_EQ(wait_status(connect_from(*hosts, 0, Hosts::ipv4(1))), 0);
+  hosts->cut(0);
+  const pid_t cut_off = connect_from(*hosts, 0, Hosts::ipv4(1));
+  wait_until([&] { return has_asked_to_connect(cut_off, 2); });
+  hosts->heal(0);
+  EXPECT_EQ(wait_status(cut_off), 0);
   ::kill(listener, SIGKILL);
   EXPECT_EQ(wait_status(listener), SIGKILL);
 }

@@ -23,9 +23,9 @@ class Multihost : public ::testing::Test {
   }
 
   // As Hosts::disturb(). False where this machine can't: the test is skipped, and returns at once.
-  bool disturb(int host, const std::string& netem) {
+  bool disturb(int host, const Disturbance& disturbance) {
     try {
-      hosts_->disturb(host, netem);
+      hosts_->disturb(host, disturbance);
       return true;
     } catch (const NoHosts& reason) {
       skip(reason.what());

@@ -57,7 +57,7 @@ TEST_F(NetworkFaults, DelayAndLossChangeNothingButTime) {
   Hosts* const hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
   for (int host = 0; host < 3; ++host) {
-    if (!disturb(host, "delay 300us 200us loss 0.5%")) return;
+    if (!disturb(host, {.delay = std::chrono::microseconds(300), .loss = 0.005})) return;
   }
   for (const std::vector<int>& host_of : {std::vector<int>{0, 1, 2}, std::vector<int>{0, 1, 2, 1}}) {
     run_ranks({*hosts, host_of, ""}, [&](int) {
