@@ -56,6 +56,10 @@ class Leaders {
 
   const HostLayout& layout() const { return layout_; }
   void hang_up(std::size_t host) { sockets_[host].clear(); }
+  void hang_up_between(std::size_t a, std::size_t b) {
+    sockets_[a][b].reset();
+    sockets_[b][a].reset();
+  }
 
   void run(const std::function<void(int host, HostStreams& streams, const HostStreams::Wait& wait)>& body) {
     std::vector<std::thread> threads;
@@ -183,6 +187,60 @@ TEST_P(HostExchange, ALeaderWhoseNeighbourIsGoneNamesIt) {
     ++named;
   });
   EXPECT_EQ(named, 1);
+}
+
+TEST_P(HostExchange, WhatARootHasGoesRoundToAllLeaders) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{3'000'017}}) {
+    for (int root = 0; root < GetParam(); ++root) {
+      SCOPED_TRACE(root);
+      Leaders leaders(GetParam());
+      leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
+        const auto value_at = [&](std::size_t i) { return static_cast<std::byte>((i * 7919 + count) >> 5); };
+        std::vector<std::byte> bytes(count);
+        for (std::size_t i = 0; host == root && i < count; ++i) bytes[i] = value_at(i);
+        ASSERT_EQ(HostRing::broadcast(streams, bytes, root, wait).kind, End::Kind::complete);
+        std::size_t wrong = 0;
+        for (std::size_t i = 0; i < count; ++i) wrong += bytes[i] != value_at(i) ? 1 : 0;
+        EXPECT_EQ(wrong, 0u);
+      });
+    }
+  }
+}
+
+// So a root sends once, however many hosts there are.
+TEST(Broadcast, GoesFromEachLeaderToTheNextAlone) {
+  constexpr int kHosts = 4, kRoot = 2;
+  Leaders leaders(kHosts);
+  leaders.hang_up_between(kRoot, 0);
+  leaders.hang_up_between(kRoot, 1);
+  leaders.hang_up_between(3, 1);
+  leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
+    std::vector<std::byte> bytes(1'000'000, host == kRoot ? std::byte{7} : std::byte{});
+    ASSERT_EQ(HostRing::broadcast(streams, bytes, kRoot, wait).kind, End::Kind::complete);
+    EXPECT_THAT(bytes, ::testing::Each(std::byte{7}));
+  });
+}
+
+TEST_P(HostExchange, ABroadcastNamesTheNeighbourThatIsGone) {
+  constexpr int kGone = 1;
+  for (int root = 0; root < GetParam(); ++root) {
+    if (root == kGone) continue;
+    SCOPED_TRACE(root);
+    Leaders leaders(GetParam());
+    leaders.hang_up(kGone);
+    std::atomic<int> named{0};
+    leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait&) {
+      std::vector<std::byte> bytes(3'000'000);
+      io::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
+      const auto end = HostRing::broadcast(streams, bytes, root, {[] { return false; }, deadline});
+      if (end.kind != End::Kind::host_lost) return;
+      EXPECT_THAT(end.hosts, ::testing::ElementsAre(kGone));
+      EXPECT_TRUE(host == kGone - 1 || host == (kGone + 1) % GetParam());
+      ++named;
+    });
+    const bool is_last = root == (kGone + 1) % GetParam();  // nobody receives from it
+    EXPECT_EQ(named, is_last || GetParam() == 2 ? 1 : 2);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Hosts, HostExchange, ::testing::Values(2, 3, 4, 5, 7));

@@ -131,6 +131,9 @@ void HostCollectives::finish(const Collective& collective, const Placement* plac
   if (gathered_.takes(collective)) return gathered_.finish(collective);
   const DataType type = type_of(collective);
   const bool has_one_rank_each = layout_.size() == layout_.host_count();
+  if (has_one_rank_each && collective.kind == CollectiveKind::broadcast) {
+    return broadcast({output_of(collective), collective.output.bytes()}, collective.root, steps);
+  }
   if (has_one_rank_each && !process_group::has_op(collective.kind)) return move_in_users_memory(collective, steps);
   const bool goes_round_in_users_memory =
       has_one_rank_each && collective.kind == CollectiveKind::all_reduce && type == exchanged_type(collective);
@@ -141,12 +144,18 @@ void HostCollectives::finish(const Collective& collective, const Placement* plac
   });
 }
 
+void HostCollectives::broadcast(std::span<std::byte> bytes, int root, const Steps& steps) {
+  steps.exchange([&](HostStreams& streams, const HostStreams::Wait& wait) {
+    return HostRing::broadcast(streams, bytes, layout_.host_of(root), wait);
+  });
+}
+
 // What is not summed, where every host has one rank, which has its host's number.
 void HostCollectives::move_in_users_memory(const Collective& collective, const Steps& steps) {
   const std::size_t bytes = count_per_rank(collective, layout_.size()) * size_of(type_of(collective));
   const bool is_root = rank_ == collective.root;
   const bool gives_parts = collective.kind == CollectiveKind::scatter || collective.kind == CollectiveKind::all_to_all;
-  const bool takes_parts = collective.kind != CollectiveKind::scatter && collective.kind != CollectiveKind::broadcast;
+  const bool takes_parts = collective.kind != CollectiveKind::scatter;
   for (int rank = 0; rank < layout_.size(); ++rank) {
     const bool has_root = process_group::has_root(collective.kind);
     const bool gives = !has_root || (is_of_input(collective.kind) ? rank == collective.root : is_root);
@@ -272,6 +281,9 @@ void HostCollectives::exchange(const Collective& collective, const Block& block,
                               size(), wait);
     });
   }
+  if (collective.kind == CollectiveKind::broadcast) {
+    return broadcast({area(block), block.bytes}, collective.root, steps);
+  }
   set_parcels(collective, block);
   steps.exchange([&](HostStreams& streams, const HostStreams::Wait& wait) { return streams.transfer(parcels_, wait); });
   if (collective.kind != CollectiveKind::reduce_scatter) return;
@@ -306,10 +318,6 @@ void HostCollectives::set_parcels(const Collective& collective, const Block& blo
       case CollectiveKind::scatter:
         if (host_ == root_host) parcel.out = there;
         if (host == root_host) parcel.in = own;
-        break;
-      case CollectiveKind::broadcast:
-        if (host_ == root_host) parcel.out = {area(block), block.bytes};
-        if (host == root_host) parcel.in = {area(block), block.bytes};
         break;
       case CollectiveKind::all_to_all: {
         const std::size_t pair_bytes = rank_count(host_) * block.slot_bytes;  // of one rank there and all here

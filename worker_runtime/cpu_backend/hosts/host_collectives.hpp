@@ -1,8 +1,9 @@
 // Collectives where the ranks are on several hosts. A call opens with an exchange among the leaders, in which a call
 // that differs is found and little data goes along (gathered_collectives.hpp). The rest moves
 //
-//   - where every host has one rank, from and to the user's memory; an all_reduce goes round in it (host_ring.hpp), but
-//     for float16 and bfloat16, which do so block by block, as a reduce and a reduce_scatter;
+//   - where every host has one rank, from and to the user's memory; an all_reduce and a broadcast go round in it
+//     (host_ring.hpp), but for sums of float16 and bfloat16, which do so block by block, as a reduce and a
+//     reduce_scatter;
 //   - else block by block: the ranks of a host combine what they have into an area, which is in the leader's part of
 //     the staging segment; the leaders exchange; every rank takes its own from there. While the leader exchanges one
 //     block, the others combine the next. Where the memory of all ranks of a host is registered, it is read in place.
@@ -61,6 +62,7 @@ class HostCollectives {
   struct Verdict;
 
   Block block_at(const Collective& collective, std::size_t number, std::size_t begin) const;
+  void broadcast(std::span<std::byte> bytes, int root, const Steps& steps);
   void move_in_users_memory(const Collective& collective, const Steps& steps);
   void run_blocks(const Collective& collective, const Placement* placement, const Steps& steps);
   void stage_block(const Collective& collective, const Block& block);

@@ -1,7 +1,5 @@
 #include "worker_runtime/cpu_backend/hosts/host_ring.hpp"
 
-#include <sys/uio.h>
-
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -80,7 +78,7 @@ class Ring : public HostStreams::Motion {
     pass_empty(out_, [&](std::size_t turn) { return slice_out(turn).size(); });
     const auto ready = sendable().first(std::min(sendable().size(), kPieceBytes));
     if (ready.empty() || is_out_broken_) return false;
-    const auto bytes = move(streams, next(), ready, &HostStreams::send);
+    const auto bytes = streams.send(next(), ready);
     is_out_broken_ = !bytes;
     sent_ += bytes.value_or(0);
     return advance(out_, bytes.value_or(0), slice_out(out_.turn).size());
@@ -94,7 +92,7 @@ class Ring : public HostStreams::Motion {
         is_sum(in_.turn)
             ? piece_.subspan(filled_, std::min(piece_.size(), slice.size() - in_.bytes + summed_) - filled_)
             : slice.subspan(in_.bytes, std::min(slice.size() - in_.bytes, kPieceBytes));
-    const auto bytes = move(streams, before(), room, &HostStreams::receive);
+    const auto bytes = streams.receive(before(), room);
     if (!bytes) lost_ = before();
     received_ += bytes.value_or(0);
     if (!is_sum(in_.turn)) return advance(in_, bytes.value_or(0), slice.size());
@@ -116,16 +114,6 @@ class Ring : public HostStreams::Motion {
     summed_ += bytes;
     if (is_last || summed_ == piece_.size()) filled_ = summed_ = 0;
     advance(in_, bytes, slice.size());
-  }
-
-  using Moving = std::optional<std::size_t> (HostStreams::*)(int, msghdr&) const;
-  static std::optional<std::size_t> move(const HostStreams& streams, int host, std::span<const std::byte> bytes,
-                                         Moving moving) {
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // as sendmsg() has it
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    return (streams.*moving)(host, message);
   }
 
   static bool advance(Place& place, std::size_t bytes, std::size_t of_slice) {
@@ -152,6 +140,57 @@ class Ring : public HostStreams::Motion {
   std::optional<int> lost_;
 };
 
+// Each but the last passes on what it has received so far.
+class Passing : public HostStreams::Motion {
+ public:
+  Passing(const HostStreams& streams, std::span<std::byte> bytes, int root)
+      : bytes_(bytes),
+        before_((streams.own_host() + streams.host_count() - 1) % streams.host_count()),
+        next_((streams.own_host() + 1) % streams.host_count()),
+        is_last_(next_ == root),
+        received_(streams.own_host() == root ? bytes.size() : 0) {}
+
+  Step step(HostStreams& streams) override {
+    bool has_moved = false;
+    if (!has_sent_all()) {
+      const auto ready = bytes_.first(received_).subspan(sent_);
+      const auto sent = ready.empty() ? 0 : streams.send(next_, ready.first(std::min(ready.size(), kPieceBytes)));
+      if (!sent) return lose(next_);
+      sent_ += *sent;
+      has_moved = *sent > 0;
+    }
+    if (!has_received_all()) {
+      const auto room = bytes_.subspan(received_);
+      const auto received = streams.receive(before_, room.first(std::min(room.size(), kPieceBytes)));
+      if (!received) return lose(before_);
+      received_ += *received;
+      has_moved = has_moved || *received > 0;
+    }
+    return has_received_all() && has_sent_all() ? Step::done : has_moved ? Step::moved : Step::stuck;
+  }
+
+  void name(std::vector<Awaited>& awaited) const override {
+    if (lost_) return awaited.push_back({*lost_});
+    const bool to_send = !is_last_ && sent_ < received_;
+    if (to_send) awaited.push_back({next_, true, false});
+    if (!has_received_all()) awaited.push_back({before_, false, true});
+  }
+
+ private:
+  bool has_received_all() const { return received_ == bytes_.size(); }
+  bool has_sent_all() const { return is_last_ || sent_ == bytes_.size(); }
+  Step lose(int host) {
+    lost_ = host;
+    return Step::lost;
+  }
+
+  std::span<std::byte> bytes_;
+  int before_, next_;
+  bool is_last_;
+  std::size_t received_, sent_ = 0;
+  std::optional<int> lost_;
+};
+
 }  // namespace
 
 HostRing::HostRing() : memory_(kPieceBytes + kCacheLineBytes) {
@@ -164,6 +203,12 @@ HostStreams::End HostRing::all_reduce(HostStreams& streams, std::span<std::byte>
                                       std::size_t ranks, const HostStreams::Wait& wait) {
   Ring ring(streams, elements, type, op, ranks, piece_);
   return streams.run(ring, wait);
+}
+
+HostStreams::End HostRing::broadcast(HostStreams& streams, std::span<std::byte> bytes, int root,
+                                     const HostStreams::Wait& wait) {
+  Passing passing(streams, bytes, root);
+  return streams.run(passing, wait);
 }
 
 }  // namespace ddp::cpu_backend

@@ -318,6 +318,16 @@ std::optional<std::size_t> HostStreams::receive(int host, msghdr& message) const
   return at_once([&] { return ::recvmsg(socket, &message, MSG_DONTWAIT); });
 }
 
+std::optional<std::size_t> HostStreams::send(int host, std::span<const std::byte> bytes) const {
+  const int socket = sockets_[static_cast<std::size_t>(host)];
+  return at_once([&] { return ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT); });
+}
+
+std::optional<std::size_t> HostStreams::receive(int host, std::span<std::byte> room) const {
+  const int socket = sockets_[static_cast<std::size_t>(host)];
+  return at_once([&] { return ::recv(socket, room.data(), room.size(), MSG_DONTWAIT); });
+}
+
 std::size_t HostStreams::bytes_ahead(int host) const {
   tcp_info info{};
   socklen_t bytes = sizeof info;

@@ -80,6 +80,8 @@ class HostStreams {
   // As much as goes at once; nothing where the connection is lost.
   std::optional<std::size_t> send(int host, msghdr& message) const;
   std::optional<std::size_t> receive(int host, msghdr& message) const;
+  std::optional<std::size_t> send(int host, std::span<const std::byte> bytes) const;
+  std::optional<std::size_t> receive(int host, std::span<std::byte> room) const;
 
   // How much may be on its way to a host at a time without filling more memory than it helps.
   std::size_t bytes_ahead(int host) const;
