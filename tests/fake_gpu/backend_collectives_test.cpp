@@ -10,6 +10,7 @@
 
 #include "tests/fake_gpu/backend_rank.hpp"
 #include "tests/integration/collective_checks.hpp"
+#include "tests/integration/pair_checks.hpp"
 #include "tests/nccl/numbered.hpp"
 
 namespace ddp::fake_gpu {
@@ -109,6 +110,16 @@ TYPED_TEST(SharedCollectives, EqualAPlainComputationBitByBit) {
     run_ranks(size, [](int) {
       auto group = join();
       testing::check_collectives<TypeParam, DeviceBuffer>(group);
+    });
+  }
+}
+
+TYPED_TEST(SharedCollectives, SendsAndReceivesEqualWhatWasSent) {
+  for (const int size : {2, 3}) {
+    SCOPED_TRACE("ranks: " + std::to_string(size));
+    run_ranks(size, [](int) {
+      auto group = join();
+      testing::check_pairs<TypeParam, DeviceBuffer>(group);
     });
   }
 }

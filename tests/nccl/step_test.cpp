@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <deque>
+#include <exception>
 
 #include "tests/nccl/gate.hpp"
 #include "tests/nccl/rank.hpp"
@@ -83,6 +85,69 @@ TEST(Streams, ABarrierBlocksTheHost) {
     if (rank == 1) ++*came;
     group.barrier();
     EXPECT_EQ(came->load(), 1);
+  });
+}
+
+TEST(Work, MayBeWaitedForOnTheHostUpToALimit) {
+  run_ranks(2, [](int rank) {
+    auto group = join();
+    connect(group);
+    cudaStream_t stream = make_stream();
+    const Array<float> values(group.device(), Values(10, static_cast<float>(rank + 1)));
+    Gate gate;
+    gate.close(stream);
+    Work work = group.all_reduce_async(values.range(), ReduceOp::sum, {.stream = stream});
+    EXPECT_FALSE(work.wait_for(std::chrono::milliseconds(20)));
+    EXPECT_FALSE(work.is_completed());
+    gate.open();
+    EXPECT_TRUE(work.wait_for(std::chrono::minutes(1)));
+    EXPECT_TRUE(work.is_completed());
+    EXPECT_THAT(values.values(), Each(3.0F));
+    EXPECT_TRUE(work.wait_for(std::chrono::milliseconds(0)));
+    group.barrier();
+    cudaStreamDestroy(stream);
+  });
+}
+
+TEST(Work, CallsBackWhenTheDeviceHasDoneIt) {
+  run_ranks(2, [](int) {
+    auto group = join();
+    connect(group);
+    cudaStream_t stream = make_stream();
+    const Array<float> values(group.device(), Values(10, 1));
+    std::atomic<int> good{0};
+    const auto count = [&](const std::exception_ptr& error) { good += error ? 100 : 1; };
+    Gate gate;
+    gate.close(stream);
+    Work work = group.all_reduce_async(values.range(), ReduceOp::sum, {.stream = stream});
+    work.on_completed(count);
+    EXPECT_EQ(good, 0);
+    gate.open();
+    EXPECT_TRUE(work.wait_for(std::chrono::minutes(1)));
+    wait_until([&] { return good == 1; });
+    work.on_completed(count);
+    EXPECT_EQ(good, 2) << "at once, on this thread";
+    group.barrier();
+    cudaStreamDestroy(stream);
+  });
+}
+
+TEST(Work, CallsBackWithTheErrorWhichThenCountsAsWaitedFor) {
+  Shared<std::atomic<bool>> done;
+  run_ranks(2, [&](int rank) {
+    auto group = join();
+    connect(group);
+    if (rank == 1) return wait_until([&] { return done->load(); });
+    const Array<float> values(group.device(), 10);
+    std::atomic<int> bad{0};
+    Work work = group.all_reduce_async(values.range());
+    work.on_completed([&](const std::exception_ptr& error) {
+      if (thrown_by<AbortedError>([&] { std::rethrow_exception(error); })) ++bad;
+    });
+    group.abort("enough");
+    wait_until([&] { return bad == 1; });
+    EXPECT_TRUE(thrown_by<AbortedError>([&] { work.wait_for(std::chrono::minutes(1)); }));
+    *done = true;
   });
 }
 
