@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <random>
@@ -261,11 +262,11 @@ TEST(Death, IsNoticedInEveryGroupThatTheRankWasIn) {
 // Whenever in the split it happens: the others throw an error, or have a group that then fails.
 TEST(Death, DuringASplitLeavesNobodyWaiting) {
   for (int round = 0; round < 20; ++round) {
-    Shared<std::atomic<bool>> begins;
+    Shared<std::atomic<int>> begun;
     RankProcesses ranks(3, [&](int) {
       auto world = init_process_group({.timeout = kNotForEver});
       world.barrier();
-      *begins = true;
+      ++*begun;
       thrown_by<RankFailure>([&] {
         for (;;) {
           auto group = world.split(0);
@@ -274,7 +275,7 @@ TEST(Death, DuringASplitLeavesNobodyWaiting) {
       });
       thrown_by<AbortedError>([&] { world.split(0); });
     });
-    wait_until([&] { return begins->load(); });
+    wait_until([&] { return begun->load() == 3; });
     std::this_thread::sleep_for(std::chrono::microseconds(317 * round));
     ranks.kill(1);
     ranks.expect_killed(1);
@@ -293,14 +294,34 @@ TEST(Timeout, OfASplitNamesWhoDidNotCome) {
     ++*timed_out;
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1, 3));
+    EXPECT_THAT(error->what(), HasSubstr("split, call "));
   });
 }
 
+// Be it one that moves as much in the same way.
 TEST(Mismatch, OfASplitAndAnotherCallIsTold) {
-  run_ranks(2, [&](int rank) {
-    auto world = init_process_group({.timeout = kNotForEver});
-    thrown_by<MismatchError>([&] { rank == 0 ? static_cast<void>(world.split(0)) : world.barrier(); });
-  });
+  const struct {
+    std::string name;
+    std::function<void(ProcessGroup& world)> call;
+  } others[] = {
+      {"barrier", [](ProcessGroup& world) { world.barrier(); }},
+      {"all_gather of 2 int64 per rank",
+       [](ProcessGroup& world) {
+         std::vector<std::int64_t> own(2), all(4);
+         world.all_gather(own, all);
+       }},
+      {"new_group", [](ProcessGroup& world) { world.new_group({0, 1}); }},
+  };
+  for (const auto& other : others) {
+    SCOPED_TRACE(other.name);
+    run_ranks(2, [&](int rank) {
+      auto world = init_process_group({.timeout = kNotForEver});
+      const auto error =
+          thrown_by<MismatchError>([&] { rank == 0 ? static_cast<void>(world.split(0)) : other.call(world); });
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->what(), HasSubstr("rank 0 called split, rank 1 called " + other.name));
+    });
+  }
 }
 
 TEST(Abort, FromAnotherThreadEndsASplit) {

@@ -144,16 +144,16 @@ TEST_F(SubGroupFailuresOverHosts, ADeathDuringASplitLeavesNobodyWaiting) {
   Hosts* const hosts = make_hosts({});
   if (hosts == nullptr) return;
   for (int round = 0; round < 10; ++round) {
-    Shared<std::atomic<bool>> begins;
+    Shared<std::atomic<int>> begun;
     RankProcesses ranks({*hosts, {0, 0, 1, 1}, ""}, [&](int) {
       auto world = init_process_group({.timeout = kNotForEver});
       world.barrier();
-      *begins = true;
+      ++*begun;
       thrown_by<RankFailure>([&] {
         for (;;) auto group = world.split(0, -world.rank());
       });
     });
-    wait_until([&] { return begins->load(); });
+    wait_until([&] { return begun->load() == 4; });
     std::this_thread::sleep_for(std::chrono::microseconds(1013 * round));
     const int dying = round % 2 == 0 ? 3 : 2;
     ranks.kill(dying);

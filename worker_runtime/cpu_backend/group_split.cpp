@@ -25,7 +25,8 @@ std::unique_ptr<Group> Group::split_in_turn(const NewGroup& made, io::Deadline& 
     std::vector<std::byte> all(own.size() * static_cast<std::size_t>(who_.size));
     const Collective call{.kind = CollectiveKind::all_gather,
                           .input = {own.data(), own.size(), DataType::uint8},
-                          .output = {all.data(), all.size(), DataType::uint8}};
+                          .output = {all.data(), all.size(), DataType::uint8},
+                          .within = process_group::Within::making_a_group};
     if (who_.size == 1) {
       std::copy(own.begin(), own.end(), all.begin());
     } else {

@@ -50,7 +50,8 @@ struct Offer {
 
 std::vector<Offer> gather(ProcessGroup& group, const Offer& own) {
   const auto words = own.words();
-  const auto all = process_group::all_gather_words(group, {words.begin(), words.end()}, {});
+  const auto all = process_group::all_gather_words(group, {words.begin(), words.end()},
+                                                   process_group::Within::state_sync, {});
   std::vector<Offer> offers;
   for (std::size_t at = 0; at < all.size(); at += Offer::kWords) offers.push_back(Offer::from(&all[at]));
   return offers;

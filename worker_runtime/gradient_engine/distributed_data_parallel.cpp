@@ -200,7 +200,8 @@ class DistributedDataParallel::Impl {
     const auto reading = std::exchange(look.reading, nullptr);
     if (!reading || !reading->is_raised()) return;
     const auto bitmaps =
-        process_group::all_gather_words(group_, to_bitmap(look.missing, parameter_count()), options_.collective);
+        process_group::all_gather_words(group_, to_bitmap(look.missing, parameter_count()),
+                                        process_group::Within::unused_check, options_.collective);
     const std::string step = device_memory_->reads_at_once() ? "this step's" : "the last step's";
     throw GradientError(
         describe_unused(names_, bitmaps, group_.size()) + "\nwhere: DistributedDataParallel::Step::finish; " + step +

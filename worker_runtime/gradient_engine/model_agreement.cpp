@@ -15,10 +15,13 @@
 namespace ddp::gradient_engine {
 namespace {
 
-using process_group::all_gather_words;
-
 constexpr std::size_t kLineWords = 128;  // of one line that differs, 1024 bytes are shown: those around the difference
 constexpr std::size_t kLineBytesMax = kLineWords * sizeof(std::int64_t);
+
+std::vector<std::int64_t> all_gather_words(ProcessGroup& group, const std::vector<std::int64_t>& words,
+                                           CollectiveOptions options) {
+  return process_group::all_gather_words(group, words, process_group::Within::model_check, options);
+}
 
 // FNV-1a of 64 bits. Not against intent: against mistakes.
 class Hash {

@@ -1,15 +1,22 @@
 #include "worker_runtime/process_group/all_gather_words.hpp"
 
+#include "worker_runtime/process_group/checks.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp::process_group {
 
-std::vector<std::int64_t> all_gather_words(ProcessGroup& group, const std::vector<std::int64_t>& words,
+std::vector<std::int64_t> all_gather_words(ProcessGroup& group, const std::vector<std::int64_t>& words, Within within,
                                            CollectiveOptions options) {
   std::vector<std::int64_t> gathered(words.size() * static_cast<std::size_t>(group.size()));
-  Backend& backend = group.impl()->backend();
+  ProcessGroup::Impl& impl = *group.impl();
+  Backend& backend = impl.backend();
+  const auto gather = [&](ConstMemoryRange own, MemoryRange all) {
+    Collective call{.kind = CollectiveKind::all_gather, .input = own, .output = all, .within = within};
+    check(impl, call, options);
+    backend.run(call);
+  };
   if (backend.reaches({})) {
-    group.all_gather(words, gathered, options);
+    gather(words, gathered);
     return gathered;
   }
   if (gathered.empty()) return gathered;
@@ -19,8 +26,8 @@ std::vector<std::int64_t> all_gather_words(ProcessGroup& group, const std::vecto
   auto* const own = all + static_cast<std::size_t>(group.rank()) * words.size();
   const auto device = backend.device_memory();
   device->copy_from_host(own, words.data(), bytes, options.stream);
-  group.all_gather({own, words.size(), DataType::int64, memory.device()},
-                   {all, gathered.size(), DataType::int64, memory.device()}, options);
+  gather({own, words.size(), DataType::int64, memory.device()},
+         {all, gathered.size(), DataType::int64, memory.device()});
   device->copy_to_host(gathered.data(), all, gathered.size() * sizeof(std::int64_t), options.stream);
   return gathered;
 }

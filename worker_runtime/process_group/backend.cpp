@@ -20,6 +20,19 @@ const char* name_of(CollectiveKind kind) {
   return "a collective that does not exist";
 }
 
+const char* name_of(Within within) {
+  switch (within) {
+    case Within::nothing: return "";
+    case Within::split: return "split";
+    case Within::new_group: return "new_group";
+    case Within::making_a_group: return "the making of a new group";
+    case Within::model_check: return "the making of a DistributedDataParallel";
+    case Within::unused_check: return "the search for unused parameters";
+    case Within::state_sync: return "the exchange of an elastic state";
+  }
+  return "?";
+}
+
 const char* name_of(ReduceOp op) {
   switch (op) {
     case ReduceOp::sum: return "sum";

@@ -63,7 +63,11 @@ enum class CollectiveKind : std::uint8_t {
   receive,
 };
 
+// What its user called, where a collective is a part of that.
+enum class Within : std::uint8_t { nothing, split, new_group, making_a_group, model_check, unused_check, state_sync };
+
 const char* name_of(CollectiveKind kind);  // "all_reduce"
+const char* name_of(Within within);        // "split"; empty for nothing
 const char* name_of(ReduceOp op);          // "sum"
 bool has_op(CollectiveKind kind);          // whether Collective::op means something
 bool has_root(CollectiveKind kind);        // and Collective::root
@@ -78,6 +82,7 @@ struct Collective {
   std::chrono::milliseconds timeout{};  // from the call to completion; > 0
   void* stream = nullptr;               // see CollectiveOptions
   bool is_monitored = false;            // a barrier; see ProcessGroup::monitored_barrier
+  Within within = Within::nothing;
 };
 
 // Who gives up on a group.

@@ -19,6 +19,7 @@ namespace ddp {
 namespace {
 
 using process_group::Membership;
+using process_group::Within;
 
 // Collective. `ranks` are of the new group, by their rank there, or empty for one that is in none. `number` tells it
 // from all other groups that were made of this one.
@@ -64,7 +65,7 @@ std::int64_t hash_of(const std::vector<int>& ranks) {
 ProcessGroup ProcessGroup::split(int color, int key, CollectiveOptions options) {
   Impl& group = process_group::require_group(impl_);
   process_group::require_not_coalescing(group, "split");
-  const auto all = process_group::all_gather_words(*this, {color, key}, options);
+  const auto all = process_group::all_gather_words(*this, {color, key}, Within::split, options);
   std::vector<std::pair<std::int64_t, int>> members;  // (key, rank)
   std::set<std::int64_t> colors;                      // each of them becomes a group
   for (int rank = 0; rank < size(); ++rank) {
@@ -86,7 +87,7 @@ ProcessGroup ProcessGroup::new_group(const std::vector<int>& ranks, CollectiveOp
   process_group::require_not_coalescing(group, "new_group");
   check_list(ranks, size());
   const std::vector<std::int64_t> own{static_cast<std::int64_t>(ranks.size()), hash_of(ranks)};
-  const auto all = process_group::all_gather_words(*this, own, options);
+  const auto all = process_group::all_gather_words(*this, own, Within::new_group, options);
   for (std::size_t at = 0; at < all.size(); at += 2) {
     if (all[at] == all[0] && all[at + 1] == all[1]) continue;
     throw MismatchError("new_group: ranks 0 and " + std::to_string(at / 2) + " want different ranks; this one (" +

@@ -58,11 +58,15 @@ TEST(Fingerprint, DescribesACall) {
     EXPECT_EQ(text(average), std::string("all_reduce of 4 float32 (") + name + ")");
   }
   EXPECT_EQ(describe({.kind = CollectiveKind::allocate, .count = 4096}), "allocate of 4096 bytes");
+  auto of_split = collective(CollectiveKind::all_gather, four, twelve);
+  of_split.within = Within::split;
+  EXPECT_EQ(text(of_split), "split");
 }
 
 TEST(Fingerprint, SurvivesTheControlBlock) {
   Fingerprint print;
   print.kind = CollectiveKind::broadcast;
+  print.within = Within::state_sync;
   print.type = DataType::int64;
   print.op = ReduceOp::average;
   print.root = std::numeric_limits<int>::max();
@@ -94,6 +98,7 @@ TEST(Fingerprint, EveryFieldButTheLocationMakesAnotherCall) {
   other.location = 4096;
   EXPECT_TRUE(same_call(one, other));
   EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::broadcast, .count = 5}));
+  EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::all_reduce, .within = Within::split, .count = 5}));
   EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::all_reduce, .type = DataType::float64, .count = 5}));
   EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::all_reduce, .op = ReduceOp::average, .count = 5}));
   EXPECT_FALSE(same_call(one, {.kind = CollectiveKind::all_reduce, .root = 1, .count = 5}));

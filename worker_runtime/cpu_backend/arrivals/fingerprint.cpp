@@ -6,6 +6,7 @@ namespace {
 
 constexpr int kTypeShift = 8;
 constexpr int kOpShift = 16;
+constexpr int kWithinShift = 24;
 constexpr int kRootShift = 32;
 constexpr std::uint64_t kByteMask = 0xff;
 
@@ -20,6 +21,7 @@ std::string rank_of(const Fingerprint& of) { return "rank " + std::to_string(of.
 Fingerprint fingerprint_of(const Collective& collective) {
   Fingerprint print;
   print.kind = collective.kind;
+  print.within = collective.within;
   if (collective.kind == CollectiveKind::barrier) return print;
   const bool is_of_output = collective.kind == CollectiveKind::reduce_scatter ||
                             collective.kind == CollectiveKind::scatter || collective.kind == CollectiveKind::receive ||
@@ -35,6 +37,7 @@ Fingerprint fingerprint_of(const Collective& collective) {
 FingerprintWords encode(const Fingerprint& print) {
   const auto what = static_cast<std::uint64_t>(print.kind) | static_cast<std::uint64_t>(print.type) << kTypeShift |
                     static_cast<std::uint64_t>(print.op) << kOpShift |
+                    static_cast<std::uint64_t>(print.within) << kWithinShift |
                     static_cast<std::uint64_t>(print.root) << kRootShift;
   return {what, print.count, print.location};
 }
@@ -44,6 +47,7 @@ Fingerprint decode(const FingerprintWords& words) {
   print.kind = static_cast<CollectiveKind>(words[0] & kByteMask);
   print.type = static_cast<DataType>(words[0] >> kTypeShift & kByteMask);
   print.op = static_cast<ReduceOp>(words[0] >> kOpShift & kByteMask);
+  print.within = static_cast<Within>(words[0] >> kWithinShift & kByteMask);
   print.root = static_cast<int>(words[0] >> kRootShift);
   print.count = words[1];
   print.location = words[2];
@@ -51,6 +55,7 @@ Fingerprint decode(const FingerprintWords& words) {
 }
 
 std::string describe(const Fingerprint& print) {
+  if (print.within != Within::nothing) return process_group::name_of(print.within);
   const std::string name = name_of(print.kind);
   switch (print.kind) {
     case CollectiveKind::barrier: return name;
@@ -70,7 +75,7 @@ std::string describe(const Fingerprint& print) {
 }
 
 bool same_call(const Fingerprint& a, const Fingerprint& b) {
-  return a.kind == b.kind && a.type == b.type && a.op == b.op && a.root == b.root && a.count == b.count;
+  return a.kind == b.kind && a.within == b.within && a.type == b.type && a.op == b.op && a.root == b.root && a.count == b.count;
 }
 
 std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_ranks) {

@@ -17,11 +17,13 @@ namespace ddp::cpu_backend {
 
 using process_group::Collective;
 using process_group::CollectiveKind;
+using process_group::Within;
 
 constexpr std::uint64_t kPlainMemory = 0;  // a location: memory that only its own process sees
 
 struct Fingerprint {
   CollectiveKind kind = CollectiveKind::barrier;
+  Within within = Within::nothing;
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
