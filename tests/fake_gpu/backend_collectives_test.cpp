@@ -104,24 +104,23 @@ class SharedCollectives : public ::testing::Test {};
 using AllTypes = ::testing::Types<float, double, std::int64_t, tensor::Float16, tensor::Bfloat16, std::int32_t, std::uint8_t>;
 TYPED_TEST_SUITE(SharedCollectives, AllTypes);
 
+constexpr std::size_t kSharedCountMax = 50'021;  // the stand-in stages nothing
+
 TYPED_TEST(SharedCollectives, EqualAPlainComputationBitByBit) {
   for (const int size : {1, 3}) {
     SCOPED_TRACE("ranks: " + std::to_string(size));
     run_ranks(size, [](int) {
       auto group = join();
-      testing::check_collectives<TypeParam, DeviceBuffer>(group);
+      testing::check_collectives<TypeParam, DeviceBuffer>(group, kSharedCountMax);
     });
   }
 }
 
-TYPED_TEST(SharedCollectives, SendsAndReceivesEqualWhatWasSent) {
-  for (const int size : {2, 3}) {
-    SCOPED_TRACE("ranks: " + std::to_string(size));
-    run_ranks(size, [](int) {
-      auto group = join();
-      testing::check_pairs<TypeParam, DeviceBuffer>(group);
-    });
-  }
+TEST(Backend, SendsAndReceivesWhatWasSent) {
+  run_ranks(3, [](int) {
+    auto group = join();
+    testing::check_pairs<std::int32_t, DeviceBuffer>(group);
+  });
 }
 
 TEST(Backend, DoesWithoutWhatAnOlderNcclLacksAndSaysSoOnce) {

@@ -125,10 +125,10 @@ void check_divided_collectives(ProcessGroup& group, Where where, std::size_t cou
               [&](std::size_t i) { return element<T>(static_cast<int>(i / count), own + i % count); });
 }
 
-// In all sizes and kinds of memory.
+// In all sizes, to `count_max`, and kinds of memory.
 template <class T, template <class> class Buffer>
-void check_collectives(ProcessGroup& group) {
-  const std::size_t count_max = std::max(kCountMax, kBlockBytes / sizeof(T) + 1001);
+void check_collectives(ProcessGroup& group,
+                       std::size_t count_max = std::max(kCountMax, kBlockBytes / sizeof(T) + 1001)) {
   for (const Where where : {Where::plain, Where::registered, Where::registered_on_rank_0}) {
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{3}, count_max}) {
       SCOPED_TRACE(std::to_string(count) + " elements, " + name_of(where));

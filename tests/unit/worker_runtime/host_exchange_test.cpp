@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -190,7 +191,7 @@ TEST_P(HostExchange, ALeaderWhoseNeighbourIsGoneNamesIt) {
 }
 
 TEST_P(HostExchange, WhatARootHasGoesRoundToAllLeaders) {
-  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{3'000'017}}) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{700'017}}) {
     for (int root = 0; root < GetParam(); ++root) {
       SCOPED_TRACE(root);
       Leaders leaders(GetParam());
@@ -217,7 +218,7 @@ TEST(Broadcast, GoesFromEachLeaderToTheNextAlone) {
   leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
     std::vector<std::byte> bytes(1'000'000, host == kRoot ? std::byte{7} : std::byte{});
     ASSERT_EQ(HostRing::broadcast(streams, bytes, kRoot, wait).kind, End::Kind::complete);
-    EXPECT_THAT(bytes, ::testing::Each(std::byte{7}));
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), std::byte{7}), static_cast<std::ptrdiff_t>(bytes.size()));
   });
 }
 
