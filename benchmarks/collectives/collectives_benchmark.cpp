@@ -126,7 +126,7 @@ Request request_for(const Row& row, const Column& column, double ns_of_a_call, b
   Request out{row.what, column.memory, row.bytes};
   if (row.pace == Pace::each_call) {
     out.meet = false;
-    out.batches = static_cast<int>(std::clamp(turn_ns / ns_of_a_call, 100.0, 2000.0));
+    out.batches = static_cast<int>(std::clamp(turn_ns / ns_of_a_call, 100.0, 20000.0));
     return out;
   }
   out.fresh = row.pace == Pace::fresh;

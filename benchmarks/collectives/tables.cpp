@@ -56,12 +56,13 @@ Table small_table() {
 }
 
 Table crowded_barrier_table() {
-  return {
-      "barrier4",
-      "Barrier, four ranks on two cores, each call on its own",
-      4,
-      {{"yield loop", "yield loop"}, {"ours", "ours"}, kOpenMpi},
-      {{"barrier", "barrier", 0, Pace::each_call, {{"ours", 1.2, {"yield loop"}}, {"ours", 4, {"yield loop"}, true}}}}};
+  const std::vector<std::string> loop = {"yield loop"};
+  return {"barrier4",
+          "Barrier, four ranks on two cores",
+          4,
+          {{"yield loop", "yield loop"}, {"ours", "ours"}, kOpenMpi},
+          {{"back to back", "barrier", 0, Pace::in_a_row, {{"ours", 1.2, loop}}},
+           {"each call", "barrier", 0, Pace::each_call, {{"ours", 4, loop, true}}}}};
 }
 
 Table tcp_table() {

@@ -19,6 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSpinCount = 100;                        // 1 to 5 us; yielding then is nearly as fast, and kinder
+constexpr int kBriefSpinCount = 60;                    // between two yields: about as long as one takes
 constexpr int kYieldsPerLook = 8;                      // at the clock
 constexpr std::chrono::microseconds kYieldFor{1'000};  // then it sleeps, and being woken costs 5 us
 static_assert(Clock::is_steady);
@@ -46,7 +47,8 @@ Arrivals::Arrivals(std::span<RankControl> ranks, int rank, std::vector<int> name
       rank_(rank),
       names_(std::move(names)),
       notes_(notes),
-      may_spin_(ranks.size() <= core_count()),
+      core_count_(core_count()),
+      can_all_run_(ranks.size() <= core_count_),
       posted_(ranks.size()),
       ended_(std::make_unique<std::atomic<bool>[]>(ranks.size())) {
   for (int i = static_cast<int>(names_.size()); i < static_cast<int>(ranks.size()); ++i) names_.push_back(i);
@@ -94,7 +96,7 @@ void Arrivals::arrive() {
   ++phase_;
   arrived_up_to_ = 0;
   // Whoever is the last to come finds the others' lines on their way when its own, which they are looking at, is written.
-  for (std::size_t i = 0; may_spin_ && i < ranks_.size(); ++i) prefetch_for_reading(&present_line(i));
+  for (std::size_t i = 0; can_all_run_ && i < ranks_.size(); ++i) prefetch_for_reading(&present_line(i));
   for (std::size_t i = 0; i < words_.size(); ++i) line.posted[i].store(words_[i], std::memory_order_relaxed);
   for (std::size_t i = 0; i < data_.size(); ++i) line.data[i].store(data_[i], std::memory_order_relaxed);
   line.address.store(address_, std::memory_order_relaxed);
@@ -119,7 +121,8 @@ Outcome Arrivals::wait(io::Deadline& deadline, bool for_leader) {
 }
 
 bool Arrivals::spin() {
-  for (int i = 0; may_spin_ && i < kSpinCount; ++i) {
+  const int count = can_all_run_ ? kSpinCount : are_missing_elsewhere(note_core()) ? kBriefSpinCount : 0;
+  for (int i = 0; i < count; ++i) {
     if (all_have_arrived()) return true;
     pause_core();
   }
@@ -127,11 +130,14 @@ bool Arrivals::spin() {
 }
 
 bool Arrivals::yield() {
-  const auto end = Clock::now() + kYieldFor;
+  std::optional<Clock::time_point> end;
   for (int i = 1; !disturbed_.load(std::memory_order_relaxed); ++i) {
     ::sched_yield();
-    if (all_have_arrived()) return true;
-    if (i % kYieldsPerLook == 0 && Clock::now() >= end) break;
+    if (can_all_run_ ? all_have_arrived() : spin()) return true;
+    if (i % kYieldsPerLook != 0) continue;
+    const auto now = Clock::now();
+    if (!end) end = now + kYieldFor;
+    if (now >= *end) break;
   }
   return false;  // sleep() looks into whatever disturbs
 }
@@ -268,6 +274,23 @@ bool Arrivals::has_arrived(std::size_t rank) const { return present_line(rank).a
 bool Arrivals::all_have_arrived() {
   while (arrived_up_to_ < ranks_.size() && has_arrived(arrived_up_to_)) ++arrived_up_to_;
   return arrived_up_to_ == ranks_.size();
+}
+
+// The core that this rank is on; the others see it where ranks outnumber cores.
+std::uint32_t Arrivals::note_core() {
+  const auto core = static_cast<std::uint32_t>(::sched_getcpu()) + 1;
+  if (own().core.load(std::memory_order_relaxed) != core) own().core.store(core, std::memory_order_relaxed);
+  return core;
+}
+
+// Whether each that is missing may be running on a core of its own, other than this one.
+bool Arrivals::are_missing_elsewhere(std::uint32_t core) const {
+  std::size_t cores_left = core_count_;
+  for (std::size_t rank = arrived_up_to_; rank < ranks_.size(); ++rank) {
+    if (has_arrived(rank)) continue;
+    if (--cores_left == 0 || ranks_[rank].core.load(std::memory_order_relaxed) == core) return false;
+  }
+  return true;
 }
 
 bool Arrivals::all_call_the_same() const {

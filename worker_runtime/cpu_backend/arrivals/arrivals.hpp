@@ -2,9 +2,10 @@
 //
 // A wait ends by the arrival of all, by interrupt(), by the loss of a rank that has not arrived, or at its deadline, in
 // this order where several hold: others leave because of what this rank gave up for, which is the better reason. It
-// spins as long as every rank can have a core, gives its core away for a moment, and then sleeps: an arriving rank pays
-// for a wake-up only where somebody sleeps. No wake-up is lost: whoever goes to sleep says so first and looks again
-// after, whoever changes something looks for sleepers after (all sequentially consistent).
+// spins while each of those that are missing may be running on a core of its own, else gives its core away for a
+// moment, and then sleeps: an arriving rank pays for a wake-up only where somebody sleeps. No wake-up is lost: whoever
+// goes to sleep says so first and looks again after, whoever changes something looks for sleepers after (all
+// sequentially consistent).
 //
 // With ranks on several hosts each knows of the others by notes, which its host's leader takes in. A rank in trouble
 // there ends a wait as one of this host does, where it can have no part in the present call. And where a rank only gave
@@ -117,6 +118,8 @@ class Arrivals {
  private:
   bool has_arrived(std::size_t rank) const;
   bool all_have_arrived();
+  std::uint32_t note_core();
+  bool are_missing_elsewhere(std::uint32_t core) const;
   bool spin();
   bool yield();
   Outcome wait(io::Deadline& deadline, bool for_leader);
@@ -135,7 +138,8 @@ class Arrivals {
   std::vector<int> names_;
   std::span<RankNote> notes_;  // none with one host
   std::mutex note_mutex_;
-  bool may_spin_;            // whether every rank can have a core to itself
+  std::size_t core_count_;   // that this process may use
+  bool can_all_run_;         // whether every rank can have a core to itself
   std::uint64_t phase_ = 0;  // that this rank entered last
   std::uint64_t call_ = 0;   // that this rank posted last, and what it is
   FingerprintWords words_{};

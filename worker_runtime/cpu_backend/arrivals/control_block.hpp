@@ -59,6 +59,7 @@ struct alignas(kLinePairBytes) RankControl {
   std::atomic<std::uint64_t> door_address;                  // by its rank, at the start: see PeerMemory
   std::atomic<std::uint64_t> door_word;
   std::atomic<std::uint32_t> reads_all;  // by its rank, at the start: 1 if it can read all others' memory
+  std::atomic<std::uint32_t> core;       // by its rank, where ranks outnumber cores: 1 + that on which it last waited
   std::atomic<std::int64_t> deadline;    // by its rank, with several hosts: when its call ends, steady_clock's count
 };
 
