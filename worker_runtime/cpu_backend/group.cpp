@@ -94,8 +94,7 @@ void Group::begin(Meeting meeting, io::Deadline& deadline) {
       watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int index) {
         arrivals_.lose(index);
         pairs_.wake();
-        const int rank = layout_.ranks_of(layout_.host_of(who_.rank))[static_cast<std::size_t>(index)];
-        if (links_) links_->tell(news_of(rank, Trouble::lost));
+        if (links_) tell_of_end(static_cast<std::size_t>(index));
         cut_waits();
       });
     }

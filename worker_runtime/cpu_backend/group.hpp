@@ -154,6 +154,7 @@ class Group {
   void meet_after_leaders(io::Deadline& deadline);
   void among_leaders(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline, bool is_monitored = false);
   io::Deadline earliest_deadline(const io::Deadline& own) const;
+  void tell_of_end(std::size_t index);
   void post_deadline(const io::Deadline& deadline);
   Outcome ask_who_is_missing(const std::vector<int>& awaited);
   Outcome with_all_missing(const Outcome& outcome);

@@ -154,6 +154,14 @@ std::vector<RankNews> Group::missing_here(std::uint64_t call) const {
   return missing;
 }
 
+// Of a rank of this host. Whom it gave up for first: this rank may be slower to notice that one.
+void Group::tell_of_end(std::size_t index) {
+  const std::vector<int>& here = layout_.ranks_of(layout_.host_of(who_.rank));
+  const std::size_t cause = arrivals_.cause_of(index);
+  if (cause != index) links_->tell(news_of(here[cause], Trouble::lost));
+  links_->tell(news_of(here[index], Trouble::lost));
+}
+
 void Group::post_deadline(const io::Deadline& deadline) {
   memory_->control()[static_cast<std::size_t>(index_)].deadline.store(deadline.end().time_since_epoch().count());
 }

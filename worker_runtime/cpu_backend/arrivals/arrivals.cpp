@@ -206,7 +206,6 @@ Outcome Arrivals::failure_without(int name) const {
   return outcome_of({}, {names_[cause]});
 }
 
-// Who made `rank` give up, as far as it is of this host and another than this one; else `rank` itself.
 std::size_t Arrivals::cause_of(std::size_t rank) const {
   for (std::size_t step = 0; step < ranks_.size(); ++step) {
     const std::int32_t next = ranks_[rank].gave_up_for.load();

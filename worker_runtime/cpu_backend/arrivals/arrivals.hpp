@@ -101,6 +101,9 @@ class Arrivals {
   // this rank's end of the group before they notice the other's.
   void blame(int name);
 
+  // Who made a rank give up, as far as that one is of this host and another than this rank; else the rank itself.
+  std::size_t cause_of(std::size_t rank) const;
+
   // Tells the others that this rank will arrive nowhere any more. The first word counts.
   void leave(Presence how);
   Presence presence(int rank) const;
@@ -124,7 +127,6 @@ class Arrivals {
   bool yield();
   Outcome wait(io::Deadline& deadline, bool for_leader);
   std::optional<Outcome> sleep(std::size_t rank, io::Deadline& deadline, bool for_leader);
-  std::size_t cause_of(std::size_t rank) const;
   Outcome outcome_of(std::vector<int> lost, std::vector<int> gave_up) const;
   std::vector<int> missing() const;
   void ring(RankControl& rank);
