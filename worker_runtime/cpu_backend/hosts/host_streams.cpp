@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -52,11 +53,17 @@ class Rest {
   }
   void clear() { first_ = count_ = 0; }
   bool is_empty() const { return first_ == count_; }
-  msghdr message() {
+  // By `step`, which takes what is left: one part or a message of several.
+  template <class Step>
+  std::optional<std::size_t> move(const Step& step) {
+    if (count_ - first_ == 1) {
+      const iovec& last = parts_[first_];
+      return step(std::span(static_cast<std::byte*>(last.iov_base), last.iov_len));
+    }
     msghdr message{};
     message.msg_iov = parts_.data() + first_;
     message.msg_iovlen = count_ - first_;
-    return message;
+    return step(message);
   }
   void advance(std::size_t bytes) {
     while (first_ < count_ && bytes >= parts_[first_].iov_len) bytes -= parts_[first_++].iov_len;
@@ -70,18 +77,37 @@ class Rest {
   std::size_t first_ = 0, count_ = 0;
 };
 
+// Copied into one piece before it goes, and after it came, because the kernel takes longer for several.
+constexpr std::size_t kSmallBytes = 256;
+
 // A message on its way to a host.
 struct Outgoing {
   int host = 0;
   Header header;
   Rest rest;
   bool is_broken = false;
+  std::array<std::byte, kSmallBytes> small;
+
+  // `parts` have the header's bytes together.
+  void begin(std::span<const std::span<const std::byte>> parts) {
+    const bool is_small = sizeof header + header.bytes <= small.size();
+    std::byte* end = small.data();
+    const auto add = [&](std::span<const std::byte> part) {
+      if (is_small) {
+        end = std::copy(part.begin(), part.end(), end);
+      } else {
+        rest.add(part);
+      }
+    };
+    add(std::as_bytes(std::span(&header, 1)));
+    for (const auto part : parts) add(part);
+    if (is_small) rest.add(std::span(small.data(), end));
+  }
 
   // Whether some of it went.
   bool move(const HostStreams& streams) {
     if (is_broken || rest.is_empty()) return false;
-    msghdr message = rest.message();
-    const auto bytes = streams.send(host, message);
+    const auto bytes = rest.move([&](auto&& what) { return streams.send(host, what); });
     is_broken = !bytes;
     if (bytes) rest.advance(*bytes);
     return bytes.value_or(0) > 0;
@@ -101,11 +127,23 @@ struct Incoming {
   bool is_complete() const { return has_header() && contents_received() >= contents.size(); }
   bool move(const HostStreams& streams) {
     if (is_complete()) return false;
+    if (received == 0 && sizeof header + contents.size() <= kSmallBytes) return move_small(streams);
     Rest rest;
     if (!has_header()) rest.add(std::as_bytes(std::span(&header, 1)).subspan(received));
     rest.add(contents.subspan(contents_received()));
-    msghdr message = rest.message();
-    const auto bytes = streams.receive(host, message);
+    return take(rest.move([&](auto&& room) { return streams.receive(host, room); }));
+  }
+
+ private:
+  bool move_small(const HostStreams& streams) {
+    std::array<std::byte, kSmallBytes> whole;
+    if (!take(streams.receive(host, std::span(whole).first(sizeof header + contents.size())))) return false;
+    std::memcpy(&header, whole.data(), std::min(received, sizeof header));
+    std::copy_n(whole.begin() + sizeof header, contents_received(), contents.begin());
+    return true;
+  }
+
+  bool take(std::optional<std::size_t> bytes) {
     is_lost = !bytes;
     received += bytes.value_or(0);
     return bytes.value_or(0) > 0;
@@ -160,8 +198,7 @@ class Transfer : public Motion {
       const HostStreams::Parcel& parcel = parcels[static_cast<std::size_t>(host)];
       way.out.host = way.in.host = host;
       way.out.header = {exchange, parcel.out.size()};
-      way.out.rest.add(std::as_bytes(std::span(&way.out.header, 1)));
-      way.out.rest.add(parcel.out);
+      way.out.begin({&parcel.out, 1});
       way.in.contents = parcel.in;
     }
   }
@@ -203,11 +240,8 @@ class Swapping : public Motion {
   Swapping(HostStreams::Swap& swap, std::uint64_t exchange) : swap_(swap) {
     out_.host = swap.to;
     out_.header.exchange = exchange;
-    out_.rest.add(std::as_bytes(std::span(&out_.header, 1)));
-    for (const auto part : swap.out) {
-      out_.header.bytes += part.size();
-      out_.rest.add(part);
-    }
+    for (const auto part : swap.out) out_.header.bytes += part.size();
+    out_.begin(swap.out);
     in_.host = swap.from;
     in_.contents = swap.in.first(swap.expected);
   }
