@@ -204,6 +204,7 @@ class Group {
   bool is_late_ = false;                               // the jobs'; they had given it up before
   bool is_abort_elsewhere_ = false;                    // the jobs'; what went wrong is another rank's abort()
   std::atomic<std::uint64_t> exchanged_call_{0};       // the call in which this leader waits for other hosts, or none
+  std::atomic<std::uint64_t> finished_call_{0};        // over hosts, that this rank has got through last
   std::atomic<bool> given_up_{false};
   std::atomic<bool> is_round_over_{false};
   mutable std::mutex reason_mutex_;

@@ -30,6 +30,7 @@ void Group::exchange_over_hosts(const Collective& collective, io::Deadline& dead
                            });
   require_same_calls_over_hosts(&collective, here, steps);
   host_collectives_->finish(collective, is_in_place ? &*placement : nullptr, steps);
+  finished_call_.store(arrivals_.own_call());
 }
 
 void Group::require_same_calls_over_hosts(const Collective* collective, const std::vector<Fingerprint>& here,
@@ -143,14 +144,15 @@ void Group::meet_or_name_all(io::Deadline& deadline) {
 }
 
 // For another leader: those of this host that have not come to the call, or else this rank, where it has not done its
-// part. It has while it waits for other hosts itself.
+// part. It has while it waits for other hosts itself, be it in an earlier call, which others may have got through.
 std::vector<RankNews> Group::missing_here(std::uint64_t call) const {
+  const std::uint64_t exchanged = exchanged_call_.load();
+  if (exchanged != 0 && exchanged <= call) return {};
   std::vector<RankNews> missing;
   for (const int rank : layout_.ranks_of(layout_.host_of(who_.rank))) {
     if (arrivals_.calls(layout_.index_of(rank)) < call) missing.push_back(news_of(rank, Trouble::missing));
   }
-  const bool waits_too = exchanged_call_.load() == call;
-  if (missing.empty() && !waits_too) missing.push_back(news_of(who_.rank, Trouble::missing));
+  if (missing.empty() && finished_call_.load() < call) missing.push_back(news_of(who_.rank, Trouble::missing));
   return missing;
 }
 
