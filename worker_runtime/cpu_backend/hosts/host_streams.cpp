@@ -51,7 +51,6 @@ class Rest {
     // sendmsg() takes no constant memory, and does not write to it
     if (!part.empty()) parts_[count_++] = {const_cast<std::byte*>(part.data()), part.size()};
   }
-  void clear() { first_ = count_ = 0; }
   bool is_empty() const { return first_ == count_; }
   // By `step`, which takes what is left: one part or a message of several.
   template <class Step>
