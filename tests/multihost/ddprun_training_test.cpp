@@ -19,8 +19,6 @@ namespace ddp::test {
 namespace {
 
 using ddp::test::contents_of;
-using ::testing::AnyOf;
-using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -119,9 +117,7 @@ TEST_F(DdprunTraining, AWorkerKilledInMidTrainingChangesNoBitOfTheResult) {
     ASSERT_EQ(::kill(pid, SIGKILL), 0);
     training.expect_success();
     EXPECT_THAT(training.out(), HasSubstr("resumed after step "));
-    // By its own node, or by the ranks of the other one, which may be quicker.
-    const std::string rank = "rank " + std::to_string(victim);
-    EXPECT_THAT(training.err(), AnyOf(HasSubstr(rank + " was killed by SIGKILL"), ContainsRegex(rank + " .* ended; ")));
+    EXPECT_THAT(training.err(), HasSubstr("rank " + std::to_string(victim) + " was killed by SIGKILL"));
     const auto result = training.newest();
     ASSERT_EQ(result.step % kStepsPerEpoch, 0);
 
