@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "benchmarks/common/sides/collective_side.hpp"
+#include "benchmarks/common/sides/spin_barrier.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::benchmarks {
@@ -97,14 +98,8 @@ class SocketSide : public PlainMemorySide {
       const std::size_t came = to_receive > 0 ? moved(::recv(socket_.get(), to, to_receive, MSG_DONTWAIT)) : 0;
       from += sent, to_send -= sent;
       to += came, to_receive -= came;
-      for (int i = 0; sent + came == 0 && i < kPauses; ++i) pause();
+      for (int i = 0; sent + came == 0 && i < kPauses; ++i) relax();
     }
-  }
-
-  static void pause() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
   }
 
   void broadcast(float*, std::size_t) override { refuse(); }

@@ -12,6 +12,13 @@ namespace ddp::benchmarks {
 
 constexpr int kRanksMax = 64;
 
+// Between two looks of one that waits without sleeping.
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
 struct SpinBarrierLines {
   struct alignas(64) Line {
     std::atomic<std::uint32_t> arrived;
@@ -43,12 +50,6 @@ class SpinBarrier {
   }
 
  private:
-  static void relax() {
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#endif
-  }
-
   SpinBarrierLines& lines_;
   int rank_, size_, looks_before_yield_;
   std::uint32_t count_ = 0;

@@ -48,7 +48,6 @@ Arrivals::Arrivals(std::span<RankControl> ranks, int rank, std::vector<int> name
       names_(std::move(names)),
       notes_(notes),
       core_count_(core_count()),
-      can_all_run_(ranks.size() <= core_count_),
       posted_(ranks.size()),
       ended_(std::make_unique<std::atomic<bool>[]>(ranks.size())) {
   for (int i = static_cast<int>(names_.size()); i < static_cast<int>(ranks.size()); ++i) names_.push_back(i);
@@ -96,7 +95,7 @@ void Arrivals::arrive() {
   ++phase_;
   arrived_up_to_ = 0;
   // Whoever is the last to come finds the others' lines on their way when its own, which they are looking at, is written.
-  for (std::size_t i = 0; can_all_run_ && i < ranks_.size(); ++i) prefetch_for_reading(&present_line(i));
+  for (std::size_t i = 0; can_all_run() && i < ranks_.size(); ++i) prefetch_for_reading(&present_line(i));
   for (std::size_t i = 0; i < words_.size(); ++i) line.posted[i].store(words_[i], std::memory_order_relaxed);
   for (std::size_t i = 0; i < data_.size(); ++i) line.data[i].store(data_[i], std::memory_order_relaxed);
   line.address.store(address_, std::memory_order_relaxed);
@@ -121,7 +120,7 @@ Outcome Arrivals::wait(io::Deadline& deadline, bool for_leader) {
 }
 
 bool Arrivals::spin() {
-  const int count = can_all_run_ ? kSpinCount : are_missing_elsewhere(note_core()) ? kBriefSpinCount : 0;
+  const int count = can_all_run() ? kSpinCount : are_missing_elsewhere(note_core()) ? kBriefSpinCount : 0;
   for (int i = 0; i < count; ++i) {
     if (all_have_arrived()) return true;
     pause_core();
@@ -133,7 +132,7 @@ bool Arrivals::yield() {
   std::optional<Clock::time_point> end;
   for (int i = 1; !disturbed_.load(std::memory_order_relaxed); ++i) {
     ::sched_yield();
-    if (can_all_run_ ? all_have_arrived() : spin()) return true;
+    if (can_all_run() ? all_have_arrived() : spin()) return true;
     if (i % kYieldsPerLook != 0) continue;
     const auto now = Clock::now();
     if (!end) end = now + kYieldFor;

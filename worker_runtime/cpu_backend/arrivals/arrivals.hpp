@@ -119,6 +119,7 @@ class Arrivals {
   void interrupt();
 
  private:
+  bool can_all_run() const { return ranks_.size() <= core_count_; }  // each on a core of its own
   bool has_arrived(std::size_t rank) const;
   bool all_have_arrived();
   std::uint32_t note_core();
@@ -141,7 +142,6 @@ class Arrivals {
   std::span<RankNote> notes_;  // none with one host
   std::mutex note_mutex_;
   std::size_t core_count_;   // that this process may use
-  bool can_all_run_;         // whether every rank can have a core to itself
   std::uint64_t phase_ = 0;  // that this rank entered last
   std::uint64_t call_ = 0;   // that this rank posted last, and what it is
   FingerprintWords words_{};

@@ -75,7 +75,8 @@ std::string describe(const Fingerprint& print) {
 }
 
 bool same_call(const Fingerprint& a, const Fingerprint& b) {
-  return a.kind == b.kind && a.within == b.within && a.type == b.type && a.op == b.op && a.root == b.root && a.count == b.count;
+  return a.kind == b.kind && a.within == b.within && a.type == b.type && a.op == b.op && a.root == b.root &&
+         a.count == b.count;
 }
 
 std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_ranks) {
