@@ -1,5 +1,6 @@
 // The floor of all-reduces by TCP: two processes, one connection on loopback, nothing checked and no call that may wait
-// without end. Both send all they have, or of more than 64 KiB the half that the other sums, then what they have summed.
+// without end. Both send all they have, or of more than 64 KiB the half that the other sums, then what they have
+// summed.
 #pragma once
 
 namespace ddp::benchmarks {

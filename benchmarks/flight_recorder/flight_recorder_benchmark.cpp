@@ -1,5 +1,6 @@
-// What recording costs, in CPU time, which other work on the machine changes least: an operation through all its states, by
-// one thread and by two at once, without and with a trace; a span of the program's; the files of a failure with a full ring.
+// What recording costs, in CPU time, which other work on the machine changes least: an operation through all its
+// states, by one thread and by two at once, without and with a trace; a span of the program's; the files of a failure
+// with a full ring.
 //
 //   flight_recorder_benchmark [rounds]
 #include <unistd.h>
@@ -38,7 +39,8 @@ double median_of(int rounds, const std::function<void()>& steps) {
 }
 
 void record_calls(Recorder& recorder, GroupId group) {
-  const Operation operation{.name = "all_reduce", .reduce_op = "sum", .input_count = 1000, .output_count = 1000, .element_bytes = 4};
+  const Operation operation{
+      .name = "all_reduce", .reduce_op = "sum", .input_count = 1000, .output_count = 1000, .element_bytes = 4};
   for (int call = 0; call < kCalls; ++call) {
     const Ticket ticket = recorder.record(group, operation);
     recorder.start(ticket);
@@ -57,15 +59,17 @@ void say_whole(const char* what, double seconds) { std::printf("| %s | %.1f ms |
 int main(int argument_count, char** arguments) {
   const int rounds = argument_count > 1 ? std::atoi(arguments[1]) : 9;
   Recorder recorder;
-  const GroupId group = recorder.open({.backend = "cpu", .name = "group_0", .description = "all ranks", .ranks = {0, 1}});
+  const GroupId group =
+      recorder.open({.backend = "cpu", .name = "group_0", .description = "all ranks", .ranks = {0, 1}});
   std::printf("| %d calls, median of %d rounds | CPU time |\n| --- | --- |\n", kCalls, rounds);
   say("an operation: called, started, completed", median_of(rounds, [&] { record_calls(recorder, group); }), kCalls);
-  say("the same by 2 threads at once", median_of(rounds,
-                                                 [&] {
-                                                   std::thread other([&] { record_calls(recorder, group); });
-                                                   record_calls(recorder, group);
-                                                   other.join();
-                                                 }),
+  say("the same by 2 threads at once",
+      median_of(rounds,
+                [&] {
+                  std::thread other([&] { record_calls(recorder, group); });
+                  record_calls(recorder, group);
+                  other.join();
+                }),
       2 * kCalls);
   const auto spans = [] {
     for (int call = 0; call < kCalls; ++call) const ddp::TraceSpan span("a span");

@@ -28,9 +28,11 @@ namespace ddp::benchmarks {
 inline bool is_worker() { return std::getenv("WORLD_SIZE") != nullptr; }
 
 // `ddprun --standalone --nproc-per-node=2`, with the options, of this program with these arguments.
-inline std::vector<std::string> job_of_two(const std::vector<std::string>& options, const std::vector<std::string>& arguments) {
+inline std::vector<std::string> job_of_two(const std::vector<std::string>& options,
+                                           const std::vector<std::string>& arguments) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
-  std::vector<std::string> words{program.parent_path() / "ddprun", "--standalone", "--nproc-per-node=2", "--log-dir=/dev/null"};
+  std::vector<std::string> words{program.parent_path() / "ddprun", "--standalone", "--nproc-per-node=2",
+                                 "--log-dir=/dev/null"};
   words.insert(words.end(), options.begin(), options.end());
   words.push_back(program);
   words.insert(words.end(), arguments.begin(), arguments.end());
@@ -68,9 +70,11 @@ class DdprunJob {
         text_.erase(0, end + 1);
         return found;
       }
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
       pollfd out{out_, POLLIN, 0};
-      if (left <= 0 || ::poll(&out, 1, static_cast<int>(left)) == 0) throw std::runtime_error("workers say nothing more");
+      if (left <= 0 || ::poll(&out, 1, static_cast<int>(left)) == 0)
+        throw std::runtime_error("workers say nothing more");
       std::array<char, 4096> buffer{};
       const auto got = ::read(out_, buffer.data(), buffer.size());
       if (got <= 0) return std::nullopt;

@@ -1,11 +1,13 @@
-// What the gradient engine costs on one GPU: a step of the network of examples/train_mlp_cuda with libddp in a group of one
-// rank, and the same step without it, whose backward writes into plain buffers.
+// What the gradient engine costs on one GPU: a step of the network of examples/train_mlp_cuda with libddp in a group of
+// one rank, and the same step without it, whose backward writes into plain buffers.
 //
-//   gpu_engine_overhead_benchmark [--layers=4] [--width=8192] [--batch-size=512] [--steps=30] [--rounds=15] [--json=FILE]
+//   gpu_engine_overhead_benchmark [--layers=4] [--width=8192] [--batch-size=512] [--steps=30] [--rounds=15]
+//                                 [--json=FILE]
 //
-// The two sides train the same network and take turns within one run; a round's ratio is that of its pair. A time is that of
-// `steps` steps, to the end of the device's work, divided by them. Products are in TF32. A group of one rank has nothing to
-// send, so what is left is the engine's own work: its bookkeeping, events, and the flags of unused parameters.
+// The two sides train the same network and take turns within one run; a round's ratio is that of its pair. A time is
+// that of `steps` steps, to the end of the device's work, divided by them. Products are in TF32. A group of one rank
+// has nothing to send, so what is left is the engine's own work: its bookkeeping, events, and the flags of unused
+// parameters.
 #include <ddp/ddp.hpp>
 
 #include <algorithm>
@@ -45,7 +47,8 @@ class Sides {
  public:
   Sides(const ddp::ProcessGroup& world, const Numbers& numbers)
       : batch_size_(numbers["batch-size"]),
-        mlp_({std::vector<std::size_t>(numbers["layers"] + 1, numbers["width"]), batch_size_}, 0, true, stream_.get(), spans_),
+        mlp_({std::vector<std::size_t>(numbers["layers"] + 1, numbers["width"]), batch_size_}, 0, true, stream_.get(),
+             spans_),
         parameters_(mlp_.parameters(world.device().index)),
         features_(batch_size_ * numbers["width"]),
         labels_(batch_size_),
@@ -131,10 +134,11 @@ void measure(const Numbers& numbers) {
   }
   const auto [least, most] = std::minmax_element(overheads.begin(), overheads.end());
   Figures figures("engine_overhead");
-  const std::string size = std::to_string(numbers["layers"]) + " layers of " + std::to_string(numbers["width"]) + ", batch of " +
-                           std::to_string(numbers["batch-size"]);
+  const std::string size = std::to_string(numbers["layers"]) + " layers of " + std::to_string(numbers["width"]) +
+                           ", batch of " + std::to_string(numbers["batch-size"]);
   figures.add("a step without libddp, " + size, median(plains), "ms", 3);
-  figures.add("a step with libddp, one rank, " + std::to_string(sides.bucket_count()) + " buckets", median(engines), "ms", 3);
+  figures.add("a step with libddp, one rank, " + std::to_string(sides.bucket_count()) + " buckets", median(engines),
+              "ms", 3);
   figures.add("overhead, median of " + std::to_string(rounds) + " pairs", median(overheads), "%", 2);
   figures.add("the same, least", *least, "%", 2);
   figures.add("the same, most", *most, "%", 2);
@@ -148,7 +152,11 @@ void measure(const Numbers& numbers) {
 
 int main(int argc, char** argv) {
   const Numbers numbers(argc, argv,
-                        {{"layers", 4, 100}, {"width", 8192, 32'768}, {"batch-size", 512, 65'536}, {"steps", 30, 10'000}, {"rounds", 15, 1'000}});
+                        {{"layers", 4, 100},
+                         {"width", 8192, 32'768},
+                         {"batch-size", 512, 65'536},
+                         {"steps", 30, 10'000},
+                         {"rounds", 15, 1'000}});
   try {
     measure(numbers);
     return 0;

@@ -40,8 +40,10 @@ class Numbers {
         json_ = value;
         continue;
       }
-      const auto option = std::find_if(options.begin(), options.end(), [&](const auto& one) { return "--" + one.name == name; });
-      const bool is_number = !value.empty() && value.size() < 10 && value.find_first_not_of("0123456789") == std::string::npos;
+      const auto option =
+          std::find_if(options.begin(), options.end(), [&](const auto& one) { return "--" + one.name == name; });
+      const bool is_number =
+          !value.empty() && value.size() < 10 && value.find_first_not_of("0123456789") == std::string::npos;
       const std::size_t number = is_number ? std::stoul(value) : 0;
       if (option == options.end() || number < 1 || number > option->max) refuse(word, options);
       values_[option->name] = number;
@@ -55,7 +57,8 @@ class Numbers {
   [[noreturn]] void refuse(const std::string& word, const std::vector<Option>& options) const {
     std::string known = " --json=FILE";
     for (const auto& option : options) known += " --" + option.name + "=" + std::to_string(option.value);
-    std::fprintf(stderr, "error: '%s' is none of its options, or no number in range\nwhere: the command line\ntry:   %s%s\n",
+    std::fprintf(stderr,
+                 "error: '%s' is none of its options, or no number in range\nwhere: the command line\ntry:   %s%s\n",
                  word.c_str(), program_.c_str(), known.c_str());
     std::exit(kExitWrongUse);
   }

@@ -1,5 +1,5 @@
-// Whether the gradients' all-reduce goes on while backward runs: two ranks on one GPU train examples/train_mlp_cuda with a
-// trace, and the time in which both are at work is put in proportion to the time of each.
+// Whether the gradients' all-reduce goes on while backward runs: two ranks on one GPU train examples/train_mlp_cuda
+// with a trace, and the time in which both are at work is put in proportion to the time of each.
 //
 //   gpu_overlap_benchmark [--layers=8] [--width=2048] [--batch-size=8192] [--json=FILE]
 //
@@ -79,7 +79,8 @@ double length(const std::vector<Span>& spans) {
 double length_in_both(const std::vector<Span>& some, const std::vector<Span>& others) {
   double sum = 0;
   for (const auto& [begin, end] : some) {
-    for (const auto& [other_begin, other_end] : others) sum += std::max(0.0, std::min(end, other_end) - std::max(begin, other_begin));
+    for (const auto& [other_begin, other_end] : others)
+      sum += std::max(0.0, std::min(end, other_end) - std::max(begin, other_begin));
   }
   return sum;
 }
@@ -101,9 +102,11 @@ Trace read(const fs::path& path) {
     if (name.rfind("backward", 0) == 0) trace.backward.push_back(span);
     if (name.rfind("all_reduce", 0) == 0) trace.all_reduce.push_back(span);
   }
-  if (trace.backward.empty() || trace.all_reduce.empty()) throw std::runtime_error("there is no backward or no all_reduce in " + path.string());
+  if (trace.backward.empty() || trace.all_reduce.empty())
+    throw std::runtime_error("there is no backward or no all_reduce in " + path.string());
   std::sort(trace.backward.begin(), trace.backward.end());
-  trace.backward.erase(trace.backward.begin(), trace.backward.begin() + static_cast<std::ptrdiff_t>(trace.backward.size() / 2));
+  trace.backward.erase(trace.backward.begin(),
+                       trace.backward.begin() + static_cast<std::ptrdiff_t>(trace.backward.size() / 2));
   const double begin = trace.backward.front().first;
   std::erase_if(trace.all_reduce, [&](const Span& span) { return span.first < begin; });
   trace.backward = joined(std::move(trace.backward));
@@ -115,7 +118,8 @@ class Folder {
  public:
   Folder() : path_(fs::temp_directory_path() / "overlap_XXXXXX") {
     std::string name = path_;
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("can't make a folder in " + path_.parent_path().string());
+    if (::mkdtemp(name.data()) == nullptr)
+      throw std::runtime_error("can't make a folder in " + path_.parent_path().string());
     path_ = name;
     ::setenv(kFolderVariable, path_.c_str(), 1);
   }

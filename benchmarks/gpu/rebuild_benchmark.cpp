@@ -1,5 +1,5 @@
-// How long it takes from the abort of a group of the backend nccl, with collectives under way, to the first all-reduce that
-// the next group has finished, in the same processes: two ranks on one GPU.
+// How long it takes from the abort of a group of the backend nccl, with collectives under way, to the first all-reduce
+// that the next group has finished, in the same processes: two ranks on one GPU.
 //
 //   gpu_rebuild_benchmark [--rounds=10] [--elements=1000000] [--json=FILE]
 //

@@ -1,10 +1,11 @@
-// kill -9 of one of two ranks on one GPU, under ddprun and run_elastic: how soon the survivor finishes its next step, counted
-// from the start of the replacement's process, and whether it kept its process and what it has on the GPU.
+// kill -9 of one of two ranks on one GPU, under ddprun and run_elastic: how soon the survivor finishes its next step,
+// counted from the start of the replacement's process, and whether it kept its process and what it has on the GPU.
 //
 //   gpu_recovery_benchmark [--kills=5] [--elements=4000000] [--json=FILE]
 //
-// A step is an all-reduce of the parameters and a commit; it is finished when the device has done it. The replacement's start
-// is its first statement; what it does from there on (it loads CUDA, makes a context, meets the survivor) is in the time.
+// A step is an all-reduce of the parameters and a commit; it is finished when the device has done it. The replacement's
+// start is its first statement; what it does from there on (it loads CUDA, makes a context, meets the survivor) is in
+// the time.
 #include <cuda_runtime_api.h>
 #include <ddp/elastic.hpp>
 #include <signal.h>
@@ -63,7 +64,8 @@ class Worker {
   }
 
   void run() {
-    ddp::run_elastic(state_, [this](ddp::ProcessGroup world) { train(world); }, options_);
+    ddp::run_elastic(
+        state_, [this](ddp::ProcessGroup world) { train(world); }, options_);
   }
 
  private:
@@ -76,8 +78,8 @@ class Worker {
       state_.commit();  // waits for the device, and throws where the all-reduce has failed
       float mark = 0;
       check(cudaMemcpy(&mark, mark_, sizeof mark, cudaMemcpyDeviceToHost));
-      say("step " + std::to_string(now()) + " " + std::to_string(::getpid()) + " " + std::to_string(world.round().number) + " " +
-          (mark == kMark ? "kept" : "lost"));
+      say("step " + std::to_string(now()) + " " + std::to_string(::getpid()) + " " +
+          std::to_string(world.round().number) + " " + (mark == kMark ? "kept" : "lost"));
     }
   }
 
@@ -128,7 +130,8 @@ class Recovery {
     if (!text) throw std::runtime_error("the job has ended");
     Line line;
     char kind[8] = {}, mark[8] = {};
-    if (std::sscanf(text->c_str(), "%7s %lld %d %d %7s", kind, &line.time, &line.pid, &line.round, mark) < 3) return next();
+    if (std::sscanf(text->c_str(), "%7s %lld %d %d %7s", kind, &line.time, &line.pid, &line.round, mark) < 3)
+      return next();
     line.is_step = std::string(kind) == "step";
     line.is_kept = std::string(mark) == "kept";
     return line;
@@ -164,7 +167,8 @@ void measure(const Numbers& numbers) {
   figures.add("from there to the survivor's next finished step, median", median(steps), "ms", 1);
   figures.add("the same, least", *least, "ms", 1);
   figures.add("the same, most", *most, "ms", 1);
-  figures.add("survivors that kept process and GPU memory", static_cast<double>(steps.size()), "of " + std::to_string(steps.size()), 0);
+  figures.add("survivors that kept process and GPU memory", static_cast<double>(steps.size()),
+              "of " + std::to_string(steps.size()), 0);
   figures.write(numbers.json());
 }
 

@@ -331,7 +331,8 @@ void time_lost_node(const NodeLoss& loss, const Launcher& launcher, int rounds) 
     for (const auto& worker : job.workers())
       if (is_of_node(worker.pid) ? loss.victims == Victims::agent_and_workers : !std::exchange(one_broke, true))
         victims.push_back(worker.pid);
-    ms.push_back(job.recover_from(loss.signal_number, victims, (loss.shape.agents - 1) * loss.shape.workers, loss.name));
+    ms.push_back(
+        job.recover_from(loss.signal_number, victims, (loss.shape.agents - 1) * loss.shape.workers, loss.name));
     end_all_processes();
   }
   print_row(loss.name, launcher.name, ms, loss.limit_ms > 0 ? std::optional(loss.limit_ms) : std::nullopt, {});

@@ -1,5 +1,5 @@
-// The model that both sides of recovery_torchft train: 512-1024-512 with a ReLU, a batch of 16, mean squared error, SGD. In
-// plain loops, which a compiler makes vector code of.
+// The model that both sides of recovery_torchft train: 512-1024-512 with a ReLU, a batch of 16, mean squared error,
+// SGD. In plain loops, which a compiler makes vector code of.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,7 @@ class Mlp {
     for (std::size_t b = 0; b < kBatch; ++b)
       for (std::size_t i = 0; i < kHidden; ++i) {
         float sum = 0;
-        if (hidden_[b * kHidden + i] > 0)
-          sum = dot(w2 + i * kWidth, output_.data() + b * kWidth, kWidth);
+        if (hidden_[b * kHidden + i] > 0) sum = dot(w2 + i * kWidth, output_.data() + b * kWidth, kWidth);
         to_hidden_[b * kHidden + i] = sum;
       }
     backward_to_weights(input_.data(), to_hidden_.data(), g1, h1, kWidth, kHidden);
@@ -49,7 +48,8 @@ class Mlp {
   std::vector<float> parameters = std::vector<float>(kParameters);  // of each layer [in][out], then its bias
 
  private:
-  static void forward(const float* in, const float* weights, const float* bias, float* out, std::size_t ins, std::size_t outs) {
+  static void forward(const float* in, const float* weights, const float* bias, float* out, std::size_t ins,
+                      std::size_t outs) {
     for (std::size_t b = 0; b < kBatch; ++b) std::copy(bias, bias + outs, out + b * outs);
     for (std::size_t i = 0; i < ins; ++i)  // a row of weights serves the whole batch while it is in the cache
       for (std::size_t b = 0; b < kBatch; ++b) {

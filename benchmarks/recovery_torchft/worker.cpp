@@ -1,10 +1,11 @@
 // Our worker of recovery_torchft.py: a small model that trains until it is killed.
 //
-//   recovery_torchft_worker plain|elastic|elastic10 REPLICA    with init_process_group, or with run_elastic and a commit in
-//                                                              each step, or in each tenth
+//   recovery_torchft_worker plain|elastic|elastic10 REPLICA
 //
-// After each step one line goes to the FIFO that STEPS names: time, replica, step, whether it was committed, how many took
-// part, CPU time of this process, the number of the round; times in ns.
+// plain: with init_process_group. elastic: with run_elastic and a commit in each step; elastic10: in each tenth step.
+//
+// After each step one line goes to the FIFO that STEPS names: time, replica, step, whether it was committed, how many
+// took part, CPU time of this process, the number of the round; times in ns.
 #include <fcntl.h>
 #include <time.h>
 #include <unistd.h>
@@ -22,13 +23,14 @@ namespace {
 
 class Steps {
  public:
-  explicit Steps(std::string replica) : fd_(::open(std::getenv("STEPS"), O_WRONLY | O_CLOEXEC)), replica_(std::move(replica)) {}
+  explicit Steps(std::string replica)
+      : fd_(::open(std::getenv("STEPS"), O_WRONLY | O_CLOEXEC)), replica_(std::move(replica)) {}
 
   void tell(long long step, bool is_committed, const ddp::ProcessGroup& group) const {
     char line[160];
-    const int length = std::snprintf(line, sizeof line, "%lld %s %lld %d %d %lld %u\n", now(CLOCK_MONOTONIC), replica_.c_str(),
-                                     step, is_committed ? 1 : 0, group.size(), now(CLOCK_PROCESS_CPUTIME_ID),
-                                     group.round().number);
+    const int length =
+        std::snprintf(line, sizeof line, "%lld %s %lld %d %d %lld %u\n", now(CLOCK_MONOTONIC), replica_.c_str(), step,
+                      is_committed ? 1 : 0, group.size(), now(CLOCK_PROCESS_CPUTIME_ID), group.round().number);
     if (::write(fd_, line, static_cast<std::size_t>(length)) != length) std::_Exit(0);  // the benchmark is gone
   }
 
@@ -87,8 +89,10 @@ int main(int argc, char** argv) {
   try {
     const Steps steps(argv[2]);
     const std::string layer = argv[1];
-    if (layer == "plain") be_plain(steps);
-    else be_elastic(steps, layer == "elastic10" ? 10 : 1);
+    if (layer == "plain")
+      be_plain(steps);
+    else
+      be_elastic(steps, layer == "elastic10" ? 10 : 1);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;

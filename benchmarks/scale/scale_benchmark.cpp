@@ -1,12 +1,14 @@
-// One ddp-rendezvous on one core, and as many agents as asked for on another: how soon all of them have been told to start,
-// to stop and to start again, what an idle agent costs in bytes, CPU time and the daemon's memory.
+// One ddp-rendezvous on one core, and as many agents as asked for on another: how soon all of them have been told to
+// start, to stop and to start again, what an idle agent costs in bytes, CPU time and the daemon's memory.
 //
-// The agents are this one process: real TCP connections over the loopback, WebSocket frames and the project's own messages,
-// pings both ways as a ddprun's connection has them, but no worker. Times are from just before the first message of a step is
-// written to the moment at which the last agent has read its own, so the swarm's reading is in them.
+// The agents are this one process: real TCP connections over the loopback, WebSocket frames and the project's own
+// messages, pings both ways as a ddprun's connection has them, but no worker. Times are from just before the first
+// message of a step is written to the moment at which the last agent has read its own, so the swarm's reading is in
+// them.
 //
 // Beside it torchrun's c10d rendezvous, at the sizes that a machine can carry, where a Python with torch is found:
-// DDP_TEST_PYTHON, else build/interop/venv. One process for each node, which has imported torch before the clock starts.
+// DDP_TEST_PYTHON, else build/interop/venv. One process for each node, which has imported torch before the clock
+// starts.
 //
 // With --tls daemon and agents have a token, and so TLS between them.
 //
@@ -73,7 +75,9 @@ struct Arguments {
 };
 
 [[noreturn]] void fail(const std::string& what) { throw std::runtime_error(what); }
-[[noreturn]] void fail_by_errno(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void fail_by_errno(const std::string& what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
 
 double ms_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
@@ -250,7 +254,8 @@ class Swarm {
     failure.program = "train";
     failure.ending = {Ending::Kind::killed, SIGKILL, false};
     failure.round = round_;
-    const auto well = to_json(RoundEnded{round_, {}, 1, false}), badly = to_json(RoundEnded{round_, {failure}, 0, false});
+    const auto well = to_json(RoundEnded{round_, {}, 1, false}),
+               badly = to_json(RoundEnded{round_, {failure}, 0, false});
     expect_start();
     const auto begin = Clock::now();
     for (std::size_t i = 0; i < agents_.size(); ++i)
@@ -386,8 +391,8 @@ class Swarm {
     const auto deadline = Clock::now() + kPatience;
     while (!is_met()) {
       if (Clock::now() > deadline)
-        fail("agents waited " + std::to_string(kPatience.count()) + " s " + what + "; welcomed " + std::to_string(welcomed_) +
-             ", told " + std::to_string(told_));
+        fail("agents waited " + std::to_string(kPatience.count()) + " s " + what + "; welcomed " +
+             std::to_string(welcomed_) + ", told " + std::to_string(told_));
       turn(deadline);
     }
   }
@@ -465,7 +470,8 @@ class Swarm {
 
   void shake_hands(std::size_t index) {
     const auto progress = agents_[index].tls->shake_hands();
-    if (progress.want == TlsSession::Want::write) fail("the daemon does not read the greeting of agent " + std::to_string(index));
+    if (progress.want == TlsSession::Want::write)
+      fail("the daemon does not read the greeting of agent " + std::to_string(index));
     if (progress.want == TlsSession::Want::read) return;
     if (agents_[index].tls->failure()) fail("TLS with the daemon failed");
     progress.error ? connect_again(index) : ask_for_upgrade(index);
@@ -481,7 +487,8 @@ class Swarm {
   std::size_t take_http_answer(std::size_t index, std::string_view input) {
     const auto end = input.find("\r\n\r\n");
     if (end == std::string_view::npos) return 0;
-    if (input.rfind("HTTP/1.1 101 ", 0) != 0) fail("the daemon answered: " + std::string(input.substr(0, input.find('\r'))));
+    if (input.rfind("HTTP/1.1 101 ", 0) != 0)
+      fail("the daemon answered: " + std::string(input.substr(0, input.find('\r'))));
     agents_[index].state = State::open;
     if (!hold_hello_) say(index, to_json(hello_of(index)));
     return end + 4;
@@ -559,7 +566,7 @@ class Swarm {
   std::size_t alive_;
   std::vector<char> buffer_ = std::vector<char>(1u << 20);
   std::deque<std::pair<Clock::time_point, std::size_t>> pings_, retries_;  // in the order of time
-  std::size_t joined_ = 0, welcomed_ = 0, told_ = 0;  // told: what is awaited
+  std::size_t joined_ = 0, welcomed_ = 0, told_ = 0;                       // told: what is awaited
   std::string awaited_;
   std::vector<bool> group_ranks_;     // that have been given out in the round that starts
   std::vector<std::size_t> started_;  // agents
@@ -572,7 +579,8 @@ class Swarm {
 
 void print_row(const char* what, std::vector<double> values, const char* unit, const char* aim, double cpu_ms = -1) {
   std::sort(values.begin(), values.end());
-  std::printf("%-58s %9.1f %9.1f %9.1f %-5s %8s", what, values[values.size() / 2], values.front(), values.back(), unit, aim);
+  std::printf("%-58s %9.1f %9.1f %9.1f %-5s %8s", what, values[values.size() / 2], values.front(), values.back(), unit,
+              aim);
   cpu_ms < 0 ? std::printf("\n") : std::printf(" %8.1f ms\n", cpu_ms);
 }
 
@@ -581,7 +589,8 @@ void time_daemon(const Arguments& arguments, const fs::path& daemon_program, con
   stay_on(daemon_processor);  // the child inherits it
   arguments.has_tls ? ::setenv("DDPRUN_TOKEN", kToken, 1) : ::unsetenv("DDPRUN_TOKEN");
   Child daemon({daemon_program, "--port=0", "--host=127.0.0.1",
-                "--heartbeat-timeout=" + std::to_string(arguments.heartbeat_seconds)}, errors);
+                "--heartbeat-timeout=" + std::to_string(arguments.heartbeat_seconds)},
+               errors);
   stay_on(own_processor);
   int port = 0;
   const auto line = daemon.line(std::chrono::seconds(10));
@@ -619,7 +628,8 @@ void time_daemon(const Arguments& arguments, const fs::path& daemon_program, con
   std::sort(stop_cpu.begin(), stop_cpu.end());
   std::sort(start_cpu.begin(), start_cpu.end());
   print_row("one round_failed -> all told stop_round", stop, "ms", "150", stop_cpu[stop_cpu.size() / 2]);
-  print_row("all say round_ended at once -> all told start_round", start_again, "ms", "", start_cpu[start_cpu.size() / 2]);
+  print_row("all say round_ended at once -> all told start_round", start_again, "ms", "",
+            start_cpu[start_cpu.size() / 2]);
 
   swarm.idle(std::chrono::seconds(3));
   cpu_since_last();
@@ -631,10 +641,12 @@ void time_daemon(const Arguments& arguments, const fs::path& daemon_program, con
   const double agent_seconds = seconds * arguments.agents;
   const double payload = traffic.payload_bytes - traffic_before.payload_bytes;
   const double segments = traffic.segments - traffic_before.segments;
-  print_row("idle: bytes a second and agent, both ways, at the sockets", {payload / agent_seconds}, "B/s", arguments.has_tls ? "200" : "100");
+  print_row("idle: bytes a second and agent, both ways, at the sockets", {payload / agent_seconds}, "B/s",
+            arguments.has_tls ? "200" : "100");
   print_row("  with the headers of TCP and IP", {(payload + segments * kHeaderBytes) / agent_seconds}, "B/s", "");
   print_row("idle: the daemon's CPU", {cpu_since_last() / seconds / 10}, "%", "");
-  print_row("memory of the daemon for an agent, once all are there", {(kb_joined - kb_before) / arguments.agents}, "kB", arguments.has_tls ? "60" : "20");
+  print_row("memory of the daemon for an agent, once all are there", {(kb_joined - kb_before) / arguments.agents}, "kB",
+            arguments.has_tls ? "60" : "20");
   const double kb_after = usage_of(daemon.pid()).anonymous_kb;
   print_row("  after these rounds", {(kb_after - kb_before) / arguments.agents}, "kB", "");
   cpu_since_last();
@@ -670,17 +682,23 @@ Arguments parse(int argc, char** argv) {
     const auto name = word.substr(0, equals);
     const auto value = equals == std::string::npos ? "" : word.substr(equals + 1);
     const int number = std::atoi(value.c_str());
-    if (name == "--agents" && number >= 2) out.agents = number;
-    else if (name == "--rounds" && number >= 1) out.rounds = number;
-    else if (word == "--tls") out.has_tls = true;
-    else if (name == "--idle" && number >= 1) out.idle_seconds = number;
-    else if (name == "--heartbeat-timeout" && std::atof(value.c_str()) > 0) out.heartbeat_seconds = std::atof(value.c_str());
+    if (name == "--agents" && number >= 2)
+      out.agents = number;
+    else if (name == "--rounds" && number >= 1)
+      out.rounds = number;
+    else if (word == "--tls")
+      out.has_tls = true;
+    else if (name == "--idle" && number >= 1)
+      out.idle_seconds = number;
+    else if (name == "--heartbeat-timeout" && std::atof(value.c_str()) > 0)
+      out.heartbeat_seconds = std::atof(value.c_str());
     else if (name == "--torch") {
       out.torch_nodes.clear();
       std::istringstream list(value);
       for (std::string one; std::getline(list, one, ',');) out.torch_nodes.push_back(std::atoi(one.c_str()));
     } else {
-      throw std::invalid_argument("'" + word + "' is none of --agents=N, --rounds=N, --heartbeat-timeout=SECONDS, "
+      throw std::invalid_argument("'" + word +
+                                  "' is none of --agents=N, --rounds=N, --heartbeat-timeout=SECONDS, "
                                   "--idle=SECONDS, --torch=N,N, --tls");
     }
   }
@@ -715,8 +733,8 @@ int main(int argc, char** argv) {
     }
     time_torch(arguments, errors);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\nwhere: after the last line above\ntry:   what the others said is in %s\n", error.what(),
-                 errors.c_str());
+    std::fprintf(stderr, "error: %s\nwhere: after the last line above\ntry:   what the others said is in %s\n",
+                 error.what(), errors.c_str());
     return 1;
   }
   fs::remove(errors);

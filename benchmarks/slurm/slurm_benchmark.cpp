@@ -42,10 +42,10 @@ using ddp::test::Cluster;
 
 constexpr int kNodes = 2;
 constexpr const char* kTwoNodes = "--nodes=2";
-constexpr int kTorchrunRounds = 3;                 // seconds each
-constexpr std::size_t kStateFloats = 16'777'216;   // 64 MiB, what a checkpoint holds
-constexpr std::size_t kGradientFloats = 262'144;   // 1 MiB, what a step reduces
-constexpr const char* kStamps = "stamps";          // a file, of lines such as "saved 1234", in nanoseconds
+constexpr int kTorchrunRounds = 3;                // seconds each
+constexpr std::size_t kStateFloats = 16'777'216;  // 64 MiB, what a checkpoint holds
+constexpr std::size_t kGradientFloats = 262'144;  // 1 MiB, what a step reduces
+constexpr const char* kStamps = "stamps";         // a file, of lines such as "saved 1234", in nanoseconds
 
 Nanoseconds now() { return Clock::now().time_since_epoch().count(); }
 
@@ -143,12 +143,12 @@ std::vector<Side> sides(int workers_per_node, int rounds) {
                         {"ddprun", {one}, {ddp::test::built("ddprun"), "--nproc-per-node=" + count}, rounds}};
   const std::string python = find_python_with_torch();
   if (!python.empty()) {
-    all.push_back({"torchrun",
-                   {one},
-                   {python, "-m", "torch.distributed.run", "--nnodes=2",
-                    "--nproc-per-node=" + count, "--rdzv-backend=c10d", "--rdzv-id=start",
-                    "--rdzv-endpoint=" + ddp::test::Hosts::name(0) + ":29500", "--no-python"},
-                   std::min(rounds, kTorchrunRounds)});
+    all.push_back(
+        {"torchrun",
+         {one},
+         {python, "-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=" + count, "--rdzv-backend=c10d",
+          "--rdzv-id=start", "--rdzv-endpoint=" + ddp::test::Hosts::name(0) + ":29500", "--no-python"},
+         std::min(rounds, kTorchrunRounds)});
   }
   return all;
 }

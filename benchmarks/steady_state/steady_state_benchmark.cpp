@@ -2,9 +2,10 @@
 //   plain    two ranks that this program starts itself, with a store beside them; no run_elastic
 //   elastic  two ranks under ddprun, with run_elastic and a commit after every step
 //
-// A step is some milliseconds of compute, a fixed amount of work measured once, and the all-reduce of 100 000 gradients on
-// the cpu backend. The sides take turns, and which one begins; a row's ratio is that of one pair. The rate is that of the
-// steps alone, without the start; the CPU time is that of all processes from start to end, launcher and store included.
+// A step is some milliseconds of compute, a fixed amount of work measured once, and the all-reduce of 100 000 gradients
+// on the cpu backend. The sides take turns, and which one begins; a row's ratio is that of one pair. The rate is that
+// of the steps alone, without the start; the CPU time is that of all processes from start to end, launcher and store
+// included.
 //
 //   steady_state_benchmark [pairs] [steps]      default 10 and 400
 #include <ddp/ddp.hpp>
@@ -47,7 +48,9 @@ constexpr double kComputeMs = 7;
 constexpr std::int64_t kWarmUpSteps = 20;
 constexpr int kCountMax = 1'000'000;
 
-double ms_since(Clock::time_point begin) { return std::chrono::duration<double, std::milli>(Clock::now() - begin).count(); }
+double ms_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
 
 // Work that depends on itself throughout, so that no compiler shortens it.
 double compute(long amount) {
@@ -76,7 +79,8 @@ struct Training {
   std::int64_t step = 0;
 };
 
-void train(Training& its, ddp::ProcessGroup world, std::int64_t steps, long amount, ddp::ElasticState* state, const char* result) {
+void train(Training& its, ddp::ProcessGroup world, std::int64_t steps, long amount, ddp::ElasticState* state,
+           const char* result) {
   ddp::DistributedDataParallel model(world, {{"parameters", {kParameters}, its.parameters}});
   auto* const gradients = static_cast<float*>(model.gradient(0).data);
   Clock::time_point begin;
@@ -185,11 +189,14 @@ class Runs {
     Store store(program_.parent_path());
     std::vector<pid_t> ranks;
     for (int rank = 0; rank < kRanks; ++rank) {
-      const std::pair<const char*, std::string> variables[] = {
-          {"RANK", std::to_string(rank)},       {"WORLD_SIZE", std::to_string(kRanks)},
-          {"LOCAL_RANK", std::to_string(rank)}, {"LOCAL_WORLD_SIZE", std::to_string(kRanks)},
-          {"MASTER_ADDR", "127.0.0.1"},         {"MASTER_PORT", store.port()},
-          {"OMP_NUM_THREADS", "1"},             {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
+      const std::pair<const char*, std::string> variables[] = {{"RANK", std::to_string(rank)},
+                                                               {"WORLD_SIZE", std::to_string(kRanks)},
+                                                               {"LOCAL_RANK", std::to_string(rank)},
+                                                               {"LOCAL_WORLD_SIZE", std::to_string(kRanks)},
+                                                               {"MASTER_ADDR", "127.0.0.1"},
+                                                               {"MASTER_PORT", store.port()},
+                                                               {"OMP_NUM_THREADS", "1"},
+                                                               {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
       for (const auto& [name, value] : variables) ::setenv(name, value.c_str(), 1);
       ranks.push_back(spawn(worker("plain")));
       for (const auto& [name, value] : variables) ::unsetenv(name);
@@ -200,8 +207,8 @@ class Runs {
   }
 
   Cost elastic() {
-    Words words{program_.parent_path() / "ddprun", "--standalone", "--nproc-per-node=" + std::to_string(kRanks), "--max-restarts=3",
-                "--no-python"};
+    Words words{program_.parent_path() / "ddprun", "--standalone", "--nproc-per-node=" + std::to_string(kRanks),
+                "--max-restarts=3", "--no-python"};
     for (const auto& word : worker("elastic")) words.push_back(word);
     return cost(cpu_ms_until_end(spawn(words)));
   }
@@ -229,7 +236,8 @@ void print_row(const char* what, const std::vector<double>& plain, const std::ve
   std::vector<double> ratios;
   for (std::size_t i = 0; i < plain.size(); ++i) ratios.push_back(elastic[i] / plain[i]);
   const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
-  std::printf("%-20s %10.3f %10.3f %10.4f %10.4f %10.4f\n", what, median(plain), median(elastic), median(ratios), *least, *most);
+  std::printf("%-20s %10.3f %10.3f %10.4f %10.4f %10.4f\n", what, median(plain), median(elastic), median(ratios),
+              *least, *most);
 }
 
 void compare(Runs& runs, int pairs) {
@@ -244,8 +252,8 @@ void compare(Runs& runs, int pairs) {
     plain_rate.push_back(plain.steps_a_second), elastic_rate.push_back(elastic.steps_a_second);
     plain_cpu.push_back(plain.cpu_ms_a_step), elastic_cpu.push_back(elastic.cpu_ms_a_step);
   }
-  std::printf("%-20s %10s %10s %10s %10s %10s   median of %d pairs\n", "two ranks", "plain", "elastic", "ratio", "least", "most",
-              pairs);
+  std::printf("%-20s %10s %10s %10s %10s %10s   median of %d pairs\n", "two ranks", "plain", "elastic", "ratio",
+              "least", "most", pairs);
   print_row("steps a second", plain_rate, elastic_rate);
   print_row("CPU ms a step", plain_cpu, elastic_cpu);
 }
@@ -258,8 +266,8 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const int number = std::atoi(argv[i]);
     if (i > 2 || number < 1 || number > kCountMax) {
-      std::fprintf(stderr, "error: '%s' is no number of %s\nwhere: argument %d\ntry:   steady_state_benchmark 10 400\n", argv[i],
-                   i == 1 ? "pairs" : "steps", i);
+      std::fprintf(stderr, "error: '%s' is no number of %s\nwhere: argument %d\ntry:   steady_state_benchmark 10 400\n",
+                   argv[i], i == 1 ? "pairs" : "steps", i);
       return 2;
     }
     numbers[i - 1] = number;
@@ -270,7 +278,8 @@ int main(int argc, char** argv) {
     compare(runs, numbers[0]);
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\nwhere: in this benchmark\ntry:   one side alone, by the command lines in its source\n",
+    std::fprintf(stderr,
+                 "error: %s\nwhere: in this benchmark\ntry:   one side alone, by the command lines in its source\n",
                  error.what());
     return 1;
   }

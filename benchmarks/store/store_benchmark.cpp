@@ -329,7 +329,8 @@ int main(int argc, char** argv) try {
       const bool with_torch_clients = python && (work.clients < 1000 || round < 6);
       for (std::size_t client = 0; client < (with_torch_clients ? 2u : 1u); ++client) {
         for (std::size_t turn = 0; turn < servers.size(); ++turn) {
-          const std::size_t s = (turn + static_cast<std::size_t>(round)) % servers.size();  // who comes first takes turns
+          // Who comes first takes turns.
+          const std::size_t s = (turn + static_cast<std::size_t>(round)) % servers.size();
           const std::string tag = "run" + std::to_string(++run);
           const int operations = work.is_rate ? work.clients * work.count : work.count;
           if (client == 0) {

@@ -35,8 +35,8 @@ void check_training(const CLI::App& app, const Options& options) {
   }
 }
 
-// False where only help was asked for, which the first rank prints; that is asked of the environment, because help needs no
-// group.
+// False where only help was asked for, which the first rank prints; that is asked of the environment, because help
+// needs no group.
 inline bool parse(CLI::App& app, int argc, const char* const* argv) {
   try {
     app.parse(argc, argv);

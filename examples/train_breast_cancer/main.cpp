@@ -3,8 +3,8 @@
 //   train_breast_cancer                                                  one worker
 //   ddprun --standalone --nproc-per-node=4 train_breast_cancer --resume   four, which go on after a failure
 //
-// trainer.cpp has the training loop. SIGTERM or ctrl-c to ddprun makes all workers end after the same step, with a checkpoint
-// from which --resume goes on. Ends with 0; with 2 for wrong flags or data; with 1 for any other error.
+// trainer.cpp has the training loop. SIGTERM or ctrl-c to ddprun makes all workers end after the same step, with a
+// checkpoint from which --resume goes on. Ends with 0; with 2 for wrong flags or data; with 1 for any other error.
 
 #include <ddp/process_group.hpp>
 

@@ -95,7 +95,8 @@ void Trainer::keep_earlier_checkpoints() {
   if (count == 0) return;
   checkpoints_ = ddp::CheckpointDirectory(options_.checkpoint_directory, std::numeric_limits<std::size_t>::max());
   prunes_own_checkpoints_ = true;
-  display_.print_line("starting afresh beside " + std::to_string(count) + (count == 1 ? " checkpoint of an earlier run in " : " checkpoints of earlier runs in ") +
+  display_.print_line("starting afresh beside " + std::to_string(count) +
+                      (count == 1 ? " checkpoint of an earlier run in " : " checkpoints of earlier runs in ") +
                       options_.checkpoint_directory.string() + ", kept; --resume goes on from the newest");
 }
 

@@ -2,8 +2,9 @@
 //
 //   ddprun --standalone --nproc-per-node=4 --max-restarts=10 train_elastic
 //
-// Kill a worker while it runs: the others go on in their processes, beside a new one in its place, at the last committed
-// step. Ends with 0, and prints the line found. SIGTERM or ctrl-c to ddprun stops all ranks after the same step.
+// Kill a worker while it runs: the others go on in their processes, beside a new one in its place, at the last
+// committed step. Ends with 0, and prints the line found. SIGTERM or ctrl-c to ddprun stops all ranks after the same
+// step.
 #include <ddp/ddp.hpp>
 
 #include <unistd.h>
@@ -36,11 +37,13 @@ double y_of(std::int64_t i) { return 3 * x_of(i) + 1; }
 // A program whose work is to go on later writes a checkpoint here.
 void stop(const ddp::ProcessGroup& world, const Progress& progress) {
   if (world.rank() != 0) return;
-  std::printf("stopped in epoch %ld before batch %ld\n", static_cast<long>(progress.epoch), static_cast<long>(progress.batch));
+  std::printf("stopped in epoch %ld before batch %ld\n", static_cast<long>(progress.epoch),
+              static_cast<long>(progress.batch));
 }
 
 void train(ddp::ProcessGroup& world, Line& line, Progress& progress, ddp::ElasticState& state) {
-  std::printf("rank %d of %d, pid %d: from epoch %ld\n", world.rank(), world.size(), ::getpid(), static_cast<long>(progress.epoch));
+  std::printf("rank %d of %d, pid %d: from epoch %ld\n", world.rank(), world.size(), ::getpid(),
+              static_cast<long>(progress.epoch));
   std::fflush(stdout);
   // All that depends on the group is made here, and ends with it.
   ddp::DistributedDataParallel model(world, {{"slope", {1}, line.slope}, {"offset", {1}, line.offset}});
@@ -55,8 +58,7 @@ void train(ddp::ProcessGroup& world, Line& line, Progress& progress, ddp::Elasti
   for (; progress.epoch < kEpochs; ++progress.epoch, progress.batch = 0) {
     if (progress.size != world.size()) progress.batch = 0;  // the samples are shared otherwise now
     progress.size = world.size();
-    const auto batches =
-        sampler.batches(static_cast<std::uint64_t>(progress.epoch), kBatch, ddp::LastBatch::drop);
+    const auto batches = sampler.batches(static_cast<std::uint64_t>(progress.epoch), kBatch, ddp::LastBatch::drop);
     while (progress.batch < static_cast<std::int64_t>(batches.size())) {
       if (world.should_stop()) return stop(world, progress);
       auto step = model.begin_step();

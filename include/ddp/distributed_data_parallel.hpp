@@ -14,7 +14,8 @@
 // A bucket's all-reduce starts when it is full and those before it have started, so all ranks launch in one order.
 //
 // Threads: one thread at a time, the same for begin_step, ready and finish.
-// Copies:  a copy is another handle to the same model, which ends with the last of them; a step does not keep it. A call
+// Copies:  a copy is another handle to the same model, which ends with the last of them; a step does not keep it. A
+// call
 //          on a handle that was moved from, or on a step whose model has ended, throws InvalidArgument.
 // End:     destroyed with a step under way, it gives up on the group: the others would wait for the rest in vain.
 // Fork:    a forked child has no part in the model, and may do nothing but destroy it.

@@ -13,18 +13,19 @@
 //   });
 //
 // The words are those of Horovod's elastic state:
-//   commit   keeps a copy of the state in this process's memory. A failure loses what was done since the last commit, on
-//            all ranks; so commit as often as a copy is cheap, and at the same steps on all ranks.
+//   commit   keeps a copy of the state in this process's memory. A failure loses what was done since the last
+//            commit, on all ranks; so commit as often as a copy is cheap, and at the same steps on all ranks.
 //   restore  goes back to the last commit.
-//   sync     makes all ranks equal: they take the state from the rank that has the newest commit (with GPUs: from the one of
-//            the last round that is least far, since an aborted collective may have given another one a wrong result).
-//            run_elastic does it before it calls `train`; so a replacement, which begins with nothing, has the others' state.
+//   sync     makes all ranks equal: they take the state from the rank that has the newest commit. On GPUs they take it
+//            from the rank of the last round that is least far, because an aborted collective may have given a wrong
+//            result to another rank. run_elastic calls sync before `train`, so a replacement, which begins with
+//            nothing, has the others' state.
 //
-// When a rank fails anywhere in the job, or members come or go, ddprun ends the round: every rank leaves the collective it
-// is in, or the next one that it calls, by an exception (RankFailure, TimeoutError, RoundOver) within milliseconds.
-// run_elastic catches it, lets go of the group, waits for its part in the next round, restores, makes the next group over
-// fresh memory, syncs, and calls `train` again: same process, same memory, perhaps another rank and size. Workers that
-// died are started anew beside those that live on.
+// When a rank fails anywhere in the job, or members come or go, ddprun ends the round: every rank leaves the collective
+// it is in, or the next one that it calls, by an exception (RankFailure, TimeoutError, RoundOver) within milliseconds.
+// run_elastic catches it, lets go of the group, waits for its part in the next round, restores, makes the next group
+// over fresh memory, syncs, and calls `train` again: same process, same memory, perhaps another rank and size. Workers
+// that died are started anew beside those that live on.
 //
 // What `train` is to keep to:
 //   - It lets the exceptions of its group pass, and everything that holds the group (the ProcessGroup, a
@@ -52,7 +53,8 @@ namespace ddp {
 
 // What a rank must have to go on where another one was. The same entries, in the same order and sizes, on all ranks.
 //
-// Memory: three times the state: the user's own, and two copies in turns, so that a commit that fails half-way leaves the
+// Memory: three times the state: the user's own, and two copies in turns, so that a commit that fails half-way leaves
+// the
 //         one before whole. An entry may be in the memory of a GPU; its copies are in host memory.
 // Threads: one at a time.
 class DDP_EXPORT ElasticState {
@@ -63,7 +65,8 @@ class DDP_EXPORT ElasticState {
   ElasticState& operator=(ElasticState&& other) noexcept;
 
   // The memory stays the caller's and at its place for the life of this object. Throws InvalidArgument after the first
-  // commit or sync. Memory of a GPU needs a sync() with a group on that device before the first commit; run_elastic does it.
+  // commit or sync. Memory of a GPU needs a sync() with a group on that device before the first commit; run_elastic
+  // does it.
   void add(MemoryRange values);
 
   // A plain value, such as a counter or a struct of numbers.
@@ -81,9 +84,10 @@ class DDP_EXPORT ElasticState {
   void restore();
 
   // Collective: every rank takes the state of the newest commit: of the highest round, then the highest count, then the
-  // lowest rank. Where no rank has one, all take what rank 0's memory holds. This rank's memory, and its last commit, are
-  // changed only once all has come; a failure before leaves both alone. Throws MismatchError where the ranks' entries
-  // differ in number or size, InvalidArgument where one is on a device that is not the group's, and as collectives do.
+  // lowest rank. Where no rank has one, all take what rank 0's memory holds. This rank's memory, and its last commit,
+  // are changed only once all has come; a failure before leaves both alone. Throws MismatchError where the ranks'
+  // entries differ in number or size, InvalidArgument where one is on a device that is not the group's, and as
+  // collectives do.
   void sync(ProcessGroup& group);
 
   // How many commits made the state, over all rounds and whichever ranks made them; 0 before the first.
@@ -97,18 +101,19 @@ class DDP_EXPORT ElasticState {
 };
 
 struct ElasticOptions {
-  InitOptions group{};                            // of the group of each round
-  std::chrono::milliseconds seat_timeout{900'000};  // wait for a part in the next round; longer than ddprun's join_timeout
+  InitOptions group{};  // of the group of each round
+  // Longest wait for a part in the next round. It is longer than ddprun's join_timeout.
+  std::chrono::milliseconds seat_timeout{900'000};
 };
 
 // Runs `train` in one round after another, as above, until it has returned on all ranks.
 //
-// It takes part in new rounds where ddprun started this very process. Where nobody did (torchrun, mpirun, a plain start),
-// or the version of ddprun is another, it syncs and runs `train` once, and lets every error through.
+// It takes part in new rounds where ddprun started this very process. Where nobody did (torchrun, mpirun, a plain
+// start), or the version of ddprun is another, it syncs and runs `train` once, and lets every error through.
 //
-// Throws what `train` throws that is no failure of its group: a MismatchError, a GradientError, the user's own exceptions;
-// TimeoutError where there is no seat in time; AbortedError where the job ends instead, mostly shortly before ddprun's
-// SIGTERM. One call at a time in a process.
+// Throws what `train` throws that is no failure of its group: a MismatchError, a GradientError, the user's own
+// exceptions; TimeoutError where there is no seat in time; AbortedError where the job ends instead, mostly shortly
+// before ddprun's SIGTERM. One call at a time in a process.
 DDP_EXPORT void run_elastic(ElasticState& state, const std::function<void(ProcessGroup world)>& train,
                             const ElasticOptions& options = {});
 

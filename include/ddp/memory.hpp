@@ -68,8 +68,8 @@ struct Device {
   friend bool operator!=(const Device& a, const Device& b) { return !(a == b); }
 };
 
-// `count` elements, contiguous, at `data` on `device`. It owns nothing. The pointer is only ever followed by the backend
-// of that device: nothing else may assume that it is host memory.
+// `count` elements, contiguous, at `data` on `device`. It owns nothing. The pointer is only ever followed by the
+// backend of that device: nothing else may assume that it is host memory.
 struct ConstMemoryRange {
   const void* data = nullptr;
   std::size_t count = 0;

@@ -94,12 +94,12 @@ class DDP_EXPORT ProcessGroup {
   ProcessGroup() = default;
   explicit ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-  int rank() const;        // 0 <= rank < size
+  int rank() const;  // 0 <= rank < size
   int size() const;
   int local_rank() const;  // among the ranks of this host, as the launcher counts them
   int local_size() const;
-  Device device() const;   // where this group's memory lives; in a group of two backends the GPU
-  RoundId round() const;   // the same on all ranks
+  Device device() const;  // where this group's memory lives; in a group of two backends the GPU
+  RoundId round() const;  // the same on all ranks
   std::chrono::milliseconds timeout() const;
 
   // Each call blocks until its result is there: on a CPU in memory, on a GPU for what comes after it on the stream of
@@ -194,30 +194,31 @@ class DDP_EXPORT ProcessGroup {
   // failed, ranks that have not noticed it yet may still write to the registered memory that it was given.
   RegisteredMemory allocate(std::size_t bytes, CollectiveOptions options = {});
 
-  // Whether the program is to write its checkpoint and end with 0 now. Every rank calls it once for each step, at the same
-  // place, and all get the same answer from the same call:
+  // Whether the program is to write its checkpoint and end with 0 now. Every rank calls it once for each step, at the
+  // same place, and all get the same answer from the same call:
   //
   //   while (step < steps && !world.should_stop()) train_one_step(step++);
   //   save_checkpoint(step);
   //
-  // When the job is to stop (ddprun got SIGTERM, ctrl-c or a hang-up, or a warning signal of --forward-signals), ddprun asks
-  // all ranks which call can be the one, and tells them the latest of these: that call returns true on all of them, and so do
-  // those after it. When all ranks have ended with 0, ddprun ends with 75: stopped on purpose, to be started again. After
-  // SIGTERM, ctrl-c or a hang-up they have the grace (--shutdown-timeout) from the signal on for the rest of the step and the
-  // checkpoint; where some worker does not call should_stop(), all are stopped by the signal instead, as ever.
+  // When the job is to stop (ddprun got SIGTERM, ctrl-c or a hang-up, or a warning signal of --forward-signals), ddprun
+  // asks all ranks which call can be the one, and tells them the latest of these: that call returns true on all of
+  // them, and so do those after it. When all ranks have ended with 0, ddprun ends with 75: stopped on purpose, to be
+  // started again. After SIGTERM, ctrl-c or a hang-up they have the grace (--shutdown-timeout) from the signal on for
+  // the rest of the step and the checkpoint; where some worker does not call should_stop(), all are stopped by the
+  // signal instead, as ever.
   //
-  // It takes no collective, and costs a lock that nobody else holds while no stop is asked for. A rank that comes to the call
-  // it has named before the others have named theirs waits there, for messages only, and for 5 s at most: without a
-  // decision by then it goes on.
+  // It takes no collective, and costs a lock that nobody else holds while no stop is asked for. A rank that comes to
+  // the call it has named before the others have named theirs waits there, for messages only, and for 5 s at most:
+  // without a decision by then it goes on.
   //
-  // SIGTERM: the first call takes it, where its disposition is the default one. It is then ignored, because a scheduler may
-  // send it to every process of the job, unless ddprun has said that this worker is to end by it. A handler of the program's
-  // own, or an ignored SIGTERM, is left as it is, also where it is set later.
+  // SIGTERM: the first call takes it, where its disposition is the default one. It is then ignored, because a scheduler
+  // may send it to every process of the job, unless ddprun has said that this worker is to end by it. A handler of the
+  // program's own, or an ignored SIGTERM, is left as it is, also where it is set later.
   //
   // Threads: one for all groups of the process.
   // Rounds:  all groups of a process in one round count together. In a group of a later round, as run_elastic makes it,
-  //          calls count from 1 again, and a stop that was not agreed on before is asked anew; in one of an earlier round
-  //          it is false.
+  //          calls count from 1 again, and a stop that was not agreed on before is asked anew; in one of an earlier
+  //          round it is false.
   //
   // Always false where ddprun did not start this very process (torchrun, mpirun, a plain start), in a forked child, and
   // where the stop comes to nothing because a worker fails meanwhile.
@@ -247,11 +248,11 @@ struct InitOptions {
 
 // Meets the other ranks and returns the group of all of them.
 //
-// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as ddprun and torchrun set them, and
-// DDPRUN_ROUND_ID where ddprun set it. The store at MASTER_ADDR:MASTER_PORT is the launcher's
-// (TORCHELASTIC_USE_AGENT_STORE=True). Without the first four it reads what Open MPI, MPICH or a step of Slurm says, and
-// rank 0 serves the store, on a thread of its own until the process ends (docs/without_ddprun.md). Without these too the
-// process is a group of its own: rank 0 of 1.
+// Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as ddprun and torchrun set them,
+// and DDPRUN_ROUND_ID where ddprun set it. The store at MASTER_ADDR:MASTER_PORT is the launcher's
+// (TORCHELASTIC_USE_AGENT_STORE=True). Without the first four it reads what Open MPI, MPICH or a step of Slurm says,
+// and rank 0 serves the store, on a thread of its own until the process ends (docs/without_ddprun.md). Without these
+// too the process is a group of its own: rank 0 of 1.
 //
 // Throws InvalidArgument for variables that are missing or contradict each other, or an unknown backend; StoreError
 // where the store can't be reached; TimeoutError, which names the missing ranks, at the deadline.

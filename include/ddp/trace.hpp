@@ -46,8 +46,8 @@ class DDP_EXPORT Trace {
   std::uint64_t session_ = 0;  // 0 once it is finished
 };
 
-// From its construction to its end, on the track of the calling thread. Costs a few nanoseconds while there is no trace.
-// Spans of one thread lie one within the other.
+// From its construction to its end, on the track of the calling thread. Costs a few nanoseconds while there is no
+// trace. Spans of one thread lie one within the other.
 class DDP_EXPORT TraceSpan {
  public:
   explicit TraceSpan(std::string_view name);

@@ -102,16 +102,15 @@ class Agent {
   int run() {
     for (const auto& notice : config_.notices) say(notice);
     wait_for_signals();
-    guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) {
-                             hear_out(events);
-                             step(events);
-                           },
-                           [this](int signal_number) {
-                             if (signal_number == SIGSTOP && suspending_) stop_myself();  // unless continued meanwhile
-                           },
-                           [this](int workers) {
-                             say(warning_text(warning_, warned_by_, workers, group_.can_stop_at_step()));
-                           }});
+    guardian_.listen(
+        io_, {[this](const std::vector<WorkerGroupEvent>& events) {
+                hear_out(events);
+                step(events);
+              },
+              [this](int signal_number) {
+                if (signal_number == SIGSTOP && suspending_) stop_myself();  // unless continued meanwhile
+              },
+              [this](int workers) { say(warning_text(warning_, warned_by_, workers, group_.can_stop_at_step())); }});
     meeting_.start();
     io_.run();
     write_report();
@@ -121,7 +120,7 @@ class Agent {
  private:
   // Before the event loop and any thread: what concerns this process alone, and what its guardian is to know.
   guardian::GuardianOptions prepare() {
-    guardian::GuardianOptions options{config_.command, {}, {}, raise_descriptor_limit(), bindings_, scratch_.path(),
+    guardian::GuardianOptions options{config_.command,  {}, {}, raise_descriptor_limit(), bindings_, scratch_.path(),
                                       ignored_signals()};
     for (const auto& variable : inherited_)
       if (!is_withheld(name_of(variable)) &&
@@ -222,8 +221,8 @@ class Agent {
     // Nobody else would tell us that it is over.
     const bool is_outside = !meeting_.serves_endpoint() && (!in_job_ || !meeting_.is_joined());
     stop_signal_ = signal_number;
-    // Without workers here this node waits for the others' verdict. Who serves the endpoint stays to tell them how it ended;
-    // the third signal is for a node that never answers. A node alone has its verdict coming.
+    // Without workers here this node waits for the others' verdict. Who serves the endpoint stays to tell them how it
+    // ended; the third signal is for a node that never answers. A node alone has its verdict coming.
     if (group_.is_idle()) ++stops_while_waiting_;
     const bool is_last = !is_alone() && stops_while_waiting_ > (meeting_.serves_endpoint() ? 2 : 1);
     step({StopSignal{signal_number}});
@@ -239,7 +238,8 @@ class Agent {
     output_.end_round();
     say("error: ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
         (config_.workers == 1 ? " was" : " were") + " ended with it\nwhere: host " + io::host_name() + ", pid " +
-        std::to_string(pid) + "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
+        std::to_string(pid) +
+        "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
     finish(std::max(1, exit_code_of(*ending)));
   }
 
@@ -301,7 +301,8 @@ class Agent {
     if (!is_alone())
       say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
           std::to_string(message.group_world_size) + ", " + ranks_text(message.rank_first, config_.workers) + " of " +
-          std::to_string(message.world_size) + ", store at " + master_address() + ":" + std::to_string(message.master_port));
+          std::to_string(message.world_size) + ", store at " + master_address() + ":" +
+          std::to_string(message.master_port));
     step({BeginRound{}});
   }
 
@@ -325,7 +326,8 @@ class Agent {
     if (!summary.empty() && (!is_known || message.exit_code == rendezvous::kStoppedAtStep)) say(summary);
     if (message.cause) tell_caller(*message.cause);
     report_ = message.report;
-    if (report_ && report_->rounds_count > 1 && start_.round.term != 0 && start_.group_rank == 0) say(describe(*report_));
+    if (report_ && report_->rounds_count > 1 && start_.round.term != 0 && start_.group_rank == 0)
+      say(describe(*report_));
     guardian_.set_farewell({});  // nobody waits for it
     end_with(message.exit_code);
   }
@@ -341,7 +343,8 @@ class Agent {
     }
   }
 
-  // Workers that are left, be it that they wait for a seat, get the same stop as ever, and what they print is still shown.
+  // Workers that are left, be it that they wait for a seat, get the same stop as ever, and what they print is still
+  // shown.
   void end_with(int exit_code) {
     if (group_.waiting().empty() && group_.is_idle()) return finish(exit_code);
     verdict_ = exit_code;
@@ -472,15 +475,15 @@ class Agent {
 
   void open_output(const std::vector<int>& kept) {
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
-    output_.begin_round({run_id_, start_.round.number, start_.rank_first, config_.workers, start_.world_size,
-                         config_.role, foreground},
-                        kept);
+    output_.begin_round(
+        {run_id_, start_.round.number, start_.rank_first, config_.workers, start_.world_size, config_.role, foreground},
+        kept);
   }
 
   std::vector<std::string> variables_of(int local_rank) const {
-    return worker_variables(assignment_of(start_, config_, run_id_, master_address()),
-                            {local_rank, output_.error_file(local_rank), core_share(local_rank), output_.round_directory()},
-                            inherited_);
+    return worker_variables(
+        assignment_of(start_, config_, run_id_, master_address()),
+        {local_rank, output_.error_file(local_rank), core_share(local_rank), output_.round_directory()}, inherited_);
   }
 
   std::vector<int> others_than(const std::vector<int>& local_ranks) const {
@@ -530,7 +533,8 @@ class Agent {
 
   void perform(const SignalTree& action) {
     const auto count = static_cast<int>(group_.voters().size());
-    if (std::exchange(is_step_hoped_for_, false) && count > 0) say(no_step_text(count, action.signal_number, stop_why_));
+    if (std::exchange(is_step_hoped_for_, false) && count > 0)
+      say(no_step_text(count, action.signal_number, stop_why_));
     links_.send_to_all(worker_link::Stop{stop_why_});
     guardian_.signal_tree(action.signal_number);
   }
@@ -560,14 +564,16 @@ class Agent {
     output_.end_round(group_.waiting());
     if (action.tree_survived) {
       guardian_.give_up();
-      say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " + io::host_name() +
+      say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " +
+          io::host_name() +
           "\ntry:   `ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them");
     }
     if (verdict_) return finish(*verdict_);
     if (lost_) return end_with(rendezvous::kRendezvousFailed);
     // Nobody waits for more; but that all have kept their state is worth telling, once the connection is there again.
     if (stop_signal_ != 0 && !meeting_.is_joined() && action.stopped_at_step == 0) return end_with(128 + stop_signal_);
-    RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step, progress_.kept()};
+    RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step,
+                     progress_.kept()};
     if (action.signalled) {
       ended.signal_number = action.signalled->signal_number;
       ended.signalled_at = job_time_at(action.signalled->at);
@@ -661,17 +667,17 @@ class Agent {
   StartRound start_;  // the current round, or the last one
   int exit_code_ = 1;
   std::optional<rendezvous::RunReport> report_;
-  int shown_rank_first_ = -1;  // by --display-binding
-  std::string why_not_spawned_;  // any worker of the round
-  std::string stop_why_;         // why the round is being stopped, as far as it is known here
+  int shown_rank_first_ = -1;               // by --display-binding
+  std::string why_not_spawned_;             // any worker of the round
+  std::string stop_why_;                    // why the round is being stopped, as far as it is known here
   std::optional<std::uint64_t> stop_call_;  // of should_stop(), at which the round's workers are to stop
-  std::optional<int> verdict_;   // once the job has ended, while workers that are left are stopped
+  std::optional<int> verdict_;              // once the job has ended, while workers that are left are stopped
   int stops_while_waiting_ = 0;
   int stop_signal_ = 0;  // that this ddprun was told to stop by
   int warning_ = 0;      // that came last, and from whom
   std::string warned_by_;
-  bool in_job_ = false;  // membership counts this node in
-  bool has_spawned_ = false;  // a worker, in whatever round
+  bool in_job_ = false;             // membership counts this node in
+  bool has_spawned_ = false;        // a worker, in whatever round
   bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
 };

@@ -56,8 +56,8 @@ void GuardianLink::wait() {
     while (auto reports = guardian::receive_reports(source_->native_handle(), closed)) {
       auto pidfd = reports->descriptors.begin();
       for (const auto& report : reports->content) {
-        const bool has_pidfd = report.kind == guardian::ReportKind::spawned && report.value == 1 &&
-                               pidfd != reports->descriptors.end();
+        const bool has_pidfd =
+            report.kind == guardian::ReportKind::spawned && report.value == 1 && pidfd != reports->descriptors.end();
         take(report, has_pidfd ? std::move(*pidfd++) : io::UniqueFd(), events);
       }
     }
@@ -95,12 +95,13 @@ void GuardianLink::spawn(int local_rank, std::vector<std::string> variables, con
   request({guardian::RequestKind::spawn, local_rank, 0, std::move(variables)}, descriptors);
 }
 
-void GuardianLink::kill_worker(int local_rank) {
-  request({guardian::RequestKind::kill_worker, local_rank, 0, {}});
-}
+void GuardianLink::kill_worker(int local_rank) { request({guardian::RequestKind::kill_worker, local_rank, 0, {}}); }
 
 void GuardianLink::set_farewell(const guardian::Farewell& farewell) {
-  request({guardian::RequestKind::set_farewell, 0, 0, {farewell.node_key, farewell.address, std::to_string(farewell.port)}});
+  request({guardian::RequestKind::set_farewell,
+           0,
+           0,
+           {farewell.node_key, farewell.address, std::to_string(farewell.port)}});
 }
 
 void GuardianLink::kill_tree() {

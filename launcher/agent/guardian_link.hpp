@@ -24,8 +24,8 @@ class GuardianLink {
  public:
   struct Handlers {
     std::function<void(const std::vector<WorkerGroupEvent>& events)> events;  // that happened at one instant
-    std::function<void(int signal_number)> signalled;  // a signal_tree() was carried out
-    std::function<void(int workers)> forwarded;        // a forward() was, to so many
+    std::function<void(int signal_number)> signalled;                         // a signal_tree() was carried out
+    std::function<void(int workers)> forwarded;                               // a forward() was, to so many
   };
 
   // Forks the guardian. Throws std::system_error.

@@ -160,8 +160,8 @@ void Meeting::decide(const rendezvous::Resolved& resolved) {
   });
 }
 
-// The endpoint's address may be one that no host knows as its own (NAT, a service's): then it leads to node rank 0. But it
-// may also be that of another node, which is given the time to come first.
+// The endpoint's address may be one that no host knows as its own (NAT, a service's): then it leads to node rank 0. But
+// it may also be that of another node, which is given the time to come first.
 void Meeting::serve_unless_joined() {
   owner_wait_.expires_after(kOwnerLimit);
   owner_wait_.async_wait([this](boost::system::error_code error) {
@@ -252,8 +252,8 @@ void Meeting::make_client() {
   const auto& rendezvous = config_.rendezvous;
   client_ = std::make_unique<MembershipClient>(
       io_, EndpointName{rendezvous.host, rendezvous.port, rendezvous.port_count, rendezvous.may_be_slurm_node},
-      rendezvous::Session::Options{rendezvous.join_timeout, rendezvous.heartbeat_timeout, rendezvous.orphan_limit}, hello_,
-      handlers_, security_);
+      rendezvous::Session::Options{rendezvous.join_timeout, rendezvous.heartbeat_timeout, rendezvous.orphan_limit},
+      hello_, handlers_, security_);
 }
 
 void Meeting::receive() {
@@ -295,7 +295,9 @@ void Meeting::send(const rendezvous::ToMembership& message) {
   if (client_) client_->send(message);
 }
 
-std::chrono::milliseconds Meeting::job_time() const { return client_ ? client_->job_time() : std::chrono::milliseconds(0); }
+std::chrono::milliseconds Meeting::job_time() const {
+  return client_ ? client_->job_time() : std::chrono::milliseconds(0);
+}
 
 std::optional<rendezvous::Session::Target> Meeting::whereabouts() const {
   return client_ ? client_->whereabouts() : std::nullopt;

@@ -1,5 +1,5 @@
-// Where this node meets the others: finds out who serves the endpoint, gives the agent its link to membership, and stands by
-// to serve the endpoint itself once its host is lost.
+// Where this node meets the others: finds out who serves the endpoint, gives the agent its link to membership, and
+// stands by to serve the endpoint itself once its host is lost.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -22,8 +22,8 @@
 
 namespace ddp::launcher {
 
-// Whether the endpoint's host is this one: it is a loopback name, this host's own name, or resolves to an address of it.
-// Pure. `resolved` and `own` are addresses as texts.
+// Whether the endpoint's host is this one: it is a loopback name, this host's own name, or resolves to an address of
+// it. Pure. `resolved` and `own` are addresses as texts.
 bool is_this_host(const std::string& endpoint_host, const std::vector<std::string>& resolved,
                   const std::vector<std::string>& own, const std::string& host_name);
 
@@ -94,7 +94,7 @@ class Meeting {
   boost::asio::steady_timer owner_wait_;
   std::string address_;  // of the endpoint's host, where its name does not resolve and this node serves it
   std::optional<rendezvous::StartRound> held_start_;  // until that is known
-  std::string standby_address_;  // of this node, as membership saw it
+  std::string standby_address_;                       // of this node, as membership saw it
   bool has_joined_ = false, is_next_host_ = false;
 };
 

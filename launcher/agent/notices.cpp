@@ -41,8 +41,9 @@ std::string warning_text(int signal_number, const std::string& sender, int handl
   const auto signal = rendezvous::signal_name(signal_number) + sender;
   if (handlers == 0 && !can_stop_at_step)
     return signal + ": no worker of this node handles it, nor do all of them ask should_stop(): the job goes on";
-  const auto to_those = handlers == 0 ? std::string() : "passed on to " + counted(handlers, "worker") +
-                                                            (handlers == 1 ? " that handles it" : " that handle it");
+  const auto to_those = handlers == 0 ? std::string()
+                                      : "passed on to " + counted(handlers, "worker") +
+                                            (handlers == 1 ? " that handles it" : " that handle it");
   return signal + ": " + to_those + (handlers > 0 && can_stop_at_step ? ", and " : "") +
          (can_stop_at_step ? "a warning to the workers, which ask should_stop()" : "");
 }
@@ -55,7 +56,8 @@ std::string stop_text(int workers, bool is_idle, bool is_at_step, std::chrono::m
 }
 
 std::string step_text(int workers, std::uint64_t call) {
-  return all_workers(workers) + (workers == 1 ? " stops" : " stop") + " at call " + std::to_string(call) + " of should_stop()";
+  return all_workers(workers) + (workers == 1 ? " stops" : " stop") + " at call " + std::to_string(call) +
+         " of should_stop()";
 }
 
 std::string no_step_text(int workers, int signal_number, const std::string& why) {

@@ -12,9 +12,9 @@
 namespace ddp::launcher {
 
 // Those that stop the job and those that are passed on, beside SIGTSTP, SIGCONT, SIGWINCH and SIGCHLD; less what was
-// ignored at the start (nohup): that stays ignored, for the workers too. A blocked signal reaches a signalfd even where it
-// is ignored, so those must not be in the set. In a step of Slurm, the warnings that are passed on are taken in all the same:
-// who started this ddprun may be another one's worker.
+// ignored at the start (nohup): that stays ignored, for the workers too. A blocked signal reaches a signalfd even where
+// it is ignored, so those must not be in the set. In a step of Slurm, the warnings that are passed on are taken in all
+// the same: who started this ddprun may be another one's worker.
 sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>& forward, bool is_in_step);
 
 // In a step such a warning comes to every process, of which those that do not expect it would die.
@@ -23,8 +23,8 @@ bool is_ignored_by_workers(int warning);
 // Throws std::system_error.
 int open_signalfd(const sigset_t& signals);
 
-// To the highest that is allowed: each worker costs ddprun two streams, a pidfd and the connections of its store clients.
-// Returns the limit before, which the workers get back.
+// To the highest that is allowed: each worker costs ddprun two streams, a pidfd and the connections of its store
+// clients. Returns the limit before, which the workers get back.
 rlimit raise_descriptor_limit();
 
 // A folder of this run for files that workers leave for the agent; gone with the run. Throws UsageError.

@@ -40,8 +40,8 @@ Json json_of(const rendezvous::RoundTimes& round) {
 }  // namespace
 
 std::string report_json(const std::string& run_id, int exit_code, const std::optional<rendezvous::RunReport>& report) {
-  Json out{{"run_id", run_id},      {"exit_code", exit_code}, {"total_seconds", nullptr}, {"worked_seconds", nullptr},
-           {"goodput", nullptr},    {"rounds_count", nullptr}, {"rounds", Json::array()}};
+  Json out{{"run_id", run_id},   {"exit_code", exit_code},  {"total_seconds", nullptr}, {"worked_seconds", nullptr},
+           {"goodput", nullptr}, {"rounds_count", nullptr}, {"rounds", Json::array()}};
   if (report) {
     out["total_seconds"] = seconds(report->total);
     out["worked_seconds"] = seconds(report->worked);
@@ -69,7 +69,8 @@ void ReportFile::write(const std::string& text) const {
     const auto written = ::write(file_.get(), rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written <= 0)
-      throw std::system_error(written < 0 ? errno : ENOSPC, std::generic_category(), "the report can't be written to " + path_);
+      throw std::system_error(written < 0 ? errno : ENOSPC, std::generic_category(),
+                              "the report can't be written to " + path_);
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
 }

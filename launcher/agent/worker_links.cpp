@@ -31,13 +31,14 @@ io::UniqueFd WorkerLinks::open(int local_rank) {
 void WorkerLinks::close(int local_rank) { link_of(local_rank).reset(); }
 
 void WorkerLinks::listen(int local_rank) {
-  link_of(local_rank)->async_wait(boost::asio::posix::stream_descriptor::wait_read,
-                                  [this, local_rank](boost::system::error_code error) {
-                                    if (error) return;
-                                    for (int i = 0; i < kPacketsPerWakeUp; ++i)
-                                      if (!read(local_rank)) break;
-                                    if (link_of(local_rank)) listen(local_rank);
-                                  });
+  link_of(local_rank)
+      ->async_wait(boost::asio::posix::stream_descriptor::wait_read,
+                   [this, local_rank](boost::system::error_code error) {
+                     if (error) return;
+                     for (int i = 0; i < kPacketsPerWakeUp; ++i)
+                       if (!read(local_rank)) break;
+                     if (link_of(local_rank)) listen(local_rank);
+                   });
 }
 
 void WorkerLinks::hear_out(int local_rank) {
@@ -85,7 +86,8 @@ void WorkerLinks::send_to_all(const worker_link::ToWorker& message) {
 
 void WorkerLinks::lose(int local_rank, const std::string& why) {
   close(local_rank);
-  boost::asio::post(io_, [this, local_rank, why] { handlers_.lost(local_rank, why); });  // the caller may be at its state
+  boost::asio::post(io_,
+                    [this, local_rank, why] { handlers_.lost(local_rank, why); });  // the caller may be at its state
 }
 
 }  // namespace ddp::launcher

@@ -1,7 +1,8 @@
 // The agent's ends of the sockets that its workers inherit: what those that link libddp say, and what they are told.
 //
 // A worker that says nonsense, or does not read, is not listened to any more, and is then stopped as one that knows
-// nothing of libddp. The end of a socket means nothing: a child of the worker may hold it, or its program have closed it.
+// nothing of libddp. The end of a socket means nothing: a child of the worker may hold it, or its program have closed
+// it.
 //
 // Threads: the event loop's only.
 #pragma once

@@ -218,8 +218,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
     config.notices.push_back(machine.gpu_count > 0 ? "starting " + std::to_string(config.workers) +
                                                          " workers, one per GPU (--nproc-per-node)"
                                                    : "starting 1 worker, as there is no GPU (--nproc-per-node)");
-  if (machine.one_core && config.workers > 1)
-    config.notices.push_back(one_core_text(place.step, config.workers));
+  if (machine.one_core && config.workers > 1) config.notices.push_back(one_core_text(place.step, config.workers));
   config.rendezvous = rendezvous_of(given, config.notices);
   if (place.step) take_slurm_meeting(*place.step, meeting, config);
   if (place.step)

@@ -38,17 +38,18 @@ struct RendezvousConfig {
   };
   Mode mode = Mode::local;
   int nodes_min = 1, nodes_max = 1;
-  std::string host;              // of the endpoint, as the user gave it, an IPv6 address without brackets; local: empty
-  std::uint16_t port = 0;        // of the endpoint; 0 takes a free one, which only works with one node
-  int port_count = 1;            // from there on, the first free one of which is the endpoint's
+  std::string host;        // of the endpoint, as the user gave it, an IPv6 address without brackets; local: empty
+  std::uint16_t port = 0;  // of the endpoint; 0 takes a free one, which only works with one node
+  int port_count = 1;      // from there on, the first free one of which is the endpoint's
   bool may_be_slurm_node = false;  // the endpoint's host, whose name need not resolve then
-  std::string slurm_run;         // the step and its run, where its ports are those of the endpoint; else empty
-  std::string run_id;            // --rdzv-id; empty: one is made for this run
-  std::optional<int> node_rank;  // --node-rank, where it was given; in fixed mode always
-  std::optional<bool> is_host;   // --rdzv-conf is_host: serve the endpoint, or never; empty: find out
-  bool may_have_daemon = false;  // is_host says only that the endpoint is on this host, where ddp-rendezvous may have it
-  std::string local_address;     // --local-addr: under which other nodes reach this one; empty: find out
-  std::chrono::milliseconds orphan_limit{60'000};  // without any answer, after which workers are stopped
+  std::string slurm_run;           // the step and its run, where its ports are those of the endpoint; else empty
+  std::string run_id;              // --rdzv-id; empty: one is made for this run
+  std::optional<int> node_rank;    // --node-rank, where it was given; in fixed mode always
+  std::optional<bool> is_host;     // --rdzv-conf is_host: serve the endpoint, or never; empty: find out
+  bool may_have_daemon =
+      false;                  // is_host says only that the endpoint is on this host, where ddp-rendezvous may have it
+  std::string local_address;  // --local-addr: under which other nodes reach this one; empty: find out
+  std::chrono::milliseconds orphan_limit{60'000};       // without any answer, after which workers are stopped
   std::uint16_t port_first = 0, port_last = 0;          // --port-range, for whatever else listens; 0: any free port
   std::chrono::milliseconds join_timeout{600'000};      // for the nodes to be complete
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between nodes_min and nodes_max
@@ -59,9 +60,9 @@ struct RendezvousConfig {
 struct LaunchConfig {
   enum class Mode { launch, show_plan, show_help, show_version, show_man_page, show_completion };
   Mode mode = Mode::launch;
-  std::string completion_shell;  // of show_completion: bash, zsh or fish
-  int workers = 1;               // on this node
-  int restarts_max = 0;          // of the whole job
+  std::string completion_shell;                 // of show_completion: bash, zsh or fish
+  int workers = 1;                              // on this node
+  int restarts_max = 0;                         // of the whole job
   std::chrono::milliseconds restart_window{0};  // only restarts of that time count; 0: all do
   std::string role = "default";
   RendezvousConfig rendezvous;
@@ -78,11 +79,11 @@ struct LaunchConfig {
   std::string slurm_step;                // DDPRUN_SLURM_STEP of the workers; empty: they get none
   std::vector<std::string> slurm_facts;  // what was taken from Slurm, and from which variable
   std::string program;                   // as the user named it
-  std::vector<std::string> notices;      // choices that the user left to ddprun, and settings without effect; to be said
+  std::vector<std::string> notices;  // choices that the user left to ddprun, and settings without effect; to be said
 };
 
-// Throws UsageError, ProgramError, security::TokenError, or InvalidArgument in three lines for variables of Slurm's that
-// contradict each other.
+// Throws UsageError, ProgramError, security::TokenError, or InvalidArgument in three lines for variables of Slurm's
+// that contradict each other.
 LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const EnvironmentLookup& environment,
                                 const Machine& machine);
 

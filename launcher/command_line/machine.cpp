@@ -17,7 +17,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kTextBytesMax = 1u << 20;  // of a file of settings; what comes after is not read
-constexpr int kThreadsPerCoreMax = 8;  // of any processor so far
+constexpr int kThreadsPerCoreMax = 8;            // of any processor so far
 
 int nvidia_device_count() {
   int count = 0;
@@ -38,8 +38,8 @@ int intel_device_count() {
   std::error_code error;
   for (std::filesystem::directory_iterator it("/sys/class/drm", error), end; !error && it != end; it.increment(error)) {
     std::string vendor;
-    if (it->path().filename().string().rfind("renderD", 0) == 0 && std::ifstream(it->path() / "device/vendor") >> vendor &&
-        vendor == "0x8086")
+    if (it->path().filename().string().rfind("renderD", 0) == 0 &&
+        std::ifstream(it->path() / "device/vendor") >> vendor && vendor == "0x8086")
       ++count;
   }
   return count;
@@ -101,8 +101,11 @@ int visible_gpu_count(int present, const std::optional<std::string>& cuda_visibl
 }
 
 Machine this_machine(const EnvironmentLookup& environment) {
-  return {visible_gpu_count(nvidia_device_count(), environment("CUDA_VISIBLE_DEVICES")), intel_device_count(),
-          usable_cpu_count(), kind_of, is_kept_to_one_core(),
+  return {visible_gpu_count(nvidia_device_count(), environment("CUDA_VISIBLE_DEVICES")),
+          intel_device_count(),
+          usable_cpu_count(),
+          kind_of,
+          is_kept_to_one_core(),
           [environment](const std::optional<std::string>& file) { return security::find_token(file, environment); },
           text_of};
 }

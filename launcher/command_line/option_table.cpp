@@ -70,7 +70,8 @@ const std::vector<Option>& option_table() {
       {"max-restarts", 0, "N", Group::failures, kTorchruns,
        "times that all workers of the job are started again after a failure. Default: 0"},
       {"restart-window", 0, "SECONDS", Group::failures, kOurs,
-       "count only the restarts of this time before the failure, and none from before newer commits or checkpoints of libddp. "
+       "count only the restarts of this time before the failure, and none from before newer commits or checkpoints of "
+       "libddp. "
        "Default: all of them"},
       {"orphan-limit", 0, "SECONDS", Group::failures, kOurs,
        "stop this node's workers when nobody of the job has answered for so long. Default: 60"},

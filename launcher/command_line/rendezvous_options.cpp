@@ -128,7 +128,8 @@ class Reader {
     if (const auto* port = find("master-port")) master_port_ = port_of(*port);
     if (const auto* address = find_filled("local-addr")) config_.local_address = host_of(*address);
     if (const auto* id = find_filled("rdzv-id")) config_.run_id = name_of(*id);
-    if (const auto* limit = find("orphan-limit")) config_.orphan_limit = std::chrono::seconds(number_of(*limit, 1, kSecondsMax));
+    if (const auto* limit = find("orphan-limit"))
+      config_.orphan_limit = std::chrono::seconds(number_of(*limit, 1, kSecondsMax));
     if (const auto* ports = find("port-range")) std::tie(config_.port_first, config_.port_last) = port_range_of(*ports);
     if (const auto* conf = find_filled("rdzv-conf")) conf_ = conf_of(*conf);
     if (const auto* rank = find("node-rank")) config_.node_rank = number_of(*rank, 0, kNodesMax - 1);

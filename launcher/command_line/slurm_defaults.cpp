@@ -196,11 +196,11 @@ class Meeting {
     const auto count = static_cast<std::size_t>(nodes_max_);
     if (!is_job_of_step() || count == nodes() || is_rank_given()) return;
     const auto* asked = given().find("nnodes");
-    throw UsageError(asked->where + " leaves out " + std::to_string(nodes() - count) + " of the step's " +
-                         nodes_text(nodes()) + ", and nodes of a static meeting have no spares",
-                     asked->where,
-                     "`--rdzv-backend=c10d`, where the others stand by; or `srun --nodes=" + std::to_string(count) +
-                         "`");
+    throw UsageError(
+        asked->where + " leaves out " + std::to_string(nodes() - count) + " of the step's " + nodes_text(nodes()) +
+            ", and nodes of a static meeting have no spares",
+        asked->where,
+        "`--rdzv-backend=c10d`, where the others stand by; or `srun --nodes=" + std::to_string(count) + "`");
   }
 
   // --- what is added ---

@@ -13,11 +13,23 @@ namespace ddp::launcher {
 namespace {
 
 // Set for every worker, so never inherited.
-constexpr std::array<std::string_view, 17> kOwn{
-    "LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE",
-    "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE"};
+constexpr std::array<std::string_view, 17> kOwn{"LOCAL_RANK",
+                                                "RANK",
+                                                "GROUP_RANK",
+                                                "ROLE_RANK",
+                                                "ROLE_NAME",
+                                                "LOCAL_WORLD_SIZE",
+                                                "WORLD_SIZE",
+                                                "GROUP_WORLD_SIZE",
+                                                "ROLE_WORLD_SIZE",
+                                                "MASTER_ADDR",
+                                                "MASTER_PORT",
+                                                "TORCHELASTIC_RESTART_COUNT",
+                                                "TORCHELASTIC_MAX_RESTARTS",
+                                                "TORCHELASTIC_RUN_ID",
+                                                "TORCHELASTIC_USE_AGENT_STORE",
+                                                "TORCHELASTIC_ERROR_FILE",
+                                                "TORCHELASTIC_SIGNALS_TO_HANDLE"};
 
 // By these a launcher further out (mpirun, srun --mpi) says to ddprun itself which of its ranks it is: to a worker, and
 // to an mpirun that this starts, they are wrong.
@@ -39,9 +51,11 @@ std::string device_of(const std::optional<std::string>& visible, int local_rank)
   if (!visible) return std::to_string(local_rank);
   const auto entries = entries_of_visible_devices(*visible);
   if (static_cast<std::size_t>(local_rank) < entries.size()) return entries[static_cast<std::size_t>(local_rank)];
-  throw UsageError("--virtual-local-rank: worker " + std::to_string(local_rank) + " has no device, as CUDA_VISIBLE_DEVICES=" +
-                       *visible + " names " + std::to_string(entries.size()),
-                   "the environment of the workers", "`--nproc-per-node=" + std::to_string(std::max<std::size_t>(1, entries.size())) + "`");
+  throw UsageError("--virtual-local-rank: worker " + std::to_string(local_rank) +
+                       " has no device, as CUDA_VISIBLE_DEVICES=" + *visible + " names " +
+                       std::to_string(entries.size()),
+                   "the environment of the workers",
+                   "`--nproc-per-node=" + std::to_string(std::max<std::size_t>(1, entries.size())) + "`");
 }
 
 bool is_name_character(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
@@ -121,8 +135,7 @@ std::vector<std::string> worker_variables(const Assignment& assignment, const Wo
       out.emplace_back("OMP_NUM_THREADS=1");
   }
   if (assignment.virtual_local_rank)
-    out.push_back("CUDA_VISIBLE_DEVICES=" +
-                  device_of(value_of("CUDA_VISIBLE_DEVICES", inherited), worker.local_rank));
+    out.push_back("CUDA_VISIBLE_DEVICES=" + device_of(value_of("CUDA_VISIBLE_DEVICES", inherited), worker.local_rank));
   return out;
 }
 

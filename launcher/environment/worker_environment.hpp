@@ -33,7 +33,7 @@ struct Assignment {
   std::vector<int> stop_signals;
   bool virtual_local_rank = false;
   std::uint16_t port_first = 0, port_last = 0;  // that workers which listen keep to; 0: any
-  std::string slurm_step;  // DDPRUN_SLURM_STEP: whose SLURM_* they inherit; empty: not said
+  std::string slurm_step;                       // DDPRUN_SLURM_STEP: whose SLURM_* they inherit; empty: not said
 };
 
 struct WorkerFacts {
@@ -53,14 +53,14 @@ std::optional<std::string> value_of(std::string_view name, const std::vector<std
 // that a nested launcher does not take it for its own, and what every worker gets a value of its own for.
 bool is_withheld(const std::string& name);
 
-// "NAME=value" for every variable that differs between workers or rounds. `inherited` is the launcher's own environment as
-// "NAME=value", because some variables give way to the user's, or are made from them (CUDA_VISIBLE_DEVICES). Throws
+// "NAME=value" for every variable that differs between workers or rounds. `inherited` is the launcher's own environment
+// as "NAME=value", because some variables give way to the user's, or are made from them (CUDA_VISIBLE_DEVICES). Throws
 // UsageError where --virtual-local-rank asks for a device beyond CUDA_VISIBLE_DEVICES.
 std::vector<std::string> worker_variables(const Assignment& assignment, const WorkerFacts& worker,
                                           const std::vector<std::string>& inherited);
 
-// `arguments` with ${local_rank} and $local_rank replaced, as torchrun does: Python's string.Template.safe_substitute, but
-// that `$$` stays as it is.
+// `arguments` with ${local_rank} and $local_rank replaced, as torchrun does: Python's string.Template.safe_substitute,
+// but that `$$` stays as it is.
 std::vector<std::string> worker_arguments(const std::vector<std::string>& arguments, int local_rank);
 
 }  // namespace ddp::launcher

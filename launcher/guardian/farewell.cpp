@@ -41,9 +41,11 @@ bool say_farewell(const Farewell& farewell) {
   const auto deadline = Clock::now() + kLimit;
   const auto socket = connected_to(farewell.address, farewell.port, deadline);
   if (!socket) return false;
-  const auto request = "POST /v1/farewell/" + farewell.node_key + " HTTP/1.1\r\nHost: " +
-                       io::host_and_port(farewell.address, farewell.port) + "\r\nContent-Length: 0\r\n\r\n";
-  if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size())) return false;
+  const auto request = "POST /v1/farewell/" + farewell.node_key +
+                       " HTTP/1.1\r\nHost: " + io::host_and_port(farewell.address, farewell.port) +
+                       "\r\nContent-Length: 0\r\n\r\n";
+  if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))
+    return false;
   constexpr std::string_view kKnown = "HTTP/1.1 200";
   char answer[kKnown.size()] = {};
   std::size_t length = 0;

@@ -53,7 +53,8 @@ Mask mask_of(const std::vector<int>& indices) {
   return out;
 }
 
-// What the child needs between vfork and exec; everything is made before, because there only async-signal-safe calls run.
+// What the child needs between vfork and exec; everything is made before, because there only async-signal-safe calls
+// run.
 struct Spawn {
   const char* path;
   char* const* arguments;
@@ -70,9 +71,10 @@ struct Spawn {
   int memory_policy;
 };
 
-// Returns errno where the cores can't be had. The memory policy is a wish: containers often forbid it, and kernels before
-// 5.15 know only that for one node; without it memory is taken near the core that first touches it, which is mostly the
-// same. Preferred, not bound: with a bound policy a full node would kill the worker while another node has memory left.
+// Returns errno where the cores can't be had. The memory policy is a wish: containers often forbid it, and kernels
+// before 5.15 know only that for one node; without it memory is taken near the core that first touches it, which is
+// mostly the same. Preferred, not bound: with a bound policy a full node would kill the worker while another node has
+// memory left.
 int apply_binding(const Spawn& spawn) {
   if (!spawn.memory_nodes->empty())
     ::syscall(SYS_set_mempolicy, spawn.memory_policy, spawn.memory_nodes->data(),
@@ -185,7 +187,8 @@ class Guardian {
         break;
       case RequestKind::set_farewell:
         if (content.variables.size() == 3)
-          farewell_ = {content.variables[0], content.variables[1], static_cast<std::uint16_t>(std::stoi(content.variables[2]))};
+          farewell_ = {content.variables[0], content.variables[1],
+                       static_cast<std::uint16_t>(std::stoi(content.variables[2]))};
         break;
     }
   }
@@ -207,10 +210,18 @@ class Guardian {
     const auto binding = options_.bindings.empty() ? Binding{} : options_.bindings.at(rank);
     const auto cpus = mask_of(binding.cpus), memory_nodes = mask_of(binding.memory_nodes);
     int error = 0;
-    const pid_t pid = spawn_worker({options_.command.path.c_str(), arguments.data(), environment.data(),
+    const pid_t pid = spawn_worker({options_.command.path.c_str(),
+                                    arguments.data(),
+                                    environment.data(),
                                     {descriptors[0].get(), descriptors[1].get(), descriptors[2].get()},
-                                    descriptors[3].get(), terminal, ::getpid(), &options_.worker_signal_mask,
-                                    &options_.ignored_signals, &options_.worker_descriptor_limit, &cpus, &memory_nodes,
+                                    descriptors[3].get(),
+                                    terminal,
+                                    ::getpid(),
+                                    &options_.worker_signal_mask,
+                                    &options_.ignored_signals,
+                                    &options_.worker_descriptor_limit,
+                                    &cpus,
+                                    &memory_nodes,
                                     binding.memory_nodes.size() == 1 ? MPOL_PREFERRED : MPOL_PREFERRED_MANY},
                                    error);
     has_children_ = true;
@@ -245,8 +256,8 @@ class Guardian {
     if (ending_signal_ != signal_number) signalled_.clear();
     ending_signal_ = signal_number;
     signal_others(signal_number, signalled_);
-    // Only what is stopped: SIGCONT takes away a SIGSTOP on its way, which who attaches by ptrace waits for (a leak check
-    // at the end of a process), and programs may have a handler for it.
+    // Only what is stopped: SIGCONT takes away a SIGSTOP on its way, which who attaches by ptrace waits for (a leak
+    // check at the end of a process), and programs may have a handler for it.
     for (const pid_t pid : signalled_)
       if (is_stopped(pid)) ::kill(pid, SIGCONT);
   }
@@ -282,8 +293,8 @@ class Guardian {
   }
 
   // What a worker's descendants become when their parents end: our children. Whose they are says the mark in their
-  // environment. Whether there were any of workers that had ended when it was asked for: those of one that is only told to stop
-  // have the grace, also where the worker itself is gone by now.
+  // environment. Whether there were any of workers that had ended when it was asked for: those of one that is only told
+  // to stop have the grace, also where the worker itself is gone by now.
   bool kill_orphans() {
     const auto processes = descendants_of(::getpid());
     bool any = false;
@@ -344,15 +355,15 @@ class Guardian {
   const GuardianOptions& options_;
   Farewell farewell_;
   io::UniqueFd socket_, agent_, signals_;
-  std::map<pid_t, Worker> workers_;                        // running ones
-  std::deque<std::pair<Report, io::UniqueFd>> outbox_;     // at most a few reports per worker
-  int ending_signal_ = 0;                                  // the last one sent to the tree; 0 for none
-  std::set<pid_t> signalled_;                              // who got it
-  bool killing_ = false;                                   // until the tree is empty
-  bool changed_ = false;                                   // since the last tree_empty
-  int orphans_asked_ = 0;                                  // kill_orphans that are to be answered
-  std::set<std::string> spared_;                           // marks of workers that ran when it was asked for
-  bool has_children_ = false;                              // as far as waitpid told; saves a look through /proc
+  std::map<pid_t, Worker> workers_;                     // running ones
+  std::deque<std::pair<Report, io::UniqueFd>> outbox_;  // at most a few reports per worker
+  int ending_signal_ = 0;                               // the last one sent to the tree; 0 for none
+  std::set<pid_t> signalled_;                           // who got it
+  bool killing_ = false;                                // until the tree is empty
+  bool changed_ = false;                                // since the last tree_empty
+  int orphans_asked_ = 0;                               // kill_orphans that are to be answered
+  std::set<std::string> spared_;                        // marks of workers that ran when it was asked for
+  bool has_children_ = false;                           // as far as waitpid told; saves a look through /proc
 };
 
 // Standard descriptors belong to the user's shell and pipes; a guardian that outlives ddprun must not hold them open.

@@ -1,9 +1,9 @@
 // The process between ddprun and its workers: their parent, and what ends them when ddprun dies.
 //
-// It is one fork of ddprun, made before ddprun has a thread or an event loop: subreaper, in a session of its own so that
-// no terminal reaches it, deaf to all signals but SIGKILL. It starts workers on request, reports how each ended, and when
-// ddprun is gone, by whatever signal, it kills every descendant until `waitpid` says that there are none, and ends.
-// Workers die with it (PR_SET_PDEATHSIG); what they leave then becomes ddprun's, a subreaper too.
+// It is one fork of ddprun, made before ddprun has a thread or an event loop: subreaper, in a session of its own so
+// that no terminal reaches it, deaf to all signals but SIGKILL. It starts workers on request, reports how each ended,
+// and when ddprun is gone, by whatever signal, it kills every descendant until `waitpid` says that there are none, and
+// ends. Workers die with it (PR_SET_PDEATHSIG); what they leave then becomes ddprun's, a subreaper too.
 //
 // Beyond reach without a cgroup or a pid namespace: ddprun and guardian both killed at one instant. Workers die even
 // then; their descendants do not.
@@ -29,9 +29,9 @@ struct GuardianOptions {
   std::vector<std::string> environment;  // "NAME=value" that all workers share
   sigset_t worker_signal_mask;           // what ddprun was started with, as is the next one
   rlimit worker_descriptor_limit;
-  std::vector<Binding> bindings;         // of each worker, by local rank; empty: none is bound
-  std::string scratch_directory;         // removed if ddprun dies before it could do so
-  std::vector<int> ignored_signals{};    // by workers, until they say otherwise
+  std::vector<Binding> bindings;       // of each worker, by local rank; empty: none is bound
+  std::string scratch_directory;       // removed if ddprun dies before it could do so
+  std::vector<int> ignored_signals{};  // by workers, until they say otherwise
 };
 
 struct GuardianHandle {

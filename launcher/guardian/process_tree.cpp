@@ -158,7 +158,9 @@ std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all)
 
 std::vector<Process> descendants_of(pid_t root) { return descendants_of(root, std::set<pid_t>{}); }
 
-bool handles_signal(pid_t pid, int signal_number) { return has_signal(read_proc(pid, "status"), "SigCgt", signal_number); }
+bool handles_signal(pid_t pid, int signal_number) {
+  return has_signal(read_proc(pid, "status"), "SigCgt", signal_number);
+}
 
 bool is_stopped(pid_t pid) {
   const auto status = read_proc(pid, "status");

@@ -29,23 +29,23 @@ std::vector<Process> all_processes();
 // Pure: the same over a given list of all processes; parents before children.
 std::vector<Process> descendants_of(pid_t root, const std::vector<Process>& all);
 
-// Whether the process has a handler of its own for the signal: SigCgt of /proc/<pid>/status. Where it has none, a signal
-// such as SIGUSR1 would end it.
+// Whether the process has a handler of its own for the signal: SigCgt of /proc/<pid>/status. Where it has none, a
+// signal such as SIGUSR1 would end it.
 bool handles_signal(pid_t pid, int signal_number);
 
 // Whether it is stopped by job control, or about to be, and so hears no signal but SIGCONT and SIGKILL. Not one that a
 // debugger holds.
 bool is_stopped(pid_t pid);
 
-// The value that a variable had when the process was executed; empty where there is none, or no such process. Who writes
-// over its own arguments and environment, to show another title, is not known any more.
+// The value that a variable had when the process was executed; empty where there is none, or no such process. Who
+// writes over its own arguments and environment, to show another title, is not known any more.
 std::string first_value_of(pid_t pid, std::string_view variable);
 
 // The children of this process; nearly free where there are none.
 std::set<pid_t> children_of_this_process();
 
-// Sends SIGKILL to every descendant, again whenever one has ended, until there is none, and reaps them. `spared` children
-// and what descends from them are left alone. Returns false if some are left after `limit_ms` (they are in
+// Sends SIGKILL to every descendant, again whenever one has ended, until there is none, and reaps them. `spared`
+// children and what descends from them are left alone. Returns false if some are left after `limit_ms` (they are in
 // uninterruptible sleep).
 bool kill_all_children(const std::set<pid_t>& spared, int limit_ms);
 

@@ -1,5 +1,5 @@
-// What the agent and its guardian say to each other, over a SOCK_SEQPACKET socket pair: one packet a message. Both ends are
-// one binary and one fork, so packets are plain structs in memory order and carry no version.
+// What the agent and its guardian say to each other, over a SOCK_SEQPACKET socket pair: one packet a message. Both ends
+// are one binary and one fork, so packets are plain structs in memory order and carry no version.
 #pragma once
 
 #include <sys/types.h>
@@ -16,14 +16,14 @@
 namespace ddp::launcher::guardian {
 
 enum class RequestKind : int {
-  spawn,         // local_rank; variables; descriptors: stdin, stdout, stderr, and the socket to its agent
-  signal_tree,   // signal_number to every process of every worker
+  spawn,           // local_rank; variables; descriptors: stdin, stdout, stderr, and the socket to its agent
+  signal_tree,     // signal_number to every process of every worker
   forward_signal,  // signal_number to every worker that has a handler for it
   signal_worker,   // local_rank; signal_number to it and its descendants
   kill_worker,     // local_rank; SIGKILL to the same
-  kill_orphans,  // SIGKILL to descendants whose worker has ended, again until none is left
-  kill_tree,     // SIGKILL to all, again until none is left
-  set_farewell,  // variables: node key, address, port
+  kill_orphans,    // SIGKILL to descendants whose worker has ended, again until none is left
+  kill_tree,       // SIGKILL to all, again until none is left
+  set_farewell,    // variables: node key, address, port
 };
 
 struct Request {
@@ -41,12 +41,12 @@ struct Farewell {
 };
 
 enum class ReportKind : int {
-  spawned,     // local_rank, pid, value: 1 where the packet's next descriptor is a pidfd of it, else 0
-  not_spawned, // local_rank, value: errno of exec
-  ended,       // local_rank, pid, value: wait status
-  tree_empty,  // no process of any worker is left
-  signalled,   // a signal_tree was carried out
-  forwarded,   // a forward_signal was carried out; value: how many workers got it
+  spawned,       // local_rank, pid, value: 1 where the packet's next descriptor is a pidfd of it, else 0
+  not_spawned,   // local_rank, value: errno of exec
+  ended,         // local_rank, pid, value: wait status
+  tree_empty,    // no process of any worker is left
+  signalled,     // a signal_tree was carried out
+  forwarded,     // a forward_signal was carried out; value: how many workers got it
   orphans_gone,  // a kill_orphans was carried out
 };
 

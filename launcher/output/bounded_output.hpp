@@ -1,7 +1,7 @@
 // Bytes on their way to a slow reader, in bounded memory.
 //
-// Pure. What does not fit is dropped in whole chunks and counted in lines; the count is told in one line as soon as there
-// is room again.
+// Pure. What does not fit is dropped in whole chunks and counted in lines; the count is told in one line as soon as
+// there is room again.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,7 @@ class BoundedOutput {
   std::string queue_;
   std::size_t written_ = 0;  // bytes of queue_ that are done
   std::size_t dropped_lines_ = 0;
-  bool mid_line_ = false;    // whether the last byte taken in was no newline
+  bool mid_line_ = false;  // whether the last byte taken in was no newline
 };
 
 }  // namespace ddp::launcher

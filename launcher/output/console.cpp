@@ -20,7 +20,8 @@ constexpr std::size_t kUnreadBytesMax = 16u << 20;
 constexpr int kPipeBytes = 1 << 20;  // the usual limit; with 64 KiB a reader on a busy machine falls behind
 
 bool same_file(int a, int b) {
-  struct stat x {}, y {};
+  struct stat x {
+  }, y{};
   return ::fstat(a, &x) == 0 && ::fstat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 

@@ -214,8 +214,8 @@ class Output::Impl {
     return workers_[rank].prefix[static_cast<std::size_t>(source.stream - 1)].text();
   }
 
-  // What a prefix may take of each row of the terminal. A progress bar that filled the row would wrap behind it, and each
-  // drawing of it begin another row.
+  // What a prefix may take of each row of the terminal. A progress bar that filled the row would wrap behind it, and
+  // each drawing of it begin another row.
   std::size_t columns_taken(int rank, int stream) const {
     if (!options_.prefix_lines || (round_.workers == 1 && !is_always_prefixed(rank, stream))) return 0;
     return worker_of(rank).prefix[static_cast<std::size_t>(stream - 1)].text().size();

@@ -52,8 +52,9 @@ class Output {
   // Takes 2 s at most, however slow the disk; what is left is written later then. Workers that are kept go on.
   void end_round(const std::vector<int>& kept = {});
 
-  std::string error_file(int local_rank) const;   // where the worker may leave its error.json; empty: nowhere
-  std::string round_directory() const;            // of this round's log files; "/dev/null": there are to be none; empty: there are none
+  std::string error_file(int local_rank) const;  // where the worker may leave its error.json; empty: nowhere
+  std::string round_directory()
+      const;  // of this round's log files; "/dev/null": there are to be none; empty: there are none
   std::string stderr_file(int local_rank) const;  // that holds all of its stderr; empty where there is none
   std::vector<std::string> stderr_tail(int local_rank) const;  // of the current or last round, oldest line first
 

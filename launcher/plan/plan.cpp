@@ -101,8 +101,8 @@ class Plan {
                                (config_.restart_window.count() == 0
                                     ? ""
                                     : " within " + rendezvous::describe_duration(config_.restart_window)));
-    line("signals",
-         names(config_.stop_signals) + ": stop the job, with SIGKILL after " + rendezvous::describe_duration(config_.grace));
+    line("signals", names(config_.stop_signals) + ": stop the job, with SIGKILL after " +
+                        rendezvous::describe_duration(config_.grace));
     if (!config_.forward_signals.empty()) line("", names(config_.forward_signals) + ": passed on to the workers");
     say_output();
     line("binding", binding(config_.binding));
@@ -144,11 +144,12 @@ class Plan {
       line("meeting", endpoint(meeting_) + ", job " + meeting_.run_id +
                           (meeting_.mode == Mode::fixed ? "; node 0 is there" : "; whose address this is serves it"));
       if (meeting_.is_host) line("", *meeting_.is_host ? "this node serves it" : "this node does not serve it");
-      line("", "within " + rendezvous::describe_duration(meeting_.join_timeout) + "; " +
-                   (meeting_.nodes_min < meeting_.nodes_max
-                        ? rendezvous::describe_duration(meeting_.last_call_timeout) + " more for the rest of the nodes; "
-                        : "") +
-                   "silence of " + rendezvous::describe_duration(meeting_.heartbeat_timeout) + " counts as death");
+      line("",
+           "within " + rendezvous::describe_duration(meeting_.join_timeout) + "; " +
+               (meeting_.nodes_min < meeting_.nodes_max
+                    ? rendezvous::describe_duration(meeting_.last_call_timeout) + " more for the rest of the nodes; "
+                    : "") +
+               "silence of " + rendezvous::describe_duration(meeting_.heartbeat_timeout) + " counts as death");
       if (!meeting_.local_address.empty()) line("", "others reach this node at " + meeting_.local_address);
       if (!ports.empty()) line("", "ports" + ports + " for all else that listens");
     }
@@ -227,7 +228,8 @@ class Plan {
   std::string round_directory() const {
     const auto& output = config_.output;
     const auto& directory = output.log_directory;
-    if (directory.empty()) return output.redirects.is_empty() && output.tee.is_empty() ? "" : "<that of the round's log files>";
+    if (directory.empty())
+      return output.redirects.is_empty() && output.tee.is_empty() ? "" : "<that of the round's log files>";
     if (directory == "/dev/null") return directory;
     return directory + "/" + (meeting_.run_id.empty() ? "<id>" : meeting_.run_id) + "/round_<n>";
   }

@@ -4,8 +4,8 @@
 
 namespace ddp::launcher {
 
-// One that is no warning goes before one that is: whoever asked it waits. A worker that is asked again says the same, unless
-// it has given up its wait meanwhile.
+// One that is no warning goes before one that is: whoever asked it waits. A worker that is asked again says the same,
+// unless it has given up its wait meanwhile.
 void StopVote::ask(bool is_warning) {
   if (!is_open_) {
     asked_.clear();
@@ -31,7 +31,8 @@ StopVote::Step StopVote::next(const std::vector<Voter>& running) {
   }
   for (const auto& voter : running)
     if (asked_.insert(voter.local_rank).second) out.ask.push_back(voter.local_rank);
-  if (!std::all_of(running.begin(), running.end(), [&](const Voter& voter) { return calls_.count(voter.local_rank) != 0; }))
+  if (!std::all_of(running.begin(), running.end(),
+                   [&](const Voter& voter) { return calls_.count(voter.local_rank) != 0; }))
     return out;
   is_open_ = false;
   std::uint64_t call = 1;  // where all have ended well before they were asked

@@ -18,7 +18,8 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
     if (ending.value == ENOENT)
       return "`ls -l " + failure.program + "`: the file, or the interpreter that its first line names, is missing";
     if (ending.value == ENOEXEC)
-      return "`file " + failure.program + "`: a script needs a first line such as #!/bin/sh, a program this machine's type";
+      return "`file " + failure.program +
+             "`: a script needs a first line such as #!/bin/sh, a program this machine's type";
     if (ending.value == EAGAIN || ending.value == ENOMEM)
       return "`ulimit -u` and `free -m`: the limit of processes or memory is reached";
     if (ending.value == EINVAL)
@@ -28,13 +29,15 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   if (ending.kind == Ending::Kind::killed) {
     switch (ending.value) {
       case SIGKILL:
-        return "`dmesg | grep -i oom` on " + failure.host + ": running out of memory ends a process this way" + restarts;
+        return "`dmesg | grep -i oom` on " + failure.host + ": running out of memory ends a process this way" +
+               restarts;
       case SIGSEGV:
       case SIGABRT:
       case SIGBUS:
       case SIGILL:
       case SIGFPE:
-        return "`ulimit -c unlimited` and run again for a core file, then `gdb " + failure.program + " core`" + restarts;
+        return "`ulimit -c unlimited` and run again for a core file, then `gdb " + failure.program + " core`" +
+               restarts;
       case SIGTERM:
       case SIGINT:
       case SIGHUP: return "find who sent it: a scheduler's limit, or a person; ddprun did not" + restarts;
@@ -44,7 +47,8 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   if (ending.kind == Ending::Kind::left)
     return "read its message above: no rank had failed; a network that loses connections looks so" + restarts;
   if (failure.stderr_tail.empty())
-    return "it wrote nothing to stderr: run `" + failure.program + "` without ddprun, or look at its own logs" + restarts;
+    return "it wrote nothing to stderr: run `" + failure.program + "` without ddprun, or look at its own logs" +
+           restarts;
   if (ending.value == 2) return "exit code 2 mostly means wrong use: its stderr says what to change";
   if (ending.value == 127) return "a command that the program starts was not found; its stderr names it" + restarts;
   return "read its stderr above for the reason" + restarts;
@@ -56,7 +60,8 @@ std::string fate_of_others(const rendezvous::FinishJob& verdict) {
   const bool all_others = stopped == verdict.world_size - 1;
   if (stopped == 0) return {};
   if (stopped == 1) return all_others ? "; the other rank was stopped" : "; one other rank was stopped";
-  return (all_others ? "; the other " : "; ") + std::to_string(stopped) + (all_others ? "" : " other") + " ranks were stopped";
+  return (all_others ? "; the other " : "; ") + std::to_string(stopped) + (all_others ? "" : " other") +
+         " ranks were stopped";
 }
 
 std::string failure_summary(const FailureReport& failure, const rendezvous::FinishJob& verdict) {
@@ -72,8 +77,8 @@ std::string failure_summary(const FailureReport& failure, const rendezvous::Fini
   }
   if (!failure.stderr_file.empty()) text += "all of its stderr: " + failure.stderr_file + " on " + failure.host + '\n';
   for (const auto& later : verdict.consequences)
-    text += "after it:  " + describe_failure(later) + (later.message.empty() ? "" : " (" + later.message + ")") + ", host " +
-            later.host + '\n';
+    text += "after it:  " + describe_failure(later) + (later.message.empty() ? "" : " (" + later.message + ")") +
+            ", host " + later.host + '\n';
   return text + "try:   " + what_to_try(failure, verdict.restarts_max) + '\n';
 }
 

@@ -1,4 +1,5 @@
-// The paragraph that a person reads when a job ended badly: what failed, where, and what to try. The same on every node.
+// The paragraph that a person reads when a job ended badly: what failed, where, and what to try. The same on every
+// node.
 #pragma once
 
 #include <string>

@@ -38,8 +38,7 @@ WorkerGroup::Actions WorkerGroup::step(const std::vector<WorkerGroupEvent>& even
 
   Actions out;
   first_failed_at_.reset();
-  for (const auto& event : ordered)
-    std::visit([&](const auto& what) { take(what, now, out); }, event);
+  for (const auto& event : ordered) std::visit([&](const auto& what) { take(what, now, out); }, event);
   return out;
 }
 
@@ -89,7 +88,9 @@ void WorkerGroup::take(const WorkerSaidHello& event, TimePoint now, Actions& out
   out.emplace_back(SignalWorker{event.local_rank, SIGTERM});  // it goes on for itself, and leaves nothing any more
 }
 
-void WorkerGroup::take(const WorkerStopping& event, TimePoint, Actions&) { worker_of(event.local_rank).is_stopping = true; }
+void WorkerGroup::take(const WorkerStopping& event, TimePoint, Actions&) {
+  worker_of(event.local_rank).is_stopping = true;
+}
 
 void WorkerGroup::take(const WorkerLeft& event, TimePoint now, Actions& out) {
   auto& worker = worker_of(event.local_rank);
@@ -113,7 +114,8 @@ bool WorkerGroup::has_stopped_at_step(const Worker& worker, const Ending& ending
 bool WorkerGroup::has_failed_by_itself(const Worker& worker) const {
   if (phase_ == Phase::running || worker.is_hung) return true;
   if (phase_ == Phase::stopping && first_failed_at_) return true;
-  return (phase_ == Phase::stopping || phase_ == Phase::clearing) && reseats_ && worker.takes_seats && !worker.is_signalled;
+  return (phase_ == Phase::stopping || phase_ == Phase::clearing) && reseats_ && worker.takes_seats &&
+         !worker.is_signalled;
 }
 
 // It ended before our own signal was sent, and what failed first may have been the consequence.
@@ -136,7 +138,8 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
     ++stopped_at_step_;
     if (phase_ != Phase::running) --stopped_;  // all that ran then were counted when the stop began
   }
-  if (!has_stopped && !event.ending.is_success() && (has_failed_by_itself(was) || has_died_of_schedulers(event.ending))) {
+  if (!has_stopped && !event.ending.is_success() &&
+      (has_failed_by_itself(was) || has_died_of_schedulers(event.ending))) {
     auto failure = failure_of(event.local_rank, event.ending, now);
     if (phase_ == Phase::running) return fail(std::move(failure), {}, now, out);
     note_failure(std::move(failure));
@@ -258,14 +261,15 @@ void WorkerGroup::stop_by_signal(TimePoint now, Actions& out) {
   begin_stop(stop_signal_, false, now, out);
 }
 
-// Where another round may follow, those that take seats are only told. The grace is one, also where it began with the hope
-// that the workers stop at a step.
+// Where another round may follow, those that take seats are only told. The grace is one, also where it began with the
+// hope that the workers stop at a step.
 void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out) {
   phase_ = Phase::stopping;
   stopped_ = running_count_;
   unexplained_.reset();
-  reseats_ = may_reseat && !grace_ends_ && std::any_of(workers_.begin(), workers_.end(),
-                                       [](const Worker& worker) { return worker.runs && worker.takes_seats; });
+  reseats_ = may_reseat && !grace_ends_ && std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+               return worker.runs && worker.takes_seats;
+             });
   deadline_ = grace_ends_.value_or(now + options_.grace);
   grace_ends_.reset();
   step_ends_.reset();
@@ -324,7 +328,8 @@ void WorkerGroup::kill(TimePoint now, Actions& out) {
 }
 
 void WorkerGroup::tell_started_if_all_are(Actions& out) {
-  const bool all = std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.is_started; });
+  const bool all =
+      std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.is_started; });
   if (all && !std::exchange(told_started_, true)) out.emplace_back(TellStarted{});
 }
 
@@ -338,7 +343,8 @@ void WorkerGroup::clear_if_all_are_out(TimePoint now, Actions& out) {
   kill_orphans(out);
 }
 
-// What failed first may have died of the scheduler's signal, which ddprun gets a moment later: then no other round follows.
+// What failed first may have died of the scheduler's signal, which ddprun gets a moment later: then no other round
+// follows.
 void WorkerGroup::end_round(bool tree_survived, TimePoint now, Actions& out) {
   if (!tree_survived && !signalled_from_ && !failures_.empty() && is_schedulers_signal(failures_.front().ending)) {
     const auto known_at = failures_.front().at + options_.signal_window;
@@ -384,7 +390,8 @@ void WorkerGroup::note_failure(Failure failure) {
 void WorkerGroup::judge(std::size_t failure) {
   const auto& its = failures_[failure];
   if (signalled_from_ || own_signal_ == 0 || !is_schedulers_signal(its.ending)) return;
-  if (options_.signal_window.count() > 0 && std::chrono::abs(its.at - own_signal_came_) <= options_.signal_window) signalled_from_ = failure;
+  if (options_.signal_window.count() > 0 && std::chrono::abs(its.at - own_signal_came_) <= options_.signal_window)
+    signalled_from_ = failure;
 }
 
 std::vector<int> WorkerGroup::waiting() const {
@@ -404,7 +411,8 @@ std::vector<Voter> WorkerGroup::voters() const {
 
 bool WorkerGroup::can_stop_at_step() const {
   const auto all = voters();
-  return phase_ == Phase::running && std::all_of(all.begin(), all.end(), [](const Voter& voter) { return voter.takes_stops; });
+  return phase_ == Phase::running &&
+         std::all_of(all.begin(), all.end(), [](const Voter& voter) { return voter.takes_stops; });
 }
 
 bool WorkerGroup::stops_at_step(int signal_number) const { return signal_number != SIGQUIT && can_stop_at_step(); }

@@ -9,17 +9,17 @@
 //
 // Workers that take seats are not signalled where another round may follow: they are told that the round is over, leave
 // its group, and wait for a seat in the next one; who has not left when the grace is over is killed. The round is over
-// when every worker has ended or left, and nothing is left of those that have ended. A worker that leaves while no failure
-// is known is a failure itself, unless the reason comes to light within a moment.
+// when every worker has ended or left, and nothing is left of those that have ended. A worker that leaves while no
+// failure is known is a failure itself, unless the reason comes to light within a moment.
 //
-// Where all workers take stops, a stop of the whole job signals none of them at first: they run on, with the same grace,
-// until they have ended by themselves at the step that the job agrees on. What fails meanwhile has failed by itself. Where
-// nobody says at which step, because membership is out of reach, the ordinary stop follows.
+// Where all workers take stops, a stop of the whole job signals none of them at first: they run on, with the same
+// grace, until they have ended by themselves at the step that the job agrees on. What fails meanwhile has failed by
+// itself. Where nobody says at which step, because membership is out of reach, the ordinary stop follows.
 //
-// A scheduler signals every process of the job, this ddprun and its workers in any order. Where that may be, a worker that
-// dies of such a signal shortly before or after ddprun's own is a consequence, as is what fails after it, or ended by itself
-// a moment earlier without being killed; so the end of the round is not told before it is known whether ddprun gets one. The others are stopped at once all the same: whatever
-// it was, the round is over.
+// A scheduler signals every process of the job, this ddprun and its workers in any order. Where that may be, a worker
+// that dies of such a signal shortly before or after ddprun's own is a consequence, as is what fails after it, or ended
+// by itself a moment earlier without being killed; so the end of the round is not told before it is known whether
+// ddprun gets one. The others are stopped at once all the same: whatever it was, the round is over.
 //
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
@@ -38,31 +38,49 @@ namespace ddp::launcher {
 using TimePoint = std::chrono::steady_clock::time_point;
 
 // Events.
-struct BeginRound {};                      // only between rounds
-struct WorkerStarted { int local_rank; };  // it was spawned
-struct WorkerSaidHello { int local_rank; bool takes_seats; bool takes_stops = false; };
-struct WorkerStopping { int local_rank; };  // it has come to the agreed step, and is about to end
+struct BeginRound {};  // only between rounds
+struct WorkerStarted {
+  int local_rank;
+};  // it was spawned
+struct WorkerSaidHello {
+  int local_rank;
+  bool takes_seats;
+  bool takes_stops = false;
+};
+struct WorkerStopping {
+  int local_rank;
+};                   // it has come to the agreed step, and is about to end
 struct WorkerLeft {  // the round's group, and waits for a seat
   int local_rank;
   std::string why{};
   std::vector<int> hung_ranks{};  // of the world, that it waited for in vain
 };
-struct WorkerEnded { int local_rank; Ending ending; };
-struct OrphansGone {};                     // one answer to each KillOrphans: nothing is left of workers that have ended
-struct TreeEmpty {};                       // no process of the round is left
-struct TreeSignalled { int signal_number; };  // the last SignalTree has been carried out: who ended before did not end of it
-struct StopSignal { int signal_number; };  // this ddprun was told to stop; a second one kills
-struct WarningSignal { int signal_number; };  // this ddprun was told that it will be
-struct StopAtStep {};                      // the job is to stop, and has agreed on a step: the grace begins
-struct StopWorkers {                       // membership wants the round to end
+struct WorkerEnded {
+  int local_rank;
+  Ending ending;
+};
+struct OrphansGone {};  // one answer to each KillOrphans: nothing is left of workers that have ended
+struct TreeEmpty {};    // no process of the round is left
+struct TreeSignalled {
+  int signal_number;
+};  // the last SignalTree has been carried out: who ended before did not end of it
+struct StopSignal {
+  int signal_number;
+};  // this ddprun was told to stop; a second one kills
+struct WarningSignal {
+  int signal_number;
+};                     // this ddprun was told that it will be
+struct StopAtStep {};  // the job is to stop, and has agreed on a step: the grace begins
+struct StopWorkers {   // membership wants the round to end
   int signal_number;
   bool kill = false;
-  bool reseat = false;         // another round follows
-  std::vector<int> hung{};     // local ranks to be killed, unless they have left
+  bool reseat = false;      // another round follows
+  std::vector<int> hung{};  // local ranks to be killed, unless they have left
 };
-struct EndJob {};                          // no round follows: those that wait end too
-using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft, WorkerEnded,
-                                      OrphansGone, TreeEmpty, TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
+struct EndJob {};  // no round follows: those that wait end too
+using WorkerGroupEvent =
+    std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft, WorkerEnded, OrphansGone,
+                 TreeEmpty, TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
 
 // A worker that failed by itself, before the node's workers were stopped.
 struct Failure {
@@ -74,16 +92,29 @@ struct Failure {
 };
 
 // Actions.
-struct SpawnWorkers { std::vector<int> local_ranks; };
-struct SeatWorkers { std::vector<int> local_ranks; };    // those that wait
-struct TellRoundOver { std::vector<int> local_ranks; };
-struct SignalWorker { int local_rank; int signal_number; };  // to it and its descendants
-struct KillWorker { int local_rank; };                       // SIGKILL to the same
-struct SignalTree { int signal_number; };  // to every process of the round, and of workers that wait
-struct KillOrphans {};                     // SIGKILL to what workers that ended have left behind, until nothing is left
-struct KillTree {};                        // SIGKILL to every process of the round, until none is left
-struct TellStarted {};                     // to membership: all workers are spawned, or have their seats
-struct TellFailure {                       // to membership, at once
+struct SpawnWorkers {
+  std::vector<int> local_ranks;
+};
+struct SeatWorkers {
+  std::vector<int> local_ranks;
+};  // those that wait
+struct TellRoundOver {
+  std::vector<int> local_ranks;
+};
+struct SignalWorker {
+  int local_rank;
+  int signal_number;
+};  // to it and its descendants
+struct KillWorker {
+  int local_rank;
+};  // SIGKILL to the same
+struct SignalTree {
+  int signal_number;
+};                      // to every process of the round, and of workers that wait
+struct KillOrphans {};  // SIGKILL to what workers that ended have left behind, until nothing is left
+struct KillTree {};     // SIGKILL to every process of the round, until none is left
+struct TellStarted {};  // to membership: all workers are spawned, or have their seats
+struct TellFailure {    // to membership, at once
   Failure failure;
   std::vector<int> hung_ranks{};  // of the world
 };
@@ -199,11 +230,11 @@ class WorkerGroup {
   TimePoint own_signal_came_;
   int stopped_ = 0;
   int stopped_at_step_ = 0;
-  bool reseats_ = false;       // the stop of this round lets workers wait for a seat
+  bool reseats_ = false;  // the stop of this round lets workers wait for a seat
   bool told_started_ = false;
-  int orphans_asked_ = 0;      // KillOrphans that have no answer yet
-  int stop_signal_ = 0;        // that ddprun itself got
-  int tree_signal_ = 0;        // that the tree got last
+  int orphans_asked_ = 0;           // KillOrphans that have no answer yet
+  int stop_signal_ = 0;             // that ddprun itself got
+  int tree_signal_ = 0;             // that the tree got last
   bool is_tree_signalled_ = false;  // and has it
   TimePoint stop_signal_came_;
   std::optional<TimePoint> grace_ends_;  // of workers that run on to the agreed step

@@ -35,17 +35,19 @@ constexpr std::uint32_t kHttpHeaderBytesMax = 8u << 10;
 constexpr const char* kProduct = "ddprun";  // by which both sides know each other, in the headers Server and User-Agent
 constexpr std::size_t kInputBytesKept = 4u << 10;  // of the room for messages, between them
 constexpr const char* kSilent = "it has been silent for too long";
-constexpr const char* kSameToken = "the same token on all nodes and at the endpoint: `--token-file=PATH` or DDPRUN_TOKEN; "
-                                   "docs/security.md";
+constexpr const char* kSameToken =
+    "the same token on all nodes and at the endpoint: `--token-file=PATH` or DDPRUN_TOKEN; "
+    "docs/security.md";
 
 // Of what two sides that differ in their tokens hear from each other.
 Channel::Closed reason_of(security::TlsFailure failure, Channel::Side side) {
   const bool is_client = side == Channel::Side::client;
   switch (failure) {
     case security::TlsFailure::other_token:
-      return {is_client ? "the endpoint has another token than this node" : "it has another token (--token-file)", false,
-              kSameToken};
-    case security::TlsFailure::no_token_there: return {"this node has a token and the endpoint has none", false, kSameToken};
+      return {is_client ? "the endpoint has another token than this node" : "it has another token (--token-file)",
+              false, kSameToken};
+    case security::TlsFailure::no_token_there:
+      return {"this node has a token and the endpoint has none", false, kSameToken};
     case security::TlsFailure::stranger:
       return {is_client ? "what answers there is no ddprun (it does not know the token's TLS)"
                         : "it speaks TLS, but as no ddprun does"};

@@ -1,8 +1,8 @@
-// One connection of the control channel: texts both ways over a WebSocket (RFC 6455), on a socket that is connected already,
-// plain or under TLS. A server's end also answers an HTTP question, once.
+// One connection of the control channel: texts both ways over a WebSocket (RFC 6455), on a socket that is connected
+// already, plain or under TLS. A server's end also answers an HTTP question, once.
 //
-// A peer that is silent for the heartbeat limit, although it is pinged, is dead. What is sent is queued in bounded memory;
-// a peer that does not read it is cut off.
+// A peer that is silent for the heartbeat limit, although it is pinged, is dead. What is sent is queued in bounded
+// memory; a peer that does not read it is cut off.
 //
 // Threads: the event loop's only. The only file that knows Boost.Beast is channel.cpp.
 // Protocol: docs/control_channel.md.
@@ -43,22 +43,23 @@ class Channel {
     std::size_t message_bytes_max = 256u << 10;
     std::size_t queue_bytes_max = 8u << 20;
     std::chrono::milliseconds heartbeat_timeout{3'000};
-    std::chrono::milliseconds handshake_timeout{10'000};  // of TLS and the WebSocket together
-    std::string host;  // the client's Host header: how the user named the endpoint
-    std::shared_ptr<const security::Tls> tls{};             // this connection is under TLS
-    bool asks_for_token = false;                            // the server's: no WebSocket but under TLS
-    std::function<HttpAnswer(const HttpRequest&)> http{};   // the server's, but for what follows
-    std::function<bool(std::string_view target)> post{};    // the server's, a POST without a body: whether it is known
+    std::chrono::milliseconds handshake_timeout{10'000};   // of TLS and the WebSocket together
+    std::string host;                                      // the client's Host header: how the user named the endpoint
+    std::shared_ptr<const security::Tls> tls{};            // this connection is under TLS
+    bool asks_for_token = false;                           // the server's: no WebSocket but under TLS
+    std::function<HttpAnswer(const HttpRequest&)> http{};  // the server's, but for what follows
+    std::function<bool(std::string_view target)> post{};   // the server's, a POST without a body: whether it is known
   };
 
   struct Closed {
-    std::string why;       // empty where a plain HTTP question was answered
-    bool by_peer = false;  // the peer's kernel ended the connection, as it does when a process dies; else it fell silent
+    std::string why;  // empty where a plain HTTP question was answered
+    // The peer's kernel ended the connection, as it does when a process dies; else it fell silent.
+    bool by_peer = false;
     std::string try_this{};  // not empty: it is no use to try again, until this has been done
   };
 
-  // Each is called from the event loop, never from within a call of this class; none after close(). They may destroy the
-  // Channel that calls them.
+  // Each is called from the event loop, never from within a call of this class; none after close(). They may destroy
+  // the Channel that calls them.
   struct Handlers {
     std::function<void()> opened;
     std::function<void(std::string_view text)> message;

@@ -37,8 +37,8 @@ namespace {
 constexpr auto kQuietTime = 2s;  // nodes that are started together need not be told of each other's delay
 constexpr auto kFarewellLimit = 1'000ms;
 constexpr auto kRefusedLimit = 30s;  // while all ports refuse: nodes of a step may be started one after another
-constexpr auto kLookUpLimit = 30s;  // for a name; then another one is begun
-constexpr auto kSlurmPause = 10s;   // each question costs a process, and the time of a controller that all nodes ask
+constexpr auto kLookUpLimit = 30s;   // for a name; then another one is begun
+constexpr auto kSlurmPause = 10s;    // each question costs a process, and the time of a controller that all nodes ask
 constexpr std::size_t kAddressesShown = 6;
 constexpr std::size_t kGivenUpMax = 4;
 
@@ -58,9 +58,7 @@ std::string range_of(int first, int last) {
   return std::to_string(first) + (first == last ? "" : "-" + std::to_string(last));
 }
 
-How how_of(int error) {
-  return error == ECONNREFUSED ? How::refused : error == ECONNRESET ? How::closed : How::silent;
-}
+How how_of(int error) { return error == ECONNREFUSED ? How::refused : error == ECONNRESET ? How::closed : How::silent; }
 
 }  // namespace
 
@@ -189,13 +187,15 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void perform(const Session::GiveUp& action) {
     if (action.refused)
-      return lose({action.refused->what, "joining the job" + (own_ != nullptr ? "" : " at " + place()), action.refused->try_this});
+      return lose({action.refused->what, "joining the job" + (own_ != nullptr ? "" : " at " + place()),
+                   action.refused->try_this});
     if (has_joined_)
       return lose({"nobody of the job has answered for " + describe_duration(options_.join_timeout) +
                        (last_reason_.empty() ? "" : " (last: " + last_reason_ + ")"),
                    "host " + host_name_ + ", job " + run_id_ + ", which was at " + text_of(endpoint()),
                    "look at the output of ddprun, and of ddp-rendezvous, there"});
-    if (last_reason_.empty()) last_reason_ = looking_up_ ? "the name is still being looked up" : "no answer to our hello";
+    if (last_reason_.empty())
+      last_reason_ = looking_up_ ? "the name is still being looked up" : "no answer to our hello";
     lose({"no answer from ddprun at " + text_of(endpoint()) + " within " + describe_duration(options_.join_timeout) +
               " (last: " + last_reason_ + ")",
           "joining job " + run_id_ + ", attempt " + std::to_string(attempts_) + ", from host " + host_name_ +
@@ -278,18 +278,18 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       return greet(std::move(socket), address);
     if (errno != EINPROGRESS) return next_or_ended(address, errno);
     connecting_ = std::make_shared<asio::posix::stream_descriptor>(io_, socket.release());
-    connecting_->async_wait(
-        asio::posix::stream_descriptor::wait_write, [self = shared_from_this(), attempt = connecting_, address](error_code error) {
-          if (error || self->connecting_ != attempt) return;
-          self->connecting_.reset();
-          self->attempt_limit_.cancel();
-          io::UniqueFd connected(attempt->release());
-          int failure = 0;
-          socklen_t length = sizeof failure;
-          ::getsockopt(connected.get(), SOL_SOCKET, SO_ERROR, &failure, &length);
-          if (failure != 0) return self->next_or_ended(address, failure);
-          self->greet(std::move(connected), address);
-        });
+    connecting_->async_wait(asio::posix::stream_descriptor::wait_write,
+                            [self = shared_from_this(), attempt = connecting_, address](error_code error) {
+                              if (error || self->connecting_ != attempt) return;
+                              self->connecting_.reset();
+                              self->attempt_limit_.cancel();
+                              io::UniqueFd connected(attempt->release());
+                              int failure = 0;
+                              socklen_t length = sizeof failure;
+                              ::getsockopt(connected.get(), SOL_SOCKET, SO_ERROR, &failure, &length);
+                              if (failure != 0) return self->next_or_ended(address, failure);
+                              self->greet(std::move(connected), address);
+                            });
     attempt_limit_.expires_after(limit_);
     attempt_limit_.async_wait([self = shared_from_this(), attempt = connecting_, address](error_code error) {
       if (error || self->connecting_ != attempt || !attempt) return;
@@ -326,7 +326,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       if (is_final && !may_be_at_another_port()) return refuse(why, place(), how.try_this);
       const auto kind = how.by_peer ? How::closed : How::silent;
       note_answer(kind, how.try_this);
-      if (is_final && is_refused_everywhere()) return refuse(reason_with(why, false), text_of(endpoint()), advice_of_ports());
+      if (is_final && is_refused_everywhere())
+        return refuse(reason_with(why, false), text_of(endpoint()), advice_of_ports());
       ended(kind, why);
     };
     present_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
@@ -380,7 +381,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (!may_be_at_another_port() || !target_.address.empty()) return;
     port_answers_[target_port()] = {how == How::silent && try_this.empty(), try_this};
     const bool all_answer = static_cast<int>(port_answers_.size()) == endpoint().port_count &&
-                            std::none_of(port_answers_.begin(), port_answers_.end(), [](const auto& port) { return port.second.is_silent; });
+                            std::none_of(port_answers_.begin(), port_answers_.end(),
+                                         [](const auto& port) { return port.second.is_silent; });
     if (!all_answer || advice_of_ports().empty())
       refused_since_.reset();
     else if (!refused_since_)
@@ -389,15 +391,17 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   // By one of the ports for good, and at all others there is nobody of the job, which had the time to come.
   bool is_refused_everywhere() const {
-    return refused_since_ && Clock::now() - *refused_since_ >= std::min<milliseconds>(kRefusedLimit, options_.join_timeout / 4);
+    return refused_since_ &&
+           Clock::now() - *refused_since_ >= std::min<milliseconds>(kRefusedLimit, options_.join_timeout / 4);
   }
 
   // What a port that refuses for good wants to be done first.
   std::string advice_of_ports() const {
     for (const auto& [port, answer] : port_answers_)
       if (!answer.try_this.empty())
-        return answer.try_this + "; if another job has port " + std::to_string(port) + ", look at the output of ddprun on " +
-               endpoint_.host + ", which opens the first free one of these ports";
+        return answer.try_this + "; if another job has port " + std::to_string(port) +
+               ", look at the output of ddprun on " + endpoint_.host +
+               ", which opens the first free one of these ports";
     return {};
   }
 
@@ -468,14 +472,16 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   std::string what_to_try() const {
-    if (addresses_.empty()) return "`getent hosts " + endpoint_.host + "` on this host, or an address in place of the name";
+    if (addresses_.empty())
+      return "`getent hosts " + endpoint_.host + "` on this host, or an address in place of the name";
     if (const auto advice = advice_of_ports(); !advice.empty()) return advice;
     if (may_be_at_another_port())
       return "look at the output of ddprun on " + endpoint_.host +
              ", which opens the first free one of these ports; between the nodes all of them must be open";
     if (last_reason_.find("is no ddprun") != std::string::npos)
       return "another port, the same on all nodes; `ss -ltnp` on that host shows who has this one";
-    return "start ddprun on the node that has one of the endpoint's addresses, with the same endpoint; a node that is behind "
+    return "start ddprun on the node that has one of the endpoint's addresses, with the same endpoint; a node that is "
+           "behind "
            "another address (NAT, a service name) serves it with `--rdzv-conf=is_host=true`";
   }
 
@@ -513,9 +519,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::optional<How> how_;
   std::shared_ptr<asio::posix::stream_descriptor> connecting_;
   std::unique_ptr<Channel> channel_;
-  // Duplicates of its socket, and of those that this side has given up. Their other sides hear of an end only with that of
-  // this process, or when the agent is done: they take the end of a connection that is not resumed for that of the node, and
-  // workers may still run here.
+  // Duplicates of its socket, and of those that this side has given up. Their other sides hear of an end only with that
+  // of this process, or when the agent is done: they take the end of a connection that is not resumed for that of the
+  // node, and workers may still run here.
   io::UniqueFd present_;
   std::deque<io::UniqueFd> given_up_;
   std::string slurm_address_;                // of the endpoint's host, where its name does not resolve
@@ -526,7 +532,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     bool is_silent = false;
     std::string try_this;  // before it is tried again
   };
-  std::map<int, PortAnswer> port_answers_;  // the last ones
+  std::map<int, PortAnswer> port_answers_;          // the last ones
   std::optional<Clock::time_point> refused_since_;  // none was silent, and one refused for good
   milliseconds greeted_at_{0}, clock_offset_{0};
   std::string last_reason_;

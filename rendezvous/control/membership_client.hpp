@@ -1,5 +1,5 @@
-// An agent's way to its job's membership, wherever that is: performs what Session decides, over the control channel or with
-// the membership in this process.
+// An agent's way to its job's membership, wherever that is: performs what Session decides, over the control channel or
+// with the membership in this process.
 //
 // What is in the way is said once for each change.
 //

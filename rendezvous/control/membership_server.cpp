@@ -57,7 +57,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     session.channel->hand_over({{},
                                 [this, id](std::string_view text) { take(id, text); },
                                 [this, id](const Channel::Closed& how) { lose(id, how); }});
-    if (stopped_ || is_finishing_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return bid_farewell(id);
+    if (stopped_ || is_finishing_ || (membership_.is_finished() && !membership_.knows(hello.node_key)))
+      return bid_farewell(id);
     if (const auto refused = membership_.other_job(hello)) return tell(id, *refused);
     if (sessions_.size() > sessions_max_ && !membership_.knows(hello.node_key))
       return tell(id, Refused{"the job has " + std::to_string(sessions_max_) + " nodes and spares already",
@@ -141,9 +142,10 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       if (const auto* drop = std::get_if<Drop>(&action); drop != nullptr && sessions_.count(drop->node) != 0)
         discard(drop->node);
       if (const auto* step_down = std::get_if<StepDown>(&action)) dissolve(step_down->why);
-      if (const auto* say = std::get_if<Say>(&action)) asio::post(io_, [self = shared_from_this(), text = say->text] {
-        if (self->handlers_.say) self->handlers_.say(text);
-      });
+      if (const auto* say = std::get_if<Say>(&action))
+        asio::post(io_, [self = shared_from_this(), text = say->text] {
+          if (self->handlers_.say) self->handlers_.say(text);
+        });
     }
     wait_for_deadline();
   }
@@ -165,7 +167,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       FinishJob verdict;
       verdict.exit_code = kRendezvousFailed;
       verdict.what = why;
-      verdict.try_this = "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
+      verdict.try_this =
+          "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
       for (const auto& [id, session] : sessions_)
         if (!session.is_leaving) tell(id, verdict);
       return;
@@ -206,7 +209,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   Membership membership_;
   std::uint64_t nodes_seen_ = 0;
   std::map<NodeId, Session> sessions_;  // of other nodes
-  ToAgent told_;  // the last one, and its text: much is said to all nodes alike
+  ToAgent told_;                        // the last one, and its text: much is said to all nodes alike
   std::string told_text_;
   std::function<void()> finished_;
   bool is_finishing_ = false, stopped_ = false;

@@ -35,14 +35,15 @@ class MembershipServer {
   // Now, on the job's clock.
   std::chrono::milliseconds job_time() const;
 
-  // This process's agent wants nothing more. Calls `done` once every word that others wait for is with them, or some seconds
-  // later.
+  // This process's agent wants nothing more. Calls `done` once every word that others wait for is with them, or some
+  // seconds later.
   void finish(std::function<void()> done);
 
   // An agent that has said hello, and the address that it came from.
   void take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello);
 
-  // The guardian of the node with this key says that nothing of the job is left there. Whether it is a node of this job.
+  // The guardian of the node with this key says that nothing of the job is left there. Whether it is a node of this
+  // job.
   bool take_farewell(const std::string& node_key);
 
   const Membership& membership() const;

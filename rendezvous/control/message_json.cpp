@@ -48,7 +48,8 @@ template <class Integer>
 void read_integer(const Json& object, const char* name, Integer& out, std::int64_t low, std::int64_t high) {
   const auto& value = field(object, name);
   if (!value.is_number_integer()) refuse(name, "is no whole number");
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(high)) refuse(name, "is too large");
+  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(high))
+    refuse(name, "is too large");
   const auto number = value.get<std::int64_t>();
   if (number < low || number > high) refuse(name, "is out of range");
   out = static_cast<Integer>(number);
@@ -60,7 +61,9 @@ constexpr std::int64_t kCountMax = 1'000'000'000, kRoundMax = 0xffffffff, kMilli
 void read(const Json& object, const char* name, int& out) { read_integer(object, name, out, -1, kCountMax); }
 void read(const Json& object, const char* name, std::uint32_t& out) { read_integer(object, name, out, 0, kRoundMax); }
 void read(const Json& object, const char* name, std::uint16_t& out) { read_integer(object, name, out, 0, 65'535); }
-void read(const Json& object, const char* name, std::int64_t& out) { read_integer(object, name, out, 0, kMillisecondsMax); }
+void read(const Json& object, const char* name, std::int64_t& out) {
+  read_integer(object, name, out, 0, kMillisecondsMax);
+}
 
 void read(const Json& object, const char* name, milliseconds& out) {
   std::int64_t count = 0;
@@ -176,7 +179,9 @@ Json json_of(const std::vector<Item>& list) {
 }
 
 template <class Value>
-void write(Json& object, const char* name, const Value& value) { object[name] = json_of(value); }
+void write(Json& object, const char* name, const Value& value) {
+  object[name] = json_of(value);
+}
 template <class Value>
 void write(Json& object, const char* name, const std::optional<Value>& value) {
   if (value) object[name] = json_of(*value);
@@ -228,10 +233,14 @@ void fields(StoreOpened& m, Visit visit) {
 }
 
 template <class Visit>
-void fields(RoundStarted& m, Visit visit) { visit("round", m.round); }
+void fields(RoundStarted& m, Visit visit) {
+  visit("round", m.round);
+}
 
 template <class Visit>
-void fields(FirstStep& m, Visit visit) { visit("round", m.round); }
+void fields(FirstStep& m, Visit visit) {
+  visit("round", m.round);
+}
 
 template <class Visit>
 void fields(RoundFailed& m, Visit visit) {
@@ -318,7 +327,9 @@ void fields(StartRound& m, Visit visit) {
 }
 
 template <class Visit>
-void fields(RoundEstablished& m, Visit visit) { visit("round", m.round); }
+void fields(RoundEstablished& m, Visit visit) {
+  visit("round", m.round);
+}
 
 template <class Visit>
 void fields(PrepareStop& m, Visit visit) {
@@ -407,7 +418,7 @@ constexpr int kNodesMax = 65'536;    // as --nnodes
 constexpr std::int64_t kWaitMax = std::int64_t{366} * 24 * 3600 * 1000;
 constexpr std::size_t kNameBytesMax = 256;
 constexpr std::size_t kNodeKeyDigits = 32;
-constexpr int kExitCodeMax = 255;    // more would be cut, and 256 be taken for success
+constexpr int kExitCodeMax = 255;  // more would be cut, and 256 be taken for success
 constexpr int kSignalMax = 64;
 constexpr int kErrnoMax = 4095;
 
@@ -467,7 +478,9 @@ void check(const FailureReport& m) {
   using Kind = Ending::Kind;
   const auto kind = m.ending.kind;
   check_range("ending_value", m.ending.value, kind == Kind::killed ? 1 : 0,
-              kind == Kind::killed ? kSignalMax : kind == Kind::exited ? kExitCodeMax : kErrnoMax);
+              kind == Kind::killed   ? kSignalMax
+              : kind == Kind::exited ? kExitCodeMax
+                                     : kErrnoMax);
 }
 
 template <class Part>
@@ -532,9 +545,11 @@ Variant message_of(std::string_view json, const char* const* types) {
   bool found = false;
   [&]<std::size_t... Is>(std::index_sequence<Is...>) {
     ((type == types[Is] ? (found = true, out.template emplace<Is>(), void()) : void()), ...);
-  }(std::make_index_sequence<std::variant_size_v<Variant>>());
+  }
+  (std::make_index_sequence<std::variant_size_v<Variant>>());
   if (!found) throw Error("malformed message: no such type");
-  std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { read(object, name, value); }); }, out);
+  std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { read(object, name, value); }); },
+             out);
   std::visit([](const auto& content) { check(content); }, out);
   return out;
 }

@@ -1,7 +1,7 @@
 // The messages of rendezvous/membership as JSON texts, and back.
 //
-// Unknown fields are ignored, so that a newer peer may say more. A text is refused where it is no JSON, lacks a field that
-// has no default, or holds a value out of its range; the limit on its length is the channel's.
+// Unknown fields are ignored, so that a newer peer may say more. A text is refused where it is no JSON, lacks a field
+// that has no default, or holds a value out of its range; the limit on its length is the channel's.
 //
 // Pure. Protocol: docs/control_channel.md.
 #pragma once

@@ -69,9 +69,11 @@ std::string metrics_text(const JobViews& jobs) {
       {"ddp_job_restarts_total", "counter", "Restarts that were taken from the job's budget.",
        [](const Membership::View& job) { return static_cast<std::int64_t>(job.restart_count); }},
   };
-  std::string out = "# HELP ddp_jobs Jobs that are known.\n# TYPE ddp_jobs gauge\nddp_jobs " + std::to_string(jobs.size()) + "\n";
+  std::string out =
+      "# HELP ddp_jobs Jobs that are known.\n# TYPE ddp_jobs gauge\nddp_jobs " + std::to_string(jobs.size()) + "\n";
   for (const auto& metric : kMetrics) {
-    out += std::string("# HELP ") + metric.name + " " + metric.help + "\n# TYPE " + metric.name + " " + metric.type + "\n";
+    out +=
+        std::string("# HELP ") + metric.name + " " + metric.help + "\n# TYPE " + metric.name + " " + metric.type + "\n";
     for (const auto& [run_id, job] : jobs)
       out += std::string(metric.name) + "{job=\"" + escaped(run_id) + "\"} " + std::to_string(metric.value(job)) + "\n";
   }

@@ -23,9 +23,9 @@ struct HttpQuestion {
   bool takes_tokens = false;  // this process has one
 };
 
-// /healthz, to everybody; /v1/jobs (JSON) and /metrics (Prometheus' text format 0.0.4), to those that have the token and to
-// those on this host, who must name it by a loopback address or as localhost: a page that had its own name resolve to one
-// reads nothing.
+// /healthz, to everybody; /v1/jobs (JSON) and /metrics (Prometheus' text format 0.0.4), to those that have the token
+// and to those on this host, who must name it by a loopback address or as localhost: a page that had its own name
+// resolve to one reads nothing.
 Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs);
 
 }  // namespace ddp::rendezvous

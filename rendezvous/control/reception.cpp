@@ -75,11 +75,13 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     handlers.closed = [this, number](const Channel::Closed& how) { lose(number, how.why); };
     auto channel = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::server, std::move(options),
                                              std::move(handlers));
-    auto& visitor = visitors_.try_emplace(number, Visitor{address, std::move(channel), asio::steady_timer(io_)}).first->second;
+    auto& visitor =
+        visitors_.try_emplace(number, Visitor{address, std::move(channel), asio::steady_timer(io_)}).first->second;
     visitor.hello_limit.expires_after(std::max(kHelloLimitMin, 3 * options_.heartbeat_timeout));
     visitor.hello_limit.async_wait([weak = weak_from_this(), number](error_code error) {
       const auto self = weak.lock();
-      if (!error && self && self->visitors_.count(number) != 0) self->lose(number, self->visitors_.at(number).is_sent_away ? "" : "it said nothing");
+      if (!error && self && self->visitors_.count(number) != 0)
+        self->lose(number, self->visitors_.at(number).is_sent_away ? "" : "it said nothing");
     });
   }
 
@@ -104,8 +106,8 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
       if (const auto* verdict = std::get_if<FinishJob>(&direction)) return send_away(number, *verdict);
       auto visitor = std::move(visitors_.at(number));
       visitors_.erase(number);
-      std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(visitor.channel), visitor.address,
-                                                                                 *hello);
+      std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(visitor.channel),
+                                                                                  visitor.address, *hello);
     } catch (const Error& error) {
       lose(number, error.what());
     }
@@ -153,7 +155,9 @@ Reception::Reception(asio::io_context& io, Options options, std::function<Direct
     : impl_(std::make_shared<Impl>(io, std::move(options), std::move(direct), std::move(say))) {}
 
 Reception::~Reception() { impl_->stop(); }
-void Reception::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer, false); }
+void Reception::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
+  impl_->adopt(std::move(socket), peer, false);
+}
 void Reception::adopt_tls(io::UniqueFd socket, const sockaddr_storage& peer) {
   impl_->adopt(std::move(socket), peer, true);
 }

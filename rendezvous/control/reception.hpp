@@ -31,7 +31,7 @@ class Reception {
     std::size_t waiting_max = room_for_waiting();  // that have not said hello; beyond it the oldest one is closed
     std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
     std::function<bool(const std::string& node_key)> farewell{};  // of a guardian; whether the node is known
-    std::shared_ptr<const security::Security> security{};  // agents must have this token; none: all are taken in
+    std::shared_ptr<const security::Security> security{};         // agents must have this token; none: all are taken in
   };
 
   // Where a node is sent: to a membership here, elsewhere, away; or it is told how its job has ended.

@@ -59,10 +59,11 @@ std::shared_ptr<void> resolve(asio::io_context& io, const Wanted& wanted, std::f
   const auto answer = std::make_shared<Answer>();
   const int duplicate = ::fcntl(answer->is_there.get(), F_DUPFD_CLOEXEC, 3);
   auto waiting = std::make_shared<asio::posix::stream_descriptor>(io, duplicate);
-  waiting->async_wait(asio::posix::stream_descriptor::wait_read,
-                      [answer, done = std::move(done), waiting = std::weak_ptr(waiting)](boost::system::error_code error) {
-                        if (!error && !waiting.expired()) done(answer->resolved);
-                      });
+  waiting->async_wait(
+      asio::posix::stream_descriptor::wait_read,
+      [answer, done = std::move(done), waiting = std::weak_ptr(waiting)](boost::system::error_code error) {
+        if (!error && !waiting.expired()) done(answer->resolved);
+      });
   io::start_quiet_thread([answer, wanted] {
     answer->resolved = look_up(wanted);
     io::ring(answer->is_there);

@@ -24,8 +24,8 @@ struct Resolved {
   std::string slurm_address;                // of the node, where its name does not resolve: that does, or is numeric
 };
 
-// Calls `done` from the event loop, unless the returned handle is gone by then. getaddrinfo() cannot be stopped, so it runs
-// on a thread of its own, which nobody waits for.
+// Calls `done` from the event loop, unless the returned handle is gone by then. getaddrinfo() cannot be stopped, so it
+// runs on a thread of its own, which nobody waits for.
 [[nodiscard]] std::shared_ptr<void> resolve(boost::asio::io_context& io, const Wanted& wanted,
                                             std::function<void(const Resolved&)> done);
 

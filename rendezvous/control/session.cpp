@@ -42,7 +42,8 @@ Session::Actions Session::tick(TimePoint now) {
   }
   if (do_workers_run() && silent_since_ && !is_orphan_ && now >= *silent_since_ + options_.orphan_limit) {
     is_orphan_ = true;
-    out_.push_back(StopWorkers{"nobody who knows of the job has answered for " + describe_duration(options_.orphan_limit)});
+    out_.push_back(
+        StopWorkers{"nobody who knows of the job has answered for " + describe_duration(options_.orphan_limit)});
   }
   if (!do_workers_run() && now >= join_deadline_) {
     out_.push_back(GiveUp{});
@@ -109,7 +110,8 @@ void Session::take(const Ended& event, TimePoint now) {
   if (is_host_ || (state_ != State::connecting && state_ != State::greeting && state_ != State::joined)) return;
   const bool was_joined = std::exchange(state_, State::idle) == State::joined;
   if (was_joined) join_deadline_ = now + options_.join_timeout;
-  if (stop_asked_ && !stop_asked_->is_warning && !do_workers_run()) join_deadline_ = std::min(join_deadline_, now + options_.heartbeat_timeout);
+  if (stop_asked_ && !stop_asked_->is_warning && !do_workers_run())
+    join_deadline_ = std::min(join_deadline_, now + options_.heartbeat_timeout);
   if (event.how != How::silent)
     silent_since_.reset();
   else if (!silent_since_)
@@ -267,7 +269,8 @@ void Session::hear(const Elsewhere& message, TimePoint now) {
   if (serve_at_) serve_at_ = std::max(*serve_at_, now + options_.heartbeat_timeout);
   Target there{message.address, message.port};
   if (host_ && there == host_address_) there = *host_;
-  auto known = std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.target == there; });
+  auto known =
+      std::find_if(candidates_.begin(), candidates_.end(), [&](const Candidate& c) { return c.target == there; });
   if (known == candidates_.end() && candidates_.size() < kOtherCandidatesMax + endpoint_.size())
     known = candidates_.insert(known, {there, {}});
   if ((known != candidates_.end() && now < known->not_before) || ++detours_ > kDetoursMax) return pause(0, now);

@@ -1,16 +1,16 @@
-// What an agent does to stay in touch with its job's membership: whom it connects to, how often, what it says again on a
-// new connection, when it gives up, and when it is the one to serve membership next.
+// What an agent does to stay in touch with its job's membership: whom it connects to, how often, what it says again on
+// a new connection, when it gives up, and when it is the one to serve membership next.
 //
 // Pure: events and the time go in, actions come out. No socket, no clock, no random numbers.
 //
-// The rules: before the first round the endpoint is tried until join_timeout. Where it may be at one of several ports, they
-// are tried in turn without a pause between them; the one at which the job is found is the endpoint's from then on, and
-// another job that is met is as good as nobody. With a round, the end of a connection touches no worker: the endpoint is
-// tried for as long as workers run, and once it answers again both sides say what they have.
-// Refused and closed connections are an answer of the host; only where nobody answers at all for orphan_limit, the workers
-// are stopped. Where the endpoint lives in an agent and is lost, its successors stand in: the first of them begins to serve
-// at once, each one after it if those before it have been out of reach for a further heartbeat limit; all others look for
-// the one that serves.
+// The rules: before the first round the endpoint is tried until join_timeout. Where it may be at one of several ports,
+// they are tried in turn without a pause between them; the one at which the job is found is the endpoint's from then
+// on, and another job that is met is as good as nobody. With a round, the end of a connection touches no worker: the
+// endpoint is tried for as long as workers run, and once it answers again both sides say what they have. Refused and
+// closed connections are an answer of the host; only where nobody answers at all for orphan_limit, the workers are
+// stopped. Where the endpoint lives in an agent and is lost, its successors stand in: the first of them begins to serve
+// at once, each one after it if those before it have been out of reach for a further heartbeat limit; all others look
+// for the one that serves.
 //
 // Threads: one caller at a time (the event loop's thread).
 // Protocol: docs/control_channel.md.
@@ -62,7 +62,7 @@ class Session {
   };
   struct Ended {
     How how = How::closed;
-    double jitter = 0;  // 0 to 1, by chance: agents that lost one host come back one after another
+    double jitter = 0;             // 0 to 1, by chance: agents that lost one host come back one after another
     bool is_host_unknown = false;  // its name leads nowhere now, so that its other ports need no try
   };
   struct Heard {
@@ -85,7 +85,7 @@ class Session {
   struct HandOn {  // to this agent
     ToAgent message;
   };
-  struct Serve {  // membership, as the next host: Hosting is the answer
+  struct Serve {                         // membership, as the next host: Hosting is the answer
     std::optional<int> lost_group_rank;  // of the host that is lost
   };
   struct StopWorkers {
@@ -169,16 +169,16 @@ class Session {
   std::vector<Target> endpoint_;       // its ports at which the job may be
   std::vector<Candidate> candidates_;  // in the order in which they are tried
   std::size_t next_ = 0;
-  int detours_ = 0;                         // that were followed since the last pause
-  Target target_;                           // of the last attempt
-  Target peer_;                             // the numeric address that the last connection led to
-  std::optional<Target> host_;              // that has welcomed this agent last
-  Target host_address_;                     // its numeric one
+  int detours_ = 0;             // that were followed since the last pause
+  Target target_;               // of the last attempt
+  Target peer_;                 // the numeric address that the last connection led to
+  std::optional<Target> host_;  // that has welcomed this agent last
+  Target host_address_;         // its numeric one
   bool is_host_ = false, has_served_ = false;
   bool is_host_lost_ = false;
-  std::optional<TimePoint> serve_at_;       // unless one of those before is met
-  std::optional<TimePoint> silent_since_;   // nobody has answered
-  bool is_orphan_ = false;                  // the workers were told to stop for that
+  std::optional<TimePoint> serve_at_;      // unless one of those before is met
+  std::optional<TimePoint> silent_since_;  // nobody has answered
+  bool is_orphan_ = false;                 // the workers were told to stop for that
   // Of the present round, or the last one:
   std::optional<Held> held_;
   std::vector<Successor> successors_;

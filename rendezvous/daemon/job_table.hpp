@@ -1,8 +1,8 @@
 // Which job of a daemon a node belongs to, and which jobs are over.
 //
-// A job is found by its name, unless a node is of one already. Where a job of that name is ending, the node begins the next
-// one of that name at once; but a node that still has a round of the ending one belongs to that, and where it is over is told
-// how it ended.
+// A job is found by its name, unless a node is of one already. Where a job of that name is ending, the node begins the
+// next one of that name at once; but a node that still has a round of the ending one belongs to that, and where it is
+// over is told how it ended.
 //
 // Server: runs the membership of one job (rendezvous/control/membership_server.hpp; the simulation has its own).
 //
@@ -55,7 +55,8 @@ class JobTable {
       found = jobs_.end();
     }
     if (found == jobs_.end()) {
-      if (jobs_.size() + ending_.size() >= kJobsMax) throw Error("there are " + std::to_string(kJobsMax) + " jobs already");
+      if (jobs_.size() + ending_.size() >= kJobsMax)
+        throw Error("there are " + std::to_string(kJobsMax) + " jobs already");
       newest_before = std::max(newest_before, finished_.last_round_of(hello.run_id));
       found = jobs_.emplace(hello.run_id, handlers_.begin(hello, newest_before)).first;
       finished_.has_begun_again(hello.run_id);

@@ -68,15 +68,14 @@ int serve_jobs(const ServeJobs& options) {
     return answer_operator(question, jobs.views(std::chrono::steady_clock::now()));
   };
   rules.farewell = [&jobs](const std::string& node_key) { return jobs.take_farewell(node_key); };
-  Reception reception(io, std::move(rules),
-                      [&jobs](const Hello& hello) { return direct(jobs, hello); }, std::ref(say));
-  port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(say)},
-                  {.http = [&reception](io::UniqueFd socket, const sockaddr_storage& peer) {
-                    reception.adopt(std::move(socket), peer);
-                  },
-                   .tls = [&reception](io::UniqueFd socket, const sockaddr_storage& peer) {
-                    reception.adopt_tls(std::move(socket), peer);
-                  }});
+  Reception reception(
+      io, std::move(rules), [&jobs](const Hello& hello) { return direct(jobs, hello); }, std::ref(say));
+  port::Port port(
+      io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(say)},
+      {.http = [&reception](io::UniqueFd socket,
+                            const sockaddr_storage& peer) { reception.adopt(std::move(socket), peer); },
+       .tls = [&reception](io::UniqueFd socket,
+                           const sockaddr_storage& peer) { reception.adopt_tls(std::move(socket), peer); }});
   if (is_open) say("there is no token: whoever reaches the port can join and begin jobs (--token-file)");
   std::cout << "ddp-rendezvous: membership listens on " << listening_text(options.hosts, port.number()) << std::endl;
   return process.run_until_signal();

@@ -22,14 +22,15 @@ struct Address {
   bool is_v4() const;
   bool is_loopback() const;
   bool is_link_local() const;  // fe80::/10, which means something on one link only
-  std::string text() const;  // "10.0.0.1", "fe80::1"
+  std::string text() const;    // "10.0.0.1", "fe80::1"
   auto operator<=>(const Address&) const = default;
 };
 
 // Requires an address of family AF_INET or AF_INET6.
 Address address_of(const sockaddr_storage& peer);
 
-// With a port, as bind() and connect() take it: of family AF_INET where is_v4(), else AF_INET6. length_of: of that family.
+// With a port, as bind() and connect() take it: of family AF_INET where is_v4(), else AF_INET6. length_of: of that
+// family.
 sockaddr_storage socket_address(const Address& address, std::uint16_t port);
 socklen_t length_of(const sockaddr_storage& address);
 

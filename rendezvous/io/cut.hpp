@@ -70,7 +70,7 @@ class Cut {
   UniqueFd event_;
   std::atomic<bool> is_cut_{false};
   mutable std::mutex mutex_;
-  std::string why_;             // guarded by mutex_, as is the next
+  std::string why_;  // guarded by mutex_, as is the next
   std::function<void()> wake_;
 };
 

@@ -1,5 +1,5 @@
-// Writes lines to a descriptor that belongs to others too, such as stderr, without ever waiting for its reader: what does not
-// fit is dropped, counted, and told of with the next line that fits. The descriptor's mode stays as it is.
+// Writes lines to a descriptor that belongs to others too, such as stderr, without ever waiting for its reader: what
+// does not fit is dropped, counted, and told of with the next line that fits. The descriptor's mode stays as it is.
 //
 // Threads: one caller at a time.
 #pragma once
@@ -26,7 +26,8 @@ class LineWriter {
       return;
     }
     auto text = prefix_ + line;
-    if (dropped_ != 0) text = prefix_ + std::to_string(std::exchange(dropped_, 0)) + " lines before this one were dropped\n" + text;
+    if (dropped_ != 0)
+      text = prefix_ + std::to_string(std::exchange(dropped_, 0)) + " lines before this one were dropped\n" + text;
     if (text.size() >= PIPE_BUF) text.resize(PIPE_BUF - 1);
     text += '\n';
     static_cast<void>(!::write(descriptor_, text.data(), text.size()));  // nowhere to say that it failed

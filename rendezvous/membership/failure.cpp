@@ -48,7 +48,8 @@ std::string describe_duration(std::chrono::milliseconds duration) {
   const auto ms = duration.count();
   const auto minutes = ms / 60'000;
   if (ms < 1000) return std::to_string(ms) + " ms";
-  if (minutes < 2) return std::to_string(ms / 1000) + (ms % 1000 < 100 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s";
+  if (minutes < 2)
+    return std::to_string(ms / 1000) + (ms % 1000 < 100 ? "" : "." + std::to_string(ms % 1000 / 100)) + " s";
   if (minutes < 120) return std::to_string(minutes) + " min";
   return std::to_string(minutes / 60) + " h " + std::to_string(minutes % 60) + " min";
 }

@@ -24,10 +24,10 @@ struct FailureReport {
   int rank = 0;
   int local_rank = 0;
   std::string host;
-  std::int64_t pid = 0;      // 0 where it never ran
+  std::int64_t pid = 0;  // 0 where it never ran
   std::string program;
   Ending ending;
-  std::uint32_t round = 0;   // its number
+  std::uint32_t round = 0;                // its number
   std::chrono::milliseconds after{0};     // since its round began
   std::chrono::milliseconds job_time{0};  // on the job's clock, which is the endpoint's
   std::string message;                    // from the worker's error file; or empty
@@ -43,10 +43,10 @@ bool is_schedulers_signal(const Ending& ending);
 // The exit code of ddprun for a worker that ended so: docs/exit_codes.md.
 int exit_code_of(const Ending& ending);
 
-std::string counted(int count, const std::string& thing);             // "1 node", "2 nodes"
-std::string signal_name(int signal_number);                          // "SIGKILL"
-std::string describe(const Ending& ending);                          // "was killed by SIGKILL"
-std::string describe_duration(std::chrono::milliseconds duration);   // "3.2 s", "12 min", "2 h 5 min"
-std::string describe_failure(const FailureReport& failure);          // "rank 1 was killed by SIGKILL after 3.2 s"
+std::string counted(int count, const std::string& thing);           // "1 node", "2 nodes"
+std::string signal_name(int signal_number);                         // "SIGKILL"
+std::string describe(const Ending& ending);                         // "was killed by SIGKILL"
+std::string describe_duration(std::chrono::milliseconds duration);  // "3.2 s", "12 min", "2 h 5 min"
+std::string describe_failure(const FailureReport& failure);         // "rank 1 was killed by SIGKILL after 3.2 s"
 
 }  // namespace ddp::rendezvous

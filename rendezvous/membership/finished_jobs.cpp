@@ -12,7 +12,8 @@ void FinishedJobs::note(const std::string& run_id, const RoundId& last_round, co
   std::erase_if(entries_, [&](const Entry& entry) { return entry.run_id == run_id; });
   if (entries_.size() >= kCountMax) entries_.pop_front();
   entries_.push_back({run_id, last_round, verdict, has_successor, now + kKept});
-  if (auto& kept = entries_.back().verdict) kept->report.reset();  // as long as all the rest, and nobody asks for it again
+  if (auto& kept = entries_.back().verdict)
+    kept->report.reset();  // as long as all the rest, and nobody asks for it again
 }
 
 RoundId FinishedJobs::last_round_of(const std::string& run_id) const {
@@ -28,12 +29,14 @@ const FinishJob* FinishedJobs::verdict_for(const Hello& hello, TimePoint now) {
   forget_the_old(now);
   const auto* job = find(hello.run_id);
   if (job == nullptr || !job->verdict) return nullptr;
-  const bool was_of_it = hello.held ? !(job->last_round < hello.held->round) : hello.was_welcomed && !job->has_successor;
+  const bool was_of_it =
+      hello.held ? !(job->last_round < hello.held->round) : hello.was_welcomed && !job->has_successor;
   return was_of_it ? &*job->verdict : nullptr;
 }
 
 const FinishedJobs::Entry* FinishedJobs::find(const std::string& run_id) const {
-  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.run_id == run_id; });
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.run_id == run_id; });
   return found != entries_.end() ? &*found : nullptr;
 }
 

@@ -1,6 +1,6 @@
-// How jobs ended, for nodes that were cut off meanwhile and come back: a membership that begins anew would take up their
-// round again, of a job that is over, or begin the job again with a spare that never had one. A job that all nodes have left
-// has no verdict, and is begun anew, but not by a round that had been given up.
+// How jobs ended, for nodes that were cut off meanwhile and come back: a membership that begins anew would take up
+// their round again, of a job that is over, or begin the job again with a spare that never had one. A job that all
+// nodes have left has no verdict, and is begun anew, but not by a round that had been given up.
 //
 // Pure: the time goes in. Bounded: kept for kKept, and of kCountMax jobs at most, the latest ones.
 //
@@ -24,18 +24,17 @@ class FinishedJobs {
   static constexpr std::chrono::minutes kKept{60};
   static constexpr std::size_t kCountMax = 1'000;
 
-  // Takes the place of what is known of an older job of that name; noting it again changes nothing. A job that has begun no
-  // round leaves none behind.
-  // has_successor: the next job of that name has begun already.
-  void note(const std::string& run_id, const RoundId& last_round, const std::optional<FinishJob>& verdict, bool has_successor,
-            TimePoint now);
+  // Takes the place of what is known of an older job of that name; noting it again changes nothing. A job that has
+  // begun no round leaves none behind. has_successor: the next job of that name has begun already.
+  void note(const std::string& run_id, const RoundId& last_round, const std::optional<FinishJob>& verdict,
+            bool has_successor, TimePoint now);
 
   // Which those of the next job of that name are to be newer than.
   RoundId last_round_of(const std::string& run_id) const;
   void has_begun_again(const std::string& run_id);
 
-  // What a node with this hello is told: one that has a round of a job that is over, or an older round; and one that has
-  // none, but was welcomed to the job, while none has followed it. Null for any other node.
+  // What a node with this hello is told: one that has a round of a job that is over, or an older round; and one that
+  // has none, but was welcomed to the job, while none has followed it. Null for any other node.
   const FinishJob* verdict_for(const Hello& hello, TimePoint now);
 
  private:

@@ -15,9 +15,9 @@ struct RankCandidate {
   std::string host_name;
 };
 
-// The candidates' indices in the order of their group ranks, at most `nodes_max`. Whoever had a rank keeps it, a wish is
-// fulfilled where it can be, the others follow in the order of the endpoint's host and then of host names, and no rank is
-// left without a node.
+// The candidates' indices in the order of their group ranks, at most `nodes_max`. Whoever had a rank keeps it, a wish
+// is fulfilled where it can be, the others follow in the order of the endpoint's host and then of host names, and no
+// rank is left without a node.
 std::vector<std::size_t> give_group_ranks(const std::vector<RankCandidate>& candidates, std::size_t nodes_max);
 
 // Whether host name `a` goes before `b`: runs of digits compare as numbers, so node2 goes before node10.

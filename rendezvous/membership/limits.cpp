@@ -32,8 +32,10 @@ bool CrashLoop::end_round(const Progress& kept, bool has_failed) {
   const bool has_newer_checkpoint = kept.checkpoint_step.value_or(0) > furthest_checkpoint_;
   if (has_newer_checkpoint) furthest_checkpoint_ = *kept.checkpoint_step;
   const bool is_further = kept.commits.value_or(0) > 0 || has_newer_checkpoint;
-  if (is_further) failures_ = 0;
-  else if (has_failed && is_told_) ++failures_;
+  if (is_further)
+    failures_ = 0;
+  else if (has_failed && is_told_)
+    ++failures_;
   return is_further;
 }
 

@@ -18,8 +18,8 @@ class RestartBudget {
  public:
   RestartBudget(int restarts_max, std::chrono::milliseconds window) : restarts_max_(restarts_max), window_(window) {}
 
-  // How many there have been, as far as a membership before this one has counted. Their times are lost with it: they count
-  // as of now.
+  // How many there have been, as far as a membership before this one has counted. Their times are lost with it: they
+  // count as of now.
   void restate(int count, TimePoint now);
   void spend(TimePoint now);
   void refill();  // with a window, that is
@@ -27,7 +27,10 @@ class RestartBudget {
   int count() const { return count_; }  // of the whole job
 
  private:
-  struct Spent { TimePoint when; int count; };
+  struct Spent {
+    TimePoint when;
+    int count;
+  };
 
   int restarts_max_;
   std::chrono::milliseconds window_;  // 0: all count
@@ -35,12 +38,12 @@ class RestartBudget {
   std::deque<Spent> spent_;  // that count, the oldest first
 };
 
-// Tells a job that fails now and then from one that fails again and again without having kept anything in between. It knows
-// of no job whose workers do not tell what they keep.
+// Tells a job that fails now and then from one that fails again and again without having kept anything in between. It
+// knows of no job whose workers do not tell what they keep.
 class CrashLoop {
  public:
-  // What the workers of a round that is over have kept. Returns whether they have come further by it: by any commit, which
-  // goes on from the last one, or a checkpoint of a step beyond all before.
+  // What the workers of a round that is over have kept. Returns whether they have come further by it: by any commit,
+  // which goes on from the last one, or a checkpoint of a step beyond all before.
   bool end_round(const Progress& kept, bool has_failed);
 
   bool is_one() const { return failures_ >= kFailures; }

@@ -32,7 +32,11 @@ MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& ne
 }
 
 Membership::Membership(MembershipOptions options, TimePoint now)
-    : options_(std::move(options)), began_(now), ran_at_(now), budget_(options_.restarts_max, options_.restart_window), book_(now) {
+    : options_(std::move(options)),
+      began_(now),
+      ran_at_(now),
+      budget_(options_.restarts_max, options_.restart_window),
+      book_(now) {
   no_round_before_ = options_.no_round_before;
   gather(now);
 }
@@ -53,16 +57,20 @@ Membership::Actions Membership::tick(TimePoint now) {
   if (restate_ends_ && now >= *restate_ends_) give_up_awaited(now);
   if (agreement_ends_ && now >= *agreement_ends_) give_up_agreement(now);
   if (deadline_ && now >= *deadline_) {
-    if (phase_ == Phase::gathering) end_gathering(now);
-    else if (phase_ == Phase::opening_store) let_go_of_store_opener(now);
-    else if (phase_ == Phase::running) call_newcomers(now);
-    else if (phase_ == Phase::stopping) refuse_those_that_never_stop(now);
+    if (phase_ == Phase::gathering)
+      end_gathering(now);
+    else if (phase_ == Phase::opening_store)
+      let_go_of_store_opener(now);
+    else if (phase_ == Phase::running)
+      call_newcomers(now);
+    else if (phase_ == Phase::stopping)
+      refuse_those_that_never_stop(now);
   }
   return std::exchange(out_, {});
 }
 
-// Heartbeats go out twice in each limit, so a pause of half of it may look like the end. In doubt until what was under way
-// then must have been heard.
+// Heartbeats go out twice in each limit, so a pause of half of it may look like the end. In doubt until what was under
+// way then must have been heard.
 void Membership::notice_own_absence(TimePoint now) {
   if (looks_at_clock() && now - ran_at_ > options_.heartbeat_timeout / 2)
     doubt_ends_ = now + options_.resume_window() + restate_timeout();
@@ -88,8 +96,8 @@ std::optional<Refused> Membership::other_job(const Hello& hello) const {
   const bool is_of_other_step =
       !hello.slurm_run.empty() && !options_.slurm_run.empty() && hello.slurm_run != options_.slurm_run;
   if (hello.run_id == options_.run_id && is_of_other_step)
-    return Refused{"the job '" + options_.run_id + "' at the endpoint is of Slurm's step " + options_.slurm_run + ", not " +
-                       hello.slurm_run,
+    return Refused{"the job '" + options_.run_id + "' at the endpoint is of Slurm's step " + options_.slurm_run +
+                       ", not " + hello.slurm_run,
                    "another --rdzv-id, the same on all nodes, or `--rdzv-endpoint=HOST:PORT` for this job", true};
   if (hello.run_id == options_.run_id) return {};
   return Refused{"the job at the endpoint is '" + options_.run_id + "', not '" + hello.run_id + "'",
@@ -112,10 +120,11 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
   }
   if (hello.node_rank) {
     if (*hello.node_rank >= options_.nodes_max)
-      return Refused{"--node-rank=" + std::to_string(*hello.node_rank) + " is beyond " +
-                         counted(options_.nodes_max, "node"),
-                     "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
-    // Once a round has begun the newcomer is more likely the replacement of a node whose end is not known yet: it waits.
+      return Refused{
+          "--node-rank=" + std::to_string(*hello.node_rank) + " is beyond " + counted(options_.nodes_max, "node"),
+          "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
+    // Once a round has begun the newcomer is more likely the replacement of a node whose end is not known yet: it
+    // waits.
     const bool may_be_taken = rounds_begun_ == 0 && !hello.held && wished_ranks_.count(*hello.node_rank) != 0;
     for (auto entry = nodes_.begin(); may_be_taken && entry != nodes_.end(); ++entry)
       if (const auto& [id, node] = *entry; node.hello.node_rank == hello.node_rank && absences_.count(id) == 0)
@@ -178,8 +187,9 @@ void Membership::note_loss(const std::string& what, TimePoint happened, TimePoin
 }
 
 void Membership::lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now) {
-  note_loss("node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why,
-            happened, now);
+  note_loss(
+      "node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why,
+      happened, now);
   lost_host_ = node.hello.host_name;
 }
 
@@ -225,7 +235,9 @@ void Membership::take(const Farewell& event, TimePoint now) {
   quorum_.leave(event.node_key, true);  // of one that fell silent
 }
 
-bool Membership::knows(const std::string& node_key) const { return find(node_key).has_value() || quorum_.knows(node_key); }
+bool Membership::knows(const std::string& node_key) const {
+  return find(node_key).has_value() || quorum_.knows(node_key);
+}
 
 bool Membership::is_full() const {
   return phase_ == Phase::running && !is_member_absent() && static_cast<int>(members().size()) >= options_.nodes_max;
@@ -270,14 +282,15 @@ void Membership::end_gathering(TimePoint now) {
   verdict.what = "only " + std::to_string(count) + " of " + counted(options_.nodes_min, "node") + " came within " +
                  describe_duration(options_.join_timeout) + ": " + names_of_nodes();
   if (!reason_.empty()) verdict.what = reason_ + "; after that " + verdict.what;
-  verdict.try_this = "look at the output of ddprun on the others: each must be started with the same --nnodes, --rdzv-id "
-                     "and endpoint; `--rdzv-conf=join_timeout=SECONDS` waits longer";
+  verdict.try_this =
+      "look at the output of ddprun on the others: each must be started with the same --nnodes, --rdzv-id "
+      "and endpoint; `--rdzv-conf=join_timeout=SECONDS` waits longer";
   finish(std::move(verdict), now);
 }
 
-// While a round runs with room for more: those who have come are taken in together, when the last call is over. Where the
-// maximum is reached nobody else is waited for, but a round lasts as long as a last call even then, so that a node that
-// comes and goes lets the others work. Not where a node has done its work already: the round is about to end.
+// While a round runs with room for more: those who have come are taken in together, when the last call is over. Where
+// the maximum is reached nobody else is waited for, but a round lasts as long as a last call even then, so that a node
+// that comes and goes lets the others work. Not where a node has done its work already: the round is about to end.
 void Membership::call_newcomers(TimePoint now) {
   if (phase_ != Phase::running) return;
   if (stop_signal_ != 0 || agreed_call_) return deadline_.reset();  // another round would be of no use
@@ -291,7 +304,8 @@ void Membership::call_newcomers(TimePoint now) {
       ++members;
     } else if (const auto until = cool_down_.out_until(node.hello.host_name, now)) {
       next_fit = next_fit ? std::min(*next_fit, *until) : *until;
-    } else if (older_rounds_.count(id) == 0 && absences_.count(id) == 0 && ++newcomers <= static_cast<int>(kNamesShown)) {
+    } else if (older_rounds_.count(id) == 0 && absences_.count(id) == 0 &&
+               ++newcomers <= static_cast<int>(kNamesShown)) {
       names += (names.empty() ? "" : ", ") + node.hello.host_name;
     }
   }
@@ -311,7 +325,7 @@ void Membership::call_newcomers(TimePoint now) {
   if (now < *last_call_ends_) {
     if (is_new)
       say(those + "; the next round begins in " +
-                         describe_duration(std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now)));
+          describe_duration(std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now)));
     return;
   }
   growth_ = those;

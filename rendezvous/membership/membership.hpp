@@ -1,30 +1,32 @@
 // Decides which nodes make up the job, round by round, and how it ends.
 //
-// Pure: events and the time go in, messages for the agents come out. No socket, no clock, no random numbers, so the same
-// inputs always give the same outputs.
+// Pure: events and the time go in, messages for the agents come out. No socket, no clock, no random numbers, so the
+// same inputs always give the same outputs.
 //
-// The rules: a round begins when all nodes that are wanted are there; group ranks are sticky, a newcomer takes a freed one;
-// the first failure anywhere stops every node; the next round begins when no process of this one is left on any node.
-// A failure costs one restart of the job's budget. A change of members costs none: nodes that come below the maximum are
-// taken in by a new round once the last call is over, and where a node is lost the others go on without it, if enough are
-// left. If too few are left, the wait for another costs one restart, so that a node that is lost again and again ends the
-// job. Nodes beyond the maximum wait as spares. Where nodes fell silent, only the greater part goes on (quorum.hpp).
+// The rules: a round begins when all nodes that are wanted are there; group ranks are sticky, a newcomer takes a freed
+// one; the first failure anywhere stops every node; the next round begins when no process of this one is left on any
+// node. A failure costs one restart of the job's budget. A change of members costs none: nodes that come below the
+// maximum are taken in by a new round once the last call is over, and where a node is lost the others go on without it,
+// if enough are left. If too few are left, the wait for another costs one restart, so that a node that is lost again
+// and again ends the job. Nodes beyond the maximum wait as spares. Where nodes fell silent, only the greater part goes
+// on (quorum.hpp).
 //
-// Who is told to stop may stop all ranks at one step, if all workers take part in that: each node says which step it can
-// still stop at, the greatest of these is the one, and workers end there by themselves. Where a node can't, or does not
-// answer at once, all are stopped by the signal. A warning begins the same, but waits, and stops nobody by a signal.
+// Who is told to stop may stop all ranks at one step, if all workers take part in that: each node says which step it
+// can still stop at, the greatest of these is the one, and workers end there by themselves. Where a node can't, or does
+// not answer at once, all are stopped by the signal. A warning begins the same, but waits, and stops nobody by a
+// signal.
 //
 // A scheduler signals every process of a job, at about the same time. A node whose workers die of that says so when its
 // round ends: the job is being stopped then, also where nobody has asked for it yet. What ends by itself after a signal
 // has ended workers anywhere, or a little before, follows from that.
 //
-// Where this process itself did not run for so long that the nodes may have taken it for lost (it was stopped, or starved; of
-// a machine that is suspended the clock stands still, and nothing is noticed), the ends of their connections prove nothing for
-// a while: they may have gone on elsewhere, and even have ended there.
+// Where this process itself did not run for so long that the nodes may have taken it for lost (it was stopped, or
+// starved; of a machine that is suspended the clock stands still, and nothing is noticed), the ends of their
+// connections prove nothing for a while: they may have gone on elsewhere, and even have ended there.
 //
 // Membership is soft state. A node whose connection broke comes again with its key and is told again what it has not
-// answered. Where membership begins anew, after its own process was lost, the first node that still has a round makes it
-// adopt that round; the round's other nodes are awaited, and until they have come or been given up no round follows.
+// answered. Where membership begins anew, after its own process was lost, the first node that still has a round makes
+// it adopt that round; the round's other nodes are awaited, and until they have come or been given up no round follows.
 //
 // Threads: one caller at a time (the event loop's thread).
 // Protocol: docs/control_channel.md.
@@ -52,18 +54,18 @@ enum class NodeId : std::uint64_t {};  // never reused: a node that comes back g
 
 struct MembershipOptions {
   std::string run_id;
-  std::string slurm_run;             // only nodes of this one, and those that name none
-  int nodes_min = 1, nodes_max = 1;  // a round never starts with fewer; with nodes_max it starts at once
-  int restarts_max = 0;              // of the whole job
+  std::string slurm_run;                        // only nodes of this one, and those that name none
+  int nodes_min = 1, nodes_max = 1;             // a round never starts with fewer; with nodes_max it starts at once
+  int restarts_max = 0;                         // of the whole job
   std::chrono::milliseconds restart_window{0};  // only those of this time before a failure count; 0: all do
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between the minimum and the maximum
-  // After nodes fell silent only the greater part of a round's nodes goes on. Where membership is not on a node of the job
-  // and never stops, whoever reaches it may.
+  // After nodes fell silent only the greater part of a round's nodes goes on. Where membership is not on a node of the
+  // job and never stops, whoever reaches it may.
   bool greater_part_only = true;
   RoundId term;  // its number is not used; a round that is heard of makes it greater
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
-  std::optional<TimePoint> no_round_before;  // the first one: others may be about to come that still have one
+  std::optional<TimePoint> no_round_before;            // the first one: others may be about to come that still have one
   RoundId newest_before;  // of this job, that has begun for certain: whoever has an older one was left behind
   std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
 
@@ -77,25 +79,51 @@ struct MembershipOptions {
 MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& newest_before = {});
 
 // Events.
-struct Heard { NodeId from; ToMembership message; };
-struct Joined { NodeId node; Hello hello; std::string seen_address; bool is_endpoint_host = false; };
+struct Heard {
+  NodeId from;
+  ToMembership message;
+};
+struct Joined {
+  NodeId node;
+  Hello hello;
+  std::string seen_address;
+  bool is_endpoint_host = false;
+};
 // A node whose end is not proven has fallen silent: it may still run, behind a broken network.
-struct Left { NodeId node; std::string why; bool is_end_proven = true; };
-// The connection broke, which proves nothing: the node may come again within the resume window, as a Joined with the same
-// node key and another NodeId. Where it does not it has left, and its end is proven.
-struct Disconnected { NodeId node; std::string why; };
+struct Left {
+  NodeId node;
+  std::string why;
+  bool is_end_proven = true;
+};
+// The connection broke, which proves nothing: the node may come again within the resume window, as a Joined with the
+// same node key and another NodeId. Where it does not it has left, and its end is proven.
+struct Disconnected {
+  NodeId node;
+  std::string why;
+};
 // The guardian of that node says that no process of the job is left there, and no ddprun.
-struct Farewell { std::string node_key; };
+struct Farewell {
+  std::string node_key;
+};
 using MembershipEvent = std::variant<Joined, Heard, Left, Disconnected, Farewell>;
 
 // Actions.
-struct Send { NodeId to; ToAgent message; };
-struct Say { std::string text; };  // to the operator at the endpoint
+struct Send {
+  NodeId to;
+  ToAgent message;
+};
+struct Say {
+  std::string text;
+};  // to the operator at the endpoint
 // The node has come again on another connection: this one is closed, and nothing of it is reported any more.
-struct Drop { NodeId node; };
-// The nodes here are too few to go on, or others have gone on already: this membership is over, without a verdict for the
-// job. Its nodes look for another one.
-struct StepDown { std::string why; };
+struct Drop {
+  NodeId node;
+};
+// The nodes here are too few to go on, or others have gone on already: this membership is over, without a verdict for
+// the job. Its nodes look for another one.
+struct StepDown {
+  std::string why;
+};
 using MembershipAction = std::variant<Send, Say, Drop, StepDown>;
 
 class Membership {
@@ -117,15 +145,15 @@ class Membership {
   bool is_finished() const { return phase_ == Phase::finished; }
   bool is_ending() const { return is_finished() || stop_signal_ != 0; }  // it takes in nobody for another round
   bool is_empty() const { return nodes_.empty(); }
-  bool knows(const std::string& node_key) const;  // whose farewell is for this job
+  bool knows(const std::string& node_key) const;               // whose farewell is for this job
   std::optional<Refused> other_job(const Hello& hello) const;  // where it is not this one that the node wants to join
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
-  const RoundId& last_round() const { return round_id_; }                // that has begun here or was adopted, or is about to
-  RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used
+  const RoundId& last_round() const { return round_id_; }  // that has begun here or was adopted, or is about to
+  RoundId term() const { return options_.term; }           // of the rounds that it begins; its number is not used
 
-  // In which the nodes of a round come that this membership did not begin. Those that notice last that the endpoint before
-  // is gone do so a heartbeat limit later, and may then have to look for it.
+  // In which the nodes of a round come that this membership did not begin. Those that notice last that the endpoint
+  // before is gone do so a heartbeat limit later, and may then have to look for it.
   static constexpr std::chrono::milliseconds restate_timeout_of(std::chrono::milliseconds heartbeat_timeout) {
     return 2 * heartbeat_timeout + std::chrono::seconds(1);
   }
@@ -153,20 +181,23 @@ class Membership {
     Hello hello;
     std::string seen_address;
     bool is_endpoint_host = false;
-    std::optional<int> group_rank;  // in this round, or in the last one it took part in
-    bool is_member = false;         // of the current round
-    bool has_ended = false;         // no process of the current round is there, not yet or no longer
-    bool has_stepped = false;       // every worker there has finished a step of the current round
+    std::optional<int> group_rank;           // in this round, or in the last one it took part in
+    bool is_member = false;                  // of the current round
+    bool has_ended = false;                  // no process of the current round is there, not yet or no longer
+    bool has_stepped = false;                // every worker there has finished a step of the current round
     bool takes_part = false;                 // in a stop at one step, all its workers do
     std::optional<std::uint64_t> stop_call;  // from which on they could, as it answered in this round
-    std::int64_t first_round = -1;  // that began with it
-    std::optional<TimePoint> stop_asked;  // when it was told to stop first
-    int stop_signal = 0;                  // of a spare
-    bool was_warned = false;              // that it will be told to stop
-    bool says_stop_again = false;         // after a broken connection, and it is no second one
-    std::optional<StartRound> told;       // of the current round; empty where another membership began it
+    std::int64_t first_round = -1;           // that began with it
+    std::optional<TimePoint> stop_asked;     // when it was told to stop first
+    int stop_signal = 0;                     // of a spare
+    bool was_warned = false;                 // that it will be told to stop
+    bool says_stop_again = false;            // after a broken connection, and it is no second one
+    std::optional<StartRound> told;          // of the current round; empty where another membership began it
   };
-  struct Absence { TimePoint until; std::string why; };
+  struct Absence {
+    TimePoint until;
+    std::string why;
+  };
 
   void take(const Joined& event, TimePoint now);
   void take(const Heard& event, TimePoint now);
@@ -203,7 +234,8 @@ class Membership {
   void ask_for_store(const std::vector<NodeId>& members);
   void start_round(std::uint16_t store_port, TimePoint now);
   std::vector<Successor> successors(const std::vector<NodeId>& members) const;
-  void stop_round(int signal_number, bool kill, const std::string& why, TimePoint now, std::optional<NodeId> knows_already = {});
+  void stop_round(int signal_number, bool kill, const std::string& why, TimePoint now,
+                  std::optional<NodeId> knows_already = {});
   void refuse_those_that_never_stop(TimePoint now);
   void end_round_if_all_have(TimePoint now);
   void begin_next_round(TimePoint now);
@@ -253,7 +285,9 @@ class Membership {
   void consider_losses(TimePoint now);
 
   // Who serves the job in an agent looks at the clock that often, so that it can tell.
-  bool looks_at_clock() const { return options_.greater_part_only && options_.nodes_max > 1 && rounds_begun_ > 0 && !is_finished(); }
+  bool looks_at_clock() const {
+    return options_.greater_part_only && options_.nodes_max > 1 && rounds_begun_ > 0 && !is_finished();
+  }
   std::chrono::milliseconds look_period() const { return options_.heartbeat_timeout / 4; }
 
   std::chrono::milliseconds restate_timeout() const { return restate_timeout_of(options_.heartbeat_timeout); }
@@ -271,7 +305,7 @@ class Membership {
   const TimePoint began_;  // on the job's clock: 0
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
-  std::set<int> wished_ranks_;  // of nodes_, so that few are searched for who has one already
+  std::set<int> wished_ranks_;                   // of nodes_, so that few are searched for who has one already
   NodeId found_running_{}, found_unanswered_{};  // where the searches for such a node begin
   std::map<std::string, NodeId> nodes_by_key_;
   std::map<NodeId, Absence> absences_;            // of nodes whose connection broke
@@ -281,13 +315,13 @@ class Membership {
   std::optional<TimePoint> deadline_;  // of the phase
   TimePoint gathering_ends_;
   std::optional<TimePoint> last_call_ends_;
-  TimePoint ran_at_;                      // the last time
-  std::optional<TimePoint> doubt_ends_;   // for so long a broken connection proves no end
+  TimePoint ran_at_;                          // the last time
+  std::optional<TimePoint> doubt_ends_;       // for so long a broken connection proves no end
   std::optional<TimePoint> no_round_before_;  // nodes of a round that is not known yet may be about to come
-  bool is_wait_said_ = false;  // once for each wait
-  std::int64_t round_ = -1;            // number of the current or last round
-  RoundId round_id_;                   // of that one
-  std::int64_t round_with_logs_ = -1;  // the highest that any node has logs of; the next one is above it
+  bool is_wait_said_ = false;                 // once for each wait
+  std::int64_t round_ = -1;                   // number of the current or last round
+  RoundId round_id_;                          // of that one
+  std::int64_t round_with_logs_ = -1;         // the highest that any node has logs of; the next one is above it
   int rounds_begun_ = 0;
   RestartBudget budget_;
   CrashLoop crash_loop_;
@@ -295,7 +329,7 @@ class Membership {
   int world_size_ = 0;
   // Of a round that another membership began:
   bool is_adopted_ = false, was_given_up_ = false;  // some of its nodes did not come
-  std::set<int> awaited_;  // group ranks
+  std::set<int> awaited_;                           // group ranks
   std::optional<TimePoint> restate_ends_;
   // Of the current round:
   std::vector<FailureReport> failures_;
@@ -306,8 +340,8 @@ class Membership {
   std::string growth_;     // who has come, where the round was stopped for them
   TimePoint round_began_;
   std::chrono::milliseconds lost_at_{0}, growth_stopped_{0};  // job time of these
-  TimePoint end_happened_{};  // what ends the round; known a little later
-  Progress kept_;             // by its workers, as far as their nodes have told
+  TimePoint end_happened_{};                                  // what ends the round; known a little later
+  Progress kept_;                                             // by its workers, as far as their nodes have told
   int stopped_at_step_ = 0, nodes_stepped_ = 0, nodes_in_round_ = 0;
   bool is_step_wanted_ = false;               // to stop at; nodes were asked whether they take part
   bool are_calls_wanted_ = false;             // and then for the first step that they can stop at
@@ -323,22 +357,23 @@ class Membership {
   bool is_warned_ = false;
   std::string stop_why_;
   std::string died_of_it_why_;  // set where its workers' deaths have told of the stop, and no ddprun
-  NodeId stop_asker_{};  // knows why
+  NodeId stop_asker_{};         // knows why
   std::optional<std::chrono::milliseconds> signalled_at_;  // since when a signal has ended workers; job time
   std::optional<FinishJob> verdict_;
   Actions out_;
 };
 
-// Of several failures, the one that the others follow from: the earliest on the job's clock; but one that was killed from
-// outside (SIGKILL, a fault of memory) goes before one that ended by itself up to 250 ms earlier, because clocks of nodes
-// and reports of deaths from loaded machines are no more exact than that. Requires at least one; returns its index.
+// Of several failures, the one that the others follow from: the earliest on the job's clock; but one that was killed
+// from outside (SIGKILL, a fault of memory) goes before one that ended by itself up to 250 ms earlier, because clocks
+// of nodes and reports of deaths from loaded machines are no more exact than that. Requires at least one; returns its
+// index.
 std::size_t first_cause(const std::vector<FailureReport>& failures);
 
 // ddprun's own exit codes: docs/exit_codes.md.
 constexpr int kStoppedAtStep = 75, kNoProgress = 76, kRendezvousFailed = 77;
 
-// Whether it is so of any node. Looks first at the one that it was found of the last time: ten thousand answers are not to be
-// ten thousand walks over all nodes.
+// Whether it is so of any node. Looks first at the one that it was found of the last time: ten thousand answers are not
+// to be ten thousand walks over all nodes.
 template <class Predicate>
 bool Membership::is_any(NodeId& begin, Predicate is_it) const {
   const auto holds = [&](const auto& entry) { return is_it(entry.second); };

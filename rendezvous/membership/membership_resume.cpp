@@ -71,8 +71,8 @@ void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) 
   if (held.is_left_behind || held.round < options_.newest_before) return end_older_round(id, held.round.number);
   if (rounds_begun_ == 0 || (is_adopted_ && round_id_ < held.round)) adopt(held, now);
   if (round_id_ < held.round)
-    return step_down("a newer round of the job, " + std::to_string(held.round.number) + ", has begun elsewhere, and host " +
-                     nodes_.at(id).hello.host_name + " had a part in it");
+    return step_down("a newer round of the job, " + std::to_string(held.round.number) +
+                     ", has begun elsewhere, and host " + nodes_.at(id).hello.host_name + " had a part in it");
   const bool is_its_place = held.round == round_id_ && awaited_.count(held.group_rank) != 0 &&
                             (phase_ == Phase::running || phase_ == Phase::stopping);
   if (is_its_place) return seat(id, held, now);
@@ -106,7 +106,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
   }
   restate_ends_ = now + restate_timeout();
   say("the job is in round " + std::to_string(round_) + " of " + counted(held.group_world_size, "node") +
-                     ", which go on" + (lost_node_.empty() ? "" : "; " + lost_node_));
+      ", which go on" + (lost_node_.empty() ? "" : "; " + lost_node_));
 }
 
 void Membership::seat(NodeId id, const Held& held, TimePoint now) {
@@ -155,7 +155,8 @@ void Membership::consider_losses(TimePoint now) {
     if (!may && awaited_.empty()) return step_down(why_too_few());
     if (may && phase_ == Phase::running) stop_round(SIGTERM, false, lost_node_, now);
   }
-  if (!lost_node_.empty() && stop_signal_ != 0 && awaited_.empty() && phase_ == Phase::running) return give_up_agreement(now);
+  if (!lost_node_.empty() && stop_signal_ != 0 && awaited_.empty() && phase_ == Phase::running)
+    return give_up_agreement(now);
   end_round_if_all_have(now);
 }
 

@@ -14,9 +14,9 @@ using namespace std::chrono_literals;
 
 constexpr auto kSameMoment = 50ms;   // clocks of nodes are no more exact
 constexpr auto kLateReport = 250ms;  // of a death, from a loaded machine
-constexpr auto kUnnoticed = 10s;    // how long after its consequences the loss of a node may become known
-constexpr auto kStoreLimit = 30s;   // to open it takes milliseconds
-constexpr auto kStopMargin = 60s;   // beyond the grace, for what is left to be killed, reaped and reported
+constexpr auto kUnnoticed = 10s;     // how long after its consequences the loss of a node may become known
+constexpr auto kStoreLimit = 30s;    // to open it takes milliseconds
+constexpr auto kStopMargin = 60s;    // beyond the grace, for what is left to be killed, reaped and reported
 constexpr std::size_t kAddressesPerMessage = 256;
 
 bool is_loopback(const std::string& address) { return address == "::1" || address.rfind("127.", 0) == 0; }
@@ -162,7 +162,8 @@ std::vector<NodeId> Membership::members() const {
 }
 
 bool Membership::is_member_absent() const {
-  return std::any_of(absences_.begin(), absences_.end(), [&](const auto& entry) { return nodes_.at(entry.first).is_member; });
+  return std::any_of(absences_.begin(), absences_.end(),
+                     [&](const auto& entry) { return nodes_.at(entry.first).is_member; });
 }
 
 void Membership::take(NodeId, const StoreOpened& message, TimePoint now) {
@@ -225,8 +226,8 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   call_newcomers(now);  // those that came meanwhile
 }
 
-// Where the endpoint is on a node of the job: those that could serve it in its place. An address on loopback is of use to
-// them only where all are on one host.
+// Where the endpoint is on a node of the job: those that could serve it in its place. An address on loopback is of use
+// to them only where all are on one host.
 std::vector<Successor> Membership::successors(const std::vector<NodeId>& members) const {
   const auto is_embedded = [](const auto& entry) { return entry.second.is_endpoint_host; };
   if (std::none_of(nodes_.begin(), nodes_.end(), is_embedded)) return {};
@@ -268,8 +269,8 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
     agreement_ends_.reset();
     book_.end_called(end_happened_, now);
   }
-  stop_ = {static_cast<std::uint32_t>(round_), signal_number, kill || stop_.kill, !kill && may_another_round_follow(now), why,
-           {hung_ranks_.begin(), hung_ranks_.end()}};
+  stop_ = {static_cast<std::uint32_t>(round_),     signal_number, kill || stop_.kill,
+           !kill && may_another_round_follow(now), why,           {hung_ranks_.begin(), hung_ranks_.end()}};
   for (const auto& [id, node] : nodes_) {
     if (!node.is_member || node.has_ended) continue;
     auto stop = stop_;
@@ -282,8 +283,8 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
 bool Membership::may_another_round_follow(TimePoint now) {
   if (stop_signal_ != 0 || tree_survived_ || (cause() != nullptr && is_hopeless(*cause()))) return false;
   if (awaited_.empty() && !may_go_on()) return false;
-  const bool is_change = (!growth_.empty() && cause() == nullptr) ||
-                         (!lost_node_.empty() && count_available() >= options_.nodes_min);
+  const bool is_change =
+      (!growth_.empty() && cause() == nullptr) || (!lost_node_.empty() && count_available() >= options_.nodes_min);
   return is_change || budget_.is_left(now);
 }
 
@@ -308,8 +309,8 @@ void Membership::take(NodeId from, const RoundFailed& message, TimePoint now) {
   if (phase_ == Phase::running) {
     end_happened_ = at(message.job_time, now);
     stop_round(SIGTERM, false, message.what, now, from);
-  }
-  else if (phase_ == Phase::stopping && hung_ranks_.size() > known) stop_round(stop_.signal_number, false, stop_.why, now);
+  } else if (phase_ == Phase::stopping && hung_ranks_.size() > known)
+    stop_round(stop_.signal_number, false, stop_.why, now);
 }
 
 // A newcomer on which the program can't even be started, where the others have been at work without it.
@@ -359,7 +360,8 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
     if (stop_signal_ != 0) return give_up_agreement(now);
     // Its agent had lost touch: the others would wait for its part of the round.
-    note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now, now);
+    note_loss("host " + node.hello.host_name + " has stopped its workers, as it was out of touch with the job", now,
+              now);
     stop_round(SIGTERM, false, lost_node_, now);
   }
   if (phase_ == Phase::running && is_step_wanted_ && !agreed_call_) go_on_with_stop(now);
@@ -372,11 +374,12 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
 void Membership::end_round_if_all_have(TimePoint now) {
   if (phase_ != Phase::running && phase_ != Phase::stopping) return;
   if (is_member_absent() || (!awaited_.empty() && stop_signal_ == 0)) return;
-  if (!is_any(found_running_, [](const Node& node) { return node.is_member && !node.has_ended; })) begin_next_round(now);
+  if (!is_any(found_running_, [](const Node& node) { return node.is_member && !node.has_ended; }))
+    begin_next_round(now);
 }
 
-// What died of the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too. Nor was
-// what ended by itself since a signal has ended its peers; that it did may have been noticed a little earlier.
+// What died of the signal that stopped ddprun was no failure: whoever signals ddprun may signal the workers too. Nor
+// was what ended by itself since a signal has ended its peers; that it did may have been noticed a little earlier.
 void Membership::forgive_what_follows_from_signals() {
   stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
     const auto& ending = failure.ending;
@@ -418,9 +421,8 @@ void Membership::begin_next_round(TimePoint now) {
   agreement_ends_.reset();
   forgive_what_follows_from_signals();
   if (!growth_.empty())  // those that missed ranks which were stopped before them
-    stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
-      return failure.job_time >= growth_stopped_ - kSameMoment;
-    }));
+    stopped_ += static_cast<int>(std::erase_if(
+        failures_, [&](const FailureReport& failure) { return failure.job_time >= growth_stopped_ - kSameMoment; }));
   const bool failed = !lost_node_.empty() || cause() != nullptr;
   const bool has_failed_at_work = failed && !is_change_of_members() && phase_ != Phase::opening_store;
   if (crash_loop_.end_round(kept_, has_failed_at_work)) budget_.refill();
@@ -456,7 +458,8 @@ void Membership::begin_next_round(TimePoint now) {
   } else if (!lost_node_.empty()) {
     verdict.exit_code = kRendezvousFailed;
     verdict.what = lost_node_;
-    verdict.try_this = "look at that host and at ddprun's output there; `--max-restarts=N` waits for a node in its place";
+    verdict.try_this =
+        "look at that host and at ddprun's output there; `--max-restarts=N` waits for a node in its place";
   } else if (tree_survived_) {
     verdict.exit_code = 1;
     verdict.what = "processes of the job could not be killed, so no other round may begin" +
@@ -510,7 +513,9 @@ void Membership::finish(FinishJob verdict, TimePoint now) {
 }
 
 // The report may be long: not to ten thousand nodes that do not ask for it.
-bool Membership::is_report_for(const Node& node) { return node.hello.wants_report || (node.is_member && node.group_rank == 0); }
+bool Membership::is_report_for(const Node& node) {
+  return node.hello.wants_report || (node.is_member && node.group_rank == 0);
+}
 
 void Membership::send_verdict(NodeId to, bool with_report) {
   auto verdict = *verdict_;

@@ -36,7 +36,8 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
     FinishJob verdict;
     verdict.exit_code = 128 + stop_signal_;
     verdict.restarts_max = options_.restarts_max;
-    if (options_.nodes_max > 1) verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");
+    if (options_.nodes_max > 1)
+      verdict.what = "stopped by " + why + (rounds_begun_ > 0 ? "" : " before the first round");
     return finish(std::move(verdict), now);
   }
   if (phase_ == Phase::running) return ask_for_a_step(now);
@@ -55,8 +56,8 @@ void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint n
   if (phase_ == Phase::running) ask_for_a_step(now);
 }
 
-// A scheduler's signal may end workers before membership hears of it from any ddprun; where it is a warning, workers that
-// died of it make it a stop: the round can't go on. What is left gets SIGTERM, because a warning may be ignored.
+// A scheduler's signal may end workers before membership hears of it from any ddprun; where it is a warning, workers
+// that died of it make it a stop: the round can't go on. What is left gets SIGTERM, because a warning may be ignored.
 void Membership::take_signalled(NodeId from, const RoundEnded& message, TimePoint now) {
   note_signalled(message.signalled_at.value_or(job_time(now)));
   if (stop_signal_ != 0) return;
@@ -93,8 +94,9 @@ void Membership::dismiss(NodeId spare, int signal_number) {
 
 // --- at one step ---
 
-// Of a round that another membership began, once all have come; its workers may be on their way to a step already. After a
-// warning workers are asked once all of them take part: from its answer on each waits at its step for that of all.
+// Of a round that another membership began, once all have come; its workers may be on their way to a step already.
+// After a warning workers are asked once all of them take part: from its answer on each waits at its step for that of
+// all.
 void Membership::ask_for_a_step(TimePoint now) {
   if (!awaited_.empty()) return;
   is_step_wanted_ = true;
@@ -128,10 +130,12 @@ void Membership::go_on_with_stop(TimePoint now) {
   std::optional<std::uint64_t> call;
   const auto runs = [](const Node& node) { return node.is_member && !node.has_ended; };
   if (!agreed_call_ && !are_calls_wanted_) {
-    if (!is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.takes_part; })) ask_for_calls(now);
+    if (!is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.takes_part; }))
+      ask_for_calls(now);
     return;
   }
-  if (!agreed_call_ && is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.stop_call; })) return;
+  if (!agreed_call_ && is_any(found_unanswered_, [&](const Node& node) { return runs(node) && !node.stop_call; }))
+    return;
   for (const auto& [id, node] : nodes_)
     if (runs(node)) call = std::max(call, node.stop_call);
   if (!agreed_call_) agreed_call_ = call;
@@ -170,9 +174,12 @@ void Membership::forget_stop_at_step() {
   }
 }
 
-// All workers have ended by themselves, some of them because they were told at which step to, perhaps by a membership before.
+// All workers have ended by themselves, some of them because they were told at which step to, perhaps by a membership
+// before.
 std::optional<FinishJob> Membership::verdict_of_stop_at_step() const {
-  if ((!agreed_call_ && stopped_at_step_ == 0) || !failures_.empty() || stopped_ != 0 || tree_survived_ || !lost_node_.empty()) return {};
+  if ((!agreed_call_ && stopped_at_step_ == 0) || !failures_.empty() || stopped_ != 0 || tree_survived_ ||
+      !lost_node_.empty())
+    return {};
   FinishJob verdict;
   verdict.restarts_max = options_.restarts_max;
   verdict.world_size = world_size_;

@@ -1,5 +1,5 @@
-// What agents and membership say to each other. Each message is bounded, however large the job: an agent hears of its own
-// ranks, never the list of all.
+// What agents and membership say to each other. Each message is bounded, however large the job: an agent hears of its
+// own ranks, never the list of all.
 //
 // Protocol: docs/control_channel.md.
 #pragma once
@@ -26,7 +26,7 @@ constexpr int kProtocolVersion = 1;
 struct Held {
   RoundId round;
   int group_rank = 0, group_world_size = 1;
-  int restart_count = 0;  // of the job, as it was told last
+  int restart_count = 0;        // of the job, as it was told last
   bool is_established = false;  // it was told so
   bool is_left_behind = false;  // it was told that the others have gone on without it, and has workers to end
   bool operator==(const Held&) const = default;
@@ -36,8 +36,8 @@ struct Held {
 struct Hello {
   int version = kProtocolVersion;
   std::string run_id;
-  std::string node_key;  // 32 hexadecimal digits, of this run of ddprun and known to membership alone: it names the node
-                         // when it comes again, and proves the word of its guardian that it has ended
+  std::string node_key;  // 32 hexadecimal digits, of this run of ddprun and known to membership alone: it names the
+                         // node when it comes again, and proves the word of its guardian that it has ended
   std::string host_name;
   std::optional<int> node_rank;  // wished
   int nodes_min = 1, nodes_max = 1;
@@ -53,10 +53,10 @@ struct Hello {
   std::chrono::milliseconds restart_window{0};
   std::chrono::milliseconds join_timeout{600'000}, last_call_timeout{30'000};
   std::chrono::milliseconds grace{30'000};  // that its workers have to end, when they are stopped
-  bool was_welcomed = false;  // on a connection before: others of its job may be about to come too
+  bool was_welcomed = false;                // on a connection before: others of its job may be about to come too
   bool is_served_by_agent = false;  // the endpoint, by one of the job: who else is at one of its ports is passed by
-  bool wants_report = false;  // of the run, when the job has ended; group rank 0 gets it anyway
-  std::string slurm_run;      // "42.0.r1", at one of whose ports the endpoint is: another may have the same id; empty: none
+  bool wants_report = false;        // of the run, when the job has ended; group rank 0 gets it anyway
+  std::string slurm_run;  // "42.0.r1", at one of whose ports the endpoint is: another may have the same id; empty: none
   bool operator==(const Hello&) const = default;
 };
 
@@ -81,8 +81,8 @@ struct FirstStep {
 // A worker of this node failed, the first one of the round here; all of it is told when the node's round has ended.
 struct RoundFailed {
   std::uint32_t round = 0;
-  std::string what;             // one line
-  std::vector<int> hung_ranks{};  // that a collective's deadline found missing; at most kHungRanksMax
+  std::string what;                       // one line
+  std::vector<int> hung_ranks{};          // that a collective's deadline found missing; at most kHungRanksMax
   std::chrono::milliseconds job_time{0};  // when it did
   bool operator==(const RoundFailed&) const = default;
 };
@@ -91,8 +91,9 @@ constexpr std::size_t kHungRanksMax = 64;
 
 // What the workers of a node have kept beyond a failure; empty where none of them would keep such a thing.
 struct Progress {
-  std::optional<std::uint64_t> commits{};          // of an ElasticState, in this round
-  std::optional<std::uint64_t> checkpoint_step{};  // of the newest checkpoint that this run of the program has saved; 0: none
+  std::optional<std::uint64_t> commits{};  // of an ElasticState, in this round
+  // Of the newest checkpoint that this run of the program has saved; 0: none.
+  std::optional<std::uint64_t> checkpoint_step{};
   bool operator==(const Progress&) const = default;
 };
 
@@ -100,9 +101,10 @@ struct Progress {
 struct RoundEnded {
   std::uint32_t round = 0;
   std::vector<FailureReport> failures;  // in the order of their happening, at most kFailuresMax
-  int stopped = 0;  // workers that ran when the node's stop began and did not fail by themselves, those that wait included
-  bool tree_survived = false;           // some process could not be killed
-  int stopped_at_step = 0;  // workers that ended with 0 after they had come to the agreed step; not among `stopped`
+  // Workers that ran when the node's stop began and did not fail by themselves, those that wait included.
+  int stopped = 0;
+  bool tree_survived = false;  // some process could not be killed
+  int stopped_at_step = 0;     // workers that ended with 0 after they had come to the agreed step; not among `stopped`
   Progress progress{};
   // Where workers were ended by a signal that this ddprun got too, be it by ddprun: which one, and since when. They are
   // no failures, nor is what fails elsewhere for want of them.
@@ -119,8 +121,8 @@ struct StopAsked {
   bool operator==(const StopAsked&) const = default;
 };
 
-// The answer to PrepareStop: the first step that every worker here can still stop at, counted in calls of should_stop() in
-// this round, from 1; 0, to a warning: all of them take part; empty where some worker takes no part.
+// The answer to PrepareStop: the first step that every worker here can still stop at, counted in calls of should_stop()
+// in this round, from 1; 0, to a warning: all of them take part; empty where some worker takes no part.
 struct StopReady {
   std::uint32_t round = 0;
   std::optional<std::uint64_t> call{};
@@ -179,28 +181,29 @@ struct StartRound {
   std::string master_address;  // empty: the endpoint's host, as this agent reaches it
   std::uint16_t master_port = 0;
   std::string why;  // what ended the round before; empty for the first
-  std::vector<Successor> successors{};  // in the order of group ranks, at most kSuccessorsMax; none where the endpoint stays
+  // In the order of group ranks, at most kSuccessorsMax; none where the endpoint stays.
+  std::vector<Successor> successors{};
   std::optional<int> host_group_rank{};  // of the node whose agent serves the endpoint, where one does
   bool operator==(const StartRound&) const = default;
 };
 
-// Every member has started the round: this is the set of nodes whose greater part may go on. Who is asked by a membership
-// that begins anew says so.
+// Every member has started the round: this is the set of nodes whose greater part may go on. Who is asked by a
+// membership that begins anew says so.
 struct RoundEstablished {
   std::uint32_t round = 0;
   bool operator==(const RoundEstablished&) const = default;
 };
 
-// The job is to stop at one step: from which on could this node's workers? Of a warning only whether all of them take part,
-// and the answer waits until they do; else it comes at once, and the workers wait at their steps for StopAt.
+// The job is to stop at one step: from which on could this node's workers? Of a warning only whether all of them take
+// part, and the answer waits until they do; else it comes at once, and the workers wait at their steps for StopAt.
 struct PrepareStop {
   std::uint32_t round = 0;
   bool is_warning = false;
   bool operator==(const PrepareStop&) const = default;
 };
 
-// All workers of the job stop at this step, by themselves. With a signal the grace begins, and what is left when it is over
-// is killed.
+// All workers of the job stop at this step, by themselves. With a signal the grace begins, and what is left when it is
+// over is killed.
 struct StopAt {
   std::uint32_t round = 0;
   std::uint64_t call = 0;  // of should_stop() in this round, from 1
@@ -211,28 +214,28 @@ struct StopAt {
 struct StopRound {
   std::uint32_t round = 0;
   int signal_number = 15;
-  bool kill = false;            // at once
-  bool reseat = false;          // another round follows: workers that can take a seat in it live on
-  std::string why;              // one line; empty where this node knows it best
+  bool kill = false;              // at once
+  bool reseat = false;            // another round follows: workers that can take a seat in it live on
+  std::string why;                // one line; empty where this node knows it best
   std::vector<int> hung_ranks{};  // to be killed at once, where they are this node's; at most kHungRanksMax
-  bool is_left_behind = false;  // the others have gone on without this node: it counts for that round no more
+  bool is_left_behind = false;    // the others have gone on without this node: it counts for that round no more
   bool operator==(const StopRound&) const = default;
 };
 
 // How the job ended: the same for every node.
 struct FinishJob {
   int exit_code = 0;
-  std::optional<FailureReport> cause;        // where a worker was the cause
-  std::vector<FailureReport> consequences;   // workers that failed after it, by themselves; at most kFailuresMax
-  int stopped = 0;                           // workers that were stopped
-  int world_size = 1;                        // of the last round
+  std::optional<FailureReport> cause;       // where a worker was the cause
+  std::vector<FailureReport> consequences;  // workers that failed after it, by themselves; at most kFailuresMax
+  int stopped = 0;                          // workers that were stopped
+  int world_size = 1;                       // of the last round
   int restarts_max = 0;
-  std::string what, try_this;                // where something else was the cause, or was decided because of it
-  std::optional<RunReport> report{};         // for those that want it
+  std::string what, try_this;         // where something else was the cause, or was decided because of it
+  std::optional<RunReport> report{};  // for those that want it
   bool operator==(const FinishJob&) const = default;
 };
 
-using ToAgent =
-    std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, PrepareStop, StopAt, StopRound, FinishJob>;
+using ToAgent = std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, PrepareStop, StopAt,
+                             StopRound, FinishJob>;
 
 }  // namespace ddp::rendezvous

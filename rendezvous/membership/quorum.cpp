@@ -71,8 +71,8 @@ bool Quorum::Count::is_greater_part() const {
 bool Quorum::is_greater_part_here() const {
   const auto now = count(current_);
   if (current_.is_established) return now.is_greater_part();
-  // Those that never heard of an adopted round reckon with one that is not known here. They are not the greater part of it
-  // where every member of this one has come: without the greater part no round begins.
+  // Those that never heard of an adopted round reckon with one that is not known here. They are not the greater part of
+  // it where every member of this one has come: without the greater part no round begins.
   if (current_.is_adopted) {
     const bool is_lost_unheard = current_.lost && current_.unheard.count(*current_.lost) != 0;
     return now.silent == (is_lost_unheard ? 1 : 0) && now.is_greater_part();

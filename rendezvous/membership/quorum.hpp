@@ -1,9 +1,9 @@
-// Which part of a round's nodes may go on where some of them fell silent. Two sides that a network keeps apart can't both
-// be that, whichever of them begin their membership anew.
+// Which part of a round's nodes may go on where some of them fell silent. Two sides that a network keeps apart can't
+// both be that, whichever of them begin their membership anew.
 //
-// The greater part of a set of nodes: more than half of those whose end is not proven, or just half with the lowest group
-// rank among them. It has to be that of the current round; and, while not every member has started that one, of the last
-// round that all had started too: the others may not have heard of the newer one and reckon with the older.
+// The greater part of a set of nodes: more than half of those whose end is not proven, or just half with the lowest
+// group rank among them. It has to be that of the current round; and, while not every member has started that one, of
+// the last round that all had started too: the others may not have heard of the newer one and reckon with the older.
 #pragma once
 
 #include <map>

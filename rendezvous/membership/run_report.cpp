@@ -84,8 +84,8 @@ std::string text_of(const std::optional<milliseconds>& duration) {
 std::string describe(const RunReport& report) {
   char goodput[16];
   std::snprintf(goodput, sizeof goodput, "%.1f %%", 100 * report.goodput());
-  std::string out = counted(report.rounds_count, "round") + " in " + describe_duration(report.total) + ", at work " + goodput +
-                    " of the time";
+  std::string out = counted(report.rounds_count, "round") + " in " + describe_duration(report.total) + ", at work " +
+                    goodput + " of the time";
   if (report.rounds_count < 2) return out;
   if (static_cast<std::size_t>(report.rounds_count) > report.rounds.size())
     out += "; the last " + std::to_string(report.rounds.size()) + " were";
@@ -93,7 +93,8 @@ std::string describe(const RunReport& report) {
     out += "\n  round " + std::to_string(round.round) + ": " + counted(round.nodes, "node") + ", " +
            counted(round.world_size, "worker") + ", worked " + describe_duration(round.worked);
     out += "; detect " + describe_duration(round.detect) + ", stop " + describe_duration(round.stop) + ", rendezvous " +
-           describe_duration(round.rendezvous) + ", start " + text_of(round.start) + ", first step " + text_of(round.first_step);
+           describe_duration(round.rendezvous) + ", start " + text_of(round.start) + ", first step " +
+           text_of(round.first_step);
     if (!round.why.empty()) out += "\n    because " + round.why;
   }
   return out;

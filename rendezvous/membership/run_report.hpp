@@ -23,8 +23,9 @@ struct RoundTimes {
   std::chrono::milliseconds detect{0};      // from the failure until membership knew of it
   std::chrono::milliseconds stop{0};        // until no worker of the round before was left, or all of them had left it
   std::chrono::milliseconds rendezvous{0};  // until nodes were told to begin: waiting for nodes, the store
-  std::optional<std::chrono::milliseconds> start;       // until every worker was started, or had its seat
-  std::optional<std::chrono::milliseconds> first_step;  // until every node had finished a step, where workers tell of steps
+  std::optional<std::chrono::milliseconds> start;  // until every worker was started, or had its seat
+  std::optional<std::chrono::milliseconds>
+      first_step;                       // until every node had finished a step, where workers tell of steps
   std::chrono::milliseconds worked{0};  // from the last of these that is known until its end was called for
   bool operator==(const RoundTimes&) const = default;
 };
@@ -40,7 +41,9 @@ struct RunReport {
 
   // The share of the run in which the workers were at work: from a round's first step (its start, where nobody tells of
   // steps) to the moment at which the round's end was known. 0 to 1. Steps that are done again are not known here.
-  double goodput() const { return total.count() <= 0 ? 0 : static_cast<double>(worked.count()) / static_cast<double>(total.count()); }
+  double goodput() const {
+    return total.count() <= 0 ? 0 : static_cast<double>(worked.count()) / static_cast<double>(total.count());
+  }
 };
 
 // Keeps the book of a run. Calls that do not fit the present state, such as a second first step, are passed over.

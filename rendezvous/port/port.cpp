@@ -55,8 +55,9 @@ BoundSocket bind_once(const io::Address& address, std::uint16_t port, bool& is_r
   return {{}, errno};
 }
 
-// Of several that have bound one port and then listen at the same moment the kernel may refuse all (each announces itself
-// before it looks for the others, inet_csk_listen_start): they try again, and whoever finds a listener is refused by bind().
+// Of several that have bound one port and then listen at the same moment the kernel may refuse all (each announces
+// itself before it looks for the others, inet_csk_listen_start): they try again, and whoever finds a listener is
+// refused by bind().
 BoundSocket bind_to(const io::Address& address, std::uint16_t port) {
   BoundSocket bound;
   bool is_race = true;

@@ -51,7 +51,8 @@ class Stream {
 
   template <class Buffers, class CompletionToken>
   auto async_write_some(const Buffers& buffers, CompletionToken&& token) {
-    return transfer([buffers](State& state) { return write_now(state, buffers); }, std::forward<CompletionToken>(token));
+    return transfer([buffers](State& state) { return write_now(state, buffers); },
+                    std::forward<CompletionToken>(token));
   }
 
  private:
@@ -72,16 +73,18 @@ class Stream {
   template <class Try, class CompletionToken>
   auto transfer(Try attempt, CompletionToken&& token) {
     return asio::async_compose<CompletionToken, void(error_code, std::size_t)>(
-        [state = state_, attempt, progress = Progress(), is_first = true, is_done = false](auto& self,
-                                                                                           error_code error = {}) mutable {
+        [state = state_, attempt, progress = Progress(), is_first = true, is_done = false](
+            auto& self, error_code error = {}) mutable {
           if (error) return self.complete(error, 0);
           if (is_done) return self.complete(progress.error, progress.bytes);
           // TLS knows the descriptor by its number, which may be another one's once the socket is closed.
-          progress = state->socket.is_open() ? attempt(*state) : Progress{Want::nothing, 0, asio::error::operation_aborted};
+          progress =
+              state->socket.is_open() ? attempt(*state) : Progress{Want::nothing, 0, asio::error::operation_aborted};
           const bool was_first = std::exchange(is_first, false);
           auto& socket = state->socket;
           if (progress.want != Want::nothing)
-            return socket.async_wait(progress.want == Want::read ? socket.wait_read : socket.wait_write, std::move(self));
+            return socket.async_wait(progress.want == Want::read ? socket.wait_read : socket.wait_write,
+                                     std::move(self));
           is_done = true;
           if (was_first) return asio::post(socket.get_executor(), std::move(self));  // never from within the call
           self.complete(progress.error, progress.bytes);

@@ -26,17 +26,18 @@ constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_S
 constexpr std::array<unsigned char, 2> kCipherOfKey{0x13, 0x01};                         // the first of them
 constexpr std::size_t kKeyBytes = 32;
 
-#define DDP_OPENSSL_FUNCTIONS(X)                                                                                 \
-  X(BIO_clear_flags) X(BIO_get_data) X(BIO_meth_new) X(BIO_meth_set_ctrl) X(BIO_meth_set_read)                   \
-  X(BIO_meth_set_write) X(BIO_new) X(BIO_set_data) X(BIO_set_flags) X(BIO_set_init) X(ERR_clear_error)           \
-  X(ERR_get_error) X(EVP_sha256) X(HMAC) X(OPENSSL_cleanse) X(SSL_CIPHER_find) X(SSL_CTX_ctrl) X(SSL_CTX_free)   \
-  X(SSL_CTX_get_ex_data) X(SSL_CTX_new) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_ex_data)                       \
-  X(SSL_CTX_set_num_tickets) X(SSL_CTX_set_options) X(SSL_CTX_set_psk_find_session_callback)                     \
-  X(SSL_CTX_set_psk_use_session_callback) X(SSL_SESSION_free) X(SSL_SESSION_new) X(SSL_SESSION_set1_master_key)  \
-  X(SSL_SESSION_set_cipher) X(SSL_SESSION_set_protocol_version) X(SSL_SESSION_up_ref) X(SSL_do_handshake)        \
-  X(SSL_free) X(SSL_get_SSL_CTX) X(SSL_get_error) X(SSL_new) X(SSL_read_ex) X(SSL_session_reused)                \
-  X(SSL_set_accept_state) X(SSL_set_bio) X(SSL_set_connect_state) X(SSL_set_verify) X(SSL_shutdown)              \
-  X(SSL_write_ex) X(TLS_method)
+// clang-format off
+#define DDP_OPENSSL_FUNCTIONS(X)                                                                                       \
+  X(BIO_clear_flags) X(BIO_get_data) X(BIO_meth_new) X(BIO_meth_set_ctrl) X(BIO_meth_set_read) X(BIO_meth_set_write)   \
+  X(BIO_new) X(BIO_set_data) X(BIO_set_flags) X(BIO_set_init) X(ERR_clear_error) X(ERR_get_error) X(EVP_sha256)        \
+  X(HMAC) X(OPENSSL_cleanse) X(SSL_CIPHER_find) X(SSL_CTX_ctrl) X(SSL_CTX_free) X(SSL_CTX_get_ex_data)                 \
+  X(SSL_CTX_new) X(SSL_CTX_set_ciphersuites) X(SSL_CTX_set_ex_data) X(SSL_CTX_set_num_tickets)                         \
+  X(SSL_CTX_set_options) X(SSL_CTX_set_psk_find_session_callback) X(SSL_CTX_set_psk_use_session_callback)              \
+  X(SSL_SESSION_free) X(SSL_SESSION_new) X(SSL_SESSION_set1_master_key) X(SSL_SESSION_set_cipher)                      \
+  X(SSL_SESSION_set_protocol_version) X(SSL_SESSION_up_ref) X(SSL_do_handshake) X(SSL_free) X(SSL_get_SSL_CTX)         \
+  X(SSL_get_error) X(SSL_new) X(SSL_read_ex) X(SSL_session_reused) X(SSL_set_accept_state) X(SSL_set_bio)              \
+  X(SSL_set_connect_state) X(SSL_set_verify) X(SSL_shutdown) X(SSL_write_ex) X(TLS_method)
+// clang-format on
 
 // The functions of OpenSSL that are used here.
 struct OpenSsl {
@@ -142,9 +143,12 @@ class Session : public TlsSession {
     if (result > 0) return progress;
     progress.bytes = 0;
     const int error = library.SSL_get_error(ssl_, result);
-    if (error == SSL_ERROR_WANT_READ) progress.want = Want::read;
-    else if (error == SSL_ERROR_WANT_WRITE) progress.want = Want::write;
-    else progress.error = error_of(error);
+    if (error == SSL_ERROR_WANT_READ)
+      progress.want = Want::read;
+    else if (error == SSL_ERROR_WANT_WRITE)
+      progress.want = Want::write;
+    else
+      progress.error = error_of(error);
     return progress;
   }
 
@@ -214,9 +218,9 @@ struct Tls::Impl {
       for (const int command : {SSL_CTRL_SET_MIN_PROTO_VERSION, SSL_CTRL_SET_MAX_PROTO_VERSION})
         ok = ok && library.SSL_CTX_ctrl(context, command, TLS1_3_VERSION, nullptr) == 1;
       library.SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
-      library.SSL_CTX_ctrl(context, SSL_CTRL_MODE,
-                           SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER,
-                           nullptr);
+      library.SSL_CTX_ctrl(
+          context, SSL_CTRL_MODE,
+          SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER, nullptr);
       library.SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
       library.SSL_CTX_set_ex_data(context, 0, this);
       library.SSL_CTX_set_psk_use_session_callback(context, use_key);
@@ -230,8 +234,9 @@ struct Tls::Impl {
   }
   ~Impl() { free(); }
 
+  // Only to look up the cipher by.
   bool make_session(const Token& token) {
-    SSL* const any = library.SSL_new(context);  // only to look up the cipher by
+    SSL* const any = library.SSL_new(context);
     const auto* const cipher = any == nullptr ? nullptr : library.SSL_CIPHER_find(any, kCipherOfKey.data());
     library.SSL_free(any);
     session = library.SSL_SESSION_new();

@@ -1,6 +1,6 @@
-// TLS 1.3 between those that have the same token, on sockets that do not block: encrypted, and proven both ways, without
-// certificates. The pre-shared key is made from the token (HKDF-SHA256), and every connection has fresh keys beside it
-// (psk_dhe_ke), so a token that leaks later opens no recording. No tickets, no early data.
+// TLS 1.3 between those that have the same token, on sockets that do not block: encrypted, and proven both ways,
+// without certificates. The pre-shared key is made from the token (HKDF-SHA256), and every connection has fresh keys
+// beside it (psk_dhe_ke), so a token that leaks later opens no recording. No tickets, no early data.
 //
 // OpenSSL is loaded when the first context is made, so that a job without a token does not pay for it.
 //

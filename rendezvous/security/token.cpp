@@ -25,7 +25,8 @@ std::string how_to_make(const std::string& path) { return "`umask 077; openssl r
 std::string contents_of(const io::UniqueFd& file, const std::string& path) {
   std::string text(kTokenBytesMax + 2, '\0');
   const ssize_t count = ::read(file.get(), text.data(), text.size());
-  if (count < 0) throw TokenError("the token can't be read: " + std::string(std::strerror(errno)), path, "`cat " + path + "`");
+  if (count < 0)
+    throw TokenError("the token can't be read: " + std::string(std::strerror(errno)), path, "`cat " + path + "`");
   text.resize(static_cast<std::size_t>(count));
   if (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
@@ -35,15 +36,16 @@ std::optional<Token> read_file(const std::string& path, bool must_exist) {
   const io::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file && !must_exist && (errno == ENOENT || errno == ENOTDIR)) return {};
   if (!file)
-    throw TokenError("the file with the token can't be opened: " + std::string(std::strerror(errno)), path, how_to_make(path));
+    throw TokenError("the file with the token can't be opened: " + std::string(std::strerror(errno)), path,
+                     how_to_make(path));
   struct stat info {};
   ::fstat(file.get(), &info);
   if (!S_ISREG(info.st_mode)) throw TokenError("what should hold the token is no file", path, how_to_make(path));
   if ((info.st_mode & kOthers) != 0) {
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
-    throw TokenError(std::string("the file with the token has mode ") + mode + ", so others can read or change it", path,
-                     "`chmod 600 " + path + "`, and make a new token if others may have read this one");
+    throw TokenError(std::string("the file with the token has mode ") + mode + ", so others can read or change it",
+                     path, "`chmod 600 " + path + "`, and make a new token if others may have read this one");
   }
   try {
     return Token(contents_of(file, path));

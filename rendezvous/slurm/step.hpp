@@ -58,7 +58,8 @@ struct Ports {
   int count = 0;
 };
 
-// The ports on which the tasks of this step meet, in the order in which they are tried. Two steps may well have the same.
+// The ports on which the tasks of this step meet, in the order in which they are tried. Two steps may well have the
+// same.
 Ports ports_of(const Step& step);
 
 // The same for any job that has a number: one group of ports, below those that kernels and people take for other

@@ -230,7 +230,9 @@ void Client::handshake(io::Deadline& deadline) {
     receive(bytes, sizeof bytes, deadline);
     answer = decode_u32({bytes, sizeof bytes});
   } catch (const StoreError&) {
-    throw HungUp{"it hung up during the handshake: no store, or one that refuses this host, see DDPRUN_STORE_ALLOW (--store-allow)"};
+    throw HungUp{
+        "it hung up during the handshake: no store, or one that refuses this host, see DDPRUN_STORE_ALLOW "
+        "(--store-allow)"};
   }
   if (answer != nonce) fail("the answer to the handshake is wrong, so there is no PyTorch-compatible store");
 }

@@ -149,15 +149,15 @@ std::optional<std::string> refusal(const Caller& caller, uid_t our_uid, const Al
   const std::string address = caller.address.text();
   if (caller.is_this_host) {
     if (caller.owner == our_uid) return std::nullopt;
-    const std::string whose = caller.owner ? "of uid " + std::to_string(*caller.owner) : "whose process has closed it already";
+    const std::string whose =
+        caller.owner ? "of uid " + std::to_string(*caller.owner) : "whose process has closed it already";
     return "a connection " + whose + " from this host (" + address + "): the store is for uid " +
            std::to_string(our_uid) + "; " + allow.option + "=any admits everybody";
   }
   const auto admits = [&caller](const CidrBlock& block) { return block.contains(caller.address); };
   if (std::any_of(allow.blocks.begin(), allow.blocks.end(), admits)) return std::nullopt;
-  return "a connection from " + address +
-         ", which is neither this host nor an allowed address; " + allow.option + "=" + address +
-         (caller.address.is_v4() ? "/32" : "/128") + " admits it, " + allow.option + "=any everybody";
+  return "a connection from " + address + ", which is neither this host nor an allowed address; " + allow.option + "=" +
+         address + (caller.address.is_v4() ? "/32" : "/128") + " admits it, " + allow.option + "=any everybody";
 }
 
 Door::Door(AllowList allow)

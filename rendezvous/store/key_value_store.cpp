@@ -137,7 +137,8 @@ struct KeyValueStore::Handler {
 
   void operator()(command::MultiSet&& c) {
     std::size_t bytes = 0;
-    for (const auto& entry : c.entries) bytes += store.growth(store.values_.find(entry.key), entry.key, entry.value.size());
+    for (const auto& entry : c.entries)
+      bytes += store.growth(store.values_.find(entry.key), entry.key, entry.value.size());
     store.require_room(bytes);
     for (auto& entry : c.entries) {
       const auto found = store.values_.find(entry.key);

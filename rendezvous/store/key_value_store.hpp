@@ -81,7 +81,8 @@ class KeyValueStore {
   using Queue = std::list<std::string>;  // a deque takes half a KiB for its first element
 
   bool contains(std::string_view key) const;
-  std::int64_t sum_of(const char* command, Values::const_iterator found, std::string_view key, std::int64_t delta) const;
+  std::int64_t sum_of(const char* command, Values::const_iterator found, std::string_view key,
+                      std::int64_t delta) const;
   std::size_t growth(Values::const_iterator found, std::string_view key, std::size_t value_bytes) const;
   void require_room(std::size_t bytes) const;
   void require_room_for_wait(ConnectionId from, std::size_t bytes, std::size_t more_bytes = 0) const;

@@ -132,8 +132,8 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
   }
 
  private:
-  // What does not fit into those is read at once, into the buffer that all share. So is from a client that got no answer
-  // (to SET there is none): it has not waited for one and most likely sends more already.
+  // What does not fit into those is read at once, into the buffer that all share. So is from a client that got no
+  // answer (to SET there is none): it has not waited for one and most likely sends more already.
   void read_ready(std::string_view bytes) {
     bool may_be_more = bytes.size() == first_bytes_.size();
     for (int reads = 0;; ++reads) {

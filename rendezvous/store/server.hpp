@@ -25,11 +25,11 @@ class io_context;
 namespace ddp::store {
 
 struct ServerOptions {
-  std::vector<std::string> allow{};           // CIDR blocks, or "any": who may connect besides our uid on this host
+  std::vector<std::string> allow{};            // CIDR blocks, or "any": who may connect besides our uid on this host
   std::string allow_option = "--store-allow";  // where the user says that, for warnings
-  std::size_t connection_count_max = 16'384;  // beyond it a connection is closed at once
-  std::size_t value_bytes_max = 8u << 20;     // a longer one ends its connection
-  std::size_t total_bytes_max = 1u << 30;     // of all keys and values; what exceeds it ends its connection
+  std::size_t connection_count_max = 16'384;   // beyond it a connection is closed at once
+  std::size_t value_bytes_max = 8u << 20;      // a longer one ends its connection
+  std::size_t total_bytes_max = 1u << 30;      // of all keys and values; what exceeds it ends its connection
   // Hears one line for each peer that is refused or cut off, with the reason, once per address and reason. Must not
   // call the server.
   io::Warn warn{};

@@ -15,13 +15,13 @@
 namespace ddp::store {
 
 struct StoreThreadOptions {
-  std::vector<std::string> addresses{};  // to listen on; empty: all of this host's
-  std::uint16_t first_port = 0;          // the first free one from here ...
-  std::uint16_t last_port = 0;           // ... to here is taken; 0 and 0: any free one
-  std::vector<std::string> allow{};      // CIDR blocks, or "any": who may connect besides our uid on this host
+  std::vector<std::string> addresses{};        // to listen on; empty: all of this host's
+  std::uint16_t first_port = 0;                // the first free one from here ...
+  std::uint16_t last_port = 0;                 // ... to here is taken; 0 and 0: any free one
+  std::vector<std::string> allow{};            // CIDR blocks, or "any": who may connect besides our uid on this host
   std::string allow_option = "--store-allow";  // where the user says that, for refusals()
-  std::size_t connection_count_max = 16'384;  // beyond it a connection is closed at once
-  std::vector<KeyValue> entries{};       // are there before anybody can connect
+  std::size_t connection_count_max = 16'384;   // beyond it a connection is closed at once
+  std::vector<KeyValue> entries{};             // are there before anybody can connect
 };
 
 class StoreThread {

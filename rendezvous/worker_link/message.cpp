@@ -54,7 +54,8 @@ bool read(const Json& object, const char* name, T& out) {
   } else if constexpr (std::is_same_v<T, std::string>) {
     if (!field->is_string() || field->template get_ref<const std::string&>().size() > kPacketBytesMax) return false;
   } else {
-    if (!field->is_number_integer() || *field < 0 || *field > std::min<std::uint64_t>(kStepMax, std::numeric_limits<T>::max()))
+    if (!field->is_number_integer() || *field < 0 ||
+        *field > std::min<std::uint64_t>(kStepMax, std::numeric_limits<T>::max()))
       return false;
   }
   out = field->template get<T>();
@@ -106,11 +107,12 @@ std::optional<ToAgent> parse_to_agent(std::string_view packet) {
       return m;
   } else if (type == "left") {
     Left m;
-    if (read(object, "round", m.round) && read(object, "hung_ranks", m.hung_ranks) && read(object, "why", m.why)) return m;
+    if (read(object, "round", m.round) && read(object, "hung_ranks", m.hung_ranks) && read(object, "why", m.why))
+      return m;
   } else if (type == "progress") {
     Progress m;
-    if (read(object, "round", m.round) && read(object, "has_stepped", m.has_stepped) && read(object, "commits", m.commits) &&
-        read(object, "checkpoint_step", m.checkpoint_step))
+    if (read(object, "round", m.round) && read(object, "has_stepped", m.has_stepped) &&
+        read(object, "commits", m.commits) && read(object, "checkpoint_step", m.checkpoint_step))
       return m;
   } else if (type == "stop_ready") {
     StopReady m;

@@ -17,12 +17,13 @@ namespace ddp::worker_link {
 
 constexpr int kVersion = 1;
 constexpr std::size_t kPacketBytesMax = 16 * 1024;
-constexpr std::size_t kRanksMax = 64;         // that a message names
-constexpr std::size_t kWhyBytesMax = 1024;    // a longer reason is cut
+constexpr std::size_t kRanksMax = 64;       // that a message names
+constexpr std::size_t kWhyBytesMax = 1024;  // a longer reason is cut
 constexpr std::size_t kVariablesMax = 64;
 
-// "<descriptor>:<inode>" of the worker's end. The inode tells a program that was started by a worker, and has some other
-// file under that number, that the socket is not its own; it is also the mark by which the worker's descendants are known.
+// "<descriptor>:<inode>" of the worker's end. The inode tells a program that was started by a worker, and has some
+// other file under that number, that the socket is not its own; it is also the mark by which the worker's descendants
+// are known.
 constexpr const char* kSocketVariable = "DDPRUN_AGENT_SOCKET";
 
 // --- from a worker ---
@@ -31,7 +32,8 @@ constexpr const char* kSocketVariable = "DDPRUN_AGENT_SOCKET";
 struct Hello {
   int version = kVersion;
   bool takes_seats = false;  // it can be given a seat in the next round, instead of being stopped
-  bool takes_stops = false;  // it asks should_stop(): it can be told a step at which to stop, instead of being signalled
+  // It asks should_stop(): it can be told a step at which to stop, instead of being signalled.
+  bool takes_stops = false;
   bool operator==(const Hello&) const = default;
 };
 
@@ -46,14 +48,15 @@ struct Left {
 // How far it has come, in the present process; said again when it has come further, not at every step.
 struct Progress {
   std::uint32_t round = 0;
-  bool has_stepped = false;                        // it has finished a step of this round
-  std::optional<std::uint64_t> commits{};          // of its ElasticState, over all rounds; empty: it has none
-  std::optional<std::uint64_t> checkpoint_step{};  // of the newest checkpoint; empty: it writes none. 0 may mean none yet
+  bool has_stepped = false;                // it has finished a step of this round
+  std::optional<std::uint64_t> commits{};  // of its ElasticState, over all rounds; empty: it has none
+  // Of the newest checkpoint; empty: it writes none. 0 may mean none yet.
+  std::optional<std::uint64_t> checkpoint_step{};
   bool operator==(const Progress&) const = default;
 };
 
-// The answer to PrepareStop: the next call of should_stop() in this round that it can still say yes to. It waits in that
-// call until StopAt comes.
+// The answer to PrepareStop: the next call of should_stop() in this round that it can still say yes to. It waits in
+// that call until StopAt comes.
 struct StopReady {
   std::uint32_t round = 0;
   std::uint64_t call = 0;  // from 1

@@ -1,5 +1,5 @@
-// Calls of a group of the backend nccl where only the stand-in shows what comes of them: an old NCCL, memory that can't be
-// had, what is left behind. The others are in tests/nccl.
+// Calls of a group of the backend nccl where only the stand-in shows what comes of them: an old NCCL, memory that can't
+// be had, what is left behind. The others are in tests/nccl.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -16,12 +16,12 @@
 namespace ddp::fake_gpu {
 namespace {
 
-using ::testing::HasSubstr;
-using testing::run_ranks;
-using testing::thrown_by;
 using nccl_test::kCount;
 using nccl_test::numbered;
 using nccl_test::numbered_by_all;
+using ::testing::HasSubstr;
+using testing::run_ranks;
+using testing::thrown_by;
 using Values = std::vector<std::int64_t>;
 
 TEST(Backend, HasADeviceOfItsOwn) {
@@ -63,7 +63,8 @@ TEST(Backend, TouchesNoOtherDevice) {
 template <class T>
 class DeviceBuffer {
  public:
-  DeviceBuffer(ProcessGroup& group, bool any_registered, bool is_registered, std::size_t count) : count_(count), device_(group.device()) {
+  DeviceBuffer(ProcessGroup& group, bool any_registered, bool is_registered, std::size_t count)
+      : count_(count), device_(group.device()) {
     if (any_registered) registered_ = group.allocate(count * sizeof(T) + 1);
     EXPECT_EQ(cudaMalloc(&plain_, count * sizeof(T) + 1), cudaSuccess);
     data_ = static_cast<T*>(is_registered ? registered_.data() : plain_);
@@ -80,7 +81,9 @@ class DeviceBuffer {
   ~DeviceBuffer() { cudaFree(plain_); }
 
   MemoryRange range() const { return part(0, count_); }
-  MemoryRange part(std::size_t begin, std::size_t count) const { return {data_ + begin, count, DataTypeOf<T>::value, device_}; }
+  MemoryRange part(std::size_t begin, std::size_t count) const {
+    return {data_ + begin, count, DataTypeOf<T>::value, device_};
+  }
   std::vector<T> values() const {
     std::vector<T> read(count_);
     EXPECT_EQ(cudaMemcpy(read.data(), data_, count_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
@@ -101,7 +104,8 @@ class DeviceBuffer {
 // The stand-in sums as the cpu backend does, so that even the bits are the same.
 template <class T>
 class SharedCollectives : public ::testing::Test {};
-using AllTypes = ::testing::Types<float, double, std::int64_t, tensor::Float16, tensor::Bfloat16, std::int32_t, std::uint8_t>;
+using AllTypes =
+    ::testing::Types<float, double, std::int64_t, tensor::Float16, tensor::Bfloat16, std::int32_t, std::uint8_t>;
 TYPED_TEST_SUITE(SharedCollectives, AllTypes);
 
 constexpr std::size_t kSharedCountMax = 50'021;  // the stand-in stages nothing
@@ -158,7 +162,8 @@ TEST(Backend, DoesWithoutWhatAnOlderNcclLacksAndSaysSoOnce) {
 
 TEST(Backend, MemoryThatOneRankCantHaveIsRefusedOnAllAndTheGroupGoesOn) {
   run_ranks(2, [](int rank) {
-    if (rank == 1) set_faults("ncclMemAlloc:1:return:1;cudaMalloc:2:return:2");  // the first holds the group's own words
+    if (rank == 1)
+      set_faults("ncclMemAlloc:1:return:1;cudaMalloc:2:return:2");  // the first holds the group's own words
     auto group = join();
     const auto error = thrown_by<Error>([&] { group.allocate(1000); });
     ASSERT_TRUE(error);

@@ -1,5 +1,5 @@
-// What the backend nccl leaves behind for who looks for a failure, over the stand-in: the flight recorder's files, names
-// of groups, and NCCL's own log.
+// What the backend nccl leaves behind for who looks for a failure, over the stand-in: the flight recorder's files,
+// names of groups, and NCCL's own log.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ namespace {
 
 using ddp::test::contents_of;
 using nccl_test::reduce_without_end;
+using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using std::chrono::milliseconds;
 using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;

@@ -14,13 +14,13 @@
 namespace ddp::fake_gpu {
 namespace {
 
+using nccl_test::expect_group_is_useless;
+using nccl_test::reduce_without_end;
+using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using nccl_test::expect_group_is_useless;
-using nccl_test::reduce_without_end;
-using std::chrono::milliseconds;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -38,8 +38,9 @@ TEST(Mismatch, IsFoundWhenTheTimeIsUp) {
       group.barrier();
     });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 0 called all_reduce of 100 float32 (sum)"),
-                                     HasSubstr("rank 1 called broadcast of 100 float32 from rank 0"), HasSubstr("(call 1)")));
+    EXPECT_THAT(error->what(),
+                AllOf(HasSubstr("rank 0 called all_reduce of 100 float32 (sum)"),
+                      HasSubstr("rank 1 called broadcast of 100 float32 from rank 0"), HasSubstr("(call 1)")));
     expect_group_is_useless(group, "broadcast of 100");
   });
 }
@@ -114,9 +115,8 @@ TEST(Death, IsToldByTheLauncherBeforeAnyDeadline) {
     const Array<float> values(group.device(), 100);
     Work work = group.all_reduce_async(values.range());
     work.wait();
-    std::thread agent([&] {
-      group.impl()->abort("the round is over: rank 1 was killed", process_group::AbortCause::round_over);
-    });
+    std::thread agent(
+        [&] { group.impl()->abort("the round is over: rank 1 was killed", process_group::AbortCause::round_over); });
     const auto error = thrown_by<RoundOver>([&] { group.barrier(); });
     agent.join();
     ASSERT_TRUE(error);
@@ -235,8 +235,9 @@ void expect_process_ends(const std::string& faults) {
           reduce_without_end(group, values.range());
         },
         ::testing::ExitedWithCode(1),
-        AllOf(HasSubstr("libddp: this process ends: an illegal memory access was encountered (cudaErrorIllegalAddress)"),
-              HasSubstr("no later CUDA call of this process can succeed"), HasSubstr("compute-sanitizer")));
+        AllOf(
+            HasSubstr("libddp: this process ends: an illegal memory access was encountered (cudaErrorIllegalAddress)"),
+            HasSubstr("no later CUDA call of this process can succeed"), HasSubstr("compute-sanitizer")));
   });
 }
 
@@ -288,7 +289,8 @@ TEST(InvalidArgument, ForAStreamThatIsBeingCaptured) {
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-    const auto error = thrown_by<InvalidArgument>([&] { group.all_reduce(values.range(), ReduceOp::sum, {.stream = stream}); });
+    const auto error =
+        thrown_by<InvalidArgument>([&] { group.all_reduce(values.range(), ReduceOp::sum, {.stream = stream}); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), HasSubstr("is being captured into a graph"));
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);

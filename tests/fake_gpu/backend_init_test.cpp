@@ -13,10 +13,10 @@
 namespace ddp::fake_gpu {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using std::chrono::milliseconds;
 using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;
@@ -63,10 +63,10 @@ TEST(Init, NeedsAGpu) {
 
 TEST(Init, TwoRanksOnOneGpuAreToldToBoth) {
   run_ranks(3, [](int rank) {
-    const auto error =
-        thrown_by<InvalidArgument>([&] { join(testing::kPatience, {.device = rank == 2 ? 0 : rank}); });
+    const auto error = thrown_by<InvalidArgument>([&] { join(testing::kPatience, {.device = rank == 2 ? 0 : rank}); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 0 and 2 are both on GPU-"), HasSubstr("InitOptions::share_device")));
+    EXPECT_THAT(error->what(),
+                AllOf(HasSubstr("ranks 0 and 2 are both on GPU-"), HasSubstr("InitOptions::share_device")));
   });
 }
 
@@ -144,14 +144,13 @@ TEST(Init, ThatIsOnlySlowIsWaitedFor) {
 }
 
 TEST(Init, NamesARankThatDoesNotCome) {
-  testing::RankProcesses ranks(
-      3,
-      [](int) {
-        const auto error = thrown_by<TimeoutError>([] { join(milliseconds(500)); });
-        ASSERT_TRUE(error);
-        EXPECT_THAT(error->ranks(), ElementsAre(1));
-      },
-      {1});
+  testing::RankProcesses ranks(3,
+                               [](int) {
+                                 const auto error = thrown_by<TimeoutError>([] { join(milliseconds(500)); });
+                                 ASSERT_TRUE(error);
+                                 EXPECT_THAT(error->ranks(), ElementsAre(1));
+                               },
+                               {1});
   ranks.expect_success(0);
   ranks.expect_success(2);
 }

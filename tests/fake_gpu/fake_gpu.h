@@ -31,8 +31,8 @@ extern "C" {
 #endif
 
 /* How often this process has called it: "cudaStreamSynchronize", "ncclAllReduce". "host synchronisation" counts all
- * calls in which the host waited for a device, whatever their name; "context on device 3" is above 0 where CUDA would by
- * now take memory there. */
+ * calls in which the host waited for a device, whatever their name; "context on device 3" is above 0 where CUDA would
+ * by now take memory there. */
 unsigned long fake_gpu_calls(const char* name);
 
 /* How many of a kind exist: "cudaStream", "cudaEvent", "cudaMalloc", "cudaMallocHost", "ncclMemAlloc", "ncclComm",

@@ -174,8 +174,8 @@ Result ncclCommDestroy(abi::Comm comm) {
   });
 }
 
-// What was under way ends in any case; with a fault it is the call that does not come back, as NCCL's where a rank of the
-// same host is stopped.
+// What was under way ends in any case; with a fault it is the call that does not come back, as NCCL's where a rank of
+// the same host is stopped.
 Result ncclCommAbort(abi::Comm comm) {
   return nccl_call("ncclCommAbort", [&](const Fault& fault) {
     {

@@ -1,5 +1,5 @@
-// The fake NCCL's log of errors, and the last of them, as NCCL has it: NCCL_DEBUG and NCCL_DEBUG_FILE say whether and where
-// lines are written, by default to stdout, which is not flushed.
+// The fake NCCL's log of errors, and the last of them, as NCCL has it: NCCL_DEBUG and NCCL_DEBUG_FILE say whether and
+// where lines are written, by default to stdout, which is not flushed.
 //
 // Threads: any.
 #pragma once

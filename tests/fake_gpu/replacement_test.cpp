@@ -1,5 +1,5 @@
-// What a sticky CUDA error does to a job of run_elastic under ddprun, over the stand-in: a process can't use its GPU any
-// more, says so, and is replaced; the other one lives on.
+// What a sticky CUDA error does to a job of run_elastic under ddprun, over the stand-in: a process can't use its GPU
+// any more, says so, and is replaced; the other one lives on.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -17,10 +17,10 @@
 
 namespace {
 
-using ddp::test::contents_of;
-using ddp::test::occurrences;
 using ddp::test::built;
+using ddp::test::contents_of;
 using ddp::test::Job;
+using ddp::test::occurrences;
 using ddp::test::ScratchDirectory;
 using nlohmann::json;
 using testing::AllOf;

@@ -1,5 +1,5 @@
-// Names the GPU, the driver and the libraries that tests and benchmarks will take, a line for each; ends with 2, and one
-// message, where something is missing.
+// Names the GPU, the driver and the libraries that tests and benchmarks will take, a line for each; ends with 2, and
+// one message, where something is missing.
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
@@ -27,8 +27,8 @@ int main() {
   }
   cudaDeviceProp properties{};
   cudaGetDeviceProperties(&properties, 0);
-  std::printf("GPU: %s, %zu MiB, compute capability %d.%d, %d visible\n", properties.name, properties.totalGlobalMem >> 20,
-              properties.major, properties.minor, count);
+  std::printf("GPU: %s, %zu MiB, compute capability %d.%d, %d visible\n", properties.name,
+              properties.totalGlobalMem >> 20, properties.major, properties.minor, count);
   std::printf("CUDA: the driver's %s, the runtime's %s\n", version(driver).c_str(), version(runtime).c_str());
   try {
     std::printf("NCCL: %s\n", ddp::nccl_backend::NcclLibrary::of_process().name().c_str());

@@ -1,5 +1,5 @@
-// Counts the calls of the CUDA runtime that make the host wait for a device, of all that is linked into the program: the
-// linker puts these in their place (--wrap, see CMakeLists.txt).
+// Counts the calls of the CUDA runtime that make the host wait for a device, of all that is linked into the program:
+// the linker puts these in their place (--wrap, see CMakeLists.txt).
 #include <cuda_runtime_api.h>
 
 #include <atomic>
@@ -55,8 +55,10 @@ cudaError_t __wrap_cudaMemcpy(void* to, const void* from, std::size_t bytes, cud
   return __real_cudaMemcpy(to, from, bytes, kind);
 }
 
-cudaError_t __real_cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
-cudaError_t __wrap_cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t __real_cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream);
+cudaError_t __wrap_cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                                   cudaStream_t stream) {
   if (kind == cudaMemcpyHostToDevice) count_if_pageable(from);
   if (kind == cudaMemcpyDeviceToHost) count_if_pageable(to);
   return __real_cudaMemcpyAsync(to, from, bytes, kind, stream);

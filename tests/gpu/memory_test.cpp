@@ -19,7 +19,8 @@ Function* driver_function(const char* name) {
   return driver == nullptr ? nullptr : reinterpret_cast<Function*>(::dlsym(driver, name));
 }
 
-// As ncclMemAlloc makes it, and cudaMalloc does not: of allocations that can be mapped elsewhere, as by another process.
+// As ncclMemAlloc makes it, and cudaMalloc does not: of allocations that can be mapped elsewhere, as by another
+// process.
 bool is_mapped_memory(void* memory) {
   auto* const retain = driver_function<CUresult(CUmemGenericAllocationHandle*, void*)>("cuMemRetainAllocationHandle");
   auto* const release = driver_function<CUresult(CUmemGenericAllocationHandle)>("cuMemRelease");

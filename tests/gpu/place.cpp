@@ -8,8 +8,8 @@
 namespace ddp::nccl_test {
 
 // All ranks share the first GPU. NCCL refuses that for ranks of one host, so each is a host of its own to it, and they
-// talk over the loopback. Their kernels have to run side by side, so each takes few of the GPU's multiprocessors. What the
-// user has set stays.
+// talk over the loopback. Their kernels have to run side by side, so each takes few of the GPU's multiprocessors. What
+// the user has set stays.
 Place take_place() {
   const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 0); };
   set("NCCL_HOSTID", "rank of process " + std::to_string(::getpid()));

@@ -42,7 +42,8 @@ std::string ask_a_child() {
   ::close(pipe[1]);
   std::string text;
   std::array<char, 512> buffer{};
-  for (ssize_t got = 0; (got = ::read(pipe[0], buffer.data(), buffer.size())) > 0;) text.append(buffer.data(), static_cast<std::size_t>(got));
+  for (ssize_t got = 0; (got = ::read(pipe[0], buffer.data(), buffer.size())) > 0;)
+    text.append(buffer.data(), static_cast<std::size_t>(got));
   ::close(pipe[0]);
   int status = 0;
   ::waitpid(child, &status, 0);

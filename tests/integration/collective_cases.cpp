@@ -70,7 +70,8 @@ std::size_t draw_count(Dice& dice, std::size_t element_bytes, int size) {
 std::size_t limited(std::size_t count, Call call, std::size_t element_bytes, int ranks, const Limits& limits) {
   const auto size = static_cast<std::size_t>(ranks);
   const std::size_t share = is_for_all(call) ? size : 1;
-  count = std::min({count, limits.bytes_max / element_bytes / share, limits.all_bytes_max / element_bytes / share / size});
+  count =
+      std::min({count, limits.bytes_max / element_bytes / share, limits.all_bytes_max / element_bytes / share / size});
   if (reduces(call)) count = std::min<std::size_t>(count, limits.work_max / size / size);
   return count;
 }
@@ -137,9 +138,9 @@ Step draw_step(Dice& dice, int size, const Limits& limits, std::size_t& end) {
 }  // namespace
 
 const std::vector<Call>& calls_of_cpu() {
-  static const std::vector<Call> calls{Call::barrier, Call::all_reduce, Call::broadcast, Call::all_gather,
-                                       Call::reduce_scatter, Call::reduce, Call::gather, Call::scatter,
-                                       Call::all_to_all, Call::exchange};
+  static const std::vector<Call> calls{Call::barrier,        Call::all_reduce, Call::broadcast, Call::all_gather,
+                                       Call::reduce_scatter, Call::reduce,     Call::gather,    Call::scatter,
+                                       Call::all_to_all,     Call::exchange};
   return calls;
 }
 

@@ -42,8 +42,8 @@ struct Step {
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::size_t count = 0;    // elements of one rank
-  int times = 1;            // how often it is called, one after the other on the same memory
+  std::size_t count = 0;  // elements of one rank
+  int times = 1;          // how often it is called, one after the other on the same memory
   bool is_in_place = false;
   std::uint64_t salt = 0;              // of the values
   std::vector<Place> inputs, outputs;  // by rank; the same where it is in place
@@ -59,9 +59,9 @@ struct Batch {
 };
 
 struct Limits {
-  std::size_t bytes_max = 4u << 20;        // of a rank's input or output in one call
-  std::size_t all_bytes_max = 32u << 20;   // of those of all ranks together
-  std::uint64_t work_max = 64'000'000;     // elements that all ranks together compute plainly for one call
+  std::size_t bytes_max = 4u << 20;       // of a rank's input or output in one call
+  std::size_t all_bytes_max = 32u << 20;  // of those of all ranks together
+  std::uint64_t work_max = 64'000'000;    // elements that all ranks together compute plainly for one call
 };
 
 Batch draw_batch(simulation::Dice& dice, int size, const Limits& limits);

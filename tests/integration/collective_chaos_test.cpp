@@ -43,8 +43,8 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kSizeMax = 8;
-constexpr auto kGenerous = std::chrono::seconds(10);        // far above any right answer
-constexpr auto kTimeout = std::chrono::seconds(2);          // of calls where a rank is stopped
+constexpr auto kGenerous = std::chrono::seconds(10);  // far above any right answer
+constexpr auto kTimeout = std::chrono::seconds(2);    // of calls where a rank is stopped
 constexpr auto kTimeoutOtherwise = std::chrono::minutes(5);
 constexpr testing::Limits kLimits{.bytes_max = 1u << 20, .all_bytes_max = 4u << 20, .work_max = 2'000'000};
 constexpr std::size_t kMemoryBytes = 3u << 20;  // what a batch within these limits needs, at most
@@ -56,9 +56,9 @@ constexpr std::array kNames{"SIGKILL", "SIGSTOP", "abort()", "SIGSTOP, SIGCONT, 
 struct Act {
   Fault fault = Fault::killed;
   int victim = 0;
-  int after = 1;             // batches that all have played
-  microseconds delay{0};     // and so much later
-  std::uint64_t seed = 0;    // of the batches
+  int after = 1;           // batches that all have played
+  microseconds delay{0};   // and so much later
+  std::uint64_t seed = 0;  // of the batches
 };
 
 struct History {
@@ -73,7 +73,10 @@ History draw_history(std::uint64_t seed) {
   for (int size = history.size; size > 1; --size) {
     Act act;
     const auto draw = dice.below(100);
-    act.fault = draw < 45 ? Fault::killed : draw < 75 ? Fault::aborted : draw < 85 ? Fault::paused_and_killed : Fault::stopped;
+    act.fault = draw < 45   ? Fault::killed
+                : draw < 75 ? Fault::aborted
+                : draw < 85 ? Fault::paused_and_killed
+                            : Fault::stopped;
     act.victim = static_cast<int>(dice.below(static_cast<std::uint64_t>(size)));
     act.after = dice.between(1, 6);
     act.delay = dice.between(microseconds(0), dice.chance(80) ? microseconds(3000) : microseconds(30'000));
@@ -104,7 +107,8 @@ void wait_for(Stage& stage, const std::function<bool()>& condition) {
   end.tv_sec += testing::kPatience.count();
   while (!condition()) {
     if (stage.has_failed) throw std::runtime_error("a rank has failed");
-    if (::sem_timedwait(&stage.news, &end) != 0 && errno != EINTR) throw std::runtime_error("waited in vain for the ranks");
+    if (::sem_timedwait(&stage.news, &end) != 0 && errno != EINTR)
+      throw std::runtime_error("waited in vain for the ranks");
   }
 }
 
@@ -124,7 +128,8 @@ Held held() {
 }
 
 void expect_held(const Held& before) {
-  testing::wait_until([&] { return held().threads <= before.threads; });  // one that was joined is listed a little longer
+  testing::wait_until(
+      [&] { return held().threads <= before.threads; });  // one that was joined is listed a little longer
   const Held now = held();
   EXPECT_EQ(now.files, before.files);
   EXPECT_EQ(now.shared_mappings, 0);
@@ -134,7 +139,11 @@ void expect_held(const Held& before) {
 class Survivor {
  public:
   Survivor(const History& history, int number, Shared<Stage>& stage, int abort_pipe)
-      : history_(history), number_(number), stage_(stage), abort_pipe_(abort_pipe), members_(static_cast<std::size_t>(history.size)) {
+      : history_(history),
+        number_(number),
+        stage_(stage),
+        abort_pipe_(abort_pipe),
+        members_(static_cast<std::size_t>(history.size)) {
     std::iota(members_.begin(), members_.end(), 0);
   }
 
@@ -277,7 +286,8 @@ using Seen = std::map<Fault, OfFault>;
 // Brings about the faults of a history.
 class Director {
  public:
-  Director(const History& history, Seen& seen) : history_(history), seen_(seen), members_(static_cast<std::size_t>(history.size)) {
+  Director(const History& history, Seen& seen)
+      : history_(history), seen_(seen), members_(static_cast<std::size_t>(history.size)) {
     std::iota(members_.begin(), members_.end(), 0);
     ::sem_init(&stage_->news, 1, 0);
     if (::pipe(abort_pipe_.data()) != 0) throw std::runtime_error("pipe failed");
@@ -288,7 +298,8 @@ class Director {
   }
 
   void run() {
-    RankProcesses ranks(history_.size, [this](int number) { Survivor(history_, number, stage_, abort_pipe_[0]).run(); });
+    RankProcesses ranks(history_.size,
+                        [this](int number) { Survivor(history_, number, stage_, abort_pipe_[0]).run(); });
     std::optional<int> stopped;
     for (std::size_t i = 0; i < history_.acts.size(); ++i) {
       const Act& act = history_.acts[i];
@@ -316,7 +327,8 @@ class Director {
  private:
   void wait_for_batches(std::size_t act, int more) {
     std::vector<int> wanted;
-    for (const int number : members_) wanted.push_back(stage_->groups[act].batches[static_cast<std::size_t>(number)] + more);
+    for (const int number : members_)
+      wanted.push_back(stage_->groups[act].batches[static_cast<std::size_t>(number)] + more);
     wait_for(*stage_, [&] {
       for (std::size_t i = 0; i < members_.size(); ++i) {
         if (stage_->groups[act].batches[static_cast<std::size_t>(members_[i])] < wanted[i]) return false;
@@ -356,7 +368,8 @@ class Director {
     for (const int number : members_) {
       const auto& caught = told.caught_at[static_cast<std::size_t>(number)];
       wait_for(*stage_, [&] { return caught != 0; });
-      const auto took = Clock::duration(caught - told.fault_at) - (act.fault == Fault::stopped ? kTimeout : Clock::duration{0});
+      const auto took =
+          Clock::duration(caught - told.fault_at) - (act.fault == Fault::stopped ? kTimeout : Clock::duration{0});
       EXPECT_LT(took, kGenerous);
       seen_[act.fault].times.push_back(std::chrono::duration<double, std::milli>(took).count());
     }
@@ -375,10 +388,14 @@ void print(Seen& seen) {
   for (auto& [fault, of_fault] : seen) {
     auto& times = of_fault.times;
     std::sort(times.begin(), times.end());
-    const auto at = [&](double share) { return times[static_cast<std::size_t>(share * static_cast<double>(times.size() - 1))]; };
-    std::printf("%s: %zu errors, %d of them also or only name a survivor; ms %s: 50 %% %.2f, 90 %% %.2f, 99 %% %.2f, all %.2f\n",
-                kNames[static_cast<std::size_t>(fault)], times.size(), of_fault.others_blamed,
-                fault == Fault::stopped ? "after the deadline" : "after the fault", at(0.5), at(0.9), at(0.99), at(1));
+    const auto at = [&](double share) {
+      return times[static_cast<std::size_t>(share * static_cast<double>(times.size() - 1))];
+    };
+    std::printf(
+        "%s: %zu errors, %d of them also or only name a survivor; ms %s: 50 %% %.2f, 90 %% %.2f, 99 %% %.2f, all "
+        "%.2f\n",
+        kNames[static_cast<std::size_t>(fault)], times.size(), of_fault.others_blamed,
+        fault == Fault::stopped ? "after the deadline" : "after the fault", at(0.5), at(0.9), at(0.99), at(1));
   }
 }
 

@@ -1,7 +1,7 @@
 // The collectives that every backend has, against a plain computation, bit by bit: the same checks for all backends.
 //
-// `Buffer<T>` is memory of the group's device with the elements of a rank: constructed from (group, whether any rank has it
-// registered, whether this one has, count), with range(), part(), values() and write(begin, values).
+// `Buffer<T>` is memory of the group's device with the elements of a rank: constructed from (group, whether any rank
+// has it registered, whether this one has, count), with range(), part(), values() and write(begin, values).
 #pragma once
 
 #include <ddp/ddp.hpp>
@@ -78,7 +78,8 @@ void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t c
   for (const ReduceOp op : ops_for(count)) {
     auto input = buffer<T, Buffer>(group, where, all);
     group.reduce_scatter(input.range(), one.range(), op);
-    expect_bits("reduce_scatter", one.values().data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
+    expect_bits("reduce_scatter", one.values().data(), count,
+                [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
   }
 }
 
@@ -106,9 +107,8 @@ void check_divided_collectives(ProcessGroup& group, Where where, std::size_t cou
       auto input = buffer<T, Buffer>(group, where, count);
       auto output = buffer<T, Buffer>(group, where, count);
       group.reduce(input.range(), is_root ? output.range() : output.part(0, 0), root, op);
-      expect_bits("reduce", output.values().data(), count, [&](std::size_t i) {
-        return is_root ? reduced<T>(op, ranks, i) : element<T>(group.rank(), i);
-      });
+      expect_bits("reduce", output.values().data(), count,
+                  [&](std::size_t i) { return is_root ? reduced<T>(op, ranks, i) : element<T>(group.rank(), i); });
       expect_bits("input of reduce", input.values().data(), count,
                   [&](std::size_t i) { return element<T>(group.rank(), i); });
       group.reduce(input.range(), is_root ? input.range() : input.part(0, 0), root, op);

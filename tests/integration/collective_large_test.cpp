@@ -41,7 +41,8 @@ void expect_elements(const std::string& what, const std::uint8_t* have, const Wa
 void check_collectives(ProcessGroup& group, std::uint8_t* elements) {
   fill(elements, group.rank());
   group.all_reduce({elements, kCount});
-  expect_elements("all_reduce", elements, [](std::size_t i) { return static_cast<std::uint8_t>(element(0, i) + element(1, i)); });
+  expect_elements("all_reduce", elements,
+                  [](std::size_t i) { return static_cast<std::uint8_t>(element(0, i) + element(1, i)); });
 
   fill(elements, group.rank());
   group.broadcast({elements, kCount}, 1);

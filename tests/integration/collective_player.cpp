@@ -19,8 +19,8 @@ std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
   return word ^ word >> 32;
 }
 
-// What element i of a rank's input is: sums depend on their order, those of integers overflow, here and there one is NaN
-// or a zero of either sign. (Not with a product: what 0 times infinity gives has a sign of its own.)
+// What element i of a rank's input is: sums depend on their order, those of integers overflow, here and there one is
+// NaN or a zero of either sign. (Not with a product: what 0 times infinity gives has a sign of its own.)
 template <class T>
 T value(const Step& step, int rank, std::size_t i) {
   const std::uint64_t word = mixed(step.salt + (static_cast<std::uint64_t>(rank) << 50), i);

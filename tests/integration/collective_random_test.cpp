@@ -1,4 +1,5 @@
-// Random calls on random worlds against a slow plain computation. DDP_COLLECTIVE_SEEDS=17 or =100-199 plays other seeds.
+// Random calls on random worlds against a slow plain computation. DDP_COLLECTIVE_SEEDS=17 or =100-199 plays other
+// seeds.
 #include <ddp/ddp.hpp>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -65,7 +66,8 @@ enum class Denied { nobody, everybody, one_rank };
 
 void play(const World& world, Denied denied, const Checksums* before, Shared<Checksums>& sums) {
   RankProcesses ranks(world.size, [&](int rank) {
-    if (denied == Denied::everybody || (denied == Denied::one_rank && rank == world.size / 2)) testing::deny_peer_memory();
+    if (denied == Denied::everybody || (denied == Denied::one_rank && rank == world.size / 2))
+      testing::deny_peer_memory();
     auto group = init_process_group();
     Player player(group, world.bytes, all_on_one_host(world.size));
     const auto own = static_cast<std::size_t>(rank);
@@ -99,7 +101,9 @@ std::vector<std::uint64_t> seeds() {
   return all;
 }
 
-std::string replay(std::uint64_t seed) { return "replay: DDP_COLLECTIVE_SEEDS=" + std::to_string(seed) + " collective_random_test"; }
+std::string replay(std::uint64_t seed) {
+  return "replay: DDP_COLLECTIVE_SEEDS=" + std::to_string(seed) + " collective_random_test";
+}
 
 class RandomCollectives : public ::testing::TestWithParam<std::uint64_t> {};
 
@@ -195,7 +199,8 @@ TEST(SubGroups, PlayBesideTheGroupThatTheyCameFrom) {
       EXPECT_TRUE(rank == 0 || backwards.rank() == size - 1 - rank);
 
       std::vector<std::thread> threads;
-      if (color >= 0) threads.emplace_back([&] { play_world(of_color, seed * 10 + static_cast<std::uint64_t>(color)); });
+      if (color >= 0)
+        threads.emplace_back([&] { play_world(of_color, seed * 10 + static_cast<std::uint64_t>(color)); });
       if (rank > 0) threads.emplace_back([&] { play_world(backwards, seed * 10 + 5); });
       play_world(group, seed * 10 + 6);
       for (auto& thread : threads) thread.join();

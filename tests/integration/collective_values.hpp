@@ -57,8 +57,8 @@ T reduced(ReduceOp op, const RanksByHost& by_host, std::size_t i) {
   return narrowed<T>(divided(op, of_all, size));
 }
 
-// Memory of `count` elements, filled with a rank's elements: the group's where `is_registered`, else plain. Allocating is
-// collective, so every rank says too whether any rank has it registered.
+// Memory of `count` elements, filled with a rank's elements: the group's where `is_registered`, else plain. Allocating
+// is collective, so every rank says too whether any rank has it registered.
 template <class T>
 class Buffer {
  public:
@@ -73,7 +73,9 @@ class Buffer {
   MemoryRange part(std::size_t begin, std::size_t count) const { return {data_ + begin, count}; }
   T* data() const { return data_; }
   std::vector<T> values() const { return std::vector<T>(data_, data_ + count_); }
-  void write(std::size_t begin, const std::vector<T>& values) { std::copy(values.begin(), values.end(), data_ + begin); }
+  void write(std::size_t begin, const std::vector<T>& values) {
+    std::copy(values.begin(), values.end(), data_ + begin);
+  }
 
  private:
   std::vector<T> plain_;

@@ -90,9 +90,15 @@ class Daemon : public Job {
 
   // ddprun's arguments for a node of a job that meets here.
   std::vector<std::string> node(const std::string& run_id, const std::string& nodes, const std::string& script) {
-    return {"--nproc-per-node=2", "--nnodes=" + nodes,      "--rdzv-backend=c10d",
-            "--rdzv-id=" + run_id, "--rdzv-endpoint=127.0.0.1:" + std::to_string(port()), "--rdzv-conf=last_call_timeout=1",
-            "sh", "-c", script};
+    return {"--nproc-per-node=2",
+            "--nnodes=" + nodes,
+            "--rdzv-backend=c10d",
+            "--rdzv-id=" + run_id,
+            "--rdzv-endpoint=127.0.0.1:" + std::to_string(port()),
+            "--rdzv-conf=last_call_timeout=1",
+            "sh",
+            "-c",
+            script};
   }
 
   std::string answer_to(const std::string& request) {
@@ -103,7 +109,8 @@ class Daemon : public Job {
     address.sin_port = htons(port());
     const timeval limit{kPatience.count(), 0};
     ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return "no connection";
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+      return "no connection";
     ::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL);
     std::string out;
     char bytes[4096];
@@ -122,8 +129,8 @@ TEST(DdpRendezvousJobs, AreManyAtOnceAndComeAgainUnderTheirNames) {
     std::vector<std::unique_ptr<Job>> nodes;
     for (const auto& [run_id, count] : {std::pair{"a", 2}, {"b", 3}})
       for (int i = 0; i < count; ++i)
-        nodes.push_back(std::make_unique<Job>(daemon.node(run_id, std::to_string(count),
-                                                          "echo $TORCHELASTIC_RUN_ID: $RANK of $WORLD_SIZE")));
+        nodes.push_back(std::make_unique<Job>(
+            daemon.node(run_id, std::to_string(count), "echo $TORCHELASTIC_RUN_ID: $RANK of $WORLD_SIZE")));
     std::string all;
     for (const auto& node : nodes) {
       EXPECT_EQ(node->wait(), 0) << node->err() << daemon.err();
@@ -223,8 +230,9 @@ TEST(DdpRendezvousJobs, AreShownToThoseOnThisHost) {
   Daemon daemon;
   Job node(daemon.node("the job", "1:2", "echo up; " + kStay));
   ASSERT_TRUE(node.prints("up", 2)) << node.err();
-  EXPECT_THAT(daemon.answer_to("GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"),
-              AllOf(HasSubstr("\"run_id\": \"the job\""), HasSubstr("\"phase\": \"running\""), HasSubstr("\"world_size\": 2")));
+  EXPECT_THAT(
+      daemon.answer_to("GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+      AllOf(HasSubstr("\"run_id\": \"the job\""), HasSubstr("\"phase\": \"running\""), HasSubstr("\"world_size\": 2")));
   EXPECT_THAT(daemon.answer_to("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"), HasSubstr("\r\n\r\nok\n"));
   node.kill(SIGTERM);
   EXPECT_EQ(node.wait(), 143);

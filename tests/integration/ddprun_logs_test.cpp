@@ -55,9 +55,11 @@ TEST_F(DdprunLogs, RedirectedOutputIsInFilesOnlyAndTheSummaryQuotesThem) {
 }
 
 TEST_F(DdprunLogs, TeedOutputIsInBothAndNoRestartTouchesIt) {
-  Job job(shell(2, "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK; "
-                   "[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 1; "
-                   "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || " + kStay,
+  Job job(shell(2,
+                "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK; "
+                "[ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || exit 1; "
+                "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || " +
+                    kStay,
                 {log_dir(), "--tee=3", "--max-restarts=1"}));
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_EQ(log(0, 1), "round 0 rank 1\n");

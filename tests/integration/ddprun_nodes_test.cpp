@@ -52,8 +52,9 @@ std::vector<std::string> elastic(const std::string& nodes, const std::string& po
           "--rdzv-conf=last_call_timeout=1"};
 }
 
-const std::string kShow = "echo node $GROUP_RANK of $GROUP_WORLD_SIZE rank $RANK of $WORLD_SIZE local $LOCAL_RANK of "
-                          "$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT id $TORCHELASTIC_RUN_ID";
+const std::string kShow =
+    "echo node $GROUP_RANK of $GROUP_WORLD_SIZE rank $RANK of $WORLD_SIZE local $LOCAL_RANK of "
+    "$LOCAL_WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT id $TORCHELASTIC_RUN_ID";
 
 TEST(DdprunNodes, MeetByNodeRank) {
   const auto port = free_port();
@@ -75,8 +76,8 @@ TEST(DdprunNodes, MeetAtAnEndpointThatTheFirstOneServes) {
     all += job->out();
   }
   for (int rank = 0; rank < 6; ++rank)
-    EXPECT_THAT(all, HasSubstr("node " + std::to_string(rank / 2) + " of 3 rank " + std::to_string(rank) + " of 6 local " +
-                               std::to_string(rank % 2) + " of 2 at localhost:" + port + " id job\n"));
+    EXPECT_THAT(all, HasSubstr("node " + std::to_string(rank / 2) + " of 3 rank " + std::to_string(rank) +
+                               " of 6 local " + std::to_string(rank % 2) + " of 2 at localhost:" + port + " id job\n"));
 }
 
 TEST(DdprunNodes, ANodeRankIsHonouredWhoeverServesTheEndpoint) {
@@ -96,10 +97,13 @@ TEST(DdprunNodes, ANodeRankIsHonouredWhoeverServesTheEndpoint) {
 
 TEST(DdprunNodes, FailAndStartAgainTogetherWithinOneBudget) {
   const auto port = free_port();
-  const auto script = "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK; "
-                      "case $RANK$TORCHELASTIC_RESTART_COUNT in 30) exit 3;; 01) kill -9 $$;; esac; "
-                      "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || " + kStay;
-  Job zero(node(fixed(2, 0, port), script, {"--max-restarts=2"})), one(node(fixed(2, 1, port), script, {"--max-restarts=2"}));
+  const auto script =
+      "echo round $TORCHELASTIC_RESTART_COUNT rank $RANK; "
+      "case $RANK$TORCHELASTIC_RESTART_COUNT in 30) exit 3;; 01) kill -9 $$;; esac; "
+      "[ $TORCHELASTIC_RESTART_COUNT = 2 ] || " +
+      kStay;
+  Job zero(node(fixed(2, 0, port), script, {"--max-restarts=2"})),
+      one(node(fixed(2, 1, port), script, {"--max-restarts=2"}));
   EXPECT_EQ(zero.wait(), 0) << zero.err();
   EXPECT_EQ(one.wait(), 0) << one.err();
   for (auto* job : {&zero, &one}) {
@@ -117,10 +121,12 @@ TEST(DdprunNodes, PrintOneSummaryAndEndWithOneCode) {
   Job zero(node(fixed(2, 0, port), script)), one(node(fixed(2, 1, port), script));
   EXPECT_EQ(zero.wait(), 5) << zero.err();
   EXPECT_EQ(one.wait(), 5) << one.err();
-  const auto summary = [](const Job& job) { return job.err().substr(std::min(job.err().find("error:"), job.err().size())); };
+  const auto summary = [](const Job& job) {
+    return job.err().substr(std::min(job.err().find("error:"), job.err().size()));
+  };
   EXPECT_EQ(summary(zero), summary(one));
-  EXPECT_THAT(summary(zero), AllOf(HasSubstr("rank 2 ended with exit code 5"), HasSubstr("the other 3 ranks were stopped"),
-                                   HasSubstr("  | the reason\n")));
+  EXPECT_THAT(summary(zero), AllOf(HasSubstr("rank 2 ended with exit code 5"),
+                                   HasSubstr("the other 3 ranks were stopped"), HasSubstr("  | the reason\n")));
 }
 
 TEST(DdprunNodes, ASignalToOneStopsAll) {
@@ -173,8 +179,9 @@ TEST(DdprunNodes, ANodeThatCannotLogSaysSoEverywhere) {
   EXPECT_EQ(one.wait(), 126);
   EXPECT_EQ(zero.wait(), 126);
   for (auto* job : {&zero, &one})
-    EXPECT_THAT(job->err(), AllOf(HasSubstr("error: rank 2 could not be started"), HasSubstr("cause: the folder for log files"),
-                                  HasSubstr(std::string(folder) + "/none"), HasSubstr("try:   read the cause")));
+    EXPECT_THAT(job->err(),
+                AllOf(HasSubstr("error: rank 2 could not be started"), HasSubstr("cause: the folder for log files"),
+                      HasSubstr(std::string(folder) + "/none"), HasSubstr("try:   read the cause")));
   std::filesystem::remove_all(folder);
 }
 
@@ -184,8 +191,8 @@ TEST(DdprunNodes, TheStoreOutlivesTheWorkersOfItsNode) {
   ASSERT_TRUE(zero.prints("done", 2));
   ASSERT_TRUE(one.prints("up", 2));
   ASSERT_TRUE(becomes_true([&] { return zero.processes().size() == 2; }));  // ddprun and its guardian
-  auto client = store::Client::connect({"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port)),
-                                        std::chrono::steady_clock::now() + kPatience});
+  auto client = store::Client::connect(
+      {"127.0.0.1", static_cast<std::uint16_t>(std::stoi(port)), std::chrono::steady_clock::now() + kPatience});
   EXPECT_EQ(client.add("late", 1, std::chrono::steady_clock::now() + kPatience), 1);
   one.kill(SIGTERM);
   EXPECT_EQ(zero.wait(), 143);
@@ -212,7 +219,8 @@ TEST(DdprunNodes, TheEndpointsDeathEndsTheOtherOfTwoWithAReason) {
   ASSERT_TRUE(one.prints("up", 2));
   zero.kill(SIGKILL);
   EXPECT_EQ(one.wait(), 77);
-  EXPECT_THAT(one.err(), AllOf(HasSubstr("the connection to the endpoint 127.0.0.1:" + port + " is lost"), HasSubstr("error: ")));
+  EXPECT_THAT(one.err(),
+              AllOf(HasSubstr("the connection to the endpoint 127.0.0.1:" + port + " is lost"), HasSubstr("error: ")));
   EXPECT_TRUE(zero.is_gone_within());
   EXPECT_TRUE(one.is_gone_within());
 }
@@ -251,8 +259,9 @@ TEST(DdprunNodes, AnElasticJobGrowsAndShrinksAtNoCost) {
   ASSERT_TRUE(spare.prints("rank 3 of 4 restarts 0")) << spare.err();
   spare.kill(SIGKILL);
   ASSERT_TRUE(host.prints("of 2 restarts 0", 4)) << host.err();
-  EXPECT_THAT(host.err(), AllOf(HasSubstr("1 more node has come: "), HasSubstr(") was lost: its ddprun ended: all nodes "
-                                                                               "start their workers again\n"),
+  EXPECT_THAT(host.err(), AllOf(HasSubstr("1 more node has come: "),
+                                HasSubstr(") was lost: its ddprun ended: all nodes "
+                                          "start their workers again\n"),
                                 Not(HasSubstr("restart "))));
   host.kill(SIGTERM);
   EXPECT_EQ(host.wait(), 143);
@@ -308,7 +317,8 @@ TEST(DdprunNodes, StrangersOnThePortDisturbNobody) {
   const auto port = free_port();
   Job host(node(dynamic(2, port), "true"));
   ASSERT_TRUE(host.prints("waiting"));
-  for (const std::string text : {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01hello", "\xff\xff\xff\xff", "garbage garbage\r\n\r\n", ""}) {
+  for (const std::string text :
+       {"GET / HTTP/1.1\r\n\r\n", "\x16\x03\x01hello", "\xff\xff\xff\xff", "garbage garbage\r\n\r\n", ""}) {
     std::uint16_t ignored = 0;
     auto socket = bound_socket(0, ignored);
     sockaddr_in address{};
@@ -327,8 +337,9 @@ TEST(DdprunNodes, AnEndpointThatNobodyServesIsTold) {
   const auto port = free_port();
   Job job(node(dynamic(2, port), "true", {"--rdzv-conf=is_host=false,join_timeout=1"}));
   EXPECT_EQ(job.wait(), 77);
-  EXPECT_THAT(job.err(), AllOf(HasSubstr("error: no answer from ddprun at localhost:" + port), HasSubstr("Connection refused"),
-                               HasSubstr("the endpoint's addresses: "), HasSubstr("this host's: "), HasSubstr("is_host=true")));
+  EXPECT_THAT(job.err(),
+              AllOf(HasSubstr("error: no answer from ddprun at localhost:" + port), HasSubstr("Connection refused"),
+                    HasSubstr("the endpoint's addresses: "), HasSubstr("this host's: "), HasSubstr("is_host=true")));
 }
 
 TEST(DdprunNodes, AnEndpointThatIsNoDdprunIsTold) {
@@ -357,7 +368,8 @@ TEST(DdprunNodes, MissingNodesAreCountedAndNamed) {
   EXPECT_EQ(zero.wait(), 77);
   EXPECT_EQ(two.wait(), 77);
   for (auto* job : {&zero, &two})
-    EXPECT_THAT(job->err(), AllOf(HasSubstr("only 2 of 3 nodes came within"), HasSubstr("(node rank 0)"), HasSubstr("(node rank 2)")));
+    EXPECT_THAT(job->err(), AllOf(HasSubstr("only 2 of 3 nodes came within"), HasSubstr("(node rank 0)"),
+                                  HasSubstr("(node rank 2)")));
 }
 
 TEST(DdprunNodes, AStopWhileWaitingEndsAtOnce) {
@@ -387,11 +399,13 @@ TEST(DdprunNodes, LogsOfARerunGoToNewRounds) {
     const auto port = free_port();
     const std::vector<std::string> logs{"--log-dir=" + std::string(folder), "--redirects=3"};
     auto options = logs;
-    Job zero(node(fixed(2, 0, port), "echo hello $RANK", options)), one(node(fixed(2, 1, port), "echo hello $RANK", options));
+    Job zero(node(fixed(2, 0, port), "echo hello $RANK", options)),
+        one(node(fixed(2, 1, port), "echo hello $RANK", options));
     EXPECT_EQ(zero.wait(), 0) << zero.err();
     EXPECT_EQ(one.wait(), 0) << one.err();
   }
-  for (const auto* path : {"none/round_0/rank_0/stdout.log", "none/round_0/rank_3/stdout.log", "none/round_1/rank_2/stdout.log"})
+  for (const auto* path :
+       {"none/round_0/rank_0/stdout.log", "none/round_0/rank_3/stdout.log", "none/round_1/rank_2/stdout.log"})
     EXPECT_TRUE(std::filesystem::exists(std::string(folder) + "/" + path)) << path;
   std::filesystem::remove_all(folder);
 }

@@ -58,7 +58,8 @@ class DdprunStepSignals : public ::testing::Test {
   }
 
   std::vector<std::string> stop_workers(int count, std::vector<std::string> does) const {
-    std::vector<std::string> out{"--max-restarts=3", "--nproc-per-node=" + std::to_string(count), built("stop_worker"), folder_};
+    std::vector<std::string> out{"--max-restarts=3", "--nproc-per-node=" + std::to_string(count), built("stop_worker"),
+                                 folder_};
     out.insert(out.end(), does.begin(), does.end());
     return out;
   }

@@ -144,13 +144,13 @@ TEST(DdprunStep, AnotherJobWithAnotherTokenIsPassedBy_AndTheReasonIsTold) {
     const auto alone = start({other, 1}, kShow, {"--rdzv-conf=join_timeout=1"}, {token});
     EXPECT_EQ(alone->wait(), 77);
     EXPECT_THAT(alone->err(), AllOf(HasSubstr("port " + std::to_string(first) + ": "), HasSubstr("token"),
-                                   HasSubstr("\ntry:   the same token on all nodes")));
+                                    HasSubstr("\ntry:   the same token on all nodes")));
   }
   // Where that does not change it is of no use to wait on.
   const auto alone = start({other, 1}, kShow, {"--rdzv-conf=join_timeout=16"}, {"HOME=/nonexistent"});
   EXPECT_EQ(alone->wait(), 77);
-  EXPECT_THAT(alone->err(), AllOf(Not(HasSubstr("within 16 s")), HasSubstr("error: port " + std::to_string(first) +
-                                                                           ": the endpoint asks for a token"),
+  EXPECT_THAT(alone->err(), AllOf(Not(HasSubstr("within 16 s")),
+                                  HasSubstr("error: port " + std::to_string(first) + ": the endpoint asks for a token"),
                                   HasSubstr("\ntry:   the same token on all nodes")));
   const auto other_one = start({other, 1}, kShow, {}, {"DDPRUN_TOKEN=two"});
   const auto other_zero = start({other, 0}, kShow, {}, {"DDPRUN_TOKEN=two"});
@@ -207,10 +207,9 @@ TEST(DdprunStep, WhereAllPortsAreTakenItIsTold) {
   }
   const auto zero = start({job, 0}, "true");
   EXPECT_EQ(zero->wait(), 77);
-  EXPECT_THAT(zero->err(),
-              AllOf(HasSubstr("error: can't listen on"),
-                    HasSubstr(") has " + std::to_string(first) + "-" + std::to_string(first + 7)),
-                    HasSubstr("\ntry:   `--rdzv-backend=c10d --rdzv-endpoint=localhost:PORT`")));
+  EXPECT_THAT(zero->err(), AllOf(HasSubstr("error: can't listen on"),
+                                 HasSubstr(") has " + std::to_string(first) + "-" + std::to_string(first + 7)),
+                                 HasSubstr("\ntry:   `--rdzv-backend=c10d --rdzv-endpoint=localhost:PORT`")));
 }
 
 TEST(DdprunStep, ADaemonOnTheFirstNodeServesTheJobs) {

@@ -33,7 +33,8 @@ class DdprunStop : public ::testing::Test {
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   void make(const std::string& name) const { std::ofstream(path(name)) << '\n'; }
 
-  std::vector<std::string> workers(int count, std::vector<std::string> options = {}, std::vector<std::string> does = {}) const {
+  std::vector<std::string> workers(int count, std::vector<std::string> options = {},
+                                   std::vector<std::string> does = {}) const {
     options.insert(options.end(), {"--nproc-per-node=" + std::to_string(count), built("stop_worker"), folder_});
     options.insert(options.end(), does.begin(), does.end());
     return options;
@@ -51,7 +52,8 @@ class DdprunStop : public ::testing::Test {
 std::multiset<int> steps_of(const Job& job) {
   std::multiset<int> out;
   const std::regex line("stops at ([0-9]+) ;");
-  for (std::sregex_iterator at(job.out().begin(), job.out().end(), line), end; at != end; ++at) out.insert(std::stoi((*at)[1]));
+  for (std::sregex_iterator at(job.out().begin(), job.out().end(), line), end; at != end; ++at)
+    out.insert(std::stoi((*at)[1]));
   return out;
 }
 
@@ -63,9 +65,10 @@ TEST_F(DdprunStop, AllWorkersStopAtOneStepAndTheCodeSaysSo) {
   const auto steps = steps_of(job);
   ASSERT_EQ(steps.size(), 3u) << job.out();
   EXPECT_EQ(*steps.begin(), *steps.rbegin());
-  EXPECT_THAT(job.err(), AllOf(HasSubstr("all 3 workers are asked to stop at one step, with SIGKILL after 30 s or at a second"),
-                               HasSubstr("all 3 workers stop at call " + std::to_string(*steps.begin()) + " of should_stop()"),
-                               HasSubstr("stopped on purpose"), Not(HasSubstr("error:"))));
+  EXPECT_THAT(job.err(),
+              AllOf(HasSubstr("all 3 workers are asked to stop at one step, with SIGKILL after 30 s or at a second"),
+                    HasSubstr("all 3 workers stop at call " + std::to_string(*steps.begin()) + " of should_stop()"),
+                    HasSubstr("stopped on purpose"), Not(HasSubstr("error:"))));
 }
 
 TEST_F(DdprunStop, ASignalToOneNodeStopsAllAtOneStep) {
@@ -100,7 +103,8 @@ TEST_F(DdprunStop, WhereAWorkerOfAnotherNodeTakesNoPartAllAreStoppedByTheSignal)
   zero.kill(SIGTERM);
   EXPECT_EQ(zero.wait(), 143) << zero.err();
   EXPECT_EQ(one.wait(), 143) << one.err();
-  EXPECT_THAT(zero.err(), AllOf(HasSubstr("the worker is asked to stop at one step"), HasSubstr("no one step for all: 1 worker gets SIGTERM now")));
+  EXPECT_THAT(zero.err(), AllOf(HasSubstr("the worker is asked to stop at one step"),
+                                HasSubstr("no one step for all: 1 worker gets SIGTERM now")));
   EXPECT_TRUE(steps_of(zero).empty());
 }
 
@@ -109,7 +113,8 @@ TEST_F(DdprunStop, ASecondSignalKillsWhoHasNotEnded) {
   ASSERT_TRUE(job.prints("up round", 2));
   job.kill(SIGTERM);
   ASSERT_TRUE(job.prints("stops at", 2));
-  ASSERT_TRUE(becomes_true([&] { return job.processes().size() == 3; }));  // ddprun, its guardian and the one that hangs
+  ASSERT_TRUE(
+      becomes_true([&] { return job.processes().size() == 3; }));  // ddprun, its guardian and the one that hangs
   EXPECT_TRUE(becomes_true([&] {  // one that comes soon after the first is the same wish
     job.kill(SIGTERM);
     return job.processes().empty();
@@ -268,7 +273,8 @@ TEST_F(DdprunStop, WithTooFewDescriptorsBothNodesEndAlike) {
   for (int limit = 80; limit > 20 && causes.count("pipe for a worker's output") == 0; --limit) {
     SCOPED_TRACE("limit " + std::to_string(limit));
     const auto port = free_port();
-    std::vector<std::string> limited{"-c", "ulimit -n " + std::to_string(limit) + "; exec \"$0\" \"$@\"", built("ddprun")};
+    std::vector<std::string> limited{"-c", "ulimit -n " + std::to_string(limit) + "; exec \"$0\" \"$@\"",
+                                     built("ddprun")};
     for (const auto& argument : node(1, port, {"--nproc-per-node=4"})) limited.push_back(argument);
     limited.push_back("true");
     Job::Options by_shell;
@@ -280,7 +286,8 @@ TEST_F(DdprunStop, WithTooFewDescriptorsBothNodesEndAlike) {
     EXPECT_TRUE(code == 0 || code == 126) << one.err();
     EXPECT_EQ(zero.wait(), code) << zero.err();
     std::smatch cause;
-    if (std::regex_search(zero.err(), cause, std::regex("cause: ([^:\n]*): Too many open files"))) causes.insert(cause[1]);
+    if (std::regex_search(zero.err(), cause, std::regex("cause: ([^:\n]*): Too many open files")))
+      causes.insert(cause[1]);
   }
   EXPECT_EQ(causes.count("socketpair for a worker"), 1u);
 }

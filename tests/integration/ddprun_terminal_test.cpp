@@ -55,7 +55,8 @@ TEST(DdprunTerminal, LinesGetTheirRankOnlyWhenSeveralWorkersPrint) {
   {
     Job job(shell(2, "echo hello $RANK; echo again $RANK"), kTerminal);
     EXPECT_EQ(job.wait(), 0);
-    EXPECT_TRUE(job.out().find("[0] again 0\r\n") != std::string::npos || job.out().find("[1] again 1\r\n") != std::string::npos)
+    EXPECT_TRUE(job.out().find("[0] again 0\r\n") != std::string::npos ||
+                job.out().find("[1] again 1\r\n") != std::string::npos)
         << job.out();
   }
   {
@@ -92,8 +93,10 @@ TEST(DdprunTerminal, CtrlCStopsTheJobAndASecondOneKillsIt) {
 }
 
 TEST(DdprunTerminal, CtrlZStopsTheWholeTreeAndContinuingGoesOn) {
-  Job job(shell(2, "setsid sh -c 'echo pid_stray_'$RANK' $$; exec tail -f /dev/null' & "
-                   "trap 'echo continued' CONT; echo pid_$RANK $$; " + kWaitForSignals),
+  Job job(shell(2,
+                "setsid sh -c 'echo pid_stray_'$RANK' $$; exec tail -f /dev/null' & "
+                "trap 'echo continued' CONT; echo pid_$RANK $$; " +
+                    kWaitForSignals),
           kTerminal);
   std::vector<pid_t> tree;
   for (const auto* label : {"pid_0 ", "pid_1 ", "pid_stray_0 ", "pid_stray_1 "}) {
@@ -106,8 +109,7 @@ TEST(DdprunTerminal, CtrlZStopsTheWholeTreeAndContinuingGoesOn) {
     EXPECT_TRUE(becomes_true([&] { return process_state(pid) == 'T'; })) << pid;  // a busy one takes a moment
   job.kill(SIGCONT);
   EXPECT_TRUE(job.prints("continued", 2)) << job.out();
-  for (const pid_t pid : tree)
-    EXPECT_TRUE(becomes_true([&] { return process_state(pid) != 'T'; })) << pid;
+  for (const pid_t pid : tree) EXPECT_TRUE(becomes_true([&] { return process_state(pid) != 'T'; })) << pid;
   job.kill(SIGKILL);
   EXPECT_TRUE(job.is_gone_within());
 }

@@ -20,8 +20,8 @@ using ::testing::Not;
 // A worker that lives until it is ended.
 const std::string kStay = "exec tail -f /dev/null";
 
-// The same for a shell with traps. It is always between two commands, where it looks for signals: one that meets a shell
-// just before it blocks in `read` or `wait`, or its child between fork and exec, is seen late or never.
+// The same for a shell with traps. It is always between two commands, where it looks for signals: one that meets a
+// shell just before it blocks in `read` or `wait`, or its child between fork and exec, is seen late or never.
 const std::string kWaitForSignals = "while :; do :; done";
 
 // A process in a session of its own that outlives its parent, and says when it is there.
@@ -123,8 +123,10 @@ TEST(Ddprun, AScriptWhoseInterpreterIsMissingIsNotFound) {
 }
 
 TEST(Ddprun, TheSummaryBlamesTheFirstFailureAndQuotesItsStderr) {
-  Job job(shell(3, "trap 'echo consequence >&2; exit 9' TERM; echo up; "
-                   "if [ $RANK = 1 ]; then echo the reason >&2; exit 5; fi; " + kWaitForSignals));
+  Job job(shell(3,
+                "trap 'echo consequence >&2; exit 9' TERM; echo up; "
+                "if [ $RANK = 1 ]; then echo the reason >&2; exit 5; fi; " +
+                    kWaitForSignals));
   EXPECT_EQ(job.wait(), 5);
   EXPECT_THAT(job.err(), HasSubstr("error: rank 1 ended with exit code 5"));
   EXPECT_THAT(job.err(), HasSubstr("the other 2 ranks were stopped"));
@@ -136,7 +138,8 @@ TEST(Ddprun, TheSummaryIsNeverDroppedAndBeginsALine) {
   char folder[] = "/tmp/ddprun_test_XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
   const auto done = std::string(folder) + "/done";
-  Job job(shell(1, "head -c 40000000 /dev/zero | tr '\\0' 'x' | fold -w 99; printf unfinished >&2; mkdir " + done + "; exit 3"));
+  Job job(shell(
+      1, "head -c 40000000 /dev/zero | tr '\\0' 'x' | fold -w 99; printf unfinished >&2; mkdir " + done + "; exit 3"));
   ASSERT_TRUE(becomes_true([&] { return std::filesystem::exists(done); }));
   EXPECT_EQ(job.wait(), 3);
   std::filesystem::remove_all(folder);
@@ -152,7 +155,9 @@ TEST(Ddprun, AFullDiskIsTold) {
 }
 
 TEST(Ddprun, AWorkersErrorFileIsQuoted) {
-  Job job(shell(1, R"(echo '{"message": {"message": "ValueError: no data", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)"));
+  Job job(shell(
+      1,
+      R"(echo '{"message": {"message": "ValueError: no data", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)"));
   EXPECT_EQ(job.wait(), 1);
   EXPECT_THAT(job.err(), HasSubstr("ValueError: no data"));
 }
@@ -173,8 +178,10 @@ TEST(Ddprun, ALauncherWithinALauncherPassesTheReasonOn) {
 }
 
 TEST(Ddprun, AFailureStartsAllAgainWhileTheBudgetLasts) {
-  Job job(shell(3, "echo round $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || kill -9 $$; "
-                   "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || " + kStay,
+  Job job(shell(3,
+                "echo round $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT != 10 ] || kill -9 $$; "
+                "[ $TORCHELASTIC_RESTART_COUNT = 1 ] || " +
+                    kStay,
                 {"--max-restarts=1"}));
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.out(), HasSubstr("round 1\nround 1\nround 1\n"));
@@ -218,7 +225,8 @@ TEST(Ddprun, AFolderForErrorFilesIsNeeded) {
 TEST(Ddprun, AForwardedSignalReachesWorkersThatHandleItAndStopsNothing) {
   Job job(shell(2, "[ $RANK = 1 ] || trap 'echo caught' USR1; echo pid_$RANK $$; " + kWaitForSignals,
                 {"--forward-signals=SIGUSR1"}));
-  const auto handles_it = static_cast<pid_t>(job.number_after("pid_0 ")), other = static_cast<pid_t>(job.number_after("pid_1 "));
+  const auto handles_it = static_cast<pid_t>(job.number_after("pid_0 ")),
+             other = static_cast<pid_t>(job.number_after("pid_1 "));
   ASSERT_TRUE(handles_it > 0 && other > 0) << job.err();
   for (int count = 1; count <= 2; ++count) {
     job.kill(SIGUSR1);
@@ -235,8 +243,7 @@ TEST(Ddprun, AForwardedSignalReachesWorkersThatHandleItAndStopsNothing) {
 TEST(Ddprun, StopSignalsReachWorkersAsTheyAre) {
   for (const auto& [number, name] : {std::pair{SIGINT, "INT"}, {SIGTERM, "TERM"}, {SIGHUP, "HUP"}, {SIGQUIT, "QUIT"}}) {
     SCOPED_TRACE(name);
-    Job job(shell(2, std::string("trap 'echo got ") + name + "; exit 0' " + name +
-                         "; echo ready; " + kWaitForSignals));
+    Job job(shell(2, std::string("trap 'echo got ") + name + "; exit 0' " + name + "; echo ready; " + kWaitForSignals));
     ASSERT_TRUE(job.prints("ready", 2));
     job.kill(number);
     EXPECT_EQ(job.wait(), 128 + number);
@@ -306,8 +313,10 @@ TEST(Ddprun, ASecondSignalKillsAtOnce) {
 TEST(Ddprun, DescendantsInOtherSessionsEndWithTheWorkers) {
   for (const auto& [end, want] : {std::pair{"exit 0", 0}, {"exit 3", 3}, {"kill -9 $$", 137}}) {
     SCOPED_TRACE(end);
-    Job job(shell(2, "setsid sh -c 'echo stray > $TORCHELASTIC_ERROR_FILE.up; exec tail -f /dev/null' & "
-                     "until [ -e $TORCHELASTIC_ERROR_FILE.up ]; do :; done; " + std::string(end)));
+    Job job(shell(2,
+                  "setsid sh -c 'echo stray > $TORCHELASTIC_ERROR_FILE.up; exec tail -f /dev/null' & "
+                  "until [ -e $TORCHELASTIC_ERROR_FILE.up ]; do :; done; " +
+                      std::string(end)));
     EXPECT_EQ(job.wait(), want);
     EXPECT_TRUE(job.is_gone_within());
   }
@@ -358,7 +367,8 @@ TEST(Ddprun, AKilledWorkersChildThatHoldsItsPipesIsNoObstacle) {
   const auto worker = static_cast<pid_t>(job.number_after("pid_1 "));
   ASSERT_GT(worker, 0);
   ASSERT_GT(job.number_after("pid_0 "), 0);
-  // The other worker's child ignores SIGTERM and would use up the grace; the killed worker's own child is not waited for.
+  // The other worker's child ignores SIGTERM and would use up the grace; the killed worker's own child is not waited
+  // for.
   Job* running = &job;
   ::kill(worker, SIGKILL);
   EXPECT_TRUE(becomes_true([&] { return running->processes().size() <= 3; }));  // ddprun, guardian, rank 0's child
@@ -394,8 +404,8 @@ TEST(Ddprun, MoreWorkersThanTheGuardiansSocketHoldsAtOnce) {
   EXPECT_EQ(std::count(job.out().begin(), job.out().end(), '\n'), 600);
 }
 
-// A worker may end before the next one is started, when the tree is empty for a moment: that is not the end of the round.
-// Many short rounds, because only some of them meet that moment.
+// A worker may end before the next one is started, when the tree is empty for a moment: that is not the end of the
+// round. Many short rounds, because only some of them meet that moment.
 TEST(Ddprun, WorkersThatStartAfterOthersHaveEndedAreHeard) {
   Job job(shell(3, "echo here; [ $RANK$TORCHELASTIC_RESTART_COUNT != 2$((TORCHELASTIC_RESTART_COUNT % 200)) ]",
                 {"--max-restarts=200"}));

@@ -35,13 +35,25 @@ Job::Options with(const std::string& token, const std::string& program = "ddprun
 }
 
 std::vector<std::string> fixed(int rank, const std::string& port, const std::string& script) {
-  return {"--nproc-per-node=1",       "--nnodes=2", "--node-rank=" + std::to_string(rank), "--master-addr=127.0.0.1",
-          "--master-port=" + port, "sh",         "-c",                                  script};
+  return {"--nproc-per-node=1",
+          "--nnodes=2",
+          "--node-rank=" + std::to_string(rank),
+          "--master-addr=127.0.0.1",
+          "--master-port=" + port,
+          "sh",
+          "-c",
+          script};
 }
 
 std::vector<std::string> dynamic(const std::string& port, const std::string& script) {
-  return {"--nproc-per-node=1", "--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + port,
-          "--rdzv-id=job",      "sh",         "-c",                  script};
+  return {"--nproc-per-node=1",
+          "--nnodes=2",
+          "--rdzv-backend=c10d",
+          "--rdzv-endpoint=127.0.0.1:" + port,
+          "--rdzv-id=job",
+          "sh",
+          "-c",
+          script};
 }
 
 // ddprun, or ddp-rendezvous, at the endpoint.
@@ -49,10 +61,13 @@ struct Endpoint {
   Endpoint(bool is_daemon, const std::string& token)
       : is_daemon_(is_daemon),
         port(is_daemon ? "" : free_port()),
-        program(is_daemon ? std::vector<std::string>{"--port=0", "--host=127.0.0.1"} : fixed(0, port, "echo rank $RANK"),
-                with(token, is_daemon ? "ddp-rendezvous" : "ddprun")) {
-    if (is_daemon) port = std::to_string(program.number_after("membership listens on port "));
-    else EXPECT_TRUE(program.prints("waiting")) << program.err();
+        program(
+            is_daemon ? std::vector<std::string>{"--port=0", "--host=127.0.0.1"} : fixed(0, port, "echo rank $RANK"),
+            with(token, is_daemon ? "ddp-rendezvous" : "ddprun")) {
+    if (is_daemon)
+      port = std::to_string(program.number_after("membership listens on port "));
+    else
+      EXPECT_TRUE(program.prints("waiting")) << program.err();
   }
 
   std::vector<std::string> node(const std::string& script) const {
@@ -72,16 +87,18 @@ TEST_P(DdprunToken, WhoHasItJoinsAfterThoseThatDoNotWereTurnedAway) {
   Endpoint endpoint(GetParam(), kToken);
   Job wrong(endpoint.node("echo never"), with(kOther)), without(endpoint.node("echo never"), with(""));
   EXPECT_EQ(wrong.wait(), 77);
-  EXPECT_THAT(wrong.err(), AllOf(HasSubstr("error: the endpoint has another token than this node (127.0.0.1)\n"),
-                                 HasSubstr("where: joining the job at 127.0.0.1:" + endpoint.port),
-                                 HasSubstr("try:   the same token on all nodes and at the endpoint: `--token-file=PATH`")));
+  EXPECT_THAT(wrong.err(),
+              AllOf(HasSubstr("error: the endpoint has another token than this node (127.0.0.1)\n"),
+                    HasSubstr("where: joining the job at 127.0.0.1:" + endpoint.port),
+                    HasSubstr("try:   the same token on all nodes and at the endpoint: `--token-file=PATH`")));
   EXPECT_EQ(without.wait(), 77);
   EXPECT_THAT(without.err(), HasSubstr("error: the endpoint asks for a token, and this node has none (127.0.0.1)\n"));
   EXPECT_TRUE(endpoint.program.prints("it has another token"));
   EXPECT_TRUE(endpoint.program.prints("it has no token, which is asked for here"));
 
   Job right(endpoint.node("echo rank $RANK"), with(kToken));
-  Job second(endpoint.is_daemon_ ? endpoint.node("echo rank $RANK") : std::vector<std::string>{"--version"}, with(kToken));
+  Job second(endpoint.is_daemon_ ? endpoint.node("echo rank $RANK") : std::vector<std::string>{"--version"},
+             with(kToken));
   EXPECT_EQ(right.wait(), 0) << right.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
   if (endpoint.is_daemon_) endpoint.program.kill(SIGTERM);
@@ -172,8 +189,9 @@ TEST_F(DdprunTokenFile, ThatOthersCanReadIsWrongUse) {
   Job node(arguments), endpoint({"--port=0", "--token-file=" + path}, daemon);
   for (auto* job : {&node, &endpoint}) {
     EXPECT_EQ(job->wait(), 2);
-    EXPECT_THAT(job->err(), AllOf(HasSubstr("error: the file with the token has mode 0644"), HasSubstr("\nwhere: " + path),
-                                  HasSubstr("\ntry:   `chmod 600 " + path), Not(HasSubstr(kToken))));
+    EXPECT_THAT(job->err(),
+                AllOf(HasSubstr("error: the file with the token has mode 0644"), HasSubstr("\nwhere: " + path),
+                      HasSubstr("\ntry:   `chmod 600 " + path), Not(HasSubstr(kToken))));
   }
 }
 

@@ -22,17 +22,17 @@
 namespace ddp {
 namespace {
 
+using nlohmann::json;
+using std::chrono::milliseconds;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-using nlohmann::json;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
-using std::chrono::milliseconds;
 namespace fs = std::filesystem;
 
 class Diagnostics : public ::testing::Test {
@@ -169,7 +169,8 @@ TEST_F(Diagnostics, OnlyTheFirstFailureOfAGroupIsWrittenAndEachGroupsOwn) {
 
 TEST_F(Diagnostics, DdprunKeepsThemBesideItsLogs) {
   ::unsetenv("DDP_FLIGHT_RECORDER");
-  test::Job job({"--standalone", "--nproc-per-node=3", "--rdzv-id=late", "--log-dir=" + folder().string(), test::built("late_worker")});
+  test::Job job({"--standalone", "--nproc-per-node=3", "--rdzv-id=late", "--log-dir=" + folder().string(),
+                 test::built("late_worker")});
   ASSERT_EQ(job.wait(), 0) << job.out() << job.err();
   const fs::path round = folder() / "late/round_0";
   for (int rank = 0; rank < 3; ++rank) {

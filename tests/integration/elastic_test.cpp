@@ -30,8 +30,8 @@ using ::testing::HasSubstr;
 
 constexpr std::size_t kCount = 4096;  // as in elastic_worker.cpp; tests/nccl has another worker that does the same
 
-// How often workers are killed in a row, and the time of a collective that some rank will never come to: a GPU takes seconds
-// for what a CPU does at once.
+// How often workers are killed in a row, and the time of a collective that some rank will never come to: a GPU takes
+// seconds for what a CPU does at once.
 #ifndef DDP_ELASTIC_KILLS
 #define DDP_ELASTIC_KILLS 20
 #define DDP_ELASTIC_TIMEOUT_MS "1500"
@@ -74,7 +74,8 @@ class Elastic : public ::testing::Test {
     std::vector<std::uint64_t> parameters(kCount);
     for (const auto& [step, size] : size_at)
       for (std::size_t i = 1; i < kCount; ++i)
-        parameters[i] = parameters[i] * 3 + static_cast<std::uint64_t>(((step - 1) * 1000 + static_cast<std::int64_t>(i)) * size);
+        parameters[i] =
+            parameters[i] * 3 + static_cast<std::uint64_t>(((step - 1) * 1000 + static_cast<std::int64_t>(i)) * size);
     std::uint64_t sum = 0;
     for (const auto value : parameters) sum = sum * 31 + value;
     return "step=" + std::to_string(size_at.size()) + " parameters=" + std::to_string(sum) + " ";
@@ -127,7 +128,8 @@ TEST_F(Elastic, KilledWorkerAgainAndAgain_TheOthersLiveOnAndNothingCommittedIsLo
     const int victim = round % kSize;
     ::kill(static_cast<pid_t>(pids[victim]), SIGKILL);
     const auto next = pids_of(job, round + 1, kSize);
-    for (const auto& [rank, pid] : next) EXPECT_EQ(pid == pids[rank], rank != victim) << "round " << round + 1 << " rank " << rank;
+    for (const auto& [rank, pid] : next)
+      EXPECT_EQ(pid == pids[rank], rank != victim) << "round " << round + 1 << " rank " << rank;
     pids = next;
     ASSERT_FALSE(HasFailure()) << job.out() << job.err();
   }
@@ -154,8 +156,8 @@ TEST_F(Elastic, ManyRounds_NoDescriptorAndNoMappingIsLeftBehind) {
   }
   pids_of(job, kRounds, kSize);
   EXPECT_EQ(of_ranks(job, kRounds, "descriptors")[0], descriptors[0]);
-  // The allocator may take more, AddressSanitizer's most, which keeps what was freed; and a thread of the round before may
-  // still have its stack. One of each round would be 95.
+  // The allocator may take more, AddressSanitizer's most, which keeps what was freed; and a thread of the round before
+  // may still have its stack. One of each round would be 95.
   EXPECT_LE(of_ranks(job, kRounds, "mappings")[0], mappings[0] + 40);
   make("stop");
   EXPECT_EQ(job.wait(), 0);
@@ -248,8 +250,12 @@ TEST_F(Elastic, AStopWhileWorkersTrain_EndsThemAll) {
 }
 
 std::vector<std::string> node(const std::string& nodes, int rank, const std::string& port, int workers) {
-  return {"--nnodes=" + nodes, "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + port, "--rdzv-id=elastic",
-          "--nproc-per-node=" + std::to_string(workers), "--max-restarts=3",
+  return {"--nnodes=" + nodes,
+          "--rdzv-backend=c10d",
+          "--rdzv-endpoint=127.0.0.1:" + port,
+          "--rdzv-id=elastic",
+          "--nproc-per-node=" + std::to_string(workers),
+          "--max-restarts=3",
           std::string("--rdzv-conf=last_call_timeout=1,is_host=") + (rank == 0 ? "1" : "0")};
 }
 

@@ -7,7 +7,8 @@ using ddp::elastic_test::kCount;
 
 class Worker : public ddp::elastic_test::Worker {
  public:
-  Worker(std::string folder, std::chrono::milliseconds timeout) : ddp::elastic_test::Worker(std::move(folder), timeout) {
+  Worker(std::string folder, std::chrono::milliseconds timeout)
+      : ddp::elastic_test::Worker(std::move(folder), timeout) {
     state_.add(parameters_);
   }
 
@@ -19,8 +20,8 @@ class Worker : public ddp::elastic_test::Worker {
     world.all_reduce(sums);
     if (sums[0] != 0) return false;
     for (std::size_t i = 1; i < kCount; ++i)
-      parameters_[i] =
-          static_cast<std::int64_t>(static_cast<std::uint64_t>(parameters_[i]) * 3 + static_cast<std::uint64_t>(sums[i]));
+      parameters_[i] = static_cast<std::int64_t>(static_cast<std::uint64_t>(parameters_[i]) * 3 +
+                                                 static_cast<std::uint64_t>(sums[i]));
     return true;
   }
 

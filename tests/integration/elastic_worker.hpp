@@ -3,8 +3,8 @@
 //   elastic_worker FOLDER [TIMEOUT_MS]
 //
 // Every step sums something over the ranks that depends on the step and on how many there are, and works it into the
-// parameters in a way that minds the order. FOLDER/commits gets a line "STEP SIZE" of each rank for each commit; it trains
-// until FOLDER/stop exists. At each round's beginning, and at the end, it prints a line. Other files in FOLDER:
+// parameters in a way that minds the order. FOLDER/commits gets a line "STEP SIZE" of each rank for each commit; it
+// trains until FOLDER/stop exists. At each round's beginning, and at the end, it prints a line. Other files in FOLDER:
 //   die_before_meeting    the first process that finds it removes it and dies before it meets the others
 //   fork                  it forks a child that lives for ever, with all that it inherits
 //   compute               while it is there rank 0 calls no collective
@@ -66,23 +66,26 @@ class Worker {
 
   void run() {
     state_.add(step_);
-    run_elastic(state_, [this](ProcessGroup world) {
-      try {
-        train(world);
-      } catch (const Error& error) {
-        print("leaves pid=" + std::to_string(::getpid()) + " : " + error.what());
-        throw;
-      }
-    }, options_);
-    print("end pid=" + std::to_string(::getpid()) + " step=" + std::to_string(step_) + " parameters=" + text_of_parameters() +
-          " commits=" + std::to_string(state_.commits()) + " ;");
+    run_elastic(
+        state_,
+        [this](ProcessGroup world) {
+          try {
+            train(world);
+          } catch (const Error& error) {
+            print("leaves pid=" + std::to_string(::getpid()) + " : " + error.what());
+            throw;
+          }
+        },
+        options_);
+    print("end pid=" + std::to_string(::getpid()) + " step=" + std::to_string(step_) +
+          " parameters=" + text_of_parameters() + " commits=" + std::to_string(state_.commits()) + " ;");
   }
 
  protected:
   virtual std::vector<std::int64_t> parameters() const = 0;
 
-  // Sums `values` over the ranks. Where the first sum is zero, works the others into the parameters, each of which becomes
-  // three times itself and the sum; else returns false, and the parameters are as they were.
+  // Sums `values` over the ranks. Where the first sum is zero, works the others into the parameters, each of which
+  // becomes three times itself and the sum; else returns false, and the parameters are as they were.
   virtual bool update(ProcessGroup& world, const std::vector<std::int64_t>& values) = 0;
 
   ElasticOptions options_;
@@ -91,9 +94,9 @@ class Worker {
  private:
   void train(ProcessGroup& world) {
     print("begin round=" + std::to_string(world.round().number) + " rank=" + std::to_string(world.rank()) +
-          " pid=" + std::to_string(::getpid()) + " size=" + std::to_string(world.size()) + " step=" + std::to_string(step_) +
-          " parameters=" + text_of_parameters() + " descriptors=" + std::to_string(descriptor_count()) +
-          " mappings=" + std::to_string(mapping_count()) + " ;");
+          " pid=" + std::to_string(::getpid()) + " size=" + std::to_string(world.size()) +
+          " step=" + std::to_string(step_) + " parameters=" + text_of_parameters() +
+          " descriptors=" + std::to_string(descriptor_count()) + " mappings=" + std::to_string(mapping_count()) + " ;");
     std::vector<std::int64_t> values(kCount);
     while (true) {
       if (world.rank() == 0 && exists(folder_ + "/compute")) compute();

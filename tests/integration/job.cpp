@@ -25,8 +25,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 int milliseconds_until(Clock::time_point deadline) {
-  return static_cast<int>(std::max<long>(
-      0, std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count()));
+  return static_cast<int>(
+      std::max<long>(0, std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count()));
 }
 
 std::vector<char*> pointers_to(std::vector<std::string>& strings) {
@@ -39,7 +39,9 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
 }  // namespace
 
 // All programs are in one folder, wherever that is now.
-std::string built(const std::string& program) { return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program; }
+std::string built(const std::string& program) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / program;
+}
 
 Job::Job(const std::vector<std::string>& arguments, const Options& options) : patience_(options.patience) {
   static std::atomic<int> counter{0};

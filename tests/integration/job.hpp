@@ -1,5 +1,5 @@
-// Runs ddprun, or another program, as a user would, from outside, and waits for what can be seen of it. Every wait has a
-// deadline.
+// Runs ddprun, or another program, as a user would, from outside, and waits for what can be seen of it. Every wait has
+// a deadline.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,6 @@
-// A rank of a group in which the last rank is late: it comes to the third call only when the others have given up on it and
-// have written their flight recorders' files to the folder that is named (or DDPRUN_ROUND_DIRECTORY). Every rank prints what it caught.
+// A rank of a group in which the last rank is late: it comes to the third call only when the others have given up on it
+// and have written their flight recorders' files to the folder that is named (or DDPRUN_ROUND_DIRECTORY). Every rank
+// prints what it caught.
 //
 //   late_worker [<folder>]
 #include <ddp/ddp.hpp>

@@ -82,8 +82,9 @@ TEST_P(Mpirun, FourRanksTrainBehindAScript) {
 
 // Those who hold no descriptor of the launcher's any more, and are not its children.
 TEST_P(Mpirun, FourRanksTrainBehindAProgramThatClosesDescriptors) {
-  const auto job = start("exec bash -c 'for fd in /proc/self/fd/*; do fd=${fd##*/}; [ $fd -gt 2 ] && eval \"exec $fd>&-\"; done; " +
-                         training("checkpoints") + "; exit $?'");
+  const auto job =
+      start("exec bash -c 'for fd in /proc/self/fd/*; do fd=${fd##*/}; [ $fd -gt 2 ] && eval \"exec $fd>&-\"; done; " +
+            training("checkpoints") + "; exit $?'");
   expect_training_of_four(*job);
 }
 
@@ -91,9 +92,10 @@ TEST_P(Mpirun, FourRanksTrainBehindAProgramThatClosesDescriptors) {
 TEST_P(Mpirun, WithinAWorkerOfDdprunItsRanksAreTheGroup) {
   std::string arguments;
   for (const auto& option : GetParam().options) arguments += option + " ";
-  Job job({"--nproc-per-node=1", "sh", "-c",
-           std::string("exec ") + GetParam().program + " " + arguments + "-np 4 " + training("checkpoints")},
-          Job::Options{.environment = {"OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_RANK=0", "PMI_RANK=0", "PMI_SIZE=1"}});
+  Job job(
+      {"--nproc-per-node=1", "sh", "-c",
+       std::string("exec ") + GetParam().program + " " + arguments + "-np 4 " + training("checkpoints")},
+      Job::Options{.environment = {"OMPI_COMM_WORLD_SIZE=1", "OMPI_COMM_WORLD_RANK=0", "PMI_RANK=0", "PMI_SIZE=1"}});
   expect_training_of_four(job);
 }
 

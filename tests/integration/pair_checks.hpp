@@ -1,5 +1,5 @@
-// Sends, receives and coalesced calls, which every backend has, bit by bit: the same checks for all backends. `Buffer` is
-// that of collective_checks.hpp.
+// Sends, receives and coalesced calls, which every backend has, bit by bit: the same checks for all backends. `Buffer`
+// is that of collective_checks.hpp.
 #pragma once
 
 #include <ddp/ddp.hpp>
@@ -92,7 +92,8 @@ template <class T, template <class> class Buffer>
 void check_pairs(ProcessGroup& group) {
   check_order<T, Buffer>(group);
   for (const Where where : {Where::plain, Where::registered, Where::registered_on_rank_0}) {
-    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{13}, std::size_t{997}, kCountPerRankMax}) {
+    for (const std::size_t count :
+         {std::size_t{0}, std::size_t{1}, std::size_t{13}, std::size_t{997}, kCountPerRankMax}) {
       SCOPED_TRACE(std::to_string(count) + " elements, " + name_of(where));
       check_one_after_the_other<T, Buffer>(group, where, count);
       check_all_at_once<T, Buffer>(group, where, count);

@@ -233,7 +233,7 @@ TEST(Death, AfterTheLastCollectiveDoesNotSpoilIt) {
 // Ranks 0 and 2 go on without rank 1, which is stopped in a collective and continued when they are at work again.
 struct Stop {
   std::atomic<int> next_store_port;
-  std::atomic<int> calls;              // of rank 1
+  std::atomic<int> calls;  // of rank 1
   std::atomic<int> at_work_again;
   std::atomic<bool> has_rank_1_thrown;
 };
@@ -265,7 +265,8 @@ void keep_a_pattern(ProcessGroup& group, Shared<Stop>& stop) {
     if (seen[0] == 2) --left;
     group.all_reduce(MemoryRange(values, kSharedDoubles), ReduceOp::average);
     // At once: element by element it takes most of the test's time, and more than its time under sanitizers.
-    ASSERT_EQ(std::memcmp(values, pattern.data(), kSharedDoubles * sizeof(double)), 0) << left << " calls before the end";
+    ASSERT_EQ(std::memcmp(values, pattern.data(), kSharedDoubles * sizeof(double)), 0)
+        << left << " calls before the end";
   }
 }
 

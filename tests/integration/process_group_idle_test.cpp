@@ -35,7 +35,8 @@ void wait_for_the_last(ProcessGroup& group, const std::string& what, const std::
   const double waited = seconds_of(CLOCK_MONOTONIC) - began;
   const double used = seconds_of(CLOCK_PROCESS_CPUTIME_ID) - used_before;
   if (is_late) return;
-  EXPECT_LT(used / waited, kShareMax) << what << ": " << used * 1e3 << " ms of a core in " << waited << " s, rank " << group.rank();
+  EXPECT_LT(used / waited, kShareMax) << what << ": " << used * 1e3 << " ms of a core in " << waited << " s, rank "
+                                      << group.rank();
 }
 
 void check_waits(int size) {

@@ -48,7 +48,8 @@ std::vector<int> files_with(const std::string& part) {
   std::vector<int> found;
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
-    if (fs::read_symlink(entry, gone).string().find(part) != std::string::npos) found.push_back(std::stoi(entry.path().filename()));
+    if (fs::read_symlink(entry, gone).string().find(part) != std::string::npos)
+      found.push_back(std::stoi(entry.path().filename()));
   }
   return found;
 }
@@ -69,7 +70,8 @@ TEST(SharedMemory, HasNoNameInDevShm) {
 TEST(SharedMemory, NeedsNoRoomInDevShm) {
   Shared<std::atomic<bool>> has_no_namespaces;
   run_ranks(2, [&](int rank) {
-    const bool is_alone = ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
+    const bool is_alone =
+        ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0;
     if (!is_alone || ::mount("none", "/dev/shm", "tmpfs", MS_RDONLY, "size=4k") != 0) {
       *has_no_namespaces = true;
       return;

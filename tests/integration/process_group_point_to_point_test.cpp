@@ -24,9 +24,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using ::testing::AllOf;
+using testing::Buffer;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Buffer;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -242,8 +242,7 @@ template <class Check>
 void for_each_kind(const Check& check) {
   for (const bool is_send : {true, false}) {
     for (const Size size : {Size::small, Size::large}) {
-      SCOPED_TRACE(std::string(is_send ? "send" : "receive") + " of " +
-                   std::to_string(static_cast<std::size_t>(size)));
+      SCOPED_TRACE(std::string(is_send ? "send" : "receive") + " of " + std::to_string(static_cast<std::size_t>(size)));
       check(is_send, size);
     }
   }

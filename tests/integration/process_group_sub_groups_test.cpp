@@ -30,10 +30,10 @@
 namespace ddp {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using std::chrono::milliseconds;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -132,8 +132,8 @@ TEST(NewGroup, HasTheRanksOfTheListInItsOrder) {
 TEST(NewGroup, OfSubGroupsOutlivesTheGroupsItCameFrom) {
   run_ranks(6, [](int rank) {
     auto world = std::make_optional(init_process_group({.timeout = kNotForEver}));
-    auto half = std::make_optional(world->split(rank % 2));        // 0 2 4, 1 3 5
-    auto pair = std::make_optional(half->new_group({2, 0}));       // 4 0, 5 1
+    auto half = std::make_optional(world->split(rank % 2));   // 0 2 4, 1 3 5
+    auto pair = std::make_optional(half->new_group({2, 0}));  // 4 0, 5 1
     ASSERT_EQ(pair->impl() == nullptr, rank == 2 || rank == 3);
     if (rank != 2 && rank != 3) {
       auto last = pair->split(0);
@@ -310,7 +310,10 @@ TEST(Mismatch, OfASplitAndAnotherCallIsTold) {
          std::vector<std::int64_t> own(2), all(4);
          world.all_gather(own, all);
        }},
-      {"new_group", [](ProcessGroup& world) { world.new_group({0, 1}); }},
+      {"new_group",
+       [](ProcessGroup& world) {
+         world.new_group({0, 1});
+       }},
   };
   for (const auto& other : others) {
     SCOPED_TRACE(other.name);
@@ -352,21 +355,23 @@ std::size_t open_sockets() {
 }
 
 TEST(Resources, ASubGroupKeepsItsFileAndPidfdsOnlyAndGivesThemBack) {
-  run_ranks(3, [](int) {
-    auto world = init_process_group({.timeout = kNotForEver});
-    { auto first = world.split(0); }
-    const std::size_t files = open_files();
-    const std::size_t sockets = open_sockets();
-    const std::size_t pidfds = testing::open_pidfds();
-    {
-      auto group = world.split(0);
-      EXPECT_EQ(open_sockets(), sockets);
-      EXPECT_EQ(testing::open_pidfds(), pidfds + 2);
-      EXPECT_EQ(open_files(), files + 6) << "the file, two pidfds, and three of the system that threads wake and sleep by";
-    }
-    for (int i = 0; i < 50; ++i) auto group = world.split(0);
-    EXPECT_EQ(open_files(), files);
-  });
+  run_ranks(3,
+            [](int) {
+              auto world = init_process_group({.timeout = kNotForEver});
+              { auto first = world.split(0); }
+              const std::size_t files = open_files();
+              const std::size_t sockets = open_sockets();
+              const std::size_t pidfds = testing::open_pidfds();
+              {
+                auto group = world.split(0);
+                EXPECT_EQ(open_sockets(), sockets);
+                EXPECT_EQ(testing::open_pidfds(), pidfds + 2);
+                EXPECT_EQ(open_files(), files + 6)
+                    << "the file, two pidfds, and three of the system that threads wake and sleep by";
+              }
+              for (int i = 0; i < 50; ++i) auto group = world.split(0);
+              EXPECT_EQ(open_files(), files);
+            });
 }
 
 TEST(Resources, ThatOneRankLacksAreAnErrorOnAllAndTheGroupGoesOn) {

@@ -94,7 +94,8 @@ TEST(Arguments, AreCheckedBeforeAnythingStarts) {
   group.barrier({.timeout = std::chrono::milliseconds::max()});
 }
 
-// Large calls take several ways, each of them at first and the fastest from then on; small calls in between use what they do.
+// Large calls take several ways, each of them at first and the fastest from then on; small calls in between use what
+// they do.
 TEST(PlainMemory, HasTheSameBitsWhicheverWayItGoes) {
   run_ranks(4, [](int rank) {
     auto group = init_process_group();

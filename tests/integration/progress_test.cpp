@@ -67,7 +67,8 @@ TEST(Progress, WhatIsFoundIsNotWhatThisRunHasSaved) {
     directory.save({1, 2, 4}, UINT64_MAX - 1, {{"values", {1}, values}});
   });
   EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, {}, 0}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, {}, std::uint64_t{1} << 52})) << "no greater number can be told";
+  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, {}, std::uint64_t{1} << 52}))
+      << "no greater number can be told";
   ranks.expect_success(0);
 }
 

@@ -220,7 +220,8 @@ TEST(Rank0Store, WhoMayConnectIsRefusedInThreeLinesWhereItIsMalformed) {
     ::setenv("DDPRUN_STORE_ALLOW", "10.0.0.0/8,10.0.0.0/99", 1);
     const auto error = thrown_by<InvalidArgument>([] { init_process_group(); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), HasSubstr("DDPRUN_STORE_ALLOW is '10.0.0.0/8,10.0.0.0/99': \"10.0.0.0/99\" is no block"));
+    EXPECT_THAT(error->what(),
+                HasSubstr("DDPRUN_STORE_ALLOW is '10.0.0.0/8,10.0.0.0/99': \"10.0.0.0/99\" is no block"));
     EXPECT_THAT(error->what(), HasSubstr("\nwhere: the environment of this process"));
     EXPECT_THAT(error->what(), HasSubstr("\ntry:   DDPRUN_STORE_ALLOW="));
     EXPECT_THAT(error->what(), ::testing::Not(HasSubstr("--store-allow")));

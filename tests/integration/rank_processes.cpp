@@ -139,7 +139,8 @@ void RankProcesses::stop(int rank) {
   const pid_t pid = ranks_.at(static_cast<std::size_t>(rank));
   ::kill(pid, SIGSTOP);
   int status = 0;
-  if (::waitpid(pid, &status, WUNTRACED) != pid || !WIFSTOPPED(status)) throw std::runtime_error("a rank ended, not stopped");
+  if (::waitpid(pid, &status, WUNTRACED) != pid || !WIFSTOPPED(status))
+    throw std::runtime_error("a rank ended, not stopped");
 }
 
 void RankProcesses::go_on(int rank) { ::kill(ranks_.at(static_cast<std::size_t>(rank)), SIGCONT); }

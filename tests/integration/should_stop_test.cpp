@@ -47,7 +47,8 @@ struct Watched {
 // Until should_stop() says yes. Each step is a barrier: a rank is at most one call ahead of another. Returns the call.
 int train(ProcessGroup& world, Watched& watched) {
   for (int call = 1;; ++call) {
-    wait_until([&] { return watched.held_before == 0 || call < watched.held_before || world.rank() < watched.first_held; });
+    wait_until(
+        [&] { return watched.held_before == 0 || call < watched.held_before || world.rank() < watched.first_held; });
     watched.begun[world.rank()] = call;
     if (world.should_stop()) return call;
     watched.answered[world.rank()] = call;

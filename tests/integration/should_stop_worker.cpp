@@ -10,7 +10,9 @@
 namespace {
 
 // In one write, so that lines of several workers do not mix.
-void print(const std::string& line) { static_cast<void>(!::write(STDOUT_FILENO, (line + " ;\n").data(), line.size() + 3)); }
+void print(const std::string& line) {
+  static_cast<void>(!::write(STDOUT_FILENO, (line + " ;\n").data(), line.size() + 3));
+}
 
 }  // namespace
 

@@ -31,7 +31,8 @@ class StandInAgent {
   explicit StandInAgent(int ranks) {
     for (int i = 0; i < ranks; ++i) {
       int pair[2];
-      if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) != 0) throw std::system_error(errno, std::generic_category(), "socketpair");
+      if (::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) != 0)
+        throw std::system_error(errno, std::generic_category(), "socketpair");
       own_.emplace_back(pair[0]);
       workers_.emplace_back(pair[1]);
     }
@@ -42,14 +43,16 @@ class StandInAgent {
     struct stat status {};
     const int descriptor = workers_[at(rank)].get();
     if (::fstat(descriptor, &status) != 0) throw std::runtime_error("no socket");
-    ::setenv(worker_link::kSocketVariable, (std::to_string(descriptor) + ":" + std::to_string(status.st_ino)).c_str(), 1);
+    ::setenv(worker_link::kSocketVariable, (std::to_string(descriptor) + ":" + std::to_string(status.st_ino)).c_str(),
+             1);
     ::setenv("DDPRUN_ROUND_ID", round_id(round).c_str(), 1);
     for (auto& socket : own_) socket.reset();
   }
 
   void tell(int rank, const worker_link::ToWorker& message) const {
     const auto packet = worker_link::encode(message);
-    EXPECT_EQ(::send(own_[at(rank)].get(), packet.data(), packet.size(), MSG_NOSIGNAL), static_cast<ssize_t>(packet.size()));
+    EXPECT_EQ(::send(own_[at(rank)].get(), packet.data(), packet.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(packet.size()));
   }
 
   void tell_all(const worker_link::ToWorker& message) const {

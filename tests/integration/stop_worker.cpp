@@ -1,5 +1,5 @@
-// A worker that speaks to its agent as libddp does, but is no more than that: what ddprun does with the answers is tested
-// with it from outside.
+// A worker that speaks to its agent as libddp does, but is no more than that: what ddprun does with the answers is
+// tested with it from outside.
 //
 //   stop_worker FOLDER [NAME[=RANK]].. - what a rank does, or all of them without one:
 //     deaf     takes no stops
@@ -39,7 +39,9 @@ constexpr std::uint64_t kAhead = 10;
 constexpr int kStepMs = 2;
 
 // In one write, so that lines of several workers do not mix.
-void print(const std::string& line) { static_cast<void>(!::write(STDOUT_FILENO, (line + " ;\n").data(), line.size() + 3)); }
+void print(const std::string& line) {
+  static_cast<void>(!::write(STDOUT_FILENO, (line + " ;\n").data(), line.size() + 3));
+}
 
 volatile sig_atomic_t term_came = 0;
 

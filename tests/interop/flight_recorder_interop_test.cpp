@@ -59,7 +59,8 @@ class FlightRecorderInterop : public PythonTest {
       calls(rank, recorder, recorder.open(facts));
       const Snapshot snapshot = recorder.snapshot();
       const DumpFacts dump{.rank = rank, .host = "node \xc3\xa9 \xff", .reason = "of a test"};
-      write_files(files_of({.prefix = scratch_.path() / "trace_"}, {}, rank, 0), to_json(snapshot, dump), to_pickle(snapshot, dump));
+      write_files(files_of({.prefix = scratch_.path() / "trace_"}, {}, rank, 0), to_json(snapshot, dump),
+                  to_pickle(snapshot, dump));
     }
   }
 
@@ -74,10 +75,24 @@ std::vector<Operation> operations_of(int rank, std::uint64_t size) {
   const std::uint64_t at_root = rank == 0 ? kCount * size : 0;
   return {
       {.name = "all_reduce", .reduce_op = "sum", .input_count = kCount, .output_count = kCount, .element_bytes = 4},
-      {.name = "broadcast", .type = DataType::int64, .input_count = kCount, .output_count = kCount, .element_bytes = 8, .root = 0},
-      {.name = "reduce", .reduce_op = "average", .input_count = kCount, .output_count = rank == 0 ? kCount : 0, .element_bytes = 4, .root = 0},
+      {.name = "broadcast",
+       .type = DataType::int64,
+       .input_count = kCount,
+       .output_count = kCount,
+       .element_bytes = 8,
+       .root = 0},
+      {.name = "reduce",
+       .reduce_op = "average",
+       .input_count = kCount,
+       .output_count = rank == 0 ? kCount : 0,
+       .element_bytes = 4,
+       .root = 0},
       {.name = "all_gather", .input_count = kCount, .output_count = kCount * size, .element_bytes = 4},
-      {.name = "reduce_scatter", .reduce_op = "sum", .input_count = kCount * size, .output_count = kCount, .element_bytes = 4},
+      {.name = "reduce_scatter",
+       .reduce_op = "sum",
+       .input_count = kCount * size,
+       .output_count = kCount,
+       .element_bytes = 4},
       {.name = "gather", .input_count = kCount, .output_count = at_root, .element_bytes = 4, .root = 0},
       {.name = "scatter", .input_count = at_root, .output_count = kCount, .element_bytes = 4, .root = 0},
       {.name = "all_to_all", .input_count = kCount * size, .output_count = kCount * size, .element_bytes = 4},
@@ -103,8 +118,9 @@ TEST_F(FlightRecorderInterop, TheAnalyserFindsNothingWrongWithOneOfEachOperation
       for (const Operation& operation : operations_of(rank, 3)) recorder.complete(recorder.record(group, operation));
     });
     const auto said = analysis_of(scratch_.path(), {"-v"});
-    EXPECT_THAT(said, AllOf(Not(HasSubstr("Not all ranks")), Not(HasSubstr("has errors")), Not(HasSubstr("unrecognized")),
-                            Not(HasSubstr("pass_check=False")), HasSubstr("pass_check=True"), HasSubstr("new_window")));
+    EXPECT_THAT(said,
+                AllOf(Not(HasSubstr("Not all ranks")), Not(HasSubstr("has errors")), Not(HasSubstr("unrecognized")),
+                      Not(HasSubstr("pass_check=False")), HasSubstr("pass_check=True"), HasSubstr("new_window")));
   }
 }
 
@@ -127,7 +143,8 @@ TEST_F(FlightRecorderInterop, TheAnalyserNamesTheRankThatCallsSomethingElse) {
     recorder.complete(recorder.record(group, operations[0]));
     recorder.fail(recorder.record(group, rank == 1 ? operations[8] : operations[0]));
   });
-  EXPECT_THAT(analysis_of(scratch_.path()), AllOf(HasSubstr("sequence number: 2 has errors"), HasSubstr("COLLECTIVE_TYPE_MISMATCH")));
+  EXPECT_THAT(analysis_of(scratch_.path()),
+              AllOf(HasSubstr("sequence number: 2 has errors"), HasSubstr("COLLECTIVE_TYPE_MISMATCH")));
 }
 
 // Two halves, one of them in another order; rank 2 came too late to the second call of its half.
@@ -153,7 +170,8 @@ TEST_F(FlightRecorderInterop, TheAnalyserTellsSubGroupsApartAndNamesRanksOfTheJo
 // A real run: three ranks under ddprun, of which the last came too late to its third call.
 TEST_F(FlightRecorderInterop, TheAnalyserNamesTheRankThatDidNotCome) {
   ::unsetenv("DDP_FLIGHT_RECORDER");
-  Job job({"--standalone", "--nproc-per-node=3", "--rdzv-id=late", "--log-dir=" + scratch_.path().string(), built("late_worker")});
+  Job job({"--standalone", "--nproc-per-node=3", "--rdzv-id=late", "--log-dir=" + scratch_.path().string(),
+           built("late_worker")});
   ASSERT_EQ(job.wait(), 0) << job.out() << job.err();
   const fs::path round = scratch_.path() / "late/round_0";
   EXPECT_THAT(printed_by({script("compare_dumps.py"), round.string()}), HasSubstr("3 pairs say the same"));

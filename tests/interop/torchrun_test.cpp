@@ -70,14 +70,16 @@ TEST_F(Torchrun, HasNoOptionThatDdprunLacks) {
   Job ddprun({"--help"});
   ASSERT_EQ(ddprun.wait(), 0);
   const auto torchruns = options_in(torchrun.out()), ours = options_in(ddprun.out());
-  EXPECT_THAT(torchruns, ::testing::IsSupersetOf({"--nnodes", "--nproc-per-node", "--nproc_per_node", "--tee", "--module"}));
+  EXPECT_THAT(torchruns,
+              ::testing::IsSupersetOf({"--nnodes", "--nproc-per-node", "--nproc_per_node", "--tee", "--module"}));
   for (const auto& option : torchruns) {
     auto with_dashes = option;
     std::replace(with_dashes.begin(), with_dashes.end(), '_', '-');
     EXPECT_THAT(ours, ::testing::Contains(with_dashes));
     Job job({option + "=1", "--version"});  // most refuse the value, but by name
     job.wait();
-    EXPECT_THAT(job.err(), ::testing::Not(::testing::AnyOf(::testing::HasSubstr("unknown"), ::testing::HasSubstr("ambiguous"))))
+    EXPECT_THAT(job.err(),
+                ::testing::Not(::testing::AnyOf(::testing::HasSubstr("unknown"), ::testing::HasSubstr("ambiguous"))))
         << option;
   }
 }

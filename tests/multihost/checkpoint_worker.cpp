@@ -1,6 +1,6 @@
 // A worker for tests: where all ranks have met, rank 0 writes one checkpoint after the other into the given folder, and
-// says from which round it took the newest that it found, when it has written two, and when one is refused because a newer
-// round has written. Every rank then lives until it is ended.
+// says from which round it took the newest that it found, when it has written two, and when one is refused because a
+// newer round has written. Every rank then lives until it is ended.
 #include <unistd.h>
 
 #include <chrono>

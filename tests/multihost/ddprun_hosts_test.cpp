@@ -44,7 +44,8 @@ class DdprunHosts : public Multihost {
     return options;
   }
   // Workers that meet and stay, on three hosts, whose options are given by host.
-  static std::vector<HostProcess> run_on_all(Hosts& hosts, const std::function<std::vector<std::string>(int)>& options) {
+  static std::vector<HostProcess> run_on_all(Hosts& hosts,
+                                             const std::function<std::vector<std::string>(int)>& options) {
     std::vector<HostProcess> nodes;
     for (int host = 0; host < 3; ++host)
       nodes.push_back(hosts.run(host, ddprun(options(host), {built("store_barrier"), "stay"})));
@@ -70,9 +71,14 @@ TEST_F(DdprunHosts, WhoeverHasTheEndpointsAddressServesIt) {
   auto* hosts = make_hosts({.count = 3, .interfaces = 2});
   if (hosts == nullptr) return;
   // By a name, by an address, and by that of a second interface; each on another host.
-  const struct { const char* what; std::string endpoint; int host; } cases[] = {
-      {"name", Hosts::name(1), 1}, {"address", Hosts::ipv4(2), 2}, {"second interface", Hosts::ipv4(0, 1), 0},
-      {"IPv6", "[" + Hosts::ipv6(1) + "]", 1}};
+  const struct {
+    const char* what;
+    std::string endpoint;
+    int host;
+  } cases[] = {{"name", Hosts::name(1), 1},
+               {"address", Hosts::ipv4(2), 2},
+               {"second interface", Hosts::ipv4(0, 1), 0},
+               {"IPv6", "[" + Hosts::ipv6(1) + "]", 1}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
     std::vector<HostProcess> nodes;
@@ -144,8 +150,8 @@ TEST_F(DdprunHosts, AnEndpointOutOfReachIsTold) {
   if (hosts == nullptr) return;
   auto nobody = hosts->run(1, ddprun(with(dynamic(2, "10.77.0.199:29500"), "--rdzv-conf=join_timeout=2")));
   EXPECT_EQ(nobody.wait(), 77);
-  EXPECT_THAT(nobody.err(), AllOf(HasSubstr("error: no answer from ddprun at 10.77.0.199:29500"), HasSubstr(Hosts::ipv4(1)),
-                                  HasSubstr("is_host")));
+  EXPECT_THAT(nobody.err(), AllOf(HasSubstr("error: no answer from ddprun at 10.77.0.199:29500"),
+                                  HasSubstr(Hosts::ipv4(1)), HasSubstr("is_host")));
   hosts->cut(0);
   auto silent = hosts->run(1, ddprun(with(dynamic(2, Hosts::name(0) + ":29500"), "--rdzv-conf=join_timeout=2")));
   EXPECT_EQ(silent.wait(), 77);
@@ -158,8 +164,7 @@ TEST_F(DdprunHosts, ANameThatDoesNotResolveYetIsTriedAgain) {
   if (hosts == nullptr) return;
   auto one = hosts->run(1, ddprun(dynamic(2, "late.example:29500")));
   auto zero = hosts->run(0, ddprun(dynamic(2, "late.example:29500")));  // whose name it turns out to be
-  for (auto* node : {&zero, &one})
-    ASSERT_TRUE(node->prints("the name late.example can't be resolved")) << node->err();
+  for (auto* node : {&zero, &one}) ASSERT_TRUE(node->prints("the name late.example can't be resolved")) << node->err();
   for (int host = 0; host < 2; ++host)
     ASSERT_EQ(hosts->run(host, {"sh", "-c", "echo " + Hosts::ipv4(0) + " late.example >> /etc/hosts"}).wait(), 0);
   EXPECT_EQ(zero.wait(), 0) << zero.err();
@@ -182,8 +187,9 @@ TEST_F(DdprunHosts, NodeRankZeroServesAnEndpointBehindAnotherAddress) {
 TEST_F(DdprunHosts, AHostThatFallsSilentStopsTheJob) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
-  auto nodes = run_on_all(
-      *hosts, [](int host) { return with(fixed(3, host, Hosts::ipv4(0)), "--rdzv-conf=heartbeat_timeout=1,join_timeout=8"); });
+  auto nodes = run_on_all(*hosts, [](int host) {
+    return with(fixed(3, host, Hosts::ipv4(0)), "--rdzv-conf=heartbeat_timeout=1,join_timeout=8");
+  });
   for (auto& node : nodes) ASSERT_TRUE(node.prints("met all", 2)) << node.err();
   hosts->cut(2);
   for (auto& node : nodes) EXPECT_EQ(node.wait(), 77) << node.err();
@@ -198,7 +204,8 @@ TEST_F(DdprunHosts, TheGreaterPartGoesOnWithoutAHostThatFallsSilent) {
   auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::ipv4(0) + ":29500"); });
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
   hosts->cut(2);
-  for (const int host : {0, 1}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
+  for (const int host : {0, 1})
+    ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
   EXPECT_EQ(nodes[2].wait(), 77) << "it can't know whether the others go on: " << nodes[2].err();
   EXPECT_THAT(nodes[0].err(), HasSubstr("(host node2) was lost: it has been silent for too long"));
   nodes[0].kill(SIGTERM);
@@ -211,7 +218,8 @@ TEST_F(DdprunHosts, WhereTheEndpointsHostFallsSilentTheOthersGoOnUnderTheNextOne
   auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::ipv4(0) + ":29500", 2); });
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
   hosts->cut(0);
-  for (const int host : {1, 2}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err() << nodes[2].err();
+  for (const int host : {1, 2})
+    ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err() << nodes[2].err();
   EXPECT_EQ(nodes[0].wait(), 77) << "one of three may not go on: " << nodes[0].err();
   nodes[2].kill(SIGTERM);
   for (const int host : {1, 2}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143) << nodes[1].err();
@@ -223,7 +231,8 @@ TEST_F(DdprunHosts, WhereTheEndpointsHostCrashesTheOthersGoOnUnderTheNextOne) {
   auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::name(0) + ":29500", 2); });
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
   hosts->crash(0);
-  for (const int host : {1, 2}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err() << nodes[2].err();
+  for (const int host : {1, 2})
+    ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err() << nodes[2].err();
   nodes[2].kill(SIGTERM);
   for (const int host : {1, 2}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143) << nodes[1].err();
 }
@@ -234,7 +243,8 @@ TEST_F(DdprunHosts, AnAgentThatIsKilledAloneTakesItsWorkersAlongAndTheOthersGoOn
   auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::name(0) + ":29500"); });
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
   nodes[2].kill(SIGKILL);
-  for (const int host : {0, 1}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
+  for (const int host : {0, 1})
+    ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[0].err();
   nodes[0].kill(SIGTERM);
   for (const int host : {0, 1}) EXPECT_EQ(nodes[static_cast<std::size_t>(host)].wait(), 143) << nodes[0].err();
 }
@@ -247,7 +257,8 @@ TEST_F(DdprunHosts, WhoWasCutOffStopsItsWorkersAndTakesPartAgainOnceThePartition
     auto nodes = run_on_all(*hosts, [](int) { return elastic(3, Hosts::ipv4(0) + ":29500"); });
     for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
     hosts->cut(cut_off);
-    for (const int host : {1, 2 - cut_off}) ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err();
+    for (const int host : {1, 2 - cut_off})
+      ASSERT_TRUE(nodes[static_cast<std::size_t>(host)].prints("of 4 met all", 2)) << nodes[1].err();
     auto& alone = nodes[static_cast<std::size_t>(cut_off)];
     ASSERT_TRUE(alone.prints("does not serve the job any longer")) << alone.err();
     hosts->heal(cut_off);
@@ -265,7 +276,8 @@ TEST_F(DdprunHosts, CheckpointsOfWhoWasCutOffReplaceNoneOfTheOthers) {
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
   const auto node = [&](int host, int rank) {
     const auto options = elastic(3, Hosts::ipv4(0) + ":29500", 2);
-    return hosts->run(host, ddprun(with(options, "--node-rank=" + std::to_string(rank)), {built("checkpoint_worker"), folder}));
+    return hosts->run(
+        host, ddprun(with(options, "--node-rank=" + std::to_string(rank)), {built("checkpoint_worker"), folder}));
   };
   // Rank 0, which writes, is with host 2 and not with the endpoint, which stops its workers as soon as it is alone.
   auto zero = node(0, 1), two = node(2, 0);
@@ -308,7 +320,8 @@ TEST_F(DdprunHosts, ASpareTakesOverFromAHostThatFallsSilent) {
   if (hosts == nullptr) return;
   std::vector<HostProcess> nodes;
   const auto start = [&](int host) {
-    nodes.push_back(hosts->run(host, ddprun(elastic(3, Hosts::ipv4(0) + ":29500", 3), {built("store_barrier"), "stay"})));
+    nodes.push_back(
+        hosts->run(host, ddprun(elastic(3, Hosts::ipv4(0) + ":29500", 3), {built("store_barrier"), "stay"})));
   };
   for (int host = 0; host < 3; ++host) start(host);
   for (auto& node : nodes) ASSERT_TRUE(node.prints("of 6 met all", 2)) << node.err();
@@ -333,8 +346,9 @@ TEST_F(DdprunHosts, ADaemonThatIsKilledAndStartedAgainDisturbsNoWorker) {
   auto daemon = hosts->run(0, program);
   ASSERT_TRUE(daemon.prints("membership listens")) << daemon.err();
   const auto node = [&](int host) {
-    return hosts->run(host, ddprun(with(elastic(2, Hosts::name(0), 2), "--max-restarts=1"),
-                                   {"sh", "-c", "echo worker $$ of round ${DDPRUN_ROUND_ID##*-}; exec tail -f /dev/null"}));
+    return hosts->run(host,
+                      ddprun(with(elastic(2, Hosts::name(0), 2), "--max-restarts=1"),
+                             {"sh", "-c", "echo worker $$ of round ${DDPRUN_ROUND_ID##*-}; exec tail -f /dev/null"}));
   };
   auto one = node(1), two = node(2);
   for (auto* agent : {&one, &two}) ASSERT_TRUE(agent->prints("of round 0", 2)) << agent->err();
@@ -348,7 +362,8 @@ TEST_F(DdprunHosts, ADaemonThatIsKilledAndStartedAgainDisturbsNoWorker) {
   }
   const auto& text = one.out();
   const auto begin = text.find("worker ") + 7;
-  ASSERT_EQ(hosts->run(1, {"kill", "-9", text.substr(begin, text.find(' ', begin) - begin)}).wait(), 0) << "none of them had ended";
+  ASSERT_EQ(hosts->run(1, {"kill", "-9", text.substr(begin, text.find(' ', begin) - begin)}).wait(), 0)
+      << "none of them had ended";
   for (auto* agent : {&one, &two}) {
     ASSERT_TRUE(agent->prints("of round 1", 2)) << agent->err() << again.err();
     EXPECT_THAT(agent->err(), HasSubstr("was killed by SIGKILL"));
@@ -363,7 +378,8 @@ TEST_F(DdprunHosts, WithADaemonOfItsOwnAJobOutlivesAnyOfItsHosts) {
   auto daemon = hosts->run(0, {built("ddp-rendezvous"), "--port=29400", "--heartbeat-timeout=1"});
   ASSERT_TRUE(daemon.prints("membership listens")) << daemon.err();
   const auto node = [&](int host) {
-    return hosts->run(host, ddprun(with(elastic(2, Hosts::name(0)), "--orphan-limit=1"), {built("store_barrier"), "stay"}));
+    return hosts->run(host,
+                      ddprun(with(elastic(2, Hosts::name(0)), "--orphan-limit=1"), {built("store_barrier"), "stay"}));
   };
   auto one = node(1), two = node(2);
   ASSERT_TRUE(one.prints("of 4 met all", 2)) << one.err();
@@ -381,9 +397,11 @@ TEST_F(DdprunHosts, AHostThatCrashesIsReplaced) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
   const auto node = [&](int host, int rank) {
-    return hosts->run(host, ddprun(with(with(fixed(2, rank, Hosts::name(0)), "--max-restarts=1"), "--rdzv-conf=heartbeat_timeout=1"),
-                                   {"sh", "-c", "[ ${DDPRUN_ROUND_ID##*-} = 0 ] && exec " + built("store_barrier") +
-                                                    " stay; exec " + built("store_barrier")}));
+    return hosts->run(
+        host, ddprun(with(with(fixed(2, rank, Hosts::name(0)), "--max-restarts=1"), "--rdzv-conf=heartbeat_timeout=1"),
+                     {"sh", "-c",
+                      "[ ${DDPRUN_ROUND_ID##*-} = 0 ] && exec " + built("store_barrier") + " stay; exec " +
+                          built("store_barrier")}));
   };
   auto zero = node(0, 0), one = node(1, 1);
   ASSERT_TRUE(zero.prints("met all", 2)) << zero.err();

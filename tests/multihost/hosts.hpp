@@ -36,8 +36,8 @@ class HostProcess;
 class Hosts {
  public:
   struct Options {
-    int count = 2;       // hosts, 1 to 200
-    int interfaces = 1;  // of each: eth0, eth1, ..., each kind with a switch of its own
+    int count = 2;                                    // hosts, 1 to 200
+    int interfaces = 1;                               // of each: eth0, eth1, ..., each kind with a switch of its own
     std::function<std::string(int)> alias = nullptr;  // of a host: a name that all know it by beside name(host)
   };
 
@@ -85,7 +85,7 @@ class Hosts {
   std::string port(int host, int interface) const;
 
   std::vector<Namespaces> hosts_;
-  std::vector<Namespaces> switch_;  // one, made first
+  std::vector<Namespaces> switch_;               // one, made first
   std::map<std::pair<int, int>, pid_t> relays_;  // by host and interface
   int interfaces_ = 1;
 };

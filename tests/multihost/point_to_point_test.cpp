@@ -26,10 +26,10 @@ namespace {
 using std::chrono::milliseconds;
 using test::Hosts;
 using ::testing::AllOf;
+using testing::Buffer;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using testing::Buffer;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -101,8 +101,8 @@ TEST_F(PairsOverHosts, AMismatchIsToldToBothSides) {
       auto group = init_process_group({.timeout = kNotForEver});
       if (rank == 1) return;
       std::vector<float> sent(count), received(9);
-      const auto error = thrown_by<MismatchError>(
-          [&] { rank == 2 ? group.send(sent, 0) : group.receive(received, 2); });
+      const auto error =
+          thrown_by<MismatchError>([&] { rank == 2 ? group.send(sent, 0) : group.receive(received, 2); });
       ASSERT_TRUE(error);
       EXPECT_THAT(error->what(), HasSubstr("rank 0 called receive of 9 float32 from rank 2, rank 2 called send of " +
                                            std::to_string(count) + " float32 to rank 0 (message 1)"));
@@ -298,8 +298,8 @@ TEST_F(PairsOverHosts, WithoutAFreePortOnlyTheseCallsAreRefusedAndTheGroupGoesOn
         rank == 2 ? group.receive(values, sender) : group.send(values, 2);
       } catch (const Error& error) {
         ++*refusals;
-        EXPECT_THAT(error.what(), AllOf(HasSubstr("has no port for messages from other hosts"),
-                                        HasSubstr("DDPRUN_PORT_RANGE")));
+        EXPECT_THAT(error.what(),
+                    AllOf(HasSubstr("has no port for messages from other hosts"), HasSubstr("DDPRUN_PORT_RANGE")));
       }
     }
     group.barrier();

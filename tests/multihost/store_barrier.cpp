@@ -1,5 +1,5 @@
-// A worker for tests: meets all others of its round at the job's store, says so, and ends, or, with the argument `stay`,
-// lives until it is ended.
+// A worker for tests: meets all others of its round at the job's store, says so, and ends, or, with the argument
+// `stay`, lives until it is ended.
 #include <unistd.h>
 
 #include <chrono>
@@ -26,8 +26,8 @@ int main(int argc, char** argv) {
         {variable("MASTER_ADDR"), static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT"))), deadline});
     if (store.add("count", 1, deadline) == std::stoll(variable("WORLD_SIZE"))) store.set("all", "here", deadline);
     store.wait({"all"}, deadline);
-    std::cout << "rank " << variable("RANK") << " of " << variable("WORLD_SIZE") << " met all at " << variable("MASTER_ADDR")
-              << std::endl;
+    std::cout << "rank " << variable("RANK") << " of " << variable("WORLD_SIZE") << " met all at "
+              << variable("MASTER_ADDR") << std::endl;
   } catch (const std::exception& error) {
     std::cerr << error.what() << std::endl;
     return 1;

@@ -63,7 +63,8 @@ TEST(Backend, ReducesByEveryOperator) {
       const Array<std::int64_t> at_root(group.device(), kCount);
       const int root = group.size() - 1;
       const bool is_root = group.rank() == root;
-      group.reduce(input.range(), is_root ? at_root.range() : MemoryRange({}, 0, DataType::int64, group.device()), root, op);
+      group.reduce(input.range(), is_root ? at_root.range() : MemoryRange({}, 0, DataType::int64, group.device()), root,
+                   op);
       EXPECT_EQ(at_root.values(), is_root ? reduced(op, group.size()) : Values(kCount));
     }
   });
@@ -78,7 +79,8 @@ T small_number(int rank, std::size_t i) {
 template <class T>
 T reduced_number(ReduceOp op, int size, std::size_t i) {
   auto value = testing::widened(small_number<T>(0, i));
-  for (int rank = 1; rank < size; ++rank) value = testing::combined(op, value, testing::widened(small_number<T>(rank, i)));
+  for (int rank = 1; rank < size; ++rank)
+    value = testing::combined(op, value, testing::widened(small_number<T>(rank, i)));
   return testing::narrowed<T>(testing::divided(op, value, static_cast<std::size_t>(size)));
 }
 
@@ -93,7 +95,8 @@ void expect_every_operator(ProcessGroup& group) {
     group.all_reduce(values.range(), op);
     testing::expect_bits("type " + std::to_string(static_cast<int>(DataTypeOf<T>::value)) + ", operator " +
                              std::to_string(static_cast<int>(op)),
-                         values.values().data(), kOdd, [&](std::size_t i) { return reduced_number<T>(op, group.size(), i); });
+                         values.values().data(), kOdd,
+                         [&](std::size_t i) { return reduced_number<T>(op, group.size(), i); });
   }
 }
 
@@ -220,7 +223,9 @@ TEST(Backend, ADeadSubGroupLeavesItsParentAlone) {
     group.barrier();
     if (rank == 0) pair.abort("enough of it");
     rank == 0 ? static_cast<void>(thrown_by<AbortedError>([&] { pair.barrier(); }))
-              : static_cast<void>(thrown_by<RankFailure>([&] { for (;;) pair.barrier(); }));
+              : static_cast<void>(thrown_by<RankFailure>([&] {
+                  for (;;) pair.barrier();
+                }));
     group.barrier();
   });
 }

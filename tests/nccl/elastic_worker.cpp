@@ -1,5 +1,5 @@
-// The elastic worker with its parameters in the memory of a GPU, or over the stand-in: the same lines, files and sums, so that
-// the same tests run it. One file more in FOLDER:
+// The elastic worker with its parameters in the memory of a GPU, or over the stand-in: the same lines, files and sums,
+// so that the same tests run it. One file more in FOLDER:
 //   lose_gpu    the first process that finds it removes it and has the stand-in's GPU fail while it trains
 #include "tests/integration/elastic_worker.hpp"
 
@@ -47,7 +47,8 @@ class DeviceValues {
 
 class Worker : public ddp::elastic_test::Worker {
  public:
-  Worker(std::string folder, std::chrono::milliseconds timeout) : ddp::elastic_test::Worker(std::move(folder), timeout) {
+  Worker(std::string folder, std::chrono::milliseconds timeout)
+      : ddp::elastic_test::Worker(std::move(folder), timeout) {
     options_.group.backend = "nccl";
     options_.group.device = device_.index;
     options_.group.share_device = place_.share_device;

@@ -14,10 +14,10 @@
 namespace ddp::nccl_test {
 namespace {
 
+using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using std::chrono::milliseconds;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -47,10 +47,11 @@ TEST(Timeout, NamesTheMissingRankAndHowFarAllCame) {
     ++*timed_out;
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(2));
-    EXPECT_THAT(error->what(),
-                AllOf(HasSubstr("rank 2 did not come to all_reduce of 100 float32 (sum), call 3, 400 bytes, within 300 ms"),
-                      HasSubstr("where: rank " + std::to_string(rank) + " of 3"),
-                      HasSubstr("ranks: rank 2 called 2 and completed it")));
+    EXPECT_THAT(
+        error->what(),
+        AllOf(HasSubstr("rank 2 did not come to all_reduce of 100 float32 (sum), call 3, 400 bytes, within 300 ms"),
+              HasSubstr("where: rank " + std::to_string(rank) + " of 3"),
+              HasSubstr("ranks: rank 2 called 2 and completed it")));
     expect_group_is_useless(group, "rank 2 did not come");
   });
 }
@@ -158,7 +159,7 @@ TEST(Abort, LetsTheCallersStreamGoOn) {
 
 TEST(Leaving, IsSeenByThoseWhoCallOn) {
   run_ranks(2, [](int rank) {
-    set_variable("FAKE_NCCL_DEAD_PEER", "hang");  // so that the stand-in itself says nothing
+    set_variable("FAKE_NCCL_DEAD_PEER", "hang");                         // so that the stand-in itself says nothing
     std::optional<ProcessGroup> group = join(std::chrono::minutes(10));  // not seen by a deadline
     connect(*group);
     const Array<float> values(group->device(), 100);

@@ -40,7 +40,8 @@ TEST(Init, TwoRanksOnOneGpuAreRefusedUnlessTheyMeanIt) {
     const auto error =
         thrown_by<InvalidArgument>([] { join(testing::kPatience, {.device = 0, .share_device = false}); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 0 and 1 are both on GPU-"), HasSubstr("InitOptions::share_device")));
+    EXPECT_THAT(error->what(),
+                AllOf(HasSubstr("ranks 0 and 1 are both on GPU-"), HasSubstr("InitOptions::share_device")));
     auto group = join(testing::kPatience, {.device = 0, .share_device = true});
     EXPECT_EQ(group.device(), (Device{Device::Kind::cuda, 0}));
     group.barrier();

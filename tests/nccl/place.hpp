@@ -16,8 +16,8 @@ struct Place {
 // Where this rank's device is. Prepares the environment that CUDA and NCCL read, so it comes before any call of theirs.
 Place take_place();
 
-// How many of a kind exist in this process: "ncclComm", "ncclMemAlloc", as in fake_gpu.h. Nothing on a GPU, where nobody
-// counts them.
+// How many of a kind exist in this process: "ncclComm", "ncclMemAlloc", as in fake_gpu.h. Nothing on a GPU, where
+// nobody counts them.
 std::optional<unsigned long> live(const char* kind);
 
 // How often this process, the library included, has called a CUDA function that makes the host wait for a device. What

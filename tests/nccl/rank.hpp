@@ -1,6 +1,7 @@
 // A rank of the tests of the backend nccl: its group, and device memory with values.
 //
-// The device's work is looked at by plain CUDA calls that block, as a program's own would; the library itself makes none.
+// The device's work is looked at by plain CUDA calls that block, as a program's own would; the library itself makes
+// none.
 //
 // Threads: the rank's main thread.
 #pragma once
@@ -85,13 +86,15 @@ class Array {
 inline void connect(ProcessGroup& group) {
   const Array<float> value(group.device(), 1), received(group.device(), static_cast<std::size_t>(group.size()));
   group.all_reduce(value.range());
-  group.coalesce([&] {
-    for (int peer = 0; peer < group.size(); ++peer) {
-      if (peer == group.rank()) continue;
-      group.send_async(value.range(), peer);
-      group.receive_async(received.part(static_cast<std::size_t>(peer), 1), peer);
-    }
-  }).wait();
+  group
+      .coalesce([&] {
+        for (int peer = 0; peer < group.size(); ++peer) {
+          if (peer == group.rank()) continue;
+          group.send_async(value.range(), peer);
+          group.receive_async(received.part(static_cast<std::size_t>(peer), 1), peer);
+        }
+      })
+      .wait();
   group.barrier();
 }
 

@@ -1,5 +1,5 @@
-// Streams and training steps on the backend nccl, over the stand-in and on a GPU: what waits for what, and that the host
-// waits for nothing.
+// Streams and training steps on the backend nccl, over the stand-in and on a GPU: what waits for what, and that the
+// host waits for nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -153,9 +153,12 @@ TEST(Work, CallsBackWithTheErrorWhichThenCountsAsWaitedFor) {
 
 // A model of two parameters on the device.
 struct Model {
-  explicit Model(const ProcessGroup& group) : weight(group.device(), Values(100, 1)), bias(group.device(), Values(10, 2)) {}
+  explicit Model(const ProcessGroup& group)
+      : weight(group.device(), Values(100, 1)), bias(group.device(), Values(10, 2)) {}
 
-  std::vector<Parameter> parameters() const { return {{"weight", {100}, weight.range()}, {"bias", {10}, bias.range()}}; }
+  std::vector<Parameter> parameters() const {
+    return {{"weight", {100}, weight.range()}, {"bias", {10}, bias.range()}};
+  }
 
   Array<float> weight;
   Array<float> bias;
@@ -352,10 +355,12 @@ TEST(Elastic, StateOnADeviceGoesToAllAndComesBack) {
     state.sync(group);
     EXPECT_THAT(weight.values(), Each(1.0F));
     const Values sevens(100, 7);
-    EXPECT_EQ(cudaMemcpy(weight.range().data, sevens.data(), weight.range().bytes(), cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(weight.range().data, sevens.data(), weight.range().bytes(), cudaMemcpyHostToDevice),
+              cudaSuccess);
     state.commit();
     const Values nines(100, 9);
-    EXPECT_EQ(cudaMemcpy(weight.range().data, nines.data(), weight.range().bytes(), cudaMemcpyHostToDevice), cudaSuccess);
+    EXPECT_EQ(cudaMemcpy(weight.range().data, nines.data(), weight.range().bytes(), cudaMemcpyHostToDevice),
+              cudaSuccess);
     state.restore();
     EXPECT_THAT(weight.values(), Each(7.0F));
     group.barrier();

@@ -29,7 +29,8 @@ void require_bounded(const ToAgent& message) {
   if (const auto* stop = std::get_if<StopRound>(&message))
     require(stop->hung_ranks.size() <= kHungRanksMax, "a stop_round without bound");
   if (const auto* finish = std::get_if<FinishJob>(&message))
-    require(finish->consequences.size() <= kFailuresMax && (!finish->report || finish->report->rounds.size() <= kRoundsReportedMax),
+    require(finish->consequences.size() <= kFailuresMax &&
+                (!finish->report || finish->report->rounds.size() <= kRoundsReportedMax),
             "a finish_job without bound");
 }
 
@@ -65,12 +66,14 @@ void Checks::begins_to_be_told(const Node& node, const StartRound& start) {
   const auto id = to_string(start.round);
   require(round.group_world_size == start.group_world_size && round.world_size == start.world_size, "round ", id,
           " has two world sizes");
-  require(start.group_rank >= 0 && start.group_rank < start.group_world_size, "a group rank beyond the world of round ", id);
+  require(start.group_rank >= 0 && start.group_rank < start.group_world_size, "a group rank beyond the world of round ",
+          id);
   const auto [member, is_new] = round.members.try_emplace(start.group_rank, &node);
   require(is_new || member->second == &node, "group rank ", std::to_string(start.group_rank), " of round ", id,
           " is given to ", member->second->name(), " and to ", node.name());
   round.ranks[start.rank_first] = node.workers().count();
-  if (round.members.size() == static_cast<std::size_t>(round.group_world_size) && is_new) check_whole(start.round, round);
+  if (round.members.size() == static_cast<std::size_t>(round.group_world_size) && is_new)
+    check_whole(start.round, round);
 }
 
 // All of it has been told: ranks, budget, and what its members keep of the round before.
@@ -82,15 +85,17 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
     rank += workers;
   }
   require(rank == round.world_size, "the ranks of round ", name, " are not as many as its world size says");
-  require(round.restart_count <= round.restarts_max, "round ", name, " is restart ", std::to_string(round.restart_count),
-          " of at most ", std::to_string(round.restarts_max));
+  require(round.restart_count <= round.restarts_max, "round ", name, " is restart ",
+          std::to_string(round.restart_count), " of at most ", std::to_string(round.restarts_max));
   RoundId before{};
   for (const auto& [group_rank, node] : round.members)
-    if (const auto begun = begun_.find(node); begun != begun_.end() && begun->second < id) before = std::max(before, begun->second);
+    if (const auto begun = begun_.find(node); begun != begun_.end() && begun->second < id)
+      before = std::max(before, begun->second);
   const auto found = rounds_.find(before);
   if (found == rounds_.end()) return;
   const auto& old = found->second;
-  require(round.restart_count >= old.restart_count, "round ", name, " has forgotten restarts of round ", to_string(before));
+  require(round.restart_count >= old.restart_count, "round ", name, " has forgotten restarts of round ",
+          to_string(before));
   bool are_the_same = round.members.size() == old.members.size();
   for (const auto& [group_rank, node] : old.members) {
     const auto now = std::find_if(round.members.begin(), round.members.end(),
@@ -98,8 +103,8 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
     are_the_same = are_the_same && now != round.members.end();
     // A round between, which never began, may have been the smaller one.
     const bool is_next = id.number == before.number + 1;
-    require(!is_next || now == round.members.end() || now->first == group_rank || group_rank >= round.group_world_size ||
-                returned_.count(node) != 0,
+    require(!is_next || now == round.members.end() || now->first == group_rank ||
+                group_rank >= round.group_world_size || returned_.count(node) != 0,
             node->name(), " had group rank ", std::to_string(group_rank), " and has another in round ", name);
   }
   for (const auto& [group_rank, node] : round.members) returned_.erase(node);
@@ -125,13 +130,15 @@ void Checks::begins(const Node& node, const StartRound& start) {
 void Checks::stops_at(const RoundId& round, std::uint64_t call, std::optional<std::uint64_t> promised) {
   auto& its = rounds_[round].stop_call;
   require(!its || *its == call, "round ", to_string(round), " is to stop at two steps");
-  require(promised && *promised <= call, "round ", to_string(round), " is to stop at a step that a worker may be beyond");
+  require(promised && *promised <= call, "round ", to_string(round),
+          " is to stop at a step that a worker may be beyond");
   its = call;
 }
 
 void Checks::check_that_all_ended_well(const RoundId& id) const {
   const auto& last = rounds_.at(id);
-  require(last.ended_well == last.world_size, "not all workers of round ", to_string(id), " have stopped by themselves");
+  require(last.ended_well == last.world_size, "not all workers of round ", to_string(id),
+          " have stopped by themselves");
 }
 
 void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
@@ -151,7 +158,8 @@ void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::fu
     complete_now_.insert(id);
     if (!std::exchange(round.was_complete, true)) ++rounds_completed_;
     if (id < newest_complete_)
-      require(may_two_go_on() || std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),
+      require(may_two_go_on() ||
+                  std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),
               "a collective of round ", to_string(id), " completes after one of round ", to_string(newest_complete_));
     else
       newest_complete_ = id;

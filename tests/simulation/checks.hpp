@@ -1,4 +1,5 @@
-// What must hold at every moment of a history, whatever happens: the design's safety, seen from outside of all processes.
+// What must hold at every moment of a history, whatever happens: the design's safety, seen from outside of all
+// processes.
 #pragma once
 
 #include <cstdint>
@@ -40,17 +41,17 @@ class Checks {
   void stops_at(const RoundId& round, std::uint64_t call, std::optional<std::uint64_t> promised);
   // A worker of the round has ended with 0.
   void ends_well(const RoundId& round) { ++rounds_[round].ended_well; }
-  // A membership on one of the job's nodes counts this node as ended by the design's rule, a closed connection that is not
-  // resumed, and it lives: it was frozen then. So both may go on, each reckoning the other dead; "at most one side" is not
-  // promised then, and not checked.
+  // A membership on one of the job's nodes counts this node as ended by the design's rule, a closed connection that is
+  // not resumed, and it lives: it was frozen then. So both may go on, each reckoning the other dead; "at most one side"
+  // is not promised then, and not checked.
   void takes_the_living_for_dead() { has_taken_the_living_for_dead_ = true; }
   bool may_two_go_on() const { return has_taken_the_living_for_dead_; }
   // A node has come or gone, or may seem to.
   void members_change() { ++changes_of_members_; }
 
-  // Some worker has come or gone, or what can reach what has changed: a collective of each round whose members all work, and
-  // reach each other, completes now.
-  // may_be_unheard: whether one of an older round may go on by itself, as it does not know better.
+  // Some worker has come or gone, or what can reach what has changed: a collective of each round whose members all
+  // work, and reach each other, completes now. may_be_unheard: whether one of an older round may go on by itself, as it
+  // does not know better.
   void collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
                             const std::function<bool(Node&)>& may_be_unheard);
 

@@ -1,5 +1,5 @@
-// Virtual time, and the processes that live in it. An event of a process that is paused waits until it goes on, one of a
-// process that has ended never happens.
+// Virtual time, and the processes that live in it. An event of a process that is paused waits until it goes on, one of
+// a process that has ended never happens.
 #pragma once
 
 #include <chrono>
@@ -23,8 +23,8 @@ struct Process {
   std::string name;
   int host;
   bool is_alive = true;
-  int pauses = 0;  // that hold at present: its own, its host's
-  std::vector<Action> waiting;  // for the end of the pause
+  int pauses = 0;                    // that hold at present: its own, its host's
+  std::vector<Action> waiting;       // for the end of the pause
   std::optional<TimePoint> went_on;  // after the last pause
 
   bool runs() const { return is_alive && pauses == 0; }

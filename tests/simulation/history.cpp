@@ -30,7 +30,8 @@ class History {
         befall();
       }
       run_for(dice().between(0ms, 3s));
-      if (is_scheduled_) world_.signal_every_process(world_.scheduler_dice.one_of<int>({SIGTERM, SIGINT, SIGUSR1}), 200ms);
+      if (is_scheduled_)
+        world_.signal_every_process(world_.scheduler_dice.one_of<int>({SIGTERM, SIGINT, SIGUSR1}), 200ms);
       heal();
       run_for(settling_time());
       check_end();
@@ -51,7 +52,9 @@ class History {
  private:
   Dice& dice() { return world_.dice; }
   Job& job() { return world_.job; }
-  int percent(int of_histories, int low, int high) { return dice().chance(of_histories) ? dice().between(low, high) : 0; }
+  int percent(int of_histories, int low, int high) {
+    return dice().chance(of_histories) ? dice().between(low, high) : 0;
+  }
 
   void draw_job(bool as_json) {
     auto& its = job();
@@ -91,8 +94,8 @@ class History {
     its.ports.assign(static_cast<std::size_t>(dice().between(2, 8)), PortHolder::nobody);
     its.endpoint_at = dice().between(0, static_cast<int>(its.ports.size()) - 1);
     for (auto& holder : its.ports)
-      holder = dice().one_of<PortHolder>({PortHolder::nobody, PortHolder::other_job, PortHolder::other_job,
-                                          PortHolder::hangs_up, PortHolder::silent});
+      holder = dice().one_of<PortHolder>(
+          {PortHolder::nobody, PortHolder::other_job, PortHolder::other_job, PortHolder::hangs_up, PortHolder::silent});
     its.ports[static_cast<std::size_t>(its.endpoint_at)] = PortHolder::nobody;
   }
 
@@ -103,7 +106,8 @@ class History {
                  job().network.heartbeat_timeout.count() / 1000, ", join timeout ms ", job().join_timeout.count(),
                  ", last call ms ", job().last_call_timeout.count());
     const auto spread = dice().one_of<Duration>({0ms, 10ms, 2s});
-    if (job().is_daemon_apart) world_.clock.after(dice().between(0ms, spread), nullptr, [this] {
+    if (job().is_daemon_apart)
+      world_.clock.after(dice().between(0ms, spread), nullptr, [this] {
         if (!world_.is_daemon_alive()) world_.start_daemon();
       });
     for (int host = 0; host < job().hosts; ++host)
@@ -162,11 +166,13 @@ class History {
     node->workers().fail(local_rank, ending);
   }
 
-  // Its peers find it missing at the deadline of their collective; but not where they have stopped at a step meanwhile, as a
-  // warning begins no grace: then it is left to the scheduler.
+  // Its peers find it missing at the deadline of their collective; but not where they have stopped at a step meanwhile,
+  // as a warning begins no grace: then it is left to the scheduler.
   void hang_worker() {
     auto* node = some_node();
-    if (node == nullptr || job().is_collective_endless || finishes_ || (stops_ && warns_) || node->round().world_size < 2) return;
+    if (node == nullptr || job().is_collective_endless || finishes_ || (stops_ && warns_) ||
+        node->round().world_size < 2)
+      return;
     const int local_rank = dice().between(0, node->workers().count() - 1);
     if (!node->workers().does_work(local_rank) || world_.checks.newest_complete() != node->workers().round()) return;
     world_.trace("fault: a worker of ", node->name(), " hangs");
@@ -244,8 +250,8 @@ class History {
     world_.clock.after(time, nullptr, [this, from, to] { world_.network->unblock(from, to); });
   }
 
-  // Where the network also hides nodes from each other, a broken connection that is not resumed proves no end; the design
-  // takes it for one, and so the two do not happen in one history.
+  // Where the network also hides nodes from each other, a broken connection that is not resumed proves no end; the
+  // design takes it for one, and so the two do not happen in one history.
   void break_connections() {
     if (!breaks_connections_) return;
     const int a = dice().between(0, world_.hosts() - 1), b = dice().between(0, world_.hosts() - 1);
@@ -310,7 +316,8 @@ class History {
     time_out_collectives();
   }
 
-  // Workers whose peers are gone and whom nobody stops, as there is no membership left, wait for their collective's deadline.
+  // Workers whose peers are gone and whom nobody stops, as there is no membership left, wait for their collective's
+  // deadline.
   void time_out_collectives() {
     for (auto* node : world_.nodes_alive())
       if (!node->serves() && !node->session().is_joined() && !world_.checks.is_complete(node->workers().round()))
@@ -319,8 +326,8 @@ class History {
     world_.clock.after(10s + job().join_timeout, nullptr, [this] { time_out_collectives(); });
   }
 
-  // The sum of what may be waited for in a row: pauses that hold on, the limits of heartbeats, of the search for the next
-  // host and of re-stating, the stop of workers, the wait for nodes, the last calls, the cool-down of a host.
+  // The sum of what may be waited for in a row: pauses that hold on, the limits of heartbeats, of the search for the
+  // next host and of re-stating, the stop of workers, the wait for nodes, the last calls, the cool-down of a host.
   Duration settling_time() {
     return 10s + 12 * limit() + 2 * job().orphan_limit + 3 * job().join_timeout + 3 * job().last_call_timeout +
            3 * job().grace + 2 * job().workers.stop_max + job().collective_timeout_max + 40s + 300s;

@@ -1,5 +1,5 @@
-// One history: a job, drawn from the seed, the faults that befall it, and what must have become of it some time after the
-// last of them.
+// One history: a job, drawn from the seed, the faults that befall it, and what must have become of it some time after
+// the last of them.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace ddp::simulation {
 
 struct HistoryOptions {
-  bool as_json = false;                                // messages go through their texts
-  bool has_ports = false;                              // the endpoint is at one of several, others have some of the rest
+  bool as_json = false;    // messages go through their texts
+  bool has_ports = false;  // the endpoint is at one of several, others have some of the rest
   std::function<void(const std::string& line)> trace;  // if wanted
 };
 
@@ -22,7 +22,7 @@ struct HistoryResult {
   std::size_t rounds = 0;     // that were begun
   std::size_t completed = 0;  // in which a collective could complete
   int faults = 0;
-  bool goes_on = false;       // in the end; else the job has ended
+  bool goes_on = false;  // in the end; else the job has ended
 };
 
 HistoryResult play(std::uint64_t seed, const HistoryOptions& options);

@@ -75,8 +75,8 @@ int run(const Options& options) {
     if (!options.keep_going) break;
   }
   std::cout << histories << " histories in " << elapsed() << " s (" << static_cast<double>(histories) / elapsed()
-            << " a second), " << events << " events, " << rounds << " rounds, " << completed
-            << " of them complete, " << going_on << " jobs that go on, " << violations << " violations\n";
+            << " a second), " << events << " events, " << rounds << " rounds, " << completed << " of them complete, "
+            << going_on << " jobs that go on, " << violations << " violations\n";
   return violations == 0 ? 0 : 1;
 }
 

@@ -28,13 +28,16 @@ constexpr struct {
     {43999, "a node that had been cut off came back with its round, and began a job again that was over"},
     {57520, "the same, as a spare of that job came back too"},
     {65459, "the same, with the daemon that had seen the job end"},
-    {27525, "two nodes went on: one took the other for ended, which was frozen and could not resume its connection (exempt)"},
+    {27525,
+     "two nodes went on: one took the other for ended, which was frozen and could not resume its connection (exempt)"},
     {33814, "the simulation lost the end of a connection that was being made"},
     {156809, "a round that had been given up was taken up again, after all nodes of the newer one had left"},
     {1606, "rounds without end, on a node that had been told to stop"},
 };
 
-std::string replay(std::uint64_t seed) { return "replay: membership_simulation --trace --seed=" + std::to_string(seed); }
+std::string replay(std::uint64_t seed) {
+  return "replay: membership_simulation --trace --seed=" + std::to_string(seed);
+}
 
 TEST(MembershipSimulation, NoHistoryBreaksARule) {
   std::size_t rounds = 0, completed = 0;

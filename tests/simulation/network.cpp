@@ -11,7 +11,8 @@ namespace ddp::simulation {
 void Channel::send(Message message) {
   if (!is_open_) return;
   if (!network_.options_.as_json || std::holds_alternative<GuardiansWord>(message)) return transmit(std::move(message));
-  if (const auto* to_agent = std::get_if<rendezvous::ToAgent>(&message)) return transmit(rendezvous::to_json(*to_agent));
+  if (const auto* to_agent = std::get_if<rendezvous::ToAgent>(&message))
+    return transmit(rendezvous::to_json(*to_agent));
   transmit(rendezvous::to_json(std::get<rendezvous::ToMembership>(message)));
 }
 
@@ -78,23 +79,24 @@ void Channel::release() {
   if (std::exchange(is_socket_open_, false)) transmit(End{});
 }
 
-// Whether anything can come here at all; if not, for how long until the heartbeat limit. The last ping came at some moment
-// of the time before.
+// Whether anything can come here at all; if not, for how long until the heartbeat limit. The last ping came at some
+// moment of the time before.
 void Channel::watch() {
   if (!is_open_ || !owner_.is_alive) return;
   const auto& peer = *peer_;
   const bool can_come = network_.is_open(peer.owner_.host, owner_.host) && peer.owner_.pauses == 0 &&
                         (peer.is_open_ || !peer.is_socket_open_);
   if (can_come && held_up_ > 0 && !std::exchange(is_flush_due_, true))
-    network_.clock_.after(network_.dice_.between(Duration(0), 1s), &owner_, [this] {  // it is sent again, some time later
-      is_flush_due_ = false;
-      if (!network_.is_open(peer_->owner_.host, owner_.host)) return;
-      for (; held_up_ > 0; --held_up_) {
-        auto packet = std::move(under_way_.front());
-        under_way_.pop_front();
-        take(std::move(packet));
-      }
-    });
+    network_.clock_.after(network_.dice_.between(Duration(0), 1s), &owner_,
+                          [this] {  // it is sent again, some time later
+                            is_flush_due_ = false;
+                            if (!network_.is_open(peer_->owner_.host, owner_.host)) return;
+                            for (; held_up_ > 0; --held_up_) {
+                              auto packet = std::move(under_way_.front());
+                              under_way_.pop_front();
+                              take(std::move(packet));
+                            }
+                          });
   if (can_come == !is_silent_) return;
   is_silent_ = !can_come;
   ++silences_;
@@ -108,11 +110,7 @@ void Channel::watch() {
 // --- the network ---
 
 Network::Network(Clock& clock, Dice& dice, int hosts, NetworkOptions options)
-    : clock_(clock),
-      dice_(dice),
-      options_(options),
-      blocks_(at(hosts) * at(hosts)),
-      is_lost_(at(hosts)) {}
+    : clock_(clock), dice_(dice), options_(options), blocks_(at(hosts) * at(hosts)), is_lost_(at(hosts)) {}
 
 void Network::listen(Process& owner, int port, std::function<void(Channel& channel)> accept) {
   listeners_[{owner.host, port}] = {&owner, std::move(accept)};

@@ -1,7 +1,8 @@
-// A virtual network of hosts. What is sent over one connection arrives in its order, after delays of its own; between two
-// hosts each direction may be cut off by itself. A connection breaks as TCP's do: by the end of a process its kernel says
-// so to the other side, a host that falls silent says nothing, and whoever hears nothing for the heartbeat limit closes its
-// end. Heartbeats themselves are not sent, they are reckoned: silence begins when nothing could come any more.
+// A virtual network of hosts. What is sent over one connection arrives in its order, after delays of its own; between
+// two hosts each direction may be cut off by itself. A connection breaks as TCP's do: by the end of a process its
+// kernel says so to the other side, a host that falls silent says nothing, and whoever hears nothing for the heartbeat
+// limit closes its end. Heartbeats themselves are not sent, they are reckoned: silence begins when nothing could come
+// any more.
 #pragma once
 
 #include <deque>
@@ -111,7 +112,9 @@ class Network {
   void block(int from, int to);
   void unblock(int from, int to);
   void unblock_all();
-  bool is_open(int from, int to) const { return blocks_[index(from, to)] == 0 && !is_lost_[at(from)] && !is_lost_[at(to)]; }
+  bool is_open(int from, int to) const {
+    return blocks_[index(from, to)] == 0 && !is_lost_[at(from)] && !is_lost_[at(to)];
+  }
   bool is_lost(int host) const { return is_lost_[at(host)]; }
   // The host is gone, and its processes with it, without a word.
   void lose(int host);

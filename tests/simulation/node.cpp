@@ -55,13 +55,14 @@ Node::Node(World& world, int number, int host, int workers, bool serves)
       serves_first_(serves),
       session_(session_options(world.job), hello_, world.clock.now()),
       group_({workers, world.job.grace, world.job.signal_window}),
-      workers_(world, tree_, guardian_, process_, workers,
-               [this](const std::vector<WorkerGroupEvent>& events) { group_step(events); },
-               [this](int local_rank, const RoundId& round, std::uint64_t call) {
-                 if (is_finished_ || !(round == start_.round)) return;
-                 vote_.answer(local_rank, call);
-                 vote();
-               }),
+      workers_(
+          world, tree_, guardian_, process_, workers,
+          [this](const std::vector<WorkerGroupEvent>& events) { group_step(events); },
+          [this](int local_rank, const RoundId& round, std::uint64_t call) {
+            if (is_finished_ || !(round == start_.round)) return;
+            vote_.answer(local_rank, call);
+            vote();
+          }),
       session_timer_(world.clock, process_),
       group_timer_(world.clock, process_) {}
 
@@ -141,7 +142,8 @@ void Node::guardian_takes_over() {
   world_.clock.after(kAtOnce, &guardian_, [this] {
     workers_.end_all([this] {
       if (!farewell_to_) return;
-      world_.network->connect(guardian_, world_.host_of(farewell_to_->address), farewell_to_->port, kFarewellLimit, [this](Network::Attempt, Channel* channel) {
+      world_.network->connect(guardian_, world_.host_of(farewell_to_->address), farewell_to_->port, kFarewellLimit,
+                              [this](Network::Attempt, Channel* channel) {
                                 if (channel == nullptr) return;
                                 world_.trace(guardian_.name, " says farewell");
                                 channel->send(GuardiansWord{key()});
@@ -208,24 +210,25 @@ void Node::perform(const Session::Connect& action) {
   const int host = target_.address.empty() ? world_.endpoint_host() : world_.host_of(target_.address);
   const int port = target_.address.empty() ? kEndpointPort + target_.port : target_.port;
   world_.network->connect(
-      process_, host, port, action.limit, [this, host, port, attempt = attempts_](Network::Attempt how, Channel* channel) {
+      process_, host, port, action.limit,
+      [this, host, port, attempt = attempts_](Network::Attempt how, Channel* channel) {
         if (attempt != attempts_ || is_finished_) {
           if (channel != nullptr) channel->close();
           return;
         }
         const double jitter = static_cast<double>(world_.dice.below(1000)) / 1000;
         if (channel == nullptr)
-          return session_step(Session::Ended{
-              how == Network::Attempt::refused ? Session::How::refused : Session::How::silent, jitter});
+          return session_step(
+              Session::Ended{how == Network::Attempt::refused ? Session::How::refused : Session::How::silent, jitter});
         channel_ = channel;
         channel->be_quiet();
-        channel->listen({[this](const Message& message) { session_step(Session::Heard{std::get<ToAgent>(message)}); },
-                         [this, jitter](const Closed& how_closed) {
-                           world_.trace(name(), " has lost its connection: ", how_closed.why);
-                           channel_ = nullptr;
-                           session_step(Session::Ended{
-                               how_closed.by_peer ? Session::How::closed : Session::How::silent, jitter});
-                         }});
+        channel->listen(
+            {[this](const Message& message) { session_step(Session::Heard{std::get<ToAgent>(message)}); },
+             [this, jitter](const Closed& how_closed) {
+               world_.trace(name(), " has lost its connection: ", how_closed.why);
+               channel_ = nullptr;
+               session_step(Session::Ended{how_closed.by_peer ? Session::How::closed : Session::How::silent, jitter});
+             }});
         session_step(Session::Connected{{world_.address_of(host), static_cast<std::uint16_t>(port)}});
       });
 }
@@ -362,7 +365,9 @@ void Node::perform(const launcher::KillOrphans&) {
   world_.clock.at(world_.clock.now(), &process_, [this] { group_step({launcher::OrphansGone{}}); });
 }
 
-void Node::perform(const launcher::TellFailure&) { say(RoundFailed{start_.round.number, "a worker failed on " + name()}); }
+void Node::perform(const launcher::TellFailure&) {
+  say(RoundFailed{start_.round.number, "a worker failed on " + name()});
+}
 
 void Node::perform(const launcher::TellEnded& action) {
   world_.trace(name(), " has ended its round, failures ", action.failures.size(), ", stopped ", action.stopped,

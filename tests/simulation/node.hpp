@@ -25,7 +25,7 @@ class Node {
   void kill();           // its guardian ends the workers and says so
   void kill_guardian();  // alone: the agent ends the rest
   void kill_both();
-  void lose();           // with its host
+  void lose();  // with its host
   void stop(int signal_number);
   void warn(int signal_number);
 

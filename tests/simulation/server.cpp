@@ -64,9 +64,11 @@ void Server::take_in(Channel& channel, const Hello& hello) {
 bool Server::has_been_gone(const Hello& hello) const {
   const auto now = world_.clock.now();
   const auto loss = losses_.find(hello.node_key);
-  if (loss != losses_.end() && (loss->second.was_silent || now - loss->second.at >= options_.resume_window())) return true;
+  if (loss != losses_.end() && (loss->second.was_silent || now - loss->second.at >= options_.resume_window()))
+    return true;
   if (!hello.held || loss != losses_.end()) return false;
-  return hello.held->group_rank == options_.lost_group_rank || now - began_ >= rendezvous::Membership::restate_timeout_of(options_.heartbeat_timeout) ||
+  return hello.held->group_rank == options_.lost_group_rank ||
+         now - began_ >= rendezvous::Membership::restate_timeout_of(options_.heartbeat_timeout) ||
          hello.held->round < world_.checks.newest_complete();
 }
 
@@ -90,8 +92,8 @@ void Server::lose(NodeId id, const Closed& how) {
     step(Left{id, how.why, false});
 }
 
-// Membership takes the end of a connection that is not resumed for the end of its node. That is wrong where the node was
-// frozen, and so could not resume it: it finds this host silent when it goes on, and may take its place.
+// Membership takes the end of a connection that is not resumed for the end of its node. That is wrong where the node
+// was frozen, and so could not resume it: it finds this host silent when it goes on, and may take its place.
 void Server::watch_resumption(const std::string& node_key) {
   const auto lost_at = world_.clock.now();
   world_.clock.after(options_.resume_window(), &owner_, [this, node_key, lost_at] {
@@ -100,8 +102,7 @@ void Server::watch_resumption(const std::string& node_key) {
     const auto& node = world_.node_of(node_key);
     const auto& process = node.process();
     const bool was_frozen = process.pauses > 0 || (process.went_on && *process.went_on >= lost_at);
-    if (!has_come && !is_stopped_ && node.is_alive() && was_frozen)
-      world_.checks.takes_the_living_for_dead();
+    if (!has_come && !is_stopped_ && node.is_alive() && was_frozen) world_.checks.takes_the_living_for_dead();
   });
 }
 

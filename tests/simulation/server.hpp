@@ -1,5 +1,5 @@
-// The real membership behind virtual connections, as rendezvous/control/membership_server.hpp and reception.hpp join it to
-// real ones.
+// The real membership behind virtual connections, as rendezvous/control/membership_server.hpp and reception.hpp join it
+// to real ones.
 #pragma once
 
 #include <cstdint>

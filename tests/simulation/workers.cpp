@@ -51,7 +51,9 @@ void Workers::spawn(const RoundId& round) {
       if (worker.incarnation != incarnation || worker.state != State::starting) return;
       set(worker, State::working);
       if (worker.takes_stops && !is_abandoned_)
-        world_.clock.after(kPipe, &agent_, [this, local_rank] { tell_({launcher::WorkerSaidHello{local_rank, false, true}}); });
+        world_.clock.after(kPipe, &agent_, [this, local_rank] {
+          tell_({launcher::WorkerSaidHello{local_rank, false, true}});
+        });
       if (world_.is_work_done) end_after(local_rank, world_.dice.between(Duration(0), 200ms), {});
     });
   }
@@ -95,7 +97,9 @@ void Workers::prepare_stop(int local_rank) {
     auto& worker = workers_[static_cast<std::size_t>(local_rank)];
     if (worker.state != State::working) return;
     if (!worker.promised) worker.promised = static_cast<std::uint64_t>(world_.stop_dice.between(1, 100));
-    world_.clock.after(kPipe, &agent_, [this, local_rank, round = round_, call = *worker.promised] { tell_call_(local_rank, round, call); });
+    world_.clock.after(kPipe, &agent_, [this, local_rank, round = round_, call = *worker.promised] {
+      tell_call_(local_rank, round, call);
+    });
   });
 }
 
@@ -188,8 +192,8 @@ void Workers::tell(std::vector<WorkerGroupEvent> events) {
 }
 
 bool Workers::is_any_left() const {
-  return orphans_ > 0 ||
-         std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) { return worker.state != State::none; });
+  return orphans_ > 0 || std::any_of(workers_.begin(), workers_.end(),
+                                     [](const Worker& worker) { return worker.state != State::none; });
 }
 
 void Workers::finish_work() {

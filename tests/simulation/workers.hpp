@@ -1,5 +1,5 @@
-// The virtual workers of one node, and the guardian that is their parent, as launcher/agent/guardian_link.hpp shows it to
-// the agent.
+// The virtual workers of one node, and the guardian that is their parent, as launcher/agent/guardian_link.hpp shows it
+// to the agent.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct WorkerHabits {
   Duration stop_min = 1ms, stop_max = 20ms;
   int ignores_term_percent = 0;
   int leaves_orphan_percent = 0;
-  int unkillable_percent = 0;  // for longer than anybody waits
+  int unkillable_percent = 0;          // for longer than anybody waits
   int fails_when_stopped_percent = 0;  // exits with 1 at SIGTERM
   int takes_stops_percent = 0;         // asks should_stop()
 };
@@ -54,7 +54,7 @@ class Workers {
   void fail(int local_rank, launcher::Ending ending);
   void hang(int local_rank);
   void take_schedulers_signal(int local_rank, int signal_number);  // who asks should_stop() is not ended by it
-  void finish_work();  // those that work end well, soon
+  void finish_work();                                              // those that work end well, soon
 
   int count() const { return static_cast<int>(workers_.size()); }
   bool is_any_left() const;

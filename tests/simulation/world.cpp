@@ -194,9 +194,12 @@ void World::tells(const Server& server, const std::string& node_key, const ToAge
 void World::trace_heard(const std::string& node_key, const ToMembership& message) {
   if (!traces) return;
   const auto& name = node_of(node_key).name();
-  if (const auto* opened = std::get_if<StoreOpened>(&message)) trace("   from ", name, ": store_opened ", opened->round);
-  if (const auto* started = std::get_if<RoundStarted>(&message)) trace("   from ", name, ": round_started ", started->round);
-  if (const auto* failed = std::get_if<RoundFailed>(&message)) trace("   from ", name, ": round_failed ", failed->round);
+  if (const auto* opened = std::get_if<StoreOpened>(&message))
+    trace("   from ", name, ": store_opened ", opened->round);
+  if (const auto* started = std::get_if<RoundStarted>(&message))
+    trace("   from ", name, ": round_started ", started->round);
+  if (const auto* failed = std::get_if<RoundFailed>(&message))
+    trace("   from ", name, ": round_failed ", failed->round);
   if (const auto* ended = std::get_if<RoundEnded>(&message)) trace("   from ", name, ": round_ended ", ended->round);
   if (std::holds_alternative<StopAsked>(message)) trace("   from ", name, ": stop_asked");
 }
@@ -224,8 +227,8 @@ void World::workers_changed() {
       [this](Node& node) { return job.is_daemon_apart && was_cut_off(node); });
 }
 
-// A daemon that never stopped goes on with whoever reaches it, so those of an older round that it does not hear may go on
-// by themselves, until they hear of it again, and have stopped.
+// A daemon that never stopped goes on with whoever reaches it, so those of an older round that it does not hear may go
+// on by themselves, until they hear of it again, and have stopped.
 bool World::was_cut_off(Node& node) {
   const bool is_heard = is_daemon_alive() && daemon_->process.runs() && node.process().runs() &&
                         network->is_open(node.host(), job.hosts) && network->is_open(job.hosts, node.host()) &&

@@ -1,4 +1,5 @@
-// A job in a virtual world: hosts, the daemon, nodes, and what can happen to them. The same seed gives the same history.
+// A job in a virtual world: hosts, the daemon, nodes, and what can happen to them. The same seed gives the same
+// history.
 #pragma once
 
 #include <deque>
@@ -36,9 +37,9 @@ struct Job {
   NetworkOptions network;
   WorkerHabits workers;
   int workers_max = 2;
-  std::chrono::milliseconds signal_window{0};  // of agents under a scheduler
+  std::chrono::milliseconds signal_window{0};                            // of agents under a scheduler
   Duration collective_timeout_min = 1ms, collective_timeout_max = 20ms;  // until a missing rank is noticed
-  bool is_collective_endless = false;                                     // it is not
+  bool is_collective_endless = false;                                    // it is not
   std::vector<PortHolder> ports{PortHolder::nobody};  // those at which the endpoint may be, and who else is there
   int endpoint_at = 0;                                // which of them it has
 };
@@ -60,7 +61,7 @@ class World {
   // --- for the parts of the world ---
   Clock clock;
   Dice dice;
-  Dice stop_dice;  // for all that belongs to stops at one step: the histories without any stay what they were
+  Dice stop_dice;       // for all that belongs to stops at one step: the histories without any stay what they were
   Dice scheduler_dice;  // the same, for what a scheduler does
   std::unique_ptr<Network> network;
   Checks checks;
@@ -109,7 +110,9 @@ class World {
   static std::string text_of(const std::string& text) { return text; }
   static std::string text_of(const char* text) { return text; }
   template <typename T>
-  static std::string text_of(const T& number) { return std::to_string(number); }
+  static std::string text_of(const T& number) {
+    return std::to_string(number);
+  }
   void write(const std::string& line);
   void trace_message(const Node& node, const rendezvous::ToAgent& message);
   bool was_cut_off(Node& node);

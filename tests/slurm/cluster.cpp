@@ -121,8 +121,12 @@ void Cluster::write_configuration(const Options& options) const {
   fs::create_directory(folder() / "state");
   std::ofstream file(folder() / "slurm.conf");
   file << "ClusterName=test\n"
-          "SlurmctldHost=" << Hosts::name(0) << "(127.0.0.1)\n"
-          "SlurmctldPort=" << kControllerPort << "\n"
+          "SlurmctldHost="
+       << Hosts::name(0)
+       << "(127.0.0.1)\n"
+          "SlurmctldPort="
+       << kControllerPort
+       << "\n"
           "AuthType=auth/none\n"
           "AuthInfo=cred_expire=5\n"  // seconds a requeued job waits for
           "CredType=cred/none\n"
@@ -140,19 +144,36 @@ void Cluster::write_configuration(const Options& options) const {
           "ReturnToService=2\n"
           "SlurmdParameters=config_overrides\n"  // CPUs that the machine does not have
           "JobCompType=jobcomp/filetxt\n"
-          "JobCompLoc=" << here << "/ends\n"
-          "StateSaveLocation=" << here << "/state\n"
-          "SlurmdSpoolDir=" << here << "/spool.%n\n"
-          "SlurmctldPidFile=" << here << "/slurmctld.pid\n"
-          "SlurmdPidFile=" << here << "/slurmd.%n.pid\n"
-          "SlurmctldLogFile=" << here << "/slurmctld.log\n"
-          "SlurmdLogFile=" << here << "/slurmd.%n.log\n"
-          "SlurmdTimeout=" << options.silence_max.count() << "\n"
-          "KillWait=" << options.kill_wait.count() << "\n";
+          "JobCompLoc="
+       << here
+       << "/ends\n"
+          "StateSaveLocation="
+       << here
+       << "/state\n"
+          "SlurmdSpoolDir="
+       << here
+       << "/spool.%n\n"
+          "SlurmctldPidFile="
+       << here
+       << "/slurmctld.pid\n"
+          "SlurmdPidFile="
+       << here
+       << "/slurmd.%n.pid\n"
+          "SlurmctldLogFile="
+       << here
+       << "/slurmctld.log\n"
+          "SlurmdLogFile="
+       << here
+       << "/slurmd.%n.log\n"
+          "SlurmdTimeout="
+       << options.silence_max.count()
+       << "\n"
+          "KillWait="
+       << options.kill_wait.count() << "\n";
   for (int index = 0; index < options.nodes; ++index) {
     fs::create_directory(folder() / ("spool." + node(index)));
-    file << "NodeName=" << node(index) << " NodeHostname=" << Hosts::name(0) << " NodeAddr=127.0.0.1 Port="
-         << kFirstNodePort + index << " CPUs=" << options.cpus << "\n";
+    file << "NodeName=" << node(index) << " NodeHostname=" << Hosts::name(0)
+         << " NodeAddr=127.0.0.1 Port=" << kFirstNodePort + index << " CPUs=" << options.cpus << "\n";
   }
   std::string nodes = node(0);
   for (int index = 1; index < options.nodes; ++index) nodes += "," + node(index);
@@ -161,7 +182,8 @@ void Cluster::write_configuration(const Options& options) const {
   file << "PartitionName=all Default=YES" << shared << "\n";
   if (options.has_urgent) {
     file << "PreemptType=preempt/partition_prio\nPreemptMode=REQUEUE\n"
-            "PartitionName=urgent PriorityTier=10" << shared << "\n";
+            "PartitionName=urgent PriorityTier=10"
+         << shared << "\n";
   }
   if (!file.flush()) throw std::runtime_error("can't write " + here + "/slurm.conf");
 }
@@ -289,8 +311,8 @@ std::vector<pid_t> Cluster::processes_of(int index) const {
   return found;
 }
 
-// The older first: so ddprun does not see its workers' end. They can't be stopped before: where a parent's end orphans a
-// process group that is stopped, the kernel sends it SIGHUP, by which ddprun would end the job.
+// The older first: so ddprun does not see its workers' end. They can't be stopped before: where a parent's end orphans
+// a process group that is stopped, the kernel sends it SIGHUP, by which ddprun would end the job.
 void Cluster::crash(int index) {
   auto victims = processes_of(index);
   std::sort(victims.begin(), victims.end());

@@ -112,9 +112,9 @@ TEST_F(DdprunUnderSlurm, AWarningToEveryProcessOfTheStepStopsItAtOneStepWith75) 
 TEST_F(DdprunUnderSlurm, AtTheTimeLimitAJobIsWarnedAndRequeuedOrStopped) {
   Cluster* const cluster = make_cluster({});
   if (cluster == nullptr) return;
-  const auto warned = cluster->submit({"--time=1", "--signal=B:USR1@60",
-                                       std::string(DDP_TEST_SOURCE_DIR) + "/slurm/requeue.sbatch", "--batch-size=4",
-                                       "--epochs=1000000"});
+  const auto warned =
+      cluster->submit({"--time=1", "--signal=B:USR1@60", std::string(DDP_TEST_SOURCE_DIR) + "/slurm/requeue.sbatch",
+                       "--batch-size=4", "--epochs=1000000"});
   const auto stopped = submit(*cluster, std::string("ddprun --nproc-per-node=2 ") + kEndlessTraining, {"--time=1"});
   ASSERT_TRUE(trains(*cluster)) << cluster->output(stopped);
   cluster->ask({"scontrol", "update", "JobId=" + stopped, "EndTime=now"});
@@ -156,8 +156,8 @@ TEST_F(DdprunUnderSlurm, AnUrgentJobPutsItBackIntoTheQueueAndItResumesAfterwards
 TEST_F(DdprunUnderSlurm, WorkersThatIgnoreSigtermAreKilledBeforeSlurmKillsDdprun) {
   Cluster* const cluster = make_cluster({.kill_wait = 7s});
   if (cluster == nullptr) return;
-  const auto job = submit(
-      *cluster, "ddprun --nproc-per-node=2 sh -c 'trap \"\" TERM; echo worker is up; exec tail -f /dev/null'");
+  const auto job =
+      submit(*cluster, "ddprun --nproc-per-node=2 sh -c 'trap \"\" TERM; echo worker is up; exec tail -f /dev/null'");
   ASSERT_TRUE(cluster->prints(job, "worker is up", 4)) << cluster->output(job);
   cluster->ask({"scancel", job});
   EXPECT_EQ(cluster->survivors(), "");
@@ -223,8 +223,8 @@ TEST_F(DdprunUnderSlurm, TwoJobsAndTwoStepsOfEachAtOnceKeepApart) {
       "exec train_breast_cancer --epochs=5 --checkpoint-dir=checkpoints_$SLURM_JOB_ID.$SLURM_STEP_ID'";
   std::vector<std::string> jobs;
   for (int job = 0; job < 2; ++job) {
-    jobs.push_back(cluster->submit({"--nodes=2", "--ntasks-per-node=1",
-                                    "--wrap=" + step + " & one=$!; " + step + " & wait $one && wait $!"}));
+    jobs.push_back(cluster->submit(
+        {"--nodes=2", "--ntasks-per-node=1", "--wrap=" + step + " & one=$!; " + step + " & wait $one && wait $!"}));
   }
   for (const auto& job : jobs) EXPECT_TRUE(cluster->prints(job, " is here", 8)) << cluster->output(job);
   const io::UniqueFd opened(::open(gate.c_str(), O_RDWR | O_CLOEXEC));

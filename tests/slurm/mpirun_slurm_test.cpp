@@ -39,8 +39,8 @@ TEST_P(MpirunOverNodes, TakesAnAddressAndAPort) {
   Cluster* const cluster = make_cluster_with_mpirun();
   if (cluster == nullptr) return;
   const auto submit = [&](const std::string& options) {
-    return cluster->submit({"--nodes=2", "--ntasks-per-node=2",
-                            "--wrap=" + mpirun() + " " + options + " train_breast_cancer --epochs=2"});
+    return cluster->submit(
+        {"--nodes=2", "--ntasks-per-node=2", "--wrap=" + mpirun() + " " + options + " train_breast_cancer --epochs=2"});
   };
   const auto bad = submit("");
   EXPECT_EQ(cluster->wait(bad).value_or(Cluster::End{}).state, "FAILED");

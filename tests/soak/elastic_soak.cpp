@@ -1,17 +1,16 @@
 // Trains under random faults and checks that nothing was lost: `elastic_soak --seconds=1200`.
 //
-// One ddp-rendezvous, and agents with --nnodes=2:3 on this host, whose workers train with run_elastic (soak_worker). Every few
-// seconds a random worker is killed; every sixth time it is an agent, which is started again at once. Checked at the end, from
-// the workers' logs of committed steps:
+// One ddp-rendezvous, and agents with --nnodes=2:3 on this host, whose workers train with run_elastic (soak_worker).
+// Every few seconds a random worker is killed; every sixth time it is an agent, which is started again at once. Checked
+// at the end, from the workers' logs of committed steps:
 //   - every step has been committed, in rounds that never go back;
 //   - no step was lost but the one in flight: a round begins with the newest commit of those that lived on;
 //   - the final parameters are those that the committed steps add up to, the same on all ranks.
-// With --heartbeat-ms=N nothing is disturbed: two agents and the daemon count a silence of N ms as death, `--busy=N` processes
-// take the cores from them, and there must be one round, for any other would follow a false alarm:
+// With --heartbeat-ms=N nothing is disturbed: two agents and the daemon count a silence of N ms as death, `--busy=N`
+// processes take the cores from them, and there must be one round, for any other would follow a false alarm:
 // `elastic_soak --seconds=600 --heartbeat-ms=250 --busy=2`.
-// With --compare the same training runs undisturbed before, for a quarter of the time, and at least 95 % of its steps per
-// second are asked for.
-// Exit code 0 where all of it holds.
+// With --compare the same training runs undisturbed before, for a quarter of the time, and at least 95 % of its steps
+// per second are asked for. Exit code 0 where all of it holds.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -75,8 +74,10 @@ Options options_of(int argc, char** argv) {
     else if (numbers.count(name) == 1 && value > 0)
       *numbers.at(name) = value;
     else
-      throw std::invalid_argument(word + "; try: elastic_soak [--seconds=N] [--fault-every-ms=N] [--step-ms=N] [--seed=N] [--compare] "
-                                         "[--heartbeat-ms=N] [--busy=N]");
+      throw std::invalid_argument(
+          word +
+          "; try: elastic_soak [--seconds=N] [--fault-every-ms=N] [--step-ms=N] [--seed=N] [--compare] "
+          "[--heartbeat-ms=N] [--busy=N]");
   }
   if (out.heartbeat_ms > 0) out.agents = 2;
   return out;
@@ -179,10 +180,12 @@ class Run {
     Job::Options options;
     options.patience = std::chrono::seconds(options_.seconds) + 60s;
     return std::make_unique<Job>(
-        std::vector<std::string>{options_.heartbeat_ms > 0 ? "--nnodes=2" : "--nnodes=2:3", "--nproc-per-node=" + std::to_string(options_.workers), "--rdzv-id=soak", "--rdzv-backend=c10d",
-                                 "--rdzv-endpoint=" + endpoint_, conf(), "--max-restarts=1000000",
-                                 std::string(DDP_TEST_BIN_DIR) + "/soak_worker", folder_.path().string(),
-                                 std::to_string(options_.step_ms), std::to_string(options_.seconds)},
+        std::vector<std::string>{options_.heartbeat_ms > 0 ? "--nnodes=2" : "--nnodes=2:3",
+                                 "--nproc-per-node=" + std::to_string(options_.workers), "--rdzv-id=soak",
+                                 "--rdzv-backend=c10d", "--rdzv-endpoint=" + endpoint_, conf(),
+                                 "--max-restarts=1000000", std::string(DDP_TEST_BIN_DIR) + "/soak_worker",
+                                 folder_.path().string(), std::to_string(options_.step_ms),
+                                 std::to_string(options_.seconds)},
         options);
   }
 
@@ -273,13 +276,16 @@ Logs read_logs(const fs::path& folder) {
 std::vector<int> history_of(const Logs& logs) {
   std::vector<int> sizes;
   for (const auto& [round, parts] : logs.parts) {
-    const auto first = std::min_element(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.first < b.first; })->first;
+    const auto first =
+        std::min_element(parts.begin(), parts.end(), [](auto& a, auto& b) { return a.first < b.first; })->first;
     std::int64_t last = 0;
     for (const auto& part : parts) last = std::max(last, part.last);
     const auto before = static_cast<std::int64_t>(sizes.size());
     require(first <= before + 1, "no step is missing before step " + std::to_string(first));
-    require(first >= before, "no step is lost but the one in flight (step " + std::to_string(before) + " was committed, and a "
-                             "round began again with " + std::to_string(first) + ")");
+    require(first >= before, "no step is lost but the one in flight (step " + std::to_string(before) +
+                                 " was committed, and a "
+                                 "round began again with " +
+                                 std::to_string(first) + ")");
     sizes.resize(static_cast<std::size_t>(std::max(first - 1, std::int64_t{0})));
     sizes.resize(static_cast<std::size_t>(last), logs.world_sizes.at(round));
   }
@@ -297,12 +303,13 @@ void check_parameters(const fs::path& folder, const std::vector<int>& history) {
     std::ifstream file(entry.path());
     std::size_t steps = 0;
     file >> steps;
-    require(steps == history.size(), "every rank ends with the same step, " + std::to_string(history.size()) + ", not " +
-                                         std::to_string(steps));
+    require(steps == history.size(),
+            "every rank ends with the same step, " + std::to_string(history.size()) + ", not " + std::to_string(steps));
     std::string text;
     for (std::size_t i = 0; i < expected.size(); ++i) {
       file >> text;
-      require(std::strtod(text.c_str(), nullptr) == expected[i], "parameter " + std::to_string(i) + " is the sum of the steps");
+      require(std::strtod(text.c_str(), nullptr) == expected[i],
+              "parameter " + std::to_string(i) + " is the sum of the steps");
     }
     ++ranks;
   }
@@ -321,7 +328,8 @@ std::string pauses_of(const Logs& logs) {
   if (pauses.empty()) return {};
   std::sort(pauses.begin(), pauses.end());
   char text[96];
-  std::snprintf(text, sizeof text, "; between two rounds %.0f ms, at most %.0f ms", pauses[pauses.size() / 2], pauses.back());
+  std::snprintf(text, sizeof text, "; between two rounds %.0f ms, at most %.0f ms", pauses[pauses.size() / 2],
+                pauses.back());
   return text;
 }
 
@@ -333,8 +341,8 @@ std::size_t steps_of(const Options& options, bool disturbed) {
   require(!logs.parts.empty(), "a step was committed");
   const auto history = history_of(logs);
   check_parameters(folder, history);
-  std::printf("%s: %zu steps in %d s, %zu rounds, %d faults%s\n", disturbed ? "with faults" : "undisturbed", history.size(),
-              options.seconds, logs.parts.size(), run.faults(), pauses_of(logs).c_str());
+  std::printf("%s: %zu steps in %d s, %zu rounds, %d faults%s\n", disturbed ? "with faults" : "undisturbed",
+              history.size(), options.seconds, logs.parts.size(), run.faults(), pauses_of(logs).c_str());
   std::fflush(stdout);
   require(!disturbed || run.faults() > 0, "there was a fault");
   require(options.heartbeat_ms == 0 || logs.parts.size() == 1, "a job in which nothing fails has one round");

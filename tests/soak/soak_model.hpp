@@ -1,5 +1,5 @@
-// What a step of the soak's training adds, known to the workers and to who checks them. Whole numbers: their sums are exact
-// in any order as long as they stay below 2^53.
+// What a step of the soak's training adds, known to the workers and to who checks them. Whole numbers: their sums are
+// exact in any order as long as they stay below 2^53.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,10 @@
-// The training that the soak disturbs: each step adds to the parameters what all ranks agree on, in whole numbers, so that
-// they can be computed again from the list of steps alone.
+// The training that the soak disturbs: each step adds to the parameters what all ranks agree on, in whole numbers, so
+// that they can be computed again from the list of steps alone.
 //
-// Usage: soak_worker FOLDER STEP_MS SECONDS. Every committed step is one line in FOLDER/<pid>: "<term> <random> <number of
-// the round> <step> <world size> <steady clock, ns>"; a worker that has done its work writes its parameters into FOLDER/final_<rank>. It ends when
-// rank 0 has seen SECONDS pass since the time in FOLDER/begin, at the same step on all ranks.
+// Usage: soak_worker FOLDER STEP_MS SECONDS. Every committed step is one line in FOLDER/<pid>: "<term> <random> <number
+// of the round> <step> <world size> <steady clock, ns>"; a worker that has done its work writes its parameters into
+// FOLDER/final_<rank>. It ends when rank 0 has seen SECONDS pass since the time in FOLDER/begin, at the same step on
+// all ranks.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -30,17 +31,19 @@ using ddp::soak::kParameters;
 class StepLog {
  public:
   explicit StepLog(const std::string& folder)
-      : fd_(::open((folder + "/" + std::to_string(::getpid())).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644)) {
+      : fd_(::open((folder + "/" + std::to_string(::getpid())).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
+                   0644)) {
     if (fd_ < 0) throw std::runtime_error("the log of steps in " + folder + " can't be opened");
   }
 
   void committed(const ddp::RoundId& round, std::int64_t step, int size) const {
     char line[128];
-    const int length = std::snprintf(line, sizeof line, "%llu %llu %u %lld %d %lld\n", static_cast<unsigned long long>(round.term),
-                                     static_cast<unsigned long long>(round.term_random), round.number,
-                                     static_cast<long long>(step), size,
-                                     static_cast<long long>(std::chrono::steady_clock::now().time_since_epoch().count()));
-    if (::write(fd_, line, static_cast<std::size_t>(length)) != length) throw std::runtime_error("the log of steps is full");
+    const int length =
+        std::snprintf(line, sizeof line, "%llu %llu %u %lld %d %lld\n", static_cast<unsigned long long>(round.term),
+                      static_cast<unsigned long long>(round.term_random), round.number, static_cast<long long>(step),
+                      size, static_cast<long long>(std::chrono::steady_clock::now().time_since_epoch().count()));
+    if (::write(fd_, line, static_cast<std::size_t>(length)) != length)
+      throw std::runtime_error("the log of steps is full");
   }
 
  private:

@@ -44,14 +44,13 @@ io::UniqueFd take_inherited_socket(const std::string& text) {
   struct stat status {};
   if (!named || ::fstat(named->descriptor, &status) != 0) return {};
   if (!S_ISSOCK(status.st_mode) || status.st_ino != named->inode) return {};
-  // A copy: the one that was inherited may be needed again, and only what is named in the environment is known to be ours.
+  // A copy: the one that was inherited may be needed again, and only what is named in the environment is known to be
+  // ours.
   ::fcntl(named->descriptor, F_SETFD, FD_CLOEXEC);
   return io::UniqueFd(::fcntl(named->descriptor, F_DUPFD_CLOEXEC, 3));
 }
 
-AgentLink::AgentLink(io::UniqueFd socket) : socket_(std::move(socket)), stop_(io::make_event()) {
-  say_hello();
-}
+AgentLink::AgentLink(io::UniqueFd socket) : socket_(std::move(socket)), stop_(io::make_event()) { say_hello(); }
 
 AgentLink::~AgentLink() {
   if (in_forked_child()) {
@@ -110,8 +109,9 @@ void AgentLink::leave() {
 std::map<std::string, std::string> AgentLink::wait_for_seat(std::chrono::milliseconds limit) {
   std::unique_lock lock(mutex_);
   if (!changed_.wait_for(lock, limit, [&] { return seat_ || end_; }))
-    throw TimeoutError("ddprun gave this process no part in a next round within " + std::to_string(limit.count()) +
-                       " ms\ntry:   look at ddprun's output; ElasticOptions::seat_timeout is to be longer than its join_timeout");
+    throw TimeoutError(
+        "ddprun gave this process no part in a next round within " + std::to_string(limit.count()) +
+        " ms\ntry:   look at ddprun's output; ElasticOptions::seat_timeout is to be longer than its join_timeout");
   if (end_) throw AbortedError("the job ends: " + *end_);
   return std::exchange(seat_, std::nullopt)->variables;
 }
@@ -169,7 +169,8 @@ void AgentLink::start_to_listen() {
   try {
     thread_ = io::start_quiet_thread([this] { listen(); });
   } catch (const std::system_error& error) {
-    throw Error(std::string("no thread that listens to ddprun: ") + error.what() + "\ntry:   a higher limit (ulimit -u)");
+    throw Error(std::string("no thread that listens to ddprun: ") + error.what() +
+                "\ntry:   a higher limit (ulimit -u)");
   }
 }
 

@@ -1,5 +1,6 @@
-// The worker's end of the socket to its agent, and a thread that listens to it: a round is over, here is your seat, there
-// is none; at which step can you stop, stop there. What it says of stops is the part of should_stop() of this process.
+// The worker's end of the socket to its agent, and a thread that listens to it: a round is over, here is your seat,
+// there is none; at which step can you stop, stop there. What it says of stops is the part of should_stop() of this
+// process.
 //
 // Threads: one of its own, from when the process takes seats or stops; it calls RoundOverHandler. enter(), leave() and
 //          wait_for_seat() are one thread's, as are begin_round() and should_stop(); what the process says about itself
@@ -59,12 +60,12 @@ class AgentLink {
   // Throws TimeoutError where none comes in time, AbortedError where there will be none.
   std::map<std::string, std::string> wait_for_seat(std::chrono::milliseconds limit);
 
-  // The process has a group of this round: calls of should_stop() count from 1, unless it is the round that they count in
-  // already, which is said.
+  // The process has a group of this round: calls of should_stop() count from 1, unless it is the round that they count
+  // in already, which is said.
   bool begin_round(std::uint32_t round);
 
-  // As ProcessGroup::should_stop() of a group of this round; false where another round has begun since. The first call of
-  // all tells the agent that this process is to be asked, and keeps SIGTERM.
+  // As ProcessGroup::should_stop() of a group of this round; false where another round has begun since. The first call
+  // of all tells the agent that this process is to be asked, and keeps SIGTERM.
   bool should_stop(std::uint32_t round, std::chrono::milliseconds limit);
 
  private:
@@ -94,8 +95,8 @@ class AgentLink {
   std::optional<std::string> end_;           // why there will be no seat
   std::optional<std::uint32_t> stop_round_;  // in which calls of should_stop() count
   std::optional<worker_link::PrepareStop> last_prepare_;
-  bool has_said_stopping_ = false;           // in stop_round_
-  StopPoint stop_point_;  // has a mutex of its own
+  bool has_said_stopping_ = false;  // in stop_round_
+  StopPoint stop_point_;            // has a mutex of its own
   std::mutex news_mutex_;
   ProgressNews news_;  // guarded by news_mutex_
   std::thread thread_;

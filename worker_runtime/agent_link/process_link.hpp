@@ -1,5 +1,5 @@
-// The one link of this process to its agent. It is opened when the process first takes part in a job and stays open until
-// the process has ended: it is never destroyed, so that its thread finds all it needs however the process ends.
+// The one link of this process to its agent. It is opened when the process first takes part in a job and stays open
+// until the process has ended: it is never destroyed, so that its thread finds all it needs however the process ends.
 //
 // Threads: any.
 // Fork:    a forked child has none, whatever its parent has.

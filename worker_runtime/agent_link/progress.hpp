@@ -13,7 +13,7 @@ void begin_round(std::uint32_t round);  // this process has a group of it; not t
 
 void tell_step();  // a step of the present round is finished
 void tell_commits(std::uint64_t commits);
-void tell_checkpoint_directory();                // there is one; it may be empty
+void tell_checkpoint_directory();  // there is one; it may be empty
 void tell_checkpoint_saved(std::uint64_t step);
 
 }  // namespace ddp::agent_link

@@ -1,7 +1,7 @@
 // What of a process's progress its agent is to hear, and when: what is new in a round at once, the rest once a second.
 //
-// Pure. Each message says all there is to say, so one that is left out is made up for by the next; a change that came too
-// soon after a message goes out with the first call that comes late enough, and needs no timer.
+// Pure. Each message says all there is to say, so one that is left out is made up for by the next; a change that came
+// too soon after a message goes out with the first call that comes late enough, and needs no timer.
 #pragma once
 
 #include <chrono>
@@ -47,7 +47,8 @@ class ProgressNews {
   }
 
  private:
-  // Of one number in a round. News is the one with which the round begins, and then the first that the round itself brings.
+  // Of one number in a round. News is the one with which the round begins, and then the first that the round itself
+  // brings.
   struct Changes {
     using Number = std::optional<std::uint64_t>;
     int told = 0;

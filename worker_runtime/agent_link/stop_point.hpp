@@ -1,9 +1,10 @@
 // At which call of should_stop() the ranks stop: the part of the agreement that each rank has.
 //
-// Every rank calls ask() once for each step, so the n-th call is the same step on all of them. When the job is to stop, each
-// rank says which call of its own is the next that it can still answer with yes (prepare()); the greatest of these is the
-// step for all (decide()). Nobody waits for a rank that works: prepare() answers at once, from another thread; only a
-// rank that reaches its promised call before the decision is there waits for it, which takes messages and no collective.
+// Every rank calls ask() once for each step, so the n-th call is the same step on all of them. When the job is to stop,
+// each rank says which call of its own is the next that it can still answer with yes (prepare()); the greatest of these
+// is the step for all (decide()). Nobody waits for a rank that works: prepare() answers at once, from another thread;
+// only a rank that reaches its promised call before the decision is there waits for it, which takes messages and no
+// collective.
 //
 // Threads: ask() from the one that trains, the others from that which hears the agent.
 #pragma once
@@ -19,8 +20,8 @@ namespace ddp::agent_link {
 
 class StopPoint {
  public:
-  // Whether this call, or one before it, is the agreed one. Waits for a decision no longer than `limit`; without one the
-  // rank goes on, as the stop has come to nothing.
+  // Whether this call, or one before it, is the agreed one. Waits for a decision no longer than `limit`; without one
+  // the rank goes on, as the stop has come to nothing.
   bool ask(std::chrono::milliseconds limit) {
     std::unique_lock lock(mutex_);
     const auto call = ++calls_;
@@ -31,7 +32,8 @@ class StopPoint {
     return step_ && round_ == round && call >= *step_;
   }
 
-  // The next call that can still be the agreed one; none beyond it is answered before decide(). Asked again, it says the same.
+  // The next call that can still be the agreed one; none beyond it is answered before decide(). Asked again, it says
+  // the same.
   std::uint64_t prepare() {
     const std::lock_guard lock(mutex_);
     if (!promised_) promised_ = calls_ + 1;

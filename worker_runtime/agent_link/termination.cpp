@@ -38,7 +38,9 @@ void handle(int) {
 
 void keep_sigterm() {
   struct sigaction present {};
-  if (::sigaction(SIGTERM, nullptr, &present) != 0 || (present.sa_flags & SA_SIGINFO) != 0 || present.sa_handler != SIG_DFL) return;
+  if (::sigaction(SIGTERM, nullptr, &present) != 0 || (present.sa_flags & SA_SIGINFO) != 0 ||
+      present.sa_handler != SIG_DFL)
+    return;
   keeper.store(::getpid());
   struct sigaction action {};
   action.sa_handler = handle;

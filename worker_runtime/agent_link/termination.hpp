@@ -1,6 +1,6 @@
-// SIGTERM in a process that asks should_stop(). A scheduler may send it to every process of the job, the launcher included:
-// then it means that the job is to stop, which the launcher tells each worker by its link, at a step. The launcher sends the
-// message `stop` before a SIGTERM of its own: then it means this process, and ends it.
+// SIGTERM in a process that asks should_stop(). A scheduler may send it to every process of the job, the launcher
+// included: then it means that the job is to stop, which the launcher tells each worker by its link, at a step. The
+// launcher sends the message `stop` before a SIGTERM of its own: then it means this process, and ends it.
 //
 // Threads: any.
 // Fork:    a forked child, which has no link, dies of SIGTERM as it would without this; an exec'd one inherits nothing.

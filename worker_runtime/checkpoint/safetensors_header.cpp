@@ -20,12 +20,9 @@ constexpr const char* kMetadataName = "__metadata__";
 
 const char* dtype_of(DataType type) {
   switch (type) {
-    case DataType::float32:
-      return "F32";
-    case DataType::float64:
-      return "F64";
-    case DataType::int64:
-      return "I64";
+    case DataType::float32: return "F32";
+    case DataType::float64: return "F64";
+    case DataType::int64: return "I64";
     case DataType::float16: return "F16";
     case DataType::bfloat16: return "BF16";
     case DataType::int32: return "I32";

@@ -105,8 +105,7 @@ RankState Group::state_of(int rank) const {
     return state;
   }
   state.has_told = false;
-  if (const RankNote& note = memory_->notes()[static_cast<std::size_t>(rank)];
-             note.trouble.load() != Trouble::none) {
+  if (const RankNote& note = memory_->notes()[static_cast<std::size_t>(rank)]; note.trouble.load() != Trouble::none) {
     FingerprintWords words{};
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = note.last_call[i].load();
     state.presence = note.presence.load();

@@ -9,9 +9,10 @@ namespace ddp::cpu_backend {
 HostCollectives::Steps Group::steps_over_hosts(io::Deadline& deadline, bool is_monitored) {
   return {.meet = [&] { meet(deadline); },
           .meet_after_leaders = [&] { meet_after_leaders(deadline); },
-          .exchange = [this, &deadline, is_monitored](const HostCollectives::AmongLeaders& exchange) {
-            among_leaders(exchange, deadline, is_monitored);
-          }};
+          .exchange =
+              [this, &deadline, is_monitored](const HostCollectives::AmongLeaders& exchange) {
+                among_leaders(exchange, deadline, is_monitored);
+              }};
 }
 
 void Group::exchange_over_hosts(const Collective& collective, io::Deadline& deadline) {

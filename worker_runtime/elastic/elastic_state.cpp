@@ -20,7 +20,7 @@ constexpr std::size_t kChunkBytes = 16u << 20;  // of the state, in one broadcas
 // Which commit a rank has, and what its state looks like: what ranks tell each other before one gives its state away.
 struct Offer {
   std::uint64_t has_commit = 0;
-  RoundId round;        // in which it was made
+  RoundId round;  // in which it was made
   std::uint64_t count = 0;
   std::uint64_t entries = 0, bytes = 0, layout = 0;
   RoundId last_synced;  // the round of its last sync, where it has a commit
@@ -30,15 +30,18 @@ struct Offer {
 
   Words words() const {
     Words out{};
-    const std::uint64_t values[] = {has_commit, round.term, round.term_random, round.number, count, entries, bytes, layout,
-                                    last_synced.term, last_synced.term_random, last_synced.number};
+    const std::uint64_t values[] = {
+        has_commit, round.term,       round.term_random,       round.number,      count, entries, bytes,
+        layout,     last_synced.term, last_synced.term_random, last_synced.number};
     for (std::size_t i = 0; i < kWords; ++i) out[i] = static_cast<std::int64_t>(values[i]);
     return out;
   }
 
   static Offer from(const std::int64_t* words) {
     const auto word = [&](std::size_t i) { return static_cast<std::uint64_t>(words[i]); };
-    const auto round = [&](std::size_t i) { return RoundId{word(i), word(i + 1), static_cast<std::uint32_t>(word(i + 2))}; };
+    const auto round = [&](std::size_t i) {
+      return RoundId{word(i), word(i + 1), static_cast<std::uint32_t>(word(i + 2))};
+    };
     return {word(0), round(1), word(4), word(5), word(6), word(7), round(8)};
   }
 
@@ -50,8 +53,8 @@ struct Offer {
 
 std::vector<Offer> gather(ProcessGroup& group, const Offer& own) {
   const auto words = own.words();
-  const auto all = process_group::all_gather_words(group, {words.begin(), words.end()},
-                                                   process_group::Within::state_sync, {});
+  const auto all =
+      process_group::all_gather_words(group, {words.begin(), words.end()}, process_group::Within::state_sync, {});
   std::vector<Offer> offers;
   for (std::size_t at = 0; at < all.size(); at += Offer::kWords) offers.push_back(Offer::from(&all[at]));
   return offers;
@@ -70,9 +73,10 @@ void require_same_entries(const std::vector<Offer>& offers) {
   }
 }
 
-// Whose state all take; the first of equals. The newest commit there is; on GPUs, of those who were in the last round, the
-// oldest: a rank that aborts a collective may let its neighbours' go on to their ends over bytes that nobody sent, and one of
-// these commit that before it hears of the failure, but the rank that aborted has not come to its commit. That costs a step.
+// Whose state all take; the first of equals. The newest commit there is; on GPUs, of those who were in the last round,
+// the oldest: a rank that aborts a collective may let its neighbours' go on to their ends over bytes that nobody sent,
+// and one of these commit that before it hears of the failure, but the rank that aborted has not come to its commit.
+// That costs a step.
 int source_of(const std::vector<Offer>& offers, bool on_gpus) {
   const auto is_newer = [](const Offer& a, const Offer& b) { return a.key() < b.key(); };
   if (!on_gpus) return static_cast<int>(std::max_element(offers.begin(), offers.end(), is_newer) - offers.begin());
@@ -91,8 +95,10 @@ int source_of(const std::vector<Offer>& offers, bool on_gpus) {
 class ElasticState::Impl {
  public:
   void add(void* data, std::size_t bytes, Device device) {
-    if (has_copy_ || is_in_use_) throw InvalidArgument("an entry is added to elastic state that was committed or synced already"
-                                                       "\ntry:   add every entry first");
+    if (has_copy_ || is_in_use_)
+      throw InvalidArgument(
+          "an entry is added to elastic state that was committed or synced already"
+          "\ntry:   add every entry first");
     entries_.push_back({data, bytes, device});
     bytes_ += bytes;
     layout_ = (layout_ ^ bytes) * 1099511628211u;  // FNV-1a, by sizes

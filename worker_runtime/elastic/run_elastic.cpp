@@ -91,7 +91,8 @@ void train_in(const GroupOfRound& group, ElasticState& state, const Train& train
   world.barrier();  // who fails before all have come here makes all others come again
 }
 
-// Whether a new round is an answer to this error. While the ranks meet, whatever goes wrong may be the end of one of them.
+// Whether a new round is an answer to this error. While the ranks meet, whatever goes wrong may be the end of one of
+// them.
 bool is_answered_by_a_round(const Error& error, bool has_met) {
   if (dynamic_cast<const InvalidArgument*>(&error) != nullptr || dynamic_cast<const MismatchError*>(&error) != nullptr)
     return false;

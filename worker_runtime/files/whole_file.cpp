@@ -18,8 +18,8 @@ namespace {
 constexpr std::size_t kBufferBytes = std::size_t{1} << 16;
 constexpr int kAttemptsMax = 100;
 
-// Beside the file itself, so that it can take its name. No part of that is in it: who looks for all files that begin with
-// a certain name must not find it.
+// Beside the file itself, so that it can take its name. No part of that is in it: who looks for all files that begin
+// with a certain name must not find it.
 std::string temporary_name(const std::string& path) {
   std::uint64_t random = 0;
   if (::getrandom(&random, sizeof random, 0) != sizeof random) return {};

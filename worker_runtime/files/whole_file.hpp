@@ -1,7 +1,7 @@
 // Writes a file of diagnostics that appears under its name whole, or not at all.
 //
-// It is not brought to disk, as a checkpoint is (worker_runtime/checkpoint/atomic_file.hpp): the end of the program can't
-// hurt it, that of the machine may, and nobody waits for a disk while a job recovers.
+// It is not brought to disk, as a checkpoint is (worker_runtime/checkpoint/atomic_file.hpp): the end of the program
+// can't hurt it, that of the machine may, and nobody waits for a disk while a job recovers.
 //
 // Threads: one at a time. Calls throw std::system_error, whose text has the path; nothing is left behind then.
 #pragma once

@@ -14,7 +14,7 @@ namespace ddp::flight_recorder {
 
 // What goes with the entries.
 struct DumpFacts {
-  int rank = 0;  // of the whole job
+  int rank = 0;     // of the whole job
   RoundId round{};  // of the group that failed
   int pid = 0;
   std::string host{};

@@ -33,8 +33,8 @@ void make_private_directory(const std::string& path) {
     throw std::system_error(errno, std::generic_category(), "can't make the folder " + path);
   }
   struct stat status {};
-  const bool is_ours = ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-                       status.st_uid == ::geteuid() && (status.st_mode & 0022) == 0;
+  const bool is_ours = ::lstat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() &&
+                       (status.st_mode & 0022) == 0;
   if (!is_ours) {
     throw std::system_error(EACCES, std::generic_category(), "the folder " + path + " is not this user's alone");
   }
@@ -49,7 +49,8 @@ Place place_from(const Lookup& variable) {
   Place place;
   place.prefix = variable("DDP_FLIGHT_RECORDER");
   place.round_directory = variable("DDPRUN_ROUND_DIRECTORY");
-  if (const auto directory = variable("TMPDIR"); directory && !directory->empty()) place.temporary_directory = *directory;
+  if (const auto directory = variable("TMPDIR"); directory && !directory->empty())
+    place.temporary_directory = *directory;
   if (const auto run_id = variable("TORCHELASTIC_RUN_ID")) place.run_id = *run_id;
   return place;
 }

@@ -1,5 +1,5 @@
-// Writes a pickle of plain values (dict, list, str, int, float, bool, None), which any Python 3 reads without a module of
-// ours: protocol 2. The same calls as JsonWriter. Pure.
+// Writes a pickle of plain values (dict, list, str, int, float, bool, None), which any Python 3 reads without a module
+// of ours: protocol 2. The same calls as JsonWriter. Pure.
 //
 // Source: Python's Lib/pickletools.py.
 #pragma once

@@ -15,7 +15,8 @@ using std::chrono::nanoseconds;
 
 constexpr double kKeptNs = 10e6;
 constexpr std::chrono::milliseconds kRateAfter{1};  // to know the rate to one in ten thousand
-constexpr std::uint64_t kTogetherTicks = 20'000;    // 5 to 10 us: looks at the counter and both clocks take a tenth of a us
+// 5 to 10 us: looks at the counter and both clocks take a tenth of a us.
+constexpr std::uint64_t kTogetherTicks = 20'000;
 
 Moment clocks() { return {std::chrono::steady_clock::now(), now()}; }
 

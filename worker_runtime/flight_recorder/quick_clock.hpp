@@ -2,8 +2,8 @@
 // either costs: much of a small collective.
 //
 // The counter serves where the kernel itself goes by it (clocksource "tsc"); elsewhere both clocks are asked. It is set
-// by them every 10 ms: so late a change of the wall clock may be seen, and a later time may come out a microsecond before an
-// earlier one.
+// by them every 10 ms: so late a change of the wall clock may be seen, and a later time may come out a microsecond
+// before an earlier one.
 //
 // Threads: one caller at a time.
 #pragma once
@@ -34,8 +34,8 @@ class QuickClock {
   Moment set(std::uint64_t ticks);
 
   bool has_counter_;
-  Setting set_{};        // the last one
-  Setting rate_from_{};  // the one at which the rate was taken
+  Setting set_{};                 // the last one
+  Setting rate_from_{};           // the one at which the rate was taken
   std::uint64_t ticks_kept_ = 0;  // for so many it goes without the clocks
   double ns_per_tick_ = 0;
 };

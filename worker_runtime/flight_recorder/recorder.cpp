@@ -24,11 +24,11 @@ std::string track_of(const GroupFacts& facts) {
 
 struct Recorder::Group {
   GroupStatus status;
-  std::string track;                         // of the timeline
-  std::uint64_t collective_count = 0;        // of calls
-  std::uint64_t point_to_point_count = 0;    // of calls
+  std::string track;                       // of the timeline
+  std::uint64_t collective_count = 0;      // of calls
+  std::uint64_t point_to_point_count = 0;  // of calls
   std::uint64_t operation_count = 0;
-  std::size_t entry_count = 0;               // of them in the ring
+  std::size_t entry_count = 0;  // of them in the ring
   Completion completion;
 };
 
@@ -177,16 +177,15 @@ void Recorder::end(Group& group, Entry& entry, State state, TimePoint at) {
 
 void Recorder::trace_entry(const Group& group, const Entry& entry) {
   const Operation& operation = entry.operation;
-  trace::tracer().add({.track = group.track,
-                       .name = operation.name,
-                       .begin = entry.started,
-                       .end = entry.ended,
-                       .collective = {{.sequence = entry.is_point_to_point ? entry.point_to_point_sequence
-                                                                           : entry.collective_sequence,
-                                       .bytes = std::max(operation.input_count, operation.output_count) *
-                                                operation.element_bytes,
-                                       .called = entry.created,
-                                       .has_failed = entry.state == State::failed}}});
+  trace::tracer().add(
+      {.track = group.track,
+       .name = operation.name,
+       .begin = entry.started,
+       .end = entry.ended,
+       .collective = {{.sequence = entry.is_point_to_point ? entry.point_to_point_sequence : entry.collective_sequence,
+                       .bytes = std::max(operation.input_count, operation.output_count) * operation.element_bytes,
+                       .called = entry.created,
+                       .has_failed = entry.state == State::failed}}});
 }
 
 void Recorder::refuse(const Ticket& ticket) {

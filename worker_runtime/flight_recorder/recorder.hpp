@@ -26,7 +26,9 @@ constexpr std::size_t kEntriesMax = 4096;
 
 // Wall clock, because the ranks of several hosts are compared.
 using TimePoint = std::chrono::time_point<std::chrono::system_clock, std::chrono::nanoseconds>;
-inline TimePoint now() { return std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now()); }
+inline TimePoint now() {
+  return std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now());
+}
 
 enum class GroupId : std::uint64_t {};  // never reused
 
@@ -38,19 +40,19 @@ struct GroupFacts {
   std::string library{};      // the version of what communicates, where there is one: "2.28.9"
   RoundId round{};
   std::vector<int> ranks{};  // of the whole job, by the rank in this group
-  int rank = 0;            // this process's, in this group
+  int rank = 0;              // this process's, in this group
 };
 
 // What is asked for. Texts are literals: the ring keeps the pointers.
 struct Operation {
-  const char* name = "";                // "all_reduce"; "send" and "receive" are counted apart, as point to point
-  const char* reduce_op = nullptr;      // "sum"; null where nothing is reduced
-  DataType type = DataType::float32;    // of both ranges
-  std::uint64_t input_count = 0;        // elements
+  const char* name = "";              // "all_reduce"; "send" and "receive" are counted apart, as point to point
+  const char* reduce_op = nullptr;    // "sum"; null where nothing is reduced
+  DataType type = DataType::float32;  // of both ranges
+  std::uint64_t input_count = 0;      // elements
   std::uint64_t output_count = 0;
-  std::uint64_t element_bytes = 0;      // of one; 0 where there are none
-  int root = -1;                        // -1: it has none
-  int peer = -1;                        // of send and receive, in the group
+  std::uint64_t element_bytes = 0;  // of one; 0 where there are none
+  int root = -1;                    // -1: it has none
+  int peer = -1;                    // of send and receive, in the group
   std::chrono::milliseconds timeout{0};
 };
 
@@ -65,8 +67,8 @@ enum class State : std::uint8_t {
 // Names what was recorded by one call. Valid for ever; once the ring has gone over it, saying more of it does nothing.
 struct Ticket {
   std::uint64_t record = 0;
-  std::uint32_t entry_count = 0;             // one, or those of a coalesced call and its end
-  std::uint64_t collective_sequence = 0;     // counts the group's collectives from 1; at a send or receive: those before
+  std::uint32_t entry_count = 0;          // one, or those of a coalesced call and its end
+  std::uint64_t collective_sequence = 0;  // counts the group's collectives from 1; at a send or receive: those before
   std::uint64_t point_to_point_sequence = 0;
 };
 
@@ -115,8 +117,8 @@ class Recorder {
   GroupId open(GroupFacts facts);
   void close(GroupId group);  // its entries stay until the ring goes over them
 
-  // Where one thread makes and ends all calls of an open group, it may say so of the newest one without the lock, before
-  // it records the next. Whoever looks sees it at once.
+  // Where one thread makes and ends all calls of an open group, it may say so of the newest one without the lock,
+  // before it records the next. Whoever looks sees it at once.
   class Completion {
    public:
     void say(const Ticket& ticket, TimePoint at) {
@@ -161,7 +163,7 @@ class Recorder {
   Group* find_group(GroupId id);
 
   std::mutex mutex_;
-  std::vector<Entry> ring_;        // record r is at r % size
+  std::vector<Entry> ring_;  // record r is at r % size
   std::uint64_t next_record_ = 0;
   std::string round_;
   std::uint64_t round_count_ = 0;

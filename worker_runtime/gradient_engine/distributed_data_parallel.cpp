@@ -199,9 +199,8 @@ class DistributedDataParallel::Impl {
   void throw_if_unused(Look& look) {
     const auto reading = std::exchange(look.reading, nullptr);
     if (!reading || !reading->is_raised()) return;
-    const auto bitmaps =
-        process_group::all_gather_words(group_, to_bitmap(look.missing, parameter_count()),
-                                        process_group::Within::unused_check, options_.collective);
+    const auto bitmaps = process_group::all_gather_words(group_, to_bitmap(look.missing, parameter_count()),
+                                                         process_group::Within::unused_check, options_.collective);
     const std::string step = device_memory_->reads_at_once() ? "this step's" : "the last step's";
     throw GradientError(
         describe_unused(names_, bitmaps, group_.size()) + "\nwhere: DistributedDataParallel::Step::finish; " + step +

@@ -162,14 +162,16 @@ Outcome Communicator::enqueue(const std::function<Result(abi::Comm)>& calls) {
 }
 
 Outcome Communicator::state() {
-  const std::unique_lock lock(mutex_, std::try_to_lock);  // a call may block inside NCCL, and the deadlines are to be looked at
+  const std::unique_lock lock(mutex_,
+                              std::try_to_lock);  // a call may block inside NCCL, and the deadlines are to be looked at
   if (!lock) return {};
   if (auto outcome = settled()) return *outcome;
   return {};
 }
 
 Communicator::Split Communicator::split(int color, int key, io::Deadline& deadline) {
-  // NCCL writes there once the parent is settled, or its abort has come to its end: so it outlives this call where that is late.
+  // NCCL writes there once the parent is settled, or its abort has come to its end: so it outlives this call where that
+  // is late.
   auto made = std::make_unique<abi::Comm>(nullptr);
   {
     const std::lock_guard lock(mutex_);

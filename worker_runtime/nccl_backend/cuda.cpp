@@ -20,15 +20,15 @@ namespace {
 
 constexpr std::chrono::seconds kLastWordsLimit{5};
 
-// In a thread of its own: a disk that does not answer, or a stream's lock that the program holds, must not keep a process
-// that a replacement waits for.
+// In a thread of its own: a disk that does not answer, or a stream's lock that the program holds, must not keep a
+// process that a replacement waits for.
 void say_last_words(const std::string& why) {
   const auto said = std::make_shared<std::promise<void>>();
   const std::future<void> is_said = said->get_future();
   try {
     io::start_quiet_thread([said, why] {
-      std::fprintf(stderr, "libddp: this process ends: %s\nwhere: host %s, pid %d\n", why.c_str(), io::host_name().c_str(),
-                   static_cast<int>(::getpid()));
+      std::fprintf(stderr, "libddp: this process ends: %s\nwhere: host %s, pid %d\n", why.c_str(),
+                   io::host_name().c_str(), static_cast<int>(::getpid()));
       const std::string look = flight_recorder::write_process_failure(why);
       if (!look.empty()) std::fprintf(stderr, "%s\n", look.c_str() + 1);  // without the newline that it begins with
       std::fflush(nullptr);
@@ -42,7 +42,8 @@ void say_last_words(const std::string& why) {
 
 }  // namespace
 
-// Source: CUDA's documentation of cudaError_t: those of which it says "this leaves the process in an inconsistent state".
+// Source: CUDA's documentation of cudaError_t: those of which it says "this leaves the process in an inconsistent
+// state".
 bool is_sticky(cudaError_t code) {
   switch (static_cast<int>(code)) {
     case cudaErrorECCUncorrectable:
@@ -93,7 +94,8 @@ bool has_context(int device) {
     void* found = nullptr;
     auto result = cudaDriverEntryPointSymbolNotFound;
 #if CUDART_VERSION >= 12050
-    static_cast<void>(cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found, 7000, cudaEnableDefault, &result));
+    static_cast<void>(
+        cudaGetDriverEntryPointByVersion("cuDevicePrimaryCtxGetState", &found, 7000, cudaEnableDefault, &result));
 #else
     static_cast<void>(cudaGetDriverEntryPoint("cuDevicePrimaryCtxGetState", &found, cudaEnableDefault, &result));
 #endif

@@ -1,8 +1,8 @@
 // CUDA's streams and events as values that give themselves back, and its errors as exceptions.
 //
 // A *sticky* error (an illegal address, an uncorrectable memory error, ...) leaves the process without a usable GPU for
-// good: every later call fails with it, in every thread. No exception can be answered by a next group in the same process,
-// so check() ends the process, says why, and the launcher starts a replacement.
+// good: every later call fails with it, in every thread. No exception can be answered by a next group in the same
+// process, so check() ends the process, says why, and the launcher starts a replacement.
 //
 // Threads: any, for a Stream or an Event one at a time.
 #pragma once
@@ -32,19 +32,19 @@ bool is_sticky(cudaError_t code);
 // "an illegal memory access was encountered (cudaErrorIllegalAddress)"
 std::string text_of(cudaError_t code);
 
-// Throws CudaError unless it succeeded; `what` says what was done: "recording an event". Ends the process where the error
-// is sticky.
+// Throws CudaError unless it succeeded; `what` says what was done: "recording an event". Ends the process where the
+// error is sticky.
 void check(cudaError_t code, const char* what);
 
-// Ends the process with exit code 1, after `message` has gone to stderr and the flight recorder to its files. Whoever comes
-// second, from another thread, only waits for the end.
+// Ends the process with exit code 1, after `message` has gone to stderr and the flight recorder to its files. Whoever
+// comes second, from another thread, only waits for the end.
 [[noreturn]] void end_process(const std::string& message);
 
 // Whether this process has begun to use the device, which takes memory there. True where that can't be told.
 bool has_context(int device);
 
-// Makes a device the calling thread's for as long as it lives, and the one from before again; not where that is device 0 only
-// because nobody has chosen any, since choosing it would begin to use it.
+// Makes a device the calling thread's for as long as it lives, and the one from before again; not where that is device
+// 0 only because nobody has chosen any, since choosing it would begin to use it.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
@@ -64,7 +64,8 @@ class DeviceGuard {
   bool has_changed_ = false;
 };
 
-// On the device that is current when it is made. Kernels on it go before those of ordinary streams where both wait for room.
+// On the device that is current when it is made. Kernels on it go before those of ordinary streams where both wait for
+// room.
 class Stream {
  public:
   Stream();

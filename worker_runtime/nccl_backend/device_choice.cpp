@@ -36,7 +36,8 @@ int choose_device(const DeviceQuestion& question) {
 
 std::string shared_device_message(int first_rank, int second_rank, const std::string& device) {
   return "ranks " + std::to_string(first_rank) + " and " + std::to_string(second_rank) + " are both on " + device +
-         "\ntry:   give every rank a GPU of its own (LOCAL_RANK, InitOptions::device, or ddprun --virtual-local-rank), or "
+         "\ntry:   give every rank a GPU of its own (LOCAL_RANK, InitOptions::device, or ddprun --virtual-local-rank), "
+         "or "
          "set InitOptions::share_device where that is meant";
 }
 

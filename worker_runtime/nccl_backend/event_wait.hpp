@@ -45,8 +45,8 @@ class EventWaits : public Watched {
     std::exception_ptr error{};
   };
 
-  // In which a wait is looked after as often as can be: a step of a training that the host has run ahead of is shorter, and the
-  // device must not run out of work because the host heard late.
+  // In which a wait is looked after as often as can be: a step of a training that the host has run ahead of is shorter,
+  // and the device must not run out of work because the host heard late.
   static constexpr std::chrono::milliseconds kHurry{100};
 
   std::mutex mutex_;

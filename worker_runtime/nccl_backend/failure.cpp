@@ -116,8 +116,8 @@ std::string Judge::group_name() const {
 
 std::string Judge::where() const {
   return "\nwhere: rank " + std::to_string(group_.who.rank) + " of " + std::to_string(group_.who.size) + group_name() +
-         ", pid " + std::to_string(group_.pid) + ", round " + to_string(group_.who.round) + ", " + group_.device + ", " +
-         group_.library + how_far();
+         ", pid " + std::to_string(group_.pid) + ", round " + to_string(group_.who.round) + ", " + group_.device +
+         ", " + group_.library + how_far();
 }
 
 // Those who lag first: they are what is looked for.
@@ -158,11 +158,12 @@ Verdict Judge::timeout() const {
   const std::string all_came = progress_.empty() ? "" : ", though every rank has called it";
   const std::string text = missing.empty() ? call() + " did not complete" + within + all_came
                                            : process_group::list_ranks(missing) + " did not come to " + call() + within;
-  return {Verdict::Kind::timeout,
-          text + where() +
-              "\ntry:   see what these ranks are doing (a debugger shows where they are); give a longer timeout if they "
-              "are only slow",
-          missing};
+  return {
+      Verdict::Kind::timeout,
+      text + where() +
+          "\ntry:   see what these ranks are doing (a debugger shows where they are); give a longer timeout if they "
+          "are only slow",
+      missing};
 }
 
 Verdict Judge::broken() const {
@@ -170,8 +171,8 @@ Verdict Judge::broken() const {
   std::string text;
   if (!ranks.empty()) text = process_group::list_ranks(ranks) + (ranks.size() == 1 ? " is gone: " : " are gone: ");
   if (!is_own() && ranks.empty()) ranks = {failure_.rank};
-  text += (is_own() ? "this rank" : "rank " + std::to_string(failure_.rank)) + " found in " + call() + ": " +
-          failure_.what;
+  text +=
+      (is_own() ? "this rank" : "rank " + std::to_string(failure_.rank)) + " found in " + call() + ": " + failure_.what;
   const bool is_error = failure_.cause == Cause::cuda && is_own();
   return {is_error ? Verdict::Kind::error : Verdict::Kind::rank_failure,
           text + where() + "\ntry:   look at the end of the output of " +
@@ -181,9 +182,11 @@ Verdict Judge::broken() const {
 
 Verdict Judge::given_up() const {
   if (is_own()) {
-    return {Verdict::Kind::aborted, failure_.cause == Cause::left ? "it was destroyed" : "it was aborted: " + failure_.what};
+    return {Verdict::Kind::aborted,
+            failure_.cause == Cause::left ? "it was destroyed" : "it was aborted: " + failure_.what};
   }
-  const std::string deed = failure_.cause == Cause::left ? " has left the group" : " aborted the group: " + failure_.what;
+  const std::string deed =
+      failure_.cause == Cause::left ? " has left the group" : " aborted the group: " + failure_.what;
   return {Verdict::Kind::rank_failure,
           "rank " + std::to_string(failure_.rank) + deed + where() + "\ntry:   look at the end of the output of rank " +
               std::to_string(failure_.rank),
@@ -220,7 +223,8 @@ std::optional<Failure> decode_failure(std::string_view text, int size) {
   int cause = 0;
   std::chrono::milliseconds::rep limit = 0;
   Failure failure;
-  if (!parse(take(numbers, ' '), cause) || cause < 0 || cause > static_cast<int>(Cause::round_over)) return std::nullopt;
+  if (!parse(take(numbers, ' '), cause) || cause < 0 || cause > static_cast<int>(Cause::round_over))
+    return std::nullopt;
   if (!parse(take(numbers, ' '), failure.rank) || failure.rank < 0 || failure.rank >= size) return std::nullopt;
   if (!parse(take(numbers, ' '), failure.number) || !parse(take(numbers, ' '), failure.bytes) ||
       !parse(take(numbers, ' '), limit)) {

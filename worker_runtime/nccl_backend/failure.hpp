@@ -1,7 +1,7 @@
 // Why a group is of no further use, what ranks tell each other of it, and the error that each of them throws. Pure.
 //
-// The rank that finds a failure first *rings*: it puts the failure where all others wait for it (failure_board.hpp). Then
-// every rank says how far it came, and each makes its own error of what all have said.
+// The rank that finds a failure first *rings*: it puts the failure where all others wait for it (failure_board.hpp).
+// Then every rank says how far it came, and each makes its own error of what all have said.
 #pragma once
 
 #include <chrono>
@@ -34,8 +34,8 @@ struct Failure {
   std::uint64_t number = 0;  // of the collective that it was found in; 0 where it was none
   std::string operation{};   // "all_reduce of 100 float32 (sum)"; empty where it was none
   std::size_t bytes = 0;
-  std::vector<int> peers{};             // of a send or receive: who else is in it
-  std::chrono::milliseconds limit{0};   // of `timed_out`
+  std::vector<int> peers{};            // of a send or receive: who else is in it
+  std::chrono::milliseconds limit{0};  // of `timed_out`
 };
 
 std::string encode(const Failure& failure);
@@ -46,8 +46,8 @@ struct FailedGroup {
   process_group::Membership who;
   std::vector<int> job_ranks;  // by rank here
   int pid = 0;
-  std::string device;   // "cuda:0"
-  std::string library;  // "NCCL 2.28.9 at ..."
+  std::string device;      // "cuda:0"
+  std::string library;     // "NCCL 2.28.9 at ..."
   std::string log_advice;  // how to learn more
 };
 

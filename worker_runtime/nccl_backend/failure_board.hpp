@@ -46,12 +46,12 @@ class FailureBoard {
   // After tell(): until all have rung or answered, or `limit` is over.
   void wait_for_answers(std::chrono::milliseconds limit);
 
-  // After tell(): waits for the others to put down theirs, until `limit` at most, and returns what is known by then, by rank;
-  // empty where the store can't be reached. `cut` ends it early.
+  // After tell(): waits for the others to put down theirs, until `limit` at most, and returns what is known by then, by
+  // rank; empty where the store can't be reached. `cut` ends it early.
   std::vector<std::optional<RankProgress>> collect(std::chrono::milliseconds limit);
 
-  // Says once that this rank gives the group back, and waits for all others to say so, until `limit` at most: true once all
-  // have. It may be called again, to wait for longer.
+  // Says once that this rank gives the group back, and waits for all others to say so, until `limit` at most: true once
+  // all have. It may be called again, to wait for longer.
   bool leave(std::chrono::milliseconds limit, io::Cut& cut);
 
   const Place& place() const { return place_; }

@@ -48,8 +48,9 @@ void require_no_capture(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   check(cudaStreamIsCapturing(stream, &status), "asking for a stream's capture");
   if (status == cudaStreamCaptureStatusNone) return;
-  throw InvalidArgument("the stream of this collective is being captured into a graph, which libddp's collectives can't be part of"
-                        "\ntry:   end the capture before the collective");
+  throw InvalidArgument(
+      "the stream of this collective is being captured into a graph, which libddp's collectives can't be part of"
+      "\ntry:   end the capture before the collective");
 }
 
 std::size_t words_bytes(int size) { return static_cast<std::size_t>(size) * kWordsPerRank * sizeof(std::int64_t); }
@@ -176,8 +177,9 @@ void Group::throw_refused(const std::string& operation, const std::string& why) 
 std::shared_ptr<Operation> Group::enter(std::span<const Collective> calls) {
   const std::lock_guard lock(mutex_);
   if (under_way_.size() >= kUnderWayMax) {
-    throw Error(std::to_string(kUnderWayMax) +
-                " collectives of this process group are under way, more than any use needs\ntry:   let the device catch up");
+    throw Error(
+        std::to_string(kUnderWayMax) +
+        " collectives of this process group are under way, more than any use needs\ntry:   let the device catch up");
   }
   flight_recorder::Ticket ticket;
   if (calls.size() == 1) {
@@ -428,12 +430,11 @@ std::shared_ptr<Group> Group::split(const process_group::Membership& of_new, con
   }
   log_.complete(ticket);
   if (!is_member) return nullptr;
-  GroupParts parts{
-      .who = of_new, .device = device_, .communicator = std::move(made), .board = {}, .job_ranks = {}};
+  GroupParts parts{.who = of_new, .device = device_, .communicator = std::move(made), .board = {}, .job_ranks = {}};
   for (const int rank : ranks) parts.job_ranks.push_back(job_ranks_[static_cast<std::size_t>(rank)]);
   if (board_) {
-    parts.board = FailureBoard::Place{board_->place().store, board_->place().key_prefix + of_new.name + "/", of_new.rank,
-                                      of_new.size};
+    parts.board = FailureBoard::Place{board_->place().store, board_->place().key_prefix + of_new.name + "/",
+                                      of_new.rank, of_new.size};
   }
   return make(std::move(parts));
 }

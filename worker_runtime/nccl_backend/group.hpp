@@ -1,9 +1,9 @@
 // A group's communicator, its stream, and what is under way on it.
 //
-// A call is put on the group's own stream, between two events: the first stands behind what the caller's stream holds, the
-// caller's stream waits for the second; the host goes on. The watching thread looks at both events, at deadlines, and at
-// what NCCL found. A thread of the group's own, which sleeps otherwise, deals with its failure: it tells the other ranks,
-// aborts the communicator, hears how far all came, and makes the error of that (failure.hpp).
+// A call is put on the group's own stream, between two events: the first stands behind what the caller's stream holds,
+// the caller's stream waits for the second; the host goes on. The watching thread looks at both events, at deadlines,
+// and at what NCCL found. A thread of the group's own, which sleeps otherwise, deals with its failure: it tells the
+// other ranks, aborts the communicator, hears how far all came, and makes the error of that (failure.hpp).
 //
 // Threads: begin(), allocate() and split() from one at a time; fail() and what Operation asks from any.
 // Fork:    a forked child leaks it.
@@ -42,7 +42,7 @@ namespace ddp::nccl_backend {
 // What a group is made of.
 struct GroupParts {
   process_group::Membership who{};
-  int device = 0;  // current when the group is made
+  int device = 0;                                // current when the group is made
   std::unique_ptr<Communicator> communicator{};  // settled
   std::optional<FailureBoard::Place> board{};    // none: there is nobody to tell
   std::vector<int> job_ranks{};                  // of the whole job, by rank here
@@ -52,8 +52,8 @@ class Group : public Watched, public std::enable_shared_from_this<Group> {
  public:
   static std::shared_ptr<Group> make(GroupParts parts);
 
-  // Ends it: waits a little for what is under way, aborts it where that takes longer, and gives the communicator back. No
-  // call may come after it.
+  // Ends it: waits a little for what is under way, aborts it where that takes longer, and gives the communicator back.
+  // No call may come after it.
   void close();
 
   int device() const { return device_; }
@@ -128,7 +128,8 @@ class Group : public Watched, public std::enable_shared_from_this<Group> {
 
   // group_memory.cpp
   using Words = std::vector<std::int64_t>;
-  Words exchange(const std::array<std::int64_t, kWordsPerRank>& own, std::size_t bytes, std::chrono::milliseconds timeout);
+  Words exchange(const std::array<std::int64_t, kWordsPerRank>& own, std::size_t bytes,
+                 std::chrono::milliseconds timeout);
 
   io::ForkGuard fork_guard_;
   process_group::Membership who_;

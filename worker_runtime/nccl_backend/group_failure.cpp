@@ -20,7 +20,7 @@ using process_group::Collective;
 
 constexpr const char* kLeftInGoodOrder = "in good order";
 constexpr std::chrono::milliseconds kAllFailLimit{100};  // for the living to know that the group has failed
-constexpr std::chrono::milliseconds kAnswerLimit{500};  // for what other ranks say; one that is dead never does
+constexpr std::chrono::milliseconds kAnswerLimit{500};   // for what other ranks say; one that is dead never does
 
 std::string describe_call(const Collective& call) { return cpu_backend::describe(cpu_backend::fingerprint_of(call)); }
 
@@ -34,7 +34,8 @@ void flush_log() {
 // Whether this rank knows by itself all there is to say.
 bool is_own_doing(const Failure& failure, int rank) {
   if (failure.cause == Cause::round_over) return true;
-  const bool is_deed = failure.cause == Cause::aborted || failure.cause == Cause::left || failure.cause == Cause::mismatch;
+  const bool is_deed =
+      failure.cause == Cause::aborted || failure.cause == Cause::left || failure.cause == Cause::mismatch;
   return is_deed && failure.rank == rank;
 }
 
@@ -106,14 +107,19 @@ RankProgress Group::progress() const {
     progress.operation = failure_in(*operation).operation;
     return progress;
   }
-  if (progress.called > 0) progress.operation = last_called_.name ? last_called_.name : describe_call(last_called_.call);
+  if (progress.called > 0)
+    progress.operation = last_called_.name ? last_called_.name : describe_call(last_called_.call);
   if (last_called_.name != nullptr && progress.completed < progress.called) progress.oldest = progress.called;
   return progress;
 }
 
 FailedGroup Group::failed_group() const {
-  return {who_, job_ranks_, static_cast<int>(::getpid()), "cuda:" + std::to_string(device_),
-          communicator_->library().name(), communicator_->library().log_advice()};
+  return {who_,
+          job_ranks_,
+          static_cast<int>(::getpid()),
+          "cuda:" + std::to_string(device_),
+          communicator_->library().name(),
+          communicator_->library().log_advice()};
 }
 
 // `number` is that of this rank's last call: what comes after it waits in vain.
@@ -157,8 +163,8 @@ void Group::stand_guard() {
   if (status_->has_failed()) flush_log();
 }
 
-// The others are told first: an aborted collective may let a neighbour's go on to its end over bytes that nobody sent, and
-// nobody is to take that for a result. Then what they say is heard.
+// The others are told first: an aborted collective may let a neighbour's go on to its end over bytes that nobody sent,
+// and nobody is to take that for a result. Then what they say is heard.
 void Group::handle_failure() {
   is_failure_taken_ = true;
   const Failure own = *status_->failure();
@@ -182,11 +188,12 @@ void Group::handle_failure() {
   }
   end_all();
   call_back();
-  if (own.cause != Cause::round_over && !(is_own_doing(own, who_.rank) && own.cause != Cause::mismatch)) tell_listener();
+  if (own.cause != Cause::round_over && !(is_own_doing(own, who_.rank) && own.cause != Cause::mismatch))
+    tell_listener();
 }
 
-// Returns once the device is done with what was under way (look() ends the process where that never comes), and NCCL too,
-// unless that waits for a rank that is stopped: then NCCL is left to it.
+// Returns once the device is done with what was under way (look() ends the process where that never comes), and NCCL
+// too, unless that waits for a rank that is stopped: then NCCL is left to it.
 void Group::abort_communicator() {
   std::shared_ptr<Operation> last;
   {

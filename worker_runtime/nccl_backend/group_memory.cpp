@@ -41,8 +41,8 @@ class BucketMemory {
     const bool was_registered = handle_ != nullptr;
     const bool has_failed = group_->status()->has_failed();
     if (!has_failed) deregister();
-    // Else, and where that came too late, its registration goes with the communicator: while NCCL is not done with that, the
-    // memory is not free.
+    // Else, and where that came too late, its registration goes with the communicator: while NCCL is not done with
+    // that, the memory is not free.
     const bool goes_with_it = has_failed || communicator_.is_aborted();
     if (was_registered && goes_with_it && !communicator_.has_ended(kNcclsPatience)) return;
     if (is_nccls_) {
@@ -95,9 +95,9 @@ RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds ti
       status_->throw_failure();
     }
     if (words[1] != cudaSuccess) {
-      throw Error("rank " + std::to_string(rank) + " can't have " + std::to_string(bytes) + " bytes of device memory: " +
-                  text_of(static_cast<cudaError_t>(words[1])) + "\nwhere: rank " + std::to_string(who_.rank) + " of " +
-                  std::to_string(who_.size) + ", cuda:" + std::to_string(device_) +
+      throw Error("rank " + std::to_string(rank) + " can't have " + std::to_string(bytes) +
+                  " bytes of device memory: " + text_of(static_cast<cudaError_t>(words[1])) + "\nwhere: rank " +
+                  std::to_string(who_.rank) + " of " + std::to_string(who_.size) + ", cuda:" + std::to_string(device_) +
                   "\ntry:   a smaller size; `nvidia-smi` shows who else uses the GPU");
     }
     is_registered_on_all = is_registered_on_all && words[2] != 0;

@@ -1,9 +1,9 @@
 // Whether a group is still of use, and what calls throw once it is not.
 //
-// A failure has two steps: from fail() on nothing more begins, and whoever looks finds the group failed (this is so before
-// the communicator is aborted, so that nobody takes what an aborted collective left behind for a result); with the verdict,
-// which says what all ranks know of it, waiting threads go on. The error of the verdict is thrown once; later calls throw
-// AbortedError with the first reason.
+// A failure has two steps: from fail() on nothing more begins, and whoever looks finds the group failed (this is so
+// before the communicator is aborted, so that nobody takes what an aborted collective left behind for a result); with
+// the verdict, which says what all ranks know of it, waiting threads go on. The error of the verdict is thrown once;
+// later calls throw AbortedError with the first reason.
 //
 // Threads: any.
 #pragma once

@@ -105,7 +105,8 @@ Result Launcher::run() {
   const abi::RedOp op = is_own_average ? abi::RedOp::sum : nccl_op(collective_.op);
   switch (collective_.kind) {
     case CollectiveKind::barrier:
-      return nccl_->all_reduce(place_.words, place_.words, 1, abi::DataType::int64, abi::RedOp::sum, comm_, place_.stream);
+      return nccl_->all_reduce(place_.words, place_.words, 1, abi::DataType::int64, abi::RedOp::sum, comm_,
+                               place_.stream);
     case CollectiveKind::allocate:
       return nccl_->all_gather(place_.words + static_cast<std::size_t>(place_.rank) * kWordsPerRank, place_.words,
                                kWordsPerRank, abi::DataType::int64, comm_, place_.stream);

@@ -22,7 +22,8 @@ abi::RedOp nccl_op(ReduceOp op);
 struct LaunchPlace {
   int rank = 0;
   int size = 1;
-  std::int64_t* words = nullptr;  // on the device: what ranks exchange for an allocate, kWordsPerRank of each; a barrier's too
+  // On the device: what ranks exchange for an allocate, kWordsPerRank of each; a barrier's too.
+  std::int64_t* words = nullptr;
   cudaStream_t stream = nullptr;
 };
 

@@ -105,9 +105,9 @@ void Meeting::throw_missing() {
   for (int rank = 0; rank < own_.size && missing.size() < kMissingMax; ++rank) {
     if (!store_.check({key("here/" + std::to_string(rank))}, end)) missing.push_back(rank);
   }
-  throw TimeoutError((missing.empty() ? "a rank" : process_group::list_ranks(missing)) + " did not come to the meeting of " +
-                         std::to_string(own_.size) + " ranks within " + std::to_string(limit_.count()) +
-                         " ms\nwhere: rank " + std::to_string(own_.rank) +
+  throw TimeoutError((missing.empty() ? "a rank" : process_group::list_ranks(missing)) +
+                         " did not come to the meeting of " + std::to_string(own_.size) + " ranks within " +
+                         std::to_string(limit_.count()) + " ms\nwhere: rank " + std::to_string(own_.rank) +
                          ", making a group of the backend nccl\ntry:   look at the output of these ranks; a longer "
                          "InitOptions::timeout where they are only slow",
                      missing);

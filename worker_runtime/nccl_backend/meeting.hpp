@@ -1,5 +1,5 @@
-// How the ranks of a group meet before NCCL connects them: through the store each says which GPU it is on and which NCCL it
-// has, rank 0 gives the unique id, and the last one to come lets all go on, or all throw alike.
+// How the ranks of a group meet before NCCL connects them: through the store each says which GPU it is on and which
+// NCCL it has, rank 0 gives the unique id, and the last one to come lets all go on, or all throw alike.
 //
 // Every rank writes and reads a handful of keys, however large the group.
 //
@@ -24,8 +24,8 @@ struct Arrival {
   int nccl_version = 0;
 };
 
-// Throws InvalidArgument where two ranks are on one GPU and not both mean it, or have different NCCLs: on every rank alike.
-// TimeoutError, which names the missing ranks, at the deadline.
+// Throws InvalidArgument where two ranks are on one GPU and not both mean it, or have different NCCLs: on every rank
+// alike. TimeoutError, which names the missing ranks, at the deadline.
 abi::UniqueId meet(const Arrival& own, const NcclLibrary& nccl, store::Client& store, const std::string& key_prefix,
                    const io::Deadline& deadline);
 

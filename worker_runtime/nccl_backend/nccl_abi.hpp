@@ -1,5 +1,5 @@
-// The part of NCCL's C interface that libddp uses, declared here so that it compiles without NCCL's headers and runs with
-// any NCCL from 2.18.1 on: the library is reached by dlopen only (nccl_library.hpp).
+// The part of NCCL's C interface that libddp uses, declared here so that it compiles without NCCL's headers and runs
+// with any NCCL from 2.18.1 on: the library is reached by dlopen only (nccl_library.hpp).
 //
 // Source: nccl.h 2.28.9, which tests/unit compares with this file where it is found. NCCL keeps its C interface stable
 // within 2.x: functions are added, none changes, and ncclConfig_t only grows, told apart by its `size` and `version`.
@@ -75,7 +75,8 @@ struct Config {
   int padding = kUndefinedInt;  // trafficClass from 2.25 on
 };
 
-// Types of functions, so that `extern "C" abi::AllReduce ncclAllReduce;` declares one and `abi::AllReduce*` points to one.
+// Types of functions, so that `extern "C" abi::AllReduce ncclAllReduce;` declares one and `abi::AllReduce*` points to
+// one.
 using GetVersion = Result(int* version);
 using GetUniqueId = Result(UniqueId* id);
 using GetErrorString = const char*(Result result);

@@ -133,7 +133,8 @@ std::string uuid_of(int device) {
   std::string text = "GPU-";
   for (std::size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
     char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(properties.uuid.bytes[i])));
+    std::snprintf(digits, sizeof digits, "%02x",
+                  static_cast<unsigned>(static_cast<unsigned char>(properties.uuid.bytes[i])));
     if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
     text += digits;
   }
@@ -159,8 +160,8 @@ std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicato
   auto communicator = Communicator::begin(nccl, rank);
   const Outcome outcome = communicator->settle(deadline);
   if (outcome.kind == Outcome::Kind::done) return communicator;
-  const std::string where = "\nwhere: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) + ", host " +
-                            io::host_name() + ", " + nccl.name();
+  const std::string where = "\nwhere: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) +
+                            ", host " + io::host_name() + ", " + nccl.name();
   communicator->abort();
   static_cast<void>(communicator->has_ended(kNcclsPatience));
   if (outcome.kind == Outcome::Kind::timed_out) {
@@ -185,11 +186,12 @@ std::unique_ptr<process_group::Backend> make_nccl_backend(const Membership& memb
   const NcclLibrary& nccl = NcclLibrary::of_process();
   const int device = take_device(membership, options);
   const abi::UniqueId id = agree_on_id(membership, device, options, nccl, store, key_prefix, deadline);
-  GroupParts parts{.who = membership,
-                   .device = device,
-                   .communicator = connect(nccl, {membership.size, membership.rank, id}, options.share_device, deadline),
-                   .board = {},
-                   .job_ranks = std::vector<int>(static_cast<std::size_t>(membership.size))};
+  GroupParts parts{
+      .who = membership,
+      .device = device,
+      .communicator = connect(nccl, {membership.size, membership.rank, id}, options.share_device, deadline),
+      .board = {},
+      .job_ranks = std::vector<int>(static_cast<std::size_t>(membership.size))};
   std::iota(parts.job_ranks.begin(), parts.job_ranks.end(), 0);
   if (store != nullptr && membership.size > 1) {
     if (auto address = address_of(*store)) {

@@ -18,11 +18,11 @@ struct NcclOptions {
   bool share_device = false;  // whether ranks of a host may be on one
 };
 
-// Collective. Loads NCCL, picks a GPU and makes it the calling thread's, meets the others through `store` (null: the group
-// has one rank) under `key_prefix`, which is this group's own, and connects.
+// Collective. Loads NCCL, picks a GPU and makes it the calling thread's, meets the others through `store` (null: the
+// group has one rank) under `key_prefix`, which is this group's own, and connects.
 //
-// Throws InvalidArgument where there is no GPU for this rank, or two ranks are on one; TimeoutError at the deadline; Error
-// where NCCL can't be had or refuses.
+// Throws InvalidArgument where there is no GPU for this rank, or two ranks are on one; TimeoutError at the deadline;
+// Error where NCCL can't be had or refuses.
 std::unique_ptr<process_group::Backend> make_nccl_backend(const process_group::Membership& membership,
                                                           store::Client* store, const std::string& key_prefix,
                                                           const NcclOptions& options, io::Deadline& deadline);

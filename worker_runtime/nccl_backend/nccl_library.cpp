@@ -37,8 +37,9 @@ std::string list(const std::vector<std::string>& names) {
 void require_calls_that_return() {
   const auto blocking = variable("NCCL_COMM_BLOCKING");
   if (!blocking || *blocking == "0") return;
-  throw InvalidArgument("NCCL_COMM_BLOCKING is " + *blocking +
-                        ", so NCCL's calls would block, past any deadline\nwhere: the environment of this process\ntry:   unset it");
+  throw InvalidArgument(
+      "NCCL_COMM_BLOCKING is " + *blocking +
+      ", so NCCL's calls would block, past any deadline\nwhere: the environment of this process\ntry:   unset it");
 }
 
 // Where the function was found, so that a message names the very file that was loaded.
@@ -128,8 +129,8 @@ void NcclLibrary::require_version() {
   version_ = code;
   path_ = file_of(reinterpret_cast<const void*>(functions_.get_version), path_);
   if (version_ >= abi::kVersionOldest) return;
-  throw Error(name() + " is too old: 2.18.1 is the oldest that serves\ntry:   install a later one, or set " + kVariable +
-              " to the path of its libnccl.so.2");
+  throw Error(name() + " is too old: 2.18.1 is the oldest that serves\ntry:   install a later one, or set " +
+              kVariable + " to the path of its libnccl.so.2");
 }
 
 void NcclLibrary::load_functions() {

@@ -1,8 +1,8 @@
 // NCCL, loaded where it is first used: one build serves every machine, and no other NCCL of the process is touched.
 //
-// Where it is looked for: DDP_NCCL_LIBRARY, and nowhere else where that is set; the loader's path; beside the Python wheels
-// of $VIRTUAL_ENV and $CONDA_PREFIX. The oldest that serves is 2.18.1. What came later is used where it is there; what is
-// missing is said once, to stderr.
+// Where it is looked for: DDP_NCCL_LIBRARY, and nowhere else where that is set; the loader's path; beside the Python
+// wheels of $VIRTUAL_ENV and $CONDA_PREFIX. The oldest that serves is 2.18.1. What came later is used where it is
+// there; what is missing is said once, to stderr.
 //
 // Threads: any.
 #pragma once
@@ -64,8 +64,8 @@ std::string log_advice(const Lookup& variable);
 
 class NcclLibrary {
  public:
-  // The one of this process, loaded by the first call and never given back: NCCL's threads outlive any group. Throws Error
-  // where there is none that serves.
+  // The one of this process, loaded by the first call and never given back: NCCL's threads outlive any group. Throws
+  // Error where there is none that serves.
   static const NcclLibrary& of_process();
 
   // The first of these names that can be loaded. Throws Error.

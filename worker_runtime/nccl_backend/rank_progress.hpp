@@ -16,8 +16,8 @@ struct RankProgress {
   std::uint64_t called = 0;
   std::uint64_t started = 0;  // on the device: everything that its inputs wait for is done
   std::uint64_t completed = 0;
-  std::uint64_t oldest = 0;   // the number of the oldest call that has not completed; 0: all have
-  std::string operation{};    // that call, or else the last one: "all_reduce of 100 float32 (sum)"; empty: none yet
+  std::uint64_t oldest = 0;  // the number of the oldest call that has not completed; 0: all have
+  std::string operation{};   // that call, or else the last one: "all_reduce of 100 float32 (sum)"; empty: none yet
 
   friend bool operator==(const RankProgress& a, const RankProgress& b) = default;
 };

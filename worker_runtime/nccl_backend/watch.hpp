@@ -1,7 +1,7 @@
 // The one thread of a process that looks after what its GPUs have under way.
 //
-// NCCL and CUDA have no descriptor to wait on, so it looks again and again: every millisecond while things happen, then less
-// and less often, down to every 20 ms; and not at all while nothing is under way.
+// NCCL and CUDA have no descriptor to wait on, so it looks again and again: every millisecond while things happen, then
+// less and less often, down to every 20 ms; and not at all while nothing is under way.
 //
 // Threads: one of its own, from the first group on; it calls Watched::look(). add(), remove() and wake() from any.
 // Fork:    a forked child has no such thread, and no group.

@@ -11,8 +11,8 @@ namespace ddp::process_group {
 std::chrono::milliseconds checked_timeout(const ProcessGroup::Impl& group, const CollectiveOptions& options,
                                           const char* call);
 
-// Gives `collective` the timeout and stream of `options`; ranges that this rank does not have come to be empty, and on the
-// device of the other. Throws InvalidArgument.
+// Gives `collective` the timeout and stream of `options`; ranges that this rank does not have come to be empty, and on
+// the device of the other. Throws InvalidArgument.
 void check(const ProcessGroup::Impl& group, Collective& collective, const CollectiveOptions& options);
 
 }  // namespace ddp::process_group

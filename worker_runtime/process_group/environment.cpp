@@ -142,8 +142,8 @@ bool has_pmi(const Lookup& variable) { return is_set(variable, kHydra.rank) || i
 bool has_names_of_hydra(const Lookup& variable) { return has_pmi(variable) && is_set(variable, kHydra.local_size); }
 
 // Refuses a rank of one that is a task among several of its node: `mpirun -np 1` started a driver, which called srun.
-// Open MPI's own daemons, whose step its ranks inherit, are one on each node, and there it is left open which of the two
-// is further in.
+// Open MPI's own daemons, whose step its ranks inherit, are one on each node, and there it is left open which of the
+// two is further in.
 void require_no_larger_step(const Lookup& variable) {
   if (variable(kOpenMpi.size) != "1") return;
   std::optional<slurm::Step> step;
@@ -153,7 +153,8 @@ void require_no_larger_step(const Lookup& variable) {
   }
   if (!step || step->tasks <= static_cast<int>(step->nodes.size())) return;
   refuse(std::string(kOpenMpi.size) + " is 1, but this is a task of " + std::to_string(step->tasks) + " in step " +
-             slurm::name_of(*step) + " of Slurm (SLURM_STEP_NUM_TASKS): one of the two is left over from a launcher "
+             slurm::name_of(*step) +
+             " of Slurm (SLURM_STEP_NUM_TASKS): one of the two is left over from a launcher "
              "further out",
          "for the tasks of srun as ranks `env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE -u "
          "OMPI_COMM_WORLD_LOCAL_RANK -u OMPI_COMM_WORLD_LOCAL_SIZE srun ...`; for those of mpirun "
@@ -303,9 +304,10 @@ Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_sta
 bool lets_any_read(const Lookup& variable) {
   const std::string value = variable("DDP_PTRACE").value_or("");
   if (value.empty() || value == "any") return value == "any";
-  throw InvalidArgument("DDP_PTRACE is '" + value +
-                        "'\ntry:   DDP_PTRACE=any, which lets every process of the same user read this one's memory and "
-                        "attach to it; or unset it");
+  throw InvalidArgument(
+      "DDP_PTRACE is '" + value +
+      "'\ntry:   DDP_PTRACE=any, which lets every process of the same user read this one's memory and "
+      "attach to it; or unset it");
 }
 
 }  // namespace
@@ -313,8 +315,7 @@ bool lets_any_read(const Lookup& variable) {
 Lookup without_leftovers(Lookup variable) {
   const bool has_round = is_set(variable, "DDPRUN_ROUND_ID");
   const bool is_of_mpirun = has_round && (has_names_of_open_mpi(variable) || has_names_of_hydra(variable));
-  if (!is_of_mpirun &&
-      !slurm::is_left_by_another_step([&](const std::string& name) { return variable(name.c_str()); }))
+  if (!is_of_mpirun && !slurm::is_left_by_another_step([&](const std::string& name) { return variable(name.c_str()); }))
     return variable;
   return [variable = std::move(variable)](const char* name) -> std::optional<std::string> {
     const bool is_left = std::find(kOfOneWorker.begin(), kOfOneWorker.end(), name) != kOfOneWorker.end();

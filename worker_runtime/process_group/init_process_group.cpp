@@ -73,8 +73,9 @@ void open_diagnostics(const Launch& launch) {
 void check(const InitOptions& options) {
   const process_group::BackendChoice choice = process_group::backend_choice(options.backend);
   if (choice.nccl && !kHasNccl) {
-    throw InvalidArgument("this build of libddp has no backend nccl: CMake found no CUDA toolkit\ntry:   a build with "
-                          "CUDA 12 or later (CUDAToolkit_ROOT says where it is), or the backend cpu");
+    throw InvalidArgument(
+        "this build of libddp has no backend nccl: CMake found no CUDA toolkit\ntry:   a build with "
+        "CUDA 12 or later (CUDAToolkit_ROOT says where it is), or the backend cpu");
   }
   if (options.device && *options.device < 0) {
     throw InvalidArgument("init_process_group: device " + std::to_string(*options.device) +

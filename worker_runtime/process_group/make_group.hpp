@@ -1,4 +1,5 @@
-// What init_process_group() is made of, for those who change their place in the job while they run (worker_runtime/elastic).
+// What init_process_group() is made of, for those who change their place in the job while they run
+// (worker_runtime/elastic).
 #pragma once
 
 #include <map>
@@ -11,8 +12,8 @@
 
 namespace ddp::process_group {
 
-// From now on these stand in for the variables of the environment that have their names: for every group of this process
-// that is made from here on. The environment itself stays as it is, because other threads may read it.
+// From now on these stand in for the variables of the environment that have their names: for every group of this
+// process that is made from here on. The environment itself stays as it is, because other threads may read it.
 void set_launch_variables(std::map<std::string, std::string> variables);
 
 // Who this process is now. Throws as launch_from().

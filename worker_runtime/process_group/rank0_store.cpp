@@ -41,7 +41,7 @@ constexpr std::chrono::milliseconds kPatienceMax = 8s;
 constexpr std::chrono::milliseconds kLeaveLimit = 5s;
 constexpr std::chrono::milliseconds kResolverLimit = 15s;  // of one look-up: scontrol is asked after it
 constexpr std::chrono::milliseconds kSlurmLimit = 10s;
-constexpr rlim_t kOtherDescriptors = 32;              // of rank 0, beside one for each rank
+constexpr rlim_t kOtherDescriptors = 32;             // of rank 0, beside one for each rank
 constexpr std::size_t kConnectionCountMin = 16'384;  // to the store at once; strangers' count too
 
 std::string process_key(int rank) { return "ddp/process_" + std::to_string(rank); }
@@ -119,8 +119,8 @@ void admit_nodes(store::StoreThread& store, const OwnStore& own) {
   }
 }
 
-// Lets in the network in which rank 0 is found: whose hosts the ranks are on, mpirun does not say, and where MASTER_ADDR
-// leads over another network than the nodes' names, the others come from there.
+// Lets in the network in which rank 0 is found: whose hosts the ranks are on, mpirun does not say, and where
+// MASTER_ADDR leads over another network than the nodes' names, the others come from there.
 void admit_network(store::StoreThread& store, const OwnStore& own) {
   const auto found = io::addresses_of_host(own.host, Clock::now() + kResolverLimit, nullptr);
   for (const auto& address : found.addresses) store.allow(networks_of(address));
@@ -166,9 +166,10 @@ std::unique_ptr<store::StoreThread> serve(const Launch& launch, const std::strin
     if (launch.local_size < launch.size) admit_others(*store, own);
     return store;
   } catch (const InvalidArgument& error) {
-    throw InvalidArgument("DDPRUN_STORE_ALLOW is '" + allow + "': " + error.what() +
-                          "\nwhere: the environment of this process, read by init_process_group()" +
-                          "\ntry:   DDPRUN_STORE_ALLOW=10.0.0.0/8,fd00::/8 with the networks of the other ranks, or any");
+    throw InvalidArgument(
+        "DDPRUN_STORE_ALLOW is '" + allow + "': " + error.what() +
+        "\nwhere: the environment of this process, read by init_process_group()" +
+        "\ntry:   DDPRUN_STORE_ALLOW=10.0.0.0/8,fd00::/8 with the networks of the other ranks, or any");
   } catch (const std::exception& error) {
     throw Error("rank 0 can't serve the store at which the ranks meet: " + std::string(error.what()) +
                 where_text(launch) +
@@ -217,8 +218,8 @@ class Search {
     if (auto client = try_at(place, left)) return std::move(*client);
     if (deadline_.passed(Clock::now())) fail();
     throw RankFailure("rank 0's store, at which this process has made a group before, has ended (" + seen_text() + ")" +
-                          where_text(launch_) + "\ntry:   look at the end of the output of rank 0 (" +
-                          own_.rank_name + "=0), which must run for as long as ranks make groups",
+                          where_text(launch_) + "\ntry:   look at the end of the output of rank 0 (" + own_.rank_name +
+                          "=0), which must run for as long as ranks make groups",
                       {0});
   }
 
@@ -229,8 +230,8 @@ class Search {
     const auto resolver_end = [this] { return std::min(deadline_.end(), Clock::now() + kResolverLimit); };
     auto found = io::addresses_of_host(own_.host, resolver_end(), deadline_.cut());
     const std::string error = "the name " + own_.host + " can't be resolved: " + found.error;
-    if (const auto now = Clock::now(); found.addresses.empty() && !own_.nodes.empty() &&
-                                      now >= slurm_again_ && now < deadline_.end()) {
+    if (const auto now = Clock::now();
+        found.addresses.empty() && !own_.nodes.empty() && now >= slurm_again_ && now < deadline_.end()) {
       slurm_again_ = now + kSlurmLimit;
       const auto limit = std::min<Clock::duration>(kSlurmLimit, deadline_.end() - now);
       slurm_ = slurm::ask_node_address(own_.host, std::chrono::ceil<std::chrono::milliseconds>(limit));

@@ -15,7 +15,7 @@ namespace ddp::process_group {
 
 namespace {
 
-constexpr int kParentField = 4;  // of /proc/<pid>/stat, counted from 1
+constexpr int kParentField = 4;      // of /proc/<pid>/stat, counted from 1
 constexpr int kStartTimeField = 22;  // in clock ticks since boot
 
 // Of a pair of connected unix sockets the kernel remembers who made it.
@@ -70,7 +70,8 @@ std::string name_of_starter(const std::optional<std::string>& pmi_fd) {
     pid = process->parent;
   }
   throw InvalidArgument(
-      "nothing says which job of MPICH's mpirun this rank is of: PMI_FD is no socket of Hydra's proxy here, and no process "
+      "nothing says which job of MPICH's mpirun this rank is of: PMI_FD is no socket of Hydra's proxy here, and no "
+      "process "
       "above this one is that proxy\nwhere: the environment of this process, read by init_process_group()\ntry:   "
       "MASTER_ADDR=127.0.0.1 and MASTER_PORT=a free port, for all ranks: `mpirun -genv MASTER_ADDR 127.0.0.1 -genv "
       "MASTER_PORT 29500`");

@@ -70,15 +70,15 @@ void Timeline::write(const ProcessFacts& process, const std::function<void(std::
          ",\"otherData\":{\"rank\":" + pid + ",\"process\":" + std::to_string(process.pid) +
          ",\"host\":" + files::json_text(process.host) + ",\"dropped_events\":" + std::to_string(dropped_count_) +
          "},\n\"traceEvents\":[\n");
-  append(label(pid, "0", "process_name", "\"name\":" + files::json_text("rank " + pid + " (" + process.host + ")")) + ",\n" +
-         label(pid, "0", "process_sort_index", "\"sort_index\":" + pid));
+  append(label(pid, "0", "process_name", "\"name\":" + files::json_text("rank " + pid + " (" + process.host + ")")) +
+         ",\n" + label(pid, "0", "process_sort_index", "\"sort_index\":" + pid));
   std::set<std::uint32_t> tracks;
   for (const Event& event : events_) {
     if (tracks.insert(event.track).second) {
       append(",\n" + label(pid, std::to_string(event.track), "thread_name", "\"name\":" + names[event.track]));
     }
-    append(",\n{\"ph\":\"X\",\"pid\":" + pid + ",\"tid\":" + std::to_string(event.track) + ",\"name\":" +
-           names[event.name] + ",\"ts\":" + microseconds_text(event.begin - base) +
+    append(",\n{\"ph\":\"X\",\"pid\":" + pid + ",\"tid\":" + std::to_string(event.track) +
+           ",\"name\":" + names[event.name] + ",\"ts\":" + microseconds_text(event.begin - base) +
            ",\"dur\":" + microseconds_text(event.end - event.begin) +
            (event.collective ? arguments_of(*event.collective, event.begin) : ",\"cat\":\"program\"") + "}");
   }

@@ -28,7 +28,9 @@ std::terminate_handler terminate_before = nullptr;
 TimePoint now() { return std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now()); }
 
 [[noreturn]] void fail(const std::string& what) {
-  throw Error(what + "\nwhere: the trace of this process\ntry:   a file in a folder that exists and that this user may write to");
+  throw Error(
+      what +
+      "\nwhere: the trace of this process\ntry:   a file in a folder that exists and that this user may write to");
 }
 
 void complain(const char* what) { std::fprintf(stderr, "libddp: %s\n", what); }
@@ -120,7 +122,8 @@ void Tracer::finish_last(bool is_sudden) noexcept {
 
 void Tracer::write(const Session& session) {
   files::WholeFile file(session.path);
-  session.timeline.write({present_rank(), ::getpid(), io::host_name()}, [&](std::string_view text) { file.append(text); });
+  session.timeline.write({present_rank(), ::getpid(), io::host_name()},
+                         [&](std::string_view text) { file.append(text); });
   file.commit();
 }
 
@@ -184,7 +187,8 @@ TraceSpan::TraceSpan(std::string_view name) {
 
 TraceSpan::~TraceSpan() {
   if (session_ == 0) return;
-  trace::tracer().add_thread_span({session_, name_}, trace::TimePoint(std::chrono::nanoseconds(begin_ns_)), trace::now());
+  trace::tracer().add_thread_span({session_, name_}, trace::TimePoint(std::chrono::nanoseconds(begin_ns_)),
+                                  trace::now());
 }
 
 void trace_span(std::string_view track, std::string_view name, trace::TimePoint begin, trace::TimePoint end) {

@@ -18,10 +18,10 @@
 
 namespace {
 
-using ddp::test::contents_of;
-using ddp::test::occurrences;
 using ddp::test::built;
+using ddp::test::contents_of;
 using ddp::test::Job;
+using ddp::test::occurrences;
 using ddp::test::ScratchDirectory;
 using testing::AllOf;
 using testing::HasSubstr;

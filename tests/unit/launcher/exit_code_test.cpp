@@ -62,7 +62,8 @@ TEST(ExitCode, KnowsWhatASchedulerSendsToEveryProcess) {
     EXPECT_FALSE(is_schedulers_signal({Kind::not_started, number, false}));
     EXPECT_FALSE(is_schedulers_signal({Kind::left, number, false}));
   }
-  for (const int number : {SIGKILL, SIGSEGV, SIGHUP, SIGUSR2}) EXPECT_FALSE(is_schedulers_signal({Kind::killed, number, false}));
+  for (const int number : {SIGKILL, SIGSEGV, SIGHUP, SIGUSR2})
+    EXPECT_FALSE(is_schedulers_signal({Kind::killed, number, false}));
   EXPECT_FALSE(is_schedulers_signal({Kind::exited, 0, false}));
 }
 

@@ -52,7 +52,8 @@ TEST_F(LaunchConfigs, GraceComesFromTheOptionThenTheVariable) {
 }
 
 TEST_F(LaunchConfigs, TheOrphanLimitIsThatOfSeveralNodes) {
-  const std::vector<std::string> meeting{"--nnodes=2", "--node-rank=0", "--master-addr=10.0.0.1", "--master-port=29400"};
+  const std::vector<std::string> meeting{"--nnodes=2", "--node-rank=0", "--master-addr=10.0.0.1",
+                                         "--master-port=29400"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.begin(), meeting.begin(), meeting.end());
     return parse(more).rendezvous.orphan_limit;
@@ -99,7 +100,8 @@ TEST_F(LaunchConfigs, RunPathMeansPythonWhateverTheName) {
 TEST_F(LaunchConfigs, OutputIsWhatTheLogOptionsSay) {
   const auto output = parse_options({"--log-dir=logs", "-r", "3", "-t0:1,2-12:2,7:0", "--local-ranks-filter=0,2-3",
                                      "--ranks-filter= 8-15 ", "--duplicate-stdout-filters=loss,,x,step,",
-                                     "--duplicate-stderr-filters=", "--log_line_prefix_template=[${rank}]", "--no-prefix", "--merge-equal-lines"})
+                                     "--duplicate-stderr-filters=", "--log_line_prefix_template=[${rank}]",
+                                     "--no-prefix", "--merge-equal-lines"})
                           .output;
   EXPECT_EQ(output.log_directory, "logs");
   EXPECT_EQ(output.redirects.all, 3);
@@ -471,9 +473,11 @@ TEST_F(LaunchConfigs, ATokenIsForJobsOfSeveralNodes) {
   environment["DDPRUN_TOKEN_FILE"] = "/run/other";
   EXPECT_TRUE(parse_options(two_nodes).rendezvous.token);
   EXPECT_THAT(token_looked_for_at, ElementsAre(std::nullopt, "/run/token", "/run/other"));
-  expect_usage_error([&] { parse_options(with("--token-file=")); }, "a file", "--token-file=", "--token-file=/run/secrets");
+  expect_usage_error([&] { parse_options(with("--token-file=")); }, "a file",
+                     "--token-file=", "--token-file=/run/secrets");
   token.reset();
-  EXPECT_THAT(parse_options(two_nodes).notices, ElementsAre(HasSubstr("the job is open: whoever reaches its endpoint")));
+  EXPECT_THAT(parse_options(two_nodes).notices,
+              ElementsAre(HasSubstr("the job is open: whoever reaches its endpoint")));
 }
 
 }  // namespace

@@ -84,7 +84,8 @@ TEST(TailOfFile, HasTheLastLines) {
 
 TEST(LineTail, HasTheLastDrawingOfAProgressBar) {
   LineTail tail;
-  for (const auto* part : {"begin\r\n", "\r10%", "\r20%", "\r", "30% \r", "\nTraceback\r", "\nerror\r"}) tail.remember(part);
+  for (const auto* part : {"begin\r\n", "\r10%", "\r20%", "\r", "30% \r", "\nTraceback\r", "\nerror\r"})
+    tail.remember(part);
   EXPECT_EQ(tail.lines(), (std::vector<std::string>{"begin", "30% ", "Traceback", "error"}));
 }
 

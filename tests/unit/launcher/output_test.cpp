@@ -162,7 +162,8 @@ TEST_F(OutputTest, ARedirectedStreamIsTheFileItself) {
   options_.redirects.all = 3;
   auto& output = begin(2);
   const int side = output.worker_side(1)[2];
-  struct stat of_side {}, of_file {};
+  struct stat of_side {
+  }, of_file{};
   ASSERT_EQ(::fstat(side, &of_side), 0);
   ASSERT_EQ(::stat(output.stderr_file(1).c_str(), &of_file), 0);
   EXPECT_EQ(of_side.st_ino, of_file.st_ino);
@@ -218,7 +219,8 @@ TEST_F(OutputTest, WhatIsFilteredOutIsInTheFileOrNowhere) {
   options_.local_ranks_shown = {{0, 1}, {3, 3}};
   round_.rank_first = 0;
   auto& output = begin(4);
-  struct stat nothing {}, side {};
+  struct stat nothing {
+  }, side{};
   ::stat("/dev/null", &nothing);
   for (const int rank : {2, 3}) {
     ASSERT_EQ(::fstat(output.worker_side(rank)[1], &side), 0);

@@ -33,7 +33,8 @@ TEST_F(Protocol, CarriesARequestWithItsDescriptors) {
   EXPECT_EQ(got->content.local_rank, 5);
   EXPECT_THAT(got->content.variables, ::testing::ElementsAre("A=1", "EMPTY=", "B=x y"));
   ASSERT_EQ(got->descriptors.size(), 3u);
-  struct stat want {}, have {};
+  struct stat want {
+  }, have{};
   ::fstat(null.get(), &want);
   for (const auto& fd : got->descriptors) {
     ASSERT_EQ(::fstat(fd.get(), &have), 0);

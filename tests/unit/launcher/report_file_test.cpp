@@ -15,9 +15,9 @@ namespace ddp::launcher {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 using rendezvous::RoundTimes;
 using rendezvous::RunReport;
+using ::testing::HasSubstr;
 
 class File : public ::testing::Test {
  protected:

@@ -218,8 +218,11 @@ TEST_F(SlurmDefaults, AStaticMeetingHasNoSpares_WhichAllNodesSayAlike) {
   for (const int index : {0, 3}) {
     be_node(index, "n[1-4]", 4);
     for (const char* where : {"--master-port=29500", "--master-addr=n1", "--rdzv-endpoint=n1:29500"})
-      expect_usage_error([&] { (void)meet({"--nnodes=2", where}); }, "leaves out 2 of the step's 4 nodes", "--nnodes=2",
-                         "--rdzv-backend=c10d");
+      expect_usage_error(
+          [&] {
+            (void)meet({"--nnodes=2", where});
+          },
+          "leaves out 2 of the step's 4 nodes", "--nnodes=2", "--rdzv-backend=c10d");
   }
   EXPECT_EQ(meet({"--nnodes=2", "--node-rank=1", "--master-addr=n1"}).node_rank, 1) << "they are chosen";
   EXPECT_EQ(meet({"--nnodes=2", "--rdzv-conf=rank=1", "--master-addr=n1"}).node_rank, 1);
@@ -228,9 +231,7 @@ TEST_F(SlurmDefaults, AStaticMeetingHasNoSpares_WhichAllNodesSayAlike) {
 
 // Node 0 is the one that serves.
 TEST_F(SlurmDefaults, RanksOfAStaticMeetingBeginAtTheNodeThatItNames) {
-  const struct {
-    int index, rank;
-  } cases[] = {{0, 3}, {1, 0}, {2, 1}, {3, 2}};
+  const struct { int index, rank; } cases[] = {{0, 3}, {1, 0}, {2, 1}, {3, 2}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.index);
     be_node(c.index, "n[1-4]", 4);

@@ -10,12 +10,12 @@ namespace ddp::launcher {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
-using ::testing::Not;
 using rendezvous::describe_duration;
 using rendezvous::Ending;
 using rendezvous::FailureReport;
 using rendezvous::FinishJob;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 FailureReport failure_of(Ending ending, std::chrono::milliseconds after = 12min) {
   FailureReport failure;
@@ -58,7 +58,8 @@ TEST(Summary, SaysWhatWasDecidedBecauseOfTheCause) {
   auto verdict = verdict_on(failure_of({Ending::Kind::exited, 3, false}));
   verdict.exit_code = 76;
   verdict.what = "3 rounds in a row failed";
-  EXPECT_THAT(job_summary(verdict), HasSubstr("error: rank 5 ended with exit code 3 after 12 min; 3 rounds in a row failed\n"));
+  EXPECT_THAT(job_summary(verdict),
+              HasSubstr("error: rank 5 ended with exit code 3 after 12 min; 3 rounds in a row failed\n"));
 }
 
 TEST(Summary, TellsTheCauseFromWhatFollowedIt) {
@@ -72,8 +73,9 @@ TEST(Summary, TellsTheCauseFromWhatFollowedIt) {
   verdict.world_size = 4;
   const auto text = job_summary(verdict);
   EXPECT_THAT(text, HasSubstr("after 12 min; 2 other ranks were stopped\n"));
-  EXPECT_THAT(text, HasSubstr("after it:  rank 2 ended with exit code 1 after 12 min (ConnectionResetError: peer closed), "
-                              "host gpu03\n"));
+  EXPECT_THAT(text,
+              HasSubstr("after it:  rank 2 ended with exit code 1 after 12 min (ConnectionResetError: peer closed), "
+                        "host gpu03\n"));
 }
 
 TEST(Summary, CarriesTheWorkersOwnMessage) {

@@ -40,18 +40,18 @@ Assignment second_node() {
 TEST(WorkerEnvironment, IsTorchrunsAndOurs) {
   EXPECT_THAT(
       worker_variables(second_node(), {3, "/tmp/error.json", {}, "/logs/run/round_2"}, {}),
-      UnorderedElementsAre("LOCAL_RANK=3", "RANK=6", "GROUP_RANK=1", "ROLE_RANK=3", "ROLE_NAME=trainer",
-                           "LOCAL_WORLD_SIZE=4", "WORLD_SIZE=7", "GROUP_WORLD_SIZE=2", "ROLE_WORLD_SIZE=4",
-                           "MASTER_ADDR=node0", "MASTER_PORT=29400", "TORCHELASTIC_RESTART_COUNT=2",
-                           "TORCHELASTIC_MAX_RESTARTS=5", "TORCHELASTIC_RUN_ID=run-1",
-                           "TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=/tmp/error.json",
-                           "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGUSR2", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
-                           "OMP_NUM_THREADS=1", "DDPRUN_ROUND_ID=1700000000-0000000000000abc-2",
-                           "DDPRUN_ROUND_DIRECTORY=/logs/run/round_2"));
+      UnorderedElementsAre(
+          "LOCAL_RANK=3", "RANK=6", "GROUP_RANK=1", "ROLE_RANK=3", "ROLE_NAME=trainer", "LOCAL_WORLD_SIZE=4",
+          "WORLD_SIZE=7", "GROUP_WORLD_SIZE=2", "ROLE_WORLD_SIZE=4", "MASTER_ADDR=node0", "MASTER_PORT=29400",
+          "TORCHELASTIC_RESTART_COUNT=2", "TORCHELASTIC_MAX_RESTARTS=5", "TORCHELASTIC_RUN_ID=run-1",
+          "TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=/tmp/error.json",
+          "TORCHELASTIC_SIGNALS_TO_HANDLE=SIGTERM,SIGUSR2", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "OMP_NUM_THREADS=1",
+          "DDPRUN_ROUND_ID=1700000000-0000000000000abc-2", "DDPRUN_ROUND_DIRECTORY=/logs/run/round_2"));
 }
 
 TEST(WorkerEnvironment, TheUsersOwnSettingsStay) {
-  const auto variables = worker_variables(second_node(), {}, {"OMP_NUM_THREADS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0"});
+  const auto variables =
+      worker_variables(second_node(), {}, {"OMP_NUM_THREADS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0"});
   EXPECT_THAT(variables, Not(Contains(StartsWith("OMP_NUM_THREADS="))));
   EXPECT_THAT(variables, Not(Contains(StartsWith("TORCH_NCCL_ASYNC_ERROR_HANDLING="))));
 }
@@ -97,10 +97,17 @@ TEST(WorkerEnvironment, VirtualLocalRankShowsEachWorkerOneDevice) {
 }
 
 TEST(WorkerArguments, LocalRankIsReplacedAndNothingElse) {
-  const struct { const char *given, *want; } cases[] = {
-      {"--rank=${local_rank}", "--rank=3"},   {"$local_rank", "3"},  {"$local_rank/x", "3/x"},
-      {"$local_ranks", "$local_ranks"},       {"${other}", "${other}"}, {"$$local_rank", "$$local_rank"},
-      {"cost $$5", "cost $$5"},               {"$", "$"},            {"${local_rank", "${local_rank"}};
+  const struct {
+    const char *given, *want;
+  } cases[] = {{"--rank=${local_rank}", "--rank=3"},
+               {"$local_rank", "3"},
+               {"$local_rank/x", "3/x"},
+               {"$local_ranks", "$local_ranks"},
+               {"${other}", "${other}"},
+               {"$$local_rank", "$$local_rank"},
+               {"cost $$5", "cost $$5"},
+               {"$", "$"},
+               {"${local_rank", "${local_rank"}};
   for (const auto& c : cases) EXPECT_THAT(worker_arguments({c.given}, 3), UnorderedElementsAre(c.want)) << c.given;
 }
 

@@ -22,9 +22,9 @@ std::string list(const std::vector<int>& local_ranks) {
   return out;
 }
 
-// One letter per action, with what matters of it: "S01" SpawnWorkers of local ranks 0 and 1, "N0" SeatWorkers (new seats),
-// "R0" TellRoundOver, "T15" SignalTree, "W1:15" SignalWorker, "K1" KillWorker, "O" KillOrphans, "K" KillTree, "B"
-// TellStarted, "F2" TellFailure of local rank 2, "E" TellEnded.
+// One letter per action, with what matters of it: "S01" SpawnWorkers of local ranks 0 and 1, "N0" SeatWorkers (new
+// seats), "R0" TellRoundOver, "T15" SignalTree, "W1:15" SignalWorker, "K1" KillWorker, "O" KillOrphans, "K" KillTree,
+// "B" TellStarted, "F2" TellFailure of local rank 2, "E" TellEnded.
 std::string text_of(const WorkerGroup::Actions& actions) {
   std::string out;
   for (const auto& action : actions) {
@@ -514,7 +514,8 @@ TEST_F(Group, AfterAWarningAFailureBeginsTheNextRoundAsEver) {
   step({WorkerLeft{0}, OrphansGone{}});
   EXPECT_EQ(step({OrphansGone{}}), "E");
   EXPECT_EQ(step({BeginRound{}}), "S1 N0");
-  EXPECT_EQ(group->voters(), (std::vector<Voter>{{0, true}, {1, false}})) << "what a worker is does not change with its seat";
+  EXPECT_EQ(group->voters(), (std::vector<Voter>{{0, true}, {1, false}}))
+      << "what a worker is does not change with its seat";
 }
 
 TEST_F(Group, TheEndOfTheJobStopsWorkersThatRunInTheOrdinaryWay) {
@@ -816,13 +817,16 @@ TEST(WorkerGroupHistories, KeepTheirPromises) {
             events.push_back(WorkerEnded{who, kOk});
             ++ended_at_step;
           } else if (who >= 0)
-            events.push_back(WorkerEnded{who, below(3) != 0 ? kOk : below(2) != 0 ? exited(1) : killed(below(2) != 0 ? SIGKILL : SIGTERM)});
+            events.push_back(WorkerEnded{who, below(3) != 0   ? kOk
+                                              : below(2) != 0 ? exited(1)
+                                                              : killed(below(2) != 0 ? SIGKILL : SIGTERM)});
         }
         if (below(60) == 0) events.push_back(WarningSignal{SIGUSR1});
         if (below(90) == 0) events.push_back(StopWorkers{SIGTERM, below(4) == 0});
         if (below(300) == 0) {
           if (group.can_stop_at_step() && !stopping_since) stopping_since = now;
-          events.push_back(below(2) == 0 && group.can_stop_at_step() ? WorkerGroupEvent(StopAtStep{}) : StopSignal{SIGTERM});
+          events.push_back(below(2) == 0 && group.can_stop_at_step() ? WorkerGroupEvent(StopAtStep{})
+                                                                     : StopSignal{SIGTERM});
         }
         if (running.empty() && !std::exchange(is_tree_told, true)) events.push_back(TreeEmpty{});
         if (!events.empty()) perform(group.step(events, now));
@@ -843,7 +847,9 @@ TEST(WorkerGroupHistories, WithSeatsARoundEndsOnlyWhenAllHaveEndedOrLeft) {
     const WorkerGroupOptions options{static_cast<int>(1 + below(4)), 10s, below(2) == 0 ? 200ms : 0ms};
     WorkerGroup group(options);
     TimePoint now{1h};
-    struct Process { bool runs = false, takes_seats = false, has_left = false, is_told = false, is_killed = false; };
+    struct Process {
+      bool runs = false, takes_seats = false, has_left = false, is_told = false, is_killed = false;
+    };
     std::vector<Process> workers(static_cast<std::size_t>(options.workers));
     int orphans = 0, orphans_asked = 0, ended = 0;
     bool is_job_over = false;
@@ -871,9 +877,11 @@ TEST(WorkerGroupHistories, WithSeatsARoundEndsOnlyWhenAllHaveEndedOrLeft) {
         if (const auto* tell = std::get_if<TellEnded>(&action)) {
           ++ended;
           ASSERT_FALSE(tell->tree_survived);
-          for (const auto& worker : workers) ASSERT_TRUE(!worker.runs || worker.has_left) << "who takes part was forgotten";
+          for (const auto& worker : workers)
+            ASSERT_TRUE(!worker.runs || worker.has_left) << "who takes part was forgotten";
           ASSERT_EQ(orphans, 0) << "what an ended worker left behind is there";
-          const auto waiting = static_cast<std::size_t>(std::count_if(workers.begin(), workers.end(), [](auto& w) { return w.runs; }));
+          const auto waiting =
+              static_cast<std::size_t>(std::count_if(workers.begin(), workers.end(), [](auto& w) { return w.runs; }));
           ASSERT_EQ(group.waiting().size(), waiting);
         }
       }
@@ -903,7 +911,8 @@ TEST(WorkerGroupHistories, WithSeatsARoundEndsOnlyWhenAllHaveEndedOrLeft) {
           }
         }
         if (below(100) == 0)
-          events.emplace_back(StopWorkers{SIGTERM, below(30) == 0, is_reseated, below(3) == 0 ? std::vector<int>{0} : std::vector<int>{}});
+          events.emplace_back(StopWorkers{SIGTERM, below(30) == 0, is_reseated,
+                                          below(3) == 0 ? std::vector<int>{0} : std::vector<int>{}});
         if (orphans_asked > 0 && below(2) == 0) {
           orphans = 0;
           for (; orphans_asked > 0; --orphans_asked) events.emplace_back(OrphansGone{});

@@ -50,7 +50,8 @@ Pair connected_pair() {
   Pair out;
   out.client.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto address = store::loopback(listener.port());
-  store::require(::connect(out.client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0, "connect");
+  store::require(::connect(out.client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0,
+                 "connect");
   out.server.reset(::fcntl(listener.accept().fd(), F_DUPFD_CLOEXEC, 3));
   socklen_t length = sizeof out.peer;
   store::require(::getpeername(out.server.get(), reinterpret_cast<sockaddr*>(&out.peer), &length) == 0, "getpeername");
@@ -72,7 +73,8 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
 
   void adopt(Pair& pair) { adopt(pair, token != nullptr); }
   void adopt(Pair& pair, bool is_tls) {
-    is_tls ? reception->adopt_tls(std::move(pair.server), pair.peer) : reception->adopt(std::move(pair.server), pair.peer);
+    is_tls ? reception->adopt_tls(std::move(pair.server), pair.peer)
+           : reception->adopt(std::move(pair.server), pair.peer);
   }
 
   // Runs the loop until `condition`; false at the deadline.
@@ -109,7 +111,8 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
       return answer_operator(question, {{"job", server->membership().view()}});
     };
     rules.farewell = [this](const std::string& node_key) { return server->take_farewell(node_key); };
-    reception.emplace(io, rules, [this](const Hello&) -> Reception::Direction { return std::ref(*server); }, say);
+    reception.emplace(
+        io, rules, [this](const Hello&) -> Reception::Direction { return std::ref(*server); }, say);
   }
 
   // What the port answers to these bytes, whole; they are plain, unless this is given.
@@ -127,7 +130,8 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     std::string out;
     bool is_over = false;
     asio::async_write(stream, asio::buffer(request), [&](boost::system::error_code, std::size_t) {});
-    asio::async_read(stream, asio::dynamic_buffer(out), [&](boost::system::error_code, std::size_t) { is_over = true; });
+    asio::async_read(stream, asio::dynamic_buffer(out),
+                     [&](boost::system::error_code, std::size_t) { is_over = true; });
     EXPECT_TRUE(run_until([&] { return is_over; }));
     return out;
   }
@@ -176,8 +180,8 @@ TEST_P(ControlChannel, AnEndThatThePeersKernelTellsIsToldFromSilence) {
                       {[&] { is_open = true; }, {}, [&](const Channel::Closed& how) { of_the_dead = how; }});
   Channel to_the_silent(io, std::move(silent.server), Channel::Side::server, impatient,
                         {{}, {}, [&](const Channel::Closed& how) { of_the_silent = how; }});
-  auto peer = std::make_unique<Channel>(io, std::move(dead.client), Channel::Side::client, options(),
-                                        Channel::Handlers{});
+  auto peer =
+      std::make_unique<Channel>(io, std::move(dead.client), Channel::Side::client, options(), Channel::Handlers{});
   ASSERT_TRUE(run_until([&] { return is_open; }));
   peer.reset();
   ASSERT_TRUE(run_until([&] { return of_the_dead && of_the_silent; }));
@@ -207,10 +211,10 @@ TEST_P(ControlChannel, AJobThatEndsTakesNobodyInAnyMore) {
   std::optional<Channel::Closed> closed;
   bool heard = false;
   std::unique_ptr<Channel> node;
-  node = std::make_unique<Channel>(io, std::move(late.client), Channel::Side::client, options(),
-                                   Channel::Handlers{[&] { node->send(to_json(ToMembership(hello()))); },
-                                                     [&](std::string_view) { heard = true; },
-                                                     [&](const Channel::Closed& how) { closed = how; }});
+  node = std::make_unique<Channel>(
+      io, std::move(late.client), Channel::Side::client, options(),
+      Channel::Handlers{[&] { node->send(to_json(ToMembership(hello()))); }, [&](std::string_view) { heard = true; },
+                        [&](const Channel::Closed& how) { closed = how; }});
   ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
   EXPECT_FALSE(heard);
 }
@@ -241,8 +245,7 @@ TEST_P(ControlChannel, WhoGaveUpItsPlaceIsNotHeardAnyMore) {
   adopt(second);
   // In one turn of the loop the third one comes, then the hello of the first.
   asio::posix::stream_descriptor arrival(io, ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  arrival.async_wait(asio::posix::stream_descriptor::wait_read,
-                     [&](boost::system::error_code) { adopt(third); });
+  arrival.async_wait(asio::posix::stream_descriptor::wait_read, [&](boost::system::error_code) { adopt(third); });
   ASSERT_EQ(::eventfd_write(arrival.native_handle(), 1), 0);
   node.send(to_json(ToMembership(hello())));
   ASSERT_TRUE(run_until([&] { return is_closed; }));
@@ -270,8 +273,9 @@ TEST_P(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {
 
 TEST_P(ControlChannel, AWebSocketIsForAgentsOnly) {
   serve_job();
-  const std::string upgrade = "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
-                              "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+  const std::string upgrade =
+      "Host: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
   EXPECT_THAT(answer_to("GET /v1/agents HTTP/1.1\r\n" + upgrade + "Origin: http://evil.example\r\n\r\n"),
               StartsWith("HTTP/1.1 404 "));
   EXPECT_THAT(answer_to("GET /other HTTP/1.1\r\n" + upgrade + "\r\n"), StartsWith("HTTP/1.1 404 "));
@@ -301,7 +305,9 @@ TEST_P(ControlChannel, AGuardiansFarewellIsForTheJobThatKnowsItsNode) {
   serve_job();
   server->send(hello());
   ASSERT_TRUE(run_until([&] { return !server->membership().view().nodes.empty(); }));
-  const auto farewell = [&](const std::string& key) { return answer_to("POST /v1/farewell/" + key + " HTTP/1.1\r\n\r\n"); };
+  const auto farewell = [&](const std::string& key) {
+    return answer_to("POST /v1/farewell/" + key + " HTTP/1.1\r\n\r\n");
+  };
   EXPECT_THAT(farewell(std::string(32, 'b')), StartsWith("HTTP/1.1 404 "));
   EXPECT_EQ(server->membership().view().nodes.size(), 1u);
   EXPECT_THAT(farewell(hello().node_key), StartsWith("HTTP/1.1 200 "));
@@ -314,7 +320,8 @@ TEST_P(ControlChannel, WhoServesNoJobSaysWhereItIs) {
   Reception::Options rules;
   rules.security = token;
   Reception::Direction direction = Elsewhere{"10.0.0.1", 29400};
-  reception.emplace(io, rules, [&](const Hello&) { return direction; }, say);
+  reception.emplace(
+      io, rules, [&](const Hello&) { return direction; }, say);
   for (const bool is_known : {true, false}) {
     if (!is_known) direction = std::monostate();
     auto pair = connected_pair();
@@ -344,18 +351,23 @@ class ControlClient : public ControlChannel {
   void take_next() {
     acceptor.async_accept([this](boost::system::error_code error, tcp::socket socket) {
       if (error) return;
-      endpoint = std::make_unique<Channel>(io, io::UniqueFd(socket.release()), Channel::Side::server, options(),
-                                           Channel::Handlers{{}, [this](std::string_view text) { heard.push_back(to_membership_of(text)); }, {}});
+      endpoint = std::make_unique<Channel>(
+          io, io::UniqueFd(socket.release()), Channel::Side::server, options(),
+          Channel::Handlers{{}, [this](std::string_view text) { heard.push_back(to_membership_of(text)); }, {}});
       take_next();
     });
   }
 
   void join(std::chrono::milliseconds join_timeout) {
     client = std::make_unique<MembershipClient>(
-        io, EndpointName{"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{join_timeout, 3s, 60s}, hello(),
+        io, EndpointName{"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{join_timeout, 3s, 60s},
+        hello(),
         MembershipClient::Handlers{
             [this](const ToAgent& message) { rounds += std::holds_alternative<StartRound>(message) ? 1 : 0; },
-            [this](const LinkLost& why) { lost = why; }, [this](const std::string& line) { said.push_back(line); }, {}, {}},
+            [this](const LinkLost& why) { lost = why; },
+            [this](const std::string& line) { said.push_back(line); },
+            {},
+            {}},
         token);
     client->begin();
     ASSERT_TRUE(run_until([&] { return heard.size() == 1 && std::holds_alternative<Hello>(heard.front()); }));
@@ -395,7 +407,9 @@ TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   EXPECT_EQ(heard[3], ToMembership(RoundStarted{3}));
   EXPECT_EQ(heard[4], ToMembership(RoundFailed{3, "rank 0 failed", {}}));
   EXPECT_EQ(rounds, 1) << "it had begun already";
-  EXPECT_THAT(said, Contains(HasSubstr("is lost: it closed the connection (127.0.0.1); it is tried again, and the workers go on")));
+  EXPECT_THAT(
+      said,
+      Contains(HasSubstr("is lost: it closed the connection (127.0.0.1); it is tried again, and the workers go on")));
   EXPECT_THAT(said, Contains(HasSubstr("connected to the job again")));
   EXPECT_FALSE(lost);
 }
@@ -415,8 +429,9 @@ TEST_P(ControlChannel, MessagesGoBothWaysHoweverLongTheyAre) {
   const std::string text(200'000, 'x');
   std::size_t came = 0;
   std::optional<Channel> server_end, client_end;
-  server_end.emplace(io, std::move(pair.server), Channel::Side::server, options(),
-                     Channel::Handlers{{}, [&](std::string_view message) { server_end->send(std::string(message)); }, {}});
+  server_end.emplace(
+      io, std::move(pair.server), Channel::Side::server, options(),
+      Channel::Handlers{{}, [&](std::string_view message) { server_end->send(std::string(message)); }, {}});
   client_end.emplace(io, std::move(pair.client), Channel::Side::client, options(),
                      Channel::Handlers{{}, [&](std::string_view message) { came += message == text ? 1 : 0; }, {}});
   for (int i = 0; i < 20; ++i) client_end->send(text);
@@ -436,7 +451,8 @@ TEST_P(ControlChannel, WhoDoesNotReadIsCutOffAtABound) {
   small.queue_bytes_max = 10'000'000;
   Channel channel(io, std::move(pair.server), Channel::Side::server, small,
                   {[&] { is_open = true; }, {}, [&](const Channel::Closed& how) { closed = how; }});
-  auto peer = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options(), Channel::Handlers{});
+  auto peer =
+      std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options(), Channel::Handlers{});
   ASSERT_TRUE(run_until([&] { return is_open; }));
   for (int i = 0; i < 110 && !closed; ++i) channel.send(std::string(100'000, 'x'));  // the loop does not run meanwhile
   ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
@@ -484,7 +500,8 @@ TEST_P(ATokenIsAskedFor, WhoHasAnotherOneIsToldSoAtOnce) {
   ASSERT_TRUE(lost);
   EXPECT_THAT(lost->what, HasSubstr("the endpoint has another token than this node (127.0.0.1)"));
   EXPECT_THAT(lost->try_this, HasSubstr("--token-file"));
-  EXPECT_THAT(said.back(), HasSubstr("from 127.0.0.1 ended before it said which job it belongs to: it has another token"));
+  EXPECT_THAT(said.back(),
+              HasSubstr("from 127.0.0.1 ended before it said which job it belongs to: it has another token"));
 }
 
 TEST_P(ATokenIsAskedFor, WhoHasNoneIsToldSoAtOnce) {
@@ -530,10 +547,10 @@ TEST_P(ATokenIsAskedFor, WhatIsNoTlsEndsItsOwnConnectionOnly) {
   const std::vector<std::string> attempts{
       std::string("\x16\x03\x01\xff\xff", 5) + std::string(70'000, 'x'),  // a record longer than any may be
       record_of(0x16, ""),
-      record_of(0x16, std::string("\x01\x00\x00\x02\x03\x03", 6)),  // a hello that ends after its version
-      record_of(0x16, std::string("\x01\xff\xff\xff", 4) + random),   // one that says it is 16 MiB long
-      record_of(0x16, std::string("\x02\x00\x00\x00", 4)),            // a server's
-      record_of(0x15, std::string("\x02\x28", 2)),                    // an alert
+      record_of(0x16, std::string("\x01\x00\x00\x02\x03\x03", 6)),   // a hello that ends after its version
+      record_of(0x16, std::string("\x01\xff\xff\xff", 4) + random),  // one that says it is 16 MiB long
+      record_of(0x16, std::string("\x02\x00\x00\x00", 4)),           // a server's
+      record_of(0x15, std::string("\x02\x28", 2)),                   // an alert
       record_of(0x17, "data before any hello"),
       "GET /v1/jobs HTTP/1.1\r\n\r\n"};
   for (std::size_t i = 0; i < attempts.size(); ++i) {
@@ -548,7 +565,8 @@ TEST_P(ATokenIsAskedFor, WhatIsNoTlsEndsItsOwnConnectionOnly) {
       boost::system::error_code ignored;
       socket.shutdown(tcp::socket::shutdown_send, ignored);
     });
-    asio::async_read(socket, asio::dynamic_buffer(answer), [&](boost::system::error_code, std::size_t) { is_over = true; });
+    asio::async_read(socket, asio::dynamic_buffer(answer),
+                     [&](boost::system::error_code, std::size_t) { is_over = true; });
     EXPECT_TRUE(run_until([&] { return is_over; }));
   }
   EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", &token->tls), StartsWith("HTTP/1.1 200 "));

@@ -161,7 +161,8 @@ TEST(StoreDoor, FindsOurOwnConnectionsInEveryFamily) {
 TEST(StoreDoor, ClosedConnectionBelongsToNobody) {
   Connected connected("127.0.0.1", "127.0.0.1");
   connected.client.reset();
-  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(), HasSubstr("whose process has closed it already"));
+  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(),
+              HasSubstr("whose process has closed it already"));
   EXPECT_EQ(Door(AllowList::parse({"any"})).refusal(connected.peer, connected.local), std::nullopt);
 }
 
@@ -178,7 +179,8 @@ TEST(StoreDoor, OurListenerOnThePeersPortIsNoPassport) {
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   require(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof peer) == 0, "bind");
   require(::listen(listener.get(), 1) == 0, "listen");
-  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(), HasSubstr("whose process has closed it already"));
+  EXPECT_THAT(Door({}).refusal(connected.peer, connected.local).value(),
+              HasSubstr("whose process has closed it already"));
 }
 
 TEST(StoreDoor, StrangerFromElsewhereIsRefused) {

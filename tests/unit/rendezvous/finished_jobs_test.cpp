@@ -73,7 +73,8 @@ TEST_F(FinishedJobsTest, TheNewestJobOfANameCounts) {
   EXPECT_EQ(code_for(hello_of("bert", RoundId{200, 7, 0})), 0);
   jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
   jobs.note("bert", {}, verdict_of(77), false, now);
-  EXPECT_EQ(code_for(hello_of("bert", RoundId{200, 7, 0})), 0) << "an older one, or one without a round, replaces it not";
+  EXPECT_EQ(code_for(hello_of("bert", RoundId{200, 7, 0})), 0)
+      << "an older one, or one without a round, replaces it not";
 }
 
 TEST_F(FinishedJobsTest, AJobThatAllHaveLeftHasNoVerdictButALastRound) {

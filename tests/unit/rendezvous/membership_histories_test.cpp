@@ -13,14 +13,14 @@ struct Agent {
   std::optional<TimePoint> cut;             // since when it has none
   bool was_welcomed = false;
   std::optional<Held> held;
-  bool runs = false;  // processes of the round that it holds
+  bool runs = false;     // processes of the round that it holds
   bool is_late = false;  // it was away for longer than it is waited for
   std::optional<RoundEnded> ended;
 };
 
-// One random history: nodes fail, end, fall silent, lose their connections and come again, and membership itself is lost and
-// begins anew. Whatever happens, a round never begins while a node that membership can know of has processes of another one,
-// ranks are a partition, the smaller part of a round never goes on, the budget holds, and the job ends.
+// One random history: nodes fail, end, fall silent, lose their connections and come again, and membership itself is
+// lost and begins anew. Whatever happens, a round never begins while a node that membership can know of has processes
+// of another one, ranks are a partition, the smaller part of a round never goes on, the budget holds, and the job ends.
 class History {
  public:
   explicit History(std::uint64_t seed) : random_(seed) {
@@ -50,7 +50,8 @@ class History {
     ASSERT_TRUE(is_over());
     for (const auto& [round, told] : rounds_) {
       const auto& first = told.begin()->second;
-      ASSERT_LE(static_cast<int>(told.size()), first.group_world_size) << to_string(round);  // it may not have reached all
+      ASSERT_LE(static_cast<int>(told.size()), first.group_world_size)
+          << to_string(round);  // it may not have reached all
       int rank = 0;
       for (const auto& [group_rank, start] : told) {
         ASSERT_GE(start.rank_first, rank);
@@ -66,7 +67,8 @@ class History {
 
   // As far as membership can know.
   bool is_here(const Agent& agent) const {
-    return agent.connection || (agent.cut && now_ - *agent.cut < options_.resume_window() && met_.count(agent.key) != 0);
+    return agent.connection ||
+           (agent.cut && now_ - *agent.cut < options_.resume_window() && met_.count(agent.key) != 0);
   }
 
   void check_greater_part() {
@@ -143,7 +145,9 @@ class History {
     hello.was_welcomed = std::exchange(agent.was_welcomed, true);
     // Others may have gone on without it.
     if (agent.cut && now_ - *agent.cut >= options_.resume_window() && met_.count(agent.key) != 0) agent.is_late = true;
-    if ((has_begun_ || now_ - membership_began_ >= Membership::restate_timeout_of(options_.heartbeat_timeout)) && met_.count(agent.key) == 0) agent.is_late = true;
+    if ((has_begun_ || now_ - membership_began_ >= Membership::restate_timeout_of(options_.heartbeat_timeout)) &&
+        met_.count(agent.key) == 0)
+      agent.is_late = true;
     met_.insert(agent.key);
     is_last_round_known_ = is_last_round_known_ || (agent.held && agent.held->round == last_round_id_);
     agent.connection = connection;
@@ -169,9 +173,12 @@ class History {
     agents_.erase(agents_.begin() + static_cast<std::ptrdiff_t>(index));
     const bool is_proven = below(3) != 0;
     if (!is_proven) silent_.insert(agent.key);
-    if (is_proven && below(2) == 0) hear(membership_->step(Farewell{"key-" + std::to_string(agent.key)}, now_));
-    else if (is_proven && below(2) == 0) hear(membership_->step(Disconnected{node(*agent.connection), "reset"}, now_));
-    else hear(membership_->step(Left{node(*agent.connection), "gone", is_proven}, now_));
+    if (is_proven && below(2) == 0)
+      hear(membership_->step(Farewell{"key-" + std::to_string(agent.key)}, now_));
+    else if (is_proven && below(2) == 0)
+      hear(membership_->step(Disconnected{node(*agent.connection), "reset"}, now_));
+    else
+      hear(membership_->step(Left{node(*agent.connection), "gone", is_proven}, now_));
   }
 
   void end(Agent& agent) {
@@ -212,14 +219,17 @@ class History {
   }
 
   void take(Agent& agent, std::uint64_t connection, const ToAgent& message) {
-    if (const auto* open = std::get_if<OpenStore>(&message)) on_the_way_.emplace_back(connection, StoreOpened{open->round.number, 1});
+    if (const auto* open = std::get_if<OpenStore>(&message))
+      on_the_way_.emplace_back(connection, StoreOpened{open->round.number, 1});
     if (const auto* start = std::get_if<StartRound>(&message)) begin_round(agent, connection, *start);
     if (const auto* whole = std::get_if<RoundEstablished>(&message); whole != nullptr && agent.held)
       agent.held->is_established = agent.held->is_established || whole->round == agent.held->round.number;
-    if (const auto* stop = std::get_if<StopRound>(&message); stop != nullptr && agent.held && agent.held->round.number == stop->round)
+    if (const auto* stop = std::get_if<StopRound>(&message);
+        stop != nullptr && agent.held && agent.held->round.number == stop->round)
       if (agent.ended) on_the_way_.emplace_back(connection, *agent.ended);
     if (std::holds_alternative<Refused>(message))
-      agents_.erase(std::find_if(agents_.begin(), agents_.end(), [&](const Agent& one) { return one.key == agent.key; }));
+      agents_.erase(
+          std::find_if(agents_.begin(), agents_.end(), [&](const Agent& one) { return one.key == agent.key; }));
   }
 
   void begin_round(Agent& agent, std::uint64_t connection, const StartRound& start) {
@@ -228,7 +238,8 @@ class History {
     ASSERT_FALSE(agent.runs) << "it has processes of another round";
     for (const auto& other : agents_) {
       const bool is_in_it = other.held && other.held->round == start.round;
-      ASSERT_FALSE(other.runs && !is_in_it && is_here(other) && !other.is_late) << "a node has processes of another round";
+      ASSERT_FALSE(other.runs && !is_in_it && is_here(other) && !other.is_late)
+          << "a node has processes of another round";
     }
     auto& told = rounds_[start.round];
     if (told.empty()) check_greater_part();
@@ -250,14 +261,15 @@ class History {
   TimePoint now_{1h}, membership_began_ = now_;
   std::optional<Membership> membership_;
   std::vector<Agent> agents_;  // that live
-  std::set<std::uint64_t> silent_, met_;  // keys: of nodes that died without a word, of those that this membership has met
+  std::set<std::uint64_t> silent_,
+      met_;  // keys: of nodes that died without a word, of those that this membership has met
   std::uint64_t keys_ = 0, next_connection_ = 0, terms_ = 1;
   std::vector<std::pair<std::uint64_t, ToMembership>> on_the_way_;
   std::map<RoundId, std::map<int, StartRound>> rounds_;  // what each group rank was told
   std::map<int, std::uint64_t> last_round_;              // group rank to key
   RoundId last_round_id_;
   bool is_last_round_known_ = true;  // to this membership: it began it, or somebody who came has it
-  bool has_begun_ = false;  // this membership, a round
+  bool has_begun_ = false;           // this membership, a round
   bool has_stepped_down_ = false;
   int step_downs_ = 0;
 };

@@ -135,7 +135,7 @@ class Job : public ::testing::Test {
   Hello hello;
   MembershipOptions more_options;  // begin() sets the common ones
   TimePoint now{1h};
-  bool stores_open = true;  // at once
+  bool stores_open = true;   // at once
   bool takes_stops = false;  // else the answer is given by the test
   bool greater_part_only = true;
   std::chrono::milliseconds restart_window{0};

@@ -73,7 +73,8 @@ TEST_F(Job, MissingNodesEndTheWaitWithTheNamesOfThoseThatCame) {
   pass(1s);
   EXPECT_EQ(finished.at(1).exit_code, 77);
   EXPECT_EQ(finished.at(2).exit_code, 77);
-  EXPECT_THAT(finished.at(1).what, AllOf(HasSubstr("only 2 of 3 nodes"), HasSubstr("a (node rank 0)"), HasSubstr("b (node rank 2)")));
+  EXPECT_THAT(finished.at(1).what,
+              AllOf(HasSubstr("only 2 of 3 nodes"), HasSubstr("a (node rank 0)"), HasSubstr("b (node rank 2)")));
 }
 
 TEST_F(Job, BetweenMinimumAndMaximumItWaitsForTheLastCall) {

@@ -18,10 +18,13 @@ void start_all(Quorum& quorum, const std::string& names) {
 }
 
 TEST(Quorum, IsMoreThanHalfOrHalfWithTheLowestRankOfThoseWhoseEndIsNotProven) {
-  const struct { const char *nodes, *silent, *gone; bool goes_on; } cases[] = {
-      {"ab", "b", "", true},   {"ab", "a", "", false},    {"abc", "c", "", true},   {"abc", "bc", "", false},
-      {"abc", "b", "c", true}, {"abc", "a", "c", false},  {"abcd", "cd", "", true}, {"abcd", "bcd", "", false},
-      {"abcd", "a", "bc", false}, {"abcd", "d", "bc", true}, {"abcd", "", "bcd", true}};
+  const struct {
+    const char *nodes, *silent, *gone;
+    bool goes_on;
+  } cases[] = {{"ab", "b", "", true},     {"ab", "a", "", false},     {"abc", "c", "", true},
+               {"abc", "bc", "", false},  {"abc", "b", "c", true},    {"abc", "a", "c", false},
+               {"abcd", "cd", "", true},  {"abcd", "bcd", "", false}, {"abcd", "a", "bc", false},
+               {"abcd", "d", "bc", true}, {"abcd", "", "bcd", true}};
   for (const auto& c : cases) {
     SCOPED_TRACE(std::string(c.nodes) + ", silent " + c.silent + ", gone " + c.gone);
     Quorum quorum;

@@ -462,8 +462,8 @@ TEST_F(Resume, TheNextHostsAreNamedWhereTheEndpointIsOnANode) {
   join(3, "h3");
   hello.standby_port = 29501;
   for (const std::uint64_t id : {4u, 5u, 6u}) join(id, "h" + std::to_string(id));
-  EXPECT_THAT(started.at(3).successors,
-              ElementsAre(Successor{1, "10.0.0.2", 29500}, Successor{3, "10.0.0.4", 29501}, Successor{4, "10.0.0.5", 29501}));
+  EXPECT_THAT(started.at(3).successors, ElementsAre(Successor{1, "10.0.0.2", 29500}, Successor{3, "10.0.0.4", 29501},
+                                                    Successor{4, "10.0.0.5", 29501}));
   EXPECT_EQ(started.at(3).host_group_rank, 0);
 
   begin(1, 1);

@@ -435,7 +435,8 @@ TEST_F(Job, ANodeThatLeavesWhileTheStoreIsOpenedAddsToTheReason) {
   leaves(2);
   leaves(3);
   says(1, StoreOpened{opened.back().second.round.number, 4000});
-  EXPECT_THAT(started.at(1).why, AllOf(HasSubstr("rank 0 ended with exit code 1"), HasSubstr("then"), HasSubstr("host h3")));
+  EXPECT_THAT(started.at(1).why,
+              AllOf(HasSubstr("rank 0 ended with exit code 1"), HasSubstr("then"), HasSubstr("host h3")));
   EXPECT_THAT(started.at(1).why, Not(HasSubstr("host h2"))) << "it stays short";
 }
 

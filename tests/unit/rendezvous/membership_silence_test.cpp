@@ -13,9 +13,9 @@ TEST_F(Job, OnlyTheGreaterPartGoesOnWhereNodesFellSilent) {
     std::vector<std::uint64_t> silent, ended;
     bool goes_on;
   } cases[] = {
-      {2, {2}, {}, true},         {3, {2}, {}, true},     {3, {2, 3}, {}, false}, {3, {3}, {2}, true},
-      {4, {2, 3, 4}, {}, false},  {4, {2, 3}, {}, true},  {4, {2, 3}, {4}, false}, {4, {4}, {2, 3}, true},
-      {4, {}, {2, 3, 4}, true},   {5, {3, 4, 5}, {}, false},
+      {2, {2}, {}, true},        {3, {2}, {}, true},        {3, {2, 3}, {}, false},  {3, {3}, {2}, true},
+      {4, {2, 3, 4}, {}, false}, {4, {2, 3}, {}, true},     {4, {2, 3}, {4}, false}, {4, {4}, {2, 3}, true},
+      {4, {}, {2, 3, 4}, true},  {5, {3, 4, 5}, {}, false},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(std::to_string(c.nodes) + " nodes, " + std::to_string(c.silent.size()) + " silent, " +
@@ -28,7 +28,8 @@ TEST_F(Job, OnlyTheGreaterPartGoesOnWhereNodesFellSilent) {
     for (const auto id : c.silent) falls_silent(id);
     for (int i = 1; i <= c.nodes; ++i) {
       const auto id = static_cast<std::uint64_t>(i);
-      if (std::count(c.ended.begin(), c.ended.end(), id) + std::count(c.silent.begin(), c.silent.end(), id) == 0) ends(id, {}, 2);
+      if (std::count(c.ended.begin(), c.ended.end(), id) + std::count(c.silent.begin(), c.silent.end(), id) == 0)
+        ends(id, {}, 2);
     }
     EXPECT_EQ(started.at(1).round.number == 1, c.goes_on);
     ASSERT_EQ(!stepped_down, c.goes_on);

@@ -417,8 +417,11 @@ TEST_F(SignalToEveryProcess, WhatFailsElsewhereForWantOfThoseThatDiedIsNoFailure
 }
 
 TEST_F(SignalToEveryProcess, WhatFailedBeforeOrWasKilledForItsMemoryIsTheCause) {
-  const struct { Ending ending; std::chrono::milliseconds at; int exit_code; } cases[] = {
-      {exited(3), 9749ms, 3}, {kKilled, 10s, 137}, {{Ending::Kind::not_started, ENOENT, false}, 10s, 127}};
+  const struct {
+    Ending ending;
+    std::chrono::milliseconds at;
+    int exit_code;
+  } cases[] = {{exited(3), 9749ms, 3}, {kKilled, 10s, 137}, {{Ending::Kind::not_started, ENOENT, false}, 10s, 127}};
   for (const auto& c : cases) {
     SCOPED_TRACE(describe(c.ending));
     finished.clear();

@@ -14,27 +14,47 @@ using ::testing::HasSubstr;
 const std::string kKey = "0123456789abcdef0123456789abcdef";
 
 FailureReport some_failure() {
-  return {5,  1,     "gpu17", 41822,          "./train", {Ending::Kind::killed, 11, true},
-          3,  12min, 13min,   "out of \"luck\"", {"a", "b"}, "logs/x/stderr.log"};
+  return {5,     1,     "gpu17",           41822,      "./train",          {Ending::Kind::killed, 11, true}, 3,
+          12min, 13min, "out of \"luck\"", {"a", "b"}, "logs/x/stderr.log"};
 }
 
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
   Hello plain;
   plain.node_key = kKey;
-  const ToMembership up[] = {
-      Hello{1, "bert", kKey, "gpu17", 3, 2, 4, 8, "trainer", "10.0.0.1", {"10.0.0.1", "fd00::1"}, 29500, 7,
-            Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true}, 3, 600s, 90s, 5s, 7s, true, true, false, "42.0"},
-      plain,
-      StoreOpened{4, 29400},
-      RoundStarted{4},
-      FirstStep{4},
-      RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
-      RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}}},
-      RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
-      RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
-      StopAsked{15, true},
-      StopReady{4, 1001},
-      StopReady{4, {}}};
+  const ToMembership up[] = {Hello{1,
+                                   "bert",
+                                   kKey,
+                                   "gpu17",
+                                   3,
+                                   2,
+                                   4,
+                                   8,
+                                   "trainer",
+                                   "10.0.0.1",
+                                   {"10.0.0.1", "fd00::1"},
+                                   29500,
+                                   7,
+                                   Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true},
+                                   3,
+                                   600s,
+                                   90s,
+                                   5s,
+                                   7s,
+                                   true,
+                                   true,
+                                   false,
+                                   "42.0"},
+                             plain,
+                             StoreOpened{4, 29400},
+                             RoundStarted{4},
+                             FirstStep{4},
+                             RoundFailed{4, "rank 5 was killed", {3, 7}, 1234ms},
+                             RoundEnded{4, {some_failure(), {}}, 7, true, 3, {12, {}}},
+                             RoundEnded{4, {}, 0, false, 8, {{}, 1'000'000'000'000}},
+                             RoundEnded{4, {}, 2, false, 0, {}, 10, 1234ms},
+                             StopAsked{15, true},
+                             StopReady{4, 1001},
+                             StopReady{4, {}}};
   for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
   StartRound start;
   start.round = {1700000000, 0xabcdef, 4};
@@ -61,14 +81,22 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                           StopAt{4, 1002, 15},
                           StopAt{4, 1, 0},
                           StopRound{4, 15, true, true, "ctrl-c", {3}, true},
-                          FinishJob{137, some_failure(), {some_failure()}, 7, 8, 3, "what", "try",
+                          FinishJob{137,
+                                    some_failure(),
+                                    {some_failure()},
+                                    7,
+                                    8,
+                                    3,
+                                    "what",
+                                    "try",
                                     RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s}, {}}}},
                           FinishJob{}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }
 
 TEST(MessageJson, ANewerPeerMaySayMore) {
-  EXPECT_EQ(to_membership_of(R"({"type":"stop_asked","signal_number":2,"is_warning":false,"mood":"sad"})"), ToMembership(StopAsked{2}));
+  EXPECT_EQ(to_membership_of(R"({"type":"stop_asked","signal_number":2,"is_warning":false,"mood":"sad"})"),
+            ToMembership(StopAsked{2}));
 }
 
 TEST(MessageJson, WhatWorkersPrintNeedNotBeUtf8) {
@@ -141,7 +169,9 @@ TEST(MessageJson, WhatOthersComputeWithIsInRange) {
 }
 
 TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
-  const struct { const char *text, *why; } cases[] = {
+  const struct {
+    const char *text, *why;
+  } cases[] = {
       {"", "no JSON object"},
       {"[]", "no JSON object"},
       {"{\"type\":\"stop_asked\"", "no JSON object"},

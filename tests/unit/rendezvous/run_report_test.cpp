@@ -49,8 +49,9 @@ TEST_F(RunBookTest, TellsWhereTheTimeBetweenTwoRoundsWent) {
   EXPECT_EQ(report.worked, 1490ms);
   EXPECT_DOUBLE_EQ(report.goodput(), 0.745);
   EXPECT_THAT(describe(report), HasSubstr("2 rounds in 2 s, at work 74.5 % of the time"));
-  EXPECT_THAT(describe(report), HasSubstr("round 1: 2 nodes, 8 workers, worked 500 ms; detect 10 ms, stop 30 ms, rendezvous "
-                                          "20 ms, start 20 ms, first step 30 ms\n    because rank 3 was killed"));
+  EXPECT_THAT(describe(report),
+              HasSubstr("round 1: 2 nodes, 8 workers, worked 500 ms; detect 10 ms, stop 30 ms, rendezvous "
+                        "20 ms, start 20 ms, first step 30 ms\n    because rank 3 was killed"));
 }
 
 TEST_F(RunBookTest, WhereNobodyTellsOfStepsWorkBeginsWithTheStart) {

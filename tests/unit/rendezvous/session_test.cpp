@@ -73,7 +73,7 @@ class SessionTest : public ::testing::Test {
       if (std::holds_alternative<Session::HangUp>(action)) out += "hang up";
       if (const auto* say = std::get_if<Session::Say>(&action)) {
         constexpr const char* kNames[] = {"hello",        "store_opened", "round_started", "first_step",
-                                             "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
+                                          "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
         out += std::string("say ") + kNames[say->message.index()];
         if (const auto* hello = std::get_if<Hello>(&say->message)) {
           if (hello->held)
@@ -85,9 +85,10 @@ class SessionTest : public ::testing::Test {
       }
       if (const auto* hand = std::get_if<Session::HandOn>(&action)) {
         constexpr const char* kNames[] = {"welcome",           "elsewhere",    "refused", "open_store", "start_round",
-                                             "round_established", "prepare_stop", "stop_at", "stop_round", "finish_job"};
+                                          "round_established", "prepare_stop", "stop_at", "stop_round", "finish_job"};
         out += std::string("hand ") + kNames[hand->message.index()];
-        if (const auto* round = std::get_if<StartRound>(&hand->message)) out += " " + std::to_string(round->round.number);
+        if (const auto* round = std::get_if<StartRound>(&hand->message))
+          out += " " + std::to_string(round->round.number);
       }
       if (const auto* serve = std::get_if<Session::Serve>(&action))
         out += "serve without " + (serve->lost_group_rank ? std::to_string(*serve->lost_group_rank) : "?");
@@ -161,7 +162,9 @@ TEST_F(SessionPorts, AreTriedInTurnWithoutAPause_ThenAgainAfterOne) {
 }
 
 TEST_F(SessionPorts, NoneOfThemTakesLong_UntilItIsKnownWhichOneItIs) {
-  const auto limit_of = [](const Session::Actions& actions) { return std::get<Session::Connect>(actions.back()).limit; };
+  const auto limit_of = [](const Session::Actions& actions) {
+    return std::get<Session::Connect>(actions.back()).limit;
+  };
   EXPECT_EQ(limit_of(session.step(Session::Begin{}, now)), 1s);
   EXPECT_EQ(limit_of(session.step(Session::Ended{How::silent, 1}, now)), 1s);
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");

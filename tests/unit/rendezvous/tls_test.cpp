@@ -67,13 +67,15 @@ class Pair {
   }
 
  private:
-  static std::string carry(const io::UniqueFd& from, const io::UniqueFd& to, const std::function<void(std::string&)>& change) {
+  static std::string carry(const io::UniqueFd& from, const io::UniqueFd& to,
+                           const std::function<void(std::string&)>& change) {
     std::string bytes(100'000, '\0');
     const ssize_t count = ::recv(from.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
     bytes.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
     auto sent = bytes;
     if (change) change(sent);
-    if (::send(to.get(), sent.data(), sent.size(), 0) != static_cast<ssize_t>(sent.size())) throw std::runtime_error("send");
+    if (::send(to.get(), sent.data(), sent.size(), 0) != static_cast<ssize_t>(sent.size()))
+      throw std::runtime_error("send");
     return bytes;
   }
 

@@ -27,7 +27,8 @@ TEST(Token, IsPrintableAndOfBoundedLength) {
 TEST(Token, IsItselfOnly) {
   const Token token("secret");
   EXPECT_TRUE(token.is("secret"));
-  for (const auto* other : {"", "s", "secre", "Secret", "secres", "secretsecret"}) EXPECT_FALSE(token.is(other)) << other;
+  for (const auto* other : {"", "s", "secre", "Secret", "secres", "secretsecret"})
+    EXPECT_FALSE(token.is(other)) << other;
 }
 
 class FindToken : public ::testing::Test {
@@ -54,7 +55,8 @@ class FindToken : public ::testing::Test {
     });
   }
 
-  void expect_error(const std::optional<std::string>& file, const char* says, const std::string& where, const char* remedy) {
+  void expect_error(const std::optional<std::string>& file, const char* says, const std::string& where,
+                    const char* remedy) {
     try {
       find(file);
       ADD_FAILURE() << "accepted";

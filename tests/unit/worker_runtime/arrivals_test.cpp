@@ -180,7 +180,8 @@ TEST(Arrivals, WhatBelongsToAPhaseStaysUntilAllHaveEnteredTheNext) {
         ASSERT_EQ(wait(arrivals).kind, Kind::complete);
         if ((phase + static_cast<std::uint64_t>(rank)) % 7 == 0) std::this_thread::yield();  // some read late
         for (int other = 0; other < kSize; ++other) {
-          const auto& theirs = memory[static_cast<std::size_t>(other)][static_cast<std::size_t>(arrivals.present_half())];
+          const auto& theirs =
+              memory[static_cast<std::size_t>(other)][static_cast<std::size_t>(arrivals.present_half())];
           for (std::size_t word = 0; word < kWords; ++word) ASSERT_EQ(theirs[word], word_of(other, phase, word));
           std::array<std::uint64_t, 2> seen{};
           arrivals.get_data(other, seen.data(), sizeof(seen));

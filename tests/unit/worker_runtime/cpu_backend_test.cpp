@@ -116,8 +116,7 @@ TEST(SharedMemory, ReservesAllButWholePagesOfAGap) {
     EXPECT_EQ(::fstat(file.get(), &status), 0);
     return static_cast<std::size_t>(status.st_blocks) * 512;
   };
-  const auto memory =
-      std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)), layout, 1);
+  const auto memory = std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)), layout, 1);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   std::size_t before = bytes();
   const auto with_gap = memory->reserve(10 * page, {page + 1, 9 * page - 1});

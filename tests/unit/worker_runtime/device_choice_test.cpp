@@ -50,7 +50,8 @@ TEST(DeviceChoice, AnIndexThatIsNotThereIsTold) {
     SCOPED_TRACE(named);
     const auto error = thrown_by<InvalidArgument>([&] { choose_device({.count = 2, .named = named}); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("no device cuda:" + std::to_string(named)), HasSubstr("an index below 2")));
+    EXPECT_THAT(error->what(),
+                AllOf(HasSubstr("no device cuda:" + std::to_string(named)), HasSubstr("an index below 2")));
   }
 }
 

@@ -66,7 +66,8 @@ TEST(ElasticState, WhatCannotBeInItIsRefused) {
   EXPECT_THAT(too_late->what(), HasSubstr("add every entry first"));
 }
 
-// What each rank's values are after a sync, where rank r had made `commits[r]` of them, each of values 100 * r + its count.
+// What each rank's values are after a sync, where rank r had made `commits[r]` of them, each of values 100 * r + its
+// count.
 void expect_taken(const std::vector<int>& commits, std::int64_t want, std::uint64_t want_count) {
   run_ranks(static_cast<int>(commits.size()), [&](int rank) {
     std::vector<std::int64_t> values(5, 100 * rank);

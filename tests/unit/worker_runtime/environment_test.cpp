@@ -348,8 +348,8 @@ TEST(Environment, TheFirstLauncherOfTheOrderCounts) {
 
 TEST(Environment, OfDdprunsWorkerIsPassedOverWhereThatCalledMpirun) {
   for (const auto& of_mpirun : {kOpenMpi, kHydra}) {
-    auto inner = with(of_mpirun, {{"DDPRUN_ROUND_ID", "1763723112-9f3a17c2b4d8e6f0-3"},
-                                  {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+    auto inner = with(of_mpirun,
+                      {{"DDPRUN_ROUND_ID", "1763723112-9f3a17c2b4d8e6f0-3"}, {"TORCHELASTIC_USE_AGENT_STORE", "True"}});
     inner.insert(kTwoRanks.begin(), kTwoRanks.end());
     const Launch launch = launch_with(inner);
     EXPECT_EQ(launch.size, 4);
@@ -358,11 +358,11 @@ TEST(Environment, OfDdprunsWorkerIsPassedOverWhereThatCalledMpirun) {
     EXPECT_EQ(launch_with(with(inner, {{"DDPRUN_ROUND_ID", {}}})).size, 2) << "torchrun's worker within an mpirun";
   }
   // srun's, not mpirun's.
-  EXPECT_EQ(launch_with(two_ranks_but({{"DDPRUN_ROUND_ID", "1763723112-9f3a17c2b4d8e6f0-3"},
-                                       {"PMI_RANK", "0"},
-                                       {"PMI_SIZE", "1"}}))
-                .size,
-            2);
+  EXPECT_EQ(
+      launch_with(
+          two_ranks_but({{"DDPRUN_ROUND_ID", "1763723112-9f3a17c2b4d8e6f0-3"}, {"PMI_RANK", "0"}, {"PMI_SIZE", "1"}}))
+          .size,
+      2);
 }
 
 TEST(Environment, AGroupOfOneOfMpirunInAStepOfMoreTasksThanNodesIsRefused) {

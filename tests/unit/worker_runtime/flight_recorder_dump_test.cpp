@@ -25,11 +25,11 @@ namespace ddp::flight_recorder {
 namespace {
 
 using ddp::test::contents_of;
+using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
-using nlohmann::json;
 namespace fs = std::filesystem;
 
 // The same of either writer.
@@ -65,8 +65,9 @@ std::string a_bit_of_everything() {
 }
 
 TEST(JsonWriter, WritesWhatAReaderReads) {
-  EXPECT_EQ(json::parse(a_bit_of_everything<JsonWriter>()),
-            json::parse(R"({"numbers": [0, 255, 256, -1, 2147483647, 2147483648, -2147483649, 1700000000000000000, 1.5, 2.0],
+  EXPECT_EQ(
+      json::parse(a_bit_of_everything<JsonWriter>()),
+      json::parse(R"({"numbers": [0, 255, 256, -1, 2147483647, 2147483648, -2147483649, 1700000000000000000, 1.5, 2.0],
                             "texts": ["", "plain", "a \"quote\" \\ and\na line", "h\u00e9", "broken \ufffd"],
                             "others": {"t": true, "f": false, "n": null, "d": {}}})"));
 }
@@ -143,13 +144,16 @@ TEST(Dump, HasTheFormThatPytorchsAnalyserReads) {
   entry.erase("time_created_ns");
   const auto ns = std::to_string(start.time_since_epoch().count());
   const auto ended_ns = std::to_string(start.time_since_epoch().count() + 1'500'000);
-  EXPECT_EQ(entry, json::parse(R"({"record_id": 0, "pg_id": 0, "process_group": ["nccl:group_0", "all ranks"],
+  EXPECT_EQ(
+      entry,
+      json::parse(R"({"record_id": 0, "pg_id": 0, "process_group": ["nccl:group_0", "all ranks"],
       "collective_seq_id": 1, "p2p_seq_id": 0, "op_id": 1, "profiling_name": "nccl:all_reduce", "duration_ms": 1.5,
       "input_sizes": [[4]], "input_dtypes": ["Float"], "output_sizes": [[4]], "output_dtypes": ["Float"],
-      "state": "completed", "time_discovered_started_ns": )" + ns + R"(, "time_discovered_completed_ns": )" + ended_ns +
-                               R"(, "retired": true, "timeout_ms": 3000, "is_p2p": false, "frames": [],
-      "operation": "all_reduce", "outcome": "completed", "time_ended_ns": )" + ended_ns +
-                               R"(, "bytes_in": 16, "bytes_out": 16, "root": null, "peer": null, "reduce_op": "sum"})"));
+      "state": "completed", "time_discovered_started_ns": )" +
+                  ns + R"(, "time_discovered_completed_ns": )" + ended_ns +
+                  R"(, "retired": true, "timeout_ms": 3000, "is_p2p": false, "frames": [],
+      "operation": "all_reduce", "outcome": "completed", "time_ended_ns": )" +
+                  ended_ns + R"(, "bytes_in": 16, "bytes_out": 16, "root": null, "peer": null, "reduce_op": "sum"})"));
   const json& barrier = dump["entries"][1];
   EXPECT_EQ(barrier["input_sizes"], json::array());
   EXPECT_EQ(barrier["state"], "scheduled");
@@ -185,7 +189,12 @@ TEST(Dump, SpeaksOfOperationsAsPytorchDoes) {
   const std::vector<Operation> operations{
       {.name = "send", .input_count = 2, .element_bytes = 4, .peer = 0},
       {.name = "receive", .output_count = 2, .element_bytes = 4, .peer = 0},
-      {.name = "reduce", .reduce_op = "sum", .type = DataType::float64, .input_count = 3, .element_bytes = 8, .root = 0},
+      {.name = "reduce",
+       .reduce_op = "sum",
+       .type = DataType::float64,
+       .input_count = 3,
+       .element_bytes = 8,
+       .root = 0},
       {.name = "allocate", .input_count = 100, .output_count = 100, .element_bytes = 1},
       {.name = "gather", .type = DataType::int64, .input_count = 3, .element_bytes = 8, .root = 0},
   };
@@ -234,13 +243,23 @@ TEST(FailureFiles, GoWhereTheEnvironmentSays) {
       {"a folder", {.prefix = "/d/"}, "/d/flight_recorder_2", "/d/flight_recorder.2.json"},
       {"here", {.prefix = "trace_"}, "./trace_2", "./trace.2.json"},
       {"the prefix goes first", {.prefix = "/d/a_", .round_directory = "/e"}, "/d/a_2", "/d/a.2.json"},
-      {"ddprun's", {.round_directory = "/logs/round_3"}, "/logs/round_3/flight_recorder_2", "/logs/round_3/flight_recorder.2.json"},
-      {"an empty prefix is none", {.prefix = "", .round_directory = "/e"}, "/e/flight_recorder_2", "/e/flight_recorder.2.json"},
+      {"ddprun's",
+       {.round_directory = "/logs/round_3"},
+       "/logs/round_3/flight_recorder_2",
+       "/logs/round_3/flight_recorder.2.json"},
+      {"an empty prefix is none",
+       {.prefix = "", .round_directory = "/e"},
+       "/e/flight_recorder_2",
+       "/e/flight_recorder.2.json"},
       {"none at all", {.prefix = "/dev/null", .round_directory = "/e"}, "", ""},
       {"none of ddprun's", {.round_directory = "/dev/null"}, "", ""},
-      {"nothing said", {.run_id = "a/b"}, own + "a_b/round_5-0000000000000000-3/flight_recorder_2",
+      {"nothing said",
+       {.run_id = "a/b"},
+       own + "a_b/round_5-0000000000000000-3/flight_recorder_2",
        own + "a_b/round_5-0000000000000000-3/flight_recorder.2.json"},
-      {"a run id that is no name", {.run_id = ".."}, own + "_/round_5-0000000000000000-3/flight_recorder_2",
+      {"a run id that is no name",
+       {.run_id = ".."},
+       own + "_/round_5-0000000000000000-3/flight_recorder_2",
        own + "_/round_5-0000000000000000-3/flight_recorder.2.json"},
   };
   for (const Where& c : cases) {
@@ -249,7 +268,8 @@ TEST(FailureFiles, GoWhereTheEnvironmentSays) {
     EXPECT_EQ(files.pickle, c.pickle);
     EXPECT_EQ(files.json, c.json);
     // torchfrtrace takes every file whose name contains the prefix for a pickle.
-    const std::string prefix = fs::path(files.pickle.substr(0, files.pickle.size() > 0 ? files.pickle.size() - 1 : 0)).filename();
+    const std::string prefix =
+        fs::path(files.pickle.substr(0, files.pickle.size() > 0 ? files.pickle.size() - 1 : 0)).filename();
     if (!files.pickle.empty()) {
       EXPECT_THAT(fs::path(files.json).filename().string(), Not(HasSubstr(prefix)));
     }
@@ -331,7 +351,8 @@ TEST(GroupLog, WritesAFailureAndSaysWhere) {
   EXPECT_EQ(log.write_failure("it went wrong"), "");
   std::ofstream(scratch.path() / "file") << "";
   set_place({.prefix = scratch.path() / "file/trace_"});
-  EXPECT_THAT(log.write_failure("it went wrong"), StartsWith("\nlook:  nothing: the flight recorder's file is missing ("));
+  EXPECT_THAT(log.write_failure("it went wrong"),
+              StartsWith("\nlook:  nothing: the flight recorder's file is missing ("));
 }
 
 }  // namespace

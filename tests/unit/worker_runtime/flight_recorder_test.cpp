@@ -42,7 +42,8 @@ using ::testing::IsEmpty;
 using ::testing::SizeIs;
 using ::testing::StrEq;
 
-constexpr Operation kAllReduce{.name = "all_reduce", .reduce_op = "sum", .input_count = 4, .output_count = 4, .element_bytes = 4};
+constexpr Operation kAllReduce{
+    .name = "all_reduce", .reduce_op = "sum", .input_count = 4, .output_count = 4, .element_bytes = 4};
 constexpr Operation kBarrier{.name = "barrier"};
 
 Operation send_to(int peer) { return {.name = "send", .input_count = 2, .element_bytes = 4, .peer = peer}; }
@@ -351,7 +352,8 @@ TEST(FlightRecorder, AForkedChildHasItsOwn) {
 
 TEST(OperationOf, TakesWhatACollectiveIsAbout) {
   std::vector<float> input(3), output(6);
-  Collective gather{.kind = CollectiveKind::all_gather, .input = input, .output = output, .timeout = std::chrono::seconds(2)};
+  Collective gather{
+      .kind = CollectiveKind::all_gather, .input = input, .output = output, .timeout = std::chrono::seconds(2)};
   const Operation gathered = operation_of(gather);
   EXPECT_THAT(gathered.name, StrEq("all_gather"));
   EXPECT_EQ(gathered.reduce_op, nullptr);

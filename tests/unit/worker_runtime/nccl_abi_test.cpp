@@ -19,8 +19,10 @@ constexpr bool is_number(Ours ours, Theirs theirs) {
 static_assert(sizeof(UniqueId) == sizeof(ncclUniqueId) && alignof(UniqueId) == alignof(ncclUniqueId));
 static_assert(std::is_same_v<Stream, cudaStream_t>);
 
-static_assert(is_number(Result::success, ncclSuccess) && is_number(Result::unhandled_cuda_error, ncclUnhandledCudaError) &&
-              is_number(Result::system_error, ncclSystemError) && is_number(Result::internal_error, ncclInternalError) &&
+static_assert(is_number(Result::success, ncclSuccess) &&
+              is_number(Result::unhandled_cuda_error, ncclUnhandledCudaError) &&
+              is_number(Result::system_error, ncclSystemError) &&
+              is_number(Result::internal_error, ncclInternalError) &&
               is_number(Result::invalid_argument, ncclInvalidArgument) &&
               is_number(Result::invalid_usage, ncclInvalidUsage) && is_number(Result::remote_error, ncclRemoteError) &&
               is_number(Result::in_progress, ncclInProgress));
@@ -50,15 +52,42 @@ template <class Theirs>
 struct InOurWords {
   using Type = Theirs;
 };
-template <> struct InOurWords<ncclResult_t> { using Type = Result; };
-template <> struct InOurWords<ncclResult_t*> { using Type = Result*; };
-template <> struct InOurWords<ncclComm_t> { using Type = Comm; };
-template <> struct InOurWords<ncclComm_t*> { using Type = Comm*; };
-template <> struct InOurWords<ncclUniqueId> { using Type = UniqueId; };
-template <> struct InOurWords<ncclUniqueId*> { using Type = UniqueId*; };
-template <> struct InOurWords<ncclConfig_t*> { using Type = Config*; };
-template <> struct InOurWords<ncclDataType_t> { using Type = DataType; };
-template <> struct InOurWords<ncclRedOp_t> { using Type = RedOp; };
+template <>
+struct InOurWords<ncclResult_t> {
+  using Type = Result;
+};
+template <>
+struct InOurWords<ncclResult_t*> {
+  using Type = Result*;
+};
+template <>
+struct InOurWords<ncclComm_t> {
+  using Type = Comm;
+};
+template <>
+struct InOurWords<ncclComm_t*> {
+  using Type = Comm*;
+};
+template <>
+struct InOurWords<ncclUniqueId> {
+  using Type = UniqueId;
+};
+template <>
+struct InOurWords<ncclUniqueId*> {
+  using Type = UniqueId*;
+};
+template <>
+struct InOurWords<ncclConfig_t*> {
+  using Type = Config*;
+};
+template <>
+struct InOurWords<ncclDataType_t> {
+  using Type = DataType;
+};
+template <>
+struct InOurWords<ncclRedOp_t> {
+  using Type = RedOp;
+};
 
 template <class Function>
 struct Translated;

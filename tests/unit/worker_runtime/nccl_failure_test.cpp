@@ -27,13 +27,23 @@ FailedGroup group_of(int rank) {
   process_group::Membership who;
   who.rank = rank;
   who.size = 3;
-  return {who, {0, 1, 2}, 4711, "cuda:" + std::to_string(rank), "NCCL 2.28.9 at /lib/libnccl.so.2",
+  return {who,
+          {0, 1, 2},
+          4711,
+          "cuda:" + std::to_string(rank),
+          "NCCL 2.28.9 at /lib/libnccl.so.2",
           "NCCL_DEBUG=INFO tells more"};
 }
 
 Failure failed(Cause cause, int rank) {
-  return {.cause = cause, .rank = rank, .what = "a socket was closed", .number = 7, .operation = kCall, .bytes = 400,
-          .peers = {}, .limit = std::chrono::milliseconds(100)};
+  return {.cause = cause,
+          .rank = rank,
+          .what = "a socket was closed",
+          .number = 7,
+          .operation = kCall,
+          .bytes = 400,
+          .peers = {},
+          .limit = std::chrono::milliseconds(100)};
 }
 
 RankProgress waiting_in_7() { return {.called = 7, .started = 7, .completed = 6, .oldest = 7, .operation = kCall}; }
@@ -54,7 +64,8 @@ TEST(NcclVerdict, ATimeoutNamesWhoDidNotComeAndHowFarAllAre) {
 TEST(NcclVerdict, OfASubGroupSaysWhichRanksOfTheJobItIs) {
   FailedGroup group = group_of(1);
   group.who.name = "group_0/2";
-  EXPECT_THAT(judge(group, failed(Cause::timed_out, 0), {}).message, HasSubstr("where: rank 1 of 3 in group_0/2, pid 4711"));
+  EXPECT_THAT(judge(group, failed(Cause::timed_out, 0), {}).message,
+              HasSubstr("where: rank 1 of 3 in group_0/2, pid 4711"));
   group.job_ranks = {2, 3, 5};
   EXPECT_THAT(judge(group, failed(Cause::timed_out, 0), {}).message,
               HasSubstr("where: rank 1 of 3 in group_0/2, which is ranks 2, 3 and 5 of the job, pid 4711"));
@@ -75,7 +86,8 @@ TEST(NcclVerdict, WhoWasWaitedForHearsWhoGaveUp) {
 }
 
 TEST(NcclVerdict, ATimeoutInWhichAllHaveComeNamesNobody) {
-  const auto verdict = judge(group_of(0), failed(Cause::timed_out, 0), {waiting_in_7(), waiting_in_7(), waiting_in_7()});
+  const auto verdict =
+      judge(group_of(0), failed(Cause::timed_out, 0), {waiting_in_7(), waiting_in_7(), waiting_in_7()});
   EXPECT_EQ(verdict.kind, Verdict::Kind::timeout);
   EXPECT_THAT(verdict.ranks, IsEmpty());
   EXPECT_THAT(verdict.message, HasSubstr("did not complete, within 100 ms, though every rank has called it"));
@@ -135,13 +147,23 @@ TEST(NcclVerdict, AnAbortIsToldToTheOthersAsARanksDeed) {
 }
 
 TEST(NcclVerdict, IsThrownAsItsKind) {
-  EXPECT_THAT(thrown_by<TimeoutError>([] { throw_verdict({Verdict::Kind::timeout, "t", {2}}); })->ranks(), ElementsAre(2));
-  EXPECT_THAT(thrown_by<RankFailure>([] { throw_verdict({Verdict::Kind::rank_failure, "r", {1}}); })->ranks(), ElementsAre(1));
+  EXPECT_THAT(thrown_by<TimeoutError>([] {
+                throw_verdict({Verdict::Kind::timeout, "t", {2}});
+              })->ranks(),
+              ElementsAre(2));
+  EXPECT_THAT(thrown_by<RankFailure>([] {
+                throw_verdict({Verdict::Kind::rank_failure, "r", {1}});
+              })->ranks(),
+              ElementsAre(1));
   thrown_by<MismatchError>([] { throw_verdict({Verdict::Kind::mismatch, "m", {}}); });
-  EXPECT_STREQ(thrown_by<AbortedError>([] { throw_verdict({Verdict::Kind::aborted, "it was aborted: x", {}}); })->what(),
+  EXPECT_STREQ(thrown_by<AbortedError>([] {
+                 throw_verdict({Verdict::Kind::aborted, "it was aborted: x", {}});
+               })->what(),
                "the process group is of no further use: it was aborted: x");
   thrown_by<RoundOver>([] { throw_verdict({Verdict::Kind::round_over, "over", {}}); });
-  EXPECT_STREQ(thrown_by<AbortedError>([] { throw_unusable({Verdict::Kind::timeout, "t", {2}}); })->what(),
+  EXPECT_STREQ(thrown_by<AbortedError>([] {
+                 throw_unusable({Verdict::Kind::timeout, "t", {2}});
+               })->what(),
                "the process group is of no further use: t");
 }
 

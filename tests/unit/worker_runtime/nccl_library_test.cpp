@@ -68,7 +68,9 @@ TEST(NcclVersion, IsReadInBothForms) {
 }
 
 TEST(NcclLibrary, OneThatIsNotThereIsNamedWithWhatToTry) {
-  const auto error = thrown_by<Error>([] { NcclLibrary(std::vector<std::string>{"libnccl_nowhere.so.2", "/nowhere/libnccl.so.2"}); });
+  const auto error = thrown_by<Error>([] {
+    NcclLibrary(std::vector<std::string>{"libnccl_nowhere.so.2", "/nowhere/libnccl.so.2"});
+  });
   ASSERT_TRUE(error);
   EXPECT_THAT(error->what(), AllOf(HasSubstr("NCCL can't be loaded: /nowhere/libnccl.so.2"),
                                    HasSubstr("looked for libnccl_nowhere.so.2, /nowhere/libnccl.so.2"),

@@ -22,8 +22,8 @@ TEST(RankProgress, ComesOutAsItWentIn) {
 }
 
 TEST(RankProgress, WhatIsMalformedIsPassedOver) {
-  for (const char* line : {"", "\n\n", "x", "4 1 1 1 1 rank too high\n", "-1 1 1 1 1 below\n", "1 2 3\n", "1 2 3 4 x y\n",
-                           "1 99999999999999999999 1 1 1 too large\n", "1"}) {
+  for (const char* line : {"", "\n\n", "x", "4 1 1 1 1 rank too high\n", "-1 1 1 1 1 below\n", "1 2 3\n",
+                           "1 2 3 4 x y\n", "1 99999999999999999999 1 1 1 too large\n", "1"}) {
     SCOPED_TRACE(line);
     const auto all = decode_progress(line + std::string("\n") + encode(0, kInTheMidst), 4);
     ASSERT_EQ(all.size(), 4u);

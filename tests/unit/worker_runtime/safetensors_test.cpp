@@ -21,11 +21,11 @@
 
 namespace {
 
-using ddp::test::contents_of;
 using ddp::CheckpointError;
 using ddp::NamedTensor;
 using ddp::SafetensorsFile;
 using ddp::save_safetensors;
+using ddp::test::contents_of;
 using ddp::test::ScratchDirectory;
 using testing::AllOf;
 using testing::HasSubstr;

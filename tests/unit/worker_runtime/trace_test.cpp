@@ -30,11 +30,11 @@
 namespace ddp {
 namespace {
 
+using nlohmann::json;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::UnorderedElementsAre;
-using nlohmann::json;
 using trace::Event;
 using trace::Timeline;
 using trace::TimePoint;
@@ -84,15 +84,21 @@ TEST(Timeline, IsChromesTraceFormat) {
                 trace::CollectiveFacts{.sequence = 7, .bytes = 64, .called = at(kBase + 3'000), .has_failed = true}});
   const json file = written(timeline, {.rank = 3, .pid = 99, .host = "node1"});
   EXPECT_EQ(file["baseTimeNanoseconds"], kBase);
-  EXPECT_EQ(file["otherData"],
-            json::parse(R"({"rank": 3, "process": 99, "host": "node1", "dropped_events": 0})"));
+  EXPECT_EQ(file["otherData"], json::parse(R"({"rank": 3, "process": 99, "host": "node1", "dropped_events": 0})"));
   const auto spans = spans_of(file);
   ASSERT_THAT(spans, SizeIs(2));
   const json tid = spans[0]["tid"];
-  EXPECT_EQ(spans[0], json({{"ph", "X"}, {"pid", 3}, {"tid", tid}, {"name", "forward"}, {"cat", "program"},
-                            {"ts", 1.0}, {"dur", 2.5}}));
-  EXPECT_EQ(spans[1], json({{"ph", "X"}, {"pid", 3}, {"tid", tid}, {"name", "all_reduce"}, {"cat", "collective"},
-                            {"ts", 4.001}, {"dur", 0.999},
+  EXPECT_EQ(
+      spans[0],
+      json(
+          {{"ph", "X"}, {"pid", 3}, {"tid", tid}, {"name", "forward"}, {"cat", "program"}, {"ts", 1.0}, {"dur", 2.5}}));
+  EXPECT_EQ(spans[1], json({{"ph", "X"},
+                            {"pid", 3},
+                            {"tid", tid},
+                            {"name", "all_reduce"},
+                            {"cat", "collective"},
+                            {"ts", 4.001},
+                            {"dur", 0.999},
                             {"args", {{"sequence", 7}, {"bytes", 64}, {"waited_us", 1.001}, {"failed", true}}}}));
   EXPECT_THAT(tracks_of(file), ElementsAre(std::pair(tid.get<int>(), "nccl \"group_0\"")));
   EXPECT_EQ(file["traceEvents"][0]["name"], "process_name");
@@ -103,7 +109,8 @@ TEST(Timeline, WithoutEventsIsOneToo) { EXPECT_THAT(spans_of(written(Timeline(1)
 
 TEST(Timeline, DropsTheOldestAndSaysHowMany) {
   Timeline timeline(3);
-  for (int i = 0; i < 8; ++i) timeline.add({timeline.text("t"), timeline.text(std::to_string(i)), at(i), at(i + 1), {}});
+  for (int i = 0; i < 8; ++i)
+    timeline.add({timeline.text("t"), timeline.text(std::to_string(i)), at(i), at(i + 1), {}});
   const json file = written(timeline);
   EXPECT_THAT(names_of(spans_of(file)), ElementsAre("5", "6", "7"));
   EXPECT_EQ(file["otherData"]["dropped_events"], 5);

@@ -94,7 +94,8 @@ void Arrivals::arrive() {
   PhaseLine& line = next_line();
   ++phase_;
   arrived_up_to_ = 0;
-  // Whoever is the last to come finds the others' lines on their way when its own, which they are looking at, is written.
+  // Whoever is the last to come finds the others' lines on their way when its own, which they are looking at, is
+  // written.
   for (std::size_t i = 0; can_all_run() && i < ranks_.size(); ++i) prefetch_for_reading(&present_line(i));
   for (std::size_t i = 0; i < words_.size(); ++i) line.posted[i].store(words_[i], std::memory_order_relaxed);
   for (std::size_t i = 0; i < data_.size(); ++i) line.data[i].store(data_[i], std::memory_order_relaxed);

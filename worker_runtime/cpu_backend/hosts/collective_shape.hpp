@@ -18,7 +18,9 @@ inline DataType type_of(const Collective& collective) {
 }
 
 // Elements that a rank gives to each other or gets from it, where they are not the same for all; all of them otherwise.
-inline std::size_t count_per_rank(const Collective& collective, int size) { return shape_of(collective, 0, size).count; }
+inline std::size_t count_per_rank(const Collective& collective, int size) {
+  return shape_of(collective, 0, size).count;
+}
 
 // What the elements are while they are exchanged between hosts.
 inline DataType exchanged_type(const Collective& collective) {

@@ -1,11 +1,11 @@
 // What goes round the leaders of hosts, in place, where it is too large to be gathered: each leader receives from the
-// host before it and sends to the one after it. In an all_reduce each byte goes round once as a part of a sum and once as
-// a result, in a broadcast once, so no leader moves more than twice its memory however many hosts there are.
+// host before it and sends to the one after it. In an all_reduce each byte goes round once as a part of a sum and once
+// as a result, in a broadcast once, so no leader moves more than twice its memory however many hosts there are.
 //
-// In an all_reduce the elements are cut into a slice for each host (slice_of). The sum of slice h begins at host h and goes on in the
-// order of hosts, over the last to the first; of two hosts it begins at host 0. What arrives is summed and sent on in
-// pieces that stay in a core's cache; the result is written where the elements are, and there is no other memory but
-// for one piece.
+// In an all_reduce the elements are cut into a slice for each host (slice_of). The sum of slice h begins at host h and
+// goes on in the order of hosts, over the last to the first; of two hosts it begins at host 0. What arrives is summed
+// and sent on in pieces that stay in a core's cache; the result is written where the elements are, and there is no
+// other memory but for one piece.
 //
 // Threads: one caller at a time.
 #pragma once

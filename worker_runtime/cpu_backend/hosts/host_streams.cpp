@@ -29,8 +29,8 @@ using Clock = std::chrono::steady_clock;
 using Motion = HostStreams::Motion;
 
 constexpr std::chrono::microseconds kTryFor{50};  // before it sleeps: a message of 64 KiB takes 25 on loopback
-constexpr int kStepsByClock = 64;                  // while it moves, the time is looked at only now and then
-constexpr int kPauses = 20;                        // about 1 us; without them 64 KiB take 65 us on loopback, not 29
+constexpr int kStepsByClock = 64;                 // while it moves, the time is looked at only now and then
+constexpr int kPauses = 20;                       // about 1 us; without them 64 KiB take 65 us on loopback, not 29
 
 // What a ring sends ahead of what it receives: a round trip's worth of a fast network, and on a short way no more than
 // what stays in a core's cache until it is received.

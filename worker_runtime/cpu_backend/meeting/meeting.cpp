@@ -27,8 +27,8 @@ using process_group::Membership;
 
 constexpr std::chrono::milliseconds kKnockAgainFirst{5};  // after a refusal; doubles
 constexpr std::chrono::milliseconds kKnockAgainMax{500};
-constexpr std::chrono::seconds kAttemptLimit{
-    5};  // of reaching rank 0's host, whose address may be of an earlier program
+// Of reaching rank 0's host, whose address may be of an earlier program.
+constexpr std::chrono::seconds kAttemptLimit{5};
 
 bool is_readable(const pollfd& polled) { return polled.revents != 0; }
 
@@ -155,8 +155,7 @@ class GuestFromAfar {
   // Whether rank 0 let this rank in. Nobody there, or nobody who knows the secret: an earlier program's door.
   bool knock(const Door& door) {
     if (door.endpoint.port == 0) fail_for_one_host();
-    chair_.address =
-        door.endpoint.address.empty() ? place_.network.store_address : door.endpoint.address;
+    chair_.address = door.endpoint.address.empty() ? place_.network.store_address : door.endpoint.address;
     chair_.hello.purpose = Hello::Purpose::guest;
     chair_.hello.rank = who_.rank;
     chair_.hello.size = who_.size;
@@ -280,8 +279,8 @@ std::optional<Meeting> attend_meeting(const Membership& who, const MeetingPlace&
 Meeting meet(const Membership& membership, const MeetingPlace& place, io::Deadline& deadline) {
   place.store.set(here_key(place, membership.rank), "", deadline.end());
   try {
-    std::optional<Meeting> meeting = membership.rank == 0 ? hold_meeting(membership, place, deadline)
-                                                          : attend_meeting(membership, place, deadline);
+    std::optional<Meeting> meeting =
+        membership.rank == 0 ? hold_meeting(membership, place, deadline) : attend_meeting(membership, place, deadline);
     if (meeting) {
       meeting->network = place.network;
       return std::move(*meeting);

@@ -45,8 +45,8 @@ std::vector<T> gather(const ParentGroup& parent, const T& own) {
   return all;
 }
 
-// Takes a step on every rank of the parent. Where one can't, all throw: what the parent ended with if another's death was
-// why. The dead one may have taken its own part before.
+// Takes a step on every rank of the parent. Where one can't, all throw: what the parent ended with if another's death
+// was why. The dead one may have taken its own part before.
 template <class Step>
 void together(const ParentGroup& parent, const Step& step) {
   Refusal own{};
@@ -198,9 +198,9 @@ class Member {
 
   TcpSocket connect(const Entrance& entrance, const Hello& hello) {
     const std::string address = text_in(entrance.address);
-    return connect_tcp({address.empty() ? parent_.network.store_address : address,
-                        static_cast<std::uint16_t>(entrance.port)},
-                       hello, deadline_);
+    return connect_tcp(
+        {address.empty() ? parent_.network.store_address : address, static_cast<std::uint16_t>(entrance.port)}, hello,
+        deadline_);
   }
 
   void take_link(Acceptor::Arrival& arrival) {
@@ -223,8 +223,8 @@ class Member {
   HostLayout layout_;  // of the new group
   int host_;           // there, as is the next
   int leader_;
-  Entrance entrance_;                         // a leader's, as are the next
-  io::UniqueFd file_;                 // and in the end everybody's
+  Entrance entrance_;  // a leader's, as are the next
+  io::UniqueFd file_;  // and in the end everybody's
   io::UniqueFd listener_;
   TcpSocket port_;
   std::optional<Acceptor> acceptor_;  // at that port

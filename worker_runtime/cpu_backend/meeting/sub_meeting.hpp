@@ -32,8 +32,8 @@ namespace ddp::cpu_backend {
 struct ParentGroup {
   const process_group::Membership& who;
   const HostLayout& layout;
-  const std::vector<int>& pids;       // by rank; of this host's ranks
-  const PeerWatch* watch;             // null for a rank that is alone on its host
+  const std::vector<int>& pids;  // by rank; of this host's ranks
+  const PeerWatch* watch;        // null for a rank that is alone on its host
   const NetworkOptions& network;
   const std::vector<int>& job_ranks;  // by rank
   std::function<std::vector<std::byte>(std::span<const std::byte> own)> gather;

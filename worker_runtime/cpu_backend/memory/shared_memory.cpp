@@ -47,8 +47,8 @@ ControlParts parts_of(const HostLayout& layout, int host) {
   return ControlParts(layout.size(), static_cast<int>(layout.ranks_of(host).size()), noted);
 }
 
-// From one rank's part to the next: one page, which nobody has, more than a part. At a distance of 256 MiB or 512 the same
-// element of two ranks is in the same bank of memory, and a sum over both takes half as long again.
+// From one rank's part to the next: one page, which nobody has, more than a part. At a distance of 256 MiB or 512 the
+// same element of two ranks is in the same bank of memory, and a sum over both takes half as long again.
 std::size_t stride_of(std::size_t bytes) { return whole_pages(bytes) + whole_pages(1); }
 
 // MAP_SHARED, invisible to forked children.

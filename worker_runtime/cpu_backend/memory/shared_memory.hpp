@@ -96,8 +96,8 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // kernel's out-of-memory killer, not an error. Returns 0 or an errno.
   int lacks_room_for(std::size_t bytes) const;
 
-  // The next segment, with this rank's part reserved, but for whole pages in a gap that nobody uses. Every rank calls it
-  // in the same order with the same size, whether the call succeeds or not. Throws std::system_error.
+  // The next segment, with this rank's part reserved, but for whole pages in a gap that nobody uses. Every rank calls
+  // it in the same order with the same size, whether the call succeeds or not. Throws std::system_error.
   std::shared_ptr<Segment> reserve(std::size_t bytes, Gap unused = {});
 
   // Where [data, data + bytes) lies, if it is inside this rank's part of a segment.

@@ -9,12 +9,13 @@ namespace ddp::cpu_backend {
 namespace {
 
 constexpr std::size_t kLargeBytes = 1u << 16;  // less goes through the staging and the caches, whatever the machine
-constexpr std::size_t kAlikeBytes = 1u << 24;  // in none of a core's own caches: what holds of these holds of larger ones
+// In none of a core's own caches: what holds of these holds of larger ones.
+constexpr std::size_t kAlikeBytes = 1u << 24;
 
 }  // namespace
 
-Collectives::Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory,
-                         const PeerMemory& peers, std::shared_ptr<Segment> staging)
+Collectives::Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory, const PeerMemory& peers,
+                         std::shared_ptr<Segment> staging)
     : rank_(rank),
       size_(size),
       arrivals_(arrivals),
@@ -58,7 +59,8 @@ void Collectives::run(const Collective& collective, Steps& steps) {
   const bool went_so = run_on_plain_memory(collective, shape, way, steps);
   if (!is_large || rank_ != decider) return;
   const auto took = std::chrono::steady_clock::now() - begin;
-  ways->times.took(way, went_so ? took : 2 * took, shape.input_bytes());  // what can't be read is no way to be preferred
+  ways->times.took(way, went_so ? took : 2 * took,
+                   shape.input_bytes());  // what can't be read is no way to be preferred
 }
 
 // Whose time is that of the call: one who takes something.
@@ -83,7 +85,8 @@ bool Collectives::run_on_plain_memory(const Collective& collective, const Shape&
 }
 
 // 0 where the others can't read this rank's input; of one that they don't read, any other number.
-std::uint64_t Collectives::address_for_peers(const Collective& collective, const Shape& shape, bool is_registered) const {
+std::uint64_t Collectives::address_for_peers(const Collective& collective, const Shape& shape,
+                                             bool is_registered) const {
   if (!shape.gives) return 1;
   if (!is_registered && !peers_.is_readable(collective.input.data, shape.input_bytes())) return 0;
   return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(collective.input.data));

@@ -35,7 +35,7 @@ class SmallCalls {
   Arrivals& arrivals_;
   const Staging& staging_;
   std::size_t bytes_max_;
-  std::vector<std::byte> from_lines_;       // what stood in the ranks' lines
+  std::vector<std::byte> from_lines_;      // what stood in the ranks' lines
   std::vector<const std::byte*> sources_;  // kept, so that no call allocates
 };
 

@@ -21,7 +21,7 @@ struct Staged::Block {
   std::size_t stride_bytes = 0;  // from one share to the next where it is staged
   int half = 0;
 
-  std::size_t whole_count = 0;   // what all blocks of the call but the last have
+  std::size_t whole_count = 0;  // what all blocks of the call but the last have
 
   // That of a rank: at the same place in all blocks, so that what a rank puts together is never where another block's
   // input is staged. In the last block it may be shorter, or empty.

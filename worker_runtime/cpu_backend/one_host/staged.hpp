@@ -1,8 +1,8 @@
 // Collectives on memory that only its own process sees, block by block through the staging: always possible.
 //
-// Through the caches each rank stages all it gives, and of an all_reduce writes its slice to everybody's staging. Past the
-// caches, where every byte counts that goes to memory, it stages of an all_reduce what the others put together, a slice for
-// each; then, where its own slice would have stood, what it has put together itself, which the others copy.
+// Through the caches each rank stages all it gives, and of an all_reduce writes its slice to everybody's staging. Past
+// the caches, where every byte counts that goes to memory, it stages of an all_reduce what the others put together, a
+// slice for each; then, where its own slice would have stood, what it has put together itself, which the others copy.
 //
 // Threads: one caller at a time.
 #pragma once
@@ -20,7 +20,8 @@ class Staged {
  public:
   Staged(int rank, int size, const Staging& staging);
 
-  // Requires that all ranks have called the same, and stream all or none. `half` is the one that belongs to the next phase.
+  // Requires that all ranks have called the same, and stream all or none. `half` is the one that belongs to the next
+  // phase.
   void run(const Collective& collective, const Shape& shape, int half, bool streams, Steps& steps);
 
  private:

@@ -1,10 +1,11 @@
-// Which way calls of one kind and size take through memory that only its own process sees: the one that was the fastest of
-// late. That depends on the processor, on whether the cores of two ranks share a cache, and on what a virtual machine makes
-// of both, which changes while a group lives: one way takes five times as long as another, and the other way round a
-// second later.
+// Which way calls of one kind and size take through memory that only its own process sees: the one that was the fastest
+// of late. That depends on the processor, on whether the cores of two ranks share a cache, and on what a virtual
+// machine makes of both, which changes while a group lives: one way takes five times as long as another, and the other
+// way round a second later.
 //
-// Each way is tried at first, and later another than the fastest now and then: less and less often as long as that changes
-// nothing. All of them give the same bits. One rank of a host decides for all: with each call it shows the way of the next.
+// Each way is tried at first, and later another than the fastest now and then: less and less often as long as that
+// changes nothing. All of them give the same bits. One rank of a host decides for all: with each call it shows the way
+// of the next.
 //
 // Pure: times go in. Threads: one caller at a time.
 #pragma once
@@ -27,8 +28,8 @@ class WayTimes {
   static constexpr int kFirstTries = 2;                        // of each way
   static constexpr int kTryEveryMin = 16, kTryEveryMax = 256;  // calls
 
-  // The way of the call after the present one; of the first call it is Way::cached. `may_read`: whether Way::read is one
-  // of them, the same at each call.
+  // The way of the call after the present one; of the first call it is Way::cached. `may_read`: whether Way::read is
+  // one of them, the same at each call.
   Way next(bool may_read);
 
   // A call of so many bytes went that way.

@@ -97,9 +97,9 @@ struct PeerLinks::Link {
 struct PeerLinks::Transfer {
   Fingerprint call;
   int peer = 0;
-  std::uint64_t number = 0;  // 0 until it has begun
-  Post post;                 // sent, or received
-  Answer answer;             // that a receive ends with
+  std::uint64_t number = 0;     // 0 until it has begun
+  Post post;                    // sent, or received
+  Answer answer;                // that a receive ends with
   std::array<iovec, 2> rest{};  // what is still to be moved: of a post and of its data, or of an answer
   bool has_met = false;
 
@@ -115,8 +115,7 @@ struct PeerLinks::Transfer {
   }
 };
 
-PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const std::string& group,
-                     Questions questions)
+PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const std::string& group, Questions questions)
     : rank_(rank),
       questions_(std::move(questions)),
       store_address_(network.store_address),
@@ -458,7 +457,7 @@ void PeerLinks::take_in_at_once() {
 void PeerLinks::take_in_late() {
   try {
     for (int step = 0; step < 2; ++step) take_in_at_once();  // the connection, then its Hello
-  } catch (const std::exception&) {  // without a farewell they see the end of a connection
+  } catch (const std::exception&) {                          // without a farewell they see the end of a connection
   }
 }
 

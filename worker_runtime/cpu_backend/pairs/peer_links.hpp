@@ -103,8 +103,8 @@ class PeerLinks {
   std::vector<Link> links_;              // by rank
   std::optional<Acceptor> acceptor_;
   int listener_ = -1;
-  std::mutex run_mutex_;   // held by run()
-  std::mutex link_mutex_;  // sockets, and what is said on those that others opened
+  std::mutex run_mutex_;    // held by run()
+  std::mutex link_mutex_;   // sockets, and what is said on those that others opened
   bool is_closed_ = false;  // guarded by link_mutex_
   io::UniqueFd wake_;       // an eventfd
   io::Cut cut_;             // by close()

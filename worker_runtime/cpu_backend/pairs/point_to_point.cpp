@@ -17,14 +17,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kInlineBytes = 16;
-constexpr std::size_t kEagerBytes = 8u << 10;           // copying them twice costs less than asking for them
-constexpr std::size_t kSlotsBytes = 1u << 20;           // of one rank, for all its peers
+constexpr std::size_t kEagerBytes = 8u << 10;  // copying them twice costs less than asking for them
+constexpr std::size_t kSlotsBytes = 1u << 20;  // of one rank, for all its peers
 constexpr std::size_t kSlotBytesMin = 4u << 10;
-constexpr std::size_t kSlotBytesMax = 128u << 10;       // stays in a core's cache
-constexpr std::size_t kBlockBytes = 1u << 20;           // at once, of memory that is read where it lies
-constexpr int kSpinCount = 100;                         // as Arrivals
-constexpr std::chrono::microseconds kYieldFor{1'000};   // the same
-constexpr int kStepsByClock = 64;                       // the time is looked at only now and then
+constexpr std::size_t kSlotBytesMax = 128u << 10;      // stays in a core's cache
+constexpr std::size_t kBlockBytes = 1u << 20;          // at once, of memory that is read where it lies
+constexpr int kSpinCount = 100;                        // as Arrivals
+constexpr std::chrono::microseconds kYieldFor{1'000};  // the same
+constexpr int kStepsByClock = 64;                      // the time is looked at only now and then
 
 // What a receiver says of message n, as (n << kVerdictBits | verdict).
 constexpr int kVerdictBits = 2;
@@ -47,7 +47,7 @@ struct PointToPoint::Channel {
   // A line that the sender writes.
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> sent;  // the message that the rest is about; written last
   std::array<std::atomic<std::uint64_t>, std::tuple_size_v<FingerprintWords>> call;
-  std::atomic<std::uint64_t> staged;  // bytes of it that have been put into the slot
+  std::atomic<std::uint64_t> staged;   // bytes of it that have been put into the slot
   std::atomic<std::uint64_t> address;  // where it can be read, or 0
   std::array<std::byte, kInlineBytes> data;
 
@@ -71,10 +71,10 @@ struct PointToPoint::Transfer {
   std::byte* data = nullptr;  // of a send it is only read
   std::size_t bytes = 0;
 
-  std::uint64_t number = 0;  // 0 until it has begun
-  std::size_t moved = 0;     // bytes
+  std::uint64_t number = 0;                                                           // 0 until it has begun
+  std::size_t moved = 0;                                                              // bytes
   enum class Way : std::uint8_t { unknown, slot, segment, peer } way = Way::unknown;  // of a receive
-  std::shared_ptr<const Segment> held;  // that it reads from, and where
+  std::shared_ptr<const Segment> held;                                                // that it reads from, and where
   const std::byte* source = nullptr;
   std::uint64_t address = 0;  // the same of the peer's own memory
 
@@ -323,8 +323,8 @@ void PointToPoint::end_with_loss(const Transfer& transfer) {
   if (questions_.is_given_up()) return end_with(PairEnd::Kind::interrupted, transfer);
   for (const std::size_t i : order_.active()) {
     const Transfer& other = transfers_[i];
-    const bool is_cause = other.peer == transfer.peer && other.call.kind == CollectiveKind::send &&
-                          other.number != 0 && other.channel->answer.load() == answer_of(other.number, kMismatch);
+    const bool is_cause = other.peer == transfer.peer && other.call.kind == CollectiveKind::send && other.number != 0 &&
+                          other.channel->answer.load() == answer_of(other.number, kMismatch);
     if (is_cause) return end_with(PairEnd::Kind::mismatch, other);
   }
   end_with(PairEnd::Kind::lost, transfer);
