@@ -233,6 +233,26 @@ TEST_F(Job, ALossLongAfterAFailureDoesNotExcuseIt) {
   EXPECT_EQ(finished.at(1).cause->rank, 0);
 }
 
+TEST_F(Job, FailureUpTo10sBeforeTheLossIsNoticedCostsNoRestart) {
+  const struct {
+    std::chrono::milliseconds unnoticed;
+    int restart_count;
+  } cases[] = {{3s, 0}, {10s, 0}, {10s + 1ms, 1}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.unnoticed.count());
+    begin(2, 3, 1);
+    for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
+    pass(20s);
+    says(1, RoundFailed{0, "rank 0 ended with exit code 1"});  // it met the dead rank first
+    ends(1, {failure(0, exited(1), 20s)}, 1);
+    pass(c.unnoticed);
+    leaves(3);
+    ends(2, {}, 2);
+    EXPECT_EQ(started.at(1).round.number, 1u);
+    EXPECT_EQ(started.at(1).restart_count, c.restart_count);
+  }
+}
+
 TEST_F(Job, WorkThatIsDoneIsNotDoneAgainForANodeThatLeaves) {
   begin(1, 2);
   join(1, "a", {}, true);
