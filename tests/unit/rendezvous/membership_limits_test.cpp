@@ -37,6 +37,18 @@ TEST(CoolDown, LeavesAHostOutThatEndsThreeRoundsInTenMinutes) {
   EXPECT_FALSE(cool_down.is_out("a", now + 16min));
 }
 
+TEST(CoolDown, RemembersTwoBlamesAfterTheHostIsBack) {
+  TimePoint now{1h};
+  for (const bool is_soon : {true, false}) {
+    CoolDown cool_down;
+    for (int i = 0; i < 3; ++i) cool_down.blame("a", now + i * 1min);
+    ASSERT_FALSE(cool_down.is_out("a", now + 7min));
+    const auto next = now + (is_soon ? 7min : 11min);
+    cool_down.blame("a", next);
+    EXPECT_EQ(cool_down.is_out("a", next), is_soon) << "those of 1 min and 2 min count for 10 min";
+  }
+}
+
 TEST_F(Job, AHostThatEndsRoundAfterRoundIsLeftOutForAWhile) {
   begin(1, 2, 9);
   join(1, "a", {}, true);
