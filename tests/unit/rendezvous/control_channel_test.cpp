@@ -459,6 +459,25 @@ TEST_P(ControlChannel, WhoDoesNotReadIsCutOffAtABound) {
   EXPECT_EQ(closed->why, "it does not read what it is sent");
 }
 
+TEST_P(ControlChannel, PeerThatReadsIsNeverCutOff) {
+  auto pair = connected_pair();
+  auto small = options();
+  small.queue_bytes_max = 1'000;
+  std::optional<Channel::Closed> closed;
+  int came = 0;
+  std::optional<Channel> channel, peer;
+  const auto send_half_a_queue = [&] { channel->send(std::string(small.queue_bytes_max / 2, 'x')); };
+  channel.emplace(io, std::move(pair.server), Channel::Side::server, small,
+                  Channel::Handlers{send_half_a_queue, {}, [&](const Channel::Closed& how) { closed = how; }});
+  // Each message is sent when the one before it has come, so the queue holds two messages at most.
+  const auto answer = [&](std::string_view) {
+    if (++came < 6) send_half_a_queue();
+  };
+  peer.emplace(io, std::move(pair.client), Channel::Side::client, options(), Channel::Handlers{{}, answer, {}});
+  ASSERT_TRUE(run_until([&] { return came == 6 || closed; }));
+  EXPECT_FALSE(closed) << closed->why;
+}
+
 INSTANTIATE_TEST_SUITE_P(Plain, ControlChannel, ::testing::Values(false));
 INSTANTIATE_TEST_SUITE_P(Tls, ControlChannel, ::testing::Values(true));
 
