@@ -79,6 +79,17 @@ TEST(EqualLines, TooMuchIsNotHeld) {
   EXPECT_EQ(left + lines.take_all().size(), 5000u);
 }
 
+TEST(EqualLines, LinesThatHaveLeftTakeNoRoom) {
+  auto lines = of_workers(2);
+  const std::string text(10'000, '.');
+  for (std::size_t added = 0; added < 3 * EqualLines::kHeldBytesMax; added += text.size()) {
+    lines.add(0, 1, text, TimePoint());
+    ASSERT_TRUE(lines.take_due(TimePoint()).empty()) << "after " << added << " bytes no line is held any more";
+    lines.add(1, 1, text, TimePoint());
+    ASSERT_EQ(text_of(lines.take_due(TimePoint())), "01:" + text + " ");
+  }
+}
+
 // Whatever is printed when: each worker's lines come out complete and in its order.
 TEST(EqualLines, LosesNothingWhateverTheMix) {
   std::mt19937_64 random(11);
