@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <sstream>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -22,6 +24,7 @@ namespace {
 
 constexpr int kWalksMax = 8;                           // through a tree in which processes begin and end all the time
 constexpr std::size_t kEnvironmentBytesMax = 4 << 20;  // more than Linux gives a process by default
+constexpr int kEnvironmentLooksMax = 1'000;  // 1 ms apart; an exec takes less, but for a file system that hangs
 
 // The beginning of /proc/<pid>/<name>, as much as anything here looks at; empty where there is no such process.
 std::string read_proc(pid_t pid, const char* name) {
@@ -47,6 +50,45 @@ bool read_stat(pid_t pid, Process& process, bool& has_ended) {
   process = {pid, parent};
   has_ended = state == 'Z' && threads <= 1;
   return true;
+}
+
+// Where the code and the stack of a process begin, which another program changes. Empty while exec loads one: the
+// addresses are not known yet, and /proc/<pid>/environ is empty. Not empty where there is no such process.
+std::string program_of(pid_t pid) {
+  const auto stat = read_proc(pid, "stat");
+  const auto after_name = stat.rfind(')');
+  if (after_name == std::string::npos) return "none";
+  std::istringstream fields(stat.substr(after_name + 1));
+  std::string state, code, stack, field;
+  fields >> state;
+  for (int number = 4; fields >> field && number <= 28; ++number) {
+    if (number == 26) code = field;
+    if (number == 28) stack = field;
+  }
+  return state != "Z" && code == "0" ? "" : code + " " + stack;
+}
+
+// /proc/<pid>/environ. Waits for an exec that has begun, up to a limit; a process may have no environment, too.
+std::string environment_of(pid_t pid) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/environ", pid);
+  std::string all;
+  for (int look = 0; look < kEnvironmentLooksMax; ++look) {
+    const auto program = program_of(pid);
+    const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+    all.resize(kEnvironmentBytesMax);
+    std::size_t length = 0;
+    while (file && length < all.size()) {
+      const auto count = ::read(file.get(), &all[length], all.size() - length);
+      if (count <= 0) break;
+      length += static_cast<std::size_t>(count);
+    }
+    all.resize(length);
+    if (!all.empty() || (!program.empty() && program_of(pid) == program)) break;
+    const timespec pause{0, 1'000'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  return all;
 }
 
 // The names in a folder of /proc that are numbers.
@@ -169,17 +211,7 @@ bool is_stopped(pid_t pid) {
 }
 
 std::string first_value_of(pid_t pid, std::string_view variable) {
-  char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/environ", pid);
-  const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
-  std::string all(kEnvironmentBytesMax, '\0');
-  std::size_t length = 0;
-  while (file && length < all.size()) {
-    const auto count = ::read(file.get(), &all[length], all.size() - length);
-    if (count <= 0) break;
-    length += static_cast<std::size_t>(count);
-  }
-  all.resize(length);
+  const auto all = environment_of(pid);
   const auto wanted = std::string(variable) + "=";
   for (std::size_t at = 0; at < all.size(); at += std::strlen(all.c_str() + at) + 1)
     if (all.compare(at, wanted.size(), wanted) == 0) return all.c_str() + at + wanted.size();

@@ -38,7 +38,8 @@ bool handles_signal(pid_t pid, int signal_number);
 bool is_stopped(pid_t pid);
 
 // The value that a variable had when the process was executed; empty where there is none, or no such process. Who
-// writes over its own arguments and environment, to show another title, is not known any more.
+// writes over its own arguments and environment, to show another title, is not known any more. Waits up to a second for
+// a process that executes another program at that moment.
 std::string first_value_of(pid_t pid, std::string_view variable);
 
 // The children of this process; nearly free where there are none.

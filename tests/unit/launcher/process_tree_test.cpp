@@ -271,12 +271,44 @@ TEST_F(ProcessTree, SparesAChildAndWhatDescendsFromIt) {
   EXPECT_EQ(::kill(other, 0), -1);
 }
 
+TEST_F(ProcessTree, KnowsTheEnvironmentDuringAnExec) {
+  const pid_t child = start([] {
+    char shell[] = "sh", option[] = "-c", script[] = "exec /bin/sh -c \"$SCRIPT\"";
+    char variable[] = "SCRIPT=exec /bin/sh -c \"$SCRIPT\"", mark[] = "MARK=7:8";
+    char* const arguments[] = {shell, option, script, nullptr};
+    char* const environment[] = {variable, mark, nullptr};
+    ::execve("/bin/sh", arguments, environment);  // and so on, without end
+  });
+  while (first_value_of(child, "MARK").empty()) ASSERT_EQ(::waitpid(child, nullptr, WNOHANG), 0);
+  for (int look = 0; look < 300; ++look) ASSERT_EQ(first_value_of(child, "MARK"), "7:8") << "look " << look;
+}
+
 // Of the reads that this thread made so far.
 std::uint64_t reads() {
   std::ifstream file("/proc/thread-self/io");
   for (std::string word; file >> word;)
     if (std::uint64_t count = 0; word == "syscr:" && file >> count) return count;
   return 0;
+}
+
+TEST_F(ProcessTree, ReadsAnEmptyEnvironmentOnce) {
+  if (reads() == 0) GTEST_SKIP() << "this kernel does not count the reads of a thread";
+  int output[2];
+  ASSERT_EQ(::pipe(output), 0);
+  const pid_t child = start([&] {
+    char shell[] = "sh", option[] = "-c", script[] = "echo; kill -STOP $$";
+    char* const arguments[] = {shell, option, script, nullptr};
+    char* const environment[] = {nullptr};
+    ::dup2(output[1], 1);
+    ::execve("/bin/sh", arguments, environment);
+  });
+  ::close(output[1]);
+  char newline = 0;
+  ASSERT_EQ(::read(output[0], &newline, 1), 1) << "the shell does not run";
+  ::close(output[0]);
+  const auto before = reads();
+  EXPECT_EQ(first_value_of(child, "MARK"), "");
+  EXPECT_LT(reads() - before, 20u);
 }
 
 TEST_F(ProcessTree, IsFoundWithoutALookAtOthers) {
