@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <deque>
 #include <optional>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "launcher/guardian/protocol.hpp"
@@ -67,6 +71,105 @@ TEST(Guardian, WorkersStartWithTheSignalsIgnoredThatAreToBe) {
     EXPECT_EQ(report->value, is_ignored ? 3 << 8 : SIGUSR1);
     end(std::move(guardian));
   }
+}
+
+// A guardian whose workers run one script each.
+class GuardianOfScripts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    GuardianOptions options{
+        {"/bin/sh", {"sh", "-c", "eval \"$SCRIPT\""}}, {"PATH=/usr/bin:/bin"}, {}, {1024, 1024}, {}, ""};
+    sigemptyset(&options.worker_signal_mask);
+    guardian = start_guardian(options);
+  }
+  void TearDown() override {
+    if (guardian.socket) end(std::move(guardian));
+  }
+
+  // Starts a worker and returns what it prints before the line "ready".
+  std::string start(int local_rank, const std::string& script) {
+    int output[2], agent[2];
+    EXPECT_EQ(::pipe2(output, O_CLOEXEC), 0);
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, agent), 0);
+    const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), reader(output[0]), agent_side(agent[0]);
+    io::UniqueFd writer(output[1]), worker_side(agent[1]);
+    send_request(guardian.socket.get(), {RequestKind::spawn, local_rank, 0, {"SCRIPT=" + script}},
+                 std::array{null.get(), writer.get(), null.get(), worker_side.get()});
+    writer.reset();
+    std::string text;
+    const std::string last = "ready\n";
+    pollfd wait{reader.get(), POLLIN, 0};
+    for (char byte = 0; !text.ends_with(last); text += byte)
+      if (::poll(&wait, 1, kPatienceMs) != 1 || ::read(reader.get(), &byte, 1) != 1) {
+        ADD_FAILURE() << "worker " << local_rank << " printed only: " << text;
+        return {};
+      }
+    return text.substr(0, text.size() - last.size());
+  }
+
+  void ask(RequestKind kind, int signal_number = 0) {
+    EXPECT_TRUE(send_request(guardian.socket.get(), {kind, 0, signal_number, {}}, {}));
+  }
+
+  // The next report of this kind; those before it are passed over. Empty at the deadline.
+  std::optional<Report> hear(ReportKind kind) {
+    pollfd wait{guardian.socket.get(), POLLIN, 0};
+    bool closed = false;
+    while (true) {
+      while (!heard.empty()) {
+        const auto report = heard.front();
+        heard.pop_front();
+        if (report.kind == kind) return report;
+      }
+      if (closed || ::poll(&wait, 1, kPatienceMs) != 1) return {};
+      if (const auto reports = receive_reports(guardian.socket.get(), closed))
+        heard.insert(heard.end(), reports->content.begin(), reports->content.end());
+    }
+  }
+
+  GuardianHandle guardian;
+  std::deque<Report> heard;
+};
+
+bool has_ended(const io::UniqueFd& process, int patience_ms) {
+  pollfd wait{process.get(), POLLIN, 0};
+  return ::poll(&wait, 1, patience_ms) == 1;
+}
+
+TEST_F(GuardianOfScripts, WorkerDiesWithTheGuardianIfNobodyElseKillsIt) {
+  start(0, "echo ready; exec sleep 1000");
+  const auto spawned = hear(ReportKind::spawned);
+  ASSERT_TRUE(spawned);
+  const io::UniqueFd worker = io::open_pidfd(spawned->pid);
+  // This process kills nobody, like a ddprun that was killed together with its guardian.
+  ::kill(guardian.pid, SIGKILL);
+  ::waitpid(guardian.pid, nullptr, 0);
+  guardian.socket.reset();
+  EXPECT_TRUE(has_ended(worker, kPatienceMs));
+  if (HasFailure()) ::kill(spawned->pid, SIGKILL);
+}
+
+// The handler's child is forked after the guardian has listed the tree. The handler ends when its child is `sleep`, or
+// the child could lose the signal to the shell's handler.
+TEST_F(GuardianOfScripts, ProcessForkedInASignalHandlerGetsTheSignalToo) {
+  start(0,
+        "trap 'x=$(sh -c \"echo; exec sleep 1000 >/dev/null\" &); exit 0' TERM\n"
+        "sh -c 'echo ready; exec sleep 1000' & wait");
+  ask(RequestKind::signal_tree, SIGTERM);
+  EXPECT_TRUE(hear(ReportKind::tree_empty));
+}
+
+TEST_F(GuardianOfScripts, OrphansOfALivingWorkerOutliveThoseOfADeadOne) {
+  const std::string leave_an_orphan = "(sleep 1000 & echo $!); echo ready; ";
+  const io::UniqueFd spared = io::open_pidfd(std::stoi(start(0, leave_an_orphan + "exec sleep 1000")));
+  const io::UniqueFd killed = io::open_pidfd(std::stoi(start(1, leave_an_orphan)));
+  const auto ended = hear(ReportKind::ended);
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->local_rank, 1);
+  ask(RequestKind::kill_orphans);
+  ASSERT_TRUE(hear(ReportKind::orphans_gone));
+  EXPECT_TRUE(has_ended(killed, 0));
+  EXPECT_FALSE(has_ended(spared, 0));
 }
 
 }  // namespace
