@@ -56,6 +56,9 @@ std::string LineMerger::end(Source source) {
       if (ranks_.size() > 1 && out.back() != '\r') out += '\n';
       mid_line_ = out.back() != '\n';
     }
+  } else if (in_pieces_.erase(source) != 0 && mid_line_ && ranks_.size() > 1) {
+    out += '\n';
+    mid_line_ = false;
   }
   unfinished_.erase(source);
   if (shown_ && *shown_ == source) shown_.reset();

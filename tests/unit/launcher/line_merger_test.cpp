@@ -105,6 +105,20 @@ TEST(LineMergerToFile, ALineInPiecesHasOnePrefix) {
   EXPECT_EQ(out.substr(out.size() - 8), "\n0:next\n");
 }
 
+TEST(LineMergerToFile, NewWorkerBeginsALineIfTheOldOneEndedBetweenPieces) {
+  auto merger = to_file(always);
+  EXPECT_EQ(merger.feed(kRank1, "one\n"), "1:one\n");
+  const std::string piece(70'000, 'x');
+  for (const bool is_interrupted : {false, true}) {
+    EXPECT_EQ(merger.feed(kRank0, piece), "0:" + piece);
+    if (is_interrupted) {
+      EXPECT_EQ(merger.feed(kRank1, "two\n"), "1:two\n");
+    }
+    EXPECT_EQ(merger.end(kRank0), is_interrupted ? "" : "\n");
+    EXPECT_EQ(merger.feed(kRank0, "new\n"), "0:new\n");
+  }
+}
+
 TEST(LineMergerToTerminal, OneWorkerLooksAsIfItWereAlone) {
   auto merger = to_terminal();
   EXPECT_EQ(merger.feed(kRank0, "a prompt> "), "a prompt> ");
