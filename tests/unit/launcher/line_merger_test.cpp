@@ -105,6 +105,14 @@ TEST(LineMergerToFile, ALineInPiecesHasOnePrefix) {
   EXPECT_EQ(out.substr(out.size() - 8), "\n0:next\n");
 }
 
+TEST(LineMergerToFile, NewWorkerBeginsALineIfTheOldOneEndedInOne) {
+  auto merger = to_file(always);
+  EXPECT_EQ(merger.feed(kRank1, "one\n"), "1:one\n");
+  EXPECT_EQ(merger.feed(kRank0, "rest"), "");
+  EXPECT_EQ(merger.end(kRank0), "0:rest\n");
+  EXPECT_EQ(merger.feed(kRank0, "new\n"), "0:new\n");
+}
+
 TEST(LineMergerToFile, NewWorkerBeginsALineIfTheOldOneEndedBetweenPieces) {
   auto merger = to_file(always);
   EXPECT_EQ(merger.feed(kRank1, "one\n"), "1:one\n");
