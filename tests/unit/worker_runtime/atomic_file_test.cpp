@@ -1,5 +1,5 @@
-// What only the right moment brings about: this program stands in for the C library's flock, fsync and readdir, and so
-// acts, counts or fails exactly there.
+// Failures and orders that depend on one moment: this program replaces the C library's flock, fsync, readdir and
+// renameat2, so that a test acts, counts or fails exactly there.
 
 #include "worker_runtime/checkpoint/atomic_file.hpp"
 
@@ -12,6 +12,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -26,6 +27,7 @@ namespace {
 
 std::function<void(int fd)> before_flock;  // called once
 std::function<void(int fd)> before_fsync;  // called each time
+std::function<void()> before_renameat2;    // called each time
 int readdir_calls_left = -1;               // that succeed; -1: all
 
 }  // namespace
@@ -40,6 +42,12 @@ __attribute__((visibility("default"))) int flock(int fd, int operation) noexcept
 __attribute__((visibility("default"))) int fsync(int fd) {
   if (before_fsync) before_fsync(fd);
   return static_cast<int>(::syscall(SYS_fsync, fd));
+}
+
+__attribute__((visibility("default"))) int renameat2(int from_directory, const char* from, int to_directory,
+                                                     const char* to, unsigned flags) noexcept {
+  if (before_renameat2) before_renameat2();
+  return static_cast<int>(::syscall(SYS_renameat2, from_directory, from, to_directory, to, flags));
 }
 
 __attribute__((visibility("default"))) dirent* readdir(DIR* directory) {
@@ -67,6 +75,7 @@ class AtomicFiles : public testing::Test {
   ~AtomicFiles() override {
     before_flock = nullptr;
     before_fsync = nullptr;
+    before_renameat2 = nullptr;
     readdir_calls_left = -1;
   }
 
@@ -113,6 +122,24 @@ TEST_F(AtomicFiles, AFolderThatCanNotBeReadToItsEndIsTidiedTheNextTime) {
     readdir_calls_left = calls;
     EXPECT_NO_THROW(remove_abandoned(scratch_.path())) << "after " << calls << " entries";
     EXPECT_EQ(readdir_calls_left, 0);
+  }
+}
+
+// After a power failure, any other order can leave the name without its bytes.
+TEST_F(AtomicFiles, FileIsOnDiskBeforeItsNameAndTheFolderAfterIt) {
+  for (const auto existing : {AtomicFile::Existing::refuse, AtomicFile::Existing::replace}) {
+    AtomicFile file(scratch_.path() / "file");
+    file.write("whole", 5);
+    std::vector<std::string> steps;
+    before_fsync = [&](int fd) {
+      struct stat status {};
+      ASSERT_EQ(::fstat(fd, &status), 0);
+      const bool is_folder = S_ISDIR(status.st_mode);
+      steps.push_back(is_folder ? "fsync the folder" : "fsync " + std::to_string(status.st_size) + " bytes");
+    };
+    before_renameat2 = [&] { steps.push_back("rename"); };
+    file.commit(existing);
+    EXPECT_THAT(steps, ElementsAre("fsync 5 bytes", "rename", "fsync the folder"));
   }
 }
 
