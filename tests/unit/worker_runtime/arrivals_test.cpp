@@ -1,13 +1,16 @@
 // Ranks as threads of one process, so that ThreadSanitizer sees what one rank's data means to another.
 #include "worker_runtime/cpu_backend/arrivals/arrivals.hpp"
+#include "worker_runtime/cpu_backend/arrivals/sleep.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <random>
 #include <thread>
 #include <vector>
@@ -131,6 +134,74 @@ TEST(Arrivals, NoWakeUpIsLostBetweenLookingAndSleeping) {
       ASSERT_EQ(wait(arrivals).kind, Kind::complete) << "phase " << phase;
     }
   });
+}
+
+TEST(Sleep, ChangeBetweenLookAndSleepEndsTheSleep) {
+  std::atomic<std::uint32_t> word{7}, sleepers{0};
+  int waits = 0;
+  const bool slept = sleep_unless_over(
+      word, sleepers,
+      [&]() -> std::optional<Clock::time_point> {
+        EXPECT_EQ(sleepers.load(), 1u) << "the waker must see the sleeper from before the look";
+        word.fetch_add(1);  // the change comes after this look
+        return Clock::time_point::max();
+      },
+      [&](const std::atomic<std::uint32_t>& slept_on, std::uint32_t expected, Clock::time_point) {
+        ++waits;
+        EXPECT_EQ(sleepers.load(), 1u) << "the waker must see the sleeper until it is awake";
+        EXPECT_NE(slept_on.load(), expected) << "the futex would sleep through the change";
+      });
+  EXPECT_TRUE(slept);
+  EXPECT_EQ(waits, 1);
+  EXPECT_EQ(sleepers.load(), 0u);
+}
+
+TEST(Sleep, LookThatFindsTheEndPreventsTheSleep) {
+  std::atomic<std::uint32_t> word{7}, sleepers{0};
+  const auto look = []() -> std::optional<Clock::time_point> { return std::nullopt; };
+  const auto wait = [](const auto&, std::uint32_t, Clock::time_point) { ADD_FAILURE() << "nothing would wake it"; };
+  EXPECT_FALSE(sleep_unless_over(word, sleepers, look, wait));
+  EXPECT_EQ(sleepers.load(), 0u);
+}
+
+// A word of a processor with a store buffer: other cores see a store at once only if it is sequentially consistent.
+// Else later loads of the same core may come first.
+struct BufferedWord {
+  void store(std::uint64_t value, std::memory_order order = std::memory_order_seq_cst) {
+    if (order == std::memory_order_seq_cst) visible = value;
+  }
+
+  std::uint64_t visible = 0;
+};
+
+// A count of sleepers that another rank raises just after it was read.
+struct CountRaisedAfterLoad {
+  std::uint32_t load(std::memory_order order = std::memory_order_seq_cst) const {
+    EXPECT_EQ(order, std::memory_order_seq_cst) << "a weaker load may come before the store";
+    sleeper_looks();
+    return 0;
+  }
+
+  std::function<void()> sleeper_looks;
+};
+
+TEST(Sleep, SleeperThatTheWakerMissesSeesTheChange) {
+  BufferedWord arrived;
+  int looks = 0;
+  const CountRaisedAfterLoad sleepers{[&] {
+    ++looks;
+    EXPECT_EQ(arrived.visible, 5u) << "nobody would wake this sleeper";
+  }};
+  EXPECT_FALSE(store_and_find_sleepers(arrived, std::uint64_t{5}, sleepers));
+  EXPECT_EQ(looks, 1);
+}
+
+TEST(Sleep, WakerFindsTheSleeper) {
+  std::atomic<std::uint64_t> arrived{0};
+  const std::atomic<std::uint32_t> nobody{0}, one{1};
+  EXPECT_FALSE(store_and_find_sleepers(arrived, 5u, nobody));
+  EXPECT_TRUE(store_and_find_sleepers(arrived, 6u, one));
+  EXPECT_EQ(arrived.load(), 6u);
 }
 
 TEST(Arrivals, EveryRankSeesWhatAllCalled) {

@@ -11,6 +11,7 @@
 #include "worker_runtime/cpu_backend/arrivals/core_count.hpp"
 #include "worker_runtime/cpu_backend/arrivals/futex.hpp"
 #include "worker_runtime/cpu_backend/arrivals/prefetch.hpp"
+#include "worker_runtime/cpu_backend/arrivals/sleep.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -101,8 +102,7 @@ void Arrivals::arrive() {
   for (std::size_t i = 0; i < data_.size(); ++i) line.data[i].store(data_[i], std::memory_order_relaxed);
   line.address.store(address_, std::memory_order_relaxed);
   line.call.store(call_, std::memory_order_release);
-  line.arrived.store(phase_);
-  if (own().sleepers.load() != 0) ring(own());
+  if (store_and_find_sleepers(line.arrived, phase_, own().sleepers)) ring(own());
 }
 
 Outcome Arrivals::wait(io::Deadline& deadline) { return wait(deadline, false); }
@@ -145,23 +145,22 @@ bool Arrivals::yield() {
 // Until `rank` has arrived.
 std::optional<Outcome> Arrivals::sleep(std::size_t rank, io::Deadline& deadline, bool for_leader) {
   RankControl& awaited = ranks_[rank];
-  awaited.sleepers.fetch_add(1);
   std::optional<Outcome> ended;
   std::optional<Clock::time_point> verdict_end;  // once the deadline has passed
-  for (;;) {
-    const std::uint32_t heard = awaited.bell.load();  // before looking: what changes from here on rings it
-    if (has_arrived(rank)) break;
-    if ((ended = failure())) break;
+  const auto look = [&]() -> std::optional<Clock::time_point> {
+    if (has_arrived(rank)) return std::nullopt;
+    if ((ended = failure())) return std::nullopt;
     if (!verdict_end && deadline.passed(Clock::now())) {
       verdict_end = Clock::now() + (for_leader && rank == 0 ? kVerdictMax : std::chrono::seconds(0));
     }
     if (verdict_end && Clock::now() >= *verdict_end) {
       if (auto late = missing(); !late.empty()) ended = Outcome{Outcome::Kind::timed_out, std::move(late)};
-      break;
+      return std::nullopt;
     }
-    futex_wait(awaited.bell, heard, verdict_end.value_or(deadline.end()));
+    return verdict_end.value_or(deadline.end());
+  };
+  while (sleep_unless_over(awaited.bell, awaited.sleepers, look)) {
   }
-  awaited.sleepers.fetch_sub(1);
   return ended;
 }
 
@@ -344,14 +343,13 @@ bool Arrivals::has_ended(int rank) const { return ended_[static_cast<std::size_t
 
 void Arrivals::wait_until_gone(int rank, Clock::time_point end) {
   RankControl& awaited = ranks_[static_cast<std::size_t>(rank)];
-  awaited.sleepers.fetch_add(1);
-  for (;;) {
-    const std::uint32_t heard = awaited.bell.load();  // before looking: what changes from here on rings it
+  const auto look = [&]() -> std::optional<Clock::time_point> {
     const bool is_gone = awaited.presence.load() != Presence::here || has_ended(rank);
-    if (is_gone || interrupted_.load() || Clock::now() >= end) break;
-    futex_wait(awaited.bell, heard, end);
+    if (is_gone || interrupted_.load() || Clock::now() >= end) return std::nullopt;
+    return end;
+  };
+  while (sleep_unless_over(awaited.bell, awaited.sleepers, look)) {
   }
-  awaited.sleepers.fetch_sub(1);
 }
 
 void Arrivals::interrupt() {

@@ -3,9 +3,8 @@
 // A wait ends by the arrival of all, by interrupt(), by the loss of a rank that has not arrived, or at its deadline, in
 // this order where several hold: others leave because of what this rank gave up for, which is the better reason. It
 // spins while each of those that are missing may be running on a core of its own, else gives its core away for a
-// moment, and then sleeps: an arriving rank pays for a wake-up only where somebody sleeps. No wake-up is lost: whoever
-// goes to sleep says so first and looks again after, whoever changes something looks for sleepers after (all
-// sequentially consistent).
+// moment, and then sleeps: an arriving rank pays for a wake-up only where somebody sleeps. No wake-up is lost:
+// sleep.hpp.
 //
 // With ranks on several hosts each knows of the others by notes, which its host's leader takes in. A rank in trouble
 // there ends a wait as one of this host does, where it can have no part in the present call. And where a rank only gave

@@ -9,6 +9,7 @@
 
 #include "worker_runtime/cpu_backend/arrivals/core_count.hpp"
 #include "worker_runtime/cpu_backend/arrivals/futex.hpp"
+#include "worker_runtime/cpu_backend/arrivals/sleep.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -354,17 +355,14 @@ void PointToPoint::end_waiting(PairEnd::Kind kind) {
 // Until the bell rings, or the deadline. Whether anything has moved, or ended.
 bool PointToPoint::sleep(io::Deadline& deadline) {
   Bell& own = bell(rank_);
-  own.sleepers.fetch_add(1);
-  const std::uint32_t heard = own.word.load();  // before looking: what changes from here on rings it
-  const bool has_moved = advance();
-  if (!has_moved) {
-    if (deadline.passed(Clock::now())) {
-      end_waiting(PairEnd::Kind::timed_out);
-    } else {
-      futex_wait(own.word, heard, deadline.end());
-    }
-  }
-  own.sleepers.fetch_sub(1);
+  bool has_moved = false;
+  sleep_unless_over(own.word, own.sleepers, [&]() -> std::optional<Clock::time_point> {
+    has_moved = advance();
+    if (has_moved) return std::nullopt;
+    if (!deadline.passed(Clock::now())) return deadline.end();
+    end_waiting(PairEnd::Kind::timed_out);
+    return std::nullopt;
+  });
   return has_moved;
 }
 
