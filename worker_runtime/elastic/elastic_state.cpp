@@ -2,12 +2,12 @@
 #include <array>
 #include <cstddef>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "ddp/elastic.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
+#include "worker_runtime/elastic/offer.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -15,41 +15,9 @@ namespace ddp {
 
 namespace {
 
+using elastic::Offer;
+
 constexpr std::size_t kChunkBytes = 16u << 20;  // of the state, in one broadcast
-
-// Which commit a rank has, and what its state looks like: what ranks tell each other before one gives its state away.
-struct Offer {
-  std::uint64_t has_commit = 0;
-  RoundId round;  // in which it was made
-  std::uint64_t count = 0;
-  std::uint64_t entries = 0, bytes = 0, layout = 0;
-  RoundId last_synced;  // the round of its last sync, where it has a commit
-
-  static constexpr std::size_t kWords = 11;
-  using Words = std::array<std::int64_t, kWords>;
-
-  Words words() const {
-    Words out{};
-    const std::uint64_t values[] = {
-        has_commit, round.term,       round.term_random,       round.number,      count, entries, bytes,
-        layout,     last_synced.term, last_synced.term_random, last_synced.number};
-    for (std::size_t i = 0; i < kWords; ++i) out[i] = static_cast<std::int64_t>(values[i]);
-    return out;
-  }
-
-  static Offer from(const std::int64_t* words) {
-    const auto word = [&](std::size_t i) { return static_cast<std::uint64_t>(words[i]); };
-    const auto round = [&](std::size_t i) {
-      return RoundId{word(i), word(i + 1), static_cast<std::uint32_t>(word(i + 2))};
-    };
-    return {word(0), round(1), word(4), word(5), word(6), word(7), round(8)};
-  }
-
-  auto key() const { return std::make_tuple(has_commit, round.key(), count); }
-  bool fits(const Offer& other) const {
-    return entries == other.entries && bytes == other.bytes && layout == other.layout;
-  }
-};
 
 std::vector<Offer> gather(ProcessGroup& group, const Offer& own) {
   const auto words = own.words();
@@ -71,23 +39,6 @@ void require_same_entries(const std::vector<Offer>& offers) {
                         (offers[rank].bytes == offers[0].bytes ? " in other sizes" : "") +
                         "\ntry:   add the same entries in the same order on all ranks");
   }
-}
-
-// Whose state all take; the first of equals. The newest commit there is; on GPUs, of those who were in the last round,
-// the oldest: a rank that aborts a collective may let its neighbours' go on to their ends over bytes that nobody sent,
-// and one of these commit that before it hears of the failure, but the rank that aborted has not come to its commit.
-// That costs a step.
-int source_of(const std::vector<Offer>& offers, bool on_gpus) {
-  const auto is_newer = [](const Offer& a, const Offer& b) { return a.key() < b.key(); };
-  if (!on_gpus) return static_cast<int>(std::max_element(offers.begin(), offers.end(), is_newer) - offers.begin());
-  const auto was_later = [](const Offer& a, const Offer& b) {
-    return std::make_tuple(a.has_commit, a.last_synced.key()) < std::make_tuple(b.has_commit, b.last_synced.key());
-  };
-  auto source = std::max_element(offers.begin(), offers.end(), was_later);
-  for (auto other = source; other != offers.end(); ++other) {
-    if (!was_later(*other, *source) && is_newer(*other, *source)) source = other;
-  }
-  return static_cast<int>(source - offers.begin());
 }
 
 }  // namespace
@@ -122,7 +73,7 @@ class ElasticState::Impl {
     const auto offers =
         gather(group, {has_copy_, commit_round_, has_copy_ ? count_ : 0, entries_.size(), bytes_, layout_, round_});
     require_same_entries(offers);
-    const int root = source_of(offers, group.device() != Device{});
+    const int root = elastic::source_of(offers, group.device() != Device{});
     const Offer& source = offers[static_cast<std::size_t>(root)];
     auto& taken = older();
     if (root == group.rank()) {
