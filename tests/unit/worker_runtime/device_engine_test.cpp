@@ -1,15 +1,19 @@
-// The gradient engine and elastic state over a device: a stand-in for one, whose memory is the host's.
+// The gradient engine and elastic state over a stand-in for a device, whose memory is the host's.
 #include <ddp/ddp.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/integration/thrown_by.hpp"
 #include "tests/unit/worker_runtime/stand_in_backend.hpp"
+#include "worker_runtime/elastic/offer.hpp"
 
 namespace ddp {
 namespace {
@@ -107,6 +111,66 @@ TEST(DeviceState, GoesThroughHostCopiesAlsoWhenTheGroupHasEnded) {
   state.restore();
   EXPECT_THAT(there, ElementsAre(5, 6, 7));
   EXPECT_THAT(here, ElementsAre(8));
+}
+
+// This process is one rank of two; the test plays the other rank.
+struct OneOfTwo {
+  OneOfTwo(Device device, int rank)
+      : group(test::group_over(std::make_unique<StandInBackend>(calls, device), rank, 2)), rank_(rank) {
+    calls->work = [this](const Collective& collective) { perform(collective); };
+  }
+  OneOfTwo(const OneOfTwo&) = delete;
+  OneOfTwo& operator=(const OneOfTwo&) = delete;
+
+  std::shared_ptr<Calls> calls = std::make_shared<Calls>();
+  ProcessGroup group;
+  std::int64_t broadcast_value = 0;  // what the other rank sends as the root
+  std::optional<int> root;           // of the last broadcast
+  bool is_other_lost_at_barrier = false;
+
+ private:
+  void perform(const Collective& collective) {
+    if (collective.kind == CollectiveKind::all_gather) gather_offers(collective);
+    if (collective.kind == CollectiveKind::broadcast) {
+      root = collective.root;
+      if (root != rank_) std::memcpy(collective.output.data, &broadcast_value, sizeof broadcast_value);
+    }
+    if (collective.kind == CollectiveKind::barrier && is_other_lost_at_barrier)
+      throw RankFailure("the other rank was lost", {1 - rank_});
+  }
+
+  void gather_offers(const Collective& collective) const {
+    const auto own = elastic::Offer::from(static_cast<const std::int64_t*>(collective.input.data));
+    auto* const all = static_cast<std::int64_t*>(collective.output.data);
+    const auto words = own.words();
+    for (std::size_t rank = 0; rank < 2; ++rank) {
+      std::copy(words.begin(), words.end(), all + rank * words.size());
+    }
+  }
+
+  int rank_;
+};
+
+TEST(DeviceState, SyncChangesNothingIfARankIsLostBeforeAllHaveTheState) {
+  for (const Device device : {Device{}, kGpu}) {
+    std::int64_t value = 5;
+    ElasticState state;
+    state.add(value);
+    state.commit();
+    value = 6;
+    OneOfTwo pair(device, 1);
+    pair.broadcast_value = 7;
+    pair.is_other_lost_at_barrier = true;  // after this rank has received the whole state
+    EXPECT_THROW(state.sync(pair.group), RankFailure);
+    EXPECT_EQ(pair.root, 0);
+    EXPECT_EQ(value, 6);
+    state.restore();
+    EXPECT_EQ(value, 5);
+    EXPECT_EQ(state.commits(), 1u);
+    pair.is_other_lost_at_barrier = false;
+    state.sync(pair.group);
+    EXPECT_EQ(value, 7);
+  }
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -17,7 +18,9 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::run_ranks;
+using testing::Shared;
 using testing::thrown_by;
+using testing::wait_until;
 
 struct Plain {
   std::int64_t step;
@@ -163,6 +166,25 @@ TEST(ElasticState, ASyncThatFailsLeavesMemoryAndCommitAlone) {
     state.restore();
     EXPECT_EQ(value, 5);
     EXPECT_EQ(state.commits(), 1u);
+  });
+}
+
+TEST(RunElastic, FailureOfARankReachesTheRankThatHasFinished) {
+  struct TrainingFailed {};
+  Shared<std::atomic<bool>> rank_0_has_finished;
+  run_ranks(2, [&](int rank) {
+    std::int64_t step = 0;
+    ElasticState state;
+    state.add(step);
+    if (rank == 0) {
+      EXPECT_THROW(run_elastic(state, [&](ProcessGroup) { *rank_0_has_finished = true; }), RankFailure);
+      return;
+    }
+    const auto train = [&](ProcessGroup) {
+      wait_until([&] { return rank_0_has_finished->load(); });
+      throw TrainingFailed();
+    };
+    EXPECT_THROW(run_elastic(state, train), TrainingFailed);
   });
 }
 
