@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -113,6 +114,29 @@ TEST(DeviceState, GoesThroughHostCopiesAlsoWhenTheGroupHasEnded) {
   EXPECT_THAT(here, ElementsAre(8));
 }
 
+TEST(DeviceState, CommitThatFailsHalfWayKeepsTheCommitBefore) {
+  std::vector<float> here{1};
+  std::vector<float> there{1};
+  ElasticState state;
+  state.add(here);  // copied before the other entry
+  state.add({there.data(), 1, DataType::float32, kGpu});
+  Device1 gpu;
+  state.sync(gpu.group);
+  for (float step = 2; step <= 3; ++step) {  // Each of the two copies is once the copy that fails.
+    here = there = {step};
+    state.commit();
+    here = there = {-1};
+    gpu.memory->before_copy_to_host = [] { throw TimeoutError("the device does not answer"); };
+    EXPECT_THROW(state.commit(), TimeoutError);
+    gpu.memory->before_copy_to_host = nullptr;
+    here = there = {0};
+    state.restore();
+    EXPECT_THAT(here, ElementsAre(step));
+    EXPECT_THAT(there, ElementsAre(step));
+  }
+  EXPECT_EQ(state.commits(), 2u);
+}
+
 // This process is one rank of two; the test plays the other rank.
 struct OneOfTwo {
   OneOfTwo(Device device, int rank)
@@ -124,8 +148,9 @@ struct OneOfTwo {
 
   std::shared_ptr<Calls> calls = std::make_shared<Calls>();
   ProcessGroup group;
-  std::int64_t broadcast_value = 0;  // what the other rank sends as the root
-  std::optional<int> root;           // of the last broadcast
+  std::function<elastic::Offer(elastic::Offer own)> other_offer;  // the same as this rank's if empty
+  std::int64_t broadcast_value = 0;                               // what the other rank sends as the root
+  std::optional<int> root;                                        // of the last broadcast
   bool is_other_lost_at_barrier = false;
 
  private:
@@ -142,9 +167,9 @@ struct OneOfTwo {
   void gather_offers(const Collective& collective) const {
     const auto own = elastic::Offer::from(static_cast<const std::int64_t*>(collective.input.data));
     auto* const all = static_cast<std::int64_t*>(collective.output.data);
-    const auto words = own.words();
-    for (std::size_t rank = 0; rank < 2; ++rank) {
-      std::copy(words.begin(), words.end(), all + rank * words.size());
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto words = (rank == rank_ || !other_offer ? own : other_offer(own)).words();
+      std::copy(words.begin(), words.end(), all + static_cast<std::size_t>(rank) * words.size());
     }
   }
 
@@ -170,6 +195,27 @@ TEST(DeviceState, SyncChangesNothingIfARankIsLostBeforeAllHaveTheState) {
     pair.is_other_lost_at_barrier = false;
     state.sync(pair.group);
     EXPECT_EQ(value, 7);
+  }
+}
+
+TEST(DeviceState, OnlyOnGpusSyncTakesTheOlderCommitOfTheLastRound) {
+  for (const Device device : {Device{}, kGpu}) {
+    std::int64_t value = 5;
+    ElasticState state;
+    state.add(value);
+    OneOfTwo pair(device, 0);
+    state.sync(pair.group);
+    state.commit();
+    state.commit();
+    pair.other_offer = [](elastic::Offer own) {
+      --own.count;
+      return own;
+    };
+    pair.broadcast_value = 4;
+    state.sync(pair.group);
+    EXPECT_EQ(pair.root, device == kGpu ? 1 : 0);
+    EXPECT_EQ(value, device == kGpu ? 4 : 5);
+    EXPECT_EQ(state.commits(), device == kGpu ? 1u : 2u);
   }
 }
 

@@ -57,6 +57,7 @@ class StandInMemory : public process_group::DeviceMemory {
   void wait_for_all() override { host_->wait_for_all(); }
   void copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) override {
     ++copies;
+    if (before_copy_to_host) before_copy_to_host();
     host_->copy_to_host(to, from, bytes, stream);
   }
   void copy_from_host(void* to, const void* from, std::size_t bytes, void* stream) override {
@@ -67,6 +68,7 @@ class StandInMemory : public process_group::DeviceMemory {
   int zeros = 0;
   int looks_begun = 0;
   int copies = 0;
+  std::function<void()> before_copy_to_host;
 
  private:
   Device device_;
