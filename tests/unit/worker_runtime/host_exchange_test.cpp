@@ -1,8 +1,12 @@
 // What leaders of 2 to 7 hosts gather at the opening of a call, and what goes round them in a ring, each leader a
 // thread.
+//
+// This program stands in for the C library's recv and recvmsg, so that a test can cut a stream into small pieces.
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -23,6 +28,44 @@
 #include "worker_runtime/cpu_backend/hosts/host_opening.hpp"
 #include "worker_runtime/cpu_backend/hosts/host_ring.hpp"
 #include "worker_runtime/cpu_backend/hosts/host_streams.hpp"
+
+namespace {
+
+constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
+std::atomic<std::size_t> receive_bytes_max{kNoLimit};  // of one call
+std::atomic<std::size_t> cut_count{0};                 // calls that got less room than they asked for
+
+std::size_t cut_room(std::size_t bytes) {
+  const std::size_t most = receive_bytes_max.load();
+  if (bytes > most) ++cut_count;
+  return std::min(bytes, most);
+}
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) ssize_t recv(int fd, void* room, std::size_t bytes, int flags) {
+  using Function = ssize_t (*)(int, void*, std::size_t, int);
+  static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "recv"));
+  return real(fd, room, cut_room(bytes), flags);
+}
+
+// Under a limit only the first part of the message is filled.
+__attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr* message, int flags) {
+  using Function = ssize_t (*)(int, msghdr*, int);
+  static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "recvmsg"));
+  if (receive_bytes_max == kNoLimit) return real(fd, message, flags);
+  iovec first = *std::find_if(message->msg_iov, message->msg_iov + message->msg_iovlen,
+                              [](const iovec& part) { return part.iov_len > 0; });
+  first.iov_len = cut_room(first.iov_len);
+  msghdr shorter = *message;
+  shorter.msg_iov = &first;
+  shorter.msg_iovlen = 1;
+  return real(fd, &shorter, flags);
+}
+
+}  // extern "C"
 
 namespace ddp::cpu_backend {
 namespace {
@@ -84,12 +127,27 @@ class Leaders {
 
 class HostExchange : public ::testing::TestWithParam<int> {};
 
+// As long as it lives, a stream arrives in pieces of at most so many bytes.
+class Pieces {
+ public:
+  explicit Pieces(std::size_t bytes) {
+    cut_count = 0;
+    receive_bytes_max = bytes;
+  }
+  ~Pieces() {
+    receive_bytes_max = kNoLimit;
+    EXPECT_GT(cut_count, 0u) << "nothing was cut";
+  }
+  Pieces(const Pieces&) = delete;
+  Pieces& operator=(const Pieces&) = delete;
+};
+
 Fingerprint call_of(std::uint64_t count) { return {.kind = CollectiveKind::all_gather, .count = count}; }
 
 std::size_t bytes_of(int host) { return static_cast<std::size_t>(host) * 777; }  // nothing of host 0
 
-TEST_P(HostExchange, WhatEachHostAddsToTheOpeningReachesAll) {
-  Leaders leaders(GetParam());
+void expect_opening_reaches_all(int hosts) {
+  Leaders leaders(hosts);
   leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
     HostOpening opening(leaders.layout(), host);
     const std::vector<Fingerprint> calls(leaders.layout().ranks_of(host).size(), call_of(5));
@@ -105,6 +163,13 @@ TEST_P(HostExchange, WhatEachHostAddsToTheOpeningReachesAll) {
       }
     }
   });
+}
+
+TEST_P(HostExchange, WhatEachHostAddsToTheOpeningReachesAll) { expect_opening_reaches_all(GetParam()); }
+
+TEST_P(HostExchange, AnOpeningArrivesWhereverTheStreamIsCut) {
+  const Pieces pieces(3);
+  expect_opening_reaches_all(GetParam());
 }
 
 TEST_P(HostExchange, ACallThatDiffersIsKnownToAllWhateverItsSize) {
@@ -143,30 +208,44 @@ float sum_of(std::size_t first_host, std::size_t hosts, std::size_t i, bool is_a
   return is_average ? sum / 100 : sum;
 }
 
+void expect_ring_sums(int hosts, std::size_t count, ReduceOp op) {
+  Leaders leaders(hosts);
+  leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
+    HostRing ring;
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = sum_of(static_cast<std::size_t>(host), 1, i, false);
+    const auto end =
+        ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32, op, 100, wait);
+    ASSERT_EQ(end.kind, End::Kind::complete);
+    std::size_t wrong = 0;
+    for (int slice = 0; slice < hosts; ++slice) {
+      const Slice part = slice_of(count, DataType::float32, slice, hosts);
+      const auto first = static_cast<std::size_t>(hosts == 2 ? 0 : slice);
+      for (std::size_t i = part.begin; i < part.end; ++i) {
+        const float wanted = sum_of(first, static_cast<std::size_t>(hosts), i, op == ReduceOp::average);
+        wrong += std::memcmp(&values[i], &wanted, sizeof wanted) != 0 ? 1 : 0;
+      }
+    }
+    EXPECT_EQ(wrong, 0u);
+  });
+}
+
 TEST_P(HostExchange, TheRingGivesAllLeadersTheSumsInTheOrderOfTheirSlices) {
   for (const std::size_t count :
        {std::size_t{0}, std::size_t{1}, std::size_t{17}, std::size_t{1001}, std::size_t{400'003}}) {
     for (const ReduceOp op : {ReduceOp::sum, ReduceOp::average}) {
       SCOPED_TRACE(count);
-      Leaders leaders(GetParam());
-      const auto hosts = static_cast<std::size_t>(GetParam());
-      leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait& wait) {
-        HostRing ring;
-        std::vector<float> values(count);
-        for (std::size_t i = 0; i < count; ++i) values[i] = sum_of(static_cast<std::size_t>(host), 1, i, false);
-        const auto end =
-            ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32, op, 100, wait);
-        ASSERT_EQ(end.kind, End::Kind::complete);
-        std::size_t wrong = 0;
-        for (std::size_t slice = 0; slice < hosts; ++slice) {
-          const Slice part = slice_of(count, DataType::float32, static_cast<int>(slice), GetParam());
-          for (std::size_t i = part.begin; i < part.end; ++i) {
-            const float wanted = sum_of(hosts == 2 ? 0 : slice, hosts, i, op == ReduceOp::average);
-            wrong += std::memcmp(&values[i], &wanted, sizeof wanted) != 0 ? 1 : 0;
-          }
-        }
-        EXPECT_EQ(wrong, 0u);
-      });
+      expect_ring_sums(GetParam(), count, op);
+    }
+  }
+}
+
+TEST_P(HostExchange, RingSumsAreExactWhereverTheStreamIsCut) {
+  for (const std::size_t bytes : {1, 3, 5}) {  // no multiple of the bytes of an element
+    SCOPED_TRACE(bytes);
+    const Pieces pieces(bytes);
+    for (const std::size_t count : {std::size_t{17}, std::size_t{1001}}) {
+      expect_ring_sums(GetParam(), count, ReduceOp::sum);
     }
   }
 }
@@ -242,6 +321,26 @@ TEST_P(HostExchange, ABroadcastNamesTheNeighbourThatIsGone) {
     const bool is_last = root == (kGone + 1) % GetParam();  // nobody receives from it
     EXPECT_EQ(named, is_last || GetParam() == 2 ? 1 : 2);
   }
+}
+
+// The whole message waits in the socket, so no receive finds it empty and the exchange never sleeps.
+TEST(HostStreamsDeadline, HoldsAlthoughEveryByteArrivesInTime) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+  const io::UniqueFd own(ends[0]), peer(ends[1]);
+  std::vector<std::byte> contents(100'000);
+  const std::array<std::uint64_t, 2> header{1, contents.size()};  // of the first exchange
+  ASSERT_EQ(::send(peer.get(), header.data(), sizeof header, MSG_DONTWAIT), static_cast<ssize_t>(sizeof header));
+  ASSERT_EQ(::send(peer.get(), contents.data(), contents.size(), MSG_DONTWAIT), static_cast<ssize_t>(contents.size()));
+  const Pieces pieces(1);
+  const HostLayout layout({0, 1});
+  HostStreams streams(layout, 0, {-1, own.get()});
+  const auto now = Clock::now();
+  io::Deadline deadline(now, now + std::chrono::milliseconds(2));
+  const std::vector<HostStreams::Parcel> parcels{{}, {{}, contents}};
+  const End end = streams.transfer(parcels, {[] { return false; }, deadline});
+  EXPECT_EQ(end.kind, End::Kind::timed_out) << "100'000 receives take longer than 2 ms";
+  EXPECT_THAT(end.hosts, ::testing::ElementsAre(1));
 }
 
 INSTANTIATE_TEST_SUITE_P(Hosts, HostExchange, ::testing::Values(2, 3, 4, 5, 7));
