@@ -232,6 +232,18 @@ class Peer : public ::testing::Test {
     return "none";
   }
 
+  std::string error_of_swap() {
+    std::byte room[4] = {};
+    HostStreams::Swap swap{.to = 1, .from = 1, .out = {}, .in = room, .expected = sizeof room};
+    auto deadline = after(kPatience);
+    try {
+      leader_->links().streams().swap(swap, {never, deadline});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "none";
+  }
+
   TcpSocket data_, news_;
   std::optional<Leader> leader_;
 };
@@ -244,6 +256,12 @@ TEST_F(Peer, AFrameOfAnotherSizeIsRefusedByNameBeforeItIsTakenIn) {
 TEST_F(Peer, AFrameOfAnotherExchangeIsRefused) {
   send(data_, Frame{8, 4});
   EXPECT_THAT(error_of_transfer(), HasSubstr("rank 2 sent 4 bytes for exchange 8, not 4 for 1"));
+}
+
+TEST_F(Peer, ASwapRefusesTheRightSizeOfAnotherExchange) {
+  send(data_, Frame{8, 4});
+  send(data_, std::uint32_t{7});
+  EXPECT_THAT(error_of_swap(), HasSubstr("rank 2 sent 4 bytes for exchange 8, not 4 for 1"));
 }
 
 TEST_F(Peer, AFrameThatStopsInTheMiddleIsWaitedForToTheDeadline) {
