@@ -1,0 +1,87 @@
+// Messages between two ranks of a host, both of which are this process.
+#include "worker_runtime/cpu_backend/pairs/point_to_point.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/io/deadline.hpp"
+#include "rendezvous/io/unique_fd.hpp"
+#include "worker_runtime/cpu_backend/memory/host_layout.hpp"
+#include "worker_runtime/cpu_backend/memory/peer_memory.hpp"
+#include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
+
+namespace ddp::cpu_backend {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Kind = PairEnd::Kind;
+
+class Rank {
+ public:
+  Rank(int rank, int shared_file, std::function<bool(int rank)> is_here)
+      : memory_(std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)),
+                                               HostLayout::one_host(2), rank)),
+        peer_memory_({0, 0}, rank),
+        pairs_(rank, 2, *memory_, peer_memory_, {std::move(is_here), [] { return false; }}) {
+    pairs_.attach(memory_->reserve(PointToPoint::shared_bytes(2)), 0);
+  }
+
+  Kind send(const std::vector<std::byte>& values, int to, io::Deadline deadline) {
+    process_group::Collective call;
+    call.kind = CollectiveKind::send;
+    call.input = {values.data(), values.size(), DataType::uint8};
+    return pairs_.run({&call, 1}, {&to, 1}, deadline).kind;
+  }
+
+  Kind receive(std::vector<std::byte>& values, int from, io::Deadline deadline) {
+    process_group::Collective call;
+    call.kind = CollectiveKind::receive;
+    call.output = {values.data(), values.size(), DataType::uint8};
+    return pairs_.run({&call, 1}, {&from, 1}, deadline).kind;
+  }
+
+ private:
+  std::shared_ptr<SharedMemory> memory_;
+  PeerMemory peer_memory_;
+  PointToPoint pairs_;
+};
+
+io::Deadline soon() { return {Clock::now(), Clock::now() + std::chrono::seconds(60)}; }
+io::Deadline at_once() { return {Clock::now(), Clock::now()}; }
+
+// What the sender does next may change the memory that is being read, so what was read counts for nothing.
+TEST(PointToPoint, SenderThatGivesUpWhileItsMessageIsReadHasNotSent) {
+  for (const std::size_t bytes : {1, 5'000}) {
+    SCOPED_TRACE(bytes);
+    const io::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
+    int questions = 0;
+    Rank sender(0, file.get(), [](int) { return true; });
+    Rank receiver(1, file.get(), [&](int) { return ++questions == 1; });  // no longer when asked again
+    const std::vector<std::byte> sent(bytes, std::byte{7});
+    std::vector<std::byte> received(bytes);
+    EXPECT_EQ(sender.send(sent, 1, at_once()), Kind::timed_out);
+    EXPECT_EQ(receiver.receive(received, 0, soon()), Kind::lost);
+    EXPECT_EQ(received, sent) << "it was read before the sender gave up";
+  }
+}
+
+TEST(PointToPoint, MessageOfASenderThatStaysArrives) {
+  const io::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
+  const auto always = [](int) { return true; };
+  Rank sender(0, file.get(), always), receiver(1, file.get(), always);
+  const std::vector<std::byte> sent(5'000, std::byte{7});
+  std::vector<std::byte> received(5'000);
+  EXPECT_EQ(sender.send(sent, 1, at_once()), Kind::timed_out) << "nobody has taken it yet";
+  EXPECT_EQ(receiver.receive(received, 0, soon()), Kind::complete);
+  EXPECT_EQ(received, sent);
+}
+
+}  // namespace
+}  // namespace ddp::cpu_backend
