@@ -28,8 +28,10 @@ using ddp::test::occurrences;
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{60};  // longer than any machine needs; only a failing test waits for it
-constexpr std::chrono::seconds kLastWait{5};   // for processes that someone started on a host and has not waited for
+// Only a failing test waits as long. It is a little less than the timeout of a test in ctest, so that the test can
+// still say what it saw.
+constexpr std::chrono::seconds kPatience{110};
+constexpr std::chrono::seconds kLastWait{5};  // for processes that someone started on a host and has not waited for
 constexpr const char* kSearch = "/usr/sbin:/usr/bin:/sbin:/bin";
 constexpr int kFailed = 125;
 
