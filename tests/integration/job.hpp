@@ -11,7 +11,7 @@
 
 namespace ddp::test {
 
-constexpr std::chrono::seconds kPatience{20};  // for anything that must happen; only a failing test waits this long
+constexpr std::chrono::seconds kPatience{60};  // for anything that must happen; only a failing test waits this long
 
 class Job {
  public:
