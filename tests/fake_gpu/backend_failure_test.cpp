@@ -263,6 +263,20 @@ TEST(CudaError, ThatPassesIsThrownAndEndsTheGroup) {
   });
 }
 
+TEST(NcclError, OfGroupEndIsThrownAndEndsTheGroup) {
+  run_ranks(1, [](int) {
+    set_faults("ncclGroupEnd:2:return:2");
+    auto group = join();
+    group.barrier();
+    const Array<float> values(group.device(), 10);
+    const auto error = thrown_by<RankFailure>([&] { group.all_reduce(values.range()); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("this rank found in all_reduce of 10 float32 (sum), call 2"),
+                                     HasSubstr("unhandled system error")));
+    expect_group_is_useless(group, "unhandled system error");
+  });
+}
+
 // NCCL's own communicator is of no use after it.
 TEST(InvalidArgument, OfNcclEndsTheGroupOnAll) {
   run_ranks(2, [](int rank) {
