@@ -263,6 +263,25 @@ TEST(CudaError, ThatPassesIsThrownAndEndsTheGroup) {
   });
 }
 
+// A group of NCCL belongs to its thread: one that is left open would swallow the calls of the next communicator.
+TEST(CudaError, InsideAGroupOfNcclClosesThatGroup) {
+  run_ranks(1, [](int) {
+    set_variable("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL_OLD);  // lacks ncclAlltoAll, so libddp copies a rank's own part
+    set_faults("cudaMemcpyAsync:1:return:1");
+    {
+      auto group = join();
+      const Array<float> input(group.device(), 10), output(group.device(), 10);
+      const auto error = thrown_by<Error>([&] { group.all_to_all(input.range(), output.range()); });
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->what(), HasSubstr("copying a rank's own part"));
+    }
+    auto next = join();
+    const Array<float> input(next.device(), Values(10, 1)), output(next.device(), 10);
+    next.all_gather(input.range(), output.range());
+    EXPECT_EQ(output.values(), Values(10, 1));
+  });
+}
+
 TEST(NcclError, OfGroupEndIsThrownAndEndsTheGroup) {
   run_ranks(1, [](int) {
     set_faults("ncclGroupEnd:2:return:2");
