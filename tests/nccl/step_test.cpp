@@ -77,6 +77,33 @@ TEST(Streams, TheCollectiveWaitsForTheCallersAndTheCallersForIt) {
   });
 }
 
+TEST(Streams, EachStreamOfCoalescedCallsWaitsForAllOfThem) {
+  run_ranks(2, [](int) {
+    auto group = join();
+    connect(group);
+    cudaStream_t first = make_stream();
+    cudaStream_t second = make_stream();
+    const Array<float> one(group.device(), 10);
+    const Array<float> other(group.device(), 10);
+    Gate gate;
+    gate.close(first);
+    Work work = group.coalesce([&] {
+      group.all_reduce_async(one.range(), ReduceOp::sum, {.stream = first});
+      group.all_reduce_async(other.range(), ReduceOp::sum, {.stream = second});
+    });
+    EXPECT_EQ(cudaStreamSynchronize(second), cudaSuccess);  // only wait() makes this stream wait for the calls
+    work.wait();
+    EXPECT_EQ(cudaStreamQuery(first), cudaErrorNotReady);
+    EXPECT_EQ(cudaStreamQuery(second), cudaErrorNotReady);
+    gate.open();
+    EXPECT_EQ(cudaStreamSynchronize(second), cudaSuccess);
+    EXPECT_TRUE(work.is_completed());
+    group.barrier();
+    cudaStreamDestroy(first);
+    cudaStreamDestroy(second);
+  });
+}
+
 TEST(Streams, ABarrierBlocksTheHost) {
   Shared<std::atomic<int>> came;
   run_ranks(2, [&](int rank) {
