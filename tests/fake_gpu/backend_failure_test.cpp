@@ -156,6 +156,32 @@ TEST(Abort, ThatNcclDoesNotEndHoldsUpNoError) {
   });
 }
 
+// Rank 0 dies in NCCL's abort. Rank 1 can learn of the failure from the store only, where rank 0 must have put it by
+// then.
+TEST(Abort, IsToldToTheOthersBeforeNcclAborts) {
+  struct Steps {
+    std::atomic<bool> rank_1_has_joined, rank_0_is_dead;
+  };
+  Shared<Steps> steps;
+  RankProcesses ranks(2, [&](int rank) {
+    set_variable("FAKE_NCCL_DEAD_PEER", "hang");
+    if (rank == 0) set_faults("ncclCommAbort:1:die");
+    auto group = join();
+    if (rank == 0) {
+      wait_until([&] { return steps->rank_1_has_joined.load(); });
+      return group.abort("enough");
+    }
+    steps->rank_1_has_joined = true;
+    wait_until([&] { return steps->rank_0_is_dead.load(); });
+    const auto error = thrown_by<RankFailure>([&] { group.barrier({.timeout = milliseconds(1)}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("rank 0 aborted the group: enough"));
+  });
+  ranks.expect_killed(0);
+  steps->rank_0_is_dead = true;
+  ranks.expect_success(1);
+}
+
 // Earlier NCCLs want it from the thread that is in the call.
 TEST(Abort, OfACallThatIsStillInProgressWithAnOldNccl) {
   run_ranks(1, [](int) {
