@@ -101,6 +101,21 @@ void expect_death_is_seen(const std::string& fault, const std::string& dead_peer
   ranks.expect_success(2);
 }
 
+TEST(Timeout, DoesNotCountTheAbortedCallAsCompleted) {
+  Shared<std::atomic<bool>> is_seen;
+  run_ranks(2, [&](int rank) {
+    auto group = join();
+    nccl_test::connect(group);  // calls 1 and 2
+    if (rank == 1) return wait_until([&] { return is_seen->load(); });
+    const Array<float> values(group.device(), 10);
+    Work work = group.all_reduce_async(values.range(), ReduceOp::sum, {.timeout = milliseconds(100)});
+    const auto error = thrown_by<TimeoutError>([&] { work.wait_for(std::chrono::minutes(1)); });
+    *is_seen = true;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("rank 0 called 3, started 3, completed 2"));
+  });
+}
+
 TEST(Death, BeforeACollectiveIsSeen) { expect_death_is_seen("cudaEventRecord:12:die", "error"); }
 TEST(Death, InACollectiveIsSeen) { expect_death_is_seen("ncclAllReduce:5:die_inside", "error"); }
 TEST(Death, OfWhichNcclSaysNothingIsSeenAtTheDeadline) { expect_death_is_seen("ncclAllReduce:5:die_inside", "hang"); }
