@@ -1,7 +1,9 @@
-# One archive with all that tests/gpu/check.sh runs on a machine with a GPU: programs, libddp, the example's data. Made by
+# One archive with all that tests/gpu/check.sh runs on a machine with a GPU: programs, libddp, the example's data.
+# It is made by
 #   cmake --workflow --preset gpu-bundle
-# Of that machine it needs the driver, NCCL, cuBLAS, glibc 2.36 and libgcc_s: the C++ library is linked statically, but where
-# program and libddp.so each had an unwinder of their own, an exception that passes from one to the other would end the process.
+# Of that machine it needs the driver, NCCL, cuBLAS, glibc 2.36 and libgcc_s: the C++ library is linked statically, but
+# where program and libddp.so each had an unwinder of their own, an exception that passes from one to the other would
+# end the process.
 
 set(DDP_GPU_BUNDLE_PROGRAMS ddprun ddp-rendezvous train_mlp_cuda gpu_info gpu_elastic_worker)
 foreach(name collectives init failure step memory elastic kernels device_mlp)
@@ -12,7 +14,8 @@ foreach(name engine_overhead overlap rebuild recovery)
 endforeach()
 foreach(program ${DDP_GPU_BUNDLE_PROGRAMS})
   if(NOT TARGET ${program})
-    message(FATAL_ERROR "the bundle for GPUs has no ${program}: it takes the CUDA toolkit with nvcc and cuBLAS, tests, examples and benchmarks")
+    message(FATAL_ERROR "the bundle for GPUs has no ${program}: it takes the CUDA toolkit with nvcc and cuBLAS, "
+                        "tests, examples and benchmarks")
   endif()
 endforeach()
 

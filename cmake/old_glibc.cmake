@@ -1,5 +1,6 @@
-# ddp_link_for_old_glibc(target [CUDA_RUNTIME]): what is linked here runs on glibc 2.28 and newer, on x86-64, however new the
-# glibc is that it is linked on (rendezvous/glibc). Elsewhere, and under sanitizers, which need their own names, it does nothing.
+# ddp_link_for_old_glibc(target [CUDA_RUNTIME]): what is linked here runs on glibc 2.28 and newer, on x86-64, however
+# new the glibc is that it is linked on (rendezvous/glibc). Elsewhere, and under sanitizers, which need their own names,
+# it does nothing.
 include(CheckCXXSourceCompiles)
 check_cxx_source_compiles("#include <features.h>
 #if !defined(__GLIBC__) || !defined(__x86_64__) || defined(__ILP32__)
