@@ -2,8 +2,8 @@
 
     python3 torch_ddp.py [--layers=4] [--width=8192] [--batch-size=512] [--steps=30] [--rounds=15] [--json=FILE]
 
-The same loop with and without DistributedDataParallel, in turn within one run; a round's ratio is that of its pair. Ends with 2
-where this Python has no torch, or torch no GPU.
+The same loop with and without DistributedDataParallel, in turn within one run; a round's ratio is that of its pair.
+Ends with 2 where this Python has no torch, or torch no GPU.
 """
 
 import argparse
@@ -86,7 +86,8 @@ def main():
         print(f"| {what} | {value:.3f} {unit} |")
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"benchmark": "torch_ddp", "rows": [dict(zip(("what", "value", "unit"), row)) for row in rows]}, file)
+            json.dump({"benchmark": "torch_ddp",
+                       "rows": [dict(zip(("what", "value", "unit"), row)) for row in rows]}, file)
     torch.distributed.destroy_process_group()
     return 0
 

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""run_elastic beside torchft, on one small training job of two nodes with one worker each: how long after SIGKILL of one of
-them the other's next step is committed, how many committed steps that costs, and what each layer costs while nothing fails.
+"""run_elastic beside torchft, on one small training job of two nodes with one worker each: how long after SIGKILL of
+one of them the other's next step is committed, how many committed steps that costs, and what each layer costs while
+nothing fails.
 
   python3 recovery_torchft.py [--trials=5] [--window=4] [--bin=build/release/bin] [--only=TEXT]
 
-The model is the same on both sides, 512-1024-512 with a batch of 16 and SGD, 4.2 MB of gradients, one thread a worker. One
-side computes it with PyTorch and reduces with gloo over the loopback, the other in plain C++ loops and over libddp's shared
-memory; so what compares is the time after a fault, and each layer with the plain job of its own side. The lighthouse and
-ddp-rendezvous are processes of their own. Killed are all processes of a node; of ddprun's also its agent alone, and the worker
-alone, which is then started again. run_elastic commits every step, which copies the parameters, or every tenth.
+The model is the same on both sides, 512-1024-512 with a batch of 16 and SGD, 4.2 MB of gradients, one thread a worker.
+One side computes it with PyTorch and reduces with gloo over the loopback, the other in plain C++ loops and over
+libddp's shared memory; so what compares is the time after a fault, and each layer with the plain job of its own side.
+The lighthouse and ddp-rendezvous are processes of their own. Killed are all processes of a node; of ddprun's also
+its agent alone, and the worker alone, which is then started again. run_elastic commits every step, which copies
+the parameters, or every tenth.
 
 torchft needs a Python with torch and torchft-nightly: DDP_TORCHFT_PYTHON, else build/torchft/venv, which is made so:
   python3 -m venv build/torchft/venv
@@ -78,7 +80,8 @@ class Job:
         self.name, self.folder, self.processes, self.extra = name, folder, [], []
         self.path = os.path.join(folder, f"{name}_{next(numbers)}")
         os.mkfifo(self.path)
-        self.fifo = os.open(self.path, os.O_RDWR)  # for writing as well: else the last worker's end would be an end of file
+        # For writing as well: else the last worker's end would be an end of file.
+        self.fifo = os.open(self.path, os.O_RDWR)
         self.text = b""
 
     def __enter__(self):
@@ -134,14 +137,18 @@ class Torch:
             job.spawn([os.path.join(os.path.dirname(self.python), "torchft_lighthouse"), "--min_replicas=1",
                        f"--bind=127.0.0.1:{port}", *limit], is_worker=False)
         for rank in map(str, range(2)):
-            job.spawn([*side, rank], {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "RANK": rank, "LOCAL_RANK": rank,
-                                      "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
+            job.spawn([*side, rank], {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "RANK": rank,
+                                      "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
+                                      "MASTER_PORT": str(port)})
 
 
 class Libddp:
     def __init__(self, programs, layer, launcher=True, heartbeat_ms=None):
-        self.name = ("run_elastic" + {"elastic": "", "elastic10": ", a commit in ten steps"}[layer] if layer != "plain" else
-                     "libddp" + ("" if launcher else " without a launcher")) + (f", {heartbeat_ms} ms" if heartbeat_ms else "")
+        if layer == "plain":
+            self.name = "libddp" + ("" if launcher else " without a launcher")
+        else:
+            self.name = "run_elastic" + {"elastic": "", "elastic10": ", a commit in ten steps"}[layer]
+        self.name += f", {heartbeat_ms} ms" if heartbeat_ms else ""
         self.programs, self.layer, self.launcher, self.heartbeat_ms = programs, layer, launcher, heartbeat_ms
         self.faults = ("node", "agent", "worker") if layer == "elastic" else ()
 
@@ -154,17 +161,17 @@ class Libddp:
             wait_for_port(port)
             for rank in map(str, range(2)):
                 job.spawn([program(WORKER), self.layer, rank], {
-                    "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
+                    "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"})
             return
         limit = [f"--heartbeat-timeout={self.heartbeat_ms / 1000}"] if self.heartbeat_ms else []
         conf = f",heartbeat_timeout={self.heartbeat_ms / 1000}" if self.heartbeat_ms else ""
         job.spawn([program("ddp-rendezvous"), *serve, *limit], is_worker=False)
         for node in map(str, range(2)):
-            job.spawn([program("ddprun"), "--nnodes=1:2", "--nproc-per-node=1", f"--node-rank={node}", "--rdzv-backend=c10d",
-                       f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=recovery", "--local-addr=127.0.0.1",
-                       "--max-restarts=100", f"--rdzv-conf=is_host=false{conf}", "--no-python", program(WORKER), self.layer,
-                       node])
+            job.spawn([program("ddprun"), "--nnodes=1:2", "--nproc-per-node=1", f"--node-rank={node}",
+                       "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=recovery",
+                       "--local-addr=127.0.0.1", "--max-restarts=100", f"--rdzv-conf=is_host=false{conf}",
+                       "--no-python", program(WORKER), self.layer, node])
 
 
 def wait_for_port(port):
@@ -186,7 +193,8 @@ def settle(job):
             together[step.replica] = together.get(step.replica, 0) + 1
             if len(together) == 2 and min(together.values()) >= WARM_UP_STEPS:
                 return
-    raise TimeoutError(f"{job.name}: two workers did no {WARM_UP_STEPS} steps within {START_LIMIT} s; logs are in {job.folder}")
+    raise TimeoutError(f"{job.name}: two workers did no {WARM_UP_STEPS} steps within {START_LIMIT} s; "
+                       f"logs are in {job.folder}")
 
 
 def steady(job, seconds):
@@ -212,7 +220,8 @@ moments = (0.618 * i % 1 / 2 for i in itertools.count())
 
 
 def kill(job, fault):
-    """Returns ms until the survivor has committed a step without the dead, and how many committed steps are lost by then."""
+    """Returns ms until the survivor has committed a step without the dead, and how many committed steps are lost by
+    then."""
     last = None
 
     def is_next(step):
@@ -275,7 +284,8 @@ def main():
     print(file=sys.stderr)
     shutil.rmtree(folder)
     print(f"medians of {arguments.trials} trials in turn (least to most)\n\n"
-          "| SIGKILL of | | the other's next committed step after, ms | committed steps that are lost |\n| --- | --- | --- | --- |")
+          "| SIGKILL of | | the other's next committed step after, ms | committed steps that are lost |\n"
+          "| --- | --- | --- | --- |")
     for (name, fault), results in kills.items():
         print(f"| {fault} | {name} | {spread([ms for ms, _ in results], '{:.0f}')} | "
               f"{spread([lost for _, lost in results], '{:.0f}')} |")

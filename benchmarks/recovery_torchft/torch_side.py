@@ -3,8 +3,8 @@
 torch_side.py torchft REPLICA   a replica group of one rank under torchft; TORCHFT_LIGHTHOUSE names its lighthouse
 torch_side.py plain REPLICA     a rank of a plain DistributedDataParallel job; RANK, WORLD_SIZE, MASTER_* as usual
 
-After each step one line goes to the FIFO that STEPS names: time, replica, step, whether it was committed, how many took part,
-CPU time of this process, and 0; times in ns.
+After each step one line goes to the FIFO that STEPS names: time, replica, step, whether it was committed, how many took
+part, CPU time of this process, and 0; times in ns.
 """
 import logging
 import os
@@ -52,7 +52,8 @@ def be_replica(replica):
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     manager = Manager(
         pg=ProcessGroupGloo(timeout=timedelta(seconds=5)), min_replica_size=1, timeout=timedelta(seconds=30),
-        load_state_dict=load_state_dict, state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
+        load_state_dict=load_state_dict,
+        state_dict=lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
         rank=0, world_size=1, store_addr="127.0.0.1", store_port=store.port, hostname="127.0.0.1",
         replica_id=f"replica_{replica}_")
     done = 0

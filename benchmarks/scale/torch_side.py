@@ -1,7 +1,7 @@
 """torchrun's c10d rendezvous at N nodes, for scale_benchmark: prints one line.
 
-Each node is a process, forked from this one, which has imported torch; the store that they share is in this one. The times
-are from the moment at which nodes may begin to the last node's stamp of having its rank.
+Each node is a process, forked from this one, which has imported torch; the store that they share is in this one. The
+times are from the moment at which nodes may begin to the last node's stamp of having its rank.
 """
 import ctypes
 import logging

@@ -62,7 +62,8 @@ def check_rendezvous(objects):
     labels = pod["metadata"]["labels"]
     expect("the Service selects other pods", service["spec"]["selector"] == labels)
     expect("the Deployment selects other pods", deployment["spec"]["selector"]["matchLabels"] == labels)
-    expect("two daemons at once", deployment["spec"]["replicas"] == 1 and deployment["spec"]["strategy"]["type"] == "Recreate")
+    expect("two daemons at once",
+           deployment["spec"]["replicas"] == 1 and deployment["spec"]["strategy"]["type"] == "Recreate")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         expect(f"{probe} asks elsewhere", container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]})
 

@@ -1,5 +1,5 @@
-"""Every method of torch's own TCPStore client against the store of the job, from each of its workers at once, and its own
-process group not used. Prints one line if all is as it should be."""
+"""Every method of torch's own TCPStore client against the store of the job, from each of its workers at once, and its
+own process group not used. Prints one line if all is as it should be."""
 
 import datetime
 import os

@@ -66,6 +66,6 @@ def main():
 
 
 main()
-# Not by the interpreter's own end: gloo's threads may let go of tensors then, for which there is no Python any more, and
-# the process would abort ("terminate called without an active exception", pytorch/pytorch #190489, #179291).
+# Not by the interpreter's own end: gloo's threads may let go of tensors then, for which there is no Python any more,
+# and the process would abort ("terminate called without an active exception", pytorch/pytorch #190489, #179291).
 os._exit(0)
