@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Installs the real peers of the tests: the shells that completions are for, Slurm, the mpiruns, what makes a bare Debian and
-# checks a systemd unit; and PyTorch and others (tests/interop/requirements.txt, about 5.4 GB) in a Python environment of
-# their own, build/interop/venv. That is made once, and again only where the versions asked for have changed.
+# Installs the real peers of the tests: the shells that completions are for, Slurm, the mpiruns, what makes a bare
+# Debian and checks a systemd unit; and PyTorch and others (tests/interop/requirements.txt, about 5.4 GB) in a Python
+# environment of their own, build/interop/venv. That is made once, and again only where the versions asked for have
+# changed.
 set -eu
 cd "$(dirname "$0")/.."
 pins=tests/interop/requirements.txt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the distribution's packages that building and testing need, and names each. As root, by sudo, or, without
-# either, prints the one line to run and stops. Does nothing where all are there. Debian 12 or newer, or a relative of it.
-# Arguments are names of further packages.
+# either, prints the one line to run and stops. Does nothing where all are there. Debian 12 or newer, or a relative of
+# it. Arguments are names of further packages.
 set -eu
 cd "$(dirname "$0")/.."
 mkdir -p build

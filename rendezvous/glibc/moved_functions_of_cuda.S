@@ -1,4 +1,5 @@
-// As moved_functions.S, those that the CUDA runtime's archive calls beside. shm_open() and shm_unlink() were in librt.so.1.
+// As moved_functions.S, those that the CUDA runtime's archive calls beside. shm_open() and shm_unlink()
+// were in librt.so.1.
 #include "rendezvous/glibc/moved.inc"
 
 moved GLIBC_2.3.4 dlmopen

@@ -1,8 +1,9 @@
-/* How the ranks of a host meet in shared memory (worker_runtime/cpu_backend), for spin to look at in every order of steps.
+/* How the ranks of a host meet in shared memory (worker_runtime/cpu_backend), for spin to look at in every order of
+ * steps.
  *
- * Parts have the names of the functions that they stand for, most of them in arrivals.cpp. A step here is what others can
- * see at once; several looks that come one after another are one where what they look at only ever changes one way, so
- * that the last of them, or the first, decides. Memory is sequentially consistent, as the code asks for wherever two
+ * Parts have the names of the functions that they stand for, most of them in arrivals.cpp. A step here is what others
+ * can see at once; several looks that come one after another are one where what they look at only ever changes one way,
+ * so that the last of them, or the first, decides. Memory is sequentially consistent, as the code asks for wherever two
  * ranks look at each other's words in turn. Left out: spinning and yielding (a wait that does not sleep yet), several
  * hosts, and what the data is: each piece carries the number of the phase, or of the call, that it belongs to.
  *
@@ -112,7 +113,8 @@ inline give_up(who, how) {
   fi
 }
 
-/* Group::arrive(): Arrivals::gave_up_ahead(), Arrivals::arrive(). What data belongs to the phase comes with the post. */
+/* Group::arrive(): Arrivals::gave_up_ahead(), Arrivals::arrive(). What data belongs to the phase comes with the
+ * post. */
 inline arrive() {
   d_step {
 #if FAULTS > 0 && !defined(NOBODY_LOOKS_AHEAD)
