@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # container.sh BUILD_FOLDER: deploy/container/Containerfile without a registry. What it copies is there and is enough to
 # configure the build; its install line, run on this build, gives the files that its other stages copy; and the main job
-# runs by its entry point, as its user and without a right to write, over those of its base's libraries that Debian 12 has.
+# runs by its entry point, as its user and without a right to write, over those of its base's libraries that Debian 12
+# has.
 set -eu
 build=$1
 tree=$(cd "$(dirname "$0")/../.." && pwd)
@@ -18,8 +19,9 @@ while read -ra words; do  # COPY SOURCE... TO
   for from in "${words[@]:1:${#words[@]}-2}"; do cp -r "$tree/$from" "$scratch/src/$to"; done
 done < <(grep '^COPY [^-]' "$file")
 (cd "$scratch/src" && eval "$(run_line 'cmake --preset')") >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
-missing=$(grep -rhoE "\"$scratch/src/[^\"]+\"" --include=cmake_install.cmake "$scratch/src/build/release" | tr -d '"' | sort -u |
-  grep -v "^$scratch/src/build/" | while read -r path; do [ -e "$path" ] || echo "  ${path#"$scratch/src/"}"; done)
+missing=$(grep -rhoE "\"$scratch/src/[^\"]+\"" --include=cmake_install.cmake "$scratch/src/build/release" |
+  tr -d '"' | sort -u | grep -v "^$scratch/src/build/" |
+  while read -r path; do [ -e "$path" ] || echo "  ${path#"$scratch/src/"}"; done)
 [ -z "$missing" ] || fail "the Containerfile copies too little; what is installed has also:" "$missing"
 
 install=$(run_line 'cmake --install')
@@ -51,6 +53,7 @@ for library in $(dpkg -L libc6 libgcc-s1 libstdc++6 libssl3 | grep -E '/(lib[^/]
   cp -a "$library" "$base$(dirname "$library")/"
 done
 for folder in lib lib64; do [ -e "$base/$folder" ] || ln -s "usr/$folder" "$base/$folder"; done
+# shellcheck disable=SC2016  # the shell in the namespaces expands these
 out=$(timeout 100 unshare --mount --pid --net --fork --kill-child sh -euc '
   base=$1 user=$2 entry=$3
   ip link set lo up

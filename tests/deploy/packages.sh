@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# packages.sh BUILD_FOLDER: makes the packages, and looks at what is in them and at what each program and library in them
-# asks for of the system.
+# packages.sh BUILD_FOLDER: makes the packages, and looks at what is in them and at what each program and library in
+# them asks for of the system.
 set -eu
 build=$1
 scratch=$(mktemp -d)
@@ -14,7 +14,8 @@ dpkg-deb -x "$scratch"/packages/*.deb "$scratch/deb"
 
 diff -r "$scratch/tar" "$scratch/deb/usr" || fail "the .deb and the .tar.gz differ"
 for file in bin/ddprun bin/ddp-rendezvous include/ddp/ddp.hpp lib/cmake/ddp/ddp-config.cmake share/man/man1/ddprun.1 \
-  share/bash-completion/completions/ddprun share/zsh/site-functions/_ddprun share/fish/vendor_completions.d/ddprun.fish share/ddprun/kubernetes/train.yaml \
+  share/bash-completion/completions/ddprun share/zsh/site-functions/_ddprun \
+  share/fish/vendor_completions.d/ddprun.fish share/ddprun/kubernetes/train.yaml \
   lib/systemd/system/ddp-rendezvous.service share/doc/ddprun/LICENSE share/doc/ddprun/docs/exit_codes.md; do
   [ -s "$scratch/tar/$file" ] || fail "the packages lack $file"
 done
@@ -28,8 +29,10 @@ while read -r file; do
   [ "$(head -c 4 "$file" | tail -c 3)" = ELF ] || continue
   elf_files=$((elf_files + 1))
   name=${file#"$scratch/tar/"}
-  too_new=$(objdump -T "$file" | awk '{ for (i = 1; i < NF; ++i) if ($i ~ /^\(?GLIBC_/) { gsub(/[()]/, "", $i); print $i, $NF } }' |
-    awk '{ split(substr($1, 7), v, "."); if ($1 !~ /^GLIBC_[0-9]/ || v[1] > 2 || v[2] > 28) print "  " $2 " " $1 }' | sort -u)
+  too_new=$(objdump -T "$file" |
+    awk '{ for (i = 1; i < NF; ++i) if ($i ~ /^\(?GLIBC_/) { gsub(/[()]/, "", $i); print $i, $NF } }' |
+    awk '{ split(substr($1, 7), v, "."); if ($1 !~ /^GLIBC_[0-9]/ || v[1] > 2 || v[2] > 28) print "  " $2 " " $1 }' |
+    sort -u)
   [ -z "$too_new" ] || fail "$name asks for what glibc 2.28 lacks: it belongs into rendezvous/glibc" "$too_new"
   [ "$(objdump -T "$file" | grep -c GLIBC_)" -gt 50 ] || fail "$name: objdump shows no versions to look at"
   allowed=$of_glibc

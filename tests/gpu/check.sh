@@ -5,8 +5,8 @@
 #   tar xf ddprun-*-gpu-bundle.tar.gz && ddprun-*-gpu-bundle/check.sh [--out=DIR]
 #
 # Results go to DIR (default: gpu_check in the current folder): results.md, results.json, and the log of every step.
-# Ends with 0; with 1 where a step failed, which does not keep the others from running; with 2 for wrong arguments, and where
-# there is no GPU, driver, NCCL or cuBLAS.
+# Ends with 0; with 1 where a step failed, which does not keep the others from running; with 2 for wrong arguments, and
+# where there is no GPU, driver, NCCL or cuBLAS.
 set -u
 
 bundle=$(cd "$(dirname "$0")" && pwd)
@@ -27,7 +27,8 @@ for argument in "$@"; do
     *) give_up "there is no argument '$argument'; try --out=DIR or --help" ;;
   esac
 done
-[ -x "$bin/gpu_info" ] || give_up "$bundle has no bin/gpu_info: this script runs inside the bundle of 'cmake --workflow --preset gpu-bundle'"
+[ -x "$bin/gpu_info" ] ||
+  give_up "$bundle has no bin/gpu_info: this script runs inside the bundle of 'cmake --workflow --preset gpu-bundle'"
 mkdir -p "$out/logs" || give_up "can't make the folder $out"
 out=$(cd "$out" && pwd)
 
@@ -43,8 +44,10 @@ for pattern in sys.argv[1:]:
 }
 
 export CUDA_VISIBLE_DEVICES=${CUDA_VISIBLE_DEVICES:-0} # one GPU is what everything here needs
-driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | grep -m 1 -x '[0-9.]*') # or its complaint
-[ -n "$driver" ] || driver=$(sed -n 's/^NVRM version:.*  \([0-9][0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version 2>/dev/null)
+# grep drops the complaint that nvidia-smi prints instead of a version.
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | grep -m 1 -x '[0-9.]*')
+[ -n "$driver" ] ||
+  driver=$(sed -n 's/^NVRM version:.*  \([0-9][0-9.]*\)  .*/\1/p' /proc/driver/nvidia/version 2>/dev/null)
 if ! info=$("$bin/gpu_info" 2>"$out/logs/gpu_info.log") && [ -z "${DDP_NCCL_LIBRARY:-}" ]; then
   for file in $(python_files 'nvidia/nccl/lib/libnccl.so.2'); do
     info=$(DDP_NCCL_LIBRARY=$file "$bin/gpu_info" 2>"$out/logs/gpu_info.log") && export DDP_NCCL_LIBRARY=$file && break
@@ -52,8 +55,8 @@ if ! info=$("$bin/gpu_info" 2>"$out/logs/gpu_info.log") && [ -z "${DDP_NCCL_LIBR
 fi
 if ! grep -q '^NCCL:' <<<"$info"; then
   give_up "this machine can't be checked: $(tr '\n' ' ' <"$out/logs/gpu_info.log")
-       the driver's version: ${driver:-none found}; NCCL is looked for as DDP_NCCL_LIBRARY, as libnccl.so.2 on the loader's path,
-       and in the nvidia/nccl/lib of ${python:-python3 (not found)}"
+       the driver's version: ${driver:-none found}; NCCL is looked for as DDP_NCCL_LIBRARY, as libnccl.so.2
+       on the loader's path, and in the nvidia/nccl/lib of ${python:-python3 (not found)}"
 fi
 
 # cuBLAS: the loader's, the toolkit's, then that of a wheel. Only the steps that need it get its folder.
@@ -64,19 +67,24 @@ with_blas() {
 }
 has_blas() { with_blas "$bin/train_mlp_cuda" --help >"$out/logs/cublas.log" 2>&1; }
 if ! has_blas; then
-  for file in /usr/local/cuda*/lib64/libcublas.so.13 $(python_files 'nvidia/cu13/lib/libcublas.so.13' 'nvidia/cublas/lib/libcublas.so.13'); do
+  for file in /usr/local/cuda*/lib64/libcublas.so.13 \
+    $(python_files 'nvidia/cu13/lib/libcublas.so.13' 'nvidia/cublas/lib/libcublas.so.13'); do
     blas_folder=$(dirname "$file")
     [ -e "$file" ] && has_blas && break
     blas_folder=
   done
   [ -n "$blas_folder" ] || give_up "cuBLAS is not found: $(head -n 1 "$out/logs/cublas.log")
-       libcublas.so.13 is looked for on the loader's path, in /usr/local/cuda*/lib64 and in the wheels of ${python:-python3 (not found)}"
+       libcublas.so.13 is looked for on the loader's path, in /usr/local/cuda*/lib64 and in the
+       wheels of ${python:-python3 (not found)}"
 fi
 blas=$(with_blas ldd "$bin/train_mlp_cuda" | sed -n 's/.*libcublas\.so[^ ]* => \([^ ]*\).*/\1/p')
 
 sanitizer=$(command -v compute-sanitizer)
-for file in /usr/local/cuda*/bin/compute-sanitizer $(python_files 'nvidia/cu13/bin/compute-sanitizer'); do [ -n "$sanitizer" ] || [ ! -x "$file" ] || sanitizer=$file; done
-torch=$([ -z "$python" ] || "$python" -c 'import torch; print(torch.__version__ if torch.cuda.is_available() else "")' 2>/dev/null)
+for file in /usr/local/cuda*/bin/compute-sanitizer $(python_files 'nvidia/cu13/bin/compute-sanitizer'); do
+  [ -n "$sanitizer" ] || [ ! -x "$file" ] || sanitizer=$file
+done
+torch=$([ -z "$python" ] ||
+  "$python" -c 'import torch; print(torch.__version__ if torch.cuda.is_available() else "")' 2>/dev/null)
 
 facts=$(
   say "date: $(date -u '+%Y-%m-%d %H:%M UTC')"
@@ -106,11 +114,12 @@ skip() { result "$1" skipped 0 "$2"; }
 
 # What a log says of itself, in a few words.
 summary_of() {
-  local log=$1 ran skipped
+  local log=$1 ran skipped broken
   if grep -q '^\[==========\].* ran\.' "$log"; then
     ran=$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | head -n 1)
     skipped=$(sed -n 's/^\[  SKIPPED \] \([0-9]*\) test.*/, \1 skipped/p' "$log" | head -n 1)
-    say "${ran:-0} tests passed$skipped$(sed -n 's/^\[  FAILED  \] \([A-Za-z_]*\.[A-Za-z_0-9]*\)$/; \1 failed/p' "$log" | sort -u | head -n 5 | tr -d '\n')"
+    broken=$(sed -n 's/^\[  FAILED  \] \([A-Za-z_]*\.[A-Za-z_0-9]*\)$/; \1 failed/p' "$log" | sort -u | head -n 5)
+    say "${ran:-0} tests passed$skipped${broken//$'\n'/}"
   elif grep -q '^| ' "$log"; then
     say 'its figures are below'
   else
@@ -194,7 +203,7 @@ done
 
 {
   say "# ddprun on a GPU" ''
-  sed 's/^/- /' <<<"$facts"
+  while IFS= read -r fact; do say "- $fact"; done <<<"$facts"
   say '' '| step | result | s | |' '| --- | --- | --- | --- |'
   printf '%s\n' "${rows[@]}"
   say '' '| figure | |' '| --- | --- |'

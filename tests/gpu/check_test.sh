@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check.sh in a bundle of stand-ins, which only say what the real programs would: what it makes of success, failure and absence.
+# check.sh in a bundle of stand-ins, which only say what the real programs would: what it makes of success, failure and
+# absence.
 #
 #   check_test.sh FOLDER-OF-CHECK.SH
 set -eu
@@ -31,9 +32,12 @@ check 2 --out="$work/none"
 says 'has no bin/gpu_info'
 
 tests='kernels device_mlp init collectives step failure memory elastic'
-for name in $tests; do stand_in "$bundle/bin/gpu_${name}_test" 'echo "[==========] 3 tests from 1 test suite ran. (5 ms total)"; echo "[  PASSED  ] 3 tests."'; done
+ran='echo "[==========] 3 tests from 1 test suite ran. (5 ms total)"'
+for name in $tests; do stand_in "$bundle/bin/gpu_${name}_test" "$ran; echo '[  PASSED  ] 3 tests.'"; done
 for name in engine_overhead rebuild recovery overlap; do
-  stand_in "$bundle/bin/gpu_${name}_benchmark" 'echo "| time of '$name' | 1.5 ms |"; echo "{\"benchmark\":\"'$name'\",\"rows\":[]}" > "${1#--json=}"'
+  # shellcheck disable=SC2016  # the stand-in expands its own $1
+  stand_in "$bundle/bin/gpu_${name}_benchmark" "echo '| time of $name | 1.5 ms |'
+echo '{\"benchmark\":\"$name\",\"rows\":[]}' "'> "${1#--json=}"'
 done
 stand_in "$bundle/bin/train_mlp_cuda" 'exit 0'
 stand_in "$bundle/bin/example.sh" 'echo "accuracy on 100 other samples: 97.0 %"'
@@ -57,8 +61,8 @@ writes good/results.md '| torch_ddp | skipped | 0 | there is no Python with PyTo
 writes good/results.md '| time of rebuild | 1.5 ms |'
 /usr/bin/env python3 -m json.tool "$work/good/results.json" >/dev/null || fail 'results.json is no JSON'
 
-stand_in "$bundle/bin/gpu_init_test" 'echo "[==========] 3 tests from 1 test suite ran. (5 ms total)"; echo "[  PASSED  ] 2 tests."; echo "[  FAILED  ] Init.Fails"; exit 1'
-stand_in "$bundle/bin/gpu_memory_test" 'echo "[==========] 3 tests from 1 test suite ran. (5 ms total)"; echo "[  PASSED  ] 0 tests."'
+stand_in "$bundle/bin/gpu_init_test" "$ran; echo '[  PASSED  ] 2 tests.'; echo '[  FAILED  ] Init.Fails'; exit 1"
+stand_in "$bundle/bin/gpu_memory_test" "$ran; echo '[  PASSED  ] 0 tests.'"
 check 1 --out="$work/bad"
 says 'failed: gpu_init_test gpu_memory_test'
 writes bad/results.md 'exit code 1: 2 tests passed; Init.Fails failed'

@@ -2,7 +2,8 @@
 # examples/train_mlp_cuda as check.sh runs it, on its real data; it lies beside the programs of the bundle.
 #
 #   example.sh accuracy RANKS [ARGUMENT...]   ends with 0 where it says 95 % or more
-#   example.sh same_losses                    whether 1 rank with a batch of 16 has the losses of 2 with 8, up to rounding
+#   example.sh same_losses                    whether 1 rank with a batch of 16 has the losses of 2 with 8, up to
+#                                             rounding
 #
 # All ranks are on one GPU: to NCCL they are hosts of their own, on the loopback.
 set -eu

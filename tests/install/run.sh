@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # run.sh BUILD_FOLDER COMPILER GENERATOR SANITIZERS: installs into a scratch folder, builds consumer/ and a copy of the
-# example against it, runs both under the installed ddprun, and looks at what the library shows and needs, and at each header.
+# example against it, runs both under the installed ddprun, and looks at what the library shows and needs, and at each
+# header.
 set -eu
 build=$1 compiler=$2 generator=$3 sanitizers=$4
 here=$(cd "$(dirname "$0")" && pwd)
@@ -12,8 +13,8 @@ flags=${sanitizers:+-fsanitize=$sanitizers}
 cp -r "$here/../../examples/train_breast_cancer" "$scratch/example"
 for source in "$here/consumer" "$scratch/example"; do
   build="$scratch/build/$(basename "$source")"
-  cmake -G "$generator" -S "$source" -B "$build" -DCMAKE_PREFIX_PATH="$scratch/prefix" -DCMAKE_CXX_COMPILER="$compiler" \
-    -DCMAKE_CXX_FLAGS="$flags" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
+  cmake -G "$generator" -S "$source" -B "$build" -DCMAKE_PREFIX_PATH="$scratch/prefix" \
+    -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$flags" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
   cmake --build "$build" >"$scratch/log" 2>&1 || { cat "$scratch/log"; exit 1; }
 done
 
@@ -21,13 +22,15 @@ grep -q -- 'rdzv.-endpoint' "$scratch/prefix/share/man/man1/ddprun.1" || { echo 
 out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/build/consumer/ten_lines")
 [ "$out" = "3 ranks, sum 6" ] || { echo "unexpected output: $out"; exit 1; }
 
-out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=2 "$scratch/build/example/train_breast_cancer" --epochs 1 \
-  --data "$here/../../examples/data/breast_cancer.csv" --checkpoint-dir "$scratch/checkpoints")
+out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=2 "$scratch/build/example/train_breast_cancer" \
+  --epochs 1 --data "$here/../../examples/data/breast_cancer.csv" --checkpoint-dir "$scratch/checkpoints")
 echo "$out" | grep -q '^test accuracy ' || { echo "unexpected output: $out"; exit 1; }
 
 # Only the public interface may be visible: anything else could clash with a program's own libraries.
-library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' | head -n 1)
-foreign=$(nm -DC --defined-only "$library" | awk '$2 !~ /^[VvWuw]$/' | cut -d' ' -f3- | grep -vE '^(ddp::|(typeinfo|vtable|typeinfo name|VTT) for ddp::|__odr_asan|_edata|_end|__bss_start|_init|_fini)' || true)
+library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' |
+  head -n 1)
+own='^(ddp::|(typeinfo|vtable|typeinfo name|VTT) for ddp::|__odr_asan|_edata|_end|__bss_start|_init|_fini)'
+foreign=$(nm -DC --defined-only "$library" | awk '$2 !~ /^[VvWuw]$/' | cut -d' ' -f3- | grep -vE "$own" || true)
 [ -z "$foreign" ] || { printf 'symbols that should be hidden:\n%s\n' "$foreign"; exit 1; }
 
 # Boost's own marks make its errors visible unless the linker hides them: they are weak, and would clash unseen.

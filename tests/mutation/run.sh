@@ -3,8 +3,8 @@
 #   tests/mutation/run.sh            every mistake in this folder
 #   tests/mutation/run.sh NAME...    only these, by file name without .patch
 # Each patch begins with three lines: `Mistake:` what is wrong, `Build:` targets, `Tests:` a regular expression for
-# `ctest -R`. The named tests must pass without the mistake and fail with it. The copy is build/mutation/tree and is kept, so
-# that later runs compile only what changed.
+# `ctest -R`. The named tests must pass without the mistake and fail with it. The copy is build/mutation/tree and is
+# kept, so that later runs compile only what changed.
 # Exit code: 0 all caught, 1 at least one survived, 2 a patch does not apply, does not build, or names no passing test.
 set -eu
 cd "$(dirname "$0")/../.."
@@ -44,7 +44,8 @@ try() {
   # shellcheck disable=SC2046
   cmake --build "$build" -j "$jobs" --target $(field "$1" Build) >"$log" 2>&1 || return 2
   local status=0
-  ctest --test-dir "$build" -R "$(field "$1" Tests)" --no-tests=ignore --timeout 120 --stop-on-failure >"$log" 2>&1 || status=1
+  ctest --test-dir "$build" -R "$(field "$1" Tests)" --no-tests=ignore --timeout 120 --stop-on-failure \
+    >"$log" 2>&1 || status=1
   grep -q '^No tests were found' "$log" && return 3
   # A test that skips itself shows nothing.
   [ "$status" = 1 ] || ! grep -q '\*\*\*Skipped' "$log" || return 3
