@@ -18,7 +18,6 @@ using nccl_test::Gate;
 using testing::run_ranks;
 using testing::Shared;
 using Values = std::vector<std::int64_t>;
-constexpr auto kInt64 = abi::DataType::int64;
 
 TEST(NcclCommunicator, ANonBlockingCallIsOnItsStreamOnceItIsNoLongerInProgress) {
   set_faults("ncclAllReduce:1:delay:50");

@@ -15,7 +15,6 @@ using nccl_test::Gate;
 using testing::run_ranks;
 using testing::Shared;
 using Values = std::vector<std::int64_t>;
-constexpr auto kInt64 = abi::DataType::int64;
 
 bool was_taken(Result result) { return result == Result::success || result == Result::in_progress; }
 

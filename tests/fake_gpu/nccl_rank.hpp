@@ -19,6 +19,8 @@
 
 namespace ddp::fake_gpu {
 
+constexpr auto kInt64 = nccl_backend::abi::DataType::int64;
+
 namespace abi = nccl_backend::abi;
 using abi::Result;
 

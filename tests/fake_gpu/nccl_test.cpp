@@ -13,7 +13,6 @@ namespace {
 
 using nccl_test::Gate;
 using Values = std::vector<std::int64_t>;
-constexpr auto kInt64 = abi::DataType::int64;
 
 // 100 * rank, 100 * rank + 1, ...
 Values numbered(int rank, std::size_t count) {

@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <string>
 
 #include "tests/integration/job.hpp"
@@ -25,9 +24,8 @@ using ::testing::HasSubstr;
 std::map<int, long> pids_of(Job& job, int round) {
   EXPECT_TRUE(job.prints("begin round=" + std::to_string(round) + " ", 2)) << job.out() << job.err();
   std::map<int, long> pids;
-  const std::regex line("begin round=" + std::to_string(round) + " rank=([0-9]+) pid=([0-9]+) ");
-  for (std::sregex_iterator at(job.out().begin(), job.out().end(), line), end; at != end; ++at)
-    pids[std::stoi((*at)[1])] = std::stol((*at)[2]);
+  for (const auto& line : matches(job.out(), "begin round=" + std::to_string(round) + " rank=([0-9]+) pid=([0-9]+) "))
+    pids[std::stoi(line[1])] = std::stol(line[2]);
   return pids;
 }
 

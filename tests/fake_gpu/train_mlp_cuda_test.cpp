@@ -183,7 +183,7 @@ bool is_in_order(const std::vector<Span>& spans, const std::string& track) {
   double end = 0;
   for (const Span& span : spans) {
     if (span.track != track) continue;
-    if (span.begin < end) return false;
+    if (span.begin < end - 0.0005) return false;  // times are whole nanoseconds, but the sum of two doubles is not
     end = span.end;
   }
   return end > 0;

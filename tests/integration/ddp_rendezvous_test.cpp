@@ -120,8 +120,6 @@ class Daemon : public Job {
   }
 };
 
-const std::string kStay = "exec tail -f /dev/null";
-
 TEST(DdpRendezvousJobs, AreManyAtOnceAndComeAgainUnderTheirNames) {
   Daemon daemon;
   for (int run = 0; run < 2; ++run) {

@@ -40,13 +40,13 @@ std::string own(const std::string& key) {
 const std::string kWhere =
     "echo $RANK runs on $(sed -n 's/^Cpus_allowed_list:\\s*//p' /proc/self/status), $OMP_NUM_THREADS threads";
 
-std::vector<std::string> shell(std::vector<std::string> options, const std::string& script) {
+std::vector<std::string> bound(std::vector<std::string> options, const std::string& script) {
   options.insert(options.end(), {"--standalone", "--nproc-per-node=2", "sh", "-c", script});
   return options;
 }
 
 TEST(DdprunBinding, NodeGivesThisMachinesCoresAndPrefersItsMemory) {
-  Job job(shell({"--numa-binding=node"}, kWhere + "; awk '{ print \"memory\", $2; exit }' /proc/self/numa_maps"));
+  Job job(bound({"--numa-binding=node"}, kWhere + "; awk '{ print \"memory\", $2; exit }' /proc/self/numa_maps"));
   ASSERT_EQ(job.wait(), 0) << job.err();
   if (own("Mems_allowed_list") == "0") {  // one node, so that it is known what each worker has
     for (const auto* rank : {"0", "1"})
@@ -61,7 +61,7 @@ TEST(DdprunBinding, NodeGivesThisMachinesCoresAndPrefersItsMemory) {
 TEST(DdprunBinding, WorkersRunOnTheirCoresAlone) {
   if (!may_use({0, 1})) GTEST_SKIP() << "this test may not use cpus 0 and 1";
   for (const auto* mode : {"node", "socket", "exclusive", "core-complex"}) {
-    Job job(shell({std::string("--numa-binding=") + mode, "--display-binding"}, kWhere), {{kTwoNodes, kNoGpus}, false});
+    Job job(bound({std::string("--numa-binding=") + mode, "--display-binding"}, kWhere), {{kTwoNodes, kNoGpus}, false});
     EXPECT_EQ(job.wait(), 0) << job.err();
     for (const auto* line : {"0 runs on 0, 1 threads\n", "1 runs on 1, 1 threads\n"})
       EXPECT_THAT(job.out(), HasSubstr(line)) << mode;
@@ -73,7 +73,7 @@ TEST(DdprunBinding, WorkersRunOnTheirCoresAlone) {
 
 TEST(DdprunBinding, ARestartedWorkerIsBoundAsBefore) {
   if (!may_use({0, 1})) GTEST_SKIP() << "this test may not use cpus 0 and 1";
-  Job job(shell({"--numa-binding=exclusive", "--display-binding", "--max-restarts=1"},
+  Job job(bound({"--numa-binding=exclusive", "--display-binding", "--max-restarts=1"},
                 "echo restart $TORCHELASTIC_RESTART_COUNT: $(" + kWhere + "); [ $TORCHELASTIC_RESTART_COUNT = 1 ]"),
           {{kTwoNodes, kNoGpus}, false});
   EXPECT_EQ(job.wait(), 0) << job.err();
@@ -95,7 +95,7 @@ TEST(DdprunBinding, TheWorkersGpuDecidesWhicheverNumberItHas) {
   for (const auto& c : cases) {
     SCOPED_TRACE(c.visible);
     for (const auto* option : {"--no-prefix", "--virtual-local-rank"}) {
-      Job job(shell({"--numa-binding=node", "--display-binding", option}, kWhere),
+      Job job(bound({"--numa-binding=node", "--display-binding", option}, kWhere),
               {{kTwoNodes, kStandInNvml, std::string("CUDA_VISIBLE_DEVICES=") + c.visible}, false});
       EXPECT_EQ(job.wait(), 0) << job.err();
       EXPECT_THAT(job.err(), HasSubstr(std::string("rank 0: ") + c.rank_0));
@@ -108,13 +108,13 @@ TEST(DdprunBinding, TheWorkersGpuDecidesWhicheverNumberItHas) {
 
 TEST(DdprunBinding, ADryRunShowsTheSame) {
   if (!may_use({0, 1})) GTEST_SKIP() << "this test may not use cpus 0 and 1";
-  Job job(shell({"--numa-binding=socket", "--dry-run"}, "true"), {{kTwoNodes, kStandInNvml}, false});
+  Job job(bound({"--numa-binding=socket", "--dry-run"}, "true"), {{kTwoNodes, kStandInNvml}, false});
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.out(), HasSubstr("          worker 0: core 1 (cpu 1), NUMA node 1, GPU 0 (fffe:1b:00.0)\n"));
 }
 
 TEST(DdprunBinding, TheDisplayAloneShowsWhatIsInherited) {
-  Job job(shell({"--display-binding"}, kWhere));
+  Job job(bound({"--display-binding"}, kWhere));
   EXPECT_EQ(job.wait(), 0) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("ddprun: rank 1: cpu"));
   EXPECT_THAT(job.err(), HasSubstr(", as ddprun itself\n"));
@@ -129,7 +129,7 @@ TEST(DdprunBinding, OneCoreForAllIsTold) {
   for (std::size_t cpu = 0; CPU_COUNT(&one) == 0 && cpu < CPU_SETSIZE; ++cpu)
     if (CPU_ISSET(cpu, &before)) CPU_SET(cpu, &one);
   ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);  // what ddprun inherits
-  Job job(shell({}, "true"));
+  Job job(bound({}, "true"));
   EXPECT_EQ(sched_setaffinity(0, sizeof before, &before), 0);
   EXPECT_EQ(job.wait(), 0);
   EXPECT_THAT(job.err(), HasSubstr("ddprun: all 2 workers share one core"));

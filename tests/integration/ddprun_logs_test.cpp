@@ -20,14 +20,6 @@ namespace fs = std::filesystem;
 using ddp::test::contents_of;
 using ::testing::HasSubstr;
 
-const std::string kStay = "exec tail -f /dev/null";
-
-std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options) {
-  options.insert(options.begin(), {"--standalone", "--nproc-per-node=" + std::to_string(workers)});
-  options.insert(options.end(), {"sh", "-c", script});
-  return options;
-}
-
 class DdprunLogs : public ::testing::Test {
  protected:
   std::string log_dir() const { return "--log-dir=" + (scratch_.path() / "logs").string(); }

@@ -26,8 +26,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kStay = "exec tail -f /dev/null";
-
 std::vector<std::string> node(const std::vector<std::string>& meeting, const std::string& script,
                               std::vector<std::string> options = {}) {
   std::vector<std::string> out{"--nproc-per-node=2"};

@@ -66,7 +66,7 @@ std::vector<std::string> variables_of(const Task& task) {
           "SLURM_CONF=/nonexistent"};
 }
 
-const std::string kShow =
+const std::string kShowStep =
     "echo node $GROUP_RANK of $GROUP_WORLD_SIZE rank $RANK of $WORLD_SIZE at $MASTER_ADDR:$MASTER_PORT id "
     "$TORCHELASTIC_RUN_ID step $DDPRUN_SLURM_STEP";
 
@@ -109,7 +109,7 @@ class Stranger {
 
 TEST(DdprunStep, NodesMeetWithoutAnyOption) {
   const int job = free_job();
-  const auto one = start({job, 1}, kShow), zero = start({job, 0}, kShow);
+  const auto one = start({job, 1}, kShowStep), zero = start({job, 0}, kShowStep);
   EXPECT_EQ(zero->wait(), 0) << zero->err();
   EXPECT_EQ(one->wait(), 0) << one->err();
   const auto rest = " at localhost:" + std::to_string(first_port_of(job)) + " id " + std::to_string(job) + ".0 step " +
@@ -120,16 +120,16 @@ TEST(DdprunStep, NodesMeetWithoutAnyOption) {
 
 TEST(DdprunStep, TwoJobsWithTheSamePortsAreKeptApart) {
   const int job = free_job(), other = job + kPortGroups, first = first_port_of(job);
-  const auto zero = start({job, 0}, kShow);
+  const auto zero = start({job, 0}, kShowStep);
   ASSERT_TRUE(zero->prints("waiting"));
-  const auto other_one = start({other, 1}, kShow);  // meets the first job before its own
-  const auto other_zero = start({other, 0}, kShow);
+  const auto other_one = start({other, 1}, kShowStep);  // meets the first job before its own
+  const auto other_zero = start({other, 0}, kShowStep);
   EXPECT_EQ(other_zero->wait(), 0) << other_zero->err();
   EXPECT_EQ(other_one->wait(), 0) << other_one->err();
   EXPECT_THAT(other_one->out(), AllOf(HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first + 1)),
                                       HasSubstr("id " + std::to_string(other) + ".0")));
   EXPECT_THAT(zero->err(), Not(HasSubstr(std::to_string(other)))) << "it is none of the first job's business";
-  const auto one = start({job, 1}, kShow);
+  const auto one = start({job, 1}, kShowStep);
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_EQ(zero->wait(), 0) << zero->err();
   EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first) + " id"));
@@ -137,23 +137,23 @@ TEST(DdprunStep, TwoJobsWithTheSamePortsAreKeptApart) {
 
 TEST(DdprunStep, AnotherJobWithAnotherTokenIsPassedBy_AndTheReasonIsTold) {
   const int job = free_job(), other = job + kPortGroups, first = first_port_of(job);
-  const auto zero = start({job, 0}, kShow, {}, {"DDPRUN_TOKEN=one"});
+  const auto zero = start({job, 0}, kShowStep, {}, {"DDPRUN_TOKEN=one"});
   ASSERT_TRUE(zero->prints("waiting"));
   for (const std::string token : {"DDPRUN_TOKEN=two", "HOME=/nonexistent"}) {  // another one, or none
     SCOPED_TRACE(token);
-    const auto alone = start({other, 1}, kShow, {"--rdzv-conf=join_timeout=1"}, {token});
+    const auto alone = start({other, 1}, kShowStep, {"--rdzv-conf=join_timeout=1"}, {token});
     EXPECT_EQ(alone->wait(), 77);
     EXPECT_THAT(alone->err(), AllOf(HasSubstr("port " + std::to_string(first) + ": "), HasSubstr("token"),
                                     HasSubstr("\ntry:   the same token on all nodes")));
   }
   // Where that does not change it is of no use to wait on.
-  const auto alone = start({other, 1}, kShow, {"--rdzv-conf=join_timeout=16"}, {"HOME=/nonexistent"});
+  const auto alone = start({other, 1}, kShowStep, {"--rdzv-conf=join_timeout=16"}, {"HOME=/nonexistent"});
   EXPECT_EQ(alone->wait(), 77);
   EXPECT_THAT(alone->err(), AllOf(Not(HasSubstr("within 16 s")),
                                   HasSubstr("error: port " + std::to_string(first) + ": the endpoint asks for a token"),
                                   HasSubstr("\ntry:   the same token on all nodes")));
-  const auto other_one = start({other, 1}, kShow, {}, {"DDPRUN_TOKEN=two"});
-  const auto other_zero = start({other, 0}, kShow, {}, {"DDPRUN_TOKEN=two"});
+  const auto other_one = start({other, 1}, kShowStep, {}, {"DDPRUN_TOKEN=two"});
+  const auto other_zero = start({other, 0}, kShowStep, {}, {"DDPRUN_TOKEN=two"});
   EXPECT_EQ(other_zero->wait(), 0) << other_zero->err();
   EXPECT_EQ(other_one->wait(), 0) << other_one->err();
   EXPECT_THAT(other_one->out(), HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first + 1)));
@@ -171,8 +171,8 @@ TEST(DdprunStep, PortsThatOthersHaveArePassedBy) {
   serves.program = "ddp-rendezvous";
   Job daemon({"--port", std::to_string(first + 4)}, serves);  // would take in any job
   ASSERT_TRUE(daemon.prints("listens on"));
-  const auto one = start({job, 1}, kShow, {"--rdzv-conf=heartbeat_timeout=1"});
-  const auto zero = start({job, 0}, kShow, {"--rdzv-conf=heartbeat_timeout=1"});
+  const auto one = start({job, 1}, kShowStep, {"--rdzv-conf=heartbeat_timeout=1"});
+  const auto zero = start({job, 0}, kShowStep, {"--rdzv-conf=heartbeat_timeout=1"});
   EXPECT_EQ(zero->wait(), 0) << zero->err();
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first + 5)));
@@ -220,7 +220,7 @@ TEST(DdprunStep, ADaemonOnTheFirstNodeServesTheJobs) {
   Job daemon({"--port", port}, serves);
   ASSERT_TRUE(daemon.prints("listens on"));
   const std::vector<std::string> there{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=localhost:" + port};
-  const auto zero = start({job, 0}, kShow, there), one = start({job, 1}, kShow, there);
+  const auto zero = start({job, 0}, kShowStep, there), one = start({job, 1}, kShowStep, there);
   EXPECT_EQ(zero->wait(), 0) << zero->err();
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_THAT(zero->out(), HasSubstr("node 0 of 2 rank 0 of 2"));
@@ -240,7 +240,7 @@ class DdprunStepNames : public ::testing::Test {
 
   // Nodes of names that never resolve (RFC 6761).
   std::unique_ptr<Job> start_node(int node, std::vector<std::string> options = {}) const {
-    return start({job, node, 2, "first.invalid,second.invalid"}, kShow, std::move(options),
+    return start({job, node, 2, "first.invalid,second.invalid"}, kShowStep, std::move(options),
                  {"PATH=" + scratch.path().string() + ":" + std::getenv("PATH")});
   }
 
@@ -291,7 +291,7 @@ TEST_F(DdprunStepNames, ASlowAnswerIsWaitedForOnce_WhileTheFirstNodeServes) {
 
 TEST_F(DdprunStepNames, WhereNobodyKnowsTheNameTheFirstNodesWorkersGetAnAddressOfTheirOwnHost) {
   write_scontrol("exit 1");
-  const auto zero = start({job, 0, 1, "first.invalid"}, kShow,
+  const auto zero = start({job, 0, 1, "first.invalid"}, kShowStep,
                           {"--nnodes=1", "--rdzv-backend=c10d", "--rdzv-endpoint=first.invalid:" + free_port()},
                           {"PATH=" + scratch.path().string() + ":" + std::getenv("PATH")});
   EXPECT_EQ(zero->wait(), 0) << zero->err();

@@ -7,13 +7,13 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::test {
 namespace {
@@ -51,9 +51,7 @@ class DdprunStop : public ::testing::Test {
 
 std::multiset<int> steps_of(const Job& job) {
   std::multiset<int> out;
-  const std::regex line("stops at ([0-9]+) ;");
-  for (std::sregex_iterator at(job.out().begin(), job.out().end(), line), end; at != end; ++at)
-    out.insert(std::stoi((*at)[1]));
+  for (const auto& line : matches(job.out(), "stops at ([0-9]+) ;")) out.insert(std::stoi(line[1]));
   return out;
 }
 
@@ -285,9 +283,7 @@ TEST_F(DdprunStop, WithTooFewDescriptorsBothNodesEndAlike) {
     const int code = one.wait();
     EXPECT_TRUE(code == 0 || code == 126) << one.err();
     EXPECT_EQ(zero.wait(), code) << zero.err();
-    std::smatch cause;
-    if (std::regex_search(zero.err(), cause, std::regex("cause: ([^:\n]*): Too many open files")))
-      causes.insert(cause[1]);
+    for (const auto& cause : matches(zero.err(), "cause: ([^:\n]*): Too many open files")) causes.insert(cause[1]);
   }
   EXPECT_EQ(causes.count("socketpair for a worker"), 1u);
 }

@@ -12,16 +12,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr Job::Options kTerminal{{}, true};
-const std::string kStay = "exec tail -f /dev/null";
-
 // A shell that is always between two commands, where it looks for signals.
 const std::string kWaitForSignals = "while :; do :; done";
-
-std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options = {}) {
-  options.insert(options.begin(), "--nproc-per-node=" + std::to_string(workers));
-  options.insert(options.end(), {"sh", "-c", script});
-  return options;
-}
 
 TEST(DdprunTerminal, WorkersHaveTerminalsOfItsSize) {
   Job job(shell(1, "[ -t 1 ] && [ -t 2 ] && stty size <&1"), kTerminal);

@@ -18,20 +18,12 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // A worker that lives until it is ended.
-const std::string kStay = "exec tail -f /dev/null";
-
 // The same for a shell with traps. It is always between two commands, where it looks for signals: one that meets a
 // shell just before it blocks in `read` or `wait`, or its child between fork and exec, is seen late or never.
 const std::string kWaitForSignals = "while :; do :; done";
 
 // A process in a session of its own that outlives its parent, and says when it is there.
 const std::string kStrayChild = "setsid sh -c 'echo stray; exec tail -f /dev/null' & ";
-
-std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options = {}) {
-  options.insert(options.begin(), {"--standalone", "--nproc-per-node=" + std::to_string(workers)});
-  options.insert(options.end(), {"sh", "-c", script});
-  return options;
-}
 
 TEST(Ddprun, EveryWorkerRunsOnceAndLinesStayWhole) {
   Job job(shell(8, "for i in 1 2 3 4 5 6 7 8 9; do printf 'rank %s' $RANK; printf ' line %s\\n' $i; done"));

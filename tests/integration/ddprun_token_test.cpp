@@ -24,7 +24,6 @@ using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kStay = "exec tail -f /dev/null";
 const std::string kToken = "7d3f0a5c_of_the_nodes", kOther = "b81e22c9_of_others";
 
 Job::Options with(const std::string& token, const std::string& program = "ddprun") {

@@ -14,13 +14,15 @@
 #include <fstream>
 #include <map>
 #include <memory>
-#include <regex>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "rendezvous/io/unique_fd.hpp"
+#include "tests/integration/elastic_place.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/sanitized.hpp"
+#include "tests/text.hpp"
 
 namespace ddp::test {
 namespace {
@@ -29,13 +31,6 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kCount = 4096;  // as in elastic_worker.cpp; tests/nccl has another worker that does the same
-
-// How often workers are killed in a row, and the time of a collective that some rank will never come to: a GPU takes
-// seconds for what a CPU does at once.
-#ifndef DDP_ELASTIC_KILLS
-#define DDP_ELASTIC_KILLS 20
-#define DDP_ELASTIC_TIMEOUT_MS "1500"
-#endif
 
 class Elastic : public ::testing::Test {
  protected:
@@ -49,7 +44,7 @@ class Elastic : public ::testing::Test {
   void make(const std::string& name) const { std::ofstream(folder_ + "/" + name) << '\n'; }
 
   std::vector<std::string> arguments(std::vector<std::string> options, const std::string& timeout_ms = "60000") const {
-    options.insert(options.end(), {built(DDP_ELASTIC_WORKER), folder_, timeout_ms});
+    options.insert(options.end(), {built(elastic_place().worker), folder_, timeout_ms});
     return options;
   }
 
@@ -87,9 +82,9 @@ class Elastic : public ::testing::Test {
 // Of the lines "begin round=N rank=R pid=P ...": what each rank of a round said after `name=`.
 std::map<int, long> of_ranks(const Job& job, int round, const std::string& name) {
   std::map<int, long> out;
-  const std::regex line("begin round=" + std::to_string(round) + " rank=([0-9]+) [^;]*?" + name + "=([0-9]+)[^;]*;");
-  for (std::sregex_iterator at(job.out().begin(), job.out().end(), line), end; at != end; ++at)
-    out[std::stoi((*at)[1])] = std::stol((*at)[2]);
+  for (const auto& line :
+       matches(job.out(), "begin round=" + std::to_string(round) + " rank=([0-9]+) [^;]*" + name + "=([0-9]+)[^;]*;"))
+    out[std::stoi(line[1])] = std::stol(line[2]);
   return out;
 }
 
@@ -119,10 +114,11 @@ int count_of(const std::string& text, const std::string& what) {
 }
 
 TEST_F(Elastic, KilledWorkerAgainAndAgain_TheOthersLiveOnAndNothingCommittedIsLost) {
-  constexpr int kRounds = DDP_ELASTIC_KILLS, kSize = 4;
+  constexpr int kSize = 4;
+  const int rounds = elastic_place().kills;
   Job job(arguments({"--nproc-per-node=4", "--max-restarts=100"}));
   auto pids = pids_of(job, 0, kSize);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     ASSERT_EQ(pids.size(), static_cast<std::size_t>(kSize)) << job.err();
     expect_progress();
     const int victim = round % kSize;
@@ -141,7 +137,7 @@ TEST_F(Elastic, KilledWorkerAgainAndAgain_TheOthersLiveOnAndNothingCommittedIsLo
 }
 
 TEST_F(Elastic, ManyRounds_NoDescriptorAndNoMappingIsLeftBehind) {
-  constexpr int kRounds = 100, kSize = 2;
+  constexpr int kRounds = kIsSanitized ? 20 : 100, kSize = 2;
   Job job(arguments({"--nproc-per-node=2", "--max-restarts=1000"}));
   std::map<int, long> descriptors, mappings;
   for (int round = 0; round < kRounds; ++round) {
@@ -164,7 +160,7 @@ TEST_F(Elastic, ManyRounds_NoDescriptorAndNoMappingIsLeftBehind) {
 }
 
 TEST_F(Elastic, StoppedRankInACollective_ItIsKilledAtTheDeadlineAndReplaced) {
-  Job job(arguments({"--nproc-per-node=3", "--max-restarts=1"}, DDP_ELASTIC_TIMEOUT_MS));
+  Job job(arguments({"--nproc-per-node=3", "--max-restarts=1"}, elastic_place().timeout_ms));
   const auto pids = pids_of(job, 0, 3);
   expect_progress();
   ::kill(static_cast<pid_t>(pids.at(1)), SIGSTOP);
@@ -283,8 +279,8 @@ TEST_F(Elastic, TwoNodes_AKilledWorkerOfOneIsReplacedAndAllOthersOfBothLiveOn) {
 
 TEST_F(Elastic, TwoNodes_AStoppedRankOfTheOtherNodeIsKilledAtTheDeadline) {
   const auto port = free_port();
-  Job zero(arguments(node("2", 0, port, 1), DDP_ELASTIC_TIMEOUT_MS)),
-      one(arguments(node("2", 1, port, 1), DDP_ELASTIC_TIMEOUT_MS));
+  Job zero(arguments(node("2", 0, port, 1), elastic_place().timeout_ms)),
+      one(arguments(node("2", 1, port, 1), elastic_place().timeout_ms));
   const auto here = pids_of(zero, 0, 1), there = pids_of(one, 0, 1);
   expect_progress();
   ::kill(static_cast<pid_t>(there.at(1)), SIGSTOP);

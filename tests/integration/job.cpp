@@ -225,6 +225,12 @@ char process_state(pid_t pid) {
   return at == std::string::npos || at + 2 >= text.size() ? '\0' : text[at + 2];
 }
 
+std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options) {
+  options.insert(options.begin(), {"--standalone", "--nproc-per-node=" + std::to_string(workers)});
+  options.insert(options.end(), {"sh", "-c", script});
+  return options;
+}
+
 bool becomes_true(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
   const auto deadline = Clock::now() + limit;
   while (!condition()) {

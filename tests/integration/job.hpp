@@ -75,6 +75,12 @@ class Job {
 // The state letter of /proc/<pid>/stat, 0 where there is no such process.
 char process_state(pid_t pid);
 
+// A shell script that stays for ever and ends at any signal.
+inline const std::string kStay = "exec tail -f /dev/null";
+
+// The command line of workers that run a shell script on one node.
+std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options = {});
+
 // Asks again and again, as nothing tells when another's process changes state, until it is so or the limit is over.
 bool becomes_true(const std::function<bool()>& condition, std::chrono::milliseconds limit = kPatience);
 

@@ -30,6 +30,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::kNotForEver;
 using testing::kPatience;
 using testing::run_ranks;
 using testing::Shared;
@@ -37,7 +38,6 @@ using testing::thrown_by;
 using testing::wait_until;
 using namespace cpu_backend;
 
-constexpr milliseconds kNotForEver{20'000};  // a wait that takes as long has failed, and tells so
 constexpr milliseconds kSoon{1'000};
 constexpr int kSize = 3;  // ranks 0 and 2 are on one host
 constexpr int kImposter = 1;

@@ -32,6 +32,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::kNotForEver;
 using testing::kPatience;
 using testing::open_pidfds;
 using testing::RankProcesses;
@@ -93,8 +94,6 @@ store::Client store_of_ranks() {
   return store::Client::connect(
       {.host = "127.0.0.1", .port = port, .deadline = std::chrono::steady_clock::now() + kPatience});
 }
-
-const milliseconds kNotForEver{20'000};  // a wait that takes as long has failed, and tells so sooner than kPatience
 
 // In a process of its own.
 void run_program(const std::function<void()>& body) {

@@ -34,13 +34,12 @@ using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::kNotForEver;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
-
-constexpr milliseconds kNotForEver{20'000};  // a wait that takes as long has failed, and tells so
 
 // The ranks of the world that are in a group, in its order, as its collectives have them.
 std::vector<std::int64_t> members(ProcessGroup& group, int world_rank) {

@@ -13,14 +13,13 @@
 namespace ddp {
 namespace {
 
+using testing::kRound;
 using testing::RankProcesses;
 using testing::StandInAgent;
 using worker_link::Left;
 using worker_link::Progress;
 using worker_link::RoundOver;
 using worker_link::Seat;
-
-constexpr std::uint32_t kRound = 3;
 
 TEST(Progress, StepsCommitsAndCheckpointsAreTold) {
   const test::ScratchDirectory scratch;

@@ -22,6 +22,8 @@
 namespace ddp::testing {
 
 constexpr std::chrono::seconds kPatience{60};  // longer than any machine needs; only a failing test waits for it
+// A group's timeout: a wait that takes as long has failed, and says so sooner than kPatience.
+constexpr std::chrono::milliseconds kNotForEver{20'000};
 
 // Where ranks run that are on several hosts; the store is on host 0.
 struct Places {

@@ -20,6 +20,7 @@
 namespace ddp {
 namespace {
 
+using testing::kRound;
 using testing::RankProcesses;
 using testing::Shared;
 using testing::StandInAgent;
@@ -34,7 +35,6 @@ using worker_link::StopAt;
 using worker_link::Stopping;
 using worker_link::StopReady;
 
-constexpr std::uint32_t kRound = 3;
 constexpr int kSize = 3;
 
 struct Watched {

@@ -23,6 +23,8 @@
 
 namespace ddp::testing {
 
+constexpr std::uint32_t kRound = 3;  // that the ranks are in, for tests to which any number will do
+
 inline std::string round_id(std::uint32_t round) { return "1763723112-9f3a17c2b4d8e6f0-" + std::to_string(round); }
 
 class StandInAgent {

@@ -27,13 +27,12 @@ using test::Hosts;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::kNotForEver;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
-
-constexpr milliseconds kNotForEver{20'000};  // a wait that takes as long has failed, and tells so
 
 // Ranks 0 and 1 on one host, 2, 3 and 4 on another: 0 and 2 lead.
 const std::vector<int> kTwoHosts{0, 0, 1, 1, 1};
@@ -301,7 +300,7 @@ TEST_F(FailureOverHosts, TheMeetingNamesARankThatNeverCame) {
   if (hosts_ == nullptr) return;
   for (const int absent : {1, 2, 4}) {
     const auto body = [&](int) {
-      const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(700)}); });
+      const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(3'000)}); });
       ASSERT_TRUE(error);
       EXPECT_THAT(error->ranks(), ElementsAre(absent)) << error->what();
     };
@@ -318,7 +317,7 @@ TEST_F(FailureOverHosts, ALaunchThatTakesTwoHostsForOneIsRefused) {
     ::setenv("LOCAL_WORLD_SIZE", "2", 1);
     ::setenv("LOCAL_RANK", std::to_string(rank).c_str(), 1);
     if (rank == 0) {
-      thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(1000)}); });
+      thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(5'000)}); });
       return;
     }
     const auto error = thrown_by<InvalidArgument>([] { init_process_group({.timeout = kNotForEver}); });

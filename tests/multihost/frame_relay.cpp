@@ -28,29 +28,30 @@ constexpr std::size_t kFrameBytesMax = 65'536;  // of any interface
 constexpr int kBurst = 64;                      // frames that one direction moves before the other has its turn
 constexpr int kReceiveBytes = 16 << 20;         // what the kernel keeps while the relay has no turn
 
-[[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void fail_relay(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
 
 template <class Value>
 void set_option(const io::UniqueFd& socket, int level, int option, const Value& value) {
-  if (::setsockopt(socket.get(), level, option, &value, sizeof value) != 0) fail("setsockopt of a packet socket");
+  if (::setsockopt(socket.get(), level, option, &value, sizeof value) != 0) fail_relay("setsockopt of a packet socket");
 }
 
 // Takes every frame that comes in by the interface, whomever it is for.
 io::UniqueFd open_end(const std::string& interface) {
   io::UniqueFd end(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!end) fail("packet socket");
+  if (!end) fail_relay("packet socket");
   sockaddr_ll address{};
   address.sll_family = AF_PACKET;
   address.sll_protocol = htons(ETH_P_ALL);
   address.sll_ifindex = static_cast<int>(::if_nametoindex(interface.c_str()));
-  if (address.sll_ifindex == 0) fail(interface);
+  if (address.sll_ifindex == 0) fail_relay(interface);
   packet_mreq promiscuous{};
   promiscuous.mr_ifindex = address.sll_ifindex;
   promiscuous.mr_type = PACKET_MR_PROMISC;
   set_option(end, SOL_PACKET, PACKET_ADD_MEMBERSHIP, promiscuous);
   set_option(end, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1);
   set_option(end, SOL_SOCKET, SO_RCVBUFFORCE, kReceiveBytes);
-  if (::bind(end.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fail("bind " + interface);
+  if (::bind(end.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    fail_relay("bind " + interface);
   return end;
 }
 
@@ -69,13 +70,13 @@ bool can_relay_frames() { return static_cast<bool>(io::UniqueFd(::socket(AF_PACK
 
 void finish_frames_in_software(const std::string& interface) {
   const io::UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!socket) fail("socket");
+  if (!socket) fail_relay("socket");
   for (const std::uint32_t feature : {ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO, ETHTOOL_STXCSUM}) {
     ethtool_value off{feature, 0};
     ifreq request{};
     interface.copy(request.ifr_name, IFNAMSIZ - 1);
     request.ifr_data = reinterpret_cast<char*>(&off);
-    if (::ioctl(socket.get(), SIOCETHTOOL, &request) != 0) fail("offloads of " + interface);
+    if (::ioctl(socket.get(), SIOCETHTOOL, &request) != 0) fail_relay("offloads of " + interface);
   }
 }
 

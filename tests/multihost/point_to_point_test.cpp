@@ -29,14 +29,13 @@ using ::testing::AllOf;
 using testing::Buffer;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::kNotForEver;
 using ::testing::Not;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
-
-constexpr milliseconds kNotForEver{20'000};
 
 const std::vector<int> kTwoHosts{0, 0, 1, 1};
 

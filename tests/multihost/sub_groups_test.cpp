@@ -25,13 +25,12 @@ namespace {
 using std::chrono::milliseconds;
 using test::Hosts;
 using ::testing::ElementsAre;
+using testing::kNotForEver;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
-
-constexpr milliseconds kNotForEver{20'000};  // a wait that takes as long has failed, and tells so
 
 using HostOf = std::vector<int>;  // by rank
 

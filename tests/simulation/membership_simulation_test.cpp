@@ -5,13 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "tests/sanitized.hpp"
 #include "tests/simulation/history.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace ddp::simulation {
 namespace {
 
-constexpr std::uint64_t kHistories = 10'000, kHistoriesAsJson = 500, kHistoriesWithPorts = 2'000;
+constexpr std::uint64_t kShorter = test::kIsSanitized ? 10 : 1;
+constexpr std::uint64_t kHistories = 10'000 / kShorter, kHistoriesAsJson = 500 / kShorter,
+                        kHistoriesWithPorts = 2'000 / kShorter;
 
 // Each found a bug; what it was.
 constexpr struct {
@@ -76,7 +79,7 @@ TEST(MembershipSimulation, TheEndpointMayBeAtOneOfSeveralPortsOfWhichOthersHaveS
 
 // A job that works undisturbed until a scheduler signals every process of it.
 TEST(MembershipSimulation, AWorkersDeathByASchedulersSignalIsNoFailureInWhateverOrderProcessesGetIt) {
-  for (std::uint64_t seed = 1; seed <= 2000; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 2000 / kShorter; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     World world(seed, false);
     auto& dice = world.scheduler_dice;

@@ -46,7 +46,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TimePoint in(std::chrono::milliseconds time) { return std::chrono::steady_clock::now() + time; }
-TimePoint patience() { return in(kPatience); }
 
 std::string nonce() { return encode_nonce(static_cast<std::uint32_t>(::getpid())); }
 const std::string kHandshakeEnd = kGoldenValidate + "\x0d" + nonce();

@@ -17,7 +17,9 @@
 
 namespace ddp::store {
 
-constexpr std::chrono::seconds kPatience{20};  // longer than any machine needs; only a failing test waits for it
+constexpr std::chrono::seconds kPatience{60};  // longer than any machine needs; only a failing test waits for it
+
+inline std::chrono::steady_clock::time_point patience() { return std::chrono::steady_clock::now() + kPatience; }
 
 inline sockaddr_in loopback(std::uint16_t port, std::uint32_t address = INADDR_LOOPBACK) {
   sockaddr_in result{};

@@ -33,8 +33,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-TimePoint patience() { return std::chrono::steady_clock::now() + kPatience; }
-
 constexpr uid_t kNobody = 65534;
 
 // A server and its port, on an event loop in a thread of its own.

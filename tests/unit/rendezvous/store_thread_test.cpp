@@ -21,8 +21,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TimePoint patience() { return std::chrono::steady_clock::now() + kPatience; }
-
 Client client_of(std::uint16_t port) {
   return Client::connect({.host = "127.0.0.1", .port = port, .deadline = patience(), .tries_once = true});
 }

@@ -15,6 +15,7 @@
 
 #include "ddp/error.hpp"
 #include "tests/descriptor_limit.hpp"
+#include "tests/unit/worker_runtime/soon.hpp"
 #include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
 #include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
 
@@ -25,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-io::Deadline soon() { return {Clock::now(), Clock::now() + std::chrono::seconds(20)}; }
+using test::soon;
 
 // What rank `rank` of two gets from the meeting; both are this process.
 Meeting meeting_of(int rank, int shared_file) {

@@ -25,6 +25,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/unique_fd.hpp"
+#include "tests/unit/worker_runtime/soon.hpp"
 #include "worker_runtime/cpu_backend/hosts/host_opening.hpp"
 #include "worker_runtime/cpu_backend/hosts/host_ring.hpp"
 #include "worker_runtime/cpu_backend/hosts/host_streams.hpp"
@@ -73,7 +74,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using End = HostStreams::End;
 
-constexpr std::chrono::seconds kPatience{20};
+using test::kPatience;
 
 // Host 1 has two ranks, every other one.
 HostLayout layout_of(int hosts) {

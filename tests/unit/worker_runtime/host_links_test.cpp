@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "tests/unit/worker_runtime/soon.hpp"
 
 namespace ddp::cpu_backend {
 namespace {
@@ -35,7 +36,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using End = HostStreams::End;
 
-constexpr milliseconds kPatience{20'000};
+using test::kPatience;
 
 io::Deadline after(milliseconds limit) { return {Clock::now(), Clock::now() + limit}; }
 bool never() { return false; }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/descriptor_limit.hpp"
+#include "tests/unit/worker_runtime/soon.hpp"
 
 namespace ddp::cpu_backend {
 namespace {
@@ -17,9 +18,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using ::testing::HasSubstr;
 
-io::Deadline soon() { return {Clock::now(), Clock::now() + std::chrono::seconds(20)}; }
+using test::soon;
 
-class Pair : public ::testing::Test {
+class SocketPair : public ::testing::Test {
  protected:
   const std::string name_ = "ddp-local-socket-test-" + std::to_string(::getpid());
   io::UniqueFd listener_ = listen_locally(name_, 1);
@@ -27,7 +28,7 @@ class Pair : public ::testing::Test {
   io::UniqueFd host_ = accept_locally(listener_.get());
 };
 
-TEST_F(Pair, ADescriptorComesWithItsMessage) {
+TEST_F(SocketPair, ADescriptorComesWithItsMessage) {
   auto deadline = soon();
   send_message(guest_.get(), {Message::Kind::hello, 3, 17, {}}, 0, deadline);
   const auto message = receive_message(host_.get());
@@ -36,7 +37,7 @@ TEST_F(Pair, ADescriptorComesWithItsMessage) {
   EXPECT_TRUE(message->fd);
 }
 
-TEST_F(Pair, ADescriptorThatFindsNoRoomIsAnError) {
+TEST_F(SocketPair, ADescriptorThatFindsNoRoomIsAnError) {
   auto deadline = soon();
   send_message(guest_.get(), {Message::Kind::hello, 3, 17, {}}, 0, deadline);
   const testing::DescriptorLimit limit(0);

@@ -18,9 +18,9 @@ namespace ddp::cpu_backend {
 namespace {
 
 // A forked process that stays, with other values in memory that this one has at the same address.
-class Peer {
+class MemoryPeer {
  public:
-  Peer() {
+  MemoryPeer() {
     int ready[2];
     if (::pipe(ready) != 0) return;
     pid_ = ::fork();
@@ -36,9 +36,9 @@ class Peer {
     ::close(ready[0]);
     ::close(ready[1]);
   }
-  ~Peer() { end(); }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
+  ~MemoryPeer() { end(); }
+  MemoryPeer(const MemoryPeer&) = delete;
+  MemoryPeer& operator=(const MemoryPeer&) = delete;
 
   int pid() const { return pid_; }
   void end() {
@@ -59,14 +59,14 @@ class Peer {
 std::uint64_t address_of(const void* at) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(at)); }
 
 bool read_text(const PeerMemory& memory, std::string& text) {
-  char read[sizeof(Peer::text)] = {};
-  const bool is_read = memory.read(1, address_of(Peer::text), reinterpret_cast<std::byte*>(read), sizeof(read));
+  char read[sizeof(MemoryPeer::text)] = {};
+  const bool is_read = memory.read(1, address_of(MemoryPeer::text), reinterpret_cast<std::byte*>(read), sizeof(read));
   text = read;
   return is_read;
 }
 
 TEST(PeerMemory, IsReadUntilThePeerEnds) {
-  Peer peer;
+  MemoryPeer peer;
   PeerMemory memory({::getpid(), peer.pid()}, 0);
   ASSERT_TRUE(memory.probe({memory.door(), peer.door}));
   std::string text;
@@ -77,7 +77,7 @@ TEST(PeerMemory, IsReadUntilThePeerEnds) {
 }
 
 TEST(PeerMemory, OfAnotherProcessThanTheOneWhosePidItWasIsNotRead) {
-  Peer peer;
+  MemoryPeer peer;
   PeerMemory memory({::getpid(), ::getpid()}, 0);  // whose memory can be read, but has another word at that door
   EXPECT_FALSE(memory.probe({memory.door(), peer.door}));
   std::string text;
@@ -85,12 +85,12 @@ TEST(PeerMemory, OfAnotherProcessThanTheOneWhosePidItWasIsNotRead) {
 }
 
 TEST(PeerMemory, ThatIsNotThereIsNotRead) {
-  Peer peer;
+  MemoryPeer peer;
   PeerMemory memory({::getpid(), peer.pid()}, 0);
   ASSERT_TRUE(memory.probe({memory.door(), peer.door}));
   std::byte one{};
   EXPECT_FALSE(memory.read(1, 8, &one, 1));
-  EXPECT_TRUE(memory.is_readable(Peer::text, sizeof(Peer::text)));
+  EXPECT_TRUE(memory.is_readable(MemoryPeer::text, sizeof(MemoryPeer::text)));
   void* const closed = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(closed, MAP_FAILED);
   EXPECT_FALSE(memory.is_readable(closed, 4096));
@@ -98,7 +98,7 @@ TEST(PeerMemory, ThatIsNotThereIsNotRead) {
 }
 
 TEST(PeerMemory, IsNotReadWhereTheKernelRefuses) {
-  Peer peer;
+  MemoryPeer peer;
   const pid_t refused = ::fork();
   if (refused == 0) {
     testing::refuse_system_call(SYS_process_vm_readv, EPERM);

@@ -12,11 +12,12 @@
 #include <vector>
 
 #include "tests/descriptor_limit.hpp"
+#include "tests/unit/worker_runtime/soon.hpp"
 
 namespace ddp::cpu_backend {
 namespace {
 
-constexpr std::chrono::seconds kPatience{20};  // only a failing test waits for it
+using test::kPatience;
 
 TEST(PeerWatch, NoticesAnEndThoughTheLimitOfOpenFilesHasFallen) {
   const pid_t child = ::fork();

@@ -13,6 +13,7 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
+#include "tests/unit/worker_runtime/soon.hpp"
 #include "worker_runtime/cpu_backend/memory/host_layout.hpp"
 #include "worker_runtime/cpu_backend/memory/peer_memory.hpp"
 #include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
@@ -53,7 +54,7 @@ class Rank {
   PointToPoint pairs_;
 };
 
-io::Deadline soon() { return {Clock::now(), Clock::now() + std::chrono::seconds(60)}; }
+using test::soon;
 io::Deadline at_once() { return {Clock::now(), Clock::now()}; }
 
 // What the sender does next may change the memory that is being read, so what was read counts for nothing.

@@ -9,12 +9,14 @@
 #include <thread>
 #include <vector>
 
+#include "tests/unit/worker_runtime/soon.hpp"
+
 namespace ddp::agent_link {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kPatience = 60s;
+using test::kPatience;
 
 TEST(StopPoint, NobodyWaitsWhileNothingIsWanted) {
   StopPoint point;

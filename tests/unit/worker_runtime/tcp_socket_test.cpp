@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "tests/unit/worker_runtime/soon.hpp"
 #include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
@@ -25,7 +26,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-io::Deadline soon() { return {Clock::now(), Clock::now() + std::chrono::seconds(20)}; }
+using test::soon;
 
 Hello hello_with(const std::string& secret, const std::string& group) {
   Hello hello;
