@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 namespace {
 
 constexpr auto kQuietTime = 2s;  // nodes that are started together need not be told of each other's delay
-constexpr auto kFarewellLimit = 1'000ms;
+constexpr auto kGoodbyeLimit = 1'000ms;
 constexpr auto kRefusedLimit = 30s;  // while all ports refuse: nodes of a step may be started one after another
 constexpr auto kLookUpLimit = 30s;   // for a name; then another one is begun
 constexpr auto kSlurmPause = 10s;    // each question costs a process, and the time of a controller that all nodes ask
@@ -121,7 +121,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     const auto once = [both] {
       if (*both) std::exchange(*both, nullptr)();
     };
-    timer_.expires_after(kFarewellLimit);
+    timer_.expires_after(kGoodbyeLimit);
     timer_.async_wait([once](error_code error) {
       if (!error) once();
     });

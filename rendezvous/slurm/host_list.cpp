@@ -18,14 +18,14 @@ constexpr std::string_view kSeparators = ", \t\n";
 constexpr std::size_t kDigitsMax = 18;           // of one number
 constexpr std::size_t kListBytesShownMax = 200;  // in a message
 
-[[noreturn]] void refuse(std::string_view list, const std::string& why) {
+[[noreturn]] void refuse_list(std::string_view list, const std::string& why) {
   const bool is_long = list.size() > kListBytesShownMax;
   throw InvalidArgument("no list of hosts: '" + std::string(list.substr(0, kListBytesShownMax)) +
                         (is_long ? "...'" : "'") + ": " + why);
 }
 
 [[noreturn]] void refuse_count(std::string_view list) {
-  refuse(list, "it names more than " + std::to_string(kHostCountMax) + " hosts");
+  refuse_list(list, "it names more than " + std::to_string(kHostCountMax) + " hosts");
 }
 
 class Reader {
@@ -50,7 +50,7 @@ class Reader {
     std::vector<std::string> texts{""};  // texts[i] stands before brackets[i]
     std::vector<Texts> brackets;
     for (; at_ < list_.size() && kSeparators.find(list_[at_]) == std::string_view::npos; ++at_) {
-      if (list_[at_] == ']') refuse(list_, "a ] without its [");
+      if (list_[at_] == ']') refuse_list(list_, "a ] without its [");
       if (list_[at_] == '[') {
         brackets.push_back(read_brackets());
         texts.emplace_back();
@@ -64,7 +64,7 @@ class Reader {
   // Leaves at_ at the closing one.
   Texts read_brackets() {
     const auto end = list_.find(']', at_);
-    if (end == std::string_view::npos) refuse(list_, "a [ without its ]");
+    if (end == std::string_view::npos) refuse_list(list_, "a [ without its ]");
     auto ranges = list_.substr(at_ + 1, end - at_ - 1);
     at_ = end;
     Texts out;
@@ -82,7 +82,7 @@ class Reader {
     const auto first_text = range.substr(0, dash);
     const auto first = number(first_text, range);
     const auto last = dash == std::string_view::npos ? first : number(range.substr(dash + 1), range);
-    if (last < first) refuse(list_, "the range '" + std::string(range) + "' ends before it begins");
+    if (last < first) refuse_list(list_, "the range '" + std::string(range) + "' ends before it begins");
     if (last - first >= kHostCountMax || out.size() + (last - first) >= kHostCountMax) refuse_count(list_);
     for (auto value = first; value <= last; ++value) {
       const auto digits = std::to_string(value);
@@ -95,7 +95,7 @@ class Reader {
     const char* const end = text.data() + text.size();
     const auto result = std::from_chars(text.data(), end, value);
     if (text.empty() || text.size() > kDigitsMax || result.ec != std::errc{} || result.ptr != end) {
-      refuse(list_, "'" + std::string(range) + "' in its brackets is no number and no range of numbers");
+      refuse_list(list_, "'" + std::string(range) + "' in its brackets is no number and no range of numbers");
     }
     return value;
   }
@@ -110,7 +110,7 @@ class Reader {
       bytes += kDigitsMax;
     }
     for (const auto& text : texts) bytes += text.size();
-    if (bytes > kHostNameBytesMax) refuse(list_, "a name in it is too long");
+    if (bytes > kHostNameBytesMax) refuse_list(list_, "a name in it is too long");
 
     // Which combination is the i-th: the last bracket's digit is the lowest one, then come the first, the second, ...
     Texts names;
@@ -137,7 +137,8 @@ class Reader {
 }  // namespace
 
 std::vector<std::string> expand_host_list(std::string_view list) {
-  if (list.size() > kHostListBytesMax) refuse(list, "it has more than " + std::to_string(kHostListBytesMax) + " bytes");
+  if (list.size() > kHostListBytesMax)
+    refuse_list(list, "it has more than " + std::to_string(kHostListBytesMax) + " bytes");
   return Reader(list).read();
 }
 

@@ -22,7 +22,7 @@ constexpr const char* kVariable = "DDP_NCCL_LIBRARY";
 constexpr const char* kSoName = "libnccl.so.2";
 constexpr std::size_t kErrorTextMax = 512;  // bytes of NCCL's own line in a message
 
-std::optional<std::string> variable(const char* name) {
+std::optional<std::string> environment_variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
 }
@@ -35,7 +35,7 @@ std::string list(const std::vector<std::string>& names) {
 
 // It goes before what a program asks of NCCL, and nobody could end a call that blocks.
 void require_calls_that_return() {
-  const auto blocking = variable("NCCL_COMM_BLOCKING");
+  const auto blocking = environment_variable("NCCL_COMM_BLOCKING");
   if (!blocking || *blocking == "0") return;
   throw InvalidArgument(
       "NCCL_COMM_BLOCKING is " + *blocking +
@@ -94,7 +94,7 @@ const NcclLibrary& NcclLibrary::of_process() {
   const std::lock_guard lock(mutex);
   if (loaded == nullptr) {
     require_calls_that_return();
-    auto library = std::make_unique<NcclLibrary>(library_names(variable, python_folders_in));
+    auto library = std::make_unique<NcclLibrary>(library_names(environment_variable, python_folders_in));
     if (const std::string lacking = library->lacking(); !lacking.empty()) {
       std::fprintf(stderr, "libddp: %s\n", lacking.c_str());
     }
@@ -103,7 +103,8 @@ const NcclLibrary& NcclLibrary::of_process() {
   return *loaded;
 }
 
-NcclLibrary::NcclLibrary(const std::vector<std::string>& names) : log_advice_(nccl_backend::log_advice(variable)) {
+NcclLibrary::NcclLibrary(const std::vector<std::string>& names)
+    : log_advice_(nccl_backend::log_advice(environment_variable)) {
   std::string last_error;
   for (const std::string& name : names) {
     library_ = std::make_unique<io::Library>(name);

@@ -32,7 +32,7 @@ constexpr std::ptrdiff_t kPushedOut = kStrangersMax / 2;
 constexpr int kBacklog = 1024;
 constexpr int kProbeSeconds = 5;
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void fail_tcp(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
 struct Address {
   sockaddr_storage storage{};
@@ -56,13 +56,13 @@ bool is_loopback(const std::string& address) { return address.starts_with("127."
 
 std::string local_address(int socket) {
   Address address;
-  if (::getsockname(socket, address.get(), &address.bytes) != 0) fail("getsockname");
+  if (::getsockname(socket, address.get(), &address.bytes) != 0) fail_tcp("getsockname");
   return text_of(address);
 }
 
 std::uint16_t port_of(int socket) {
   Address address;
-  if (::getsockname(socket, address.get(), &address.bytes) != 0) fail("getsockname");
+  if (::getsockname(socket, address.get(), &address.bytes) != 0) fail_tcp("getsockname");
   if (address.family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
   return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
 }
@@ -70,7 +70,7 @@ std::uint16_t port_of(int socket) {
 // Of an interface: of the wanted family where it has one, and none that means something on one link only.
 std::string address_of_interface(const std::string& name, int family_wanted) {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) fail("getifaddrs");
+  if (::getifaddrs(&list) != 0) fail_tcp("getifaddrs");
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
   std::string found;
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
@@ -108,14 +108,14 @@ Address numeric(const Endpoint& endpoint) {
   return address;
 }
 
-TcpSocket make_socket(int family) {
+TcpSocket make_tcp_socket(int family) {
   io::UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) fail("socket");
+  if (!fd) fail_tcp("socket");
   return TcpSocket(std::move(fd));
 }
 
 void set_option(int socket, int level, int name, int value) {
-  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail("setsockopt");
+  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail_tcp("setsockopt");
 }
 
 void send_at_once(int socket) {
@@ -129,7 +129,7 @@ bool bind_to(int socket, const Endpoint& endpoint) {
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const Address address = numeric(endpoint);
   if (::bind(socket, address.get(), address.bytes) == 0) return true;
-  if (errno != EADDRINUSE && errno != EACCES) fail("bind");
+  if (errno != EADDRINUSE && errno != EACCES) fail_tcp("bind");
   return false;
 }
 
@@ -166,7 +166,7 @@ void TcpSocket::reset() {
 NetworkOptions with_addresses_of(int store_socket, NetworkOptions options) {
   options.own_address = local_address(store_socket);
   Address address;
-  if (::getpeername(store_socket, address.get(), &address.bytes) != 0) fail("getpeername");
+  if (::getpeername(store_socket, address.get(), &address.bytes) != 0) fail_tcp("getpeername");
   options.store_address = text_of(address);
   return options;
 }
@@ -183,18 +183,18 @@ Listener listen_tcp(const NetworkOptions& options) {
     Endpoint endpoint{address, static_cast<std::uint16_t>(port)};
     TcpSocket socket;
     try {
-      socket = make_socket(numeric(endpoint).family());
+      socket = make_tcp_socket(numeric(endpoint).family());
     } catch (const std::system_error& error) {
       if (!is_with_store || error.code() != std::errc::address_family_not_supported) throw;
       address = endpoint.address = "0.0.0.0";  // a kernel without IPv6
-      socket = make_socket(AF_INET);
+      socket = make_tcp_socket(AF_INET);
     }
     const int off = 0;
     if (is_with_store) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     if (!bind_to(socket.get(), endpoint)) continue;
     if (::listen(socket.get(), kBacklog) != 0) {
       if (errno == EADDRINUSE) continue;
-      fail("listen");
+      fail_tcp("listen");
     }
     endpoint = {is_with_store ? "" : address, port_of(socket.get())};
     return {std::move(socket), endpoint};
@@ -224,7 +224,7 @@ std::vector<Acceptor::Arrival> Acceptor::take(std::span<const pollfd> polled) {
   while (strangers_.size() < kStrangersMax) {
     io::UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
-    if (!fd && errno != EAGAIN) fail("accept");
+    if (!fd && errno != EAGAIN) fail_tcp("accept");
     if (!fd) break;
     send_at_once(fd.get());
     strangers_.push_back({TcpSocket(std::move(fd)), {}, 0});
@@ -251,9 +251,9 @@ Acceptor::Heard Acceptor::listen_to(Stranger& stranger) const {
 
 TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline) {
   const Address address = numeric(endpoint);
-  TcpSocket socket = make_socket(address.family());
+  TcpSocket socket = make_tcp_socket(address.family());
   if (::connect(socket.get(), address.get(), address.bytes) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) fail("connect");
+    if (errno != EINPROGRESS && errno != EINTR) fail_tcp("connect");
     if (!wait_for(socket.get(), POLLOUT, deadline)) {
       throw std::system_error(ETIMEDOUT, std::generic_category(), "connect");
     }
