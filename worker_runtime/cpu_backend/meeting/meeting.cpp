@@ -30,8 +30,6 @@ constexpr std::chrono::milliseconds kKnockAgainMax{500};
 // Of reaching rank 0's host, whose address may be of an earlier program.
 constexpr std::chrono::seconds kAttemptLimit{5};
 
-bool is_readable(const pollfd& polled) { return polled.revents != 0; }
-
 [[noreturn]] void fail_for_rank(const Membership& who, int holder, const std::string& how) {
   throw RankFailure(list_ranks({holder}) + ", which holds the meeting, " + how + where(who) +
                         "\ntry:   look at the end of the output of " + list_ranks({holder}),

@@ -26,8 +26,6 @@ using Clock = std::chrono::steady_clock;
 using process_group::list_ranks;
 using process_group::Membership;
 
-bool has_news(const pollfd& polled) { return polled.revents != 0; }
-
 class Holder {
  public:
   Holder(const Membership& who, const MeetingPlace& place, io::Deadline& deadline)
@@ -147,22 +145,22 @@ class Holder {
     std::vector<int> lost;
     for (std::size_t i = 0; i < seated.size(); ++i) {
       const pollfd* const of_guest = &polled[guests_from + 2 * i];
-      if (has_news(of_guest[1]) && has_timed_out(of_guest[1].fd)) fail_for_missing();
-      if (has_news(of_guest[0]) || has_news(of_guest[1])) lost.push_back(seated[i]);
+      if (is_readable(of_guest[1]) && has_timed_out(of_guest[1].fd)) fail_for_missing();
+      if (is_readable(of_guest[0]) || is_readable(of_guest[1])) lost.push_back(seated[i]);
     }
     std::size_t at = leaders_from;
     for (auto& [rank, leader] : leaders_) {
-      if (has_news(polled[at++]) && !listen_to_leader(rank, leader)) lost.push_back(rank);
+      if (is_readable(polled[at++]) && !listen_to_leader(rank, leader)) lost.push_back(rank);
     }
     if (!lost.empty()) fail_for_lost(lost);
-    if (chair_ && has_news(polled[at])) listen_to_chair();
+    if (chair_ && is_readable(polled[at])) listen_to_chair();
 
     std::vector<io::UniqueFd> silent;
     for (std::size_t i = 0; i < strangers_.size(); ++i) {
-      if (!has_news(polled[1 + i]) || !listen_to(strangers_[i])) silent.push_back(std::move(strangers_[i]));
+      if (!is_readable(polled[1 + i]) || !listen_to(strangers_[i])) silent.push_back(std::move(strangers_[i]));
     }
     strangers_ = std::move(silent);
-    if (has_news(polled[0])) {
+    if (is_readable(polled[0])) {
       while (auto socket = accept_locally(listener_.get())) strangers_.push_back(std::move(socket));
     }
     if (acceptor_) {

@@ -63,6 +63,9 @@ std::optional<Message> receive_message(int socket);
 // Cut is cut.
 void poll_until(std::span<pollfd> polled, const io::Deadline& deadline);
 
+// Whether poll_until() found something to read, or an end or an error, which a read then tells.
+inline bool is_readable(const pollfd& polled) { return polled.revents != 0; }
+
 // A pidfd of this process. Throws std::system_error.
 io::UniqueFd own_pidfd();
 
