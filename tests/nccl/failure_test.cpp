@@ -91,11 +91,16 @@ TEST(Timeout, OfASendNamesItsPeer) {
 }
 
 TEST(Death, OfARankIsTheFailureOfTheOthers) {
-  RankProcesses ranks(3, [](int rank) {
+  Shared<std::atomic<int>> connected;
+  RankProcesses ranks(3, [&](int rank) {
     auto group = join();
     connect(group);
     const Array<float> values(group.device(), 100);
-    if (rank == 1) ::raise(SIGKILL);
+    ++*connected;
+    if (rank == 1) {
+      wait_until([&] { return connected->load() == 3; });  // a barrier ends here before it ends elsewhere
+      ::raise(SIGKILL);
+    }
     const auto error = thrown_by<RankFailure>([&] { reduce_without_end(group, values.range()); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1));
