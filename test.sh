@@ -32,6 +32,18 @@ status=0
 "${run[@]}" ctest --preset "$preset" --parallel "$((3 * $(nproc)))" --output-junit "$PWD/$report" "$@" || status=$?
 echo "build $((built - from)) s, tests $((SECONDS - built)) s" | tee "build/$preset/times.txt"
 
+# Among the lines of two thousand tests nobody finds what a failing one printed.
+if [ "$status" -ne 0 ] && [ -f "$report" ]; then
+  echo "what the failing tests printed at their end:"
+  awk '/<testcase / { match($0, /name="[^"]*"/); name = substr($0, RSTART + 6, RLENGTH - 7)
+                      is_failing = /status="fail"/; count = 0 }
+       is_failing { lines[count++] = $0 }
+       /<\/testcase>/ && is_failing {
+         print "--- " name
+         for (i = count > 60 ? count - 60 : 0; i < count; ++i) print lines[i]
+       }' "$report" | sed 's/&lt;/</g; s/&gt;/>/g; s/&quot;/"/g; s/&apos;/'"'"'/g; s/&amp;/\&/g'
+fi
+
 # A skipped test prints its reason; ctest only counts it.
 skipped=$(grep -c '<skipped' "$report" || true)
 if [ "$skipped" -gt 0 ]; then

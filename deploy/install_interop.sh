@@ -24,7 +24,7 @@ echo "installing the peers of the interop tests into $venv; the log is $log"
   # uv installs the rest in a quarter of pip's time. Its cache shares its files with the environment, and is kept out of
   # the home directory.
   "$venv/bin/pip" install --no-input --disable-pip-version-check uv==0.9.30
-  UV_CACHE_DIR=$PWD/build/interop/cache "$venv/bin/uv" pip install --python "$venv/bin/python" -r "$pins"
+  UV_CACHE_DIR=$PWD/build/interop/cache "$venv/bin/uv" pip install --compile-bytecode --python "$venv/bin/python" -r "$pins"
   rm -rf build/interop/cache
 } >"$log" 2>&1 || {
   tail -n 20 "$log" >&2
