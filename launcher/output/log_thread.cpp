@@ -14,7 +14,6 @@
 #include <list>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <utility>
 #include <variant>
 
@@ -22,6 +21,7 @@
 #include "launcher/output/whole_lines.hpp"
 #include "rendezvous/io/event_fd.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
+#include "rendezvous/io/throw_errno.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -78,7 +78,7 @@ struct LogThread::Work {
 class LogThread::Writer {
  public:
   explicit Writer(std::shared_ptr<Work> work) : work_(std::move(work)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    if (!epoll_) throw std::system_error(errno, std::generic_category(), "epoll_create1");
+    if (!epoll_) io::throw_errno("epoll_create1");
     watch(work_->wake.get(), nullptr);
   }
 

@@ -3,9 +3,7 @@
 
 #include <sys/eventfd.h>
 
-#include <cerrno>
-#include <system_error>
-
+#include "rendezvous/io/throw_errno.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::io {
@@ -13,7 +11,7 @@ namespace ddp::io {
 // Neither blocks nor outlives an exec. Throws std::system_error.
 inline UniqueFd make_event() {
   UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!event) throw std::system_error(errno, std::generic_category(), "eventfd");
+  if (!event) io::throw_errno("eventfd");
   return event;
 }
 

@@ -4,9 +4,9 @@
 #include <sys/random.h>
 
 #include <array>
-#include <cerrno>
 #include <string>
-#include <system_error>
+
+#include "rendezvous/io/throw_errno.hpp"
 
 namespace ddp::io {
 
@@ -14,7 +14,7 @@ namespace ddp::io {
 inline std::string random_key() {
   std::array<unsigned char, 16> bytes{};
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    throw std::system_error(errno, std::generic_category(), "random bits for a key");
+    io::throw_errno("random bits for a key");
   std::string out;
   for (const unsigned char byte : bytes) {
     constexpr const char* kDigits = "0123456789abcdef";

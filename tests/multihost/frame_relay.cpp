@@ -13,11 +13,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <ctime>
-#include <system_error>
 #include <utility>
+
+#include "rendezvous/io/throw_errno.hpp"
 
 namespace ddp::test {
 
@@ -28,22 +28,21 @@ constexpr std::size_t kFrameBytesMax = 65'536;  // of any interface
 constexpr int kBurst = 64;                      // frames that one direction moves before the other has its turn
 constexpr int kReceiveBytes = 16 << 20;         // what the kernel keeps while the relay has no turn
 
-[[noreturn]] void fail_relay(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
-
 template <class Value>
 void set_option(const io::UniqueFd& socket, int level, int option, const Value& value) {
-  if (::setsockopt(socket.get(), level, option, &value, sizeof value) != 0) fail_relay("setsockopt of a packet socket");
+  if (::setsockopt(socket.get(), level, option, &value, sizeof value) != 0)
+    io::throw_errno("setsockopt of a packet socket");
 }
 
 // Takes every frame that comes in by the interface, whomever it is for.
 io::UniqueFd open_end(const std::string& interface) {
   io::UniqueFd end(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!end) fail_relay("packet socket");
+  if (!end) io::throw_errno("packet socket");
   sockaddr_ll address{};
   address.sll_family = AF_PACKET;
   address.sll_protocol = htons(ETH_P_ALL);
   address.sll_ifindex = static_cast<int>(::if_nametoindex(interface.c_str()));
-  if (address.sll_ifindex == 0) fail_relay(interface);
+  if (address.sll_ifindex == 0) io::throw_errno(interface);
   packet_mreq promiscuous{};
   promiscuous.mr_ifindex = address.sll_ifindex;
   promiscuous.mr_type = PACKET_MR_PROMISC;
@@ -51,7 +50,7 @@ io::UniqueFd open_end(const std::string& interface) {
   set_option(end, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1);
   set_option(end, SOL_SOCKET, SO_RCVBUFFORCE, kReceiveBytes);
   if (::bind(end.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    fail_relay("bind " + interface);
+    io::throw_errno("bind " + interface);
   return end;
 }
 
@@ -70,13 +69,13 @@ bool can_relay_frames() { return static_cast<bool>(io::UniqueFd(::socket(AF_PACK
 
 void finish_frames_in_software(const std::string& interface) {
   const io::UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!socket) fail_relay("socket");
+  if (!socket) io::throw_errno("socket");
   for (const std::uint32_t feature : {ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO, ETHTOOL_STXCSUM}) {
     ethtool_value off{feature, 0};
     ifreq request{};
     interface.copy(request.ifr_name, IFNAMSIZ - 1);
     request.ifr_data = reinterpret_cast<char*>(&off);
-    if (::ioctl(socket.get(), SIOCETHTOOL, &request) != 0) fail_relay("offloads of " + interface);
+    if (::ioctl(socket.get(), SIOCETHTOOL, &request) != 0) io::throw_errno("offloads of " + interface);
   }
 }
 

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "rendezvous/io/pidfd.hpp"
+#include "rendezvous/io/throw_errno.hpp"
 #include "tests/text.hpp"
 
 namespace ddp::test {
@@ -35,8 +36,6 @@ constexpr std::chrono::seconds kLastWait{5};  // for processes that someone star
 constexpr const char* kSearch = "/usr/sbin:/usr/bin:/sbin:/bin";
 constexpr int kFailed = 125;
 
-[[noreturn]] void fail(const std::string& what) { throw std::system_error(errno, std::generic_category(), what); }
-
 int milliseconds_until(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   return static_cast<int>(std::max<decltype(left)>(left, 0));
@@ -45,7 +44,7 @@ int milliseconds_until(Clock::time_point deadline) {
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) fail("pipe2");
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) io::throw_errno("pipe2");
     reading.reset(ends[0]);
     writing.reset(ends[1]);
   }
@@ -55,7 +54,7 @@ struct Pipe {
 void write_all(int fd, const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const ssize_t count = ::write(fd, text.data() + at, text.size() - at);
-    if (count < 0) fail("write");
+    if (count < 0) io::throw_errno("write");
     at += static_cast<std::size_t>(count);
   }
 }
@@ -100,7 +99,7 @@ pid_t fork_and(const std::function<void()>& body, int report) {
 }
 
 void enter(const io::UniqueFd& network) {
-  if (::setns(network.get(), CLONE_NEWNET) != 0) fail("setns");
+  if (::setns(network.get(), CLONE_NEWNET) != 0) io::throw_errno("setns");
 }
 
 // Runs `ip -batch` on the lines, in a network.
@@ -114,10 +113,10 @@ void ip(const io::UniqueFd& network, const std::string& lines) {
         ::dup2(output.writing.get(), STDERR_FILENO);
         ::setenv("PATH", kSearch, 1);
         ::execlp("ip", "ip", "-batch", "-", nullptr);
-        fail("ip (package iproute2)");
+        io::throw_errno("ip (package iproute2)");
       },
       output.writing.get());
-  if (child < 0) fail("fork");
+  if (child < 0) io::throw_errno("fork");
   output.writing.reset();
   write_all(input.writing.get(), lines);
   input.writing.reset();
@@ -149,28 +148,28 @@ std::string hosts_file(const Hosts::Options& options) {
 }
 
 void mount_or_fail(const char* source, const char* target, const char* type, unsigned long flags) {
-  if (::mount(source, target, type, flags, nullptr) != 0) fail(std::string("mount ") + target);
+  if (::mount(source, target, type, flags, nullptr) != 0) io::throw_errno(std::string("mount ") + target);
 }
 
 // A name, and the files that differ: /etc/hosts, which lives on a file system without a place, and /proc.
 void move_in(int host, const Hosts::Options& options) {
   const std::string name = Hosts::name(host);
-  if (::sethostname(name.data(), name.size()) != 0) fail("sethostname");
+  if (::sethostname(name.data(), name.size()) != 0) io::throw_errno("sethostname");
   mount_or_fail(nullptr, "/", nullptr, MS_REC | MS_PRIVATE);
   mount_or_fail("tmpfs", "/proc", "tmpfs", 0);
   {
     const io::UniqueFd file(::open("/proc/hosts", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-    if (!file) fail("/proc/hosts");
+    if (!file) io::throw_errno("/proc/hosts");
     write_all(file.get(), hosts_file(options));
   }
   mount_or_fail("/proc/hosts", "/etc/hosts", nullptr, MS_BIND);
-  if (::umount2("/proc", MNT_DETACH) != 0) fail("umount");
+  if (::umount2("/proc", MNT_DETACH) != 0) io::throw_errno("umount");
   mount_or_fail("proc", "/proc", "proc", 0);
 }
 
 io::UniqueFd open_namespace(const std::string& process, const std::string& kind) {
   io::UniqueFd fd(::open(("/proc/" + process + "/ns/" + kind).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) fail("/proc/" + process + "/ns/" + kind);
+  if (!fd) io::throw_errno("/proc/" + process + "/ns/" + kind);
   return fd;
 }
 
@@ -226,7 +225,7 @@ Hosts::Namespaces Hosts::start(const std::function<void()>& set_up) {
   const pid_t first = fork_and(
       [&] {
         life.writing.reset();
-        if (::unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0) fail("unshare");
+        if (::unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0) io::throw_errno("unshare");
         ::signal(SIGCHLD, SIG_IGN);  // orphans of this host come here and are reaped
         set_up();
         report.writing.reset();
@@ -237,7 +236,7 @@ Hosts::Namespaces Hosts::start(const std::function<void()>& set_up) {
   const int fork_error = errno;
   const int restored = ::setns(own_processes.get(), CLONE_NEWPID);
   if (first < 0) throw std::system_error(fork_error, std::generic_category(), "fork");
-  if (restored != 0) fail("setns");
+  if (restored != 0) io::throw_errno("setns");
 
   Namespaces made;
   made.first = first;
@@ -281,7 +280,7 @@ void Hosts::wire(const Options& options) {
 pid_t Hosts::fork_on(int host) {
   const Namespaces& there = hosts_.at(static_cast<std::size_t>(host));
   const io::UniqueFd own_processes = open_namespace("self", "pid");
-  if (::setns(there.processes.get(), CLONE_NEWPID) != 0) fail("setns");
+  if (::setns(there.processes.get(), CLONE_NEWPID) != 0) io::throw_errno("setns");
   std::fflush(nullptr);
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -292,7 +291,7 @@ pid_t Hosts::fork_on(int host) {
     return 0;
   }
   const int fork_error = errno;
-  if (::setns(own_processes.get(), CLONE_NEWPID) != 0) fail("setns");
+  if (::setns(own_processes.get(), CLONE_NEWPID) != 0) io::throw_errno("setns");
   if (pid < 0) throw std::system_error(fork_error, std::generic_category(), "fork on " + name(host));
   return pid;
 }
@@ -303,7 +302,7 @@ HostProcess Hosts::run(int host, const std::vector<std::string>& argv, const std
   for (auto& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   std::array<char, 4096> here{};
-  if (::getcwd(here.data(), here.size()) == nullptr) fail("getcwd");
+  if (::getcwd(here.data(), here.size()) == nullptr) io::throw_errno("getcwd");
 
   Pipe out;
   Pipe err;
@@ -365,7 +364,7 @@ void Hosts::disturb(int host, const Disturbance& disturbance, int interface) {
         relay.run();
       },
       report.writing.get());
-  if (pid < 0) fail("fork");
+  if (pid < 0) io::throw_errno("fork");
   relays_[{host, interface}] = pid;
   report.writing.reset();
   const std::string said = read_all(report.reading.get());
@@ -394,7 +393,7 @@ void Hosts::crash(int host) { ::kill(hosts_.at(static_cast<std::size_t>(host)).f
 
 HostProcess::HostProcess(pid_t pid, io::UniqueFd out, io::UniqueFd err)
     : pid_(pid), process_(io::open_pidfd(pid)), out_fd_(std::move(out)), err_fd_(std::move(err)) {
-  if (!process_) fail("pidfd_open");
+  if (!process_) io::throw_errno("pidfd_open");
 }
 
 HostProcess::HostProcess(HostProcess&& other) noexcept

@@ -8,9 +8,9 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
-#include <system_error>
 
 #include "rendezvous/io/quiet_thread.hpp"
+#include "rendezvous/io/throw_errno.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -19,15 +19,13 @@ namespace {
 constexpr std::uint32_t kStop = 0xffff'ffff;  // an index beyond every rank
 constexpr std::size_t kAtOnce = 16;
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
 }  // namespace
 
 PeerWatch::PeerWatch(std::vector<io::UniqueFd> pidfds, std::function<void(int rank)> ended)
     : pidfds_(std::move(pidfds)), ended_(std::move(ended)), stop_(::eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_) fail("eventfd");
+  if (!stop_) io::throw_errno("eventfd");
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) fail("epoll_create1");
+  if (!epoll_) io::throw_errno("epoll_create1");
   add(stop_.get(), kStop);
   for (std::size_t i = 0; i < pidfds_.size(); ++i) {
     if (pidfds_[i]) add(pidfds_[i].get(), static_cast<std::uint32_t>(i));
@@ -45,7 +43,7 @@ io::UniqueFd PeerWatch::duplicate(int rank) const {
   const io::UniqueFd& pidfd = pidfds_[static_cast<std::size_t>(rank)];
   if (!pidfd) return {};
   io::UniqueFd copy(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!copy) fail("fcntl");
+  if (!copy) io::throw_errno("fcntl");
   return copy;
 }
 
@@ -53,7 +51,7 @@ void PeerWatch::add(int fd, std::uint32_t index) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u32 = index;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll_ctl");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) io::throw_errno("epoll_ctl");
 }
 
 void PeerWatch::watch() {

@@ -8,12 +8,12 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <system_error>
 #include <utility>
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/event_fd.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
+#include "rendezvous/io/throw_errno.hpp"
 #include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
@@ -24,8 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kStop = -1;  // no host
 constexpr std::size_t kAtOnce = 16;
-
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
 std::vector<int> data_sockets(const std::vector<LinkSockets>& sockets) {
   std::vector<int> data;
@@ -57,7 +55,7 @@ HostLinks::HostLinks(const HostLayout& layout, int own_host, std::vector<LinkSoc
       answer_(std::move(answer)),
       stop_(io::make_event()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-  if (!epoll_) fail("epoll_create1");
+  if (!epoll_) io::throw_errno("epoll_create1");
   for (std::size_t host = 0; host < sockets.size(); ++host) {
     if (static_cast<int>(host) == own_host) continue;
     others_[host].sockets = std::move(sockets[host]);
@@ -157,7 +155,7 @@ void HostLinks::watch_for(int fd, int host) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = host;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) fail("epoll_ctl");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) io::throw_errno("epoll_ctl");
 }
 
 void HostLinks::read_news(int host) {

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "rendezvous/io/random_key.hpp"
 #include "worker_runtime/cpu_backend/meeting/meeting_verdict.hpp"
 #include "worker_runtime/cpu_backend/meeting/meeting_words.hpp"
 #include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
@@ -32,7 +33,7 @@ class Holder {
       : who_(who),
         place_(place),
         deadline_(deadline),
-        name_("ddp-" + random_word()),
+        name_("ddp-" + io::random_key()),
         listener_(listen_locally(name_, who.size)),
         own_pidfd_(own_pidfd()),
         guests_(static_cast<std::size_t>(who.size)),
@@ -40,7 +41,7 @@ class Holder {
 
   Meeting hold_for_all() {
     identities_[0] = host_identity();
-    if (who_.local_size != who_.size) open_to_other_hosts(random_word());
+    if (who_.local_size != who_.size) open_to_other_hosts(io::random_key());
     place_.store.set(door_key(place_, 0), encode({name_, identities_[0], secret_, own_endpoint_}), deadline_.end());
     for (int rank = 1; rank < who_.size; ++rank) awaited_.push_back(rank);
     while (!missing().empty()) wait_for_events();

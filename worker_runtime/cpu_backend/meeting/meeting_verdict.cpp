@@ -1,15 +1,11 @@
 #include "worker_runtime/cpu_backend/meeting/meeting_verdict.hpp"
 
-#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <charconv>
 #include <iterator>
 #include <sstream>
-#include <system_error>
 
 #include "worker_runtime/process_group/rank_list.hpp"
 
@@ -43,19 +39,6 @@ Door decode_door(const std::string& text) {
   std::getline(lines, port);
   std::from_chars(port.data(), port.data() + port.size(), door.endpoint.port);
   return door;
-}
-
-std::string random_word() {
-  std::array<unsigned char, 16> random{};
-  if (::getrandom(random.data(), random.size(), 0) != static_cast<ssize_t>(random.size())) {
-    throw std::system_error(errno, std::generic_category(), "getrandom");
-  }
-  std::string word;
-  for (const unsigned char byte : random) {
-    word += "0123456789abcdef"[byte >> 4];
-    word += "0123456789abcdef"[byte & 0xf];
-  }
-  return word;
 }
 
 std::string where(const Membership& who) {

@@ -36,8 +36,6 @@ struct Door {
 std::string encode(const Door& door);
 Door decode_door(const std::string& text);
 
-std::string random_word();  // 32 hexadecimal digits, for names and secrets
-
 std::string where(const process_group::Membership& who);
 std::string missing_text(const std::vector<int>& missing, const io::Deadline& deadline);
 

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "rendezvous/io/random_key.hpp"
 #include "worker_runtime/cpu_backend/meeting/meeting_verdict.hpp"
 #include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
 #include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
@@ -83,7 +84,7 @@ class Member {
     const auto& here = layout_.ranks_of(host_);
     file_ = SharedMemory::make_file(layout_, host_);
     if (here.size() > 1) {
-      const std::string name = "ddp-" + random_word();
+      const std::string name = "ddp-" + io::random_key();
       listener_ = listen_locally(name, static_cast<int>(here.size()) + kStrangersMax);
       put_text(entrance_.socket, name);
     }
@@ -91,7 +92,7 @@ class Member {
     Listener listener = listen_tcp(parent_.network);
     put_text(entrance_.address, listener.endpoint.address);
     entrance_.port = listener.endpoint.port;
-    put_text(entrance_.secret, random_word());
+    put_text(entrance_.secret, io::random_key());
     port_ = std::move(listener.socket);
   }
 

@@ -16,6 +16,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/event_fd.hpp"
+#include "rendezvous/io/throw_errno.hpp"
 #include "worker_runtime/cpu_backend/hosts/host_links.hpp"
 #include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
 
@@ -128,7 +129,7 @@ PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const st
   put_text(hello_.group, group);
   const auto secret = std::as_writable_bytes(std::span(own_).subspan(kPortWord + 1));
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) {
-    throw std::system_error(errno, std::generic_category(), "getrandom");
+    io::throw_errno("getrandom");
   }
   try {
     Listener listener = listen_tcp(network);

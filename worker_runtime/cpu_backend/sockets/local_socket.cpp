@@ -2,6 +2,7 @@
 
 #include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/pidfd.hpp"
+#include "rendezvous/io/throw_errno.hpp"
 
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -34,8 +35,6 @@ union Control {
   std::array<char, CMSG_SPACE(sizeof(int))> bytes;
 };
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
-
 struct AbstractAddress {
   explicit AbstractAddress(const std::string& name) {
     address.sun_family = AF_UNIX;
@@ -51,7 +50,7 @@ struct AbstractAddress {
 
 io::UniqueFd make_socket(int flags) {
   io::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
-  if (!socket) fail("socket");
+  if (!socket) io::throw_errno("socket");
   return socket;
 }
 
@@ -82,8 +81,8 @@ io::UniqueFd descriptor_in(msghdr& message) {
 io::UniqueFd listen_locally(const std::string& name, int backlog) {
   io::UniqueFd socket = make_socket(SOCK_NONBLOCK);
   const AbstractAddress address(name);
-  if (::bind(socket.get(), address.get(), address.bytes) != 0) fail("bind");
-  if (::listen(socket.get(), backlog) != 0) fail("listen");
+  if (::bind(socket.get(), address.get(), address.bytes) != 0) io::throw_errno("bind");
+  if (::listen(socket.get(), backlog) != 0) io::throw_errno("listen");
   return socket;
 }
 
@@ -91,7 +90,7 @@ io::UniqueFd connect_locally(const std::string& name, Backlog backlog) {
   io::UniqueFd socket = make_socket(backlog == Backlog::has_room ? SOCK_NONBLOCK : 0);
   const AbstractAddress address(name);
   while (::connect(socket.get(), address.get(), address.bytes) != 0) {
-    if (errno != EINTR) fail("connect");
+    if (errno != EINTR) io::throw_errno("connect");
   }
   return socket;
 }
@@ -101,14 +100,14 @@ io::UniqueFd accept_locally(int listener) {
     io::UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket && uid_of_peer(socket.get()) != ::geteuid()) continue;
     if (socket || errno == EAGAIN) return socket;
-    if (errno != EINTR && errno != ECONNABORTED) fail("accept");
+    if (errno != EINTR && errno != ECONNABORTED) io::throw_errno("accept");
   }
 }
 
 uid_t uid_of_peer(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof(peer);
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) fail("SO_PEERCRED");
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) io::throw_errno("SO_PEERCRED");
   return peer.uid;
 }
 
@@ -132,7 +131,7 @@ void send_message(int socket, const Message& message, int fd, io::Deadline& dead
     if (errno == EAGAIN) {
       wait_until_writable(socket, deadline);
     } else if (errno != EINTR) {
-      fail("sendmsg");
+      io::throw_errno("sendmsg");
     }
   }
 }
@@ -150,7 +149,7 @@ std::optional<Message> receive_message(int socket) {
   ssize_t bytes = 0;
   while ((bytes = ::recvmsg(socket, &packet, MSG_CMSG_CLOEXEC | MSG_DONTWAIT)) < 0) {
     if (errno == EAGAIN) return std::nullopt;
-    if (errno != EINTR) fail("recvmsg");
+    if (errno != EINTR) io::throw_errno("recvmsg");
   }
   Message message;
   message.fd = descriptor_in(packet);
@@ -192,7 +191,7 @@ void poll_until(std::span<pollfd> polled, const io::Deadline& deadline) {
 
 io::UniqueFd own_pidfd() {
   io::UniqueFd pidfd = io::open_pidfd(::getpid());
-  if (!pidfd) fail("pidfd_open");
+  if (!pidfd) io::throw_errno("pidfd_open");
   return pidfd;
 }
 

@@ -19,6 +19,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/closed_in_child.hpp"
+#include "rendezvous/io/throw_errno.hpp"
 #include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
@@ -31,8 +32,6 @@ constexpr std::size_t kStrangersMax = 256;  // connected, and silent yet; more t
 constexpr std::ptrdiff_t kPushedOut = kStrangersMax / 2;
 constexpr int kBacklog = 1024;
 constexpr int kProbeSeconds = 5;
-
-[[noreturn]] void fail_tcp(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
 struct Address {
   sockaddr_storage storage{};
@@ -56,13 +55,13 @@ bool is_loopback(const std::string& address) { return address.starts_with("127."
 
 std::string local_address(int socket) {
   Address address;
-  if (::getsockname(socket, address.get(), &address.bytes) != 0) fail_tcp("getsockname");
+  if (::getsockname(socket, address.get(), &address.bytes) != 0) io::throw_errno("getsockname");
   return text_of(address);
 }
 
 std::uint16_t port_of(int socket) {
   Address address;
-  if (::getsockname(socket, address.get(), &address.bytes) != 0) fail_tcp("getsockname");
+  if (::getsockname(socket, address.get(), &address.bytes) != 0) io::throw_errno("getsockname");
   if (address.family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
   return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
 }
@@ -70,7 +69,7 @@ std::uint16_t port_of(int socket) {
 // Of an interface: of the wanted family where it has one, and none that means something on one link only.
 std::string address_of_interface(const std::string& name, int family_wanted) {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) fail_tcp("getifaddrs");
+  if (::getifaddrs(&list) != 0) io::throw_errno("getifaddrs");
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
   std::string found;
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
@@ -110,12 +109,12 @@ Address numeric(const Endpoint& endpoint) {
 
 TcpSocket make_tcp_socket(int family) {
   io::UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) fail_tcp("socket");
+  if (!fd) io::throw_errno("socket");
   return TcpSocket(std::move(fd));
 }
 
 void set_option(int socket, int level, int name, int value) {
-  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) fail_tcp("setsockopt");
+  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) io::throw_errno("setsockopt");
 }
 
 void send_at_once(int socket) {
@@ -129,7 +128,7 @@ bool bind_to(int socket, const Endpoint& endpoint) {
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const Address address = numeric(endpoint);
   if (::bind(socket, address.get(), address.bytes) == 0) return true;
-  if (errno != EADDRINUSE && errno != EACCES) fail_tcp("bind");
+  if (errno != EADDRINUSE && errno != EACCES) io::throw_errno("bind");
   return false;
 }
 
@@ -166,7 +165,7 @@ void TcpSocket::reset() {
 NetworkOptions with_addresses_of(int store_socket, NetworkOptions options) {
   options.own_address = local_address(store_socket);
   Address address;
-  if (::getpeername(store_socket, address.get(), &address.bytes) != 0) fail_tcp("getpeername");
+  if (::getpeername(store_socket, address.get(), &address.bytes) != 0) io::throw_errno("getpeername");
   options.store_address = text_of(address);
   return options;
 }
@@ -194,7 +193,7 @@ Listener listen_tcp(const NetworkOptions& options) {
     if (!bind_to(socket.get(), endpoint)) continue;
     if (::listen(socket.get(), kBacklog) != 0) {
       if (errno == EADDRINUSE) continue;
-      fail_tcp("listen");
+      io::throw_errno("listen");
     }
     endpoint = {is_with_store ? "" : address, port_of(socket.get())};
     return {std::move(socket), endpoint};
@@ -224,7 +223,7 @@ std::vector<Acceptor::Arrival> Acceptor::take(std::span<const pollfd> polled) {
   while (strangers_.size() < kStrangersMax) {
     io::UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
-    if (!fd && errno != EAGAIN) fail_tcp("accept");
+    if (!fd && errno != EAGAIN) io::throw_errno("accept");
     if (!fd) break;
     send_at_once(fd.get());
     strangers_.push_back({TcpSocket(std::move(fd)), {}, 0});
@@ -253,7 +252,7 @@ TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline
   const Address address = numeric(endpoint);
   TcpSocket socket = make_tcp_socket(address.family());
   if (::connect(socket.get(), address.get(), address.bytes) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) fail_tcp("connect");
+    if (errno != EINPROGRESS && errno != EINTR) io::throw_errno("connect");
     if (!wait_for(socket.get(), POLLOUT, deadline)) {
       throw std::system_error(ETIMEDOUT, std::generic_category(), "connect");
     }
