@@ -14,13 +14,15 @@ case "${1:-}" in release | dev | tsan) preset=$1 && shift ;; esac
 peers=
 if [ "$interop" = yes ]; then
   ./deploy/install_interop.sh packages
-  ./deploy/install_interop.sh python &  # mostly waits for the network, so the build goes on beside it
+  setsid ./deploy/install_interop.sh python &  # mostly waits for the network, so the build goes on beside it
   peers=$!
+  trap 'kill -- "-$peers" 2>/dev/null || true' EXIT  # where the build fails
 fi
 from=$SECONDS
 cmake --preset "$preset" >build/configure.log 2>&1 || { cat build/configure.log >&2; exit 1; }
 cmake --build --preset "$preset"
 [ -z "$peers" ] || wait "$peers"
+trap - EXIT
 built=$SECONDS
 
 run=()

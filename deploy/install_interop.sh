@@ -10,6 +10,15 @@ pins=tests/interop/requirements.txt
 venv=build/interop/venv
 log=build/interop/install.log
 part=${1:-both}
+case "$part" in
+  both | packages | python) ;;
+  *)
+    echo "error: there is no part '$part'" >&2
+    echo "where: deploy/install_interop.sh $*" >&2
+    echo "try:   \`packages\`, \`python\`, or no argument for both" >&2
+    exit 2
+    ;;
+esac
 if [ "$part" != python ]; then
   ./deploy/install_packages.sh zsh fish slurm-wlm openmpi-bin mpich debootstrap systemd
   python3 -c 'import ensurepip, venv' 2>/dev/null || ./deploy/install_packages.sh python3-venv
@@ -24,7 +33,8 @@ echo "installing the peers of the interop tests into $venv; the log is $log"
   # uv installs the rest in a quarter of pip's time. Its cache shares its files with the environment, and is kept out of
   # the home directory.
   "$venv/bin/pip" install --no-input --disable-pip-version-check uv==0.9.30
-  UV_CACHE_DIR=$PWD/build/interop/cache "$venv/bin/uv" pip install --compile-bytecode --python "$venv/bin/python" -r "$pins"
+  UV_CACHE_DIR=$PWD/build/interop/cache "$venv/bin/uv" pip install --compile-bytecode \
+    --python "$venv/bin/python" -r "$pins"
   rm -rf build/interop/cache
 } >"$log" 2>&1 || {
   tail -n 20 "$log" >&2
