@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <thread>
@@ -17,6 +16,7 @@ namespace {
 using nccl_test::expect_group_is_useless;
 using nccl_test::reduce_without_end;
 using std::chrono::milliseconds;
+using testing::AllHere;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -102,10 +102,12 @@ void expect_death_is_seen(const std::string& fault, const std::string& dead_peer
 }
 
 TEST(Timeout, DoesNotCountTheAbortedCallAsCompleted) {
+  const AllHere all_here;
   Shared<std::atomic<bool>> is_seen;
   run_ranks(2, [&](int rank) {
     auto group = join();
     nccl_test::connect(group);  // calls 1 and 2
+    all_here.wait(2);
     if (rank == 1) return wait_until([&] { return is_seen->load(); });
     const Array<float> values(group.device(), 10);
     Work work = group.all_reduce_async(values.range(), ReduceOp::sum, {.timeout = milliseconds(100)});
@@ -121,11 +123,12 @@ TEST(Death, InACollectiveIsSeen) { expect_death_is_seen("ncclAllReduce:5:die_ins
 TEST(Death, OfWhichNcclSaysNothingIsSeenAtTheDeadline) { expect_death_is_seen("ncclAllReduce:5:die_inside", "hang"); }
 
 TEST(Death, IsToldByTheLauncherBeforeAnyDeadline) {
-  Shared<std::array<std::atomic<pid_t>, 2>> waits;
+  const AllHere all_here;
   RankProcesses ranks(2, [&](int rank) {
     set_variable("FAKE_NCCL_DEAD_PEER", "hang");
     auto group = join();
     group.barrier();
+    all_here.wait(2);
     if (rank == 1) ::raise(SIGKILL);
     const Array<float> values(group.device(), 100);
     Work work = group.all_reduce_async(values.range());
@@ -143,6 +146,7 @@ TEST(Death, IsToldByTheLauncherBeforeAnyDeadline) {
 
 // As where a rank of this host is stopped, and NCCL waits for it.
 TEST(Abort, ThatNcclDoesNotEndHoldsUpNoError) {
+  const AllHere all_here;
   Shared<std::atomic<int>> timed_out;
   run_ranks(2, [&](int rank) {
     if (rank == 0) set_faults("ncclCommAbort:1:hang");
@@ -151,6 +155,7 @@ TEST(Abort, ThatNcclDoesNotEndHoldsUpNoError) {
       const Array<float> values(group.device(), 100);
       group.all_reduce(values.range());
       group.barrier();
+      all_here.wait(2);
       if (rank == 1) {
         wait_until([&] { return timed_out->load() == 1; });
       } else {

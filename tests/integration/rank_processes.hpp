@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -89,6 +90,19 @@ class Shared {
 
  private:
   T* value_;
+};
+
+// Where the ranks of a test wait for each other, beside their group: a collective ends on one rank before it ends on
+// another, whose end of it a failure of the first would spoil.
+class AllHere {
+ public:
+  void wait(int size) const {
+    ++*count_;
+    wait_until([&] { return count_->load() >= size; });
+  }
+
+ private:
+  Shared<std::atomic<int>> count_;
 };
 
 }  // namespace ddp::testing

@@ -15,6 +15,7 @@ namespace ddp::nccl_test {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::AllHere;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -27,12 +28,14 @@ using testing::wait_until;
 using Values = std::vector<float>;
 
 TEST(Timeout, NamesTheMissingRankAndHowFarAllCame) {
+  const AllHere all_here;
   Shared<std::atomic<int>> timed_out;
   run_ranks(3, [&](int rank) {
     auto group = join();
     const Array<float> values(group.device(), 100);
     group.all_reduce(values.range());
     group.barrier();
+    all_here.wait(3);
     if (rank == 2) {
       wait_until([&] { return timed_out->load() == 2; });
       const auto error = thrown_by<RankFailure>([&] { group.barrier(); });
@@ -57,10 +60,12 @@ TEST(Timeout, NamesTheMissingRankAndHowFarAllCame) {
 }
 
 TEST(Timeout, IsThrownByTheNextCallWhereNobodyWaited) {
+  const AllHere all_here;
   Shared<std::atomic<int>> timed_out;
   run_ranks(2, [&](int rank) {
     auto group = join();
     connect(group);
+    all_here.wait(2);
     if (rank == 1) return wait_until([&] { return timed_out->load() == 1; });
     const Array<float> values(group.device(), 10);
     {
@@ -74,10 +79,12 @@ TEST(Timeout, IsThrownByTheNextCallWhereNobodyWaited) {
 }
 
 TEST(Timeout, OfASendNamesItsPeer) {
+  const AllHere all_here;
   Shared<std::atomic<int>> timed_out;
   run_ranks(2, [&](int rank) {
     auto group = join();
     connect(group);
+    all_here.wait(2);
     if (rank == 1) return wait_until([&] { return timed_out->load() == 1; });
     const Array<float> values(group.device(), 10);
     Work work = group.receive_async(values.range(), 1, {.timeout = milliseconds(200)});
@@ -91,16 +98,13 @@ TEST(Timeout, OfASendNamesItsPeer) {
 }
 
 TEST(Death, OfARankIsTheFailureOfTheOthers) {
-  Shared<std::atomic<int>> connected;
+  const AllHere all_here;
   RankProcesses ranks(3, [&](int rank) {
     auto group = join();
     connect(group);
     const Array<float> values(group.device(), 100);
-    ++*connected;
-    if (rank == 1) {
-      wait_until([&] { return connected->load() == 3; });  // a barrier ends here before it ends elsewhere
-      ::raise(SIGKILL);
-    }
+    all_here.wait(3);
+    if (rank == 1) ::raise(SIGKILL);
     const auto error = thrown_by<RankFailure>([&] { reduce_without_end(group, values.range()); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1));
@@ -147,10 +151,12 @@ TEST(Abort, EndsCallsHereAndThere) {
 }
 
 TEST(Abort, LetsTheCallersStreamGoOn) {
+  const AllHere all_here;
   Shared<std::atomic<bool>> done;
   run_ranks(2, [&](int rank) {
     auto group = join();
     connect(group);
+    all_here.wait(2);
     if (rank == 1) return wait_until([&] { return done->load(); });
     const Array<float> values(group.device(), 100);
     group.all_reduce(values.range());
@@ -177,10 +183,12 @@ TEST(Leaving, IsSeenByThoseWhoCallOn) {
 }
 
 TEST(Leaving, WithCallsUnderWayEndsThemHereAndThere) {
+  const AllHere all_here;
   Shared<std::atomic<bool>> has_left;
   run_ranks(2, [&](int rank) {
     std::optional<ProcessGroup> group = join();
     connect(*group);
+    all_here.wait(2);
     const Array<float> values(group->device(), 100);
     if (rank == 1) {
       Work work = group->all_reduce_async(values.range());

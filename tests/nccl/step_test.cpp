@@ -160,10 +160,12 @@ TEST(Work, CallsBackWhenTheDeviceHasDoneIt) {
 }
 
 TEST(Work, CallsBackWithTheErrorWhichThenCountsAsWaitedFor) {
+  const testing::AllHere all_here;
   Shared<std::atomic<bool>> done;
   run_ranks(2, [&](int rank) {
     auto group = join();
     connect(group);
+    all_here.wait(2);
     if (rank == 1) return wait_until([&] { return done->load(); });
     const Array<float> values(group.device(), 10);
     std::atomic<int> bad{0};
