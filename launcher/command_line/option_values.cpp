@@ -4,11 +4,11 @@
 #include <cctype>
 #include <charconv>
 #include <csignal>
-#include <cstring>
 
 #include "launcher/command_line/nearest_word.hpp"
 #include "launcher/worker_group/exit_code.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/printable.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -35,12 +35,6 @@ std::optional<RankRange> rank_range(const std::string& text, int max) {
   const auto last = dash == std::string::npos ? first : whole_number(text.substr(dash + 1), 0, max);
   if (!first || !last || *first > *last) return {};
   return RankRange{*first, *last};
-}
-
-bool is_host(const std::string& text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::strchr("._-:%", c) != nullptr;
-  });
 }
 
 std::string without_brackets(const std::string& text) {
@@ -148,15 +142,13 @@ std::string word_of(const GivenOption& given) {
 }
 
 std::string name_of(const GivenOption& given) {
-  const bool printable =
-      std::none_of(given.value.begin(), given.value.end(), [](unsigned char c) { return std::iscntrl(c) != 0; });
-  if (!given.value.empty() && given.value.size() <= kNameBytesMax && printable) return given.value;
+  if (!given.value.empty() && given.value.size() <= kNameBytesMax && io::is_printable(given.value)) return given.value;
   throw_wrong_value(given, "a name of 1 to " + std::to_string(kNameBytesMax) + " printable characters", "train");
 }
 
 std::string host_of(const GivenOption& given) {
   const auto host = without_brackets(given.value);
-  if (is_host(host)) return host;
+  if (io::is_host(host)) return host;
   throw_wrong_value(given, "a host's name or address", "10.0.0.1");
 }
 
@@ -194,7 +186,7 @@ Endpoint endpoint_of(const GivenOption& given) {
     if (!port) throw_wrong_value(given, "HOST or HOST:PORT with a port from 0 to 65535", "node0:29400");
     endpoint.port = static_cast<std::uint16_t>(*port);
   }
-  if (!is_host(endpoint.host) || (!bracketed && endpoint.host.find(':') != std::string::npos))
+  if (!io::is_host(endpoint.host) || (!bracketed && endpoint.host.find(':') != std::string::npos))
     throw_wrong_value(given, "HOST or HOST:PORT", "node0:29400");
   return endpoint;
 }

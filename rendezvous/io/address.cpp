@@ -94,11 +94,36 @@ sockaddr_storage with_port(sockaddr_storage address, std::uint16_t port) {
 }
 
 std::optional<Address> parse_address(const std::string& text) {
+  if (text.find('\0') != std::string::npos) return std::nullopt;  // inet_pton() reads up to it only
   in_addr v4;
   if (::inet_pton(AF_INET, text.c_str(), &v4) == 1) return from_v4(v4);
   in6_addr v6;
   if (::inet_pton(AF_INET6, text.c_str(), &v6) == 1) return from_v6(v6);
   return std::nullopt;
+}
+
+bool is_host(const std::string& text) {
+  constexpr std::size_t kHostBytesMax = 253, kLabelBytesMax = 63;  // RFC 1035
+  if (text.empty() || text.size() > kHostBytesMax) return false;
+  const auto is_letter = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  };
+  const auto zone = text.find('%');
+  if (text.find(':') != std::string::npos) {
+    const auto zone_text = zone == std::string::npos ? std::string() : text.substr(zone + 1);
+    return parse_address(text.substr(0, zone)) && (zone == std::string::npos || !zone_text.empty()) &&
+           std::all_of(zone_text.begin(), zone_text.end(),
+                       [&](char c) { return is_letter(c) || c == '.' || c == '@'; });
+  }
+  for (std::size_t at = 0; at < text.size();) {
+    const auto end = std::min(text.size(), text.find('.', at));
+    const auto label = text.substr(at, end - at);
+    if (label.empty() || label.size() > kLabelBytesMax || label.front() == '-' ||
+        !std::all_of(label.begin(), label.end(), is_letter))
+      return false;
+    at = end + 1;
+  }
+  return true;
 }
 
 std::vector<InterfaceAddress> interface_addresses() {

@@ -40,6 +40,10 @@ sockaddr_storage with_port(sockaddr_storage address, std::uint16_t port);
 // Reads "10.0.0.1" or "fe80::1"; empty for anything else, names included.
 std::optional<Address> parse_address(const std::string& text);
 
+// Whether this is an address ("10.0.0.1", "fe80::1", "fe80::1%eth0") or may be the name of a host: at most 253 bytes,
+// in parts of 1 to 63 letters, digits, '-' and '_' with dots between them. No part begins with '-'.
+bool is_host(const std::string& text);
+
 struct InterfaceAddress {
   Address address;
   bool is_up = false;     // the interface

@@ -34,6 +34,12 @@ TEST(HostAddresses, AreNotWaitedForPastTheEnd) {
   EXPECT_THROW(addresses_of_host("localhost", std::chrono::steady_clock::now() + 20s, &cut), AbortedError);
 }
 
+TEST(Addresses, HoldNothingBehindANulByte) {
+  EXPECT_TRUE(parse_address("127.0.0.1"));
+  EXPECT_FALSE(parse_address(std::string("127.0.0.1\0LD_PRELOAD=/tmp/evil.so", 33)));
+  EXPECT_FALSE(parse_address(std::string("::1\0", 4)));
+}
+
 TEST(InterfaceAddresses, SayTheirNetworks) {
   const auto all = interface_addresses();
   const auto loopback = std::find_if(all.begin(), all.end(),
