@@ -167,6 +167,7 @@ class Agent {
     hello.slurm_run = config_.rendezvous.slurm_run;
     hello.wants_report = report_file_.has_value();
     if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
+    hello.addresses.resize(std::min(hello.addresses.size(), rendezvous::kAddressesMax));
     return hello;
   }
 

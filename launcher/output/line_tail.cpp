@@ -7,11 +7,13 @@
 #include <algorithm>
 
 #include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/membership/failure.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kTailLines = 12;
+static_assert(kTailLines < rendezvous::kStderrLinesMax);
 constexpr std::size_t kTailLineBytesMax = 400;
 constexpr std::size_t kFileTailBytes = 16 * 1024;
 

@@ -75,6 +75,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         options_(with_ports(options, endpoint_.port_count)),
         host_name_(hello.host_name),
         run_id_(hello.run_id),
+        workers_(hello.workers),
         handlers_(std::move(handlers)),
         security_(std::move(security)),
         timer_(io),
@@ -336,7 +337,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void take(std::string_view text) {
     try {
-      const auto message = to_agent_of(text);
+      const auto message = to_agent_of(text, workers_);
       if (const auto* welcome = std::get_if<Welcome>(&message)) {
         clock_offset_ = welcome->job_time - (greeted_at_ + since_start()) / 2;
         if (std::exchange(is_broken_, false)) handlers_.say("connected to the job again, at " + place());
@@ -498,6 +499,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::optional<EndpointName> endpoint_found_;  // the one port of it at which the job was
   Session::Options options_;
   std::string host_name_, run_id_;
+  int workers_;  // of this node
   Handlers handlers_;
   std::shared_ptr<const security::Security> security_;
   asio::steady_timer timer_;  // the session's

@@ -4,6 +4,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/printable.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -11,8 +12,10 @@ namespace {
 using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
-constexpr std::size_t kListMax = 4096;
-constexpr std::size_t kTextBytesMax = 64u << 10;
+constexpr std::size_t kListMax = kAddressesMax;  // of texts
+// Of any text, in both directions: a longer one is cut where it is written. Eight failures with three texts each and 16
+// lines of stderr fit into kControlMessageBytesMax, even if JSON doubles each byte.
+constexpr std::size_t kTextBytesMax = 2048;
 
 // --- reading, with the limits ---
 
@@ -28,7 +31,9 @@ const Json& field(const Json& object, const char* name) {
 
 void check_text(const Json& value, const char* name) {
   if (!value.is_string()) refuse(name, "is no text");
-  if (value.get_ref<const std::string&>().size() > kTextBytesMax) refuse(name, "is too long");
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.size() > kTextBytesMax) refuse(name, "is too long");
+  if (!io::is_printable(text)) refuse(name, "holds a control character");
 }
 
 void read(const Json& object, const char* name, std::string& out) {
@@ -55,15 +60,16 @@ void read_integer(const Json& object, const char* name, Integer& out, std::int64
   out = static_cast<Integer>(number);
 }
 
-constexpr std::int64_t kCountMax = 1'000'000'000, kRoundMax = 0xffffffff, kMillisecondsMax = std::int64_t{1} << 52,
-                       kStepMax = std::int64_t{1} << 52;
+constexpr int kWorkersMax = 16'384;                                        // of one node
+constexpr int kNodesMax = 65'536;                                          // as --nnodes
+constexpr std::int64_t kCountMax = std::int64_t{kWorkersMax} * kNodesMax;  // of ranks, the greatest number; fits an int
+constexpr std::int64_t kRoundMax = 0xffffffff, kStepMax = std::int64_t{1} << 52, kPidMax = 0x7fffffff;
+constexpr std::int64_t kMillisecondsMax = std::int64_t{100} * 366 * 24 * 3600 * 1000;  // fits nanoseconds of 64 bits
 
 void read(const Json& object, const char* name, int& out) { read_integer(object, name, out, -1, kCountMax); }
 void read(const Json& object, const char* name, std::uint32_t& out) { read_integer(object, name, out, 0, kRoundMax); }
 void read(const Json& object, const char* name, std::uint16_t& out) { read_integer(object, name, out, 0, 65'535); }
-void read(const Json& object, const char* name, std::int64_t& out) {
-  read_integer(object, name, out, 0, kMillisecondsMax);
-}
+void read(const Json& object, const char* name, std::int64_t& out) { read_integer(object, name, out, 0, kPidMax); }
 
 void read(const Json& object, const char* name, milliseconds& out) {
   std::int64_t count = 0;
@@ -162,7 +168,7 @@ Json json_of(const Successor& successor);
 Json json_of(const Held& held);
 Json json_of(const RoundTimes& round);
 Json json_of(const RunReport& report);
-Json json_of(const std::string& value) { return value; }
+Json json_of(const std::string& value) { return io::printable(value, kTextBytesMax); }
 Json json_of(bool value) { return value; }
 Json json_of(int value) { return value; }
 Json json_of(std::int64_t value) { return value; }
@@ -413,8 +419,6 @@ void check_range(const char* name, std::int64_t value, std::int64_t low, std::in
   if (value < low || value > high) refuse(name, "is out of range");
 }
 
-constexpr int kWorkersMax = 16'384;  // of one node; the sum over all nodes is to fit an int
-constexpr int kNodesMax = 65'536;    // as --nnodes
 constexpr std::int64_t kWaitMax = std::int64_t{366} * 24 * 3600 * 1000;
 constexpr std::size_t kNameBytesMax = 256;
 constexpr std::size_t kNodeKeyDigits = 32;
@@ -422,57 +426,74 @@ constexpr int kExitCodeMax = 255;  // more would be cut, and 256 be taken for su
 constexpr int kSignalMax = 64;
 constexpr int kErrnoMax = 4095;
 
-template <class Message>
-void check(const Message&) {}
+void check_count(const char* name, std::int64_t value) { check_range(name, value, 0, kCountMax); }
+void check_port(std::uint16_t port) { check_range("port", port, 1, 0xffff); }
+void check_time(const char* name, milliseconds time) { check_range(name, time.count(), 0, kMillisecondsMax); }
+void check_time(const char* name, const std::optional<milliseconds>& time) {
+  if (time) check_time(name, *time);
+}
+void check_wait(const char* name, milliseconds time) { check_range(name, time.count(), 0, kWaitMax); }
 
 void check_name(const char* name, const std::string& text) {
   if (text.size() > kNameBytesMax) refuse(name, "is too long");
-  for (const unsigned char c : text)
-    if (c < 0x20 || c == 0x7f) refuse(name, "holds a control character");
 }
+
+// Others connect to it, and it opens the store's door.
+void check_address(const char* name, const std::string& text) {
+  if (!io::parse_address(text)) refuse(name, "is no address");
+}
+
+// Workers look it up.
+void check_host(const char* name, const std::string& text) {
+  if (!text.empty() && !io::is_host(text)) refuse(name, "is neither an address nor the name of a host");
+}
+
+void check_ranks(const std::vector<int>& ranks) {
+  for (const int rank : ranks) check_count("hung_ranks", rank);
+}
+
+// Each message has a check, be it an empty one: those without one do not compile. The kinds of fields have theirs
+// above: a text, for example, holds no control character.
 
 void check(const Hello& m) {
   check_name("run_id", m.run_id);
   check_name("host_name", m.host_name);
   check_name("role", m.role);
   check_name("slurm_run", m.slurm_run);
+  check_host("local_address", m.local_address);
   check_range("workers", m.workers, 1, kWorkersMax);
   check_range("nodes_max", m.nodes_max, 1, kNodesMax);
   check_range("nodes_min", m.nodes_min, 1, m.nodes_max);
-  check_range("restarts_max", m.restarts_max, 0, kCountMax);
-  check_range("restart_window_ms", m.restart_window.count(), 0, kWaitMax);
-  check_range("join_timeout_ms", m.join_timeout.count(), 0, kWaitMax);
-  check_range("last_call_timeout_ms", m.last_call_timeout.count(), 0, kWaitMax);
-  check_range("grace_ms", m.grace.count(), 0, kWaitMax);
-  if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kCountMax);
+  check_count("restarts_max", m.restarts_max);
+  check_wait("restart_window_ms", m.restart_window);
+  check_wait("join_timeout_ms", m.join_timeout);
+  check_wait("last_call_timeout_ms", m.last_call_timeout);
+  check_wait("grace_ms", m.grace);
+  if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kNodesMax - 1);
   if (m.node_key.size() != kNodeKeyDigits || m.node_key.find_first_not_of("0123456789abcdef") != std::string::npos)
     refuse("node_key", "is not 32 hexadecimal digits");
-  for (const auto& address : m.addresses)
-    if (!io::parse_address(address)) refuse("addresses", "holds what is no address");  // it opens the store's door
+  for (const auto& address : m.addresses) check_address("addresses", address);
 }
 
 void check(const Held& m) {
   check_range("group_world_size", m.group_world_size, 1, kNodesMax);
   check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
-  check_range("restart_count", m.restart_count, 0, kCountMax);
+  check_count("restart_count", m.restart_count);
 }
 
-void check_address(const std::string& text) {
-  if (!io::parse_address(text)) refuse("address", "is no address");
-}
-
-void check(const Elsewhere& m) { check_address(m.address); }
-void check(const Successor& m) { check_address(m.address); }
+void check(const StoreOpened& m) { check_port(m.port); }
+void check(const RoundStarted&) {}
+void check(const FirstStep&) {}
+void check(const RoundFailed& m) { check_ranks(m.hung_ranks); }
 
 void check(const RoundEnded& m) {
   check_range("stopped", m.stopped, 0, kWorkersMax);
   check_range("stopped_at_step", m.stopped_at_step, 0, kWorkersMax);
   if (m.signal_number) check_range("signal_number", *m.signal_number, 1, kSignalMax);
 }
-void check(const StopAt& m) { check_range("signal_number", m.signal_number, 0, kSignalMax); }
+
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
-void check(const StopRound& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
-void check(const FinishJob& m) { check_range("exit_code", m.exit_code, 0, kExitCodeMax); }
+void check(const StopReady&) {}
 
 void check(const FailureReport& m) {
   using Kind = Ending::Kind;
@@ -481,6 +502,88 @@ void check(const FailureReport& m) {
               kind == Kind::killed   ? kSignalMax
               : kind == Kind::exited ? kExitCodeMax
                                      : kErrnoMax);
+  check_count("rank", m.rank);
+  check_range("local_rank", m.local_rank, 0, kWorkersMax - 1);
+  check_name("host", m.host);
+  check_time("after_ms", m.after);
+  if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
+}
+
+void check(const Welcome& m) { check_time("job_time_ms", m.job_time); }
+
+void check(const Elsewhere& m) {
+  check_address("address", m.address);
+  check_port(m.port);
+}
+
+void check(const Successor& m) {
+  check_range("group_rank", m.group_rank, 0, kNodesMax - 1);
+  check_address("address", m.address);
+  check_port(m.port);
+}
+
+void check(const Refused&) {}
+
+void check(const OpenStore& m) {
+  for (const auto& address : m.allow) check_address("allow", address);
+}
+
+void check(const StartRound& m) {
+  check_range("group_world_size", m.group_world_size, 1, kNodesMax);
+  check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
+  check_range("world_size", m.world_size, m.group_world_size, kCountMax);
+  check_range("rank_first", m.rank_first, 0, m.world_size - 1);
+  check_range("role_world_size", m.role_world_size, 1, m.world_size);
+  check_range("role_rank_first", m.role_rank_first, 0, m.role_world_size - 1);
+  check_count("restart_count", m.restart_count);
+  check_count("restarts_max", m.restarts_max);
+  check_host("master_address", m.master_address);
+  check_range("master_port", m.master_port, 1, 0xffff);
+  for (const auto& successor : m.successors) check_range("group_rank", successor.group_rank, 0, m.group_world_size - 1);
+  if (m.host_group_rank) check_range("host_group_rank", *m.host_group_rank, 0, m.group_world_size - 1);
+}
+
+// Of an agent with so many workers, which it alone knows.
+void check_share(const StartRound& m, int workers) {
+  check_range("rank_first", m.rank_first, 0, m.world_size - workers);
+  check_range("role_rank_first", m.role_rank_first, 0, m.role_world_size - workers);
+}
+
+void check(const RoundEstablished&) {}
+void check(const PrepareStop&) {}
+
+void check(const StopAt& m) {
+  check_range("call", static_cast<std::int64_t>(m.call), 1, kStepMax);
+  check_range("signal_number", m.signal_number, 0, kSignalMax);
+}
+
+void check(const StopRound& m) {
+  check_range("signal_number", m.signal_number, 1, kSignalMax);
+  check_ranks(m.hung_ranks);
+}
+
+void check(const FinishJob& m) {
+  check_range("exit_code", m.exit_code, 0, kExitCodeMax);
+  check_count("stopped", m.stopped);
+  check_count("world_size", m.world_size);
+  check_count("restarts_max", m.restarts_max);
+}
+
+void check(const RoundTimes& m) {
+  check_range("nodes", m.nodes, 0, kNodesMax);
+  check_count("world_size", m.world_size);
+  check_time("detect_ms", m.detect);
+  check_time("stop_ms", m.stop);
+  check_time("rendezvous_ms", m.rendezvous);
+  check_time("start_ms", m.start);
+  check_time("first_step_ms", m.first_step);
+  check_time("worked_ms", m.worked);
+}
+
+void check(const RunReport& m) {
+  check_time("total_ms", m.total);
+  check_time("worked_ms", m.worked);
+  check_count("rounds_count", m.rounds_count);
 }
 
 template <class Part>
@@ -532,7 +635,7 @@ std::string text_of(Variant message, const char* type) {
   Json out{{"type", type}};
   std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { write(out, name, value); }); },
              message);
-  return out.dump(-1, ' ', false, Json::error_handler_t::replace);  // what workers print need not be UTF-8
+  return out.dump();
 }
 
 template <class Variant>
@@ -559,6 +662,10 @@ Variant message_of(std::string_view json, const char* const* types) {
 std::string to_json(const ToMembership& message) { return text_of(message, kToMembership[message.index()]); }
 std::string to_json(const ToAgent& message) { return text_of(message, kToAgent[message.index()]); }
 ToMembership to_membership_of(std::string_view json) { return message_of<ToMembership>(json, kToMembership); }
-ToAgent to_agent_of(std::string_view json) { return message_of<ToAgent>(json, kToAgent); }
+ToAgent to_agent_of(std::string_view json, int workers) {
+  auto message = message_of<ToAgent>(json, kToAgent);
+  if (const auto* start = std::get_if<StartRound>(&message)) check_share(*start, workers);
+  return message;
+}
 
 }  // namespace ddp::rendezvous

@@ -19,6 +19,8 @@ struct Ending {
   bool operator==(const Ending&) const = default;
 };
 
+constexpr std::size_t kStderrLinesMax = 16;
+
 // One worker's failure, in words that are the same on every node.
 struct FailureReport {
   int rank = 0;
@@ -31,7 +33,7 @@ struct FailureReport {
   std::chrono::milliseconds after{0};     // since its round began
   std::chrono::milliseconds job_time{0};  // on the job's clock, which is the endpoint's
   std::string message;                    // from the worker's error file; or empty
-  std::vector<std::string> stderr_tail;   // its last lines, oldest first
+  std::vector<std::string> stderr_tail;   // its last lines, oldest first, at most kStderrLinesMax
   std::string stderr_file;                // that has all of it; or empty
   bool operator==(const FailureReport&) const = default;
 };

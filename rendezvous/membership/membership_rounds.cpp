@@ -17,7 +17,6 @@ constexpr auto kLateReport = 250ms;  // of a death, from a loaded machine
 constexpr auto kUnnoticed = 10s;     // how long after its consequences the loss of a node may become known
 constexpr auto kStoreLimit = 30s;    // to open it takes milliseconds
 constexpr auto kStopMargin = 60s;    // beyond the grace, for what is left to be killed, reaped and reported
-constexpr std::size_t kAddressesPerMessage = 256;
 
 bool is_loopback(const std::string& address) { return address == "::1" || address.rfind("127.", 0) == 0; }
 
@@ -136,7 +135,7 @@ void Membership::ask_for_store(const std::vector<NodeId>& members) {
     if (!nodes_.at(id).seen_address.empty()) addresses.push_back(nodes_.at(id).seen_address);
     for (auto& address : addresses) {
       open.allow.push_back(std::move(address));
-      if (open.allow.size() == kAddressesPerMessage) send(members.front(), std::exchange(open, {round_id_, {}, false}));
+      if (open.allow.size() == kAddressesMax) send(members.front(), std::exchange(open, {round_id_, {}, false}));
     }
   }
   open.is_last = true;

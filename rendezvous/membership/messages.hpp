@@ -32,6 +32,8 @@ struct Held {
   bool operator==(const Held&) const = default;
 };
 
+constexpr std::size_t kAddressesMax = 256;  // in one message
+
 // The first thing that an agent says on each connection.
 struct Hello {
   int version = kProtocolVersion;
@@ -43,11 +45,12 @@ struct Hello {
   int nodes_min = 1, nodes_max = 1;
   int workers = 1;
   std::string role = "default";
-  std::string local_address;           // under which others are to reach this node; empty: as it is seen
-  std::vector<std::string> addresses;  // of its interfaces; its workers connect to the store from them
-  std::uint16_t standby_port = 0;      // on which it would serve the endpoint, were it the next host; 0: it would not
-  int highest_round = -1;              // that it has logs of
-  std::optional<Held> held;            // empty before its first round
+  std::string local_address;  // under which others are to reach this node; empty: as it is seen
+  // Of its interfaces, numeric and at most kAddressesMax: its workers connect to the store from them.
+  std::vector<std::string> addresses;
+  std::uint16_t standby_port = 0;  // on which it would serve the endpoint, were it the next host; 0: it would not
+  int highest_round = -1;          // that it has logs of
+  std::optional<Held> held;        // empty before its first round
   // With the number of nodes, what a job has that begins with this node.
   int restarts_max = 0;
   std::chrono::milliseconds restart_window{0};

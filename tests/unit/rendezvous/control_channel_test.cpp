@@ -388,6 +388,7 @@ TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   tell(Welcome{});
   StartRound start;
   start.round = {100, 7, 3};
+  start.master_port = 29400;
   tell(start);
   ASSERT_TRUE(run_until([&] { return rounds == 1; }));
   EXPECT_EQ(client->whereabouts()->address, "127.0.0.1");
@@ -418,8 +419,10 @@ TEST_P(ControlClient, ThatHasJoinedWaitsAsLongAsMembership) {
   constexpr auto kJoinTimeout = 2s;
   join(kJoinTimeout);
   tell(Welcome{});
+  StartRound start;
+  start.master_port = 29400;
   asio::steady_timer later(io, kJoinTimeout + 100ms);
-  later.async_wait([&](boost::system::error_code) { tell(StartRound{}); });
+  later.async_wait([&](boost::system::error_code) { tell(start); });
   EXPECT_TRUE(run_until([&] { return rounds == 1 || lost; }));
   EXPECT_FALSE(lost) << lost->what;
 }

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
+#include <nlohmann/json.hpp>
+
 #include "ddp/error.hpp"
 
 namespace ddp::rendezvous {
@@ -59,7 +62,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   StartRound start;
   start.round = {1700000000, 0xabcdef, 4};
   start.group_rank = 1;
-  start.group_world_size = 2;
+  start.group_world_size = 4;
   start.rank_first = 8;
   start.world_size = 16;
   start.role_rank_first = 3;
@@ -99,73 +102,220 @@ TEST(MessageJson, ANewerPeerMaySayMore) {
             ToMembership(StopAsked{2}));
 }
 
-TEST(MessageJson, WhatWorkersPrintNeedNotBeUtf8) {
-  EXPECT_THAT(to_json(ToMembership(RoundFailed{1, "caf\xe9"})), HasSubstr("caf"));
+TEST(MessageJson, TextsAreMadePrintableAndCutWhereTheyAreWritten) {
+  auto failure = some_failure();
+  failure.message = "caf\xe9\n" + std::string(100'000, 'x');
+  failure.stderr_tail = {std::string("\x1b[2J\0", 5)};
+  const auto back = std::get<RoundEnded>(to_membership_of(to_json(ToMembership(RoundEnded{1, {failure}}))));
+  EXPECT_THAT(back.failures.front().message, ::testing::StartsWith("caf\\xe9\\nxxx"));
+  EXPECT_EQ(back.failures.front().message.size(), 2048u);
+  EXPECT_THAT(back.failures.front().stderr_tail, ::testing::ElementsAre("\\x1b[2J\\x00"));
 }
 
-TEST(MessageJson, WhatOthersComputeWithIsInRange) {
-  const auto refused = [](const ToMembership& message) {
-    EXPECT_THROW(to_membership_of(to_json(message)), Error) << to_json(message);
-  };
-  Hello whole;
-  whole.node_key = kKey;
-  auto hello = whole;
-  for (const int workers : {0, -1, 1'000'000'000}) {
-    hello.workers = workers;
-    refused(hello);
-  }
-  hello = whole;
-  hello.node_rank = -1;
-  refused(hello);
-  for (const auto& [low, high] : {std::pair{0, 1}, {2, 1}, {1, 1'000'000}}) {
-    hello = whole;
-    hello.nodes_min = low;
-    hello.nodes_max = high;
-    refused(hello);
-  }
-  hello = whole;
-  hello.join_timeout = -1ms;
-  refused(hello);
-  for (const auto& name : {std::string("a\nb"), std::string(300, 'x')}) {
-    hello = whole;
-    hello.run_id = name;
-    refused(hello);
-    hello = whole;
-    hello.host_name = name;
-    refused(hello);
-    hello = whole;
-    hello.slurm_run = name;
-    refused(hello);
-  }
-  hello = whole;
-  hello.restart_window = -1ms;
-  refused(hello);
-  hello = whole;
-  hello.last_call_timeout = std::chrono::years(2);
-  refused(hello);
-  hello = whole;
-  hello.restarts_max = -1;
-  refused(hello);
-  for (const auto* address : {"any", "0.0.0.0/0", "gpu17", ""}) {
-    hello = whole;
-    hello.addresses = {"10.0.0.1", address};
-    refused(hello);
-  }
-  for (const auto& key : {std::string(), std::string(31, 'a'), std::string(32, 'A')}) {
-    hello = whole;
-    hello.node_key = key;
-    refused(hello);
-  }
-  hello = whole;
-  hello.held = Held{{1, 1, 1}, 2, 2, 0};
-  refused(hello);
+TEST(MessageJson, LongestMessageFitsIntoTheChannel) {
   auto failure = some_failure();
-  for (const Ending ending : {Ending{Ending::Kind::killed, 0, false}, Ending{Ending::Kind::killed, 65, false},
-                              Ending{Ending::Kind::exited, 256, false}, Ending{Ending::Kind::exited, -1, false}}) {
-    failure.ending = ending;
-    refused(RoundEnded{4, {failure}, 7, false});
+  const std::string longest(100'000, '"');  // JSON doubles it
+  failure.host = std::string(256, '"');
+  failure.message = failure.program = failure.stderr_file = longest;
+  failure.stderr_tail.assign(kStderrLinesMax, longest);
+  RoundEnded ended{4, {failure}, 0, false};
+  failure.stderr_tail.clear();
+  ended.failures.resize(kFailuresMax, failure);
+  const auto text = to_json(ToMembership(ended));
+  EXPECT_LE(text.size(), kControlMessageBytesMax);
+  EXPECT_NO_THROW(to_membership_of(text));
+  Hello hello;
+  hello.node_key = kKey;
+  hello.addresses.assign(kAddressesMax, "fd00:1111:2222:3333:4444:5555:6666:7777");
+  const auto greeting = to_json(ToMembership(hello));
+  EXPECT_LE(greeting.size(), 16u << 10);
+  EXPECT_NO_THROW(to_membership_of(greeting));
+}
+
+using Json = nlohmann::json;
+
+// The message with another value in one field, as a peer that keeps to no rule would write it.
+std::string with(const std::string& message, const std::string& pointer, const Json& value) {
+  auto json = Json::parse(message);
+  json[Json::json_pointer(pointer)] = value;
+  return json.dump();
+}
+
+template <class Parse>
+void expect_refused(const std::string& text, const std::string& field, Parse parse) {
+  try {
+    (void)parse(text);
+    ADD_FAILURE() << "accepted: " << text;
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("\"" + field + "\"")) << text;
   }
-  for (const int number : {0, 65}) refused(RoundEnded{4, {}, 2, false, 0, {}, number, 1234ms});
+}
+
+constexpr std::int64_t kDay = 24 * 3600 * 1000;
+const std::string kNul("a\0b", 3);
+const std::vector<std::string> kNoTexts{kNul, "a\nb", "\x1b[2J", "\x7f", "\xc2\x9b", "\xe2\x80\xa8", "\xe2\x80\xae"};
+const std::vector<Json> kNoAddresses{
+    "", "any", "0.0.0.0/0", "gpu17", std::string("10.0.0.1\0LD_PRELOAD=/x.so", 25), "1.2", "1.2.3.4 ", 7};
+const std::vector<Json> kNoHosts{std::string("127.0.0.1\0LD_PRELOAD=/x.so", 26),
+                                 "a b",
+                                 "a/b",
+                                 "-oProxyCommand",
+                                 "a..b",
+                                 ".a",
+                                 "gpu17:29400",
+                                 "fe80::1%",
+                                 std::string(64, 'a'),
+                                 std::string(126, 'a') + "." + std::string(127, 'a')};
+
+struct Values {
+  const char* pointer;
+  std::vector<Json> refused, taken{};
+};
+
+// Of "/held/round": round. Of "/addresses/0": addresses.
+std::string field_of(std::string pointer) {
+  if (std::isdigit(static_cast<unsigned char>(pointer.back())) != 0) pointer.resize(pointer.rfind('/'));
+  return pointer.substr(pointer.rfind('/') + 1);
+}
+
+template <class Parse>
+void expect_checked(const std::string& message, const std::vector<Values>& fields, Parse parse) {
+  for (const auto& field : fields) {
+    for (const auto& value : field.refused)
+      expect_refused(with(message, field.pointer, value), field_of(field.pointer), parse);
+    for (const auto& value : field.taken)
+      EXPECT_NO_THROW(parse(with(message, field.pointer, value))) << field.pointer << " " << value;
+  }
+}
+
+TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
+  const auto parse = [](const std::string& text) { return to_membership_of(text); };
+  Hello hello;
+  hello.node_key = kKey;
+  hello.nodes_max = 4;
+  hello.node_rank = 0;
+  hello.held = Held{{1, 1, 1}, 1, 2, 0};
+  hello.addresses = {"10.0.0.1"};
+  expect_checked(
+      to_json(ToMembership(hello)),
+      {{"/workers", {0, -1, 16'385, 1'000'000'000}, {1, 16'384}},
+       {"/node_rank", {-1, 65'536}, {65'535}},
+       {"/nodes_min", {0, 5}, {4}},
+       {"/nodes_max", {0, 65'537}, {65'536}},
+       {"/run_id", {std::string(257, 'x')}, {std::string(256, 'x'), "caf\xc3\xa9"}},
+       {"/host_name", {std::string(257, 'x')}},
+       {"/role", {std::string(257, 'x')}},
+       {"/slurm_run", {std::string(257, 'x')}},
+       {"/local_address", kNoHosts, {"", "10.0.0.1", "fd00::1", "fe80::1%eth0", "gpu17.cluster.local", "a_b-1."}},
+       {"/addresses/0", kNoAddresses, {"::1"}},
+       {"/addresses", {Json(std::vector<std::string>(257, "10.0.0.1"))}},
+       {"/standby_port", {-1, 65'536}, {0}},
+       {"/highest_round", {-2, 2'000'000'000}, {-1}},
+       {"/node_key", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a')}},
+       {"/held/group_rank", {-1, 2}, {0}},
+       {"/held/group_world_size", {0, 65'537}},
+       {"/held/restart_count", {-1}},
+       {"/restarts_max", {-1}},
+       {"/restart_window_ms", {-1, 400 * kDay}},
+       {"/join_timeout_ms", {-1, 400 * kDay}},
+       {"/last_call_timeout_ms", {-1, 400 * kDay}},
+       {"/grace_ms", {-1, 400 * kDay}}},
+      parse);
+  for (const auto* name : {"/run_id", "/node_key", "/host_name", "/role", "/local_address", "/slurm_run"})
+    for (const auto& text : kNoTexts)
+      expect_refused(with(to_json(ToMembership(hello)), name, text), std::string(name).substr(1), parse);
+
+  expect_checked(to_json(ToMembership(StoreOpened{1, 29400})), {{"/port", {0, 65'536}}}, parse);
+  expect_checked(to_json(ToMembership(RoundFailed{1, "", {3}})),
+                 {{"/what", {std::string(2049, 'x'), kNul, "a\nb"}, {std::string(2048, 'x')}},
+                  {"/hung_ranks/0", {-1, 2'000'000'000}},
+                  {"/job_time_ms", {101 * 366 * kDay, -101 * 366 * kDay}, {-1}}},
+                 parse);
+  RoundEnded ended{4, {some_failure()}, 0, false, 0, {1, 1}, 15, 1ms};
+  expect_checked(to_json(ToMembership(ended)),
+                 {{"/stopped", {-1, 16'385}},
+                  {"/stopped_at_step", {-1, 16'385}},
+                  {"/commits", {-1, std::int64_t{1} << 53}},
+                  {"/signal_number", {0, 65}},
+                  {"/signalled_at_ms", {101 * 366 * kDay}},
+                  {"/failures/0/rank", {-1, 2'000'000'000}},
+                  {"/failures/0/local_rank", {-1, 16'384}},
+                  {"/failures/0/pid", {-1, std::int64_t{1} << 31}},
+                  {"/failures/0/host", {std::string(257, 'x')}},
+                  {"/failures/0/after_ms", {-1, 101 * 366 * kDay}},
+                  {"/failures/0/ending_value", {0, 65}},
+                  {"/failures/0/ending", {-1, 4}},
+                  {"/failures/0/stderr_tail", {Json(std::vector<std::string>(17, "x"))}}},
+                 parse);
+  for (const auto* name : {"host", "program", "message", "stderr_file"})
+    for (const auto& text : kNoTexts)
+      expect_refused(with(to_json(ToMembership(ended)), std::string("/failures/0/") + name, text), name, parse);
+  for (const auto& text : kNoTexts)
+    expect_refused(with(to_json(ToMembership(ended)), "/failures/0/stderr_tail/0", text), "stderr_tail", parse);
+  for (const Ending ending : {Ending{Ending::Kind::exited, 256, false}, Ending{Ending::Kind::exited, -1, false}}) {
+    ended.failures.front().ending = ending;
+    expect_refused(to_json(ToMembership(ended)), "ending_value", parse);
+  }
+  expect_checked(to_json(ToMembership(StopReady{1, 1})), {{"/call", {-1, std::int64_t{1} << 53}}}, parse);
+}
+
+TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
+  const auto parse = [](const std::string& text) { return to_agent_of(text, 4); };
+  StartRound start;
+  start.round = {1, 1, 1};
+  start.group_world_size = 2;
+  start.rank_first = 4;
+  start.world_size = 8;
+  start.role_world_size = 4;
+  start.master_address = "10.0.0.1";
+  start.master_port = 29400;
+  start.successors = {{1, "10.0.0.2", 29400}};
+  start.host_group_rank = 0;
+  expect_checked(to_json(ToAgent(start)),
+                 {{"/group_rank", {-1, 2}, {1}},
+                  {"/group_world_size", {0, 65'537}},
+                  {"/rank_first", {-1, 5, 8, 1'000'000'000}, {0}},  // this agent has four workers
+                  {"/world_size", {1, 2'000'000'000}},
+                  {"/role_rank_first", {-1, 1}},
+                  {"/role_world_size", {0, 9}},
+                  {"/restart_count", {-1}},
+                  {"/restarts_max", {-1}},
+                  {"/master_address", kNoHosts, {"", "gpu17", "fd00::1"}},
+                  {"/master_port", {0, 65'536}},
+                  {"/why", {std::string(2049, 'x'), kNul, "a\nddprun: b"}},
+                  {"/successors/0/address", kNoAddresses},
+                  {"/successors/0/port", {0, 65'536}},
+                  {"/successors/0/group_rank", {-1, 2}},
+                  {"/host_group_rank", {-1, 2}},
+                  {"/round", {"1-0000000000000001", "-1-0000000000000001-1", "1-0000000000000001-4294967296"}}},
+                 parse);
+  expect_checked(to_json(ToAgent(Elsewhere{"10.0.0.1", 1})), {{"/address", kNoAddresses}, {"/port", {0}}}, parse);
+  expect_checked(to_json(ToAgent(OpenStore{{1, 1, 1}, {"10.0.0.1"}, true})),
+                 {{"/allow/0", kNoAddresses}, {"/allow", {Json(std::vector<std::string>(257, "10.0.0.1"))}}}, parse);
+  expect_checked(to_json(ToAgent(Welcome{})), {{"/job_time_ms", {-1, 101 * 366 * kDay}}}, parse);
+  expect_checked(to_json(ToAgent(StopAt{1, 1, 0})), {{"/call", {0}}, {"/signal_number", {-1, 65}}}, parse);
+  expect_checked(to_json(ToAgent(StopRound{1, 15, false, false, "", {1}})),
+                 {{"/signal_number", {0, 65}}, {"/hung_ranks/0", {-1}}, {"/why", {kNul}}}, parse);
+  expect_checked(to_json(ToAgent(Refused{})), {{"/what", {"a\nb"}}, {"/try", {"\xc2\x9b"}}}, parse);
+  FinishJob verdict{1, some_failure(), {some_failure()}, 1, 8, 0, "", "", RunReport{1s, 1s, 1, {{}}}};
+  expect_checked(to_json(ToAgent(verdict)),
+                 {{"/exit_code", {-1, 256}},
+                  {"/stopped", {-1}},
+                  {"/world_size", {-1}, {0}},
+                  {"/restarts_max", {-1}},
+                  {"/what", {"a\nb"}},
+                  {"/try", {"a\nb"}},
+                  {"/cause/local_rank", {-1, 16'384}},
+                  {"/cause/host", {"\xe2\x80\xae"}},
+                  {"/consequences/0/message", {"a\nwhere: b"}},
+                  {"/report/total_ms", {-1}},
+                  {"/report/rounds_count", {-1}},
+                  {"/report/rounds/0/why", {"a\nb"}},
+                  {"/report/rounds/0/nodes", {-1}},
+                  {"/report/rounds/0/world_size", {-1}},
+                  {"/report/rounds/0/detect_ms", {-1}},
+                  {"/report/rounds/0/worked_ms", {-1}}},
+                 parse);
 }
 
 TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
