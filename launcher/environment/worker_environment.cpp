@@ -31,6 +31,12 @@ constexpr std::array<std::string_view, 17> kOwn{"LOCAL_RANK",
                                                 "TORCHELASTIC_ERROR_FILE",
                                                 "TORCHELASTIC_SIGNALS_TO_HANDLE"};
 
+// What worker_variables() sets beside those.
+constexpr std::array<std::string_view, 7> kBeside{"DDPRUN_ROUND_ID",     "DDPRUN_PORT_RANGE",
+                                                  "DDPRUN_SLURM_STEP",   "DDPRUN_ROUND_DIRECTORY",
+                                                  "OMP_NUM_THREADS",     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+                                                  "CUDA_VISIBLE_DEVICES"};
+
 // By these a launcher further out (mpirun, srun --mpi) says to ddprun itself which of its ranks it is: to a worker, and
 // to an mpirun that this starts, they are wrong.
 constexpr std::array<std::string_view, 3> kOuterPrefixes{"OMPI_COMM_WORLD_", "PMI_", "MPI_LOCAL"};
@@ -98,6 +104,12 @@ bool is_withheld(const std::string& name) {
          std::any_of(kOuterPrefixes.begin(), kOuterPrefixes.end(), begins) ||
          std::find(kOuter.begin(), kOuter.end(), name) != kOuter.end() ||
          std::find(kOwn.begin(), kOwn.end(), name) != kOwn.end();
+}
+
+bool is_workers_variable(const std::string& variable) {
+  const auto is_name = [name = name_of(variable)](std::string_view each) { return each == name; };
+  return variable.find('=') != std::string::npos && variable.find('\0') == std::string::npos &&
+         (std::any_of(kOwn.begin(), kOwn.end(), is_name) || std::any_of(kBeside.begin(), kBeside.end(), is_name));
 }
 
 std::vector<std::string> worker_variables(const Assignment& assignment, const WorkerFacts& worker,

@@ -53,6 +53,11 @@ std::optional<std::string> value_of(std::string_view name, const std::vector<std
 // that a nested launcher does not take it for its own, and what every worker gets a value of its own for.
 bool is_withheld(const std::string& name);
 
+// Whether a worker may be started with this "NAME=value" beside what it inherits: one of those that worker_variables()
+// makes, without a NUL byte. Others might change what runs in the worker, as LD_PRELOAD, PYTHONPATH or BASH_ENV do, and
+// their values may be what another node has said.
+bool is_workers_variable(const std::string& variable);
+
 // "NAME=value" for every variable that differs between workers or rounds. `inherited` is the launcher's own environment
 // as "NAME=value", because some variables give way to the user's, or are made from them (CUDA_VISIBLE_DEVICES). Throws
 // UsageError where --virtual-local-rank asks for a device beyond CUDA_VISIBLE_DEVICES.

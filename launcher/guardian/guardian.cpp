@@ -196,6 +196,8 @@ class Guardian {
   void spawn(const Request& request, const std::vector<io::UniqueFd>& descriptors) {
     changed_ = true;
     if (descriptors.size() != 4) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
+    if (!std::all_of(request.variables.begin(), request.variables.end(), is_workers_variable))
+      return report({ReportKind::not_spawned, request.local_rank, 0, EPERM});
     auto environment = pointers_to(options_.environment);
     for (auto* variable : pointers_to(request.variables)) environment.push_back(variable);
     const auto mark = mark_of(descriptors[3].get());

@@ -3,20 +3,40 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+
+#include "ddp/error.hpp"
 
 namespace ddp::launcher::guardian {
 namespace {
 
 constexpr std::size_t kControlBytes = CMSG_SPACE(kDescriptorsPerPacketMax * sizeof(int));
 
+// Behind it each variable: its length as std::uint32_t, and its bytes.
 struct RequestHead {
   RequestKind kind;
   int local_rank;
   int signal_number;
 };
+
+template <class Value>
+void append(std::vector<char>& bytes, const Value& value) {
+  const auto* at = reinterpret_cast<const char*>(&value);
+  bytes.insert(bytes.end(), at, at + sizeof value);
+}
+
+// Takes it off the front; empty where there is less.
+template <class Value>
+std::optional<Value> take(std::span<const char>& bytes) {
+  if (bytes.size() < sizeof(Value)) return {};
+  Value value;
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes = bytes.subspan(sizeof value);
+  return value;
+}
 
 // Waits for room, whether the socket blocks or not: an event loop may have made it non-blocking.
 bool wait_for_room(int socket, int error, std::chrono::steady_clock::time_point deadline) {
@@ -86,11 +106,14 @@ std::vector<char> receive_packet(int socket, std::vector<io::UniqueFd>& descript
 }  // namespace
 
 bool send_request(int socket, const Request& request, std::span<const int> descriptors) {
-  const RequestHead head{request.kind, request.local_rank, request.signal_number};
-  std::vector<char> bytes(sizeof head);
-  std::memcpy(bytes.data(), &head, sizeof head);
-  for (const auto& variable : request.variables)
-    bytes.insert(bytes.end(), variable.c_str(), variable.c_str() + variable.size() + 1);
+  std::vector<char> bytes;
+  append(bytes, RequestHead{request.kind, request.local_rank, request.signal_number});
+  for (const auto& variable : request.variables) {
+    if (variable.find('\0') != std::string::npos)
+      throw Error("a variable for the workers holds a NUL byte: " + variable.substr(0, variable.find('\0')));
+    append(bytes, static_cast<std::uint32_t>(variable.size()));
+    bytes.insert(bytes.end(), variable.begin(), variable.end());
+  }
   return bytes.size() <= kPacketBytesMax && send_packet(socket, bytes, descriptors, kRequestLimit);
 }
 
@@ -102,12 +125,15 @@ bool send_reports(int socket, std::span<const Report> reports, std::span<const i
 std::optional<Received<Request>> receive_request(int socket, bool& closed) {
   Received<Request> out;
   const auto bytes = receive_packet(socket, out.descriptors, closed);
-  RequestHead head{};
-  if (bytes.size() < sizeof head) return {};
-  std::memcpy(&head, bytes.data(), sizeof head);
-  out.content = {head.kind, head.local_rank, head.signal_number, {}};
-  for (std::size_t at = sizeof head; at < bytes.size(); at += out.content.variables.back().size() + 1)
-    out.content.variables.emplace_back(bytes.data() + at);
+  std::span<const char> rest(bytes);
+  const auto head = take<RequestHead>(rest);
+  if (!head) return {};
+  out.content = {head->kind, head->local_rank, head->signal_number, {}};
+  while (const auto length = take<std::uint32_t>(rest)) {
+    const auto variable = rest.first(std::min<std::size_t>(*length, rest.size()));
+    out.content.variables.emplace_back(variable.begin(), variable.end());
+    rest = rest.subspan(variable.size());
+  }
   return out;
 }
 

@@ -65,7 +65,8 @@ constexpr std::size_t kDescriptorsPerPacketMax = 64;  // Linux takes 253
 constexpr std::chrono::seconds kRequestLimit{20};
 
 // False where the packet could not be sent: the other side is gone, or, for a request, hangs; reports never wait. The
-// descriptors stay the caller's.
+// descriptors stay the caller's. Throws Error where a variable holds a NUL byte: behind it another one would begin, as
+// execve() takes them.
 bool send_request(int socket, const Request& request, std::span<const int> descriptors);
 bool send_reports(int socket, std::span<const Report> reports, std::span<const int> descriptors);
 

@@ -11,12 +11,20 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kRankMax = 1'000'000;
+constexpr std::size_t kTextBytesMax = 3 * kWhyBytesMax;     // what is not UTF-8 becomes three bytes for each
 constexpr std::uint64_t kStepMax = std::uint64_t{1} << 52;  // JSON implementations keep 53 bits
 
 // Replaces what is not UTF-8, so that no text can make a message fail.
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
-std::string shortened(const std::string& text) { return text.substr(0, kWhyBytesMax); }
+// Without a NUL byte, which no field holds.
+std::string shortened(const std::string& text) {
+  auto out = text.substr(0, kWhyBytesMax);
+  std::replace(out.begin(), out.end(), '\0', ' ');
+  return out;
+}
+
+bool holds_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
 Json json_of(const Hello& m) {
   return {{"type", "hello"}, {"version", m.version}, {"takes_seats", m.takes_seats}, {"takes_stops", m.takes_stops}};
@@ -52,7 +60,8 @@ bool read(const Json& object, const char* name, T& out) {
   if constexpr (std::is_same_v<T, bool>) {
     if (!field->is_boolean()) return false;
   } else if constexpr (std::is_same_v<T, std::string>) {
-    if (!field->is_string() || field->template get_ref<const std::string&>().size() > kPacketBytesMax) return false;
+    if (!field->is_string() || holds_nul(field->template get_ref<const std::string&>())) return false;
+    if (field->template get_ref<const std::string&>().size() > kTextBytesMax) return false;
   } else {
     if (!field->is_number_integer() || *field < 0 ||
         *field > std::min<std::uint64_t>(kStepMax, std::numeric_limits<T>::max()))
@@ -80,7 +89,7 @@ bool read(const Json& object, const char* name, std::map<std::string, std::strin
   const auto field = object.find(name);
   if (field == object.end() || !field->is_object() || field->size() > kVariablesMax) return false;
   for (const auto& [key, value] : field->items()) {
-    if (!value.is_string()) return false;
+    if (!value.is_string() || holds_nul(key) || holds_nul(value.get_ref<const std::string&>())) return false;
     variables[key] = value.get<std::string>();
   }
   return true;

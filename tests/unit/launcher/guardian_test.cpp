@@ -25,9 +25,10 @@ namespace {
 constexpr int kPatienceMs = 20'000;
 
 // The first report of one of these kinds on a worker that is asked for; empty at the deadline.
-std::optional<Report> start_worker(const GuardianHandle& guardian, const std::set<ReportKind>& kinds) {
+std::optional<Report> start_worker(const GuardianHandle& guardian, const std::set<ReportKind>& kinds,
+                                   const std::vector<std::string>& variables = {}) {
   const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  send_request(guardian.socket.get(), {RequestKind::spawn, 0, 0, {}},
+  send_request(guardian.socket.get(), {RequestKind::spawn, 0, 0, variables},
                std::array{null.get(), null.get(), null.get(), null.get()});
   pollfd answer{guardian.socket.get(), POLLIN, 0};
   bool closed = false;
@@ -60,6 +61,24 @@ TEST(Guardian, CoresThatAreGoneAreAFailedStart) {
   }
 }
 
+TEST(Guardian, StartsNoWorkerWithAVariableOfAnotherList) {
+  GuardianOptions options{{"/bin/true", {"true"}}, {}, {}, {1024, 1024}, {}, ""};
+  sigemptyset(&options.worker_signal_mask);
+  auto guardian = start_guardian(options);
+  for (const auto* variable : {"LD_PRELOAD=/tmp/evil.so", "LD_AUDIT=x", "PYTHONPATH=/tmp", "PYTHONSTARTUP=x",
+                               "BASH_ENV=/tmp/evil.sh", "PATH=/tmp", "MASTER_ADDR", ""}) {
+    const auto report =
+        start_worker(guardian, {ReportKind::spawned, ReportKind::not_spawned}, {"MASTER_ADDR=127.0.0.1", variable});
+    ASSERT_TRUE(report);
+    EXPECT_EQ(report->kind, ReportKind::not_spawned) << variable;
+    EXPECT_EQ(report->value, EPERM);
+  }
+  const auto report = start_worker(guardian, {ReportKind::spawned, ReportKind::not_spawned}, {"MASTER_ADDR=127.0.0.1"});
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->kind, ReportKind::spawned);
+  end(std::move(guardian));
+}
+
 TEST(Guardian, WorkersStartWithTheSignalsIgnoredThatAreToBe) {
   for (const bool is_ignored : {false, true}) {
     GuardianOptions options{{"/bin/sh", {"sh", "-c", "kill -USR1 $$; exit 3"}}, {}, {}, {1024, 1024}, {}, ""};
@@ -78,7 +97,7 @@ class GuardianOfScripts : public ::testing::Test {
  protected:
   void SetUp() override {
     GuardianOptions options{
-        {"/bin/sh", {"sh", "-c", "eval \"$SCRIPT\""}}, {"PATH=/usr/bin:/bin"}, {}, {1024, 1024}, {}, ""};
+        {"/bin/sh", {"sh", "-c", "eval \"$ROLE_NAME\""}}, {"PATH=/usr/bin:/bin"}, {}, {1024, 1024}, {}, ""};
     sigemptyset(&options.worker_signal_mask);
     guardian = start_guardian(options);
   }
@@ -93,7 +112,7 @@ class GuardianOfScripts : public ::testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, agent), 0);
     const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), reader(output[0]), agent_side(agent[0]);
     io::UniqueFd writer(output[1]), worker_side(agent[1]);
-    send_request(guardian.socket.get(), {RequestKind::spawn, local_rank, 0, {"SCRIPT=" + script}},
+    send_request(guardian.socket.get(), {RequestKind::spawn, local_rank, 0, {"ROLE_NAME=" + script}},
                  std::array{null.get(), writer.get(), null.get(), worker_side.get()});
     writer.reset();
     std::string text;

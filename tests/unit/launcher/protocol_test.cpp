@@ -7,6 +7,9 @@
 #include <sys/stat.h>
 
 #include <csignal>
+#include <cstddef>
+
+#include "ddp/error.hpp"
 
 namespace ddp::launcher::guardian {
 namespace {
@@ -41,6 +44,28 @@ TEST_F(Protocol, CarriesARequestWithItsDescriptors) {
     EXPECT_EQ(have.st_rdev, want.st_rdev);
     EXPECT_TRUE(::fcntl(fd.get(), F_GETFD) & FD_CLOEXEC);
   }
+}
+
+TEST_F(Protocol, CarriesNoVariableWithANulByte) {
+  const std::string two("MASTER_ADDR=127.0.0.1\0LD_PRELOAD=/tmp/evil.so", 45);
+  EXPECT_THROW(send_request(left.get(), {RequestKind::spawn, 0, 0, {two}}, {}), Error);
+  EXPECT_FALSE(receive_request(right.get(), closed));
+}
+
+TEST_F(Protocol, TakesAVariableApartByItsLengthOnly) {
+  struct {
+    RequestKind kind = RequestKind::spawn;
+    int local_rank = 0, signal_number = 0;
+    std::uint32_t length = 7;
+    char variable[7] = {'A', '=', '1', '\0', 'B', '=', '2'};
+    char another[4] = {9, 0, 0, 0};  // it says more than there is
+    char end = 'C';
+  } packet;
+  ASSERT_EQ(::send(left.get(), &packet, offsetof(decltype(packet), end) + 1, 0), 28);
+  const auto got = receive_request(right.get(), closed);
+  ASSERT_TRUE(got);
+  EXPECT_THAT(got->content.variables, ::testing::ElementsAre(std::string("A=1\0B=2", 7), ::testing::_));
+  EXPECT_LE(got->content.variables.back().size(), 2u);
 }
 
 TEST_F(Protocol, CarriesReportsInOrder) {

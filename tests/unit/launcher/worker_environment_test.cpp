@@ -96,6 +96,22 @@ TEST(WorkerEnvironment, VirtualLocalRankShowsEachWorkerOneDevice) {
   EXPECT_THROW(worker_variables(assignment, {3, "", {}}, {"CUDA_VISIBLE_DEVICES=7,6,3"}), UsageError);
 }
 
+TEST(WorkerEnvironment, NoVariableOfAnotherNameIsEverSet) {
+  auto assignment = second_node();
+  assignment.virtual_local_rank = true;
+  assignment.port_first = 2000;
+  assignment.port_last = 2100;
+  assignment.slurm_step = "42.0";
+  const auto all = worker_variables(assignment, {0, "/tmp/error.json", 2, "/logs"}, {"CUDA_VISIBLE_DEVICES=0,1,2,3"});
+  EXPECT_EQ(all.size(), 24u);
+  for (const auto& variable : all) EXPECT_TRUE(is_workers_variable(variable)) << variable;
+  for (const auto* variable : {"LD_PRELOAD=x", "LD_LIBRARY_PATH=x", "LD_AUDIT=x", "GCONV_PATH=x", "PYTHONPATH=x",
+                               "PYTHONSTARTUP=x", "PYTHONHOME=x", "BASH_ENV=x", "ENV=x", "PERL5OPT=x", "PATH=x", "RANK",
+                               "=x", "", "RANK =x", "DDPRUN_TOKEN=x", "DDPRUN_AGENT_SOCKET=3:1"})
+    EXPECT_FALSE(is_workers_variable(variable)) << variable;
+  EXPECT_FALSE(is_workers_variable(std::string("RANK=1\0LD_PRELOAD=x", 19)));
+}
+
 TEST(WorkerArguments, LocalRankIsReplacedAndNothingElse) {
   const struct {
     const char *given, *want;

@@ -47,6 +47,10 @@ TEST(WorkerMessage, WhatIsNoMessageIsRefused) {
                                R"({"type":7})",
                                R"({"type":"seat","variables":{"RANK":"1"}})"};
   for (const auto& packet : cases) EXPECT_FALSE(parse_to_agent(packet)) << packet;
+  EXPECT_FALSE(parse_to_agent(R"({"type":"left","round":1,"hung_ranks":[],"why":"a\u0000b"})"));
+  EXPECT_FALSE(parse_to_agent(R"({"type":"left","round":1,"hung_ranks":[],"why":")" + std::string(3073, 'x') + "\"}"));
+  EXPECT_FALSE(parse_to_worker(R"({"type":"seat","variables":{"RANK":"1\u0000LD_PRELOAD=x"}})"));
+  EXPECT_FALSE(parse_to_worker(R"({"type":"seat","variables":{"RANK\u0000":"1"}})"));
   EXPECT_FALSE(parse_to_worker(R"({"type":"seat","variables":{"RANK":1}})"));
   EXPECT_FALSE(parse_to_worker(R"({"type":"seat","variables":["RANK"]})"));
 }
@@ -70,6 +74,9 @@ TEST(WorkerMessage, WhatIsNotKnownIsIgnoredAndNoTextCanMakeAMessageFail) {
   const auto left = parse_to_agent(packet);
   ASSERT_TRUE(left);
   EXPECT_LE(std::get<Left>(*left).why.size(), kWhyBytesMax + 8);
+  const auto bytes = parse_to_agent(encode(ToAgent(Left{1, {}, std::string("a\0", 2) + std::string(2000, '\xff')})));
+  ASSERT_TRUE(bytes);
+  EXPECT_EQ(std::get<Left>(*bytes).why.substr(0, 2), "a ");
 }
 
 }  // namespace
