@@ -32,6 +32,7 @@
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/io/host_name.hpp"
+#include "rendezvous/io/printable.hpp"
 #include "rendezvous/io/random_key.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/round/term.hpp"
@@ -237,10 +238,10 @@ class Agent {
     const auto ending = guardian_.reap();
     if (!ending || finished_) return;
     output_.end_round();
-    say("error: ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
-        (config_.workers == 1 ? " was" : " were") + " ended with it\nwhere: host " + io::host_name() + ", pid " +
-        std::to_string(pid) +
-        "\ntry:   find who sent it the signal: memory limits and `kill` reach every process of a job");
+    say_error({"ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
+                   (config_.workers == 1 ? " was" : " were") + " ended with it",
+               "host " + io::host_name() + ", pid " + std::to_string(pid),
+               "find who sent it the signal: memory limits and `kill` reach every process of a job"});
     finish(std::max(1, exit_code_of(*ending)));
   }
 
@@ -324,11 +325,13 @@ class Agent {
   void take(const FinishJob& message) {
     const auto summary = job_summary(message);
     const bool is_known = !message.cause && stop_announced_ && message.try_this.empty();
-    if (!summary.empty() && (!is_known || message.exit_code == rendezvous::kStoppedAtStep)) say(summary);
+    const bool is_error = message.cause || !message.try_this.empty();
+    if (!summary.empty() && (!is_known || message.exit_code == rendezvous::kStoppedAtStep))
+      output_.say((is_error ? "" : "ddprun: ") + summary);
     if (message.cause) tell_caller(*message.cause);
     report_ = message.report;
     if (report_ && report_->rounds_count > 1 && start_.round.term != 0 && start_.group_rank == 0)
-      say(describe(*report_));
+      output_.say("ddprun: " + describe(*report_));
     guardian_.set_farewell({});  // nobody waits for it
     end_with(message.exit_code);
   }
@@ -354,7 +357,8 @@ class Agent {
 
   // A launcher that started this one reads the reason where it reads that of any worker.
   void tell_caller(const FailureReport& cause) const {
-    const bool is_ours = cause.round == start_.round.number && cause.rank == start_.rank_first + cause.local_rank;
+    const bool is_ours = cause.round == start_.round.number && cause.local_rank < config_.workers &&
+                         cause.rank == start_.rank_first + cause.local_rank;
     const auto path = value_of("TORCHELASTIC_ERROR_FILE", inherited_);
     if (!path || path->empty()) return;
     pass_error_on({is_ours ? output_.error_file(cause.local_rank) : "",
@@ -376,7 +380,7 @@ class Agent {
     lost_ = true;
     guardian_.set_farewell({});
     if (stop_signal_ != 0 && group_.is_idle()) return end_with(128 + stop_signal_);  // nobody is left to tell more
-    say("error: " + why.what + "\nwhere: " + why.where + "\ntry:   " + why.try_this);
+    say_error(why);
     if (group_.is_idle()) return end_with(rendezvous::kRendezvousFailed);
     step({StopWorkers{SIGTERM}});
   }
@@ -396,7 +400,7 @@ class Agent {
 
   void take(int local_rank, const worker_link::Left& message) {
     if (message.round != start_.round.number) return;
-    step({WorkerLeft{local_rank, message.why, message.hung_ranks}});
+    step({WorkerLeft{local_rank, io::printable(message.why), message.hung_ranks}});
   }
 
   void take(int local_rank, const worker_link::Progress& message) {
@@ -565,9 +569,8 @@ class Agent {
     output_.end_round(group_.waiting());
     if (action.tree_survived) {
       guardian_.give_up();
-      say("error: some processes of the job could not be killed: they hang in the kernel\nwhere: host " +
-          io::host_name() +
-          "\ntry:   `ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them");
+      say_error({"some processes of the job could not be killed: they hang in the kernel", "host " + io::host_name(),
+                 "`ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them"});
     }
     if (verdict_) return finish(*verdict_);
     if (lost_) return end_with(rendezvous::kRendezvousFailed);
@@ -640,9 +643,12 @@ class Agent {
 
   std::string count_of_workers() const { return all_workers(config_.workers); }
 
-  void say(const std::string& message) {
-    const bool error = message.rfind("error:", 0) == 0;
-    output_.say(error ? message : "ddprun: " + message);
+  // One line, whatever others have put into it.
+  void say(const std::string& line) { output_.say("ddprun: " + io::printable(line)); }
+
+  void say_error(const rendezvous::LinkLost& error) {
+    output_.say("error: " + io::printable(error.what) + "\nwhere: " + io::printable(error.where) +
+                "\ntry:   " + io::printable(error.try_this));
   }
 
   const LaunchConfig& config_;

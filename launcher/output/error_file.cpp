@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/io/printable.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::launcher {
@@ -39,9 +40,8 @@ std::string error_message_of(const std::string& json_text) {
   const auto& outer = json["message"];
   const auto& inner = outer.is_object() && outer.contains("message") ? outer["message"] : outer;
   if (!inner.is_string()) return {};
-  auto text = inner.get<std::string>();
-  text = text.substr(0, text.find('\n'));
-  return text.substr(0, kMessageBytesMax);
+  const auto text = inner.get<std::string>();
+  return io::printable(text.substr(0, text.find('\n')), kMessageBytesMax);
 }
 
 std::string read_error_file(const std::string& path) { return error_message_of(text_of(path)); }

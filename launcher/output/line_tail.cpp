@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "rendezvous/io/printable.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/membership/failure.hpp"
 
@@ -16,6 +17,22 @@ constexpr std::size_t kTailLines = 12;
 static_assert(kTailLines < rendezvous::kStderrLinesMax);
 constexpr std::size_t kTailLineBytesMax = 400;
 constexpr std::size_t kFileTailBytes = 16 * 1024;
+
+std::string without_colours(std::string_view line) {
+  std::string out;
+  while (!line.empty()) {
+    if (line.substr(0, 2) == "\x1b[") {
+      const auto end = line.find_first_not_of("0123456789;:", 2);
+      if (end != std::string_view::npos && line[end] == 'm') {
+        line.remove_prefix(end + 1);
+        continue;
+      }
+    }
+    out += line.front();
+    line.remove_prefix(1);
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -28,15 +45,16 @@ void LineTail::remember(std::string_view bytes) {
       if (lines_.size() > kTailLines + 1) lines_.pop_front();
     } else if (c != '\r') {
       if (drawn_) lines_.back().clear();
-      if (lines_.back().size() < kTailLineBytesMax) lines_.back() += c;
+      if (lines_.back().size() <= kTailLineBytesMax) lines_.back() += c;  // one more, so that it is cut visibly
     }
     drawn_ = c == '\r';
   }
 }
 
 std::vector<std::string> LineTail::lines() const {
-  std::vector<std::string> out(lines_.begin(), lines_.end());
-  if (out.back().empty()) out.pop_back();
+  std::vector<std::string> out;
+  for (const auto& line : lines_)
+    if (!line.empty()) out.push_back(io::printable(without_colours(line), kTailLineBytesMax));
   return out;
 }
 

@@ -1,4 +1,5 @@
-// The last lines of a stream, for the summary of a failure. Of a progress bar the last drawing is left.
+// The last lines of a stream, for the summary of a failure: printable, and without colours. Of a progress bar the last
+// drawing is left.
 #pragma once
 
 #include <deque>

@@ -3,9 +3,12 @@
 #include <cerrno>
 #include <csignal>
 
+#include "rendezvous/io/printable.hpp"
+
 namespace ddp::launcher {
 namespace {
 
+using io::printable;
 using rendezvous::Ending;
 using rendezvous::FailureReport;
 using rendezvous::signal_name;
@@ -64,9 +67,16 @@ std::string fate_of_others(const rendezvous::FinishJob& verdict) {
          " ranks were stopped";
 }
 
+// Its texts are those of a worker, perhaps on another node.
+FailureReport with_printable_texts(FailureReport failure) {
+  for (auto* text : {&failure.host, &failure.program, &failure.message, &failure.stderr_file}) *text = printable(*text);
+  for (auto& line : failure.stderr_tail) line = printable(line);
+  return failure;
+}
+
 std::string failure_summary(const FailureReport& failure, const rendezvous::FinishJob& verdict) {
   auto text = "error: " + describe_failure(failure) + fate_of_others(verdict);
-  if (!verdict.what.empty()) text += "; " + verdict.what;
+  if (!verdict.what.empty()) text += "; " + printable(verdict.what);
   text += "\nwhere: host " + failure.host;
   if (failure.pid != 0) text += ", pid " + std::to_string(failure.pid);
   text += ", round " + std::to_string(failure.round) + ", " + failure.program + '\n';
@@ -77,18 +87,20 @@ std::string failure_summary(const FailureReport& failure, const rendezvous::Fini
   }
   if (!failure.stderr_file.empty()) text += "all of its stderr: " + failure.stderr_file + " on " + failure.host + '\n';
   for (const auto& later : verdict.consequences)
-    text += "after it:  " + describe_failure(later) + (later.message.empty() ? "" : " (" + later.message + ")") +
-            ", host " + later.host + '\n';
+    text += "after it:  " + describe_failure(later) +
+            (later.message.empty() ? "" : " (" + printable(later.message) + ")") + ", host " + printable(later.host) +
+            '\n';
   return text + "try:   " + what_to_try(failure, verdict.restarts_max) + '\n';
 }
 
 }  // namespace
 
 std::string job_summary(const rendezvous::FinishJob& verdict) {
-  if (verdict.cause) return failure_summary(*verdict.cause, verdict);
+  if (verdict.cause) return failure_summary(with_printable_texts(*verdict.cause), verdict);
   if (verdict.what.empty()) return {};
-  if (verdict.try_this.empty()) return verdict.what + '\n';
-  return "error: " + verdict.what + "\nwhere: between the nodes of the job\ntry:   " + verdict.try_this + '\n';
+  if (verdict.try_this.empty()) return printable(verdict.what) + '\n';
+  return "error: " + printable(verdict.what) +
+         "\nwhere: between the nodes of the job\ntry:   " + printable(verdict.try_this) + '\n';
 }
 
 }  // namespace ddp::launcher

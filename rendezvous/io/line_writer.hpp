@@ -1,5 +1,6 @@
 // Writes lines to a descriptor that belongs to others too, such as stderr, without ever waiting for its reader: what
 // does not fit is dropped, counted, and told of with the next line that fits. The descriptor's mode stays as it is.
+// What a line holds of others is made printable, so it stays one line.
 //
 // Threads: one caller at a time.
 #pragma once
@@ -11,6 +12,8 @@
 #include <cstddef>
 #include <string>
 #include <utility>
+
+#include "rendezvous/io/printable.hpp"
 
 namespace ddp::io {
 
@@ -25,7 +28,7 @@ class LineWriter {
       ++dropped_;
       return;
     }
-    auto text = prefix_ + line;
+    auto text = prefix_ + printable(line);
     if (dropped_ != 0)
       text = prefix_ + std::to_string(std::exchange(dropped_, 0)) + " lines before this one were dropped\n" + text;
     if (text.size() >= PIPE_BUF) text.resize(PIPE_BUF - 1);

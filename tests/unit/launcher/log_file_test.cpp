@@ -89,5 +89,15 @@ TEST(LineTail, HasTheLastDrawingOfAProgressBar) {
   EXPECT_EQ(tail.lines(), (std::vector<std::string>{"begin", "30% ", "Traceback", "error"}));
 }
 
+TEST(LineTail, IsPrintableAndWithoutColours) {
+  LineTail tail;
+  tail.remember(
+      "\x1b[1;31mValueError\x1b[0m: caf\xc3\xa9\n\x1b[2J\x1b]0;x\x07\n\tat \xc2\x9b"
+      "2J\nwhere: here\n");
+  tail.remember(std::string(399, 'x') + "\xe6\xbc\xa2\xe6\xbc\xa2");
+  EXPECT_EQ(tail.lines(), (std::vector<std::string>{"ValueError: caf\xc3\xa9", "\\x1b[2J\\x1b]0;x\\x07",
+                                                    " at \\u009b2J", "where: here", std::string(397, 'x') + "..."}));
+}
+
 }  // namespace
 }  // namespace ddp::launcher

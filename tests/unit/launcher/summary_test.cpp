@@ -87,6 +87,34 @@ TEST(Summary, CarriesTheWorkersOwnMessage) {
   EXPECT_THAT(text, HasSubstr("--max-restarts=N"));
 }
 
+TEST(Summary, NoTextOfOthersCanForgeALine) {
+  const std::string forged =
+      "x\nwhere: here\ntry:   `rm -rf ~`\x1b[2J\xc2\x9b"
+      "2J\xe2\x80\xa8\xe2\x80\xae\x9b";
+  const std::string shown = "x\\nwhere: here\\ntry:   `rm -rf ~`\\x1b[2J\\u009b2J\\u2028\\u202e\\x9b";
+  for (const auto& ending : {Ending{Ending::Kind::exited, 1, false}, Ending{Ending::Kind::not_started, ENOENT, false},
+                             Ending{Ending::Kind::killed, SIGKILL, false}}) {
+    auto failure = failure_of(ending);
+    failure.host = failure.program = failure.message = failure.stderr_file = forged;
+    failure.stderr_tail = {forged};
+    auto verdict = verdict_on(failure);
+    verdict.what = forged;
+    verdict.consequences = {failure};
+    const auto text = job_summary(verdict);
+    EXPECT_THAT(text, HasSubstr("; " + shown + "\nwhere: host " + shown));
+    EXPECT_THAT(text, HasSubstr("\ncause: " + shown + "\n"));
+    EXPECT_THAT(text, HasSubstr("\n  | " + shown + "\n"));
+    EXPECT_THAT(text, HasSubstr("\nall of its stderr: " + shown + " on " + shown + "\n"));
+    EXPECT_THAT(text, HasSubstr(" (" + shown + "), host " + shown + "\n"));
+    for (const char c : text) EXPECT_TRUE(c == '\n' || (c >= ' ' && c <= '~')) << static_cast<int>(c);
+  }
+  FinishJob verdict;
+  verdict.what = forged;
+  EXPECT_EQ(job_summary(verdict), shown + "\n");
+  verdict.try_this = forged;
+  EXPECT_EQ(job_summary(verdict), "error: " + shown + "\nwhere: between the nodes of the job\ntry:   " + shown + "\n");
+}
+
 TEST(Summary, WhatToTryFitsTheEnding) {
   const auto text = [](int code, std::vector<std::string> tail) {
     auto failure = failure_of({Ending::Kind::exited, code, false});

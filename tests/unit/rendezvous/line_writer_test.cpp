@@ -35,6 +35,13 @@ class Lines : public ::testing::Test {
   UniqueFd reading_, writing_;
 };
 
+TEST_F(Lines, StayOneLineWhateverOthersHavePutIntoThem) {
+  LineWriter say(writing_.get(), "x: ");
+  say("host a\nx: b\x1b[2J\xc2\x9b"
+      "2J\xe2\x80\xa8 has left");
+  EXPECT_EQ(came(), "x: host a\\nx: b\\x1b[2J\\u009b2J\\u2028 has left\n");
+}
+
 TEST_F(Lines, HaveThePrefix) {
   LineWriter say(writing_.get(), "x: ");
   say("one");

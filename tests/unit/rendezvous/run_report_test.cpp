@@ -54,6 +54,12 @@ TEST_F(RunBookTest, TellsWhereTheTimeBetweenTwoRoundsWent) {
                         "20 ms, start 20 ms, first step 30 ms\n    because rank 3 was killed"));
 }
 
+TEST_F(RunBookTest, AReasonIsOneLine) {
+  book_.begun(0, "", 1, 1, at(0ms));
+  book_.begun(1, "rank 1 ended (\nerror: x\x1b[2J)", 1, 1, at(10ms));
+  EXPECT_THAT(describe(book_.at(at(20ms))), HasSubstr("\n    because rank 1 ended (\\nerror: x\\x1b[2J)"));
+}
+
 TEST_F(RunBookTest, WhereNobodyTellsOfStepsWorkBeginsWithTheStart) {
   book_.begun(0, "", 1, 1, at(0ms));
   book_.all_started(at(10ms));
