@@ -86,6 +86,8 @@ void Membership::form_round(TimePoint now) {
     if (node.is_member && !std::binary_search(ids.begin(), ids.end(), id))
       say("host " + node.hello.host_name + " ended " + std::to_string(CoolDown::kBlames) +
           " rounds within 10 min and is left out for 5 min");
+    if (!std::binary_search(ids.begin(), ids.end(), id))
+      node.group_rank.reset();  // another node may have it from now on
     node.is_member = false;
     node.told.reset();
   }
@@ -349,8 +351,11 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   kept_.commits = std::max(kept_.commits, message.progress.commits);
   kept_.checkpoint_step = std::max(kept_.checkpoint_step, message.progress.checkpoint_step);
   tree_survived_ = tree_survived_ || message.tree_survived;
-  for (const auto& failure : message.failures)
-    if (failures_.size() < 16 * kFailuresMax) failures_.push_back(failure);
+  for (const auto& failure : message.failures) {
+    if (failures_.size() == 16 * kFailuresMax) break;
+    failures_.push_back(failure);
+    failures_.back().host = node.hello.host_name;  // a node can't blame another one
+  }
   if (message.signal_number) take_signalled(from, message, now);
   if (!message.failures.empty() && phase_ == Phase::running) {
     end_happened_ = at(message.failures.front().job_time, now);

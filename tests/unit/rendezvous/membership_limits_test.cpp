@@ -73,6 +73,19 @@ TEST_F(Job, AHostThatEndsRoundAfterRoundIsLeftOutForAWhile) {
   EXPECT_EQ(started.at(2).round.number, 4u);
 }
 
+TEST_F(Job, ANodeCannotBlameAnotherHost) {
+  begin(1, 2, 9);
+  join(1, "a", {}, true);
+  join(2, "b");
+  auto its = failure(2, exited(1));
+  its.host = "a";
+  for (int i = 0; i < 3; ++i) {
+    ends(2, {its}, 1);
+    ends(1, {}, 2);
+  }
+  EXPECT_THAT(said.back(), AllOf(HasSubstr("host b"), HasSubstr("left out for 5 min")));
+}
+
 TEST_F(Job, NoHostIsLeftOutWhereTheOthersWouldBeTooFew) {
   begin(2, 2, 9);
   join(1, "a", {}, true);
