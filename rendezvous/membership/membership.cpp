@@ -100,8 +100,9 @@ std::optional<Refused> Membership::other_job(const Hello& hello) const {
                        ", not " + hello.slurm_run,
                    "another --rdzv-id, the same on all nodes, or `--rdzv-endpoint=HOST:PORT` for this job", true};
   if (hello.run_id == options_.run_id) return {};
-  return Refused{"the job at the endpoint is '" + options_.run_id + "', not '" + hello.run_id + "'",
-                 "`--rdzv-id=" + options_.run_id + "` to join that job, or another port for this one", true};
+  // The id is not told: without a token it is all that a stranger needs to join.
+  return Refused{"the endpoint serves another job than '" + hello.run_id + "'",
+                 "the --rdzv-id with which the endpoint's ddprun was started, or another port for this job", true};
 }
 
 std::optional<Refused> Membership::objection(const Hello& hello) const {

@@ -295,7 +295,7 @@ TEST(DdprunNodes, WhatDoesNotFitTogetherIsRefusedOnBothSides) {
     const char* what;
     std::vector<std::string> meeting;
     const char* why;
-  } cases[] = {{"another job", dynamic(2, port, "other"), "the job at the endpoint is 'job', not 'other'"},
+  } cases[] = {{"another job", dynamic(2, port, "other"), "the endpoint serves another job than 'other'"},
                {"another number of nodes", dynamic(3, port), "--nnodes=3, the endpoint with --nnodes=2"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);

@@ -129,7 +129,7 @@ TEST_F(DdprunHosts, AHostThatIsNotInTheJobIsKeptFromTheStore) {
   EXPECT_EQ(one.wait(), 143);
 }
 
-TEST_F(DdprunHosts, ASecondJobOnThePortIsToldWhoseItIs) {
+TEST_F(DdprunHosts, ASecondJobOnThePortIsToldThatItIsAnother) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
   const auto endpoint = Hosts::ipv4(0) + ":29500";
@@ -139,7 +139,7 @@ TEST_F(DdprunHosts, ASecondJobOnThePortIsToldWhoseItIs) {
   other_job.back() = "--rdzv-id=second";
   auto stranger = hosts->run(2, ddprun(other_job));
   EXPECT_EQ(stranger.wait(), 77);
-  EXPECT_THAT(stranger.err(), HasSubstr("the job at the endpoint is 'job', not 'second'"));
+  EXPECT_THAT(stranger.err(), HasSubstr("the endpoint serves another job than 'second'"));
   auto one = hosts->run(1, ddprun(dynamic(2, endpoint)));
   EXPECT_EQ(one.wait(), 0) << one.err();
   EXPECT_EQ(zero.wait(), 0) << zero.err();

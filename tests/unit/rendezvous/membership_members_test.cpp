@@ -13,8 +13,8 @@ TEST_F(Job, WhoDoesNotFitIsRefusedWithTheReason) {
   EXPECT_THAT(refused.at(3).what, HasSubstr("beyond 2 nodes"));
   hello.run_id = "other";
   join(4, "d");
-  EXPECT_THAT(refused.at(4).what, AllOf(HasSubstr("'job'"), HasSubstr("'other'")));
-  EXPECT_THAT(refused.at(4).try_this, HasSubstr("--rdzv-id=job"));
+  EXPECT_THAT(refused.at(4).what, HasSubstr("'other'"));
+  EXPECT_THAT(refused.at(4).try_this, HasSubstr("--rdzv-id"));
   hello.run_id = "job";
   hello.nodes_max = hello.nodes_min = 3;
   join(5, "e");

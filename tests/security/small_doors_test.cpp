@@ -1,0 +1,58 @@
+// What a stranger can read, open or get in the way of at the edges of the programs.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "rendezvous/control/channel.hpp"
+#include "tests/integration/free_port.hpp"
+#include "tests/integration/job.hpp"
+
+namespace ddp::test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+std::vector<std::string> node_of(const std::string& run_id, const std::string& port, const std::string& is_host) {
+  return {"--nproc-per-node=1",
+          "--nnodes=2",
+          "--rdzv-backend=c10d",
+          "--rdzv-endpoint=127.0.0.1:" + port,
+          "--rdzv-id=" + run_id,
+          "--rdzv-conf=is_host=" + is_host,
+          "sh",
+          "-c",
+          kStay};
+}
+
+TEST(SmallDoors, JobsIdIsNotToldToWhoDoesNotKnowIt) {
+  const auto port = free_port();
+  Job host(node_of("hidden-7f3", port, "true"));
+  ASSERT_TRUE(host.prints("waiting")) << host.err();
+  Job stranger(node_of("guess", port, "false"));
+  EXPECT_EQ(stranger.wait(), 77);
+  EXPECT_THAT(stranger.out() + stranger.err(),
+              AllOf(HasSubstr("the endpoint serves another job than 'guess'"), Not(HasSubstr("hidden-7f3"))));
+  host.kill(SIGTERM);
+  EXPECT_EQ(host.wait(), 143);
+}
+
+}  // namespace
+}  // namespace ddp::test
