@@ -56,6 +56,12 @@ Channel::Closed reason_of(security::TlsFailure failure, Channel::Side side) {
   return {"what it sent was changed on its way"};
 }
 
+// What came is no HTTP, or more of it than is taken: not that the connection ended or fell silent.
+bool is_malformed(error_code error) {
+  return error.category() == http::make_error_code(http::error::bad_version).category() &&
+         error != http::error::end_of_stream && error != http::error::partial_message;
+}
+
 Channel::Closed reason_of(error_code error) {
   if (error == beast::error::timeout) return {kSilent};
   if (error == websocket::error::closed || error == asio::error::eof) return {"it closed the connection", true};
@@ -158,9 +164,11 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   // The server has read a client's first words.
   void asked(error_code error) {
     if (closed_) return;
+    if (is_malformed(error)) return answer_malformed(error.message());
     if (error) return greeted(error);
     input_.clear();  // a client waits for the answer
     const auto& request = parser_->get();
+    if (request.count(http::field::host) > 1) return answer_malformed("two Host headers");
     // Agents name no origin; a page in somebody's browser does.
     const bool is_agent =
         websocket::is_upgrade(request) && request.target() == kPath && request.count(http::field::origin) == 0;
@@ -178,6 +186,11 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
                            text(request[http::field::authorization])});
     }
     answer(std::move(out), {"", true});
+  }
+
+  void answer_malformed(const std::string& why) {
+    answer({400, "text/plain; charset=utf-8", "this is no request that is answered here: " + why + "\n"},
+           {"what it sent is no HTTP request that is answered here: " + why});
   }
 
   void answer(HttpAnswer what, const Closed& then) {

@@ -1,6 +1,8 @@
 #include "rendezvous/control/operator_view.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "rendezvous/io/address.hpp"
 
@@ -45,13 +47,34 @@ std::string escaped(const std::string& text) {
   return out;
 }
 
-bool names_loopback(std::string_view host) {
-  const auto begins = [host](std::string_view name) {
-    return host.substr(0, name.size()) == name && (host.size() == name.size() || host[name.size()] == ':');
-  };
-  if (begins("localhost") || begins("[::1]")) return true;
-  const auto address = io::parse_address(std::string(host.substr(0, host.find(':'))));
-  return address && address->is_loopback();
+bool are_all_of(std::string_view text, std::string_view more) {
+  return std::all_of(text.begin(), text.end(), [more](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           more.find(c) != std::string_view::npos;
+  });
+}
+
+// What a Host header names, without its port; empty where it is neither a name nor an address. Stricter than RFC 3986
+// (3.2.2): no user, no percent signs, no punctuation but that of names.
+std::optional<std::string> host_of(std::string_view header) {
+  const auto bracket = header.substr(0, 1) == "[" ? header.find(']') : 0;
+  if (bracket == std::string_view::npos) return {};
+  const auto colon = std::min(header.find(':', bracket), header.size());
+  const auto port = header.substr(std::min(colon + 1, header.size()));
+  if (port.find_first_not_of("0123456789") != std::string_view::npos) return {};
+  if (bracket == 0) {
+    if (!are_all_of(header.substr(0, colon), "-._")) return {};
+    return std::string(header.substr(0, colon));
+  }
+  if (bracket + 1 != colon) return {};
+  const auto address = std::string(header.substr(1, bracket - 1));
+  if (!io::parse_address(address)) return {};
+  return address;
+}
+
+bool names_loopback(const std::string& host) {
+  const auto address = io::parse_address(host);
+  return host == "localhost" || (address && address->is_loopback());
 }
 
 std::string metrics_text(const JobViews& jobs) {
@@ -85,7 +108,11 @@ std::string metrics_text(const JobViews& jobs) {
 Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs) {
   Channel::HttpAnswer answer;
   const auto path = question.target.substr(0, question.target.find('?'));
-  if (question.method != "GET") {
+  const auto host = host_of(question.host);
+  if (!host) {
+    answer.status = 400;
+    answer.body = "the Host header is malformed\n";
+  } else if (question.method != "GET") {
     answer.status = 405;
     answer.body = "only GET is answered\n";
   } else if (path == "/healthz") {
@@ -93,11 +120,10 @@ Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews
   } else if (path != "/v1/jobs" && path != "/metrics") {
     answer.status = 404;
     answer.body = "not found; there are /healthz, /v1/jobs and /metrics\n";
-  } else if (!question.has_token && !(question.is_local && names_loopback(question.host))) {
+  } else if (!question.has_token && !(question.is_ours && names_loopback(*host))) {
     answer.status = question.takes_tokens ? 401 : 403;
-    answer.body = question.takes_tokens
-                      ? "this is answered to those on this host, at 127.0.0.1, and to `Authorization: Bearer <token>`\n"
-                      : "this is answered to those on this host only, at 127.0.0.1\n";
+    answer.body = "this is answered to processes of this user on this host, at 127.0.0.1";
+    answer.body += question.takes_tokens ? ", and to `Authorization: Bearer <token>`\n" : " only\n";
   } else if (path == "/metrics") {
     answer.content_type = "text/plain; version=0.0.4; charset=utf-8";
     answer.body = metrics_text(jobs);

@@ -18,14 +18,14 @@ struct HttpQuestion {
   std::string_view method;
   std::string_view target;
   std::string_view host;      // the Host header
-  bool is_local = false;      // it came from this host's loopback address
-  bool has_token = false;     // it came with the token of this process
+  bool is_ours = false;       // it came from a loopback address, by a process of this user or of root
+  bool has_token = false;     // it came with the token of this process, or with the one for scrapers
   bool takes_tokens = false;  // this process has one
 };
 
-// /healthz, to everybody; /v1/jobs (JSON) and /metrics (Prometheus' text format 0.0.4), to those that have the token
-// and to those on this host, who must name it by a loopback address or as localhost: a page that had its own name
-// resolve to one reads nothing.
+// /healthz, to everybody; /v1/jobs (JSON) and /metrics (Prometheus' text format 0.0.4), to those that have a token
+// and to this user's processes on this host, which must name it by a loopback address or as localhost: a page that had
+// its own name resolve to one reads nothing. A malformed Host header is answered with 400.
 Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs);
 
 }  // namespace ddp::rendezvous

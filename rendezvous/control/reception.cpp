@@ -1,6 +1,7 @@
 #include "rendezvous/control/reception.hpp"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -11,7 +12,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/control/message_json.hpp"
-#include "rendezvous/io/address.hpp"
+#include "rendezvous/io/socket_owner.hpp"
 #include "rendezvous/io/warn_once.hpp"
 
 namespace ddp::rendezvous {
@@ -32,6 +33,15 @@ std::string_view bearer_of(std::string_view authorization) {
     return {};
   return authorization.substr(kBearer.size());
 }
+
+io::SocketEnd local_end_of(const io::UniqueFd& socket) {
+  sockaddr_storage local{};
+  socklen_t length = sizeof local;
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length);
+  return io::socket_end_of(local);
+}
+
+bool is_us_or_root(std::optional<uid_t> owner) { return owner && (*owner == ::geteuid() || *owner == 0); }
 
 }  // namespace
 
@@ -61,10 +71,10 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     options.asks_for_token = options_.security != nullptr;
     if (speaks_tls) options.tls = {options_.security, &options_.security->tls};
     if (options_.http)
-      options.http = [http = options_.http, security = options_.security, speaks_tls,
-                      is_local = io::address_of(peer).is_loopback()](const Channel::HttpRequest& request) {
-        const bool has_token = speaks_tls || (security && security->token.is(bearer_of(request.authorization)));
-        return http({request.method, request.target, request.host, is_local, has_token, security != nullptr});
+      options.http = [weak = weak_from_this(), speaks_tls, from = io::socket_end_of(peer),
+                      to = local_end_of(socket)](const Channel::HttpRequest& request) {
+        const auto self = weak.lock();
+        return self ? self->answer(request, speaks_tls, from, to) : Channel::HttpAnswer{503, "text/plain", ""};
       };
     options.post = [weak = weak_from_this()](std::string_view target) {
       const auto self = weak.lock();
@@ -94,6 +104,16 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     asio::steady_timer hello_limit;  // a peer that says nothing is not to keep a place
     bool is_sent_away = false;
   };
+
+  Channel::HttpAnswer answer(const Channel::HttpRequest& request, bool speaks_tls, const io::SocketEnd& from,
+                             const io::SocketEnd& to) const {
+    const auto& security = options_.security;
+    const auto& scrape = options_.scrape_token;
+    const auto bearer = bearer_of(request.authorization);
+    const bool has_token = speaks_tls || (security && security->token.is(bearer)) || (scrape && scrape->is(bearer));
+    const bool is_ours = from.address.is_loopback() && is_us_or_root(owners_.owner_of(from, to));
+    return options_.http({request.method, request.target, request.host, is_ours, has_token, security || scrape});
+  }
 
   void take(std::uint64_t number, std::string_view text) {
     try {
@@ -146,6 +166,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
   Options options_;
   std::function<Direction(const Hello&)> direct_;
   io::WarnOnce warn_;  // of strangers, who may come as often as they like
+  const io::SocketOwners owners_;
   std::map<std::uint64_t, Visitor> visitors_;
   std::uint64_t visitors_seen_ = 0;
 };

@@ -58,6 +58,10 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
                  "The secret by which nodes and this daemon know each other, in a file of mode 0600. Default: "
                  "DDPRUN_TOKEN, else ~/.config/ddprun/token; without one whoever reaches the port can join")
       ->type_name("PATH");
+  app.add_option("--scrape-token-file", jobs.scrape_token_file,
+                 "Another secret, with which /v1/jobs and /metrics can be read from other hosts and nothing else: "
+                 "`Authorization: Bearer <token>`, in a file as that of --token-file")
+      ->type_name("PATH");
   ServeStore options;
   auto* store = app.add_subcommand("store",
                                    "Serve a store alone, for workers that something else than ddprun starts: "

@@ -32,6 +32,7 @@ struct ServeJobs {
   std::vector<std::string> hosts{};                    // addresses to listen on; empty: all of this host's
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence of a node that counts as its death
   std::optional<std::string> token_file{};             // as security::find_token()
+  std::optional<std::string> scrape_token_file{};      // as security::find_scrape_token()
 };
 
 // "port 29400 of all addresses".

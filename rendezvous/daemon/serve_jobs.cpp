@@ -45,12 +45,11 @@ Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello
   return std::visit([](const auto& where) { return Reception::Direction(where); }, direction);
 }
 
-std::shared_ptr<const security::Security> security_of(const ServeJobs& options) {
-  const auto token = security::find_token(options.token_file, [](const std::string& name) {
+std::optional<security::Token> token_of(const ServeJobs& options) {
+  return security::find_token(options.token_file, [](const std::string& name) {
     const char* value = std::getenv(name.c_str());
     return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
   });
-  return token ? std::make_shared<security::Security>(*token) : nullptr;
 }
 
 }  // namespace
@@ -62,7 +61,9 @@ int serve_jobs(const ServeJobs& options) {
   JobTable<MembershipServer> jobs(handlers_of(io, say, options.heartbeat_timeout));
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
-  rules.security = security_of(options);
+  const auto token = token_of(options);
+  if (token) rules.security = std::make_shared<security::Security>(*token);
+  rules.scrape_token = security::find_scrape_token(options.scrape_token_file, token);
   const bool is_open = !rules.security;
   rules.http = [&jobs](const HttpQuestion& question) {
     return answer_operator(question, jobs.views(std::chrono::steady_clock::now()));

@@ -86,4 +86,12 @@ std::optional<Token> find_token(const std::optional<std::string>& file,
   return home && !home->empty() ? read_file(*home + kFileOfUser, false) : std::nullopt;
 }
 
+std::optional<Token> find_scrape_token(const std::optional<std::string>& file, const std::optional<Token>& token) {
+  if (!file) return {};
+  auto scrape = read_file(*file, true);
+  if (token && token->is(scrape->text()))
+    throw TokenError("the token for scrapers is the one that lets nodes join", *file, how_to_make(*file));
+  return scrape;
+}
+
 }  // namespace ddp::security

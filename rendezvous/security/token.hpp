@@ -45,4 +45,7 @@ class TokenError : public Error {
 std::optional<Token> find_token(const std::optional<std::string>& file,
                                 const std::function<std::optional<std::string>(const std::string&)>& environment);
 
+// What `file` names: a token for those who only read. It must not be one that lets nodes in. Throws TokenError.
+std::optional<Token> find_scrape_token(const std::optional<std::string>& file, const std::optional<Token>& token);
+
 }  // namespace ddp::security

@@ -4,7 +4,7 @@
 // A guard against mistakes and neighbours, not authentication.
 //
 // The decision is pure; Door asks the kernel for what it needs: the addresses of this host's interfaces, and the owner
-// of the socket at the other end (one exact sock_diag query, no search through all sockets).
+// of the socket at the other end.
 //
 // Threads: one caller at a time.
 // Protocol: docs/store_protocol.md, "The door".
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "rendezvous/io/address.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/io/socket_owner.hpp"
 
 namespace ddp::store {
 
@@ -63,7 +63,7 @@ class Door {
 
  private:
   AllowList allow_;
-  io::UniqueFd sock_diag_;  // open from the start, so that it is there when descriptors have run out
+  io::SocketOwners owners_;
 };
 
 }  // namespace ddp::store

@@ -107,6 +107,7 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     rules.heartbeat_timeout = heartbeat_timeout;
     rules.waiting_max = 2;
     rules.security = token;
+    rules.scrape_token = security::Token("scrape");
     rules.http = [this](const HttpQuestion& question) {
       return answer_operator(question, {{"job", server->membership().view()}});
     };
@@ -267,8 +268,32 @@ TEST_P(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {
   EXPECT_THAT(answer_to("GET / HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
   EXPECT_THAT(answer_to("DELETE /v1/jobs HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(said, Not(Contains(HasSubstr("ended before"))));
-  EXPECT_EQ(answer_to("GET /" + std::string(9000, 'x') + " HTTP/1.1\r\n\r\n"), "") << "too long";
-  EXPECT_EQ(answer_to("POST /v1/jobs HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"), "") << "it has a body";
+}
+
+TEST_P(ControlChannel, JobsAreShownToThoseThatHaveATokenWhateverTheHost) {
+  serve_job();
+  const auto ask = [this](const std::string& bearer) {
+    return answer_to("GET /v1/jobs HTTP/1.1\r\nHost: gpu17\r\nAuthorization: Bearer " + bearer + "\r\n\r\n");
+  };
+  EXPECT_THAT(ask("scrape"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(ask("secret"), StartsWith(token ? "HTTP/1.1 200 " : "HTTP/1.1 401 "));
+  EXPECT_THAT(ask("scrap"), StartsWith("HTTP/1.1 401 "));
+}
+
+TEST_P(ControlChannel, MalformedHttpIsAnsweredWith400) {
+  serve_job();
+  const struct {
+    const char* what;
+    std::string request;
+  } cases[] = {{"no HTTP", "SSH-2.0-OpenSSH_9.2\r\n\r\n"},
+               {"two hosts", "GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n"},
+               {"a user in the host", "GET /v1/jobs HTTP/1.1\r\nHost: localhost:80@evil.example\r\n\r\n"},
+               {"a line feed alone", "GET /healthz HTTP/1.1\nHost: localhost\n\n"},
+               {"another version", "GET /healthz HTTP/3.0\r\nHost: localhost\r\n\r\n"},
+               {"a header without a colon", "GET /healthz HTTP/1.1\r\nHost\r\n\r\n"},
+               {"too long", "GET /" + std::string(9000, 'x') + " HTTP/1.1\r\n\r\n"},
+               {"a body", "POST /v1/jobs HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello"}};
+  for (const auto& c : cases) EXPECT_THAT(answer_to(c.request), StartsWith("HTTP/1.1 400 Bad Request\r\n")) << c.what;
 }
 
 TEST_P(ControlChannel, AWebSocketIsForAgentsOnly) {
@@ -291,8 +316,12 @@ TEST(OperatorView, IsForThoseOnThisHostButForItsHealth) {
     EXPECT_EQ(status(target, "gpu17:29400", false, true), 200u);
     for (const auto* host : {"localhost", "localhost:29400", "127.0.0.1:29400", "127.0.0.2", "[::1]:29400"})
       EXPECT_EQ(status(target, host, true), 200u) << host;
-    for (const auto* host : {"", "evil.example", "127.0.0.1.evil.example:29400", "localhost.evil.example", "10.0.0.1"})
+    for (const auto* host : {"", "evil.example", "127.0.0.1.evil.example:29400", "localhost.evil.example", "10.0.0.1",
+                             "node_1:29400", "[fd00::1]:29400"})
       EXPECT_EQ(status(target, host, true), 403u) << host;
+    for (const auto* host : {"localhost:80@evil.example", "localhost@evil.example", ":80x", "[::1", "[::1]x",
+                             "[localhost]", "localhost/", "local host", "127.0.0.1:80:80", "[::1]:80@evil.example"})
+      EXPECT_EQ(status(target, host, true), 400u) << host;
   }
 }
 

@@ -108,5 +108,14 @@ TEST_F(FindToken, SaysWhatIsWrongWithIt) {
   expect_error({}, "a space", "environment variable DDPRUN_TOKEN", "openssl rand");
 }
 
+TEST_F(FindToken, ThatOfScrapersLetsNoNodeJoin) {
+  const auto path = write("scrape", "hush");
+  EXPECT_FALSE(find_scrape_token({}, Token("secret")));
+  EXPECT_EQ(find_scrape_token(path, Token("secret"))->text(), "hush");
+  EXPECT_EQ(find_scrape_token(path, {})->text(), "hush");
+  EXPECT_THROW(find_scrape_token(path, Token("hush")), TokenError);
+  EXPECT_THROW(find_scrape_token(folder + "/none", {}), TokenError);
+}
+
 }  // namespace
 }  // namespace ddp::security
