@@ -41,6 +41,14 @@ std::string holders_of(const RendezvousConfig& rendezvous) {
   return out;
 }
 
+// All nodes of a job whose endpoint is at a loopback address are on this host, and reach each other there, unless this
+// one is to be reached at another address. Empty: all addresses.
+std::vector<std::string> listening_addresses(const RendezvousConfig& rendezvous) {
+  if (rendezvous.mode == Mode::local) return {kLoopback};
+  if (!is_loopback(rendezvous.host) || (rendezvous.nodes_max > 1 && !rendezvous.local_address.empty())) return {};
+  return {io::parse_address(rendezvous.host) ? rendezvous.host : kLoopback};
+}
+
 std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
 
 }  // namespace
@@ -177,8 +185,7 @@ void Meeting::serve(bool or_join) {
   client_.reset();
   reception_.reset();
   port::PortOptions options;
-  if (rendezvous.nodes_max == 1 && (rendezvous.mode == Mode::local || is_loopback(rendezvous.host)))
-    options.addresses = {rendezvous.host == "::1" ? rendezvous.host : kLoopback};
+  options.addresses = listening_addresses(rendezvous);
   options.first = rendezvous.port;
   options.last = static_cast<std::uint16_t>(rendezvous.port + rendezvous.port_count - 1);
   if (rendezvous.port == 0) {
@@ -321,6 +328,7 @@ void Meeting::finish(std::function<void()> done) {
 std::uint16_t Meeting::store_port() {
   if (!port_) {
     port::PortOptions options;
+    options.addresses = listening_addresses(config_.rendezvous);
     options.first = config_.rendezvous.port_first;
     options.last = config_.rendezvous.port_last;
     options.warn = handlers_.say;

@@ -54,5 +54,41 @@ TEST(SmallDoors, JobsIdIsNotToldToWhoDoesNotKnowIt) {
   EXPECT_EQ(host.wait(), 143);
 }
 
+// "0100007F:7531", of a process: as /proc/net/tcp has them.
+std::vector<std::string> listening_ends(pid_t pid) {
+  std::set<std::string> sockets;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(pid) + "/fd"))
+    sockets.insert(std::filesystem::read_symlink(entry.path(), error).string());
+  std::vector<std::string> out;
+  for (const auto* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream lines(table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string number, local, remote, state, inode;
+      words >> number >> local >> remote >> state;
+      for (int i = 0; i < 6; ++i) words >> inode;
+      if (state == "0A" && sockets.count("socket:[" + inode + "]") != 0) out.push_back(local);
+    }
+  }
+  return out;
+}
+
+TEST(SmallDoors, LoopbackEndpointListensOnLoopbackOnly) {
+  const auto port = free_port();
+  Job host(node_of("job", port, "true"));
+  Job other(node_of("job", port, "false"));
+  ASSERT_TRUE(host.prints("round 0")) << host.err();
+  ASSERT_TRUE(other.prints("round 0")) << other.err();
+  for (auto* node : {&host, &other}) {
+    const auto ends = listening_ends(node->pid());
+    EXPECT_THAT(ends, AllOf(Not(IsEmpty()), Each(StartsWith("0100007F:")))) << node->err();
+  }
+  host.kill(SIGTERM);
+  other.kill(SIGTERM);
+  EXPECT_EQ(host.wait(), 143);
+  EXPECT_EQ(other.wait(), 143);
+}
+
 }  // namespace
 }  // namespace ddp::test
