@@ -53,6 +53,13 @@ void check_writable(const std::string& directory) {
     refuse("log files can't be written", directory, written < 0 ? errno : ENOSPC);
 }
 
+// Somebody else may have made it, or a link with its name, to read or to stop what is written there.
+bool is_ours_alone(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode) && info.st_uid == ::geteuid() &&
+         (info.st_mode & 0022) == 0;
+}
+
 }  // namespace
 
 LogTree LogTree::at(const std::string& directory) {
@@ -65,16 +72,18 @@ LogTree LogTree::at(const std::string& directory) {
 
 LogTree LogTree::in_temporary_directory() {
   const char* parent = std::getenv("TMPDIR");
-  const auto path =
+  auto path =
       std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/ddprun_" + std::to_string(::geteuid());
   if (::mkdir(path.c_str(), 0700) != 0 && errno != EEXIST)
     refuse("the folder for log files can't be made", path, errno);
-  struct stat info {};
-  if (::lstat(path.c_str(), &info) != 0) refuse("the folder for log files can't be used", path, errno);
-  if (!S_ISDIR(info.st_mode) || info.st_uid != ::geteuid() || (info.st_mode & 0022) != 0)
-    throw UsageError("the folder for log files is not this user's alone", path, "`--log-dir=FOLDER` of your own");
+  std::string notice;
+  if (!is_ours_alone(path)) {
+    notice = path + " is not this user's alone";
+    path += "_XXXXXX";
+    if (::mkdtemp(path.data()) == nullptr) refuse("the folder for log files can't be made", path, errno);
+  }
   check_writable(path);
-  return LogTree(path);
+  return LogTree(path, notice);
 }
 
 void LogTree::make_rank_directory(const std::string& run_id, std::uint32_t round, int rank) const {

@@ -17,8 +17,12 @@ class LogTree {
   // --log-dir. Makes it with its parents. Throws UsageError where it can't be made or written to.
   static LogTree at(const std::string& directory);
 
-  // $TMPDIR/ddprun_<uid>, for who wants log files and names no place; nobody else can look into it. Throws UsageError.
+  // $TMPDIR/ddprun_<uid>, for who wants log files and names no place; nobody else can look into it. If that folder is
+  // not this user's alone, a new one with a random end to its name. Throws UsageError.
   static LogTree in_temporary_directory();
+
+  // Why it is not where it usually is; empty where it is.
+  const std::string& notice() const { return notice_; }
 
   // Makes the folder of a rank in a round. Throws UsageError.
   void make_rank_directory(const std::string& run_id, std::uint32_t round, int rank) const;
@@ -31,9 +35,10 @@ class LogTree {
   int highest_round(const std::string& run_id) const;
 
  private:
-  explicit LogTree(std::string directory) : directory_(std::move(directory)) {}
+  explicit LogTree(std::string directory, std::string notice = "")
+      : directory_(std::move(directory)), notice_(std::move(notice)) {}
 
-  std::string directory_;
+  std::string directory_, notice_;
 };
 
 // For appending; made where there is none. Throws UsageError.

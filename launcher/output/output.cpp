@@ -76,7 +76,8 @@ class Output::Impl {
         for (const auto& reader : worker.readers)
           if (reader) reader->start();
     if (tree_ && options_.log_directory.empty() && !std::exchange(told_where_, true))
-      say("ddprun: log files are in " + tree_->run_directory(round.run_id));
+      say("ddprun: " + (tree_->notice().empty() ? "" : tree_->notice() + ", so ") + "log files are in " +
+          tree_->run_directory(round.run_id));
   }
 
   std::array<int, 3> worker_side(int local_rank) const {

@@ -90,5 +90,22 @@ TEST(SmallDoors, LoopbackEndpointListensOnLoopbackOnly) {
   EXPECT_EQ(other.wait(), 143);
 }
 
+TEST(SmallDoors, FolderThatSomebodyElseMadeDoesNotStopTheLogs) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can make a folder of another user";
+  char name[] = "/tmp/ddprun_small_doors_XXXXXX";
+  const std::string folder = ::mkdtemp(name);
+  const auto usual = folder + "/ddprun_" + std::to_string(::geteuid());
+  ASSERT_EQ(::mkdir(usual.c_str(), 0777), 0);
+  ASSERT_EQ(::chown(usual.c_str(), 54'321, 54'321), 0);
+  Job::Options options;
+  options.environment = {"TMPDIR=" + folder};
+  Job job({"--nproc-per-node=1", "--redirects=3", "--rdzv-id=job", "sh", "-c", "echo hello"}, options);
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_THAT(job.err(),
+              HasSubstr("ddprun: " + usual + " is not this user's alone, so log files are in " + usual + "_"));
+  EXPECT_TRUE(std::filesystem::is_empty(usual));
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace ddp::test

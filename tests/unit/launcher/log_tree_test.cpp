@@ -72,6 +72,14 @@ class TemporaryLogTree : public ::testing::Test {
   void TearDown() override { before_.empty() ? ::unsetenv("TMPDIR") : ::setenv("TMPDIR", before_.c_str(), 1); }
   std::string directory() const { return (scratch_.path() / ("ddprun_" + std::to_string(::geteuid()))).string(); }
 
+  void expect_another_one() const {
+    const auto tree = LogTree::in_temporary_directory();
+    EXPECT_EQ(tree.notice(), directory() + " is not this user's alone");
+    const auto used = fs::path(tree.run_directory("run")).parent_path();
+    EXPECT_EQ(used.string().substr(0, directory().size() + 1), directory() + "_");
+    EXPECT_EQ(fs::status(used).permissions(), fs::perms::owner_all);
+  }
+
   std::string before_ = ::getenv("TMPDIR") != nullptr ? ::getenv("TMPDIR") : "";
   test::ScratchDirectory scratch_;
 };
@@ -79,27 +87,33 @@ class TemporaryLogTree : public ::testing::Test {
 TEST_F(TemporaryLogTree, IsTheUsersAlone) {
   EXPECT_EQ(LogTree::in_temporary_directory().run_directory("run"), directory() + "/run");
   EXPECT_EQ(fs::status(directory()).permissions(), fs::perms::owner_all);
-  EXPECT_NO_THROW(LogTree::in_temporary_directory());  // again
+  EXPECT_EQ(LogTree::in_temporary_directory().notice(), "");  // again
 }
 
-TEST_F(TemporaryLogTree, OneThatOthersCanWriteToIsRefused) {
+TEST_F(TemporaryLogTree, OneThatOthersCanWriteToIsNotUsed) {
   fs::create_directory(directory());
   fs::permissions(directory(), fs::perms::all);
-  EXPECT_THROW(LogTree::in_temporary_directory(), UsageError);
+  expect_another_one();
 }
 
-TEST_F(TemporaryLogTree, ALinkIsRefused) {
+TEST_F(TemporaryLogTree, ALinkIsNotFollowed) {
   fs::create_directory(scratch_.path() / "elsewhere");
   fs::create_directory_symlink(scratch_.path() / "elsewhere", directory());
-  EXPECT_THROW(LogTree::in_temporary_directory(), UsageError);
+  expect_another_one();
+  EXPECT_TRUE(fs::is_empty(scratch_.path() / "elsewhere"));
 }
 
-TEST_F(TemporaryLogTree, OneOfSomebodyElseIsRefused) {
+TEST_F(TemporaryLogTree, AFileInItsPlaceStopsNothing) {
+  std::ofstream(directory()) << "taken";
+  expect_another_one();
+}
+
+TEST_F(TemporaryLogTree, OneOfSomebodyElseIsNotUsed) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give a folder away";
   fs::create_directory(directory());
   fs::permissions(directory(), fs::perms::owner_all);
   ASSERT_EQ(::chown(directory().c_str(), 12345, 12345), 0);
-  EXPECT_THROW(LogTree::in_temporary_directory(), UsageError);
+  expect_another_one();
 }
 
 TEST(FolderName, HasNothingThatCannotStandThere) {
