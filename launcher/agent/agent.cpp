@@ -31,6 +31,7 @@
 #include "launcher/worker_group/stop_vote.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/io/host_name.hpp"
 #include "rendezvous/io/printable.hpp"
 #include "rendezvous/io/random_key.hpp"
@@ -277,6 +278,11 @@ class Agent {
 
   void take(const OpenStore& message) {
     in_job_ = true;
+    // The user alone can open the store to more than the job's nodes (--store-allow).
+    if (!std::all_of(message.allow.begin(), message.allow.end(), io::parse_address))
+      return membership_is_lost({"the endpoint wants the store to be open to more than the addresses of nodes",
+                                 "opening the store of the job, which this node is to serve",
+                                 "find out what serves the endpoint: no ddprun or ddp-rendezvous wants that"});
     try {
       store_.allow(message.allow);
       if (!message.is_last) return;

@@ -107,5 +107,38 @@ TEST(SmallDoors, FolderThatSomebodyElseMadeDoesNotStopTheLogs) {
   std::filesystem::remove_all(folder);
 }
 
+// An endpoint that has one node open its store, to whatever it says.
+TEST(SmallDoors, EndpointCannotOpenTheStoreOfANodeToEverybody) {
+  using rendezvous::Channel;
+  for (const std::string allow : {"any", "0.0.0.0/0", "::/0"}) {
+    SCOPED_TRACE(allow);
+    boost::asio::io_context io;
+    boost::asio::ip::tcp::acceptor acceptor(io, {boost::asio::ip::address_v4::loopback(), 0});
+    std::unique_ptr<Channel> channel;
+    std::string heard;
+    bool is_over = false;
+    acceptor.async_accept([&](boost::system::error_code, boost::asio::ip::tcp::socket socket) {
+      acceptor.close();  // so that the node, once it has hung up, finds nobody
+      Channel::Handlers handlers;
+      handlers.message = [&](std::string_view text) {
+        heard += text;
+        if (heard.size() != text.size()) return;
+        channel->send(R"({"type": "welcome", "job_time_ms": 0, "is_spare": false})");
+        channel->send(R"({"type": "open_store", "round": "100-0000000000000007-0", "is_last": true, "allow": [")" +
+                      allow + "\"]}");
+      };
+      handlers.closed = [&](const Channel::Closed&) { is_over = true; };
+      channel = std::make_unique<Channel>(io, io::UniqueFd(socket.release()), Channel::Side::server, Channel::Options(),
+                                          std::move(handlers));
+    });
+    Job node(node_of("job", std::to_string(acceptor.local_endpoint().port()), "false,join_timeout=3"));
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    while (!is_over && io.run_one_until(deadline) == 1) {
+    }
+    EXPECT_EQ(node.wait(), 77) << node.err();
+    EXPECT_THAT(heard, AllOf(HasSubstr("\"hello\""), Not(HasSubstr("store_opened"))));
+  }
+}
+
 }  // namespace
 }  // namespace ddp::test
