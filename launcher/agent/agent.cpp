@@ -35,6 +35,7 @@
 #include "rendezvous/io/host_name.hpp"
 #include "rendezvous/io/printable.hpp"
 #include "rendezvous/io/random_key.hpp"
+#include "rendezvous/io/warning_log.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
@@ -88,9 +89,11 @@ class Agent {
                   step({WorkerSaidHello{local_rank, false, false}});
                 }}),
         output_(io_, config.output, scratch_.path(), [this] { reader_is_gone(); }),
+        warnings_(io_, [this](const std::string& line) { say(line); }),
         store_(io_, store_options()),
         meeting_(io_, config, hello(), term_,
                  [this](io::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
+                 warnings_,
                  {[this](const rendezvous::ToAgent& message) {
                     std::visit([this](const auto& content) { take(content); }, message);
                   },
@@ -144,7 +147,7 @@ class Agent {
   store::ServerOptions store_options() {
     store::ServerOptions options;
     options.allow = config_.store_allow;
-    options.warn = [this](const std::string& message) { say(message); };
+    options.warn = std::ref(warnings_);
     return options;
   }
 
@@ -675,6 +678,7 @@ class Agent {
   asio::steady_timer timer_;
   WorkerLinks links_;
   Output output_;
+  io::WarningLog warnings_;
   store::Server store_;
   Meeting meeting_;
   StartRound start_;  // the current round, or the last one

@@ -64,12 +64,13 @@ bool is_this_host(const std::string& endpoint_host, const std::vector<std::strin
 }
 
 Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendezvous::Hello hello, RoundId term,
-                 port::Handler store, rendezvous::MembershipClient::Handlers handlers)
+                 port::Handler store, io::WarningLog& warnings, rendezvous::MembershipClient::Handlers handlers)
     : io_(io),
       config_(config),
       hello_(std::move(hello)),
       term_(term),
       store_(std::move(store)),
+      warnings_(warnings),
       handlers_(std::move(handlers)),
       owner_wait_(io) {
   if (const auto& token = config.rendezvous.token) security_ = std::make_shared<security::Security>(*token);
@@ -192,7 +193,7 @@ void Meeting::serve(bool or_join) {
     options.first = rendezvous.port_first;
     options.last = rendezvous.port_last;
   }
-  options.warn = handlers_.say;
+  options.warn = std::ref(warnings_);
   try {
     port_ = std::make_unique<port::Port>(io_, std::move(options), both_protocols());
   } catch (const Error& error) {
@@ -270,11 +271,11 @@ void Meeting::receive() {
   options.http = [this](const rendezvous::HttpQuestion& question) {
     rendezvous::JobViews jobs;
     if (server_) jobs.emplace(hello_.run_id, server_->membership().view());
-    return rendezvous::answer_operator(question, jobs);
+    return rendezvous::answer_operator(question, jobs, warnings_.counts());
   };
   options.farewell = [this](const std::string& node_key) { return server_ && server_->take_farewell(node_key); };
   reception_.emplace(
-      io_, std::move(options), [this](const rendezvous::Hello& hello) { return direct(hello); }, handlers_.say);
+      io_, std::move(options), [this](const rendezvous::Hello& hello) { return direct(hello); }, std::ref(warnings_));
 }
 
 rendezvous::Reception::Direction Meeting::direct(const rendezvous::Hello& hello) const {
@@ -331,7 +332,7 @@ std::uint16_t Meeting::store_port() {
     options.addresses = listening_addresses(config_.rendezvous);
     options.first = config_.rendezvous.port_first;
     options.last = config_.rendezvous.port_last;
-    options.warn = handlers_.say;
+    options.warn = std::ref(warnings_);
     port_ = std::make_unique<port::Port>(io_, std::move(options), both_protocols());
   }
   return port_->number();

@@ -17,6 +17,7 @@
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/control/resolver.hpp"
+#include "rendezvous/io/warning_log.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/security/tls.hpp"
 
@@ -29,9 +30,10 @@ bool is_this_host(const std::string& endpoint_host, const std::vector<std::strin
 
 class Meeting {
  public:
-  // `store` takes the connections of store clients that come to the endpoint's port.
+  // `store` takes the connections of store clients that come to the endpoint's port, `warnings` hears of those that are
+  // refused.
   Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendezvous::Hello hello, RoundId term,
-          port::Handler store, rendezvous::MembershipClient::Handlers handlers);
+          port::Handler store, io::WarningLog& warnings, rendezvous::MembershipClient::Handlers handlers);
 
   // Begins; from then on the handlers are called.
   void start();
@@ -83,6 +85,7 @@ class Meeting {
   rendezvous::Hello hello_;
   RoundId term_;
   port::Handler store_;
+  io::WarningLog& warnings_;
   rendezvous::MembershipClient::Handlers handlers_;
   std::function<void(const rendezvous::ToAgent& message)> hand_on_;
   std::shared_ptr<const security::Security> security_;  // none without a token

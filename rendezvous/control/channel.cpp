@@ -45,12 +45,13 @@ Channel::Closed reason_of(security::TlsFailure failure, Channel::Side side) {
   switch (failure) {
     case security::TlsFailure::other_token:
       return {is_client ? "the endpoint has another token than this node" : "it has another token (--token-file)",
-              false, kSameToken};
+              false, kSameToken, "another token"};
     case security::TlsFailure::no_token_there:
       return {"this node has a token and the endpoint has none", false, kSameToken};
     case security::TlsFailure::stranger:
       return {is_client ? "what answers there is no ddprun (it does not know the token's TLS)"
-                        : "it speaks TLS, but as no ddprun does"};
+                        : "it speaks TLS, but as no ddprun does",
+              false, "", "another TLS"};
     case security::TlsFailure::broken: break;
   }
   return {"what it sent was changed on its way"};
@@ -174,7 +175,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
         websocket::is_upgrade(request) && request.target() == kPath && request.count(http::field::origin) == 0;
     if (is_agent && options_.asks_for_token && !options_.tls)
       return answer({401, "text/plain; charset=utf-8", "agents without a token are not taken in here\n"},
-                    {"it has no token, which is asked for here (--token-file)"});
+                    {"it has no token, which is asked for here (--token-file)", false, "", "no token"});
     if (is_agent)
       return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
     const auto text = [](beast::string_view view) { return std::string_view(view.data(), view.size()); };
@@ -190,7 +191,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
 
   void answer_malformed(const std::string& why) {
     answer({400, "text/plain; charset=utf-8", "this is no request that is answered here: " + why + "\n"},
-           {"what it sent is no HTTP request that is answered here: " + why});
+           {"what it sent is no HTTP request that is answered here: " + why, false, "", "malformed request"});
   }
 
   void answer(HttpAnswer what, const Closed& then) {

@@ -55,7 +55,8 @@ class Channel {
     std::string why;  // empty where a plain HTTP question was answered
     // The peer's kernel ended the connection, as it does when a process dies; else it fell silent.
     bool by_peer = false;
-    std::string try_this{};  // not empty: it is no use to try again, until this has been done
+    std::string try_this{};           // not empty: it is no use to try again, until this has been done
+    const char* reason = "no hello";  // as io::Warning::reason, for a server that had no hello from the peer
   };
 
   // Each is called from the event loop, never from within a call of this class; none after close(). They may destroy

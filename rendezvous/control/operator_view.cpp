@@ -77,7 +77,9 @@ bool names_loopback(const std::string& host) {
   return host == "localhost" || (address && address->is_loopback());
 }
 
-std::string metrics_text(const JobViews& jobs) {
+using Counts = std::map<std::string, std::uint64_t>;
+
+std::string metrics_text(const JobViews& jobs, const Counts& warnings) {
   struct Metric {
     const char *name, *type, *help;
     std::int64_t (*value)(const Membership::View&);
@@ -100,12 +102,15 @@ std::string metrics_text(const JobViews& jobs) {
     for (const auto& [run_id, job] : jobs)
       out += std::string(metric.name) + "{job=\"" + escaped(run_id) + "\"} " + std::to_string(metric.value(job)) + "\n";
   }
+  out += "# HELP ddp_warnings_total Connections that were refused or cut off.\n# TYPE ddp_warnings_total counter\n";
+  for (const auto& [reason, count] : warnings)
+    out += "ddp_warnings_total{reason=\"" + escaped(reason) + "\"} " + std::to_string(count) + "\n";
   return out;
 }
 
 }  // namespace
 
-Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs) {
+Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs, const Counts& warnings) {
   Channel::HttpAnswer answer;
   const auto path = question.target.substr(0, question.target.find('?'));
   const auto host = host_of(question.host);
@@ -126,7 +131,7 @@ Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews
     answer.body += question.takes_tokens ? ", and to `Authorization: Bearer <token>`\n" : " only\n";
   } else if (path == "/metrics") {
     answer.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    answer.body = metrics_text(jobs);
+    answer.body = metrics_text(jobs, warnings);
   } else {
     answer.content_type = "application/json";
     answer.body = jobs_json(jobs);

@@ -13,7 +13,6 @@
 #include "ddp/error.hpp"
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/io/socket_owner.hpp"
-#include "rendezvous/io/warn_once.hpp"
 
 namespace ddp::rendezvous {
 
@@ -53,17 +52,18 @@ std::size_t Reception::room_for_waiting() {
 
 class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
  public:
-  Impl(asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct,
-       std::function<void(const std::string&)> say)
-      : io_(io), options_(std::move(options)), direct_(std::move(direct)), warn_(std::move(say)) {}
+  Impl(asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct, io::Warn warn)
+      : io_(io), options_(std::move(options)), direct_(std::move(direct)), warn_(std::move(warn)) {}
 
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer, bool speaks_tls) {
     const auto address = io::address_of(peer).text();
     if (speaks_tls && !options_.security) {
       security::refuse_tls(socket.get());
-      return say_lost(address, "it speaks TLS, as those do that have a token, and there is none here (--token-file)");
+      return say_lost(address, "no token here",
+                      "it speaks TLS, as those do that have a token, and there is none here (--token-file)");
     }
-    if (visitors_.size() >= options_.waiting_max) lose(visitors_.begin()->first, "too many others came after it");
+    if (visitors_.size() >= options_.waiting_max)
+      lose(visitors_.begin()->first, "too many without a hello", "too many others came after it");
     const auto number = ++visitors_seen_;
     Channel::Options options;
     options.message_bytes_max = kControlMessageBytesMax;
@@ -82,7 +82,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     };
     Channel::Handlers handlers;
     handlers.message = [this, number](std::string_view text) { take(number, text); };
-    handlers.closed = [this, number](const Channel::Closed& how) { lose(number, how.why); };
+    handlers.closed = [this, number](const Channel::Closed& how) { lose(number, how.reason, how.why); };
     auto channel = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::server, std::move(options),
                                              std::move(handlers));
     auto& visitor =
@@ -91,7 +91,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     visitor.hello_limit.async_wait([weak = weak_from_this(), number](error_code error) {
       const auto self = weak.lock();
       if (!error && self && self->visitors_.count(number) != 0)
-        self->lose(number, self->visitors_.at(number).is_sent_away ? "" : "it said nothing");
+        self->lose(number, "no hello", self->visitors_.at(number).is_sent_away ? "" : "it said nothing");
     });
   }
 
@@ -121,7 +121,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
       const auto* hello = std::get_if<Hello>(&message);
       if (hello == nullptr) throw Error("malformed message: hello comes first, and once");
       const auto direction = direct_(*hello);
-      if (std::holds_alternative<std::monostate>(direction)) return lose(number, "");
+      if (std::holds_alternative<std::monostate>(direction)) return lose(number, "", "");
       if (const auto* elsewhere = std::get_if<Elsewhere>(&direction)) return send_away(number, *elsewhere);
       if (const auto* verdict = std::get_if<FinishJob>(&direction)) return send_away(number, *verdict);
       auto visitor = std::move(visitors_.at(number));
@@ -129,7 +129,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
       std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(visitor.channel),
                                                                                   visitor.address, *hello);
     } catch (const Error& error) {
-      lose(number, error.what());
+      lose(number, "hello refused", error.what());
     }
   }
 
@@ -140,7 +140,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     auto& channel = *visitor.channel;
     channel.send(to_json(word));
     channel.finish([weak = weak_from_this(), number] {
-      if (const auto self = weak.lock()) self->lose(number, "");
+      if (const auto self = weak.lock()) self->lose(number, "", "");
     });
   }
 
@@ -150,30 +150,31 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
            options_.farewell(std::string(target.substr(kPath.size())));
   }
 
-  void lose(std::uint64_t number, const std::string& why) {
+  // Without a word where there is nothing to say of it.
+  void lose(std::uint64_t number, const char* reason, const std::string& why) {
     const auto found = visitors_.find(number);
     if (found == visitors_.end()) return;
     const auto address = found->second.address;
     visitors_.erase(found);
-    if (!why.empty()) say_lost(address, why);
+    if (!why.empty()) say_lost(address, reason, why);
   }
 
-  void say_lost(const std::string& address, const std::string& why) {
-    warn_("a connection from " + address + " ended before it said which job it belongs to: " + why);
+  void say_lost(const std::string& address, const char* reason, const std::string& why) {
+    warn_({reason, address, "a connection from " + address + " ended before it said which job it belongs to: " + why});
   }
 
   asio::io_context& io_;
   Options options_;
   std::function<Direction(const Hello&)> direct_;
-  io::WarnOnce warn_;  // of strangers, who may come as often as they like
+  io::Warn warn_;
   const io::SocketOwners owners_;
   std::map<std::uint64_t, Visitor> visitors_;
   std::uint64_t visitors_seen_ = 0;
 };
 
 Reception::Reception(asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct,
-                     std::function<void(const std::string&)> say)
-    : impl_(std::make_shared<Impl>(io, std::move(options), std::move(direct), std::move(say))) {}
+                     io::Warn warn)
+    : impl_(std::make_shared<Impl>(io, std::move(options), std::move(direct), std::move(warn))) {}
 
 Reception::~Reception() { impl_->stop(); }
 void Reception::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {

@@ -18,6 +18,7 @@
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/io/warning.hpp"
 #include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
@@ -39,10 +40,9 @@ class Reception {
   // Where a node is sent: to a membership here, elsewhere, away; or it is told how its job has ended.
   using Direction = std::variant<std::monostate, std::reference_wrapper<MembershipServer>, Elsewhere, FinishJob>;
 
-  // `direct` says where a node with this hello belongs; it is called once for each, and may throw Error. `say` hears of
-  // those that never said hello.
-  Reception(boost::asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct,
-            std::function<void(const std::string& line)> say);
+  // `direct` says where a node with this hello belongs; it is called once for each, and may throw Error. `warn` hears
+  // of those that never said hello.
+  Reception(boost::asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct, io::Warn warn);
   ~Reception();  // closes what has not been handed over
   Reception(const Reception&) = delete;
 

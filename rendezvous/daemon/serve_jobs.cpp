@@ -20,6 +20,7 @@
 #include "rendezvous/daemon/job_table.hpp"
 #include "rendezvous/daemon/own_process.hpp"
 #include "rendezvous/io/line_writer.hpp"
+#include "rendezvous/io/warning_log.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/security/tls.hpp"
@@ -58,6 +59,7 @@ int serve_jobs(const ServeJobs& options) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
   io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
+  io::WarningLog warnings(io, std::ref(say));
   JobTable<MembershipServer> jobs(handlers_of(io, say, options.heartbeat_timeout));
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
@@ -65,14 +67,14 @@ int serve_jobs(const ServeJobs& options) {
   if (token) rules.security = std::make_shared<security::Security>(*token);
   rules.scrape_token = security::find_scrape_token(options.scrape_token_file, token);
   const bool is_open = !rules.security;
-  rules.http = [&jobs](const HttpQuestion& question) {
-    return answer_operator(question, jobs.views(std::chrono::steady_clock::now()));
+  rules.http = [&jobs, &warnings](const HttpQuestion& question) {
+    return answer_operator(question, jobs.views(std::chrono::steady_clock::now()), warnings.counts());
   };
   rules.farewell = [&jobs](const std::string& node_key) { return jobs.take_farewell(node_key); };
   Reception reception(
-      io, std::move(rules), [&jobs](const Hello& hello) { return direct(jobs, hello); }, std::ref(say));
+      io, std::move(rules), [&jobs](const Hello& hello) { return direct(jobs, hello); }, std::ref(warnings));
   port::Port port(
-      io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(say)},
+      io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(warnings)},
       {.http = [&reception](io::UniqueFd socket,
                             const sockaddr_storage& peer) { reception.adopt(std::move(socket), peer); },
        .tls = [&reception](io::UniqueFd socket,

@@ -8,6 +8,7 @@
 
 #include "rendezvous/daemon/own_process.hpp"
 #include "rendezvous/io/line_writer.hpp"
+#include "rendezvous/io/warning_log.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/store/server.hpp"
 
@@ -16,9 +17,11 @@ namespace ddp::rendezvous {
 int serve_store(const ServeStore& options) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  io::LineWriter warn(STDERR_FILENO, "ddp-rendezvous: ");
-  store::Server server(io, {.allow = options.allow, .warn = std::ref(warn)});
-  port::Port port(io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(warn)},
+  io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
+  io::WarningLog warnings(io, std::ref(say));
+  store::Server server(io, {.allow = options.allow, .warn = std::ref(warnings)});
+  port::Port port(io,
+                  {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(warnings)},
                   {.store = [&server](io::UniqueFd socket, const sockaddr_storage& peer) {
                     server.adopt(std::move(socket), peer);
                   }});

@@ -142,6 +142,8 @@ Bound bind_as_told(const PortOptions& options) {
   return bound;
 }
 
+std::string text_of(const sockaddr_storage& peer) { return io::address_of(peer).text(); }
+
 std::string hex_byte(unsigned char byte) {
   constexpr char kDigits[] = "0123456789abcdef";
   return {'0', 'x', kDigits[byte >> 4], kDigits[byte & 15]};
@@ -183,13 +185,13 @@ class Port::Impl : public std::enable_shared_from_this<Port::Impl> {
   void await_first_byte(io::UniqueFd socket, const sockaddr_storage& peer);
   void first_byte_came(Silent& silent);
   io::UniqueFd take_off(Silent& silent);
-  void turn_away(Silent& silent, const std::string& why);
+  void turn_away(Silent& silent, const char* reason, const std::string& why);
+  void warn(const char* reason, const std::string& source, const std::string& what);
   void hand_over(unsigned char first_byte, io::UniqueFd socket, const sockaddr_storage& peer);
 
   asio::io_context& io_;
   PortOptions options_;
   Handlers handlers_;
-  io::WarnOnce warn_;
   std::uint16_t number_ = 0;
   std::list<Listener> listeners_;
   std::list<std::shared_ptr<Silent>> silent_;  // the oldest first
@@ -197,7 +199,7 @@ class Port::Impl : public std::enable_shared_from_this<Port::Impl> {
 };
 
 Port::Impl::Impl(asio::io_context& io, PortOptions options, Handlers handlers)
-    : io_(io), options_(std::move(options)), handlers_(std::move(handlers)), warn_(options_.warn) {
+    : io_(io), options_(std::move(options)), handlers_(std::move(handlers)) {
   auto bound = bind_as_told(options_);
   number_ = bound.port;
   for (auto& socket : bound.sockets) {
@@ -233,8 +235,8 @@ void Port::Impl::accept_ready(Listener& listener) {
     if (errno == EAGAIN) break;
     // Most likely descriptors have run out. The peer stays in the queue and the socket readable: without a pause this
     // would spin.
-    warn_("port " + std::to_string(number_) + " can't take in a connection: " + std::strerror(errno) +
-          "; it goes on trying");
+    warn("connection not taken in", "",
+         std::string("can't take in a connection: ") + std::strerror(errno) + "; it goes on trying");
     listener.pause.expires_after(kAcceptPause);
     listener.pause.async_wait([self = shared_from_this(), &listener](error_code error) {
       if (!error && !self->is_stopped_) self->accept_when_ready(listener);
@@ -264,13 +266,14 @@ void Port::Impl::take_in(io::UniqueFd socket, const sockaddr_storage& peer) {
 
 void Port::Impl::await_first_byte(io::UniqueFd socket, const sockaddr_storage& peer) {
   if (silent_.size() >= options_.silent_count_max) {
-    turn_away(*silent_.front(), "said nothing, and others want its place: " + std::to_string(silent_.size()) +
-                                    " connections have not said what they want");
+    turn_away(*silent_.front(), "too many silent connections",
+              "said nothing, and others want its place: " + std::to_string(silent_.size()) +
+                  " connections have not said what they want");
   }
   const auto silent = std::make_shared<Silent>(io_, peer);
   error_code error;
   silent->socket.assign(socket.get(), error);
-  if (error) return warn_("port " + std::to_string(number_) + " can't watch a connection: " + error.message());
+  if (error) return warn("connection not taken in", text_of(peer), "can't watch a connection: " + error.message());
   socket.release();
   silent->place = silent_.insert(silent_.end(), silent);
   silent->is_listed = true;
@@ -279,7 +282,7 @@ void Port::Impl::await_first_byte(io::UniqueFd socket, const sockaddr_storage& p
   });
   silent->timer.expires_after(options_.first_byte_limit);
   silent->timer.async_wait([self = shared_from_this(), silent](error_code) {
-    if (silent->is_listed) self->turn_away(*silent, "said nothing for too long");
+    if (silent->is_listed) self->turn_away(*silent, "silent connection", "said nothing for too long");
   });
 }
 
@@ -296,10 +299,14 @@ io::UniqueFd Port::Impl::take_off(Silent& silent) {
   return io::UniqueFd(silent.socket.release());
 }
 
-void Port::Impl::turn_away(Silent& silent, const std::string& why) {
-  warn_("port " + std::to_string(number_) + " closed the connection from " + io::address_of(silent.peer).text() +
-        ": it " + why);
+void Port::Impl::turn_away(Silent& silent, const char* reason, const std::string& why) {
+  const auto source = text_of(silent.peer);
+  warn(reason, source, "closed the connection from " + source + ": it " + why);
   take_off(silent);
+}
+
+void Port::Impl::warn(const char* reason, const std::string& source, const std::string& what) {
+  if (options_.warn) options_.warn({reason, source, "port " + std::to_string(number_) + " " + what});
 }
 
 void Port::Impl::hand_over(unsigned char first_byte, io::UniqueFd socket, const sockaddr_storage& peer) {
@@ -319,8 +326,9 @@ void Port::Impl::hand_over(unsigned char first_byte, io::UniqueFd socket, const 
         hex_byte(first_byte) + ")";
   }
   if (handler != nullptr && *handler) return (*handler)(std::move(socket), peer);
-  warn_("port " + std::to_string(number_) + " turned away " + what + " from " + io::address_of(peer).text() +
-        (handler != nullptr ? "; nothing here serves it" : ""));
+  const auto source = text_of(peer);
+  warn("protocol that is not served", source,
+       "turned away " + what + " from " + source + (handler != nullptr ? "; nothing here serves it" : ""));
 }
 
 void Port::Impl::drop_pending() {

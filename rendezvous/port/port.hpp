@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "rendezvous/io/unique_fd.hpp"
-#include "rendezvous/io/warn_once.hpp"
+#include "rendezvous/io/warning.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -44,7 +44,7 @@ struct PortOptions {
   std::uint16_t last = 0;   // ... to here is taken; 0 and 0: any free one
   std::chrono::milliseconds first_byte_limit{10'000};
   std::size_t silent_count_max = 1024;  // connections that have not sent their first byte
-  io::Warn warn{};                      // hears one line for each client that is turned away; must not call the port
+  io::Warn warn{};                      // hears of each client that is turned away; must not call the port
 };
 
 class Port {

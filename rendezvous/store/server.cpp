@@ -69,6 +69,9 @@ class Server::Impl {
 
   void apply(ConnectionId from, Command&& command);
   void flush();
+  void warn(const char* reason, const std::string& source, const std::string& what) const {
+    if (options_.warn) options_.warn({reason, source, "the store " + what});
+  }
   void forget(ConnectionId connection);
   void tell_count() const {
     if (options_.count_changed) options_.count_changed(connections_.size());
@@ -77,7 +80,6 @@ class Server::Impl {
   asio::io_context& io_;
   ServerOptions options_;
   Door door_;
-  io::WarnOnce warn_;
   KeyValueStore store_;
   std::unordered_map<ConnectionId, std::shared_ptr<Connection>> connections_;
   std::uint64_t connections_made_ = 0;
@@ -168,7 +170,7 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
       return true;
     } catch (const StoreError& error) {
       server_.flush();  // what came before has its answers, and wakes others
-      server_.warn_("the store closed the connection from " + peer_ + ": " + error.what());
+      server_.warn("store: command refused", peer_, "closed the connection from " + peer_ + ": " + error.what());
       end();
       return false;
     }
@@ -217,27 +219,29 @@ class Server::Impl::Connection : public std::enable_shared_from_this<Connection>
 };
 
 Server::Impl::Impl(asio::io_context& io, ServerOptions options)
-    : io_(io),
-      options_(std::move(options)),
-      door_(allow_list(options_)),
-      warn_(options_.warn),
-      store_(store_options(options_)) {}
+    : io_(io), options_(std::move(options)), door_(allow_list(options_)), store_(store_options(options_)) {}
 
 void Server::Impl::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
   if (is_stopped_) return;
   sockaddr_storage local{};
   socklen_t length = sizeof local;
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) return;
-  if (const auto reason = door_.refusal(peer, local)) return warn_("the store refused " + *reason);
-  const std::string address = io::address_of(peer).text();
+  const auto source = io::address_of(peer);
+  const auto address = source.text();
+  if (const auto why = door_.refusal(peer, local))
+    return warn(source.is_loopback() ? "store: another user" : "store: address that is not allowed", address,
+                "refused " + *why);
   if (connections_.size() >= options_.connection_count_max) {
-    return warn_("the store refused a connection from " + address + ": it has " + std::to_string(connections_.size()) +
-                 " already, its limit");
+    return warn("store: too many connections", address,
+                "refused a connection from " + address + ": it has " + std::to_string(connections_.size()) +
+                    " already, its limit");
   }
   tcp::socket stream(io_);
   error_code error;
   stream.assign(peer.ss_family == AF_INET ? tcp::v4() : tcp::v6(), socket.get(), error);
-  if (error) return warn_("the store can't watch the connection from " + address + ": " + error.message());
+  if (error)
+    return warn("connection not taken in", address,
+                "can't watch the connection from " + address + ": " + error.message());
   socket.release();
   stream.non_blocking(true, error);
   stream.set_option(tcp::no_delay(true), error);

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "rendezvous/io/unique_fd.hpp"
-#include "rendezvous/io/warn_once.hpp"
+#include "rendezvous/io/warning.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -30,9 +30,7 @@ struct ServerOptions {
   std::size_t connection_count_max = 16'384;   // beyond it a connection is closed at once
   std::size_t value_bytes_max = 8u << 20;      // a longer one ends its connection
   std::size_t total_bytes_max = 1u << 30;      // of all keys and values; what exceeds it ends its connection
-  // Hears one line for each peer that is refused or cut off, with the reason, once per address and reason. Must not
-  // call the server.
-  io::Warn warn{};
+  io::Warn warn{};  // hears of each peer that is refused or cut off; must not call the server
   // Hears how many connections there are after each change of that. Must not call the server.
   std::function<void(std::size_t)> count_changed{};
 };

@@ -1,5 +1,6 @@
 #include "rendezvous/store/store_thread.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -34,14 +35,14 @@ class StoreThread::Impl {
         server_(io_, {.allow = options.allow,
                       .allow_option = options.allow_option,
                       .connection_count_max = options.connection_count_max,
-                      .warn = [this](const std::string& warning) { note(warning); },
+                      .warn = [this](const io::Warning& warning) { note(warning.text); },
                       .count_changed = [this](std::size_t count) { set_connection_count(count); }}) {
     for (const auto& [key, value] : options.entries) server_.put(key, value);
     port_.emplace(io_,
                   port::PortOptions{.addresses = options.addresses,
                                     .first = options.first_port,
                                     .last = options.last_port,
-                                    .warn = [this](const std::string& warning) { note(warning); }},
+                                    .warn = [this](const io::Warning& warning) { note(warning.text); }},
                   port::Handlers{.store = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
                     server_.adopt(std::move(socket), peer);
                   }});
@@ -88,7 +89,8 @@ class StoreThread::Impl {
 
   void note(const std::string& warning) {
     const std::lock_guard lock(mutex_);
-    if (refusals_.size() < kRefusalCountMax) refusals_.push_back(warning);
+    const bool is_known = std::find(refusals_.begin(), refusals_.end(), warning) != refusals_.end();
+    if (!is_known && refusals_.size() < kRefusalCountMax) refusals_.push_back(warning);
   }
 
   void set_connection_count(std::size_t count) {

@@ -109,11 +109,15 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     rules.security = token;
     rules.scrape_token = security::Token("scrape");
     rules.http = [this](const HttpQuestion& question) {
-      return answer_operator(question, {{"job", server->membership().view()}});
+      return answer_operator(question, {{"job", server->membership().view()}}, {{"no token", 7}});
     };
     rules.farewell = [this](const std::string& node_key) { return server->take_farewell(node_key); };
     reception.emplace(
-        io, rules, [this](const Hello&) -> Reception::Direction { return std::ref(*server); }, say);
+        io, rules, [this](const Hello&) -> Reception::Direction { return std::ref(*server); }, warn());
+  }
+
+  io::Warn warn() {
+    return [this](const io::Warning& warning) { said.push_back(warning.text); };
   }
 
   // What the port answers to these bytes, whole; they are plain, unless this is given.
@@ -264,7 +268,8 @@ TEST_P(ControlChannel, PlainHttpIsAnsweredOnTheSamePort) {
               AllOf(HasSubstr("Content-Type: application/json\r\n"), HasSubstr("\"run_id\": \"job\""),
                     HasSubstr("\"phase\": \"waiting for nodes\""), HasSubstr("\"host_name\": \"a\"")));
   EXPECT_THAT(answer_to("GET /metrics HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"),
-              AllOf(HasSubstr("\n# TYPE ddp_job_nodes gauge\n"), HasSubstr("\nddp_job_nodes{job=\"job\"} 1\n")));
+              AllOf(HasSubstr("\n# TYPE ddp_job_nodes gauge\n"), HasSubstr("\nddp_job_nodes{job=\"job\"} 1\n"),
+                    HasSubstr("\nddp_warnings_total{reason=\"no token\"} 7\n")));
   EXPECT_THAT(answer_to("GET / HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
   EXPECT_THAT(answer_to("DELETE /v1/jobs HTTP/1.1\r\nHost: localhost:29400\r\n\r\n"), StartsWith("HTTP/1.1 405 "));
   EXPECT_THAT(said, Not(Contains(HasSubstr("ended before"))));
@@ -308,7 +313,7 @@ TEST_P(ControlChannel, AWebSocketIsForAgentsOnly) {
 
 TEST(OperatorView, IsForThoseOnThisHostButForItsHealth) {
   const auto status = [](const char* target, const char* host, bool is_local, bool has_token = false) {
-    return answer_operator({"GET", target, host, is_local, has_token}, {}).status;
+    return answer_operator({"GET", target, host, is_local, has_token}, {}, {}).status;
   };
   EXPECT_EQ(status("/healthz", "gpu17:29400", false), 200u);
   for (const auto* target : {"/v1/jobs", "/metrics"}) {
@@ -326,7 +331,7 @@ TEST(OperatorView, IsForThoseOnThisHostButForItsHealth) {
 }
 
 TEST(OperatorView, NamesOfJobsAreEscaped) {
-  const auto metrics = answer_operator({"GET", "/metrics", "localhost", true}, {{"a\"b\\c\nd", {}}}).body;
+  const auto metrics = answer_operator({"GET", "/metrics", "localhost", true}, {{"a\"b\\c\nd", {}}}, {}).body;
   EXPECT_THAT(metrics, HasSubstr("{job=\"a\\\"b\\\\c\\nd\"} -1\n"));
 }
 
@@ -345,12 +350,11 @@ TEST_P(ControlChannel, AGuardiansFarewellIsForTheJobThatKnowsItsNode) {
 }
 
 TEST_P(ControlChannel, WhoServesNoJobSaysWhereItIs) {
-  const auto say = [this](const std::string& line) { said.push_back(line); };
   Reception::Options rules;
   rules.security = token;
   Reception::Direction direction = Elsewhere{"10.0.0.1", 29400};
   reception.emplace(
-      io, rules, [&](const Hello&) { return direction; }, say);
+      io, rules, [&](const Hello&) { return direction; }, warn());
   for (const bool is_known : {true, false}) {
     if (!is_known) direction = std::monostate();
     auto pair = connected_pair();
