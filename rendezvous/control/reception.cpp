@@ -1,6 +1,5 @@
 #include "rendezvous/control/reception.hpp"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +21,6 @@ using boost::system::error_code;
 namespace {
 
 constexpr std::chrono::milliseconds kHelloLimitMin{1'000};
-constexpr std::size_t kWaitingLeast = 256, kWaitingMost = 16'384;
 constexpr std::string_view kBearer = "bearer ";  // in any case
 
 std::string_view bearer_of(std::string_view authorization) {
@@ -43,12 +41,6 @@ io::SocketEnd local_end_of(const io::UniqueFd& socket) {
 bool is_us_or_root(std::optional<uid_t> owner) { return owner && (*owner == ::geteuid() || *owner == 0); }
 
 }  // namespace
-
-std::size_t Reception::room_for_waiting() {
-  rlimit descriptors{};
-  ::getrlimit(RLIMIT_NOFILE, &descriptors);
-  return std::clamp<std::size_t>(descriptors.rlim_cur / 2, kWaitingLeast, kWaitingMost);
-}
 
 class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
  public:

@@ -17,6 +17,7 @@
 #include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
+#include "rendezvous/io/descriptor_room.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/io/warning.hpp"
 #include "rendezvous/security/tls.hpp"
@@ -25,12 +26,9 @@ namespace ddp::rendezvous {
 
 class Reception {
  public:
-  // All agents of a large job come at once; half of the process's descriptors are left to those that have said hello.
-  static std::size_t room_for_waiting();
-
   struct Options {
     std::chrono::milliseconds heartbeat_timeout{3'000};
-    std::size_t waiting_max = room_for_waiting();  // that have not said hello; beyond it the oldest one is closed
+    std::size_t waiting_max = io::descriptor_room().waiting;  // without a hello; beyond it the oldest one is closed
     std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
     std::function<bool(const std::string& node_key)> farewell{};  // of a guardian; whether the node is known
     std::shared_ptr<const security::Security> security{};         // agents must have this token; none: all are taken in

@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "rendezvous/io/descriptor_room.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/io/warning.hpp"
 
@@ -43,8 +44,8 @@ struct PortOptions {
   std::uint16_t first = 0;  // the first free one from here ...
   std::uint16_t last = 0;   // ... to here is taken; 0 and 0: any free one
   std::chrono::milliseconds first_byte_limit{10'000};
-  std::size_t silent_count_max = 1024;  // connections that have not sent their first byte
-  io::Warn warn{};                      // hears of each client that is turned away; must not call the port
+  std::size_t silent_count_max = io::descriptor_room().silent;  // connections that have not sent their first byte
+  io::Warn warn{};  // hears of each client that is turned away; must not call the port
 };
 
 class Port {

@@ -1,6 +1,7 @@
 // Bytes to a port and what it answers, as this user or as another one of this host.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 

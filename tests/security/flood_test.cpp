@@ -1,0 +1,120 @@
+// Floods of connections against an endpoint that may open few descriptors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "rendezvous/io/unique_fd.hpp"
+#include "tests/integration/free_port.hpp"
+#include "tests/integration/job.hpp"
+#include "tests/security/raw_http.hpp"
+
+namespace ddp::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::size_t kFlood = 7'000;
+constexpr rlim_t kOwnDescriptors = 64;
+
+// Connections that send nothing, or a first byte and no more; all of them stay open at this end.
+class Flood {
+ public:
+  Flood(std::uint16_t port, std::size_t count) {
+    const auto address = store::loopback(port);
+    for (std::size_t i = 0; i < count; ++i) {
+      sockets_.emplace_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+      ::connect(sockets_.back().get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+      polled_.push_back({sockets_.back().get(), POLLOUT, 0});
+    }
+  }
+
+  // Half of them begin a request. False where not all of them got a connection.
+  bool is_connected() {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    const auto is_open = [](const pollfd& polled) { return (polled.revents & POLLOUT) != 0; };
+    do {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      ::poll(polled_.data(), polled_.size(), 100);
+    } while (!std::all_of(polled_.begin(), polled_.end(), is_open));
+    for (std::size_t i = 0; i < sockets_.size(); i += 2) ::send(sockets_[i].get(), "G", 1, MSG_NOSIGNAL);
+    return true;
+  }
+
+ private:
+  std::vector<io::UniqueFd> sockets_;
+  std::vector<pollfd> polled_;
+};
+
+// A program of this build that may open 1,024 descriptors, and uses 512 of them unless it asks for more.
+Job::Options limited() {
+  Job::Options options;
+  options.program = "/bin/sh";
+  return options;
+}
+std::vector<std::string> with_few_descriptors(const std::string& program, const std::vector<std::string>& arguments) {
+  std::vector<std::string> out{"-c", "ulimit -Sn 512 && ulimit -Hn 1024 && exec \"$0\" \"$@\"", built(program)};
+  out.insert(out.end(), arguments.begin(), arguments.end());
+  return out;
+}
+
+std::vector<std::string> node_at(const std::string& port, const std::string& conf, const std::string& script) {
+  return {"--nproc-per-node=1",
+          "--nnodes=2",
+          "--rdzv-backend=c10d",
+          "--rdzv-endpoint=127.0.0.1:" + port,
+          "--rdzv-id=job",
+          "--rdzv-conf=" + conf,
+          "sh",
+          "-c",
+          script};
+}
+
+class FloodOfSilentConnections : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ::getrlimit(RLIMIT_NOFILE, &before_);
+    if (before_.rlim_max < kFlood + kOwnDescriptors) GTEST_SKIP() << "this process may not open 7,000 connections";
+    const rlimit raised{before_.rlim_max, before_.rlim_max};
+    ::setrlimit(RLIMIT_NOFILE, &raised);
+  }
+  void TearDown() override { ::setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
+TEST_F(FloodOfSilentConnections, DoesNotKeepNodesFromTheDaemon) {
+  Job daemon(with_few_descriptors("ddp-rendezvous", {"--port=0", "--host=127.0.0.1"}), limited());
+  const auto port = daemon.number_after("membership listens on port ");
+  Flood flood(static_cast<std::uint16_t>(port), kFlood);
+  ASSERT_TRUE(flood.is_connected());
+  const auto arguments = node_at(std::to_string(port), "join_timeout=20", "true");
+  Job first(arguments), second(arguments);
+  EXPECT_EQ(first.wait(), 0) << first.err() << daemon.err();
+  EXPECT_EQ(second.wait(), 0) << second.err() << daemon.err();
+  EXPECT_THAT(answer_to(static_cast<std::uint16_t>(port), "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+              HasSubstr("\nddp_warnings_total{reason=\"too many silent connections\"} "));
+}
+
+TEST_F(FloodOfSilentConnections, DoesNotKeepNodesFromADdprunThatServesTheEndpoint) {
+  const auto port = free_port();
+  Job host(with_few_descriptors("ddprun", node_at(port, "is_host=true", "echo limit $(ulimit -Sn)")), limited());
+  ASSERT_TRUE(host.prints("waiting")) << host.err();
+  Flood flood(static_cast<std::uint16_t>(std::stoi(port)), kFlood);
+  ASSERT_TRUE(flood.is_connected());
+  Job node(node_at(port, "is_host=false,join_timeout=20", "true"));
+  EXPECT_EQ(node.wait(), 0) << node.err() << host.err();
+  EXPECT_EQ(host.wait(), 0) << host.err();
+  EXPECT_THAT(host.out(), HasSubstr("limit 512\n")) << "workers have the limit that ddprun was started with";
+}
+
+}  // namespace
+}  // namespace ddp::test
