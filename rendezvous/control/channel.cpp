@@ -282,6 +282,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
 
   void end() {
     if (std::exchange(closed_, true)) return;
+    options_.while_open.reset();
     error_code ignored;
     limit_.cancel();
     beast::get_lowest_layer(stream_).close(ignored);

@@ -49,6 +49,7 @@ class Channel {
     bool asks_for_token = false;                           // the server's: no WebSocket but under TLS
     std::function<HttpAnswer(const HttpRequest&)> http{};  // the server's, but for what follows
     std::function<bool(std::string_view target)> post{};   // the server's, a POST without a body: whether it is known
+    std::shared_ptr<void> while_open{};                    // let go of when the connection ends
   };
 
   struct Closed {

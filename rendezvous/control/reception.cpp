@@ -45,25 +45,75 @@ bool is_us_or_root(std::optional<uid_t> owner) { return owner && (*owner == ::ge
 class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
  public:
   Impl(asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct, io::Warn warn)
-      : io_(io), options_(std::move(options)), direct_(std::move(direct)), warn_(std::move(warn)) {}
+      : io_(io),
+        options_(std::move(options)),
+        direct_(std::move(direct)),
+        warn_(std::move(warn)),
+        pace_(options_.pace) {}
 
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer, bool speaks_tls) {
-    const auto address = io::address_of(peer).text();
+    const auto from = io::socket_end_of(peer);
     if (speaks_tls && !options_.security) {
       security::refuse_tls(socket.get());
-      return say_lost(address, "no token here",
+      return say_lost(from.address, "no token here",
                       "it speaks TLS, as those do that have a token, and there is none here (--token-file)");
     }
+    const auto now = Clock::now();
+    const auto start = speaks_tls ? pace_.begin(from.address, now) : now;
+    if (!start)
+      return say_lost(from.address, "too many failed handshakes", "too many handshakes from there have just failed");
     if (visitors_.size() >= options_.waiting_max)
       lose(visitors_.begin()->first, "too many without a hello", "too many others came after it");
     const auto number = ++visitors_seen_;
+    auto& visitor = visitors_.try_emplace(number, io_, from, speaks_tls).first->second;
+    if (*start == now) return open(number, std::move(socket));
+    visitor.timer.expires_at(*start);
+    visitor.timer.async_wait([weak = weak_from_this(), number, held = std::move(socket)](error_code error) mutable {
+      const auto self = weak.lock();
+      if (!error && self && self->visitors_.count(number) != 0) self->open(number, std::move(held));
+    });
+  }
+
+  void stop() { visitors_.clear(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  // A connection, for as long as it is there; a live session once it has been handed over.
+  struct Presence {
+    Presence(std::weak_ptr<Impl> reception, const io::Address& address)
+        : reception_(std::move(reception)), source(address) {}
+    ~Presence() {
+      const auto reception = reception_.lock();
+      if (is_session && reception) reception->pace_.left(source);
+    }
+    Presence(const Presence&) = delete;
+
+    std::weak_ptr<Impl> reception_;
+    const io::Address source;
+    bool is_session = false;
+  };
+
+  struct Visitor {
+    Visitor(asio::io_context& io, const io::SocketEnd& peer, bool is_tls) : from(peer), speaks_tls(is_tls), timer(io) {}
+
+    const io::SocketEnd from;
+    const bool speaks_tls;
+    std::shared_ptr<Presence> presence{};
+    std::unique_ptr<Channel> channel{};  // none while its handshake is delayed
+    asio::steady_timer timer;            // of that delay; then of its hello, as who says nothing is not to keep a place
+    bool is_sent_away = false;
+  };
+
+  void open(std::uint64_t number, io::UniqueFd socket) {
+    auto& visitor = visitors_.at(number);
     Channel::Options options;
     options.message_bytes_max = kControlMessageBytesMax;
     options.heartbeat_timeout = options_.heartbeat_timeout;
     options.asks_for_token = options_.security != nullptr;
-    if (speaks_tls) options.tls = {options_.security, &options_.security->tls};
+    if (visitor.speaks_tls) options.tls = {options_.security, &options_.security->tls};
     if (options_.http)
-      options.http = [weak = weak_from_this(), speaks_tls, from = io::socket_end_of(peer),
+      options.http = [weak = weak_from_this(), speaks_tls = visitor.speaks_tls, from = visitor.from,
                       to = local_end_of(socket)](const Channel::HttpRequest& request) {
         const auto self = weak.lock();
         return self ? self->answer(request, speaks_tls, from, to) : Channel::HttpAnswer{503, "text/plain", ""};
@@ -74,28 +124,18 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     };
     Channel::Handlers handlers;
     handlers.message = [this, number](std::string_view text) { take(number, text); };
-    handlers.closed = [this, number](const Channel::Closed& how) { lose(number, how.reason, how.why); };
-    auto channel = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::server, std::move(options),
-                                             std::move(handlers));
-    auto& visitor =
-        visitors_.try_emplace(number, Visitor{address, std::move(channel), asio::steady_timer(io_)}).first->second;
-    visitor.hello_limit.expires_after(std::max(kHelloLimitMin, 3 * options_.heartbeat_timeout));
-    visitor.hello_limit.async_wait([weak = weak_from_this(), number](error_code error) {
+    handlers.closed = [this, number](const Channel::Closed& how) { end(number, how); };
+    visitor.presence = std::make_shared<Presence>(weak_from_this(), visitor.from.address);
+    options.while_open = visitor.presence;
+    visitor.channel = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::server, std::move(options),
+                                                std::move(handlers));
+    visitor.timer.expires_after(std::max(kHelloLimitMin, 3 * options_.heartbeat_timeout));
+    visitor.timer.async_wait([weak = weak_from_this(), number](error_code error) {
       const auto self = weak.lock();
       if (!error && self && self->visitors_.count(number) != 0)
         self->lose(number, "no hello", self->visitors_.at(number).is_sent_away ? "" : "it said nothing");
     });
   }
-
-  void stop() { visitors_.clear(); }
-
- private:
-  struct Visitor {
-    std::string address;
-    std::unique_ptr<Channel> channel;
-    asio::steady_timer hello_limit;  // a peer that says nothing is not to keep a place
-    bool is_sent_away = false;
-  };
 
   Channel::HttpAnswer answer(const Channel::HttpRequest& request, bool speaks_tls, const io::SocketEnd& from,
                              const io::SocketEnd& to) const {
@@ -116,10 +156,13 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
       if (std::holds_alternative<std::monostate>(direction)) return lose(number, "", "");
       if (const auto* elsewhere = std::get_if<Elsewhere>(&direction)) return send_away(number, *elsewhere);
       if (const auto* verdict = std::get_if<FinishJob>(&direction)) return send_away(number, *verdict);
-      auto visitor = std::move(visitors_.at(number));
+      auto& visitor = visitors_.at(number);
+      visitor.presence->is_session = true;
+      pace_.joined(visitor.from.address);
+      auto channel = std::move(visitor.channel);
+      const auto address = visitor.from.address.text();
       visitors_.erase(number);
-      std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(visitor.channel),
-                                                                                  visitor.address, *hello);
+      std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(channel), address, *hello);
     } catch (const Error& error) {
       lose(number, "hello refused", error.what());
     }
@@ -142,16 +185,24 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
            options_.farewell(std::string(target.substr(kPath.size())));
   }
 
+  // By the peer, or by what it sent.
+  void end(std::uint64_t number, const Channel::Closed& how) {
+    const auto& visitor = visitors_.at(number);
+    if (visitor.speaks_tls && !how.why.empty()) pace_.failed(visitor.from.address, Clock::now());
+    lose(number, how.reason, how.why);
+  }
+
   // Without a word where there is nothing to say of it.
   void lose(std::uint64_t number, const char* reason, const std::string& why) {
     const auto found = visitors_.find(number);
     if (found == visitors_.end()) return;
-    const auto address = found->second.address;
+    const auto source = found->second.from.address;
     visitors_.erase(found);
-    if (!why.empty()) say_lost(address, reason, why);
+    if (!why.empty()) say_lost(source, reason, why);
   }
 
-  void say_lost(const std::string& address, const char* reason, const std::string& why) {
+  void say_lost(const io::Address& source, const char* reason, const std::string& why) {
+    const auto address = source.text();
     warn_({reason, address, "a connection from " + address + " ended before it said which job it belongs to: " + why});
   }
 
@@ -159,6 +210,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
   Options options_;
   std::function<Direction(const Hello&)> direct_;
   io::Warn warn_;
+  HandshakePace pace_;
   const io::SocketOwners owners_;
   std::map<std::uint64_t, Visitor> visitors_;
   std::uint64_t visitors_seen_ = 0;

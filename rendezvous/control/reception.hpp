@@ -15,6 +15,7 @@
 #include <variant>
 
 #include "rendezvous/control/channel.hpp"
+#include "rendezvous/control/handshake_pace.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/io/descriptor_room.hpp"
@@ -29,6 +30,7 @@ class Reception {
   struct Options {
     std::chrono::milliseconds heartbeat_timeout{3'000};
     std::size_t waiting_max = io::descriptor_room().waiting;  // without a hello; beyond it the oldest one is closed
+    HandshakePace::Options pace{};
     std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
     std::function<bool(const std::string& node_key)> farewell{};  // of a guardian; whether the node is known
     std::shared_ptr<const security::Security> security{};         // agents must have this token; none: all are taken in

@@ -106,6 +106,7 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     Reception::Options rules;
     rules.heartbeat_timeout = heartbeat_timeout;
     rules.waiting_max = 2;
+    rules.pace = pace;
     rules.security = token;
     rules.scrape_token = security::Token("scrape");
     rules.http = [this](const HttpQuestion& question) {
@@ -141,6 +142,19 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     return out;
   }
 
+  // Whether a connection under TLS gets its WebSocket.
+  bool opens(const std::shared_ptr<const security::Security>& theirs) {
+    auto pair = connected_pair();
+    adopt(pair);
+    Channel::Options how;
+    how.tls = {theirs, &theirs->tls};
+    bool is_open = false, is_closed = false;
+    Channel node(io, std::move(pair.client), Channel::Side::client, how,
+                 {[&] { is_open = true; }, {}, [&](const Channel::Closed&) { is_closed = true; }});
+    EXPECT_TRUE(run_until([&] { return is_open || is_closed; }));
+    return is_open;
+  }
+
   void shake_hands(security::Stream& stream) {
     auto& socket = stream.next_layer();
     while (true) {
@@ -156,6 +170,7 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
 
   asio::io_context io;
   std::shared_ptr<const security::Security> token = GetParam() ? with_token() : nullptr;
+  HandshakePace::Options pace;
   std::vector<std::string> said;
   std::optional<MembershipServer> server;
   std::optional<Reception> reception;
@@ -237,6 +252,38 @@ TEST_P(ControlChannel, ThoseWhoSayNothingHaveABound) {
   ASSERT_TRUE(run_until([&] { return ran; }));
   store::RawSocket oldest(std::move(waiting.front().client));
   EXPECT_TRUE(oldest.is_hung_up());
+}
+
+TEST_P(ControlChannel, SourceWhoseHandshakesFailIsDelayed) {
+  if (!token) GTEST_SKIP() << "without TLS there is no handshake that costs anything";
+  pace = {.price = 1h, .free = 0ms};  // one failure is enough
+  serve_job();
+  EXPECT_TRUE(opens(token));
+  EXPECT_FALSE(opens(with_token("other")));
+  EXPECT_TRUE(run_until([&] { return !said.empty(); }));
+  EXPECT_FALSE(opens(token));
+  EXPECT_THAT(said.back(), HasSubstr("too many handshakes from there have just failed"));
+}
+
+TEST_P(ControlChannel, SourceWithALiveSessionIsNotDelayed) {
+  if (!token) GTEST_SKIP() << "without TLS there is no handshake that costs anything";
+  pace = {.price = 1h, .free = 0ms};
+  serve_job();
+  auto pair = connected_pair();
+  adopt(pair);
+  std::unique_ptr<Channel> node;
+  node = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options(),
+                                   Channel::Handlers{[&] { node->send(to_json(ToMembership(hello()))); }, {}, {}});
+  ASSERT_TRUE(run_until([&] { return !server->membership().is_empty(); }));
+  EXPECT_FALSE(opens(with_token("other")));
+  EXPECT_TRUE(run_until([&] { return !said.empty(); }));
+  EXPECT_TRUE(opens(token));
+  node.reset();  // the endpoint hears of that some time later
+  const auto deadline = std::chrono::steady_clock::now() + store::kPatience;
+  bool is_delayed = false;
+  while (!is_delayed && std::chrono::steady_clock::now() < deadline)
+    is_delayed = !opens(with_token("other")) && !opens(token);
+  EXPECT_TRUE(is_delayed);
 }
 
 TEST_P(ControlChannel, WhoGaveUpItsPlaceIsNotHeardAnyMore) {
