@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 #include "rendezvous/io/unique_fd.hpp"
@@ -15,15 +16,64 @@
 namespace ddp::security {
 namespace {
 
-constexpr std::size_t kTokenBytesMax = 512;
+constexpr std::size_t kTokenBytesMin = 16, kTokenBytesMax = 512;
 constexpr const char* kFileOfUser = "/.config/ddprun/token";
-constexpr mode_t kOthers = 077;
+constexpr int kLinksMax = 40;  // as many as Linux follows
+constexpr uid_t kRoot = 0;
 
 std::string how_to_make(const std::string& path) { return "`umask 077; openssl rand -hex 32 > " + path + "`"; }
 
-// With room for a byte too many and the line's end.
+std::string mode_of(const struct stat& info) {
+  char text[8];
+  std::snprintf(text, sizeof text, "%04o", static_cast<unsigned>(info.st_mode & 07777));
+  return text;
+}
+
+bool is_trusted(uid_t owner) { return owner == kRoot || owner == ::geteuid(); }
+
+// Whoever may write to a directory can replace its files.
+void check_directory(const std::string& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return;  // opening the file fails too, and says why
+  const bool is_sticky = (info.st_mode & S_ISVTX) != 0 && info.st_uid == kRoot;
+  const std::string try_this = ", and make a new token if others may have replaced this one";
+  if (!is_trusted(info.st_uid))
+    throw TokenError("the directory of the token belongs to user " + std::to_string(info.st_uid) +
+                         ", who is neither this user nor root and can replace the token",
+                     path, "a directory of your own, such as ~/.config/ddprun" + try_this);
+  if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0 && !is_sticky)
+    throw TokenError("the directory of the token has mode " + mode_of(info) + ", so others can replace the token", path,
+                     "`chmod go-w " + path + "`" + try_this);
+}
+
+// The directory of the file, and those of the symbolic links that lead to it: Kubernetes mounts secrets that way.
+void check_directories(std::filesystem::path path) {
+  for (int links = 0; links <= kLinksMax; ++links) {
+    const auto directory = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+    check_directory(directory.string());
+    std::error_code is_no_link;
+    const auto target = std::filesystem::read_symlink(path, is_no_link);
+    if (is_no_link) return;
+    path = directory / target;  // an absolute target replaces the directory
+  }
+}
+
+// Root may give a file to others by its group, or by an ACL, which shows as the group's bits: systemd's credentials and
+// Kubernetes' secrets with fsGroup are such files. A user's file is the user's alone.
+void check_file(const struct stat& info, const std::string& path) {
+  const std::string try_this = "`, and make a new token if others may have read this one";
+  if (!is_trusted(info.st_uid))
+    throw TokenError("the file with the token belongs to user " + std::to_string(info.st_uid) +
+                         ", who is neither this user nor root",
+                     path, "`chown " + std::to_string(::geteuid()) + " " + path + try_this);
+  const bool is_roots = info.st_uid == kRoot;
+  if ((info.st_mode & (is_roots ? S_IWGRP | S_IRWXO : S_IRWXG | S_IRWXO)) != 0)
+    throw TokenError("the file with the token has mode " + mode_of(info) + ", so others can read or change it", path,
+                     (is_roots ? "`chmod g-w,o= " : "`chmod 600 ") + path + try_this);
+}
+
 std::string contents_of(const io::UniqueFd& file, const std::string& path) {
-  std::string text(kTokenBytesMax + 2, '\0');
+  std::string text(kTokenBytesMax + 2, '\0');  // with room for a byte too many and the line's end
   const ssize_t count = ::read(file.get(), text.data(), text.size());
   if (count < 0)
     throw TokenError("the token can't be read: " + std::string(std::strerror(errno)), path, "`cat " + path + "`");
@@ -33,6 +83,7 @@ std::string contents_of(const io::UniqueFd& file, const std::string& path) {
 }
 
 std::optional<Token> read_file(const std::string& path, bool must_exist) {
+  check_directories(path);
   const io::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file && !must_exist && (errno == ENOENT || errno == ENOTDIR)) return {};
   if (!file)
@@ -41,12 +92,7 @@ std::optional<Token> read_file(const std::string& path, bool must_exist) {
   struct stat info {};
   ::fstat(file.get(), &info);
   if (!S_ISREG(info.st_mode)) throw TokenError("what should hold the token is no file", path, how_to_make(path));
-  if ((info.st_mode & kOthers) != 0) {
-    char mode[8];
-    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
-    throw TokenError(std::string("the file with the token has mode ") + mode + ", so others can read or change it",
-                     path, "`chmod 600 " + path + "`, and make a new token if others may have read this one");
-  }
+  check_file(info, path);
   try {
     return Token(contents_of(file, path));
   } catch (const InvalidArgument& error) {
@@ -62,6 +108,8 @@ Token::Token(std::string text) : text_(std::move(text)) {
     throw InvalidArgument("the token is longer than " + std::to_string(kTokenBytesMax) + " characters");
   if (!std::all_of(text_.begin(), text_.end(), [](char c) { return c > ' ' && c <= '~'; }))
     throw InvalidArgument("the token has a space, or a character that does not print");
+  if (text_.size() < kTokenBytesMin)
+    throw InvalidArgument("the token has fewer than " + std::to_string(kTokenBytesMin) + " characters");
 }
 
 bool Token::is(std::string_view text) const {

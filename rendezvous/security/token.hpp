@@ -16,7 +16,7 @@ namespace ddp::security {
 
 class Token {
  public:
-  // Throws InvalidArgument, which does not quote it: 1 to 512 printable characters of ASCII, none of them a space.
+  // Throws InvalidArgument, which does not quote it: 16 to 512 printable characters of ASCII, none of them a space.
   explicit Token(std::string text);
 
   // Takes as long wherever the first difference is.
@@ -40,8 +40,8 @@ class TokenError : public Error {
   std::string where_, try_this_;
 };
 
-// What --token-file names, else the value of DDPRUN_TOKEN, else ~/.config/ddprun/token where it exists. Files must be
-// closed to others. Throws TokenError.
+// What --token-file names, else the value of DDPRUN_TOKEN, else ~/.config/ddprun/token where it exists. Throws
+// TokenError, also for a file that others can read, change or replace.
 std::optional<Token> find_token(const std::optional<std::string>& file,
                                 const std::function<std::optional<std::string>(const std::string&)>& environment);
 

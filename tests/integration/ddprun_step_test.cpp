@@ -137,9 +137,9 @@ TEST(DdprunStep, TwoJobsWithTheSamePortsAreKeptApart) {
 
 TEST(DdprunStep, AnotherJobWithAnotherTokenIsPassedBy_AndTheReasonIsTold) {
   const int job = free_job(), other = job + kPortGroups, first = first_port_of(job);
-  const auto zero = start({job, 0}, kShowStep, {}, {"DDPRUN_TOKEN=one"});
+  const auto zero = start({job, 0}, kShowStep, {}, {"DDPRUN_TOKEN=one_one_one_one_"});
   ASSERT_TRUE(zero->prints("waiting"));
-  for (const std::string token : {"DDPRUN_TOKEN=two", "HOME=/nonexistent"}) {  // another one, or none
+  for (const std::string token : {"DDPRUN_TOKEN=two_two_two_two_", "HOME=/nonexistent"}) {  // another one, or none
     SCOPED_TRACE(token);
     const auto alone = start({other, 1}, kShowStep, {"--rdzv-conf=join_timeout=1"}, {token});
     EXPECT_EQ(alone->wait(), 77);
@@ -152,8 +152,8 @@ TEST(DdprunStep, AnotherJobWithAnotherTokenIsPassedBy_AndTheReasonIsTold) {
   EXPECT_THAT(alone->err(), AllOf(Not(HasSubstr("within 16 s")),
                                   HasSubstr("error: port " + std::to_string(first) + ": the endpoint asks for a token"),
                                   HasSubstr("\ntry:   the same token on all nodes")));
-  const auto other_one = start({other, 1}, kShowStep, {}, {"DDPRUN_TOKEN=two"});
-  const auto other_zero = start({other, 0}, kShowStep, {}, {"DDPRUN_TOKEN=two"});
+  const auto other_one = start({other, 1}, kShowStep, {}, {"DDPRUN_TOKEN=two_two_two_two_"});
+  const auto other_zero = start({other, 0}, kShowStep, {}, {"DDPRUN_TOKEN=two_two_two_two_"});
   EXPECT_EQ(other_zero->wait(), 0) << other_zero->err();
   EXPECT_EQ(other_one->wait(), 0) << other_one->err();
   EXPECT_THAT(other_one->out(), HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first + 1)));

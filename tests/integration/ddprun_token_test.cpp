@@ -190,7 +190,7 @@ TEST_F(DdprunTokenFile, ThatOthersCanReadIsWrongUse) {
     EXPECT_EQ(job->wait(), 2);
     EXPECT_THAT(job->err(),
                 AllOf(HasSubstr("error: the file with the token has mode 0644"), HasSubstr("\nwhere: " + path),
-                      HasSubstr("\ntry:   `chmod 600 " + path), Not(HasSubstr(kToken))));
+                      HasSubstr("\ntry:   `chmod "), Not(HasSubstr(kToken))));
   }
 }
 

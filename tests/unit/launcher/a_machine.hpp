@@ -60,7 +60,7 @@ class AMachine : public ::testing::Test {
 
   int gpus = 0, xpus = 0, cpu_count = 2;
   bool one_core = false;
-  std::optional<security::Token> token{security::Token("secret")};
+  std::optional<security::Token> token{security::Token("secret_of_a_test")};
   mutable std::vector<std::optional<std::string>> token_looked_for_at;
   std::map<std::string, std::string> environment{{"PATH", "/usr/bin:/bin"}};
   std::map<std::string, std::string> texts;

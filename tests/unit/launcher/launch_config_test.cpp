@@ -476,7 +476,7 @@ TEST_F(LaunchConfigs, ATokenIsForJobsOfSeveralNodes) {
   EXPECT_THAT(parse_options({"--nproc-per-node=1", "--token-file=/run/token"}).notices,
               ElementsAre(HasSubstr("without effect: --token-file=/run/token")));
   EXPECT_THAT(token_looked_for_at, IsEmpty());
-  EXPECT_TRUE(parse_options(two_nodes).rendezvous.token->is("secret"));
+  EXPECT_TRUE(parse_options(two_nodes).rendezvous.token->is("secret_of_a_test"));
   EXPECT_THAT(parse_options(with("--token-file=/run/token")).notices, IsEmpty());
   environment["DDPRUN_TOKEN_FILE"] = "/run/other";
   EXPECT_TRUE(parse_options(two_nodes).rendezvous.token);

@@ -58,7 +58,7 @@ Pair connected_pair() {
   return out;
 }
 
-std::shared_ptr<const security::Security> with_token(const std::string& token = "secret") {
+std::shared_ptr<const security::Security> with_token(const std::string& token = "secret_of_a_test") {
   return std::make_shared<security::Security>(security::Token(token));
 }
 
@@ -598,7 +598,7 @@ INSTANTIATE_TEST_SUITE_P(Tls, ATokenIsAskedFor, ::testing::Values(true));
 
 TEST_P(ATokenIsAskedFor, WhoHasAnotherOneIsToldSoAtOnce) {
   serve_job();
-  const auto lost = answer_to_node(with_token("wrong"));
+  const auto lost = answer_to_node(with_token("wrong_wrong_wrong"));
   ASSERT_TRUE(lost);
   EXPECT_THAT(lost->what, HasSubstr("the endpoint has another token than this node (127.0.0.1)"));
   EXPECT_THAT(lost->try_this, HasSubstr("--token-file"));
@@ -629,11 +629,11 @@ TEST_P(ATokenIsAskedFor, AnOperatorElsewhereMayBringIt) {
     return answer_to("GET /v1/jobs HTTP/1.1\r\nHost: gpu17:29400\r\n" + header + "\r\n", tls);
   };
   EXPECT_THAT(jobs(""), StartsWith("HTTP/1.1 401 "));
-  for (const auto* wrong : {"secre", "secrets", "", "Secret"})
+  for (const auto* wrong : {"secret_of_a_tes", "secret_of_a_tests", "", "Secret_of_a_test"})
     EXPECT_THAT(jobs("Authorization: Bearer " + std::string(wrong) + "\r\n"), StartsWith("HTTP/1.1 401 ")) << wrong;
-  EXPECT_THAT(jobs("Authorization: Basic secret\r\n"), StartsWith("HTTP/1.1 401 "));
-  EXPECT_THAT(jobs("Authorization: Bearer secret\r\n"), StartsWith("HTTP/1.1 200 "));
-  EXPECT_THAT(jobs("authorization: bearer secret\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(jobs("Authorization: Basic secret_of_a_test\r\n"), StartsWith("HTTP/1.1 401 "));
+  EXPECT_THAT(jobs("Authorization: Bearer secret_of_a_test\r\n"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(jobs("authorization: bearer secret_of_a_test\r\n"), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(jobs("", &token->tls), StartsWith("HTTP/1.1 200 ")) << "who speaks TLS here has it";
   EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: gpu17:29400\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
 }

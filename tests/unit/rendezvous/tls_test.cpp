@@ -86,7 +86,7 @@ class Pair {
 };
 
 TEST(Tls, CarriesWhatIsSentAndShowsItToNobodyElse) {
-  const Tls tls(Token("secret"));
+  const Tls tls(Token("secret_of_a_test"));
   Pair pair(tls, tls);
   const auto [of_client, of_server] = pair.shake_hands();
   ASSERT_FALSE(of_client.error || of_server.error);
@@ -106,7 +106,7 @@ TEST(Tls, CarriesWhatIsSentAndShowsItToNobodyElse) {
 }
 
 TEST(Tls, NoticesWhatWasChangedOnItsWay) {
-  const Tls tls(Token("secret"));
+  const Tls tls(Token("secret_of_a_test"));
   Pair pair(tls, tls);
   pair.shake_hands();
   ASSERT_EQ(pair.client->write_some("word", 4).bytes, 4u);
@@ -117,7 +117,7 @@ TEST(Tls, NoticesWhatWasChangedOnItsWay) {
 }
 
 TEST(Tls, TellsAnotherTokenFromAStranger) {
-  const Tls tls(Token("secret")), other(Token("secre"));
+  const Tls tls(Token("secret_of_a_test")), other(Token("secret_of_a_tes_"));
   Pair pair(other, tls);
   const auto [of_client, of_server] = pair.shake_hands();
   EXPECT_TRUE(of_client.error && of_server.error);
@@ -173,7 +173,7 @@ class TlsOfOthers : public ::testing::Test {
 
   Wire both = wire();
   io::UniqueFd &ours = both.near, &theirs = both.far;
-  const Tls tls{Token("secret")};
+  const Tls tls{Token("secret_of_a_test")};
 };
 
 TEST_F(TlsOfOthers, ACertificateIsNoTokenForAClient) {
@@ -211,7 +211,7 @@ TEST_F(TlsOfOthers, NobodyIsLetInWithoutAToken) {
 }
 
 TEST(TlsOfUs, OldVersionsAndKeysWithoutForwardSecrecyAreNotTaken) {
-  const Tls tls(Token("secret"));
+  const Tls tls(Token("secret_of_a_test"));
   Pair pair(tls, tls);
   pair.client->shake_hands();
   const auto hello = pair.carry_to_server();

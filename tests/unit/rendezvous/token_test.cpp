@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <stdexcept>
 
 namespace ddp::security {
 namespace {
@@ -18,18 +20,24 @@ using ::testing::Not;
 
 TEST(Token, IsPrintableAndOfBoundedLength) {
   EXPECT_EQ(Token(std::string(512, 'a')).text().size(), 512u);
-  EXPECT_NO_THROW(Token("!~"));
-  for (const std::string& wrong : {std::string(), std::string(513, 'a'), std::string("a b"), std::string("a\n"),
-                                   std::string("a\0b", 3), std::string("\x7f"), std::string("\xc3\xa4")})
+  EXPECT_NO_THROW(Token("!~!~!~!~!~!~!~!~"));
+  const std::string end(16, 'x');
+  for (const std::string& wrong : {std::string(), std::string(513, 'a'), std::string(15, 'a'), "a b" + end, "a\n" + end,
+                                   std::string("a\0b", 3) + end, "\x7f" + end, "\xc3\xa4" + end})
     EXPECT_THROW((void)Token(wrong), InvalidArgument) << wrong;
 }
 
 TEST(Token, IsItselfOnly) {
-  const Token token("secret");
-  EXPECT_TRUE(token.is("secret"));
-  for (const auto* other : {"", "s", "secre", "Secret", "secres", "secretsecret"})
+  const std::string text = "secret_of_sixteen";
+  const Token token(text);
+  EXPECT_TRUE(token.is(text));
+  for (const std::string& other : {std::string(), std::string("s"), text.substr(1), text.substr(0, 16),
+                                   "S" + text.substr(1), text.substr(0, 16) + "N", text + text})
     EXPECT_FALSE(token.is(other)) << other;
 }
+
+const std::string kHush = "hushhushhushhush";
+constexpr uid_t kOtherUser = 54'321;
 
 class FindToken : public ::testing::Test {
  protected:
@@ -42,7 +50,9 @@ class FindToken : public ::testing::Test {
 
   std::string write(const std::string& name, const std::string& text, mode_t mode = 0600) const {
     const auto path = folder + "/" + name;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    const auto parent = std::filesystem::path(path).parent_path();
+    std::filesystem::create_directories(parent);
+    ::chmod(parent.c_str(), 0700);
     std::ofstream(path, std::ios::binary) << text;
     ::chmod(path.c_str(), mode);
     return path;
@@ -73,39 +83,123 @@ class FindToken : public ::testing::Test {
 
 TEST_F(FindToken, TakesTheFileThenTheVariableThenTheUsersOwn) {
   EXPECT_FALSE(find());
-  write(".config/ddprun/token", "at_home\n");
-  EXPECT_EQ(find()->text(), "at_home");
-  environment["DDPRUN_TOKEN"] = "variable";
-  EXPECT_EQ(find()->text(), "variable");
-  EXPECT_EQ(find(write("file", "named"))->text(), "named");
+  write(".config/ddprun/token", "at_home_at_home_\n");
+  EXPECT_EQ(find()->text(), "at_home_at_home_");
+  environment["DDPRUN_TOKEN"] = "variable_variable";
+  EXPECT_EQ(find()->text(), "variable_variable");
+  EXPECT_EQ(find(write("file", "named_named_named"))->text(), "named_named_named");
   environment.erase("HOME");
   environment.erase("DDPRUN_TOKEN");
   EXPECT_FALSE(find());
 }
 
-TEST_F(FindToken, WantsAFileThatOthersCannotRead) {
+// Root becomes another user for a test about users' files.
+class FindTokenAsUser : public FindToken {
+ protected:
+  FindTokenAsUser() {
+    if (!is_root_) return;
+    if (::chown(folder.c_str(), kOtherUser, kOtherUser) != 0 || ::setegid(kOtherUser) != 0 ||
+        ::seteuid(kOtherUser) != 0)
+      throw std::runtime_error("root can't become another user");
+  }
+  ~FindTokenAsUser() override { become_root(); }
+
+  bool become_root() const { return is_root_ && ::seteuid(0) == 0 && ::setegid(0) == 0; }
+
+  const bool is_root_ = ::geteuid() == 0;
+};
+
+TEST_F(FindTokenAsUser, AcceptsAFileForTheUserAlone) {
   for (const mode_t mode : {0644, 0640, 0660, 0604, 0620}) {
-    const auto path = write("file", "hush", mode);
+    const auto path = write("file", kHush, mode);
     expect_error(path, "has mode 0", path, "`chmod 600 ");
   }
-  const auto own = write(".config/ddprun/token", "hush", 0644);
+  const auto own = write(".config/ddprun/token", kHush, 0644);
   expect_error({}, "has mode 0644", own, "`chmod 600 ");
-  EXPECT_EQ(find(write("readonly", "named", 0400))->text(), "named");
+  EXPECT_EQ(find(write("readonly", "named_named_named", 0400))->text(), "named_named_named");
+}
+
+TEST_F(FindTokenAsUser, AcceptsAFileOfRootThatTheUsersGroupCanRead) {
+  if (!is_root_) GTEST_SKIP() << "only root makes files of root";
+  const auto path = write("file", "named_named_named", 0440);
+  ASSERT_TRUE(become_root());
+  ASSERT_EQ(::chown(path.c_str(), 0, kOtherUser), 0);
+  ASSERT_EQ(::setegid(kOtherUser) + ::seteuid(kOtherUser), 0);
+  EXPECT_EQ(find(path)->text(), "named_named_named");
+}
+
+TEST_F(FindToken, AcceptsAFileOfRootThatAGroupCanRead) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes files of root";
+  for (const mode_t mode : {0400, 0440, 0600, 0640})
+    EXPECT_EQ(find(write("file", "named_named_named", mode))->text(), "named_named_named") << mode;
+  for (const mode_t mode : {0444, 0644, 0604, 0660, 0620, 0602, 0601}) {
+    const auto path = write("file", kHush, mode);
+    expect_error(path, "has mode 0", path, "`chmod g-w,o= ");
+  }
+}
+
+TEST_F(FindToken, RefusesAFileOfAnotherUser) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root makes files of other users";
+  const auto path = write("file", kHush);
+  ASSERT_EQ(::chown(path.c_str(), kOtherUser, kOtherUser), 0);
+  expect_error(path, "belongs to user 54321, who is neither this user nor root", path, "`chown 0 ");
+}
+
+TEST_F(FindToken, RefusesADirectoryInWhichOthersCanReplaceTheFile) {
+  const auto path = write("shared/token", kHush), shared = folder + "/shared";
+  for (const mode_t mode : {0770, 0777, 0720, 0702}) {
+    ::chmod(shared.c_str(), mode);
+    expect_error(path, "so others can replace the token", shared, "`chmod go-w ");
+  }
+  // Also where somebody has removed the token already: without one the job would be open.
+  ::chmod((write(".config/ddprun/token", kHush), folder + "/.config/ddprun").c_str(), 0777);
+  std::filesystem::remove(folder + "/.config/ddprun/token");
+  expect_error({}, "so others can replace the token", folder + "/.config/ddprun", "`chmod go-w ");
+}
+
+TEST_F(FindToken, FollowsSymbolicLinksAndChecksEachDirectory) {
+  const auto path = write("real/token", "named_named_named");
+  std::filesystem::create_directories(folder + "/links");
+  ::chmod((folder + "/links").c_str(), 0700);
+  std::filesystem::create_symlink("../real/token", folder + "/links/token");
+  std::filesystem::create_symlink(folder + "/links/token", folder + "/absolute");
+  EXPECT_EQ(find(folder + "/absolute")->text(), "named_named_named");
+  for (const std::string directory : {"/real", "/links"}) {
+    ::chmod((folder + directory).c_str(), 0777);
+    EXPECT_THROW((void)find(folder + "/absolute"), TokenError) << directory;
+    ::chmod((folder + directory).c_str(), 0700);
+  }
+  std::filesystem::create_symlink("circle", folder + "/circle");
+  expect_error(folder + "/circle", "Too many levels of symbolic links", folder + "/circle", "openssl rand");
+}
+
+TEST_F(FindToken, AcceptsAStickyDirectoryOfRootOnly) {
+  const auto path = write("sticky/token", "named_named_named"), sticky = folder + "/sticky";
+  ::chmod(sticky.c_str(), 01777);
+  if (::geteuid() != 0) return expect_error(path, "has mode 1777", sticky, "`chmod go-w ");
+  EXPECT_EQ(find(path)->text(), "named_named_named");
+  ASSERT_EQ(::chown(sticky.c_str(), kOtherUser, kOtherUser), 0);
+  expect_error(path, "belongs to user 54321", sticky, "a directory of your own");
 }
 
 TEST_F(FindToken, SaysWhatIsWrongWithIt) {
-  const auto empty = write("empty", "\n"), spaced = write("spaced", "hush hush"), two = write("two", "hush\nhush\n"),
-             long_one = write("long", std::string(100'000, 'x'));
+  const auto empty = write("empty", "\n"), spaced = write("spaced", "hush hush hush hush"),
+             two = write("two", kHush + "\n" + kHush + "\n"), long_one = write("long", std::string(100'000, 'x')),
+             short_one = write("short", "hushhushhushhus\n");
   expect_error(empty, "is empty", empty, "openssl rand -hex 32 > ");
   expect_error(spaced, "a space, or a character that does not print", spaced, "openssl rand");
   expect_error(two, "does not print", two, "openssl rand");
   expect_error(long_one, "longer than 512", long_one, "openssl rand");
-  expect_error(folder, "is no file", folder, "openssl rand");
+  expect_error(short_one, "fewer than 16 characters", short_one, "openssl rand");
+  std::filesystem::create_directories(folder + "/directory");
+  expect_error(folder + "/directory", "is no file", folder + "/directory", "openssl rand");
   expect_error(folder + "/none", "No such file", folder + "/none", "openssl rand");
   environment["DDPRUN_TOKEN"] = "";
   expect_error({}, "is empty", "environment variable DDPRUN_TOKEN", "openssl rand");
-  environment["DDPRUN_TOKEN"] = "hush hush";
+  environment["DDPRUN_TOKEN"] = "hush hush hush hush";
   expect_error({}, "a space", "environment variable DDPRUN_TOKEN", "openssl rand");
+  environment["DDPRUN_TOKEN"] = "hush";
+  expect_error({}, "fewer than 16 characters", "environment variable DDPRUN_TOKEN", "openssl rand -hex 32");
 }
 
 TEST_F(FindToken, ThatOfScrapersLetsNoNodeJoin) {
