@@ -21,9 +21,13 @@ namespace {
 
 using namespace ddp::launcher;
 
-std::optional<std::string> variable(const std::string& name) {
-  const char* value = std::getenv(name.c_str());
-  return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+// ddprun's environment as it was at the start: the token is not in it any more.
+EnvironmentLookup environment_with(const std::optional<std::string>& token) {
+  return [token](const std::string& name) -> std::optional<std::string> {
+    if (name == ddp::security::kTokenVariable) return token;
+    const char* value = std::getenv(name.c_str());
+    return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+  };
 }
 
 int report(const UsageError& error, int exit_code) {
@@ -50,7 +54,7 @@ std::string shown(const LaunchConfig& config, const std::vector<std::string>& en
   return {};
 }
 
-int launch(const std::vector<std::string>& arguments) {
+int launch(const std::vector<std::string>& arguments, const EnvironmentLookup& variable) {
   const auto config = parse_command_line(arguments, variable, this_machine(variable));
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
@@ -62,8 +66,9 @@ int launch(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   fill_standard_descriptors();
+  const auto variable = environment_with(ddp::security::take_token_variable());
   try {
-    return launch({argv + 1, argv + argc});
+    return launch({argv + 1, argv + argc}, variable);
   } catch (const ProgramError& error) {
     return report(error, error.exit_code());
   } catch (const UsageError& error) {

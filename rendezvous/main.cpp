@@ -36,10 +36,11 @@ int end_by_signal(int number) {
 }
 
 int run(const std::vector<std::string>& arguments) {
+  const auto token = ddp::security::take_token_variable();
   const auto what = parse_command_line(arguments, DDPRUN_VERSION);
   if (const auto* show = std::get_if<ShowText>(&what)) return (std::cout << show->text).flush() ? 0 : 1;
   if (const auto* store = std::get_if<ServeStore>(&what)) return end_by_signal(serve_store(*store));
-  return end_by_signal(serve_jobs(std::get<ServeJobs>(what)));
+  return end_by_signal(serve_jobs(std::get<ServeJobs>(what), token));
 }
 
 }  // namespace

@@ -46,8 +46,9 @@ Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello
   return std::visit([](const auto& where) { return Reception::Direction(where); }, direction);
 }
 
-std::optional<security::Token> token_of(const ServeJobs& options) {
-  return security::find_token(options.token_file, [](const std::string& name) {
+std::optional<security::Token> token_of(const ServeJobs& options, const std::optional<std::string>& token_variable) {
+  return security::find_token(options.token_file, [&token_variable](const std::string& name) {
+    if (name == security::kTokenVariable) return token_variable;
     const char* value = std::getenv(name.c_str());
     return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
   });
@@ -55,7 +56,7 @@ std::optional<security::Token> token_of(const ServeJobs& options) {
 
 }  // namespace
 
-int serve_jobs(const ServeJobs& options) {
+int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token_variable) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
   io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
@@ -63,7 +64,7 @@ int serve_jobs(const ServeJobs& options) {
   JobTable<MembershipServer> jobs(handlers_of(io, say, options.heartbeat_timeout));
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
-  const auto token = token_of(options);
+  const auto token = token_of(options, token_variable);
   if (token) rules.security = std::make_shared<security::Security>(*token);
   rules.scrape_token = security::find_scrape_token(options.scrape_token_file, token);
   const bool is_open = !rules.security;

@@ -1,12 +1,14 @@
 #include "rendezvous/security/token.hpp"
 
 #include <fcntl.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -122,7 +124,7 @@ bool Token::is(std::string_view text) const {
 std::optional<Token> find_token(const std::optional<std::string>& file,
                                 const std::function<std::optional<std::string>(const std::string&)>& environment) {
   if (file) return read_file(*file, true);
-  if (const auto text = environment("DDPRUN_TOKEN")) {
+  if (const auto text = environment(kTokenVariable)) {
     try {
       return Token(*text);
     } catch (const InvalidArgument& error) {
@@ -140,6 +142,18 @@ std::optional<Token> find_scrape_token(const std::optional<std::string>& file, c
   if (token && token->is(scrape->text()))
     throw TokenError("the token for scrapers is the one that lets nodes join", *file, how_to_make(*file));
   return scrape;
+}
+
+std::optional<std::string> take_token_variable() {
+  const char* const first = std::getenv(kTokenVariable);
+  if (first == nullptr) return {};
+  std::string text = first;
+  const auto name = std::string(kTokenVariable) + "=";
+  for (char** entry = environ; *entry != nullptr; ++entry)
+    if (std::strncmp(*entry, name.c_str(), name.size()) == 0)  // unsetenv() leaves the bytes where they are
+      ::explicit_bzero(*entry + name.size(), std::strlen(*entry + name.size()));
+  ::unsetenv(kTokenVariable);
+  return text;
 }
 
 }  // namespace ddp::security

@@ -14,6 +14,8 @@
 
 namespace ddp::security {
 
+inline constexpr const char* kTokenVariable = "DDPRUN_TOKEN";
+
 class Token {
  public:
   // Throws InvalidArgument, which does not quote it: 16 to 512 printable characters of ASCII, none of them a space.
@@ -47,5 +49,9 @@ std::optional<Token> find_token(const std::optional<std::string>& file,
 
 // What `file` names: a token for those who only read. It must not be one that lets nodes in. Throws TokenError.
 std::optional<Token> find_scrape_token(const std::optional<std::string>& file, const std::optional<Token>& token);
+
+// Removes DDPRUN_TOKEN from the environment, and its value from /proc/<pid>/environ, and returns the value. Programs
+// call it first of all.
+std::optional<std::string> take_token_variable();
 
 }  // namespace ddp::security

@@ -1,0 +1,37 @@
+// Command lines and environments of programs that have a token.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tests/integration/job.hpp"
+
+namespace ddp::test {
+
+// Empty: without a token, whatever the user of the test has at home.
+inline Job::Options with_token(const std::string& token, const std::string& program = "ddprun") {
+  Job::Options out;
+  out.program = program;
+  out.environment = {token.empty() ? "HOME=/nonexistent" : "DDPRUN_TOKEN=" + token};
+  return out;
+}
+
+// A node that meets the others at a ddp-rendezvous on this host.
+inline std::vector<std::string> node_at(long port, const std::string& script, int nodes = 2,
+                                        std::vector<std::string> options = {}) {
+  options.insert(options.begin(), {"--nproc-per-node=1", "--nnodes=" + std::to_string(nodes), "--rdzv-backend=c10d",
+                                   "--rdzv-endpoint=127.0.0.1:" + std::to_string(port), "--rdzv-id=job"});
+  options.insert(options.end(), {"sh", "-c", script});
+  return options;
+}
+
+// ddp-rendezvous on loopback.
+struct Daemon {
+  explicit Daemon(const Job::Options& options)
+      : program({"--port=0", "--host=127.0.0.1"}, options), port(program.number_after("membership listens on port ")) {}
+
+  Job program;
+  long port;
+};
+
+}  // namespace ddp::test
