@@ -73,7 +73,7 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendez
       warnings_(warnings),
       handlers_(std::move(handlers)),
       owner_wait_(io) {
-  if (const auto& token = config.rendezvous.token) security_ = std::make_shared<security::Security>(*token);
+  if (const auto& tokens = config.rendezvous.tokens) security_ = std::make_shared<security::Security>(*tokens);
   hand_on_ = std::move(handlers_.message);
   handlers_.message = [this](const rendezvous::ToAgent& message) {
     remember(message);

@@ -130,16 +130,16 @@ void check_what_has_no_effect(const GivenOptions& given, std::vector<std::string
 }
 
 // One node has no control channel.
-void find_token(const GivenOptions& given, const Machine& machine, LaunchConfig& config) {
+void find_tokens(const GivenOptions& given, const Machine& machine, LaunchConfig& config) {
   const auto* option = given.find("token-file");
   if (config.rendezvous.nodes_max == 1) {
     if (option != nullptr) config.notices.push_back("without effect: " + option->where + ": there is one node");
     return;
   }
   if (option != nullptr && option->value.empty()) throw_wrong_value(*option, "a file", "/run/secrets/ddprun");
-  if (machine.find_token)
-    config.rendezvous.token = machine.find_token(option != nullptr ? std::optional(option->value) : std::nullopt);
-  if (!config.rendezvous.token)
+  if (machine.find_tokens)
+    config.rendezvous.tokens = machine.find_tokens(option != nullptr ? std::optional(option->value) : std::nullopt);
+  if (!config.rendezvous.tokens)
     config.notices.push_back("the job is open: whoever reaches its endpoint and knows its id can join (--token-file)");
 }
 
@@ -224,7 +224,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   if (place.step)
     if (auto notice = slurm_kill_text(*place.step, config.rendezvous, environment); !notice.empty())
       config.notices.push_back(std::move(notice));
-  find_token(given, machine, config);
+  find_tokens(given, machine, config);
   if (const auto* option = given.find("store-allow")) config.store_allow = store_allow_of(*option);
   if (const auto* option = given.find("role")) config.role = name_of(*option);
   config.virtual_local_rank = given.is_on("virtual-local-rank");

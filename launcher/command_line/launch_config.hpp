@@ -24,7 +24,7 @@ struct Machine {
   FileLookup file_kind;
   bool one_core = false;  // is all that this process may run on, although the machine has more
   // The token of this user, and where it is looked for first; may throw security::TokenError.
-  std::function<std::optional<security::Token>(const std::optional<std::string>& file)> find_token{};
+  std::function<std::optional<security::Tokens>(const std::optional<std::string>& file)> find_tokens{};
   // The text of a file of settings; empty where it can't be read.
   std::function<std::optional<std::string>(const std::string& path)> read_file{};
 };
@@ -54,7 +54,7 @@ struct RendezvousConfig {
   std::chrono::milliseconds join_timeout{600'000};      // for the nodes to be complete
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between nodes_min and nodes_max
   std::chrono::milliseconds heartbeat_timeout{3'000};   // silence that counts as death
-  std::optional<security::Token> token;                 // that all nodes have; empty: whoever comes is taken in
+  std::optional<security::Tokens> tokens;               // that all nodes have; empty: whoever comes is taken in
 };
 
 struct LaunchConfig {

@@ -106,7 +106,7 @@ Machine this_machine(const EnvironmentLookup& environment) {
           usable_cpu_count(),
           kind_of,
           is_kept_to_one_core(),
-          [environment](const std::optional<std::string>& file) { return security::find_token(file, environment); },
+          [environment](const std::optional<std::string>& file) { return security::find_tokens(file, environment); },
           text_of};
 }
 

@@ -140,9 +140,9 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
   Channel::HttpAnswer answer(const Channel::HttpRequest& request, bool speaks_tls, const io::SocketEnd& from,
                              const io::SocketEnd& to) const {
     const auto& security = options_.security;
-    const auto& scrape = options_.scrape_token;
+    const auto& scrape = options_.scrape_tokens;
     const auto bearer = bearer_of(request.authorization);
-    const bool has_token = speaks_tls || (security && security->token.is(bearer)) || (scrape && scrape->is(bearer));
+    const bool has_token = speaks_tls || (security && security->tokens.has(bearer)) || (scrape && scrape->has(bearer));
     const bool is_ours = from.address.is_loopback() && is_us_or_root(owners_.owner_of(from, to));
     return options_.http({request.method, request.target, request.host, is_ours, has_token, security || scrape});
   }

@@ -31,8 +31,8 @@ struct ServeJobs {
   std::uint16_t port = 29400;                          // 0 takes a free one; the default is that of --rdzv-endpoint
   std::vector<std::string> hosts{};                    // addresses to listen on; empty: all of this host's
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence of a node that counts as its death
-  std::optional<std::string> token_file{};             // as security::find_token()
-  std::optional<std::string> scrape_token_file{};      // as security::find_scrape_token()
+  std::optional<std::string> token_file{};             // as security::find_tokens()
+  std::optional<std::string> scrape_token_file{};      // as security::find_scrape_tokens()
 };
 
 // "port 29400 of all addresses".

@@ -46,8 +46,8 @@ Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello
   return std::visit([](const auto& where) { return Reception::Direction(where); }, direction);
 }
 
-std::optional<security::Token> token_of(const ServeJobs& options, const std::optional<std::string>& token_variable) {
-  return security::find_token(options.token_file, [&token_variable](const std::string& name) {
+std::optional<security::Tokens> tokens_of(const ServeJobs& options, const std::optional<std::string>& token_variable) {
+  return security::find_tokens(options.token_file, [&token_variable](const std::string& name) {
     if (name == security::kTokenVariable) return token_variable;
     const char* value = std::getenv(name.c_str());
     return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
@@ -64,9 +64,9 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
   JobTable<MembershipServer> jobs(handlers_of(io, say, options.heartbeat_timeout));
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
-  const auto token = token_of(options, token_variable);
-  if (token) rules.security = std::make_shared<security::Security>(*token);
-  rules.scrape_token = security::find_scrape_token(options.scrape_token_file, token);
+  const auto tokens = tokens_of(options, token_variable);
+  if (tokens) rules.security = std::make_shared<security::Security>(*tokens);
+  rules.scrape_tokens = security::find_scrape_tokens(options.scrape_token_file, tokens);
   const bool is_open = !rules.security;
   rules.http = [&jobs, &warnings](const HttpQuestion& question) {
     return answer_operator(question, jobs.views(std::chrono::steady_clock::now()), warnings.counts());

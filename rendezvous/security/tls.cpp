@@ -7,10 +7,12 @@
 #include <openssl/ssl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/error.hpp>
 #include <cerrno>
 #include <string>
+#include <vector>
 
 #include "rendezvous/io/library.hpp"
 
@@ -20,8 +22,10 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr std::string_view kSalt = "ddprun", kLabel = "control channel, TLS 1.3 pre-shared key";
-constexpr std::string_view kIdentity = "ddprun";
+constexpr std::string_view kSalt = "ddprun", kLabelOfKey = "control channel, TLS 1.3 pre-shared key";
+// A key is known by its name, because a server with two tokens must choose the key before it can check one.
+constexpr std::string_view kLabelOfName = "control channel, name of the key", kNamePrefix = "ddprun-";
+constexpr std::size_t kNameBytes = 8;
 constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";  // those of the key's hash
 constexpr std::array<unsigned char, 2> kCipherOfKey{0x13, 0x01};                         // the first of them
 constexpr std::size_t kKeyBytes = 32;
@@ -202,17 +206,34 @@ void authenticate(const Key& key, std::string_view text, Key& out) {
 }
 
 // RFC 5869 with SHA-256. The key is as long as the hash, so one block is all; the salt is filled up with zeros.
-void derive_key(const Token& token, Key& out) {
+void derive(const Token& token, std::string_view label, Key& out) {
   Key salt, extracted;
   kSalt.copy(reinterpret_cast<char*>(salt.bytes.data()), kSalt.size());
   authenticate(salt, token.text(), extracted);
-  authenticate(extracted, std::string(kLabel) + '\x01', out);
+  authenticate(extracted, std::string(label) + '\x01', out);
 }
+
+std::string name_of_key(const Token& token) {
+  Key name;
+  derive(token, kLabelOfName, name);
+  std::string out(kNamePrefix);
+  for (std::size_t i = 0; i < kNameBytes; ++i) {
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    out += {kDigits[name.bytes[i] >> 4], kDigits[name.bytes[i] & 0xf]};
+  }
+  return out;
+}
+
+// A token in the form in which OpenSSL wants it.
+struct NamedKey {
+  std::string name;
+  SSL_SESSION* session = nullptr;
+};
 
 }  // namespace
 
 struct Tls::Impl {
-  explicit Impl(const Token& token) : context(library.SSL_CTX_new(library.TLS_method())) {
+  explicit Impl(const Tokens& tokens) : context(library.SSL_CTX_new(library.TLS_method())) {
     bool ok = context != nullptr;
     if (ok) {
       for (const int command : {SSL_CTRL_SET_MIN_PROTO_VERSION, SSL_CTRL_SET_MAX_PROTO_VERSION})
@@ -226,8 +247,9 @@ struct Tls::Impl {
       library.SSL_CTX_set_psk_use_session_callback(context, use_key);
       library.SSL_CTX_set_psk_find_session_callback(context, find_key);
       ok = ok && library.SSL_CTX_set_num_tickets(context, 0) == 1 &&
-           library.SSL_CTX_set_ciphersuites(context, kCiphers) == 1 && make_session(token);
+           library.SSL_CTX_set_ciphersuites(context, kCiphers) == 1;
     }
+    for (const auto& token : tokens.all()) ok = ok && add_key(token);
     if (ok) return;
     free();
     throw_unusable("it refuses TLS 1.3 with a pre-shared key");
@@ -235,13 +257,14 @@ struct Tls::Impl {
   ~Impl() { free(); }
 
   // Only to look up the cipher by.
-  bool make_session(const Token& token) {
+  bool add_key(const Token& token) {
     SSL* const any = library.SSL_new(context);
     const auto* const cipher = any == nullptr ? nullptr : library.SSL_CIPHER_find(any, kCipherOfKey.data());
     library.SSL_free(any);
-    session = library.SSL_SESSION_new();
+    auto* const session = library.SSL_SESSION_new();
+    keys.push_back({name_of_key(token), session});
     Key key;
-    derive_key(token, key);
+    derive(token, kLabelOfKey, key);
     return cipher != nullptr && session != nullptr &&
            library.SSL_SESSION_set1_master_key(session, key.bytes.data(), key.bytes.size()) == 1 &&
            library.SSL_SESSION_set_cipher(session, cipher) == 1 &&
@@ -249,13 +272,13 @@ struct Tls::Impl {
   }
 
   void free() {
-    library.SSL_SESSION_free(session);
+    for (const auto& key : keys) library.SSL_SESSION_free(key.session);
     library.SSL_CTX_free(context);
   }
 
-  SSL_SESSION* one_more() {
-    library.SSL_SESSION_up_ref(session);
-    return session;
+  SSL_SESSION* one_more(const NamedKey& key) const {
+    library.SSL_SESSION_up_ref(key.session);
+    return key.session;
   }
 
   static Impl& of(SSL* ssl) {
@@ -266,25 +289,32 @@ struct Tls::Impl {
   // A client's key.
   static int use_key(SSL* ssl, const EVP_MD*, const unsigned char** identity, std::size_t* identity_bytes,
                      SSL_SESSION** session) {
-    *identity = reinterpret_cast<const unsigned char*>(kIdentity.data());
-    *identity_bytes = kIdentity.size();
-    *session = of(ssl).one_more();
+    const auto& self = of(ssl);
+    const auto& key = self.keys.front();
+    *identity = reinterpret_cast<const unsigned char*>(key.name.data());
+    *identity_bytes = key.name.size();
+    *session = self.one_more(key);
     return 1;
   }
 
-  // A server's key for a client that names itself so.
+  // A server's key of that name. A client with another token gets one too: its proof then fails, by which both sides
+  // know the reason.
   static int find_key(SSL* ssl, const unsigned char* identity, std::size_t identity_bytes, SSL_SESSION** session) {
     const std::string_view name(reinterpret_cast<const char*>(identity), identity_bytes);
-    *session = name == kIdentity ? of(ssl).one_more() : nullptr;
+    const auto& self = of(ssl);
+    const auto found =
+        std::find_if(self.keys.begin(), self.keys.end(), [&](const auto& key) { return key.name == name; });
+    const bool is_of_others = found == self.keys.end() && name.substr(0, kNamePrefix.size()) != kNamePrefix;
+    *session = is_of_others ? nullptr : self.one_more(found == self.keys.end() ? self.keys.front() : *found);
     return 1;
   }
 
   const OpenSsl& library = open_ssl();
   SSL_CTX* context;
-  SSL_SESSION* session = nullptr;  // the key, in the form in which OpenSSL wants it
+  std::vector<NamedKey> keys;  // the first is a client's
 };
 
-Tls::Tls(const Token& token) : impl_(std::make_unique<Impl>(token)) {}
+Tls::Tls(const Tokens& tokens) : impl_(std::make_unique<Impl>(tokens)) {}
 Tls::~Tls() = default;
 
 std::unique_ptr<TlsSession> Tls::begin(int socket, Side side) const {

@@ -1,6 +1,6 @@
 // TLS 1.3 between those that have the same token, on sockets that do not block: encrypted, and proven both ways,
-// without certificates. The pre-shared key is made from the token (HKDF-SHA256), and every connection has fresh keys
-// beside it (psk_dhe_ke), so a token that leaks later opens no recording. No tickets, no early data.
+// without certificates. The pre-shared key and its name are made from the token (HKDF-SHA256), and every connection has
+// fresh keys beside it (psk_dhe_ke), so a token that leaks later opens no recording. No tickets, no early data.
 //
 // OpenSSL is loaded when the first context is made, so that a job without a token does not pay for it.
 //
@@ -50,7 +50,7 @@ class Tls {
   enum class Side { client, server };
 
   // Throws TokenError where OpenSSL can't be loaded.
-  explicit Tls(const Token& token);
+  explicit Tls(const Tokens& tokens);
   ~Tls();
   Tls(const Tls&) = delete;
 
@@ -67,9 +67,9 @@ void refuse_tls(int socket);
 
 // What a process with a token has, for all of its connections; none: they are open.
 struct Security {
-  explicit Security(Token secret) : token(std::move(secret)), tls(token) {}
+  explicit Security(Tokens secrets) : tokens(std::move(secrets)), tls(tokens) {}
 
-  Token token;
+  Tokens tokens;
   Tls tls;
 };
 

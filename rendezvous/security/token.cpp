@@ -18,7 +18,8 @@
 namespace ddp::security {
 namespace {
 
-constexpr std::size_t kTokenBytesMin = 16, kTokenBytesMax = 512;
+constexpr std::size_t kTokenBytesMin = 16, kTokenBytesMax = 512, kTokensMax = 2;
+constexpr std::size_t kFileBytesMax = kTokensMax * (kTokenBytesMax + 1);
 constexpr const char* kFileOfUser = "/.config/ddprun/token";
 constexpr int kLinksMax = 40;  // as many as Linux follows
 constexpr uid_t kRoot = 0;
@@ -75,16 +76,15 @@ void check_file(const struct stat& info, const std::string& path) {
 }
 
 std::string contents_of(const io::UniqueFd& file, const std::string& path) {
-  std::string text(kTokenBytesMax + 2, '\0');  // with room for a byte too many and the line's end
+  std::string text(kFileBytesMax + 1, '\0');  // a byte more than fits is too much
   const ssize_t count = ::read(file.get(), text.data(), text.size());
   if (count < 0)
     throw TokenError("the token can't be read: " + std::string(std::strerror(errno)), path, "`cat " + path + "`");
   text.resize(static_cast<std::size_t>(count));
-  if (!text.empty() && text.back() == '\n') text.pop_back();
   return text;
 }
 
-std::optional<Token> read_file(const std::string& path, bool must_exist) {
+std::optional<Tokens> read_file(const std::string& path, bool must_exist) {
   check_directories(path);
   const io::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file && !must_exist && (errno == ENOENT || errno == ENOTDIR)) return {};
@@ -96,7 +96,7 @@ std::optional<Token> read_file(const std::string& path, bool must_exist) {
   if (!S_ISREG(info.st_mode)) throw TokenError("what should hold the token is no file", path, how_to_make(path));
   check_file(info, path);
   try {
-    return Token(contents_of(file, path));
+    return Tokens::of_lines(contents_of(file, path));
   } catch (const InvalidArgument& error) {
     throw TokenError(error.what(), path, how_to_make(path));
   }
@@ -121,12 +121,29 @@ bool Token::is(std::string_view text) const {
   return difference == 0;
 }
 
-std::optional<Token> find_token(const std::optional<std::string>& file,
-                                const std::function<std::optional<std::string>(const std::string&)>& environment) {
+Tokens Tokens::of_lines(const std::string& lines) {
+  const auto end = lines.find('\n');
+  Tokens out(Token(lines.substr(0, end)));
+  if (end == std::string::npos || end + 1 == lines.size()) return out;
+  auto second = lines.substr(end + 1);
+  if (second.back() == '\n') second.pop_back();
+  if (second.find('\n') != std::string::npos) throw InvalidArgument("there are more than two lines with a token each");
+  out.all_.emplace_back(std::move(second));
+  return out;
+}
+
+bool Tokens::has(std::string_view text) const {
+  bool out = false;
+  for (const auto& token : all_) out |= token.is(text);
+  return out;
+}
+
+std::optional<Tokens> find_tokens(const std::optional<std::string>& file,
+                                  const std::function<std::optional<std::string>(const std::string&)>& environment) {
   if (file) return read_file(*file, true);
   if (const auto text = environment(kTokenVariable)) {
     try {
-      return Token(*text);
+      return Tokens::of_lines(*text);
     } catch (const InvalidArgument& error) {
       throw TokenError(error.what(), "environment variable DDPRUN_TOKEN",
                        "`export DDPRUN_TOKEN=$(openssl rand -hex 32)`, the same on all nodes, or unset it");
@@ -136,11 +153,12 @@ std::optional<Token> find_token(const std::optional<std::string>& file,
   return home && !home->empty() ? read_file(*home + kFileOfUser, false) : std::nullopt;
 }
 
-std::optional<Token> find_scrape_token(const std::optional<std::string>& file, const std::optional<Token>& token) {
+std::optional<Tokens> find_scrape_tokens(const std::optional<std::string>& file, const std::optional<Tokens>& tokens) {
   if (!file) return {};
   auto scrape = read_file(*file, true);
-  if (token && token->is(scrape->text()))
-    throw TokenError("the token for scrapers is the one that lets nodes join", *file, how_to_make(*file));
+  for (const auto& token : scrape->all())
+    if (tokens && tokens->has(token.text()))
+      throw TokenError("the token for scrapers is one that lets nodes join", *file, how_to_make(*file));
   return scrape;
 }
 

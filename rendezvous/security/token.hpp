@@ -4,11 +4,12 @@
 // For users: docs/security.md.
 #pragma once
 
-#include <array>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "ddp/error.hpp"
 
@@ -30,6 +31,21 @@ class Token {
   std::string text_;
 };
 
+// One token, or two while a new one replaces an old one: this process connects with the first, and accepts each.
+class Tokens {
+ public:
+  Tokens(Token only) : all_{std::move(only)} {}
+
+  // One or two lines with a token each. Throws InvalidArgument.
+  static Tokens of_lines(const std::string& lines);
+
+  const std::vector<Token>& all() const { return all_; }
+  bool has(std::string_view text) const;
+
+ private:
+  std::vector<Token> all_;
+};
+
 // A token was given that can't be used: the parts of an error message.
 class TokenError : public Error {
  public:
@@ -44,11 +60,11 @@ class TokenError : public Error {
 
 // What --token-file names, else the value of DDPRUN_TOKEN, else ~/.config/ddprun/token where it exists. Throws
 // TokenError, also for a file that others can read, change or replace.
-std::optional<Token> find_token(const std::optional<std::string>& file,
-                                const std::function<std::optional<std::string>(const std::string&)>& environment);
+std::optional<Tokens> find_tokens(const std::optional<std::string>& file,
+                                  const std::function<std::optional<std::string>(const std::string&)>& environment);
 
-// What `file` names: a token for those who only read. It must not be one that lets nodes in. Throws TokenError.
-std::optional<Token> find_scrape_token(const std::optional<std::string>& file, const std::optional<Token>& token);
+// What `file` names: tokens for those who only read. None of them may be one that lets nodes in. Throws TokenError.
+std::optional<Tokens> find_scrape_tokens(const std::optional<std::string>& file, const std::optional<Tokens>& tokens);
 
 // Removes DDPRUN_TOKEN from the environment, and its value from /proc/<pid>/environ, and returns the value. Programs
 // call it first of all.

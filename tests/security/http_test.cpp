@@ -89,7 +89,7 @@ TEST_F(Http, ScrapersTokenReadsAndDoesNotJoin) {
 TEST_F(Http, ScrapersTokenMustNotLetNodesJoin) {
   Job daemon({"--port=0", "--scrape-token-file=" + file_with(kToken)}, daemon_options(kToken));
   EXPECT_EQ(daemon.wait(), 2);
-  EXPECT_THAT(daemon.err(), AllOf(HasSubstr("error: the token for scrapers is the one that lets nodes join\nwhere: "),
+  EXPECT_THAT(daemon.err(), AllOf(HasSubstr("error: the token for scrapers is one that lets nodes join\nwhere: "),
                                   HasSubstr("\ntry:   ")));
 }
 

@@ -27,8 +27,9 @@ inline std::vector<std::string> node_at(long port, const std::string& script, in
 
 // ddp-rendezvous on loopback.
 struct Daemon {
-  explicit Daemon(const Job::Options& options)
-      : program({"--port=0", "--host=127.0.0.1"}, options), port(program.number_after("membership listens on port ")) {}
+  explicit Daemon(const Job::Options& options, long at = 0)
+      : program({"--port=" + std::to_string(at), "--host=127.0.0.1"}, options),
+        port(program.number_after("membership listens on port ")) {}
 
   Job program;
   long port;

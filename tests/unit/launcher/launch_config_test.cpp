@@ -472,14 +472,14 @@ TEST_F(LaunchConfigs, ATokenIsForJobsOfSeveralNodes) {
     out.push_back(option);
     return out;
   };
-  EXPECT_FALSE(parse_options({"--nproc-per-node=1"}).rendezvous.token);
+  EXPECT_FALSE(parse_options({"--nproc-per-node=1"}).rendezvous.tokens);
   EXPECT_THAT(parse_options({"--nproc-per-node=1", "--token-file=/run/token"}).notices,
               ElementsAre(HasSubstr("without effect: --token-file=/run/token")));
   EXPECT_THAT(token_looked_for_at, IsEmpty());
-  EXPECT_TRUE(parse_options(two_nodes).rendezvous.token->is("secret_of_a_test"));
+  EXPECT_TRUE(parse_options(two_nodes).rendezvous.tokens->has("secret_of_a_test"));
   EXPECT_THAT(parse_options(with("--token-file=/run/token")).notices, IsEmpty());
   environment["DDPRUN_TOKEN_FILE"] = "/run/other";
-  EXPECT_TRUE(parse_options(two_nodes).rendezvous.token);
+  EXPECT_TRUE(parse_options(two_nodes).rendezvous.tokens);
   EXPECT_THAT(token_looked_for_at, ElementsAre(std::nullopt, "/run/token", "/run/other"));
   expect_usage_error([&] { parse_options(with("--token-file=")); }, "a file",
                      "--token-file=", "--token-file=/run/secrets");

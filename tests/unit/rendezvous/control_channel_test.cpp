@@ -59,7 +59,7 @@ Pair connected_pair() {
 }
 
 std::shared_ptr<const security::Security> with_token(const std::string& token = "secret_of_a_test") {
-  return std::make_shared<security::Security>(security::Token(token));
+  return std::make_shared<security::Security>(security::Tokens::of_lines(token));
 }
 
 // With the parameter all of it is under TLS.
@@ -108,7 +108,7 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     rules.waiting_max = 2;
     rules.pace = pace;
     rules.security = token;
-    rules.scrape_token = security::Token("scrape");
+    rules.scrape_tokens = security::Tokens(security::Token("hush_of_scrapers"));
     rules.http = [this](const HttpQuestion& question) {
       return answer_operator(question, {{"job", server->membership().view()}}, {{"no token", 7}});
     };
@@ -327,7 +327,7 @@ TEST_P(ControlChannel, JobsAreShownToThoseThatHaveATokenWhateverTheHost) {
   const auto ask = [this](const std::string& bearer) {
     return answer_to("GET /v1/jobs HTTP/1.1\r\nHost: gpu17\r\nAuthorization: Bearer " + bearer + "\r\n\r\n");
   };
-  EXPECT_THAT(ask("scrape"), StartsWith("HTTP/1.1 200 "));
+  EXPECT_THAT(ask("hush_of_scrapers"), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(ask("secret"), StartsWith(token ? "HTTP/1.1 200 " : "HTTP/1.1 401 "));
   EXPECT_THAT(ask("scrap"), StartsWith("HTTP/1.1 401 "));
 }
@@ -636,6 +636,9 @@ TEST_P(ATokenIsAskedFor, AnOperatorElsewhereMayBringIt) {
   EXPECT_THAT(jobs("authorization: bearer secret_of_a_test\r\n"), StartsWith("HTTP/1.1 200 "));
   EXPECT_THAT(jobs("", &token->tls), StartsWith("HTTP/1.1 200 ")) << "who speaks TLS here has it";
   EXPECT_THAT(answer_to("GET /healthz HTTP/1.1\r\nHost: gpu17:29400\r\n\r\n"), StartsWith("HTTP/1.1 200 "));
+  token = with_token("another_secret_of_a_test\nsecret_of_a_test");
+  serve_job();
+  EXPECT_THAT(jobs("Authorization: Bearer secret_of_a_test\r\n"), StartsWith("HTTP/1.1 200 ")) << "either of two";
 }
 
 // A record of TLS that holds `body`.

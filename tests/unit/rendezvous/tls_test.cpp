@@ -125,6 +125,35 @@ TEST(Tls, TellsAnotherTokenFromAStranger) {
   EXPECT_EQ(pair.server->failure(), TlsFailure::other_token);
 }
 
+TEST(Tls, AcceptsEachOfTwoTokensAndConnectsWithTheFirst) {
+  const Token old_one("the_old_token_of_the_nodes"), new_one("the_new_token_of_the_nodes");
+  const auto both = [](const Token& first, const Token& second) {
+    return Tokens::of_lines(std::string(first.text()) + "\n" + std::string(second.text()));
+  };
+  const struct {
+    const char* what;
+    Tokens client, server;
+    bool connects;
+  } cases[] = {{"step 1: old to old and new", old_one, both(old_one, new_one), true},
+               {"step 1: old and new to old", both(old_one, new_one), old_one, true},
+               {"step 2: new and old to old and new", both(new_one, old_one), both(old_one, new_one), true},
+               {"step 2: old and new to new and old", both(old_one, new_one), both(new_one, old_one), true},
+               {"step 3: new and old to new", both(new_one, old_one), new_one, true},
+               {"step 3: new to new and old", new_one, both(new_one, old_one), true},
+               {"only the first connects", both(new_one, old_one), old_one, false},
+               {"old to new", old_one, new_one, false}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    const Tls of_client(c.client), of_server(c.server);
+    Pair pair(of_client, of_server);
+    const auto [client, server] = pair.shake_hands();
+    EXPECT_EQ(!client.error && !server.error, c.connects);
+    if (c.connects) continue;
+    EXPECT_EQ(pair.client->failure(), TlsFailure::other_token);
+    EXPECT_EQ(pair.server->failure(), TlsFailure::other_token);
+  }
+}
+
 // Drives a session to its end while something else is at the far side.
 TlsSession::Progress end_of_handshake(TlsSession& session, int socket) {
   while (true) {

@@ -39,6 +39,20 @@ TEST(Token, IsItselfOnly) {
 const std::string kHush = "hushhushhushhush";
 constexpr uid_t kOtherUser = 54'321;
 
+TEST(Tokens, AreOneOrTwoLines) {
+  const std::string first = "first_of_two_tokens", second = "second_of_two_tokens";
+  for (const auto& lines : {first, first + "\n"}) EXPECT_EQ(Tokens::of_lines(lines).all().size(), 1u);
+  for (const auto& lines : {first + "\n" + second, first + "\n" + second + "\n"}) {
+    const auto tokens = Tokens::of_lines(lines);
+    ASSERT_EQ(tokens.all().size(), 2u);
+    EXPECT_EQ(tokens.all().front().text(), first);
+    EXPECT_TRUE(tokens.has(first) && tokens.has(second));
+    EXPECT_FALSE(tokens.has(lines));
+  }
+  const std::string longest(512, 'x');
+  EXPECT_TRUE(Tokens::of_lines(longest + "\n" + longest + "\n").has(longest));
+}
+
 class FindToken : public ::testing::Test {
  protected:
   FindToken() {
@@ -58,8 +72,8 @@ class FindToken : public ::testing::Test {
     return path;
   }
 
-  std::optional<Token> find(const std::optional<std::string>& file = std::nullopt) const {
-    return find_token(file, [this](const std::string& name) {
+  std::optional<Tokens> find(const std::optional<std::string>& file = std::nullopt) const {
+    return find_tokens(file, [this](const std::string& name) {
       const auto found = environment.find(name);
       return found == environment.end() ? std::nullopt : std::optional(found->second);
     });
@@ -84,10 +98,12 @@ class FindToken : public ::testing::Test {
 TEST_F(FindToken, TakesTheFileThenTheVariableThenTheUsersOwn) {
   EXPECT_FALSE(find());
   write(".config/ddprun/token", "at_home_at_home_\n");
-  EXPECT_EQ(find()->text(), "at_home_at_home_");
+  EXPECT_TRUE(find()->has("at_home_at_home_"));
   environment["DDPRUN_TOKEN"] = "variable_variable";
-  EXPECT_EQ(find()->text(), "variable_variable");
-  EXPECT_EQ(find(write("file", "named_named_named"))->text(), "named_named_named");
+  EXPECT_TRUE(find()->has("variable_variable"));
+  EXPECT_TRUE(find(write("file", "named_named_named"))->has("named_named_named"));
+  EXPECT_TRUE(
+      find(write("full", std::string(512, 'x') + "\n" + std::string(512, 'y') + "\n"))->has(std::string(512, 'y')));
   environment.erase("HOME");
   environment.erase("DDPRUN_TOKEN");
   EXPECT_FALSE(find());
@@ -116,7 +132,7 @@ TEST_F(FindTokenAsUser, AcceptsAFileForTheUserAlone) {
   }
   const auto own = write(".config/ddprun/token", kHush, 0644);
   expect_error({}, "has mode 0644", own, "`chmod 600 ");
-  EXPECT_EQ(find(write("readonly", "named_named_named", 0400))->text(), "named_named_named");
+  EXPECT_TRUE(find(write("readonly", "named_named_named", 0400))->has("named_named_named"));
 }
 
 TEST_F(FindTokenAsUser, AcceptsAFileOfRootThatTheUsersGroupCanRead) {
@@ -125,13 +141,13 @@ TEST_F(FindTokenAsUser, AcceptsAFileOfRootThatTheUsersGroupCanRead) {
   ASSERT_TRUE(become_root());
   ASSERT_EQ(::chown(path.c_str(), 0, kOtherUser), 0);
   ASSERT_EQ(::setegid(kOtherUser) + ::seteuid(kOtherUser), 0);
-  EXPECT_EQ(find(path)->text(), "named_named_named");
+  EXPECT_TRUE(find(path)->has("named_named_named"));
 }
 
 TEST_F(FindToken, AcceptsAFileOfRootThatAGroupCanRead) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root makes files of root";
   for (const mode_t mode : {0400, 0440, 0600, 0640})
-    EXPECT_EQ(find(write("file", "named_named_named", mode))->text(), "named_named_named") << mode;
+    EXPECT_TRUE(find(write("file", "named_named_named", mode))->has("named_named_named")) << mode;
   for (const mode_t mode : {0444, 0644, 0604, 0660, 0620, 0602, 0601}) {
     const auto path = write("file", kHush, mode);
     expect_error(path, "has mode 0", path, "`chmod g-w,o= ");
@@ -163,7 +179,7 @@ TEST_F(FindToken, FollowsSymbolicLinksAndChecksEachDirectory) {
   ::chmod((folder + "/links").c_str(), 0700);
   std::filesystem::create_symlink("../real/token", folder + "/links/token");
   std::filesystem::create_symlink(folder + "/links/token", folder + "/absolute");
-  EXPECT_EQ(find(folder + "/absolute")->text(), "named_named_named");
+  EXPECT_TRUE(find(folder + "/absolute")->has("named_named_named"));
   for (const std::string directory : {"/real", "/links"}) {
     ::chmod((folder + directory).c_str(), 0777);
     EXPECT_THROW((void)find(folder + "/absolute"), TokenError) << directory;
@@ -177,18 +193,19 @@ TEST_F(FindToken, AcceptsAStickyDirectoryOfRootOnly) {
   const auto path = write("sticky/token", "named_named_named"), sticky = folder + "/sticky";
   ::chmod(sticky.c_str(), 01777);
   if (::geteuid() != 0) return expect_error(path, "has mode 1777", sticky, "`chmod go-w ");
-  EXPECT_EQ(find(path)->text(), "named_named_named");
+  EXPECT_TRUE(find(path)->has("named_named_named"));
   ASSERT_EQ(::chown(sticky.c_str(), kOtherUser, kOtherUser), 0);
   expect_error(path, "belongs to user 54321", sticky, "a directory of your own");
 }
 
 TEST_F(FindToken, SaysWhatIsWrongWithIt) {
   const auto empty = write("empty", "\n"), spaced = write("spaced", "hush hush hush hush"),
-             two = write("two", kHush + "\n" + kHush + "\n"), long_one = write("long", std::string(100'000, 'x')),
-             short_one = write("short", "hushhushhushhus\n");
+             three = write("three", kHush + "\n" + kHush + "\n" + kHush + "\n"), half = write("half", kHush + "\n\n"),
+             long_one = write("long", std::string(100'000, 'x')), short_one = write("short", "hushhushhushhus\n");
   expect_error(empty, "is empty", empty, "openssl rand -hex 32 > ");
   expect_error(spaced, "a space, or a character that does not print", spaced, "openssl rand");
-  expect_error(two, "does not print", two, "openssl rand");
+  expect_error(three, "more than two lines", three, "openssl rand");
+  expect_error(half, "is empty", half, "openssl rand");
   expect_error(long_one, "longer than 512", long_one, "openssl rand");
   expect_error(short_one, "fewer than 16 characters", short_one, "openssl rand");
   std::filesystem::create_directories(folder + "/directory");
@@ -203,12 +220,13 @@ TEST_F(FindToken, SaysWhatIsWrongWithIt) {
 }
 
 TEST_F(FindToken, ThatOfScrapersLetsNoNodeJoin) {
-  const auto path = write("scrape", "hush");
-  EXPECT_FALSE(find_scrape_token({}, Token("secret")));
-  EXPECT_EQ(find_scrape_token(path, Token("secret"))->text(), "hush");
-  EXPECT_EQ(find_scrape_token(path, {})->text(), "hush");
-  EXPECT_THROW(find_scrape_token(path, Token("hush")), TokenError);
-  EXPECT_THROW(find_scrape_token(folder + "/none", {}), TokenError);
+  const auto path = write("scrape", kHush + "\nold_hush_of_scrapers\n");
+  const Tokens other(Token("secret_of_a_test"));
+  EXPECT_FALSE(find_scrape_tokens({}, other));
+  EXPECT_TRUE(find_scrape_tokens(path, other)->has(kHush));
+  EXPECT_TRUE(find_scrape_tokens(path, {})->has("old_hush_of_scrapers"));
+  EXPECT_THROW(find_scrape_tokens(path, Tokens::of_lines("secret_of_a_test\nold_hush_of_scrapers")), TokenError);
+  EXPECT_THROW(find_scrape_tokens(folder + "/none", {}), TokenError);
 }
 
 }  // namespace
