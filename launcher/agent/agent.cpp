@@ -127,6 +127,7 @@ class Agent {
   guardian::GuardianOptions prepare() {
     guardian::GuardianOptions options{config_.command,  {}, {}, raise_descriptor_limit(), bindings_, scratch_.path(),
                                       ignored_signals()};
+    if (config_.rendezvous.tokens) options.worker_core_limit = security::hide_memory();  // so the guardian's is too
     for (const auto& variable : inherited_)
       if (!is_withheld(name_of(variable)) &&
           !(config_.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))

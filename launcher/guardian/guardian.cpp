@@ -66,7 +66,8 @@ struct Spawn {
   const sigset_t* signal_mask;
   const std::vector<int>* ignored_signals;
   const rlimit* descriptor_limit;
-  const Mask* cpus;  // empty: as the guardian
+  const rlimit* core_limit;  // nullptr: as the guardian
+  const Mask* cpus;          // empty: as the guardian
   const Mask* memory_nodes;
   int memory_policy;
 };
@@ -96,6 +97,7 @@ int become_worker(const Spawn& spawn) {
   if (::getppid() != spawn.guardian) ::_exit(1);  // it died before the line above took effect
   if (const int error = apply_binding(spawn); error != 0) return error;
   ::setrlimit(RLIMIT_NOFILE, spawn.descriptor_limit);
+  if (spawn.core_limit != nullptr) ::setrlimit(RLIMIT_CORE, spawn.core_limit);
   for (const int number : *spawn.ignored_signals) ::signal(number, SIG_IGN);
   ::sigprocmask(SIG_SETMASK, spawn.signal_mask, nullptr);
   ::execve(spawn.path, spawn.arguments, spawn.environment);
@@ -222,6 +224,7 @@ class Guardian {
                                     &options_.worker_signal_mask,
                                     &options_.ignored_signals,
                                     &options_.worker_descriptor_limit,
+                                    options_.worker_core_limit ? &*options_.worker_core_limit : nullptr,
                                     &cpus,
                                     &memory_nodes,
                                     binding.memory_nodes.size() == 1 ? MPOL_PREFERRED : MPOL_PREFERRED_MANY},

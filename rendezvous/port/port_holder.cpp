@@ -62,7 +62,7 @@ std::string holder_of(std::uint16_t port) {
         return "pid " + pid + " (" + command_of(process.path()) + ")";
     }
   }
-  return "a process of another user";
+  return "a process of another user, or a ddprun or ddp-rendezvous with a token";
 }
 
 }  // namespace ddp::port

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -172,6 +173,15 @@ std::optional<std::string> take_token_variable() {
       ::explicit_bzero(*entry + name.size(), std::strlen(*entry + name.size()));
   ::unsetenv(kTokenVariable);
   return text;
+}
+
+rlimit hide_memory() {
+  rlimit before{};
+  ::getrlimit(RLIMIT_CORE, &before);
+  const rlimit none{0, before.rlim_max};  // the hard limit stays, or the programs could not get theirs back
+  ::setrlimit(RLIMIT_CORE, &none);
+  ::prctl(PR_SET_DUMPABLE, 0);
+  return before;
 }
 
 }  // namespace ddp::security

@@ -4,6 +4,8 @@
 // For users: docs/security.md.
 #pragma once
 
+#include <sys/resource.h>
+
 #include <functional>
 #include <optional>
 #include <string>
@@ -69,5 +71,9 @@ std::optional<Tokens> find_scrape_tokens(const std::optional<std::string>& file,
 // Removes DDPRUN_TOKEN from the environment, and its value from /proc/<pid>/environ, and returns the value. Programs
 // call it first of all.
 std::optional<std::string> take_token_variable();
+
+// Other processes of this user can't read this process's memory from now on, and no core is written of it. The same
+// holds for forked children until they start a program. Returns the limit of cores before, for those programs.
+rlimit hide_memory();
 
 }  // namespace ddp::security

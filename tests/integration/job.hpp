@@ -53,7 +53,8 @@ class Job {
   // Waits until ddprun has stopped (ctrl-z); false at the deadline.
   bool waits_stopped();
 
-  // Processes of this job that exist now, ddprun included, found by a mark in their environment.
+  // Processes of this job that exist now, ddprun included, found by a mark in their environment. With a token only root
+  // finds ddprun, its guardian and ddp-rendezvous.
   std::vector<pid_t> processes() const;
 
   // Waits until none is left; false at the deadline.

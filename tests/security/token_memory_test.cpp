@@ -1,10 +1,15 @@
 // What other processes of the same user can find of the token in ddprun, its guardian, its workers and ddp-rendezvous.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/security/nodes_with_tokens.hpp"
 #include "tests/text.hpp"
@@ -16,29 +21,106 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 const std::string kToken = "7d3f0a5c_of_the_nodes";
+constexpr uid_t kUser = 54'321;
+constexpr const char* kSetpriv = "/usr/bin/setpriv";
 
-// A daemon and a job of two nodes whose workers run `script`, up to "up".
+// Who can read a process of root shows nothing, so root starts the programs as another user.
+Job::Options options_of(const std::string& program, std::vector<std::string>& arguments) {
+  auto out = with_token(kToken, program);
+  if (::geteuid() != 0) return out;
+  const auto user = std::to_string(kUser);
+  arguments.insert(arguments.begin(), {"--reuid=" + user, "--regid=" + user, "--clear-groups", built(program)});
+  out.program = kSetpriv;
+  return out;
+}
+
+// By another process of that user.
+bool is_readable(pid_t pid) {
+  const auto path = "/proc/" + std::to_string(pid) + "/environ";
+  const pid_t reader = ::fork();
+  if (reader == 0) {
+    if (::geteuid() == 0 && (::setresgid(kUser, kUser, kUser) != 0 || ::setresuid(kUser, kUser, kUser) != 0))
+      ::_exit(2);
+    ::_exit(::open(path.c_str(), O_RDONLY) >= 0 ? 0 : 1);
+  }
+  int status = 0;
+  ::waitpid(reader, &status, 0);
+  EXPECT_NE(WEXITSTATUS(status), 2);
+  return WEXITSTATUS(status) == 0;
+}
+
+// The soft and the hard limit, as /proc shows them.
+std::vector<std::string> core_limits_of(const std::string& pid) {
+  const auto found = matches(contents_of("/proc/" + pid + "/limits"), "Max core file size +([a-z0-9]+) +([a-z0-9]+)");
+  return found.empty() ? std::vector<std::string>() : std::vector{found.front()[1], found.front()[2]};
+}
+
+pid_t parent_of(pid_t pid) {
+  const auto found = matches(contents_of("/proc/" + std::to_string(pid) + "/status"), "PPid:[[:space:]]*([0-9]+)");
+  return found.empty() ? -1 : std::stoi(found.front()[1]);
+}
+
+// A job of two nodes at a daemon; all of them have the token.
 class TokenInMemory : public ::testing::Test {
  protected:
-  void start(const std::string& script) {
-    ASSERT_GT(daemon.port, 0) << daemon.program.err();
+  void SetUp() override {
+    if (::geteuid() == 0 && ::access(kSetpriv, X_OK) != 0) GTEST_SKIP() << "setpriv is not installed";
+    ::getrlimit(RLIMIT_CORE, &core_limit_);
+    const rlimit few{std::min<rlim_t>(core_limit_.rlim_max, 1 << 20), core_limit_.rlim_max};
+    ::setrlimit(RLIMIT_CORE, &few);
+    std::vector<std::string> arguments{"--port=0", "--host=127.0.0.1"};
+    const auto options = options_of("ddp-rendezvous", arguments);
+    daemon.emplace(arguments, options);
+    const auto port = daemon->number_after("membership listens on port ");
+    if (port < 0 && daemon->err().find("Permission denied") != std::string::npos)
+      GTEST_SKIP() << "another user can't reach the programs";
+    ASSERT_GT(port, 0) << daemon->err();
     for (auto* node : {&one, &two}) {
-      node->emplace(node_at(daemon.port, script + "; echo up; " + kStay), with_token(kToken));
+      auto words = node_at(port, "echo pid $$; " + kStay);
+      const auto of_node = options_of("ddprun", words);
+      node->emplace(words, of_node);
     }
-    for (auto* node : {&one, &two}) ASSERT_TRUE((*node)->prints("up\n")) << (*node)->err();
+    for (auto* node : {&one, &two}) ASSERT_GT((*node)->number_after("pid "), 0) << (*node)->err();
+    worker = static_cast<pid_t>(one->number_after("pid "));
+    guardian = parent_of(worker);
   }
+  void TearDown() override { ::setrlimit(RLIMIT_CORE, &core_limit_); }
 
-  Daemon daemon{with_token(kToken, "ddp-rendezvous")};
-  std::optional<Job> one, two;
+  std::optional<Job> daemon, one, two;
+  pid_t worker = -1, guardian = -1;
+
+ private:
+  rlimit core_limit_{};
 };
 
 TEST_F(TokenInMemory, NoEnvironmentHasTheToken) {
-  start("true");
   if (::geteuid() != 0) GTEST_SKIP() << "only root can read the environment of a process that hides its memory";
-  EXPECT_GE(one->processes().size(), 3u) << "ddprun, its guardian, its worker";
-  for (const auto* job : {&daemon.program, &*one, &*two})
-    for (const pid_t pid : job->processes())
-      EXPECT_THAT(contents_of("/proc/" + std::to_string(pid) + "/environ"), Not(HasSubstr(kToken)));
+  for (const pid_t pid : {daemon->pid(), one->pid(), two->pid(), guardian, worker}) {
+    const auto environment = contents_of("/proc/" + std::to_string(pid) + "/environ");
+    EXPECT_THAT(environment, HasSubstr("JOB_MARK="));
+    EXPECT_THAT(environment, Not(HasSubstr(kToken)));
+  }
+}
+
+TEST_F(TokenInMemory, ProcessesWithTheTokenCannotBeReadByTheUsersOthers) {
+  for (const pid_t pid : {daemon->pid(), one->pid(), two->pid(), guardian}) EXPECT_FALSE(is_readable(pid)) << pid;
+  EXPECT_TRUE(is_readable(worker)) << "it has no token, and tools such as py-spy look into it";
+}
+
+TEST_F(TokenInMemory, ProcessesWithTheTokenWriteNoCoreAndWorkersKeepTheirLimit) {
+  for (const pid_t pid : {daemon->pid(), one->pid(), two->pid(), guardian})
+    EXPECT_EQ(core_limits_of(std::to_string(pid)).at(0), "0");
+  EXPECT_EQ(core_limits_of(std::to_string(worker)), core_limits_of("self"));
+}
+
+TEST(WithoutAToken, DdprunIsAsOpenAsEverAndMayWriteACore) {
+  std::vector<std::string> arguments{"--standalone", "sh", "-c", "echo pid $$; " + kStay};
+  auto options = options_of("ddprun", arguments);
+  options.environment = {"HOME=/nonexistent"};
+  Job job(arguments, options);
+  if (job.number_after("pid ") < 0) GTEST_SKIP() << "another user can't reach the programs";
+  EXPECT_TRUE(is_readable(job.pid()));
+  EXPECT_EQ(core_limits_of(std::to_string(job.pid())), core_limits_of("self"));
 }
 
 }  // namespace
