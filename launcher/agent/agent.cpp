@@ -11,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -66,6 +67,11 @@ constexpr std::chrono::milliseconds kSignalWindow{200};
 
 std::string run_id_of(const RoundId& term) { return to_string(term).substr(0, to_string(term).rfind('-')); }
 
+std::shared_ptr<const security::Security> security_of(const LaunchConfig& config) {
+  const auto& tokens = config.rendezvous.tokens;
+  return tokens ? std::make_shared<security::Security>(*tokens) : nullptr;
+}
+
 class Agent {
  public:
   Agent(const LaunchConfig& config, const std::vector<std::string>& environment)
@@ -77,6 +83,7 @@ class Agent {
         report_file_(config.report_file.empty() ? std::nullopt : std::make_optional<ReportFile>(config.report_file)),
         signals_(signals_to_take_in(config.stop_signals, config.forward_signals,
                                     config.in_slurm_step || !config.slurm_step.empty())),
+        security_(security_of(config)),
         guardian_(prepare(), config.workers),
         signal_source_(io_, open_signalfd(signals_)),
         timer_(io_),
@@ -91,7 +98,7 @@ class Agent {
         output_(io_, config.output, scratch_.path(), [this] { reader_is_gone(); }),
         warnings_(io_, [this](const std::string& line) { say(line); }),
         store_(io_, store_options()),
-        meeting_(io_, config, hello(), term_,
+        meeting_(io_, config, security_, hello(), term_,
                  [this](io::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
                  warnings_,
                  {[this](const rendezvous::ToAgent& message) {
@@ -127,7 +134,8 @@ class Agent {
   guardian::GuardianOptions prepare() {
     guardian::GuardianOptions options{config_.command,  {}, {}, raise_descriptor_limit(), bindings_, scratch_.path(),
                                       ignored_signals()};
-    if (config_.rendezvous.tokens) options.worker_core_limit = security::hide_memory();  // so the guardian's is too
+    if (security_) options.worker_core_limit = security::hide_memory();  // so the guardian's is too
+    options.security = security_;
     for (const auto& variable : inherited_)
       if (!is_withheld(name_of(variable)) &&
           !(config_.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))
@@ -674,6 +682,7 @@ class Agent {
   const std::optional<ReportFile> report_file_;
   sigset_t signals_;
   asio::io_context io_{1};
+  const std::shared_ptr<const security::Security> security_;  // none without a token
   GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread
   asio::posix::stream_descriptor signal_source_;
   asio::steady_timer timer_;

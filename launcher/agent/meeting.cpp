@@ -63,7 +63,8 @@ bool is_this_host(const std::string& endpoint_host, const std::vector<std::strin
   });
 }
 
-Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendezvous::Hello hello, RoundId term,
+Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config,
+                 std::shared_ptr<const security::Security> security, rendezvous::Hello hello, RoundId term,
                  port::Handler store, io::WarningLog& warnings, rendezvous::MembershipClient::Handlers handlers)
     : io_(io),
       config_(config),
@@ -72,8 +73,8 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendez
       store_(std::move(store)),
       warnings_(warnings),
       handlers_(std::move(handlers)),
+      security_(std::move(security)),
       owner_wait_(io) {
-  if (const auto& tokens = config.rendezvous.tokens) security_ = std::make_shared<security::Security>(*tokens);
   hand_on_ = std::move(handlers_.message);
   handlers_.message = [this](const rendezvous::ToAgent& message) {
     remember(message);

@@ -32,8 +32,9 @@ class Meeting {
  public:
   // `store` takes the connections of store clients that come to the endpoint's port, `warnings` hears of those that are
   // refused.
-  Meeting(boost::asio::io_context& io, const LaunchConfig& config, rendezvous::Hello hello, RoundId term,
-          port::Handler store, io::WarningLog& warnings, rendezvous::MembershipClient::Handlers handlers);
+  Meeting(boost::asio::io_context& io, const LaunchConfig& config, std::shared_ptr<const security::Security> security,
+          rendezvous::Hello hello, RoundId term, port::Handler store, io::WarningLog& warnings,
+          rendezvous::MembershipClient::Handlers handlers);
 
   // Begins; from then on the handlers are called.
   void start();

@@ -5,6 +5,9 @@
 
 #include <cerrno>
 #include <chrono>
+#include <memory>
+#include <string_view>
+#include <utility>
 
 #include "rendezvous/io/address.hpp"
 #include "rendezvous/io/host_and_port.hpp"
@@ -34,26 +37,71 @@ io::UniqueFd connected_to(const std::string& address, std::uint16_t port, Clock:
   return waits_for(socket.get(), POLLOUT, deadline) ? std::move(socket) : io::UniqueFd();
 }
 
+// The connection to membership: each call ends at the deadline, with false or 0.
+class Connection {
+ public:
+  Connection(io::UniqueFd socket, const security::Tls* tls, Clock::time_point deadline)
+      : socket_(std::move(socket)),
+        session_(tls == nullptr ? nullptr : tls->begin(socket_.get(), security::Tls::Side::client)),
+        deadline_(deadline) {}
+
+  bool shake_hands() const {
+    return !session_ || completes([&] { return session_->shake_hands(); });
+  }
+
+  bool write(std::string_view text) const {
+    if (!session_)
+      return ::send(socket_.get(), text.data(), text.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(text.size());
+    std::size_t bytes = 0;  // it fits into one record
+    return completes([&] { return session_->write_some(text.data(), text.size()); }, &bytes) && bytes == text.size();
+  }
+
+  std::size_t read(char* room, std::size_t size) const {
+    std::size_t bytes = 0;
+    if (session_) {
+      completes([&] { return session_->read_some(room, size); }, &bytes);
+    } else if (waits_for(socket_.get(), POLLIN, deadline_)) {
+      const auto count = ::recv(socket_.get(), room, size, 0);
+      bytes = count > 0 ? static_cast<std::size_t>(count) : 0;
+    }
+    return bytes;
+  }
+
+ private:
+  using Want = security::TlsSession::Want;
+
+  template <class Call>
+  bool completes(Call call, std::size_t* bytes = nullptr) const {
+    while (true) {
+      const security::TlsSession::Progress progress = call();
+      if (bytes != nullptr) *bytes = progress.bytes;
+      if (progress.want == Want::nothing) return !progress.error;
+      if (!waits_for(socket_.get(), progress.want == Want::read ? POLLIN : POLLOUT, deadline_)) return false;
+    }
+  }
+
+  const io::UniqueFd socket_;
+  const std::unique_ptr<security::TlsSession> session_;  // none: it is plain
+  const Clock::time_point deadline_;
+};
+
 }  // namespace
 
-bool say_farewell(const Farewell& farewell) {
+bool say_farewell(const Farewell& farewell, const security::Tls* tls) {
   if (farewell.address.empty()) return false;
   const auto deadline = Clock::now() + kLimit;
-  const auto socket = connected_to(farewell.address, farewell.port, deadline);
+  auto socket = connected_to(farewell.address, farewell.port, deadline);
   if (!socket) return false;
+  const Connection connection(std::move(socket), tls, deadline);
   const auto request = "POST /v1/farewell/" + farewell.node_key +
                        " HTTP/1.1\r\nHost: " + io::host_and_port(farewell.address, farewell.port) +
                        "\r\nContent-Length: 0\r\n\r\n";
-  if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))
-    return false;
+  if (!connection.shake_hands() || !connection.write(request)) return false;
   constexpr std::string_view kKnown = "HTTP/1.1 200";
   char answer[kKnown.size()] = {};
-  std::size_t length = 0;
-  while (length < sizeof answer && waits_for(socket.get(), POLLIN, deadline)) {
-    const auto count = ::recv(socket.get(), answer + length, sizeof answer - length, 0);
-    if (count <= 0) break;
-    length += static_cast<std::size_t>(count);
-  }
+  std::size_t length = 0, count = 0;
+  while (length < sizeof answer && (count = connection.read(answer + length, sizeof answer - length)) > 0)
+    length += count;
   return std::string_view(answer, length) == kKnown;
 }
 

@@ -387,7 +387,8 @@ void let_go_of_standard_descriptors() {
   let_go_of_standard_descriptors();
   Guardian guardian(options, std::move(socket), std::move(agent));
   guardian.serve();
-  if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell());
+  const auto* const tls = options.security ? &options.security->tls : nullptr;
+  if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
   std::error_code ignored;
   if (!options.scratch_directory.empty()) std::filesystem::remove_all(options.scratch_directory, ignored);
   ::_exit(0);

@@ -15,6 +15,7 @@
 #include <sys/resource.h>
 #include <sys/types.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@
 #include "launcher/binding/binding.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "rendezvous/io/unique_fd.hpp"
+#include "rendezvous/security/tls.hpp"
 
 namespace ddp::launcher::guardian {
 
@@ -30,10 +32,11 @@ struct GuardianOptions {
   std::vector<std::string> environment;  // "NAME=value" that all workers share
   sigset_t worker_signal_mask;           // what ddprun was started with, as is the next one
   rlimit worker_descriptor_limit;
-  std::vector<Binding> bindings;              // of each worker, by local rank; empty: none is bound
-  std::string scratch_directory;              // removed if ddprun dies before it could do so
-  std::vector<int> ignored_signals{};         // by workers, until they say otherwise
-  std::optional<rlimit> worker_core_limit{};  // where it is not the guardian's own
+  std::vector<Binding> bindings;                         // of each worker, by local rank; empty: none is bound
+  std::string scratch_directory;                         // removed if ddprun dies before it could do so
+  std::vector<int> ignored_signals{};                    // by workers, until they say otherwise
+  std::optional<rlimit> worker_core_limit{};             // where it is not the guardian's own
+  std::shared_ptr<const security::Security> security{};  // of the farewell; none: it is plain
 };
 
 struct GuardianHandle {

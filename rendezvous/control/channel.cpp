@@ -173,14 +173,15 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     // Agents name no origin; a page in somebody's browser does.
     const bool is_agent =
         websocket::is_upgrade(request) && request.target() == kPath && request.count(http::field::origin) == 0;
-    if (is_agent && options_.asks_for_token && !options_.tls)
+    const bool is_post = request.method() == http::verb::post && options_.post;
+    if ((is_agent || is_post) && options_.asks_for_token && !options_.tls)
       return answer({401, "text/plain; charset=utf-8", "agents without a token are not taken in here\n"},
                     {"it has no token, which is asked for here (--token-file)", false, "", "no token"});
     if (is_agent)
       return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
     const auto text = [](beast::string_view view) { return std::string_view(view.data(), view.size()); };
     HttpAnswer out{404, "text/plain; charset=utf-8", "not found\n"};
-    if (request.method() == http::verb::post && options_.post) {
+    if (is_post) {
       if (options_.post(text(request.target()))) out = {200, out.content_type, ""};
     } else if (options_.http) {
       out = options_.http({text(request.method_string()), text(request.target()), text(request[http::field::host]),

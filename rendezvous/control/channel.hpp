@@ -46,7 +46,7 @@ class Channel {
     std::chrono::milliseconds handshake_timeout{10'000};   // of TLS and the WebSocket together
     std::string host;                                      // the client's Host header: how the user named the endpoint
     std::shared_ptr<const security::Tls> tls{};            // this connection is under TLS
-    bool asks_for_token = false;                           // the server's: no WebSocket but under TLS
+    bool asks_for_token = false;                           // the server's: no WebSocket and no POST but under TLS
     std::function<HttpAnswer(const HttpRequest&)> http{};  // the server's, but for what follows
     std::function<bool(std::string_view target)> post{};   // the server's, a POST without a body: whether it is known
     std::shared_ptr<void> while_open{};                    // let go of when the connection ends

@@ -6,7 +6,9 @@
 
 #include "tests/integration/job.hpp"
 
-namespace ddp::test {
+namespace ddp::test::token {
+
+inline const std::string kToken = "7d3f0a5c_of_the_nodes";
 
 // Empty: without a token, whatever the user of the test has at home.
 inline Job::Options with_token(const std::string& token, const std::string& program = "ddprun") {
@@ -35,4 +37,4 @@ struct Daemon {
   long port;
 };
 
-}  // namespace ddp::test
+}  // namespace ddp::test::token

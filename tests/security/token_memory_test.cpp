@@ -14,13 +14,12 @@
 #include "tests/security/nodes_with_tokens.hpp"
 #include "tests/text.hpp"
 
-namespace ddp::test {
+namespace ddp::test::token {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kToken = "7d3f0a5c_of_the_nodes";
 constexpr uid_t kUser = 54'321;
 constexpr const char* kSetpriv = "/usr/bin/setpriv";
 
@@ -124,4 +123,4 @@ TEST(WithoutAToken, DdprunIsAsOpenAsEverAndMayWriteACore) {
 }
 
 }  // namespace
-}  // namespace ddp::test
+}  // namespace ddp::test::token

@@ -9,7 +9,7 @@
 
 #include "tests/security/nodes_with_tokens.hpp"
 
-namespace ddp::test {
+namespace ddp::test::token {
 namespace {
 
 using ::testing::HasSubstr;
@@ -64,4 +64,4 @@ TEST(TokenRotation, AfterTheLastStepTheOldTokenIsRefused) {
 }
 
 }  // namespace
-}  // namespace ddp::test
+}  // namespace ddp::test::token

@@ -387,13 +387,19 @@ TEST_P(ControlChannel, AGuardiansFarewellIsForTheJobThatKnowsItsNode) {
   server->send(hello());
   ASSERT_TRUE(run_until([&] { return !server->membership().view().nodes.empty(); }));
   const auto farewell = [&](const std::string& key) {
-    return answer_to("POST /v1/farewell/" + key + " HTTP/1.1\r\n\r\n");
+    return answer_to("POST /v1/farewell/" + key + " HTTP/1.1\r\n\r\n", token ? &token->tls : nullptr);
   };
+  if (token) {
+    EXPECT_THAT(answer_to("POST /v1/farewell/" + hello().node_key + " HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 401 "))
+        << "in the clear, where anybody could have read the key";
+    EXPECT_EQ(server->membership().view().nodes.size(), 1u);
+  }
   EXPECT_THAT(farewell(std::string(32, 'b')), StartsWith("HTTP/1.1 404 "));
   EXPECT_EQ(server->membership().view().nodes.size(), 1u);
   EXPECT_THAT(farewell(hello().node_key), StartsWith("HTTP/1.1 200 "));
   EXPECT_TRUE(server->membership().view().nodes.empty());
-  EXPECT_THAT(answer_to("POST /v1/farewells HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(answer_to("POST /v1/farewells HTTP/1.1\r\n\r\n", token ? &token->tls : nullptr),
+              StartsWith("HTTP/1.1 404 "));
 }
 
 TEST_P(ControlChannel, WhoServesNoJobSaysWhereItIs) {
