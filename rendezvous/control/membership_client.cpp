@@ -324,7 +324,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     handlers.closed = [this, peer](const Channel::Closed& how) {
       const auto why = how.why + " (" + peer.address + ")";
       const bool is_final = !how.try_this.empty() && !session_.had_round();
-      if (is_final && !may_be_at_another_port()) return refuse(why, place(), how.try_this);
+      if (is_final && !may_be_at_another_port()) return take_refusal(why, how.try_this);
       const auto kind = how.by_peer ? How::closed : How::silent;
       note_answer(kind, how.try_this);
       if (is_final && is_refused_everywhere())
@@ -358,11 +358,11 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     }
   }
 
-  void ended(How how, const std::string& why, bool is_host_unknown = false) {
+  void ended(How how, const std::string& why, bool is_host_unknown = false, std::optional<Refused> refused = {}) {
     if (!handlers_.message) return;
     hang_up();
     tell_of(why, is_host_unknown);
-    step(Session::Ended{how, std::uniform_real_distribution<double>(0, 1)(dice_), is_host_unknown});
+    step(Session::Ended{how, std::uniform_real_distribution<double>(0, 1)(dice_), is_host_unknown, std::move(refused)});
   }
 
   void host_is_unknown(const std::string& why) {
@@ -370,6 +370,17 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     port_answers_.clear();
     refused_since_.reset();
     ended(How::silent, why, true);
+  }
+
+  // An alert of TLS comes in the clear: anybody on the way can forge one, or answer in the endpoint's place.
+  void take_refusal(const std::string& why, const std::string& try_this) {
+    if (!security_) return refuse(why, place(), try_this);
+    if (why != last_reason_)
+      handlers_.say(why + ", which anybody on the way could say; it is tried again for " +
+                    describe_duration(session_.refusal_limit()));
+    last_reason_ = why;
+    is_reason_said_ = true;
+    ended(How::closed, why, false, Refused{why, try_this});
   }
 
   // It is no use to try again.

@@ -15,6 +15,7 @@ constexpr milliseconds kPauseFirst = 50ms;  // between attempts, growing
 constexpr milliseconds kPauseMax = 1s;
 // While a next host is looked for, it answers every agent of the job within about this time each second.
 constexpr milliseconds kSearchPausePerNode = 2ms, kSearchPauseMin = 100ms;
+constexpr milliseconds kRefusalLimit = 10s;
 constexpr int kDetoursMax = 4;
 constexpr std::size_t kOtherCandidatesMax = 2 * kSuccessorsMax + 1;  // than the endpoint
 
@@ -108,6 +109,15 @@ void Session::greet() {
 
 void Session::take(const Ended& event, TimePoint now) {
   if (is_host_ || (state_ != State::connecting && state_ != State::greeting && state_ != State::joined)) return;
+  if (!event.refused || held_)
+    refused_since_.reset();
+  else if (!refused_since_)
+    refused_since_ = now;
+  if (refused_since_ && now - *refused_since_ >= refusal_limit()) {
+    out_.push_back(GiveUp{event.refused});
+    state_ = State::over;
+    return;
+  }
   const bool was_joined = std::exchange(state_, State::idle) == State::joined;
   if (was_joined) join_deadline_ = now + options_.join_timeout;
   if (stop_asked_ && !stop_asked_->is_warning && !do_workers_run())
@@ -167,6 +177,8 @@ void Session::pause(double jitter, TimePoint now) {
   pause_ends_ = now + wait / 2 + std::chrono::duration_cast<milliseconds>(wait / 2 * std::clamp(jitter, 0.0, 1.0));
   pause_ = std::min(pause_ * 3 / 2, kPauseMax);
 }
+
+Session::Milliseconds Session::refusal_limit() const { return std::min(kRefusalLimit, options_.join_timeout / 4); }
 
 Session::Milliseconds Session::pause_max() const {
   if (!is_host_lost_) return kPauseMax;

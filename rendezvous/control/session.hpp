@@ -64,6 +64,8 @@ class Session {
     How how = How::closed;
     double jitter = 0;             // 0 to 1, by chance: agents that lost one host come back one after another
     bool is_host_unknown = false;  // its name leads nowhere now, so that its other ports need no try
+    // By a peer that has not proven who it is. So it counts only if nothing else is heard for refusal_limit().
+    std::optional<Refused> refused{};
   };
   struct Heard {
     ToAgent message;
@@ -114,6 +116,9 @@ class Session {
 
   // Whom to ask for the job, as far as is known here: the one that this agent is joined to, by its numeric address.
   std::optional<Target> whereabouts() const;
+
+  // For how long the endpoint is tried although it refuses, before the first round.
+  Milliseconds refusal_limit() const;
 
   // Until when somebody must have been reached, unless workers run.
   TimePoint join_deadline() const { return join_deadline_; }
@@ -176,9 +181,10 @@ class Session {
   Target host_address_;         // its numeric one
   bool is_host_ = false, has_served_ = false;
   bool is_host_lost_ = false;
-  std::optional<TimePoint> serve_at_;      // unless one of those before is met
-  std::optional<TimePoint> silent_since_;  // nobody has answered
-  bool is_orphan_ = false;                 // the workers were told to stop for that
+  std::optional<TimePoint> serve_at_;       // unless one of those before is met
+  std::optional<TimePoint> silent_since_;   // nobody has answered
+  bool is_orphan_ = false;                  // the workers were told to stop for that
+  std::optional<TimePoint> refused_since_;  // by each answer
   // Of the present round, or the last one:
   std::optional<Held> held_;
   std::vector<Successor> successors_;

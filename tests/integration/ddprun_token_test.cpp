@@ -73,6 +73,13 @@ struct Endpoint {
     return is_daemon_ ? dynamic(port, script) : fixed(1, port, script);
   }
 
+  // It must not be taken in, and tries to be for a second.
+  std::vector<std::string> impatient_node() const {
+    auto out = node("echo never");
+    out.insert(out.begin(), "--rdzv-conf=join_timeout=4");
+    return out;
+  }
+
   bool is_daemon_;
   std::string port;
   Job program;
@@ -84,7 +91,7 @@ INSTANTIATE_TEST_SUITE_P(AtDdpRendezvous, DdprunToken, ::testing::Values(true));
 
 TEST_P(DdprunToken, WhoHasItJoinsAfterThoseThatDoNotWereTurnedAway) {
   Endpoint endpoint(GetParam(), kToken);
-  Job wrong(endpoint.node("echo never"), with(kOther)), without(endpoint.node("echo never"), with(""));
+  Job wrong(endpoint.impatient_node(), with(kOther)), without(endpoint.node("echo never"), with(""));
   EXPECT_EQ(wrong.wait(), 77);
   EXPECT_THAT(wrong.err(),
               AllOf(HasSubstr("error: the endpoint has another token than this node (127.0.0.1)\n"),
@@ -109,7 +116,7 @@ TEST_P(DdprunToken, WhoHasItJoinsAfterThoseThatDoNotWereTurnedAway) {
 
 TEST_P(DdprunToken, WhoHasOneIsToldWhereThereIsNone) {
   Endpoint endpoint(GetParam(), "");
-  Job node(endpoint.node("echo never"), with(kToken));
+  Job node(endpoint.impatient_node(), with(kToken));
   EXPECT_EQ(node.wait(), 77);
   EXPECT_THAT(node.err(), HasSubstr("error: this node has a token and the endpoint has none (127.0.0.1)\n"));
   EXPECT_TRUE(endpoint.program.prints("it speaks TLS, as those do that have a token, and there is none here"));

@@ -58,7 +58,7 @@ TEST(TokenRotation, RunningJobGoesOnAtTheDaemonOfTheNextStepAndTakesInItsNodes) 
 
 TEST(TokenRotation, AfterTheLastStepTheOldTokenIsRefused) {
   const Daemon daemon(with_token(kNew, "ddp-rendezvous"));
-  Job late(node_at(daemon.port, "echo never"), with_token(kOld));
+  Job late(node_at(daemon.port, "echo never", 2, {"--rdzv-conf=join_timeout=4"}), with_token(kOld));
   EXPECT_EQ(late.wait(), 77);
   EXPECT_THAT(late.err(), HasSubstr("error: the endpoint has another token than this node"));
 }

@@ -37,6 +37,7 @@ using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -579,35 +580,53 @@ class ATokenIsAskedFor : public ControlChannel {
   // How a node fares that has this token; it must be refused.
   std::optional<LinkLost> answer_to_node(std::shared_ptr<const security::Security> its_token) {
     tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
-    tcp::socket came(io);
-    acceptor.async_accept(came, [&, is_tls = its_token != nullptr](boost::system::error_code) {
-      came.async_wait(tcp::socket::wait_read, [&, is_tls](boost::system::error_code) {  // as a port does
-        const auto peer = store::loopback(0);
-        sockaddr_storage from{};
-        std::memcpy(&from, &peer, sizeof peer);
-        Pair pair{{}, io::UniqueFd(came.release()), from};
-        adopt(pair, is_tls);
-      });
-    });
+    accept_next(acceptor, its_token != nullptr);
     std::optional<LinkLost> lost;
-    MembershipClient client(
-        io, {"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{60s, 3s, 60s}, hello(),
-        {[](const ToAgent&) {}, [&](const LinkLost& why) { lost = why; }, [](const std::string&) {}, {}, {}},
-        std::move(its_token));
+    MembershipClient client(io, {"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{2s, 3s, 60s}, hello(),
+                            {[](const ToAgent&) {},
+                             [&](const LinkLost& why) { lost = why; },
+                             [&](const std::string& line) { said_by_node.push_back(line); },
+                             {},
+                             {}},
+                            std::move(its_token));
     client.begin();
     EXPECT_TRUE(run_until([&] { return lost && !said.empty(); }));
     return lost;
+  }
+
+  std::vector<std::string> said_by_node;
+  int accepted = 0;
+
+ private:
+  // As a port does.
+  void accept_next(tcp::acceptor& acceptor, bool is_tls) {
+    acceptor.async_accept([&, is_tls](boost::system::error_code error, tcp::socket came) {
+      if (error) return;
+      ++accepted;
+      const auto socket = std::make_shared<tcp::socket>(std::move(came));
+      socket->async_wait(tcp::socket::wait_read, [&, is_tls, socket](boost::system::error_code) {
+        const auto peer = store::loopback(0);
+        sockaddr_storage from{};
+        std::memcpy(&from, &peer, sizeof peer);
+        Pair pair{{}, io::UniqueFd(socket->release()), from};
+        adopt(pair, is_tls);
+      });
+      accept_next(acceptor, is_tls);
+    });
   }
 };
 
 INSTANTIATE_TEST_SUITE_P(Tls, ATokenIsAskedFor, ::testing::Values(true));
 
-TEST_P(ATokenIsAskedFor, WhoHasAnotherOneIsToldSoAtOnce) {
+TEST_P(ATokenIsAskedFor, WhoHasAnotherOneSaysSoAtOnceAndTriesAgain) {
   serve_job();
   const auto lost = answer_to_node(with_token("wrong_wrong_wrong"));
   ASSERT_TRUE(lost);
   EXPECT_THAT(lost->what, HasSubstr("the endpoint has another token than this node (127.0.0.1)"));
   EXPECT_THAT(lost->try_this, HasSubstr("--token-file"));
+  EXPECT_THAT(said_by_node,
+              ElementsAre(lost->what + ", which anybody on the way could say; it is tried again for 500 ms"));
+  EXPECT_GT(accepted, 1);
   EXPECT_THAT(said.back(),
               HasSubstr("from 127.0.0.1 ended before it said which job it belongs to: it has another token"));
 }
@@ -617,15 +636,18 @@ TEST_P(ATokenIsAskedFor, WhoHasNoneIsToldSoAtOnce) {
   const auto lost = answer_to_node(nullptr);
   ASSERT_TRUE(lost);
   EXPECT_THAT(lost->what, HasSubstr("the endpoint asks for a token, and this node has none"));
+  EXPECT_THAT(said_by_node, IsEmpty());
   EXPECT_THAT(said.back(), HasSubstr("it has no token"));
 }
 
-TEST_P(ATokenIsAskedFor, WhereThereIsNoneItIsSaidAtOnce) {
+TEST_P(ATokenIsAskedFor, WhereThereIsNoneItIsSaidAtOnceAndTriedAgain) {
   token = nullptr;
   serve_job();
   const auto lost = answer_to_node(with_token());
   ASSERT_TRUE(lost);
   EXPECT_THAT(lost->what, HasSubstr("this node has a token and the endpoint has none"));
+  EXPECT_THAT(said_by_node,
+              ElementsAre(HasSubstr("the endpoint has none (127.0.0.1), which anybody on the way could")));
   EXPECT_THAT(said.back(), HasSubstr("it speaks TLS, as those do that have a token, and there is none here"));
 }
 

@@ -136,6 +136,38 @@ TEST_F(SessionTest, ARefusalIsFinal) {
   EXPECT_EQ(ended(How::closed), "");
 }
 
+TEST_F(SessionTest, ARefusalThatAnybodyCouldSendIsFinalAfterTenSecondsWithoutAnythingElse) {
+  const Session::Ended refused{How::closed, 1, false, Refused{"another token", ""}};
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  for (const auto began = now; now < began + 9s;) {
+    EXPECT_EQ(step(refused), "");
+    EXPECT_EQ(next(), "connect endpoint");
+  }
+  EXPECT_EQ(ended(How::refused), "") << "something else";
+  EXPECT_EQ(next(), "connect endpoint");
+  const auto began = now;
+  std::string what;
+  while ((what = step(refused)).empty()) EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(what, "give up: another token");
+  EXPECT_GE(now - began, 10s);
+  EXPECT_LE(now - began, 11s);
+  EXPECT_EQ(session.next_deadline(), std::nullopt);
+}
+
+TEST_F(SessionTest, ARefusalThatAnybodyCouldSendIsFinalAfterAQuarterOfAShortJoinTimeout) {
+  session = Session({4s, 3s, 30s}, Hello{}, now);
+  EXPECT_EQ(session.refusal_limit(), 1s);
+}
+
+TEST_F(SessionTest, ARefusalThatAnybodyCouldSendEndsNoRound) {
+  join_and_start(1, false);
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(step(Session::Ended{How::closed, 1, false, Refused{"another token", ""}}), "");
+    EXPECT_EQ(next(), "connect endpoint");
+  }
+}
+
 // The endpoint is at one of three ports.
 class SessionPorts : public SessionTest {
  protected:
