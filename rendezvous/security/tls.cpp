@@ -1,6 +1,7 @@
 #include "rendezvous/security/tls.hpp"
 
 #include <openssl/bio.h>
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
@@ -29,6 +30,7 @@ constexpr std::size_t kNameBytes = 8;
 constexpr const char* kCiphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";  // those of the key's hash
 constexpr std::array<unsigned char, 2> kCipherOfKey{0x13, 0x01};                         // the first of them
 constexpr std::size_t kKeyBytes = 32;
+constexpr int kMajorVersionShift = 28;  // in OpenSSL_version_num(), since 1.1.0
 
 // clang-format off
 #define DDP_OPENSSL_FUNCTIONS(X)                                                                                       \
@@ -183,6 +185,12 @@ class Session : public TlsSession {
 
 OpenSsl::OpenSsl() : library_("libssl.so." + std::to_string(OPENSSL_SHLIB_VERSION)) {
   if (!library_) throw_unusable(library_.error());
+  decltype(&::OpenSSL_version_num) version = nullptr;
+  library_.find("OpenSSL_version_num", version);
+  const auto major = version == nullptr ? 0 : version() >> kMajorVersionShift;
+  if (major != OPENSSL_VERSION_MAJOR)
+    throw_unusable("what is called libssl.so." + std::to_string(OPENSSL_SHLIB_VERSION) + " is " +
+                   (major == 0 ? "no OpenSSL" : "of OpenSSL " + std::to_string(major)));
 #define DDP_FIND(name) \
   if (!library_.find(#name, name)) throw_unusable("it has no " #name);
   DDP_OPENSSL_FUNCTIONS(DDP_FIND)
