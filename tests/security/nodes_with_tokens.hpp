@@ -1,7 +1,10 @@
 // Command lines and environments of programs that have a token.
 #pragma once
 
+#include <unistd.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/job.hpp"
@@ -15,6 +18,24 @@ inline Job::Options with_token(const std::string& token, const std::string& prog
   Job::Options out;
   out.program = program;
   out.environment = {token.empty() ? "HOME=/nonexistent" : "DDPRUN_TOKEN=" + token};
+  return out;
+}
+
+// A program and its arguments, by another user if this process is root: who can read everything proves little.
+constexpr unsigned kUser = 54'321;
+constexpr const char* kSetpriv = "/usr/bin/setpriv";
+
+struct Start {
+  std::vector<std::string> arguments;
+  Job::Options options;
+};
+
+inline Start by_user(const std::string& program, std::vector<std::string> arguments, const std::string& token) {
+  Start out{std::move(arguments), with_token(token, program)};
+  if (::geteuid() != 0) return out;
+  const auto user = std::to_string(kUser);
+  out.arguments.insert(out.arguments.begin(), {"--reuid=" + user, "--regid=" + user, "--clear-groups", built(program)});
+  out.options.program = kSetpriv;
   return out;
 }
 

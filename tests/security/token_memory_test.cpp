@@ -20,19 +20,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr uid_t kUser = 54'321;
-constexpr const char* kSetpriv = "/usr/bin/setpriv";
-
-// Who can read a process of root shows nothing, so root starts the programs as another user.
-Job::Options options_of(const std::string& program, std::vector<std::string>& arguments) {
-  auto out = with_token(kToken, program);
-  if (::geteuid() != 0) return out;
-  const auto user = std::to_string(kUser);
-  arguments.insert(arguments.begin(), {"--reuid=" + user, "--regid=" + user, "--clear-groups", built(program)});
-  out.program = kSetpriv;
-  return out;
-}
-
 // By another process of that user.
 bool is_readable(pid_t pid) {
   const auto path = "/proc/" + std::to_string(pid) + "/environ";
@@ -67,17 +54,15 @@ class TokenInMemory : public ::testing::Test {
     ::getrlimit(RLIMIT_CORE, &core_limit_);
     const rlimit few{std::min<rlim_t>(core_limit_.rlim_max, 1 << 20), core_limit_.rlim_max};
     ::setrlimit(RLIMIT_CORE, &few);
-    std::vector<std::string> arguments{"--port=0", "--host=127.0.0.1"};
-    const auto options = options_of("ddp-rendezvous", arguments);
-    daemon.emplace(arguments, options);
+    const auto endpoint = by_user("ddp-rendezvous", {"--port=0", "--host=127.0.0.1"}, kToken);
+    daemon.emplace(endpoint.arguments, endpoint.options);
     const auto port = daemon->number_after("membership listens on port ");
     if (port < 0 && daemon->err().find("Permission denied") != std::string::npos)
       GTEST_SKIP() << "another user can't reach the programs";
     ASSERT_GT(port, 0) << daemon->err();
     for (auto* node : {&one, &two}) {
-      auto words = node_at(port, "echo pid $$; " + kStay);
-      const auto of_node = options_of("ddprun", words);
-      node->emplace(words, of_node);
+      const auto start = by_user("ddprun", node_at(port, "echo pid $$; " + kStay), kToken);
+      node->emplace(start.arguments, start.options);
     }
     for (auto* node : {&one, &two}) ASSERT_GT((*node)->number_after("pid "), 0) << (*node)->err();
     worker = static_cast<pid_t>(one->number_after("pid "));
@@ -113,10 +98,9 @@ TEST_F(TokenInMemory, ProcessesWithTheTokenWriteNoCoreAndWorkersKeepTheirLimit) 
 }
 
 TEST(WithoutAToken, DdprunIsAsOpenAsEverAndMayWriteACore) {
-  std::vector<std::string> arguments{"--standalone", "sh", "-c", "echo pid $$; " + kStay};
-  auto options = options_of("ddprun", arguments);
-  options.environment = {"HOME=/nonexistent"};
-  Job job(arguments, options);
+  if (::geteuid() == 0 && ::access(kSetpriv, X_OK) != 0) GTEST_SKIP() << "setpriv is not installed";
+  const auto start = by_user("ddprun", {"--standalone", "sh", "-c", "echo pid $$; " + kStay}, "");
+  Job job(start.arguments, start.options);
   if (job.number_after("pid ") < 0) GTEST_SKIP() << "another user can't reach the programs";
   EXPECT_TRUE(is_readable(job.pid()));
   EXPECT_EQ(core_limits_of(std::to_string(job.pid())), core_limits_of("self"));
