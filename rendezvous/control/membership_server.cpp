@@ -8,6 +8,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/control/message_json.hpp"
+#include "rendezvous/io/random_key.hpp"
 
 namespace ddp::rendezvous {
 
@@ -21,6 +22,11 @@ constexpr NodeId kOwnNode{0};
 constexpr std::size_t kSparesMax = 256;
 constexpr std::chrono::milliseconds kFarewellLimit{5'000};
 
+MembershipOptions with_nonces(MembershipOptions options) {
+  options.nonce = io::random_key;
+  return options;
+}
+
 }  // namespace
 
 class MembershipServer::Impl : public std::enable_shared_from_this<MembershipServer::Impl> {
@@ -30,7 +36,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
         sessions_max_(static_cast<std::size_t>(options.nodes_max) + kSparesMax),
         handlers_(std::move(handlers)),
         timer_(io),
-        membership_(std::move(options), began_) {}
+        membership_(with_nonces(std::move(options)), began_) {}
 
   void start() { wait_for_deadline(); }
 

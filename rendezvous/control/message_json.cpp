@@ -203,6 +203,7 @@ void fields(Held& m, Visit visit) {
   visit("restart_count", m.restart_count);
   visit("is_established", m.is_established);
   visit("is_left_behind", m.is_left_behind);
+  visit("nonces", m.nonces);
 }
 
 template <class Visit>
@@ -330,6 +331,7 @@ void fields(StartRound& m, Visit visit) {
   visit("why", m.why);
   visit("successors", m.successors);
   visit("host_group_rank", m.host_group_rank);
+  visit("nonce", m.nonce);
 }
 
 template <class Visit>
@@ -421,7 +423,7 @@ void check_range(const char* name, std::int64_t value, std::int64_t low, std::in
 
 constexpr std::int64_t kWaitMax = std::int64_t{366} * 24 * 3600 * 1000;
 constexpr std::size_t kNameBytesMax = 256;
-constexpr std::size_t kNodeKeyDigits = 32;
+constexpr std::size_t kSecretDigits = 32;
 constexpr int kExitCodeMax = 255;  // more would be cut, and 256 be taken for success
 constexpr int kSignalMax = 64;
 constexpr int kErrnoMax = 4095;
@@ -452,6 +454,12 @@ void check_ranks(const std::vector<int>& ranks) {
   for (const int rank : ranks) check_count("hung_ranks", rank);
 }
 
+// A node's key, or the nonce of a round.
+void check_secret(const char* name, const std::string& text) {
+  if (text.size() != kSecretDigits || text.find_first_not_of("0123456789abcdef") != std::string::npos)
+    refuse(name, "is not 32 hexadecimal digits");
+}
+
 // Each message has a check, be it an empty one: those without one do not compile. The kinds of fields have theirs
 // above: a text, for example, holds no control character.
 
@@ -470,8 +478,7 @@ void check(const Hello& m) {
   check_wait("last_call_timeout_ms", m.last_call_timeout);
   check_wait("grace_ms", m.grace);
   if (m.node_rank) check_range("node_rank", *m.node_rank, 0, kNodesMax - 1);
-  if (m.node_key.size() != kNodeKeyDigits || m.node_key.find_first_not_of("0123456789abcdef") != std::string::npos)
-    refuse("node_key", "is not 32 hexadecimal digits");
+  check_secret("node_key", m.node_key);
   for (const auto& address : m.addresses) check_address("addresses", address);
 }
 
@@ -479,6 +486,8 @@ void check(const Held& m) {
   check_range("group_world_size", m.group_world_size, 1, kNodesMax);
   check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
   check_count("restart_count", m.restart_count);
+  if (m.nonces.empty() || m.nonces.size() > kNoncesMax) refuse("nonces", "is empty, or too long");
+  for (const auto& nonce : m.nonces) check_secret("nonces", nonce);
 }
 
 void check(const StoreOpened& m) { check_port(m.port); }
@@ -541,6 +550,7 @@ void check(const StartRound& m) {
   check_range("master_port", m.master_port, 1, 0xffff);
   for (const auto& successor : m.successors) check_range("group_rank", successor.group_rank, 0, m.group_world_size - 1);
   if (m.host_group_rank) check_range("host_group_rank", *m.host_group_rank, 0, m.group_world_size - 1);
+  check_secret("nonce", m.nonce);
 }
 
 // Of an agent with so many workers, which it alone knows.

@@ -315,7 +315,11 @@ void Session::hear(const StartRound& message, TimePoint) {
   successors_ = message.successors;
   host_group_rank_ = message.host_group_rank;
   if (held_ && held_->round == message.round) return;  // it has been begun
-  held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count};
+  auto nonces = held_ ? std::move(held_->nonces) : std::vector<std::string>();
+  nonces.insert(nonces.begin(), message.nonce);
+  if (nonces.size() > kNoncesMax) nonces.resize(kNoncesMax);
+  held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count, false,
+               false,         std::move(nonces)};
   started_.reset();
   first_step_.reset();
   failed_.reset();

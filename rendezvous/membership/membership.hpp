@@ -1,7 +1,7 @@
 // Decides which nodes make up the job, round by round, and how it ends.
 //
-// Pure: events and the time go in, messages for the agents come out. No socket, no clock, no random numbers, so the
-// same inputs always give the same outputs.
+// Pure: events and the time go in, messages for the agents come out. No socket, no clock, no random numbers but those
+// that the options give, so the same inputs always give the same outputs.
 //
 // The rules: a round begins when all nodes that are wanted are there; group ranks are sticky, a newcomer takes a freed
 // one; the first failure anywhere stops every node; the next round begins when no process of this one is left on any
@@ -35,6 +35,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -67,6 +68,7 @@ struct MembershipOptions {
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
   std::optional<TimePoint> no_round_before;            // the first one: others may be about to come that still have one
   RoundId newest_before;  // of this job, that has begun for certain: whoever has an older one was left behind
+  std::function<std::string()> nonce;  // of each round another one, that nobody can guess: 32 hexadecimal digits
   std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
 
   // In which a node may come again whose connection broke: it is silent meanwhile.
@@ -321,6 +323,7 @@ class Membership {
   bool is_wait_said_ = false;                 // once for each wait
   std::int64_t round_ = -1;                   // number of the current or last round
   RoundId round_id_;                          // of that one
+  std::string nonce_;                         // of that one
   std::int64_t round_with_logs_ = -1;         // the highest that any node has logs of; the next one is above it
   int rounds_begun_ = 0;
   RestartBudget budget_;

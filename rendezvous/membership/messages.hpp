@@ -29,8 +29,12 @@ struct Held {
   int restart_count = 0;        // of the job, as it was told last
   bool is_established = false;  // it was told so
   bool is_left_behind = false;  // it was told that the others have gone on without it, and has workers to end
+  // Of the last rounds that the node was a member of, at most kNoncesMax; the first is that of `round`. Only members
+  // know the nonce of a round, so nodes that share one were members together.
+  std::vector<std::string> nonces{};
   bool operator==(const Held&) const = default;
 };
+constexpr std::size_t kNoncesMax = 8;
 
 constexpr std::size_t kAddressesMax = 256;  // in one message
 
@@ -187,6 +191,7 @@ struct StartRound {
   // In the order of group ranks, at most kSuccessorsMax; none where the endpoint stays.
   std::vector<Successor> successors{};
   std::optional<int> host_group_rank{};  // of the node whose agent serves the endpoint, where one does
+  std::string nonce{};  // of the round, 32 hexadecimal digits; secret: its members return it in Held, nothing shows it
   bool operator==(const StartRound&) const = default;
 };
 

@@ -52,6 +52,11 @@ RoundId World::begin_term() {
 MembershipOptions World::options_for(const Hello& hello, const RoundId& newest_before) {
   auto options = options_of(hello, begin_term(), newest_before);
   options.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
+  options.nonce = [this] {
+    char nonce[33];
+    std::snprintf(nonce, sizeof nonce, "%032llx", static_cast<unsigned long long>(++nonces_));
+    return std::string(nonce);
+  };
   return options;
 }
 

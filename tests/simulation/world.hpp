@@ -125,7 +125,7 @@ class World {
   Process strangers_{"strangers", 0};
   std::deque<std::unique_ptr<Daemon>> daemons_;
   Daemon* daemon_ = nullptr;
-  std::uint64_t terms_ = 0;
+  std::uint64_t terms_ = 0, nonces_ = 0;
   int nodes_started_ = 0;
 };
 

@@ -476,6 +476,7 @@ TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   StartRound start;
   start.round = {100, 7, 3};
   start.master_port = 29400;
+  start.nonce = std::string(32, 'b');
   tell(start);
   ASSERT_TRUE(run_until([&] { return rounds == 1; }));
   EXPECT_EQ(client->whereabouts()->address, "127.0.0.1");
@@ -486,7 +487,7 @@ TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   const auto* again = std::get_if<Hello>(&heard.back());
   ASSERT_NE(again, nullptr);
   EXPECT_EQ(again->node_key, hello().node_key);
-  EXPECT_EQ(again->held, (Held{{100, 7, 3}, 0, 1, 0}));
+  EXPECT_EQ(again->held, (Held{{100, 7, 3}, 0, 1, 0, false, false, {start.nonce}}));
   EXPECT_EQ(client->whereabouts(), std::nullopt);
   client->send(RoundFailed{3, "rank 0 failed", {}});
   tell(Welcome{});
@@ -508,6 +509,7 @@ TEST_P(ControlClient, ThatHasJoinedWaitsAsLongAsMembership) {
   tell(Welcome{});
   StartRound start;
   start.master_port = 29400;
+  start.nonce = std::string(32, 'b');
   asio::steady_timer later(io, kJoinTimeout + 100ms);
   later.async_wait([&](boost::system::error_code) { tell(start); });
   EXPECT_TRUE(run_until([&] { return rounds == 1 || lost; }));

@@ -54,6 +54,7 @@ class FakeServer {
  private:
   static MembershipOptions with_daemon(MembershipOptions options) {
     options.greater_part_only = false;
+    options.nonce = [] { return "nonce"; };
     return options;
   }
   void step(const MembershipEvent& event, TimePoint now) {

@@ -32,6 +32,7 @@ class History {
     options_.last_call_timeout = std::chrono::milliseconds(below(5000));
     options_.greater_part_only = below(3) != 0;
     options_.term = {1000, 1, 0};
+    options_.nonce = [this] { return "nonce-" + std::to_string(++nonces_); };
     loses_membership_ = below(2) == 0;
     membership_.emplace(options_, now_);
   }
@@ -248,7 +249,9 @@ class History {
     last_round_id_ = start.round;
     has_begun_ = true;
     ASSERT_LE(start.restart_count, options_.restarts_max);
-    agent.held = Held{start.round, start.group_rank, start.group_world_size, start.restart_count};
+    auto nonces = agent.held ? agent.held->nonces : std::vector<std::string>();
+    nonces.insert(nonces.begin(), start.nonce);
+    agent.held = Held{start.round, start.group_rank, start.group_world_size, start.restart_count, false, false, nonces};
     agent.runs = true;
     agent.is_late = false;
     agent.ended.reset();
@@ -256,6 +259,7 @@ class History {
   }
 
   std::mt19937_64 random_;
+  int nonces_ = 0;
   MembershipOptions options_;
   bool loses_membership_ = false;
   TimePoint now_{1h}, membership_began_ = now_;

@@ -42,6 +42,7 @@ class Job : public ::testing::Test {
     options.restart_window = restart_window;
     options.greater_part_only = greater_part_only;
     options.term = {1700000000, 7, 0};
+    options.nonce = [this] { return "nonce-" + std::to_string(++nonces); };
     membership.emplace(options, now);
     hello.run_id = "job";
     hello.nodes_min = nodes_min;
@@ -67,7 +68,7 @@ class Job : public ::testing::Test {
   }
   Held held_by(std::uint64_t id) const {
     const auto& start = started.at(id);
-    return {start.round, start.group_rank, start.group_world_size, start.restart_count};
+    return {start.round, start.group_rank, start.group_world_size, start.restart_count, false, false, {start.nonce}};
   }
   void says(std::uint64_t id, const ToMembership& message) { hear(membership->step(Heard{node(id), message}, now)); }
   void leaves(std::uint64_t id) { hear(membership->step(Left{node(id), "gone"}, now)); }
@@ -135,6 +136,7 @@ class Job : public ::testing::Test {
   Hello hello;
   MembershipOptions more_options;  // begin() sets the common ones
   TimePoint now{1h};
+  int nonces = 0;
   bool stores_open = true;   // at once
   bool takes_stops = false;  // else the answer is given by the test
   bool greater_part_only = true;

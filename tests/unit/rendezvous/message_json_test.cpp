@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-const std::string kKey = "0123456789abcdef0123456789abcdef";
+const std::string kKey = "0123456789abcdef0123456789abcdef", kNonce = "00112233445566778899aabbccddeeff";
 
 FailureReport some_failure() {
   return {5,     1,     "gpu17",           41822,      "./train",          {Ending::Kind::killed, 11, true}, 3,
@@ -37,7 +37,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                                    {"10.0.0.1", "fd00::1"},
                                    29500,
                                    7,
-                                   Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true},
+                                   Held{{1700000000, 0xabcdef, 4}, 1, 2, 3, true, true, {kKey, kNonce}},
                                    3,
                                    600s,
                                    90s,
@@ -74,6 +74,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.why = "rank 5 was killed";
   start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
   start.host_group_rank = 0;
+  start.nonce = kNonce;
   const ToAgent down[] = {Welcome{1234ms, true},
                           Elsewhere{"10.0.0.2", 29501},
                           Refused{"no", "yes"},
@@ -194,7 +195,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
   hello.node_key = kKey;
   hello.nodes_max = 4;
   hello.node_rank = 0;
-  hello.held = Held{{1, 1, 1}, 1, 2, 0};
+  hello.held = Held{{1, 1, 1}, 1, 2, 0, false, false, {kNonce}};
   hello.addresses = {"10.0.0.1"};
   expect_checked(
       to_json(ToMembership(hello)),
@@ -215,6 +216,8 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/held/group_rank", {-1, 2}, {0}},
        {"/held/group_world_size", {0, 65'537}},
        {"/held/restart_count", {-1}},
+       {"/held/nonces", {Json::array(), Json(std::vector<std::string>(kNoncesMax + 1, kNonce))}},
+       {"/held/nonces/0", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a'), 7}, {kKey}},
        {"/restarts_max", {-1}},
        {"/restart_window_ms", {-1, 400 * kDay}},
        {"/join_timeout_ms", {-1, 400 * kDay}},
@@ -271,6 +274,7 @@ TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
   start.master_port = 29400;
   start.successors = {{1, "10.0.0.2", 29400}};
   start.host_group_rank = 0;
+  start.nonce = kNonce;
   expect_checked(to_json(ToAgent(start)),
                  {{"/group_rank", {-1, 2}, {1}},
                   {"/group_world_size", {0, 65'537}},
@@ -287,6 +291,7 @@ TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
                   {"/successors/0/port", {0, 65'536}},
                   {"/successors/0/group_rank", {-1, 2}},
                   {"/host_group_rank", {-1, 2}},
+                  {"/nonce", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a')}},
                   {"/round", {"1-0000000000000001", "-1-0000000000000001-1", "1-0000000000000001-4294967296"}}},
                  parse);
   expect_checked(to_json(ToAgent(Elsewhere{"10.0.0.1", 1})), {{"/address", kNoAddresses}, {"/port", {0}}}, parse);

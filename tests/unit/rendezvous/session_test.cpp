@@ -45,6 +45,7 @@ class SessionTest : public ::testing::Test {
     message.round = {100, 7, number};
     message.group_rank = group_rank;
     message.group_world_size = nodes;
+    message.nonce = "nonce-" + std::to_string(number);
     if (is_embedded) {
       message.successors = {{1, "10.0.0.2", 5002}, {2, "10.0.0.3", 5003}};
       message.host_group_rank = 0;
@@ -283,6 +284,22 @@ TEST_F(SessionTest, ABrokenConnectionIsResumedAtOnce_AndWhatWasSaidOfTheRoundIsS
   EXPECT_EQ(ended(How::closed), "connect endpoint");
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 1");
   EXPECT_EQ(hear(Welcome{}), "hand welcome") << "of round 0 nothing is said in round 1";
+}
+
+TEST_F(SessionTest, TheNoncesOfTheLastEightRoundsAreReturned) {
+  join();
+  for (std::uint32_t number = 0; number < 10; ++number) {
+    hear(start(number, 1, false));
+    hear(start(number, 1, false));  // again, on another connection
+  }
+  step(Session::Ended{How::closed, 1});
+  now += 10s;
+  static_cast<void>(session.tick(now));
+  const auto actions = session.step(Session::Connected{kFirst}, now);
+  const auto& hello = std::get<Hello>(std::get<Session::Say>(actions.at(0)).message);
+  ASSERT_EQ(hello.held->nonces.size(), kNoncesMax);
+  EXPECT_EQ(hello.held->nonces.front(), "nonce-9");
+  EXPECT_EQ(hello.held->nonces.back(), "nonce-2");
 }
 
 TEST_F(SessionTest, AConnectionThatBreaksAgainAndAgainIsTriedWithPauses) {
