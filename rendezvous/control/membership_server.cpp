@@ -69,8 +69,10 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (sessions_.size() > sessions_max_ && !membership_.knows(hello.node_key))
       return tell(id, Refused{"the job has " + std::to_string(sessions_max_) + " nodes and spares already",
                               "fewer spares, or a larger --nnodes"});
-    tell(id, Welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)});
-    step(Joined{id, hello, address, false});
+    const Welcome welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)};
+    const auto actions = membership_.step(Joined{id, hello, address, false}, Clock::now());
+    if (!is_refused(actions, id)) tell(id, welcome);
+    perform(actions);
   }
 
   bool take_farewell(const std::string& node_key) {
@@ -138,6 +140,13 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   void discard(NodeId id) {
     sessions_.erase(id);
     if (finished_ && sessions_.empty()) tell_finished();
+  }
+
+  static bool is_refused(const Membership::Actions& actions, NodeId id) {
+    return std::any_of(actions.begin(), actions.end(), [id](const MembershipAction& action) {
+      const auto* send = std::get_if<Send>(&action);
+      return send != nullptr && send->to == id && std::holds_alternative<Refused>(send->message);
+    });
   }
 
   void step(const MembershipEvent& event) { perform(membership_.step(event, Clock::now())); }

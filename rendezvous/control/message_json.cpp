@@ -306,6 +306,7 @@ void fields(Refused& m, Visit visit) {
   visit("what", m.what);
   visit("try", m.try_this);
   visit("is_other_job", m.is_other_job);
+  visit("is_round_unknown", m.is_round_unknown);
 }
 
 template <class Visit>

@@ -41,7 +41,7 @@ Session::Actions Session::tick(TimePoint now) {
     serve(now);
     return std::exchange(out_, {});
   }
-  if (do_workers_run() && silent_since_ && !is_orphan_ && now >= *silent_since_ + options_.orphan_limit) {
+  if (const auto ends = orphan_deadline(); ends && now >= *ends) {
     is_orphan_ = true;
     out_.push_back(
         StopWorkers{"nobody who knows of the job has answered for " + describe_duration(options_.orphan_limit)});
@@ -61,8 +61,14 @@ std::optional<TimePoint> Session::next_deadline() const {
   const auto also = [&](TimePoint time) { first = first ? std::min(*first, time) : time; };
   if (state_ == State::pausing) also(pause_ends_);
   if (!do_workers_run()) also(join_deadline_);
-  if (do_workers_run() && silent_since_ && !is_orphan_) also(*silent_since_ + options_.orphan_limit);
+  if (const auto ends = orphan_deadline()) also(*ends);
   return first;
+}
+
+std::optional<TimePoint> Session::orphan_deadline() const {
+  if (!do_workers_run() || is_orphan_ || (!silent_since_ && !disowned_since_)) return {};
+  const auto never = TimePoint::max();
+  return std::min(silent_since_.value_or(never), disowned_since_.value_or(never)) + options_.orphan_limit;
 }
 
 std::optional<Session::Target> Session::whereabouts() const {
@@ -265,6 +271,7 @@ void Session::hear(const Welcome& message, TimePoint now) {
   is_host_lost_ = false;
   serve_at_.reset();
   silent_since_.reset();
+  disowned_since_.reset();
   out_.push_back(HandOn{message});
   if (opened_ && (!held_ || opened_->round > held_->round.number)) say(*opened_);
   if (started_) say(*started_);
@@ -290,8 +297,13 @@ void Session::hear(const Elsewhere& message, TimePoint now) {
 }
 
 // Another job that serves its nodes there is as good as nobody, where this one may be elsewhere, or was there before.
+// So are nodes of this job that know nothing of this node's round. Once its workers have ended it joins them without,
+// but not before they must have noticed where the others of the round are.
 void Session::hear(const Refused& message, TimePoint now) {
-  if (message.is_other_job && (endpoint_.size() > 1 || host_) && !is_host_) {
+  const bool is_round_unknown = message.is_round_unknown && held_;
+  if (is_round_unknown && !disowned_since_) disowned_since_ = now;
+  if (is_round_unknown && ended_ && now - *disowned_since_ >= options_.heartbeat_timeout) held_->is_left_behind = true;
+  if (((message.is_other_job && (endpoint_.size() > 1 || host_)) || is_round_unknown) && !is_host_) {
     out_.push_back(HangUp{});
     return take(Ended{How::refused}, now);
   }

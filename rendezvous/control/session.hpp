@@ -7,10 +7,10 @@
 // they are tried in turn without a pause between them; the one at which the job is found is the endpoint's from then
 // on, and another job that is met is as good as nobody. With a round, the end of a connection touches no worker: the
 // endpoint is tried for as long as workers run, and once it answers again both sides say what they have. Refused and
-// closed connections are an answer of the host; only where nobody answers at all for orphan_limit, the workers are
-// stopped. Where the endpoint lives in an agent and is lost, its successors stand in: the first of them begins to serve
-// at once, each one after it if those before it have been out of reach for a further heartbeat limit; all others look
-// for the one that serves.
+// closed connections are an answer of the host; only where nobody answers at all for orphan_limit, or nobody who knows
+// of this node's round, the workers are stopped. Where the endpoint lives in an agent and is lost, its successors stand
+// in: the first of them begins to serve at once, each one after it if those before it have been out of reach for a
+// further heartbeat limit; all others look for the one that serves.
 //
 // Threads: one caller at a time (the event loop's thread).
 // Protocol: docs/control_channel.md.
@@ -160,6 +160,7 @@ class Session {
   void serve(TimePoint now);
   std::vector<Successor> successors_left() const;
   std::optional<int> group_rank_of_host() const;
+  std::optional<TimePoint> orphan_deadline() const;
   Milliseconds pause_max() const;
   bool do_workers_run() const { return held_ && !ended_; }
   bool is_in_touch() const { return state_ == State::joined || is_host_; }
@@ -181,10 +182,11 @@ class Session {
   Target host_address_;         // its numeric one
   bool is_host_ = false, has_served_ = false;
   bool is_host_lost_ = false;
-  std::optional<TimePoint> serve_at_;       // unless one of those before is met
-  std::optional<TimePoint> silent_since_;   // nobody has answered
-  bool is_orphan_ = false;                  // the workers were told to stop for that
-  std::optional<TimePoint> refused_since_;  // by each answer
+  std::optional<TimePoint> serve_at_;        // unless one of those before is met
+  std::optional<TimePoint> silent_since_;    // nobody has answered
+  std::optional<TimePoint> disowned_since_;  // the nodes of the job that answer know nothing of this node's round
+  bool is_orphan_ = false;                   // the workers were told to stop for that
+  std::optional<TimePoint> refused_since_;   // by each answer
   // Of the present round, or the last one:
   std::optional<Held> held_;
   std::vector<Successor> successors_;

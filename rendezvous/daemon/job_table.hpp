@@ -32,8 +32,8 @@ template <typename Server>
 class JobTable {
  public:
   struct Handlers {
-    // A job that begins with this node; the last round of the one of that name before it, if any is known.
-    std::function<std::unique_ptr<Server>(const Hello& hello, const RoundId& newest_before)> begin;
+    // A job that begins with this node; what is known of the one of that name before it.
+    std::function<std::unique_ptr<Server>(const Hello& hello, const JobBefore& before)> begin;
     std::function<void(std::unique_ptr<Server> job)> forget{};  // one that is over; empty: it is destroyed
   };
   using Direction = std::variant<std::reference_wrapper<Server>, FinishJob>;
@@ -47,9 +47,9 @@ class JobTable {
     if (auto* job = job_with(hello.node_key)) return std::ref(*job);
     if (auto* job = ending_job_of(hello)) return std::ref(*job);
     auto found = jobs_.find(hello.run_id);
-    RoundId newest_before;
+    JobBefore before;
     if (found != jobs_.end() && found->second->membership().is_ending()) {
-      newest_before = found->second->membership().last_round();
+      before.last_round = found->second->membership().last_round();
       ending_.emplace_back(hello.run_id, std::move(found->second));  // its nodes are still ending
       jobs_.erase(found);
       found = jobs_.end();
@@ -57,8 +57,8 @@ class JobTable {
     if (found == jobs_.end()) {
       if (jobs_.size() + ending_.size() >= kJobsMax)
         throw Error("there are " + std::to_string(kJobsMax) + " jobs already");
-      newest_before = std::max(newest_before, finished_.last_round_of(hello.run_id));
-      found = jobs_.emplace(hello.run_id, handlers_.begin(hello, newest_before)).first;
+      if (const auto known = finished_.known_of(hello.run_id); before.last_round < known.last_round) before = known;
+      found = jobs_.emplace(hello.run_id, handlers_.begin(hello, before)).first;
       finished_.has_begun_again(hello.run_id);
     }
     return std::ref(*found->second);
@@ -120,7 +120,8 @@ class JobTable {
   bool is_to_be_forgotten(const std::string& run_id, std::unique_ptr<Server>& job, bool has_successor, TimePoint now) {
     const auto& membership = job->membership();
     if (membership.verdict() || job->is_over())
-      finished_.note(run_id, membership.last_round(), membership.verdict(), has_successor, now);
+      finished_.note(run_id, {membership.last_round(), membership.restart_count()}, membership.verdict(), has_successor,
+                     now);
     if (!job->is_over()) return false;
     if (handlers_.forget) handlers_.forget(std::move(job));
     return true;

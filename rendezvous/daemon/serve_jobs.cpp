@@ -30,8 +30,8 @@ namespace {
 
 JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io::LineWriter& say,
                                                  std::chrono::milliseconds heartbeat_timeout) {
-  return {[&io, &say, heartbeat_timeout](const Hello& hello, const RoundId& newest_before) {
-    auto options = options_of(hello, begin_term(), newest_before);
+  return {[&io, &say, heartbeat_timeout](const Hello& hello, const JobBefore& before) {
+    auto options = options_of(hello, begin_term(), before);
     options.greater_part_only = false;
     options.heartbeat_timeout = heartbeat_timeout;
     MembershipServer::Handlers handlers;

@@ -4,21 +4,22 @@
 
 namespace ddp::rendezvous {
 
-void FinishedJobs::note(const std::string& run_id, const RoundId& last_round, const std::optional<FinishJob>& verdict,
+void FinishedJobs::note(const std::string& run_id, const JobBefore& job, const std::optional<FinishJob>& verdict,
                         bool has_successor, TimePoint now) {
   forget_the_old(now);
   const auto* known = find(run_id);
-  if (last_round == RoundId{} || (known != nullptr && !(known->last_round < last_round))) return;
+  if (job.last_round == RoundId{} || (known != nullptr && !(known->job.last_round < job.last_round))) return;
   std::erase_if(entries_, [&](const Entry& entry) { return entry.run_id == run_id; });
   if (entries_.size() >= kCountMax) entries_.pop_front();
-  entries_.push_back({run_id, last_round, verdict, has_successor, now + kKept});
+  entries_.push_back({run_id, job, verdict, has_successor, now + kKept});
   if (auto& kept = entries_.back().verdict)
     kept->report.reset();  // as long as all the rest, and nobody asks for it again
 }
 
-RoundId FinishedJobs::last_round_of(const std::string& run_id) const {
-  const auto* job = find(run_id);
-  return job != nullptr ? job->last_round : RoundId{};
+JobBefore FinishedJobs::known_of(const std::string& run_id) const {
+  const auto* entry = find(run_id);
+  if (entry == nullptr) return {};
+  return {entry->job.last_round, entry->verdict ? 0 : entry->job.restart_count};
 }
 
 void FinishedJobs::has_begun_again(const std::string& run_id) {
@@ -27,11 +28,11 @@ void FinishedJobs::has_begun_again(const std::string& run_id) {
 
 const FinishJob* FinishedJobs::verdict_for(const Hello& hello, TimePoint now) {
   forget_the_old(now);
-  const auto* job = find(hello.run_id);
-  if (job == nullptr || !job->verdict) return nullptr;
+  const auto* entry = find(hello.run_id);
+  if (entry == nullptr || !entry->verdict) return nullptr;
   const bool was_of_it =
-      hello.held ? !(job->last_round < hello.held->round) : hello.was_welcomed && !job->has_successor;
-  return was_of_it ? &*job->verdict : nullptr;
+      hello.held ? !(entry->job.last_round < hello.held->round) : hello.was_welcomed && !entry->has_successor;
+  return was_of_it ? &*entry->verdict : nullptr;
 }
 
 const FinishedJobs::Entry* FinishedJobs::find(const std::string& run_id) const {

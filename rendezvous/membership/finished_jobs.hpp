@@ -26,11 +26,11 @@ class FinishedJobs {
 
   // Takes the place of what is known of an older job of that name; noting it again changes nothing. A job that has
   // begun no round leaves none behind. has_successor: the next job of that name has begun already.
-  void note(const std::string& run_id, const RoundId& last_round, const std::optional<FinishJob>& verdict,
+  void note(const std::string& run_id, const JobBefore& job, const std::optional<FinishJob>& verdict,
             bool has_successor, TimePoint now);
 
-  // Which those of the next job of that name are to be newer than.
-  RoundId last_round_of(const std::string& run_id) const;
+  // For the next job of that name: its rounds are to be newer. One that has a verdict leaves no restarts behind.
+  JobBefore known_of(const std::string& run_id) const;
   void has_begun_again(const std::string& run_id);
 
   // What a node with this hello is told: one that has a round of a job that is over, or an older round; and one that
@@ -40,7 +40,7 @@ class FinishedJobs {
  private:
   struct Entry {
     std::string run_id;
-    RoundId last_round;
+    JobBefore job;
     std::optional<FinishJob> verdict;
     bool has_successor;
     TimePoint until;

@@ -15,7 +15,7 @@ constexpr std::uint32_t kRoundMax = 0xf0000000;
 
 }  // namespace
 
-MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& newest_before) {
+MembershipOptions options_of(const Hello& hello, RoundId term, const JobBefore& before) {
   MembershipOptions options;
   options.run_id = hello.run_id;
   options.slurm_run = hello.slurm_run;
@@ -26,8 +26,9 @@ MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& ne
   options.join_timeout = hello.join_timeout;
   options.last_call_timeout = hello.last_call_timeout;
   options.term = term;
-  options.newest_before = newest_before;
-  if (newest_before.term >= term.term && newest_before != RoundId{}) options.term.term = newest_before.term + 1;
+  options.before = before;
+  const auto& last = before.last_round;
+  if (last.term >= term.term && last != RoundId{}) options.term.term = last.term + 1;
   return options;
 }
 
@@ -54,6 +55,7 @@ Membership::Actions Membership::tick(TimePoint now) {
   const bool is_end_proven = !doubt_ends_ || now >= *doubt_ends_;
   for (const auto& [id, absence] : std::map(absences_))
     if (now >= absence.until) take(Left{id, absence.why, is_end_proven}, now);
+  if (are_claims_open()) decide_claims(now);
   if (restate_ends_ && now >= *restate_ends_) give_up_awaited(now);
   if (agreement_ends_ && now >= *agreement_ends_) give_up_agreement(now);
   if (deadline_ && now >= *deadline_) {
@@ -132,12 +134,16 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
         return Refused{"node rank " + std::to_string(*hello.node_rank) + " is taken by host " + node.hello.host_name,
                        "give each node a --node-rank of its own"};
   }
-  if (hello.held && (hello.held->group_world_size > options_.nodes_max || hello.held->round.term > kTermMax ||
-                     hello.held->round.number > kRoundMax))
+  if (hello.held && !is_possible(*hello.held))
     return Refused{"this node says that it has round " + std::to_string(hello.held->round.number) + " of " +
                        counted(hello.held->group_world_size, "node") + ", which can't be",
                    "start ddprun again on this host"};
   return {};
+}
+
+bool Membership::is_possible(const Held& held) const {
+  return held.group_world_size <= options_.nodes_max && held.group_world_size >= options_.nodes_min &&
+         held.round.term <= kTermMax && held.round.number <= kRoundMax;
 }
 
 void Membership::take(const Joined& event, TimePoint now) {
@@ -175,6 +181,7 @@ void Membership::forget(NodeId id) {
   const auto found = nodes_.find(id);
   nodes_by_key_.erase(found->second.hello.node_key);
   if (const auto wish = found->second.hello.node_rank) wished_ranks_.erase(*wish);
+  claims_.withdraw(found->second.hello.node_key);
   nodes_.erase(found);
   absences_.erase(id);
   older_rounds_.erase(id);
@@ -202,13 +209,15 @@ void Membership::take(const Left& event, TimePoint now) {
   const auto happened = absence != absences_.end() ? absence->second.until - options_.resume_window()
                         : event.is_end_proven      ? now
                                                    : now - options_.heartbeat_timeout;
+  claims_.leave(node.hello.node_key, event.is_end_proven);
   forget(event.node);
   quorum_.leave(node.hello.node_key, event.is_end_proven);
   has_member_left_ = has_member_left_ || node.is_member;
   if (phase_ == Phase::gathering) {
     say("host " + node.hello.host_name + " has left: " + event.why);
     if (!may_go_on()) return step_down(why_too_few());
-    return gather(now);
+    if (are_claims_open()) decide_claims(now);
+    return go_on(now);
   }
   if (!node.is_member) return call_newcomers(now);
   if (phase_ == Phase::opening_store) {
@@ -250,6 +259,10 @@ void Membership::gather(TimePoint now) {
     gathering_ends_ = now + options_.join_timeout;
     last_call_ends_.reset();
     is_wait_said_ = false;
+  }
+  if (are_claims_open()) {
+    deadline_ = std::max(gathering_ends_, *restate_ends_);
+    return;
   }
   const int count = cool_down_.is_anyone_out(now) ? static_cast<int>(candidates(now).size()) : count_available();
   const bool is_wait_over = now >= std::min(last_call_ends_.value_or(gathering_ends_), gathering_ends_);
@@ -340,6 +353,7 @@ void Membership::call_newcomers(TimePoint now) {
 void Membership::take(const Heard& event, TimePoint now) {
   const auto found = nodes_.find(event.from);
   if (found == nodes_.end() || phase_ == Phase::finished) return;
+  if (found->second.is_claimant) return hold_back(found->second, event.message);
   if (const auto* stop = std::get_if<StopAsked>(&event.message)) return take(event.from, *stop, now);
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) return take(event.from, *ended, now);
   if (!found->second.is_member) return;

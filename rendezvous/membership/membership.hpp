@@ -25,8 +25,10 @@
 // connections prove nothing for a while: they may have gone on elsewhere, and even have ended there.
 //
 // Membership is soft state. A node whose connection broke comes again with its key and is told again what it has not
-// answered. Where membership begins anew, after its own process was lost, the first node that still has a round makes
-// it adopt that round; the round's other nodes are awaited, and until they have come or been given up no round follows.
+// answered. Where membership begins anew, after its own process was lost, nodes come that still have a round. What they
+// claim and say has no effect before it is clear which round most of them bear out (claims.hpp). That round is adopted;
+// its other nodes are awaited, and until they have come or been given up no round follows. Once there is a round and
+// its greater part is here, whoever claims another one is refused, or ends what it has.
 //
 // Threads: one caller at a time (the event loop's thread).
 // Protocol: docs/control_channel.md.
@@ -43,6 +45,7 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/membership/claims.hpp"
 #include "rendezvous/membership/group_ranks.hpp"
 #include "rendezvous/membership/limits.hpp"
 #include "rendezvous/membership/messages.hpp"
@@ -52,6 +55,12 @@
 namespace ddp::rendezvous {
 
 enum class NodeId : std::uint64_t {};  // never reused: a node that comes back gets a new one
+
+// What a daemon knows of a job of the same name that was given up or ended before.
+struct JobBefore {
+  RoundId last_round;
+  int restart_count = 0;  // of a job that may go on
+};
 
 struct MembershipOptions {
   std::string run_id;
@@ -67,7 +76,7 @@ struct MembershipOptions {
   RoundId term;  // its number is not used; a round that is heard of makes it greater
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
   std::optional<TimePoint> no_round_before;            // the first one: others may be about to come that still have one
-  RoundId newest_before;  // of this job, that has begun for certain: whoever has an older one was left behind
+  JobBefore before;                                    // whoever has an older round than its last one was left behind
   std::function<std::string()> nonce;  // of each round another one, that nobody can guess: 32 hexadecimal digits
   std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
 
@@ -78,7 +87,7 @@ struct MembershipOptions {
 };
 
 // Those of a job that begins with this node. Its term is made newer than that round.
-MembershipOptions options_of(const Hello& hello, RoundId term, const RoundId& newest_before = {});
+MembershipOptions options_of(const Hello& hello, RoundId term, const JobBefore& before = {});
 
 // Events.
 struct Heard {
@@ -152,7 +161,8 @@ class Membership {
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
   const RoundId& last_round() const { return round_id_; }  // that has begun here or was adopted, or is about to
-  RoundId term() const { return options_.term; }           // of the rounds that it begins; its number is not used
+  int restart_count() const { return budget_.count(); }
+  RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used
 
   // In which the nodes of a round come that this membership did not begin. Those that notice last that the endpoint
   // before is gone do so a heartbeat limit later, and may then have to look for it.
@@ -183,18 +193,20 @@ class Membership {
     Hello hello;
     std::string seen_address;
     bool is_endpoint_host = false;
-    std::optional<int> group_rank;           // in this round, or in the last one it took part in
-    bool is_member = false;                  // of the current round
-    bool has_ended = false;                  // no process of the current round is there, not yet or no longer
-    bool has_stepped = false;                // every worker there has finished a step of the current round
-    bool takes_part = false;                 // in a stop at one step, all its workers do
-    std::optional<std::uint64_t> stop_call;  // from which on they could, as it answered in this round
-    std::int64_t first_round = -1;           // that began with it
-    std::optional<TimePoint> stop_asked;     // when it was told to stop first
-    int stop_signal = 0;                     // of a spare
-    bool was_warned = false;                 // that it will be told to stop
-    bool says_stop_again = false;            // after a broken connection, and it is no second one
-    std::optional<StartRound> told;          // of the current round; empty where another membership began it
+    std::optional<int> group_rank;               // in this round, or in the last one it took part in
+    bool is_member = false;                      // of the current round
+    bool has_ended = false;                      // no process of the current round is there, not yet or no longer
+    bool has_stepped = false;                    // every worker there has finished a step of the current round
+    bool takes_part = false;                     // in a stop at one step, all its workers do
+    std::optional<std::uint64_t> stop_call;      // from which on they could, as it answered in this round
+    std::int64_t first_round = -1;               // that began with it
+    std::optional<TimePoint> stop_asked;         // when it was told to stop first
+    int stop_signal = 0;                         // of a spare
+    bool was_warned = false;                     // that it will be told to stop
+    bool says_stop_again = false;                // after a broken connection, and it is no second one
+    std::optional<StartRound> told;              // of the current round; empty where another membership began it
+    bool is_claimant = false;                    // of a round, while it is not decided which one is adopted
+    std::map<std::size_t, ToMembership> said{};  // meanwhile, the last of each kind
   };
   struct Absence {
     TimePoint until;
@@ -218,6 +230,7 @@ class Membership {
 
   // Nodes (membership.cpp).
   std::optional<Refused> objection(const Hello& hello) const;
+  bool is_possible(const Held& held) const;
   void go_on(TimePoint now);
   void forget(NodeId id);
   void note_loss(const std::string& what, TimePoint happened, TimePoint now);
@@ -280,6 +293,13 @@ class Membership {
   void come_again(NodeId before, const Joined& event, TimePoint now);
   void tell_again(NodeId id, Node& node);
   void take_in_with_round(NodeId id, const Held& held, TimePoint now);
+  bool are_claims_open() const { return restate_ends_ && !is_adopted_; }
+  void claim(NodeId id, const Held& held, TimePoint now);
+  void hold_back(Node& node, const ToMembership& message);
+  void decide_claims(TimePoint now);
+  void close_claims(TimePoint now);
+  void take_claim_of_another_round(NodeId id, const Held& held, TimePoint now);
+  void name_claimant(const Node& node, const Held& held, TimePoint now);
   void adopt(const Held& held, TimePoint now);
   void seat(NodeId id, const Held& held, TimePoint now);
   void end_older_round(NodeId id, std::uint32_t round);
@@ -323,7 +343,6 @@ class Membership {
   bool is_wait_said_ = false;                 // once for each wait
   std::int64_t round_ = -1;                   // number of the current or last round
   RoundId round_id_;                          // of that one
-  std::string nonce_;                         // of that one
   std::int64_t round_with_logs_ = -1;         // the highest that any node has logs of; the next one is above it
   int rounds_begun_ = 0;
   RestartBudget budget_;
@@ -333,7 +352,11 @@ class Membership {
   // Of a round that another membership began:
   bool is_adopted_ = false, was_given_up_ = false;  // some of its nodes did not come
   std::set<int> awaited_;                           // group ranks
-  std::optional<TimePoint> restate_ends_;
+  std::optional<TimePoint> restate_ends_;           // of the wait for claims, and then for the nodes of the round
+  Claims claims_;                                   // until one is adopted
+  std::vector<std::string> nonces_;                 // of the last rounds here, the newest first
+  TimePoint next_claim_said_{};                     // that did not count
+  int claims_unsaid_ = 0;
   // Of the current round:
   std::vector<FailureReport> failures_;
   int stopped_ = 0;

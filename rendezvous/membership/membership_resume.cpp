@@ -6,6 +6,13 @@
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::chrono::milliseconds kClaimsSaidEach = 1min;
+
+}  // namespace
 
 std::optional<NodeId> Membership::find(const std::string& node_key) const {
   const auto found = node_key.empty() ? nodes_by_key_.end() : nodes_by_key_.find(node_key);
@@ -29,16 +36,22 @@ void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
   }
   auto& node = nodes_.at(event.node);
   node.hello = event.hello;
+  if (node.hello.held && !is_possible(*node.hello.held)) node.hello.held.reset();
   node.seen_address = event.seen_address;
   node.says_stop_again = node.stop_asked.has_value();
   if (phase_ == Phase::finished) {
     if (verdict_) send_verdict(event.node, is_report_for(node));
     return;
   }
-  if (const auto& held = node.hello.held; held && rounds_begun_ > 0 && round_id_ < held->round && !held->is_left_behind)
-    take_in_with_round(event.node, *held, now);
+  const auto& held = node.hello.held;
+  const bool is_claimant = held && !held->is_left_behind && older_rounds_.count(event.node) == 0 &&
+                           (rounds_begun_ == 0 || round_id_ < held->round);
+  if (std::exchange(node.is_claimant, false) && !is_claimant) claims_.withdraw(node.hello.node_key);
+  if (is_claimant)
+    take_in_with_round(event.node, Held(*held), now);
   else
     tell_again(event.node, node);
+  if (are_claims_open()) decide_claims(now);
   end_round_if_all_have(now);
   go_on(now);
 }
@@ -67,20 +80,130 @@ void Membership::tell_again(NodeId id, Node& node) {
 // --- a round that this membership did not begin ---
 
 void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) {
-  if (held.round < options_.newest_before) budget_.restate(held.restart_count, now);
-  if (held.is_left_behind || held.round < options_.newest_before) return end_older_round(id, held.round.number);
-  if (rounds_begun_ == 0 || (is_adopted_ && round_id_ < held.round)) adopt(held, now);
-  if (round_id_ < held.round)
-    return step_down("a newer round of the job, " + std::to_string(held.round.number) +
-                     ", has begun elsewhere, and host " + nodes_.at(id).hello.host_name + " had a part in it");
-  const bool is_its_place = held.round == round_id_ && awaited_.count(held.group_rank) != 0 &&
-                            (phase_ == Phase::running || phase_ == Phase::stopping);
-  if (is_its_place) return seat(id, held, now);
-  if (held.round == round_id_) quorum_.seat(held.group_rank, nodes_.at(id).hello.node_key);
+  const bool is_left_behind = held.round < options_.before.last_round;
+  if (is_left_behind) budget_.restate(options_.before.restart_count, now);
+  if (held.is_left_behind || is_left_behind) return end_older_round(id, held.round.number);
+  if (rounds_begun_ == 0) return claim(id, held, now);
+  if (held.round < round_id_) return end_older_round(id, held.round.number);
+  const bool has_nonce = !held.nonces.empty() && held.nonces.front() == nonces_.front();
+  if (held.round != round_id_ || !has_nonce) return take_claim_of_another_round(id, held, now);
+  if (awaited_.count(held.group_rank) != 0 && (phase_ == Phase::running || phase_ == Phase::stopping))
+    return seat(id, held, now);
+  quorum_.seat(held.group_rank, nodes_.at(id).hello.node_key);
   end_older_round(id, held.round.number);
 }
 
+// Nothing here knows a round. A first one whose store is being opened is not begun.
+void Membership::claim(NodeId id, const Held& held, TimePoint now) {
+  if (phase_ == Phase::opening_store) {
+    for (auto& [other, node] : nodes_) {
+      node.is_member = false;
+      node.group_rank.reset();
+    }
+    forget_round();
+    phase_ = Phase::gathering;
+    deadline_ = gathering_ends_;
+  }
+  auto& node = nodes_.at(id);
+  node.is_claimant = true;
+  claims_.add(node.hello.node_key, held, node.is_endpoint_host);
+  if (!restate_ends_) restate_ends_ = now + restate_timeout();
+  decide_claims(now);
+}
+
+// An agent says all of it again on another connection.
+void Membership::hold_back(Node& node, const ToMembership& message) {
+  const auto* stop = std::get_if<StopAsked>(&message);
+  if (stop == nullptr || !stop->is_warning || node.said.count(message.index()) == 0)
+    node.said.insert_or_assign(message.index(), message);
+}
+
+// At once where the greater part of a round's members claim it, or all that can, and two of them bear each other out.
+// A single node may be a liar: it is believed where nobody else has come meanwhile.
+void Membership::decide_claims(TimePoint now) {
+  const auto choice = claims_.choice(options_.lost_group_rank);
+  if (!choice) return close_claims(now);
+  const bool is_clear = (choice->is_greater_part || choice->is_whole) && (!choice->is_lone || options_.nodes_max == 1);
+  if (!is_clear && now < *restate_ends_) return;
+  adopt(choice->claim, now);
+  for (const auto& [rank, node_key] : choice->gone) {
+    if (awaited_.erase(rank) == 0) continue;
+    quorum_.seat(rank, node_key);
+    quorum_.leave(node_key, true);
+    has_member_left_ = true;
+    note_loss("node " + std::to_string(rank) + " was lost meanwhile", now, now);
+  }
+  close_claims(now);
+}
+
+void Membership::close_claims(TimePoint now) {
+  if (!is_adopted_) restate_ends_.reset();
+  claims_ = {};
+  std::vector<NodeId> claimants, talkers;
+  for (auto& [id, node] : nodes_) {
+    if (std::exchange(node.is_claimant, false)) claimants.push_back(id);
+    if (!node.said.empty()) talkers.push_back(id);
+  }
+  for (const auto id : claimants)
+    if (phase_ != Phase::finished && nodes_.count(id) != 0)
+      take_in_with_round(id, Held(*nodes_.at(id).hello.held), now);
+  for (const auto id : talkers) {
+    if (nodes_.count(id) == 0) continue;
+    for (const auto& [kind, message] : std::exchange(nodes_.at(id).said, {}))
+      if (nodes_.count(id) != 0) take(Heard{id, message}, now);
+  }
+  go_on(now);
+}
+
+// No claim ends a round whose greater part is here. One of a node that was a member of a round here may be true where
+// its greater part is elsewhere. Any other one is refused.
+void Membership::take_claim_of_another_round(NodeId id, const Held& held, TimePoint now) {
+  auto& node = nodes_.at(id);
+  const auto round = std::to_string(held.round.number);
+  quorum_.leave(node.hello.node_key, false);  // where it is a member, it is elsewhere
+  const bool is_borne_out =
+      round_id_ < held.round && std::any_of(held.nonces.begin(), held.nonces.end(), [&](const std::string& nonce) {
+        return std::find(nonces_.begin(), nonces_.end(), nonce) != nonces_.end();
+      });
+  if (is_borne_out && !quorum_.is_greater_part_here()) {
+    if (!is_adopted_)
+      return step_down("a newer round of the job, " + round + ", has begun elsewhere, and host " +
+                       node.hello.host_name + " had a part in it");
+    quorum_.come(node.hello.node_key);
+    adopt(held, now);
+    return seat(id, held, now);
+  }
+  name_claimant(node, held, now);
+  if (node.is_endpoint_host)
+    return step_down("this node has round " + round + " of the job, and nobody else here does");
+  const bool is_in_doubt = doubt_ends_ && now < *doubt_ends_;
+  // Nobody else has workers of any round between two rounds.
+  if ((is_borne_out || phase_ == Phase::gathering) && !is_in_doubt && !node.is_member) {
+    quorum_.come(node.hello.node_key);
+    return end_older_round(id, held.round.number);
+  }
+  // It may be true nevertheless, and not be noticed here yet. So the node may come again, or look for the others.
+  send(id, Refused{"the nodes at the endpoint know nothing of round " + round + " of the job, which this node has",
+                   "start ddprun again on this host, so that it joins without that round", false, true});
+  if (node.is_member) return take(Left{id, "it has round " + round + " of others", false}, now);
+  forget(id);
+}
+
+// Once a minute at most: whoever lies may do so often.
+void Membership::name_claimant(const Node& node, const Held& held, TimePoint now) {
+  if (now < next_claim_said_) {
+    ++claims_unsaid_;
+    return;
+  }
+  next_claim_said_ = now + kClaimsSaidEach;
+  say("host " + node.hello.host_name + " (" + node.seen_address + ") says that it has round " +
+      std::to_string(held.round.number) + " of the job, of which the nodes here know nothing: that does not count" +
+      (claims_unsaid_ == 0 ? ""
+                           : "; " + counted(std::exchange(claims_unsaid_, 0), "claim") + " before it did not either"));
+}
+
 void Membership::adopt(const Held& held, TimePoint now) {
+  const auto restate_ends = are_claims_open() ? *restate_ends_ : now + restate_timeout();
   for (auto& [id, node] : nodes_) {
     if (node.is_member && !node.has_ended) end_older_round(id, static_cast<std::uint32_t>(round_));
     node.is_member = false;
@@ -94,6 +217,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
   rounds_begun_ = 1;
   round_id_ = held.round;
   round_ = held.round.number;
+  nonces_ = held.nonces;
   round_began_ = now;
   world_size_ = 0;
   nodes_in_round_ = held.group_world_size;
@@ -104,7 +228,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
     lost_node_ = "node " + std::to_string(*options_.lost_group_rank) + ", which had the endpoint, was lost";
     lost_at_ = job_time(now);
   }
-  restate_ends_ = now + restate_timeout();
+  restate_ends_ = restate_ends;
   say("the job is in round " + std::to_string(round_) + " of " + counted(held.group_world_size, "node") +
       ", which go on" + (lost_node_.empty() ? "" : "; " + lost_node_));
 }

@@ -103,7 +103,8 @@ void Membership::form_round(TimePoint now) {
   round_ = std::max(round_, round_with_logs_) + 1;
   round_id_ = options_.term;
   round_id_.number = static_cast<std::uint32_t>(round_);
-  nonce_ = options_.nonce();
+  nonces_.insert(nonces_.begin(), options_.nonce());
+  if (nonces_.size() > kNoncesMax) nonces_.pop_back();
   forget_round();
   deadline_ = now + kStoreLimit;
   phase_ = Phase::opening_store;
@@ -196,7 +197,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   }
   StartRound start;
   start.round = round_id_;
-  start.nonce = nonce_;
+  start.nonce = nonces_.front();
   start.group_world_size = static_cast<int>(all.size());
   start.world_size = world_size_;
   start.restart_count = budget_.count();

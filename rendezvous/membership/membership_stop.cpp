@@ -18,9 +18,11 @@ constexpr auto kReportMargin = 10s;  // beyond the grace, for what is left to be
 
 void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   if (message.is_warning) return take_warning(from, message, now);
+  if (are_claims_open() && nodes_.at(from).is_endpoint_host) return hold_back(nodes_.at(from), message);
   if (std::exchange(nodes_.at(from).says_stop_again, false)) return;
   const auto why = signal_name(message.signal_number) + " to ddprun on host " + nodes_.at(from).hello.host_name;
-  if (phase_ != Phase::gathering && !nodes_.at(from).is_member && !nodes_.at(from).is_endpoint_host) {
+  if ((phase_ != Phase::gathering || are_claims_open()) && !nodes_.at(from).is_member &&
+      !nodes_.at(from).is_endpoint_host) {
     say(why + ", which was a spare: it leaves");
     return stop_spare(from, message.signal_number, now);
   }

@@ -158,7 +158,8 @@ struct Elsewhere {
 struct Refused {
   std::string what;
   std::string try_this;
-  bool is_other_job = false;  // that is served there: the agent's own may be at another port
+  bool is_other_job = false;      // that is served there: the agent's own may be at another port
+  bool is_round_unknown = false;  // that the agent has: it may come again, and its workers have a limited time
   bool operator==(const Refused&) const = default;
 };
 

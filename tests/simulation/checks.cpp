@@ -94,8 +94,8 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
   const auto found = rounds_.find(before);
   if (found == rounds_.end()) return;
   const auto& old = found->second;
-  require(round.restart_count >= old.restart_count, "round ", name, " has forgotten restarts of round ",
-          to_string(before));
+  require(round.restart_count >= old.restart_count || disowned_.count(before) != 0, "round ", name,
+          " has forgotten restarts of round ", to_string(before));
   bool are_the_same = round.members.size() == old.members.size();
   for (const auto& [group_rank, node] : old.members) {
     const auto now = std::find_if(round.members.begin(), round.members.end(),
@@ -157,7 +157,7 @@ void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::fu
     if (!reach_each_other) continue;
     complete_now_.insert(id);
     if (!std::exchange(round.was_complete, true)) ++rounds_completed_;
-    if (id < newest_complete_)
+    if (id < newest_complete_ && disowned_.count(newest_complete_) == 0)
       require(may_two_go_on() ||
                   std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),
               "a collective of round ", to_string(id), " completes after one of round ", to_string(newest_complete_));

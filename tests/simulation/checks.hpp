@@ -46,6 +46,10 @@ class Checks {
   // is not promised then, and not checked.
   void takes_the_living_for_dead() { has_taken_the_living_for_dead_ = true; }
   bool may_two_go_on() const { return has_taken_the_living_for_dead_; }
+  // The greater part of an older round is together and goes on. What a node says of this newer one does not count, as
+  // it can't be told from a lie: neither its restarts nor what its workers have done.
+  void is_disowned(const RoundId& round) { disowned_.insert(round); }
+  bool was_disowned(const RoundId& round) const { return disowned_.count(round) != 0; }
   // A node has come or gone, or may seem to.
   void members_change() { ++changes_of_members_; }
 
@@ -81,7 +85,7 @@ class Checks {
   std::map<const void*, rendezvous::FinishJob> verdicts_;
   std::map<const void*, RoundId> last_told_;  // by each membership
   RoundId newest_complete_{};
-  std::set<RoundId> complete_now_;
+  std::set<RoundId> complete_now_, disowned_;
   std::size_t rounds_completed_ = 0;
   int changes_of_members_ = 0;
   bool has_taken_the_living_for_dead_ = false;

@@ -346,7 +346,8 @@ class History {
       throw Violation("the job waits for ever, membership is '" + view.phase + "', nodes alive:" + all);
     RoundId round{};
     int members = 0;
-    for (const auto* node : alive) round = std::max(round, node->round().round);
+    for (const auto* node : alive)
+      if (!world_.checks.was_disowned(node->round().round)) round = std::max(round, node->round().round);
     for (const auto* node : alive) members += node->round().round == round && node->workers().is_any_left();
     const int wanted = std::min(static_cast<int>(alive.size()), job().nodes_max);
     if (members != wanted)

@@ -47,7 +47,7 @@ void Server::take_in(Channel& channel, const Hello& hello) {
   world_.trace("   ", owner_.name, " hears the hello of ", world_.node_of(hello.node_key).name(), ", which has ",
                hello.held ? to_string(hello.held->round) : "no round");
   if (has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
-  sessions_[id] = {&channel, hello.node_key};
+  sessions_[id] = {&channel, hello.node_key, hello.held ? hello.held->round : RoundId{}};
   channel.listen({[this, id](const Message& message) {
                     const auto& said = std::get<ToMembership>(message);
                     world_.trace_heard(sessions_.at(id).node_key, said);
@@ -56,8 +56,15 @@ void Server::take_in(Channel& channel, const Hello& hello) {
                   [this, id](const Closed& how) { lose(id, how); }});
   if (is_stopped_ || (membership_.is_finished() && !membership_.knows(hello.node_key))) return leave(id);
   if (const auto refused = membership_.other_job(hello)) return tell(id, *refused);
-  tell(id, Welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)});
-  step(Joined{id, hello, world_.address_of(channel.peer_host()), false});
+  const Welcome welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)};
+  const auto actions =
+      membership_.step(Joined{id, hello, world_.address_of(channel.peer_host()), false}, world_.clock.now());
+  const bool is_refused = std::any_of(actions.begin(), actions.end(), [id](const MembershipAction& action) {
+    const auto* send = std::get_if<Send>(&action);
+    return send != nullptr && send->to == id && std::holds_alternative<Refused>(send->message);
+  });
+  if (!is_refused) tell(id, welcome);
+  perform(actions);
 }
 
 // As far as can be said from outside: whom membership keeps in its place is not among them.
@@ -133,6 +140,10 @@ void Server::tell(NodeId id, const ToAgent& message) {
   const auto found = sessions_.find(id);
   if (found == sessions_.end()) return;
   world_.tells(*this, found->second.node_key, message);
+  const auto* stop = std::get_if<StopRound>(&message);
+  const bool is_claim_void = std::holds_alternative<Refused>(message) || (stop != nullptr && stop->is_left_behind);
+  if (is_claim_void && membership_.last_round() < found->second.claimed)
+    world_.checks.is_disowned(found->second.claimed);
   found->second.channel->send(message);
   if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) leave(id);
 }

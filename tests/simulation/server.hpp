@@ -40,6 +40,7 @@ class Server {
   struct Session {
     Channel* channel = nullptr;
     std::string node_key;
+    RoundId claimed;
   };
 
   void step(const rendezvous::MembershipEvent& event);

@@ -49,8 +49,8 @@ RoundId World::begin_term() {
   return term;
 }
 
-MembershipOptions World::options_for(const Hello& hello, const RoundId& newest_before) {
-  auto options = options_of(hello, begin_term(), newest_before);
+MembershipOptions World::options_for(const Hello& hello, const JobBefore& before) {
+  auto options = options_of(hello, begin_term(), before);
   options.heartbeat_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(job.network.heartbeat_timeout);
   options.nonce = [this] {
     char nonce[33];
@@ -92,8 +92,8 @@ void World::start_daemon() {
   daemon_->process.host = job.hosts;
   auto& daemon = *daemon_;
   JobTable<Server>::Handlers handlers;
-  handlers.begin = [this, &daemon](const Hello& hello, const RoundId& newest_before) {
-    auto options = options_for(hello, newest_before);
+  handlers.begin = [this, &daemon](const Hello& hello, const JobBefore& before) {
+    auto options = options_for(hello, before);
     options.greater_part_only = false;
     return std::make_unique<Server>(*this, daemon.process, std::move(options), Server::OwnNode{});
   };

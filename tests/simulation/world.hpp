@@ -82,7 +82,7 @@ class World {
   RoundId begin_term();
   std::string address_of(int host) const { return "10.0.0." + std::to_string(host + 1); }
   int host_of(const std::string& address) const { return std::stoi(address.substr(7)) - 1; }
-  rendezvous::MembershipOptions options_for(const rendezvous::Hello& hello, const RoundId& newest_before = {});
+  rendezvous::MembershipOptions options_for(const rendezvous::Hello& hello, const rendezvous::JobBefore& before = {});
   std::function<void(const std::string& line)> out;
 
   // --- what happens ---

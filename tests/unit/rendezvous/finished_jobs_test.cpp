@@ -39,7 +39,7 @@ class FinishedJobsTest : public ::testing::Test {
 };
 
 TEST_F(FinishedJobsTest, ANodeWithARoundOfAJobThatIsOverHearsHowItEnded) {
-  jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
+  jobs.note("bert", {{100, 7, 3}, 0}, verdict_of(5), false, now);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 3})), 5) << "of its last round";
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 1})), 5) << "of an older one";
   EXPECT_EQ(code_for(hello_of("bert", RoundId{99, 8, 4})), 5) << "of an older membership";
@@ -48,46 +48,53 @@ TEST_F(FinishedJobsTest, ANodeWithARoundOfAJobThatIsOverHearsHowItEnded) {
 }
 
 TEST_F(FinishedJobsTest, ANewNodeMayBeginTheNextJobOfThatName) {
-  jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
+  jobs.note("bert", {{100, 7, 3}, 0}, verdict_of(5), false, now);
   EXPECT_EQ(code_for(hello_of("bert")), -1);
-  EXPECT_EQ(jobs.last_round_of("bert"), (RoundId{100, 7, 3})) << "its rounds are to be newer";
-  EXPECT_EQ(jobs.last_round_of("gpt"), RoundId{});
+  EXPECT_EQ(jobs.known_of("bert").last_round, (RoundId{100, 7, 3})) << "its rounds are to be newer";
+  EXPECT_EQ(jobs.known_of("gpt").last_round, RoundId{});
+}
+
+TEST_F(FinishedJobsTest, RestartsAreKnownOfAJobThatMayGoOn) {
+  jobs.note("bert", {{100, 7, 3}, 2}, {}, false, now);
+  EXPECT_EQ(jobs.known_of("bert").restart_count, 2);
+  jobs.note("bert", {{101, 7, 3}, 2}, verdict_of(5), false, now);
+  EXPECT_EQ(jobs.known_of("bert").restart_count, 0) << "that is over";
 }
 
 TEST_F(FinishedJobsTest, ASpareThatWasWelcomedHearsOfTheEndUntilTheNextJobBegins) {
   auto spare = hello_of("bert");
   spare.was_welcomed = true;
   EXPECT_EQ(code_for(spare), -1);
-  jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
+  jobs.note("bert", {{100, 7, 3}, 0}, verdict_of(5), false, now);
   EXPECT_EQ(code_for(spare), 5);
   jobs.has_begun_again("bert");
   EXPECT_EQ(code_for(spare), -1) << "it may be a spare of that one";
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 3})), 5);
-  jobs.note("bert", {101, 7, 0}, verdict_of(6), true, now);
+  jobs.note("bert", {{101, 7, 0}, 0}, verdict_of(6), true, now);
   EXPECT_EQ(code_for(spare), -1);
 }
 
 TEST_F(FinishedJobsTest, TheNewestJobOfANameCounts) {
-  jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
-  jobs.note("bert", {200, 7, 0}, verdict_of(0), false, now);
+  jobs.note("bert", {{100, 7, 3}, 0}, verdict_of(5), false, now);
+  jobs.note("bert", {{200, 7, 0}, 0}, verdict_of(0), false, now);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{200, 7, 0})), 0);
-  jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
-  jobs.note("bert", {}, verdict_of(77), false, now);
+  jobs.note("bert", {{100, 7, 3}, 0}, verdict_of(5), false, now);
+  jobs.note("bert", {{}, 0}, verdict_of(77), false, now);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{200, 7, 0})), 0)
       << "an older one, or one without a round, replaces it not";
 }
 
 TEST_F(FinishedJobsTest, AJobThatAllHaveLeftHasNoVerdictButALastRound) {
-  jobs.note("bert", {100, 7, 3}, {}, false, now);
+  jobs.note("bert", {{100, 7, 3}, 0}, {}, false, now);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 3})), -1);
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 1})), -1);
-  EXPECT_EQ(jobs.last_round_of("bert"), (RoundId{100, 7, 3}));
+  EXPECT_EQ(jobs.known_of("bert").last_round, (RoundId{100, 7, 3}));
 }
 
 TEST_F(FinishedJobsTest, VerdictsAreKeptForATime) {
-  jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);
+  jobs.note("bert", {{100, 7, 3}, 0}, verdict_of(5), false, now);
   now += FinishedJobs::kKept - 1ms;
-  jobs.note("bert", {100, 7, 3}, verdict_of(5), false, now);  // which prolongs nothing
+  jobs.note("bert", {{100, 7, 3}, 0}, verdict_of(5), false, now);  // which prolongs nothing
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 3})), 5);
   now += 1ms;
   EXPECT_EQ(code_for(hello_of("bert", RoundId{100, 7, 3})), -1);
@@ -95,7 +102,8 @@ TEST_F(FinishedJobsTest, VerdictsAreKeptForATime) {
 
 TEST_F(FinishedJobsTest, OfManyJobsTheLatestAreKept) {
   const auto name = [](std::size_t number) { return "job " + std::to_string(number); };
-  for (std::size_t i = 0; i <= FinishedJobs::kCountMax; ++i) jobs.note(name(i), {100, 7, 3}, verdict_of(5), false, now);
+  for (std::size_t i = 0; i <= FinishedJobs::kCountMax; ++i)
+    jobs.note(name(i), {{100, 7, 3}, 0}, verdict_of(5), false, now);
   EXPECT_EQ(code_for(hello_of(name(0), RoundId{100, 7, 3})), -1);
   EXPECT_EQ(code_for(hello_of(name(1), RoundId{100, 7, 3})), 5);
   EXPECT_EQ(code_for(hello_of(name(FinishedJobs::kCountMax), RoundId{100, 7, 3})), 5);

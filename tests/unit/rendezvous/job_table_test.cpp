@@ -29,8 +29,8 @@ Hello a_hello(std::optional<RoundId> round = {}, const std::string& node_key = "
 // The membership of one job, whose nodes do what they are told.
 class FakeServer {
  public:
-  FakeServer(const Hello& hello, const RoundId& newest_before, TimePoint now)
-      : membership_(with_daemon(options_of(hello, {1000, 7, 0}, newest_before)), now) {}
+  FakeServer(const Hello& hello, const JobBefore& before, TimePoint now)
+      : membership_(with_daemon(options_of(hello, {1000, 7, 0}, before)), now) {}
 
   void joins(const Hello& hello, TimePoint now) { step(Joined{NodeId{++nodes_}, hello, "10.0.0.1", false}, now); }
   void hears(const ToMembership& message, TimePoint now) { step(Heard{NodeId{nodes_}, message}, now); }
@@ -73,9 +73,9 @@ class FakeServer {
 class JobTableTest : public ::testing::Test {
  protected:
   JobTable<FakeServer>::Handlers handlers() {
-    return {[this](const Hello& hello, const RoundId& newest_before) {
+    return {[this](const Hello& hello, const JobBefore& before) {
       ++begun;
-      return std::make_unique<FakeServer>(hello, newest_before, now);
+      return std::make_unique<FakeServer>(hello, before, now);
     }};
   }
   // Where a node with this hello is sent: it joins there. Null: it was told how its job ended.

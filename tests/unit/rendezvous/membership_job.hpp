@@ -58,17 +58,17 @@ class Job : public ::testing::Test {
     hear(membership->step(Joined{node(id), its, "10.0.0." + std::to_string(id), is_host}, now));
   }
   void disconnects(std::uint64_t id) { hear(membership->step(Disconnected{node(id), "reset"}, now)); }
-  // Node `before` on another connection, with what it has of a round.
+  // Node `before` on another connection, with what it has of a round. Connection 0 is that of the endpoint's host.
   void comes_again(std::uint64_t before, std::uint64_t id, std::optional<Held> held) {
     auto its = hello;
     its.host_name = "h" + std::to_string(before);
     its.node_key = "key-" + std::to_string(before);
     its.held = std::move(held);
-    hear(membership->step(Joined{node(id), its, "10.0.0." + std::to_string(before)}, now));
+    hear(membership->step(Joined{node(id), its, "10.0.0." + std::to_string(before), id == 0}, now));
   }
   Held held_by(std::uint64_t id) const {
     const auto& start = started.at(id);
-    return {start.round, start.group_rank, start.group_world_size, start.restart_count, false, false, {start.nonce}};
+    return {start.round, start.group_rank, start.group_world_size, start.restart_count, false, false, nonces_of.at(id)};
   }
   void says(std::uint64_t id, const ToMembership& message) { hear(membership->step(Heard{node(id), message}, now)); }
   void leaves(std::uint64_t id) { hear(membership->step(Left{node(id), "gone"}, now)); }
@@ -98,7 +98,10 @@ class Job : public ::testing::Test {
       const auto* send = std::get_if<Send>(&action);
       if (send == nullptr) continue;
       const auto id = static_cast<std::uint64_t>(send->to);
-      if (const auto* start = std::get_if<StartRound>(&send->message)) started[id] = *start;
+      if (const auto* start = std::get_if<StartRound>(&send->message)) {
+        started[id] = *start;
+        nonces_of[id].insert(nonces_of[id].begin(), start->nonce);
+      }
       if (const auto* whole = std::get_if<RoundEstablished>(&send->message)) established[id] = whole->round;
       if (const auto* stop = std::get_if<StopRound>(&send->message)) stopped[id].push_back(*stop);
       if (const auto* prepare = std::get_if<PrepareStop>(&send->message)) {
@@ -137,8 +140,9 @@ class Job : public ::testing::Test {
   MembershipOptions more_options;  // begin() sets the common ones
   TimePoint now{1h};
   int nonces = 0;
-  bool stores_open = true;   // at once
-  bool takes_stops = false;  // else the answer is given by the test
+  std::map<std::uint64_t, std::vector<std::string>> nonces_of;  // nodes, the newest first
+  bool stores_open = true;                                      // at once
+  bool takes_stops = false;                                     // else the answer is given by the test
   bool greater_part_only = true;
   std::chrono::milliseconds restart_window{0};
   std::map<std::uint64_t, StartRound> started;

@@ -185,7 +185,7 @@ TEST_F(Job, ANodesSilenceAndItsReturnThatDidNotComeCountAsDetection) {
 
 TEST_F(Job, ARoundThatAnotherMembershipBeganIsInTheReport) {
   begin(2, 2);
-  hello.held = Held{{1600000000, 1, 4}, 0, 2, 0, true, false};
+  hello.held = Held{{1600000000, 1, 4}, 0, 2, 0, true, false, {"nonce"}};
   join(1, "a");
   hello.held->group_rank = 1;
   pass(100ms);

@@ -260,7 +260,7 @@ TEST_F(StopAtOneStep, AFailureOnTheWayIsNamedThoughRestartsAreLeft) {
 
 TEST_F(StopAtOneStep, WhatWasAgreedWithAMembershipBeforeIsAStopAtOneStepToo) {
   begin(2, 2);
-  hello.held = Held{{1600000000, 1, 4}, 0, 2, 0, true, false};
+  hello.held = Held{{1600000000, 1, 4}, 0, 2, 0, true, false, {"nonce"}};
   join(1, "a");
   hello.held->group_rank = 1;
   says(1, StopAsked{SIGTERM});

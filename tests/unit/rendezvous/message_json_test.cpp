@@ -78,6 +78,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   const ToAgent down[] = {Welcome{1234ms, true},
                           Elsewhere{"10.0.0.2", 29501},
                           Refused{"no", "yes"},
+                          Refused{"no", "yes", false, true},
                           OpenStore{{1700000000, 1, 4}, {"10.0.0.1"}, false},
                           start,
                           RoundEstablished{4},

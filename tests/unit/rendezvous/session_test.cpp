@@ -347,6 +347,25 @@ TEST_F(SessionTest, WhatTheRoundHasComeToIsSaidInTheHello) {
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding established 0");
 }
 
+TEST_F(SessionTest, WhereNobodyKnowsItsRoundItsWorkersHaveALimitedTimeAndThenItJoinsWithoutThat) {
+  const Refused unknown{"nobody knows that round", "", false, true};
+  join_and_start(1, false);
+  auto what = ended(How::closed);
+  for (int attempts = 0; what == "connect endpoint" && attempts < 1000; ++attempts) {
+    EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+    EXPECT_EQ(hear(unknown), "hang up");
+    what = next();
+  }
+  EXPECT_EQ(what, "stop workers");
+  EXPECT_EQ(now, TimePoint{} + 10s + 30s);
+  EXPECT_EQ(say(RoundEnded{0, {}, 1, false}), "");
+  EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+  EXPECT_EQ(hear(unknown), "hang up");
+  EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello again");
+}
+
 TEST_F(SessionTest, WhoIsLeftBehindServesNobody_AndHoldsNothingOnceItsWorkersHaveEnded) {
   join_and_start(1);
   StopRound stop;

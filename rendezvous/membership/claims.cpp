@@ -1,0 +1,107 @@
+#include "rendezvous/membership/claims.hpp"
+
+#include <tuple>
+
+namespace ddp::rendezvous {
+
+void Claims::add(const std::string& node_key, const Held& claim, bool is_own) {
+  withdraw(node_key);
+  const auto nonces = claim.nonces.empty() ? std::vector{node_key} : claim.nonces;
+  auto& set = sets_[join_sets(nonces)];
+  ++set.claimants;
+  set.has_own = set.has_own || is_own;
+  const RoundKey key{claim.round, nonces.front()};
+  auto& round = set.rounds[key];
+  if (++round.claimants == 1) round.claim = claim;
+  if (claim.group_rank < round.claim.group_world_size) {
+    ++round.ranks[claim.group_rank];
+    round.gone.erase(claim.group_rank);
+  }
+  claims_[node_key] = {key, claim.group_rank, is_own};
+}
+
+// The set of those nonces, made of all sets that have one of them. The smaller ones go into the largest, so that ten
+// thousand claims are not ten thousand walks over all of them.
+std::size_t Claims::join_sets(const std::vector<std::string>& nonces) {
+  std::optional<std::size_t> into;
+  for (const auto& nonce : nonces)
+    if (const auto found = set_of_.find(nonce); found != set_of_.end())
+      if (!into || sets_.at(found->second).nonces.size() > sets_.at(*into).nonces.size()) into = found->second;
+  if (!into) into = ++sets_made_;
+  for (const auto& nonce : nonces) {
+    const auto [found, is_new] = set_of_.emplace(nonce, *into);
+    if (is_new) sets_[*into].nonces.push_back(nonce);
+    if (found->second == *into) continue;
+    auto other = std::move(sets_.extract(found->second).mapped());
+    auto& set = sets_[*into];
+    set.claimants += other.claimants;
+    set.has_own = set.has_own || other.has_own;
+    set.rounds.merge(other.rounds);
+    for (const auto& its : other.nonces) set_of_[its] = *into;
+    set.nonces.insert(set.nonces.end(), other.nonces.begin(), other.nonces.end());
+  }
+  return *into;
+}
+
+void Claims::leave(const std::string& node_key, bool is_end_proven) {
+  const auto found = claims_.find(node_key);
+  if (found == claims_.end()) return;
+  const auto claim = found->second;
+  const auto& set = sets_.at(set_of_.at(claim.round.second));
+  const auto left = set.rounds.rbegin()->second.claim;
+  const bool is_last = set.claimants == 1;
+  withdraw(node_key);
+  if (is_last && (!left_ || left_->round < left.round)) left_ = left;
+  if (is_last || !is_end_proven) return;
+  auto& rounds = sets_.at(set_of_.at(claim.round.second)).rounds;
+  const auto round = rounds.find(claim.round);
+  const bool is_member = round != rounds.end() && claim.group_rank < round->second.claim.group_world_size;
+  if (is_member && round->second.ranks.count(claim.group_rank) == 0) round->second.gone[claim.group_rank] = node_key;
+}
+
+// The sets that it has joined stay one.
+void Claims::withdraw(const std::string& node_key) {
+  const auto found = claims_.find(node_key);
+  if (found == claims_.end()) return;
+  const auto claim = found->second;
+  claims_.erase(found);
+  const auto id = set_of_.at(claim.round.second);
+  auto& set = sets_.at(id);
+  if (claim.is_own) set.has_own = false;
+  auto& round = set.rounds.at(claim.round);
+  const auto rank = round.ranks.find(claim.group_rank);
+  if (rank != round.ranks.end() && --rank->second == 0) round.ranks.erase(rank);
+  if (--round.claimants == 0) set.rounds.erase(claim.round);
+  if (--set.claimants > 0) return;
+  for (const auto& nonce : set.nonces) set_of_.erase(nonce);
+  sets_.erase(id);
+}
+
+std::optional<Claims::Choice> Claims::choice(std::optional<int> lost) const {
+  const Set* best = nullptr;
+  const auto rank = [](const Set& set) { return std::tuple(set.has_own, set.claimants, set.rounds.rbegin()->first); };
+  for (const auto& [id, set] : sets_)
+    if (best == nullptr || rank(*best) < rank(set)) best = &set;
+  if (best == nullptr && left_) return Choice{*left_, {}, true, false, false};
+  if (best == nullptr) return {};
+  const auto& round = best->rounds.rbegin()->second;
+  const bool is_lost_missing =
+      lost && *lost < round.claim.group_world_size && round.ranks.count(*lost) == 0 && round.gone.count(*lost) == 0;
+  return Choice{round.claim, round.gone, best->claimants == 1 && !best->has_own, is_greater_part(round),
+                missing(round) == (is_lost_missing ? 1 : 0)};
+}
+
+std::size_t Claims::missing(const Round& round) {
+  return static_cast<std::size_t>(round.claim.group_world_size) - round.ranks.size() - round.gone.size();
+}
+
+// As quorum.hpp has it.
+bool Claims::is_greater_part(const Round& round) {
+  const auto here = round.ranks.size();
+  if (here != missing(round)) return here > missing(round);
+  int rank = 0;
+  while (round.gone.count(rank) != 0) ++rank;
+  return round.ranks.count(rank) != 0;
+}
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,70 @@
+// Which round a membership that knows none takes over, of those that nodes claim to have.
+//
+// A claim by itself proves nothing: whoever can join can make one up. Only the members of a round know its nonce, and
+// each claim returns those of the node's last rounds. So nodes that share a nonce were members together: they belong to
+// one set. The largest set is believed, of equal ones the one with the newer round; the node of this very process is
+// believed before all others. The round is the newest one of the set.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/membership/messages.hpp"
+
+namespace ddp::rendezvous {
+
+class Claims {
+ public:
+  struct Choice {
+    Held claim;                       // of some node that has the round
+    std::map<int, std::string> gone;  // group ranks and node keys of its claimants that have ended for certain
+    bool is_lone = false;             // one node's, and not the one of this process: nobody bears it out
+    bool is_greater_part = false;     // the round's claimants are, of its members whose end is not proven
+    bool is_whole = false;            // no other member can come
+  };
+
+  // A node makes one claim at a time. is_own: the node of this process.
+  void add(const std::string& node_key, const Held& claim, bool is_own);
+  void withdraw(const std::string& node_key);
+  // The node has left. What it claimed is still believed where no other claim is left.
+  void leave(const std::string& node_key, bool is_end_proven);
+
+  // Empty where there is no claim. Nobody waits for the member with the group rank `lost`.
+  std::optional<Choice> choice(std::optional<int> lost) const;
+
+ private:
+  using RoundKey = std::pair<RoundId, std::string>;  // with its nonce
+  struct Round {
+    Held claim;
+    int claimants = 0;
+    std::map<int, int> ranks;  // that this round has -> claimants
+    std::map<int, std::string> gone;
+  };
+  struct Set {
+    std::size_t claimants = 0;
+    bool has_own = false;
+    std::map<RoundKey, Round> rounds;  // that somebody claims
+    std::vector<std::string> nonces;
+  };
+  struct Claim {
+    RoundKey round;
+    int group_rank = 0;
+    bool is_own = false;
+  };
+
+  std::size_t join_sets(const std::vector<std::string>& nonces);
+  static std::size_t missing(const Round& round);
+  static bool is_greater_part(const Round& round);
+
+  std::map<std::string, Claim> claims_;  // by node key
+  std::map<std::size_t, Set> sets_;
+  std::map<std::string, std::size_t> set_of_;  // by nonce
+  std::size_t sets_made_ = 0;
+  std::optional<Held> left_;  // the newest that a set's last claimant has left with
+};
+
+}  // namespace ddp::rendezvous
