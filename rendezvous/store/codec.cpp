@@ -127,6 +127,12 @@ std::optional<Command> CommandParser::next(std::string_view& bytes) {
   }
 }
 
+std::size_t CommandParser::memory_bytes() const {
+  if (stage_ == Stage::code) return 0;
+  const std::size_t missing = stage_ == Stage::text ? text_bytes_ - texts_.back().size() : 0;
+  return command_bytes_ - missing + texts_.capacity() * sizeof(std::string);
+}
+
 void CommandParser::begin(std::uint8_t code) {
   if (!validated_ && code != 0) refuse_first_byte(code);
   if (validated_ && code == 0) refuse("VALIDATE came a second time");
@@ -250,7 +256,7 @@ Command CommandParser::finish() {
       command::MultiSet multi_set;
       multi_set.entries.reserve(texts_.size() / 2);
       for (std::size_t i = 0; i < texts_.size(); i += 2) multi_set.entries.push_back({text(i), text(i + 1)});
-      texts_ = {};
+      texts_ = std::vector<std::string>();  // `= {}` would keep the room
       return multi_set;
     }
     case Code::cancel_wait: return command::CancelWait{};

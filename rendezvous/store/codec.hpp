@@ -102,6 +102,9 @@ class CommandParser {
   // were taken and more are needed. Throws StoreError, with what was wrong: the connection ends there.
   std::optional<Command> next(std::string_view& bytes);
 
+  // What the command occupies of which a part has come.
+  std::size_t memory_bytes() const;
+
  private:
   enum class Stage : std::uint8_t { code, magic, count, length, text, integer, nonce, complete };
 

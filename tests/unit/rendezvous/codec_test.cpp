@@ -229,5 +229,29 @@ TEST(StoreCodec, KeysAreShownWithoutControlCharacters) {
   EXPECT_EQ(key_text(std::string(65, 'k')), "\"" + std::string(64, 'k') + "...\"");
 }
 
+TEST(StoreCodec, CountsWhatTheStartOfACommandOccupies) {
+  auto parser = validated_parser();
+  const auto take = [&parser](std::string_view bytes) {
+    EXPECT_FALSE(parser.next(bytes));
+    return parser.memory_bytes();
+  };
+  EXPECT_EQ(take(""), 0u);
+  const std::string set = encode(command::Set{"k", std::string(1u << 20, 'v')});
+  EXPECT_LT(take(std::string_view(set).substr(0, 20)), 1000u);  // what was announced and has not come does not count
+  EXPECT_GE(take(std::string_view(set).substr(20, 500'000)), 500'000u);
+  std::string_view rest = std::string_view(set).substr(500'020);
+  EXPECT_TRUE(parser.next(rest));
+  EXPECT_EQ(parser.memory_bytes(), 0u);
+
+  std::vector<KeyValue> entries(10'000);
+  const std::string multi_set = encode(command::MultiSet{entries});
+  EXPECT_GE(take(std::string_view(multi_set).substr(0, multi_set.size() - 1)),
+            2 * entries.size() * sizeof(std::string));
+  rest = std::string_view(multi_set).substr(multi_set.size() - 1);
+  EXPECT_TRUE(parser.next(rest));
+  EXPECT_EQ(parser.memory_bytes(), 0u);
+  EXPECT_LT(take("\x03"), 1000u);  // the room for the list is given back
+}
+
 }  // namespace
 }  // namespace ddp::store
