@@ -2,7 +2,8 @@
 // (rendezvous/port/port.hpp).
 //
 // The protocol has no authentication, so the server guards its door (door.hpp). A client that does not read its answers
-// is not read from until it does.
+// is not read from until it does. Keys, values and all that is held for connections share one budget of memory
+// (memory_budget.hpp); where it is used up, the connection that holds the most is closed.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -17,6 +18,7 @@
 
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/io/warning.hpp"
+#include "rendezvous/store/memory_budget.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -29,8 +31,10 @@ struct ServerOptions {
   std::string allow_option = "--store-allow";  // where the user says that, for warnings
   std::size_t connection_count_max = 16'384;   // beyond it a connection is closed at once
   std::size_t value_bytes_max = 8u << 20;      // a longer one ends its connection
-  std::size_t total_bytes_max = 1u << 30;      // of all keys and values; what exceeds it ends its connection
-  io::Warn warn{};  // hears of each peer that is refused or cut off; must not call the server
+  // Of keys, values, and all that is held for connections.
+  std::size_t total_bytes_max = std::size_t{kMemoryMibDefault} << 20;
+  std::string memory_option{};  // where the user sets that, for warnings; empty: nowhere
+  io::Warn warn{};              // hears of each peer that is refused or cut off; must not call the server
   // Hears how many connections there are after each change of that. Must not call the server.
   std::function<void(std::size_t)> count_changed{};
 };

@@ -19,6 +19,7 @@
 #include "ddp/error.hpp"
 #include "rendezvous/store/codec.hpp"
 #include "rendezvous/store/key_value_store.hpp"
+#include "rendezvous/store/output.hpp"
 
 namespace {
 
@@ -26,7 +27,11 @@ using namespace ddp::store;
 
 constexpr ParserLimits kLimits{
     .key_bytes_max = 24, .value_bytes_max = 48, .list_count_max = 6, .command_bytes_max = 200};
-constexpr KeyValueStoreOptions kOptions{.value_bytes_max = 60, .answer_bytes_max = 300, .total_bytes_max = 4000};
+constexpr KeyValueStoreOptions kOptions{.value_bytes_max = 60,
+                                        .copied_bytes_max = 8,
+                                        .answer_bytes_max = 300,
+                                        .total_bytes_max = 5000,
+                                        .wait_bytes_max = 1000};
 constexpr unsigned kConnections = 4;
 constexpr unsigned kUnvalidated = 3;
 
@@ -51,6 +56,7 @@ class World {
   }
 
   void hang_up(unsigned connection) {
+    outputs_[connection].clear();
     store_.disconnected(ConnectionId{connection});
     begin(connection);
   }
@@ -61,7 +67,7 @@ class World {
     require(store_.waiting_count() == 0, "nobody waits when all have gone");
     for (const auto& name : names_) {
       (void)store_.step(ConnectionId{0}, command::Remove{name});
-      while (store_.step(ConnectionId{0}, command::QueuePop{name}).front().bytes.size() > 8) {
+      while (decode_u64(store_.step(ConnectionId{0}, command::QueuePop{name}).front().bytes) > 0) {
       }
     }
     require(store_.key_count() == 0 && store_.total_bytes() == 0, "an emptied store counts no bytes");
@@ -90,10 +96,13 @@ class World {
     const std::size_t total_bytes = store_.total_bytes();
     std::size_t own = 0;
     try {
-      for (const auto& answer : store_.step(ConnectionId{connection}, std::move(command))) {
-        require(static_cast<std::uint64_t>(answer.to) < kConnections, "answers go to connections there are");
-        require(answer.bytes.size() <= kOptions.answer_bytes_max + 8, "an answer keeps to its limit");
-        if (answer.to == ConnectionId{connection}) ++own;
+      for (auto& answer : store_.step(ConnectionId{connection}, std::move(command))) {
+        const auto to = static_cast<std::uint64_t>(answer.to);
+        require(to < kConnections, "answers go to connections there are");
+        if (to == connection) ++own;
+        const std::size_t before = outputs_[to].bytes();
+        outputs_[to].append(std::move(answer));
+        require(outputs_[to].bytes() - before <= kOptions.answer_bytes_max + 8, "an answer keeps to its limit");
       }
     } catch (const ddp::StoreError&) {
       require(store_.waiting_count() == waiting && store_.total_bytes() == total_bytes,
@@ -101,9 +110,20 @@ class World {
       throw;
     }
     // A client that waits may go on talking, and then its wait's answer comes with that of a later command.
+    read_some(outputs_[connection], bytes.size());
     require(may_wait || is_silent || own >= 1, "a command that has an answer gets it");
     require(own <= 2, "no more answers than questions");
     require(store_.total_bytes() <= kOptions.total_bytes_max, "the store keeps to its limit");
+  }
+
+  // A client reads as much as it has sent, so some answers stay while the values change.
+  static void read_some(Output& output, std::size_t bytes_max) {
+    static Output::Scratch scratch;
+    std::size_t bytes = 0;
+    for (const auto part : output.front(scratch)) bytes += part.size();
+    require(output.is_empty() == (bytes == 0), "what is not written is there to be written");
+    output.consume(std::min(bytes, bytes_max));
+    require(!output.is_empty() || output.memory_bytes() < 2048, "an output gives back its memory");
   }
 
   static void require_same_again(const Command& command, std::string_view bytes) {
@@ -126,6 +146,7 @@ class World {
   }
 
   KeyValueStore store_{kOptions};
+  Output outputs_[kConnections];  // what they refer to is the store's
   std::optional<CommandParser> parsers_[kConnections];
   std::set<std::string> names_;  // of all that may have been stored
 };

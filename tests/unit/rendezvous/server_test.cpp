@@ -299,7 +299,7 @@ TEST(StoreServer, MalformedStreamsAreClosedWithAReason) {
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
-    Serving serving({.value_bytes_max = 1000, .total_bytes_max = 2000});
+    Serving serving({.value_bytes_max = 1000, .total_bytes_max = 4000});
     for (int i = 0; i < 2; ++i) {
       auto socket = RawSocket::connected(serving.port());
       socket.send(c.bytes);
@@ -349,6 +349,50 @@ TEST(StoreServer, ClientThatReadsNoAnswersIsNotReadFrom) {
     ASSERT_EQ(answer.back(), static_cast<char>('a' + i % 26));
   }
   rest.join();
+}
+
+TEST(StoreServer, ConnectionThatHoldsTheMostIsClosedWhenMemoryIsFull) {
+  Serving serving({.value_bytes_max = 200'000, .total_bytes_max = 1'000'000, .memory_option = "--the-option"});
+  auto honest = serving.client();
+  honest.set("k", std::string(200'000, 'v'), patience());
+  auto waiter = serving.raw();
+  send_and_sync(waiter, encode(command::Wait{{"woken"}}));
+  const std::string set = encode(command::CompareSet{"a", "", std::string(190'000, 'a')});
+  std::vector<RawSocket> attackers;
+  for (std::size_t i = 0; i < 6; ++i) {
+    attackers.push_back(serving.raw());
+    send_and_sync(attackers.back(), "");
+    attackers.back().send(set.substr(0, set.size() - i - 1));  // the first one holds the most
+    EXPECT_EQ(honest.get("k", patience()), std::string(200'000, 'v'));
+  }
+  EXPECT_TRUE(attackers[0].is_hung_up());
+  honest.set("woken", "", patience());
+  EXPECT_EQ(waiter.receive(1), std::string(1, kWaitFulfilled));
+  for (const auto& warning : serving.warnings()) {
+    EXPECT_THAT(warning,
+                AllOf(HasSubstr("closed the connection from 127.0.0.1: the store's memory is full (976 KiB), and this "
+                                "connection holds the most: a command of 18"),
+                      HasSubstr("; --the-option=MIB allows more")));
+  }
+  EXPECT_THAT(serving.warnings(), Not(IsEmpty()));
+}
+
+// They refer to values of the old store.
+TEST(StoreServer, NewRoundAndEndDropAnswersThatNobodyHasRead) {
+  Serving serving;
+  std::vector<RawSocket> readers;
+  for (int round = 0; round < 2; ++round) {
+    auto client = serving.client();
+    client.set("k", std::string(kValueBytesMax, 'v'), patience());
+    client.key_count(patience());  // it is stored
+    for (int i = 0; i < 4; ++i) {
+      readers.push_back(serving.raw());
+      readers.back().send(encode(command::Get{"k"}));
+      EXPECT_EQ(readers.back().receive(8), encode_integer(kValueBytesMax));
+    }
+    client.remove("k", patience());
+    if (round == 0) serving.begin_round();
+  }
 }
 
 TEST(StoreServer, DescriptorsAreClosedOnExec) {
