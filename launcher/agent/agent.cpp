@@ -156,6 +156,8 @@ class Agent {
   store::ServerOptions store_options() {
     store::ServerOptions options;
     options.allow = config_.store_allow;
+    options.total_bytes_max = static_cast<std::size_t>(config_.rendezvous.store_memory_mib) << 20;
+    options.memory_option = "--rdzv-conf=store_memory";
     options.warn = std::ref(warnings_);
     return options;
   }

@@ -14,6 +14,7 @@
 #include "launcher/command_line/program.hpp"
 #include "launcher/output/output_options.hpp"
 #include "rendezvous/security/token.hpp"
+#include "rendezvous/store/memory_budget.hpp"
 
 namespace ddp::launcher {
 
@@ -54,6 +55,7 @@ struct RendezvousConfig {
   std::chrono::milliseconds join_timeout{600'000};      // for the nodes to be complete
   std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between nodes_min and nodes_max
   std::chrono::milliseconds heartbeat_timeout{3'000};   // silence that counts as death
+  int store_memory_mib = store::kMemoryMibDefault;      // of the store that this node serves
   std::optional<security::Tokens> tokens;               // that all nodes have; empty: whoever comes is taken in
 };
 

@@ -30,7 +30,8 @@ const std::vector<Option>& option_table() {
       {"rdzv-id", 0, "ID", Group::rendezvous, kTorchruns,
        "the job's name, the same on all nodes and in the log folder"},
       {"rdzv-conf", 0, "KEY=VALUE,..", Group::rendezvous, kTorchruns,
-       "join_timeout, last_call_timeout, heartbeat_timeout (silence that counts as death) in seconds; is_host"},
+       "join_timeout, last_call_timeout, heartbeat_timeout (silence that counts as death) in seconds; is_host; "
+       "store_memory in MiB"},
       {"local-addr", 0, "HOST", Group::rendezvous, kTorchruns,
        "address under which other nodes reach this one. Default: the one that leads to them"},
       {"port-range", 0, "A-B", Group::rendezvous, kOurs, "ports for all else that listens. Default: any free ones"},

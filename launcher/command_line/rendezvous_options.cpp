@@ -1,10 +1,12 @@
 #include "launcher/command_line/rendezvous_options.hpp"
 
+#include <algorithm>
 #include <tuple>
 
 #include "launcher/command_line/nearest_word.hpp"
 #include "launcher/command_line/option_values.hpp"
 #include "rendezvous/io/host_and_port.hpp"
+#include "rendezvous/store/memory_budget.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -19,7 +21,7 @@ constexpr int kKeepAliveAttempts = 3;                               // of the tw
 // What --rdzv-conf says, checked.
 struct Conf {
   std::optional<milliseconds> join_timeout, last_call_timeout, heartbeat_timeout, keep_alive_interval, timeout;
-  std::optional<int> keep_alive_attempts, rank;
+  std::optional<int> keep_alive_attempts, rank, store_memory;
   std::optional<bool> is_host;
   std::vector<std::string> without_effect;
 };
@@ -31,6 +33,7 @@ const std::vector<std::string_view> kConfKeys{"join_timeout",
                                               "keep_alive_interval",
                                               "keep_alive_max_attempt",
                                               "read_timeout",
+                                              "store_memory",
                                               "store_type",
                                               "is_host",
                                               "rank",
@@ -62,6 +65,9 @@ Conf conf_of(const GivenOption& given) {
       conf.timeout = time();
     } else if (key == "rank") {
       conf.rank = checked(whole_number(value, 0, kNodesMax - 1), "a node's rank", "0");
+    } else if (key == "store_memory") {
+      conf.store_memory =
+          checked(whole_number(value, store::kMemoryMibMin, store::kMemoryMibMax), "MiB from 64 to 1048576", "1024");
     } else if (key == "is_host") {
       conf.is_host = checked(truth(value), "true or false", "true");
     } else if (key == "close_timeout" || key == "read_timeout") {
@@ -134,6 +140,7 @@ class Reader {
     if (const auto* conf = find_filled("rdzv-conf")) conf_ = conf_of(*conf);
     if (const auto* rank = find("node-rank")) config_.node_rank = number_of(*rank, 0, kNodesMax - 1);
 
+    if (conf_.store_memory) config_.store_memory_mib = *conf_.store_memory;
     if (conf_.last_call_timeout) config_.last_call_timeout = *conf_.last_call_timeout;
     if (conf_.keep_alive_interval || conf_.keep_alive_attempts)
       config_.heartbeat_timeout = conf_.keep_alive_interval.value_or(kKeepAliveInterval) *
@@ -167,13 +174,18 @@ class Reader {
     if (!given_.is_on("standalone") && !is_dynamic_) check_node_rank();
     if (!given_.is_on("standalone") && is_dynamic_ && config_.node_rank.value_or(0) != 0)
       say_no_effect(find("node-rank")->where + ": there is one node");
-    if (const auto* conf = find_filled("rdzv-conf")) say_no_effect(conf->where + ": one node waits for no other");
+    if (const auto* conf = find_filled("rdzv-conf")) {
+      const auto settings = key_values_of(*conf);
+      if (std::any_of(settings.begin(), settings.end(), [](const auto& each) { return each.key != "store_memory"; }))
+        say_no_effect(conf->where + ": one node waits for no other");
+    }
     if (const auto* address = find_filled("local-addr")) say_no_effect(address->where + ": there is one node");
     conf_.without_effect.clear();
     auto local = RendezvousConfig();
     local.run_id = config_.run_id;
     local.port_first = config_.port_first;
     local.port_last = config_.port_last;
+    local.store_memory_mib = config_.store_memory_mib;
     config_ = local;
   }
 

@@ -73,6 +73,10 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
                    "Who may connect besides this user's processes on this host: blocks such as 10.0.0.0/8, or any")
       ->type_name("CIDR,..|any")
       ->delimiter(',');
+  store->add_option("--store-memory", options.memory_mib, "Memory of the store and all connections to it, in MiB")
+      ->type_name("MIB")
+      ->check(CLI::Range(store::kMemoryMibMin, store::kMemoryMibMax))
+      ->capture_default_str();
   app.require_subcommand(0, 1);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes the last word first

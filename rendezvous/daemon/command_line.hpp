@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "rendezvous/store/memory_budget.hpp"
 
 namespace ddp::rendezvous {
 
@@ -24,6 +25,7 @@ struct ServeStore {
   std::uint16_t port = 29500;        // 0 takes a free one; the default is that of PyTorch's TCPStore
   std::vector<std::string> hosts{};  // addresses to listen on; empty: all of this host's
   std::vector<std::string> allow{};  // as ServerOptions::allow, checked
+  int memory_mib = store::kMemoryMibDefault;
 };
 
 // `ddp-rendezvous`: the membership of jobs.

@@ -19,7 +19,10 @@ int serve_store(const ServeStore& options) {
   OwnProcess process(io);
   io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
   io::WarningLog warnings(io, std::ref(say));
-  store::Server server(io, {.allow = options.allow, .warn = std::ref(warnings)});
+  store::Server server(io, {.allow = options.allow,
+                            .total_bytes_max = static_cast<std::size_t>(options.memory_mib) << 20,
+                            .memory_option = "--store-memory",
+                            .warn = std::ref(warnings)});
   port::Port port(io,
                   {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(warnings)},
                   {.store = [&server](io::UniqueFd socket, const sockaddr_storage& peer) {

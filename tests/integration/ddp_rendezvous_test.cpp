@@ -252,6 +252,8 @@ TEST(DdpRendezvous, WrongUseIsNamedAndEndsWithTwo) {
                {{"store", "--port", "x"}, "--port"},
                {{"store", "--port"}, "--port"},
                {{"store", "--host", "localhost"}, "--host: \"localhost\" is no IPv4 or IPv6 address"},
+               {{"store", "--store-memory", "63"}, "--store-memory"},
+               {{"store", "--store-memory", "1GiB"}, "--store-memory"},
                {{"store", "--store-allow", "10.0.0.0/33"}, "--store-allow: \"10.0.0.0/33\" is no block"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.want);
@@ -266,6 +268,7 @@ TEST(DdpRendezvous, HelpAndVersionArePrinted) {
   for (const auto& [arguments, want] :
        std::vector<std::pair<std::vector<std::string>, std::string>>{{{"--help"}, "Usage: ddp-rendezvous [OPTIONS]"},
                                                                      {{"store", "--help"}, "--store-allow"},
+                                                                     {{"store", "--help"}, "--store-memory"},
                                                                      {{"--version"}, "ddp-rendezvous 0."}}) {
     SCOPED_TRACE(want);
     Job job(arguments, StoreProgram::program());

@@ -154,6 +154,24 @@ TEST_F(RendezvousOptions, ConfSetsItsLimits) {
   EXPECT_EQ(meet_by_c10d({"--nnodes=2", "--rdzv-conf=rank=1"}).node_rank, 1);
 }
 
+TEST_F(RendezvousOptions, StoreMemoryHoldsHoweverNodesMeet) {
+  EXPECT_EQ(meet({}).store_memory_mib, 1024);
+  EXPECT_EQ(meet({"--rdzv-conf=store_memory=64"}).store_memory_mib, 64);
+  EXPECT_THAT(notices, IsEmpty());
+  EXPECT_EQ(meet({"--standalone", "--rdzv-conf=store_memory=2048"}).store_memory_mib, 2048);
+  EXPECT_EQ(meet({"--nnodes=2", "--node-rank=0", "--master-addr=a", "--rdzv-conf=store_memory=128"}).store_memory_mib,
+            128);
+  EXPECT_EQ(meet_by_c10d({"--nnodes=2", "--rdzv-conf=store_memory=1048576"}).store_memory_mib, 1'048'576);
+  for (const auto* wrong : {"63", "1048577", "1GiB", "-1"}) {
+    try {
+      meet({"--rdzv-conf", std::string("store_memory=") + wrong});
+      ADD_FAILURE() << wrong << " is taken";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("store_memory takes MiB from 64 to 1048576"));
+    }
+  }
+}
+
 TEST_F(RendezvousOptions, SettingsWithoutEffectAreNamed) {
   const struct {
     Words options;
