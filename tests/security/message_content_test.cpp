@@ -48,6 +48,7 @@ TEST(MessageContent, HostileEndpointSetsNothingButRanks) {
   auto endpoint = RawPeer::endpoint();
   Job node(node_of("127.0.0.1:" + std::to_string(endpoint.port()), "2", kTell));
   rendezvous::StartRound sound;
+  sound.nonce = std::string(32, '0');
   sound.round = {1, 1, 1};
   sound.group_world_size = sound.world_size = sound.role_world_size = 2;
   sound.master_address = "127.0.0.1";

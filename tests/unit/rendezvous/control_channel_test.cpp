@@ -260,7 +260,7 @@ TEST_P(ControlChannel, SourceWhoseHandshakesFailIsDelayed) {
   pace = {.price = 1h, .free = 0ms};  // one failure is enough
   serve_job();
   EXPECT_TRUE(opens(token));
-  EXPECT_FALSE(opens(with_token("other")));
+  EXPECT_FALSE(opens(with_token("another_secret_of_a_test")));
   EXPECT_TRUE(run_until([&] { return !said.empty(); }));
   EXPECT_FALSE(opens(token));
   EXPECT_THAT(said.back(), HasSubstr("too many handshakes from there have just failed"));
@@ -276,14 +276,14 @@ TEST_P(ControlChannel, SourceWithALiveSessionIsNotDelayed) {
   node = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options(),
                                    Channel::Handlers{[&] { node->send(to_json(ToMembership(hello()))); }, {}, {}});
   ASSERT_TRUE(run_until([&] { return !server->membership().is_empty(); }));
-  EXPECT_FALSE(opens(with_token("other")));
+  EXPECT_FALSE(opens(with_token("another_secret_of_a_test")));
   EXPECT_TRUE(run_until([&] { return !said.empty(); }));
   EXPECT_TRUE(opens(token));
   node.reset();  // the endpoint hears of that some time later
   const auto deadline = std::chrono::steady_clock::now() + store::kPatience;
   bool is_delayed = false;
   while (!is_delayed && std::chrono::steady_clock::now() < deadline)
-    is_delayed = !opens(with_token("other")) && !opens(token);
+    is_delayed = !opens(with_token("another_secret_of_a_test")) && !opens(token);
   EXPECT_TRUE(is_delayed);
 }
 
@@ -329,7 +329,7 @@ TEST_P(ControlChannel, JobsAreShownToThoseThatHaveATokenWhateverTheHost) {
     return answer_to("GET /v1/jobs HTTP/1.1\r\nHost: gpu17\r\nAuthorization: Bearer " + bearer + "\r\n\r\n");
   };
   EXPECT_THAT(ask("hush_of_scrapers"), StartsWith("HTTP/1.1 200 "));
-  EXPECT_THAT(ask("secret"), StartsWith(token ? "HTTP/1.1 200 " : "HTTP/1.1 401 "));
+  EXPECT_THAT(ask("secret_of_a_test"), StartsWith(token ? "HTTP/1.1 200 " : "HTTP/1.1 401 "));
   EXPECT_THAT(ask("scrap"), StartsWith("HTTP/1.1 401 "));
 }
 
