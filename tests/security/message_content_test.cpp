@@ -12,10 +12,11 @@
 namespace ddp::test {
 namespace {
 
+using namespace std::string_literals;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const std::string kInjection("127.0.0.1\0INJECTED=yes\0LD_PRELOAD=/tmp/evil.so", 48);
+const std::string kInjection = "127.0.0.1\0INJECTED=yes\0LD_PRELOAD=/tmp/evil.so"s;
 
 // One worker that tells whether a variable was brought into its environment.
 const std::string kTell = "echo \"injected: [$INJECTED$LD_PRELOAD]\"; " + kStay;
