@@ -49,8 +49,8 @@ struct KeyValueStore::Handler {
     }
   }
   void answer(const SharedValue& value) {
-    answers.push_back({from, {}});
-    append(answers.back(), value);
+    if (value->bytes().size() <= store.options_.copied_bytes_max) return answer(encode_value(value->bytes()));
+    answers.push_back({from, {}, {value}});
   }
 
   bool contains_all(const std::vector<std::string>& keys) const {

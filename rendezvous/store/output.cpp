@@ -68,6 +68,10 @@ void Output::append(Answer&& answer) {
 }
 
 std::span<const std::string_view> Output::front(Scratch& scratch) const {
+  if (pieces_.size() == 1 && pieces_.front().values.empty()) {  // as nearly always
+    scratch.parts[0] = std::string_view(pieces_.front().bytes).substr(written_bytes_);
+    return {scratch.parts.data(), is_empty() ? 0u : 1u};
+  }
   Parts parts(scratch);
   std::size_t first_byte = written_bytes_, first_value = written_values_, value_byte = written_value_bytes_;
   for (const Piece& piece : pieces_) {
