@@ -32,11 +32,7 @@ MembershipOptions with_nonces(MembershipOptions options) {
 class MembershipServer::Impl : public std::enable_shared_from_this<MembershipServer::Impl> {
  public:
   Impl(asio::io_context& io, MembershipOptions options, Handlers handlers)
-      : io_(io),
-        sessions_max_(static_cast<std::size_t>(options.nodes_max) + kSparesMax),
-        handlers_(std::move(handlers)),
-        timer_(io),
-        membership_(with_nonces(std::move(options)), began_) {}
+      : io_(io), handlers_(std::move(handlers)), timer_(io), membership_(with_nonces(std::move(options)), began_) {}
 
   void start() { wait_for_deadline(); }
 
@@ -66,8 +62,9 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (stopped_ || is_finishing_ || (membership_.is_finished() && !membership_.knows(hello.node_key)))
       return bid_farewell(id);
     if (const auto refused = membership_.other_job(hello)) return tell(id, *refused);
-    if (sessions_.size() > sessions_max_ && !membership_.knows(hello.node_key))
-      return tell(id, Refused{"the job has " + std::to_string(sessions_max_) + " nodes and spares already",
+    const auto sessions_max = static_cast<std::size_t>(membership_.nodes_max_for(hello)) + kSparesMax;
+    if (sessions_.size() > sessions_max && !membership_.knows(hello.node_key))
+      return tell(id, Refused{"the job has " + std::to_string(sessions_max) + " nodes and spares already",
                               "fewer spares, or a larger --nnodes"});
     const Welcome welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)};
     const auto actions = membership_.step(Joined{id, hello, address, false}, Clock::now());
@@ -217,7 +214,6 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   asio::io_context& io_;
-  std::size_t sessions_max_;
   Handlers handlers_;
   asio::steady_timer timer_;
   const Clock::time_point began_ = Clock::now();

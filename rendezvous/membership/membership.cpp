@@ -113,16 +113,17 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
     return Refused{"this ddprun speaks version " + std::to_string(hello.version) + " of the protocol, the endpoint " +
                        std::to_string(kProtocolVersion),
                    "install the same version of ddprun on all nodes"};
-  if (hello.nodes_min != options_.nodes_min || hello.nodes_max != options_.nodes_max) {
+  const bool may_settings_follow = hello.held && follows_claims();
+  if (!may_settings_follow && (hello.nodes_min != options_.nodes_min || hello.nodes_max != options_.nodes_max)) {
     const auto range = [](int low, int high) {
       return "--nnodes=" + std::to_string(low) + (low == high ? "" : ":" + std::to_string(high));
     };
     return Refused{"this node was started with " + range(hello.nodes_min, hello.nodes_max) + ", the endpoint with " +
                        range(options_.nodes_min, options_.nodes_max),
-                   "give all nodes the same --nnodes"};
+                   "give all nodes the same --nnodes", false, hello.held.has_value()};
   }
   if (hello.node_rank) {
-    if (*hello.node_rank >= options_.nodes_max)
+    if (*hello.node_rank >= (may_settings_follow ? hello.nodes_max : options_.nodes_max))
       return Refused{
           "--node-rank=" + std::to_string(*hello.node_rank) + " is beyond " + counted(options_.nodes_max, "node"),
           "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
@@ -134,15 +135,17 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
         return Refused{"node rank " + std::to_string(*hello.node_rank) + " is taken by host " + node.hello.host_name,
                        "give each node a --node-rank of its own"};
   }
-  if (hello.held && !is_possible(*hello.held))
+  if (hello.held && !is_possible(hello))
     return Refused{"this node says that it has round " + std::to_string(hello.held->round.number) + " of " +
                        counted(hello.held->group_world_size, "node") + ", which can't be",
                    "start ddprun again on this host"};
   return {};
 }
 
-bool Membership::is_possible(const Held& held) const {
-  return held.group_world_size <= options_.nodes_max && held.group_world_size >= options_.nodes_min &&
+bool Membership::is_possible(const Hello& hello) const {
+  const auto& held = *hello.held;
+  return held.group_world_size <= (follows_claims() ? hello.nodes_max : options_.nodes_max) &&
+         held.group_world_size >= (follows_claims() ? hello.nodes_min : options_.nodes_min) &&
          held.round.term <= kTermMax && held.round.number <= kRoundMax;
 }
 

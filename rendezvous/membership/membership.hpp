@@ -159,6 +159,9 @@ class Membership {
   bool knows(const std::string& node_key) const;               // whose farewell is for this job
   std::optional<Refused> other_job(const Hello& hello) const;  // where it is not this one that the node wants to join
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
+  int nodes_max_for(const Hello& hello) const {  // of the job, as far as this node can tell
+    return hello.held && follows_claims() ? std::max(hello.nodes_max, options_.nodes_max) : options_.nodes_max;
+  }
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
   const RoundId& last_round() const { return round_id_; }  // that has begun here or was adopted, or is about to
   int restart_count() const { return budget_.count(); }
@@ -230,7 +233,9 @@ class Membership {
 
   // Nodes (membership.cpp).
   std::optional<Refused> objection(const Hello& hello) const;
-  bool is_possible(const Held& held) const;
+  bool is_possible(const Hello& hello) const;
+  // A daemon's settings are those of the node that comes first, which may be anybody's. A round comes with its own.
+  bool follows_claims() const { return rounds_begun_ == 0 && !options_.greater_part_only; }
   void go_on(TimePoint now);
   void forget(NodeId id);
   void note_loss(const std::string& what, TimePoint happened, TimePoint now);
@@ -298,6 +303,7 @@ class Membership {
   void hold_back(Node& node, const ToMembership& message);
   void decide_claims(TimePoint now);
   void close_claims(TimePoint now);
+  void take_settings_of(const Held& claim, TimePoint now);
   void take_claim_of_another_round(NodeId id, const Held& held, TimePoint now);
   void name_claimant(const Node& node, const Held& held, TimePoint now);
   void adopt(const Held& held, TimePoint now);

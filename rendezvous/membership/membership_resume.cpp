@@ -36,7 +36,7 @@ void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
   }
   auto& node = nodes_.at(event.node);
   node.hello = event.hello;
-  if (node.hello.held && !is_possible(*node.hello.held)) node.hello.held.reset();
+  if (node.hello.held && !is_possible(node.hello)) node.hello.held.reset();
   node.seen_address = event.seen_address;
   node.says_stop_again = node.stop_asked.has_value();
   if (phase_ == Phase::finished) {
@@ -123,8 +123,9 @@ void Membership::hold_back(Node& node, const ToMembership& message) {
 void Membership::decide_claims(TimePoint now) {
   const auto choice = claims_.choice(options_.lost_group_rank);
   if (!choice) return close_claims(now);
-  const bool is_clear = (choice->is_greater_part || choice->is_whole) && (!choice->is_lone || options_.nodes_max == 1);
+  const bool is_clear = (choice->is_greater_part || choice->is_whole) && !choice->is_lone;
   if (!is_clear && now < *restate_ends_) return;
+  if (follows_claims()) take_settings_of(choice->claim, now);
   adopt(choice->claim, now);
   for (const auto& [rank, node_key] : choice->gone) {
     if (awaited_.erase(rank) == 0) continue;
@@ -136,14 +137,37 @@ void Membership::decide_claims(TimePoint now) {
   close_claims(now);
 }
 
+void Membership::take_settings_of(const Held& claim, TimePoint now) {
+  const auto has_made_it = [&](const auto& entry) {
+    return entry.second.is_claimant && entry.second.hello.held->round == claim.round &&
+           entry.second.hello.held->nonces == claim.nonces;
+  };
+  const auto found = std::find_if(nodes_.begin(), nodes_.end(), has_made_it);
+  if (found == nodes_.end()) return;  // it has left
+  const auto& hello = found->second.hello;
+  options_.nodes_min = hello.nodes_min;
+  options_.nodes_max = hello.nodes_max;
+  options_.join_timeout = hello.join_timeout;
+  options_.last_call_timeout = hello.last_call_timeout;
+  options_.restarts_max = hello.restarts_max;
+  const int restart_count = budget_.count();
+  budget_ = RestartBudget(options_.restarts_max, hello.restart_window);
+  budget_.restate(restart_count, now);
+}
+
 void Membership::close_claims(TimePoint now) {
   if (!is_adopted_) restate_ends_.reset();
   claims_ = {};
-  std::vector<NodeId> claimants, talkers;
+  std::vector<NodeId> claimants, talkers, others;
   for (auto& [id, node] : nodes_) {
+    if (const auto refused = objection(node.hello); refused && is_adopted_) {
+      send(id, *refused);
+      others.push_back(id);
+    }
     if (std::exchange(node.is_claimant, false)) claimants.push_back(id);
     if (!node.said.empty()) talkers.push_back(id);
   }
+  for (const auto id : others) forget(id);
   for (const auto id : claimants)
     if (phase_ != Phase::finished && nodes_.count(id) != 0)
       take_in_with_round(id, Held(*nodes_.at(id).hello.held), now);

@@ -176,8 +176,6 @@ TEST_F(MembershipClaims, ALoneClaimNeverDisplacesASet) {
 
 TEST_F(MembershipClaims, ALieAboutARoundOfOneNodeIsNoGreaterPartAtOnce) {
   greater_part_only = false;
-  begin(1, 3);
-  hello.restarts_max = 1;
   begin(1, 3, 1);
   for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id));
   for (const std::uint64_t id : {1u, 2u, 3u}) says(id, RoundStarted{0});
@@ -298,6 +296,26 @@ TEST_F(MembershipClaims, AClaimantThatEndsMeanwhileIsNotCounted) {
   comes_again(2, 12, held[2]);
   EXPECT_EQ(membership->view().round, 0) << "two of three";
   EXPECT_THAT(stopped.at(12).front().why, HasSubstr("node 3"));
+}
+
+TEST_F(MembershipClaims, TheSettingsComeWithTheRoundWhoeverCameFirst) {
+  greater_part_only = false;
+  begin_with(3, 3);
+  const auto honest = hello;
+  for (const bool has_claim : {false, true}) {
+    SCOPED_TRACE(has_claim);
+    begin_anew(2, 4, 0);  // as a daemon that takes them from this node
+    if (has_claim)
+      comes_again(9, 9, a_lie(4));
+    else
+      join(9, "h9");
+    hello = honest;
+    for (const std::uint64_t id : {1u, 2u, 3u}) comes_again(id, 10 + id, held[static_cast<int>(id)]);
+    EXPECT_THAT(refused.at(9).what, HasSubstr("the endpoint with --nnodes=3"));
+    EXPECT_EQ(refused.count(11) + refused.count(12) + refused.count(13), 0u);
+    expect_undisturbed({11, 12, 13});
+    refused.clear();
+  }
 }
 
 TEST_F(MembershipClaims, AnOlderRoundDoesNotUseUpRestarts) {

@@ -47,6 +47,10 @@ class Job : public ::testing::Test {
     hello.run_id = "job";
     hello.nodes_min = nodes_min;
     hello.nodes_max = nodes_max;
+    hello.restarts_max = restarts_max;
+    hello.restart_window = restart_window;
+    hello.join_timeout = options.join_timeout;
+    hello.last_call_timeout = options.last_call_timeout;
     hello.workers = 2;
   }
 
