@@ -44,9 +44,9 @@ void Server::send(const ToMembership& message) {
 
 void Server::take_in(Channel& channel, const Hello& hello) {
   const NodeId id{++nodes_seen_};
-  world_.trace("   ", owner_.name, " hears the hello of ", world_.node_of(hello.node_key).name(), ", which has ",
+  world_.trace("   ", owner_.name, " hears the hello of ", world_.name_of(hello.node_key), ", which has ",
                hello.held ? to_string(hello.held->round) : "no round");
-  if (has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
+  if (!is_stranger(hello.node_key) && has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
   sessions_[id] = {&channel, hello.node_key, hello.held ? hello.held->round : RoundId{}};
   channel.listen({[this, id](const Message& message) {
                     const auto& said = std::get<ToMembership>(message);
@@ -92,7 +92,7 @@ void Server::lose(NodeId id, const Closed& how) {
   sessions_.erase(found);
   if (is_stopped_) return;
   losses_[session.node_key] = {world_.clock.now(), !how.by_peer};
-  if (how.by_peer && own_node_.message) watch_resumption(session.node_key);
+  if (how.by_peer && own_node_.message && !is_stranger(session.node_key)) watch_resumption(session.node_key);
   if (how.by_peer)
     step(Disconnected{id, how.why});
   else

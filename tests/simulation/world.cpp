@@ -121,7 +121,7 @@ void World::direct(Daemon& daemon, Channel& channel, const Hello& hello) {
   if (const auto* job_here = std::get_if<std::reference_wrapper<Server>>(&direction))
     return job_here->get().take_in(channel, hello);
   const ToAgent verdict = std::get<FinishJob>(direction);
-  trace_message(node_of(hello.node_key), verdict);
+  trace_message(name_of(hello.node_key), verdict);
   channel.send(verdict);
   channel.close();
 }
@@ -190,15 +190,18 @@ void World::signal_every_process(int signal_number, Duration within) {
 
 // --- what happens between them ---
 
+std::string World::name_of(const std::string& node_key) const {
+  return is_stranger(node_key) ? "a stranger" : node_of(node_key).name();
+}
+
 void World::tells(const Server& server, const std::string& node_key, const ToAgent& message) {
-  const auto& node = node_of(node_key);
-  trace_message(node, message);
-  checks.is_told(&server, node, message);
+  trace_message(name_of(node_key), message);
+  if (!is_stranger(node_key)) checks.is_told(&server, node_of(node_key), message);
 }
 
 void World::trace_heard(const std::string& node_key, const ToMembership& message) {
   if (!traces) return;
-  const auto& name = node_of(node_key).name();
+  const auto name = name_of(node_key);
   if (const auto* opened = std::get_if<StoreOpened>(&message))
     trace("   from ", name, ": store_opened ", opened->round);
   if (const auto* started = std::get_if<RoundStarted>(&message))
@@ -209,19 +212,19 @@ void World::trace_heard(const std::string& node_key, const ToMembership& message
   if (std::holds_alternative<StopAsked>(message)) trace("   from ", name, ": stop_asked");
 }
 
-void World::trace_message(const Node& node, const ToAgent& message) {
+void World::trace_message(const std::string& name, const ToAgent& message) {
   if (!traces) return;
   if (const auto* start = std::get_if<StartRound>(&message))
-    trace("   to ", node.name(), ": start_round ", to_string(start->round), " as node ", start->group_rank, " of ",
+    trace("   to ", name, ": start_round ", to_string(start->round), " as node ", start->group_rank, " of ",
           start->group_world_size, ", restart ", start->restart_count, start->why.empty() ? "" : "; " + start->why);
   else if (const auto* stop = std::get_if<StopRound>(&message))
-    trace("   to ", node.name(), ": stop_round ", stop->round, stop->why.empty() ? "" : "; " + stop->why);
+    trace("   to ", name, ": stop_round ", stop->round, stop->why.empty() ? "" : "; " + stop->why);
   else if (const auto* open = std::get_if<OpenStore>(&message))
-    trace("   to ", node.name(), ": open_store ", to_string(open->round));
+    trace("   to ", name, ": open_store ", to_string(open->round));
   else if (const auto* refused = std::get_if<Refused>(&message))
-    trace("   to ", node.name(), ": refused; ", refused->what);
+    trace("   to ", name, ": refused; ", refused->what);
   else if (const auto* finish = std::get_if<FinishJob>(&message))
-    trace("   to ", node.name(), ": finish_job ", finish->exit_code, "; ", finish->what);
+    trace("   to ", name, ": finish_job ", finish->exit_code, "; ", finish->what);
 }
 
 void World::workers_changed() {

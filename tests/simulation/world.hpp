@@ -21,6 +21,9 @@ namespace ddp::simulation {
 constexpr const char* kRunId = "job";
 constexpr int kEndpointPort = 29400, kStandbyPort = 29500;
 
+// No node of the job, but somebody who speaks to its membership.
+inline bool is_stranger(const std::string& node_key) { return node_key.front() != '0'; }
+
 enum class PortHolder {
   nobody,
   other_job,  // its membership
@@ -77,6 +80,7 @@ class World {
   void worker_ended(const RoundId& round, bool is_success);  // its peers may notice
   void tells(const Server& server, const std::string& node_key, const rendezvous::ToAgent& message);
   Node& node_of(const std::string& node_key) const { return *nodes_.at(std::stoul(node_key, nullptr, 16)); }
+  std::string name_of(const std::string& node_key) const;
   void node_ended(Node& node);
   void trace_heard(const std::string& node_key, const rendezvous::ToMembership& message);
   RoundId begin_term();
@@ -114,7 +118,7 @@ class World {
     return std::to_string(number);
   }
   void write(const std::string& line);
-  void trace_message(const Node& node, const rendezvous::ToAgent& message);
+  void trace_message(const std::string& name, const rendezvous::ToAgent& message);
   bool was_cut_off(Node& node);
   void start_stranger(int port, PortHolder holder);
   void direct(Daemon& daemon, Channel& channel, const rendezvous::Hello& hello);
