@@ -24,7 +24,8 @@ inline std::vector<std::string> node_of(const std::string& endpoint, const std::
 
 class Daemon : public Job {
  public:
-  Daemon() : Job({"--port", "0", "--host", "127.0.0.1"}, program()) {}
+  // 0: on a free port.
+  explicit Daemon(std::uint16_t port = 0) : Job({"--port", std::to_string(port), "--host", "127.0.0.1"}, program()) {}
 
   static Options program() {
     Options options;
