@@ -68,6 +68,7 @@ for name in "${names[@]}"; do
       case $status in
         0) result=SURVIVED ;;
         2) result="error: does not compile" ;;
+        3) result="error: its tests skip themselves with it" ;;
       esac
       # Not `git checkout`, which would give files that no patch touched a new date.
       git -C "$tree" apply --reverse "$PWD/$patches/$name.patch"
