@@ -49,6 +49,9 @@ def check_train(objects):
     rules = [each["onExitCodes"] for each in spec["podFailurePolicy"]["rules"] if "onExitCodes" in each]
     expect("a rule is for another container", all(each["containerName"] == container["name"] for each in rules))
     expect("a pod that has stopped at a step is counted", any(75 in each["values"] for each in rules))
+    pods = {"podSelector": {"matchLabels": {"job-name": name}}}
+    expect("the policy is not for the traffic of this job's pods",
+           objects["NetworkPolicy"]["spec"] == {**pods, "policyTypes": ["Ingress"], "ingress": [{"from": [pods]}]})
 
 
 def check_rendezvous(objects):
@@ -66,20 +69,39 @@ def check_rendezvous(objects):
            deployment["spec"]["replicas"] == 1 and deployment["spec"]["strategy"]["type"] == "Recreate")
     for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
         expect(f"{probe} asks elsewhere", container[probe]["httpGet"] == {"path": "/healthz", "port": port["name"]})
+    policy = objects["NetworkPolicy"]["spec"]
+    (rule,) = policy["ingress"]
+    expect("the policy selects other pods", policy["podSelector"] == {"matchLabels": labels})
+    expect("the daemon may connect", policy["policyTypes"] == ["Ingress", "Egress"] and "egress" not in policy)
+    expect("another port is open", rule["ports"] == [{"port": port["name"]}])
+    return rule["from"]
 
 
 def check_shut(objects):
-    for each in objects.values():
-        pod = each["spec"].get("template", {}).get("spec")
-        if pod is None:
-            continue
-        user = pod["securityContext"]
-        expect("a pod runs as root", user["runAsNonRoot"] and user["runAsUser"] > 0)
-        expect("a pod has variables of services", pod["enableServiceLinks"] is False)
-        for container in pod["containers"]:
-            security = container["securityContext"]
-            shut = not security["allowPrivilegeEscalation"] and security["readOnlyRootFilesystem"]
-            expect("a container has more rights than it needs", shut and security["capabilities"] == {"drop": ["ALL"]})
+    (pod,) = [each["spec"]["template"]["spec"] for each in objects.values() if "template" in each["spec"]]
+    expect("a pod has variables of services", pod["enableServiceLinks"] is False)
+    expect("a pod has a token of the cluster", pod["automountServiceAccountToken"] is False)
+    expect("a pod shares namespaces with its node", not any(name.startswith("host") for name in pod))
+    user = pod["securityContext"]
+    ids = [user[name] for name in ("runAsUser", "runAsGroup", "fsGroup")]
+    expect("a pod runs as root", user["runAsNonRoot"] is True and all(each > 0 for each in ids))
+    expect("a pod may make any system call", user["seccompProfile"] == {"type": "RuntimeDefault"})
+    (container,) = pod["containers"]
+    expect("a container has more rights than it needs",
+           container["securityContext"] == {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+                                            "capabilities": {"drop": ["ALL"]}})
+    check_token(pod, container)
+
+
+def check_token(pod, container):
+    """The token is a file that root and the pod's group can read, and the kubelet starts no pod without it."""
+    (volume,) = [each for each in pod["volumes"] if "secret" in each]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+    secret = volume["secret"]
+    expect("another secret, or one that may be missing", secret == {"secretName": "ddprun-token", "defaultMode": 0o440})
+    expect("the secret can be written to", mount["readOnly"] is True)
+    expect("the token is elsewhere", option(container["args"], "token-file") == f"{mount['mountPath']}/token")
+    expect("a variable is a secret", not any("valueFrom" in each for each in container.get("env", [])))
 
 
 folder = pathlib.Path(sys.argv[1])
@@ -87,7 +109,11 @@ manifests = {path.stem: path for path in folder.glob("*.yaml")}
 expect(f"{folder} has other manifests than are checked here", set(manifests) == {"train", "rendezvous"})
 for path in manifests.values():
     validate(path)
-check_train(objects_of(manifests["train"]))
-check_rendezvous(objects_of(manifests["rendezvous"]))
-for path in manifests.values():
-    check_shut(objects_of(path))
+train, rendezvous = (objects_of(manifests[name]) for name in ("train", "rendezvous"))
+for objects in (train, rendezvous):
+    check_shut(objects)
+check_train(train)
+(clients,) = check_rendezvous(rendezvous)
+labels = train["Job"]["spec"]["template"]["metadata"]["labels"]
+expect("the daemon's policy keeps the job's pods out",
+       labels.items() >= clients["podSelector"]["matchLabels"].items() > set())

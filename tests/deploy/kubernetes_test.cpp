@@ -1,5 +1,6 @@
 // The manifests of deploy/kubernetes played through on several hosts: each pod is a host, with the arguments and the
 // environment that the kubelet and the Job's controller would give it, and the name that the headless Service would.
+// The programs have the users, the rights, the root and the secret that the manifest says (pod.sh).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -36,6 +38,8 @@ using Pods = std::vector<std::unique_ptr<HostProcess>>;
 
 class Kubernetes : public Multihost {
  protected:
+  Kubernetes() { std::ofstream(scratch_.path() / "token") << "7d3f0a5c_of_the_pods\n"; }
+
   // "train-0.train" and so on, which are the names of the Job's pods.
   Hosts* make_pods() {
     const auto job = train_.value("name");
@@ -45,26 +49,37 @@ class Kubernetes : public Multihost {
   }
   int pods() const { return std::atoi(train_.value("completions").c_str()); }
 
+  // A program as the container of a manifest.
+  HostProcess run(Hosts& hosts, int host, const Manifest& manifest, std::vector<std::string> argv,
+                  std::vector<std::string> environment) const {
+    for (const auto& [name, key] : {std::pair{"RUN_AS_USER", "runAsUser"},
+                                    {"RUN_AS_GROUP", "runAsGroup"},
+                                    {"FS_GROUP", "fsGroup"},
+                                    {"SECRET_MODE", "defaultMode"}})
+      environment.push_back(name + ("=" + manifest.value(key)));
+    environment.push_back("ASAN_OPTIONS=detect_leaks=0");
+    const auto folder = fs::path(built("ddprun")).parent_path().string();
+    const auto pod = std::string(DDP_TEST_SOURCE_DIR) + "/tests/deploy/pod.sh";
+    argv.insert(argv.begin(), {"unshare", "--mount", pod, folder, scratch_.path().string()});
+    return hosts.run(host, argv, environment);
+  }
+
   std::unique_ptr<HostProcess> start(Hosts& hosts, int pod, const std::string& epochs) const {
     auto variables = train_.environment();
     variables.emplace_back("JOB_COMPLETION_INDEX", std::to_string(pod));
     variables.emplace_back("HOSTNAME", train_.value("name") + "-" + std::to_string(pod));
     std::vector<std::string> environment;
     for (const auto& [name, value] : variables) environment.push_back(name + "=" + value);
-    environment.push_back("ASAN_OPTIONS=detect_leaks=0");
 
     std::vector<std::string> argv{built("ddprun")};  // the image's entry point
     for (auto argument : train_.list("args")) {
       for (const auto& [name, value] : variables) replace_all(argument, "$(" + name + ")", value);
-      replace_all(argument, "/opt/train_breast_cancer/train_breast_cancer", built("train_breast_cancer"));
-      replace_all(argument, "/opt/train_breast_cancer", std::string(DDP_TEST_SOURCE_DIR) + "/examples/data");
-      replace_all(argument, "=/checkpoints", "=" + checkpoints_.string());
       if (argument.rfind("--epochs=", 0) == 0) argument = "--epochs=" + epochs;
       if (!join_timeout_.empty() && argument.rfind("--rdzv-conf=", 0) == 0)
         argument = "--rdzv-conf=join_timeout=" + join_timeout_;
       argv.push_back(argument);
     }
-    return std::make_unique<HostProcess>(hosts.run(pod, argv, environment));
+    return std::make_unique<HostProcess>(run(hosts, pod, train_, argv, environment));
   }
   Pods start_all(Hosts& hosts, const std::string& epochs) const {
     Pods all;
@@ -118,6 +133,35 @@ class Kubernetes : public Multihost {
   ScratchDirectory scratch_;
   fs::path checkpoints_ = scratch_.path() / "checkpoints";
 };
+
+// The ground that the other tests here stand on.
+TEST_F(Kubernetes, PodsRunWithTheRightsOfTheManifest) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr) return;
+  const std::string look =
+      "id; grep -E '^(Cap|NoNewPrivs)' /proc/self/status; cat /run/secrets/ddprun/token; "
+      "touch /run/secrets/ddprun/token; touch /new; touch /tmp/new && echo wrote to /tmp";
+  for (const auto* manifest : {&train_, &rendezvous_}) {
+    auto pod = run(*hosts, 0, *manifest, {"sh", "-c", look}, {});
+    pod.wait();
+    EXPECT_THAT(pod.out(), HasSubstr("uid=65532 gid=65532 groups=65532\n"));
+    for (const char* set : {"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"})
+      EXPECT_THAT(pod.out(), HasSubstr(std::string(set) + ":\t0000000000000000\n"));
+    EXPECT_THAT(pod.out(), HasSubstr("NoNewPrivs:\t1\n"));
+    EXPECT_THAT(pod.out(), HasSubstr("\n7d3f0a5c_of_the_pods\n"));
+    EXPECT_THAT(pod.out(), HasSubstr("\nwrote to /tmp\n"));
+    EXPECT_THAT(pod.err(), HasSubstr("'/new': Read-only file system"));
+    EXPECT_THAT(pod.err(), HasSubstr("'/run/secrets/ddprun/token': Permission denied"));
+  }
+}
+
+TEST_F(Kubernetes, LogsOfAPodAreInItsTemporaryFolder) {
+  Hosts* const hosts = make_hosts({});
+  if (hosts == nullptr) return;
+  auto pod = run(*hosts, 0, train_, {built("ddprun"), "--standalone", "--tee=3", "sh", "-c", "echo here"}, {});
+  EXPECT_EQ(pod.wait(), 0);
+  EXPECT_THAT(pod.err(), HasSubstr(" /tmp/ddprun_" + train_.value("runAsUser") + "/"));
+}
 
 TEST_F(Kubernetes, PodsOfAnIndexedJobMeetByTheirNumbersAndTrain) {
   Hosts* const hosts = make_pods();
@@ -173,7 +217,7 @@ TEST_F(Kubernetes, TheDaemonAnswersItsProbesFromElsewhere) {
   if (hosts == nullptr) return;
   std::vector<std::string> argv{built("ddp-rendezvous")};
   for (const auto& argument : rendezvous_.list("args")) argv.push_back(argument);
-  auto daemon = hosts->run(0, argv);
+  auto daemon = run(*hosts, 0, rendezvous_, argv, {});
   ASSERT_TRUE(daemon.prints("listens on")) << daemon.err();
   const auto port = rendezvous_.value("containerPort");
   const auto probe = "exec 3<>/dev/tcp/" + Hosts::ipv4(0) + "/" + port + "; printf 'GET " + rendezvous_.value("path") +
