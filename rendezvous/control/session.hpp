@@ -164,7 +164,7 @@ class Session {
   Milliseconds pause_max() const;
   bool do_workers_run() const { return held_ && !ended_; }
   bool is_in_touch() const { return state_ == State::joined || is_host_; }
-  void say(const ToMembership& message) { out_.emplace_back(std::in_place_type<Say>, message); }
+  void say(const ToMembership& message) { out_.emplace_back(Say{message}); }
 
   Options options_;
   Hello hello_;

@@ -326,8 +326,8 @@ class Membership {
   TimePoint at(std::chrono::milliseconds time, TimePoint now) const {
     return began_ + std::clamp(time, std::chrono::milliseconds(0), job_time(now));
   }
-  void send(NodeId to, const ToAgent& message) { out_.emplace_back(std::in_place_type<Send>, to, message); }
-  void say(const std::string& text) { out_.emplace_back(std::in_place_type<Say>, text); }
+  void send(NodeId to, const ToAgent& message) { out_.emplace_back(Send{to, message}); }
+  void say(const std::string& text) { out_.emplace_back(Say{text}); }
 
   MembershipOptions options_;
   const TimePoint began_;  // on the job's clock: 0

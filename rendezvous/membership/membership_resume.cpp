@@ -24,7 +24,7 @@ std::optional<NodeId> Membership::find(const std::string& node_key) const {
 
 void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
   if (before != event.node) {
-    if (absences_.erase(before) == 0) out_.emplace_back(std::in_place_type<Drop>, before);
+    if (absences_.erase(before) == 0) out_.emplace_back(Drop{before});
     auto entry = nodes_.extract(before);
     entry.key() = event.node;
     nodes_.insert(std::move(entry));

@@ -505,7 +505,7 @@ void Membership::step_down(const std::string& why) {
   restate_ends_.reset();
   agreement_ends_.reset();
   absences_.clear();
-  out_.emplace_back(std::in_place_type<StepDown>, why);
+  out_.emplace_back(StepDown{why});
 }
 
 void Membership::finish(FinishJob verdict, TimePoint now) {
