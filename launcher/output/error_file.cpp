@@ -16,6 +16,7 @@ namespace {
 
 constexpr std::size_t kFileBytesMax = 1 << 20;
 constexpr std::size_t kMessageBytesMax = 400;
+constexpr int kDepthMax = 64;  // of lists and objects: writing the text again needs stack for each
 
 std::string text_of(const std::string& path) {
   std::error_code ignored;
@@ -27,6 +28,17 @@ std::string text_of(const std::string& path) {
   return text;
 }
 
+// Discarded where the text is no JSON, or too deep.
+nlohmann::json parse(const std::string& text) {
+  bool is_too_deep = false;
+  const auto callback = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+    is_too_deep = is_too_deep || depth > kDepthMax;
+    return !is_too_deep;
+  };
+  auto json = nlohmann::json::parse(text, callback, false);
+  return is_too_deep ? nlohmann::json(nlohmann::json::value_t::discarded) : json;
+}
+
 // Whatever bytes came in: what is not UTF-8 is replaced rather than thrown at.
 std::string dump(const nlohmann::json& json) {
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + '\n';
@@ -35,7 +47,7 @@ std::string dump(const nlohmann::json& json) {
 }  // namespace
 
 std::string error_message_of(const std::string& json_text) {
-  const auto json = nlohmann::json::parse(json_text, nullptr, false);
+  const auto json = parse(json_text);
   if (!json.is_object() || !json.contains("message")) return {};
   const auto& outer = json["message"];
   const auto& inner = outer.is_object() && outer.contains("message") ? outer["message"] : outer;
@@ -47,7 +59,7 @@ std::string error_message_of(const std::string& json_text) {
 std::string read_error_file(const std::string& path) { return error_message_of(text_of(path)); }
 
 std::string error_file_for_caller(const std::string& json_text, const RootCause& cause, long unix_seconds) {
-  auto json = nlohmann::json::parse(json_text, nullptr, false);
+  auto json = parse(json_text);
   if (json.is_object() && json.contains("message")) {
     if (json["message"].is_object()) json["message"]["errorCode"] = cause.exit_code;
     return dump(json);  // where the message is a plain string there is no place for the code

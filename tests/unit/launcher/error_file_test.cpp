@@ -48,6 +48,17 @@ TEST(ErrorFile, TheCallersSaysWhatIsKnownWhereTheWorkerWroteNothing) {
   }
 }
 
+TEST(ErrorFile, DeeplyNestedTextIsNoMessage) {
+  const auto nested = [](int depth) {
+    return R"({"message": "m", "more": )" + std::string(static_cast<std::size_t>(depth), '[') +
+           std::string(static_cast<std::size_t>(depth), ']') + "}";
+  };
+  EXPECT_EQ(error_message_of(nested(10)), "m");
+  EXPECT_EQ(for_caller(nested(10))["message"], "m");
+  EXPECT_EQ(error_message_of(nested(200'000)), "");
+  EXPECT_EQ(for_caller(nested(200'000))["message"]["message"], "rank 1 exited with 7");
+}
+
 TEST(ErrorFile, IsPassedOn) {
   const test::ScratchDirectory scratch;
   const auto mine = (scratch.path() / "mine.json").string(), callers = (scratch.path() / "callers.json").string();
