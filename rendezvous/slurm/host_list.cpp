@@ -49,16 +49,19 @@ class Reader {
   Texts read_item() {
     std::vector<std::string> texts{""};  // texts[i] stands before brackets[i]
     std::vector<Texts> brackets;
+    std::size_t count = 1;  // of names; looked at before the next bracket is read, because each may have as many
     for (; at_ < list_.size() && kSeparators.find(list_[at_]) == std::string_view::npos; ++at_) {
       if (list_[at_] == ']') refuse_list(list_, "a ] without its [");
       if (list_[at_] == '[') {
         brackets.push_back(read_brackets());
+        count *= brackets.back().size();
+        if (count > kHostCountMax) refuse_count(list_);
         texts.emplace_back();
       } else {
         texts.back() += list_[at_];
       }
     }
-    return names_of(texts, brackets);
+    return names_of(texts, brackets, count);
   }
 
   // Leaves at_ at the closing one.
@@ -100,15 +103,9 @@ class Reader {
     return value;
   }
 
-  // All combinations, in Slurm's order.
-  Texts names_of(const Texts& texts, const std::vector<Texts>& brackets) const {
-    std::size_t count = 1;
-    std::size_t bytes = 0;
-    for (const auto& bracket : brackets) {
-      count *= bracket.size();
-      if (count > kHostCountMax) refuse_count(list_);
-      bytes += kDigitsMax;
-    }
+  // All `count` combinations, in Slurm's order.
+  Texts names_of(const Texts& texts, const std::vector<Texts>& brackets, std::size_t count) const {
+    std::size_t bytes = brackets.size() * kDigitsMax;
     for (const auto& text : texts) bytes += text.size();
     if (bytes > kHostNameBytesMax) refuse_list(list_, "a name in it is too long");
 

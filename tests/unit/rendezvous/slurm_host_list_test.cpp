@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -81,6 +82,19 @@ TEST(SlurmHostList, WhatIsMalformedIsRefusedWithTheReason) {
     }
   }
   EXPECT_EQ(expand_host_list("n[0-65535]").size(), 65'536u);
+}
+
+TEST(SlurmHostList, ManyFullBracketsAreRefusedInLittleMemory) {
+  const auto peak_kib = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  std::string list;
+  for (int i = 0; i < 200; ++i) list += "[0-65535]";  // 2 MiB each
+  const auto before = peak_kib();
+  EXPECT_THROW(expand_host_list(list), InvalidArgument);
+  EXPECT_LT(peak_kib() - before, 64 << 10);
 }
 
 // --- beside the real one ---
