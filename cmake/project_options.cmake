@@ -25,7 +25,7 @@ if(DDP_SANITIZE)
   add_compile_options(-fsanitize=${DDP_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${DDP_SANITIZE})
   # GCC sees values that are not initialised where the sanitizers' own code hides from it that they are.
-  add_compile_options(-Wno-maybe-uninitialized)
+  add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
   if(DDP_SANITIZE MATCHES thread)
     # It overlooks fences, and GCC warns of each: where there is one, it is beside atomics that it does see.
     add_compile_options(-Wno-tsan)
@@ -35,6 +35,13 @@ if(DDP_SANITIZE)
     # out, which a test brings about.
     add_compile_options(-fno-sanitize=vptr)
   endif()
+endif()
+
+if(DDP_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES Clang)
+    message(FATAL_ERROR "DDP_FUZZ needs clang, whose libFuzzer it uses: cmake --preset fuzz")
+  endif()
+  add_compile_options(-fsanitize=fuzzer-no-link)  # it is led by which branches an input takes, in the libraries too
 endif()
 
 find_program(CCACHE_PROGRAM ccache)

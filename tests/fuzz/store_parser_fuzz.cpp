@@ -3,13 +3,9 @@
 // The input is a run of segments: one byte that names one of four connections (in its low two bits; the highest bit: it
 // hangs up), one byte with a length, and that many bytes that the connection receives. Connection 3 begins with
 // nothing, the others with a VALIDATE behind them. Limits are small, so that short inputs reach them.
-//
-// With clang and -DDDP_FUZZ=ON this is a libFuzzer program; the normal tests replay tests/fuzz/corpus through it.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <iostream>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,10 +16,12 @@
 #include "rendezvous/store/codec.hpp"
 #include "rendezvous/store/key_value_store.hpp"
 #include "rendezvous/store/output.hpp"
+#include "tests/fuzz/targets.hpp"
 
 namespace {
 
 using namespace ddp::store;
+using ddp::fuzz::require;
 
 constexpr ParserLimits kLimits{
     .key_bytes_max = 24, .value_bytes_max = 48, .list_count_max = 6, .command_bytes_max = 200};
@@ -35,15 +33,9 @@ constexpr KeyValueStoreOptions kOptions{.value_bytes_max = 60,
 constexpr unsigned kConnections = 4;
 constexpr unsigned kUnvalidated = 3;
 
-void require(bool ok, const char* what) {
-  if (ok) return;
-  std::cerr << "does not hold: " << what << '\n';
-  std::abort();
-}
-
-class World {
+class StoreWorld {
  public:
-  World() {
+  StoreWorld() {
     for (unsigned i = 0; i < kConnections; ++i) begin(i);
   }
 
@@ -153,18 +145,12 @@ class World {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::string input(data, data + size);
-  std::string_view left = input;
-  World world;
-  while (left.size() >= 2) {
-    const auto who = static_cast<unsigned char>(left[0]);
-    const auto length = static_cast<unsigned char>(left[1]);
-    left.remove_prefix(2);
-    world.receive(who % kConnections, left.substr(0, length));
-    left.remove_prefix(std::min<std::size_t>(length, left.size()));
+void ddp::fuzz::store_parser(std::string_view input) {
+  StoreWorld world;
+  while (input.size() >= 2) {
+    const auto who = take_byte(input);
+    world.receive(who % kConnections, take_text(input));
     if ((who & 0x80) != 0) world.hang_up(who % kConnections);
   }
   world.end();
-  return 0;
 }
