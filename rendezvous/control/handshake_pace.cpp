@@ -1,11 +1,21 @@
 #include "rendezvous/control/handshake_pace.hpp"
 
 #include <algorithm>
+#include <cstdint>
 
 namespace ddp::rendezvous {
+namespace {
+
+// Of what it owes: a /64 in IPv6, the address itself in IPv4.
+io::Address network_of(io::Address source) {
+  if (!source.is_v4()) std::fill(source.bytes.begin() + 8, source.bytes.end(), std::uint8_t{0});
+  return source;
+}
+
+}  // namespace
 
 std::optional<HandshakePace::TimePoint> HandshakePace::begin(const io::Address& source, TimePoint now) {
-  const auto owed = owed_until_.find(source);
+  const auto owed = owed_until_.find(network_of(source));
   if (owed == owed_until_.end() || sessions_.count(source) != 0) return now;
   const auto start = owed->second - options_.free;
   if (start <= now) return now;
@@ -25,10 +35,11 @@ void HandshakePace::left(const io::Address& source) {
 
 // Many that began together may fail together: what they owe has a bound, so that the source is heard again soon.
 void HandshakePace::charge(const io::Address& source, TimePoint now) {
-  if (owed_until_.size() >= options_.sources_max && owed_until_.count(source) == 0)
+  const auto network = network_of(source);
+  if (owed_until_.size() >= options_.sources_max && owed_until_.count(network) == 0)
     std::erase_if(owed_until_, [now](const auto& entry) { return entry.second <= now; });
-  if (owed_until_.size() >= options_.sources_max && owed_until_.count(source) == 0) return;
-  auto& until = owed_until_[source];
+  if (owed_until_.size() >= options_.sources_max && owed_until_.count(network) == 0) return;
+  auto& until = owed_until_[network];
   until = std::min(std::max(until, now) + options_.price, now + options_.free + options_.delay_max + options_.price);
 }
 

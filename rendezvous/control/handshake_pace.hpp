@@ -2,7 +2,8 @@
 //
 // A failure costs its source some time. Once a source owes more than it may, its next handshakes begin one after
 // another, and those that would have to wait for too long do not begin at all. A source that has a live session is
-// never delayed, because many nodes may share an address.
+// never delayed, because many nodes may share an address. What IPv6 addresses owe is counted for each /64, because one
+// host may use all addresses of that.
 //
 // Pure: the time goes in. Threads: one caller at a time.
 #pragma once
@@ -43,7 +44,7 @@ class HandshakePace {
   void charge(const io::Address& source, TimePoint now);
 
   Options options_;
-  std::map<io::Address, TimePoint> owed_until_;  // of sources with failures
+  std::map<io::Address, TimePoint> owed_until_;  // by the sources' networks, where there were failures
   std::map<io::Address, std::size_t> sessions_;
 };
 

@@ -46,6 +46,16 @@ TEST_F(HandshakePaceSimulation, OtherSourcesAreNotDelayed) {
   EXPECT_EQ(pace.begin(host(2), now), now);
 }
 
+TEST_F(HandshakePaceSimulation, AddressesOfOneIpv6NetworkAreOneSource) {
+  for (int i = 0; i < 100; ++i) attack(*io::parse_address("2001:db8::" + std::to_string(i)), 100ms);
+  EXPECT_LT(begun, 10 * 110);
+  EXPECT_EQ(pace.begin(*io::parse_address("2001:db8:0:1::1"), now), now);
+  const auto node = *io::parse_address("2001:db8::abcd");
+  EXPECT_NE(pace.begin(node, now), now);
+  pace.joined(node);
+  EXPECT_EQ(pace.begin(node, now), now);
+}
+
 TEST_F(HandshakePaceSimulation, SourceWithALiveSessionIsNeverDelayed) {
   attack(host(1), 10s);
   pace.joined(host(1));
