@@ -356,6 +356,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   tree_survived_ = tree_survived_ || message.tree_survived;
   for (const auto& failure : message.failures) {
     if (failures_.size() == 16 * kFailuresMax) break;
+    if (failure.ending.is_success()) continue;  // its exit code would be the job's
     failures_.push_back(failure);
     failures_.back().host = node.hello.host_name;  // a node can't blame another one
   }
@@ -472,6 +473,10 @@ void Membership::begin_next_round(TimePoint now) {
     verdict.what = "processes of the job could not be killed, so no other round may begin" +
                    (growth_.empty() ? "" : "; " + growth_);
     verdict.try_this = "look at the output of ddprun on the other nodes, one of which says where they are";
+  } else if (stopped_ > 0) {  // no success, whatever a node says of itself
+    verdict.exit_code = 1;
+    verdict.what = "the workers were stopped (" + stop_.why + "), and no node has named one that failed";
+    verdict.try_this = "look at the output of ddprun on the other nodes; install the same version on all of them";
   }
   if (stop_signal_ == 0 && is_due) {  // and yet there is none
     verdict.exit_code = kNoProgress;

@@ -440,6 +440,25 @@ TEST_F(Job, ANodeThatLeavesWhileTheStoreIsOpenedAddsToTheReason) {
   EXPECT_THAT(started.at(1).why, Not(HasSubstr("host h2"))) << "it stays short";
 }
 
+TEST_F(Job, WorkersThatWereStoppedWithoutANamedFailureAreNoSuccess) {
+  begin(2, 2, 1);
+  join(1, "a");
+  join(2, "b");
+  says(2, RoundFailed{0, "x"});
+  ends(1, {}, 2);
+  ends(2);
+  EXPECT_EQ(finished.at(1).exit_code, 1);
+  EXPECT_THAT(finished.at(1).what, HasSubstr("stopped (x)"));
+
+  finished.clear();
+  begin(2, 2, 1);
+  join(1, "a");
+  join(2, "b");
+  ends(2, {failure(2, exited(0))});
+  ends(1, {}, 2);
+  EXPECT_EQ(finished.at(1).exit_code, 1) << "a failure that is none";
+}
+
 TEST_F(Job, ANodeThatNeverEndsItsWorkersIsLetGo) {
   begin(1, 2, 1);
   hello.grace = 45s;
