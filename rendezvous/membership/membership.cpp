@@ -201,7 +201,7 @@ void Membership::lose(const Node& node, const std::string& why, TimePoint happen
   note_loss(
       "node " + std::to_string(node.group_rank.value_or(0)) + " (host " + node.hello.host_name + ") was lost: " + why,
       happened, now);
-  lost_host_ = node.hello.host_name;
+  lost_place_ = place_of(node);
 }
 
 void Membership::take(const Left& event, TimePoint now) {
@@ -319,7 +319,7 @@ void Membership::call_newcomers(TimePoint now) {
     is_ending = is_ending || (node.is_member && node.has_ended);
     if (node.is_member) {
       ++members;
-    } else if (const auto until = cool_down_.out_until(node.hello.host_name, now)) {
+    } else if (const auto until = cool_down_.out_until(place_of(node), now)) {
       next_fit = next_fit ? std::min(*next_fit, *until) : *until;
     } else if (older_rounds_.count(id) == 0 && absences_.count(id) == 0 &&
                ++newcomers <= static_cast<int>(kNamesShown)) {

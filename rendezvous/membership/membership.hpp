@@ -245,6 +245,11 @@ class Membership {
   void call_newcomers(TimePoint now);
   void let_go_of_store_opener(TimePoint now);
   std::string names_of_nodes() const;
+  // What a host that ends rounds is remembered by. Its name alone may be said by any node.
+  static std::string place_of(const std::string& host, const std::string& seen_address) {
+    return host + '@' + seen_address;
+  }
+  static std::string place_of(const Node& node) { return place_of(node.hello.host_name, node.seen_address); }
 
   // Rounds (membership_rounds.cpp).
   int count_available() const;
@@ -367,9 +372,9 @@ class Membership {
   std::vector<FailureReport> failures_;
   int stopped_ = 0;
   bool tree_survived_ = false;
-  std::string lost_node_;  // why a member left; empty if none did
-  std::string lost_host_;  // its name
-  std::string growth_;     // who has come, where the round was stopped for them
+  std::string lost_node_;   // why a member left; empty if none did
+  std::string lost_place_;  // of that member
+  std::string growth_;      // who has come, where the round was stopped for them
   TimePoint round_began_;
   std::chrono::milliseconds lost_at_{0}, growth_stopped_{0};  // job time of these
   TimePoint end_happened_{};                                  // what ends the round; known a little later

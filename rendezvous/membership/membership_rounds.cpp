@@ -70,7 +70,7 @@ std::vector<NodeId> Membership::candidates(TimePoint now) const {
   for (const auto& [id, node] : nodes_) {
     if (older_rounds_.count(id) != 0 || (!node.is_member && absences_.count(id) != 0)) continue;
     all.push_back(id);
-    if (!cool_down_.is_out(node.hello.host_name, now)) fit.push_back(id);
+    if (!cool_down_.is_out(place_of(node), now)) fit.push_back(id);
   }
   return fit.size() >= static_cast<std::size_t>(options_.nodes_min) ? fit : all;
 }
@@ -118,7 +118,7 @@ void Membership::forget_round() {
   stopped_ = 0;
   tree_survived_ = false;
   lost_node_.clear();
-  lost_host_.clear();
+  lost_place_.clear();
   growth_.clear();
   has_member_left_ = false;
   hung_ranks_.clear();
@@ -359,6 +359,7 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
     if (failure.ending.is_success()) continue;  // its exit code would be the job's
     failures_.push_back(failure);
     failures_.back().host = node.hello.host_name;  // a node can't blame another one
+    failures_.back().seen_address = node.seen_address;
   }
   if (message.signal_number) take_signalled(from, message, now);
   if (!message.failures.empty() && phase_ == Phase::running) {
@@ -494,8 +495,9 @@ std::string Membership::why_the_round_ended() const {
 
 void Membership::blame_host(TimePoint now) {
   const auto* first = cause();
-  const auto& host = is_change_of_members() || first == nullptr ? lost_host_ : first->host;
-  if (!host.empty()) cool_down_.blame(host, now);
+  const auto place =
+      is_change_of_members() || first == nullptr ? lost_place_ : place_of(first->host, first->seen_address);
+  if (!place.empty()) cool_down_.blame(place, now);
 }
 
 std::string Membership::why_too_few() const {

@@ -86,6 +86,19 @@ TEST_F(Job, ANodeCannotBlameAnotherHost) {
   EXPECT_THAT(said.back(), AllOf(HasSubstr("host b"), HasSubstr("left out for 5 min")));
 }
 
+TEST_F(Job, ANodeWithTheNameOfAnotherHostIsLeftOutAlone) {
+  begin(1, 3, 9);
+  join(1, "a", {}, true);
+  join(2, "b");
+  join(3, "b");  // at another address
+  for (int i = 0; i < 3; ++i) {
+    ends(3, {failure(4, exited(1))}, 1);
+    for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+  }
+  for (const std::uint64_t id : {1u, 2u}) EXPECT_EQ(started.at(id).round.number, 3u);
+  EXPECT_EQ(started.at(3).round.number, 2u);
+}
+
 TEST_F(Job, NoHostIsLeftOutWhereTheOthersWouldBeTooFew) {
   begin(2, 2, 9);
   join(1, "a", {}, true);
