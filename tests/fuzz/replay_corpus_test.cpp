@@ -27,6 +27,7 @@ void replay(const std::string& corpus, void (*target)(std::string_view)) {
 TEST(FuzzCorpus, CpuHandshakeHolds) { replay("cpu_handshake", ddp::fuzz::cpu_handshake); }
 TEST(FuzzCorpus, ErrorJsonHolds) { replay("error_json", ddp::fuzz::error_json); }
 TEST(FuzzCorpus, FirstBytesHold) { replay("first_bytes", ddp::fuzz::first_bytes); }
+TEST(FuzzCorpus, MembershipHolds) { replay("membership", ddp::fuzz::membership); }
 TEST(FuzzCorpus, SlurmListsHold) { replay("slurm_lists", ddp::fuzz::slurm_lists); }
 TEST(FuzzCorpus, StoreParserHolds) { replay("store_parser", ddp::fuzz::store_parser); }
 TEST(FuzzCorpus, WorkerLinkHolds) { replay("worker_link", ddp::fuzz::worker_link); }

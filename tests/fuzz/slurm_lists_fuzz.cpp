@@ -82,7 +82,7 @@ void ddp::fuzz::slurm_lists(std::string_view input) {
     if (line.size() == 1) {
       variables.erase(name);
     } else {
-      variables[name] = line.substr(1);
+      variables[name] = line.substr(1, line.find('\0', 1) - 1);  // no variable holds NUL
     }
   }
   check_step(variables);

@@ -13,6 +13,7 @@ namespace ddp::fuzz {
 void cpu_handshake(std::string_view input);
 void error_json(std::string_view input);
 void first_bytes(std::string_view input);
+void membership(std::string_view input);
 void slurm_lists(std::string_view input);
 void store_parser(std::string_view input);
 void worker_link(std::string_view input);
