@@ -48,7 +48,7 @@ TEST_F(HandshakePaceSimulation, OtherSourcesAreNotDelayed) {
 
 TEST_F(HandshakePaceSimulation, AddressesOfOneIpv6NetworkAreOneSource) {
   for (int i = 0; i < 100; ++i) attack(*io::parse_address("2001:db8::" + std::to_string(i)), 100ms);
-  EXPECT_LT(begun, 10 * 110);
+  EXPECT_LT(begun, 10 * 110 + 250) << "those that wait begin too";
   EXPECT_EQ(pace.begin(*io::parse_address("2001:db8:0:1::1"), now), now);
   const auto node = *io::parse_address("2001:db8::abcd");
   EXPECT_NE(pace.begin(node, now), now);
