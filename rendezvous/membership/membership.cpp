@@ -138,7 +138,7 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
   if (hello.held && !is_possible(hello))
     return Refused{"this node says that it has round " + std::to_string(hello.held->round.number) + " of " +
                        counted(hello.held->group_world_size, "node") + ", which can't be",
-                   "start ddprun again on this host"};
+                   "start ddprun again on this host", false, true};
   return {};
 }
 

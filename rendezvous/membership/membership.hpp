@@ -50,6 +50,7 @@
 #include "rendezvous/membership/limits.hpp"
 #include "rendezvous/membership/messages.hpp"
 #include "rendezvous/membership/quorum.hpp"
+#include "rendezvous/membership/rank_set.hpp"
 #include "rendezvous/membership/run_report.hpp"
 
 namespace ddp::rendezvous {
@@ -362,7 +363,7 @@ class Membership {
   int world_size_ = 0;
   // Of a round that another membership began:
   bool is_adopted_ = false, was_given_up_ = false;  // some of its nodes did not come
-  std::set<int> awaited_;                           // group ranks
+  RankSet awaited_;                                 // group ranks
   std::optional<TimePoint> restate_ends_;           // of the wait for claims, and then for the nodes of the round
   Claims claims_;                                   // until one is adopted
   std::vector<std::string> nonces_;                 // of the last rounds here, the newest first

@@ -11,6 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::chrono::milliseconds kClaimsSaidEach = 1min;
+constexpr std::size_t kRanksShown = 8;
 
 }  // namespace
 
@@ -87,7 +88,7 @@ void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) 
   if (held.round < round_id_) return end_older_round(id, held.round.number);
   const bool has_nonce = !held.nonces.empty() && held.nonces.front() == nonces_.front();
   if (held.round != round_id_ || !has_nonce) return take_claim_of_another_round(id, held, now);
-  if (awaited_.count(held.group_rank) != 0 && (phase_ == Phase::running || phase_ == Phase::stopping))
+  if (awaited_.has(held.group_rank) && (phase_ == Phase::running || phase_ == Phase::stopping))
     return seat(id, held, now);
   quorum_.seat(held.group_rank, nodes_.at(id).hello.node_key);
   end_older_round(id, held.round.number);
@@ -128,7 +129,7 @@ void Membership::decide_claims(TimePoint now) {
   if (follows_claims()) take_settings_of(choice->claim, now);
   adopt(choice->claim, now);
   for (const auto& [rank, node_key] : choice->gone) {
-    if (awaited_.erase(rank) == 0) continue;
+    if (!awaited_.erase(rank)) continue;
     quorum_.seat(rank, node_key);
     quorum_.leave(node_key, true);
     has_member_left_ = true;
@@ -246,9 +247,9 @@ void Membership::adopt(const Held& held, TimePoint now) {
   world_size_ = 0;
   nodes_in_round_ = held.group_world_size;
   options_.term.term = std::max(options_.term.term, held.round.term + 1);
-  for (int rank = 0; rank < held.group_world_size; ++rank) awaited_.insert(rank);
+  awaited_ = RankSet::below(held.group_world_size);
   quorum_.adopt(held.group_world_size, options_.lost_group_rank);
-  if (options_.lost_group_rank && awaited_.erase(*options_.lost_group_rank) != 0) {
+  if (options_.lost_group_rank && awaited_.erase(*options_.lost_group_rank)) {
     lost_node_ = "node " + std::to_string(*options_.lost_group_rank) + ", which had the endpoint, was lost";
     lost_at_ = job_time(now);
   }
@@ -281,7 +282,8 @@ void Membership::end_older_round(NodeId id, std::uint32_t round) {
 
 void Membership::give_up_awaited(TimePoint now) {
   std::string ranks;
-  for (const int rank : awaited_) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  for (const int rank : awaited_.lowest(kRanksShown)) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  if (awaited_.size() > kRanksShown) ranks += " and " + std::to_string(awaited_.size() - kRanksShown) + " more";
   note_loss((lost_node_.empty() ? "" : lost_node_ + "; ") + (awaited_.size() == 1 ? "node " : "nodes ") + ranks +
                 " did not come within " + describe_duration(restate_timeout()) + " after the endpoint was lost",
             now, now);

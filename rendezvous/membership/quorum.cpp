@@ -18,11 +18,11 @@ void Quorum::adopt(int group_world_size, std::optional<int> lost) {
   current_.is_adopted = true;
   current_.lost = lost;
   current_.unstarted = group_world_size;
-  for (int rank = 0; rank < group_world_size; ++rank) current_.unheard.insert(rank);
+  current_.unheard = RankSet::below(group_world_size);
 }
 
 void Quorum::seat(int group_rank, const std::string& node_key) {
-  if (current_.unheard.erase(group_rank) == 0) return;
+  if (!current_.unheard.erase(group_rank)) return;
   current_.members[node_key].group_rank = group_rank;
 }
 
@@ -59,7 +59,7 @@ Quorum::Count Quorum::count(const Round& round) {
     if (member.standing == Standing::silent) ++out.silent, lower(out.lowest_silent, member.group_rank);
   }
   out.silent += static_cast<int>(round.unheard.size());
-  if (!round.unheard.empty()) lower(out.lowest_silent, *round.unheard.begin());
+  if (!round.unheard.empty()) lower(out.lowest_silent, round.unheard.lowest());
   return out;
 }
 
@@ -74,7 +74,7 @@ bool Quorum::is_greater_part_here() const {
   // Those that never heard of an adopted round reckon with one that is not known here. They are not the greater part of
   // it where every member of this one has come: without the greater part no round begins.
   if (current_.is_adopted) {
-    const bool is_lost_unheard = current_.lost && current_.unheard.count(*current_.lost) != 0;
+    const bool is_lost_unheard = current_.lost && current_.unheard.has(*current_.lost);
     return now.silent == (is_lost_unheard ? 1 : 0) && now.is_greater_part();
   }
   return now.is_greater_part() && count(established_).is_greater_part();

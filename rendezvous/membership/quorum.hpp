@@ -8,8 +8,9 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
+
+#include "rendezvous/membership/rank_set.hpp"
 
 namespace ddp::rendezvous {
 
@@ -43,7 +44,7 @@ class Quorum {
   };
   struct Round {
     std::map<std::string, Member> members;  // by node key
-    std::set<int> unheard;                  // group ranks of an adopted round whose nodes have not come yet
+    RankSet unheard;                        // group ranks of an adopted round whose nodes have not come yet
     std::optional<int> lost;
     int unstarted = 0;
     bool is_adopted = false, is_established = false;
