@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/io/json_depth.hpp"
 #include "rendezvous/io/printable.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
@@ -16,7 +17,7 @@ namespace {
 
 constexpr std::size_t kFileBytesMax = 1 << 20;
 constexpr std::size_t kMessageBytesMax = 400;
-constexpr int kDepthMax = 64;  // of lists and objects: writing the text again needs stack for each
+constexpr int kDepthMax = 64;
 
 std::string text_of(const std::string& path) {
   std::error_code ignored;
@@ -30,13 +31,8 @@ std::string text_of(const std::string& path) {
 
 // Discarded where the text is no JSON, or too deep.
 nlohmann::json parse(const std::string& text) {
-  bool is_too_deep = false;
-  const auto callback = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
-    is_too_deep = is_too_deep || depth > kDepthMax;
-    return !is_too_deep;
-  };
-  auto json = nlohmann::json::parse(text, callback, false);
-  return is_too_deep ? nlohmann::json(nlohmann::json::value_t::discarded) : json;
+  if (io::is_nested_deeper(text, kDepthMax)) return nlohmann::json::value_t::discarded;
+  return nlohmann::json::parse(text, nullptr, false);
 }
 
 // Whatever bytes came in: what is not UTF-8 is replaced rather than thrown at.

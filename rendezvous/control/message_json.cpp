@@ -4,6 +4,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/json_depth.hpp"
 #include "rendezvous/io/printable.hpp"
 
 namespace ddp::rendezvous {
@@ -60,6 +61,7 @@ void read_integer(const Json& object, const char* name, Integer& out, std::int64
   out = static_cast<Integer>(number);
 }
 
+constexpr int kDepthMax = 8;
 constexpr int kWorkersMax = 16'384;                                        // of one node
 constexpr int kNodesMax = 65'536;                                          // as --nnodes
 constexpr std::int64_t kCountMax = std::int64_t{kWorkersMax} * kNodesMax;  // of ranks, the greatest number; fits an int
@@ -651,6 +653,7 @@ std::string text_of(Variant message, const char* type) {
 
 template <class Variant>
 Variant message_of(std::string_view json, const char* const* types) {
+  if (io::is_nested_deeper(json, kDepthMax)) throw Error("malformed message: it is nested too deep");
   const auto object = Json::parse(json, nullptr, false);
   if (!object.is_object()) throw Error("malformed message: no JSON object");
   std::string type;

@@ -5,11 +5,14 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
+#include "rendezvous/io/json_depth.hpp"
+
 namespace ddp::worker_link {
 namespace {
 
 using Json = nlohmann::json;
 
+constexpr int kDepthMax = 8;
 constexpr int kRankMax = 1'000'000;
 constexpr std::size_t kTextBytesMax = 3 * kWhyBytesMax;     // what is not UTF-8 becomes three bytes for each
 constexpr std::uint64_t kStepMax = std::uint64_t{1} << 52;  // JSON implementations keep 53 bits
@@ -46,9 +49,9 @@ Json json_of(const Stop& m) { return {{"type", "stop"}, {"why", shortened(m.why)
 Json json_of(const PrepareStop& m) { return {{"type", "prepare_stop"}, {"round", m.round}}; }
 Json json_of(const StopAt& m) { return {{"type", "stop_at"}, {"round", m.round}, {"call", m.call}}; }
 
-// Not an object, too long, or not JSON at all: null.
+// Not an object, too long or too deep, or not JSON at all: null.
 Json object_in(std::string_view packet) {
-  if (packet.size() > kPacketBytesMax) return nullptr;
+  if (packet.size() > kPacketBytesMax || io::is_nested_deeper(packet, kDepthMax)) return nullptr;
   auto json = Json::parse(packet, nullptr, false);
   return json.is_object() ? json : Json(nullptr);
 }

@@ -45,6 +45,29 @@ TEST(MessageContent, AddressOfAHelloBringsNoVariableIntoOtherNodes) {
   for (auto* node : {&first, &second}) EXPECT_EQ(node->wait(), 143) << node->err();
 }
 
+// 240 KB, of which each bracket would take stack. The endpoint, and the worker of its node, go on.
+TEST(MessageContent, DeeplyNestedMessageEndsItsOwnConnectionOnly) {
+  const std::size_t depth = 120'000;
+  const auto lists = std::string(depth, '[') + std::string(depth, ']');
+  Daemon daemon;
+  Job node(daemon.node("2", kTell)), second(daemon.node("2", kTell));
+  ASSERT_TRUE(node.prints("injected")) << node.err();
+  auto attacker = RawPeer::agent(daemon.port());
+  attacker.say(R"({"type":"round_failed","round":1,"what":"x","job_time_ms":1,"hung_ranks":)" + lists + "}");
+  EXPECT_TRUE(attacker.is_cut_off());
+  EXPECT_TRUE(daemon.prints("nested too deep")) << daemon.err();
+  node.kill(SIGTERM);
+  for (auto* each : {&node, &second}) EXPECT_EQ(each->wait(), 143) << each->err();
+
+  auto endpoint = RawPeer::endpoint();
+  Job other(node_of("127.0.0.1:" + std::to_string(endpoint.port()), "2", kTell));
+  ASSERT_TRUE(endpoint.hear("hello")) << other.err();
+  endpoint.say(R"({"type":"stop_round","round":1,"signal_number":15,"hung_ranks":)" + lists + "}");
+  EXPECT_TRUE(endpoint.hear("hello")) << "it comes again: " << other.err();
+  other.kill(SIGTERM);
+  EXPECT_EQ(other.wait(), 143) << other.err();
+}
+
 TEST(MessageContent, HostileEndpointSetsNothingButRanks) {
   auto endpoint = RawPeer::endpoint();
   Job node(node_of("127.0.0.1:" + std::to_string(endpoint.port()), "2", kTell));

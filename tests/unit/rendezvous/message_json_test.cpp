@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cctype>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "ddp/error.hpp"
 
@@ -322,6 +325,28 @@ TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
                   {"/report/rounds/0/detect_ms", {-1}},
                   {"/report/rounds/0/worked_ms", {-1}}},
                  parse);
+}
+
+// What the parser makes of it would take more stack than there is to copy.
+TEST(MessageJson, DeepNestingIsRefused) {
+  const std::size_t depth = 120'000;
+  const auto lists = std::string(depth, '[') + std::string(depth, ']');
+  const auto failed = R"({"type":"round_failed","round":1,"what":"x","job_time_ms":1,"hung_ranks":)" + lists + "}";
+  const auto stop = R"({"type":"stop_round","round":1,"signal_number":15,"hung_ranks":)" + lists + "}";
+  for (const auto& read :
+       std::vector<std::function<void()>>{[&] { to_membership_of(failed); }, [&] { to_agent_of(stop, 1); }}) {
+    try {
+      read();
+      ADD_FAILURE() << "it is taken";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("nested too deep"));
+    }
+  }
+}
+
+TEST(MessageJson, BracketsInTextsAreNoNesting) {
+  const RoundFailed failed{1, "[[[[[[[[[[[[\\\"{{{{{{{{{{{{"};
+  EXPECT_EQ(to_membership_of(to_json(ToMembership(failed))), ToMembership(failed));
 }
 
 TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
