@@ -4,6 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "ddp/error.hpp"
@@ -20,6 +21,7 @@ namespace {
 
 constexpr NodeId kOwnNode{0};
 constexpr std::size_t kSparesMax = 256;
+constexpr std::size_t kRefusedMax = 256;  // whose connections are still open
 constexpr std::chrono::milliseconds kFarewellLimit{5'000};
 
 MembershipOptions with_nonces(MembershipOptions options) {
@@ -63,9 +65,9 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       return bid_farewell(id);
     if (const auto refused = membership_.other_job(hello)) return tell(id, *refused);
     const auto sessions_max = static_cast<std::size_t>(membership_.nodes_max_for(hello)) + kSparesMax;
-    if (sessions_.size() > sessions_max && !membership_.knows(hello.node_key))
+    if (sessions_.size() - refused_.size() > sessions_max && !membership_.knows(hello.node_key))
       return tell(id, Refused{"the job has " + std::to_string(sessions_max) + " nodes and spares already",
-                              "fewer spares, or a larger --nnodes"});
+                              "fewer spares, or a larger --nnodes", false, hello.held.has_value()});
     const Welcome welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)};
     const auto actions = membership_.step(Joined{id, hello, address, false}, Clock::now());
     if (!is_refused(actions, id)) tell(id, welcome);
@@ -91,7 +93,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     timer_.expires_after(kFarewellLimit);
     timer_.async_wait([self = shared_from_this()](error_code error) {
       if (error) return;
-      self->sessions_.clear();
+      self->drop_all();
       self->tell_finished();
     });
   }
@@ -100,7 +102,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     stopped_ = true;
     handlers_ = {};
     finished_ = nullptr;
-    sessions_.clear();
+    drop_all();
     timer_.cancel();
   }
 
@@ -134,8 +136,14 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       step(Left{id, how.why, false});
   }
 
+  void drop_all() {
+    sessions_.clear();
+    refused_.clear();
+  }
+
   void discard(NodeId id) {
     sessions_.erase(id);
+    refused_.erase(id);
     if (finished_ && sessions_.empty()) tell_finished();
   }
 
@@ -171,7 +179,15 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (found == sessions_.end()) return;
     if (told_text_.empty() || told_ != message) told_text_ = to_json(told_ = message);
     found->second.channel->send(told_text_);
-    if (std::holds_alternative<Refused>(message) || std::holds_alternative<FinishJob>(message)) bid_farewell(id);
+    if (std::holds_alternative<Refused>(message)) return refuse(id);
+    if (std::holds_alternative<FinishJob>(message)) bid_farewell(id);
+  }
+
+  // It has been told. Whoever does not close its connection then is not waited for where others are to be told too.
+  void refuse(NodeId id) {
+    bid_farewell(id);
+    refused_.insert(id);
+    if (refused_.size() > kRefusedMax) discard(*refused_.begin());
   }
 
   void dissolve(const std::string& why) {
@@ -220,6 +236,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   Membership membership_;
   std::uint64_t nodes_seen_ = 0;
   std::map<NodeId, Session> sessions_;  // of other nodes
+  std::set<NodeId> refused_;            // of them, the oldest first
   ToAgent told_;                        // the last one, and its text: much is said to all nodes alike
   std::string told_text_;
   std::function<void()> finished_;

@@ -14,6 +14,7 @@
 #include "rendezvous/io/unique_fd.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/security/control_messages.hpp"
 #include "tests/security/raw_http.hpp"
 
 namespace ddp::test {
@@ -114,6 +115,36 @@ TEST_F(FloodOfSilentConnections, DoesNotKeepNodesFromADdprunThatServesTheEndpoin
   EXPECT_EQ(node.wait(), 0) << node.err() << host.err();
   EXPECT_EQ(host.wait(), 0) << host.err();
   EXPECT_THAT(host.out(), HasSubstr("limit 512\n")) << "workers have the limit that ddprun was started with";
+}
+
+// An agent's first message on a connection of its own, of which the end is never answered.
+store::RawSocket one_that_stays(std::uint16_t port, const std::string& hello) {
+  auto socket = store::RawSocket::connected(port);
+  socket.send(
+      "GET /v1/agents HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
+      "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nUser-Agent: ddprun\r\n\r\n");
+  EXPECT_THAT(socket.receive(145), HasSubstr(" 101 "));
+  const std::string no_mask(4, '\0');
+  const char length[] = {static_cast<char>(hello.size() >> 8), static_cast<char>(hello.size() & 0xff)};
+  socket.send("\x81\xfe" + std::string(length, 2) + no_mask + hello);
+  EXPECT_THAT(socket.receive(64), HasSubstr("\"is_other_job\":true"));
+  return socket;
+}
+
+TEST(FloodOfRefusedHellos, TakesNoPlaceOfANodeThatComesThen) {
+  const auto port = free_port();
+  Job host(node_at(port, "is_host=true", "true"));
+  ASSERT_TRUE(host.prints("waiting")) << host.err();
+  auto hello = hello_of('a');
+  hello["run_id"] = "another";
+  std::vector<store::RawSocket> refused;
+  for (int i = 0; i < 400; ++i) {
+    hello["node_key"] = std::string(29, 'a') + std::to_string(100 + i);
+    refused.push_back(one_that_stays(static_cast<std::uint16_t>(std::stoi(port)), hello.dump()));
+  }
+  Job node(node_at(port, "is_host=false,join_timeout=20", "true"));
+  EXPECT_EQ(node.wait(), 0) << node.err() << host.err();
+  EXPECT_EQ(host.wait(), 0) << host.err();
 }
 
 }  // namespace
