@@ -29,7 +29,8 @@
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__clang__)
-#include <sanitizer/allocator_interface.h>
+// Of the sanitizer's run-time library. Debian's GCC has no header for it.
+extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
 #else
 #include <malloc.h>
 #endif
