@@ -327,7 +327,7 @@ TEST(StoreServer, ConnectionsBeyondTheLimitAreClosed) {
 
 // Each command is as long as its answer: the reader who never reads is not read from either.
 TEST(StoreServer, ClientThatReadsNoAnswersIsNotReadFrom) {
-  constexpr std::size_t kCommands = 128, kValue = 1u << 20;
+  constexpr std::size_t kCommands = 64, kValue = 1u << 19;
   Serving serving;
   auto socket = serving.raw();
   std::string commands;
