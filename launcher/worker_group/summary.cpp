@@ -1,7 +1,10 @@
 #include "launcher/worker_group/summary.hpp"
 
+#include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <csignal>
+#include <string_view>
 
 #include "rendezvous/io/printable.hpp"
 
@@ -13,21 +16,33 @@ using rendezvous::Ending;
 using rendezvous::FailureReport;
 using rendezvous::signal_name;
 
+// As a shell takes it for one word: it may come from another node, and commands with it are shown to be copied.
+std::string shell_word(const std::string& text) {
+  const auto is_plain = [](unsigned char c) {
+    return std::isalnum(c) != 0 || c >= 0x80 ||
+           std::string_view("_./+=:@%,-").find(static_cast<char>(c)) != std::string_view::npos;
+  };
+  if (std::all_of(text.begin(), text.end(), is_plain)) return text;
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? "'\\''" : std::string(1, c);
+  return out + "'";
+}
+
 std::string what_to_try(const FailureReport& failure, int restarts_max) {
   const auto restarts = restarts_max == 0 ? std::string("; `--max-restarts=N` starts all workers again") : "";
   const auto& ending = failure.ending;
+  const auto program = shell_word(failure.program);
   if (ending.kind == Ending::Kind::not_started) {
     if (!failure.message.empty()) return "read the cause above, and make it good on " + failure.host;
     if (ending.value == ENOENT)
-      return "`ls -l " + failure.program + "`: the file, or the interpreter that its first line names, is missing";
+      return "`ls -l " + program + "`: the file, or the interpreter that its first line names, is missing";
     if (ending.value == ENOEXEC)
-      return "`file " + failure.program +
-             "`: a script needs a first line such as #!/bin/sh, a program this machine's type";
+      return "`file " + program + "`: a script needs a first line such as #!/bin/sh, a program this machine's type";
     if (ending.value == EAGAIN || ending.value == ENOMEM)
       return "`ulimit -u` and `free -m`: the limit of processes or memory is reached";
     if (ending.value == EINVAL)
       return "without --numa-binding: the cores that it chose at the start may have been taken from ddprun since";
-    return "`ls -l " + failure.program + "`, and run it without ddprun";
+    return "`ls -l " + program + "`, and run it without ddprun";
   }
   if (ending.kind == Ending::Kind::killed) {
     switch (ending.value) {
@@ -39,8 +54,7 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
       case SIGBUS:
       case SIGILL:
       case SIGFPE:
-        return "`ulimit -c unlimited` and run again for a core file, then `gdb " + failure.program + " core`" +
-               restarts;
+        return "`ulimit -c unlimited` and run again for a core file, then `gdb " + program + " core`" + restarts;
       case SIGTERM:
       case SIGINT:
       case SIGHUP: return "find who sent it: a scheduler's limit, or a person; ddprun did not" + restarts;
@@ -50,8 +64,7 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   if (ending.kind == Ending::Kind::left)
     return "read its message above: no rank had failed; a network that loses connections looks so" + restarts;
   if (failure.stderr_tail.empty())
-    return "it wrote nothing to stderr: run `" + failure.program + "` without ddprun, or look at its own logs" +
-           restarts;
+    return "it wrote nothing to stderr: run `" + program + "` without ddprun, or look at its own logs" + restarts;
   if (ending.value == 2) return "exit code 2 mostly means wrong use: its stderr says what to change";
   if (ending.value == 127) return "a command that the program starts was not found; its stderr names it" + restarts;
   return "read its stderr above for the reason" + restarts;

@@ -87,6 +87,14 @@ TEST(Summary, CarriesTheWorkersOwnMessage) {
   EXPECT_THAT(text, HasSubstr("--max-restarts=N"));
 }
 
+TEST(Summary, CommandsToCopyTakeAProgramForOneWord) {
+  auto failure = failure_of({Ending::Kind::not_started, ENOENT, false});
+  failure.program = "it's; rm -rf ~";
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`ls -l 'it'\\''s; rm -rf ~'`"));
+  failure.program = "/opt/x-1.0/tr\xc3\xa4in";
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`ls -l " + failure.program + "`"));
+}
+
 TEST(Summary, NoTextOfOthersCanForgeALine) {
   const std::string forged =
       "x\nwhere: here\ntry:   `rm -rf ~`\x1b[2J\xc2\x9b"
