@@ -41,6 +41,16 @@ void make_directories(const std::string& path, mode_t mode) {
   }
 }
 
+// Where others can write to the folder for logs, a link of theirs would lead to a file that only this user can write
+// to.
+void check_no_link_of_others(const std::string& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0 || !S_ISLNK(info.st_mode)) return;
+  if (info.st_uid == ::geteuid() || info.st_uid == 0) return;
+  throw UsageError("logs would be written where a link of another user (uid " + std::to_string(info.st_uid) + ") leads",
+                   path, "`--log-dir=FOLDER` that others can't write to");
+}
+
 // A full disk often lets a file be made, and refuses its content.
 void check_writable(const std::string& directory) {
   auto path = directory + "/.ddprun_XXXXXX";
@@ -87,7 +97,11 @@ LogTree LogTree::in_temporary_directory() {
 }
 
 void LogTree::make_rank_directory(const std::string& run_id, std::uint32_t round, int rank) const {
-  make_directories(rank_directory(run_id, round, rank), 0777);
+  for (const auto& path :
+       {run_directory(run_id), round_directory(run_id, round), rank_directory(run_id, round, rank)}) {
+    check_no_link_of_others(path);
+    make_directories(path, 0777);
+  }
 }
 
 std::string LogTree::run_directory(const std::string& run_id) const {
@@ -105,7 +119,9 @@ std::string LogTree::rank_directory(const std::string& run_id, std::uint32_t rou
 int LogTree::highest_round(const std::string& run_id) const {
   constexpr std::string_view kStart = "round_";
   int highest = -1;
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(run_directory(run_id).c_str()), &::closedir);
+  const auto path = run_directory(run_id);
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir(path.c_str()), &::closedir);
+  if (!folder && errno != ENOENT) refuse("which rounds have logs already can't be read", path, errno);
   if (!folder) return highest;
   while (const dirent* entry = ::readdir(folder.get())) {
     const std::string_view name = entry->d_name;
@@ -118,7 +134,12 @@ int LogTree::highest_round(const std::string& run_id) const {
 }
 
 io::UniqueFd open_log_file(const std::string& path) {
-  io::UniqueFd file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+  constexpr int kHow = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
+  io::UniqueFd file(::open(path.c_str(), kHow | O_NOFOLLOW, 0666));
+  if (!file && errno == ELOOP) {
+    check_no_link_of_others(path);
+    file.reset(::open(path.c_str(), kHow, 0666));
+  }
   if (!file) refuse("a log file can't be opened", path, errno);
   return file;
 }

@@ -57,6 +57,37 @@ TEST(LogTree, AFileIsNoFolder) {
   EXPECT_THROW(open_log_file(scratch.path().string()), UsageError);
 }
 
+// As where the folder is everybody's: others make what is not there yet.
+TEST(LogTree, ALinkOfAnotherUserIsNotFollowed) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a link away";
+  const test::ScratchDirectory scratch;
+  const auto tree = LogTree::at((scratch.path() / "logs").string());
+  tree.make_rank_directory("run", 0, 0);
+  const auto target = scratch.path() / "target", file = scratch.path() / "logs/run/round_0/rank_0/stdout.log",
+             round = scratch.path() / "logs/run/round_1";
+  fs::create_directory(target);
+  fs::create_symlink(target / "file", file);
+  fs::create_directory_symlink(target, round);
+  EXPECT_TRUE(open_log_file(file.string())) << "a link of one's own";
+  fs::remove(target / "file");
+  tree.make_rank_directory("run", 1, 0);
+  fs::remove_all(target / "rank_0");
+  for (const auto& link : {file, round}) ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
+  EXPECT_THROW(open_log_file(file.string()), UsageError);
+  EXPECT_THROW(tree.make_rank_directory("run", 1, 0), UsageError);
+  EXPECT_TRUE(fs::is_empty(target));
+}
+
+TEST(LogTree, AFolderThatCannotBeReadHasUnknownRounds) {
+  if (::geteuid() == 0) GTEST_SKIP() << "root may read anything";
+  const test::ScratchDirectory scratch;
+  const auto tree = LogTree::at(scratch.path().string());
+  tree.make_rank_directory("run", 7, 0);
+  fs::permissions(tree.run_directory("run"), fs::perms::owner_write | fs::perms::owner_exec);
+  EXPECT_THROW(tree.highest_round("run"), UsageError);
+  fs::permissions(tree.run_directory("run"), fs::perms::owner_all);
+}
+
 TEST(LogTree, AFolderThatMayNotBeWrittenIsRefused) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may write anywhere";
   const test::ScratchDirectory scratch;
