@@ -270,8 +270,11 @@ void Meeting::receive() {
   options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
   options.security = security_;
   options.http = [this](const rendezvous::HttpQuestion& question) {
-    rendezvous::JobViews jobs;
-    if (server_) jobs.emplace(hello_.run_id, server_->membership().view());
+    const auto jobs = [this] {
+      rendezvous::JobViews out;
+      if (server_) out.emplace(hello_.run_id, server_->membership().view());
+      return out;
+    };
     return rendezvous::answer_operator(question, jobs, warnings_.counts());
   };
   options.farewell = [this](const std::string& node_key) { return server_ && server_->take_farewell(node_key); };

@@ -110,7 +110,8 @@ std::string metrics_text(const JobViews& jobs, const Counts& warnings) {
 
 }  // namespace
 
-Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews& jobs, const Counts& warnings) {
+Channel::HttpAnswer answer_operator(const HttpQuestion& question, const std::function<JobViews()>& jobs,
+                                    const Counts& warnings) {
   Channel::HttpAnswer answer;
   const auto path = question.target.substr(0, question.target.find('?'));
   const auto host = host_of(question.host);
@@ -131,10 +132,10 @@ Channel::HttpAnswer answer_operator(const HttpQuestion& question, const JobViews
     answer.body += question.takes_tokens ? ", and to `Authorization: Bearer <token>`\n" : " only\n";
   } else if (path == "/metrics") {
     answer.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    answer.body = metrics_text(jobs, warnings);
+    answer.body = metrics_text(jobs(), warnings);
   } else {
     answer.content_type = "application/json";
-    answer.body = jobs_json(jobs);
+    answer.body = jobs_json(jobs());
   }
   return answer;
 }

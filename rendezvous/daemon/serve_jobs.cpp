@@ -70,7 +70,8 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
   rules.scrape_tokens = security::find_scrape_tokens(options.scrape_token_file, tokens);
   const bool is_open = !rules.security;
   rules.http = [&jobs, &warnings](const HttpQuestion& question) {
-    return answer_operator(question, jobs.views(std::chrono::steady_clock::now()), warnings.counts());
+    return answer_operator(
+        question, [&jobs] { return jobs.views(std::chrono::steady_clock::now()); }, warnings.counts());
   };
   rules.farewell = [&jobs](const std::string& node_key) { return jobs.take_farewell(node_key); };
   Reception reception(

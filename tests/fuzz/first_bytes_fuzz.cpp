@@ -72,7 +72,7 @@ class FuzzedEndpoint {
       require(question.takes_tokens == has_token_, "a request is told whether there is a token");
       require(!question.has_token || (has_token_ && said_.find(kToken) != std::string::npos),
               "who has not said the token has none");
-      return answer_operator(question, {}, {});
+      return answer_operator(question, [] { return JobViews(); }, {});
     };
     options.farewell = [this](const std::string&) {
       require(!has_token_, "nobody says farewell for a node without the token");

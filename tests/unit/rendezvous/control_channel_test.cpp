@@ -111,7 +111,11 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     rules.security = token;
     rules.scrape_tokens = security::Tokens(security::Token("hush_of_scrapers"));
     rules.http = [this](const HttpQuestion& question) {
-      return answer_operator(question, {{"job", server->membership().view()}}, {{"no token", 7}});
+      return answer_operator(question,
+                             [this] {
+                               return JobViews{{"job", server->membership().view()}};
+                             },
+                             {{"no token", 7}});
     };
     rules.farewell = [this](const std::string& node_key) { return server->take_farewell(node_key); };
     reception.emplace(
@@ -361,7 +365,7 @@ TEST_P(ControlChannel, AWebSocketIsForAgentsOnly) {
 
 TEST(OperatorView, IsForThoseOnThisHostButForItsHealth) {
   const auto status = [](const char* target, const char* host, bool is_local, bool has_token = false) {
-    return answer_operator({"GET", target, host, is_local, has_token}, {}, {}).status;
+    return answer_operator({"GET", target, host, is_local, has_token}, [] { return JobViews(); }, {}).status;
   };
   EXPECT_EQ(status("/healthz", "gpu17:29400", false), 200u);
   for (const auto* target : {"/v1/jobs", "/metrics"}) {
@@ -379,7 +383,12 @@ TEST(OperatorView, IsForThoseOnThisHostButForItsHealth) {
 }
 
 TEST(OperatorView, NamesOfJobsAreEscaped) {
-  const auto metrics = answer_operator({"GET", "/metrics", "localhost", true}, {{"a\"b\\c\nd", {}}}, {}).body;
+  const auto metrics = answer_operator({"GET", "/metrics", "localhost", true},
+                                       [] {
+                                         return JobViews{{"a\"b\\c\nd", {}}};
+                                       },
+                                       {})
+                           .body;
   EXPECT_THAT(metrics, HasSubstr("{job=\"a\\\"b\\\\c\\nd\"} -1\n"));
 }
 
