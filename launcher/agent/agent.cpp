@@ -173,7 +173,7 @@ class Agent {
     hello.workers = config_.workers;
     hello.role = config_.role;
     hello.local_address = config_.rendezvous.local_address;
-    hello.highest_round = output_.highest_round(run_id_);
+    hello.highest_round = std::min(output_.highest_round(run_id_), rendezvous::kRoundWithLogsMax);
     hello.restarts_max = config_.restarts_max;
     hello.restart_window = config_.restart_window;
     hello.join_timeout = config_.rendezvous.join_timeout;

@@ -473,6 +473,7 @@ void check(const Hello& m) {
   check_name("slurm_run", m.slurm_run);
   check_host("local_address", m.local_address);
   check_range("workers", m.workers, 1, kWorkersMax);
+  check_range("highest_round", m.highest_round, -1, kRoundWithLogsMax);
   check_range("nodes_max", m.nodes_max, 1, kNodesMax);
   check_range("nodes_min", m.nodes_min, 1, m.nodes_max);
   check_count("restarts_max", m.restarts_max);

@@ -37,6 +37,7 @@ struct Held {
 constexpr std::size_t kNoncesMax = 8;
 
 constexpr std::size_t kAddressesMax = 256;  // in one message
+constexpr int kRoundWithLogsMax = 1'000'000'000;
 
 // The first thing that an agent says on each connection.
 struct Hello {
@@ -53,7 +54,7 @@ struct Hello {
   // Of its interfaces, numeric and at most kAddressesMax: its workers connect to the store from them.
   std::vector<std::string> addresses;
   std::uint16_t standby_port = 0;  // on which it would serve the endpoint, were it the next host; 0: it would not
-  int highest_round = -1;          // that it has logs of
+  int highest_round = -1;          // that it has logs of; at most kRoundWithLogsMax
   std::optional<Held> held;        // empty before its first round
   // With the number of nodes, what a job has that begins with this node.
   int restarts_max = 0;

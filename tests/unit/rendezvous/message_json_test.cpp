@@ -215,7 +215,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/addresses/0", kNoAddresses, {"::1"}},
        {"/addresses", {Json(std::vector<std::string>(257, "10.0.0.1"))}},
        {"/standby_port", {-1, 65'536}, {0}},
-       {"/highest_round", {-2, 2'000'000'000}, {-1}},
+       {"/highest_round", {-2, 1'000'000'001}, {-1, 1'000'000'000}},
        {"/node_key", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a')}},
        {"/held/group_rank", {-1, 2}, {0}},
        {"/held/group_world_size", {0, 65'537}},
