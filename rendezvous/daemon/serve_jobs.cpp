@@ -28,10 +28,16 @@
 namespace ddp::rendezvous {
 namespace {
 
+// Terms are seconds (rendezvous/round/term.hpp). Other clocks may be ahead by as much. A round of a later term would
+// make all that follow such that a daemon that begins anew would not believe the nodes that have them.
+constexpr std::uint64_t kTermAheadMax = 366 * 24 * 3600;
+
 JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io::LineWriter& say,
                                                  std::chrono::milliseconds heartbeat_timeout) {
   return {[&io, &say, heartbeat_timeout](const Hello& hello, const JobBefore& before) {
-    auto options = options_of(hello, begin_term(), before);
+    const auto term = begin_term();
+    auto options = options_of(hello, term, before);
+    options.term_max = term.term + kTermAheadMax;
     options.greater_part_only = false;
     options.heartbeat_timeout = heartbeat_timeout;
     MembershipServer::Handlers handlers;

@@ -10,7 +10,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t kNamesShown = 8;
-constexpr std::uint64_t kTermMax = std::uint64_t{1} << 62;  // terms and numbers grow from those that are heard of
 constexpr std::uint32_t kRoundMax = 0xf0000000;
 
 }  // namespace
@@ -146,7 +145,7 @@ bool Membership::is_possible(const Hello& hello) const {
   const auto& held = *hello.held;
   return held.group_world_size <= (follows_claims() ? hello.nodes_max : options_.nodes_max) &&
          held.group_world_size >= (follows_claims() ? hello.nodes_min : options_.nodes_min) &&
-         held.round.term <= kTermMax && held.round.number <= kRoundMax;
+         held.round.term <= options_.term_max && held.round.number <= kRoundMax;
 }
 
 void Membership::take(const Joined& event, TimePoint now) {

@@ -74,7 +74,8 @@ struct MembershipOptions {
   // After nodes fell silent only the greater part of a round's nodes goes on. Where membership is not on a node of the
   // job and never stops, whoever reaches it may.
   bool greater_part_only = true;
-  RoundId term;  // its number is not used; a round that is heard of makes it greater
+  RoundId term;                                     // its number is not used; a round that is heard of makes it greater
+  std::uint64_t term_max = std::uint64_t{1} << 62;  // of a round that a node may have
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
   std::optional<TimePoint> no_round_before;            // the first one: others may be about to come that still have one
   JobBefore before;                                    // whoever has an older round than its last one was left behind

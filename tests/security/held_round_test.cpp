@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdint>
+#include <ctime>
 #include <memory>
 #include <vector>
 
@@ -40,7 +42,10 @@ Nodes three_nodes(const std::vector<std::string>& arguments, const std::string& 
   return nodes;
 }
 
-Json a_lie(char key_digit, const std::string& round = "4000000000-0000000000000001-7") {
+// Newer than any round of this job, and of a term that a daemon may believe in.
+std::string a_newer_round() { return std::to_string(std::time(nullptr) + 1'000'000) + "-0000000000000001-7"; }
+
+Json a_lie(char key_digit, const std::string& round = a_newer_round()) {
   auto hello = hello_of(key_digit);
   hello["nodes_min"] = hello["nodes_max"] = 3;
   hello["was_welcomed"] = true;
@@ -54,6 +59,15 @@ Json a_lie(char key_digit, const std::string& round = "4000000000-00000000000000
   return hello;
 }
 
+TEST(HeldRound, OfATermThatNoClockCanHaveIsRefused) {
+  Daemon daemon;
+  auto liar = RawPeer::agent(daemon.port());
+  liar.say(a_lie('a', std::to_string(std::uint64_t{1} << 62) + "-0000000000000001-7").dump());
+  const auto refused = liar.hear("refused");
+  ASSERT_TRUE(refused);
+  EXPECT_THAT(*refused, HasSubstr("which can't be"));
+}
+
 void expect_refused(RawPeer& liar) {
   const auto refused = liar.hear("refused");
   ASSERT_TRUE(refused);
@@ -65,7 +79,7 @@ void expect_undisturbed(const Nodes& nodes) {
   ::kill(static_cast<pid_t>(nodes[0]->number_after("worker ")), SIGKILL);
   for (const auto& node : nodes) {
     EXPECT_TRUE(node->prints("of round 1")) << node->err();
-    EXPECT_THAT(node->out(), AllOf(HasSubstr("is restart 1,"), Not(HasSubstr("4000000000"))));
+    EXPECT_THAT(node->out(), AllOf(HasSubstr("is restart 1,"), Not(HasSubstr("-0000000000000001-"))));
   }
   nodes[0]->kill(SIGTERM);
   for (const auto& node : nodes) EXPECT_EQ(node->wait(), 143) << node->err();

@@ -252,6 +252,19 @@ TEST_F(MembershipClaims, NodesThatShareAnOlderRoundBearEachOtherOut) {
   EXPECT_TRUE(stopped.at(11).front().is_left_behind);
 }
 
+TEST_F(MembershipClaims, ATermThatNoClockCanHaveIsNone) {
+  greater_part_only = false;
+  more_options.term_max = 1'731'000'000;
+  begin(2, 2);
+  auto lie = a_lie(2);
+  comes_again(1, 1, lie);
+  EXPECT_THAT(refused.at(1).what, HasSubstr("can't be"));
+  EXPECT_TRUE(refused.at(1).is_round_unknown);
+  lie.round.term = 1'731'000'000;
+  comes_again(2, 2, lie);
+  EXPECT_EQ(refused.count(2), 0u);
+}
+
 TEST_F(MembershipClaims, NothingThatIsSaidMeanwhileHasAnEffect) {
   greater_part_only = false;
   begin_with(3, 3);
