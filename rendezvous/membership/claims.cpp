@@ -1,5 +1,6 @@
 #include "rendezvous/membership/claims.hpp"
 
+#include <algorithm>
 #include <tuple>
 
 namespace ddp::rendezvous {
@@ -84,11 +85,21 @@ std::optional<Claims::Choice> Claims::choice(std::optional<int> lost) const {
     if (best == nullptr || rank(*best) < rank(set)) best = &set;
   if (best == nullptr && left_) return Choice{*left_, {}, true, false, false};
   if (best == nullptr) return {};
-  const auto& round = best->rounds.rbegin()->second;
+  const auto& round = round_of(*best);
   const bool is_lost_missing =
       lost && *lost < round.claim.group_world_size && round.ranks.count(*lost) == 0 && round.gone.count(*lost) == 0;
   return Choice{round.claim, round.gone, best->claimants == 1 && !best->has_own, is_greater_part(round),
                 missing(round) == (is_lost_missing ? 1 : 0)};
+}
+
+// The newest one, unless it had not begun everywhere, is not that of its greater part, and the greater part of an older
+// one is here: it was being begun when the membership before ended.
+const Claims::Round& Claims::round_of(const Set& set) {
+  const auto& newest = set.rounds.rbegin()->second;
+  if (newest.claim.is_established || is_greater_part(newest)) return newest;
+  const auto found = std::find_if(set.rounds.rbegin(), set.rounds.rend(),
+                                  [](const auto& entry) { return is_greater_part(entry.second); });
+  return found == set.rounds.rend() ? newest : found->second;
 }
 
 std::size_t Claims::missing(const Round& round) {

@@ -3,7 +3,8 @@
 // A claim by itself proves nothing: whoever can join can make one up. Only the members of a round know its nonce, and
 // each claim returns those of the node's last rounds. So nodes that share a nonce were members together: they belong to
 // one set. The largest set is believed, of equal ones the one with the newer round; the node of this very process is
-// believed before all others. The round is the newest one of the set.
+// believed before all others. The round is the newest one of the set that had begun on all of its nodes, or whose
+// greater part claims it.
 #pragma once
 
 #include <cstddef>
@@ -59,6 +60,7 @@ class Claims {
   std::size_t join_sets(const std::vector<std::string>& nonces);
   static std::size_t missing(const Round& round);
   static bool is_greater_part(const Round& round);
+  static const Round& round_of(const Set& set);
 
   std::map<std::string, Claim> claims_;  // by node key
   std::map<std::size_t, Set> sets_;

@@ -160,12 +160,17 @@ void Membership::close_claims(TimePoint now) {
   if (!is_adopted_) restate_ends_.reset();
   claims_ = {};
   std::vector<NodeId> claimants, talkers, others;
+  std::size_t members = 0;
   for (auto& [id, node] : nodes_) {
     if (const auto refused = objection(node.hello); refused && is_adopted_) {
       send(id, *refused);
       others.push_back(id);
     }
-    if (std::exchange(node.is_claimant, false)) claimants.push_back(id);
+    if (std::exchange(node.is_claimant, false)) {
+      claimants.push_back(id);
+      // First, so that the others are measured by how many of them are here.
+      if (node.hello.held->round == round_id_) std::swap(claimants[members++], claimants.back());
+    }
     if (!node.said.empty()) talkers.push_back(id);
   }
   for (const auto id : others) forget(id);

@@ -252,6 +252,28 @@ TEST_F(MembershipClaims, NodesThatShareAnOlderRoundBearEachOtherOut) {
   EXPECT_TRUE(stopped.at(11).front().is_left_behind);
 }
 
+// The daemon was killed while it told the nodes to start round 1.
+TEST_F(MembershipClaims, ARoundThatReachedFewOfItsNodesIsNotGoneOnWith) {
+  greater_part_only = false;
+  begin_with(5, 5, 5);
+  auto newest = held[1];
+  newest.round.number = 1;
+  newest.is_established = false;
+  newest.nonces.insert(newest.nonces.begin(), "nonce of round 1");
+  begin_anew(5, 5, 5);
+  comes_again(1, 11, newest);
+  for (int i = 2; i <= 5; ++i) comes_again(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(10 + i), held[i]);
+  EXPECT_EQ(membership->view().round, 0);
+  ASSERT_EQ(stopped.count(11), 1u);
+  EXPECT_EQ(stopped.at(11).front().round, 1u);
+  says(11, RoundEnded{1, {}, 1, false});
+  for (std::uint64_t id = 12; id <= 15; ++id) says(id, RoundEnded{0, {failure(2, exited(1))}, 1, false});
+  pass(20s);
+  EXPECT_FALSE(stepped_down);
+  EXPECT_TRUE(finished.empty());
+  for (std::uint64_t id = 11; id <= 15; ++id) EXPECT_EQ(started.count(id), 1u) << id;
+}
+
 TEST_F(MembershipClaims, ATermThatNoClockCanHaveIsNone) {
   greater_part_only = false;
   more_options.term_max = 1'731'000'000;
