@@ -4,8 +4,8 @@ add_library(project_options INTERFACE)
 target_compile_options(project_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wold-style-cast
                                                  -Werror)
 if(CMAKE_UNITY_BUILD)
-  # Sources that are compiled together see each other's types and names. The preset release compiles each by itself,
-  # with these warnings.
+  # Sources that are compiled together see each other's types and names. -DCMAKE_UNITY_BUILD=OFF compiles each by
+  # itself, with these warnings.
   target_compile_options(project_options INTERFACE -Wno-shadow -Wno-subobject-linkage)
 endif()
 # Every header is included from the root of the tree: #include "rendezvous/store/codec.hpp", <ddp/ddp.hpp>.
