@@ -88,7 +88,7 @@ int main() {
     ddp::ElasticState state;
     state.add(line.slope);
     state.add(line.offset);
-    state.add(progress);
+    state.add_struct(progress);
     ddp::run_elastic(state, [&](ddp::ProcessGroup world) { train(world, line, progress, state); });
     return 0;
   } catch (const std::exception& error) {

@@ -2,7 +2,7 @@
 //
 //   ddp::ElasticState state;
 //   for (auto& parameter : model.parameters()) state.add(parameter);   // host or GPU memory
-//   state.add(step);                                                   // and what else makes up the state
+//   state.add(step);                                                   // numbers and arrays; a struct: add_struct()
 //   ddp::run_elastic(state, [&](ddp::ProcessGroup world) {             // called anew in every round
 //     ddp::DistributedDataParallel ddp_model(world, parameters);
 //     while (step < steps) {
@@ -39,11 +39,14 @@
 // Restarts count against --max-restarts as ever; when none is left, all workers are stopped.
 #pragma once
 
+#include <array>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <type_traits>
+#include <utility>
 
 #include "ddp/export.hpp"
 #include "ddp/memory.hpp"
@@ -51,11 +54,36 @@
 
 namespace ddp {
 
+namespace detail {
+
+// Numbers and arrays of them: their bytes mean the same in another process.
+template <class T>
+struct IsPlain : std::integral_constant<bool, !std::is_const<T>::value &&
+                                                  (std::is_arithmetic<T>::value || std::is_enum<T>::value)> {};
+template <class T, std::size_t kCount>
+struct IsPlain<T[kCount]> : IsPlain<T> {};
+template <class T, std::size_t kCount>
+struct IsPlain<std::array<T, kCount>> : IsPlain<T> {};
+
+// Contiguous ranges.
+template <class T, class = void>
+struct HasData : std::false_type {};
+template <class T>
+struct HasData<T, decltype(void(std::declval<T&>().data()), void(std::declval<T&>().size()))> : std::true_type {
+  using Element = std::remove_pointer_t<decltype(std::declval<T&>().data())>;
+};
+
+template <class T, bool = HasData<T>::value && !IsPlain<T>::value>
+struct HasPlainContents : std::false_type {};
+template <class T>
+struct HasPlainContents<T, true> : IsPlain<typename HasData<T>::Element> {};
+
+}  // namespace detail
+
 // What a rank must have to go on where another one was. The same entries, in the same order and sizes, on all ranks.
 //
-// Memory: three times the state: the user's own, and two copies in turns, so that a commit that fails half-way leaves
-// the
-//         one before whole. An entry may be in the memory of a GPU; its copies are in host memory.
+// Memory: three times the state: the user's own, and two copies in turns, so that a commit that fails half-way
+//         leaves the one before whole. An entry may be in the memory of a GPU; its copies are in host memory.
 // Threads: one at a time.
 class DDP_EXPORT ElasticState {
  public:
@@ -69,10 +97,28 @@ class DDP_EXPORT ElasticState {
   // does it.
   void add(MemoryRange values);
 
-  // A plain value, such as a counter or a struct of numbers.
-  template <class T, std::enable_if_t<std::is_trivially_copyable<T>::value && !std::is_const<T>::value, int> = 0>
+  // A number, an enumerator, or an array of them.
+  template <class T, std::enable_if_t<detail::IsPlain<T>::value, int> = 0>
   void add(T& value) {
-    static_assert(!std::is_pointer<T>::value, "a pointer means nothing in another process");
+    add_bytes(&value, sizeof value);
+  }
+
+  // What a vector of numbers holds, or what a span of them shows: its contents, of this length from now on.
+  template <class T, std::enable_if_t<detail::HasPlainContents<T>::value, int> = 0>
+  void add(T& values) {
+    add_bytes(values.data(), values.size() * sizeof *values.data());
+  }
+
+  // Anything else may have pointers in it, which mean nothing in another process. See add_struct().
+  template <class T, std::enable_if_t<!detail::IsPlain<T>::value && !detail::HasPlainContents<T>::value, int> = 0>
+  void add(T& value) = delete;
+
+  // The bytes of a struct that holds numbers only: no pointer, reference, span or handle. Only the caller can know.
+  template <class T>
+  void add_struct(T& value) {
+    static_assert(std::is_class<T>::value && std::is_trivially_copyable<T>::value && !std::is_const<T>::value,
+                  "a struct is added by its bytes: it has to be trivially copyable");
+    static_assert(!detail::HasData<T>::value, "a span or view holds a pointer: add() takes what it shows");
     add_bytes(&value, sizeof value);
   }
 

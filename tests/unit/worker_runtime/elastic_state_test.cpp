@@ -4,8 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/rank_processes.hpp"
@@ -32,7 +37,7 @@ TEST(ElasticState, RestoreGoesBackToTheLastCommit) {
   Plain plain{7, 0.5};
   ElasticState state;
   state.add(values);
-  state.add(plain);
+  state.add_struct(plain);
   state.restore();
   EXPECT_THAT(values, ElementsAre(1, 2, 3)) << "there is nothing to go back to";
   EXPECT_EQ(state.commits(), 0u);
@@ -48,6 +53,59 @@ TEST(ElasticState, RestoreGoesBackToTheLastCommit) {
     EXPECT_EQ(plain.step, step);
     EXPECT_EQ(plain.rate, 0.5);
   }
+}
+
+enum class Phase : std::uint8_t { warm_up, main };
+
+TEST(ElasticState, NumbersArraysVectorsAndSpansAreKeptByTheirContents) {
+  int table[2][2] = {{1, 2}, {3, 4}};
+  std::array<double, 2> rates{0.5, 0.25};
+  Phase phase = Phase::warm_up;
+  std::vector<std::uint64_t> seeds{5, 6};
+  std::vector<float> owner{7, 8};
+  const std::span<float> shown(owner);
+  ElasticState state;
+  state.add(table);
+  state.add(rates);
+  state.add(phase);
+  state.add(seeds);
+  state.add(shown);
+  state.commit();
+  table[1][1] = 0;
+  rates = {};
+  phase = Phase::main;
+  seeds = {0, 0};
+  owner = {0, 0};
+  state.restore();
+  EXPECT_EQ(table[1][1], 4);
+  EXPECT_THAT(rates, ElementsAre(0.5, 0.25));
+  EXPECT_EQ(phase, Phase::warm_up);
+  EXPECT_THAT(seeds, ElementsAre(5, 6));
+  EXPECT_THAT(owner, ElementsAre(7, 8));
+}
+
+template <class T>
+constexpr bool can_add() {
+  return requires(ElasticState & state, T & value) { state.add(value); };
+}
+
+struct HoldsAPointer {
+  const float* values;
+};
+
+TEST(ElasticState, WhatMayHoldPointersIsNoEntryByItself) {
+  EXPECT_TRUE(can_add<int>() && can_add<std::vector<float>>() && can_add<std::span<float>>() && can_add<MemoryRange>());
+  EXPECT_FALSE(can_add<int*>());
+  EXPECT_FALSE((can_add<std::array<int*, 2>>()));
+  EXPECT_FALSE(can_add<const int>());
+  EXPECT_FALSE(can_add<Plain>()) << "only by add_struct()";
+  EXPECT_FALSE(can_add<HoldsAPointer>());
+  EXPECT_FALSE(can_add<std::string_view>());
+  EXPECT_FALSE(can_add<std::span<const float>>());
+  EXPECT_FALSE(can_add<std::span<float*>>());
+  EXPECT_FALSE(can_add<std::vector<std::string>>());
+  EXPECT_FALSE(can_add<std::vector<bool>>());
+  EXPECT_FALSE((can_add<std::pair<int, int>>()));
 }
 
 TEST(ElasticState, WhatCannotBeInItIsRefused) {
@@ -123,7 +181,7 @@ TEST(ElasticState, LargeStateComesInSeveralParts) {
     } text{{'x', 'y', static_cast<char>('0' + rank)}};
     std::vector<double> values(kCount, rank);
     ElasticState state;
-    state.add(text);
+    state.add_struct(text);
     state.add(values);
     if (rank == 1) {
       values.back() = 17;
