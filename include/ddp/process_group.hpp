@@ -158,6 +158,22 @@ class DDP_EXPORT ProcessGroup {
   void receive(MemoryRange output, int peer, CollectiveOptions options = {});
   Work receive_async(MemoryRange output, int peer, CollectiveOptions options = {});
 
+  // An _async call reads its input until its Work is over, and a temporary vector does not live as long.
+  template <class T, class... More>
+  Work all_gather_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work reduce_scatter_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work reduce_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work gather_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work scatter_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work all_to_all_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work send_async(std::vector<T>&& input, More&&... more) = delete;
+
   // Complete once every rank has called it and all collectives before it have. It blocks the host on a GPU too.
   void barrier(CollectiveOptions options = {});
   Work barrier_async(CollectiveOptions options = {});

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/thrown_by.hpp"
@@ -15,6 +16,7 @@
 namespace ddp {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -431,6 +433,26 @@ TEST_F(GroupCalls, OnADeviceRanksTellEachOtherWordsThroughItsMemory) {
   EXPECT_EQ(calls->run[1].input.device, kGpu);
   group.scatter({}, {two_.data(), 2, DataType::float32, kGpu}, 0);
   EXPECT_EQ(calls->run[2].input.device, kGpu) << "an empty range is where the other is";
+}
+
+template <class Input, class Group = ProcessGroup>
+std::vector<bool> async_calls_that_take() {
+  return {requires(Group & group, MemoryRange out){group.all_gather_async(std::declval<Input>(), out);
+}
+, requires(Group& group, MemoryRange out) { group.reduce_scatter_async(std::declval<Input>(), out); }
+, requires(Group& group, MemoryRange out) { group.reduce_async(std::declval<Input>(), out, 0); }
+, requires(Group& group, MemoryRange out) { group.gather_async(std::declval<Input>(), out, 0); }
+, requires(Group& group, MemoryRange out) { group.scatter_async(std::declval<Input>(), out, 0); }
+, requires(Group& group, MemoryRange out) { group.all_to_all_async(std::declval<Input>(), out); }
+, requires(Group& group) { group.send_async(std::declval<Input>(), 0); }
+};  // namespace
+}  // namespace ddp
+
+TEST(AsyncCalls, TakeNoVectorThatIsGoneBeforeTheyEnd) {
+  EXPECT_THAT(async_calls_that_take<std::vector<float>&>(), Each(true));
+  EXPECT_THAT(async_calls_that_take<const std::vector<float>&>(), Each(true));
+  EXPECT_THAT(async_calls_that_take<ConstMemoryRange>(), Each(true));
+  EXPECT_THAT(async_calls_that_take<std::vector<float>>(), Each(false));
 }
 
 }  // namespace
