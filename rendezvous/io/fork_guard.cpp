@@ -1,9 +1,11 @@
 #include "rendezvous/io/fork_guard.hpp"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <string>
 
@@ -13,6 +15,13 @@ namespace ddp::io {
 
 namespace {
 
+volatile unsigned forks = 0;  // between this process and the first one
+
+void count_forks() {
+  static const int error = ::pthread_atfork(nullptr, nullptr, [] { forks = forks + 1; });
+  if (error != 0) throw Error(std::string("forks of this process can't be noticed: ") + std::strerror(error));
+}
+
 std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
@@ -20,16 +29,20 @@ std::size_t page_bytes() { return static_cast<std::size_t>(::sysconf(_SC_PAGESIZ
 ForkGuard::ForkGuard() {
   void* const page = ::mmap(nullptr, page_bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) throw Error(std::string("no page of memory for the process group: ") + std::strerror(errno));
-  if (::madvise(page, page_bytes(), MADV_WIPEONFORK) != 0) {
-    const int reason = errno;
+  if (::madvise(page, page_bytes(), MADV_WIPEONFORK) == 0) {
+    mark_ = static_cast<volatile unsigned*>(page);
+    *mark_ = 1;
+  } else {
     ::munmap(page, page_bytes());
-    throw Error(std::string("the kernel refuses MADV_WIPEONFORK (it needs Linux 4.14): ") + std::strerror(reason));
+    count_forks();
+    mark_ = &forks;
   }
-  mark_ = static_cast<volatile int*>(page);
-  *mark_ = 1;
+  made_ = *mark_;
 }
 
-ForkGuard::~ForkGuard() { ::munmap(const_cast<int*>(mark_), page_bytes()); }
+ForkGuard::~ForkGuard() {
+  if (mark_ != &forks) ::munmap(const_cast<unsigned*>(mark_), page_bytes());
+}
 
 void ForkGuard::require_own_process() const {
   if (!in_forked_child()) return;
