@@ -5,5 +5,5 @@
 set -u
 found=$(grep -REn 'cuda(Stream|Event|Device)Synchronize|cuda(Memcpy|Memset)(2D|3D|Peer|ToSymbol|FromSymbol)?\(' "$1" |
   grep -vE '^[^:]*:[0-9]*: *//' |
-  grep -vE '/nccl_backend/(group|cuda)_memory\.cpp:[0-9]*: *(static_cast<void>|check)\(cudaDeviceSynchronize\(\)')
+  grep -vE '/backends/nccl/(group|cuda)_memory\.cpp:[0-9]*: *(static_cast<void>|check)\(cudaDeviceSynchronize\(\)')
 [ -z "$found" ] || { printf 'calls that block the host:\n%s\n' "$found"; exit 1; }

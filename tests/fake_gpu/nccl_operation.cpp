@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tests/fake_gpu/memory_table.hpp"
-#include "worker_runtime/cpu_backend/reduce/reduce.hpp"
+#include "worker_runtime/backends/cpu/reduce/reduce.hpp"
 
 namespace ddp::fake_gpu {
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "tests/fake_gpu/nccl_exchange.hpp"
-#include "worker_runtime/nccl_backend/nccl_abi.hpp"
+#include "worker_runtime/backends/nccl/nccl_abi.hpp"
 
 namespace ddp::fake_gpu {
 

@@ -15,7 +15,7 @@
 #include "rendezvous/io/library.hpp"
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/integration/rank_processes.hpp"
-#include "worker_runtime/nccl_backend/nccl_abi.hpp"
+#include "worker_runtime/backends/nccl/nccl_abi.hpp"
 
 namespace ddp::fake_gpu {
 

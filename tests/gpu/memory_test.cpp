@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/nccl/rank.hpp"
-#include "worker_runtime/nccl_backend/nccl_library.hpp"
+#include "worker_runtime/backends/nccl/nccl_library.hpp"
 
 namespace ddp::nccl_test {
 namespace {

@@ -10,7 +10,7 @@
 #include <exception>
 #include <string>
 
-#include "worker_runtime/nccl_backend/nccl_library.hpp"
+#include "worker_runtime/backends/nccl/nccl_library.hpp"
 
 namespace ddp {
 namespace {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "tests/integration/rank_processes.hpp"
-#include "worker_runtime/cpu_backend/memory/available_memory.hpp"
+#include "worker_runtime/backends/cpu/memory/available_memory.hpp"
 
 namespace ddp {
 namespace {

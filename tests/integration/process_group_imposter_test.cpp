@@ -19,10 +19,10 @@
 #include "rendezvous/store/client.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
-#include "worker_runtime/cpu_backend/arrivals/fingerprint.hpp"
-#include "worker_runtime/cpu_backend/meeting/meeting_verdict.hpp"
-#include "worker_runtime/cpu_backend/meeting/meeting_words.hpp"
-#include "worker_runtime/cpu_backend/sockets/tcp_socket.hpp"
+#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
+#include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
+#include "worker_runtime/backends/cpu/meeting/meeting_words.hpp"
+#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
 
 namespace ddp {
 namespace {

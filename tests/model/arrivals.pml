@@ -1,4 +1,4 @@
-/* How the ranks of a host meet in shared memory (worker_runtime/cpu_backend), for spin to look at in every order of
+/* How the ranks of a host meet in shared memory (worker_runtime/backends/cpu), for spin to look at in every order of
  * steps.
  *
  * Parts have the names of the functions that they stand for, most of them in arrivals.cpp. A step here is what others

@@ -53,7 +53,7 @@ struct Launch {
   std::optional<RoundId> round;       // empty unless ddprun said it
   int restart_count = 0;              // torchrun's: how many times it has started these workers again
   PortRange ports;                    // to listen on for ranks of other hosts
-  bool lets_any_read = false;         // DDP_PTRACE=any: see cpu_backend/memory/peer_memory.hpp
+  bool lets_any_read = false;         // DDP_PTRACE=any: see backends/cpu/memory/peer_memory.hpp
   std::string interface;              // whose address these reach; empty: that which leads to the store
 };
 

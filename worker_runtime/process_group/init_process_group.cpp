@@ -7,8 +7,8 @@
 #include "rendezvous/store/client.hpp"
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
-#include "worker_runtime/cpu_backend/cpu_backend.hpp"
-#include "worker_runtime/cpu_backend/memory/peer_memory.hpp"
+#include "worker_runtime/backends/cpu/cpu_backend.hpp"
+#include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/backend_choice.hpp"
@@ -21,7 +21,7 @@
 #include "worker_runtime/process_group/two_backends.hpp"
 #include "worker_runtime/trace/tracer.hpp"
 #if DDP_HAVE_NCCL_BACKEND
-#include "worker_runtime/nccl_backend/nccl_backend.hpp"
+#include "worker_runtime/backends/nccl/nccl_backend.hpp"
 #endif
 
 namespace ddp {

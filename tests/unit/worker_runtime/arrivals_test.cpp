@@ -1,6 +1,6 @@
 // Ranks as threads of one process, so that ThreadSanitizer sees what one rank's data means to another.
-#include "worker_runtime/cpu_backend/arrivals/arrivals.hpp"
-#include "worker_runtime/cpu_backend/arrivals/sleep.hpp"
+#include "worker_runtime/backends/cpu/arrivals/arrivals.hpp"
+#include "worker_runtime/backends/cpu/arrivals/sleep.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/memory/available_memory.hpp"
+#include "worker_runtime/backends/cpu/memory/available_memory.hpp"
 
 #include <gtest/gtest.h>
 

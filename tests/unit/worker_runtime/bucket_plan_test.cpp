@@ -1,4 +1,4 @@
-#include "worker_runtime/gradient_engine/bucket_plan.hpp"
+#include "worker_runtime/engine/bucket_plan.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

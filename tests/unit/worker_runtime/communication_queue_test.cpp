@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/communication_queue.hpp"
+#include "worker_runtime/backends/cpu/communication_queue.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/cpu_backend.hpp"
+#include "worker_runtime/backends/cpu/cpu_backend.hpp"
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -16,8 +16,8 @@
 #include "ddp/error.hpp"
 #include "tests/descriptor_limit.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
-#include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
-#include "worker_runtime/cpu_backend/sockets/local_socket.hpp"
+#include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
+#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/nccl_backend/device_choice.hpp"
+#include "worker_runtime/backends/nccl/device_choice.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

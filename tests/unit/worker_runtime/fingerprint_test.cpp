@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/arrivals/fingerprint.hpp"
+#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "worker_runtime/cpu_backend/arrivals/failure_message.hpp"
+#include "worker_runtime/backends/cpu/arrivals/failure_message.hpp"
 
 namespace ddp::cpu_backend {
 namespace {

@@ -26,9 +26,9 @@
 #include "ddp/error.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
-#include "worker_runtime/cpu_backend/hosts/host_opening.hpp"
-#include "worker_runtime/cpu_backend/hosts/host_ring.hpp"
-#include "worker_runtime/cpu_backend/hosts/host_streams.hpp"
+#include "worker_runtime/backends/cpu/hosts/host_opening.hpp"
+#include "worker_runtime/backends/cpu/hosts/host_ring.hpp"
+#include "worker_runtime/backends/cpu/hosts/host_streams.hpp"
 
 namespace {
 

@@ -1,6 +1,6 @@
 // What two leaders say to each other over real connections on loopback, and what one makes of a peer that knows the
 // secret but sends nonsense, stops in the middle, or ends.
-#include "worker_runtime/cpu_backend/hosts/host_links.hpp"
+#include "worker_runtime/backends/cpu/hosts/host_links.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

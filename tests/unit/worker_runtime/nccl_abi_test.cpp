@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <type_traits>
 
-#include "worker_runtime/nccl_backend/nccl_abi.hpp"
+#include "worker_runtime/backends/nccl/nccl_abi.hpp"
 
 namespace ddp::nccl_backend::abi {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/nccl_backend/failure.hpp"
+#include "worker_runtime/backends/nccl/failure.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

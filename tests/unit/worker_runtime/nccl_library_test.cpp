@@ -1,4 +1,4 @@
-#include "worker_runtime/nccl_backend/nccl_library.hpp"
+#include "worker_runtime/backends/nccl/nccl_library.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

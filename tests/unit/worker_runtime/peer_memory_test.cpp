@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/memory/peer_memory.hpp"
+#include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/arrivals/peer_watch.hpp"
+#include "worker_runtime/backends/cpu/arrivals/peer_watch.hpp"
 
 #include <gtest/gtest.h>
 #include <signal.h>

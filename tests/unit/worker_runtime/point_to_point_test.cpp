@@ -1,5 +1,5 @@
 // Messages between two ranks of a host, both of which are this process.
-#include "worker_runtime/cpu_backend/pairs/point_to_point.hpp"
+#include "worker_runtime/backends/cpu/pairs/point_to_point.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -14,9 +14,9 @@
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
-#include "worker_runtime/cpu_backend/memory/host_layout.hpp"
-#include "worker_runtime/cpu_backend/memory/peer_memory.hpp"
-#include "worker_runtime/cpu_backend/memory/shared_memory.hpp"
+#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
+#include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 
 namespace ddp::cpu_backend {
 namespace {

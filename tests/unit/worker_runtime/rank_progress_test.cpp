@@ -1,4 +1,4 @@
-#include "worker_runtime/nccl_backend/rank_progress.hpp"
+#include "worker_runtime/backends/nccl/rank_progress.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/reduce/reduce.hpp"
+#include "worker_runtime/backends/cpu/reduce/reduce.hpp"
 
 #include <gtest/gtest.h>
 

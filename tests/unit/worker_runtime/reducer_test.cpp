@@ -1,4 +1,4 @@
-#include "worker_runtime/gradient_engine/reducer.hpp"
+#include "worker_runtime/engine/reducer.hpp"
 
 #include "ddp/error.hpp"
 

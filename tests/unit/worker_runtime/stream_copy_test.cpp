@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/memory/stream_copy.hpp"
+#include "worker_runtime/backends/cpu/memory/stream_copy.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/gradient_engine/unused_parameters.hpp"
+#include "worker_runtime/engine/unused_parameters.hpp"
 
 #include <gtest/gtest.h>
 

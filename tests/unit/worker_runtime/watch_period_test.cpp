@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "worker_runtime/nccl_backend/watch.hpp"
+#include "worker_runtime/backends/nccl/watch.hpp"
 
 namespace ddp::nccl_backend {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/cpu_backend/one_host/way_times.hpp"
+#include "worker_runtime/backends/cpu/one_host/way_times.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,166 @@
+#include "worker_runtime/backends/cpu/group.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "rendezvous/io/quiet_thread.hpp"
+
+namespace ddp::cpu_backend {
+
+namespace {
+
+// Of calls that were still waiting, some of this host and some of another: those that a peer has not come to count.
+PairEnd timed_out_as_one(PairEnd here, PairEnd afar, std::size_t here_count) {
+  afar.call += here_count;
+  for (std::size_t& call : afar.awaited) call += here_count;
+  if (here.has_met == afar.has_met) {
+    here.awaited.insert(here.awaited.end(), afar.awaited.begin(), afar.awaited.end());
+  }
+  PairEnd& end = here.has_met && !afar.has_met ? afar : here;
+  end.kind = PairEnd::Kind::timed_out;
+  return std::move(end);
+}
+
+}  // namespace
+
+// Before any of them has begun: the group goes on without these calls.
+void Group::require_listeners(std::span<const Collective> calls) const {
+  for (const Collective& call : calls) {
+    const bool is_afar = is_pair_call(call.kind) && layout_.host_of(call.root) != layout_.host_of(who_.rank);
+    if (is_afar) peer_links_->require_listeners(call.root);
+  }
+}
+
+// The sends and receives among some calls, all at once.
+void Group::exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline) {
+  std::vector<Collective> here, afar;
+  std::vector<int> peers;
+  for (const Collective& call : calls) {
+    if (!is_pair_call(call.kind)) continue;
+    if (layout_.host_of(call.root) != layout_.host_of(who_.rank)) {
+      afar.push_back(call);
+      continue;
+    }
+    here.push_back(call);
+    peers.push_back(layout_.index_of(call.root));
+  }
+  if (here.empty() && afar.empty()) return;
+  if (afar.empty() || here.empty()) {
+    const PairEnd end = afar.empty() ? pairs_.run(here, peers, deadline) : peer_links_->run(afar, deadline);
+    if (end.kind != PairEnd::Kind::complete) fail_pair(afar.empty() ? here : afar, end, deadline);
+    return;
+  }
+  exchange_here_and_afar(here, peers, afar, deadline);
+}
+
+// At once: no wait is for a neighbour and for a socket. Where one fails the other stops.
+void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
+                                   std::span<const Collective> afar, io::Deadline& deadline) {
+  PairEnd end_afar;
+  std::exception_ptr error;
+  io::Deadline deadline_afar = deadline;
+  const auto run_afar = [&] {
+    try {
+      end_afar = peer_links_->run(afar, deadline_afar);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (!error && end_afar.kind == PairEnd::Kind::complete) return;
+    is_pair_over_.store(true);
+    pairs_.wake();
+  };
+  std::thread other;
+  try {
+    other = io::start_quiet_thread(run_afar);
+  } catch (const std::system_error& refusal) {
+    throw Error(std::string("no thread for messages to another host beside those to this one: ") + refusal.what());
+  }
+  PairEnd end_here;
+  std::exception_ptr error_here;
+  try {
+    end_here = pairs_.run(here, peers, deadline);
+  } catch (...) {
+    error_here = std::current_exception();
+  }
+  if (error_here || end_here.kind != PairEnd::Kind::complete) {
+    is_pair_over_.store(true);
+    peer_links_->wake();
+  }
+  other.join();
+  is_pair_over_.store(false);
+  if (error_here) std::rethrow_exception(error_here);
+  if (error) std::rethrow_exception(error);
+  const bool is_late = end_here.kind == PairEnd::Kind::timed_out || end_afar.kind == PairEnd::Kind::timed_out;
+  if (is_late && !end_here.awaited.empty() && !end_afar.awaited.empty()) {
+    std::vector<Collective> all(here.begin(), here.end());
+    all.insert(all.end(), afar.begin(), afar.end());
+    fail_pair(all, timed_out_as_one(std::move(end_here), std::move(end_afar), here.size()), deadline);
+  }
+  const bool is_afar_first = end_here.kind == PairEnd::Kind::complete || end_here.kind == PairEnd::Kind::interrupted;
+  if (is_afar_first && end_afar.kind != PairEnd::Kind::complete) fail_pair(afar, end_afar, deadline_afar);
+  if (end_here.kind != PairEnd::Kind::complete) fail_pair(here, end_here, deadline);
+}
+
+// Lets the ranks of other hosts know where this one listens. Collective.
+void Group::open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline) {
+  peer_links_.emplace(who_.rank, who_.size, network, who_.name + " of " + to_string(who_.round),
+                      PeerLinks::Questions{.must_stop = [this] { return given_up_.load() || is_pair_over_.load(); },
+                                           .is_cut_off = [this](int rank) { return is_cut_off(rank); }});
+  pairs_.announce(peer_links_->announcement());
+  std::vector<PeerLinks::Announcement> all(static_cast<std::size_t>(who_.size));
+  constexpr std::size_t kWords = std::tuple_size_v<GatheredWords>;
+  for (std::size_t begin = 0; begin < std::tuple_size_v<PeerLinks::Announcement>; begin += kWords) {
+    meet(deadline);
+    const auto words = gather(
+        [&](int index) {
+          GatheredWords some{};
+          std::copy_n(pairs_.announced(index).begin() + static_cast<std::ptrdiff_t>(begin), kWords, some.begin());
+          return some;
+        },
+        deadline);
+    for (int rank = 0; rank < who_.size; ++rank) {
+      const GatheredWords& of_rank = words[layout_.place_of(rank)];
+      std::copy(of_rank.begin(), of_rank.end(),
+                all[static_cast<std::size_t>(rank)].begin() + static_cast<std::ptrdiff_t>(begin));
+    }
+  }
+  for (int rank = 0; rank < who_.size; ++rank) peer_links_->learn(rank, all[static_cast<std::size_t>(rank)]);
+}
+
+// Between two ranks only: the others do not matter, and are not told.
+void Group::fail_pair(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline) {
+  const Collective& call = calls[end.call];
+  const FailedCall failed{who_, ::getpid(), end.number, fingerprint_of(call)};
+  const int peer = call.root;
+  RankState state = state_of(peer);
+  const bool has_ended =
+      has_hosts() && memory_->notes()[static_cast<std::size_t>(peer)].trouble.load() == Trouble::lost;
+  if (end.presence != Presence::here && !has_ended) state.presence = end.presence;
+  is_abort_elsewhere_ = end.kind == PairEnd::Kind::lost && state.presence == Presence::aborted;
+  switch (end.kind) {
+    case PairEnd::Kind::lost: throw RankFailure(lost_message(failed, {state}), {peer});
+    case PairEnd::Kind::timed_out: {
+      std::vector<int> peers;
+      for (const std::size_t awaited : end.awaited) peers.push_back(calls[awaited].root);
+      std::sort(peers.begin(), peers.end());
+      peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+      throw TimeoutError(pair_timeout_message(failed, states_of(peers), end.has_met, deadline.full_time()), peers);
+    }
+    case PairEnd::Kind::mismatch: {
+      const std::string own = "rank " + std::to_string(who_.rank) + " called " + describe(failed.call);
+      const std::string theirs = "rank " + std::to_string(peer) + " called " + describe(end.theirs);
+      throw MismatchError(mismatch_message(failed, who_.rank < peer ? own + ", " + theirs : theirs + ", " + own));
+    }
+    case PairEnd::Kind::interrupted:
+    case PairEnd::Kind::complete: break;
+  }
+  throw_unusable();
+}
+
+}  // namespace ddp::cpu_backend

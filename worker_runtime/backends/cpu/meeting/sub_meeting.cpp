@@ -1,0 +1,264 @@
+#include "worker_runtime/backends/cpu/meeting/sub_meeting.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "ddp/error.hpp"
+#include "rendezvous/io/random_key.hpp"
+#include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
+#include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
+#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+
+namespace ddp::cpu_backend {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using process_group::Membership;
+
+constexpr int kStrangersMax = 16;  // who may stand before a leader's unix socket beside its ranks
+
+// What a leader tells.
+struct Entrance {
+  std::array<char, 48> socket{};   // name of its unix socket
+  std::array<char, 64> address{};  // the rest of a group on several hosts; see Endpoint
+  std::uint32_t port = 0;
+  std::array<char, 36> secret{};  // rank 0's is the group's
+};
+
+using Refusal = std::array<char, 160>;  // why a rank can't do its part; empty where it can
+
+template <class T>
+std::vector<T> gather(const ParentGroup& parent, const T& own) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const std::vector<std::byte> bytes = parent.gather(std::as_bytes(std::span(&own, 1)));
+  std::vector<T> all(static_cast<std::size_t>(parent.who.size));
+  std::memcpy(all.data(), bytes.data(), bytes.size());
+  return all;
+}
+
+// Takes a step on every rank of the parent. Where one can't, all throw: what the parent ended with if another's death
+// was why. The dead one may have taken its own part before.
+template <class Step>
+void together(const ParentGroup& parent, const Step& step) {
+  Refusal own{};
+  try {
+    step();
+  } catch (const std::exception& error) {
+    const std::string text = error.what();
+    put_text(own, text.empty() ? "it does not say why" : text.substr(0, text.find('\n')));
+  }
+  const std::vector<Refusal> all = gather(parent, own);
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string refusal = text_in(all[rank]);
+    if (refusal.empty()) continue;
+    gather(parent, own);  // throws unless all are alive
+    throw Error("rank " + std::to_string(rank) + " can't be part of a new group: " + refusal +
+                "\nwhere: a split of the process group, rank " + std::to_string(parent.who.rank) + " of " +
+                std::to_string(parent.who.size) + ", pid " + std::to_string(::getpid()) + kLimitsAdvice);
+  }
+}
+
+// The part of a rank that is in a new group of two or more.
+class Member {
+ public:
+  Member(const ParentGroup& parent, const NewGroup& made, io::Deadline& deadline)
+      : parent_(parent),
+        made_(made),
+        deadline_(deadline),
+        layout_(layout_of(parent.layout, made.ranks)),
+        host_(layout_.host_of(made.who.rank)),
+        leader_(layout_.leader_of(host_)) {}
+
+  void open() {
+    if (!is_leader()) return;
+    const auto& here = layout_.ranks_of(host_);
+    file_ = SharedMemory::make_file(layout_, host_);
+    if (here.size() > 1) {
+      const std::string name = "ddp-" + io::random_key();
+      listener_ = listen_locally(name, static_cast<int>(here.size()) + kStrangersMax);
+      put_text(entrance_.socket, name);
+    }
+    if (layout_.host_count() == 1) return;
+    Listener listener = listen_tcp(parent_.network);
+    put_text(entrance_.address, listener.endpoint.address);
+    entrance_.port = listener.endpoint.port;
+    put_text(entrance_.secret, io::random_key());
+    port_ = std::move(listener.socket);
+  }
+
+  const Entrance& entrance() const { return entrance_; }
+
+  void knock(const std::vector<Entrance>& entrances) {
+    if (!is_leader()) return knock_locally(text_in(entrance_of(entrances, leader_).socket));
+    if (layout_.host_count() == 1) return;
+    const std::string secret = text_in(entrance_of(entrances, 0).secret);
+    acceptor_.emplace(std::move(port_), hello(secret, Hello::Purpose::data));
+    links_.resize(static_cast<std::size_t>(layout_.host_count()));
+    for (int host = 0; host < host_; ++host) {
+      LinkSockets& link = links_[static_cast<std::size_t>(host)];
+      const Entrance& entrance = entrance_of(entrances, layout_.leader_of(host));
+      link.data = connect(entrance, hello(secret, Hello::Purpose::data));
+      link.news = connect(entrance, hello(secret, Hello::Purpose::news));
+    }
+  }
+
+  void let_in() {
+    if (!is_leader()) return;
+    hand_out_file();
+    while (!is_linked()) {
+      std::vector<pollfd> polled;
+      acceptor_->add_to(polled);
+      poll_until(polled, deadline_);
+      for (auto& arrival : acceptor_->take(polled)) take_link(arrival);
+      if (deadline_.passed(Clock::now()) && !is_linked()) throw Error("no connection came from another host");
+    }
+    acceptor_.reset();
+    listener_.reset();
+  }
+
+  Meeting take_meeting() {
+    if (!is_leader()) {
+      auto message = receive_message(socket_.get());
+      if (!message || message->kind != Message::Kind::complete || !message->fd) throw Error("no shared file came");
+      file_ = std::move(message->fd);
+      socket_.reset();
+    }
+    Meeting meeting{std::move(file_), {}, layout_, std::move(links_)};
+    for (const int rank : layout_.ranks_of(host_)) meeting.peers.push_back(peer(parent_rank(rank)));
+    return meeting;
+  }
+
+ private:
+  static HostLayout layout_of(const HostLayout& of_parent, const std::vector<int>& ranks) {
+    std::vector<std::string> hosts;
+    for (const int rank : ranks) hosts.push_back(std::to_string(of_parent.host_of(rank)));
+    return HostLayout::from_identities(hosts);
+  }
+
+  bool is_leader() const { return leader_ == made_.who.rank; }
+  int parent_rank(int rank) const { return made_.ranks[static_cast<std::size_t>(rank)]; }
+
+  const Entrance& entrance_of(const std::vector<Entrance>& entrances, int rank) const {
+    return entrances[static_cast<std::size_t>(parent_rank(rank))];
+  }
+
+  Peer peer(int rank) const {
+    if (rank == parent_.who.rank) return {::getpid(), {}};
+    return {parent_.pids[static_cast<std::size_t>(rank)], parent_.watch->duplicate(parent_.layout.index_of(rank))};
+  }
+
+  void knock_locally(const std::string& name) {
+    socket_ = connect_locally(name, Backlog::has_room);
+    if (uid_of_peer(socket_.get()) != ::geteuid()) throw Error("another user listens in the place of its leader");
+    send_message(socket_.get(), {Message::Kind::hello, made_.who.rank, ::getpid(), {}}, -1, deadline_);
+  }
+
+  // All have knocked.
+  void hand_out_file() {
+    std::vector<int> awaited = layout_.ranks_of(host_);
+    std::erase(awaited, made_.who.rank);
+    while (!awaited.empty()) {
+      const io::UniqueFd socket = accept_locally(listener_.get());
+      if (!socket) throw Error("not all ranks of its host have connected");
+      const int rank = rank_at(socket.get());
+      if (std::erase(awaited, rank) == 0) continue;  // a stranger
+      send_message(socket.get(), {Message::Kind::complete, made_.who.rank, ::getpid(), {}}, file_.get(), deadline_);
+    }
+  }
+
+  static int rank_at(int socket) {
+    try {
+      const auto message = receive_message(socket);
+      return message && message->kind == Message::Kind::hello ? message->rank : -1;
+    } catch (const NoDescriptorLeft&) {
+      throw;
+    } catch (const std::exception&) {  // it is gone, or babbles
+      return -1;
+    }
+  }
+
+  Hello hello(const std::string& secret, Hello::Purpose purpose) const {
+    Hello hello;
+    hello.purpose = purpose;
+    hello.rank = made_.who.rank;
+    hello.size = made_.who.size;
+    put_text(hello.secret, secret);
+    put_text(hello.group, made_.who.name);
+    return hello;
+  }
+
+  TcpSocket connect(const Entrance& entrance, const Hello& hello) {
+    const std::string address = text_in(entrance.address);
+    return connect_tcp(
+        {address.empty() ? parent_.network.store_address : address, static_cast<std::uint16_t>(entrance.port)}, hello,
+        deadline_);
+  }
+
+  void take_link(Acceptor::Arrival& arrival) {
+    const int rank = arrival.hello.rank;
+    if (rank <= made_.who.rank || rank >= made_.who.size || layout_.leader_of(layout_.host_of(rank)) != rank) return;
+    LinkSockets& link = links_[static_cast<std::size_t>(layout_.host_of(rank))];
+    (arrival.hello.purpose == Hello::Purpose::data ? link.data : link.news) = std::move(arrival.socket);
+  }
+
+  bool is_linked() const {
+    for (std::size_t host = 0; host < links_.size(); ++host) {
+      if (static_cast<int>(host) != host_ && !(links_[host].data && links_[host].news)) return false;
+    }
+    return true;
+  }
+
+  const ParentGroup& parent_;
+  const NewGroup& made_;
+  io::Deadline& deadline_;
+  HostLayout layout_;  // of the new group
+  int host_;           // there, as is the next
+  int leader_;
+  Entrance entrance_;  // a leader's, as are the next
+  io::UniqueFd file_;  // and in the end everybody's
+  io::UniqueFd listener_;
+  TcpSocket port_;
+  std::optional<Acceptor> acceptor_;  // at that port
+  std::vector<LinkSockets> links_;    // by host
+  io::UniqueFd socket_;               // to the leader
+};
+
+}  // namespace
+
+void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, io::Deadline& deadline) {
+  std::optional<Member> member;
+  if (made.ranks.size() > 1) member.emplace(parent, made, deadline);
+  together(parent, [&] {
+    if (member) member->open();
+  });
+  const std::vector<Entrance> entrances = gather(parent, member ? member->entrance() : Entrance{});
+  together(parent, [&] {
+    if (member) member->knock(entrances);
+  });
+  together(parent, [&] {
+    if (member) member->let_in();
+  });
+  std::optional<Meeting> meeting;
+  together(parent, [&] {
+    if (made.ranks.empty()) return;
+    meeting = member ? member->take_meeting() : meet_alone();
+    meeting->network = parent.network;
+    for (const int rank : made.ranks) meeting->job_ranks.push_back(parent.job_ranks[static_cast<std::size_t>(rank)]);
+    group.make(*meeting);
+  });
+  together(parent, [&] {
+    if (meeting) group.begin(std::move(*meeting));
+  });
+}
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,47 @@
+#include "worker_runtime/backends/cpu/memory/stream_copy.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace ddp::cpu_backend {
+
+#if defined(__SSE2__)
+
+namespace {
+
+constexpr std::size_t kVectorBytes = sizeof(__m128i);
+constexpr std::size_t kLineVectors = 4;
+constexpr std::size_t kLineBytes = kLineVectors * kVectorBytes;
+
+}  // namespace
+
+void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const std::size_t before = -reinterpret_cast<std::uintptr_t>(to) % kLineBytes;
+  const std::size_t head = std::min(before, bytes);
+  std::memcpy(to, from, head);
+  to += head;
+  from += head;
+  bytes -= head;
+  for (; bytes >= kLineBytes; bytes -= kLineBytes, to += kLineBytes, from += kLineBytes) {
+    __m128i line[kLineVectors];
+    for (std::size_t i = 0; i < kLineVectors; ++i)
+      line[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i * kVectorBytes));
+    for (std::size_t i = 0; i < kLineVectors; ++i)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to + i * kVectorBytes), line[i]);
+  }
+  std::memcpy(to, from, bytes);
+  _mm_sfence();
+}
+
+#else
+
+void stream_copy(std::byte* to, const std::byte* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+
+#endif
+
+}  // namespace ddp::cpu_backend

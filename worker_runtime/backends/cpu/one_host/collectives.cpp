@@ -1,0 +1,111 @@
+#include "worker_runtime/backends/cpu/one_host/collectives.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <chrono>
+
+namespace ddp::cpu_backend {
+
+namespace {
+
+constexpr std::size_t kLargeBytes = 1u << 16;  // less goes through the staging and the caches, whatever the machine
+// In none of a core's own caches: what holds of these holds of larger ones.
+constexpr std::size_t kAlikeBytes = 1u << 24;
+
+}  // namespace
+
+Collectives::Collectives(int rank, int size, Arrivals& arrivals, const SharedMemory& memory, const PeerMemory& peers,
+                         std::shared_ptr<Segment> staging)
+    : rank_(rank),
+      size_(size),
+      arrivals_(arrivals),
+      memory_(memory),
+      peers_(peers),
+      staging_(size, std::move(staging)),
+      small_(rank, size, arrivals, staging_),
+      in_place_(rank, size),
+      from_peers_(rank, size, peers),
+      staged_(rank, size, staging_) {}
+
+void Collectives::run(const Collective& collective, Steps& steps) {
+  const Shape shape = shape_of(collective, rank_, size_);
+  Fingerprint call = fingerprint_of(collective);
+  if (small_.has(shape)) {
+    arrivals_.post(call);
+    small_.give(collective, shape);
+    steps.meet();
+    small_.prepare_next(shape);
+    steps.require_same_calls();
+    return small_.take(collective, shape);
+  }
+  const ConstMemoryRange memory = memory_for_others(collective);
+  const auto placement = memory.count > 0 ? memory_.find(memory.data, memory.bytes()) : std::nullopt;
+  if (placement) call.location = placement->location;
+  const bool is_large = shape.input_bytes() >= kLargeBytes;
+  const int decider = decider_of(collective);
+  const auto size_class = std::bit_width(std::min(shape.input_bytes(), kAlikeBytes));
+  Ways* const ways = is_large ? &ways_[{collective.kind, shape.type, decider, size_class}] : nullptr;
+  const Way way = is_large ? ways->next : Way::cached;
+  arrivals_.post(call, way == Way::read ? address_for_peers(collective, shape, placement.has_value()) : 0);
+  if (is_large && rank_ == decider) {
+    const Way next = placement ? way : ways->times.next(peers_.can_read_all());
+    arrivals_.put_data(&next, sizeof next);
+  }
+  steps.meet();
+  steps.require_same_calls();
+  if (is_large) arrivals_.get_data(decider, &ways->next, sizeof ways->next);
+  if (placement && all_are_at(placement->location)) return in_place_.run(collective, shape, *placement, steps);
+  const auto begin = is_large ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
+  const bool went_so = run_on_plain_memory(collective, shape, way, steps);
+  if (!is_large || rank_ != decider) return;
+  const auto took = std::chrono::steady_clock::now() - begin;
+  ways->times.took(way, went_so ? took : 2 * took,
+                   shape.input_bytes());  // what can't be read is no way to be preferred
+}
+
+// Whose time is that of the call: one who takes something.
+int Collectives::decider_of(const Collective& collective) const {
+  switch (collective.kind) {
+    case CollectiveKind::broadcast:
+    case CollectiveKind::scatter: return (collective.root + 1) % size_;
+    case CollectiveKind::reduce:
+    case CollectiveKind::gather: return collective.root;
+    default: return 0;
+  }
+}
+
+// Whether it went the way that was to be.
+bool Collectives::run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps) {
+  if (way == Way::read && may_read_peers()) {
+    from_peers_.run(collective, shape, steps);
+    return true;
+  }
+  staged_.run(collective, shape, arrivals_.next_half(), way == Way::streamed, steps);
+  return way != Way::read;
+}
+
+// 0 where the others can't read this rank's input; of one that they don't read, any other number.
+std::uint64_t Collectives::address_for_peers(const Collective& collective, const Shape& shape,
+                                             bool is_registered) const {
+  if (!shape.gives) return 1;
+  if (!is_registered && !peers_.is_readable(collective.input.data, shape.input_bytes())) return 0;
+  return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(collective.input.data));
+}
+
+bool Collectives::may_read_peers() {
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::uint64_t address = arrivals_.address(rank);
+    if (address == 0) return false;
+    from_peers_.set_input(rank, address);
+  }
+  return true;
+}
+
+bool Collectives::all_are_at(std::uint64_t location) const {
+  for (int rank = 0; rank < size_; ++rank) {
+    if (arrivals_.location(rank) != location) return false;
+  }
+  return true;
+}
+
+}  // namespace ddp::cpu_backend

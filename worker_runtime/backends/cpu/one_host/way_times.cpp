@@ -1,0 +1,36 @@
+#include "worker_runtime/backends/cpu/one_host/way_times.hpp"
+
+#include <algorithm>
+
+namespace ddp::cpu_backend {
+
+Way WayTimes::next(bool may_read) {
+  const int count = may_read ? kWays : kWays - 1;
+  if (first_calls_ < count * kFirstTries) return static_cast<Way>(first_calls_++ / kFirstTries);
+  const int best = static_cast<int>(fastest());
+  if (++calls_ < try_every_) return static_cast<Way>(best);
+  calls_ = 0;
+  try_every_ = std::min(2 * try_every_, kTryEveryMax);
+  return static_cast<Way>((best + 1 + turn_++ % (count - 1)) % count);
+}
+
+std::size_t WayTimes::fastest() const {
+  std::size_t best = 0;
+  for (std::size_t way = 1; way < kWays; ++way) {
+    if (ns_per_byte_[way] > 0 && (ns_per_byte_[best] == 0 || ns_per_byte_[way] < ns_per_byte_[best])) best = way;
+  }
+  return best;
+}
+
+// A faster call is believed at once, a slower one by and by: a process may have lost its core for a moment.
+void WayTimes::took(Way way, std::chrono::nanoseconds time, std::size_t bytes) {
+  const std::size_t fastest_before = fastest();
+  double& known = ns_per_byte_[static_cast<std::size_t>(way)];
+  const double now = static_cast<double>(time.count()) / static_cast<double>(bytes);
+  known = known == 0 || now < known ? now : (3 * known + std::min(now, 2 * known)) / 4;
+  if (fastest() == fastest_before) return;
+  calls_ = 0;
+  try_every_ = kTryEveryMin;
+}
+
+}  // namespace ddp::cpu_backend

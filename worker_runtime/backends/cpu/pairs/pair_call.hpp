@@ -1,0 +1,73 @@
+// Sends and receives of one rank: which are under way, and how they end.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <span>
+#include <vector>
+
+#include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
+#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
+
+namespace ddp::cpu_backend {
+
+inline bool is_pair_call(CollectiveKind kind) {
+  return kind == CollectiveKind::send || kind == CollectiveKind::receive;
+}
+
+struct PairEnd {
+  enum class Kind : std::uint8_t { complete, lost, mismatch, timed_out, interrupted };
+  Kind kind = Kind::complete;
+  std::size_t call = 0;                // which of the calls did not come to its end; the rest is about that one
+  std::uint64_t number = 0;            // of the message among those from one rank to the other, from 1
+  bool has_met = false;                // whether the peer had come to it
+  Fingerprint theirs{};                // of a mismatch: what the peer called
+  Presence presence = Presence::here;  // of a lost peer on another host, as far as it has told
+  std::vector<std::size_t> awaited{};  // after a timeout, or an interruption: see PairOrder::awaited()
+};
+
+// Of each peer one send and one receive are under way at a time, in the order of the calls.
+class PairOrder {
+ public:
+  // `peers` are below `size`.
+  void begin(std::span<const Collective> calls, std::span<const int> peers, int size) {
+    next_.assign(calls.size(), kNone);
+    last_.assign(2 * static_cast<std::size_t>(size), kNone);
+    active_.clear();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const std::size_t direction = calls[i].kind == CollectiveKind::send ? 0 : 1;
+      std::size_t& last = last_[2 * static_cast<std::size_t>(peers[i]) + direction];
+      (last == kNone ? active_.emplace_back() : next_[last]) = i;
+      last = i;
+    }
+  }
+
+  const std::vector<std::size_t>& active() const { return active_; }
+
+  // Of the active ones those that the peer has not come to; where there is none, all.
+  template <class HasMet>
+  std::vector<std::size_t> awaited(const HasMet& has_met) const {
+    std::vector<std::size_t> calls;
+    std::copy_if(active_.begin(), active_.end(), std::back_inserter(calls), [&](std::size_t i) { return !has_met(i); });
+    return calls.empty() ? active_ : calls;
+  }
+
+  // active()[at] has come to its end: the next one of its kind takes its place, if there is one.
+  void complete(std::size_t at) {
+    const std::size_t next = next_[active_[at]];
+    if (next != kNone) {
+      active_[at] = next;
+    } else {
+      active_.erase(active_.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+
+ private:
+  static constexpr std::size_t kNone = ~std::size_t{0};
+
+  std::vector<std::size_t> next_, last_, active_;  // kept, so that no call allocates
+};
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,324 @@
+#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "ddp/error.hpp"
+#include "rendezvous/io/closed_in_child.hpp"
+#include "rendezvous/io/throw_errno.hpp"
+#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+
+namespace ddp::cpu_backend {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kStrangersMax = 256;  // connected, and silent yet; more than that push out the oldest
+constexpr std::ptrdiff_t kPushedOut = kStrangersMax / 2;
+constexpr int kBacklog = 1024;
+constexpr int kProbeSeconds = 5;
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof(sockaddr_storage);
+
+  sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  int family() const { return storage.ss_family; }
+};
+
+// An IPv4 address that came in an IPv6 one is an IPv4 address.
+std::string text_of(const Address& address) {
+  std::array<char, INET6_ADDRSTRLEN + IF_NAMESIZE + 1> text{};
+  if (::getnameinfo(address.get(), address.bytes, text.data(), text.size(), nullptr, 0, NI_NUMERICHOST) != 0) return "";
+  const std::string prefix = "::ffff:";
+  const std::string plain = text.data();
+  return plain.starts_with(prefix) && plain.find('.') != std::string::npos ? plain.substr(prefix.size()) : plain;
+}
+
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "::1"; }
+
+std::string local_address(int socket) {
+  Address address;
+  if (::getsockname(socket, address.get(), &address.bytes) != 0) io::throw_errno("getsockname");
+  return text_of(address);
+}
+
+std::uint16_t port_of(int socket) {
+  Address address;
+  if (::getsockname(socket, address.get(), &address.bytes) != 0) io::throw_errno("getsockname");
+  if (address.family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
+  return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
+}
+
+// Of an interface: of the wanted family where it has one, and none that means something on one link only.
+std::string address_of_interface(const std::string& name, int family_wanted) {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) io::throw_errno("getifaddrs");
+  const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
+  std::string found;
+  for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || name != each->ifa_name) continue;
+    const int family = each->ifa_addr->sa_family;
+    if (family != AF_INET && family != AF_INET6) continue;
+    Address address;
+    address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, each->ifa_addr, address.bytes);
+    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<sockaddr_in6*>(&address.storage)->sin6_addr)) {
+      continue;
+    }
+    if (found.empty() || family == family_wanted) found = text_of(address);
+    if (family == family_wanted) break;
+  }
+  if (!found.empty()) return found;
+  throw Error("no address on the interface '" + name +
+              "'\nwhere: DDP_SOCKET_IFNAME\ntry:   the name of an interface that `ip address` shows with one");
+}
+
+// Throws Error for text that is no numeric address.
+Address numeric(const Endpoint& endpoint) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  if (::getaddrinfo(endpoint.address.c_str(), std::to_string(endpoint.port).c_str(), &hints, &list) != 0) {
+    throw Error("'" + endpoint.address + "' is no numeric address");
+  }
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(list, ::freeaddrinfo);
+  Address address;
+  address.bytes = list->ai_addrlen;
+  std::memcpy(&address.storage, list->ai_addr, list->ai_addrlen);
+  return address;
+}
+
+TcpSocket make_tcp_socket(int family) {
+  io::UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) io::throw_errno("socket");
+  return TcpSocket(std::move(fd));
+}
+
+void set_option(int socket, int level, int name, int value) {
+  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) io::throw_errno("setsockopt");
+}
+
+void send_at_once(int socket) {
+  const int on = 1;
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+// Whether it is bound now; the system says no to a port that is taken.
+bool bind_to(int socket, const Endpoint& endpoint) {
+  const int on = 1;
+  ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  const Address address = numeric(endpoint);
+  if (::bind(socket, address.get(), address.bytes) == 0) return true;
+  if (errno != EADDRINUSE && errno != EACCES) io::throw_errno("bind");
+  return false;
+}
+
+bool wait_for(int socket, short events, io::Deadline& deadline) {
+  while (true) {
+    pollfd polled{socket, events, 0};
+    poll_until({&polled, 1}, deadline);
+    if (polled.revents != 0) return true;
+    if (deadline.passed(Clock::now())) return false;
+  }
+}
+
+}  // namespace
+
+TcpSocket::TcpSocket(io::UniqueFd fd) : fd_(std::move(fd)) {
+  if (fd_) io::close_in_forked_children(fd_.get());
+}
+
+TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = std::move(other.fd_);
+  }
+  return *this;
+}
+
+TcpSocket::~TcpSocket() { reset(); }
+
+void TcpSocket::reset() {
+  if (fd_) io::keep_in_forked_children(fd_.get());
+  fd_.reset();
+}
+
+NetworkOptions with_addresses_of(int store_socket, NetworkOptions options) {
+  options.own_address = local_address(store_socket);
+  Address address;
+  if (::getpeername(store_socket, address.get(), &address.bytes) != 0) io::throw_errno("getpeername");
+  options.store_address = text_of(address);
+  return options;
+}
+
+// Where the store is reached by loopback it is on this host, so the others reach this host where they reach the store.
+Listener listen_tcp(const NetworkOptions& options) {
+  const std::string& to_store = options.own_address;
+  const int family = to_store.find(':') == std::string::npos ? AF_INET : AF_INET6;
+  std::string address = options.interface.empty() ? to_store : address_of_interface(options.interface, family);
+  const bool is_with_store = options.interface.empty() && is_loopback(address);
+  if (is_with_store) address = "::";
+
+  for (std::uint32_t port = options.port_min; port <= options.port_max; ++port) {
+    Endpoint endpoint{address, static_cast<std::uint16_t>(port)};
+    TcpSocket socket;
+    try {
+      socket = make_tcp_socket(numeric(endpoint).family());
+    } catch (const std::system_error& error) {
+      if (!is_with_store || error.code() != std::errc::address_family_not_supported) throw;
+      address = endpoint.address = "0.0.0.0";  // a kernel without IPv6
+      socket = make_tcp_socket(AF_INET);
+    }
+    const int off = 0;
+    if (is_with_store) ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+    if (!bind_to(socket.get(), endpoint)) continue;
+    if (::listen(socket.get(), kBacklog) != 0) {
+      if (errno == EADDRINUSE) continue;
+      io::throw_errno("listen");
+    }
+    endpoint = {is_with_store ? "" : address, port_of(socket.get())};
+    return {std::move(socket), endpoint};
+  }
+  throw Error("no port from " + std::to_string(options.port_min) + " to " + std::to_string(options.port_max) +
+              " is free at " + address + "\nwhere: DDPRUN_PORT_RANGE\ntry:   a wider range");
+}
+
+void Acceptor::add_to(std::vector<pollfd>& polled) const {
+  polled.push_back({listener_.get(), POLLIN, 0});
+  for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
+}
+
+std::vector<Acceptor::Arrival> Acceptor::take(std::span<const pollfd> polled) {
+  std::vector<Arrival> arrivals;
+  std::vector<Stranger> silent;
+  for (std::size_t i = 0; i < strangers_.size(); ++i) {
+    const Heard heard = polled[1 + i].revents == 0 ? Heard::nothing : listen_to(strangers_[i]);
+    if (heard == Heard::nothing) silent.push_back(std::move(strangers_[i]));
+    if (heard == Heard::hello) arrivals.push_back({strangers_[i].hello, std::move(strangers_[i].socket)});
+  }
+  strangers_ = std::move(silent);
+  if (polled[0].revents == 0) return arrivals;
+  // Those who come in one rush, as the ranks of a large job do, are all heard before one is pushed out; the system
+  // keeps who does not fit yet.
+  if (strangers_.size() == kStrangersMax) strangers_.erase(strangers_.begin(), strangers_.begin() + kPushedOut);
+  while (strangers_.size() < kStrangersMax) {
+    io::UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
+    if (!fd && errno != EAGAIN) io::throw_errno("accept");
+    if (!fd) break;
+    send_at_once(fd.get());
+    strangers_.push_back({TcpSocket(std::move(fd)), {}, 0});
+  }
+  return arrivals;
+}
+
+Acceptor::Heard Acceptor::listen_to(Stranger& stranger) const {
+  const auto bytes = std::as_writable_bytes(std::span(&stranger.hello, 1));
+  try {
+    stranger.received += receive_some(stranger.socket.get(), bytes.subspan(stranger.received));
+  } catch (const ConnectionLost&) {
+    return Heard::nonsense;
+  }
+  if (stranger.received < bytes.size()) return Heard::nothing;
+  const Hello& hello = stranger.hello;
+  unsigned char differs = 0;  // looks at every byte, so that no time tells how much of a guess was right
+  for (std::size_t i = 0; i < hello.secret.size(); ++i) {
+    differs |= static_cast<unsigned char>(hello.secret[i] ^ expected_.secret[i]);
+  }
+  const bool is_ours = hello.magic == expected_.magic && differs == 0 && hello.group == expected_.group;
+  return is_ours ? Heard::hello : Heard::nonsense;
+}
+
+TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline) {
+  const Address address = numeric(endpoint);
+  TcpSocket socket = make_tcp_socket(address.family());
+  if (::connect(socket.get(), address.get(), address.bytes) != 0) {
+    if (errno != EINPROGRESS && errno != EINTR) io::throw_errno("connect");
+    if (!wait_for(socket.get(), POLLOUT, deadline)) {
+      throw std::system_error(ETIMEDOUT, std::generic_category(), "connect");
+    }
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+    if (error != 0) throw std::system_error(error, std::generic_category(), "connect");
+  }
+  send_at_once(socket.get());
+  try {
+    if (!send_all(socket.get(), std::as_bytes(std::span(&hello, 1)), deadline)) {
+      throw std::system_error(ETIMEDOUT, std::generic_category(), "send");
+    }
+  } catch (const ConnectionLost&) {
+    throw std::system_error(ECONNREFUSED, std::generic_category(), "send");
+  }
+  return socket;
+}
+
+void expect_signs_of_life(int socket, std::chrono::seconds silence_max) {
+  set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, kProbeSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPINTVL, kProbeSeconds);
+  set_option(socket, IPPROTO_TCP, TCP_KEEPCNT, static_cast<int>(silence_max.count()) / kProbeSeconds);
+}
+
+void expect_progress(int socket, std::chrono::seconds silence_max) {
+  expect_signs_of_life(socket, silence_max);
+  const auto milliseconds = std::chrono::milliseconds(silence_max).count();
+  set_option(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(milliseconds));
+}
+
+std::size_t send_some(int socket, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count >= 0) return static_cast<std::size_t>(count);
+    if (errno == EAGAIN) break;
+    if (errno != EINTR) throw ConnectionLost();
+  }
+  return 0;
+}
+
+std::size_t receive_some(int socket, std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (count > 0) return static_cast<std::size_t>(count);
+    if (count < 0 && errno == EAGAIN) break;
+    if (count == 0 || errno != EINTR) throw ConnectionLost();
+  }
+  return 0;
+}
+
+bool send_all(int socket, std::span<const std::byte> bytes, io::Deadline& deadline) {
+  while (true) {
+    bytes = bytes.subspan(send_some(socket, bytes));
+    if (bytes.empty()) return true;
+    if (!wait_for(socket, POLLOUT, deadline)) return false;
+  }
+}
+
+bool receive_all(int socket, std::span<std::byte> bytes, io::Deadline& deadline) {
+  while (true) {
+    bytes = bytes.subspan(receive_some(socket, bytes));
+    if (bytes.empty()) return true;
+    if (!wait_for(socket, POLLIN, deadline)) return false;
+  }
+}
+
+}  // namespace ddp::cpu_backend

@@ -1,0 +1,68 @@
+// Where the ranks of a group tell each other, through the store, that it has failed and how far each of them came.
+//
+// A rank that finds a failure rings; the others wait for that in the store itself, which answers when the key comes, so
+// nothing polls. Everything here is best effort: where the store is gone a rank knows what it knows by itself.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rendezvous/io/cut.hpp"
+#include "rendezvous/store/client.hpp"
+#include "worker_runtime/backends/nccl/failure.hpp"
+#include "worker_runtime/backends/nccl/rank_progress.hpp"
+
+namespace ddp::nccl_backend {
+
+// Where a store's client is connected to; empty where that can't be told.
+struct StoreAddress {
+  std::string host;
+  std::uint16_t port = 0;
+};
+std::optional<StoreAddress> address_of(const store::Client& store);
+
+class FailureBoard {
+ public:
+  struct Place {
+    StoreAddress store;
+    std::string key_prefix;  // of the group
+    int rank = 0;
+    int size = 1;
+  };
+
+  explicit FailureBoard(Place place) : place_(std::move(place)) {}
+
+  // Waits until another rank rings. Empty once `cut` is cut, or where the store can't be reached any more.
+  std::optional<Failure> listen(io::Cut& cut) const;
+
+  // Rings unless somebody has, puts down how far this rank came, and returns what was rung first. Within `limit`.
+  Failure tell(const Failure& own, const RankProgress& progress, std::chrono::milliseconds limit, io::Cut& cut);
+
+  // After tell(): until all have rung or answered, or `limit` is over.
+  void wait_for_answers(std::chrono::milliseconds limit);
+
+  // After tell(): waits for the others to put down theirs, until `limit` at most, and returns what is known by then, by
+  // rank; empty where the store can't be reached. `cut` ends it early.
+  std::vector<std::optional<RankProgress>> collect(std::chrono::milliseconds limit);
+
+  // Says once that this rank gives the group back, and waits for all others to say so, until `limit` at most: true once
+  // all have. It may be called again, to wait for longer.
+  bool leave(std::chrono::milliseconds limit, io::Cut& cut);
+
+  const Place& place() const { return place_; }
+
+ private:
+  store::Client connect(store::TimePoint deadline, io::Cut& cut) const;
+  std::string key(const char* name) const { return place_.key_prefix + "failure/" + name; }
+
+  Place place_;
+  std::optional<store::Client> store_;  // from tell() or leave() on
+  bool is_leaving_ = false;
+};
+
+}  // namespace ddp::nccl_backend

@@ -1,0 +1,161 @@
+#include "worker_runtime/backends/nccl/launch.hpp"
+
+#include <cstddef>
+
+#include "worker_runtime/backends/nccl/cuda.hpp"
+
+namespace ddp::nccl_backend {
+
+namespace {
+
+using abi::Result;
+using process_group::Collective;
+using process_group::CollectiveKind;
+
+bool is_error(Result result) { return result != Result::success && result != Result::in_progress; }
+
+// One collective of several sends and receives.
+class Launcher {
+ public:
+  Launcher(const NcclLibrary& nccl, const Collective& collective, const LaunchPlace& place, abi::Comm comm)
+      : nccl_(nccl), collective_(collective), place_(place), comm_(comm), type_(nccl_type(collective.input.type)) {}
+
+  Result run();
+
+ private:
+  const void* input() const { return collective_.input.data; }
+  void* output() const { return collective_.output.data; }
+  std::size_t count() const { return collective_.input.count; }
+
+  static std::size_t part_bytes(const ConstMemoryRange& part, std::size_t count, int index) {
+    return static_cast<std::size_t>(index) * count * size_of(part.type);
+  }
+  const std::byte* input_part(int index, std::size_t part_count) const {
+    return static_cast<const std::byte*>(input()) + part_bytes(collective_.input, part_count, index);
+  }
+  std::byte* output_part(int index, std::size_t part_count) const {
+    return static_cast<std::byte*>(output()) + part_bytes(collective_.output, part_count, index);
+  }
+
+  Result send(const void* data, std::size_t count, int peer) {
+    return nccl_->send(data, count, type_, peer, comm_, place_.stream);
+  }
+  Result receive(void* data, std::size_t count, int peer) {
+    return nccl_->recv(data, count, type_, peer, comm_, place_.stream);
+  }
+  Result copy_own(void* to, const void* from, std::size_t count) const;
+  Result gather();
+  Result scatter();
+  Result all_to_all();
+
+  const NcclLibrary& nccl_;
+  const Collective& collective_;
+  const LaunchPlace& place_;
+  abi::Comm comm_;
+  abi::DataType type_;
+};
+
+// A rank sends itself nothing: a copy in the stream is all it takes.
+Result Launcher::copy_own(void* to, const void* from, std::size_t count) const {
+  if (to == from || count == 0) return Result::success;
+  check(cudaMemcpyAsync(to, from, count * size_of(collective_.input.type), cudaMemcpyDeviceToDevice, place_.stream),
+        "copying a rank's own part");
+  return Result::success;
+}
+
+Result Launcher::gather() {
+  if (nccl_->gather != nullptr) {
+    return nccl_->gather(input(), output(), count(), type_, collective_.root, comm_, place_.stream);
+  }
+  if (place_.rank != collective_.root) return send(input(), count(), collective_.root);
+  for (int peer = 0; peer < place_.size; ++peer) {
+    if (peer == place_.rank) continue;
+    if (const Result result = receive(output_part(peer, count()), count(), peer); is_error(result)) return result;
+  }
+  return copy_own(output_part(place_.rank, count()), input(), count());
+}
+
+Result Launcher::scatter() {
+  const std::size_t part = collective_.output.count;
+  if (nccl_->scatter != nullptr) {
+    return nccl_->scatter(input(), output(), part, type_, collective_.root, comm_, place_.stream);
+  }
+  if (place_.rank != collective_.root) return receive(output(), part, collective_.root);
+  for (int peer = 0; peer < place_.size; ++peer) {
+    if (peer == place_.rank) continue;
+    if (const Result result = send(input_part(peer, part), part, peer); is_error(result)) return result;
+  }
+  return copy_own(output(), input_part(place_.rank, part), part);
+}
+
+Result Launcher::all_to_all() {
+  const std::size_t part = count() / static_cast<std::size_t>(place_.size);
+  if (nccl_->all_to_all != nullptr) return nccl_->all_to_all(input(), output(), part, type_, comm_, place_.stream);
+  for (int peer = 0; peer < place_.size; ++peer) {
+    if (peer == place_.rank) continue;
+    if (const Result result = send(input_part(peer, part), part, peer); is_error(result)) return result;
+    if (const Result result = receive(output_part(peer, part), part, peer); is_error(result)) return result;
+  }
+  return copy_own(output_part(place_.rank, part), input_part(place_.rank, part), part);
+}
+
+Result Launcher::run() {
+  // The average of one rank is its own values, but NCCL reads and writes them all for it; for a sum it does nothing.
+  const bool is_own_average = place_.size == 1 && collective_.op == ReduceOp::average;
+  const abi::RedOp op = is_own_average ? abi::RedOp::sum : nccl_op(collective_.op);
+  switch (collective_.kind) {
+    case CollectiveKind::barrier:
+      return nccl_->all_reduce(place_.words, place_.words, 1, abi::DataType::int64, abi::RedOp::sum, comm_,
+                               place_.stream);
+    case CollectiveKind::allocate:
+      return nccl_->all_gather(place_.words + static_cast<std::size_t>(place_.rank) * kWordsPerRank, place_.words,
+                               kWordsPerRank, abi::DataType::int64, comm_, place_.stream);
+    case CollectiveKind::all_reduce:
+      return nccl_->all_reduce(input(), output(), count(), type_, op, comm_, place_.stream);
+    case CollectiveKind::broadcast:
+      return nccl_->broadcast(input(), output(), count(), type_, collective_.root, comm_, place_.stream);
+    case CollectiveKind::all_gather: return nccl_->all_gather(input(), output(), count(), type_, comm_, place_.stream);
+    case CollectiveKind::reduce_scatter:
+      return nccl_->reduce_scatter(input(), output(), collective_.output.count, type_, op, comm_, place_.stream);
+    case CollectiveKind::reduce:
+      return nccl_->reduce(input(), output(), count(), type_, op, collective_.root, comm_, place_.stream);
+    case CollectiveKind::gather: return gather();
+    case CollectiveKind::scatter: return scatter();
+    case CollectiveKind::all_to_all: return all_to_all();
+    case CollectiveKind::send: return send(input(), count(), collective_.root);
+    case CollectiveKind::receive: return receive(output(), collective_.output.count, collective_.root);
+  }
+  return Result::invalid_argument;
+}
+
+}  // namespace
+
+abi::DataType nccl_type(DataType type) {
+  switch (type) {
+    case DataType::float32: return abi::DataType::float32;
+    case DataType::float64: return abi::DataType::float64;
+    case DataType::int64: return abi::DataType::int64;
+    case DataType::float16: return abi::DataType::float16;
+    case DataType::bfloat16: return abi::DataType::bfloat16;
+    case DataType::int32: return abi::DataType::int32;
+    case DataType::uint8: return abi::DataType::uint8;
+  }
+  throw InvalidArgument("there is no DataType with the number " + std::to_string(static_cast<int>(type)));
+}
+
+abi::RedOp nccl_op(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::sum: return abi::RedOp::sum;
+    case ReduceOp::average: return abi::RedOp::average;
+    case ReduceOp::product: return abi::RedOp::product;
+    case ReduceOp::min: return abi::RedOp::min;
+    case ReduceOp::max: return abi::RedOp::max;
+  }
+  throw InvalidArgument("there is no ReduceOp with the number " + std::to_string(static_cast<int>(op)));
+}
+
+Result launch(const NcclLibrary& nccl, const Collective& collective, const LaunchPlace& place, abi::Comm comm) {
+  return Launcher(nccl, collective, place, comm).run();
+}
+
+}  // namespace ddp::nccl_backend

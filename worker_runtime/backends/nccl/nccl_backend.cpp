@@ -1,0 +1,206 @@
+#include "worker_runtime/backends/nccl/nccl_backend.hpp"
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <utility>
+
+#include "rendezvous/io/host_name.hpp"
+#include "worker_runtime/backends/nccl/cuda.hpp"
+#include "worker_runtime/backends/nccl/cuda_memory.hpp"
+#include "worker_runtime/backends/nccl/device_choice.hpp"
+#include "worker_runtime/backends/nccl/group.hpp"
+#include "worker_runtime/backends/nccl/meeting.hpp"
+
+namespace ddp::nccl_backend {
+
+namespace {
+
+using process_group::AbortCause;
+using process_group::Collective;
+using process_group::Membership;
+
+class NcclBackend : public process_group::Backend {
+ public:
+  explicit NcclBackend(std::shared_ptr<Group> group) : group_(std::move(group)) {
+    try {
+      memory_ = make_cuda_memory(group_->device(), group_->status());
+    } catch (...) {
+      close();
+      throw;
+    }
+  }
+
+  ~NcclBackend() override {
+    if (group_->in_forked_child()) {
+      static_cast<void>(new std::shared_ptr<Group>(std::move(group_)));  // leaked: it is the parent's
+    } else {
+      close();
+    }
+  }
+  NcclBackend(const NcclBackend&) = delete;
+  NcclBackend& operator=(const NcclBackend&) = delete;
+
+  Device device() const override { return {Device::Kind::cuda, group_->device()}; }
+
+  std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) override {
+    group_->require_own_process();
+    return group_->begin(collectives);
+  }
+
+  void run(const Collective& collective) override {
+    group_->require_own_process();
+    group_->begin({&collective, 1})->wait();
+  }
+
+  RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout) override {
+    group_->require_own_process();
+    return group_->allocate(bytes, timeout);
+  }
+
+  std::unique_ptr<Backend> split(const Membership& of_new, const std::vector<int>& ranks,
+                                 std::chrono::milliseconds timeout) override {
+    group_->require_own_process();
+    auto made = group_->split(of_new, ranks, timeout);
+    return made ? std::make_unique<NcclBackend>(std::move(made)) : nullptr;
+  }
+
+  std::shared_ptr<process_group::DeviceMemory> device_memory() override { return memory_; }
+
+  void abort(const std::string& reason, AbortCause cause) override {
+    group_->require_own_process();
+    group_->abort(reason, cause);
+  }
+
+  void set_failure_listener(FailureListener tell) override { group_->set_failure_listener(std::move(tell)); }
+
+ private:
+  void close() noexcept {
+    try {
+      group_->close();
+    } catch (const std::exception&) {  // CUDA has been unloaded: the process ends
+    }
+  }
+
+  std::shared_ptr<Group> group_;
+  std::shared_ptr<process_group::DeviceMemory> memory_;
+};
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Containers of one machine share its GPUs, and its boot id.
+std::string host_identity() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  return boot.empty() ? io::host_name() : boot;
+}
+
+int device_count() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaErrorNoDevice) {
+    static_cast<void>(cudaGetLastError());
+    return 0;
+  }
+  if (code == cudaErrorInsufficientDriver) {
+    static_cast<void>(cudaGetLastError());
+    throw InvalidArgument("the backend nccl needs a GPU and its driver: " + text_of(code) +
+                          "\ntry:   `nvidia-smi` tells of the driver; the backend cpu needs neither");
+  }
+  check(code, "counting GPUs");
+  return count;
+}
+
+int take_device(const Membership& who, const NcclOptions& options) {
+  const int device = choose_device({.count = device_count(),
+                                    .local_rank = who.local_rank,
+                                    .local_size = who.local_size,
+                                    .named = options.device,
+                                    .share_device = options.share_device,
+                                    .visible_devices = variable("CUDA_VISIBLE_DEVICES")});
+  check(cudaSetDevice(device), "setting the device");
+  return device;
+}
+
+// "GPU-8f1c2d3e-...", as nvidia-smi writes it; of a part of a GPU (MIG) the part's own.
+std::string uuid_of(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "asking for a GPU's properties");
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof properties.uuid.bytes; ++i) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x",
+                  static_cast<unsigned>(static_cast<unsigned char>(properties.uuid.bytes[i])));
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += digits;
+  }
+  return text;
+}
+
+abi::UniqueId agree_on_id(const Membership& who, int device, const NcclOptions& options, const NcclLibrary& nccl,
+                          store::Client* store, const std::string& key_prefix, const io::Deadline& deadline) {
+  if (store == nullptr) return id_of_one(nccl);
+  const std::string uuid = uuid_of(device);
+  return meet({.rank = who.rank,
+               .size = who.size,
+               .host = host_identity(),
+               .gpu = uuid,
+               .gpu_name = uuid + " of " + io::host_name(),
+               .share_device = options.share_device,
+               .nccl_version = nccl.version()},
+              nccl, *store, key_prefix, deadline);
+}
+
+std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicator::Rank& rank, bool share_device,
+                                      io::Deadline& deadline) {
+  auto communicator = Communicator::begin(nccl, rank);
+  const Outcome outcome = communicator->settle(deadline);
+  if (outcome.kind == Outcome::Kind::done) return communicator;
+  const std::string where = "\nwhere: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) +
+                            ", host " + io::host_name() + ", " + nccl.name();
+  communicator->abort();
+  static_cast<void>(communicator->has_ended(kNcclsPatience));
+  if (outcome.kind == Outcome::Kind::timed_out) {
+    throw TimeoutError("NCCL did not connect the " + std::to_string(rank.size) + " ranks within " +
+                       std::to_string(deadline.full_time().count()) + " ms, though all have come" + where +
+                       "\ntry:   " + nccl.log_advice() + "; NCCL_SOCKET_IFNAME names the interface to take");
+  }
+  std::string message = "NCCL can't connect the ranks: " + outcome.text + where + "\ntry:   ";
+  if (share_device && outcome.result == abi::Result::invalid_usage) {
+    message += "for ranks that share a GPU, NCCL_HOSTID with another value for each; ";
+  }
+  message += nccl.log_advice();
+  if (outcome.result == abi::Result::remote_error) throw RankFailure(message, {});  // NCCL does not say which
+  throw Error(message);
+}
+
+}  // namespace
+
+std::unique_ptr<process_group::Backend> make_nccl_backend(const Membership& membership, store::Client* store,
+                                                          const std::string& key_prefix, const NcclOptions& options,
+                                                          io::Deadline& deadline) {
+  const NcclLibrary& nccl = NcclLibrary::of_process();
+  const int device = take_device(membership, options);
+  const abi::UniqueId id = agree_on_id(membership, device, options, nccl, store, key_prefix, deadline);
+  GroupParts parts{
+      .who = membership,
+      .device = device,
+      .communicator = connect(nccl, {membership.size, membership.rank, id}, options.share_device, deadline),
+      .board = {},
+      .job_ranks = std::vector<int>(static_cast<std::size_t>(membership.size))};
+  std::iota(parts.job_ranks.begin(), parts.job_ranks.end(), 0);
+  if (store != nullptr && membership.size > 1) {
+    if (auto address = address_of(*store)) {
+      parts.board = FailureBoard::Place{std::move(*address), key_prefix, membership.rank, membership.size};
+    }
+  }
+  return std::make_unique<NcclBackend>(Group::make(std::move(parts)));
+}
+
+std::shared_ptr<process_group::DeviceMemory> memory_of_device(int device) { return make_cuda_memory(device, nullptr); }
+
+}  // namespace ddp::nccl_backend

@@ -1,5 +1,0 @@
-#include "worker_runtime/cpu_backend/reduce/reduce_kernels.hpp"
-
-#define DDP_VECTOR_BYTES 16
-#define DDP_KERNELS kBaselineKernels
-#include "worker_runtime/cpu_backend/reduce/reduce_kernels.inc"

@@ -1,0 +1,41 @@
+#include "worker_runtime/engine/unused_parameters.hpp"
+
+#include "worker_runtime/process_group/rank_list.hpp"
+
+namespace ddp::gradient_engine {
+namespace {
+
+constexpr std::size_t kNamesMax = 8;  // a message names no more parameters than a person reads
+constexpr std::size_t kBitsPerWord = 64;
+
+std::size_t word_count(std::size_t parameter_count) { return (parameter_count + kBitsPerWord - 1) / kBitsPerWord; }
+
+}  // namespace
+
+std::vector<std::int64_t> to_bitmap(const std::vector<std::size_t>& missing, std::size_t parameter_count) {
+  std::vector<std::uint64_t> words(word_count(parameter_count));
+  for (const std::size_t parameter : missing) {
+    words[parameter / kBitsPerWord] |= std::uint64_t{1} << (parameter % kBitsPerWord);
+  }
+  return {words.begin(), words.end()};
+}
+
+std::string describe_unused(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps, int size) {
+  std::string text;
+  std::size_t unused_count = 0;
+  for (std::size_t parameter = 0; parameter < names.size(); ++parameter) {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < size; ++rank) {
+      const std::size_t word = static_cast<std::size_t>(rank) * word_count(names.size()) + parameter / kBitsPerWord;
+      if ((static_cast<std::uint64_t>(bitmaps[word]) >> (parameter % kBitsPerWord)) & 1) ranks.push_back(rank);
+    }
+    if (ranks.empty() || ++unused_count > kNamesMax) continue;
+    const bool nowhere = size > 1 && ranks.size() == static_cast<std::size_t>(size);
+    text += (text.empty() ? "parameter " : "; parameter ") + names[parameter] + " got no gradient on " +
+            (nowhere ? "any rank" : process_group::list_ranks(ranks));
+  }
+  if (unused_count > kNamesMax) text += "; and " + std::to_string(unused_count - kNamesMax) + " more parameters";
+  return text;
+}
+
+}  // namespace ddp::gradient_engine
