@@ -19,10 +19,10 @@
 #include "rendezvous/store/client.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting_words.hpp"
 #include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp {
 namespace {
@@ -106,7 +106,7 @@ class Imposter {
   static constexpr int kOpening = 5;
   void exchange(int number) {
     if (number < kOpening) {
-      const FingerprintWords words{};
+      const core::FingerprintWords words{};
       return exchange_message(number, std::as_bytes(std::span(words)), 2 * sizeof words);
     }
     if (number <= kOpening + 1) {
@@ -135,8 +135,9 @@ class Imposter {
   // How many bytes come behind it, how many calls, the call, the bytes.
   static std::vector<std::byte> opening_of(int number) {
     const bool is_large = number != kOpening;
-    const FingerprintWords words = encode(
-        {.kind = CollectiveKind::all_reduce, .type = DataType::float32, .count = is_large ? kLargeCount : kCount});
+    const core::FingerprintWords words = core::encode({.kind = process_group::CollectiveKind::all_reduce,
+                                                       .type = DataType::float32,
+                                                       .count = is_large ? kLargeCount : kCount});
     const std::array<std::uint64_t, 4> head{is_large ? 0 : kCount * sizeof(float), 1, words[0], words[1]};
     std::vector<std::byte> opening(sizeof head + head[0]);
     std::memcpy(opening.data(), head.data(), sizeof head);

@@ -20,6 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Kind = Outcome::Kind;
+using process_group::CollectiveKind;
 using ::testing::ElementsAre;
 using namespace std::chrono_literals;
 

@@ -26,6 +26,7 @@ using Clock = std::chrono::steady_clock;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
+using process_group::Collective;
 using test::soon;
 
 // What rank `rank` of two gets from the meeting; both are this process.

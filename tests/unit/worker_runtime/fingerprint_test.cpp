@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,9 +9,9 @@
 #include <utility>
 #include <vector>
 
-#include "worker_runtime/backends/cpu/arrivals/failure_message.hpp"
+#include "worker_runtime/core/failure/failure_message.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 namespace {
 
 using ::testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST(FailureMessage, SaysWhatTheMissingDidLast) {
 }
 
 }  // namespace
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -74,6 +74,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using End = HostStreams::End;
 
+using process_group::CollectiveKind;
 using test::kPatience;
 
 // Host 1 has two ranks, every other one.

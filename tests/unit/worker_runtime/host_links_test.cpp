@@ -313,7 +313,7 @@ TEST_F(Peer, NewsThatMakeNoSenseEndItsPartInTheGroup) {
     ASSERT_TRUE(heard);
     EXPECT_EQ(heard->trouble, Trouble::lost);
     EXPECT_EQ(heard->rank, 2);
-    EXPECT_EQ(heard->presence, Presence::babbled);
+    EXPECT_EQ(heard->presence, Presence::protocol_error);
     std::byte room[4] = {};
     EXPECT_EQ(leader.transfer({}, room).kind, End::Kind::host_lost);
   }

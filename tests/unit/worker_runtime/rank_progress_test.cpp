@@ -1,11 +1,11 @@
-#include "worker_runtime/backends/nccl/rank_progress.hpp"
+#include "worker_runtime/core/failure/rank_progress.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace ddp::nccl_backend {
+namespace ddp::core {
 namespace {
 
 const RankProgress kInTheMidst{.called = 7, .started = 6, .completed = 5, .oldest = 6, .operation = "barrier"};
@@ -50,4 +50,4 @@ TEST(RankProgress, IsToldInWords) {
 }
 
 }  // namespace
-}  // namespace ddp::nccl_backend
+}  // namespace ddp::core

@@ -84,7 +84,7 @@ void Group::begin(Meeting meeting, io::Deadline& deadline) {
       links_.emplace(
           layout_, layout_.host_of(who_.rank), std::move(meeting.links),
           [this](const RankNews& news) {
-            const RankState state{news.rank, news.pid, news.presence, news.calls, decode(news.last_call)};
+            const core::RankState state{news.rank, news.pid, news.presence, news.calls, core::decode(news.last_call)};
             arrivals_.note(news.rank, state, news.trouble);
             cut_waits();
           },

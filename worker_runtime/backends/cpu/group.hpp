@@ -28,7 +28,6 @@
 #include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/backends/cpu/arrivals/arrivals.hpp"
-#include "worker_runtime/backends/cpu/arrivals/failure_message.hpp"
 #include "worker_runtime/backends/cpu/arrivals/peer_watch.hpp"
 #include "worker_runtime/backends/cpu/communication_queue.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_collectives.hpp"
@@ -40,12 +39,15 @@
 #include "worker_runtime/backends/cpu/one_host/collectives.hpp"
 #include "worker_runtime/backends/cpu/pairs/peer_links.hpp"
 #include "worker_runtime/backends/cpu/pairs/point_to_point.hpp"
+#include "worker_runtime/core/failure/failure_message.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/flight_recorder/quick_clock.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {
 
+using core::FailedCall;
+using core::RankState;
 using flight_recorder::GroupLog;
 using flight_recorder::Ticket;
 using process_group::AbortCause;

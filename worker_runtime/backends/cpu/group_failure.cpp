@@ -24,9 +24,9 @@ void Group::fail(const Outcome& outcome, const io::Deadline& deadline) {
   switch (outcome.kind) {
     case Outcome::Kind::lost:
       arrivals_.blame(outcome.ranks.front());
-      throw RankFailure(lost_message(present_call(), states_of(outcome.ranks)), outcome.ranks);
+      throw RankFailure(core::lost_message(present_call(), states_of(outcome.ranks)), outcome.ranks);
     case Outcome::Kind::timed_out:
-      throw TimeoutError(timeout_message(present_call(), states_of(outcome.ranks), deadline.full_time()),
+      throw TimeoutError(core::timeout_message(present_call(), states_of(outcome.ranks), deadline.full_time()),
                          outcome.ranks);
     case Outcome::Kind::interrupted:
     case Outcome::Kind::complete: break;
@@ -35,8 +35,8 @@ void Group::fail(const Outcome& outcome, const io::Deadline& deadline) {
 }
 
 void Group::require_same_calls(const std::vector<Fingerprint>& calls) const {
-  if (const auto difference = first_difference(calls)) {
-    throw MismatchError(mismatch_message(present_call(), *difference));
+  if (const auto difference = core::first_difference(calls)) {
+    throw MismatchError(core::mismatch_message(present_call(), *difference));
   }
 }
 
@@ -110,7 +110,7 @@ RankState Group::state_of(int rank) const {
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = note.last_call[i].load();
     state.presence = note.presence.load();
     state.calls = note.calls.load();
-    state.last_call = decode(words);
+    state.last_call = core::decode(words);
     state.has_told = state.presence != Presence::unreachable && state.calls != kCallsUnknown;
   }
   return state;

@@ -18,7 +18,7 @@ HostCollectives::Steps Group::steps_over_hosts(io::Deadline& deadline, bool is_m
 void Group::exchange_over_hosts(const Collective& collective, io::Deadline& deadline) {
   const ConstMemoryRange memory = memory_for_others(collective);
   const auto placement = memory.count > 0 ? memory_->find(memory.data, memory.bytes()) : std::nullopt;
-  Fingerprint call = fingerprint_of(collective);
+  Fingerprint call = core::fingerprint_of(collective);
   if (placement) call.location = placement->location;
   arrivals_.post(call);
   const HostCollectives::Steps steps = steps_over_hosts(deadline, collective.is_monitored);
@@ -140,7 +140,7 @@ void Group::meet_or_name_all(io::Deadline& deadline) {
     missing.insert(missing.end(), elsewhere.begin(), elsewhere.end());
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
-    throw TimeoutError(timeout_message(present_call(), states_of(missing), deadline.full_time()), missing);
+    throw TimeoutError(core::timeout_message(present_call(), states_of(missing), deadline.full_time()), missing);
   }
 }
 

@@ -65,7 +65,7 @@ std::shared_ptr<Segment> Group::reserve_on_all(std::size_t bytes, io::Deadline& 
     }
     refusal = first_refusal(1, error, deadline);
   });
-  if (refusal) throw Error(no_memory_message(present_call(), bytes, refusal->rank, refusal->error));
+  if (refusal) throw Error(core::no_memory_message(present_call(), bytes, refusal->rank, refusal->error));
   return segment;
 }
 

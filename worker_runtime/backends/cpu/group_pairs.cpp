@@ -136,7 +136,7 @@ void Group::open_to_other_hosts(const NetworkOptions& network, io::Deadline& dea
 // Between two ranks only: the others do not matter, and are not told.
 void Group::fail_pair(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline) {
   const Collective& call = calls[end.call];
-  const FailedCall failed{who_, ::getpid(), end.number, fingerprint_of(call)};
+  const FailedCall failed{who_, ::getpid(), end.number, core::fingerprint_of(call)};
   const int peer = call.root;
   RankState state = state_of(peer);
   const bool has_ended =
@@ -144,18 +144,19 @@ void Group::fail_pair(std::span<const Collective> calls, const PairEnd& end, con
   if (end.presence != Presence::here && !has_ended) state.presence = end.presence;
   is_abort_elsewhere_ = end.kind == PairEnd::Kind::lost && state.presence == Presence::aborted;
   switch (end.kind) {
-    case PairEnd::Kind::lost: throw RankFailure(lost_message(failed, {state}), {peer});
+    case PairEnd::Kind::lost: throw RankFailure(core::lost_message(failed, {state}), {peer});
     case PairEnd::Kind::timed_out: {
       std::vector<int> peers;
       for (const std::size_t awaited : end.awaited) peers.push_back(calls[awaited].root);
       std::sort(peers.begin(), peers.end());
       peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-      throw TimeoutError(pair_timeout_message(failed, states_of(peers), end.has_met, deadline.full_time()), peers);
+      throw TimeoutError(core::pair_timeout_message(failed, states_of(peers), end.has_met, deadline.full_time()),
+                         peers);
     }
     case PairEnd::Kind::mismatch: {
       const std::string own = "rank " + std::to_string(who_.rank) + " called " + describe(failed.call);
       const std::string theirs = "rank " + std::to_string(peer) + " called " + describe(end.theirs);
-      throw MismatchError(mismatch_message(failed, who_.rank < peer ? own + ", " + theirs : theirs + ", " + own));
+      throw MismatchError(core::mismatch_message(failed, who_.rank < peer ? own + ", " + theirs : theirs + ", " + own));
     }
     case PairEnd::Kind::interrupted:
     case PairEnd::Kind::complete: break;

@@ -45,7 +45,7 @@ std::optional<Failure> FailureBoard::listen(io::Cut& cut) const {
   try {
     store::Client store = connect(after(kConnectLimit), cut);
     const std::string rung = store.get(key("bell"), after(process_group::kTimeoutMax));
-    return decode_failure(rung, place_.size);
+    return core::decode_failure(rung, place_.size);
   } catch (const Error&) {  // cut, or the store is gone
     return std::nullopt;
   }
@@ -58,7 +58,7 @@ Failure FailureBoard::tell(const Failure& own, const RankProgress& progress, std
     const auto deadline = after(limit);
     store_ = connect(deadline, cut);
     const std::string rung = store_->compare_set(key("bell"), "", encode(own), deadline);
-    first = decode_failure(rung, place_.size).value_or(own);
+    first = core::decode_failure(rung, place_.size).value_or(own);
     store_->append(key("progress"), encode(place_.rank, progress), deadline);
     if (store_->add(key("answers"), 1, deadline) >= place_.size) store_->set(key("all"), "", deadline);
   } catch (const Error&) {  // nobody hears it, or it hurries
@@ -96,7 +96,7 @@ std::vector<std::optional<RankProgress>> FailureBoard::collect(std::chrono::mill
   wait_for_answers(limit);
   if (!store_) return {};
   try {
-    return decode_progress(store_->get(key("progress"), after(limit)), place_.size);
+    return core::decode_progress(store_->get(key("progress"), after(limit)), place_.size);
   } catch (const Error&) {
     return {};
   }

@@ -14,10 +14,13 @@
 
 #include "rendezvous/io/cut.hpp"
 #include "rendezvous/store/client.hpp"
-#include "worker_runtime/backends/nccl/failure.hpp"
-#include "worker_runtime/backends/nccl/rank_progress.hpp"
+#include "worker_runtime/core/failure/failure.hpp"
+#include "worker_runtime/core/failure/rank_progress.hpp"
 
 namespace ddp::nccl_backend {
+
+using core::Failure;
+using core::RankProgress;
 
 // Where a store's client is connected to; empty where that can't be told.
 struct StoreAddress {

@@ -306,9 +306,9 @@ Look Group::look(std::chrono::steady_clock::time_point now) {
     look_at_communicator();
     return has_progressed ? Look::progressed : Look::unchanged;
   } catch (const CudaError& error) {
-    fail(failure_outside(Cause::cuda, error.what()));
+    fail(failure_outside(Cause::device, error.what()));
   } catch (const std::exception& error) {
-    fail(failure_outside(Cause::nccl, error.what()));
+    fail(failure_outside(Cause::transport, error.what()));
   }
   return Look::unchanged;
 }
@@ -384,7 +384,7 @@ void Group::look_at_communicator() {
   const Outcome outcome = communicator_->state();
   if (outcome.kind != Outcome::Kind::failed) return;
   const std::shared_ptr<Operation> front = oldest();
-  fail_by(front ? failure_in(*front) : failure_outside(Cause::nccl, ""), outcome);
+  fail_by(front ? failure_in(*front) : failure_outside(Cause::transport, ""), outcome);
 }
 
 std::shared_ptr<Operation> Group::oldest() const {
@@ -421,7 +421,7 @@ std::shared_ptr<Group> Group::split(const process_group::Membership& of_new, con
   auto [outcome, made] = communicator_->split(is_member ? ranks[0] : abi::kSplitNoColor, of_new.rank, deadline);
   if (outcome.kind != Outcome::Kind::done || (is_member && !made)) {
     log_.fail(ticket);
-    Failure failure = failure_outside(Cause::nccl, outcome.text);
+    Failure failure = failure_outside(Cause::transport, outcome.text);
     failure.operation = "split";
     failure.number = ticket.collective_sequence;
     failure.limit = timeout;

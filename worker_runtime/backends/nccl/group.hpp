@@ -39,6 +39,9 @@
 
 namespace ddp::nccl_backend {
 
+using core::Cause;
+using core::FailedGroup;
+
 // What a group is made of.
 struct GroupParts {
   process_group::Membership who{};

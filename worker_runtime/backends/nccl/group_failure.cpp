@@ -7,9 +7,9 @@
 #include <iterator>
 #include <utility>
 
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
 #include "worker_runtime/backends/nccl/event_wait.hpp"
 #include "worker_runtime/backends/nccl/group.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -22,7 +22,7 @@ constexpr const char* kLeftInGoodOrder = "in good order";
 constexpr std::chrono::milliseconds kAllFailLimit{100};  // for the living to know that the group has failed
 constexpr std::chrono::milliseconds kAnswerLimit{500};   // for what other ranks say; one that is dead never does
 
-std::string describe_call(const Collective& call) { return cpu_backend::describe(cpu_backend::fingerprint_of(call)); }
+std::string describe_call(const Collective& call) { return describe(core::fingerprint_of(call)); }
 
 // NCCL logs to stdout, which holds back what goes to a file or a pipe: a process that is killed would take it along.
 void flush_log() {
@@ -44,7 +44,7 @@ bool is_own_doing(const Failure& failure, int rank) {
 Failure Group::failure_in(const Operation& operation) const {
   std::string text = describe_call(operation.first_call_);
   if (operation.call_count_ > 1) text = std::to_string(operation.call_count_) + " coalesced calls, the first " + text;
-  return {.cause = Cause::nccl,
+  return {.cause = Cause::transport,
           .rank = who_.rank,
           .what = {},
           .number = operation.number(),
@@ -66,7 +66,7 @@ void Group::fail_by(const Failure& call, const Outcome& outcome) {
     case Outcome::Kind::failed:
       if (outcome.result == abi::Result::unhandled_cuda_error) {
         end_if_sticky();
-        failure.cause = Cause::cuda;
+        failure.cause = Cause::device;
       }
       failure.what = outcome.text;
       break;
@@ -85,7 +85,7 @@ void Group::end_if_sticky() const {
 
 void Group::fail(const Failure& failure) {
   if (!status_->fail(failure)) return;
-  if (is_own_doing(failure, who_.rank)) status_->set_verdict(judge(failed_group(), failure, {}));
+  if (is_own_doing(failure, who_.rank)) status_->set_verdict(core::judge(failed_group(), failure, {}));
   if (failure.cause == Cause::round_over) hurry_.cut("the round is over");
   wake_.cut("the group has failed");
   Watch::of_process().wake();
@@ -180,7 +180,7 @@ void Group::handle_failure() {
   if (!status_->has_verdict()) {
     auto all = tells ? board_->collect(kAnswerLimit) : std::vector<std::optional<RankProgress>>{};
     if (!all.empty()) all[static_cast<std::size_t>(who_.rank)] = progress;
-    Verdict verdict = judge(failed_group(), first, all);
+    Verdict verdict = core::judge(failed_group(), first, all);
     verdict.message += log_.write_failure(verdict.message);
     status_->set_verdict(std::move(verdict));
   } else if (own.cause == Cause::round_over && !is_idle()) {

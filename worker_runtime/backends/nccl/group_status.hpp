@@ -14,9 +14,12 @@
 #include <mutex>
 #include <optional>
 
-#include "worker_runtime/backends/nccl/failure.hpp"
+#include "worker_runtime/core/failure/failure.hpp"
 
 namespace ddp::nccl_backend {
+
+using core::Failure;
+using core::Verdict;
 
 class GroupStatus {
  public:

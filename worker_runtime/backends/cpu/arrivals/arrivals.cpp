@@ -235,7 +235,7 @@ Outcome Arrivals::outcome_of(std::vector<int> lost, std::vector<int> gave_up) co
   return {Outcome::Kind::lost, std::move(gave_up)};
 }
 
-void Arrivals::note(int name, const RankState& state, Trouble trouble) {
+void Arrivals::note(int name, const core::RankState& state, Trouble trouble) {
   if (static_cast<std::size_t>(name) >= notes_.size()) return;
   RankNote& note = notes_[static_cast<std::size_t>(name)];
   {
@@ -293,18 +293,18 @@ bool Arrivals::are_missing_elsewhere(std::uint32_t core) const {
 
 bool Arrivals::all_call_the_same() const {
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    if (!same_call(words_of(present_line(rank)), words_)) return false;
+    if (!core::same_call(words_of(present_line(rank)), words_)) return false;
   }
   return true;
 }
 
 const std::vector<Fingerprint>& Arrivals::posted() {
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) posted_[rank] = decode(words_of(present_line(rank)));
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) posted_[rank] = core::decode(words_of(present_line(rank)));
   return posted_;
 }
 
 std::uint64_t Arrivals::location(int rank) const {
-  return location_of(words_of(present_line(static_cast<std::size_t>(rank))));
+  return core::location_of(words_of(present_line(static_cast<std::size_t>(rank))));
 }
 
 std::uint64_t Arrivals::address(int rank) const {
@@ -316,7 +316,7 @@ std::uint64_t Arrivals::calls(int rank) const {
 }
 
 Fingerprint Arrivals::last_call(int rank) const {
-  return decode(words_of(line_of_last_call(ranks_[static_cast<std::size_t>(rank)])));
+  return core::decode(words_of(line_of_last_call(ranks_[static_cast<std::size_t>(rank)])));
 }
 
 void Arrivals::blame(int name) {

@@ -25,7 +25,7 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
-#include "worker_runtime/backends/cpu/arrivals/rank_state.hpp"
+#include "worker_runtime/core/failure/rank_state.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -72,7 +72,7 @@ class Arrivals {
   Outcome failure_without(int name) const;
 
   // Takes in what was said of a rank of the group; the first word on it counts.
-  void note(int name, const RankState& state, Trouble trouble);
+  void note(int name, const core::RankState& state, Trouble trouble);
   // Who is noted as missing.
   std::vector<int> noted_missing() const;
 
@@ -90,7 +90,7 @@ class Arrivals {
 
   // What this rank posted last, whether it has arrived with that or not.
   std::uint64_t own_call() const { return call_; }
-  Fingerprint own_post() const { return decode(words_); }
+  Fingerprint own_post() const { return core::decode(words_); }
 
   // Calls made by a rank, and the last of them: a glance for messages, of any rank at any time.
   std::uint64_t calls(int rank) const;

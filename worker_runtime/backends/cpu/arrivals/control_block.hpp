@@ -8,22 +8,15 @@
 #include <atomic>
 #include <cstdint>
 
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
 #include "worker_runtime/backends/cpu/reduce/reduce.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
+#include "worker_runtime/core/failure/rank_state.hpp"
 
 namespace ddp::cpu_backend {
 
-// What a rank has to do with the group. Whatever it is, what the rank arrived at before still counts.
-enum class Presence : std::uint32_t {
-  here,
-  left,     // it destroyed its ProcessGroup
-  aborted,  // by abort()
-  gave_up,  // after a failure of its own
-  babbled,  // what came from it is none of what ranks say
-
-  // Never said by the rank itself:
-  unreachable,  // its connection has broken, or its host has gone silent
-};
+using core::Fingerprint;
+using core::FingerprintWords;
+using core::Presence;
 
 // The hardware fetches lines in pairs: what one rank writes at every phase has no neighbour that others read meanwhile.
 constexpr std::size_t kLinePairBytes = 2 * kCacheLineBytes;

@@ -125,7 +125,7 @@ bool HostCollectives::open(const Collective* collective, const std::vector<Finge
   return verdict().is_same != 0;
 }
 
-Fingerprint HostCollectives::call_of(int rank) const { return decode(verdict().calls()[rank]); }
+Fingerprint HostCollectives::call_of(int rank) const { return core::decode(verdict().calls()[rank]); }
 
 void HostCollectives::finish(const Collective& collective, const Placement* placement, const Steps& steps) {
   if (gathered_.takes(collective)) return gathered_.finish(collective);

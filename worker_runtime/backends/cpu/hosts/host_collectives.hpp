@@ -22,15 +22,17 @@
 #include <span>
 #include <vector>
 
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
 #include "worker_runtime/backends/cpu/hosts/gathered_collectives.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_opening.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_ring.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_streams.hpp"
 #include "worker_runtime/backends/cpu/memory/host_layout.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp::cpu_backend {
+
+using process_group::CollectiveKind;
 
 class HostCollectives {
  public:

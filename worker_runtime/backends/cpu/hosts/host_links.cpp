@@ -184,7 +184,7 @@ void HostLinks::read_news(int host) {
 bool HostLinks::hear(int host, const Wire& wire) {
   const bool is_of_rank = wire.word == Word::rank || wire.word == Word::farewell;
   const bool is_known = wire.word <= Word::answered && wire.trouble <= Trouble::missing &&
-                        wire.presence <= Presence::babbled && wire.rank >= 0 && wire.rank < layout_.size();
+                        wire.presence <= Presence::protocol_error && wire.rank >= 0 && wire.rank < layout_.size();
   if (!is_known || (is_of_rank && wire.trouble == Trouble::none)) return false;
   switch (wire.word) {
     case Word::question:
@@ -214,7 +214,7 @@ void HostLinks::end_news(int host, Ending how) {
   const Other& other = others_[static_cast<std::size_t>(host)];
   const int leader = layout_.leader_of(host);
   if (how == Ending::babble) {
-    heard_({Trouble::lost, leader, 0, Presence::babbled, 0, {}});
+    heard_({Trouble::lost, leader, 0, Presence::protocol_error, 0, {}});
   } else if (!other.said_farewell && how == Ending::silent) {
     for (const int rank : layout_.ranks_of(host)) heard_({Trouble::missing, rank, 0, Presence::unreachable, 0, {}});
   } else if (!other.said_farewell) {

@@ -110,7 +110,7 @@ std::size_t HostOpening::take_in(std::size_t at, std::size_t up_to, int host) {
   for (std::size_t i = 0; i < head.calls; ++i, at += sizeof(Call)) {
     Call call;
     std::memcpy(&call, received_.data() + at, sizeof call);
-    sender.calls.push_back(decode({call.what, call.count, 0}));
+    sender.calls.push_back(core::decode({call.what, call.count, 0}));
   }
   sender.bytes = std::span<const std::byte>(received_).subspan(at, head.bytes);
   return sender.end = at + padded(head.bytes);

@@ -13,11 +13,14 @@
 #include <span>
 #include <vector>
 
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_streams.hpp"
 #include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp::cpu_backend {
+
+using core::Fingerprint;
+using core::FingerprintWords;
 
 class HostOpening {
  public:

@@ -29,7 +29,7 @@ Collectives::Collectives(int rank, int size, Arrivals& arrivals, const SharedMem
 
 void Collectives::run(const Collective& collective, Steps& steps) {
   const Shape shape = shape_of(collective, rank_, size_);
-  Fingerprint call = fingerprint_of(collective);
+  Fingerprint call = core::fingerprint_of(collective);
   if (small_.has(shape)) {
     arrivals_.post(call);
     small_.give(collective, shape);

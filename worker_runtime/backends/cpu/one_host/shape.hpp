@@ -8,9 +8,12 @@
 
 #include <cstddef>
 
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp::cpu_backend {
+
+using process_group::Collective;
+using process_group::CollectiveKind;
 
 struct Shape {
   DataType type = DataType::float32;

@@ -9,9 +9,12 @@
 #include <vector>
 
 #include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp::cpu_backend {
+
+using process_group::Collective;
+using process_group::CollectiveKind;
 
 inline bool is_pair_call(CollectiveKind kind) {
   return kind == CollectiveKind::send || kind == CollectiveKind::receive;

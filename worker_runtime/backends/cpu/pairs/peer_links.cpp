@@ -194,7 +194,7 @@ void PeerLinks::begin(std::span<const Collective> calls) {
   for (const Collective& call : calls) {
     peers.push_back(call.root);
     Transfer transfer;
-    transfer.call = fingerprint_of(call);
+    transfer.call = core::fingerprint_of(call);
     transfer.peer = call.root;
     transfer.rest[1] = transfer.is_send() ? iovec{const_cast<void*>(call.input.data), call.input.bytes()}
                                           : iovec{call.output.data, call.output.bytes()};
@@ -295,10 +295,10 @@ PeerLinks::Step PeerLinks::step_receive(Transfer& transfer, Link& link) {
       has_moved = has_moved || now > 0;
       if (part.iov_len > 0) return has_moved ? Step::moved : Step::idle;
       if (&part != &transfer.rest[0]) continue;
-      const Fingerprint sent = decode(transfer.post.call);
+      const Fingerprint sent = core::decode(transfer.post.call);
       transfer.has_met = true;
       if (transfer.post.number != transfer.number) {
-        link.presence = Presence::babbled;
+        link.presence = Presence::protocol_error;
         return Step::lost;
       }
       if (sent.type == transfer.call.type && sent.count == transfer.call.count) continue;
@@ -357,8 +357,8 @@ bool PeerLinks::hear_answers(Link& link) {
         continue;
       }
       const bool is_farewell = answer.word == Answer::Word::farewell && answer.presence != Presence::here &&
-                               answer.presence < Presence::babbled;
-      link.presence = is_farewell ? answer.presence : Presence::babbled;
+                               answer.presence < Presence::protocol_error;
+      link.presence = is_farewell ? answer.presence : Presence::protocol_error;
       link.is_lost = true;
     }
   } catch (const ConnectionLost&) {
@@ -481,7 +481,8 @@ void PeerLinks::end_with(PairEnd::Kind kind, std::size_t call) {
   end.call = call;
   end.number = transfer.number != 0 ? transfer.number : (transfer.is_send() ? link.sent : link.received) + 1;
   end.has_met = transfer.has_met;
-  if (kind == PairEnd::Kind::mismatch) end.theirs = decode(transfer.is_send() ? link.answer.call : transfer.post.call);
+  if (kind == PairEnd::Kind::mismatch)
+    end.theirs = core::decode(transfer.is_send() ? link.answer.call : transfer.post.call);
   if (kind == PairEnd::Kind::lost) {
     end.presence = link.presence == Presence::here ? Presence::unreachable : link.presence;
   }

@@ -152,7 +152,7 @@ void PointToPoint::begin(std::span<const Collective> calls, std::span<const int>
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const bool is_send = calls[i].kind == CollectiveKind::send;
     Transfer transfer;
-    transfer.call = fingerprint_of(calls[i]);
+    transfer.call = core::fingerprint_of(calls[i]);
     transfer.peer = peers[i];
     transfer.channel = is_send ? &channel(rank_, peers[i]) : &channel(peers[i], rank_);
     transfer.slot = is_send ? slot(rank_, peers[i]) : slot(peers[i], rank_);
@@ -249,7 +249,7 @@ PointToPoint::Step PointToPoint::take(Transfer& transfer) {
   Channel& channel = *transfer.channel;
   FingerprintWords words{};
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = channel.call[i].load(std::memory_order_relaxed);
-  const Fingerprint sent = decode(words);
+  const Fingerprint sent = core::decode(words);
   if (sent.type != transfer.call.type || sent.count != transfer.call.count) return answer(transfer, kMismatch);
   if (transfer.bytes <= kInlineBytes) {
     if (transfer.bytes > 0) std::memcpy(transfer.data, channel.data.data(), transfer.bytes);
@@ -257,7 +257,7 @@ PointToPoint::Step PointToPoint::take(Transfer& transfer) {
   }
   transfer.way = Transfer::Way::slot;
   if (channel.staged.load() == transfer.bytes) return take_from_slot(transfer);
-  if (sent.location != kPlainMemory) transfer.held = memory_.hold(sent.location, transfer.bytes);
+  if (sent.location != core::kPlainMemory) transfer.held = memory_.hold(sent.location, transfer.bytes);
   if (transfer.held) {
     transfer.source = transfer.held->at(sent.location, transfer.peer);
     transfer.way = Transfer::Way::segment;
@@ -341,7 +341,7 @@ void PointToPoint::end_with(PairEnd::Kind kind, const Transfer& transfer) {
     const auto& theirs = transfer.call.kind == CollectiveKind::send ? transfer.channel->wanted : transfer.channel->call;
     FingerprintWords words{};
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = theirs[i].load(std::memory_order_relaxed);
-    end.theirs = decode(words);
+    end.theirs = core::decode(words);
   }
   end_ = end;
 }

@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/nccl/failure.hpp"
+#include "worker_runtime/core/failure/failure.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "ddp/error.hpp"
 #include "tests/integration/thrown_by.hpp"
 
-namespace ddp::nccl_backend {
+namespace ddp::core {
 namespace {
 
 using ::testing::AllOf;
@@ -115,7 +115,7 @@ TEST(NcclVerdict, ASendThatNobodyMetNamesItsPeer) {
 }
 
 TEST(NcclVerdict, AnErrorOfNcclNamesWhoDoesNotAnswer) {
-  const auto verdict = judge(group_of(0), failed(Cause::nccl, 0), {waiting_in_7(), waiting_in_7(), std::nullopt});
+  const auto verdict = judge(group_of(0), failed(Cause::transport, 0), {waiting_in_7(), waiting_in_7(), std::nullopt});
   EXPECT_EQ(verdict.kind, Verdict::Kind::rank_failure);
   EXPECT_THAT(verdict.ranks, ElementsAre(2));
   EXPECT_THAT(verdict.message, HasSubstr("rank 2 is gone: this rank found in all_reduce of 100 float32 (sum), call 7, "
@@ -124,10 +124,10 @@ TEST(NcclVerdict, AnErrorOfNcclNamesWhoDoesNotAnswer) {
 
 TEST(NcclVerdict, AnErrorThatAllOutliveNamesWhoFoundIt) {
   const Progress all{waiting_in_7(), waiting_in_7(), waiting_in_7()};
-  EXPECT_THAT(judge(group_of(1), failed(Cause::nccl, 0), all).ranks, ElementsAre(0));
-  EXPECT_THAT(judge(group_of(0), failed(Cause::nccl, 0), all).ranks, IsEmpty());
-  EXPECT_EQ(judge(group_of(0), failed(Cause::cuda, 0), all).kind, Verdict::Kind::error);
-  EXPECT_EQ(judge(group_of(1), failed(Cause::cuda, 0), all).kind, Verdict::Kind::rank_failure);
+  EXPECT_THAT(judge(group_of(1), failed(Cause::transport, 0), all).ranks, ElementsAre(0));
+  EXPECT_THAT(judge(group_of(0), failed(Cause::transport, 0), all).ranks, IsEmpty());
+  EXPECT_EQ(judge(group_of(0), failed(Cause::device, 0), all).kind, Verdict::Kind::error);
+  EXPECT_EQ(judge(group_of(1), failed(Cause::device, 0), all).kind, Verdict::Kind::rank_failure);
 }
 
 TEST(NcclVerdict, WithoutTheStoreARankSaysWhatItKnows) {
@@ -192,4 +192,4 @@ TEST(NcclFailure, WhatIsMalformedIsNone) {
 }
 
 }  // namespace
-}  // namespace ddp::nccl_backend
+}  // namespace ddp::core

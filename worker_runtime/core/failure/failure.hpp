@@ -12,15 +12,15 @@
 #include <string_view>
 #include <vector>
 
-#include "worker_runtime/backends/nccl/rank_progress.hpp"
+#include "worker_runtime/core/failure/rank_progress.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
-namespace ddp::nccl_backend {
+namespace ddp::core {
 
 enum class Cause : std::uint8_t {
   timed_out,   // a call did not complete in its time
-  nccl,        // NCCL found an error, mostly that another rank is gone
-  cuda,        // a CUDA call failed
+  transport,   // NCCL or the like found an error, mostly that another rank is gone
+  device,      // a call to the device failed
   mismatch,    // ranks called different things
   aborted,     // by the program
   left,        // the group was given back with calls under way
@@ -67,4 +67,4 @@ Verdict judge(const FailedGroup& group, const Failure& failure,
 // What later calls throw.
 [[noreturn]] void throw_unusable(const Verdict& first);
 
-}  // namespace ddp::nccl_backend
+}  // namespace ddp::core

@@ -1,9 +1,9 @@
-#include "worker_runtime/backends/nccl/rank_progress.hpp"
+#include "worker_runtime/core/failure/rank_progress.hpp"
 
 #include <algorithm>
 #include <charconv>
 
-namespace ddp::nccl_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -57,4 +57,4 @@ std::string describe(int rank, const std::optional<RankProgress>& progress) {
   return text + ", completed " + std::to_string(progress->completed);
 }
 
-}  // namespace ddp::nccl_backend
+}  // namespace ddp::core

@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/nccl/failure.hpp"
+#include "worker_runtime/core/failure/failure.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -6,7 +6,7 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
-namespace ddp::nccl_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -173,7 +173,7 @@ Verdict Judge::broken() const {
   if (!is_own() && ranks.empty()) ranks = {failure_.rank};
   text +=
       (is_own() ? "this rank" : "rank " + std::to_string(failure_.rank)) + " found in " + call() + ": " + failure_.what;
-  const bool is_error = failure_.cause == Cause::cuda && is_own();
+  const bool is_error = failure_.cause == Cause::device && is_own();
   return {is_error ? Verdict::Kind::error : Verdict::Kind::rank_failure,
           text + where() + "\ntry:   look at the end of the output of " +
               (ranks.empty() ? "every rank" : process_group::list_ranks(ranks)) + "; " + group_.log_advice,
@@ -196,8 +196,8 @@ Verdict Judge::given_up() const {
 Verdict Judge::verdict() const {
   switch (failure_.cause) {
     case Cause::timed_out: return timeout();
-    case Cause::nccl:
-    case Cause::cuda: return broken();
+    case Cause::transport:
+    case Cause::device: return broken();
     case Cause::mismatch: return {Verdict::Kind::mismatch, failure_.what + where()};
     case Cause::aborted:
     case Cause::left: return given_up();
@@ -265,4 +265,4 @@ void throw_unusable(const Verdict& first) {
   throw AbortedError(message);
 }
 
-}  // namespace ddp::nccl_backend
+}  // namespace ddp::core

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
-#include "worker_runtime/backends/cpu/arrivals/rank_state.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
+#include "worker_runtime/core/failure/rank_state.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 // The call that failed, and who made it.
 struct FailedCall {
@@ -31,4 +31,4 @@ std::string pair_timeout_message(const FailedCall& failed, const std::vector<Ran
 std::string mismatch_message(const FailedCall& failed, const std::string& difference);
 std::string no_memory_message(const FailedCall& failed, std::size_t bytes, int rank, int error_number);
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

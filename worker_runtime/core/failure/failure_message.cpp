@@ -1,10 +1,10 @@
-#include "worker_runtime/backends/cpu/arrivals/failure_message.hpp"
+#include "worker_runtime/core/failure/failure_message.hpp"
 
 #include <system_error>
 
 #include "worker_runtime/process_group/rank_list.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -39,7 +39,7 @@ std::string fate(const RankState& rank) {
     case Presence::aborted: return name + "aborted the group";
     case Presence::gave_up: return name + "gave up on the group after a failure of its own";
     case Presence::unreachable: return name + "ended, or can't be reached any more";
-    case Presence::babbled: return name + "sent what no rank of this group sends";
+    case Presence::protocol_error: return name + "sent what no rank of this group sends";
   }
   return name;
 }
@@ -107,4 +107,4 @@ std::string no_memory_message(const FailedCall& failed, std::size_t bytes, int r
          "\ntry:   a smaller size, fewer ranks on this host, or a higher memory limit";
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace ddp::nccl_backend {
+namespace ddp::core {
 
 // Numbers are those of collectives, from 1; 0: none yet.
 struct RankProgress {
@@ -33,4 +33,4 @@ std::vector<std::optional<RankProgress>> decode_progress(std::string_view text, 
 // "rank 0 called 7, completed 6"
 std::string describe(int rank, const std::optional<RankProgress>& progress);
 
-}  // namespace ddp::nccl_backend
+}  // namespace ddp::core

@@ -1,6 +1,6 @@
-#include "worker_runtime/backends/cpu/arrivals/fingerprint.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -88,4 +88,4 @@ std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_r
   return std::nullopt;
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

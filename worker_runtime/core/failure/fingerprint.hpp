@@ -13,7 +13,7 @@
 
 #include "worker_runtime/process_group/backend.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 using process_group::Collective;
 using process_group::CollectiveKind;
@@ -48,4 +48,4 @@ inline std::uint64_t location_of(const FingerprintWords& words) { return words[2
 // "rank 0 called all_reduce of 100 float32 (sum), rank 1 called barrier"; empty where all ranks called the same.
 std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_ranks);
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core
