@@ -279,7 +279,8 @@ void Meeting::receive() {
   };
   options.farewell = [this](const std::string& node_key) { return server_ && server_->take_farewell(node_key); };
   reception_.emplace(
-      io_, std::move(options), [this](const rendezvous::Hello& hello) { return direct(hello); }, std::ref(warnings_));
+      io_, std::move(options), [this](const rendezvous::Hello& hello, const io::Address&) { return direct(hello); },
+      std::ref(warnings_));
 }
 
 rendezvous::Reception::Direction Meeting::direct(const rendezvous::Hello& hello) const {

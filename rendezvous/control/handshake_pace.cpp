@@ -1,21 +1,10 @@
 #include "rendezvous/control/handshake_pace.hpp"
 
 #include <algorithm>
-#include <cstdint>
 
 namespace ddp::rendezvous {
-namespace {
-
-// Of what it owes: a /64 in IPv6, the address itself in IPv4.
-io::Address network_of(io::Address source) {
-  if (!source.is_v4()) std::fill(source.bytes.begin() + 8, source.bytes.end(), std::uint8_t{0});
-  return source;
-}
-
-}  // namespace
-
 std::optional<HandshakePace::TimePoint> HandshakePace::begin(const io::Address& source, TimePoint now) {
-  const auto owed = owed_until_.find(network_of(source));
+  const auto owed = owed_until_.find(io::network_of(source));
   if (owed == owed_until_.end() || sessions_.count(source) != 0) return now;
   const auto start = owed->second - options_.free;
   if (start <= now) return now;
@@ -35,7 +24,7 @@ void HandshakePace::left(const io::Address& source) {
 
 // Many that began together may fail together: what they owe has a bound, so that the source is heard again soon.
 void HandshakePace::charge(const io::Address& source, TimePoint now) {
-  const auto network = network_of(source);
+  const auto network = io::network_of(source);
   if (owed_until_.size() >= options_.sources_max && owed_until_.count(network) == 0)
     std::erase_if(owed_until_, [now](const auto& entry) { return entry.second <= now; });
   if (owed_until_.size() >= options_.sources_max && owed_until_.count(network) == 0) return;

@@ -81,7 +81,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   const Membership& membership() const { return membership_; }
-  bool is_over() const { return sessions_.empty() && (membership_.is_finished() || membership_.is_empty()); }
+  bool is_over() const { return sessions_.empty() && (membership_.is_finished() || membership_.is_abandoned()); }
 
   void finish(std::function<void()> done) {
     timer_.cancel();

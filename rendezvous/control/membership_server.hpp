@@ -48,7 +48,7 @@ class MembershipServer {
 
   const Membership& membership() const;
 
-  // Nobody is connected, and nobody takes part any more: there is nothing left of the job.
+  // Nobody is connected, and nobody takes part any more or may come again: there is nothing left of the job.
   bool is_over() const;
 
  private:

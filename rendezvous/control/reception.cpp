@@ -44,7 +44,7 @@ bool is_us_or_root(std::optional<uid_t> owner) { return owner && (*owner == ::ge
 
 class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
  public:
-  Impl(asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct, io::Warn warn)
+  Impl(asio::io_context& io, Options options, Direct direct, io::Warn warn)
       : io_(io),
         options_(std::move(options)),
         direct_(std::move(direct)),
@@ -152,10 +152,15 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
       const auto message = to_membership_of(text);
       const auto* hello = std::get_if<Hello>(&message);
       if (hello == nullptr) throw Error("malformed message: hello comes first, and once");
-      const auto direction = direct_(*hello);
+      const auto source = visitors_.at(number).from.address;
+      const auto direction = direct_(*hello, source);
       if (std::holds_alternative<std::monostate>(direction)) return lose(number, "", "");
       if (const auto* elsewhere = std::get_if<Elsewhere>(&direction)) return send_away(number, *elsewhere);
       if (const auto* verdict = std::get_if<FinishJob>(&direction)) return send_away(number, *verdict);
+      if (const auto* refused = std::get_if<Refused>(&direction)) {
+        warn_({"too many jobs", source.text(), "a node at " + source.text() + " was refused: " + refused->what});
+        return send_away(number, *refused);
+      }
       auto& visitor = visitors_.at(number);
       visitor.presence->is_session = true;
       pace_.joined(visitor.from.address);
@@ -208,7 +213,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
 
   asio::io_context& io_;
   Options options_;
-  std::function<Direction(const Hello&)> direct_;
+  Direct direct_;
   io::Warn warn_;
   HandshakePace pace_;
   const io::SocketOwners owners_;
@@ -216,8 +221,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
   std::uint64_t visitors_seen_ = 0;
 };
 
-Reception::Reception(asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct,
-                     io::Warn warn)
+Reception::Reception(asio::io_context& io, Options options, Direct direct, io::Warn warn)
     : impl_(std::make_shared<Impl>(io, std::move(options), std::move(direct), std::move(warn))) {}
 
 Reception::~Reception() { impl_->stop(); }

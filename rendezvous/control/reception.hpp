@@ -18,6 +18,7 @@
 #include "rendezvous/control/handshake_pace.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/io/descriptor_room.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/io/warning.hpp"
@@ -37,12 +38,15 @@ class Reception {
     std::optional<security::Tokens> scrape_tokens{};              // let nobody join: for /v1/jobs and /metrics only
   };
 
-  // Where a node is sent: to a membership here, elsewhere, away; or it is told how its job has ended.
-  using Direction = std::variant<std::monostate, std::reference_wrapper<MembershipServer>, Elsewhere, FinishJob>;
+  // Where a node is sent: to a membership here, elsewhere, away; or it is told how its job has ended, or why it may
+  // not begin one.
+  using Direction =
+      std::variant<std::monostate, std::reference_wrapper<MembershipServer>, Elsewhere, FinishJob, Refused>;
+  using Direct = std::function<Direction(const Hello& hello, const io::Address& source)>;
 
-  // `direct` says where a node with this hello belongs; it is called once for each, and may throw Error. `warn` hears
-  // of those that never said hello.
-  Reception(boost::asio::io_context& io, Options options, std::function<Direction(const Hello&)> direct, io::Warn warn);
+  // `direct` says where a node with this hello belongs; it is called once for each. `warn` hears of those that never
+  // said hello, and of those that were refused.
+  Reception(boost::asio::io_context& io, Options options, Direct direct, io::Warn warn);
   ~Reception();  // closes what has not been handed over
   Reception(const Reception&) = delete;
 

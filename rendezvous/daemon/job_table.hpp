@@ -4,6 +4,9 @@
 // next one of that name at once; but a node that still has a round of the ending one belongs to that, and where it is
 // over is told how it ended.
 //
+// There is a limit on jobs, and one on those that were begun from one address (in IPv6: one /64): a quarter of it. A
+// job that has begun no round is forgotten as soon as nobody is connected, unless one of its nodes comes again first.
+//
 // Server: runs the membership of one job (rendezvous/control/membership_server.hpp; the simulation has its own).
 //
 // Threads: one caller at a time (the event loop's thread).
@@ -15,13 +18,14 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "ddp/error.hpp"
 #include "rendezvous/control/operator_view.hpp"
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/membership/finished_jobs.hpp"
 
 namespace ddp::rendezvous {
@@ -36,32 +40,34 @@ class JobTable {
     std::function<std::unique_ptr<Server>(const Hello& hello, const JobBefore& before)> begin;
     std::function<void(std::unique_ptr<Server> job)> forget{};  // one that is over; empty: it is destroyed
   };
-  using Direction = std::variant<std::reference_wrapper<Server>, FinishJob>;
+  using Direction = std::variant<std::reference_wrapper<Server>, FinishJob, Refused>;
 
-  explicit JobTable(Handlers handlers) : handlers_(std::move(handlers)) {}
+  // Requires jobs_max >= 4.
+  explicit JobTable(Handlers handlers, std::size_t jobs_max = kJobsMax)
+      : handlers_(std::move(handlers)), jobs_max_(jobs_max) {}
 
-  // Begins the job where nobody has come for it yet. Throws Error where there are too many.
-  Direction direct(const Hello& hello, TimePoint now) {
-    forget_what_is_over(now);
+  // Begins the job if nobody has come for it yet. `source`: the address that the node came from.
+  Direction direct(const Hello& hello, const io::Address& source, TimePoint now) {
+    forget_what_is_over(now, hello.node_key);
     if (const auto* verdict = finished_.verdict_for(hello, now)) return *verdict;
     if (auto* job = job_with(hello.node_key)) return std::ref(*job);
     if (auto* job = ending_job_of(hello)) return std::ref(*job);
     auto found = jobs_.find(hello.run_id);
     JobBefore before;
-    if (found != jobs_.end() && found->second->membership().is_ending()) {
-      before.last_round = found->second->membership().last_round();
+    if (found != jobs_.end() && found->second.server->membership().is_ending()) {
+      before.last_round = found->second.server->membership().last_round();
       ending_.emplace_back(hello.run_id, std::move(found->second));  // its nodes are still ending
       jobs_.erase(found);
       found = jobs_.end();
     }
     if (found == jobs_.end()) {
-      if (jobs_.size() + ending_.size() >= kJobsMax)
-        throw Error("there are " + std::to_string(kJobsMax) + " jobs already");
+      const auto network = io::network_of(source);
+      if (const auto refused = objection(network, hello.held.has_value())) return *refused;
       if (const auto known = finished_.known_of(hello.run_id); before.last_round < known.last_round) before = known;
-      found = jobs_.emplace(hello.run_id, handlers_.begin(hello, before)).first;
+      found = jobs_.emplace(hello.run_id, Job{handlers_.begin(hello, before), network}).first;
       finished_.has_begun_again(hello.run_id);
     }
-    return std::ref(*found->second);
+    return std::ref(*found->second.server);
   }
 
   bool take_farewell(const std::string& node_key) {
@@ -70,27 +76,45 @@ class JobTable {
   }
 
   JobViews views(TimePoint now) {
-    forget_what_is_over(now);
+    forget_what_is_over(now, {});
     JobViews out;
-    for (const auto& [run_id, job] : jobs_) out.emplace(run_id, job->membership().view());
+    for (const auto& [run_id, job] : jobs_) out.emplace(run_id, job.server->membership().view());
     return out;
   }
 
   // Null where there is none of that name, or none but those that are over or give way to the next one.
   const Server* find(const std::string& run_id) const {
     const auto found = jobs_.find(run_id);
-    return found != jobs_.end() ? found->second.get() : nullptr;
+    return found != jobs_.end() ? found->second.server.get() : nullptr;
   }
 
  private:
-  using Job = std::pair<std::string, std::unique_ptr<Server>>;  // by run id
+  struct Job {
+    std::unique_ptr<Server> server;
+    io::Address begun_from;  // a network
+  };
+
+  // A node with a round may come again: it has workers.
+  std::optional<Refused> objection(const io::Address& network, bool has_round) const {
+    const auto try_this = "end jobs that nobody needs (http://<endpoint>/v1/jobs lists them), or try again later";
+    if (jobs_.size() + ending_.size() >= jobs_max_)
+      return Refused{"the endpoint has " + std::to_string(jobs_max_) + " jobs already, as many as it takes", try_this,
+                     false, has_round};
+    const auto is_of_it = [&network](const auto& entry) { return entry.second.begun_from == network; };
+    const auto count =
+        std::count_if(jobs_.begin(), jobs_.end(), is_of_it) + std::count_if(ending_.begin(), ending_.end(), is_of_it);
+    if (static_cast<std::size_t>(count) < jobs_max_ / 4) return {};
+    return Refused{"the endpoint has " + std::to_string(count) +
+                       " jobs that nodes of this address have begun, as many as it takes from one address",
+                   try_this, false, has_round};
+  }
 
   // Of which the node with this key is one already.
   Server* job_with(const std::string& node_key) const {
     for (const auto& [run_id, job] : jobs_)
-      if (job->membership().knows(node_key)) return job.get();
+      if (job.server->membership().knows(node_key)) return job.server.get();
     for (const auto& [run_id, job] : ending_)
-      if (job->membership().knows(node_key)) return job.get();
+      if (job.server->membership().knows(node_key)) return job.server.get();
     return nullptr;
   }
 
@@ -99,37 +123,43 @@ class JobTable {
     const auto has_round_of = [&](const Server& job) {
       return hello.held && job.membership().is_ending() && !(job.membership().last_round() < hello.held->round);
     };
-    if (const auto found = jobs_.find(hello.run_id); found != jobs_.end() && has_round_of(*found->second))
-      return found->second.get();
+    if (const auto found = jobs_.find(hello.run_id); found != jobs_.end() && has_round_of(*found->second.server))
+      return found->second.server.get();
     for (const auto& [run_id, job] : ending_)
-      if (run_id == hello.run_id && has_round_of(*job)) return job.get();
+      if (run_id == hello.run_id && has_round_of(*job.server)) return job.server.get();
     return nullptr;
   }
 
-  void forget_what_is_over(TimePoint now) {
-    forget_what_is_over(ending_, true, now);
-    forget_what_is_over(jobs_, false, now);
+  // But for a job without a round of which this node is.
+  void forget_what_is_over(TimePoint now, const std::string& node_key) {
+    forget_what_is_over(ending_, true, now, node_key);
+    forget_what_is_over(jobs_, false, now, node_key);
   }
 
   template <typename All>
-  void forget_what_is_over(All& jobs, bool have_successors, TimePoint now) {
-    for (auto job = jobs.begin(); job != jobs.end();)
-      job = is_to_be_forgotten(job->first, job->second, have_successors, now) ? jobs.erase(job) : std::next(job);
+  void forget_what_is_over(All& jobs, bool have_successors, TimePoint now, const std::string& node_key) {
+    for (auto job = jobs.begin(); job != jobs.end();) {
+      const bool is_over = is_to_be_forgotten(job->first, job->second, have_successors, now, node_key);
+      job = is_over ? jobs.erase(job) : std::next(job);
+    }
   }
 
-  bool is_to_be_forgotten(const std::string& run_id, std::unique_ptr<Server>& job, bool has_successor, TimePoint now) {
-    const auto& membership = job->membership();
-    if (membership.verdict() || job->is_over())
+  bool is_to_be_forgotten(const std::string& run_id, Job& job, bool has_successor, TimePoint now,
+                          const std::string& node_key) {
+    const auto& membership = job.server->membership();
+    if (membership.verdict() || job.server->is_over())
       finished_.note(run_id, {membership.last_round(), membership.restart_count()}, membership.verdict(), has_successor,
                      now);
-    if (!job->is_over()) return false;
-    if (handlers_.forget) handlers_.forget(std::move(job));
+    const bool is_awaited = !membership.has_begun() && !membership.is_ending() && membership.knows(node_key);
+    if (!job.server->is_over() || is_awaited) return false;
+    if (handlers_.forget) handlers_.forget(std::move(job.server));
     return true;
   }
 
   Handlers handlers_;
-  std::map<std::string, std::unique_ptr<Server>> jobs_;
-  std::vector<Job> ending_;
+  const std::size_t jobs_max_;
+  std::map<std::string, Job> jobs_;  // by run id
+  std::vector<std::pair<std::string, Job>> ending_;
   FinishedJobs finished_;
 };
 

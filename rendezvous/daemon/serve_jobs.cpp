@@ -19,6 +19,8 @@
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/daemon/job_table.hpp"
 #include "rendezvous/daemon/own_process.hpp"
+#include "rendezvous/io/address.hpp"
+#include "rendezvous/io/descriptor_room.hpp"
 #include "rendezvous/io/line_writer.hpp"
 #include "rendezvous/io/warning_log.hpp"
 #include "rendezvous/port/port.hpp"
@@ -46,9 +48,9 @@ JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io
   }};
 }
 
-Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello) {
+Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello, const io::Address& source) {
   if (hello.is_served_by_agent) return std::monostate();
-  const auto direction = jobs.direct(hello, std::chrono::steady_clock::now());
+  const auto direction = jobs.direct(hello, source, std::chrono::steady_clock::now());
   return std::visit([](const auto& where) { return Reception::Direction(where); }, direction);
 }
 
@@ -67,7 +69,8 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
   OwnProcess process(io);
   io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
   io::WarningLog warnings(io, std::ref(say));
-  JobTable<MembershipServer> jobs(handlers_of(io, say, options.heartbeat_timeout));
+  JobTable<MembershipServer> jobs(handlers_of(io, say, options.heartbeat_timeout),
+                                  std::min(kJobsMax, io::descriptor_room().met));
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
   const auto tokens = tokens_of(options, token_variable);
@@ -81,7 +84,9 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
   };
   rules.farewell = [&jobs](const std::string& node_key) { return jobs.take_farewell(node_key); };
   Reception reception(
-      io, std::move(rules), [&jobs](const Hello& hello) { return direct(jobs, hello); }, std::ref(warnings));
+      io, std::move(rules),
+      [&jobs](const Hello& hello, const io::Address& source) { return direct(jobs, hello, source); },
+      std::ref(warnings));
   port::Port port(
       io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(warnings)},
       {.http = [&reception](io::UniqueFd socket,

@@ -54,6 +54,11 @@ std::string Address::text() const {
   return buffer;
 }
 
+Address network_of(Address address) {
+  if (!address.is_v4()) std::fill(address.bytes.begin() + 8, address.bytes.end(), std::uint8_t{0});
+  return address;
+}
+
 Address address_of(const sockaddr_storage& peer) {
   if (peer.ss_family == AF_INET) {
     sockaddr_in v4;

@@ -26,6 +26,9 @@ struct Address {
   auto operator<=>(const Address&) const = default;
 };
 
+// All addresses that one host may use together: a /64 in IPv6, the address itself in IPv4.
+Address network_of(Address address);
+
 // Requires an address of family AF_INET or AF_INET6.
 Address address_of(const sockaddr_storage& peer);
 

@@ -158,6 +158,10 @@ class Membership {
   bool is_finished() const { return phase_ == Phase::finished; }
   bool is_ending() const { return is_finished() || stop_signal_ != 0; }  // it takes in nobody for another round
   bool is_empty() const { return nodes_.empty(); }
+  bool is_abandoned() const {  // so is a job that has begun no round, as soon as nobody is connected
+    return nodes_.empty() || (!has_begun() && nodes_.size() == absences_.size());
+  }
+  bool has_begun() const { return round_id_ != RoundId{}; }    // a round
   bool knows(const std::string& node_key) const;               // whose farewell is for this job
   std::optional<Refused> other_job(const Hello& hello) const;  // where it is not this one that the node wants to join
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare

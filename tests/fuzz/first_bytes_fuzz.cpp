@@ -78,7 +78,7 @@ class FuzzedEndpoint {
       require(!has_token_, "nobody says farewell for a node without the token");
       return false;
     };
-    const auto direct = [this](const Hello& hello) -> Reception::Direction {
+    const auto direct = [this](const Hello& hello, const ddp::io::Address&) -> Reception::Direction {
       require(!has_token_, "nobody joins without the token");
       require(!hello.run_id.empty() && said_.find("/v1/agents") != std::string::npos, "who joins has said for what");
       if (hello.run_id == "elsewhere") return Elsewhere{"127.0.0.1", 1};

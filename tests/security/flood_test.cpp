@@ -20,6 +20,7 @@
 namespace ddp::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr std::size_t kFlood = 7'000;
@@ -117,9 +118,12 @@ TEST_F(FloodOfSilentConnections, DoesNotKeepNodesFromADdprunThatServesTheEndpoin
   EXPECT_THAT(host.out(), HasSubstr("limit 512\n")) << "workers have the limit that ddprun was started with";
 }
 
-// An agent's first message on a connection of its own, of which the end is never answered.
-store::RawSocket one_that_stays(std::uint16_t port, const std::string& hello) {
-  auto socket = store::RawSocket::connected(port);
+// A connection from this loopback address over which an agent has said hello. Its end is never answered.
+store::RawSocket one_that_stays(std::uint16_t port, const std::string& hello, std::uint32_t address = INADDR_LOOPBACK) {
+  auto socket = store::RawSocket::unconnected();
+  const auto source = store::loopback(0, address);
+  store::require(::bind(socket.fd(), reinterpret_cast<const sockaddr*>(&source), sizeof source) == 0, "bind");
+  socket.connect(port);
   socket.send(
       "GET /v1/agents HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n"
       "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nUser-Agent: ddprun\r\n\r\n");
@@ -127,7 +131,6 @@ store::RawSocket one_that_stays(std::uint16_t port, const std::string& hello) {
   const std::string no_mask(4, '\0');
   const char length[] = {static_cast<char>(hello.size() >> 8), static_cast<char>(hello.size() & 0xff)};
   socket.send("\x81\xfe" + std::string(length, 2) + no_mask + hello);
-  EXPECT_THAT(socket.receive(64), HasSubstr("\"is_other_job\":true"));
   return socket;
 }
 
@@ -141,10 +144,38 @@ TEST(FloodOfRefusedHellos, TakesNoPlaceOfANodeThatComesThen) {
   for (int i = 0; i < 400; ++i) {
     hello["node_key"] = std::string(29, 'a') + std::to_string(100 + i);
     refused.push_back(one_that_stays(static_cast<std::uint16_t>(std::stoi(port)), hello.dump()));
+    EXPECT_THAT(refused.back().receive(64), HasSubstr("\"is_other_job\":true"));
   }
   Job node(node_at(port, "is_host=false,join_timeout=20", "true"));
   EXPECT_EQ(node.wait(), 0) << node.err() << host.err();
   EXPECT_EQ(host.wait(), 0) << host.err();
+}
+
+TEST(FloodOfJobs, ByOneAddressIsBoundedAndKeepsNobodyElseOut) {
+  // The attacker's heart does not beat.
+  Job daemon(with_few_descriptors("ddp-rendezvous", {"--port=0", "--host=127.0.0.1", "--heartbeat-timeout=60"}),
+             limited());
+  const auto port = static_cast<std::uint16_t>(daemon.number_after("membership listens on port "));
+  constexpr int kShare = 128;  // a quarter of half of the descriptors
+  constexpr std::uint32_t kSource = 0x7f010001;
+  auto hello = hello_of('a');
+  const auto begin = [&](int number) {
+    hello["run_id"] = "job " + std::to_string(number);
+    hello["node_key"] = std::string(29, 'a') + std::to_string(100 + number);
+    return one_that_stays(port, hello.dump(), kSource);
+  };
+  std::vector<store::RawSocket> jobs;
+  for (int number = 0; number < kShare; ++number) {
+    jobs.push_back(begin(number));
+    EXPECT_THAT(jobs.back().receive(40), HasSubstr("\"is_spare\":false"));  // of a welcome
+  }
+  EXPECT_THAT(begin(kShare).receive(220),
+              AllOf(HasSubstr("\"type\":\"refused\""), HasSubstr("the endpoint has 128 jobs that nodes of this")));
+  EXPECT_TRUE(daemon.prints("a node at 127.1.0.1 was refused: the endpoint has 128 jobs")) << daemon.err();
+  const auto arguments = node_at(std::to_string(port), "join_timeout=20", "true");
+  Job first(arguments), second(arguments);
+  EXPECT_EQ(first.wait(), 0) << first.err() << daemon.err();
+  EXPECT_EQ(second.wait(), 0) << second.err() << daemon.err();
 }
 
 }  // namespace

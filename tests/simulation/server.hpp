@@ -33,7 +33,7 @@ class Server {
   void stop();  // nothing is said, nothing is heard any more
 
   const rendezvous::Membership& membership() const { return membership_; }
-  bool is_over() const { return sessions_.empty() && (membership_.is_finished() || membership_.is_empty()); }
+  bool is_over() const { return sessions_.empty() && (membership_.is_finished() || membership_.is_abandoned()); }
   std::chrono::milliseconds job_time() const;
 
  private:

@@ -117,7 +117,7 @@ void World::start_daemon() {
 }
 
 void World::direct(Daemon& daemon, Channel& channel, const Hello& hello) {
-  const auto direction = daemon.jobs->direct(hello, clock.now());
+  const auto direction = daemon.jobs->direct(hello, {}, clock.now());
   if (const auto* job_here = std::get_if<std::reference_wrapper<Server>>(&direction))
     return job_here->get().take_in(channel, hello);
   const ToAgent verdict = std::get<FinishJob>(direction);

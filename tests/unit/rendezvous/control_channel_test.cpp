@@ -119,7 +119,8 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     };
     rules.farewell = [this](const std::string& node_key) { return server->take_farewell(node_key); };
     reception.emplace(
-        io, rules, [this](const Hello&) -> Reception::Direction { return std::ref(*server); }, warn());
+        io, rules, [this](const Hello&, const io::Address&) -> Reception::Direction { return std::ref(*server); },
+        warn());
   }
 
   io::Warn warn() {
@@ -417,7 +418,7 @@ TEST_P(ControlChannel, WhoServesNoJobSaysWhereItIs) {
   rules.security = token;
   Reception::Direction direction = Elsewhere{"10.0.0.1", 29400};
   reception.emplace(
-      io, rules, [&](const Hello&) { return direction; }, warn());
+      io, rules, [&](const Hello&, const io::Address&) { return direction; }, warn());
   for (const bool is_known : {true, false}) {
     if (!is_known) direction = std::monostate();
     auto pair = connected_pair();

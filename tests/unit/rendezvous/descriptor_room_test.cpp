@@ -16,6 +16,7 @@ TEST(DescriptorRoom, LeavesHalfOfTheLimitToThoseThatHaveSaidHello) {
     EXPECT_EQ(room.silent, c.silent);
     EXPECT_EQ(room.waiting, c.waiting);
     EXPECT_LE(room.silent + room.waiting, c.limit / 2);
+    EXPECT_LE(room.silent + room.waiting + room.met, c.limit);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace ddp::rendezvous {
 namespace {
@@ -39,6 +40,10 @@ class FakeServer {
     step(Left{NodeId{nodes_}, "silent", false}, now);
     is_anyone_connected = false;
   }
+  void connection_breaks(TimePoint now) {
+    step(Disconnected{NodeId{nodes_}, "closed"}, now);
+    is_anyone_connected = false;
+  }
   void finishes(int exit_code, TimePoint now) {
     RoundEnded ended{round.number, {}, 0, false, 0, {}};
     if (exit_code != 0) ended.failures.emplace_back().ending = {Ending::Kind::exited, exit_code, false};
@@ -46,7 +51,7 @@ class FakeServer {
   }
 
   const Membership& membership() const { return membership_; }
-  bool is_over() const { return !is_anyone_connected && (membership_.is_finished() || membership_.is_empty()); }
+  bool is_over() const { return !is_anyone_connected && (membership_.is_finished() || membership_.is_abandoned()); }
   bool take_farewell(const std::string&) { return true; }
 
   RoundId round;
@@ -74,25 +79,30 @@ class FakeServer {
 
 class JobTableTest : public ::testing::Test {
  protected:
+  static constexpr std::size_t kJobs = 16;
+
   JobTable<FakeServer>::Handlers handlers() {
     return {[this](const Hello& hello, const JobBefore& before) {
       ++begun;
       return std::make_unique<FakeServer>(hello, before, now);
     }};
   }
-  // Where a node with this hello is sent: it joins there. Null: it was told how its job ended.
-  FakeServer* comes(const Hello& hello) {
-    const auto direction = table.direct(hello, now);
+  // Where a node with this hello is sent: it joins there. Null: it was told how its job ended, or was refused.
+  FakeServer* comes(const Hello& hello, const std::string& source = "10.0.0.1") {
+    const auto direction = table.direct(hello, *io::parse_address(source), now);
     if (const auto* verdict = std::get_if<FinishJob>(&direction)) return told = *verdict, nullptr;
+    if (const auto* why = std::get_if<Refused>(&direction)) return refused = *why, nullptr;
     auto& job = std::get<std::reference_wrapper<FakeServer>>(direction).get();
     job.joins(hello, now);
+    job.is_anyone_connected = true;
     return &job;
   }
 
   TimePoint now{1h};
   int begun = 0;
   FinishJob told;
-  JobTable<FakeServer> table{handlers()};
+  Refused refused;
+  JobTable<FakeServer> table{handlers(), kJobs};
 };
 
 TEST_F(JobTableTest, ACutOffNodeOfAJobThatIsOverBeginsItNotAgain) {
@@ -164,6 +174,69 @@ TEST_F(JobTableTest, ARoundThatWasGivenUpBeginsNotAgainAfterAllHaveLeft) {
   now += 1min;
   next->ticks(now);
   EXPECT_EQ(next->membership().last_round(), last) << "which goes on";
+}
+
+Hello hello_of_job(int number, int nodes = 2) {
+  auto hello = a_hello({}, "key of " + std::to_string(number));
+  hello.run_id = std::to_string(number);
+  hello.nodes_min = hello.nodes_max = nodes;
+  return hello;
+}
+
+TEST_F(JobTableTest, JobWithoutARoundIsForgottenWhenNobodyIsConnected) {
+  for (int number = 0; number < 1'000; ++number) {
+    auto* job = comes(hello_of_job(number));
+    ASSERT_NE(job, nullptr) << refused.what;
+    job->connection_breaks(now);
+  }
+}
+
+TEST_F(JobTableTest, NodeThatComesAgainBeforeTheFirstRoundFindsItsJob) {
+  auto* job = comes(hello_of_job(1));
+  job->connection_breaks(now);
+  EXPECT_EQ(comes(hello_of_job(1)), job);
+  EXPECT_EQ(begun, 1);
+}
+
+TEST_F(JobTableTest, JobWithARoundIsKeptWhileItsNodesMayComeAgain) {
+  auto* job = comes(hello_of_job(1, 1));
+  ASSERT_NE(job->round, RoundId{});
+  job->connection_breaks(now);
+  ASSERT_NE(comes(hello_of_job(2)), nullptr);
+  EXPECT_EQ(comes(hello_of_job(1, 1)), job);
+  EXPECT_EQ(begun, 2);
+}
+
+TEST_F(JobTableTest, OneAddressBeginsAQuarterOfTheJobsAtMost) {
+  std::vector<FakeServer*> jobs;
+  for (int number = 0; number < 4; ++number) jobs.push_back(comes(hello_of_job(number), "10.0.0.2"));
+  EXPECT_EQ(comes(hello_of_job(4), "10.0.0.2"), nullptr);
+  EXPECT_EQ(refused.what,
+            "the endpoint has 4 jobs that nodes of this address have begun, as many as it takes from one address");
+  auto other = hello_of_job(3);
+  other.node_key = "another";
+  EXPECT_EQ(comes(other, "10.0.0.2"), jobs[3]) << "nodes of jobs that have begun are not counted";
+  EXPECT_NE(comes(hello_of_job(5), "10.0.0.3"), nullptr);
+  jobs[0]->loses_its_node(now);
+  EXPECT_NE(comes(hello_of_job(4), "10.0.0.2"), nullptr);
+}
+
+TEST_F(JobTableTest, AddressesOfOneIpv6NetworkAreOne) {
+  for (int number = 0; number < 4; ++number)
+    ASSERT_NE(comes(hello_of_job(number), "2001:db8:0:1::" + std::to_string(number + 1)), nullptr);
+  EXPECT_EQ(comes(hello_of_job(4), "2001:db8:0:1::9"), nullptr);
+  EXPECT_NE(comes(hello_of_job(4), "2001:db8:0:2::9"), nullptr);
+}
+
+TEST_F(JobTableTest, ThereIsALimitOnAllJobs) {
+  for (int number = 0; number < static_cast<int>(kJobs); ++number)
+    ASSERT_NE(comes(hello_of_job(number), "10.0.1." + std::to_string(number)), nullptr);
+  EXPECT_EQ(comes(hello_of_job(99), "10.0.2.1"), nullptr);
+  EXPECT_EQ(refused.what, "the endpoint has 16 jobs already, as many as it takes");
+  EXPECT_FALSE(refused.is_round_unknown);
+  auto with_round = a_hello(RoundId{1000, 7, 3});
+  EXPECT_EQ(comes(with_round, "10.0.2.1"), nullptr);
+  EXPECT_TRUE(refused.is_round_unknown) << "so its workers go on, and it tries again";
 }
 
 }  // namespace
