@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -17,6 +18,7 @@
 #include <optional>
 #include <utility>
 
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/security/stream.hpp"
 #include "rendezvous/security/tls.hpp"
 
@@ -61,6 +63,18 @@ Channel::Closed reason_of(security::TlsFailure failure, Channel::Side side) {
 bool is_malformed(error_code error) {
   return error.category() == http::make_error_code(http::error::bad_version).category() &&
          error != http::error::end_of_stream && error != http::error::partial_message;
+}
+
+// Whether a Host header is a host with a port or without one, or is empty.
+bool names_host(const std::string& header) {
+  const bool has_bracket = header.substr(0, 1) == "[";  // around an IPv6 address
+  const auto end = std::min(header.find(has_bracket ? ']' : ':'), header.size());
+  const auto host = has_bracket ? header.substr(1, end - 1) : header.substr(0, end);
+  const auto port = header.substr(std::min(end + (has_bracket ? 1 : 0), header.size()));
+  if (header.empty()) return true;
+  if (has_bracket && (end == header.size() || host.find(':') == std::string::npos)) return false;
+  return io::is_host(host) &&
+         (port.empty() || (port.front() == ':' && port.find_first_not_of("0123456789", 1) == std::string::npos));
 }
 
 Channel::Closed reason_of(error_code error) {
@@ -167,9 +181,12 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     if (closed_) return;
     if (is_malformed(error)) return answer_malformed(error.message());
     if (error) return greeted(error);
-    input_.clear();  // a client waits for the answer
+    // A client need not wait for the answer before it sends its first message.
+    stream_.next_layer().put_back({static_cast<const char*>(input_.data().data()), input_.size()});
+    input_.clear();
     const auto& request = parser_->get();
     if (request.count(http::field::host) > 1) return answer_malformed("two Host headers");
+    if (!names_host(request[http::field::host])) return answer_malformed("the Host header names no host");
     // Agents name no origin; a page in somebody's browser does.
     const bool is_agent =
         websocket::is_upgrade(request) && request.target() == kPath && request.count(http::field::origin) == 0;

@@ -1,5 +1,6 @@
 // A connected TCP socket, plain or under TLS, in the form that Boost.Beast wants: one instance of its templates serves
-// both. Nothing is buffered here, so an idle connection under TLS costs what OpenSSL keeps and no more.
+// both. Nothing is kept here but what put_back() gives, so an idle connection under TLS costs what OpenSSL keeps and no
+// more.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -12,6 +13,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/beast/websocket/teardown.hpp>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "rendezvous/security/tls.hpp"
@@ -40,6 +43,9 @@ class Stream {
   void begin_tls(std::unique_ptr<TlsSession> session) { state_->tls = std::move(session); }
   TlsSession* tls() const { return state_->tls.get(); }  // none: it is plain
 
+  // Bytes that were read too far; they are read again, before all others.
+  void put_back(std::string_view bytes) { state_->unread.insert(0, bytes); }
+
   void say_goodbye() {
     if (state_->tls && state_->socket.is_open()) state_->tls->say_goodbye();
   }
@@ -67,6 +73,7 @@ class Stream {
     explicit State(asio::io_context& io) : socket(io.get_executor()) {}
     next_layer_type socket;
     std::unique_ptr<TlsSession> tls;
+    std::string unread;
   };
 
   // Tries until it is done, and waits for the socket in between.
@@ -99,6 +106,12 @@ class Stream {
 
   template <class Buffers>
   static Progress read_now(State& state, const Buffers& buffers) {
+    if (!state.unread.empty()) {
+      const auto bytes = asio::buffer_copy(buffers, asio::buffer(state.unread));
+      state.unread.erase(0, bytes);
+      if (state.unread.empty()) state.unread.shrink_to_fit();
+      return {Want::nothing, bytes, {}};
+    }
     error_code error;
     if (!state.tls) {
       const auto bytes = state.socket.read_some(buffers, error);

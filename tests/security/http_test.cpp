@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/integration/job.hpp"
+#include "tests/security/control_messages.hpp"
 #include "tests/security/raw_http.hpp"
 
 namespace ddp::test {
@@ -101,6 +102,36 @@ TEST_F(Http, MalformedRequestsAreAnsweredWith400) {
                               std::string("GET / HTTP/9.9\r\n\r\n"), std::string("EHLO evil.example\r\n\r\n"),
                               get("/" + std::string(9000, 'x'))})
     EXPECT_THAT(answer_to(port, request), StartsWith("HTTP/1.1 400 ")) << request.substr(0, 100);
+}
+
+const std::string kUpgrade =
+    "Upgrade: websocket\r\nConnection: upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+    "Sec-WebSocket-Version: 13\r\n";
+
+TEST_F(Http, AgentsNameOneWellFormedHost) {
+  Job daemon({"--port=0", "--host=127.0.0.1"}, daemon_options());
+  const auto port = port_of(daemon);
+  for (const std::string hosts :
+       {"Host: localhost\r\nHost: evil.example\r\n", "Host: user@localhost\r\n", "Host: localhost:80@evil.example\r\n",
+        "Host: localhost:80x\r\n", "Host: local host\r\n", "Host: [::1\r\n", "Host: [::1]80\r\n",
+        "Host: [localhost]\r\n", "Host: ::1\r\n", "Host: a/b\r\n"})
+    EXPECT_THAT(answer_to(port, get("/v1/agents", hosts + kUpgrade)), StartsWith("HTTP/1.1 400 ")) << hosts;
+  for (const std::string hosts : {"Host: localhost\r\n", "Host: node_1.cluster.:29400\r\n", "Host: 10.0.0.1\r\n",
+                                  "Host: [::1]:29400\r\n", "Host: [fe80::1%eth0]:29400\r\n"}) {
+    auto socket = store::RawSocket::connected(port);
+    socket.send(get("/v1/agents", hosts + kUpgrade));
+    EXPECT_THAT(socket.receive(12), StartsWith("HTTP/1.1 101")) << hosts;
+  }
+}
+
+TEST_F(Http, MessageThatComesTogetherWithTheUpgradeIsRead) {
+  Job daemon({"--port=0", "--host=127.0.0.1"}, daemon_options());
+  const auto hello = hello_of('a').dump();
+  const char length[] = {static_cast<char>(hello.size() >> 8), static_cast<char>(hello.size() & 0xff)};
+  auto socket = store::RawSocket::connected(port_of(daemon));
+  socket.send(get("/v1/agents", "Host: localhost\r\n" + kUpgrade) + "\x81\xfe" + std::string(length, 2) +
+              std::string(4, '\0') + hello);
+  EXPECT_THAT(socket.receive(185), AllOf(StartsWith("HTTP/1.1 101"), HasSubstr("{\"is_spare\":false")));
 }
 
 }  // namespace
