@@ -74,6 +74,7 @@ void ProgressDisplay::print_line(const std::string& text) {
 
 void ProgressDisplay::batch_done(const Progress& progress) {
   if (!visible_ || !on_terminal_) return;
+  if (progress.epoch + 1 == progress.epochs && progress.batch == progress.batches) return;  // epoch_done() draws it
   const auto now = std::chrono::steady_clock::now();
   if (now < next_draw_) return;
   next_draw_ = now + kDrawInterval;
