@@ -170,13 +170,14 @@ TEST(DdprunNodes, CtrlZSuspendsNoNodeAsTheOthersWouldTakeItForDead) {
 TEST(DdprunNodes, ANodeThatCannotLogSaysSoEverywhere) {
   char folder[] = "/tmp/ddprun_test_XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
-  std::ofstream(std::string(folder) + "/none") << "in the way of the run's folder";
   const auto port = free_port();
-  Job zero(node(fixed(2, 0, port), "echo up; " + kStay));
-  Job one(node(fixed(2, 1, port), kStay, {"--log-dir=" + std::string(folder), "--redirects=3"}));
-  EXPECT_EQ(one.wait(), 126);
-  EXPECT_EQ(zero.wait(), 126);
-  for (auto* job : {&zero, &one})
+  Job zero(node(fixed(3, 0, port), "echo up; " + kStay));
+  Job one(node(fixed(3, 1, port), kStay, {"--log-dir=" + std::string(folder), "--redirects=3"}));
+  ASSERT_TRUE(zero.prints("waiting for 1 more node"));  // node 1 has joined, and found no fault with its folder
+  std::ofstream(std::string(folder) + "/none") << "in the way of the run's folder";
+  Job two(node(fixed(3, 2, port), kStay));
+  for (auto* job : {&zero, &one, &two}) EXPECT_EQ(job->wait(), 126);
+  for (auto* job : {&zero, &one, &two})
     EXPECT_THAT(job->err(),
                 AllOf(HasSubstr("error: rank 2 could not be started"), HasSubstr("cause: the folder for log files"),
                       HasSubstr(std::string(folder) + "/none"), HasSubstr("try:   read the cause")));

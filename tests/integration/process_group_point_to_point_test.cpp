@@ -363,7 +363,7 @@ TEST(Timeout, OfSeveralCallsNamesAllThatDidNotCome) {
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1, 2));
     EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 1 and 2 did not come to what this rank has called with them, "
-                                               "beginning with send of 8 float32 to rank 2, message 1, within 2 s"),
+                                               "beginning with send of 8 float32 to rank 2, message 1, within 2000 ms"),
                                      HasSubstr("; rank 1 (pid "), HasSubstr("; rank 2 (pid ")));
   });
 }

@@ -22,7 +22,7 @@
 
 namespace ddp::testing {
 
-constexpr std::chrono::seconds kPatience{60};  // longer than any machine needs; only a failing test waits for it
+constexpr std::chrono::seconds kPatience{100};  // longer than any machine needs; only a failing test waits for it
 // A group's timeout: a wait that takes as long has failed, and says so sooner than kPatience.
 constexpr std::chrono::milliseconds kNotForEver{20'000};
 
