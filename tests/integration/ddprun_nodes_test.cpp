@@ -170,17 +170,20 @@ TEST(DdprunNodes, CtrlZSuspendsNoNodeAsTheOthersWouldTakeItForDead) {
 TEST(DdprunNodes, ANodeThatCannotLogSaysSoEverywhere) {
   char folder[] = "/tmp/ddprun_test_XXXXXX";
   ASSERT_NE(::mkdtemp(folder), nullptr);
-  const auto port = free_port();
-  Job zero(node(fixed(3, 0, port), "echo up; " + kStay));
-  Job one(node(fixed(3, 1, port), kStay, {"--log-dir=" + std::string(folder), "--redirects=3"}));
-  ASSERT_TRUE(zero.prints("waiting for 1 more node"));  // node 1 has joined, and found no fault with its folder
-  std::ofstream(std::string(folder) + "/none") << "in the way of the run's folder";
-  Job two(node(fixed(3, 2, port), kStay));
+  // The round begins when the third node joins: the last call is longer than the test waits for anything.
+  auto options = elastic("2:3", free_port());
+  options.back() = "--rdzv-conf=last_call_timeout=300";
+  Job zero(node(options, kStay));
+  ASSERT_TRUE(zero.prints("waiting for 1 more node"));  // it serves the endpoint, and prints who is missing
+  Job one(node(options, kStay, {"--log-dir=" + std::string(folder), "--redirects=3"}));
+  ASSERT_TRUE(zero.prints("for up to 1 more node"));  // node 1 has joined, and found no fault with its folder
+  std::ofstream(std::string(folder) + "/job") << "in the way of the run's folder";
+  Job two(node(options, kStay));
   for (auto* job : {&zero, &one, &two}) EXPECT_EQ(job->wait(), 126);
   for (auto* job : {&zero, &one, &two})
     EXPECT_THAT(job->err(),
                 AllOf(HasSubstr("error: rank 2 could not be started"), HasSubstr("cause: the folder for log files"),
-                      HasSubstr(std::string(folder) + "/none"), HasSubstr("try:   read the cause")));
+                      HasSubstr(std::string(folder) + "/job"), HasSubstr("try:   read the cause")));
   std::filesystem::remove_all(folder);
 }
 
