@@ -30,9 +30,10 @@ GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers
 GuardianLink::~GuardianLink() {
   if (handle_.pid == 0) return;  // it has ended, and reap() has done the rest
   ::kill(handle_.pid, SIGCONT);
-  ::shutdown(handle_.socket.get(), SHUT_RDWR);
   const io::UniqueFd ended = io::open_pidfd(handle_.pid);
-  pollfd wait{ended.get(), POLLIN, 0};
+  ::shutdown(handle_.socket.get(), ended ? SHUT_RDWR : SHUT_WR);
+  // Without a pidfd its end of the socket tells, by POLLHUP.
+  pollfd wait = ended ? pollfd{ended.get(), POLLIN, 0} : pollfd{handle_.socket.get(), 0, 0};
   if (::poll(&wait, 1, tree_survived_ ? 0 : kKillLimitMs) != 1) {
     ::kill(handle_.pid, SIGKILL);
     kill_all_children(foreign_children_, tree_survived_ ? 0 : kKillLimitMs);

@@ -401,8 +401,9 @@ GuardianHandle start_guardian(const GuardianOptions& options) {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
     throw std::system_error(errno, std::generic_category(), "socketpair for the guardian");
   io::UniqueFd ours(pair[0]), its(pair[1]);
-  io::UniqueFd agent = io::open_pidfd(::getpid());  // before the fork, so it names this process and no other
-  if (!agent) throw std::system_error(errno, std::generic_category(), "pidfd_open (Linux 5.3 or newer is needed)");
+  // Before the fork, so it names this process and no other. Where the kernel gives none (Linux before 5.3, a sandbox),
+  // the end of the socket tells, as no other process has it.
+  io::UniqueFd agent = io::open_pidfd(::getpid());
   ::fcntl(its.get(), F_SETFL, O_NONBLOCK);
   const pid_t pid = ::fork();
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork of the guardian");

@@ -11,7 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr Job::Options kTerminal{{}, true};
+const Job::Options kTerminal{{}, true};
 // A shell that is always between two commands, where it looks for signals.
 const std::string kWaitForSignals = "while :; do :; done";
 

@@ -4,11 +4,13 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "tests/integration/job.hpp"
+#include "tests/seccomp_filter.hpp"
 
 namespace ddp::test {
 namespace {
@@ -423,6 +425,30 @@ TEST(Ddprun, LeavesNoFileBehind) {
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder));
   std::filesystem::remove_all(folder);
+}
+
+// As before Linux 5.3 and in some sandboxes.
+Job::Options without_pidfds() {
+  Job::Options options;
+  options.before_exec = [] { testing::refuse_system_call(SYS_pidfd_open, ENOSYS); };
+  return options;
+}
+
+TEST(WithoutPidfds, AJobRunsAndItsFailureIsTold) {
+  Job good(shell(2, "echo rank $RANK"), without_pidfds());
+  EXPECT_EQ(good.wait(), 0) << good.err();
+  EXPECT_EQ(good.err(), "");
+  Job bad(shell(2, "[ $RANK = 1 ] && exit 3; " + kStay), without_pidfds());
+  EXPECT_EQ(bad.wait(), 3) << bad.err();
+  EXPECT_TRUE(bad.is_gone_within());
+}
+
+TEST(WithoutPidfds, WorkersDieWithDdprun) {
+  Job job(shell(2, "echo up; " + kStay), without_pidfds());
+  ASSERT_TRUE(job.prints("up\n", 2)) << job.err();
+  job.kill(SIGKILL);
+  EXPECT_EQ(job.wait(), 1000 + SIGKILL);
+  EXPECT_TRUE(job.is_gone_within());
 }
 
 }  // namespace

@@ -99,6 +99,7 @@ Job::Job(const std::vector<std::string>& arguments, const Options& options) : pa
     ::dup2(::open("/dev/null", O_RDONLY), 0);
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
+    if (options.before_exec) options.before_exec();
     ::execve(argv[0], argv.data(), envp.data());
     ::_exit(127);
   }

@@ -20,6 +20,7 @@ class Job {
     bool terminal = false;                 // stdin, stdout and stderr are one pseudo-terminal of 24 x 80 and ddprun is
                                            // its foreground job; else stdin is empty, stdout and stderr are pipes
     std::string program = "ddprun";        // of this build, or an absolute path
+    std::function<void()> before_exec{};   // what its process does to itself first; without a terminal
     std::chrono::milliseconds patience{kPatience};  // of each wait but is_gone_within()
   };
 

@@ -210,8 +210,8 @@ TEST(Meeting, AGuestThatIsGoneWhenItsGreetingComesIsNamed) {
     {
       const auto guest = cpu_backend::connect_locally(door);
       io::Deadline deadline(std::chrono::steady_clock::now(), end);
-      const auto pidfd = cpu_backend::own_pidfd();
-      cpu_backend::send_message(guest.get(), {cpu_backend::Message::Kind::hello, 1, ::getpid(), {}}, pidfd.get(),
+      const auto own_end = cpu_backend::own_end();
+      cpu_backend::send_message(guest.get(), {cpu_backend::Message::Kind::hello, 1, ::getpid(), {}}, own_end.get(),
                                 deadline);
     }
     ::kill(*host, SIGCONT);

@@ -2,8 +2,10 @@
 #include <ddp/ddp.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -145,6 +147,27 @@ TEST(PlainMemory, IsCopiedFromTheCallOnInWhichOneRankSeesThatItCanNotBeRead) {
       EXPECT_EQ(values.front(), expected);
       EXPECT_EQ(values.back(), expected);
     }
+  });
+}
+
+// As before Linux 5.3 and in some sandboxes.
+TEST(WithoutPidfds, RanksMeetAndTheEndOfOneIsNoticed) {
+  testing::Shared<std::atomic<int>> noticed;
+  run_ranks(3, [&](int rank) {
+    testing::refuse_system_call(SYS_pidfd_open, ENOSYS);
+    auto group = init_process_group({.timeout = testing::kNotForEver});
+    testing::check_collectives<float, Buffer>(group);
+    if (rank == 1) {
+      if (::fork() != 0) ::_exit(0);
+      // A child that lives on does not hide the end of its parent.
+      testing::wait_until([&] { return *noticed == 2; });
+      ::_exit(0);
+    }
+    std::vector<float> values(4);
+    const auto error = thrown_by<RankFailure>([&] { group.all_reduce(values); });
+    ++*noticed;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ::testing::ElementsAre(1));
   });
 }
 

@@ -34,7 +34,7 @@ Meeting meeting_of(int rank, int shared_file) {
   Meeting meeting{io::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)), {}, HostLayout::one_host(2), {}};
   meeting.peers.resize(2);
   for (Peer& peer : meeting.peers) peer.pid = ::getpid();
-  meeting.peers[static_cast<std::size_t>(1 - rank)].pidfd = own_pidfd();
+  meeting.peers[static_cast<std::size_t>(1 - rank)].pidfd = own_end();
   return meeting;
 }
 

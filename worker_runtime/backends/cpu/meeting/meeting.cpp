@@ -44,7 +44,7 @@ class Guest {
         holder_(holder),
         place_(place),
         deadline_(deadline),
-        own_pidfd_(own_pidfd()),
+        own_end_(own_end()),
         peers_(static_cast<std::size_t>(who.size)) {
     peers_[static_cast<std::size_t>(who.rank)].pid = ::getpid();
   }
@@ -65,7 +65,7 @@ class Guest {
   std::optional<Meeting> attend() {
     try {
       require_same_user();
-      say({Message::Kind::hello, who_.rank, ::getpid(), {}}, own_pidfd_.get());
+      say({Message::Kind::hello, who_.rank, ::getpid(), {}}, own_end_.get());
       if (auto meeting = wait_for_the_others()) return meeting;
       say({Message::Kind::timed_out, who_.rank, 0, {}}, -1);
       return std::nullopt;
@@ -139,7 +139,7 @@ class Guest {
   int holder_;
   MeetingPlace place_;
   io::Deadline& deadline_;
-  io::UniqueFd own_pidfd_;
+  io::UniqueFd own_end_;
   io::UniqueFd socket_;
   std::vector<Peer> peers_;
 };

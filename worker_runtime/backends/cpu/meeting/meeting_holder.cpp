@@ -35,7 +35,7 @@ class Holder {
         deadline_(deadline),
         name_("ddp-" + io::random_key()),
         listener_(listen_locally(name_, who.size)),
-        own_pidfd_(own_pidfd()),
+        own_end_(own_end()),
         guests_(static_cast<std::size_t>(who.size)),
         identities_(static_cast<std::size_t>(who.size)) {}
 
@@ -205,7 +205,7 @@ class Holder {
     }
     seat = {std::move(socket), {hello.pid, std::move(hello.fd)}};
     identities_[static_cast<std::size_t>(hello.rank)] = identities_[0];
-    const bool is_there = tell(hello.rank, {Message::Kind::greeting, who_.rank, ::getpid(), {}}, own_pidfd_.get());
+    const bool is_there = tell(hello.rank, {Message::Kind::greeting, who_.rank, ::getpid(), {}}, own_end_.get());
     if (!is_there) fail_for_lost({hello.rank});
   }
 
@@ -456,7 +456,7 @@ class Holder {
   io::Deadline& deadline_;
   std::string name_;
   io::UniqueFd listener_;
-  io::UniqueFd own_pidfd_;
+  io::UniqueFd own_end_;
   std::vector<int> awaited_;             // ranks that are to come through one of the doors
   std::vector<GuestSeat> guests_;        // by rank; those who have come, of this host
   std::vector<io::UniqueFd> strangers_;  // connected, but have not said who they are

@@ -1,9 +1,12 @@
 #include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
 
+#include "rendezvous/io/closed_in_child.hpp"
 #include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/pidfd.hpp"
+#include "rendezvous/io/process_wide.hpp"
 #include "rendezvous/io/throw_errno.hpp"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -33,6 +36,19 @@ struct Header {
 union Control {
   cmsghdr header;
   std::array<char, CMSG_SPACE(sizeof(int))> bytes;
+};
+
+// Nobody writes to it, so its output tells of this process's end: no forked child keeps the input, nor does a program
+// that one runs.
+struct OwnPipe {
+  OwnPipe() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) io::throw_errno("pipe2");
+    output.reset(ends[0]);
+    input.reset(ends[1]);
+    io::close_in_forked_children(input.get());
+  }
+  io::UniqueFd output, input;
 };
 
 struct AbstractAddress {
@@ -189,10 +205,11 @@ void poll_until(std::span<pollfd> polled, const io::Deadline& deadline) {
   std::copy(with_cut.begin(), with_cut.end() - 1, polled.begin());
 }
 
-io::UniqueFd own_pidfd() {
-  io::UniqueFd pidfd = io::open_pidfd(::getpid());
-  if (!pidfd) io::throw_errno("pidfd_open");
-  return pidfd;
+io::UniqueFd own_end() {
+  io::UniqueFd end = io::open_pidfd(::getpid());
+  if (!end) end.reset(::fcntl(io::process_wide<OwnPipe>().output.get(), F_DUPFD_CLOEXEC, 0));
+  if (!end) io::throw_errno("a descriptor that tells of this process's end");
+  return end;
 }
 
 }  // namespace ddp::cpu_backend

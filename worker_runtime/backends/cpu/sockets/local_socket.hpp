@@ -66,7 +66,8 @@ void poll_until(std::span<pollfd> polled, const io::Deadline& deadline);
 // Whether poll_until() found something to read, or an end or an error, which a read then tells.
 inline bool is_readable(const pollfd& polled) { return polled.revents != 0; }
 
-// A pidfd of this process. Throws std::system_error.
-io::UniqueFd own_pidfd();
+// A descriptor that polls readable, for whoever has it, once this process has ended: a pidfd or, where the kernel gives
+// none (Linux before 5.3, some sandboxes), the output of a pipe. Throws std::system_error.
+io::UniqueFd own_end();
 
 }  // namespace ddp::cpu_backend
