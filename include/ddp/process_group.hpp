@@ -265,10 +265,11 @@ struct InitOptions {
 // Meets the other ranks and returns the group of all of them.
 //
 // Reads RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT as ddprun and torchrun set them,
-// and DDPRUN_ROUND_ID where ddprun set it. The store at MASTER_ADDR:MASTER_PORT is the launcher's
-// (TORCHELASTIC_USE_AGENT_STORE=True). Without the first four it reads what Open MPI, MPICH or a step of Slurm says,
-// and rank 0 serves the store, on a thread of its own until the process ends (docs/without_ddprun.md). Without these
-// too the process is a group of its own: rank 0 of 1.
+// and DDPRUN_ROUND_ID where ddprun set it. The store at MASTER_ADDR:MASTER_PORT is the launcher's where
+// TORCHELASTIC_USE_AGENT_STORE is True, as they set it; else rank 0 serves it, on a thread of its own until the process
+// ends. LOCAL_RANK and LOCAL_WORLD_SIZE may be missing. Without the first four it reads what Open MPI, MPICH, a step of
+// Slurm or SageMaker says, and rank 0 serves the store too (docs/without_ddprun.md). Without these too the process is a
+// group of its own: rank 0 of 1. Whoever waits for more than 3 s says on stderr for what.
 //
 // Throws InvalidArgument for variables that are missing or contradict each other, or an unknown backend; StoreError
 // where the store can't be reached; TimeoutError, which names the missing ranks, at the deadline.

@@ -10,7 +10,8 @@
 namespace ddp::testing {
 
 inline void forget_launcher() {
-  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                           "TORCHELASTIC_USE_AGENT_STORE"}) {
     ::unsetenv(name);
   }
 }

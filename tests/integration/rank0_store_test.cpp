@@ -113,6 +113,54 @@ TEST(Rank0Store, TasksOfAStepMeetWithoutALauncher) {
   });
 }
 
+// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, and nothing else.
+void become_rank_by_hand(int rank, int size, const std::string& master, int port) {
+  testing::forget_launcher();
+  const auto set = [](const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); };
+  set("RANK", std::to_string(rank));
+  set("WORLD_SIZE", std::to_string(size));
+  set("MASTER_ADDR", master);
+  set("MASTER_PORT", std::to_string(port));
+}
+
+TEST(Rank0Store, RanksByHandMeetAtMasterAddrAndMasterPort) {
+  const int port = first_port_of(step_of_one_node(3));
+  for (const auto& master : {std::string("localhost"), std::string("127.0.0.1")}) {
+    testing::run_ranks(3, [&](int rank) {
+      become_rank_by_hand(rank, 3, master, port);
+      ProcessGroup world = init_process_group();
+      EXPECT_EQ(world.rank(), rank);
+      EXPECT_EQ(world.local_rank(), rank);
+      EXPECT_EQ(world.local_size(), 3);
+      expect_sum(world);
+    });
+  }
+}
+
+TEST(Rank0Store, WhoWaitsLongSaysForWhat) {
+  const int port = first_port_of(step_of_one_node(2));
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  const io::UniqueFd read_end(ends[0]);
+  io::UniqueFd write_end(ends[1]);
+  RankProcesses ranks(2,
+                      [&](int rank) {
+                        become_rank_by_hand(rank, 2, "127.0.0.1", port);
+                        ::dup2(write_end.get(), STDERR_FILENO);
+                        thrown_by<TimeoutError>([] { init_process_group({.timeout = 20s}); });
+                      },
+                      {0});
+  write_end.reset();
+  std::string text;
+  char byte;
+  while (::read(read_end.get(), &byte, 1) == 1 && byte != '\n') text += byte;
+  EXPECT_THAT(text,
+              HasSubstr("libddp: rank 1 of 2 waits for rank 0's store at this host, port " + std::to_string(port) +
+                        " (127.0.0.1:" + std::to_string(port) + ": Connection refused), for up to 17 s"));
+  ranks.kill(1);
+  ranks.expect_killed(1);
+}
+
 TEST(Rank0Store, PortsThatOthersHaveArePassedOver) {
   const auto step = step_of_one_node(3);
   const int first = first_port_of(step);

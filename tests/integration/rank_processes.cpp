@@ -69,6 +69,7 @@ struct Told {
   set("WORLD_SIZE", std::to_string(told.size));
   set("MASTER_ADDR", told.store);
   set("MASTER_PORT", std::to_string(told.port));
+  set("TORCHELASTIC_USE_AGENT_STORE", "True");
   if (told.local_size > 0) {
     set("LOCAL_RANK", std::to_string(told.local_rank));
     set("LOCAL_WORLD_SIZE", std::to_string(told.local_size));

@@ -158,6 +158,43 @@ TEST_F(Rank0StoreOverHosts, RanksOfMpirunMeetAtMasterAddrAndMasterPort) {
   });
 }
 
+TEST_F(Rank0StoreOverHosts, RanksByHandFindOutWhoIsOnTheirHost) {
+  if (hosts_ == nullptr) return;
+  const std::vector<int> host_of{0, 1, 0, 2, 1}, local_rank{0, 0, 1, 0, 1}, local_size{2, 2, 2, 1, 2};
+  run_ranks({*hosts_, host_of, ""}, [&](int rank) {
+    testing::forget_launcher();
+    set_variable("RANK", std::to_string(rank));
+    set_variable("WORLD_SIZE", "5");
+    set_variable("MASTER_ADDR", "node0");
+    set_variable("MASTER_PORT", "29500");
+    const auto world = init_process_group();
+    EXPECT_EQ(world.local_rank(), local_rank[static_cast<std::size_t>(rank)]);
+    EXPECT_EQ(world.local_size(), local_size[static_cast<std::size_t>(rank)]);
+    expect_sum(world);
+  });
+}
+
+TEST_F(Rank0StoreOverHosts, RanksByHandThatDoNotComeAreNamed) {
+  if (hosts_ == nullptr) return;
+  const std::vector<int> host_of{0, 1, 2, 2};
+  const std::vector<int> absent{1, 3};
+  RankProcesses ranks(
+      {*hosts_, host_of, ""},
+      [&](int rank) {
+        testing::forget_launcher();
+        set_variable("RANK", std::to_string(rank));
+        set_variable("WORLD_SIZE", "4");
+        set_variable("MASTER_ADDR", "node0");
+        set_variable("MASTER_PORT", "29500");
+        const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = 5s}); });
+        ASSERT_TRUE(error);
+        EXPECT_EQ(error->ranks(), absent) << error->what();
+        EXPECT_THAT(error->what(), HasSubstr("ranks 1 and 3 did not come within 5000 ms"));
+      },
+      absent);
+  for (const int rank : {0, 2}) ranks.expect_success(rank);
+}
+
 // As Debian has a host's own name in /etc/hosts.
 TEST_F(Rank0StoreOverHosts, AMasterAddrThatIsLoopbackThereLetsNobodyIn) {
   if (hosts_ == nullptr) return;

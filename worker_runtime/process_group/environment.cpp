@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <iterator>
 #include <limits>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/slurm/step.hpp"
 
 namespace ddp::process_group {
@@ -161,20 +164,6 @@ void require_no_larger_step(const Lookup& variable) {
          "`env -u SLURM_STEP_ID mpirun ...`");
 }
 
-Launch launched_by_torchrun(const Lookup& variable) {
-  Launch launch;
-  launch.size = parse_decimal("WORLD_SIZE", required(variable, "WORLD_SIZE"), {1, kSizeMax});
-  launch.rank = parse_decimal("RANK", required(variable, "RANK"), {0, kSizeMax - 1});
-  require_below("RANK", launch.rank, "WORLD_SIZE", launch.size);
-  launch.store = store_from(variable);
-  launch.local_size = optional_decimal(variable, "LOCAL_WORLD_SIZE", {1, kSizeMax}, launch.size);
-  launch.local_rank = optional_decimal(variable, "LOCAL_RANK", {0, kSizeMax - 1}, launch.rank);
-  launch.restart_count =
-      optional_decimal(variable, "TORCHELASTIC_RESTART_COUNT", {0, std::numeric_limits<int>::max()}, 0);
-  require_sense(launch, kTorchrun);
-  return launch;
-}
-
 int decimal_of(const Lookup& variable, const char* name, Bounds bounds, const std::string& launcher) {
   if (const auto text = variable(name)) return parse_decimal(name, *text, bounds);
   refuse(std::string(name) + " is not set, but others of " + launcher + " are",
@@ -198,6 +187,11 @@ std::uint32_t hash_of(const std::string& text) {
   return hash;
 }
 
+bool is_this_host(const std::string& host) {
+  const auto address = io::parse_address(host);
+  return address ? address->is_loopback() : host == "localhost";
+}
+
 // As MASTER_ADDR and MASTER_PORT say it; false where neither is set.
 bool meets_at_master(const Lookup& variable, OwnStore store, Launch& launch) {
   const bool has_address = is_set(variable, "MASTER_ADDR");
@@ -213,25 +207,86 @@ bool meets_at_master(const Lookup& variable, OwnStore store, Launch& launch) {
     launch.store = address;
     return true;
   }
-  store.host = address.host;
+  const bool is_one_host = launch.local_size == launch.size;
+  if (!is_one_host || !is_this_host(address.host)) store.host = address.host;
   store.first_port = address.port;
   store.port_count = 1;
   launch.own_store = std::move(store);
   return true;
 }
 
+Launch launched_by_torchrun(const Lookup& variable) {
+  Launch launch;
+  launch.size = parse_decimal("WORLD_SIZE", required(variable, "WORLD_SIZE"), {1, kSizeMax});
+  launch.rank = parse_decimal("RANK", required(variable, "RANK"), {0, kSizeMax - 1});
+  require_below("RANK", launch.rank, "WORLD_SIZE", launch.size);
+  launch.local_size = optional_decimal(variable, "LOCAL_WORLD_SIZE", {1, kSizeMax}, 0);
+  launch.local_rank = optional_decimal(variable, "LOCAL_RANK", {0, kSizeMax - 1}, -1);
+  launch.restart_count =
+      optional_decimal(variable, "TORCHELASTIC_RESTART_COUNT", {0, std::numeric_limits<int>::max()}, 0);
+  if (launch.local_size > 0) require_sense(launch, kTorchrun);
+  const StoreAddress master = launch.size > 1 ? store_from(variable) : StoreAddress();
+  if (launch.size == 1 || is_this_host(master.host)) {
+    if (launch.local_rank < 0) launch.local_rank = launch.rank;
+    if (launch.local_size == 0) launch.local_size = launch.size;
+  }
+  if (launch.size == 1) return launch;
+  OwnStore store;
+  store.job = std::to_string(launch.size) + " ranks at port " + std::to_string(master.port);
+  store.rank_name = "RANK";
+  store.is_here = launch.rank == 0 || launch.local_size == launch.size;
+  meets_at_master(variable, store, launch);
+  return launch;
+}
+
+// What a batch system says of a job of its: its name, and its hosts, of which mpirun starts rank 0 on the first.
+struct BatchJob {
+  std::string name;
+  std::vector<std::string> hosts;
+};
+
+std::vector<std::string> words_of(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+// Without hosts where there is no such job.
+BatchJob batch_job_of(const Lookup& variable, const ReadFile& read_file) {
+  const auto value = [&](const char* name) { return variable(name).value_or(""); };
+  BatchJob job;
+  if (is_set(variable, "PBS_NODEFILE")) {
+    job = {"PBS " + value("PBS_JOBID"), words_of(read_file(value("PBS_NODEFILE")))};
+  } else if (is_set(variable, "LSB_DJOB_HOSTFILE")) {
+    job = {"LSF " + value("LSB_JOBID"), words_of(read_file(value("LSB_DJOB_HOSTFILE")))};
+  } else if (is_set(variable, "LSB_MCPU_HOSTS")) {  // each with its slots: "n1 8 n2 8"
+    const auto words = words_of(value("LSB_MCPU_HOSTS"));
+    job.name = "LSF " + value("LSB_JOBID");
+    for (std::size_t i = 0; i < words.size(); i += 2) job.hosts.push_back(words[i]);
+  }
+  std::vector<std::string> hosts;  // each once, in their order
+  for (const auto& host : job.hosts)
+    if (io::is_host(host) && std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+  job.hosts = std::move(hosts);
+  return job;
+}
+
 // `job`: as Open MPI names it. Hydra does not: empty.
 void meet_as_of_mpirun(const Lookup& variable, const Names& names, const std::string& launcher, std::string job,
-                       const NameOfStarter& name_of_starter, Launch& launch) {
+                       const NameOfStarter& name_of_starter, const ReadFile& read_file, Launch& launch) {
   const bool is_one_host = launch.local_size == launch.size;
   const bool has_master = is_set(variable, "MASTER_ADDR") || is_set(variable, "MASTER_PORT");
+  const auto batch = is_one_host || has_master ? BatchJob() : batch_job_of(variable, read_file);
+  if (job.empty() && !batch.hosts.empty()) job = batch.name + ", " + std::to_string(launch.size) + " ranks";
   if (job.empty()) job = is_one_host && !has_master ? name_of_starter() : std::to_string(launch.size) + " ranks";
   OwnStore store;
   store.job = launcher + " " + job;
   store.rank_name = names.rank;
   store.is_here = is_one_host || launch.rank == 0;
   if (meets_at_master(variable, store, launch)) return;
-  if (!is_one_host) {
+  if (!batch.hosts.empty()) {
+    store.host = batch.hosts.front();
+    store.nodes = batch.hosts;
+  } else if (!is_one_host) {
     refuse("the ranks are on several hosts (" + std::string(names.local_size) + " is " +
                std::to_string(launch.local_size) + ", " + names.size + " is " + std::to_string(launch.size) +
                "), and nothing says where rank 0 is: MASTER_ADDR and MASTER_PORT are not set",
@@ -264,6 +319,7 @@ Launch launched_by_srun(const Lookup& variable, const slurm::Step& step) {
   store.job = "slurm " + slurm::run_id_of(step);
   store.rank_name = "SLURM_PROCID";
   store.nodes = step.nodes;
+  store.is_slurm = true;
   store.is_here = launch.rank == 0 || step.nodes.size() == 1;
   if (meets_at_master(variable, store, launch)) return launch;
   if (launch.rank == 0 && step.node_index != 0) {
@@ -280,11 +336,55 @@ Launch launched_by_srun(const Lookup& variable, const slurm::Step& step) {
   return launch;
 }
 
+// ["algo-1", "algo-2"]: a JSON list of host names, in which nothing needs an escape. Empty for anything else.
+std::vector<std::string> hosts_in_json(const std::string& text) {
+  std::string plain;
+  for (const char c : text)
+    if (c != ' ') plain += c;
+  if (plain.size() < 4 || plain.substr(0, 2) != "[\"" || plain.substr(plain.size() - 2) != "\"]") return {};
+  plain = plain.substr(2, plain.size() - 4);
+  std::vector<std::string> hosts;
+  for (std::size_t begin = 0; begin <= plain.size();) {
+    const auto end = std::min(plain.find("\",\"", begin), plain.size());
+    hosts.push_back(plain.substr(begin, end - begin));
+    if (!io::is_host(hosts.back())) return {};
+    begin = end + 3;
+  }
+  return hosts;
+}
+
+// One process on each host, in the order of SM_HOSTS.
+Launch launched_by_sagemaker(const Lookup& variable) {
+  const auto text = variable("SM_HOSTS").value_or("");
+  const auto hosts = hosts_in_json(text);
+  const auto own = variable("SM_CURRENT_HOST").value_or("");
+  const auto at = std::find(hosts.begin(), hosts.end(), own);
+  if (at == hosts.end())
+    refuse("SM_CURRENT_HOST is '" + own + "', which is none of SM_HOSTS, '" + text + "'",
+           "leave both as SageMaker set them, or unset SM_HOSTS for a single process");
+  Launch launch;
+  launch.size = static_cast<int>(hosts.size());
+  launch.rank = static_cast<int>(at - hosts.begin());
+  if (launch.size == 1) return launch;
+  OwnStore store;
+  store.job = "SageMaker " + variable("TRAINING_JOB_NAME").value_or(text);
+  store.rank_name = "SM_CURRENT_HOST";
+  store.nodes = hosts;
+  store.is_here = launch.rank == 0;
+  if (meets_at_master(variable, store, launch)) return launch;
+  store.host = hosts.front();
+  const auto ports = slurm::ports_of(hash_of(store.job));
+  store.first_port = ports.first;
+  store.port_count = ports.count;
+  launch.own_store = store;
+  return launch;
+}
+
 // Whoever started it; a launcher of no kind that is known gives a group of one.
-Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_starter) {
+Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_starter, const ReadFile& read_file) {
   const auto of_mpirun = [&](const Names& names, const std::string& launcher, const std::string& job) {
     Launch launch = launched_by_mpirun(variable, names, launcher);
-    if (launch.size > 1) meet_as_of_mpirun(variable, names, launcher, job, name_of_starter, launch);
+    if (launch.size > 1) meet_as_of_mpirun(variable, names, launcher, job, name_of_starter, read_file, launch);
     return launch;
   };
   if (is_set(variable, {kTorchrun.rank, kTorchrun.size, kTorchrun.local_rank, kTorchrun.local_size}))
@@ -297,6 +397,7 @@ Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_sta
   const auto step = slurm::step_of([&](const std::string& name) { return variable(name.c_str()); });
   if (step) return launched_by_srun(variable, *step);
   if (has_pmi(variable)) return of_mpirun(kHydra, "MPICH's mpirun", "");  // which names what is missing
+  if (is_set(variable, "SM_HOSTS")) return launched_by_sagemaker(variable);
   if (names_that_are_set(variable).empty()) return {};
   return launched_by_torchrun(variable);  // which names what is missing
 }
@@ -323,9 +424,9 @@ Lookup without_leftovers(Lookup variable) {
   };
 }
 
-Launch launch_from(const Lookup& all, const NameOfStarter& name_of_starter) {
+Launch launch_from(const Lookup& all, const NameOfStarter& name_of_starter, const ReadFile& read_file) {
   const Lookup variable = without_leftovers(all);
-  Launch launch = launched_by_whom(variable, name_of_starter);
+  Launch launch = launched_by_whom(variable, name_of_starter, read_file);
   launch.round = round_from(variable);
   launch.lets_any_read = lets_any_read(variable);
   if (launch.local_size < launch.size) {

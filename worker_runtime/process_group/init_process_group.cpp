@@ -1,19 +1,25 @@
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <utility>
 
 #include "ddp/process_group.hpp"
+#include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/client.hpp"
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/backends/cpu/cpu_backend.hpp"
+#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
 #include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/backend_choice.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/environment.hpp"
+#include "worker_runtime/process_group/local_ranks.hpp"
+#include "worker_runtime/process_group/long_wait.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 #include "worker_runtime/process_group/rank0_store.hpp"
@@ -60,6 +66,11 @@ std::optional<std::string> variable(const char* name) {
     if (const auto found = told.values.find(name); found != told.values.end()) return found->second;
   }
   return process_group::without_leftovers(environment_variable)(name);
+}
+
+std::string contents_of(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // What this process is to tell of itself, at a failure or all the time, and as whom.
@@ -144,8 +155,18 @@ std::unique_ptr<process_group::Backend> make_nccl([[maybe_unused]] const InitOpt
 store::Client connect_to_store(const Launch& launch, io::Deadline& deadline) {
   if (!launch.store)
     return process_group::connect_to_rank0(launch, variable("DDPRUN_STORE_ALLOW").value_or(""), deadline);
-  return store::Client::connect(
-      {.host = launch.store->host, .port = launch.store->port, .deadline = deadline.end(), .cut = deadline.cut()});
+  const auto connect_until = [&](io::Deadline::TimePoint end) {
+    return store::Client::connect(
+        {.host = launch.store->host, .port = launch.store->port, .deadline = end, .cut = deadline.cut()});
+  };
+  process_group::LongWait wait(launch.rank, launch.size, deadline);
+  try {
+    return connect_until(wait.first_end());
+  } catch (const TimeoutError& error) {
+    if (wait.is_over()) throw;
+    wait.tell("the launcher's store at " + io::host_and_port(launch.store->host, std::to_string(launch.store->port)));
+  }
+  return connect_until(deadline.end());
 }
 
 cpu_backend::NetworkOptions network_of(const Launch& launch, const store::Client& store) {
@@ -175,6 +196,12 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
   if (launch.store || launch.own_store) {
     key_prefix = process_group::store_key_prefix(launch) + membership.name + "/";
     store = connect_to_store(launch, deadline);
+    if (membership.local_size == 0) {
+      const auto local = process_group::find_local_ranks(membership.rank, membership.size, cpu_backend::host_identity(),
+                                                         *store, key_prefix, deadline);
+      if (membership.local_rank < 0) membership.local_rank = local.rank;
+      membership.local_size = local.size;
+    }
     RoundAgreement agreement(launch, *store, key_prefix, deadline);
     meeting = meet(membership, {*store, key_prefix, network_of(launch, *store)}, deadline);
     membership.round = agreement.after_meeting();
@@ -224,7 +251,8 @@ void set_launch_variables(std::map<std::string, std::string> variables) {
 }
 
 Launch present_launch() {
-  return launch_from(variable, [] { return name_of_starter(environment_variable("PMI_FD")); });
+  return launch_from(
+      variable, [] { return name_of_starter(environment_variable("PMI_FD")); }, contents_of);
 }
 
 std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, io::Cut* cut) {

@@ -24,6 +24,7 @@
 #include "rendezvous/io/random_key.hpp"
 #include "rendezvous/slurm/node_address.hpp"
 #include "rendezvous/store/store_thread.hpp"
+#include "worker_runtime/process_group/long_wait.hpp"
 
 namespace ddp::process_group {
 
@@ -106,7 +107,7 @@ void admit_nodes(store::StoreThread& store, const OwnStore& own) {
       return io::addresses_of_host(host, Clock::now() + kResolverLimit, nullptr).addresses;
     };
     if (!addresses_of_slurm) {
-      if (auto found = find(node); !found.empty()) return found;
+      if (auto found = find(node); !found.empty() || !own.is_slurm) return found;
       addresses_of_slurm = slurm::ask_node_addresses(own.nodes, kSlurmLimit).of_node;
     }
     const auto at = addresses_of_slurm->find(node);
@@ -196,6 +197,7 @@ class Search {
 
   Found find() {
     auto patience = kPatienceFirst;
+    LongWait wait(launch_.rank, launch_.size, deadline_);
     for (auto backoff = kBackoffFirst; !deadline_.passed(Clock::now()); backoff = std::min(2 * backoff, kBackoffMax)) {
       if (addresses_.empty()) find_host();
       for (const auto& address : addresses_) {
@@ -205,6 +207,7 @@ class Search {
           if (auto client = try_at(place, patience)) return {std::move(*client), place};
         }
       }
+      if (wait.is_long()) wait.tell("rank 0's store at " + place_text());
       io::sleep_until(std::min(deadline_.end(), Clock::now() + backoff), deadline_.cut());
       patience = std::min(2 * patience, kPatienceMax);
     }
@@ -231,7 +234,7 @@ class Search {
     auto found = io::addresses_of_host(own_.host, resolver_end(), deadline_.cut());
     const std::string error = "the name " + own_.host + " can't be resolved: " + found.error;
     if (const auto now = Clock::now();
-        found.addresses.empty() && !own_.nodes.empty() && now >= slurm_again_ && now < deadline_.end()) {
+        found.addresses.empty() && own_.is_slurm && now >= slurm_again_ && now < deadline_.end()) {
       slurm_again_ = now + kSlurmLimit;
       const auto limit = std::min<Clock::duration>(kSlurmLimit, deadline_.end() - now);
       slurm_ = slurm::ask_node_address(own_.host, std::chrono::ceil<std::chrono::milliseconds>(limit));
@@ -273,11 +276,14 @@ class Search {
     return std::nullopt;
   }
 
-  [[noreturn]] void fail() const {
+  std::string place_text() const {
     const std::string host = own_.host.empty() ? "this host" : own_.host;
+    return host + ", port " + ports_text(own_) + " (" + (addresses_.empty() ? host_error_ : seen_text()) + ")";
+  }
+
+  [[noreturn]] void fail() const {
     throw TimeoutError("rank 0 did not serve its store within " + std::to_string(deadline_.full_time().count()) +
-                           " ms at " + host + ", port " + ports_text(own_) + " (" +
-                           (addresses_.empty() ? host_error_ : seen_text()) + ")" + where_text(launch_) +
+                           " ms at " + place_text() + where_text(launch_) +
                            "\ntry:   look at the end of the output of rank 0 (" + own_.rank_name +
                            "=0); if it runs, this host must be able to reach those ports, or another that MASTER_ADDR "
                            "and MASTER_PORT name for all ranks",

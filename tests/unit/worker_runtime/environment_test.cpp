@@ -18,12 +18,18 @@ Launch launch_with(const Variables& variables) {
     const auto at = variables.find(name);
     return at == variables.end() ? std::nullopt : std::optional<std::string>(at->second);
   };
-  return launch_from(lookup, [] { return std::string("of process 77 begun at 1234"); });
+  const auto read_file = [](const std::string& path) { return path == "/nodes" ? "n3\nn3\nn1\nn1\n" : ""; };
+  return launch_from(
+      lookup, [] { return std::string("of process 77 begun at 1234"); }, read_file);
 }
 
-const Variables kTwoRanks{{"RANK", "1"},          {"WORLD_SIZE", "2"},
-                          {"LOCAL_RANK", "1"},    {"LOCAL_WORLD_SIZE", "2"},
-                          {"MASTER_ADDR", "::1"}, {"MASTER_PORT", "29400"}};
+const Variables kTwoRanks{{"RANK", "1"},
+                          {"WORLD_SIZE", "2"},
+                          {"LOCAL_RANK", "1"},
+                          {"LOCAL_WORLD_SIZE", "2"},
+                          {"MASTER_ADDR", "::1"},
+                          {"MASTER_PORT", "29400"},
+                          {"TORCHELASTIC_USE_AGENT_STORE", "True"}};
 
 // kTwoRanks, but for some variables; an empty optional unsets one.
 Variables two_ranks_but(const std::map<std::string, std::optional<std::string>>& changes) {
@@ -58,10 +64,56 @@ TEST(Environment, WithoutAnyOfItsVariablesIsAGroupOfOne) {
   EXPECT_FALSE(launch.round);
 }
 
-TEST(Environment, LocalVariablesDefaultToTheGlobalOnes) {
-  const Launch launch = launch_with(two_ranks_but({{"LOCAL_RANK", {}}, {"LOCAL_WORLD_SIZE", {}}}));
-  EXPECT_EQ(launch.local_rank, 1);
-  EXPECT_EQ(launch.local_size, 2);
+TEST(Environment, LocalVariablesDefaultToTheGlobalOnesWhereAllRanksAreOnOneHost) {
+  for (const char* address : {"::1", "127.0.0.1", "localhost"}) {
+    const Launch launch =
+        launch_with(two_ranks_but({{"LOCAL_RANK", {}}, {"LOCAL_WORLD_SIZE", {}}, {"MASTER_ADDR", address}}));
+    EXPECT_EQ(launch.local_rank, 1);
+    EXPECT_EQ(launch.local_size, 2);
+  }
+}
+
+TEST(Environment, LocalVariablesAreFoundOutWhereTheRanksMayBeOnSeveralHosts) {
+  const Launch launch = launch_with(two_ranks_but(
+      {{"LOCAL_RANK", {}}, {"LOCAL_WORLD_SIZE", {}}, {"MASTER_ADDR", "node0"}, {"DDPRUN_PORT_RANGE", "29500-29600"}}));
+  EXPECT_EQ(launch.local_rank, -1);
+  EXPECT_EQ(launch.local_size, 0);
+  EXPECT_EQ(launch.ports.min, 29500);
+  EXPECT_EQ(launch_with(two_ranks_but({{"LOCAL_WORLD_SIZE", {}}, {"MASTER_ADDR", "node0"}})).local_rank, 1);
+}
+
+// As a person exports them, or a script that starts ranks by itself.
+TEST(Environment, ByHandRankZeroServesTheStore) {
+  const auto by_hand = [](const std::map<std::string, std::optional<std::string>>& changes) {
+    auto all = changes;
+    all["TORCHELASTIC_USE_AGENT_STORE"] = {};
+    return launch_with(two_ranks_but(all));
+  };
+  const Launch there = by_hand({{"MASTER_ADDR", "node0"}, {"LOCAL_RANK", {}}, {"LOCAL_WORLD_SIZE", {}}});
+  EXPECT_FALSE(there.store);
+  ASSERT_TRUE(there.own_store);
+  EXPECT_EQ(there.own_store->host, "node0");
+  EXPECT_EQ(there.own_store->first_port, 29400);
+  EXPECT_EQ(there.own_store->port_count, 1);
+  EXPECT_EQ(there.own_store->rank_name, "RANK");
+  EXPECT_FALSE(there.own_store->is_here);
+  EXPECT_TRUE(by_hand({{"RANK", "0"}, {"MASTER_ADDR", "node0"}}).own_store->is_here);
+  EXPECT_TRUE(by_hand({{"MASTER_ADDR", "node0"}}).own_store->is_here) << "both ranks are on one host";
+  const Launch here = by_hand({{"LOCAL_RANK", {}}, {"LOCAL_WORLD_SIZE", {}}});  // at ::1
+  EXPECT_EQ(here.own_store->host, "") << "so rank 0 listens on loopback";
+  EXPECT_TRUE(here.own_store->is_here);
+  EXPECT_EQ(here.local_size, 2);
+  // As torchrun says it where its agent serves none.
+  EXPECT_TRUE(launch_with(two_ranks_but({{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).own_store);
+}
+
+TEST(Environment, ASingleRankNeedsNoMaster) {
+  const Launch launch = launch_with({{"RANK", "0"}, {"WORLD_SIZE", "1"}});
+  EXPECT_EQ(launch.size, 1);
+  EXPECT_EQ(launch.local_rank, 0);
+  EXPECT_EQ(launch.local_size, 1);
+  EXPECT_FALSE(launch.store);
+  EXPECT_FALSE(launch.own_store);
 }
 
 TEST(Environment, WhatIsWrongIsNamedWithItsValue) {
@@ -240,6 +292,55 @@ TEST(EnvironmentOfMpirun, OverSeveralHostsAsksForMasterAddrAndMasterPort) {
             "MPICH's mpirun 4 ranks");
 }
 
+TEST(EnvironmentOfMpirun, OverTheHostsOfABatchJobRankZeroIsOnTheFirst) {
+  const auto hydra = with(kHydra, {{"MPI_LOCALRANKID", "0"}, {"MPI_LOCALNRANKS", "2"}});
+  const struct {
+    Variables of_job;
+    std::string name;
+  } cases[] = {{{{"PBS_NODEFILE", "/nodes"}, {"PBS_JOBID", "7.head"}}, "PBS 7.head"},
+               {{{"LSB_DJOB_HOSTFILE", "/nodes"}, {"LSB_JOBID", "8"}}, "LSF 8"},
+               {{{"LSB_MCPU_HOSTS", "n3 2 n1 2"}, {"LSB_JOBID", "8"}}, "LSF 8"}};
+  for (const auto& c : cases) {
+    auto variables = hydra;
+    variables.insert(c.of_job.begin(), c.of_job.end());
+    const Launch launch = launch_with(variables);
+    ASSERT_TRUE(launch.own_store);
+    EXPECT_EQ(launch.own_store->job, "MPICH's mpirun " + c.name + ", 4 ranks");
+    EXPECT_EQ(launch.own_store->host, "n3");
+    EXPECT_THAT(launch.own_store->nodes, ::testing::ElementsAre("n3", "n1"));
+    EXPECT_FALSE(launch.own_store->is_slurm);
+    EXPECT_EQ(launch.own_store->port_count, 8);
+    // What a person says goes before it.
+    const auto with_master = with(variables, {{"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}});
+    EXPECT_EQ(launch_with(with_master).own_store->host, "node0");
+  }
+  EXPECT_THAT(error_of(with(hydra, {{"PBS_NODEFILE", "/no such file"}})), ::testing::HasSubstr("several hosts"));
+  const Launch one_host = launch_with(with(kHydra, {{"PBS_NODEFILE", "/nodes"}}));
+  EXPECT_EQ(one_host.own_store->host, "");
+}
+
+TEST(EnvironmentOfSageMaker, IsARankOnEachHost) {
+  const Variables variables{
+      {"SM_HOSTS", R"(["algo-1", "algo-2","algo-3"])"}, {"SM_CURRENT_HOST", "algo-2"}, {"TRAINING_JOB_NAME", "bert"}};
+  const Launch launch = launch_with(variables);
+  EXPECT_EQ(launch.rank, 1);
+  EXPECT_EQ(launch.size, 3);
+  EXPECT_EQ(launch.local_rank, 0);
+  EXPECT_EQ(launch.local_size, 1);
+  ASSERT_TRUE(launch.own_store);
+  EXPECT_EQ(launch.own_store->job, "SageMaker bert");
+  EXPECT_EQ(launch.own_store->host, "algo-1");
+  EXPECT_THAT(launch.own_store->nodes, ::testing::ElementsAre("algo-1", "algo-2", "algo-3"));
+  EXPECT_FALSE(launch.own_store->is_here);
+  EXPECT_TRUE(launch_with(with(variables, {{"SM_CURRENT_HOST", "algo-1"}})).own_store->is_here);
+  EXPECT_EQ(launch_with(with(variables, {{"SM_HOSTS", R"(["algo-2"])"}})).size, 1);
+  EXPECT_EQ(launch_with(with(variables, {{"RANK", "0"}, {"WORLD_SIZE", "1"}})).size, 1) << "a launcher of its own";
+  for (const char* hosts :
+       {"", "[]", "algo-2", R"(["algo-1"])", R"(["algo-2", 3])", R"(["algo-2")", R"(["al go","x"])"})
+    EXPECT_THAT(error_of(with(variables, {{"SM_HOSTS", hosts}})),
+                ::testing::HasSubstr("SM_CURRENT_HOST is 'algo-2', which is none of SM_HOSTS, '" + std::string(hosts)));
+}
+
 TEST(EnvironmentOfMpirun, WhatIsWrongIsNamedWithItsValue) {
   using ::testing::HasSubstr;
   EXPECT_THAT(error_of(with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", {}}})),
@@ -396,7 +497,8 @@ TEST(EnvironmentOfMpirun, OfHydraWithMasterAddrItsProxyIsNotAskedFor) {
     const auto at = variables.find(name);
     return at == variables.end() ? std::nullopt : std::optional<std::string>(at->second);
   };
-  const auto launch = launch_from(lookup, []() -> std::string { throw InvalidArgument("there is none"); });
+  const auto launch = launch_from(
+      lookup, []() -> std::string { throw InvalidArgument("there is none"); }, [](const std::string&) { return ""; });
   EXPECT_EQ(launch.own_store->job, "MPICH's mpirun 4 ranks");
 }
 
