@@ -13,6 +13,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "ddp/error.hpp"
@@ -34,6 +35,7 @@
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/io/address.hpp"
 #include "rendezvous/io/host_name.hpp"
+#include "rendezvous/io/line_limit.hpp"
 #include "rendezvous/io/printable.hpp"
 #include "rendezvous/io/random_key.hpp"
 #include "rendezvous/io/warning_log.hpp"
@@ -265,8 +267,8 @@ class Agent {
   // From here on this node's guardian can tell the others of its end.
   void take(const Welcome& message) {
     if (message.is_spare)
-      say("the job has the " + rendezvous::counted(config_.rendezvous.nodes_max, "node") +
-          " that it takes: this one is a spare, and waits until it is needed");
+      say_of_job("the job has the " + rendezvous::counted(config_.rendezvous.nodes_max, "node") +
+                 " that it takes: this one is a spare, and waits until it is needed");
     const auto there = meeting_.whereabouts();
     guardian_.set_farewell(there ? guardian::Farewell{node_key_, there->address, there->port} : guardian::Farewell{});
   }
@@ -285,22 +287,26 @@ class Agent {
   void take(const rendezvous::StopAt& message) {
     if (message.round != start_.round.number || group_.is_idle()) return;
     if (std::exchange(stop_call_, message.call) != message.call && group_.can_stop_at_step())
-      say(step_text(config_.workers, message.call));
+      say_of_job(step_text(config_.workers, message.call));
     links_.send_to_all(worker_link::StopAt{message.round, message.call});
     if (message.signal_number != 0) step({StopAtStep{}});
   }
 
   void take(const OpenStore& message) {
     in_job_ = true;
-    // The user alone can open the store to more than the job's nodes (--store-allow).
-    if (!std::all_of(message.allow.begin(), message.allow.end(), io::parse_address))
-      return membership_is_lost({"the endpoint wants the store to be open to more than the addresses of nodes",
-                                 "opening the store of the job, which this node is to serve",
-                                 "find out what serves the endpoint: no ddprun or ddp-rendezvous wants that"});
+    if (std::exchange(opening_, message.round) != message.round) store_users_.clear();
+    for (const auto& text : message.allow) {
+      const auto address = io::parse_address(text);
+      if (address) store_users_.insert(*address);
+      // The user alone can open the store to more than the job's nodes (--store-allow).
+      if (!address || store_users_.size() > rendezvous::kRoundAddressesMax)
+        return membership_is_lost({"the endpoint wants the store to be open to more than the addresses of nodes",
+                                   "opening the store of the job, which this node is to serve",
+                                   "find out what serves the endpoint: no ddprun or ddp-rendezvous wants that"});
+    }
+    if (!message.is_last) return;
     try {
-      store_.allow(message.allow);
-      if (!message.is_last) return;
-      store_.begin_round();
+      store_.begin_round(std::exchange(store_users_, {}));
       meeting_.drop_pending();
       meeting_.send(StoreOpened{message.round.number, meeting_.store_port()});
     } catch (const Error& error) {
@@ -318,13 +324,14 @@ class Agent {
     vote_.begin_round();
     progress_.begin_round();
     if (!message.why.empty() && had_a_round)
-      say(message.why + ": " + how_it_goes_on(config_.workers, static_cast<int>(group_.waiting().size()), is_alone()) +
-          (cost_a_restart ? restart_text(message, config_.restart_window) : ""));
+      say_of_job(message.why + ": " +
+                 how_it_goes_on(config_.workers, static_cast<int>(group_.waiting().size()), is_alone()) +
+                 (cost_a_restart ? restart_text(message, config_.restart_window) : ""));
     if (!is_alone())
-      say("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) + " of " +
-          std::to_string(message.group_world_size) + ", " + ranks_text(message.rank_first, config_.workers) + " of " +
-          std::to_string(message.world_size) + ", store at " + master_address() + ":" +
-          std::to_string(message.master_port));
+      say_of_job("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) +
+                 " of " + std::to_string(message.group_world_size) + ", " +
+                 ranks_text(message.rank_first, config_.workers) + " of " + std::to_string(message.world_size) +
+                 ", store at " + master_address() + ":" + std::to_string(message.master_port));
     step({BeginRound{}});
   }
 
@@ -332,8 +339,8 @@ class Agent {
     if (message.round != start_.round.number) return;
     if (!message.why.empty()) stop_why_ = message.why;
     if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
-      say(message.why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") +
-          " stopped");
+      say_of_job(message.why + ": " + count_of_workers() + " of this node " + (config_.workers == 1 ? "is" : "are") +
+                 " stopped");
     StopWorkers stop{message.signal_number, message.kill, message.reseat, {}};
     for (const int rank : message.hung_ranks) {
       const int local_rank = rank - start_.rank_first;
@@ -666,6 +673,11 @@ class Agent {
   // One line, whatever others have put into it.
   void say(const std::string& line) { output_.say("ddprun: " + io::printable(line)); }
 
+  // What membership tells, however often.
+  void say_of_job(const std::string& line) {
+    if (const auto text = line_limit_.take(line, Clock::now())) say(*text);
+  }
+
   void say_error(const rendezvous::LinkLost& error) {
     output_.say("error: " + io::printable(error.what) + "\nwhere: " + io::printable(error.where) +
                 "\ntry:   " + io::printable(error.try_this));
@@ -691,9 +703,12 @@ class Agent {
   WorkerLinks links_;
   Output output_;
   io::WarningLog warnings_;
+  io::LineLimit line_limit_;
   store::Server store_;
   Meeting meeting_;
-  StartRound start_;  // the current round, or the last one
+  RoundId opening_;                    // the round whose store is asked for
+  std::set<io::Address> store_users_;  // as far as they have been told
+  StartRound start_;                   // the current round, or the last one
   int exit_code_ = 1;
   std::optional<rendezvous::RunReport> report_;
   int shown_rank_first_ = -1;               // by --display-binding

@@ -9,6 +9,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/control/message_json.hpp"
+#include "rendezvous/io/line_limit.hpp"
 #include "rendezvous/io/random_key.hpp"
 
 namespace ddp::rendezvous {
@@ -163,9 +164,10 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
         discard(drop->node);
       if (const auto* step_down = std::get_if<StepDown>(&action)) dissolve(step_down->why);
       if (const auto* say = std::get_if<Say>(&action))
-        asio::post(io_, [self = shared_from_this(), text = say->text] {
-          if (self->handlers_.say) self->handlers_.say(text);
-        });
+        if (const auto line = line_limit_.take(say->text, Clock::now()))
+          asio::post(io_, [self = shared_from_this(), line = *line] {
+            if (self->handlers_.say) self->handlers_.say(line);
+          });
     }
     wait_for_deadline();
   }
@@ -239,6 +241,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   std::set<NodeId> refused_;            // of them, the oldest first
   ToAgent told_;                        // the last one, and its text: much is said to all nodes alike
   std::string told_text_;
+  io::LineLimit line_limit_;
   std::function<void()> finished_;
   bool is_finishing_ = false, stopped_ = false;
 };

@@ -41,9 +41,12 @@ Character first_character(std::string_view text) {
 
 bool is_escaped(std::uint32_t code) {
   const auto is_between = [code](std::uint32_t low, std::uint32_t high) { return low <= code && code <= high; };
-  return code < 0x20 || is_between(0x7f, 0x9f) ||                   // C0, DEL, C1
-         code == 0x61c || is_between(0x200e, 0x200f) ||             // marks of a direction
-         is_between(0x2028, 0x202e) || is_between(0x2066, 0x2069);  // separators, embeddings, isolates
+  return code < 0x20 || is_between(0x7f, 0x9f) ||                             // C0, DEL, C1
+         code == 0xad || code == 0x34f || code == 0x61c || code == 0x180e ||  // soft hyphen, joiner, marks
+         is_between(0x115f, 0x1160) || code == 0x3164 || code == 0xffa0 ||    // fillers of Hangul
+         is_between(0x200b, 0x200f) || is_between(0x2028, 0x202e) ||          // zero width, separators, embeddings
+         is_between(0x2060, 0x206f) || code == 0xfeff ||                      // invisible operators, isolates
+         is_between(0xfff9, 0xfffb) || is_between(0xe0000, 0xe0fff);          // annotations, tags
 }
 
 // How the first character is shown.
@@ -55,11 +58,12 @@ std::string shown(std::string_view text, const Character& character) {
     case '\r': return "\\r";
     default: break;
   }
-  char out[8];
+  char out[12];
   if (character.length == 1)
     std::snprintf(out, sizeof out, "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(text.front())));
   else
-    std::snprintf(out, sizeof out, "\\u%04x", static_cast<unsigned>(character.code & 0xffff));
+    std::snprintf(out, sizeof out, character.code > 0xffff ? "\\U%08x" : "\\u%04x",
+                  static_cast<unsigned>(character.code));
   return out;
 }
 

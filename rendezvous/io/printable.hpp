@@ -2,8 +2,11 @@
 // changes the terminal or the order in which the rest of the line is shown.
 //
 // Escaped are control characters (C0, DEL, C1), the line and paragraph separators U+2028 and U+2029, the controls of
-// bidirectional text, and bytes that are not UTF-8: "\n", "\x1b", "\u202e". A tab becomes a space. A backslash stays,
-// so text that is printable already stays as it is.
+// bidirectional text, characters that take no room on the screen (zero width spaces and joiners, tags, fillers), with
+// which two names could look alike, and bytes that are not UTF-8: "\n", "\x1b", "\u202e", "\U000e0041". A tab becomes a
+// space. A backslash stays, so text that is printable already stays as it is.
+//
+// Source: Unicode 15, Default_Ignorable_Code_Point, but for variation selectors: emoji have them.
 //
 // Pure.
 #pragma once

@@ -281,6 +281,8 @@ class Membership {
   const FailureReport* cause() const;
   bool is_change_of_members() const;
   bool can_do_without(const Node& node, const RoundEnded& message) const;
+  std::optional<int> rank_first_of(const Node& node) const;
+  FailureReport own_failure(const Node& node, FailureReport failure) const;
   bool is_next_round_due(TimePoint now);
   bool may_another_round_follow(TimePoint now);
   bool may_go_on() const;

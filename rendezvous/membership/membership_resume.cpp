@@ -13,6 +13,17 @@ using namespace std::chrono_literals;
 constexpr std::chrono::milliseconds kClaimsSaidEach = 1min;
 constexpr std::size_t kRanksShown = 8;
 
+// Of a node that comes again: its settings are those that it was let in with.
+Hello renewed(Hello before, const Hello& again) {
+  before.held = again.held;
+  before.highest_round = again.highest_round;
+  before.was_welcomed = again.was_welcomed;
+  before.standby_port = again.standby_port;
+  before.local_address = again.local_address;
+  before.addresses = again.addresses;
+  return before;
+}
+
 }  // namespace
 
 std::optional<NodeId> Membership::find(const std::string& node_key) const {
@@ -36,7 +47,7 @@ void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
     nodes_by_key_[event.hello.node_key] = event.node;
   }
   auto& node = nodes_.at(event.node);
-  node.hello = event.hello;
+  node.hello = renewed(node.hello, event.hello);
   if (node.hello.held && !is_possible(node.hello)) node.hello.held.reset();
   node.seen_address = event.seen_address;
   node.says_stop_again = node.stop_asked.has_value();

@@ -133,9 +133,11 @@ void Membership::forget_round() {
 
 void Membership::ask_for_store(const std::vector<NodeId>& members) {
   OpenStore open{round_id_, {}, false};
+  const auto each_max = kRoundAddressesMax / members.size() - 1;  // besides the one that it is seen at
   for (const auto id : members) {
     if (id == members.front()) continue;
     auto addresses = nodes_.at(id).hello.addresses;
+    if (addresses.size() > each_max) addresses.resize(each_max);
     if (!nodes_.at(id).seen_address.empty()) addresses.push_back(nodes_.at(id).seen_address);
     for (auto& address : addresses) {
       open.allow.push_back(std::move(address));
@@ -323,6 +325,31 @@ bool Membership::can_do_without(const Node& node, const RoundEnded& message) con
          node.first_round == round_ && count_available() > options_.nodes_min;
 }
 
+// The first of the ranks that the node has in this round. Where another membership has begun it, that is known as long
+// as all nodes before it are here.
+std::optional<int> Membership::rank_first_of(const Node& node) const {
+  if (node.told) return node.told->rank_first;
+  int nodes = 0, ranks = 0;
+  for (const auto& [id, other] : nodes_)
+    if (other.is_member && *other.group_rank < *node.group_rank) {
+      ++nodes;
+      ranks += other.hello.workers;
+    }
+  if (nodes != *node.group_rank) return {};
+  return ranks;
+}
+
+// A node can speak of its own workers only.
+FailureReport Membership::own_failure(const Node& node, FailureReport failure) const {
+  failure.host = node.hello.host_name;
+  failure.seen_address = node.seen_address;
+  failure.local_rank = std::min(failure.local_rank, node.hello.workers - 1);
+  const auto first = rank_first_of(node);
+  if (first && (failure.rank < *first || failure.rank >= *first + node.hello.workers))
+    failure.rank = *first + failure.local_rank;
+  return failure;
+}
+
 void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   if (const auto older = older_rounds_.find(from); older != older_rounds_.end() && older->second == message.round) {
     older_rounds_.erase(older);
@@ -357,14 +384,12 @@ void Membership::take(NodeId from, const RoundEnded& message, TimePoint now) {
   for (const auto& failure : message.failures) {
     if (failures_.size() == 16 * kFailuresMax) break;
     if (failure.ending.is_success()) continue;  // its exit code would be the job's
-    failures_.push_back(failure);
-    failures_.back().host = node.hello.host_name;  // a node can't blame another one
-    failures_.back().seen_address = node.seen_address;
+    failures_.push_back(own_failure(node, failure));
   }
   if (message.signal_number) take_signalled(from, message, now);
   if (!message.failures.empty() && phase_ == Phase::running) {
     end_happened_ = at(message.failures.front().job_time, now);
-    stop_round(SIGTERM, false, describe_failure(message.failures.front()), now);
+    stop_round(SIGTERM, false, describe_failure(own_failure(node, message.failures.front())), now);
   }
   if (message.failures.empty() && message.stopped > 0 && phase_ == Phase::running) {
     if (stop_signal_ != 0) return give_up_agreement(now);

@@ -13,6 +13,8 @@ using namespace std::chrono_literals;
 constexpr auto kSameWish = 200ms;    // `timeout` and schedulers send a signal twice; a later one means it
 constexpr auto kAnswerLimit = 1s;    // agents ask their workers' libddp, which answers from a thread of its own
 constexpr auto kReportMargin = 10s;  // beyond the grace, for what is left to be killed and reported
+// Of a node, for which the others wait; but that of the endpoint's own node is believed.
+constexpr std::chrono::milliseconds kGraceMax = 1h;
 
 }  // namespace
 
@@ -193,8 +195,10 @@ std::optional<FinishJob> Membership::verdict_of_stop_at_step() const {
 
 std::chrono::milliseconds Membership::longest_grace() const {
   std::chrono::milliseconds grace{0};
-  for (const auto& [id, node] : nodes_)
-    if (node.is_member) grace = std::max(grace, node.hello.grace);
+  for (const auto& [id, node] : nodes_) {
+    const auto its = node.is_endpoint_host ? node.hello.grace : std::min(node.hello.grace, kGraceMax);
+    if (node.is_member) grace = std::max(grace, its);
+  }
   return grace;
 }
 

@@ -36,7 +36,8 @@ struct Held {
 };
 constexpr std::size_t kNoncesMax = 8;
 
-constexpr std::size_t kAddressesMax = 256;  // in one message
+constexpr std::size_t kAddressesMax = 256;            // in one message
+constexpr std::size_t kRoundAddressesMax = 1u << 18;  // that may reach the store of a round: four of each of most nodes
 constexpr int kRoundWithLogsMax = 1'000'000'000;
 
 // The first thing that an agent says on each connection.

@@ -96,6 +96,7 @@ std::optional<std::string> Door::refusal(const sockaddr_storage& peer, const soc
   Caller caller{.address = peer_end.address};
   caller.is_this_host =
       caller.address.is_loopback() || caller.address == local_end.address || is_on_interface(caller.address);
+  if (!caller.is_this_host && members_.count(caller.address) != 0) return std::nullopt;
   if (caller.is_this_host) caller.owner = owners_.owner_of(peer_end, local_end);
   return store::refusal(caller, ::geteuid(), allow_);
 }

@@ -17,6 +17,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/io/address.hpp"
@@ -58,11 +59,15 @@ class Door {
   // Admits these too, from now on.
   void allow(const AllowList& more);
 
+  // Admits these too, in place of those of the round before.
+  void begin_round(std::set<io::Address> members) { members_ = std::move(members); }
+
   // The same for a connection between these two addresses, each with its port.
   std::optional<std::string> refusal(const sockaddr_storage& peer, const sockaddr_storage& local) const;
 
  private:
   AllowList allow_;
+  std::set<io::Address> members_;
   io::SocketOwners owners_;
 };
 

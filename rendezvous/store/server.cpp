@@ -16,7 +16,6 @@
 #include <boost/asio/ip/tcp.hpp>
 
 #include "ddp/error.hpp"
-#include "rendezvous/io/address.hpp"
 #include "rendezvous/store/codec.hpp"
 #include "rendezvous/store/door.hpp"
 #include "rendezvous/store/key_value_store.hpp"
@@ -80,11 +79,16 @@ class Server::Impl {
   void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
   void put(const std::string& key, const std::string& value);
   void allow(const std::vector<std::string>& blocks) { door_.allow(AllowList::parse(blocks)); }
-  void begin_round();
+  void begin_round(std::set<io::Address> members) {
+    door_.begin_round(std::move(members));
+    drop_all();
+  }
   void stop();
 
  private:
   class Connection;
+
+  void drop_all();
 
   void apply(ConnectionId from, Command&& command);
   std::vector<Answer> step(ConnectionId from, Command&& command);
@@ -421,7 +425,7 @@ void Server::Impl::give_back_memory() {
   if (store_->memory().take_returned_bytes(kReturnedBytesMax) > 0) ::malloc_trim(0);
 }
 
-void Server::Impl::begin_round() {
+void Server::Impl::drop_all() {
   const std::size_t used_bytes = store_->memory().used_bytes();
   for (const auto& [id, connection] : connections_) connection->close();
   connections_.clear();
@@ -432,7 +436,7 @@ void Server::Impl::begin_round() {
 
 void Server::Impl::stop() {
   is_stopped_ = true;
-  begin_round();
+  drop_all();
 }
 
 Server::Server(asio::io_context& io, ServerOptions options) : impl_(std::make_unique<Impl>(io, std::move(options))) {}
@@ -445,7 +449,7 @@ void Server::put(const std::string& key, const std::string& value) { impl_->put(
 
 void Server::allow(const std::vector<std::string>& blocks) { impl_->allow(blocks); }
 
-void Server::begin_round() { impl_->begin_round(); }
+void Server::begin_round(std::set<io::Address> members) { impl_->begin_round(std::move(members)); }
 
 void Server::stop() { impl_->stop(); }
 

@@ -13,9 +13,11 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "rendezvous/io/address.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/io/warning.hpp"
 #include "rendezvous/store/memory_budget.hpp"
@@ -54,8 +56,9 @@ class Server {
   // Adds to those who may connect, from now on. Throws InvalidArgument, and adds none, where one is malformed.
   void allow(const std::vector<std::string>& blocks);
 
-  // Closes every connection and drops every key. A round never meets a key of an earlier one.
-  void begin_round();
+  // Closes every connection and drops every key. A round never meets a key of an earlier one. These addresses may
+  // connect too, and those of the round before no longer.
+  void begin_round(std::set<io::Address> members);
 
   // Closes everything, what is adopted later too; the event loop then has no work of ours.
   void stop();

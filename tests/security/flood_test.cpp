@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <string>
 #include <vector>
 
@@ -15,11 +16,14 @@
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/security/control_messages.hpp"
+#include "tests/security/daemon.hpp"
 #include "tests/security/raw_http.hpp"
+#include "tests/security/raw_peer.hpp"
 
 namespace ddp::test {
 namespace {
 
+using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
@@ -176,6 +180,46 @@ TEST(FloodOfJobs, ByOneAddressIsBoundedAndKeepsNobodyElseOut) {
   Job first(arguments), second(arguments);
   EXPECT_EQ(first.wait(), 0) << first.err() << daemon.err();
   EXPECT_EQ(second.wait(), 0) << second.err() << daemon.err();
+}
+
+std::size_t count_of(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+constexpr int kLineFlood = 400;
+constexpr std::size_t kLinesMax = 200;  // 100 at once, and one in two seconds
+
+TEST(FloodOfLines, OfNodesThatComeAndGoIsBounded) {
+  Daemon daemon;
+  const auto port = daemon.port();
+  Job node(daemon.node("2", "true"));
+  ASSERT_TRUE(daemon.prints("waiting for 1 more node")) << daemon.err();
+  auto hello = hello_of('a');
+  hello["nodes_min"] = hello["nodes_max"] = 3;
+  for (int i = 0; i < kLineFlood; ++i) {
+    hello["node_key"] = std::string(29, 'a') + std::to_string(100 + i);
+    EXPECT_THAT(one_that_stays(port, hello.dump()).receive(40), HasSubstr("\"is_other_job\":false"));
+  }
+  Job other(daemon.node("2", "true"));
+  EXPECT_EQ(node.wait(), 0) << node.err();
+  EXPECT_EQ(other.wait(), 0) << other.err();
+  daemon.kill(SIGTERM);
+  daemon.wait();  // reads the rest
+  EXPECT_LT(count_of(daemon.err(), "\n"), kLinesMax) << daemon.err();
+}
+
+TEST(FloodOfLines, OfAnEndpointIsBounded) {
+  auto endpoint = RawPeer::endpoint();
+  Job node(node_of("127.0.0.1:" + std::to_string(endpoint.port()), "2", kStay));
+  ASSERT_TRUE(endpoint.hear("hello")) << node.err();
+  const auto spare = json_of(rendezvous::ToAgent(rendezvous::Welcome{0ms, true})).dump();
+  for (int i = 0; i < kLineFlood; ++i) endpoint.say(spare);
+  endpoint.say(json_of(rendezvous::ToAgent(rendezvous::FinishJob{1, {}, {}, 0, 1, 0, "what", "try"})).dump());
+  EXPECT_EQ(node.wait(), 1);
+  EXPECT_THAT(node.err(), HasSubstr("this one is a spare"));
+  EXPECT_LT(count_of(node.err(), "\n"), kLinesMax) << node.err();
 }
 
 }  // namespace

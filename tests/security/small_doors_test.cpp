@@ -19,6 +19,9 @@
 #include "rendezvous/control/channel.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/security/control_messages.hpp"
+#include "tests/security/daemon.hpp"
+#include "tests/security/raw_peer.hpp"
 
 namespace ddp::test {
 namespace {
@@ -30,7 +33,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-std::vector<std::string> node_of(const std::string& run_id, const std::string& port, const std::string& is_host) {
+std::vector<std::string> member_of(const std::string& run_id, const std::string& port, const std::string& is_host) {
   return {"--nproc-per-node=1",
           "--nnodes=2",
           "--rdzv-backend=c10d",
@@ -44,9 +47,9 @@ std::vector<std::string> node_of(const std::string& run_id, const std::string& p
 
 TEST(SmallDoors, JobsIdIsNotToldToWhoDoesNotKnowIt) {
   const auto port = free_port();
-  Job host(node_of("hidden-7f3", port, "true"));
+  Job host(member_of("hidden-7f3", port, "true"));
   ASSERT_TRUE(host.prints("waiting")) << host.err();
-  Job stranger(node_of("guess", port, "false"));
+  Job stranger(member_of("guess", port, "false"));
   EXPECT_EQ(stranger.wait(), 77);
   EXPECT_THAT(stranger.out() + stranger.err(),
               AllOf(HasSubstr("the endpoint serves another job than 'guess'"), Not(HasSubstr("hidden-7f3"))));
@@ -76,8 +79,8 @@ std::vector<std::string> listening_ends(pid_t pid) {
 
 TEST(SmallDoors, LoopbackEndpointListensOnLoopbackOnly) {
   const auto port = free_port();
-  Job host(node_of("job", port, "true"));
-  Job other(node_of("job", port, "false"));
+  Job host(member_of("job", port, "true"));
+  Job other(member_of("job", port, "false"));
   ASSERT_TRUE(host.prints("round 0")) << host.err();
   ASSERT_TRUE(other.prints("round 0")) << other.err();
   for (auto* node : {&host, &other}) {
@@ -131,13 +134,55 @@ TEST(SmallDoors, EndpointCannotOpenTheStoreOfANodeToEverybody) {
       channel = std::make_unique<Channel>(io, io::UniqueFd(socket.release()), Channel::Side::server, Channel::Options(),
                                           std::move(handlers));
     });
-    Job node(node_of("job", std::to_string(acceptor.local_endpoint().port()), "false,join_timeout=3"));
+    Job node(member_of("job", std::to_string(acceptor.local_endpoint().port()), "false,join_timeout=3"));
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (!is_over && io.run_one_until(deadline) == 1) {
     }
     EXPECT_EQ(node.wait(), 77) << node.err();
     EXPECT_THAT(heard, AllOf(HasSubstr("\"hello\""), Not(HasSubstr("store_opened"))));
   }
+}
+
+TEST(SmallDoors, EndpointCannotFillTheMemoryOfANodeWithAddresses) {
+  auto endpoint = RawPeer::endpoint();
+  Job node(member_of("job", std::to_string(endpoint.port()), "false"));
+  ASSERT_TRUE(endpoint.hear("hello")) << node.err();
+  endpoint.say(json_of(rendezvous::ToAgent(rendezvous::Welcome{})).dump());
+  rendezvous::OpenStore open;
+  open.round = {100, 7, 0};
+  open.is_last = false;
+  for (std::size_t i = 0; i <= rendezvous::kRoundAddressesMax / rendezvous::kAddressesMax; ++i) {
+    open.allow.clear();
+    for (std::size_t last = 0; last < rendezvous::kAddressesMax; ++last)
+      open.allow.push_back("10." + std::to_string(i / 256) + "." + std::to_string(i % 256) + "." +
+                           std::to_string(last));
+    endpoint.say(json_of(rendezvous::ToAgent(open)).dump());
+  }
+  EXPECT_EQ(node.wait(), 77);
+  EXPECT_THAT(node.err(), HasSubstr("the endpoint wants the store to be open to more than the addresses of nodes"));
+}
+
+// A member that says that a rank of another node has failed.
+TEST(FailuresOfOthers, AreNamedByTheRanksOfTheirNode) {
+  Daemon daemon;
+  auto attacker = RawPeer::agent(daemon.port());
+  auto hello = hello_of('a');
+  hello["node_rank"] = 0;
+  attacker.say(hello.dump());
+  Job node(daemon.node("2", "echo up; " + kStay));
+  const auto open = attacker.hear("open_store");
+  ASSERT_TRUE(open) << daemon.err();
+  const auto round = std::get<rendezvous::OpenStore>(rendezvous::to_agent_of(*open)).round.number;
+  attacker.say(json_of(rendezvous::ToMembership(rendezvous::StoreOpened{round, 29400})).dump());
+  ASSERT_TRUE(node.prints("up\n")) << node.err();
+  rendezvous::RoundEnded ended;
+  ended.round = round;
+  ended.failures.emplace_back();
+  ended.failures.back().rank = 1;  // the other node's
+  ended.failures.back().ending = {rendezvous::Ending::Kind::exited, 3, false};
+  attacker.say(json_of(rendezvous::ToMembership(ended)).dump());
+  EXPECT_EQ(node.wait(), 3);
+  EXPECT_THAT(node.err(), AllOf(HasSubstr("error: rank 0 ended with exit code 3"), Not(HasSubstr("rank 1 ended"))));
 }
 
 }  // namespace

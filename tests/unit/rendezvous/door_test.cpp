@@ -190,6 +190,27 @@ TEST(StoreDoor, StrangerFromElsewhereIsRefused) {
             std::nullopt);
 }
 
+TEST(StoreDoor, AddressesOfARoundAreForgottenWithIt) {
+  const auto here = storage_of("192.0.2.1", 29400);
+  const auto first = storage_of("192.0.2.7", 4000), second = storage_of("192.0.2.8", 4000);
+  Door door(AllowList::parse({"198.51.100.0/24"}));
+  EXPECT_TRUE(door.refusal(first, here));
+  door.begin_round({io::address_of(first)});
+  EXPECT_EQ(door.refusal(first, here), std::nullopt);
+  EXPECT_TRUE(door.refusal(second, here));
+  door.begin_round({io::address_of(second)});
+  EXPECT_TRUE(door.refusal(first, here));
+  EXPECT_EQ(door.refusal(second, here), std::nullopt);
+  EXPECT_EQ(door.refusal(storage_of("198.51.100.9", 4000), here), std::nullopt) << "the user's stay";
+}
+
+TEST(StoreDoor, AddressesOfARoundDoNotAdmitOtherUsersOfThisHost) {
+  const auto stranger = storage_of("127.0.0.1", 999);
+  Door door({});
+  door.begin_round({io::address_of(stranger)});
+  EXPECT_TRUE(door.refusal(stranger, storage_of("127.0.0.1", 29400)));
+}
+
 TEST(StoreDoor, AddressesAnnouncedLaterMayConnect) {
   const auto peer = storage_of("192.0.2.7", 4000), local = storage_of("192.0.2.1", 29400);
   Door door(AllowList::parse({}));

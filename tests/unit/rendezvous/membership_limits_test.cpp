@@ -86,6 +86,32 @@ TEST_F(Job, ANodeCannotBlameAnotherHost) {
   EXPECT_THAT(said.back(), AllOf(HasSubstr("host b"), HasSubstr("left out for 5 min")));
 }
 
+TEST_F(Job, ANodeCannotBlameARankOfAnotherNode) {
+  begin(2, 2);
+  join(1, "a", {}, true);
+  join(2, "b");
+  auto its = failure(0, exited(1));  // ranks 2 and 3 are its own
+  its.local_rank = 7;
+  ends(2, {its}, 1);
+  EXPECT_THAT(stopped.at(1).back().why, HasSubstr("rank 3 ended with exit code 1"));
+  ends(1, {}, 2);
+  EXPECT_EQ(finished.at(1).cause->rank, 3);
+  EXPECT_EQ(finished.at(1).cause->local_rank, 1);
+  EXPECT_EQ(finished.at(1).cause->host, "b");
+}
+
+TEST_F(Job, ANodeCannotBlameARankOfAnotherNodeInARoundThatAnotherMembershipBegan) {
+  begin(3, 3);
+  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id));
+  std::map<std::uint64_t, Held> held;
+  for (const std::uint64_t id : {1u, 2u, 3u}) held[id] = held_by(id);
+  const auto round = held.at(3).round.number;
+  begin(3, 3);
+  for (const std::uint64_t id : {1u, 2u, 3u}) comes_again(id, id, held.at(id));
+  says(3, RoundEnded{round, {failure(1, exited(1))}, 1, false});  // ranks 4 and 5 are its own
+  EXPECT_THAT(stopped.at(1).back().why, HasSubstr("rank 4 ended with exit code 1"));
+}
+
 TEST_F(Job, ANodeWithTheNameOfAnotherHostIsLeftOutAlone) {
   begin(1, 3, 9);
   join(1, "a", {}, true);

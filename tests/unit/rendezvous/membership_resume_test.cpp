@@ -44,6 +44,26 @@ TEST_F(Resume, ABrokenConnectionIsSilenceWhereThatCountsSooner) {
   EXPECT_EQ(stopped.count(1), 1u);
 }
 
+TEST_F(Resume, WhoComesAgainHasTheSettingsThatItWasLetInWith) {
+  begin_with(2);
+  disconnects(2);
+  hello.workers = 16;
+  hello.role = "another";
+  hello.run_id = "another";
+  hello.nodes_min = hello.nodes_max = 1;
+  hello.grace = 100h;
+  comes_again(2, 22, held_by(2));
+  hello.workers = 2;
+  hello.role = "default";
+  leaves(1);
+  says(22, RoundEnded{started.at(2).round.number, {}, 2, false});
+  hello.run_id = "job";
+  hello.nodes_min = hello.nodes_max = 2;
+  join(3, "c");
+  EXPECT_EQ(started.at(3).world_size, 4);
+  EXPECT_EQ(started.at(3).role_world_size, 4);
+}
+
 TEST_F(Resume, AFarewellIsProofAtOnce) {
   begin_with(2);
   disconnects(2);

@@ -46,6 +46,22 @@ TEST_F(Job, ALocalAddressGoesBeforeAnyOther) {
   EXPECT_EQ(started.at(1).master_address, "ib0.gpu1");
 }
 
+TEST_F(Job, TheAddressesOfARoundAreBoundedAndLeaveNoNodeOut) {
+  constexpr int kNodes = 2'000;
+  begin(kNodes, kNodes);
+  hello.addresses.assign(kAddressesMax, "192.0.2.1");
+  for (int i = 1; i <= kNodes; ++i) join(static_cast<std::uint64_t>(i), "a", i - 1, i == 1);
+  std::size_t count = 0;
+  std::set<std::string> seen;
+  for (const auto& [id, open] : opened) {
+    count += open.allow.size();
+    seen.insert(open.allow.begin(), open.allow.end());
+  }
+  EXPECT_LE(count, kRoundAddressesMax);
+  EXPECT_GE(count, kRoundAddressesMax * 9 / 10);
+  EXPECT_EQ(seen.size(), 1u + kNodes - 1) << "each is seen at one";
+}
+
 TEST_F(Job, TheAddressesOfManyNodesComeInBoundedMessages) {
   begin(300, 300);
   stores_open = false;
@@ -472,6 +488,31 @@ TEST_F(Job, ANodeThatNeverEndsItsWorkersIsLetGo) {
   pass(1s);
   EXPECT_THAT(refused.at(2).what, HasSubstr("did not end its workers"));
   EXPECT_EQ(started.at(1).round.number, 1u);
+}
+
+TEST_F(Job, ANodesOwnGraceHoldsUpTheOthersForAnHourAtMost) {
+  begin(1, 2, 1);
+  hello.grace = 2h;
+  join(1, "a", {}, true);
+  hello.grace = 1000h;
+  join(2, "b");
+  says(1, RoundFailed{0, "x"});
+  ends(1, {failure(0, exited(1))}, 1);
+  pass(4h + 59s);
+  EXPECT_TRUE(refused.empty()) << "that of the endpoint's node counts";
+  pass(1s);
+  EXPECT_EQ(refused.count(2), 1u);
+
+  refused.clear();
+  begin(1, 2, 1);
+  join(1, "a");
+  join(2, "b");
+  says(1, RoundFailed{0, "x"});
+  ends(1, {failure(0, exited(1))}, 1);
+  pass(2h + 59s);
+  EXPECT_TRUE(refused.empty());
+  pass(1s);
+  EXPECT_EQ(refused.count(2), 1u);
 }
 
 }  // namespace

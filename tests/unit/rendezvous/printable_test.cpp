@@ -9,9 +9,9 @@ namespace {
 
 TEST(Printable, TextOfAnyLanguageStaysAsItIs) {
   // The last bytes of these letters would be C1 controls if they stood alone.
-  for (const std::string text :
-       {"", "rank 5 was killed by SIGKILL", "caf\xc3\xa9", "\xc3\x9b\xc3\x85", "\xe6\xbc\xa2\xe5\xad\x97",
-        "\xf0\x9f\x9a\x80", "\xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d", "C:\\new\\x1b", "\xef\xbf\xbd"}) {
+  for (const std::string text : {"", "rank 5 was killed by SIGKILL", "caf\xc3\xa9", "\xc3\x9b\xc3\x85",
+                                 "\xe6\xbc\xa2\xe5\xad\x97", "\xf0\x9f\x9a\x80", "\xe2\x9a\xa0\xef\xb8\x8f",
+                                 "\xd7\xa9\xd7\x9c\xd7\x95\xd7\x9d", "C:\\new\\x1b", "\xef\xbf\xbd"}) {
     EXPECT_EQ(printable(text), text);
     EXPECT_TRUE(is_printable(text)) << text;
   }
@@ -39,6 +39,25 @@ TEST(Printable, WhatATerminalWouldObeyIsEscaped) {
     EXPECT_EQ(printable(c.text), c.want);
     EXPECT_EQ(is_printable(c.text), c.text == c.want) << c.want;
     EXPECT_TRUE(is_printable(c.want)) << c.want;
+  }
+}
+
+TEST(Printable, WhatNobodySeesIsEscaped) {
+  const struct {
+    std::string text, want;
+  } cases[] = {{"a\xc2\xad"
+                "b",
+                "a\\u00adb"},
+               {"\xe2\x80\x8b\xe2\x80\x8c\xe2\x80\x8d", "\\u200b\\u200c\\u200d"},
+               {"\xe2\x81\xa0\xe2\x81\xa4\xe2\x81\xaf", "\\u2060\\u2064\\u206f"},
+               {"\xef\xbb\xbf", "\\ufeff"},
+               {"\xcd\x8f\xe1\xa0\x8e", "\\u034f\\u180e"},
+               {"\xe1\x85\x9f\xe1\x85\xa0\xe3\x85\xa4\xef\xbe\xa0", "\\u115f\\u1160\\u3164\\uffa0"},
+               {"\xef\xbf\xb9\xef\xbf\xbb", "\\ufff9\\ufffb"},
+               {"\xf3\xa0\x81\x81", "\\U000e0041"}};
+  for (const auto& c : cases) {
+    EXPECT_EQ(printable(c.text), c.want);
+    EXPECT_FALSE(is_printable(c.text)) << c.want;
   }
 }
 

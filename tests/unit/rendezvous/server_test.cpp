@@ -72,7 +72,7 @@ class Serving {
   }
   void begin_round() {
     on_loop([this] {
-      server_->begin_round();
+      server_->begin_round({});
       port_->drop_pending();
     });
   }

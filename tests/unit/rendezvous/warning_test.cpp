@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "rendezvous/io/line_limit.hpp"
+
 namespace ddp::io {
 namespace {
 
@@ -66,6 +68,27 @@ TEST(Warnings, LateTickLosesNoCount) {
   EXPECT_FALSE(tally.take(from(3), kStart + 3600s));
   EXPECT_THAT(tally.tick(kStart + 3600s), ElementsAre("another token: 2 more within a minute, the last from 10.0.0.3"));
   EXPECT_FALSE(tally.take(from(4), kStart + 3601s));
+}
+
+TEST(LineLimit, ABurstGoesThroughAndThenOneInEachPeriod) {
+  LineLimit limit(3, 2s);
+  auto now = kStart;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(limit.take("a", now), "a");
+  EXPECT_EQ(limit.take("b", now), std::nullopt);
+  EXPECT_EQ(limit.take("b", now + 1999ms), std::nullopt);
+  EXPECT_EQ(limit.take("c", now += 2s), "(2 lines before this one were left out) c");
+  EXPECT_EQ(limit.take("d", now), std::nullopt);
+  now += 1h;
+  EXPECT_EQ(limit.take("e", now), "(1 lines before this one were left out) e");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(limit.take("f", now), "f");
+  EXPECT_EQ(limit.take("f", now), std::nullopt) << "however long it was quiet";
+}
+
+TEST(LineLimit, AFloodIsALineInEachPeriod) {
+  LineLimit limit(100, 2s);
+  int lines = 0;
+  for (int i = 0; i < 60'000; ++i) lines += limit.take("x", kStart + i * 1ms).has_value() ? 1 : 0;
+  EXPECT_EQ(lines, 100 + 29);
 }
 
 }  // namespace
