@@ -88,11 +88,11 @@ void expect_death_is_seen(const std::string& fault, const std::string& dead_peer
     } catch (const RankFailure& error) {
       EXPECT_EQ(dead_peer, "error");
       EXPECT_THAT(error.ranks(), ElementsAre(1));
-      EXPECT_THAT(error.what(), HasSubstr("rank 1 is gone"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 did not answer"));
     } catch (const TimeoutError& error) {
       EXPECT_EQ(dead_peer, "hang");
       EXPECT_THAT(error.ranks(), ElementsAre(1));
-      EXPECT_THAT(error.what(), HasSubstr("rank 1 does not answer"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 1 did not answer"));
     }
     expect_group_is_useless(group, "rank 1");
   });

@@ -226,7 +226,7 @@ TEST(Imposter, ThatFallsSilentInTheMeetingIsNamedAtTheDeadline) {
         [&](Imposter& imposter) {
           for (int step = 0; step < steps; ++step) imposter.take_meeting_step(step);
         },
-        "did not come", kSoon);
+        "rank 1 did not ", kSoon);
   }
 }
 
@@ -237,7 +237,7 @@ TEST(Imposter, ThatStopsInTheMiddleOfAWordIsNamedAtTheDeadline) {
         imposter.take_meeting_step(1);
         imposter.send(imposter.guest(), 'x');
       },
-      "rank 1 did not come within", kSoon);
+      "rank 1 did not join", kSoon);
 }
 
 TEST(Imposter, ThatSaysTheWrongThingInTheMeetingIsNamed) {

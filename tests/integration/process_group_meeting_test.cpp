@@ -46,7 +46,7 @@ TEST(Meeting, AtItsDeadlineNamesTheRankThatNeverCame) {
     const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(500)}); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1));
-    EXPECT_THAT(error->what(), HasSubstr("rank 1 did not come within 500 ms"));
+    EXPECT_THAT(error->what(), HasSubstr("rank 1 did not join the process group of 3 ranks within 500 ms"));
   };
   RankProcesses ranks(3, body, {1});
   ranks.expect_success(0);

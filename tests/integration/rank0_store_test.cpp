@@ -340,7 +340,7 @@ TEST(Rank0Store, WhyTheRanksDidNotMeetIsReadBeforeItEndsWithRank0) {
   {
     const auto until = std::chrono::steady_clock::now() + testing::kPatience;
     auto store = store::Client::connect({.host = "127.0.0.1", .port = first_port_of(step), .deadline = until});
-    EXPECT_THAT(store.get("ddp/restart_0/group_0/verdict", until), HasSubstr("lost 2"));
+    EXPECT_THAT(store.get("ddp/restart_0/group_0/verdict", until), HasSubstr("rank_failure 2\n"));
     EXPECT_THROW(store.wait({"what nobody sets"}, std::chrono::steady_clock::now() + 200ms), TimeoutError)
         << "the store stays as long as somebody is there";
   }

@@ -255,6 +255,8 @@ TEST_F(FailureOverHosts, RanksOfASilentHostAreNamedAtTheDeadline) {
     const auto error = thrown_by<TimeoutError>([&] { group.barrier({.timeout = milliseconds(500)}); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->ranks(), rank < 2 ? (std::vector<int>{2, 3, 4}) : (std::vector<int>{0, 1})) << error->what();
+    EXPECT_THAT(error->what(), HasSubstr(rank < 2 ? "; rank 2 (pid " : "; rank 0 (pid "));
+    EXPECT_THAT(error->what(), HasSubstr(") did not answer"));
   });
   wait_until([&] { return ready->load() == 5; });
   hosts_->cut(1);

@@ -1,6 +1,5 @@
 #include "worker_runtime/core/failure/fingerprint.hpp"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -9,12 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "worker_runtime/core/failure/failure_message.hpp"
-
 namespace ddp::core {
 namespace {
-
-using ::testing::HasSubstr;
 
 Collective collective(CollectiveKind kind, ConstMemoryRange input, MemoryRange output) {
   Collective result;
@@ -127,29 +122,6 @@ TEST(Fingerprint, FirstDifferenceHasBothSides) {
   EXPECT_FALSE(first_difference({reduce, reduce, reduce}));
   EXPECT_EQ(first_difference({reduce, reduce, barrier, barrier}),
             "rank 0 called all_reduce of 100 float32 (sum), rank 2 called barrier");
-}
-
-TEST(FailureMessage, SaysWhoWasLostAndHow) {
-  const FailedCall failed{{.rank = 1, .size = 4, .local_rank = 1, .local_size = 4, .round = {}}, 77, 9, {}};
-  const RankState dead{.rank = 0, .pid = 12, .presence = Presence::here, .calls = 8, .last_call = {}};
-  const RankState left{.rank = 3, .pid = 15, .presence = Presence::left, .calls = 8, .last_call = {}};
-  EXPECT_THAT(lost_message(failed, {dead}), HasSubstr("rank 0 (pid 12) ended; this rank needed it in barrier, call 9\n"
-                                                      "where: rank 1 of 4, pid 77, round 0-0000000000000000-0\n"));
-  EXPECT_THAT(lost_message(failed, {dead, left}),
-              HasSubstr("rank 0 (pid 12) ended, rank 3 (pid 15) has left the group; this rank needed them"));
-}
-
-TEST(FailureMessage, SaysWhatTheMissingDidLast) {
-  const FailedCall failed{{.rank = 1, .size = 4, .local_rank = 1, .local_size = 4, .round = {}}, 77, 9, {}};
-  const Fingerprint broadcast{.kind = CollectiveKind::broadcast, .count = 5};
-  const auto state = [&](int rank, std::uint64_t calls) {
-    return RankState{
-        .rank = rank, .pid = 10 + rank, .presence = Presence::here, .calls = calls, .last_call = broadcast};
-  };
-  EXPECT_THAT(timeout_message(failed, {state(0, 0), state(2, 8), state(3, 9)}, std::chrono::milliseconds(250)),
-              HasSubstr("ranks 0, 2 and 3 did not come to barrier, call 9, within 250 ms; rank 0 (pid 10) has called "
-                        "nothing yet; rank 2 (pid 12) last called broadcast of 5 float32 from rank 0, call 8; rank 3 "
-                        "(pid 13) stopped in the middle of broadcast of 5 float32 from rank 0, call 9\n"));
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ TEST(RankProgress, IsToldInWords) {
   EXPECT_EQ(describe(2, RankProgress{.called = 7, .started = 5, .completed = 5}), "rank 2 called 7, completed 5");
   EXPECT_EQ(describe(0, RankProgress{.called = 7, .started = 7, .completed = 7}), "rank 0 called 7 and completed it");
   EXPECT_EQ(describe(0, RankProgress{}), "rank 0 called nothing yet");
-  EXPECT_EQ(describe(1, std::nullopt), "rank 1 does not answer");
+  EXPECT_EQ(describe(1, std::nullopt), "rank 1 did not answer");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rendezvous/io/cut.hpp"
+#include "worker_runtime/core/failure/judge.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
@@ -134,7 +135,8 @@ std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, io::Deadline&
 }
 
 Group::~Group() {
-  give_up(Presence::left, "it was destroyed");
+  const Failure departure{.cause = Cause::left, .rank = who_.rank};
+  give_up(Presence::left, core::judge(failed_group(), departure, {}));
   queue_->stop();
 }
 

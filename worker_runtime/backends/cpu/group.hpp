@@ -39,15 +39,20 @@
 #include "worker_runtime/backends/cpu/one_host/collectives.hpp"
 #include "worker_runtime/backends/cpu/pairs/peer_links.hpp"
 #include "worker_runtime/backends/cpu/pairs/point_to_point.hpp"
-#include "worker_runtime/core/failure/failure_message.hpp"
+#include "worker_runtime/core/failure/failed_group.hpp"
+#include "worker_runtime/core/failure/failure.hpp"
+#include "worker_runtime/core/failure/rank_report.hpp"
+#include "worker_runtime/core/failure/verdict.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/flight_recorder/quick_clock.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {
 
-using core::FailedCall;
+using core::Cause;
+using core::Failure;
 using core::RankState;
+using core::Verdict;
 using flight_recorder::GroupLog;
 using flight_recorder::Ticket;
 using process_group::AbortCause;
@@ -74,10 +79,7 @@ class Group {
   std::unique_ptr<Group> split(const Membership& of_new, const std::vector<int>& ranks,
                                std::chrono::milliseconds timeout);
 
-  void abort(const std::string& reason, AbortCause cause) {
-    const bool is_round_over = cause == AbortCause::round_over;
-    give_up(Presence::aborted, is_round_over ? reason : "it was aborted: " + reason, is_round_over);
-  }
+  void abort(const std::string& reason, AbortCause cause);
 
   void set_failure_listener(process_group::Backend::FailureListener tell);
 
@@ -170,16 +172,19 @@ class Group {
     if (failure_cut_) failure_cut_->cut("the process group that is split is of no further use");
   }
 
-  bool give_up(Presence how, const std::string& reason, bool is_round_over = false);
+  bool give_up(Presence how, Verdict why);
   bool is_given_up() const { return given_up_.load(std::memory_order_acquire); }
   void tell_failure(const std::string& reason);
   void require_usable() const;
   [[noreturn]] void throw_unusable() const;
 
-  FailedCall present_call() const;
+  core::FailedGroup failed_group() const;
+  Failure failure_in_present_call(Cause cause) const;
+  [[noreturn]] void throw_timeout(std::span<const int> missing, const io::Deadline& deadline) const;
   RankState state_of(int rank) const;
+  RankState state_after(const PairEnd& end, int peer) const;
   bool is_cut_off(int rank) const;
-  std::vector<RankState> states_of(const std::vector<int>& ranks) const;
+  std::vector<core::RankReport> reports_of(std::span<const int> ranks) const;
   bool all_have(Presence presence, const std::vector<int>& ranks) const;
 
   Membership who_;
@@ -208,9 +213,8 @@ class Group {
   std::atomic<std::uint64_t> exchanged_call_{0};       // the call in which this leader waits for other hosts, or none
   std::atomic<std::uint64_t> finished_call_{0};        // over hosts, that this rank has got through last
   std::atomic<bool> given_up_{false};
-  std::atomic<bool> is_round_over_{false};
   mutable std::mutex reason_mutex_;
-  std::string reason_;                                // guarded by reason_mutex_; why it was given up
+  Verdict reason_;                                    // guarded by reason_mutex_; why it was given up
   std::mutex listener_mutex_;                         // held while the listener is called
   process_group::Backend::FailureListener listener_;  // guarded by listener_mutex_, as is the next; empty once told
   std::optional<std::string> failure_;                // what a collective ended the group with
@@ -257,7 +261,7 @@ void Group::guarded(const Steps& steps) {
   } catch (const MismatchError& error) {
     throw MismatchError(give_up_for(error));
   } catch (const std::exception& error) {
-    if (give_up(Presence::gave_up, error.what())) tell_failure(error.what());
+    if (give_up(Presence::gave_up, core::verdict_of(error))) tell_failure(error.what());
     throw;
   }
 }

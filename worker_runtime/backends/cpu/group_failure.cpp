@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "worker_runtime/core/failure/judge.hpp"
+
 namespace ddp::cpu_backend {
 
-// The others first: writing a file takes its time.
+// Tells the other ranks first: writing a file takes its time.
 std::string Group::give_up_for(const Error& error) {
-  if (give_up(Presence::gave_up, error.what())) tell_failure(error.what());
+  if (give_up(Presence::gave_up, core::verdict_of(error))) tell_failure(error.what());
   note_down_opening();
   if (in_turn_) is_late_ ? log_.refuse(*in_turn_) : log_.fail(*in_turn_);
   return is_abort_elsewhere_ ? error.what() : error.what() + log_.write_failure(error.what());
@@ -23,21 +25,28 @@ void Group::fail(const Outcome& outcome, const io::Deadline& deadline) {
   }
   switch (outcome.kind) {
     case Outcome::Kind::lost:
-      arrivals_.blame(outcome.ranks.front());
-      throw RankFailure(core::lost_message(present_call(), states_of(outcome.ranks)), outcome.ranks);
-    case Outcome::Kind::timed_out:
-      throw TimeoutError(core::timeout_message(present_call(), states_of(outcome.ranks), deadline.full_time()),
-                         outcome.ranks);
+      arrivals_.give_up_for(outcome.ranks.front());
+      core::throw_verdict(
+          core::judge(failed_group(), failure_in_present_call(Cause::ranks_lost), reports_of(outcome.ranks)));
+    case Outcome::Kind::timed_out: throw_timeout(outcome.ranks, deadline);
     case Outcome::Kind::interrupted:
     case Outcome::Kind::complete: break;
   }
   throw_unusable();
 }
 
+void Group::throw_timeout(std::span<const int> missing, const io::Deadline& deadline) const {
+  Failure failure = failure_in_present_call(Cause::timed_out);
+  failure.limit = deadline.full_time();
+  core::throw_verdict(core::judge(failed_group(), failure, reports_of(missing)));
+}
+
 void Group::require_same_calls(const std::vector<Fingerprint>& calls) const {
-  if (const auto difference = core::first_difference(calls)) {
-    throw MismatchError(core::mismatch_message(present_call(), *difference));
-  }
+  const auto difference = core::first_difference(calls);
+  if (!difference) return;
+  Failure failure = failure_in_present_call(Cause::mismatch);
+  failure.what = *difference;
+  core::throw_verdict(core::judge(failed_group(), failure, {}));
 }
 
 void Group::require_usable() const {
@@ -46,20 +55,23 @@ void Group::require_usable() const {
 
 void Group::throw_unusable() const {
   const std::lock_guard lock(reason_mutex_);
-  const auto message = "the process group is of no further use: " + reason_;
-  if (is_round_over_.load()) throw RoundOver(message);
-  throw AbortedError(message);
+  core::throw_unusable(reason_);
+}
+
+void Group::abort(const std::string& reason, AbortCause cause) {
+  const Failure failure{
+      .cause = cause == AbortCause::round_over ? Cause::round_over : Cause::aborted, .rank = who_.rank, .what = reason};
+  give_up(Presence::aborted, core::judge(failed_group(), failure, {}));
 }
 
 // The first reason counts: whether this was it.
-bool Group::give_up(Presence how, const std::string& reason, bool is_round_over) {
+bool Group::give_up(Presence how, Verdict why) {
   bool is_first = false;
   {
     const std::lock_guard lock(reason_mutex_);
     is_first = !given_up_.load();
     if (is_first) {
-      reason_ = reason;
-      is_round_over_.store(is_round_over);
+      reason_ = std::move(why);
       given_up_.store(true, std::memory_order_release);
     }
   }
@@ -92,7 +104,15 @@ void Group::set_failure_listener(process_group::Backend::FailureListener tell) {
   }
 }
 
-FailedCall Group::present_call() const { return {who_, ::getpid(), arrivals_.own_call(), arrivals_.own_post()}; }
+core::FailedGroup Group::failed_group() const { return {.who = who_, .job_ranks = job_ranks_, .pid = ::getpid()}; }
+
+Failure Group::failure_in_present_call(Cause cause) const {
+  const std::uint64_t number = arrivals_.own_call();
+  return {.cause = cause,
+          .rank = who_.rank,
+          .number = number,
+          .operation = number == 0 ? "the start of the group" : describe(arrivals_.own_post())};
+}
 
 // As far as this rank knows: of another host's ranks only what was noted.
 RankState Group::state_of(int rank) const {
@@ -104,14 +124,16 @@ RankState Group::state_of(int rank) const {
     state.last_call = arrivals_.last_call(index);
     return state;
   }
-  state.has_told = false;
+  state.answer = core::Answer::not_asked;
   if (const RankNote& note = memory_->notes()[static_cast<std::size_t>(rank)]; note.trouble.load() != Trouble::none) {
     FingerprintWords words{};
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = note.last_call[i].load();
     state.presence = note.presence.load();
     state.calls = note.calls.load();
     state.last_call = core::decode(words);
-    state.has_told = state.presence != Presence::unreachable && state.calls != kCallsUnknown;
+    const bool has_told = state.presence != Presence::unreachable && state.calls != kCallsUnknown;
+    const bool is_silent = !has_told && note.trouble.load() == Trouble::missing;
+    state.answer = has_told ? core::Answer::told : is_silent ? core::Answer::silent : core::Answer::not_asked;
   }
   return state;
 }
@@ -122,10 +144,13 @@ bool Group::is_cut_off(int rank) const {
   return note.trouble.load() == Trouble::missing && note.presence.load() == Presence::unreachable;
 }
 
-std::vector<RankState> Group::states_of(const std::vector<int>& ranks) const {
-  std::vector<RankState> states;
-  for (const int rank : ranks) states.push_back(state_of(rank));
-  return states;
+// Of ranks that have not come to the present call, or not to its end.
+std::vector<core::RankReport> Group::reports_of(std::span<const int> ranks) const {
+  std::vector<core::RankReport> reports;
+  for (const int rank : ranks) {
+    reports.push_back(core::report_of(state_of(rank), arrivals_.own_call(), core::Part::missing));
+  }
+  return reports;
 }
 
 bool Group::all_have(Presence presence, const std::vector<int>& ranks) const {

@@ -111,14 +111,21 @@ Outcome Group::with_all_missing(const Outcome& outcome) {
 // has come.
 std::vector<int> Group::missing_elsewhere() const {
   std::vector<int> missing = arrivals_.noted_missing();
-  std::erase_if(missing, [&](int rank) { return state_of(rank).calls >= arrivals_.own_call(); });
+  std::erase_if(missing, [&](int rank) {
+    const RankState state = state_of(rank);
+    return state.answer == core::Answer::told && state.calls >= arrivals_.own_call();
+  });
   return missing;
 }
 
 // Notes their ranks that have not come to the present call, and all of a host that does not answer.
 void Group::ask_other_hosts() {
   for (const int host : links_->ask(arrivals_.own_call())) {
-    for (const int rank : layout_.ranks_of(host)) arrivals_.note(rank, state_of(rank), Trouble::missing);
+    for (const int rank : layout_.ranks_of(host)) {
+      RankState state = state_of(rank);
+      if (state.answer != core::Answer::told) state.calls = kCallsUnknown;
+      arrivals_.note(rank, state, Trouble::missing);
+    }
   }
 }
 
@@ -140,7 +147,7 @@ void Group::meet_or_name_all(io::Deadline& deadline) {
     missing.insert(missing.end(), elsewhere.begin(), elsewhere.end());
     std::sort(missing.begin(), missing.end());
     missing.erase(std::unique(missing.begin(), missing.end()), missing.end());
-    throw TimeoutError(core::timeout_message(present_call(), states_of(missing), deadline.full_time()), missing);
+    throw_timeout(missing, deadline);
   }
 }
 

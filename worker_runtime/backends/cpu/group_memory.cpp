@@ -5,6 +5,7 @@
 #include <system_error>
 #include <utility>
 
+#include "worker_runtime/core/failure/failure_message.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 
 namespace ddp::cpu_backend {
@@ -65,7 +66,14 @@ std::shared_ptr<Segment> Group::reserve_on_all(std::size_t bytes, io::Deadline& 
     }
     refusal = first_refusal(1, error, deadline);
   });
-  if (refusal) throw Error(core::no_memory_message(present_call(), bytes, refusal->rank, refusal->error));
+  if (refusal) {
+    throw Error(core::no_memory_message(
+        failed_group(), {.rank = refusal->rank,
+                         .bytes = bytes,
+                         .memory = "shared memory",
+                         .why = std::generic_category().message(refusal->error),
+                         .advice = "a smaller size, fewer ranks on this host, or a higher memory limit"}));
+  }
   return segment;
 }
 

@@ -1,7 +1,5 @@
 #include "worker_runtime/backends/cpu/group.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <exception>
 #include <string>
@@ -10,6 +8,7 @@
 #include <utility>
 
 #include "rendezvous/io/quiet_thread.hpp"
+#include "worker_runtime/core/failure/judge.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -136,32 +135,47 @@ void Group::open_to_other_hosts(const NetworkOptions& network, io::Deadline& dea
 // Between two ranks only: the others do not matter, and are not told.
 void Group::fail_pair(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline) {
   const Collective& call = calls[end.call];
-  const FailedCall failed{who_, ::getpid(), end.number, core::fingerprint_of(call)};
-  const int peer = call.root;
+  const Fingerprint own = core::fingerprint_of(call);
+  Failure failure{.rank = who_.rank,
+                  .number = end.number,
+                  .operation = describe(own),
+                  .peers = {call.root},
+                  .limit = deadline.full_time()};
+  const RankState peer = state_after(end, call.root);
+  is_abort_elsewhere_ = end.kind == PairEnd::Kind::lost && peer.presence == Presence::aborted;
+  std::vector<core::RankReport> reports;
+  switch (end.kind) {
+    case PairEnd::Kind::lost:
+      failure.cause = Cause::ranks_lost;
+      reports = {core::report_of(peer, 0, core::Part::missing)};
+      break;
+    case PairEnd::Kind::timed_out:
+      failure.cause = Cause::timed_out;
+      failure.peers.clear();
+      for (const std::size_t awaited : end.awaited) failure.peers.push_back(calls[awaited].root);
+      std::sort(failure.peers.begin(), failure.peers.end());
+      failure.peers.erase(std::unique(failure.peers.begin(), failure.peers.end()), failure.peers.end());
+      for (const int rank : failure.peers) {
+        reports.push_back(core::report_of(state_of(rank), 0, end.has_met ? core::Part::begun : core::Part::missing));
+      }
+      break;
+    case PairEnd::Kind::mismatch:
+      failure.cause = Cause::mismatch;
+      failure.what = core::describe_difference({who_.rank, failure.operation}, {call.root, describe(end.theirs)});
+      break;
+    case PairEnd::Kind::interrupted:
+    case PairEnd::Kind::complete: throw_unusable();
+  }
+  core::throw_verdict(core::judge(failed_group(), failure, reports));
+}
+
+// Of a peer, with what its own connection has told.
+RankState Group::state_after(const PairEnd& end, int peer) const {
   RankState state = state_of(peer);
   const bool has_ended =
       has_hosts() && memory_->notes()[static_cast<std::size_t>(peer)].trouble.load() == Trouble::lost;
   if (end.presence != Presence::here && !has_ended) state.presence = end.presence;
-  is_abort_elsewhere_ = end.kind == PairEnd::Kind::lost && state.presence == Presence::aborted;
-  switch (end.kind) {
-    case PairEnd::Kind::lost: throw RankFailure(core::lost_message(failed, {state}), {peer});
-    case PairEnd::Kind::timed_out: {
-      std::vector<int> peers;
-      for (const std::size_t awaited : end.awaited) peers.push_back(calls[awaited].root);
-      std::sort(peers.begin(), peers.end());
-      peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
-      throw TimeoutError(core::pair_timeout_message(failed, states_of(peers), end.has_met, deadline.full_time()),
-                         peers);
-    }
-    case PairEnd::Kind::mismatch: {
-      const std::string own = "rank " + std::to_string(who_.rank) + " called " + describe(failed.call);
-      const std::string theirs = "rank " + std::to_string(peer) + " called " + describe(end.theirs);
-      throw MismatchError(core::mismatch_message(failed, who_.rank < peer ? own + ", " + theirs : theirs + ", " + own));
-    }
-    case PairEnd::Kind::interrupted:
-    case PairEnd::Kind::complete: break;
-  }
-  throw_unusable();
+  return state;
 }
 
 }  // namespace ddp::cpu_backend

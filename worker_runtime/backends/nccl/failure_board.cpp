@@ -44,8 +44,8 @@ store::Client FailureBoard::connect(store::TimePoint deadline, io::Cut& cut) con
 std::optional<Failure> FailureBoard::listen(io::Cut& cut) const {
   try {
     store::Client store = connect(after(kConnectLimit), cut);
-    const std::string rung = store.get(key("bell"), after(process_group::kTimeoutMax));
-    return core::decode_failure(rung, place_.size);
+    const std::string report = store.get(key("report"), after(process_group::kTimeoutMax));
+    return core::decode_failure(report, place_.size);
   } catch (const Error&) {  // cut, or the store is gone
     return std::nullopt;
   }
@@ -57,8 +57,8 @@ Failure FailureBoard::tell(const Failure& own, const RankProgress& progress, std
   try {
     const auto deadline = after(limit);
     store_ = connect(deadline, cut);
-    const std::string rung = store_->compare_set(key("bell"), "", encode(own), deadline);
-    first = core::decode_failure(rung, place_.size).value_or(own);
+    const std::string report = store_->compare_set(key("report"), "", encode(own), deadline);
+    first = core::decode_failure(report, place_.size).value_or(own);
     store_->append(key("progress"), encode(place_.rank, progress), deadline);
     if (store_->add(key("answers"), 1, deadline) >= place_.size) store_->set(key("all"), "", deadline);
   } catch (const Error&) {  // nobody hears it, or it hurries

@@ -1,7 +1,8 @@
 // Where the ranks of a group tell each other, through the store, that it has failed and how far each of them came.
 //
-// A rank that finds a failure rings; the others wait for that in the store itself, which answers when the key comes, so
-// nothing polls. Everything here is best effort: where the store is gone a rank knows what it knows by itself.
+// The first rank that finds a failure reports it. The others wait for the report in the store itself, which answers
+// when the key is set, so nothing polls. Everything here is best effort: without the store a rank knows only its own
+// part.
 //
 // Threads: one at a time.
 #pragma once
@@ -40,17 +41,18 @@ class FailureBoard {
 
   explicit FailureBoard(Place place) : place_(std::move(place)) {}
 
-  // Waits until another rank rings. Empty once `cut` is cut, or where the store can't be reached any more.
+  // Waits until another rank reports a failure. Empty once `cut` is cut, or if the store can't be reached.
   std::optional<Failure> listen(io::Cut& cut) const;
 
-  // Rings unless somebody has, puts down how far this rank came, and returns what was rung first. Within `limit`.
+  // Reports `own` unless another rank has reported, says how far this rank came, and returns the first report. Within
+  // `limit`.
   Failure tell(const Failure& own, const RankProgress& progress, std::chrono::milliseconds limit, io::Cut& cut);
 
-  // After tell(): until all have rung or answered, or `limit` is over.
+  // After tell(): until all ranks have said how far they came, or `limit` is over.
   void wait_for_answers(std::chrono::milliseconds limit);
 
-  // After tell(): waits for the others to put down theirs, until `limit` at most, and returns what is known by then, by
-  // rank; empty where the store can't be reached. `cut` ends it early.
+  // After tell(): waits for the other ranks to say how far they came, until `limit` at most, and returns what is known
+  // by then, by rank; empty if the store can't be reached. `cut` ends it early.
   std::vector<std::optional<RankProgress>> collect(std::chrono::milliseconds limit);
 
   // Says once that this rank gives the group back, and waits for all others to say so, until `limit` at most: true once

@@ -8,6 +8,7 @@
 
 #include "rendezvous/io/quiet_thread.hpp"
 #include "worker_runtime/backends/nccl/event_wait.hpp"
+#include "worker_runtime/core/failure/judge.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 
 namespace ddp::nccl_backend {
@@ -124,8 +125,9 @@ void Group::leave() {
     communicator_->abort();
     static_cast<void>(communicator_->has_ended(kFarewellLimit));
   }
-  status_->fail(failure_outside(Cause::left, "it was destroyed"));
-  status_->set_verdict({Verdict::Kind::aborted, "it was destroyed"});
+  const Failure departure = failure_outside(Cause::left, "it was destroyed");
+  status_->fail(departure);
+  status_->set_verdict(core::judge(failed_group(), departure, {}));
 }
 
 std::shared_ptr<Operation> Group::begin(std::span<const Collective> calls) {

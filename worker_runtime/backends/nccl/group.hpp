@@ -3,7 +3,7 @@
 // A call is put on the group's own stream, between two events: the first stands behind what the caller's stream holds,
 // the caller's stream waits for the second; the host goes on. The watching thread looks at both events, at deadlines,
 // and at what NCCL found. A thread of the group's own, which sleeps otherwise, deals with its failure: it tells the
-// other ranks, aborts the communicator, hears how far all came, and makes the error of that (failure.hpp).
+// other ranks, aborts the communicator, hears how far all came, and makes the error of that (core/failure/judge.hpp).
 //
 // Threads: begin(), allocate() and split() from one at a time; fail() and what Operation asks from any.
 // Fork:    a forked child leaks it.
@@ -34,6 +34,7 @@
 #include "worker_runtime/backends/nccl/launch.hpp"
 #include "worker_runtime/backends/nccl/operation.hpp"
 #include "worker_runtime/backends/nccl/watch.hpp"
+#include "worker_runtime/core/failure/failed_group.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
@@ -133,6 +134,7 @@ class Group : public Watched, public std::enable_shared_from_this<Group> {
   using Words = std::vector<std::int64_t>;
   Words exchange(const std::array<std::int64_t, kWordsPerRank>& own, std::size_t bytes,
                  std::chrono::milliseconds timeout);
+  void require_same_sizes(const Words& all);
 
   io::ForkGuard fork_guard_;
   process_group::Membership who_;

@@ -10,6 +10,7 @@
 #include "worker_runtime/backends/nccl/event_wait.hpp"
 #include "worker_runtime/backends/nccl/group.hpp"
 #include "worker_runtime/core/failure/fingerprint.hpp"
+#include "worker_runtime/core/failure/judge.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -180,7 +181,7 @@ void Group::handle_failure() {
   if (!status_->has_verdict()) {
     auto all = tells ? board_->collect(kAnswerLimit) : std::vector<std::optional<RankProgress>>{};
     if (!all.empty()) all[static_cast<std::size_t>(who_.rank)] = progress;
-    Verdict verdict = core::judge(failed_group(), first, all);
+    Verdict verdict = core::judge(failed_group(), first, core::reports_of(first, all));
     verdict.message += log_.write_failure(verdict.message);
     status_->set_verdict(std::move(verdict));
   } else if (own.cause == Cause::round_over && !is_idle()) {

@@ -3,6 +3,8 @@
 
 #include "worker_runtime/backends/nccl/event_wait.hpp"
 #include "worker_runtime/backends/nccl/group.hpp"
+#include "worker_runtime/core/failure/failure_message.hpp"
+#include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -85,25 +87,35 @@ RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds ti
   const cudaError_t own_error = memory->allocate(bytes, stream_.get());
   if (own_error == cudaSuccess) memory->register_it(bytes);
   const Words all = exchange({static_cast<std::int64_t>(bytes), own_error, memory->is_registered(), 0}, bytes, timeout);
+  require_same_sizes(all);
   bool is_registered_on_all = true;
   for (int rank = 0; rank < who_.size; ++rank) {
     const std::int64_t* const words = &all[static_cast<std::size_t>(rank) * kWordsPerRank];
-    if (words[0] != static_cast<std::int64_t>(bytes)) {
-      fail(failure_outside(Cause::mismatch, "rank " + std::to_string(who_.rank) + " called allocate of " +
-                                                std::to_string(bytes) + " bytes, rank " + std::to_string(rank) +
-                                                " called allocate of " + std::to_string(words[0]) + " bytes"));
-      status_->throw_failure();
-    }
     if (words[1] != cudaSuccess) {
-      throw Error("rank " + std::to_string(rank) + " can't have " + std::to_string(bytes) +
-                  " bytes of device memory: " + text_of(static_cast<cudaError_t>(words[1])) + "\nwhere: rank " +
-                  std::to_string(who_.rank) + " of " + std::to_string(who_.size) + ", cuda:" + std::to_string(device_) +
-                  "\ntry:   a smaller size; `nvidia-smi` shows who else uses the GPU");
+      throw Error(core::no_memory_message(failed_group(),
+                                          {.rank = rank,
+                                           .bytes = bytes,
+                                           .memory = "device memory",
+                                           .why = text_of(static_cast<cudaError_t>(words[1])),
+                                           .advice = "a smaller size; `nvidia-smi` shows who else uses the GPU"}));
     }
     is_registered_on_all = is_registered_on_all && words[2] != 0;
   }
   if (!is_registered_on_all) memory->deregister();  // NCCL wants it so on all ranks or on none
   return {std::shared_ptr<void>(memory, memory->data()), bytes, {Device::Kind::cuda, device_}};
+}
+
+void Group::require_same_sizes(const Words& all) {
+  std::vector<core::Fingerprint> calls;
+  for (std::size_t at = 0; at < all.size(); at += kWordsPerRank) {
+    calls.push_back({.kind = CollectiveKind::allocate, .count = static_cast<std::uint64_t>(all[at])});
+  }
+  const auto difference = core::first_difference(calls);
+  if (!difference) return;
+  Failure failure = failure_outside(Cause::mismatch, *difference);
+  failure.number = progress().called;
+  fail(failure);
+  status_->throw_failure();
 }
 
 // Collective: the words of every rank, rank after rank. It goes over the device and waits for it.

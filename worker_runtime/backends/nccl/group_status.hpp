@@ -15,6 +15,7 @@
 #include <optional>
 
 #include "worker_runtime/core/failure/failure.hpp"
+#include "worker_runtime/core/failure/verdict.hpp"
 
 namespace ddp::nccl_backend {
 

@@ -1,5 +1,7 @@
 #include "worker_runtime/backends/nccl/meeting.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -9,7 +11,7 @@
 
 #include "ddp/error.hpp"
 #include "worker_runtime/backends/nccl/device_choice.hpp"
-#include "worker_runtime/process_group/rank_list.hpp"
+#include "worker_runtime/core/failure/start_message.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -105,11 +107,8 @@ void Meeting::throw_missing() {
   for (int rank = 0; rank < own_.size && missing.size() < kMissingMax; ++rank) {
     if (!store_.check({key("here/" + std::to_string(rank))}, end)) missing.push_back(rank);
   }
-  throw TimeoutError((missing.empty() ? "a rank" : process_group::list_ranks(missing)) +
-                         " did not come to the meeting of " + std::to_string(own_.size) + " ranks within " +
-                         std::to_string(limit_.count()) + " ms\nwhere: rank " + std::to_string(own_.rank) +
-                         ", making a group of the backend nccl\ntry:   look at the output of these ranks; a longer "
-                         "InitOptions::timeout where they are only slow",
+  throw TimeoutError(core::did_not_join_message(
+                         {.backend = "nccl", .rank = own_.rank, .size = own_.size, .pid = ::getpid()}, missing, limit_),
                      missing);
 }
 

@@ -1,34 +1,45 @@
-// What went wrong in a collective, in words. Pure.
+// The sentences of a failed call, the same for all backends: what happened, where, and what to try. Pure.
+//
+// "ended" is said of a rank that is known to have ended, "did not answer" of one that did not answer in time.
 #pragma once
 
-#include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <string>
 #include <vector>
 
-#include "worker_runtime/core/failure/fingerprint.hpp"
-#include "worker_runtime/core/failure/rank_state.hpp"
-#include "worker_runtime/process_group/backend.hpp"
+#include "worker_runtime/core/failure/failed_group.hpp"
+#include "worker_runtime/core/failure/failure.hpp"
+#include "worker_runtime/core/failure/rank_report.hpp"
 
 namespace ddp::core {
 
-// The call that failed, and who made it.
-struct FailedCall {
-  process_group::Membership who;
-  int pid = 0;
-  std::uint64_t number = 0;  // of the call; the first is 1, and 0 stands for the start of the group
-  Fingerprint call;
-};
+// `reports`, here and below: of all ranks of which something is known. How far each came is listed where calls run on a
+// device.
+std::string timeout_message(const FailedGroup& group, const Failure& failure, const std::vector<RankReport>& awaited,
+                            const std::vector<RankReport>& reports);
 
-std::string lost_message(const FailedCall& failed, const std::vector<RankState>& lost);
-std::string timeout_message(const FailedCall& failed, const std::vector<RankState>& missing,
-                            std::chrono::milliseconds waited);
-// Of a send or receive, whose number is that of the message, and of all that were under way with it: where the peers
-// did not come to them, or not to their ends.
-std::string pair_timeout_message(const FailedCall& failed, const std::vector<RankState>& peers, bool has_met,
-                                 std::chrono::milliseconds waited);
-std::string mismatch_message(const FailedCall& failed, const std::string& difference);
-std::string no_memory_message(const FailedCall& failed, std::size_t bytes, int rank, int error_number);
+// Another rank's time was up while it waited for this one.
+std::string gave_up_message(const FailedGroup& group, const Failure& failure, const std::vector<RankReport>& reports);
+
+// Ranks ended, left or gave up.
+std::string lost_message(const FailedGroup& group, const Failure& failure, const std::vector<RankReport>& lost);
+
+// NCCL or the device found an error.
+std::string error_message(const FailedGroup& group, const Failure& failure, const std::vector<int>& silent,
+                          const std::vector<RankReport>& reports);
+
+// difference: of describe_difference()
+std::string mismatch_message(const FailedGroup& group, const Failure& failure, const std::string& difference,
+                             const std::vector<RankReport>& reports);
+
+// A rank that could not allocate its part; the group goes on.
+struct MemoryRefusal {
+  int rank = 0;
+  std::size_t bytes = 0;
+  std::string memory{};  // "device memory"
+  std::string why{};
+  std::string advice{};
+};
+std::string no_memory_message(const FailedGroup& group, const MemoryRefusal& refusal);
 
 }  // namespace ddp::core

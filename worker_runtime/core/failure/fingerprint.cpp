@@ -79,11 +79,16 @@ bool same_call(const Fingerprint& a, const Fingerprint& b) {
          a.count == b.count;
 }
 
+std::string describe_difference(const CallOfRank& one, const CallOfRank& other) {
+  if (other.rank < one.rank) return describe_difference(other, one);
+  return "rank " + std::to_string(one.rank) + " called " + one.call + ", rank " + std::to_string(other.rank) +
+         " called " + other.call;
+}
+
 std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_ranks) {
   for (std::size_t rank = 1; rank < of_ranks.size(); ++rank) {
     if (same_call(of_ranks[0], of_ranks[rank])) continue;
-    return "rank 0 called " + describe(of_ranks[0]) + ", rank " + std::to_string(rank) + " called " +
-           describe(of_ranks[rank]);
+    return describe_difference({0, describe(of_ranks[0])}, {static_cast<int>(rank), describe(of_ranks[rank])});
   }
   return std::nullopt;
 }

@@ -45,7 +45,14 @@ bool same_call(const Fingerprint& a, const Fingerprint& b);
 inline bool same_call(const FingerprintWords& a, const FingerprintWords& b) { return a[0] == b[0] && a[1] == b[1]; }
 inline std::uint64_t location_of(const FingerprintWords& words) { return words[2]; }
 
-// "rank 0 called all_reduce of 100 float32 (sum), rank 1 called barrier"; empty where all ranks called the same.
+// "rank 0 called all_reduce of 100 float32 (sum), rank 1 called barrier": the lower rank first.
+struct CallOfRank {
+  int rank = 0;
+  std::string call{};  // of describe()
+};
+std::string describe_difference(const CallOfRank& one, const CallOfRank& other);
+
+// The same for the first rank whose call differs from that of rank 0; empty: all ranks called the same.
 std::optional<std::string> first_difference(const std::vector<Fingerprint>& of_ranks);
 
 }  // namespace ddp::core

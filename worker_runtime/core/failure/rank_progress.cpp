@@ -49,7 +49,7 @@ std::vector<std::optional<RankProgress>> decode_progress(std::string_view text, 
 
 std::string describe(int rank, const std::optional<RankProgress>& progress) {
   const std::string name = "rank " + std::to_string(rank) + " ";
-  if (!progress) return name + "does not answer";
+  if (!progress) return name + "did not answer";
   if (progress->called == 0) return name + "called nothing yet";
   std::string text = name + "called " + std::to_string(progress->called);
   if (progress->completed == progress->called) return text + " and completed it";

@@ -1,4 +1,4 @@
-// What one rank knows of another, for messages.
+// What one rank knows of another in a group.
 #pragma once
 
 #include <cstdint>
@@ -19,13 +19,20 @@ enum class Presence : std::uint32_t {
   unreachable,  // its connection has broken, or its host has gone silent
 };
 
+// Whether a rank has told what it called.
+enum class Answer : std::uint8_t {
+  told,
+  silent,     // it was asked, and did not answer in time
+  not_asked,  // nothing is known of its calls
+};
+
 struct RankState {
   int rank = 0;  // in the group
-  int pid = 0;   // 0 where it is not known
+  int pid = 0;   // 0: unknown
   Presence presence = Presence::here;
-  std::uint64_t calls = 0;  // it has made
-  Fingerprint last_call{};  // if it has made any
-  bool has_told = true;     // whether the last two are known
+  std::uint64_t calls = 0;  // that the rank has made; this and the next only with Answer::told
+  Fingerprint last_call{};  // if `calls` > 0
+  Answer answer = Answer::told;
 };
 
 }  // namespace ddp::core

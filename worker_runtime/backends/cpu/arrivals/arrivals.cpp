@@ -74,20 +74,7 @@ std::optional<Outcome> Arrivals::gave_up_ahead() const {
   std::atomic_thread_fence(std::memory_order_acquire);
   const auto is_here = [](const RankControl& rank) { return rank.presence.load() == Presence::here; };
   if (std::all_of(ranks_.begin(), ranks_.end(), is_here)) return std::nullopt;  // without a look at what they write now
-  if (presence(rank_) != Presence::here) return Outcome{Outcome::Kind::interrupted, {}};
-  std::vector<int> causes, effects;  // who gave up may have done so for the sake of another
-  bool is_any_ahead = false;
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const bool is_ahead = ranks_[rank].line(phase_ + 1).arrived.load(std::memory_order_relaxed) > phase_;
-    const Presence presence = ranks_[rank].presence.load();
-    is_any_ahead = is_any_ahead || (is_ahead && presence != Presence::here);
-    if (presence == Presence::here && (!ended_[rank].load() || is_ahead)) continue;
-    const std::size_t cause = cause_of(rank);
-    (ranks_[cause].presence.load() == Presence::gave_up ? effects : causes).push_back(names_[cause]);
-  }
-  if (!is_any_ahead) return std::nullopt;
-  if (interrupted_.load()) return Outcome{Outcome::Kind::interrupted, {}};
-  return outcome_of(std::move(causes), std::move(effects));
+  return core::failure_ahead(look_at_ranks(phase_ + 1));
 }
 
 // Without a pause in which the others, who may be waiting, would take the line away that is half written.
@@ -165,74 +152,58 @@ std::optional<Outcome> Arrivals::sleep(std::size_t rank, io::Deadline& deadline,
 }
 
 std::optional<Outcome> Arrivals::failure() const {
-  std::vector<int> lost;
-  std::vector<int> gave_up;
-  const auto add = [&](int name, Presence presence) {
-    const bool is_effect = presence == Presence::gave_up && !notes_.empty();
-    (is_effect ? gave_up : lost).push_back(name);
-  };
-  std::vector<int> aborted_here;  // after they had arrived: the reason of those that gave up before that
-  bool has_only_effects = true;
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const Presence presence = ranks_[rank].presence.load();
-    const bool gone = ended_[rank].load() || presence != Presence::here;
-    if (gone && !has_arrived(rank)) {  // in this order
-      const std::size_t cause = cause_of(rank);
-      const Presence presence_of_cause = ranks_[cause].presence.load();
-      add(names_[cause], presence_of_cause);
-      has_only_effects = has_only_effects && presence_of_cause == Presence::gave_up;
-    } else if (presence != Presence::here && presence != Presence::gave_up && static_cast<int>(rank) != rank_) {
-      aborted_here.push_back(names_[rank]);
-    }
-  }
-  const bool is_any_gone = !lost.empty() || !gave_up.empty();
-  if (is_any_gone && has_only_effects && !aborted_here.empty()) lost = std::move(aborted_here);
-  const std::uint64_t present_call = call_;
-  for (std::size_t name = 0; name < notes_.size(); ++name) {
-    const bool is_lost = notes_[name].trouble.load() == Trouble::lost && notes_[name].calls.load() < present_call;
-    if (is_lost) add(static_cast<int>(name), notes_[name].presence.load());
-  }
-  if (interrupted_.load()) return Outcome{Outcome::Kind::interrupted, {}};
-  if (lost.empty() && gave_up.empty()) return std::nullopt;
-  return outcome_of(std::move(lost), std::move(gave_up));
+  if (!is_any_in_trouble()) return std::nullopt;
+  return core::failure_of(look_at_ranks(phase_));
 }
 
-Outcome Arrivals::failure_without(int name) const {
-  if (auto found = failure()) return *found;
-  const auto here = std::find(names_.begin(), names_.end(), name);
-  if (here == names_.end()) return outcome_of({}, {name});
-  const std::size_t cause = cause_of(static_cast<std::size_t>(here - names_.begin()));
-  return outcome_of({}, {names_[cause]});
-}
+Outcome Arrivals::failure_without(int name) const { return core::failure_without(look_at_ranks(phase_), name); }
 
 std::size_t Arrivals::cause_of(std::size_t rank) const {
-  for (std::size_t step = 0; step < ranks_.size(); ++step) {
-    const std::int32_t next = ranks_[rank].gave_up_for.load();
-    const bool is_effect = ranks_[rank].presence.load() == Presence::gave_up && next > 0 &&
-                           static_cast<std::size_t>(next) <= ranks_.size() && next - 1 != rank_;
-    if (!is_effect) break;
-    rank = static_cast<std::size_t>(next - 1);
-  }
-  return rank;
+  constexpr std::uint64_t kAnyPhase = 0;  // other threads ask this too, and who has arrived does not matter
+  return core::cause_of(look_at_ranks_here(kAnyPhase), static_cast<std::size_t>(rank_), rank);
 }
 
-// Whoever gave up has told why: somebody else was lost, or did not come.
-Outcome Arrivals::outcome_of(std::vector<int> lost, std::vector<int> gave_up) const {
-  if (lost.empty()) {
-    for (std::size_t name = 0; name < notes_.size(); ++name) {
-      const bool is_cause =
-          notes_[name].trouble.load() == Trouble::lost && notes_[name].presence.load() != Presence::gave_up;
-      if (is_cause) lost.push_back(static_cast<int>(name));
-    }
+// Without an allocation: whoever waits asks this again and again.
+bool Arrivals::is_any_in_trouble() const {
+  if (interrupted_.load()) return true;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    if (ended_[rank].load() || ranks_[rank].presence.load() != Presence::here) return true;
   }
-  if (!lost.empty()) {
-    std::sort(lost.begin(), lost.end());
-    lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
-    return {Outcome::Kind::lost, std::move(lost)};
+  return std::any_of(notes_.begin(), notes_.end(),
+                     [](const RankNote& note) { return note.trouble.load() != Trouble::none; });
+}
+
+core::RanksInPhase Arrivals::look_at_ranks(std::uint64_t phase) const {
+  core::RanksInPhase ranks{.own = static_cast<std::size_t>(rank_), .call = call_};
+  ranks.here = look_at_ranks_here(phase);
+  ranks.noted = look_at_notes();
+  ranks.is_interrupted = interrupted_.load();  // after the rest: others leave because of what this rank gave up for
+  return ranks;
+}
+
+std::vector<core::LocalRank> Arrivals::look_at_ranks_here(std::uint64_t phase) const {
+  std::vector<core::LocalRank> here(ranks_.size());
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    here[rank].rank = names_[rank];
+    here[rank].has_ended = ended_[rank].load();
+    here[rank].is_gone = here[rank].has_ended || ranks_[rank].presence.load() != Presence::here;
   }
-  if (auto late = noted_missing(); !late.empty()) return {Outcome::Kind::timed_out, std::move(late)};
-  gave_up.erase(std::unique(gave_up.begin(), gave_up.end()), gave_up.end());
-  return {Outcome::Kind::lost, std::move(gave_up)};
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    here[rank].presence = ranks_[rank].presence.load();
+    const std::int32_t gave_up_for = ranks_[rank].gave_up_for.load();
+    if (gave_up_for > 0) here[rank].gave_up_for = static_cast<std::size_t>(gave_up_for - 1);
+    here[rank].has_arrived = ranks_[rank].line(phase).arrived.load() >= phase;
+  }
+  return here;
+}
+
+std::vector<core::NotedRank> Arrivals::look_at_notes() const {
+  std::vector<core::NotedRank> noted;
+  for (const RankNote& note : notes_) {
+    const Trouble trouble = note.trouble.load();  // written last
+    noted.push_back({trouble, note.presence.load(), note.calls.load()});
+  }
+  return noted;
 }
 
 void Arrivals::note(int name, const core::RankState& state, Trouble trouble) {
@@ -251,13 +222,7 @@ void Arrivals::note(int name, const core::RankState& state, Trouble trouble) {
   ring_all();
 }
 
-std::vector<int> Arrivals::noted_missing() const {
-  std::vector<int> names;
-  for (std::size_t name = 0; name < notes_.size(); ++name) {
-    if (notes_[name].trouble.load() == Trouble::missing) names.push_back(static_cast<int>(name));
-  }
-  return names;
-}
+std::vector<int> Arrivals::noted_missing() const { return core::noted_missing(look_at_notes()); }
 
 std::vector<int> Arrivals::missing() const {
   std::vector<int> names;
@@ -319,7 +284,7 @@ Fingerprint Arrivals::last_call(int rank) const {
   return core::decode(words_of(line_of_last_call(ranks_[static_cast<std::size_t>(rank)])));
 }
 
-void Arrivals::blame(int name) {
+void Arrivals::give_up_for(int name) {
   const auto found = std::find(names_.begin(), names_.end(), name);
   if (found != names_.end()) own().gave_up_for.store(static_cast<std::int32_t>(found - names_.begin()) + 1);
 }

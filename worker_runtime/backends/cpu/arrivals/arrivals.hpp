@@ -7,8 +7,8 @@
 // sleep.hpp.
 //
 // With ranks on several hosts each knows of the others by notes, which its host's leader takes in. A rank in trouble
-// there ends a wait as one of this host does, where it can have no part in the present call. And where a rank only gave
-// up, the ranks that it gave up for are named instead.
+// there ends a wait as one of this host does, where it can have no part in the present call. Which ranks a wait that
+// failed names is decided in core/failure/call_outcome.hpp.
 //
 // Ranks are counted among those of the host; only an Outcome has the ranks of the group.
 //
@@ -25,17 +25,14 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
+#include "worker_runtime/core/failure/call_outcome.hpp"
 #include "worker_runtime/core/failure/rank_state.hpp"
 
 namespace ddp::cpu_backend {
 
 constexpr std::chrono::seconds kVerdictMax{10};  // longer than a leader asks others
 
-struct Outcome {
-  enum class Kind : std::uint8_t { complete, lost, timed_out, interrupted };
-  Kind kind = Kind::complete;
-  std::vector<int> ranks;  // the lost ones, or those that have not arrived
-};
+using Outcome = core::CallOutcome;
 
 class Arrivals {
  public:
@@ -96,9 +93,9 @@ class Arrivals {
   std::uint64_t calls(int rank) const;
   Fingerprint last_call(int rank) const;
 
-  // Whom this rank of the group is about to give up for, so that the others name that one as well: they may hear of
-  // this rank's end of the group before they notice the other's.
-  void blame(int name);
+  // Says which rank of the group this rank is about to give up for, so that the others name that rank as well: they may
+  // hear of this rank's end of the group before they notice the other's.
+  void give_up_for(int name);
 
   // Who made a rank give up, as far as that one is of this host and another than this rank; else the rank itself.
   std::size_t cause_of(std::size_t rank) const;
@@ -127,7 +124,10 @@ class Arrivals {
   bool yield();
   Outcome wait(io::Deadline& deadline, bool for_leader);
   std::optional<Outcome> sleep(std::size_t rank, io::Deadline& deadline, bool for_leader);
-  Outcome outcome_of(std::vector<int> lost, std::vector<int> gave_up) const;
+  bool is_any_in_trouble() const;
+  core::RanksInPhase look_at_ranks(std::uint64_t phase) const;
+  std::vector<core::LocalRank> look_at_ranks_here(std::uint64_t phase) const;
+  std::vector<core::NotedRank> look_at_notes() const;
   std::vector<int> missing() const;
   void ring(RankControl& rank);
   void ring_all();

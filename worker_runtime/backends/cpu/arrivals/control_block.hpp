@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "worker_runtime/backends/cpu/reduce/reduce.hpp"
+#include "worker_runtime/core/failure/call_outcome.hpp"
 #include "worker_runtime/core/failure/fingerprint.hpp"
 #include "worker_runtime/core/failure/rank_state.hpp"
 
@@ -17,6 +18,7 @@ namespace ddp::cpu_backend {
 using core::Fingerprint;
 using core::FingerprintWords;
 using core::Presence;
+using core::Trouble;
 
 // The hardware fetches lines in pairs: what one rank writes at every phase has no neighbour that others read meanwhile.
 constexpr std::size_t kLinePairBytes = 2 * kCacheLineBytes;
@@ -58,12 +60,6 @@ struct alignas(kLinePairBytes) RankControl {
 
 // What is known of a rank, of whatever host, that is in trouble; zeroes of the others. Written by the leader of the
 // reader's host, once, `trouble` last.
-enum class Trouble : std::uint32_t {
-  none,
-  lost,     // it ended, or left, or gave up: in no call beyond `calls` can it take part
-  missing,  // others have waited for it in vain
-};
-
 struct alignas(kCacheLineBytes) RankNote {
   std::atomic<Trouble> trouble;
   std::atomic<Presence> presence;  // `here` of one that is lost: its process ended

@@ -204,7 +204,7 @@ class GuestFromAfar {
   Chair chair_;
 };
 
-// Those who never told the store that they are here; nobody where the store does not answer.
+// Ranks that never told the store that they are here; empty if the store does not answer.
 std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& place) {
   std::vector<int> missing;
   try {
@@ -217,14 +217,6 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
   // This rank has said it: the keys are cleared, and everybody was here.
   if (std::find(missing.begin(), missing.end(), who.rank) != missing.end()) missing.clear();
   return missing;
-}
-
-[[noreturn]] void fail_for_missing(const Membership& who, const MeetingPlace& place, const io::Deadline& deadline) {
-  const auto missing = missing_in_store(who, place);
-  const std::string what = missing.empty()
-                               ? "the ranks did not meet within " + std::to_string(deadline.full_time().count()) + " ms"
-                               : missing_text(missing, deadline);
-  throw TimeoutError(what + where(who) + kMissingAdvice, missing);
 }
 
 // Tries doors until one opens. Empty at the deadline.
@@ -240,7 +232,7 @@ std::optional<Door> find_door(const Membership& who, int holder, const MeetingPl
     }
     if (text.empty()) {  // the meeting has failed
       if (const auto verdict = read_verdict(place)) throw_verdict(*verdict);
-      fail_for_rank(who, holder, "closed its door");
+      fail_for_rank(who, holder, "gave up");
     }
     const Door door = decode_door(text);
     if (knock(door)) return door;
@@ -286,7 +278,7 @@ Meeting meet(const Membership& membership, const MeetingPlace& place, io::Deadli
   } catch (const std::system_error& error) {
     throw Error(std::string("the ranks can't meet: ") + error.what() + where(membership) + kLimitsAdvice);
   }
-  fail_for_missing(membership, place, deadline);
+  throw_did_not_join(membership, missing_in_store(membership, place), deadline);
 }
 
 Meeting meet_alone() {

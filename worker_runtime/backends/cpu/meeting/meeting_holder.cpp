@@ -448,7 +448,7 @@ class Holder {
       }
     }
     if (late.empty()) late.push_back(0);
-    throw TimeoutError(missing_text(late, deadline_) + where(who_) + kMissingAdvice, late);
+    throw_did_not_join(who_, late, deadline_);
   }
 
   Membership who_;

@@ -10,13 +10,12 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting.hpp"
+#include "worker_runtime/core/failure/verdict.hpp"
 
 namespace ddp::cpu_backend {
 
 constexpr std::chrono::seconds kAskStore{2};  // beside the deadline, for what only makes an error better
 
-constexpr const char* kMissingAdvice =
-    "\ntry:   look at the output of the missing ranks; a longer InitOptions::timeout helps where they only start late";
 constexpr const char* kLimitsAdvice = "\ntry:   compare the limits of this process (`ulimit -a`) with what it uses";
 
 std::string here_key(const MeetingPlace& place, int rank);
@@ -37,11 +36,14 @@ std::string encode(const Door& door);
 Door decode_door(const std::string& text);
 
 std::string where(const process_group::Membership& who);
-std::string missing_text(const std::vector<int>& missing, const io::Deadline& deadline);
 
-// Tells guests, present and late, of all doors in `leaders`. This rank's own error matters more than one in telling it.
+// missing: empty if it is not known which ranks did not join.
+[[noreturn]] void throw_did_not_join(const process_group::Membership& who, const std::vector<int>& missing,
+                                     const io::Deadline& deadline);
+
+// Tells the ranks that connect to any of `leaders`, now or later, why the group does not start. An error in telling
+// them is ignored: this rank's own error matters more.
 void publish_verdict(const MeetingPlace& place, const std::vector<int>& leaders, const std::exception& error);
-std::optional<std::string> read_verdict(const MeetingPlace& place);
-[[noreturn]] void throw_verdict(const std::string& verdict);
+std::optional<core::Verdict> read_verdict(const MeetingPlace& place);
 
 }  // namespace ddp::cpu_backend
