@@ -34,8 +34,8 @@
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/bounded_log.hpp"
 #include "rendezvous/io/host_name.hpp"
-#include "rendezvous/io/line_limit.hpp"
 #include "rendezvous/io/printable.hpp"
 #include "rendezvous/io/random_key.hpp"
 #include "rendezvous/io/warning_log.hpp"
@@ -107,7 +107,7 @@ class Agent {
                     std::visit([this](const auto& content) { take(content); }, message);
                   },
                   [this](const rendezvous::LinkLost& why) { membership_is_lost(why); },
-                  [this](const std::string& line) { say(line); },
+                  [this](const std::string& line) { say_of_job(line); },
                   [this](const std::string& why) { stop_orphans(why); },
                   {}}) {
     ::signal(SIGPIPE, SIG_IGN);
@@ -673,9 +673,12 @@ class Agent {
   // One line, whatever others have put into it.
   void say(const std::string& line) { output_.say("ddprun: " + io::printable(line)); }
 
-  // What membership tells, however often.
+  // What membership tells. One on another node may tell it without end.
   void say_of_job(const std::string& line) {
-    if (const auto text = line_limit_.take(line, Clock::now())) say(*text);
+    if (meeting_.serves_endpoint())
+      say(line);
+    else
+      log_of_job_(line);
   }
 
   void say_error(const rendezvous::LinkLost& error) {
@@ -703,7 +706,8 @@ class Agent {
   WorkerLinks links_;
   Output output_;
   io::WarningLog warnings_;
-  io::LineLimit line_limit_;
+  io::BoundedLog log_of_job_{io_,
+                             [this](const std::string& line) { say(line); }};  // what an endpoint elsewhere can cause
   store::Server store_;
   Meeting meeting_;
   RoundId opening_;                    // the round whose store is asked for

@@ -9,7 +9,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/control/message_json.hpp"
-#include "rendezvous/io/line_limit.hpp"
+#include "rendezvous/io/bounded_log.hpp"
 #include "rendezvous/io/random_key.hpp"
 
 namespace ddp::rendezvous {
@@ -163,13 +163,15 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       if (const auto* drop = std::get_if<Drop>(&action); drop != nullptr && sessions_.count(drop->node) != 0)
         discard(drop->node);
       if (const auto* step_down = std::get_if<StepDown>(&action)) dissolve(step_down->why);
-      if (const auto* say = std::get_if<Say>(&action))
-        if (const auto line = line_limit_.take(say->text, Clock::now()))
-          asio::post(io_, [self = shared_from_this(), line = *line] {
-            if (self->handlers_.say) self->handlers_.say(line);
-          });
+      if (const auto* say = std::get_if<Say>(&action)) log_(say->text);
     }
     wait_for_deadline();
+  }
+
+  void say(const std::string& line) {
+    asio::post(io_, [self = shared_from_this(), line] {
+      if (self->handlers_.say) self->handlers_.say(line);
+    });
   }
 
   void tell(NodeId id, const ToAgent& message) {
@@ -241,7 +243,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   std::set<NodeId> refused_;            // of them, the oldest first
   ToAgent told_;                        // the last one, and its text: much is said to all nodes alike
   std::string told_text_;
-  io::LineLimit line_limit_;
+  io::BoundedLog log_{io_, [this](const std::string& line) { say(line); }};
   std::function<void()> finished_;
   bool is_finishing_ = false, stopped_ = false;
 };

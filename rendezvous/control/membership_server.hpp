@@ -20,7 +20,7 @@ class MembershipServer {
   // Called from the event loop, never from within a call of this class.
   struct Handlers {
     std::function<void(const ToAgent& message)> message{};  // to this process's own agent
-    std::function<void(const std::string& line)> say;  // bounded, however often nodes come and go (io/line_limit.hpp)
+    std::function<void(const std::string& line)> say;       // bounded, however often nodes come and go (line_limit.hpp)
     // This membership may not go on, and has closed its connections. Where nobody is told, the job ends for its nodes.
     std::function<void(const std::string& why)> stepped_down{};
   };

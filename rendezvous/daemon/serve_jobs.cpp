@@ -20,8 +20,8 @@
 #include "rendezvous/daemon/job_table.hpp"
 #include "rendezvous/daemon/own_process.hpp"
 #include "rendezvous/io/address.hpp"
+#include "rendezvous/io/bounded_log.hpp"
 #include "rendezvous/io/descriptor_room.hpp"
-#include "rendezvous/io/line_limit.hpp"
 #include "rendezvous/io/line_writer.hpp"
 #include "rendezvous/io/warning_log.hpp"
 #include "rendezvous/port/port.hpp"
@@ -39,20 +39,16 @@ constexpr std::uint64_t kTermAheadMax = 366 * 24 * 3600;
 constexpr int kLinesAtOnce = 10'000;
 constexpr std::chrono::milliseconds kLinePeriod{100};
 
-JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io::LineWriter& say,
-                                                 io::LineLimit& line_limit,
+JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io::BoundedLog& say,
                                                  std::chrono::milliseconds heartbeat_timeout) {
-  return {[&io, &say, &line_limit, heartbeat_timeout](const Hello& hello, const JobBefore& before) {
+  return {[&io, &say, heartbeat_timeout](const Hello& hello, const JobBefore& before) {
     const auto term = begin_term();
     auto options = options_of(hello, term, before);
     options.term_max = term.term + kTermAheadMax;
     options.greater_part_only = false;
     options.heartbeat_timeout = heartbeat_timeout;
     MembershipServer::Handlers handlers;
-    handlers.say = [&say, &line_limit, run_id = hello.run_id](const std::string& line) {
-      const auto text = line_limit.take("job " + run_id + ": " + line, std::chrono::steady_clock::now());
-      if (text) say(*text);
-    };
+    handlers.say = [&say, run_id = hello.run_id](const std::string& line) { say("job " + run_id + ": " + line); };
     return std::make_unique<MembershipServer>(io, std::move(options), std::move(handlers));
   }};
 }
@@ -78,8 +74,8 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
   OwnProcess process(io);
   io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
   io::WarningLog warnings(io, std::ref(say));
-  io::LineLimit line_limit(kLinesAtOnce, kLinePeriod);
-  JobTable<MembershipServer> jobs(handlers_of(io, say, line_limit, options.heartbeat_timeout),
+  io::BoundedLog say_of_jobs(io, std::ref(say), io::LineLimit(kLinesAtOnce, kLinePeriod));
+  JobTable<MembershipServer> jobs(handlers_of(io, say_of_jobs, options.heartbeat_timeout),
                                   std::min(kJobsMax, io::descriptor_room().met));
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;

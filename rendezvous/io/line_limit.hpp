@@ -1,5 +1,6 @@
 // Bounds the lines that others can make a program write, such as those on nodes that come and go: as many as `burst` at
-// once, then one in each `period`. What is left out is counted, and told of with the next line that goes through.
+// once, then one in each `period`. What is left out is counted. The newest of it follows when its time has come, so a
+// flood does not hide how it ended.
 //
 // Pure: the time goes in, lines come out.
 //
@@ -23,23 +24,43 @@ class LineLimit {
   explicit LineLimit(int burst = 100, std::chrono::milliseconds period = std::chrono::seconds(2))
       : burst_(burst), period_(period) {}
 
-  // The line to write; empty where it is left out.
+  // The line to write now; empty: it is left out, at least for now.
   [[nodiscard]] std::optional<std::string> take(const std::string& line, TimePoint now) {
-    // Each line takes a period, up to `burst` of them in advance.
-    const auto begin = std::max(next_, now - burst_ * period_);
-    if (begin + period_ > now) {
+    if (now < end_of_next(now)) {
+      newest_ = line;
       ++left_out_;
       return {};
     }
-    next_ = begin + period_;
-    if (left_out_ == 0) return line;
-    return "(" + std::to_string(std::exchange(left_out_, 0)) + " lines before this one were left out) " + line;
+    taken_until_ = end_of_next(now);
+    return with_count(line, std::exchange(left_out_, 0));
+  }
+
+  // The line that is due; calling early or twice is harmless.
+  [[nodiscard]] std::optional<std::string> tick(TimePoint now) {
+    if (left_out_ == 0 || now < end_of_next(now)) return {};
+    taken_until_ = end_of_next(now);
+    return with_count(newest_, std::exchange(left_out_, 0) - 1);
+  }
+
+  // When tick() next has a line; empty while only take() can change that.
+  [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now) const {
+    if (left_out_ == 0) return {};
+    return end_of_next(now);
   }
 
  private:
+  // Each line takes the next period. `burst` of them may have been saved up.
+  TimePoint end_of_next(TimePoint now) const { return std::max(taken_until_, now - burst_ * period_) + period_; }
+
+  static std::string with_count(const std::string& line, std::size_t left_out) {
+    if (left_out == 0) return line;
+    return "(" + std::to_string(left_out) + (left_out == 1 ? " line was" : " lines were") + " left out here) " + line;
+  }
+
   const int burst_;
   const std::chrono::milliseconds period_;
-  TimePoint next_{TimePoint::min()};
+  TimePoint taken_until_{TimePoint::min()};
+  std::string newest_;
   std::size_t left_out_ = 0;
 };
 

@@ -16,8 +16,6 @@ constexpr std::size_t kRanksShown = 8;
 // Of a node that comes again: its settings are those that it was let in with.
 Hello renewed(Hello before, const Hello& again) {
   before.held = again.held;
-  before.highest_round = again.highest_round;
-  before.was_welcomed = again.was_welcomed;
   before.standby_port = again.standby_port;
   before.local_address = again.local_address;
   before.addresses = again.addresses;

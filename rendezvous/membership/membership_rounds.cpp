@@ -301,7 +301,7 @@ void Membership::refuse_those_that_never_stop(TimePoint now) {
   for (const auto& [id, node] : nodes_)
     if (node.is_member && !node.has_ended) late.push_back(id);
   for (const auto id : late) {
-    send(id, Refused{"this node did not end its workers within twice the grace and a minute",
+    send(id, Refused{"this node did not end its workers within twice the grace, of which an hour counts, and a minute",
                      "look for processes of the job there that can't be killed: `ps -eo pid,stat,wchan:30,args`"});
     take(Left{id, "it did not end its workers", false}, now);
   }

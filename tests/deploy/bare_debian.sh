@@ -14,6 +14,7 @@ unshare --mount --pid --net --fork true 2>/dev/null || skip "this machine refuse
 exec 9>"$root.lock"
 flock 9
 if [ ! -d "$root" ]; then
+  umount "$root.partial/proc" 2>/dev/null || true  # of a run that was interrupted
   rm -rf "$root.partial"
   debootstrap --variant=minbase bullseye "$root.partial" >"$root.log" 2>&1 || {
     ! grep -q 'Failed getting release file' "$root.log" ||

@@ -189,7 +189,6 @@ TEST_F(Rank0StoreOverHosts, RanksByHandThatDoNotComeAreNamed) {
         const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = 5s}); });
         ASSERT_TRUE(error);
         EXPECT_EQ(error->ranks(), absent) << error->what();
-        EXPECT_THAT(error->what(), HasSubstr("ranks 1 and 3 did not come within 5000 ms"));
       },
       absent);
   for (const int rank : {0, 2}) ranks.expect_success(rank);

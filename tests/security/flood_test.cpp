@@ -222,5 +222,20 @@ TEST(FloodOfLines, OfAnEndpointIsBounded) {
   EXPECT_LT(count_of(node.err(), "\n"), kLinesMax) << node.err();
 }
 
+TEST(FloodOfLines, OfAnEndpointThatBreaksOffIsBounded) {
+  auto endpoint = RawPeer::endpoint();
+  Job node(node_of("127.0.0.1:" + std::to_string(endpoint.port()), "2", kStay));
+  const auto welcome = json_of(rendezvous::ToAgent(rendezvous::Welcome{})).dump();
+  for (int i = 0; i < 130; ++i) {  // the node says that it has lost the endpoint, and that it is there again
+    ASSERT_TRUE(endpoint.hear("hello")) << node.err();
+    endpoint.say(welcome);
+    endpoint.say("malformed");
+  }
+  ASSERT_TRUE(endpoint.hear("hello")) << node.err();
+  endpoint.say(json_of(rendezvous::ToAgent(rendezvous::FinishJob{1, {}, {}, 0, 1, 0, "what", "try"})).dump());
+  EXPECT_EQ(node.wait(), 1);
+  EXPECT_LT(count_of(node.err(), "\n"), kLinesMax) << node.err();
+}
+
 }  // namespace
 }  // namespace ddp::test

@@ -187,6 +187,8 @@ std::uint32_t hash_of(const std::string& text) {
   return hash;
 }
 
+bool has_launchers_store(const Lookup& variable) { return variable("TORCHELASTIC_USE_AGENT_STORE") == "True"; }
+
 bool is_this_host(const std::string& host) {
   const auto address = io::parse_address(host);
   return address ? address->is_loopback() : host == "localhost";
@@ -203,7 +205,7 @@ bool meets_at_master(const Lookup& variable, OwnStore store, Launch& launch) {
            "both for all ranks, where rank 0 is and a free port there, or neither");
   }
   const StoreAddress address = store_from(variable);
-  if (variable("TORCHELASTIC_USE_AGENT_STORE") == "True") {
+  if (has_launchers_store(variable)) {
     launch.store = address;
     return true;
   }
@@ -224,11 +226,18 @@ Launch launched_by_torchrun(const Lookup& variable) {
   launch.local_rank = optional_decimal(variable, "LOCAL_RANK", {0, kSizeMax - 1}, -1);
   launch.restart_count =
       optional_decimal(variable, "TORCHELASTIC_RESTART_COUNT", {0, std::numeric_limits<int>::max()}, 0);
-  if (launch.local_size > 0) require_sense(launch, kTorchrun);
   const StoreAddress master = launch.size > 1 ? store_from(variable) : StoreAddress();
-  if (launch.size == 1 || is_this_host(master.host)) {
+  // A launcher that serves the store on loopback starts all ranks on this host. A script may have MASTER_ADDR=localhost
+  // on rank 0 alone.
+  if (launch.size == 1 || (has_launchers_store(variable) && is_this_host(master.host))) {
     if (launch.local_rank < 0) launch.local_rank = launch.rank;
     if (launch.local_size == 0) launch.local_size = launch.size;
+  }
+  if (launch.local_rank < 0 || launch.local_size == 0) {
+    launch.local_rank = -1;
+    launch.local_size = 0;
+  } else {
+    require_sense(launch, kTorchrun);
   }
   if (launch.size == 1) return launch;
   OwnStore store;
@@ -253,14 +262,13 @@ std::vector<std::string> words_of(const std::string& text) {
 // Without hosts where there is no such job.
 BatchJob batch_job_of(const Lookup& variable, const ReadFile& read_file) {
   const auto value = [&](const char* name) { return variable(name).value_or(""); };
-  BatchJob job;
-  if (is_set(variable, "PBS_NODEFILE")) {
+  BatchJob job{"LSF " + value("LSB_JOBID") + "[" + value("LSB_JOBINDEX") + "]", {}};
+  if (is_set(variable, "PBS_NODEFILE"))
     job = {"PBS " + value("PBS_JOBID"), words_of(read_file(value("PBS_NODEFILE")))};
-  } else if (is_set(variable, "LSB_DJOB_HOSTFILE")) {
-    job = {"LSF " + value("LSB_JOBID"), words_of(read_file(value("LSB_DJOB_HOSTFILE")))};
-  } else if (is_set(variable, "LSB_MCPU_HOSTS")) {  // each with its slots: "n1 8 n2 8"
+  else if (is_set(variable, "LSB_DJOB_HOSTFILE"))
+    job.hosts = words_of(read_file(value("LSB_DJOB_HOSTFILE")));
+  if (job.hosts.empty()) {  // each with its slots: "n1 8 n2 8"
     const auto words = words_of(value("LSB_MCPU_HOSTS"));
-    job.name = "LSF " + value("LSB_JOBID");
     for (std::size_t i = 0; i < words.size(); i += 2) job.hosts.push_back(words[i]);
   }
   std::vector<std::string> hosts;  // each once, in their order
@@ -276,7 +284,8 @@ void meet_as_of_mpirun(const Lookup& variable, const Names& names, const std::st
   const bool is_one_host = launch.local_size == launch.size;
   const bool has_master = is_set(variable, "MASTER_ADDR") || is_set(variable, "MASTER_PORT");
   const auto batch = is_one_host || has_master ? BatchJob() : batch_job_of(variable, read_file);
-  if (job.empty() && !batch.hosts.empty()) job = batch.name + ", " + std::to_string(launch.size) + " ranks";
+  const bool is_named = !job.empty();
+  if (!is_named && !batch.hosts.empty()) job = batch.name + ", " + std::to_string(launch.size) + " ranks";
   if (job.empty()) job = is_one_host && !has_master ? name_of_starter() : std::to_string(launch.size) + " ranks";
   OwnStore store;
   store.job = launcher + " " + job;
@@ -296,7 +305,8 @@ void meet_as_of_mpirun(const Lookup& variable, const Names& names, const std::st
   }
   const auto ports = slurm::ports_of(hash_of(store.job));  // where the ranks of a step meet, too
   store.first_port = ports.first;
-  store.port_count = ports.count;
+  // Two mpiruns of one batch job may have the same name: on one port they can't mix, as the second finds it taken.
+  store.port_count = is_named || batch.hosts.empty() ? ports.count : 1;
   launch.own_store = store;
 }
 

@@ -50,7 +50,7 @@ struct Launch {
   int rank = 0;
   int size = 1;
   int local_rank = 0;                 // -1, and ...
-  int local_size = 1;                 // ... 0: not known before the ranks of all hosts have met (local_ranks.hpp)
+  int local_size = 1;                 // ... 0: not known before the ranks have met
   std::optional<StoreAddress> store;  // the launcher's
   std::optional<OwnStore> own_store;  // where it has none; both are empty for a group of one
   std::optional<RoundId> round;       // empty unless ddprun said it

@@ -11,14 +11,12 @@
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/backends/cpu/cpu_backend.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
 #include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/backend_choice.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/environment.hpp"
-#include "worker_runtime/process_group/local_ranks.hpp"
 #include "worker_runtime/process_group/long_wait.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
@@ -163,7 +161,7 @@ store::Client connect_to_store(const Launch& launch, io::Deadline& deadline) {
   try {
     return connect_until(wait.first_end());
   } catch (const TimeoutError& error) {
-    if (wait.is_over()) throw;
+    if (wait.first_end() == deadline.end()) throw;
     wait.tell("the launcher's store at " + io::host_and_port(launch.store->host, std::to_string(launch.store->port)));
   }
   return connect_until(deadline.end());
@@ -196,15 +194,14 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
   if (launch.store || launch.own_store) {
     key_prefix = process_group::store_key_prefix(launch) + membership.name + "/";
     store = connect_to_store(launch, deadline);
-    if (membership.local_size == 0) {
-      const auto local = process_group::find_local_ranks(membership.rank, membership.size, cpu_backend::host_identity(),
-                                                         *store, key_prefix, deadline);
-      if (membership.local_rank < 0) membership.local_rank = local.rank;
-      membership.local_size = local.size;
-    }
     RoundAgreement agreement(launch, *store, key_prefix, deadline);
     meeting = meet(membership, {*store, key_prefix, network_of(launch, *store)}, deadline);
     membership.round = agreement.after_meeting();
+    if (membership.local_size == 0) {
+      const auto& layout = meeting->layout;
+      membership.local_rank = layout.index_of(membership.rank);
+      membership.local_size = static_cast<int>(layout.ranks_of(layout.host_of(membership.rank)).size());
+    }
   } else {
     membership.round = launch.round ? *launch.round : rendezvous::begin_term();
     if (choice.cpu) meeting = cpu_backend::meet_alone();

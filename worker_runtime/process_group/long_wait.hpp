@@ -19,10 +19,10 @@ class LongWait {
 
   LongWait(int rank, int size, const io::Deadline& deadline) : rank_(rank), size_(size), end_(deadline.end()) {}
 
-  // Until then it is no long one. It ends at the deadline, if that is sooner.
+  // From then on it takes long; or the deadline, if that comes first.
   TimePoint first_end() const { return std::min(end_, long_at_); }
   bool is_long() const { return std::chrono::steady_clock::now() >= long_at_; }
-  bool is_over() const { return std::chrono::steady_clock::now() >= end_; }
+  bool is_told() const { return is_told_; }
 
   // One line on stderr, the first time. `for_what`: "rank 3", "rank 0's store at node0:29500 (Connection refused)".
   void tell(const std::string& for_what) {
@@ -30,7 +30,7 @@ class LongWait {
     is_told_ = true;
     const auto left = std::chrono::ceil<std::chrono::seconds>(end_ - std::chrono::steady_clock::now());
     std::fprintf(stderr, "libddp: rank %d of %d waits for %s, for up to %lld s\n", rank_, size_, for_what.c_str(),
-                 static_cast<long long>(left.count()));
+                 std::max<long long>(0, left.count()));
   }
 
  private:

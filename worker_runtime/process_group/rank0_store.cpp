@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -42,6 +43,8 @@ constexpr std::chrono::milliseconds kPatienceMax = 8s;
 constexpr std::chrono::milliseconds kLeaveLimit = 5s;
 constexpr std::chrono::milliseconds kResolverLimit = 15s;  // of one look-up: scontrol is asked after it
 constexpr std::chrono::milliseconds kSlurmLimit = 10s;
+constexpr std::chrono::milliseconds kAdmitAgainFirst = 1s;  // after that names without an address are looked up again
+constexpr std::chrono::milliseconds kAdmitAgainLimit = 10min;
 constexpr rlim_t kOtherDescriptors = 32;             // of rank 0, beside one for each rank
 constexpr std::size_t kConnectionCountMin = 16'384;  // to the store at once; strangers' count too
 
@@ -98,42 +101,53 @@ std::vector<std::string> networks_of(const std::string& address) {
   return blocks;
 }
 
-// Lets in the other nodes of the step, one by one as their addresses come. Those who are refused before try again. One
-// name that does not resolve, and Slurm is asked for all: on such a cluster most don't, and each may take long.
-void admit_nodes(store::StoreThread& store, const OwnStore& own) {
-  std::optional<std::map<std::string, std::string>> addresses_of_slurm;
-  const auto addresses_of = [&](const std::string& node) {
-    const auto find = [](const std::string& host) {
-      return io::addresses_of_host(host, Clock::now() + kResolverLimit, nullptr).addresses;
-    };
-    if (!addresses_of_slurm) {
-      if (auto found = find(node); !found.empty() || !own.is_slurm) return found;
-      addresses_of_slurm = slurm::ask_node_addresses(own.nodes, kSlurmLimit).of_node;
+std::vector<std::string> addresses_of(const std::string& host) {
+  return io::addresses_of_host(host, Clock::now() + kResolverLimit, nullptr).addresses;
+}
+
+// Lets in the other nodes, one by one as their addresses come. Those who are refused before try again. One name that
+// does not resolve in a step of Slurm, and Slurm is asked for all: on such a cluster most don't, and each may take
+// long. Returns those without an address.
+std::vector<std::string> admit_nodes(store::StoreThread& store, const std::vector<std::string>& nodes, bool is_slurm) {
+  std::optional<std::map<std::string, std::string>> of_slurm;
+  std::vector<std::string> unknown;
+  for (const auto& node : nodes) {
+    auto addresses = of_slurm ? std::vector<std::string>() : addresses_of(node);
+    if (addresses.empty() && is_slurm) {
+      if (!of_slurm) of_slurm = slurm::ask_node_addresses(nodes, kSlurmLimit).of_node;
+      const auto at = of_slurm->find(node);
+      addresses = addresses_of(at == of_slurm->end() ? node : at->second);
     }
-    const auto at = addresses_of_slurm->find(node);
-    return find(at == addresses_of_slurm->end() ? node : at->second);
-  };
-  for (const auto& node : own.nodes) {
-    auto addresses = addresses_of(node);
     for (auto& address : addresses) address = without_scope(address);
+    if (addresses.empty()) unknown.push_back(node);
     store.allow(addresses);
   }
+  return unknown;
 }
 
 // Lets in the network in which rank 0 is found: whose hosts the ranks are on, mpirun does not say, and where
-// MASTER_ADDR leads over another network than the nodes' names, the others come from there.
-void admit_network(store::StoreThread& store, const OwnStore& own) {
-  const auto found = io::addresses_of_host(own.host, Clock::now() + kResolverLimit, nullptr);
-  for (const auto& address : found.addresses) store.allow(networks_of(address));
+// MASTER_ADDR leads over another network than the nodes' names, the others come from there. False where the host has no
+// address yet.
+bool admit_network(store::StoreThread& store, const std::string& host) {
+  const auto addresses = addresses_of(host);
+  for (const auto& address : addresses) store.allow(networks_of(address));
+  return !addresses.empty();
 }
 
-// The process-wide store is never destroyed, so this thread may use it until the process ends.
+// The process-wide store is never destroyed, so this thread may use it until the process ends. A name may become known
+// later, as that of a pod does some time after its start.
 void admit_others(store::StoreThread& store, const OwnStore& own) {
   io::start_quiet_thread([&store, own] {
-    try {
-      if (std::find(own.nodes.begin(), own.nodes.end(), own.host) == own.nodes.end()) admit_network(store, own);
-      admit_nodes(store, own);
-    } catch (const std::exception&) {  // who is not let in says so at its deadline
+    auto nodes = own.nodes;
+    bool is_network_in = std::find(own.nodes.begin(), own.nodes.end(), own.host) != own.nodes.end();
+    for (auto pause = kAdmitAgainFirst; pause < kAdmitAgainLimit; pause *= 2) {
+      try {
+        is_network_in = is_network_in || admit_network(store, own.host);
+        nodes = admit_nodes(store, nodes, own.is_slurm);
+      } catch (const std::exception&) {  // who is not let in says so at its deadline
+      }
+      if (is_network_in && nodes.empty()) return;
+      std::this_thread::sleep_for(pause);
     }
   }).detach();
 }
@@ -172,11 +186,12 @@ std::unique_ptr<store::StoreThread> serve(const Launch& launch, const std::strin
         "\nwhere: the environment of this process, read by init_process_group()" +
         "\ntry:   DDPRUN_STORE_ALLOW=10.0.0.0/8,fd00::/8 with the networks of the other ranks, or any");
   } catch (const std::exception& error) {
-    throw Error("rank 0 can't serve the store at which the ranks meet: " + std::string(error.what()) +
-                where_text(launch) +
-                "\ntry:   MASTER_ADDR=rank 0's host and MASTER_PORT=a port that is free there, for "
-                "all ranks; `ss -ltnp` shows who has ports " +
-                ports_text(own));
+    throw Error(
+        "rank 0 can't serve the store at which the ranks meet: " + std::string(error.what()) + where_text(launch) +
+        "\ntry:   MASTER_ADDR=rank 0's host and MASTER_PORT=a port that is free there, for "
+        "all ranks; `ss -ltnp` shows who has ports " +
+        ports_text(own) +
+        (own.port_count > 1 ? "" : "; or, where that is a store for all ranks, TORCHELASTIC_USE_AGENT_STORE=True"));
   }
 }
 
@@ -254,7 +269,7 @@ class Search {
       auto client = store::Client::connect(
           {.host = place.host, .port = place.port, .deadline = until, .tries_once = true, .cut = deadline_.cut()});
       if (!client.check({kJobKey}, until)) {
-        error_here = "a store that is of no job like this one";
+        error_here = "a store that is of no job like this one" + hint();
         return std::nullopt;
       }
       const auto job = client.get(kJobKey, until);
@@ -274,6 +289,11 @@ class Search {
       error_here = "no answer within " + std::to_string((until - now) / 1ms) + " ms";
     }
     return std::nullopt;
+  }
+
+  // Where MASTER_PORT names the one port.
+  std::string hint() const {
+    return own_.port_count > 1 ? "" : " (if all ranks are to use it: TORCHELASTIC_USE_AGENT_STORE=True)";
   }
 
   std::string place_text() const {

@@ -490,7 +490,7 @@ TEST_F(Job, ANodeThatNeverEndsItsWorkersIsLetGo) {
   EXPECT_EQ(started.at(1).round.number, 1u);
 }
 
-TEST_F(Job, ANodesOwnGraceHoldsUpTheOthersForAnHourAtMost) {
+TEST_F(Job, ANodesGraceCountsForAnHourAtMost) {
   begin(1, 2, 1);
   hello.grace = 2h;
   join(1, "a", {}, true);

@@ -75,13 +75,27 @@ TEST(LineLimit, ABurstGoesThroughAndThenOneInEachPeriod) {
   auto now = kStart;
   for (int i = 0; i < 3; ++i) EXPECT_EQ(limit.take("a", now), "a");
   EXPECT_EQ(limit.take("b", now), std::nullopt);
-  EXPECT_EQ(limit.take("b", now + 1999ms), std::nullopt);
-  EXPECT_EQ(limit.take("c", now += 2s), "(2 lines before this one were left out) c");
-  EXPECT_EQ(limit.take("d", now), std::nullopt);
+  EXPECT_EQ(limit.take("c", now + 1999ms), std::nullopt);
+  EXPECT_EQ(limit.take("d", now += 2s), "(2 lines were left out here) d");
+  EXPECT_EQ(limit.take("e", now), std::nullopt);
   now += 1h;
-  EXPECT_EQ(limit.take("e", now), "(1 lines before this one were left out) e");
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(limit.take("f", now), "f");
-  EXPECT_EQ(limit.take("f", now), std::nullopt) << "however long it was quiet";
+  EXPECT_EQ(limit.take("f", now), "(1 line was left out here) f");
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(limit.take("g", now), "g");
+  EXPECT_EQ(limit.take("g", now), std::nullopt) << "however long it was quiet";
+}
+
+TEST(LineLimit, TheNewestLineOfAFloodFollows) {
+  LineLimit limit(1, 2s);
+  EXPECT_EQ(limit.take("a", kStart), "a");
+  EXPECT_EQ(limit.next_deadline(kStart), std::nullopt);
+  for (const auto* line : {"b", "c", "d"}) EXPECT_EQ(limit.take(line, kStart + 1s), std::nullopt);
+  EXPECT_EQ(limit.next_deadline(kStart + 1s), kStart + 2s);
+  EXPECT_EQ(limit.tick(kStart + 1999ms), std::nullopt);
+  EXPECT_EQ(limit.tick(kStart + 2s), "(2 lines were left out here) d");
+  EXPECT_EQ(limit.tick(kStart + 2s), std::nullopt);
+  EXPECT_EQ(limit.next_deadline(kStart + 2s), std::nullopt);
+  EXPECT_EQ(limit.take("e", kStart + 3s), std::nullopt) << "that line has taken its period";
+  EXPECT_EQ(limit.tick(kStart + 4s), "e");
 }
 
 TEST(LineLimit, AFloodIsALineInEachPeriod) {

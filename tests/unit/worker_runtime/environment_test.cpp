@@ -79,7 +79,11 @@ TEST(Environment, LocalVariablesAreFoundOutWhereTheRanksMayBeOnSeveralHosts) {
   EXPECT_EQ(launch.local_rank, -1);
   EXPECT_EQ(launch.local_size, 0);
   EXPECT_EQ(launch.ports.min, 29500);
-  EXPECT_EQ(launch_with(two_ranks_but({{"LOCAL_WORLD_SIZE", {}}, {"MASTER_ADDR", "node0"}})).local_rank, 1);
+  for (const auto* missing : {"LOCAL_RANK", "LOCAL_WORLD_SIZE"}) {
+    const Launch half = launch_with(two_ranks_but({{missing, {}}, {"MASTER_ADDR", "node0"}}));
+    EXPECT_EQ(half.local_rank, -1) << missing;
+    EXPECT_EQ(half.local_size, 0) << missing;
+  }
 }
 
 // As a person exports them, or a script that starts ranks by itself.
@@ -99,10 +103,10 @@ TEST(Environment, ByHandRankZeroServesTheStore) {
   EXPECT_FALSE(there.own_store->is_here);
   EXPECT_TRUE(by_hand({{"RANK", "0"}, {"MASTER_ADDR", "node0"}}).own_store->is_here);
   EXPECT_TRUE(by_hand({{"MASTER_ADDR", "node0"}}).own_store->is_here) << "both ranks are on one host";
-  const Launch here = by_hand({{"LOCAL_RANK", {}}, {"LOCAL_WORLD_SIZE", {}}});  // at ::1
-  EXPECT_EQ(here.own_store->host, "") << "so rank 0 listens on loopback";
-  EXPECT_TRUE(here.own_store->is_here);
-  EXPECT_EQ(here.local_size, 2);
+  EXPECT_EQ(by_hand({}).own_store->host, "") << "at ::1, and all are here, so rank 0 listens on loopback";
+  const Launch unknown = by_hand({{"LOCAL_RANK", {}}, {"LOCAL_WORLD_SIZE", {}}});
+  EXPECT_EQ(unknown.own_store->host, "::1") << "others may know rank 0 by its name";
+  EXPECT_EQ(unknown.local_size, 0);
   // As torchrun says it where its agent serves none.
   EXPECT_TRUE(launch_with(two_ranks_but({{"TORCHELASTIC_USE_AGENT_STORE", "False"}})).own_store);
 }
@@ -139,6 +143,7 @@ TEST(Environment, WhatIsWrongIsNamedWithItsValue) {
       {"WORLD_SIZE", "two", {"WORLD_SIZE is 'two'"}},
       {"WORLD_SIZE", "1000001", {"from 1 to 1000000"}},
       {"LOCAL_RANK", "2", {"LOCAL_RANK is 2, but LOCAL_WORLD_SIZE is 2"}},
+      {"LOCAL_WORLD_SIZE", "1", {"LOCAL_RANK is 1, but LOCAL_WORLD_SIZE is 1"}},
       {"LOCAL_RANK", "x", {"LOCAL_RANK is 'x'"}},
       {"LOCAL_WORLD_SIZE", "3", {"LOCAL_WORLD_SIZE is 3, but WORLD_SIZE is 2"}},
       {"MASTER_ADDR", "", {"MASTER_ADDR is empty"}},
@@ -298,8 +303,12 @@ TEST(EnvironmentOfMpirun, OverTheHostsOfABatchJobRankZeroIsOnTheFirst) {
     Variables of_job;
     std::string name;
   } cases[] = {{{{"PBS_NODEFILE", "/nodes"}, {"PBS_JOBID", "7.head"}}, "PBS 7.head"},
-               {{{"LSB_DJOB_HOSTFILE", "/nodes"}, {"LSB_JOBID", "8"}}, "LSF 8"},
-               {{{"LSB_MCPU_HOSTS", "n3 2 n1 2"}, {"LSB_JOBID", "8"}}, "LSF 8"}};
+               {{{"LSB_DJOB_HOSTFILE", "/nodes"}, {"LSB_JOBID", "8"}, {"LSB_JOBINDEX", "0"}}, "LSF 8[0]"},
+               {{{"LSB_DJOB_HOSTFILE", "/unreadable"},
+                 {"LSB_MCPU_HOSTS", "n3 2 n1 2"},
+                 {"LSB_JOBID", "8"},
+                 {"LSB_JOBINDEX", "7"}},
+                "LSF 8[7]"}};
   for (const auto& c : cases) {
     auto variables = hydra;
     variables.insert(c.of_job.begin(), c.of_job.end());
@@ -309,7 +318,11 @@ TEST(EnvironmentOfMpirun, OverTheHostsOfABatchJobRankZeroIsOnTheFirst) {
     EXPECT_EQ(launch.own_store->host, "n3");
     EXPECT_THAT(launch.own_store->nodes, ::testing::ElementsAre("n3", "n1"));
     EXPECT_FALSE(launch.own_store->is_slurm);
-    EXPECT_EQ(launch.own_store->port_count, 8);
+    EXPECT_EQ(launch.own_store->port_count, 1) << "so two mpiruns of the job can't mix";
+    const auto open_mpi = with(kOpenMpi, {{"OMPI_COMM_WORLD_LOCAL_RANK", "0"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+    auto named = open_mpi;
+    named.insert(c.of_job.begin(), c.of_job.end());
+    EXPECT_EQ(launch_with(named).own_store->port_count, 8) << "it names its jobs itself";
     // What a person says goes before it.
     const auto with_master = with(variables, {{"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29500"}});
     EXPECT_EQ(launch_with(with_master).own_store->host, "node0");

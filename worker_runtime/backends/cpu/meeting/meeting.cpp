@@ -15,6 +15,7 @@
 #include "worker_runtime/backends/cpu/meeting/meeting_words.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/process_group/long_wait.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
 namespace ddp::cpu_backend {
@@ -223,10 +224,23 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
 template <class Knock>
 std::optional<Door> find_door(const Membership& who, int holder, const MeetingPlace& place, io::Deadline& deadline,
                               const Knock& knock) {
+  process_group::LongWait wait(who.rank, who.size, deadline);
+  const auto wait_for_door = [&] {
+    const auto key = door_key(place, holder);
+    if (!wait.is_long()) {
+      try {
+        return place.store.get(key, wait.first_end());
+      } catch (const TimeoutError&) {
+        if (wait.first_end() == deadline.end()) throw;
+      }
+    }
+    wait.tell(process_group::list_ranks({holder}));
+    return place.store.get(key, deadline.end());
+  };
   for (auto pause = kKnockAgainFirst;; pause = std::min(2 * pause, kKnockAgainMax)) {
     std::string text;
     try {
-      text = place.store.get(door_key(place, holder), deadline.end());
+      text = wait_for_door();
     } catch (const TimeoutError&) {
       return std::nullopt;
     }

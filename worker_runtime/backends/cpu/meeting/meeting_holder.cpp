@@ -17,6 +17,7 @@
 #include "worker_runtime/backends/cpu/meeting/meeting_words.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/process_group/long_wait.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
 namespace ddp::cpu_backend {
@@ -141,7 +142,9 @@ class Holder {
     if (chair_) polled.push_back({chair_->socket.get(), POLLIN, 0});
     const std::size_t acceptor_from = polled.size();
     if (acceptor_) acceptor_->add_to(polled);
-    poll_until(polled, deadline_);
+    const auto now = Clock::now();
+    poll_until(polled, wait_.is_told() ? deadline_ : deadline_.part(now, std::max(now, wait_.first_end())));
+    if (wait_.is_long()) wait_.tell(list_ranks(late_ranks()));
 
     std::vector<int> lost;
     for (std::size_t i = 0; i < seated.size(); ++i) {
@@ -440,7 +443,7 @@ class Holder {
         {0});
   }
 
-  [[noreturn]] void fail_for_missing() const {
+  std::vector<int> late_ranks() const {
     std::vector<int> late = missing();
     if (late.empty()) {  // all have come, but some leader is not done
       for (const auto& [rank, leader] : leaders_) {
@@ -448,12 +451,15 @@ class Holder {
       }
     }
     if (late.empty()) late.push_back(0);
-    throw_did_not_join(who_, late, deadline_);
+    return late;
   }
+
+  [[noreturn]] void fail_for_missing() const { throw_did_not_join(who_, late_ranks(), deadline_); }
 
   Membership who_;
   MeetingPlace place_;
   io::Deadline& deadline_;
+  process_group::LongWait wait_{who_.rank, who_.size, deadline_};
   std::string name_;
   io::UniqueFd listener_;
   io::UniqueFd own_end_;

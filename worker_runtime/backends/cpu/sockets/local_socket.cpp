@@ -48,6 +48,9 @@ struct OwnPipe {
     input.reset(ends[1]);
     io::close_in_forked_children(input.get());
   }
+  ~OwnPipe() {  // of two that were made at once, one is left
+    if (input) io::keep_in_forked_children(input.get());
+  }
   io::UniqueFd output, input;
 };
 

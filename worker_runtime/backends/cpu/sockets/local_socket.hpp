@@ -20,7 +20,7 @@ namespace ddp::cpu_backend {
 
 struct Message {
   enum class Kind : std::uint32_t {
-    hello,      // guest to host: this is `rank`, with a pidfd of itself
+    hello,      // guest to host: this is `rank`, with what own_end() gives
     greeting,   // host to guest: the same of the host
     peer,       // host to guest: the same of another guest
     complete,   // host to guest: all ranks are here; with the shared file
