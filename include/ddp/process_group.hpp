@@ -72,10 +72,10 @@ class DDP_EXPORT Work {
   bool is_completed() const;
 
   // Calls `callback` once, when the collective has completed (on a GPU: on the device), with null, or with what it
-  // failed with, which then counts as waited for. At once, on this thread, where that has been; else on whatever thread
-  // finds it, perhaps one of the library's, before the group's end returns (or soon after, on a thread that waits for a
-  // Work). Others may have been woken before. It holds up that thread: it must be short, must not throw (the process
-  // ends), wait for a Work, or call or destroy a group; abort() is allowed. Those of several Works may run at one time.
+  // failed with, which then counts as waited for. At once, on this thread, where that has been; else on a thread of the
+  // library's that does nothing else, one callback after the other, before the group's end returns. Others may have
+  // been woken before. It must not throw (the process ends). It may call a group and let go of its last handle, but
+  // holds up the callbacks behind it, and the end of their groups, for as long as it takes.
   void on_completed(std::function<void(std::exception_ptr error)> callback);
 
  private:

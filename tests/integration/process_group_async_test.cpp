@@ -138,6 +138,50 @@ TEST(Async, CallbacksHearOfTheEndAndOfTheError) {
   });
 }
 
+TEST(Async, ACallbackMayHoldTheLastHandleOfItsGroup) {
+  testing::Shared<std::atomic<bool>> may_end;
+  run_ranks(2, [&](int rank) {
+    auto group = init_process_group();
+    std::vector<std::int64_t> value(1, 1);
+    if (rank == 1) {
+      testing::wait_until([&] { return may_end->load(); });
+      group.all_reduce(value);
+      return;
+    }
+    std::atomic<bool> is_gone{false};
+    {
+      const std::shared_ptr<void> at_its_end(nullptr, [&](void*) { is_gone = true; });
+      group.all_reduce_async(value).on_completed([at_its_end, held = group](const std::exception_ptr&) {});
+    }
+    group = {};
+    *may_end = true;
+    testing::wait_until([&] { return is_gone.load(); });
+    EXPECT_EQ(value[0], 2);
+  });
+}
+
+TEST(Async, ACallbackMayCallItsGroup) {
+  testing::Shared<std::atomic<bool>> may_end;
+  run_ranks(2, [&](int rank) {
+    auto group = init_process_group();
+    std::vector<std::int64_t> value(1, 1);
+    if (rank == 1) {
+      testing::wait_until([&] { return may_end->load(); });
+      group.all_reduce(value);
+      group.all_reduce(value);
+      return;
+    }
+    std::atomic<bool> has_called{false};
+    group.all_reduce_async(value).on_completed([&](const std::exception_ptr&) {
+      group.all_reduce(value);
+      has_called = true;
+    });
+    *may_end = true;
+    testing::wait_until([&] { return has_called.load(); });
+    EXPECT_EQ(value[0], 4);
+  });
+}
+
 TEST(Async, AnErrorNobodyWaitedForIsThrownByTheNextCall) {
   run_ranks(2, [](int rank) {
     auto group = init_process_group();

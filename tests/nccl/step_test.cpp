@@ -159,6 +159,36 @@ TEST(Work, CallsBackWhenTheDeviceHasDoneIt) {
   });
 }
 
+TEST(Work, ACallbackMayHoldTheLastHandleOfItsGroup) {
+  run_ranks(2, [](int) {
+    auto group = join();
+    connect(group);
+    auto other = join();
+    connect(other);
+    cudaStream_t stream = make_stream();
+    const Array<float> values(group.device(), Values(10, 1));
+    std::atomic<bool> is_gone{false};
+    Gate gate;
+    gate.close(stream);
+    {
+      const std::shared_ptr<void> at_its_end(nullptr, [&](void*) { is_gone = true; });
+      group.all_reduce_async(values.range(), ReduceOp::sum, {.stream = stream})
+          .on_completed([at_its_end, held = group](const std::exception_ptr&) {});
+    }
+    group = {};
+    gate.open();
+    wait_until([&] { return is_gone.load(); });
+    // The thread that looks after the device still does, for the other group.
+    std::atomic<int> good{0};
+    other.all_reduce_async(values.range()).on_completed([&](const std::exception_ptr& error) {
+      good += error ? 100 : 1;
+    });
+    wait_until([&] { return good == 1; });
+    other.barrier();
+    cudaStreamDestroy(stream);
+  });
+}
+
 TEST(Work, CallsBackWithTheErrorWhichThenCountsAsWaitedFor) {
   const testing::AllHere all_here;
   Shared<std::atomic<bool>> done;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rendezvous/io/quiet_thread.hpp"
+#include "worker_runtime/core/callbacks/callbacks.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -116,6 +117,9 @@ void CommunicationQueue::stop() {
   }
   lock.unlock();
   if (thread_.joinable()) thread_.join();
+  if (core::is_callback_thread()) return;
+  lock.lock();
+  ended_.wait(lock, [this] { return callbacks_due_ == 0; });
 }
 
 void CommunicationQueue::wait_for(Task& task) {
@@ -193,12 +197,23 @@ void CommunicationQueue::run_front(std::unique_lock<std::mutex>& lock) {
   if (error && !failed_ && callbacks.empty()) unclaimed_ = error;
   failed_ = failed_ || error;
   task->done_.store(true, std::memory_order_release);
+  if (!callbacks.empty()) ++callbacks_due_;
   end_job();
   if (callbacks.empty()) return;
   lock.unlock();
-  for (const auto& callback : callbacks) Work::State::call(callback, error);
-  callbacks.clear();  // what they hold may call this queue as it ends
+  call_back(std::move(callbacks), error);
   lock.lock();
+}
+
+// Without the mutex.
+void CommunicationQueue::call_back(std::vector<Work::State::Callback> callbacks, const std::exception_ptr& error) {
+  core::post_callback([self = shared_from_this(), callbacks = std::move(callbacks), error]() mutable {
+    for (const auto& callback : callbacks) Work::State::call(callback, error);
+    callbacks.clear();  // what they hold may be the last handle of the group, which then calls stop()
+    const std::lock_guard lock(self->mutex_);
+    --self->callbacks_due_;
+    self->ended_.notify_all();
+  });
 }
 
 // With the mutex held.

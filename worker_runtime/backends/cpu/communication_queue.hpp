@@ -4,7 +4,7 @@
 // communication thread, which starts with the first asynchronous call. At most one job runs at a time.
 //
 // A job's error belongs to the Work that waits for it, or to that Work's callbacks; if nobody has by the time of the
-// next call, that call throws it. Callbacks run on the thread that ran the job, when the next one may begin.
+// next call, that call throws it. Callbacks run on a thread of their own (core/callbacks).
 //
 // Threads: any. Fork: a forked child must not touch it; Work::wait() there throws InvalidArgument.
 #pragma once
@@ -20,6 +20,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 #include "rendezvous/io/fork_guard.hpp"
 #include "worker_runtime/process_group/backend.hpp"
@@ -59,7 +60,8 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
   // unclaimed error.
   void run(const Job& job);
 
-  // Runs what is left and ends the thread. Requires that jobs end by themselves, and that no call follows.
+  // Runs what is left, ends the thread, and waits for the callbacks, unless one of them calls this. Requires that jobs
+  // end by themselves, and that no call follows.
   void stop();
 
  private:
@@ -90,6 +92,7 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
   void throw_unclaimed(std::unique_lock<std::mutex>& lock);
   void run_front(std::unique_lock<std::mutex>& lock);
   void end_job();
+  void call_back(std::vector<Work::State::Callback> callbacks, const std::exception_ptr& error);
   void run_while_open();
 
   io::ForkGuard fork_guard_;
@@ -100,6 +103,7 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
   std::deque<std::shared_ptr<Task>> tasks_;  // not begun, in the order of the calls
   bool busy_ = false;                        // a job is running, on whatever thread
   bool stopping_ = false;
+  int callbacks_due_ = 0;         // lists of them, each of one job
   bool failed_ = false;           // a job of submit() has thrown; what follows only repeats it
   std::exception_ptr unclaimed_;  // that first error, until somebody has been told
   std::thread thread_;

@@ -8,6 +8,7 @@
 
 #include "rendezvous/io/quiet_thread.hpp"
 #include "worker_runtime/backends/nccl/event_wait.hpp"
+#include "worker_runtime/core/callbacks/callbacks.hpp"
 #include "worker_runtime/core/failure/judge.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 
@@ -108,8 +109,10 @@ void Group::close() {
   } else if (!is_failure_taken_) {  // the last look found it, when the guard had gone
     handle_failure();
   }
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   under_way_.clear();
+  if (core::is_callback_thread()) return;
+  became_idle_.wait(lock, [this] { return callbacks_due_ == 0; });
 }
 
 // In good order: nothing is under way. The others may have something to compute yet, or to call, in vain.
@@ -177,6 +180,7 @@ void Group::throw_refused(const std::string& operation, const std::string& why) 
 
 // Records the calls, and makes them known to who asks how far this rank came.
 std::shared_ptr<Operation> Group::enter(std::span<const Collective> calls) {
+  Operation::Events events;
   const std::lock_guard lock(mutex_);
   if (under_way_.size() >= kUnderWayMax) {
     throw Error(
@@ -192,7 +196,7 @@ std::shared_ptr<Operation> Group::enter(std::span<const Collective> calls) {
     ticket = log_.record(operations);
   }
   const auto deadline = process_group::deadline_after(calls.front().timeout);
-  under_way_.push_back(std::make_shared<Operation>(shared_from_this(), calls, ticket, deadline));
+  under_way_.push_back(std::make_shared<Operation>(shared_from_this(), calls, ticket, deadline, std::move(events)));
   last_called_ = {.number = ticket.collective_sequence, .call = calls.front()};
   return under_way_.back();
 }
@@ -260,25 +264,28 @@ void Group::on_completed(Operation& operation, Work::State::Callback callback) {
     operation.callbacks_.push_back(std::move(callback));
     return;
   }
-  (operation.is_done_ ? due_ : due_with_error_).push_back(std::move(callback));
   lock.unlock();
-  call_back();
+  Work::State::call(callback, operation.is_done_ ? nullptr : status_->error());
 }
 
 // Without a lock.
 void Group::call_back() {
   std::unique_lock lock(mutex_);
-  const auto due = std::exchange(due_, {});
-  const auto due_with_error = std::exchange(due_with_error_, {});
+  if (due_.empty() && due_with_error_.empty()) return;
+  ++callbacks_due_;
+  auto due = std::exchange(due_, {});
+  auto due_with_error = std::exchange(due_with_error_, {});
   lock.unlock();
-  for (const auto& callback : due) Work::State::call(callback, nullptr);
-  for (const auto& callback : due_with_error) {
-    try {
-      status_->throw_failure();
-    } catch (...) {
-      Work::State::call(callback, std::current_exception());
-    }
-  }
+  core::post_callback(
+      [self = shared_from_this(), due = std::move(due), due_with_error = std::move(due_with_error)]() mutable {
+        for (const auto& callback : due) Work::State::call(callback, nullptr);
+        for (const auto& callback : due_with_error) Work::State::call(callback, self->status_->error());
+        due.clear();  // what they hold may be the last handle of the group
+        due_with_error.clear();
+        const std::lock_guard lock(self->mutex_);
+        --self->callbacks_due_;
+        self->became_idle_.notify_all();
+      });
 }
 
 bool Group::is_over(const Operation& operation) const {

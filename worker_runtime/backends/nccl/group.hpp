@@ -157,6 +157,7 @@ class Group : public Watched, public std::enable_shared_from_this<Group> {
   std::uint64_t last_completed_ = 0;
   bool is_closed_ = false;
   std::vector<Work::State::Callback> due_, due_with_error_;  // of what has been done, and of what the failure has ended
+  int callbacks_due_ = 0;                                    // lists of these that are being called
   std::optional<Failure> departure_;  // of a rank that left in good order: what it was in comes to its end
 
   std::mutex stock_mutex_;  // of taking stock, clock_ and the next

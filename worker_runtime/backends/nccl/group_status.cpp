@@ -43,4 +43,12 @@ void GroupStatus::throw_failure() {
   throw_verdict(verdict);
 }
 
+std::exception_ptr GroupStatus::error() {
+  try {
+    throw_failure();
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
 }  // namespace ddp::nccl_backend

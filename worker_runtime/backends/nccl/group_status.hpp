@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <optional>
 
@@ -36,6 +37,7 @@ class GroupStatus {
 
   // Waits for the verdict. Requires a failure.
   [[noreturn]] void throw_failure();
+  std::exception_ptr error();  // what it throws
   void throw_if_failed() {
     if (has_failed()) throw_failure();
   }

@@ -8,12 +8,14 @@ using process_group::Collective;
 using process_group::CollectiveKind;
 
 Operation::Operation(std::shared_ptr<Group> group, std::span<const Collective> calls,
-                     const flight_recorder::Ticket& ticket, const io::Deadline& deadline)
+                     const flight_recorder::Ticket& ticket, const io::Deadline& deadline, Events events)
     : group_(std::move(group)),
       ticket_(ticket),
       deadline_(deadline),
       first_call_(calls.front()),
-      call_count_(calls.size()) {
+      call_count_(calls.size()),
+      begin_(std::move(events.begin)),
+      end_(std::move(events.end)) {
   for (const Collective& call : calls) {
     bytes_ += std::max(call.input.bytes(), call.output.bytes());
     const bool is_pair = call.kind == CollectiveKind::send || call.kind == CollectiveKind::receive;

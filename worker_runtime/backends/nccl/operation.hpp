@@ -18,8 +18,13 @@ class Group;
 
 class Operation : public Work::State {
  public:
+  struct Events {  // made without a lock, as CUDA may take long for them
+    std::shared_ptr<Event> begin = std::make_shared<Event>(Event::Timing::on);
+    std::shared_ptr<Event> end = std::make_shared<Event>(Event::Timing::on);
+  };
+
   Operation(std::shared_ptr<Group> group, std::span<const process_group::Collective> calls,
-            const flight_recorder::Ticket& ticket, const io::Deadline& deadline);
+            const flight_recorder::Ticket& ticket, const io::Deadline& deadline, Events events);
 
   // Orders the streams of its calls behind it; a barrier blocks. Throws what the group failed with before it was done.
   void wait() override;
@@ -43,8 +48,7 @@ class Operation : public Work::State {
   std::vector<cudaStream_t> streams_;  // of the callers, each once
   bool is_point_to_point_ = true;      // all of it
   bool blocks_host_ = false;
-  std::shared_ptr<Event> begin_ = std::make_shared<Event>(Event::Timing::on);
-  std::shared_ptr<Event> end_ = std::make_shared<Event>(Event::Timing::on);
+  std::shared_ptr<Event> begin_, end_;
   std::atomic<bool> is_enqueued_{false};
   std::atomic<bool> has_started_{false};
   std::atomic<bool> is_done_{false};
