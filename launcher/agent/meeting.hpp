@@ -17,7 +17,7 @@
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/control/resolver.hpp"
-#include "rendezvous/io/warning_log.hpp"
+#include "rendezvous/io/line_log.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/security/tls.hpp"
 

@@ -9,7 +9,7 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/control/message_json.hpp"
-#include "rendezvous/io/bounded_log.hpp"
+#include "rendezvous/io/line_log.hpp"
 #include "rendezvous/io/random_key.hpp"
 
 namespace ddp::rendezvous {

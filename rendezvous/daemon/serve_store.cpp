@@ -8,7 +8,7 @@
 
 #include "rendezvous/daemon/own_process.hpp"
 #include "rendezvous/io/line_writer.hpp"
-#include "rendezvous/io/warning_log.hpp"
+#include "rendezvous/io/line_log.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/store/server.hpp"
 

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace ddp::io {
 
@@ -35,17 +36,17 @@ class LineLimit {
     return with_count(line, std::exchange(left_out_, 0));
   }
 
-  // The line that is due; calling early or twice is harmless.
-  [[nodiscard]] std::optional<std::string> tick(TimePoint now) {
+  // The line that is due, if there is one; calling early or twice is harmless.
+  [[nodiscard]] std::vector<std::string> tick(TimePoint now) {
     if (left_out_ == 0 || now < end_of_next(now)) return {};
     taken_until_ = end_of_next(now);
-    return with_count(newest_, std::exchange(left_out_, 0) - 1);
+    return {with_count(newest_, std::exchange(left_out_, 0) - 1)};
   }
 
   // When tick() next has a line; empty while only take() can change that.
-  [[nodiscard]] std::optional<TimePoint> next_deadline(TimePoint now) const {
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const {
     if (left_out_ == 0) return {};
-    return end_of_next(now);
+    return taken_until_ + period_;
   }
 
  private:

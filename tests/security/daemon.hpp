@@ -1,10 +1,14 @@
 // ddp-rendezvous on a free port, and nodes of the job "job" that meet there.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tests/integration/job.hpp"
+#include "tests/security/control_messages.hpp"
+#include "tests/security/raw_peer.hpp"
 
 namespace ddp::test {
 
@@ -38,6 +42,41 @@ class Daemon : public Job {
   std::vector<std::string> node(const std::string& nodes, const std::string& script) {
     return node_of("127.0.0.1:" + std::to_string(port()), nodes, script);
   }
+};
+
+// A hostile node that becomes group rank 0 of the job "job", and opens the store of its first round when it is asked
+// to.
+class HostileMember {
+ public:
+  explicit HostileMember(Daemon& daemon) : peer_(RawPeer::agent(daemon.port())) {
+    auto hello = hello_of('a');
+    hello["node_rank"] = 0;
+    peer_.say(hello.dump());
+  }
+
+  // False where it was not asked to: nobody else has come.
+  bool opens_store() {
+    const auto open = peer_.hear("open_store");
+    if (!open) return false;
+    round_ = std::get<rendezvous::OpenStore>(rendezvous::to_agent_of(*open)).round.number;
+    peer_.say(json_of(rendezvous::ToMembership(rendezvous::StoreOpened{round_, 29400})).dump());
+    return true;
+  }
+
+  // The end of its round, by a worker that ended with 3.
+  rendezvous::RoundEnded failed_round() const {
+    rendezvous::RoundEnded ended;
+    ended.round = round_;
+    ended.failures.emplace_back();
+    ended.failures.back().ending = {rendezvous::Ending::Kind::exited, 3, false};
+    return ended;
+  }
+
+  RawPeer& peer() { return peer_; }
+
+ private:
+  RawPeer peer_;
+  std::uint32_t round_ = 0;
 };
 
 }  // namespace ddp::test

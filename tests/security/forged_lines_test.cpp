@@ -41,27 +41,17 @@ TEST(ForgedLines, NotByAMembersFailure) {
   Daemon daemon;
   for (const auto* field : {"host", "program", "message", "stderr_file", "stderr_tail"}) {
     SCOPED_TRACE(field);
-    auto attacker = RawPeer::agent(daemon.port());
-    auto hello = hello_of('a');
-    hello["node_rank"] = 0;
-    attacker.say(hello.dump());
+    HostileMember attacker(daemon);
     Job node(daemon.node("2", "echo up; " + kStay));
-    const auto open = attacker.hear("open_store");
-    ASSERT_TRUE(open) << daemon.err();
-    const auto round = std::get<rendezvous::OpenStore>(rendezvous::to_agent_of(*open)).round.number;
-    attacker.say(json_of(rendezvous::ToMembership(rendezvous::StoreOpened{round, 29400})).dump());
+    ASSERT_TRUE(attacker.opens_store()) << daemon.err();
     ASSERT_TRUE(node.prints("up\n")) << node.err();
-    rendezvous::RoundEnded ended;
-    ended.round = round;
-    ended.failures.emplace_back();
-    ended.failures.back().ending = {rendezvous::Ending::Kind::exited, 3, false};
-    auto message = json_of(rendezvous::ToMembership(ended));
+    auto message = json_of(rendezvous::ToMembership(attacker.failed_round()));
     auto& text = message["failures"][0][field];
     text.is_array() ? text = {kForged} : text = kForged;
-    attacker.say(message.dump());
+    attacker.peer().say(message.dump());
     EXPECT_EQ(node.wait(), 77) << node.err();  // it has lost the attacker's node
     EXPECT_THAT(node.err(), kIsClean);
-    EXPECT_TRUE(attacker.is_cut_off());
+    EXPECT_TRUE(attacker.peer().is_cut_off());
   }
   EXPECT_THAT(daemon.err(), kIsClean);
 }

@@ -165,22 +165,13 @@ TEST(SmallDoors, EndpointCannotFillTheMemoryOfANodeWithAddresses) {
 // A member that says that a rank of another node has failed.
 TEST(FailuresOfOthers, AreNamedByTheRanksOfTheirNode) {
   Daemon daemon;
-  auto attacker = RawPeer::agent(daemon.port());
-  auto hello = hello_of('a');
-  hello["node_rank"] = 0;
-  attacker.say(hello.dump());
+  HostileMember attacker(daemon);
   Job node(daemon.node("2", "echo up; " + kStay));
-  const auto open = attacker.hear("open_store");
-  ASSERT_TRUE(open) << daemon.err();
-  const auto round = std::get<rendezvous::OpenStore>(rendezvous::to_agent_of(*open)).round.number;
-  attacker.say(json_of(rendezvous::ToMembership(rendezvous::StoreOpened{round, 29400})).dump());
+  ASSERT_TRUE(attacker.opens_store()) << daemon.err();
   ASSERT_TRUE(node.prints("up\n")) << node.err();
-  rendezvous::RoundEnded ended;
-  ended.round = round;
-  ended.failures.emplace_back();
+  auto ended = attacker.failed_round();
   ended.failures.back().rank = 1;  // the other node's
-  ended.failures.back().ending = {rendezvous::Ending::Kind::exited, 3, false};
-  attacker.say(json_of(rendezvous::ToMembership(ended)).dump());
+  attacker.peer().say(json_of(rendezvous::ToMembership(ended)).dump());
   EXPECT_EQ(node.wait(), 3);
   EXPECT_THAT(node.err(), AllOf(HasSubstr("error: rank 0 ended with exit code 3"), Not(HasSubstr("rank 1 ended"))));
 }

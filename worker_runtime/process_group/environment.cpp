@@ -194,6 +194,13 @@ bool is_this_host(const std::string& host) {
   return address ? address->is_loopback() : host == "localhost";
 }
 
+// Where all ranks look for the store: at the same ports.
+void meet_at(const slurm::Ports& ports, const OwnStore& store, Launch& launch) {
+  launch.own_store = store;
+  launch.own_store->first_port = ports.first;
+  launch.own_store->port_count = ports.count;
+}
+
 // As MASTER_ADDR and MASTER_PORT say it; false where neither is set.
 bool meets_at_master(const Lookup& variable, OwnStore store, Launch& launch) {
   const bool has_address = is_set(variable, "MASTER_ADDR");
@@ -211,9 +218,7 @@ bool meets_at_master(const Lookup& variable, OwnStore store, Launch& launch) {
   }
   const bool is_one_host = launch.local_size == launch.size;
   if (!is_one_host || !is_this_host(address.host)) store.host = address.host;
-  store.first_port = address.port;
-  store.port_count = 1;
-  launch.own_store = std::move(store);
+  meet_at({address.port, 1}, store, launch);
   return true;
 }
 
@@ -303,11 +308,10 @@ void meet_as_of_mpirun(const Lookup& variable, const Names& names, const std::st
            "ranks: `mpirun -x MASTER_ADDR=node0 -x MASTER_PORT=29500` with Open MPI, `mpirun -genv MASTER_ADDR node0 "
            "-genv MASTER_PORT 29500` with MPICH");
   }
-  const auto ports = slurm::ports_of(hash_of(store.job));  // where the ranks of a step meet, too
-  store.first_port = ports.first;
+  auto ports = slurm::ports_of(hash_of(store.job));  // where the ranks of a step meet, too
   // Two mpiruns of one batch job may have the same name: on one port they can't mix, as the second finds it taken.
-  store.port_count = is_named || batch.hosts.empty() ? ports.count : 1;
-  launch.own_store = store;
+  if (!is_named && !batch.hosts.empty()) ports.count = 1;
+  meet_at(ports, store, launch);
 }
 
 // What Open MPI's runtime calls the job. The second is random, as the first is made of a process id; later versions
@@ -339,10 +343,7 @@ Launch launched_by_srun(const Lookup& variable, const slurm::Step& step) {
   }
   store.is_here = step.node_index == 0;
   if (step.nodes.size() > 1) store.host = step.nodes[0];
-  const auto ports = slurm::ports_of(step);
-  store.first_port = ports.first;
-  store.port_count = ports.count;
-  launch.own_store = store;
+  meet_at(slurm::ports_of(step), store, launch);
   return launch;
 }
 
@@ -383,10 +384,7 @@ Launch launched_by_sagemaker(const Lookup& variable) {
   store.is_here = launch.rank == 0;
   if (meets_at_master(variable, store, launch)) return launch;
   store.host = hosts.front();
-  const auto ports = slurm::ports_of(hash_of(store.job));
-  store.first_port = ports.first;
-  store.port_count = ports.count;
-  launch.own_store = store;
+  meet_at(slurm::ports_of(hash_of(store.job)), store, launch);
   return launch;
 }
 

@@ -87,15 +87,15 @@ TEST(LineLimit, ABurstGoesThroughAndThenOneInEachPeriod) {
 TEST(LineLimit, TheNewestLineOfAFloodFollows) {
   LineLimit limit(1, 2s);
   EXPECT_EQ(limit.take("a", kStart), "a");
-  EXPECT_EQ(limit.next_deadline(kStart), std::nullopt);
+  EXPECT_EQ(limit.next_deadline(), std::nullopt);
   for (const auto* line : {"b", "c", "d"}) EXPECT_EQ(limit.take(line, kStart + 1s), std::nullopt);
-  EXPECT_EQ(limit.next_deadline(kStart + 1s), kStart + 2s);
-  EXPECT_EQ(limit.tick(kStart + 1999ms), std::nullopt);
-  EXPECT_EQ(limit.tick(kStart + 2s), "(2 lines were left out here) d");
-  EXPECT_EQ(limit.tick(kStart + 2s), std::nullopt);
-  EXPECT_EQ(limit.next_deadline(kStart + 2s), std::nullopt);
+  EXPECT_EQ(limit.next_deadline(), kStart + 2s);
+  EXPECT_THAT(limit.tick(kStart + 1999ms), IsEmpty());
+  EXPECT_THAT(limit.tick(kStart + 2s), ElementsAre("(2 lines were left out here) d"));
+  EXPECT_THAT(limit.tick(kStart + 2s), IsEmpty());
+  EXPECT_EQ(limit.next_deadline(), std::nullopt);
   EXPECT_EQ(limit.take("e", kStart + 3s), std::nullopt) << "that line has taken its period";
-  EXPECT_EQ(limit.tick(kStart + 4s), "e");
+  EXPECT_THAT(limit.tick(kStart + 4s), ElementsAre("e"));
 }
 
 TEST(LineLimit, AFloodIsALineInEachPeriod) {
