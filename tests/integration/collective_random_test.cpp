@@ -2,6 +2,7 @@
 // seeds.
 #include <ddp/ddp.hpp>
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,8 +17,8 @@
 #include <vector>
 
 #include "tests/integration/collective_player.hpp"
-#include "tests/integration/deny_peer_memory.hpp"
 #include "tests/integration/rank_processes.hpp"
+#include "tests/seccomp_filter.hpp"
 #include "tests/simulation/dice.hpp"
 
 namespace ddp {
@@ -67,7 +68,7 @@ enum class Denied { nobody, everybody, one_rank };
 void play(const World& world, Denied denied, const Checksums* before, Shared<Checksums>& sums) {
   RankProcesses ranks(world.size, [&](int rank) {
     if (denied == Denied::everybody || (denied == Denied::one_rank && rank == world.size / 2))
-      testing::deny_peer_memory();
+      testing::refuse_system_call(SYS_process_vm_readv, EPERM);
     auto group = init_process_group();
     Player player(group, world.bytes, all_on_one_host(world.size));
     const auto own = static_cast<std::size_t>(rank);

@@ -28,11 +28,11 @@ class MemoryPeer {
       ::alarm(60);  // should the test die before it kills this child
       std::strcpy(text, "theirs");
       const PeerMemory own({0, 0}, 1);
-      door = own.door();
-      if (::write(ready[1], &door, sizeof(door)) < 0) ::_exit(1);
+      probe = own.own_probe();
+      if (::write(ready[1], &probe, sizeof(probe)) < 0) ::_exit(1);
       for (;;) ::pause();
     }
-    if (::read(ready[0], &door, sizeof(door)) < 0) pid_ = -1;
+    if (::read(ready[0], &probe, sizeof(probe)) < 0) pid_ = -1;
     ::close(ready[0]);
     ::close(ready[1]);
   }
@@ -50,7 +50,7 @@ class MemoryPeer {
   }
 
   static inline char text[8] = "ours";
-  PeerMemory::Door door;
+  PeerMemory::Probe probe;
 
  private:
   pid_t pid_ = 0;
@@ -58,38 +58,38 @@ class MemoryPeer {
 
 std::uint64_t address_of(const void* at) { return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(at)); }
 
-bool read_text(const PeerMemory& memory, std::string& text) {
+PeerMemory::Read read_text(const PeerMemory& memory, std::string& text) {
   char read[sizeof(MemoryPeer::text)] = {};
-  const bool is_read = memory.read(1, address_of(MemoryPeer::text), reinterpret_cast<std::byte*>(read), sizeof(read));
+  const auto result = memory.read(1, address_of(MemoryPeer::text), reinterpret_cast<std::byte*>(read), sizeof(read));
   text = read;
-  return is_read;
+  return result;
 }
 
 TEST(PeerMemory, IsReadUntilThePeerEnds) {
   MemoryPeer peer;
   PeerMemory memory({::getpid(), peer.pid()}, 0);
-  ASSERT_TRUE(memory.probe({memory.door(), peer.door}));
+  ASSERT_TRUE(memory.probe({memory.own_probe(), peer.probe}));
   std::string text;
-  ASSERT_TRUE(read_text(memory, text));
+  ASSERT_EQ(read_text(memory, text), PeerMemory::Read::complete);
   EXPECT_EQ(text, "theirs");
   peer.end();
-  EXPECT_FALSE(read_text(memory, text));
+  EXPECT_EQ(read_text(memory, text), PeerMemory::Read::gone);
 }
 
 TEST(PeerMemory, OfAnotherProcessThanTheOneWhosePidItWasIsNotRead) {
   MemoryPeer peer;
-  PeerMemory memory({::getpid(), ::getpid()}, 0);  // whose memory can be read, but has another word at that door
-  EXPECT_FALSE(memory.probe({memory.door(), peer.door}));
+  PeerMemory memory({::getpid(), ::getpid()}, 0);  // whose memory can be read, but has another word at that address
+  EXPECT_FALSE(memory.probe({memory.own_probe(), peer.probe}));
   std::string text;
-  EXPECT_FALSE(read_text(memory, text));
+  EXPECT_EQ(read_text(memory, text), PeerMemory::Read::gone);
 }
 
 TEST(PeerMemory, ThatIsNotThereIsNotRead) {
   MemoryPeer peer;
   PeerMemory memory({::getpid(), peer.pid()}, 0);
-  ASSERT_TRUE(memory.probe({memory.door(), peer.door}));
+  ASSERT_TRUE(memory.probe({memory.own_probe(), peer.probe}));
   std::byte one{};
-  EXPECT_FALSE(memory.read(1, 8, &one, 1));
+  EXPECT_EQ(memory.read(1, 8, &one, 1), PeerMemory::Read::denied);
   EXPECT_TRUE(memory.is_readable(MemoryPeer::text, sizeof(MemoryPeer::text)));
   void* const closed = ::mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(closed, MAP_FAILED);
@@ -103,7 +103,7 @@ TEST(PeerMemory, IsNotReadWhereTheKernelRefuses) {
   if (refused == 0) {
     testing::refuse_system_call(SYS_process_vm_readv, EPERM);
     PeerMemory memory({::getpid(), peer.pid()}, 0);
-    ::_exit(memory.probe({memory.door(), peer.door}) ? 1 : 0);
+    ::_exit(memory.probe({memory.own_probe(), peer.probe}) ? 1 : 0);
   }
   int status = -1;
   ::waitpid(refused, &status, 0);

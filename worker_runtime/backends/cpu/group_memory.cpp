@@ -39,13 +39,13 @@ std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, io::Deadline
 void Group::probe_peer_memory(io::Deadline& deadline) {
   const std::span<RankControl> here = memory_->control();
   RankControl& own = here[static_cast<std::size_t>(index_)];
-  const PeerMemory::Door door = peer_memory_.door();
-  own.door_address.store(door.address);
-  own.door_word.store(door.word);
+  const PeerMemory::Probe probe = peer_memory_.own_probe();
+  own.probe_address.store(probe.address);
+  own.probe_word.store(probe.word);
   meet(deadline);
-  std::vector<PeerMemory::Door> doors;
-  for (const RankControl& rank : here) doors.push_back({rank.door_address.load(), rank.door_word.load()});
-  own.reads_all.store(peer_memory_.probe(std::move(doors)) ? 1 : 0);
+  std::vector<PeerMemory::Probe> probes;
+  for (const RankControl& rank : here) probes.push_back({rank.probe_address.load(), rank.probe_word.load()});
+  own.reads_all.store(peer_memory_.probe(std::move(probes)) ? 1 : 0);
   meet(deadline);
   peer_memory_.agree(
       std::all_of(here.begin(), here.end(), [](const RankControl& rank) { return rank.reads_all.load() == 1; }));

@@ -21,11 +21,12 @@ Collectives::Collectives(int rank, int size, Arrivals& arrivals, const SharedMem
       arrivals_(arrivals),
       memory_(memory),
       peers_(peers),
+      can_read_(peers.can_read_all()),
       staging_(size, std::move(staging)),
       small_(rank, size, arrivals, staging_),
       in_place_(rank, size),
-      from_peers_(rank, size, peers),
-      staged_(rank, size, staging_) {}
+      staged_(rank, size, staging_),
+      from_peers_(rank, size, arrivals, peers, staging_, staged_) {}
 
 void Collectives::run(const Collective& collective, Steps& steps) {
   const Shape shape = shape_of(collective, rank_, size_);
@@ -48,7 +49,7 @@ void Collectives::run(const Collective& collective, Steps& steps) {
   const Way way = is_large ? ways->next : Way::cached;
   arrivals_.post(call, way == Way::read ? address_for_peers(collective, shape, placement.has_value()) : 0);
   if (is_large && rank_ == decider) {
-    const Way next = placement ? way : ways->times.next(peers_.can_read_all());
+    const Way next = placement ? way : ways->times.next(can_read_);
     arrivals_.put_data(&next, sizeof next);
   }
   steps.meet();
@@ -77,8 +78,8 @@ int Collectives::decider_of(const Collective& collective) const {
 // Whether it went the way that was to be.
 bool Collectives::run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps) {
   if (way == Way::read && may_read_peers()) {
-    from_peers_.run(collective, shape, steps);
-    return true;
+    can_read_ = from_peers_.run(collective, shape, steps);
+    return can_read_;
   }
   staged_.run(collective, shape, arrivals_.next_half(), way == Way::streamed, steps);
   return way != Way::read;
@@ -93,6 +94,7 @@ std::uint64_t Collectives::address_for_peers(const Collective& collective, const
 }
 
 bool Collectives::may_read_peers() {
+  if (!can_read_) return false;
   for (int rank = 0; rank < size_; ++rank) {
     const std::uint64_t address = arrivals_.address(rank);
     if (address == 0) return false;

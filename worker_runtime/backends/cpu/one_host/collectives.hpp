@@ -50,11 +50,12 @@ class Collectives {
   Arrivals& arrivals_;
   const SharedMemory& memory_;
   const PeerMemory& peers_;
+  bool can_read_;  // the ranks each other's plain memory; the same on all ranks
   Staging staging_;
   SmallCalls small_;
   InPlace in_place_;
-  FromPeers from_peers_;
   Staged staged_;
+  FromPeers from_peers_;
 
   // Of large calls, by kind, type, who decides, and size to a factor of two.
   struct Ways {

@@ -6,6 +6,7 @@ namespace ddp::cpu_backend {
 
 Way WayTimes::next(bool may_read) {
   const int count = may_read ? kWays : kWays - 1;
+  if (!may_read) ns_per_byte_[static_cast<std::size_t>(Way::read)] = 0;
   if (first_calls_ < count * kFirstTries) return static_cast<Way>(first_calls_++ / kFirstTries);
   const int best = static_cast<int>(fastest());
   if (++calls_ < try_every_) return static_cast<Way>(best);

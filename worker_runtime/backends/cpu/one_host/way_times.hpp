@@ -29,7 +29,7 @@ class WayTimes {
   static constexpr int kTryEveryMin = 16, kTryEveryMax = 256;  // calls
 
   // The way of the call after the present one; of the first call it is Way::cached. `may_read`: whether Way::read is
-  // one of them, the same at each call.
+  // one of them; once false, it stays false.
   Way next(bool may_read);
 
   // A call of so many bytes went that way.

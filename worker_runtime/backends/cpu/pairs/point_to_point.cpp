@@ -288,10 +288,11 @@ PointToPoint::Step PointToPoint::take_from_slot(Transfer& transfer) {
   return Step::moved;
 }
 
-// What can't be read is perhaps of another kind in the midst of it; or the peer has ended, which is noticed anyhow.
+// If the memory can't be read, the sender copies it into the slot. If the sender has ended, that is noticed anyhow.
 PointToPoint::Step PointToPoint::take_from_peer(Transfer& transfer) {
   const std::size_t now = std::min(kBlockBytes, transfer.bytes - transfer.moved);
-  if (!peer_memory_.read(transfer.peer, transfer.address + transfer.moved, transfer.data + transfer.moved, now)) {
+  if (peer_memory_.read(transfer.peer, transfer.address + transfer.moved, transfer.data + transfer.moved, now) !=
+      PeerMemory::Read::complete) {
     return ask_for_slot(transfer);
   }
   transfer.moved += now;
