@@ -202,6 +202,25 @@ TEST(Abort, IsToldToTheOthersBeforeNcclAborts) {
   ranks.expect_success(1);
 }
 
+// Until then the device may write to the work's memory.
+TEST(Abort, LeavesWorkUnderWayUntilNcclHasAborted) {
+  const AllHere all_here;
+  Shared<std::atomic<bool>> is_over;
+  run_ranks(2, [&](int rank) {
+    auto group = join();
+    const Array<float> values(group.device(), 100);
+    group.barrier();
+    all_here.wait(2);
+    if (rank == 1) return wait_until([&] { return is_over->load(); });
+    Work work = group.all_reduce_async(values.range());
+    group.abort("enough");
+    wait_until([&] { return work.is_completed(); });
+    EXPECT_EQ(fake_gpu_calls("ncclCommAbort"), 1U);
+    EXPECT_TRUE(thrown_by<AbortedError>([&] { work.wait(); }));
+    *is_over = true;
+  });
+}
+
 // Earlier NCCLs want it from the thread that is in the call.
 TEST(Abort, OfACallThatIsStillInProgressWithAnOldNccl) {
   run_ranks(1, [](int) {

@@ -86,7 +86,6 @@ void Group::end_if_sticky() const {
 
 void Group::fail(const Failure& failure) {
   if (!status_->fail(failure)) return;
-  if (is_own_doing(failure, who_.rank)) status_->set_verdict(core::judge(failed_group(), failure, {}));
   if (failure.cause == Cause::round_over) hurry_.cut("the round is over");
   wake_.cut("the group has failed");
   Watch::of_process().wake();
@@ -164,8 +163,9 @@ void Group::stand_guard() {
   if (status_->has_failed()) flush_log();
 }
 
-// The others are told first: an aborted collective may let a neighbour's go on to its end over bytes that nobody sent,
-// and nobody is to take that for a result. Then what they say is heard.
+// The other ranks are told first: an aborted collective may let a neighbour's collective complete with bytes that nobody
+// sent, and no rank may take those for a result. The verdict comes after the abort, because with the verdict work is over
+// and its memory is the caller's again.
 void Group::handle_failure() {
   is_failure_taken_ = true;
   const Failure own = *status_->failure();
@@ -178,14 +178,15 @@ void Group::handle_failure() {
     board_->wait_for_answers(kAllFailLimit);
   }
   abort_communicator();
-  if (!status_->has_verdict()) {
+  if (is_own_doing(own, who_.rank)) {
+    status_->set_verdict(core::judge(failed_group(), own, {}));
+    if (own.cause == Cause::round_over && !is_idle()) static_cast<void>(log_.write_failure(own.what));
+  } else {
     auto all = tells ? board_->collect(kAnswerLimit) : std::vector<std::optional<RankProgress>>{};
     if (!all.empty()) all[static_cast<std::size_t>(who_.rank)] = progress;
     Verdict verdict = core::judge(failed_group(), first, core::reports_of(first, all));
     verdict.message += log_.write_failure(verdict.message);
     status_->set_verdict(std::move(verdict));
-  } else if (own.cause == Cause::round_over && !is_idle()) {
-    static_cast<void>(log_.write_failure(own.what));
   }
   end_all();
   call_back();
