@@ -9,6 +9,7 @@
 
 #include "rendezvous/io/host_name.hpp"
 #include "worker_runtime/flight_recorder/dump.hpp"
+#include "worker_runtime/files/with_limit.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 
 namespace ddp::flight_recorder {
@@ -17,6 +18,9 @@ namespace {
 
 using process_group::Collective;
 using process_group::CollectiveKind;
+
+// A local disk takes milliseconds. Other ranks and the user wait for the error that names the file.
+constexpr std::chrono::seconds kWriteLimit{5};
 
 std::string line(const std::string& text) { return "\nlook:  " + text; }
 
@@ -27,15 +31,20 @@ std::string write(Snapshot&& all, const GroupStatus& own, const std::string& rea
                         : facts.rank;
   const Files files = files_of(present_place(), facts.round, rank, ::geteuid());
   if (files.pickle.empty()) return "";
-  try {
-    const DumpFacts dump{rank, facts.round, ::getpid(), io::host_name(), reason, now()};
-    const Snapshot snapshot = of_round(std::move(all), own.round_count);
-    write_files(files, to_json(snapshot, dump), to_pickle(snapshot, dump));
-  } catch (const std::exception& error) {
-    return line(std::string("nothing: the flight recorder's file is missing (") + error.what() +
-                "); DDP_FLIGHT_RECORDER=PREFIX names another place");
-  }
-  return line(files.json);
+  const DumpFacts dump{rank, facts.round, ::getpid(), io::host_name(), reason, now()};
+  const auto result = files::run_with_limit(
+      kWriteLimit, [files, dump, snapshot = of_round(std::move(all), own.round_count)]() -> std::string {
+        try {
+          write_files(files, to_json(snapshot, dump), to_pickle(snapshot, dump));
+        } catch (const std::exception& error) {
+          return line(std::string("nothing: the flight recorder's file is missing (") + error.what() +
+                      "); DDP_FLIGHT_RECORDER=PREFIX names another place");
+        }
+        return line(files.json);
+      });
+  return result.value_or(line("nothing yet: writing " + files.json + " takes longer than " +
+                              std::to_string(kWriteLimit.count()) +
+                              " s; DDP_FLIGHT_RECORDER=PREFIX names another place"));
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ class GroupLog {
 
   // Writes what the process has recorded in the group's round to the files of this rank (failure_files.hpp) and returns
   // the line that an error's message ends with: "\nlook:  <path>", or why there is no file; empty where none is wanted.
-  // Never throws. Takes some milliseconds with a full ring: tell the other ranks of the failure first.
+  // Never throws. Takes some milliseconds with a full ring, and at most 5 s if the disk hangs: tell the other ranks of
+  // the failure first. The files are then written later, or never.
   std::string write_failure(const std::string& reason) const noexcept;
 
  private:

@@ -1,10 +1,12 @@
-// Failures and orders that depend on one moment: this program replaces the C library's flock, fsync, readdir and
-// renameat2, so that a test acts, counts or fails exactly there.
+// Failures and orders that depend on one moment: this program replaces the C library's flock, fsync, readdir, rename
+// and renameat2, so that a test acts, counts or fails exactly there.
 
 #include "worker_runtime/checkpoint/atomic_file.hpp"
 
 #include "ddp/checkpoint.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "worker_runtime/flight_recorder/group_log.hpp"
+#include "worker_runtime/flight_recorder/failure_files.hpp"
 
 #include <dirent.h>
 #include <dlfcn.h>
@@ -16,9 +18,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <fstream>
 #include <functional>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +32,7 @@ namespace {
 std::function<void(int fd)> before_flock;  // called once
 std::function<void(int fd)> before_fsync;  // called each time
 std::function<void()> before_renameat2;    // called each time
+std::function<void()> before_rename;       // called each time
 int readdir_calls_left = -1;               // that succeed; -1: all
 
 }  // namespace
@@ -48,6 +53,11 @@ __attribute__((visibility("default"))) int renameat2(int from_directory, const c
                                                      const char* to, unsigned flags) noexcept {
   if (before_renameat2) before_renameat2();
   return static_cast<int>(::syscall(SYS_renameat2, from_directory, from, to_directory, to, flags));
+}
+
+__attribute__((visibility("default"))) int rename(const char* from, const char* to) noexcept {
+  if (before_rename) before_rename();
+  return static_cast<int>(::syscall(SYS_rename, from, to));
 }
 
 __attribute__((visibility("default"))) dirent* readdir(DIR* directory) {
@@ -76,6 +86,7 @@ class AtomicFiles : public testing::Test {
     before_flock = nullptr;
     before_fsync = nullptr;
     before_renameat2 = nullptr;
+    before_rename = nullptr;
     readdir_calls_left = -1;
   }
 
@@ -154,6 +165,29 @@ TEST_F(AtomicFiles, EveryFolderThatIsMadeIsBroughtToDisk) {
     EXPECT_THAT(synced, testing::IsSupersetOf({scratch.path(), scratch.path() / "some", scratch.path() / "some/new",
                                                scratch.path() / "some/new/checkpoints"}));
   }
+}
+
+// The disk hangs until the test lets it go on.
+TEST_F(AtomicFiles, FlightRecorderFilesOnADiskThatHangsHoldUpNoErrorForLong) {
+  const ScratchDirectory scratch;
+  std::promise<void> disk_answers;
+  std::promise<void> first_file_is_there;
+  std::atomic<int> renames{0};
+  before_rename = [&, answer = disk_answers.get_future().share()] {
+    answer.wait();
+    if (++renames == 2) first_file_is_there.set_value();
+  };
+  ddp::flight_recorder::set_place({.prefix = scratch.path() / "trace_"});
+  ddp::flight_recorder::Recorder recorder;
+  ddp::flight_recorder::GroupLog log({.backend = "cpu", .name = "group_0", .ranks = {0}}, recorder);
+  const std::string json = scratch.path() / "trace.0.json";
+  EXPECT_EQ(log.write_failure("it went wrong"), "\nlook:  nothing yet: writing " + json +
+                                                    " takes longer than 5 s; DDP_FLIGHT_RECORDER=PREFIX names another "
+                                                    "place");
+  EXPECT_FALSE(fs::exists(json));
+  disk_answers.set_value();
+  first_file_is_there.get_future().wait();
+  EXPECT_TRUE(fs::exists(json)) << "the first of two files has its name";
 }
 
 }  // namespace
