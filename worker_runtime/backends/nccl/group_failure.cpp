@@ -163,9 +163,9 @@ void Group::stand_guard() {
   if (status_->has_failed()) flush_log();
 }
 
-// The other ranks are told first: an aborted collective may let a neighbour's collective complete with bytes that nobody
-// sent, and no rank may take those for a result. The verdict comes after the abort, because with the verdict work is over
-// and its memory is the caller's again.
+// The other ranks are told first: an aborted collective may let a neighbour's collective complete with bytes that
+// nobody sent, and no rank may take those for a result. The verdict comes after the abort, because with the verdict
+// work is over and its memory is the caller's again.
 void Group::handle_failure() {
   is_failure_taken_ = true;
   const Failure own = *status_->failure();
