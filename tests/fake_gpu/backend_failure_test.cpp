@@ -8,6 +8,7 @@
 
 #include "tests/fake_gpu/backend_rank.hpp"
 #include "tests/nccl/failing.hpp"
+#include "tests/nccl/gate.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp::fake_gpu {
@@ -394,6 +395,25 @@ TEST(InvalidArgument, ForAStreamThatIsBeingCaptured) {
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     group.all_reduce(values.range(), ReduceOp::sum, {.stream = stream});
     EXPECT_EQ(values.values(), Values(10, 1));
+  });
+}
+
+TEST(Capture, IsNotSpoiltByAskingWhetherWorkIsOver) {
+  run_ranks(1, [](int) {
+    auto group = join();
+    const Array<float> values(group.device(), Values(10, 1));
+    cudaStream_t stream = nullptr;
+    cudaGraph_t graph = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    nccl_test::Gate gate;
+    gate.close(nullptr);
+    Work work = group.all_reduce_async(values.range());
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+    EXPECT_FALSE(work.is_completed());
+    EXPECT_FALSE(work.wait_for(milliseconds(1)));
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    gate.open();
+    work.wait();
   });
 }
 

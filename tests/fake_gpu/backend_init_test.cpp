@@ -24,10 +24,10 @@ using testing::wait_until;
 
 TEST(Init, TellsOfAnNcclThatIsTooOld) {
   run_ranks(2, [](int) {
-    set_variable("FAKE_NCCL_VERSION", "21700");
+    set_variable("FAKE_NCCL_VERSION", "21805");
     const auto error = thrown_by<Error>([] { join(); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("NCCL 2.17.0 at "), HasSubstr("libfake_nccl.so is too old: 2.18.1 is"),
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("NCCL 2.18.5 at "), HasSubstr("libfake_nccl.so is too old: 2.19.3 is"),
                                      HasSubstr("try:   install a later one, or set DDP_NCCL_LIBRARY")));
   });
 }
@@ -48,7 +48,7 @@ TEST(Init, TellsOfDifferentNccls) {
     set_variable("DDP_NCCL_LIBRARY", rank == 0 ? DDP_FAKE_NCCL : DDP_FAKE_NCCL_OLD);
     const auto error = thrown_by<InvalidArgument>([] { join(); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("NCCL 2.28.9"), HasSubstr("NCCL 2.18.5"), HasSubstr("the same NCCL")));
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("NCCL 2.28.9"), HasSubstr("NCCL 2.19.3"), HasSubstr("the same NCCL")));
   });
 }
 

@@ -34,6 +34,7 @@ struct Handles {
   std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
   std::map<cudaEvent_t, Event> events;
   std::set<cudaStream_t> capturing;
+  bool is_capture_spoilt = false;
 };
 
 Handles& handles() {
@@ -179,7 +180,10 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void*
   });
 }
 
-// A capture is no more here than that a stream says it.
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+// A capture is no more here than that a stream says it, and that a question for an event spoils it, unless the thread
+// that asks is in the relaxed mode (the stand-in knows no other mode of a capture than the global one).
 cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
   return host_call("cudaStreamBeginCapture", [&] {
     Handles& at = handles();
@@ -194,7 +198,10 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
     Handles& at = handles();
     const std::lock_guard lock(at.mutex);
     *graph = nullptr;
-    return at.capturing.erase(handle) > 0 ? cudaSuccess : cudaErrorIllegalState;
+    if (at.capturing.erase(handle) == 0) return cudaErrorIllegalState;
+    const bool was_spoilt = at.is_capture_spoilt;
+    if (at.capturing.empty()) at.is_capture_spoilt = false;
+    return was_spoilt ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
   });
 }
 
@@ -209,7 +216,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* 
 
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
   return host_call("cudaThreadExchangeStreamCaptureMode", [&] {
-    *mode = cudaStreamCaptureModeGlobal;
+    std::swap(*mode, capture_mode);
     return cudaSuccess;
   });
 }
@@ -240,6 +247,12 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return host_call("cudaEventQuery", [&] {
     const auto event = event_of(handle);
     if (!event) return cudaErrorInvalidResourceHandle;
+    Handles& at = handles();
+    const std::lock_guard lock(at.mutex);
+    if (!at.capturing.empty() && capture_mode != cudaStreamCaptureModeRelaxed) {
+      at.is_capture_spoilt = true;
+      return cudaErrorStreamCaptureUnsupported;
+    }
     return is_complete(*event) ? cudaSuccess : cudaErrorNotReady;
   });
 }

@@ -1,4 +1,4 @@
-// The fake of NCCL: what all versions from 2.18 on have. What came later is in fake_nccl_later.cpp.
+// The fake of NCCL: what all versions from 2.19 on have. What came later is in fake_nccl_later.cpp.
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rendezvous/io/random_key.hpp"
+#include "tests/fake_gpu/memory_table.hpp"
 #include "tests/fake_gpu/nccl_call.hpp"
 #include "tests/fake_gpu/nccl_log.hpp"
 
@@ -91,6 +92,10 @@ const char* text_of(Result result) {
 using namespace ddp::fake_gpu;
 using Kind = Request::Kind;
 
+FAKE_NCCL_EXPORT abi::MemAlloc ncclMemAlloc;
+FAKE_NCCL_EXPORT abi::MemFree ncclMemFree;
+FAKE_NCCL_EXPORT abi::CommRegister ncclCommRegister;
+FAKE_NCCL_EXPORT abi::CommDeregister ncclCommDeregister;
 FAKE_NCCL_EXPORT abi::GetVersion ncclGetVersion;
 FAKE_NCCL_EXPORT abi::GetUniqueId ncclGetUniqueId;
 FAKE_NCCL_EXPORT abi::GetErrorString ncclGetErrorString;
@@ -253,4 +258,41 @@ Result ncclSend(const void* input, std::size_t count, abi::DataType type, int pe
 
 Result ncclRecv(void* output, std::size_t count, abi::DataType type, int peer, abi::Comm comm, abi::Stream stream) {
   return collective("ncclRecv", {Kind::receive, nullptr, output, count, type, abi::RedOp::sum, peer}, comm, stream);
+}
+
+Result ncclMemAlloc(void** memory, std::size_t bytes) {
+  return short_nccl_call("ncclMemAlloc", [&] {
+    if (device_is_lost()) return refuse(Result::unhandled_cuda_error, "the device is lost");
+    *memory = allocate("ncclMemAlloc", current_device(), bytes);
+    return *memory == nullptr ? refuse(Result::unhandled_cuda_error, "out of memory") : Result::success;
+  });
+}
+
+Result ncclMemFree(void* memory) {
+  return short_nccl_call("ncclMemFree", [&] {
+    if (memory == nullptr || release("ncclMemAlloc", memory)) return Result::success;
+    return refuse(Result::invalid_argument, "this memory is not from ncclMemAlloc");
+  });
+}
+
+Result ncclCommRegister(const abi::Comm comm, void* memory, std::size_t bytes, void** handle) {
+  return short_nccl_call("ncclCommRegister", [&] {
+    const Use use(comm);
+    if (!use) return Result::invalid_argument;
+    if (const Result ready = use->readiness(); ready != Result::success) return ready;
+    const auto block = block_of(memory, bytes);
+    if (!block || !block->on_device() || block->device != use->place().device)
+      return refuse(Result::invalid_argument, "this is not memory of the communicator's device");
+    *handle = use->register_memory();
+    return Result::success;
+  });
+}
+
+Result ncclCommDeregister(const abi::Comm comm, void* handle) {
+  return short_nccl_call("ncclCommDeregister", [&] {
+    const Use use(comm);
+    if (!use) return Result::invalid_argument;
+    return use->deregister(handle) ? Result::success
+                                   : refuse(Result::invalid_argument, "there is no such registration");
+  });
 }

@@ -162,7 +162,7 @@ TEST(NcclCommunicator, AnOlderOneHasAnOlderVersionAndLessToOffer) {
     const Nccl old(DDP_FAKE_NCCL_OLD);
     int version = 0;
     EXPECT_EQ(old.get_version(&version), Result::success);
-    EXPECT_EQ(version, 21805);
+    EXPECT_EQ(version, 21903);
     EXPECT_FALSE(old.has_later);
     EXPECT_TRUE(nccl().has_later);
     ::setenv("FAKE_NCCL_VERSION", "21700", 1);

@@ -63,7 +63,7 @@ TEST(NcclLog, IsAdvisedOrToldWhereItIs) {
 
 TEST(NcclVersion, IsReadInBothForms) {
   EXPECT_EQ(version_text(22809), "2.28.9");
-  EXPECT_EQ(version_text(21801), "2.18.1");
+  EXPECT_EQ(version_text(21903), "2.19.3");
   EXPECT_EQ(version_text(2804), "2.8.4");
 }
 
@@ -74,7 +74,7 @@ TEST(NcclLibrary, OneThatIsNotThereIsNamedWithWhatToTry) {
   ASSERT_TRUE(error);
   EXPECT_THAT(error->what(), AllOf(HasSubstr("NCCL can't be loaded: /nowhere/libnccl.so.2"),
                                    HasSubstr("looked for libnccl_nowhere.so.2, /nowhere/libnccl.so.2"),
-                                   HasSubstr("try:   install NCCL 2.18.1 or later, or set DDP_NCCL_LIBRARY")));
+                                   HasSubstr("try:   install NCCL 2.19.3 or later, or set DDP_NCCL_LIBRARY")));
 }
 
 TEST(NcclLibrary, ALibraryThatIsNoNcclIsTold) {

@@ -200,7 +200,7 @@ Communicator::Split Communicator::split(int color, int key, io::Deadline& deadli
 
 void* Communicator::register_memory(void* memory, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr || nccl_->comm_register == nullptr) return nullptr;
+  if (comm_ == nullptr) return nullptr;
   void* handle = nullptr;
   return nccl_->comm_register(comm_, memory, bytes, &handle) == Result::success ? handle : nullptr;
 }

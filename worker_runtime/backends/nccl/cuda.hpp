@@ -64,6 +64,19 @@ class DeviceGuard {
   bool has_changed_ = false;
 };
 
+// While it lives, the calling thread may ask for events while a stream is being captured into a graph: in the default
+// mode that question, from any thread, would spoil the capture.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  ~RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then what the thread had before
+};
+
 // On the device that is current when it is made. Kernels on it go before those of ordinary streams where both wait for
 // room.
 class Stream {

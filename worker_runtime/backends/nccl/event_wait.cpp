@@ -1,5 +1,7 @@
 #include "worker_runtime/backends/nccl/event_wait.hpp"
 
+#include <sched.h>
+
 namespace ddp::nccl_backend {
 
 EventWaits& EventWaits::of_process() {
@@ -14,7 +16,13 @@ EventWaits& EventWaits::of_process() {
 bool EventWaits::wait(const Event& event, int device, std::optional<std::chrono::steady_clock::time_point> end) {
   {
     const DeviceGuard guard(device);
-    if (event.has_come()) return true;
+    const RelaxedCapture relaxed;
+    const auto now = std::chrono::steady_clock::now();
+    const auto spin_end = end ? std::min(*end, now + kSpin) : now + kSpin;
+    do {
+      if (event.has_come()) return true;
+      ::sched_yield();
+    } while (std::chrono::steady_clock::now() < spin_end);
   }
   Waiter waiter{event, device};
   std::unique_lock lock(mutex_);

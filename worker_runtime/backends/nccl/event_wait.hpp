@@ -1,4 +1,5 @@
-// Lets a thread of the host wait for an event of a device: it sleeps, and the watching thread wakes it.
+// Lets a thread of the host wait for an event of a device: it asks for the event for a moment, then sleeps, and the
+// watching thread wakes it. A barrier or a small copy so takes microseconds, and not the watching thread's period.
 //
 // Never cudaEventSynchronize or cudaStreamSynchronize: who is inside one of them can't be got out.
 //
@@ -44,6 +45,8 @@ class EventWaits : public Watched {
     bool has_come = false;
     std::exception_ptr error{};
   };
+
+  static constexpr std::chrono::microseconds kSpin{200};
 
   // In which a wait is looked after as often as can be: a step of a training that the host has run ahead of is shorter,
   // and the device must not run out of work because the host heard late.

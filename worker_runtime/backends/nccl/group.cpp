@@ -98,7 +98,13 @@ void Group::close() {
     std::unique_lock lock(mutex_);
     if (std::exchange(is_closed_, true)) return;
     if (!under_way_.empty()) Watch::of_process().wake();
-    became_idle_.wait_for(lock, kFarewellLimit, [this] { return under_way_.empty() || status_->has_failed(); });
+    const auto is_over = [this] { return under_way_.empty() || status_->has_failed(); };
+    // Each call ends at its deadline at the latest. A program that unwinds from an error is not held up for as long.
+    if (std::uncaught_exceptions() == 0) {
+      became_idle_.wait(lock, is_over);
+    } else {
+      became_idle_.wait_for(lock, kFarewellLimit, is_over);
+    }
   }
   if (!status_->has_failed() && !is_idle()) fail(failure_outside(Cause::left, "it was destroyed"));
   wake_.cut("the group is given back");
@@ -292,6 +298,7 @@ bool Group::is_over(const Operation& operation) const {
   if (in_forked_child() || operation.is_done_) return true;
   if (status_->has_failed()) return status_->has_verdict();
   const DeviceGuard guard(device_);
+  const RelaxedCapture relaxed;
   return operation.is_enqueued_ && operation.end_->has_come();
 }
 

@@ -63,7 +63,7 @@ class BucketMemory {
 
 cudaError_t BucketMemory::allocate(std::size_t bytes, cudaStream_t stream) {
   const NcclLibrary& nccl = communicator_.library();
-  is_nccls_ = nccl->mem_alloc != nullptr && nccl->mem_alloc(&data_, bytes) == abi::Result::success;
+  is_nccls_ = nccl->mem_alloc(&data_, bytes) == abi::Result::success;
   if (!is_nccls_) {
     static_cast<void>(cudaGetLastError());
     data_ = nullptr;

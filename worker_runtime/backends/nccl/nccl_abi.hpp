@@ -1,5 +1,5 @@
 // The part of NCCL's C interface that libddp uses, declared here so that it compiles without NCCL's headers and runs
-// with any NCCL from 2.18.1 on: the library is reached by dlopen only (nccl_library.hpp).
+// with any NCCL from 2.19.3 on: the library is reached by dlopen only (nccl_library.hpp).
 //
 // Source: nccl.h 2.28.9, which tests/unit compares with this file where it is found. NCCL keeps its C interface stable
 // within 2.x: functions are added, none changes, and ncclConfig_t only grows, told apart by its `size` and `version`.
@@ -56,12 +56,13 @@ enum class RedOp : int {
 
 // As NCCL_VERSION() of nccl.h, for 2.9 and later.
 constexpr int version_code(int major, int minor, int patch) { return major * 10000 + minor * 100 + patch; }
-constexpr int kVersionOldest = version_code(2, 18, 1);
+// Earlier ones may hang in an abort while another thread is in a call (github.com/NVIDIA/nccl, issue 992).
+constexpr int kVersionOldest = version_code(2, 19, 3);
 
 constexpr int kUndefinedInt = INT_MIN;
 constexpr int kSplitNoColor = -1;
 
-// ncclConfig_t as of 2.18. A newer library takes the fields that are beyond `size` or `version` for undefined.
+// ncclConfig_t as of 2.19. A newer library takes the fields that are beyond `size` or `version` for undefined.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;
@@ -90,10 +91,10 @@ using CommAbort = Result(Comm comm);
 using CommGetAsyncError = Result(Comm comm, Result* error);
 using CommCount = Result(const Comm comm, int* count);
 
-using CommRegister = Result(const Comm comm, void* memory, std::size_t bytes, void** handle);  // 2.19
-using CommDeregister = Result(const Comm comm, void* handle);                                  // 2.19
-using MemAlloc = Result(void** memory, std::size_t bytes);                                     // 2.19
-using MemFree = Result(void* memory);                                                          // 2.19
+using CommRegister = Result(const Comm comm, void* memory, std::size_t bytes, void** handle);
+using CommDeregister = Result(const Comm comm, void* handle);
+using MemAlloc = Result(void** memory, std::size_t bytes);
+using MemFree = Result(void* memory);
 
 using GroupStart = Result();
 using GroupEnd = Result();

@@ -114,7 +114,8 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& names)
   }
   if (!library_ || !*library_) {
     throw Error("NCCL can't be loaded: " + last_error + "\nwhere: looked for " + list(names) +
-                "\ntry:   install NCCL 2.18.1 or later, or set " + kVariable + " to the path of its libnccl.so.2");
+                "\ntry:   install NCCL " + version_text(abi::kVersionOldest) + " or later, or set " + kVariable +
+                " to the path of its libnccl.so.2");
   }
   require_version();
   load_functions();
@@ -130,8 +131,9 @@ void NcclLibrary::require_version() {
   version_ = code;
   path_ = file_of(reinterpret_cast<const void*>(functions_.get_version), path_);
   if (version_ >= abi::kVersionOldest) return;
-  throw Error(name() + " is too old: 2.18.1 is the oldest that serves\ntry:   install a later one, or set " +
-              kVariable + " to the path of its libnccl.so.2");
+  throw Error(name() + " is too old: " + version_text(abi::kVersionOldest) +
+              " is the oldest that is supported\ntry:   install a later one, or set " + kVariable +
+              " to the path of its libnccl.so.2");
 }
 
 void NcclLibrary::load_functions() {
@@ -158,16 +160,13 @@ void NcclLibrary::load_functions() {
   need("ncclReduceScatter", functions_.reduce_scatter);
   need("ncclSend", functions_.send);
   need("ncclRecv", functions_.recv);
+  need("ncclMemAlloc", functions_.mem_alloc);
+  need("ncclMemFree", functions_.mem_free);
+  need("ncclCommRegister", functions_.comm_register);
+  need("ncclCommDeregister", functions_.comm_deregister);
   if (!missing.empty()) {
     throw Error(name() + " lacks " + list(missing) + "\ntry:   set " + kVariable +
                 " to the path of a complete libnccl.so.2");
-  }
-  if (!library_->find("ncclMemAlloc", functions_.mem_alloc) || !library_->find("ncclMemFree", functions_.mem_free)) {
-    functions_.mem_alloc = nullptr;
-  }
-  if (!library_->find("ncclCommRegister", functions_.comm_register) ||
-      !library_->find("ncclCommDeregister", functions_.comm_deregister)) {
-    functions_.comm_register = nullptr;
   }
   if (!library_->find("ncclAlltoAll", functions_.all_to_all) || !library_->find("ncclGather", functions_.gather) ||
       !library_->find("ncclScatter", functions_.scatter)) {
@@ -180,14 +179,8 @@ void NcclLibrary::load_functions() {
 std::string NcclLibrary::name() const { return "NCCL " + version_text(version_) + " at " + path_; }
 
 std::string NcclLibrary::lacking() const {
-  std::string text;
-  const auto add = [&](bool is_there, const char* what) {
-    if (!is_there) text += (text.empty() ? "" : "; ") + std::string(what);
-  };
-  add(functions_.mem_alloc != nullptr, "no ncclMemAlloc: buckets are in plain device memory");
-  add(functions_.comm_register != nullptr, "no ncclCommRegister: buckets are not registered");
-  add(functions_.gather != nullptr, "no ncclAlltoAll, ncclGather, ncclScatter: they are made of sends and receives");
-  return text.empty() ? text : name() + " has " + text;
+  if (functions_.gather != nullptr) return "";
+  return name() + " has no ncclAlltoAll, ncclGather, ncclScatter: they are made of sends and receives";
 }
 
 std::string NcclLibrary::describe(abi::Result result, abi::Comm comm) const {

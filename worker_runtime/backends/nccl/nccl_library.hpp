@@ -1,7 +1,7 @@
 // NCCL, loaded where it is first used: one build serves every machine, and no other NCCL of the process is touched.
 //
 // Where it is looked for: DDP_NCCL_LIBRARY, and nowhere else where that is set; the loader's path; beside the Python
-// wheels of $VIRTUAL_ENV and $CONDA_PREFIX. The oldest that serves is 2.18.1. What came later is used where it is
+// wheels of $VIRTUAL_ENV and $CONDA_PREFIX. The oldest that is supported is 2.19.3. What came later is used where it is
 // there; what is missing is said once, to stderr.
 //
 // Threads: any.
@@ -50,7 +50,7 @@ struct NcclFunctions {
   abi::Scatter* scatter = nullptr;
 };
 
-// "2.18.5"
+// "2.19.3"
 std::string version_text(int version_code);
 
 // The names to try, in order. Pure but for `python_folders`, which lists the folders "python3*" in a folder's lib/.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "rendezvous/io/quiet_thread.hpp"
+#include "worker_runtime/backends/nccl/cuda.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -43,9 +44,7 @@ void Watch::wake() {
 }
 
 void Watch::run() {
-  // So that looking at an event does not spoil a graph that the program captures meanwhile.
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  const RelaxedCapture relaxed;
   WatchPeriod period;
   std::unique_lock lock(mutex_);
   for (;;) {
