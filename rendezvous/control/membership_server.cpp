@@ -55,7 +55,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     return std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began_);
   }
 
-  void take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello) {
+  void take_in(std::unique_ptr<Channel> channel, const std::string& address, Hello hello) {
     const NodeId id{++nodes_seen_};
     auto& session = sessions_[id];
     session.channel = std::move(channel);
@@ -70,7 +70,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
       return tell(id, Refused{"the job has " + std::to_string(sessions_max) + " nodes and spares already",
                               "fewer spares, or a larger --nnodes", false, hello.held.has_value()});
     const Welcome welcome{job_time(), membership_.is_full() && !membership_.knows(hello.node_key)};
-    const auto actions = membership_.step(Joined{id, hello, address, false}, Clock::now());
+    const auto actions = membership_.step(Joined{id, std::move(hello), address, false}, Clock::now());
     if (!is_refused(actions, id)) tell(id, welcome);
     perform(actions);
   }
@@ -257,8 +257,8 @@ MembershipServer::~MembershipServer() { impl_->stop(); }
 void MembershipServer::send(const ToMembership& message) { impl_->send(message); }
 std::chrono::milliseconds MembershipServer::job_time() const { return impl_->job_time(); }
 void MembershipServer::finish(std::function<void()> done) { impl_->finish(std::move(done)); }
-void MembershipServer::take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello) {
-  impl_->take_in(std::move(channel), address, hello);
+void MembershipServer::take_in(std::unique_ptr<Channel> channel, const std::string& address, Hello hello) {
+  impl_->take_in(std::move(channel), address, std::move(hello));
 }
 bool MembershipServer::take_farewell(const std::string& node_key) { return impl_->take_farewell(node_key); }
 const Membership& MembershipServer::membership() const { return impl_->membership(); }

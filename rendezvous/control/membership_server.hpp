@@ -40,7 +40,7 @@ class MembershipServer {
   void finish(std::function<void()> done);
 
   // An agent that has said hello, and the address that it came from.
-  void take_in(std::unique_ptr<Channel> channel, const std::string& address, const Hello& hello);
+  void take_in(std::unique_ptr<Channel> channel, const std::string& address, Hello hello);
 
   // The guardian of the node with this key says that nothing of the job is left there. Whether it is a node of this
   // job.

@@ -31,10 +31,10 @@ std::string_view bearer_of(std::string_view authorization) {
   return authorization.substr(kBearer.size());
 }
 
-io::SocketEnd local_end_of(const io::UniqueFd& socket) {
+io::SocketEnd local_end_of(int socket) {
   sockaddr_storage local{};
   socklen_t length = sizeof local;
-  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length);
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&local), &length);
   return io::socket_end_of(local);
 }
 
@@ -114,9 +114,10 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     if (visitor.speaks_tls) options.tls = {options_.security, &options_.security->tls};
     if (options_.http)
       options.http = [weak = weak_from_this(), speaks_tls = visitor.speaks_tls, from = visitor.from,
-                      to = local_end_of(socket)](const Channel::HttpRequest& request) {
+                      number_of_socket = socket.get()](const Channel::HttpRequest& request) {
         const auto self = weak.lock();
-        return self ? self->answer(request, speaks_tls, from, to) : Channel::HttpAnswer{503, "text/plain", ""};
+        if (!self) return Channel::HttpAnswer{503, "text/plain", ""};
+        return self->answer(request, speaks_tls, from, local_end_of(number_of_socket));
       };
     options.post = [weak = weak_from_this()](std::string_view target) {
       const auto self = weak.lock();
@@ -149,8 +150,8 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
 
   void take(std::uint64_t number, std::string_view text) {
     try {
-      const auto message = to_membership_of(text);
-      const auto* hello = std::get_if<Hello>(&message);
+      auto message = to_membership_of(text);
+      auto* hello = std::get_if<Hello>(&message);
       if (hello == nullptr) throw Error("malformed message: hello comes first, and once");
       const auto source = visitors_.at(number).from.address;
       const auto direction = direct_(*hello, source);
@@ -167,7 +168,8 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
       auto channel = std::move(visitor.channel);
       const auto address = visitor.from.address.text();
       visitors_.erase(number);
-      std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(channel), address, *hello);
+      std::get<std::reference_wrapper<MembershipServer>>(direction).get().take_in(std::move(channel), address,
+                                                                                  std::move(*hello));
     } catch (const Error& error) {
       lose(number, "hello refused", error.what());
     }

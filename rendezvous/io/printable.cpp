@@ -9,7 +9,10 @@ namespace {
 
 constexpr std::string_view kCut = "...";
 
-bool is_plain(char c) { return c >= ' ' && c <= '~'; }
+// Printable ASCII, as nearly all text is.
+bool is_plain(std::string_view text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
+}
 
 // The first character of a text; one byte that is not UTF-8 has no code.
 struct Character {
@@ -70,7 +73,7 @@ std::string shown(std::string_view text, const Character& character) {
 }  // namespace
 
 std::string printable(std::string_view text, std::size_t bytes_max) {
-  if (text.size() <= bytes_max && std::all_of(text.begin(), text.end(), is_plain)) return std::string(text);
+  if (text.size() <= bytes_max && is_plain(text)) return std::string(text);
   std::string out;
   std::size_t length_if_cut = 0;
   while (!text.empty()) {
@@ -84,6 +87,7 @@ std::string printable(std::string_view text, std::size_t bytes_max) {
 }
 
 bool is_printable(std::string_view text) {
+  if (is_plain(text)) return true;
   while (!text.empty()) {
     const auto character = first_character(text);
     if (!character.is_utf8 || is_escaped(character.code)) return false;

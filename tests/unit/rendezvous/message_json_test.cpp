@@ -344,6 +344,18 @@ TEST(MessageJson, DeepNestingIsRefused) {
   }
 }
 
+TEST(MessageJson, ListsAndObjectsCountTogetherForTheDepth) {
+  const auto nested = [](int depth) {  // lists and objects by turns, within the object of the message
+    std::string inner = "1";
+    for (int i = depth; i > 1; --i) inner = i % 2 == 0 ? "[" + inner + "]" : R"({"a":)" + inner + "}";
+    return R"({"type":"first_step","round":1,"more":)" + inner + "}";
+  };
+  EXPECT_EQ(to_membership_of(nested(8)), ToMembership(FirstStep{1}));
+  EXPECT_THROW(to_membership_of(nested(9)), Error);
+  const auto side_by_side = R"({"type":"first_step","round":1,"more":[[],{},[],{},[],{},[],{},[],{},[],{}]})";
+  EXPECT_EQ(to_membership_of(side_by_side), ToMembership(FirstStep{1}));
+}
+
 TEST(MessageJson, BracketsInTextsAreNoNesting) {
   const RoundFailed failed{1, "[[[[[[[[[[[[\\\"{{{{{{{{{{{{"};
   EXPECT_EQ(to_membership_of(to_json(ToMembership(failed))), ToMembership(failed));
