@@ -15,9 +15,9 @@
 //
 // Threads: one thread at a time, the same for begin_step, ready and finish.
 // Copies:  a copy is another handle to the same model, which ends with the last of them; a step does not keep it. A
-// call
-//          on a handle that was moved from, or on a step whose model has ended, throws InvalidArgument.
-// End:     destroyed with a step under way, it gives up on the group: the others would wait for the rest in vain.
+//          call on a handle that was moved from, or on a step whose model has ended, throws InvalidArgument.
+// End:     destroyed with a step under way, or before the collectives of a cancelled step are complete, it gives up on
+//          the group: the others would wait for the rest in vain.
 // Fork:    a forked child has no part in the model, and may do nothing but destroy it.
 #pragma once
 
@@ -64,18 +64,33 @@ class DDP_EXPORT DistributedDataParallel {
                           const DistributedDataParallelOptions& options = {});
 
   // Where backward writes (or adds) the gradient of parameter `index`: as many elements as the parameter, of its type,
-  // in its device's memory, at one address for the life of this object.
+  // in its device's memory. The index is the handle; the address is the same until the next rebuild_buckets().
   MemoryRange gradient(std::size_t index) const;
 
   std::size_t parameter_count() const;
   std::size_t bucket_count() const;
 
+  // Collective, between the finish() of a step with Sync::on and the next begin_step(). Fills the buckets anew, in the
+  // order in which gradients became ready on rank 0 in its last finished step with Sync::on, so that the first
+  // all-reduce begins as early as it can. All gradients are zero then, and their addresses may be new. Throws
+  // GradientError on a rank whose gradients are not averaged yet; that rank must not go on alone.
+  void rebuild_buckets();
+
   // Starts a step. Gradients are zero, or, after a step with Sync::off, what that step left. Throws GradientError while
-  // another step is unfinished, unless that step failed.
+  // another step is unfinished, unless that step failed; what the collectives of a cancelled step failed with.
   Step begin_step(Sync sync = Sync::on);
 
+  // One micro-batch. It is over after finish() or cancel(), whatever these throw, and when a collective of it failed;
+  // ready() and finish() then throw GradientError. A Step that is destroyed by an exception, before it is over, is
+  // cancelled; what cancel() would throw is dropped.
   class DDP_EXPORT Step {
    public:
+    Step(Step&&) noexcept = default;
+    Step& operator=(Step&&) = delete;
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
+    ~Step();
+
     // Says that the gradient of parameter `index` is written and no longer touched until finish(). Launches what is
     // complete by now. Throws GradientError for a parameter that is ready already, InvalidArgument for a bad index.
     // With Sync::off it only records the use.
@@ -83,17 +98,31 @@ class DDP_EXPORT DistributedDataParallel {
 
     // Ends backward: waits until all gradients are averaged. Throws GradientError on every rank where any rank left a
     // parameter unused in all micro-batches since the last synchronised step; it names parameters and ranks. Gradients
-    // are then undefined, the group stays usable, and the next begin_step starts anew. On a GPU the host waits for
-    // nothing here: "until" holds for the stream of the options, and a parameter left unused is known one step later,
-    // to the finish() of the next step with Sync::on; it is that step's predecessor whose gradients are undefined.
+    // are then undefined, the group stays usable, and the next begin_step starts anew. So it is where a rank cancelled
+    // the step; the error names that rank, the highest if there are several. On a GPU the host waits for nothing here:
+    // "until" holds for the stream of the options, and either is known one step later, to the finish() of the next step
+    // with Sync::on; it is that step's predecessor whose gradients are undefined.
     void finish();
+
+    // Gives up on this step and on the micro-batches before it that are not averaged; their gradients are undefined.
+    // Waits for nobody (on a GPU: for the device to do the synchronised step before). Nothing for a Step that is over.
+    //   all ranks cancel   no rank throws; the next begin_step() starts anew on all
+    //   one rank cancels   with Sync::on the other ranks' finish() throws GradientError and names this rank; the next
+    //                      begin_step() starts anew on all. With Sync::off the others are told nothing: what this rank
+    //                      accumulated so far is missing in their averages
+    // To keep in step with the others it begins the collectives of the step that are left: the memory of the gradients
+    // must not be touched until the next begin_step(), which waits for them. Throws what the group fails with; on a GPU
+    // also what finish() would throw of the synchronised step before.
+    void cancel();
 
    private:
     friend class DistributedDataParallel;
-    explicit Step(const std::shared_ptr<Impl>& model) : model_(model) {}
+    Step(const std::shared_ptr<Impl>& model, std::uint64_t number);
     std::shared_ptr<Impl> require_model() const;
 
     std::weak_ptr<Impl> model_;
+    std::uint64_t number_;
+    int exceptions_;  // under way when it was made
   };
 
  private:

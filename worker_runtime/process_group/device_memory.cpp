@@ -1,18 +1,19 @@
 #include "worker_runtime/process_group/device_memory.hpp"
 
 #include <cstring>
+#include <vector>
 
 namespace ddp::process_group {
 
 namespace {
 
-class KnownFlags : public FlagReading {
+class FinishedCopy : public HostCopy {
  public:
-  explicit KnownFlags(bool is_raised) : is_raised_(is_raised) {}
-  bool is_raised() override { return is_raised_; }
+  FinishedCopy(const std::byte* from, std::size_t bytes) : bytes_(from, from + bytes) {}
+  std::span<const std::byte> bytes() override { return bytes_; }
 
  private:
-  bool is_raised_;
+  std::vector<std::byte> bytes_;
 };
 
 class HostMemory : public DeviceMemory {
@@ -23,20 +24,10 @@ class HostMemory : public DeviceMemory {
     if (range.count > 0) std::memset(range.data, 0, range.bytes());
   }
 
-  void write_flag(const Flag& flag, bool is_raised, void*) override {
-    if (flag.range.type == DataType::float64) {
-      static_cast<double*>(flag.range.data)[flag.index] = is_raised ? 1.0 : 0.0;
-    } else {
-      static_cast<float*>(flag.range.data)[flag.index] = is_raised ? 1.0F : 0.0F;
-    }
-  }
+  void write(void* to, std::span<const std::byte> bytes, void*) override { copy(to, bytes.data(), bytes.size()); }
 
-  bool reads_at_once() const override { return true; }
-
-  std::unique_ptr<FlagReading> begin_read_flags(std::span<const Flag> flags, void*) override {
-    bool any = false;
-    for (const Flag& flag : flags) any = any || is_raised(flag);
-    return std::make_unique<KnownFlags>(any);
+  std::unique_ptr<HostCopy> begin_read(const void* from, std::size_t bytes, void*) override {
+    return std::make_unique<FinishedCopy>(static_cast<const std::byte*>(from), bytes);
   }
 
   void wait_for_all() override {}
@@ -44,11 +35,6 @@ class HostMemory : public DeviceMemory {
   void copy_from_host(void* to, const void* from, std::size_t bytes, void*) override { copy(to, from, bytes); }
 
  private:
-  static bool is_raised(const Flag& flag) {
-    if (flag.range.type == DataType::float64) return static_cast<const double*>(flag.range.data)[flag.index] != 0.0;
-    return static_cast<const float*>(flag.range.data)[flag.index] != 0.0F;
-  }
-
   static void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }

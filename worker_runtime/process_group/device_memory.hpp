@@ -1,5 +1,5 @@
-// What the library itself does with memory on a device, beside the collectives: zeroes it, copies it to the host and
-// back, and writes and looks at the flags by which ranks tell each other of unused parameters.
+// What the library itself does with memory on a device, beside the collectives: zeroes it, and copies it to the host
+// and back.
 //
 // `stream` is that of CollectiveOptions: a call is in order behind what the stream holds, and before what it is given
 // later. In host memory there is no stream, and all is done when a call returns.
@@ -17,21 +17,14 @@
 
 namespace ddp::process_group {
 
-// One element of a float32 or float64 range: 0 where it is not raised. A sum or average of flags over ranks is 0 only
-// where all wrote 0.
-struct Flag {
-  MemoryRange range;
-  std::size_t index = 0;
-};
-
-// A look at flags that is under way.
-class FlagReading {
+// A copy of a few bytes of the device that is on the way to the host.
+class HostCopy {
  public:
-  virtual ~FlagReading() = default;
+  virtual ~HostCopy() = default;
 
-  // Whether one of them was raised. Waits until that is known, no longer than the collectives before it may take;
-  // throws what they failed with.
-  virtual bool is_raised() = 0;
+  // Waits until the bytes are there, no longer than the collectives before may take; throws what these failed with. The
+  // bytes live as long as this object.
+  virtual std::span<const std::byte> bytes() = 0;
 };
 
 class DeviceMemory {
@@ -41,13 +34,12 @@ class DeviceMemory {
   virtual Device device() const = 0;
 
   virtual void zero(const MemoryRange& range, void* stream) = 0;
-  virtual void write_flag(const Flag& flag, bool is_raised, void* stream) = 0;
 
-  // Whether a FlagReading knows at once, without making the host wait for a device. Else it is looked at a step later.
-  virtual bool reads_at_once() const = 0;
-
-  // Begins to look at the flags as they are on the stream then. The flags may be written anew on it at once.
-  virtual std::unique_ptr<FlagReading> begin_read_flags(std::span<const Flag> flags, void* stream) = 0;
+  // For a few bytes, inside of a step: neither makes the host wait.
+  // Writes `bytes`, which the caller may change when the call returns.
+  virtual void write(void* to, std::span<const std::byte> bytes, void* stream) = 0;
+  // Begins to copy what is there on the stream then. It may be written anew on the stream at once.
+  virtual std::unique_ptr<HostCopy> begin_read(const void* from, std::size_t bytes, void* stream) = 0;
 
   // Waits until the device has done all that this process gave it, on whatever stream. Of the host: nothing.
   virtual void wait_for_all() = 0;

@@ -36,7 +36,7 @@ void copy_to_output(const Collective& collective) {
 
 struct Device1 {
   std::shared_ptr<Calls> calls = std::make_shared<Calls>();
-  std::unique_ptr<StandInBackend> backend = std::make_unique<StandInBackend>(calls, kGpu, false);
+  std::unique_ptr<StandInBackend> backend = std::make_unique<StandInBackend>(calls, kGpu);
   test::StandInMemory* memory = &backend->memory();
   ProcessGroup group = test::group_over(std::move(backend), 0, 1);
 
@@ -71,7 +71,7 @@ TEST_F(DeviceEngine, ItsMemoryIsTheDevices) {
 TEST_F(DeviceEngine, AnUnusedParameterIsKnownOneStepLater) {
   train({0, 1});
   train({1});
-  EXPECT_EQ(gpu_.memory->looks_begun, 2);
+  EXPECT_EQ(gpu_.memory->reads_begun, 2);
   const auto error = thrown_by<GradientError>([&] { train({0, 1}); });
   ASSERT_TRUE(error);
   EXPECT_THAT(error->what(), HasSubstr("parameter a got no gradient on rank 0"));
@@ -87,10 +87,26 @@ TEST_F(DeviceEngine, AnUnusedParameterIsKnownOneStepLater) {
 TEST_F(DeviceEngine, NoHostCopyIsInAStep) {
   train({0, 1});
   const int copies = gpu_.memory->copies;
-  const std::size_t blocking_calls = gpu_.calls->run.size();
   for (int i = 0; i < 5; ++i) train({0, 1});
   EXPECT_EQ(gpu_.memory->copies, copies);
-  EXPECT_EQ(gpu_.calls->run.size(), blocking_calls);
+}
+
+// The others look at the flags of the step before, and would search for unused parameters with this rank.
+TEST_F(DeviceEngine, ACancelledStepTakesPartInTheSearchOfTheStepBefore) {
+  train({0, 1});
+  train({1});
+  auto step = model_.begin_step();
+  step.ready(1);
+  const std::size_t submitted = gpu_.calls->submitted.size();
+  const std::size_t run = gpu_.calls->run.size();
+  const auto error = thrown_by<GradientError>([&] { step.cancel(); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("parameter a got no gradient on rank 0"));
+  EXPECT_EQ(gpu_.calls->submitted.size(), submitted + 2) << "the bucket, the flags";
+  ASSERT_GT(gpu_.calls->run.size(), run);
+  EXPECT_EQ(gpu_.calls->run.back().kind, CollectiveKind::all_gather);
+  train({0, 1});  // nothing is told of the step that this rank itself cancelled
+  train({0, 1});
 }
 
 TEST(DeviceState, GoesThroughHostCopiesAlsoWhenTheGroupHasEnded) {

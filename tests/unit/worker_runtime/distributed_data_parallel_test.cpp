@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <optional>
@@ -372,16 +373,150 @@ TEST(DistributedDataParallel, AnEmptyParameterAndAScalarAreParametersToo) {
   EXPECT_THAT(results, Each("|1"));
 }
 
+TEST(DistributedDataParallel, CancelledOnAllRanksTheNextStepStartsAnew) {
+  const auto results = results_of_ranks(3, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters(), one_bucket_each());
+    const std::vector<std::vector<std::size_t>> used = {{2, 1, 0}, {2}, {}};  // as many buckets are launched
+    {
+      auto step = model.begin_step();
+      for (const std::size_t p : used[static_cast<std::size_t>(world.rank())]) {
+        add(model.gradient(p), 5);
+        step.ready(p);
+      }
+      step.cancel();
+      step.cancel();  // a step that is over
+    }
+    world.barrier();  // the group is in step without the next step
+    run_step(model, {2, 1, 0}, world.rank());
+    return text_of(model.gradient(0)) + "|" + text_of(model.gradient(2));
+  });
+  EXPECT_THAT(results, Each("1 1 1 1 1 1|1 1"));
+}
+
+TEST(DistributedDataParallel, CancelledOnOneRankTheOthersAreToldByName) {
+  const auto results = results_of_ranks(3, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    std::string text = message_of<GradientError>([&] {
+      auto step = model.begin_step();
+      step.ready(1);
+      if (world.rank() == 1) return step.cancel();
+      if (world.rank() == 0) step.ready(2);  // and leaves a parameter unused, which is no news then
+      step.finish();
+    });
+    text = text.substr(0, text.find('\n'));
+    run_step(model, {2, 1, 0}, world.rank());
+    return text + "|" + text_of(model.gradient(1));
+  });
+  const std::string told = "rank 1 cancelled the step|1 1 1";
+  EXPECT_THAT(results, ElementsAre(told, "no error|1 1 1", told));
+}
+
+TEST(DistributedDataParallel, AnExceptionInBackwardLeavesTheEngineUsable) {
+  const struct {
+    const char* what;
+    bool on_all;
+  } cases[] = {{"on all ranks", true}, {"on one rank", false}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    const auto results = results_of_ranks(2, [&](ProcessGroup world) {
+      Model values;
+      DistributedDataParallel model(world, values.parameters(), one_bucket_each());
+      std::string text = message_of<ddp::Error>([&] {
+        auto step = model.begin_step();
+        step.ready(world.rank() == 0 ? 2 : 0);
+        if (c.on_all || world.rank() == 0) throw ddp::Error("no memory for backward");
+        step.finish();
+      });
+      run_step(model, {2, 1, 0}, 1 + 2 * world.rank());
+      return text.substr(0, text.find('\n')) + "|" + text_of(model.gradient(1));
+    });
+    EXPECT_EQ(results[0], "no memory for backward|2 2 2");
+    EXPECT_EQ(results[1], std::string(c.on_all ? "no memory for backward" : "rank 0 cancelled the step") + "|2 2 2");
+  }
+}
+
+TEST(DistributedDataParallel, ACancelledMicroBatchTakesItsWindowAlong) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    const auto accumulate = [&](double gradient) {
+      auto step = model.begin_step(Sync::off);
+      for (const std::size_t p : {0, 1, 2}) add(model.gradient(p), gradient), step.ready(p);
+      return step;
+    };
+    accumulate(100).finish();
+    accumulate(10).cancel();
+    accumulate(1).finish();
+    run_step(model, {0, 1, 2}, world.rank());
+    return text_of(model.gradient(1));
+  });
+  EXPECT_THAT(results, Each("1.5 1.5 1.5"));
+}
+
+TEST(DistributedDataParallel, AStepThatIsOverIsRefused) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    auto first = model.begin_step();
+    for (const std::size_t p : {0, 1, 2}) first.ready(p);
+    first.finish();
+    auto second = model.begin_step();
+    std::string text = message_of<GradientError>([&] { first.ready(0); });
+    text += message_of<GradientError>([&] { first.finish(); });
+    first.cancel();
+    for (const std::size_t p : {0, 1, 2}) second.ready(p);
+    second.finish();
+    return text;
+  });
+  EXPECT_THAT(results, Each(AllOf(HasSubstr("ready() is called on a Step that is over"),
+                                  HasSubstr("finish() is called on a Step that is over"))));
+}
+
+TEST(DistributedDataParallel, BucketsAreRebuiltInTheOrderOfReadinessOnRank0) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    std::vector<float> all(10);
+    std::vector<Parameter> parameters;
+    for (std::size_t p = 0; p < 5; ++p) parameters.push_back({"p" + std::to_string(p), {2}, {&all[2 * p], 2}});
+    DistributedDataParallelOptions options;
+    options.first_bucket_cap_bytes = options.bucket_cap_bytes = 16;  // two parameters
+    DistributedDataParallel model(world, parameters, options);
+    const auto order_in_memory = [&] {
+      std::vector<std::size_t> order = {0, 1, 2, 3, 4};
+      std::sort(order.begin(), order.end(),
+                [&](std::size_t a, std::size_t b) { return model.gradient(a).data < model.gradient(b).data; });
+      std::string text;
+      for (const std::size_t p : order) text += std::to_string(p);
+      return text;
+    };
+    std::string text = order_in_memory();
+    run_step(model,
+             world.rank() == 0 ? std::vector<std::size_t>{3, 0, 4, 1, 2} : std::vector<std::size_t>{0, 1, 2, 3, 4}, 1);
+    model.rebuild_buckets();
+    text += "|" + order_in_memory() + "|" + text_of(model.gradient(3)) + "|" + std::to_string(model.bucket_count());
+    for (int i = 0; i < 2; ++i) run_step(model, {4, 3, 2, 1, 0}, 4 * world.rank());
+    for (std::size_t p = 0; p < 5; ++p) text += "|" + text_of(model.gradient(p));
+    auto step = model.begin_step(Sync::off);
+    text += "|" + message_of<GradientError>([&] { model.rebuild_buckets(); }).substr(0, 27);
+    step.cancel();
+    return text;
+  });
+  EXPECT_THAT(results, Each("43210|30412|0 0|3|2 2|2 2|2 2|2 2|2 2|rebuild_buckets() is called"));
+}
+
 // A rank that gives up in the middle of a step, but lives on, must not leave the others waiting for the rest of it.
 TEST(DistributedDataParallel, DestroyedInMidStepItFailsTheOthersAtOnce) {
   const struct {
     const char* what;
     DistributedDataParallelOptions options;
     std::vector<std::size_t> used;  // before it is destroyed
+    bool by_exception;
   } cases[] = {
-      {"a bucket is launched", one_bucket_each(), {2}},
-      {"no bucket is full", {}, {1}},
-      {"nothing is ready", {}, {}},
+      {"a bucket is launched", one_bucket_each(), {2}, false},
+      {"no bucket is full", {}, {1}, false},
+      {"nothing is ready", {}, {}, false},
+      {"an exception cancels the step first", one_bucket_each(), {2}, true},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
@@ -389,10 +524,11 @@ TEST(DistributedDataParallel, DestroyedInMidStepItFailsTheOthersAtOnce) {
     const auto results = results_of_ranks(2, [&](ProcessGroup world) {
       Model values;
       const std::string message = message_of<ddp::Error>([&] {
-        DistributedDataParallel model(world, values.parameters(), c.options);
-        if (world.rank() == 1) return run_step(model, {2, 1, 0}, 1);
-        auto step = model.begin_step();
+        std::optional<DistributedDataParallel> model(std::in_place, world, values.parameters(), c.options);
+        if (world.rank() == 1) return run_step(*model, {2, 1, 0}, 1);
+        auto step = model->begin_step();
         for (const std::size_t parameter : c.used) step.ready(parameter);
+        if (!c.by_exception) model.reset();
         throw ddp::Error("rank 0 has enough");
       });
       if (world.rank() == 1) *other_failed = true;
@@ -400,7 +536,12 @@ TEST(DistributedDataParallel, DestroyedInMidStepItFailsTheOthersAtOnce) {
       return message;
     });
     EXPECT_EQ(results[0], "rank 0 has enough");
-    EXPECT_THAT(results[1], HasSubstr("aborted the group"));
+    const auto aborted = HasSubstr("aborted the group");
+    if (c.by_exception) {
+      EXPECT_THAT(results[1], testing::AnyOf(aborted, HasSubstr("rank 0 cancelled the step")));
+    } else {
+      EXPECT_THAT(results[1], aborted);
+    }
   }
 }
 
@@ -446,8 +587,8 @@ TEST(DistributedDataParallel, AStepWhoseModelIsGoneSaysSo) {
     model.reset();
     return message_of<InvalidArgument>([&] { step.ready(0); }) + message_of<InvalidArgument>([&] { step.finish(); });
   });
-  EXPECT_THAT(results, Each(testing::MatchesRegex("the model of this Step is gone\ntry:.*"
-                                                  "the model of this Step is gone\ntry:.*")));
+  EXPECT_THAT(results, Each(testing::MatchesRegex("the model of this Step is gone, [^\n]*\ntry:.*"
+                                                  "the model of this Step is gone, [^\n]*\ntry:.*")));
 }
 
 TEST(DistributedDataParallel, AForkedChildLetsGoOfAModelInMidStep) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>
@@ -35,24 +36,20 @@ class StandInWork : public Work::State {
   bool is_done = false;
 };
 
-// Memory of a "device" that is host memory in truth. A look at flags knows only what the test lets it know.
+// Memory of a "device" that is host memory in truth.
 class StandInMemory : public process_group::DeviceMemory {
  public:
-  explicit StandInMemory(Device device, bool reads_at_once) : device_(device), reads_at_once_(reads_at_once) {}
+  explicit StandInMemory(Device device) : device_(device) {}
 
   Device device() const override { return device_; }
   void zero(const MemoryRange& range, void* stream) override {
     ++zeros;
     host_->zero(range, stream);
   }
-  void write_flag(const process_group::Flag& flag, bool raised, void* stream) override {
-    host_->write_flag(flag, raised, stream);
-  }
-  bool reads_at_once() const override { return reads_at_once_; }
-  std::unique_ptr<process_group::FlagReading> begin_read_flags(std::span<const process_group::Flag> flags,
-                                                               void* stream) override {
-    ++looks_begun;
-    return host_->begin_read_flags(flags, stream);
+  void write(void* to, std::span<const std::byte> bytes, void* stream) override { host_->write(to, bytes, stream); }
+  std::unique_ptr<process_group::HostCopy> begin_read(const void* from, std::size_t bytes, void* stream) override {
+    ++reads_begun;
+    return host_->begin_read(from, bytes, stream);
   }
   void wait_for_all() override { host_->wait_for_all(); }
   void copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) override {
@@ -66,13 +63,12 @@ class StandInMemory : public process_group::DeviceMemory {
   }
 
   int zeros = 0;
-  int looks_begun = 0;
+  int reads_begun = 0;
   int copies = 0;
   std::function<void()> before_copy_to_host;
 
  private:
   Device device_;
-  bool reads_at_once_;
   std::shared_ptr<process_group::DeviceMemory> host_ = process_group::host_memory();
 };
 
@@ -95,8 +91,8 @@ struct Calls {
 
 class StandInBackend : public process_group::Backend {
  public:
-  StandInBackend(std::shared_ptr<Calls> calls, Device device, bool reads_at_once = true)
-      : calls_(std::move(calls)), memory_(std::make_shared<StandInMemory>(device, reads_at_once)) {}
+  StandInBackend(std::shared_ptr<Calls> calls, Device device)
+      : calls_(std::move(calls)), memory_(std::make_shared<StandInMemory>(device)) {}
 
   Device device() const override { return memory_->device(); }
 

@@ -13,35 +13,28 @@ namespace ddp::nccl_backend {
 namespace {
 
 using process_group::DeviceMemory;
-using process_group::Flag;
-using process_group::FlagReading;
-
-constexpr std::size_t kFlagBytesMax = sizeof(double);
+using process_group::HostCopy;
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-void* place_of(const Flag& flag) {
-  return static_cast<std::byte*>(flag.range.data) + flag.index * size_of(flag.range.type);
-}
+// Host memory that the device copies to and from by itself, and the event behind the last copy. Both cost too much to
+// make in each step.
+struct Pinned {
+  explicit Pinned(std::size_t bytes_) : bytes(bytes_), memory(bytes_) {}
 
-// Where flags are copied to, and the event behind the copies. Both cost too much to make in each step.
-struct FlagCopies {
-  explicit FlagCopies(std::size_t count) : room(count), memory(count * kFlagBytesMax) {}
-
-  std::size_t room;
+  std::size_t bytes;
   PinnedMemory memory;
   Event copied;
 };
 
 class CudaMemory : public DeviceMemory, public std::enable_shared_from_this<CudaMemory> {
  public:
-  CudaMemory(int device, std::shared_ptr<GroupStatus> status);
+  CudaMemory(int device, std::shared_ptr<GroupStatus> status) : device_(device), status_(std::move(status)) {}
 
   Device device() const override { return {Device::Kind::cuda, device_}; }
   void zero(const MemoryRange& range, void* stream) override;
-  void write_flag(const Flag& flag, bool is_raised, void* stream) override;
-  bool reads_at_once() const override { return false; }
-  std::unique_ptr<FlagReading> begin_read_flags(std::span<const Flag> flags, void* stream) override;
+  void write(void* to, std::span<const std::byte> bytes, void* stream) override;
+  std::unique_ptr<HostCopy> begin_read(const void* from, std::size_t bytes, void* stream) override;
   void wait_for_all() override;
   void copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) override;
   void copy_from_host(void* to, const void* from, std::size_t bytes, void* stream) override;
@@ -50,50 +43,37 @@ class CudaMemory : public DeviceMemory, public std::enable_shared_from_this<Cuda
   class Reading;
 
   void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, void* stream);
-  std::unique_ptr<FlagCopies> take_copies(std::size_t count);
-  void give_back(std::unique_ptr<FlagCopies> copies);
+  std::unique_ptr<Pinned> take_pinned(std::size_t bytes);
+  void give_back(std::unique_ptr<Pinned> pinned);
   void throw_if_failed() const {
     if (status_) status_->throw_if_failed();
   }
 
   int device_;
   std::shared_ptr<GroupStatus> status_;
-  PinnedMemory ones_;  // what a raised flag is copied from: a double, then a float
   std::mutex mutex_;
-  std::vector<std::unique_ptr<FlagCopies>> spare_;  // guarded by mutex_
+  std::vector<std::unique_ptr<Pinned>> spare_;  // guarded by mutex_; copies may still be under way
 };
 
-class CudaMemory::Reading : public FlagReading {
+class CudaMemory::Reading : public HostCopy {
  public:
-  Reading(std::shared_ptr<CudaMemory> memory, std::unique_ptr<FlagCopies> copies, std::size_t count)
-      : memory_(std::move(memory)), copies_(std::move(copies)), count_(count) {}
-  ~Reading() override { memory_->give_back(std::move(copies_)); }
+  Reading(std::shared_ptr<CudaMemory> memory, std::unique_ptr<Pinned> pinned, std::size_t bytes)
+      : memory_(std::move(memory)), pinned_(std::move(pinned)), bytes_(bytes) {}
+  ~Reading() override { memory_->give_back(std::move(pinned_)); }
   Reading(const Reading&) = delete;
   Reading& operator=(const Reading&) = delete;
 
-  bool is_raised() override {
-    EventWaits::of_process().wait(copies_->copied, memory_->device_);
+  std::span<const std::byte> bytes() override {
+    EventWaits::of_process().wait(pinned_->copied, memory_->device_);
     memory_->throw_if_failed();
-    const std::byte* const bytes = copies_->memory.data();
-    for (std::size_t i = 0; i < count_ * kFlagBytesMax; ++i) {
-      if (bytes[i] != std::byte{0}) return true;  // 0 is all zeros in either type
-    }
-    return false;
+    return {pinned_->memory.data(), bytes_};
   }
 
  private:
   std::shared_ptr<CudaMemory> memory_;
-  std::unique_ptr<FlagCopies> copies_;
-  std::size_t count_;
+  std::unique_ptr<Pinned> pinned_;
+  std::size_t bytes_;
 };
-
-CudaMemory::CudaMemory(int device, std::shared_ptr<GroupStatus> status)
-    : device_(device), status_(std::move(status)), ones_(sizeof(double) + sizeof(float)) {
-  const double wide = 1;
-  const float narrow = 1;
-  std::memcpy(ones_.data(), &wide, sizeof wide);
-  std::memcpy(ones_.data() + sizeof wide, &narrow, sizeof narrow);
-}
 
 void CudaMemory::zero(const MemoryRange& range, void* stream) {
   if (range.count == 0) return;
@@ -101,49 +81,43 @@ void CudaMemory::zero(const MemoryRange& range, void* stream) {
   check(cudaMemsetAsync(range.data, 0, range.bytes(), stream_of(stream)), "zeroing device memory");
 }
 
-void CudaMemory::write_flag(const Flag& flag, bool is_raised, void* stream) {
+void CudaMemory::write(void* to, std::span<const std::byte> bytes, void* stream) {
   const DeviceGuard guard(device_);
-  const std::size_t bytes = size_of(flag.range.type);
-  if (!is_raised) {
-    return check(cudaMemsetAsync(place_of(flag), 0, bytes, stream_of(stream)), "writing a flag");
-  }
-  const std::byte* const one = ones_.data() + (flag.range.type == DataType::float64 ? 0 : sizeof(double));
-  check(cudaMemcpyAsync(place_of(flag), one, bytes, cudaMemcpyHostToDevice, stream_of(stream)), "writing a flag");
+  auto pinned = take_pinned(bytes.size());
+  std::memcpy(pinned->memory.data(), bytes.data(), bytes.size());
+  check(cudaMemcpyAsync(to, pinned->memory.data(), bytes.size(), cudaMemcpyHostToDevice, stream_of(stream)),
+        "writing to the device");
+  pinned->copied.record(stream_of(stream));
+  give_back(std::move(pinned));
 }
 
-std::unique_ptr<FlagReading> CudaMemory::begin_read_flags(std::span<const Flag> flags, void* stream) {
+std::unique_ptr<HostCopy> CudaMemory::begin_read(const void* from, std::size_t bytes, void* stream) {
   const DeviceGuard guard(device_);
-  auto copies = take_copies(flags.size());
-  std::memset(copies->memory.data(), 0, copies->room * kFlagBytesMax);
-  for (std::size_t i = 0; i < flags.size(); ++i) {
-    check(cudaMemcpyAsync(copies->memory.data() + i * kFlagBytesMax, place_of(flags[i]), size_of(flags[i].range.type),
-                          cudaMemcpyDeviceToHost, stream_of(stream)),
-          "reading a flag");
-  }
-  copies->copied.record(stream_of(stream));
-  return std::make_unique<Reading>(shared_from_this(), std::move(copies), flags.size());
+  auto pinned = take_pinned(bytes);
+  check(cudaMemcpyAsync(pinned->memory.data(), from, bytes, cudaMemcpyDeviceToHost, stream_of(stream)),
+        "reading from the device");
+  pinned->copied.record(stream_of(stream));
+  return std::make_unique<Reading>(shared_from_this(), std::move(pinned), bytes);
 }
 
-std::unique_ptr<FlagCopies> CudaMemory::take_copies(std::size_t count) {
-  const std::lock_guard lock(mutex_);
-  while (!spare_.empty()) {
-    auto copies = std::move(spare_.back());
-    spare_.pop_back();
-    if (copies->room >= count) return copies;
+// With the device current. Memory that a copy may still be on its way to, or from, is not taken.
+std::unique_ptr<Pinned> CudaMemory::take_pinned(std::size_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& each : spare_) {
+      if (each->bytes < bytes || !each->copied.has_come()) continue;
+      std::swap(each, spare_.back());
+      auto pinned = std::move(spare_.back());
+      spare_.pop_back();
+      return pinned;
+    }
   }
-  return std::make_unique<FlagCopies>(count);
+  return std::make_unique<Pinned>(bytes);
 }
 
-// Memory that a copy may still be on its way to is not used again, nor freed before that has come.
-void CudaMemory::give_back(std::unique_ptr<FlagCopies> copies) {
-  try {
-    const DeviceGuard guard(device_);
-    if (!copies->copied.has_come()) return;  // cudaFreeHost() waits for it
-  } catch (const CudaError&) {
-    return;
-  }
+void CudaMemory::give_back(std::unique_ptr<Pinned> pinned) {
   const std::lock_guard lock(mutex_);
-  spare_.push_back(std::move(copies));
+  spare_.push_back(std::move(pinned));
 }
 
 void CudaMemory::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, void* stream) {

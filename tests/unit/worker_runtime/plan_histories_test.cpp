@@ -1,0 +1,432 @@
+// Random histories of the plan: some ranks, each with its own Plan, over a stand-in for a group. Every rank makes
+// gradients ready in an order of its own, leaves some out, cancels; collectives fail; buckets are rebuilt. A history is
+// right if no rank waits for ever, all ranks begin the same collectives in the same order, each gradient is reduced
+// once in a window and not before it is complete, and every rank is told what happened.
+#include "worker_runtime/engine/plan/plan.hpp"
+
+#include "ddp/error.hpp"
+#include "tests/sanitized.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace ddp::gradient_engine {
+namespace {
+
+using Buckets = std::vector<std::vector<std::size_t>>;
+using Values = std::vector<std::int64_t>;
+
+class Dice {
+ public:
+  explicit Dice(std::uint64_t seed) : random_(seed) {}
+  std::size_t below(std::size_t n) { return random_() % n; }
+  bool one_in(std::size_t n) { return below(n) == 0; }
+  template <class T>
+  void shuffle(std::vector<T>& values) {
+    for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[below(i)]);
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+void require(bool is_right, const std::string& what) {
+  if (!is_right) throw std::runtime_error(what);
+}
+
+// --- what the program of a rank does ---
+
+enum class Call : std::uint8_t { begin_off, begin_on, ready, ready_again, ready_of_old_step, end, cancel, rebuild };
+
+struct Op {
+  Call call = Call::begin_on;
+  std::size_t parameter = 0;
+  std::int64_t value = 0;  // what backward adds to the gradient before it is ready
+};
+
+struct RankWindow {
+  std::vector<Op> ops;
+  std::vector<std::size_t> missing;
+  Values sums;  // of this rank's micro-batches
+  bool is_cancelled = false;
+};
+
+struct Window {
+  Buckets rebuilt;  // before it; empty for none
+  std::vector<RankWindow> ranks;
+
+  int canceller() const {  // the highest; -1 for none
+    for (std::size_t rank = ranks.size(); rank-- > 0;) {
+      if (ranks[rank].is_cancelled) return static_cast<int>(rank);
+    }
+    return -1;
+  }
+
+  // What its flags tell every rank.
+  std::string outcome() const {
+    if (canceller() >= 0) return "cancelled by " + std::to_string(canceller());
+    const bool is_any_missing = std::any_of(ranks.begin(), ranks.end(), [](auto& its) { return !its.missing.empty(); });
+    return is_any_missing ? "unused" : "";
+  }
+
+  std::int64_t sum(std::size_t parameter) const {
+    return std::accumulate(ranks.begin(), ranks.end(), std::int64_t{0},
+                           [=](std::int64_t sum, const RankWindow& its) { return sum + its.sums[parameter]; });
+  }
+};
+
+Buckets draw_buckets(std::size_t parameter_count, Dice& dice) {
+  std::vector<std::size_t> order(parameter_count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  dice.shuffle(order);
+  Buckets buckets;
+  for (const std::size_t parameter : order) {
+    if (buckets.empty() || dice.one_in(2)) buckets.emplace_back();
+    buckets.back().push_back(parameter);
+  }
+  return buckets;
+}
+
+struct Chances {
+  std::size_t cancel, leave_out;  // one in so many
+};
+
+// Adds a micro-batch; with a cancel in it, the window of this rank begins anew.
+void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, std::vector<bool>& used, Dice& dice) {
+  std::vector<std::size_t> order(used.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  if (!dice.one_in(3)) std::reverse(order.begin(), order.end());
+  if (dice.one_in(2)) dice.shuffle(order);
+  window.ops.push_back({.call = is_last ? Call::begin_on : Call::begin_off});
+  const bool cancels = dice.one_in(chances.cancel);
+  const std::size_t until = cancels ? dice.below(order.size() + 1) : order.size();
+  for (std::size_t i = 0; i < until; ++i) {
+    if (dice.one_in(chances.leave_out)) continue;
+    const auto value = static_cast<std::int64_t>(1 + dice.below(1000));
+    window.ops.push_back({.call = Call::ready, .parameter = order[i], .value = value});
+    if (dice.one_in(16)) window.ops.push_back({.call = Call::ready_again, .parameter = order[i]});
+    if (dice.one_in(16)) window.ops.push_back({.call = Call::ready_of_old_step, .parameter = order[i]});
+    window.sums[order[i]] += value;
+    used[order[i]] = true;
+  }
+  window.ops.push_back({.call = cancels ? Call::cancel : Call::end});
+  if (!cancels) return;
+  if (is_last) {
+    window.is_cancelled = true;
+  } else {
+    std::fill(window.sums.begin(), window.sums.end(), 0);
+    used.assign(used.size(), false);
+  }
+}
+
+RankWindow draw_rank_window(std::size_t parameter_count, Chances chances, bool is_rebuilt, Dice& dice) {
+  RankWindow window;
+  window.sums.resize(parameter_count);
+  if (is_rebuilt) window.ops.push_back({.call = Call::rebuild});
+  std::vector<bool> used(parameter_count);
+  for (std::size_t i = dice.below(3); i > 0; --i) draw_micro_batch(window, false, chances, used, dice);
+  draw_micro_batch(window, true, chances, used, dice);
+  for (std::size_t p = 0; p < parameter_count; ++p) {
+    if (!used[p] && !window.is_cancelled) window.missing.push_back(p);
+  }
+  return window;
+}
+
+std::vector<Window> draw_windows(std::size_t rank_count, std::size_t parameter_count, Dice& dice) {
+  const Chances histories[] = {{1000, 1000}, {8, 1000}, {1000, 12}, {6, 6}};
+  std::vector<Window> windows(1 + dice.below(4));
+  for (Window& window : windows) {
+    const Chances chances = dice.one_in(8) ? Chances{1, 8} : histories[dice.below(std::size(histories))];
+    if (dice.one_in(4)) window.rebuilt = draw_buckets(parameter_count, dice);
+    for (std::size_t rank = 0; rank < rank_count; ++rank) {
+      window.ranks.push_back(draw_rank_window(parameter_count, chances, !window.rebuilt.empty(), dice));
+    }
+  }
+  return windows;
+}
+
+// --- the group ---
+
+struct Collective {
+  std::string name{};
+  std::vector<std::size_t> parameters{};  // of the bucket
+  std::size_t arrived = 0;
+  Values sums{};
+  Flags flags{};
+};
+
+struct Rank {
+  Plan plan;
+  Values gradients;
+  std::vector<bool> is_ready;         // in this step
+  std::vector<int> reduced;           // by parameter, how often in this window
+  bool is_closing = false;            // in end() or cancel()
+  std::size_t window = 0, op = 0;     // what comes next
+  std::deque<Action> actions{};       // to perform first
+  std::size_t begun = 0;              // collectives
+  bool waits = false;                 // for what it has begun, before its next action
+  std::deque<std::size_t> results{};  // of the flags: which collectives
+  std::deque<std::size_t> untold{};   // windows whose outcome it is still to hear
+  std::optional<std::string> told{};  // in this end() or cancel()
+};
+
+class History {
+ public:
+  explicit History(std::uint64_t seed)
+      : dice_(seed),
+        rank_count_(1 + dice_.below(4)),
+        parameter_count_(1 + dice_.below(5)),
+        look_at_(dice_.one_in(2) ? LookAt::end_of_window : LookAt::end_of_next_window),
+        windows_(draw_windows(rank_count_, parameter_count_, dice_)),
+        fails_at_(dice_.one_in(4) ? dice_.below(12) : SIZE_MAX) {
+    const Buckets buckets = draw_buckets(parameter_count_, dice_);
+    for (std::size_t rank = 0; rank < rank_count_; ++rank) {
+      const PlanOptions options{.rank = static_cast<int>(rank), .look_at = look_at_};
+      ranks_.push_back({.plan = Plan(std::vector<std::string>(parameter_count_, "p"), buckets, options),
+                        .gradients = Values(parameter_count_, 77),
+                        .is_ready = std::vector<bool>(parameter_count_),
+                        .reduced = std::vector<int>(parameter_count_)});
+    }
+    buckets_.assign(rank_count_, buckets);
+  }
+
+  void play() {
+    for (;;) {
+      std::vector<std::size_t> able;
+      bool are_all_done = true;
+      for (std::size_t rank = 0; rank < rank_count_; ++rank) {
+        if (is_done(ranks_[rank])) continue;
+        are_all_done = false;
+        if (!must_wait(ranks_[rank])) able.push_back(rank);
+      }
+      if (are_all_done) break;
+      require(!able.empty(), "a deadlock");
+      step(able[dice_.below(able.size())]);
+    }
+    for (const Rank& its : ranks_) require(its.begun == ranks_[0].begun, "a rank began more than another");
+  }
+
+ private:
+  bool is_done(const Rank& its) const { return its.window == windows_.size() && its.actions.empty() && !its.waits; }
+
+  bool must_wait(const Rank& its) const {
+    return its.waits && its.begun > 0 && collectives_[its.begun - 1].arrived < rank_count_;
+  }
+
+  void step(std::size_t rank) {
+    Rank& its = ranks_[rank];
+    its.waits = false;
+    if (!its.actions.empty()) {
+      const Action action = std::move(its.actions.front());
+      its.actions.pop_front();
+      std::visit([&](const auto& each) { perform(rank, each); }, action);
+    } else if (its.is_closing) {
+      close(rank);
+    } else {
+      call(rank);
+    }
+  }
+
+  const RankWindow& script(std::size_t rank) const { return windows_[ranks_[rank].window].ranks[rank]; }
+
+  void call(std::size_t rank) {
+    Rank& its = ranks_[rank];
+    const Op op = script(rank).ops[its.op++];
+    const std::uint64_t number = its.plan.step();
+    switch (op.call) {
+      case Call::begin_off:
+      case Call::begin_on:
+        queue(its, its.plan.begin(op.call == Call::begin_on ? Sync::on : Sync::off));
+        its.is_ready.assign(parameter_count_, false);
+        break;
+      case Call::ready:
+        its.gradients[op.parameter] += op.value;
+        its.is_ready[op.parameter] = true;
+        queue(its, its.plan.ready(number, op.parameter));
+        break;
+      case Call::ready_again: return must_refuse(its, number, op.parameter);
+      case Call::ready_of_old_step: return must_refuse(its, number - 1, op.parameter);
+      case Call::end:
+      case Call::cancel:
+        its.is_closing = its.op == script(rank).ops.size();  // the last of the window
+        queue(its, op.call == Call::end ? its.plan.end(number) : its.plan.cancel(number));
+        require(!its.plan.is_open(), "a step is open after its end");
+        require(its.is_closing || its.actions.empty(), "a step with Sync::off told somebody something");
+        break;
+      case Call::rebuild:
+        buckets_[rank] = windows_[its.window].rebuilt;
+        its.plan.rebuild(buckets_[rank]);
+        its.waits = true;
+        begin(rank, {.name = "rebuild"});
+        break;
+    }
+  }
+
+  static void queue(Rank& its, Actions actions) {
+    for (Action& action : actions) its.actions.push_back(std::move(action));
+  }
+
+  static void must_refuse(Rank& its, std::uint64_t number, std::size_t parameter) {
+    try {
+      its.plan.ready(number, parameter);
+    } catch (const GradientError&) {
+      return;
+    }
+    throw std::runtime_error("a call that makes no sense was taken");
+  }
+
+  // The rank's collective: the first rank that begins it says what it is.
+  void begin(std::size_t rank, const Collective& its) {
+    const std::size_t number = ranks_[rank].begun++;
+    if (number == collectives_.size()) {
+      collectives_.push_back(its);
+      collectives_.back().sums.resize(its.parameters.size());
+    }
+    Collective& all = collectives_[number];
+    require(all.name == its.name && all.parameters == its.parameters,
+            "collective " + std::to_string(number) + " is " + all.name + " on one rank, " + its.name + " on another");
+    for (std::size_t i = 0; i < its.parameters.size(); ++i) {
+      all.sums[i] += ranks_[rank].gradients[its.parameters[i]];
+    }
+    all.flags.missing_count = std::max(all.flags.missing_count, its.flags.missing_count);
+    all.flags.canceller = std::max(all.flags.canceller, its.flags.canceller);
+    if (++all.arrived < rank_count_) return;
+    if (number == fails_at_) return fail();
+    for (Rank& each : ranks_) {
+      for (std::size_t i = 0; i < all.parameters.size(); ++i) each.gradients[all.parameters[i]] = all.sums[i];
+    }
+  }
+
+  // The group has failed. The ranks go on with the window that none has begun, in a new group.
+  void fail() {
+    fails_at_ = SIZE_MAX;
+    collectives_.clear();
+    std::size_t next = 0;
+    for (const Rank& each : ranks_) next = std::max(next, std::min(each.window + 1, windows_.size()));
+    for (std::size_t rank = 0; rank < rank_count_; ++rank) {
+      Rank& its = ranks_[rank];
+      its.plan.failed();
+      its.actions.clear();
+      its.results.clear();
+      its.untold.clear();
+      its.told.reset();
+      its.begun = its.op = 0;
+      its.waits = its.is_closing = false;
+      its.window = next;
+      its.plan.rebuild(buckets_[0]);
+      buckets_[rank] = buckets_[0];
+    }
+  }
+
+  void perform(std::size_t rank, const Drain&) { ranks_[rank].waits = true; }
+
+  void perform(std::size_t rank, const ZeroAll&) {
+    Rank& its = ranks_[rank];
+    std::fill(its.gradients.begin(), its.gradients.end(), 0);
+    its.reduced.assign(parameter_count_, 0);
+  }
+
+  void perform(std::size_t rank, const Zero& action) { ranks_[rank].gradients[action.parameter] = 0; }
+
+  void perform(std::size_t rank, const Reduce& action) {
+    Rank& its = ranks_[rank];
+    const auto& parameters = buckets_[rank][action.bucket];
+    for (const std::size_t parameter : parameters) {
+      ++its.reduced[parameter];
+      require(its.is_ready[parameter] || its.is_closing, "a gradient was reduced before it was complete");
+    }
+    begin(rank, {.name = "reduce " + std::to_string(action.bucket), .parameters = parameters});
+  }
+
+  void perform(std::size_t rank, const Agree& action) {
+    Rank& its = ranks_[rank];
+    if (action.is_read) {
+      its.results.push_back(its.begun);
+      its.waits = true;
+    }
+    begin(rank, {.name = "agree", .flags = action.own});
+  }
+
+  void perform(std::size_t rank, const Look&) {
+    Rank& its = ranks_[rank];
+    require(!its.results.empty(), "a look at what nobody reads");
+    const Flags flags = collectives_[its.results.front()].flags;
+    its.results.pop_front();
+    its.told = "";
+    queue(its, its.plan.looked(flags));
+  }
+
+  void perform(std::size_t rank, const FindUnused& action) {
+    Rank& its = ranks_[rank];
+    const std::size_t window = its.untold.empty() ? its.window : its.untold.front();
+    require(action.missing == windows_[window].ranks[rank].missing, "a rank names the wrong parameters");
+    its.told = "unused";
+    its.waits = true;
+    begin(rank, {.name = "find unused"});
+  }
+
+  void perform(std::size_t rank, const TellCancelled& action) {
+    ranks_[rank].told = "cancelled by " + std::to_string(action.rank);
+  }
+
+  // All actions of the window's last call are performed.
+  void close(std::size_t rank) {
+    Rank& its = ranks_[rank];
+    const Window& window = windows_[its.window];
+    for (const int count : its.reduced) require(count == 1, "a gradient was not reduced once");
+    const bool is_finished = !window.ranks[rank].is_cancelled;
+    if (is_finished && window.outcome().empty()) {
+      for (std::size_t p = 0; p < parameter_count_; ++p) require(its.gradients[p] == window.sum(p), "a wrong sum");
+    }
+    if (look_at_ == LookAt::end_of_window) {
+      check_told(its, is_finished ? std::optional(its.window) : std::nullopt);
+    } else {
+      check_told(its, its.untold.empty() ? std::nullopt : std::optional(its.untold.front()));
+      if (!its.untold.empty()) its.untold.pop_front();
+      if (is_finished) its.untold.push_back(its.window);
+    }
+    its.told.reset();
+    its.is_closing = false;
+    its.op = 0;
+    ++its.window;
+  }
+
+  void check_told(const Rank& its, std::optional<std::size_t> window) const {
+    const std::string want = window ? windows_[*window].outcome() : "nothing";
+    require(its.told.value_or("nothing") == want, "told " + its.told.value_or("nothing") + " instead of " + want);
+  }
+
+  Dice dice_;
+  std::size_t rank_count_;
+  std::size_t parameter_count_;
+  LookAt look_at_;
+  std::vector<Window> windows_;
+  std::size_t fails_at_;  // number of a collective
+  std::vector<Rank> ranks_;
+  std::vector<Buckets> buckets_;  // by rank
+  std::vector<Collective> collectives_;
+};
+
+TEST(Plan, GivesAllRanksTheSameCollectivesInAnyHistory) {
+  const std::uint64_t count = test::kIsSanitized ? 3'000 : 100'000;
+  for (std::uint64_t seed = 0; seed < count; ++seed) {
+    try {
+      History(seed).play();
+    } catch (const std::runtime_error& error) {
+      FAIL() << "history " << seed << ": " << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddp::gradient_engine

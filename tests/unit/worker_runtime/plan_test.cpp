@@ -1,0 +1,260 @@
+#include "worker_runtime/engine/plan/plan.hpp"
+
+#include "ddp/error.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace ddp::gradient_engine {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::string text_of(const Drain&) { return "drain"; }
+std::string text_of(const ZeroAll&) { return "zero all"; }
+std::string text_of(const Zero& its) { return "zero " + std::to_string(its.parameter); }
+std::string text_of(const Reduce& its) { return "reduce " + std::to_string(its.bucket); }
+std::string text_of(const Agree& its) {
+  return "agree missing=" + std::to_string(its.own.missing_count) + " canceller=" + std::to_string(its.own.canceller) +
+         (its.is_read ? "" : " unread");
+}
+std::string text_of(const Look&) { return "look"; }
+std::string text_of(const FindUnused& its) {
+  std::string text = "find unused:";
+  for (const std::size_t parameter : its.missing) text += " " + std::to_string(parameter);
+  return text + (its.is_of_last_window ? " of the last window" : "");
+}
+std::string text_of(const TellCancelled& its) {
+  return "tell cancelled by " + std::to_string(its.rank) + (its.is_of_last_window ? " in the last window" : "");
+}
+
+std::vector<std::string> texts(const Actions& actions) {
+  std::vector<std::string> all;
+  for (const Action& action : actions) all.push_back(std::visit([](const auto& its) { return text_of(its); }, action));
+  return all;
+}
+
+// Parameters a to e in three buckets: {e}, {d, c}, {b, a}.
+Plan five_parameters(PlanOptions options = {}) {
+  return Plan({"a", "b", "c", "d", "e"}, {{4}, {3, 2}, {1, 0}}, options);
+}
+
+std::vector<std::string> ready(Plan& plan, std::size_t parameter) { return texts(plan.ready(plan.step(), parameter)); }
+std::vector<std::string> end(Plan& plan) { return texts(plan.end(plan.step())); }
+std::vector<std::string> cancel(Plan& plan) { return texts(plan.cancel(plan.step())); }
+
+void use_all(Plan& plan) {
+  for (const std::size_t parameter : {4, 3, 2, 1, 0}) ready(plan, parameter);
+}
+
+template <class Call>
+std::string gradient_error(Call call) {
+  try {
+    call();
+  } catch (const GradientError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Plan, ReducesEachBucketAsItFills) {
+  Plan plan = five_parameters();
+  EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain", "zero all"));
+  EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0"));
+  EXPECT_THAT(ready(plan, 3), IsEmpty());
+  EXPECT_THAT(ready(plan, 2), ElementsAre("reduce 1"));
+  EXPECT_THAT(ready(plan, 0), IsEmpty());
+  EXPECT_THAT(ready(plan, 1), ElementsAre("reduce 2"));
+  EXPECT_THAT(end(plan), ElementsAre("agree missing=0 canceller=0", "look"));
+  EXPECT_THAT(texts(plan.looked({})), IsEmpty());
+}
+
+TEST(Plan, HoldsAFullBucketBackUntilThoseBeforeItAreFull) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::on);
+  for (const std::size_t parameter : {0, 1, 2, 3}) EXPECT_THAT(ready(plan, parameter), IsEmpty());
+  EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0", "reduce 1", "reduce 2"));
+}
+
+TEST(Plan, ReducesTheRestIfAParameterIsMissing) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::on);
+  for (const std::size_t parameter : {4, 2, 0, 1}) ready(plan, parameter);
+  EXPECT_THAT(end(plan), ElementsAre("zero 3", "reduce 1", "reduce 2", "agree missing=1 canceller=0", "look"));
+  EXPECT_THAT(texts(plan.looked({.missing_count = 1})), ElementsAre("find unused: 3"));
+}
+
+TEST(Plan, SearchesForUnusedParametersOfOtherRanksToo) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::on);
+  use_all(plan);
+  end(plan);
+  EXPECT_THAT(texts(plan.looked({.missing_count = 2})), ElementsAre("find unused:"));
+}
+
+TEST(Plan, RefusesAParameterThatIsReadyTwiceAndKeepsTheStep) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::on);
+  ready(plan, 4);
+  ready(plan, 3);
+  EXPECT_THAT(gradient_error([&] { ready(plan, 3); }), HasSubstr("parameter d (index 3) is ready for the second time"));
+  EXPECT_THAT(ready(plan, 2), ElementsAre("reduce 1")) << "the second ready(3) was counted";
+}
+
+TEST(Plan, RefusesAnIndexOutOfRange) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::on);
+  EXPECT_THROW(ready(plan, 5), InvalidArgument);
+  EXPECT_THROW(ready(plan, static_cast<std::size_t>(-1)), InvalidArgument);
+}
+
+TEST(Plan, RefusesAStepThatIsOver) {
+  Plan plan = five_parameters();
+  EXPECT_THAT(gradient_error([&] { ready(plan, 0); }), HasSubstr("ready() is called on a Step that is over"));
+  plan.begin(Sync::on);
+  EXPECT_THAT(gradient_error([&] { plan.begin(Sync::on); }), HasSubstr("the one before it is unfinished"));
+  const std::uint64_t first = plan.step();
+  plan.end(first);
+  EXPECT_THAT(gradient_error([&] { plan.end(first); }), HasSubstr("finish() is called on a Step that is over"));
+  EXPECT_THAT(texts(plan.cancel(first)), IsEmpty());
+  plan.begin(Sync::on);
+  EXPECT_THAT(gradient_error([&] { plan.ready(first, 4); }), HasSubstr("ready() is called on a Step that is over"));
+  EXPECT_THAT(gradient_error([&] { plan.end(first); }), HasSubstr("finish() is called on a Step that is over"));
+  EXPECT_THAT(texts(plan.cancel(first)), IsEmpty());
+  EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0")) << "the old step had a part in the new one";
+}
+
+TEST(Plan, AWindowStartsAfterASynchronisedStepOnly) {
+  Plan plan = five_parameters();
+  EXPECT_THAT(texts(plan.begin(Sync::off)), ElementsAre("drain", "zero all"));
+  EXPECT_THAT(ready(plan, 4), IsEmpty()) << "reduced without synchronisation";
+  EXPECT_THAT(end(plan), IsEmpty());
+  EXPECT_THAT(texts(plan.begin(Sync::off)), ElementsAre("drain"));
+  end(plan);
+  EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain"));
+  end(plan);
+  EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain", "zero all"));
+}
+
+TEST(Plan, ZeroesNothingAtTheStartOfAWindowIfBackwardOverwrites) {
+  Plan plan = five_parameters({.zero_gradients = false});
+  EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain"));
+}
+
+TEST(Plan, AParameterUsedInAnyStepOfTheWindowIsNotMissing) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::off);
+  ready(plan, 4);
+  ready(plan, 3);
+  end(plan);
+  plan.begin(Sync::off);
+  ready(plan, 4);  // once in each step is no second time
+  ready(plan, 1);
+  end(plan);
+  plan.begin(Sync::on);
+  EXPECT_THAT(ready(plan, 2), IsEmpty());
+  EXPECT_THAT(end(plan),
+              ElementsAre("zero 0", "reduce 0", "reduce 1", "reduce 2", "agree missing=1 canceller=0", "look"));
+
+  plan.begin(Sync::on);
+  EXPECT_THAT(end(plan), testing::Contains("agree missing=5 canceller=0")) << "the window before it is over";
+}
+
+TEST(Plan, ACancelledStepGivesTheOthersWhatTheyWaitFor) {
+  Plan plan = five_parameters({.rank = 6});
+  plan.begin(Sync::on);
+  ready(plan, 4);
+  EXPECT_THAT(cancel(plan), ElementsAre("reduce 1", "reduce 2", "agree missing=0 canceller=7 unread"));
+  EXPECT_FALSE(plan.is_open());
+  EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain", "zero all"));
+  EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0"));
+}
+
+TEST(Plan, ACancelledStepTellsNobodyIfNobodyWaits) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::off);
+  end(plan);
+  plan.begin(Sync::off);
+  EXPECT_THAT(cancel(plan), IsEmpty());
+  EXPECT_THAT(texts(plan.begin(Sync::off)), ElementsAre("drain", "zero all")) << "what was accumulated counts on";
+}
+
+TEST(Plan, TellsWhoCancelledAndSearchesForNoUnusedParameterThen) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::on);
+  end(plan);
+  EXPECT_THAT(texts(plan.looked({.missing_count = 5, .canceller = 3})), ElementsAre("tell cancelled by 2"));
+}
+
+TEST(Plan, LooksAWindowLaterIfTheHostIsNotToWait) {
+  Plan plan = five_parameters({.look_at = LookAt::end_of_next_window});
+  plan.begin(Sync::on);
+  ready(plan, 0);
+  EXPECT_THAT(end(plan), testing::Not(testing::Contains("look")));
+  plan.begin(Sync::off);
+  EXPECT_THAT(end(plan), IsEmpty());
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(end(plan), ElementsAre("agree missing=0 canceller=0", "look"));
+  EXPECT_THAT(texts(plan.looked({.missing_count = 4})), ElementsAre("find unused: 1 2 3 4 of the last window"));
+  plan.begin(Sync::on);
+  EXPECT_THAT(cancel(plan), testing::Contains("look")) << "the others look at the window before, too";
+  EXPECT_THAT(texts(plan.looked({})), IsEmpty());
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(end(plan), ElementsAre("agree missing=0 canceller=0")) << "it knows of the window that it cancelled";
+}
+
+TEST(Plan, StartsAnewAfterAFailure) {
+  Plan plan = five_parameters({.look_at = LookAt::end_of_next_window});
+  plan.begin(Sync::on);
+  use_all(plan);
+  end(plan);
+  plan.begin(Sync::on);
+  ready(plan, 4);
+  plan.failed();
+  EXPECT_THAT(gradient_error([&] { ready(plan, 3); }), HasSubstr("is over"));
+  EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain", "zero all"));
+  EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0"));
+  EXPECT_THAT(end(plan), testing::Not(testing::Contains("look")));
+}
+
+TEST(Plan, TakesNewBucketsBetweenWindowsOnly) {
+  Plan plan = five_parameters();
+  const std::vector<std::vector<std::size_t>> buckets = {{0, 4}, {1, 2, 3}};
+  plan.begin(Sync::off);
+  EXPECT_THAT(gradient_error([&] { plan.rebuild(buckets); }), HasSubstr("rebuild_buckets() is called before"));
+  end(plan);
+  EXPECT_THAT(gradient_error([&] { plan.rebuild(buckets); }), HasSubstr("rebuild_buckets() is called before"));
+  plan.begin(Sync::on);
+  end(plan);
+  plan.rebuild(buckets);
+  plan.begin(Sync::on);
+  EXPECT_THAT(ready(plan, 4), IsEmpty());
+  EXPECT_THAT(ready(plan, 0), ElementsAre("reduce 0"));
+}
+
+TEST(Plan, RemembersTheOrderOfTheLastFinishedStep) {
+  Plan plan = five_parameters();
+  EXPECT_THAT(plan.ready_order(), ElementsAre(4U, 3U, 2U, 1U, 0U));
+  plan.begin(Sync::off);
+  ready(plan, 0);
+  end(plan);
+  plan.begin(Sync::on);
+  ready(plan, 2);
+  ready(plan, 3);
+  end(plan);
+  EXPECT_THAT(plan.ready_order(), ElementsAre(2U, 3U, 4U, 1U, 0U));
+  plan.begin(Sync::on);
+  ready(plan, 0);
+  cancel(plan);
+  EXPECT_THAT(plan.ready_order(), ElementsAre(2U, 3U, 4U, 1U, 0U));
+}
+
+}  // namespace
+}  // namespace ddp::gradient_engine

@@ -1,0 +1,140 @@
+#include "worker_runtime/engine/executor.hpp"
+
+#include "ddp/error.hpp"
+#include "worker_runtime/engine/unused_parameters.hpp"
+#include "worker_runtime/process_group/all_gather_words.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+namespace ddp::gradient_engine {
+namespace {
+
+constexpr std::size_t kFlagCount = sizeof(Flags) / sizeof(std::int32_t);
+constexpr std::size_t kBroadcastsAtOnce = 1024;
+
+std::string where_of(bool is_of_last_window) {
+  return std::string("\nwhere: DistributedDataParallel::Step::finish; ") +
+         (is_of_last_window ? "the last step's" : "this step's") + " gradients are undefined on every rank\ntry:   ";
+}
+
+}  // namespace
+
+Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
+                   std::vector<std::size_t> counts)
+    : group_(std::move(group)),
+      device_memory_(group_.impl()->backend().device_memory()),
+      options_(options),
+      layout_(std::move(layout)),
+      names_(std::move(names)),
+      counts_(std::move(counts)),
+      memory_(group_.allocate(layout_.bytes, options_)) {}
+
+std::optional<Flags> Executor::perform(const Action& action) {
+  return std::visit([this](const auto& each) { return perform(each); }, action);
+}
+
+std::optional<Flags> Executor::perform(const Drain&) {
+  if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
+  return {};
+}
+
+std::optional<Flags> Executor::perform(const ZeroAll&) {
+  device_memory_->zero({memory_.data(), layout_.flags_offset, DataType::uint8, group_.device()}, options_.stream);
+  return {};
+}
+
+std::optional<Flags> Executor::perform(const Zero& action) {
+  device_memory_->zero(gradient(action.parameter), options_.stream);
+  return {};
+}
+
+std::optional<Flags> Executor::perform(const Reduce& action) {
+  const Bucket& bucket = layout_.buckets[action.bucket];
+  const MemoryRange range(at(bucket.offset_bytes), bucket.count, bucket.type, group_.device());
+  works_.push_back(group_.all_reduce_async(range, ReduceOp::average, options_));
+  return {};
+}
+
+std::optional<Flags> Executor::perform(const Agree& action) {
+  const MemoryRange flags(at(layout_.flags_offset), kFlagCount, DataType::int32, group_.device());
+  device_memory_->write(flags.data, std::as_bytes(std::span(&action.own, 1)), options_.stream);
+  if (!action.is_read) {
+    works_.push_back(group_.all_reduce_async(flags, ReduceOp::max, options_));
+    return {};
+  }
+  // Collectives complete in order: when this one is there, all before it are.
+  std::exception_ptr failure;
+  try {
+    group_.all_reduce(flags, ReduceOp::max, options_);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (const std::exception_ptr earlier = wait_all()) failure = earlier;
+  if (failure) std::rethrow_exception(failure);
+  results_.push_back(device_memory_->begin_read(flags.data, sizeof(Flags), options_.stream));
+  return {};
+}
+
+std::optional<Flags> Executor::perform(const Look&) {
+  const auto result = std::move(results_.front());
+  results_.pop_front();
+  Flags flags;
+  std::memcpy(&flags, result->bytes().data(), sizeof flags);
+  return flags;
+}
+
+std::optional<Flags> Executor::perform(const FindUnused& action) {
+  const auto bitmaps = process_group::all_gather_words(group_, to_bitmap(action.missing, names_.size()),
+                                                       process_group::Within::unused_check, options_);
+  throw GradientError(describe_unused(names_, bitmaps, group_.size()) + where_of(action.is_of_last_window) +
+                      "call ready() for it on every rank, with zeros (what begin_step leaves) where a rank did "
+                      "not use it; or leave it out of the model on all ranks");
+}
+
+std::optional<Flags> Executor::perform(const TellCancelled& action) {
+  throw GradientError("rank " + std::to_string(action.rank) + " cancelled the step" +
+                      where_of(action.is_of_last_window) +
+                      "see what that rank says; the next begin_step() starts anew");
+}
+
+void Executor::broadcast(const std::vector<MemoryRange>& values) {
+  for (std::size_t begin = 0; begin < values.size(); begin += kBroadcastsAtOnce) {
+    const std::size_t end = std::min(values.size(), begin + kBroadcastsAtOnce);
+    works_.push_back(group_.coalesce(
+        [&] {
+          for (std::size_t i = begin; i < end; ++i) group_.broadcast_async(values[i], 0, options_);
+        },
+        options_));
+  }
+  if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
+}
+
+void Executor::rebuild(Layout layout) {
+  memory_ = group_.allocate(layout.bytes, options_);
+  layout_ = std::move(layout);
+}
+
+std::exception_ptr Executor::wait_all() {
+  std::exception_ptr failure;
+  for (Work& work : works_) {
+    try {
+      work.wait();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  works_.clear();
+  return failure;
+}
+
+MemoryRange Executor::gradient(std::size_t parameter) const {
+  const Slot& slot = layout_.slots[parameter];
+  const Bucket& bucket = layout_.buckets[slot.bucket];
+  return {at(bucket.offset_bytes + slot.offset_bytes), counts_[parameter], bucket.type, group_.device()};
+}
+
+}  // namespace ddp::gradient_engine

@@ -1,0 +1,72 @@
+// Performs the actions of the plan on a process group, and owns the memory of the gradients. Decides nothing.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ddp/distributed_data_parallel.hpp"
+#include "worker_runtime/engine/layout/layout.hpp"
+#include "worker_runtime/engine/plan/plan.hpp"
+#include "worker_runtime/process_group/device_memory.hpp"
+
+namespace ddp::gradient_engine {
+
+class Executor {
+ public:
+  // Collective: the ranks allocate the memory of the gradients together. names, counts: by parameter.
+  Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
+           std::vector<std::size_t> counts);
+
+  // Performs one action. The answer to Look is returned. Throws what a collective failed with, and GradientError for
+  // FindUnused and TellCancelled.
+  std::optional<Flags> perform(const Action& action);
+
+  // Broadcasts from rank 0. Collective. If it throws, nothing works on this memory any more.
+  void broadcast(const std::vector<MemoryRange>& values);
+
+  // Collective, between windows: allocates anew. The gradients are zero then, and their addresses new.
+  void rebuild(Layout layout);
+
+  // After an action failed: nobody will look at results that are still to come.
+  void forget_results() { results_.clear(); }
+
+  // Waits for everything that was begun, also if a part of it failed: the memory is the caller's again afterwards.
+  // Returns the first failure.
+  std::exception_ptr wait_all();
+
+  bool is_at_work() const { return !works_.empty(); }
+  const Layout& layout() const { return layout_; }
+  MemoryRange gradient(std::size_t parameter) const;
+  ProcessGroup& group() { return group_; }
+
+ private:
+  std::optional<Flags> perform(const Drain&);
+  std::optional<Flags> perform(const ZeroAll&);
+  std::optional<Flags> perform(const Zero& action);
+  std::optional<Flags> perform(const Reduce& action);
+  std::optional<Flags> perform(const Agree& action);
+  std::optional<Flags> perform(const Look&);
+  std::optional<Flags> perform(const FindUnused& action);
+  std::optional<Flags> perform(const TellCancelled& action);
+
+  std::byte* at(std::size_t offset_bytes) const { return static_cast<std::byte*>(memory_.data()) + offset_bytes; }
+
+  ProcessGroup group_;
+  std::shared_ptr<process_group::DeviceMemory> device_memory_;
+  CollectiveOptions options_;
+  Layout layout_;
+  std::vector<std::string> names_;                                // by parameter
+  std::vector<std::size_t> counts_;                               // of elements, by parameter
+  RegisteredMemory memory_;                                       // of all buckets
+  std::vector<Work> works_;                                       // begun and not yet waited for
+  std::deque<std::unique_ptr<process_group::HostCopy>> results_;  // of the flags, the oldest first
+};
+
+}  // namespace ddp::gradient_engine

@@ -1,0 +1,145 @@
+// Decides what the gradient engine does in a training step: which collectives to begin, in which order, and what the
+// ranks are told of unused parameters and of steps that were given up.
+//
+// Pure: events go in, actions come out (the executor performs them in their order). No memory, no group, no clock, so
+// tests play any history of any number of ranks.
+//
+// A *window* is the micro-batches from one synchronised step to the next: steps with Sync::off, then one with Sync::on.
+// A parameter is missing if no step of the whole window used it.
+//
+// The collectives of a window are, on every rank and whatever happens on that rank:
+//   1. a Reduce of every bucket, in the order of their numbers, each once
+//   2. one Agree: the flags
+//   3. a FindUnused, if the flags looked at now say that a rank has a missing parameter, and that nobody cancelled
+// Flags are the same on all ranks, because they come from an all-reduce. A rank that cancels runs through the same
+// list: it gives the others what they wait for, and its flag tells them that the result is of no use.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "ddp/distributed_data_parallel.hpp"
+
+namespace ddp::gradient_engine {
+
+// What ranks tell each other at the end of a window, each number the maximum over all ranks: the contents of the bucket
+// of the flags, as they lie in memory.
+struct Flags {
+  std::int32_t missing_count = 0;  // parameters that a rank misses
+  std::int32_t canceller = 0;      // 1 + a rank that gave up on the window; 0 for none
+};
+
+// --- actions ---
+
+struct Drain {};    // wait for what was begun in earlier windows; its failure is thrown
+struct ZeroAll {};  // write zeros to all gradients
+struct Zero {       // write zeros to the gradient of one parameter
+  std::size_t parameter = 0;
+};
+struct Reduce {  // begin the all-reduce of a bucket
+  std::size_t bucket = 0;
+};
+struct Agree {  // all-reduce the flags
+  Flags own;
+  bool is_read = true;  // wait for it, as for all that was begun before, and begin to read the result; else only begin
+};
+struct Look {};      // take the oldest result that is not looked at, and tell it to the plan by looked()
+struct FindUnused {  // learn which ranks miss which parameters, in a collective, and throw it
+  std::vector<std::size_t> missing;
+  bool is_of_last_window = false;
+};
+struct TellCancelled {  // throw that the window was cancelled
+  int rank = 0;
+  bool is_of_last_window = false;
+};
+
+using Action = std::variant<Drain, ZeroAll, Zero, Reduce, Agree, Look, FindUnused, TellCancelled>;
+using Actions = std::vector<Action>;
+
+// When the flags of a window are looked at. At the end of the next window, the host need not wait for a device.
+enum class LookAt : std::uint8_t { end_of_window, end_of_next_window };
+
+struct PlanOptions {
+  int rank = 0;
+  bool zero_gradients = true;  // at the start of a window
+  LookAt look_at = LookAt::end_of_window;
+};
+
+class Plan {
+ public:
+  // buckets: the parameters of each; together they hold each index below names.size() exactly once.
+  Plan(std::vector<std::string> names, const std::vector<std::vector<std::size_t>>& buckets, PlanOptions options);
+
+  // --- events ---
+  // A call that throws changes nothing. `step` is what step() was after begin().
+
+  // A micro-batch begins. Throws GradientError while another one is open.
+  Actions begin(Sync sync);
+
+  // A gradient is complete. Throws GradientError for a parameter that is ready already or a step that is over,
+  // InvalidArgument for a bad index.
+  Actions ready(std::uint64_t step, std::size_t parameter);
+
+  // The micro-batch ends, and with Sync::on the window. Throws GradientError for a step that is over.
+  Actions end(std::uint64_t step);
+
+  // The caller gives up on the micro-batch, and so on the window. Nothing for a step that is over.
+  Actions cancel(std::uint64_t step);
+
+  // The answer to Look.
+  Actions looked(Flags of_all);
+
+  // An action failed: the open step and its window are over, and nothing more is owed to the other ranks.
+  void failed();
+
+  // From the next window on these are the buckets. Throws GradientError within a window.
+  void rebuild(const std::vector<std::vector<std::size_t>>& buckets);
+
+  // --- questions ---
+
+  bool is_open() const { return is_open_; }
+  std::uint64_t step() const { return step_; }  // number of the newest step
+
+  // All parameters: first those of the last finished step with Sync::on, in the order in which they became ready, then
+  // the others, the last first.
+  std::vector<std::size_t> ready_order() const;
+
+  // Throws GradientError within a window, that is, between the first begin() and the end() of its last step.
+  void require_no_window(const char* call) const;
+
+  // Throws InvalidArgument, which names this call of DistributedDataParallel, unless there is such a parameter.
+  void check_index(std::size_t parameter, const char* call) const;
+
+ private:
+  void require_open(std::uint64_t step, const char* call) const;
+  void set_buckets(const std::vector<std::vector<std::size_t>>& buckets);
+  void begin_window();
+  void reduce_rest(Actions& actions);
+
+  std::vector<std::string> names_;  // by parameter
+  PlanOptions options_;
+  std::vector<std::size_t> bucket_of_;         // by parameter
+  std::vector<std::size_t> parameter_counts_;  // by bucket
+
+  std::uint64_t step_ = 0;
+  bool is_open_ = false;
+  bool window_begun_ = false;
+  Sync sync_ = Sync::on;
+  std::vector<bool> ready_;           // by parameter, in this step
+  std::vector<bool> used_;            // by parameter, in this window
+  std::vector<std::size_t> awaited_;  // by bucket: gradients to come in this step
+  std::size_t next_reduce_ = 0;       // bucket; all before it are begun
+  std::vector<std::size_t> order_;    // of readiness, in this step with Sync::on
+  std::vector<std::size_t> last_order_;
+
+  // For each window whose result is not looked at, the oldest first: the parameters that this rank misses in it.
+  std::deque<std::vector<std::size_t>> unlooked_;
+};
+
+}  // namespace ddp::gradient_engine
