@@ -9,6 +9,7 @@
 
 #include "ddp/memory.hpp"
 #include "ddp/process_group.hpp"
+#include "tests/plain_float8.hpp"
 #include "worker_runtime/tensor/half.hpp"
 
 namespace ddp {
@@ -27,14 +28,30 @@ namespace testing {
 template <class T>
 constexpr bool kIsHalf = std::is_same_v<T, tensor::Float16> || std::is_same_v<T, tensor::Bfloat16>;
 
+template <class T>
+constexpr bool kIsFloat8 = std::is_same_v<T, Float8E4m3fn> || std::is_same_v<T, Float8E5m2>;
+
+template <class T>
+constexpr bool kIsBoolean = std::is_same_v<T, Boolean>;
+
 // What elements of T are put together in.
 template <class T>
-using Wide = std::conditional_t<kIsHalf<T>, float, T>;
+using Wide = std::conditional_t<kIsHalf<T> || kIsFloat8<T>, float, std::conditional_t<kIsBoolean<T>, bool, T>>;
+
+// How large the values of a floating-point type may be so that most sums are finite, but not all.
+template <class T>
+constexpr double kLargeValue = kIsFloat8<T> ? 300
+                               : kIsHalf<T> ? 2e4
+                                            : 1e6;
 
 template <class T>
 Wide<T> widened(T value) {
   if constexpr (kIsHalf<T>) {
     return tensor::to_float(value);
+  } else if constexpr (kIsFloat8<T>) {
+    return decoded(value);
+  } else if constexpr (kIsBoolean<T>) {
+    return value.bits != 0;
   } else {
     return value;
   }
@@ -46,6 +63,10 @@ T narrowed(Wide<T> value) {
     return tensor::to_float16(value);
   } else if constexpr (std::is_same_v<T, tensor::Bfloat16>) {
     return tensor::to_bfloat16(value);
+  } else if constexpr (kIsFloat8<T>) {
+    return encoded<T>(value);
+  } else if constexpr (kIsBoolean<T>) {
+    return {static_cast<std::uint8_t>(value)};
   } else {
     return value;
   }

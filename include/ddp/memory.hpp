@@ -11,9 +11,26 @@
 
 namespace ddp {
 
-// The numbers are part of no format; names follow PyTorch. C++17 has no type for the two of 16 bits: their ranges are
-// made of a pointer, a count and the DataType. float16 is IEEE 754's binary16, bfloat16 the upper half of a float32.
-enum class DataType : std::uint8_t { float32, float64, int64, float16, bfloat16, int32, uint8 };
+// The numbers are part of no format; names follow PyTorch. C++17 has no type for the floating-point types of 16 and 8
+// bits: their ranges are made of a pointer, a count and the DataType.
+//   float16        IEEE 754's binary16
+//   bfloat16       the upper half of a float32
+//   float8_e4m3fn  4 bits of exponent, 3 of mantissa; no infinity, the largest number is 448
+//   float8_e5m2    5 bits of exponent, 2 of mantissa: the upper half of a float16
+//   boolean        PyTorch's bool: a byte that is 0 or 1
+enum class DataType : std::uint8_t {
+  float32,
+  float64,
+  int64,
+  float16,
+  bfloat16,
+  int32,
+  uint8,
+  int8,
+  boolean,
+  float8_e4m3fn,
+  float8_e5m2,
+};
 
 namespace detail {
 [[noreturn]] DDP_EXPORT void refuse_data_type(DataType type);
@@ -22,7 +39,11 @@ namespace detail {
 // Bytes of one element. Throws InvalidArgument for a number that is no type's.
 inline std::size_t size_of(DataType type) {
   switch (type) {
-    case DataType::uint8: return 1;
+    case DataType::uint8:
+    case DataType::int8:
+    case DataType::boolean:
+    case DataType::float8_e4m3fn:
+    case DataType::float8_e5m2: return 1;
     case DataType::float16:
     case DataType::bfloat16: return 2;
     case DataType::float32:
@@ -58,6 +79,15 @@ template <>
 struct DataTypeOf<std::uint8_t> {
   static constexpr DataType value = DataType::uint8;
 };
+template <>
+struct DataTypeOf<std::int8_t> {
+  static constexpr DataType value = DataType::int8;
+};
+template <>
+struct DataTypeOf<bool> {
+  static_assert(sizeof(bool) == 1);
+  static constexpr DataType value = DataType::boolean;
+};
 
 struct Device {
   enum class Kind : std::uint8_t { cpu, cuda };
@@ -84,6 +114,7 @@ struct ConstMemoryRange {
   template <class T, DataType kType = DataTypeOf<T>::value>
   ConstMemoryRange(const std::vector<T>& values)  // NOLINT: a vector is such a range
       : data(values.data()), count(values.size()), type(kType) {}
+  ConstMemoryRange(const std::vector<bool>&) = delete;  // its elements are bits
 
   std::size_t bytes() const { return count * size_of(type); }
 };
@@ -102,6 +133,7 @@ struct MemoryRange {
   template <class T, DataType kType = DataTypeOf<T>::value>
   MemoryRange(std::vector<T>& values)  // NOLINT
       : data(values.data()), count(values.size()), type(kType) {}
+  MemoryRange(std::vector<bool>&) = delete;
 
   operator ConstMemoryRange() const { return {data, count, type, device}; }  // NOLINT
   std::size_t bytes() const { return count * size_of(type); }

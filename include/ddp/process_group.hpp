@@ -37,11 +37,15 @@
 
 namespace ddp {
 
-// What becomes of the elements of all ranks. Integers wrap around, each in its own type.
-//   cpu   goes in the order of the ranks; float16 and bfloat16 are accumulated in float32 and rounded once, to nearest
-//         even; min and max are NaN where the element of any rank is NaN
-//   nccl  goes in an order of its own, and may round float16 and bfloat16 on the way; a NaN may be lost in its min and
-//         max
+// What becomes of the elements of all ranks. Integers wrap around, each in its own type. A sum or a maximum of booleans
+// is true where any element is, a product or a minimum where all are; booleans have no average.
+//   cpu   goes in the order of the ranks; floating-point types of 16 and 8 bits are accumulated in float32 and rounded
+//         once, to nearest even (float8_e4m3fn: beyond 448 to NaN); min and max are NaN where the element of any rank
+//         is NaN
+//   nccl  goes in an order of its own, and may round types of 16 and 8 bits on the way; a NaN may be lost in its min
+//   and
+//         max; what is beyond the largest float8 becomes that. It reduces float8 from NCCL 2.24 on, and on GPUs from
+//         Hopper (9.0) on; other calls move float8 with any NCCL
 enum class ReduceOp : std::uint8_t {
   sum,
   average,  // sum divided by the size of the group; integers round towards zero

@@ -19,7 +19,9 @@ using Kind = Request::Kind;
 std::size_t bytes_of(abi::DataType type) {
   switch (type) {
     case abi::DataType::int8:
-    case abi::DataType::uint8: return 1;
+    case abi::DataType::uint8:
+    case abi::DataType::float8_e4m3:
+    case abi::DataType::float8_e5m2: return 1;
     case abi::DataType::float16:
     case abi::DataType::bfloat16: return 2;
     case abi::DataType::int32:
@@ -42,6 +44,9 @@ std::optional<DataType> summed_type(abi::DataType type) {
     case abi::DataType::bfloat16: return DataType::bfloat16;
     case abi::DataType::int32: return DataType::int32;
     case abi::DataType::uint8: return DataType::uint8;
+    case abi::DataType::int8: return DataType::int8;
+    case abi::DataType::float8_e4m3: return DataType::float8_e4m3fn;
+    case abi::DataType::float8_e5m2: return DataType::float8_e5m2;
     default: return std::nullopt;
   }
 }

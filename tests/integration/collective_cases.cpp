@@ -9,8 +9,9 @@ namespace {
 
 using simulation::Dice;
 
-const std::vector<DataType> kTypes{DataType::float32,  DataType::float64, DataType::int64, DataType::float16,
-                                   DataType::bfloat16, DataType::int32,   DataType::uint8};
+const std::vector<DataType> kTypes{DataType::float32,  DataType::float64,       DataType::int64,      DataType::float16,
+                                   DataType::bfloat16, DataType::int32,         DataType::uint8,      DataType::int8,
+                                   DataType::boolean,  DataType::float8_e4m3fn, DataType::float8_e5m2};
 const std::vector<ReduceOp> kOps{ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max};
 
 constexpr std::size_t kLine = 64;
@@ -113,6 +114,7 @@ Step draw_step(Dice& dice, int size, const Limits& limits, std::size_t& end) {
   if (step.call == Call::exchange && size == 1) step.call = Call::barrier;
   step.type = dice.one_of(kTypes);
   step.op = dice.one_of(kOps);
+  if (step.type == DataType::boolean && step.op == ReduceOp::average) step.op = ReduceOp::sum;
   step.root = static_cast<int>(dice.below(static_cast<std::uint64_t>(size)));
   if (step.call == Call::exchange) step.root = dice.between(1, size - 1);
   const std::size_t element_bytes = size_of(step.type);

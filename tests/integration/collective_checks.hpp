@@ -46,7 +46,7 @@ inline RanksByHost one_host(const ProcessGroup& group) {
 template <class T, template <class> class Buffer>
 void check_in_place_collectives(ProcessGroup& group, Where where, std::size_t count) {
   const auto ranks = one_host(group);
-  for (const ReduceOp op : ops_for(count)) {
+  for (const ReduceOp op : ops_for<T>(count)) {
     auto inout = buffer<T, Buffer>(group, where, count);
     group.all_reduce(inout.range(), op);
     expect_bits("all_reduce", inout.values().data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, i); });
@@ -75,7 +75,7 @@ void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t c
   group.all_gather(in_place.part(own, count), in_place.range());
   expect_bits("all_gather in place", in_place.values().data(), all, gathered);
 
-  for (const ReduceOp op : ops_for(count)) {
+  for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T, Buffer>(group, where, all);
     group.reduce_scatter(input.range(), one.range(), op);
     expect_bits("reduce_scatter", one.values().data(), count,
@@ -103,7 +103,7 @@ void check_divided_collectives(ProcessGroup& group, Where where, std::size_t cou
     group.scatter(is_root ? divided.range() : divided.part(0, 0), one.range(), root);
     expect_bits("scatter", one.values().data(), count, [&](std::size_t i) { return element<T>(root, own + i); });
 
-    for (const ReduceOp op : ops_for(count)) {
+    for (const ReduceOp op : ops_for<T>(count)) {
       auto input = buffer<T, Buffer>(group, where, count);
       auto output = buffer<T, Buffer>(group, where, count);
       group.reduce(input.range(), is_root ? output.range() : output.part(0, 0), root, op);

@@ -24,13 +24,15 @@ std::uint64_t mixed(std::uint64_t a, std::uint64_t b) {
 template <class T>
 T value(const Step& step, int rank, std::size_t i) {
   const std::uint64_t word = mixed(step.salt + (static_cast<std::uint64_t>(rank) << 50), i);
-  if constexpr (std::is_integral_v<T>) {
+  if constexpr (kIsBoolean<T>) {
+    return {static_cast<std::uint8_t>(word & 1)};
+  } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(word);
   } else {
     const auto odd = static_cast<unsigned>(word & 1023);
     if (odd == 7) return narrowed<T>(std::numeric_limits<Wide<T>>::quiet_NaN());
     if (odd < 4 && step.op != ReduceOp::product) return narrowed<T>(odd % 2 == 0 ? Wide<T>{0} : -Wide<T>{0});
-    const double middle = kIsHalf<T> ? 2e4 : 1e6;
+    const double middle = kLargeValue<T>;
     return narrowed<T>(static_cast<Wide<T>>((static_cast<double>(word >> 11) / 4.5e15 - 1) * middle));
   }
 }
@@ -87,6 +89,10 @@ void with_type(DataType type, const Do& run) {
     case DataType::bfloat16: return run(tensor::Bfloat16{});
     case DataType::int32: return run(std::int32_t{});
     case DataType::uint8: return run(std::uint8_t{});
+    case DataType::int8: return run(std::int8_t{});
+    case DataType::boolean: return run(Boolean{});
+    case DataType::float8_e4m3fn: return run(Float8E4m3fn{});
+    case DataType::float8_e5m2: return run(Float8E5m2{});
   }
 }
 

@@ -18,7 +18,9 @@
 namespace ddp::testing {
 
 // All of them; of many elements, where each takes its time, only two: what depends on sizes is the same for all.
-inline std::vector<ReduceOp> ops_for(std::size_t count) {
+template <class T>
+std::vector<ReduceOp> ops_for(std::size_t count) {
+  if (kIsBoolean<T>) return {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
   if (count > 100'000) return {ReduceOp::average, ReduceOp::max};
   return {ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max};
 }
@@ -31,11 +33,13 @@ template <class T>
 T element(int rank, std::size_t i) {
   const std::uint64_t mixed =
       (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u;
-  if constexpr (std::is_integral_v<T>) {
+  if constexpr (kIsBoolean<T>) {
+    return {static_cast<std::uint8_t>(mixed >> 40 & 1)};
+  } else if constexpr (std::is_integral_v<T>) {
     return static_cast<T>(mixed * mixed >> (64 - 8 * sizeof(T)));
   } else {
     if (i % 1000 == 17 && rank == 1) return narrowed<T>(std::numeric_limits<Wide<T>>::quiet_NaN());
-    const double middle = kIsHalf<T> ? 2e4 : 1e6;
+    const double middle = kLargeValue<T>;
     const double value = static_cast<double>(mixed >> 40) / (3.0 * 5.6e6) * 2 * middle - middle;
     return narrowed<T>(static_cast<Wide<T>>(value) * (rank % 2 == 0 ? Wide<T>{1} : Wide<T>{-1}));
   }

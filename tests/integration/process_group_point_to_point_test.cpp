@@ -36,7 +36,8 @@ using testing::wait_until;
 template <class T>
 class Messages : public ::testing::Test {};
 using AllTypes =
-    ::testing::Types<float, double, std::int64_t, tensor::Float16, tensor::Bfloat16, std::int32_t, std::uint8_t>;
+    ::testing::Types<float, double, std::int64_t, tensor::Float16, tensor::Bfloat16, std::int32_t, std::uint8_t,
+                     std::int8_t, testing::Boolean, testing::Float8E4m3fn, testing::Float8E5m2>;
 TYPED_TEST_SUITE(Messages, AllTypes);
 
 TYPED_TEST(Messages, ArriveBitByBit) {

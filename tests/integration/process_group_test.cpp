@@ -45,6 +45,23 @@ TEST_P(Collectives, Bfloat16_EqualAPlainComputationBitByBit) { check_all_sizes<t
 TEST_P(Collectives, Int32_EqualAPlainComputationBitByBit) { check_all_sizes<std::int32_t>(GetParam()); }
 TEST_P(Collectives, Uint8_EqualAPlainComputationBitByBit) { check_all_sizes<std::uint8_t>(GetParam()); }
 
+// Of as many bytes as uint8, which takes all blocks.
+constexpr std::size_t kSomeCount = 70'001;
+template <class T>
+void check_some_sizes(int size) {
+  run_ranks(size, [](int) {
+    auto group = init_process_group();
+    testing::check_collectives<T, Buffer>(group, kSomeCount);
+  });
+}
+
+TEST_P(Collectives, Int8_EqualAPlainComputationBitByBit) { check_some_sizes<std::int8_t>(GetParam()); }
+TEST_P(Collectives, Bool_EqualAPlainComputationBitByBit) { check_some_sizes<testing::Boolean>(GetParam()); }
+TEST_P(Collectives, Float8E4m3fn_EqualAPlainComputationBitByBit) {
+  check_some_sizes<testing::Float8E4m3fn>(GetParam());
+}
+TEST_P(Collectives, Float8E5m2_EqualAPlainComputationBitByBit) { check_some_sizes<testing::Float8E5m2>(GetParam()); }
+
 INSTANTIATE_TEST_SUITE_P(Ranks, Collectives,
                          ::testing::ValuesIn(test::kIsSanitized ? std::vector{1, 3} : std::vector{1, 2, 3, 4}));
 

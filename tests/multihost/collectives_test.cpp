@@ -143,7 +143,7 @@ void check_rooted_collectives(ProcessGroup& group, const RanksByHost& by_host, W
 template <class T>
 void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where where, std::size_t count) {
   const Sums<T> sums(by_host, Sum::of_all_reduce, count);
-  for (const ReduceOp op : ops_for(count)) {
+  for (const ReduceOp op : ops_for<T>(count)) {
     auto inout = buffer<T>(group, where, count);
     group.all_reduce(inout.range(), op);
     expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return sums(op, i); });
@@ -166,7 +166,7 @@ void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where wh
   std::copy_n(one.data(), each, in_place.data() + own);
   group.all_gather({in_place.data() + own, each}, in_place.range());
   expect_bits("all_gather in place", in_place.data(), all, gathered);
-  for (const ReduceOp op : ops_for(count)) {
+  for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T>(group, where, all);
     group.reduce_scatter(input.range(), one.range(), op);
     expect_bits("reduce_scatter", one.data(), each, [&](std::size_t i) { return reduced<T>(op, by_host, own + i); });
@@ -215,6 +215,8 @@ TEST_P(CollectivesOverHosts, EqualAPlainComputationBitByBit) {
   check_layout<tensor::Bfloat16>(*hosts, host_of, both_ways);
   check_layout<std::int32_t>(*hosts, host_of, both_ways);
   check_layout<std::uint8_t>(*hosts, host_of, both_ways);
+  check_layout<testing::Float8E4m3fn>(*hosts, host_of, both_ways);
+  check_layout<testing::Boolean>(*hosts, host_of, both_ways);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CollectivesOverHosts,

@@ -90,7 +90,7 @@ void expect_every_operator(ProcessGroup& group) {
   std::vector<T> own(kOdd);
   for (std::size_t i = 0; i < kOdd; ++i) own[i] = small_number<T>(group.rank(), i);
   const Array<T> values(group.device(), kOdd);
-  for (const auto op : {ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max}) {
+  for (const auto op : testing::ops_for<T>(kOdd)) {
     values.write(own);
     group.all_reduce(values.range(), op);
     testing::expect_bits("type " + std::to_string(static_cast<int>(DataTypeOf<T>::value)) + ", operator " +
@@ -107,6 +107,8 @@ TEST(Backend, ReducesEveryTypeByEveryOperator) {
     expect_every_operator<std::int32_t>(group);
     expect_every_operator<std::int64_t>(group);
     expect_every_operator<std::uint8_t>(group);
+    expect_every_operator<std::int8_t>(group);
+    expect_every_operator<testing::Boolean>(group);
     expect_every_operator<tensor::Float16>(group);
     expect_every_operator<tensor::Bfloat16>(group);
   });

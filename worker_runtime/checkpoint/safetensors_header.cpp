@@ -27,20 +27,24 @@ const char* dtype_of(DataType type) {
     case DataType::bfloat16: return "BF16";
     case DataType::int32: return "I32";
     case DataType::uint8: return "U8";
+    case DataType::int8: return "I8";
+    case DataType::boolean: return "BOOL";
+    case DataType::float8_e4m3fn: return "F8_E4M3";
+    case DataType::float8_e5m2: return "F8_E5M2";
   }
   refuse("a data type without a name in safetensors");
 }
 
 DataType type_of(const std::string& dtype, const std::string& tensor) {
-  for (const DataType type : {DataType::float32, DataType::float64, DataType::int64, DataType::float16,
-                              DataType::bfloat16, DataType::int32, DataType::uint8}) {
+  for (const DataType type :
+       {DataType::float32, DataType::float64, DataType::int64, DataType::float16, DataType::bfloat16, DataType::int32,
+        DataType::uint8, DataType::int8, DataType::boolean, DataType::float8_e4m3fn, DataType::float8_e5m2}) {
     if (dtype == dtype_of(type)) return type;
   }
-  const std::array known = {"BOOL", "I8",  "F8_E5M2", "F8_E4M3", "F8_E8M0", "I16",    "U16",
-                            "U32",  "U64", "C64",     "F4",      "F6_E2M3", "F6_E3M2"};
+  const std::array known = {"F8_E8M0", "I16", "U16", "U32", "U64", "C64", "F4", "F6_E2M3", "F6_E3M2"};
   const bool is_known = std::find(known.begin(), known.end(), dtype) != known.end();
   refuse("tensor " + tensor + " is of type " + dtype + (is_known ? ", which is not supported" : ", which is unknown") +
-         " (F32, F64, F16, BF16, I64, I32 and U8 are)");
+         " (F32, F64, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I8, U8 and BOOL are)");
 }
 
 // One tensor as the header gives it; a field that was not there is empty.

@@ -61,9 +61,17 @@ std::string profiling_name(const Operation& operation, const GroupFacts& facts) 
 
 std::string_view torch_type(const Operation& operation) {
   const std::string_view type = name_of(operation.type);
-  constexpr std::pair<std::string_view, std::string_view> kNames[] = {
-      {"float32", "Float"}, {"float64", "Double"}, {"float16", "Half"}, {"bfloat16", "BFloat16"},
-      {"int64", "Long"},    {"int32", "Int"},      {"uint8", "Byte"}};
+  constexpr std::pair<std::string_view, std::string_view> kNames[] = {{"float32", "Float"},
+                                                                      {"float64", "Double"},
+                                                                      {"float16", "Half"},
+                                                                      {"bfloat16", "BFloat16"},
+                                                                      {"int64", "Long"},
+                                                                      {"int32", "Int"},
+                                                                      {"uint8", "Byte"},
+                                                                      {"int8", "Char"},
+                                                                      {"bool", "Bool"},
+                                                                      {"float8_e4m3fn", "Float8_e4m3fn"},
+                                                                      {"float8_e5m2", "Float8_e5m2"}};
   if (std::string_view(operation.name) == "allocate") return "Byte";
   for (const auto& [ours, torchs] : kNames) {
     if (type == ours) return torchs;

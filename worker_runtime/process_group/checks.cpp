@@ -94,6 +94,11 @@ void check_alike(CollectiveKind kind, const ConstMemoryRange& input, const Const
   refuse(kind, std::string("input and output differ in type: ") + name_of(input.type) + " and " + name_of(output.type));
 }
 
+void check_reduced_type(const Collective& collective, DataType type) {
+  if (type != DataType::boolean || collective.op != ReduceOp::average || !has_op(collective.kind)) return;
+  refuse(collective.kind, "there is no average of bool\ntry:   a sum (whether any is true), or uint8");
+}
+
 // The larger range holds one part of the other's size for each rank.
 void check_parts(CollectiveKind kind, const ConstMemoryRange& all, const ConstMemoryRange& one, int size) {
   const auto parts = static_cast<std::size_t>(size);
@@ -178,6 +183,7 @@ void check(const ProcessGroup::Impl& group, Collective& collective, const Collec
   if (has.input) check_range(kind, "input", collective.input, backend);
   if (has.output) check_range(kind, "output", collective.output, backend);
   if (has.input && has.output) check_pair(collective, who);
+  check_reduced_type(collective, has.input ? collective.input.type : collective.output.type);
   if (!has.input) {
     check_empty(kind, "input", collective.input, who, collective.root);
     const Device device = has.output ? collective.output.device : backend.device();

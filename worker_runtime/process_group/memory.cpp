@@ -17,6 +17,10 @@ const char* name_of(DataType type) {
     case DataType::bfloat16: return "bfloat16";
     case DataType::int32: return "int32";
     case DataType::uint8: return "uint8";
+    case DataType::int8: return "int8";
+    case DataType::boolean: return "bool";
+    case DataType::float8_e4m3fn: return "float8_e4m3fn";
+    case DataType::float8_e5m2: return "float8_e5m2";
   }
   return "a data type that does not exist";
 }

@@ -73,7 +73,7 @@ TEST(Fingerprint, SurvivesTheControlBlock) {
 }
 
 TEST(Fingerprint, EveryTypeOperatorAndKindSurvivesTheControlBlock) {
-  for (int type = 0; type <= static_cast<int>(DataType::uint8); ++type) {
+  for (int type = 0; type <= static_cast<int>(DataType::float8_e5m2); ++type) {
     for (int op = 0; op <= static_cast<int>(ReduceOp::max); ++op) {
       for (int kind = 0; kind <= static_cast<int>(CollectiveKind::receive); ++kind) {
         const Fingerprint print{.kind = static_cast<CollectiveKind>(kind),

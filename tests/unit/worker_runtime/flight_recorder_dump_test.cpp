@@ -214,6 +214,20 @@ TEST(Dump, SpeaksOfOperationsAsPytorchDoes) {
   EXPECT_EQ(entries[4]["output_sizes"], json::parse("[[0]]"));
 }
 
+TEST(Dump, NamesTypesAsPytorchDoes) {
+  Recorder recorder;
+  const GroupId group = recorder.open(facts_of_rank(0));
+  const std::pair<DataType, std::string> names[] = {{DataType::uint8, "Byte"},
+                                                    {DataType::int8, "Char"},
+                                                    {DataType::boolean, "Bool"},
+                                                    {DataType::float8_e4m3fn, "Float8_e4m3fn"},
+                                                    {DataType::float8_e5m2, "Float8_e5m2"}};
+  for (const auto& [type, name] : names) {
+    recorder.record(group, {.name = "broadcast", .type = type, .input_count = 1, .element_bytes = 1});
+    EXPECT_EQ(dumped(recorder)["entries"].back()["input_dtypes"], json::array({name}));
+  }
+}
+
 TEST(Dump, HasOnlyItsRoundAndCountsRecordsFromThere) {
   Recorder recorder;
   recorder.record(recorder.open(facts_of_rank(0)), kAllReduce);

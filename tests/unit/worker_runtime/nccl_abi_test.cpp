@@ -31,6 +31,9 @@ static_assert(is_number(DataType::int8, ncclInt8) && is_number(DataType::uint8, 
               is_number(DataType::int64, ncclInt64) && is_number(DataType::uint64, ncclUint64) &&
               is_number(DataType::float16, ncclFloat16) && is_number(DataType::float32, ncclFloat32) &&
               is_number(DataType::float64, ncclFloat64) && is_number(DataType::bfloat16, ncclBfloat16));
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 24, 3)
+static_assert(is_number(DataType::float8_e4m3, ncclFloat8e4m3) && is_number(DataType::float8_e5m2, ncclFloat8e5m2));
+#endif
 static_assert(is_number(RedOp::sum, ncclSum) && is_number(RedOp::product, ncclProd) && is_number(RedOp::max, ncclMax) &&
               is_number(RedOp::min, ncclMin) && is_number(RedOp::average, ncclAvg));
 static_assert(version_code(2, 18, 1) == NCCL_VERSION(2, 18, 1) && kSplitNoColor == NCCL_SPLIT_NOCOLOR);

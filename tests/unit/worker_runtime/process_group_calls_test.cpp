@@ -171,9 +171,13 @@ TEST_F(GroupCalls, RefuseWhatIsWrongWithOneRange) {
   EXPECT_THAT(refusal([&] { group_.reduce(two_, {}, 0, static_cast<ReduceOp>(5)); }),
               HasSubstr("no ReduceOp with the number 5"));
   EXPECT_THAT(refusal([&] {
-                group_.all_reduce({two_.data(), 1, static_cast<DataType>(7)});
+                group_.all_reduce({two_.data(), 1, static_cast<DataType>(11)});
               }),
-              HasSubstr("no data type with the number 7"));
+              HasSubstr("no data type with the number 11"));
+  EXPECT_THAT(refusal([&] {
+                group_.all_reduce({two_.data(), 1, DataType::boolean}, ReduceOp::average);
+              }),
+              HasSubstr("there is no average of bool"));
   EXPECT_THAT(refusal([&] { group_.send(two_, 0, {.timeout = -1ms}); }), HasSubstr("send: a timeout of -1 ms"));
   EXPECT_THAT(refusal([&] { group_.coalesce([] {}, {.timeout = -1ms}); }), HasSubstr("coalesce: a timeout of -1 ms"));
   EXPECT_THAT(refusal([&] { group_.coalesce({}); }), HasSubstr("coalesce: an empty function"));

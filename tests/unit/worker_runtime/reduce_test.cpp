@@ -22,15 +22,19 @@ using tensor::Float16;
 using tensor::to_bfloat16;
 using tensor::to_float;
 using tensor::to_float16;
+using testing::Boolean;
 using testing::combined;
 using testing::divided;
-using testing::kIsHalf;
+using testing::Float8E4m3fn;
+using testing::Float8E5m2;
+using testing::kIsBoolean;
 using testing::narrowed;
 using testing::Wide;
 using testing::widened;
 
-const DataType kTypes[] = {DataType::float32,  DataType::float64, DataType::int64, DataType::float16,
-                           DataType::bfloat16, DataType::int32,   DataType::uint8};
+const DataType kTypes[] = {DataType::float32,  DataType::float64,       DataType::int64,      DataType::float16,
+                           DataType::bfloat16, DataType::int32,         DataType::uint8,      DataType::int8,
+                           DataType::boolean,  DataType::float8_e4m3fn, DataType::float8_e5m2};
 const ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max};
 
 TEST(Slices, CoverARangeWithoutOverlapAndShareNoCacheLine) {
@@ -65,7 +69,9 @@ T from_bits(std::uint64_t bits) {
 template <class T>
 std::vector<T> special_values() {
   std::vector<T> values;
-  if constexpr (std::is_integral_v<T>) {
+  if constexpr (kIsBoolean<T>) {
+    return {{0}, {1}};
+  } else if constexpr (std::is_integral_v<T>) {
     for (const int small : {0, 1, 2, 3}) values.push_back(static_cast<T>(small));
     values.push_back(static_cast<T>(-1));
     values.push_back(std::numeric_limits<T>::max());
@@ -87,6 +93,7 @@ std::vector<T> special_values() {
 template <class T>
 T random_value(std::mt19937_64& random) {
   static const std::vector<T> special = special_values<T>();
+  if constexpr (kIsBoolean<T>) return special[random() % 2];
   switch (random() % 4) {
     case 0: return special[random() % special.size()];
     case 1: return narrowed<T>(static_cast<Wide<T>>(static_cast<double>(random() % 100'000) / 1000.0));
@@ -116,6 +123,13 @@ std::vector<Instructions> instructions_here() {
 
 std::string name_of(Instructions one) {
   return one == Instructions::avx512 ? "avx512" : one == Instructions::avx2 ? "avx2" : "baseline";
+}
+
+// Booleans have no average.
+template <class T>
+ReduceOp op_of(int trial) {
+  const ReduceOp op = kOps[trial % 5];
+  return kIsBoolean<T> && op == ReduceOp::average ? ReduceOp::max : op;
 }
 
 template <class T>
@@ -153,7 +167,8 @@ std::vector<const std::byte*> const_pointers_to(Values<T>& values) {
 
 template <class T>
 class Reduce : public ::testing::Test {};
-using Types = ::testing::Types<float, double, std::int64_t, Float16, Bfloat16, std::int32_t, std::uint8_t>;
+using Types = ::testing::Types<float, double, std::int64_t, Float16, Bfloat16, std::int32_t, std::uint8_t, std::int8_t,
+                               Boolean, Float8E4m3fn, Float8E5m2>;
 TYPED_TEST_SUITE(Reduce, Types);
 
 // Counts and slices of all sizes, so that each begins and ends anywhere in a vector.
@@ -162,7 +177,7 @@ TYPED_TEST(Reduce, EqualsASlowPlainOneInPlaceAndLeavesTheRestAlone) {
   for (int trial = 0; trial < 200; ++trial) {
     const std::size_t ranks = 1 + random() % 5;
     const std::size_t count = random() % (trial % 4 == 0 ? 6000 : 300);
-    const ReduceOp op = kOps[trial % 5];
+    const ReduceOp op = op_of<TypeParam>(trial);
     const auto values = random_values<TypeParam>(random, ranks, count);
     const std::size_t begin = count == 0 ? 0 : random() % count;
     const std::size_t end = begin + random() % (count - begin + 1);
@@ -193,7 +208,7 @@ TYPED_TEST(Reduce, EqualsASlowPlainOneToOtherMemory) {
     const std::size_t ranks = trial % 20 == 0 ? 17 : 1 + random() % 4;
     const std::size_t destinations = random() % 4;
     const std::size_t count = 1 + random() % 400;
-    const ReduceOp op = kOps[trial % 5];
+    const ReduceOp op = op_of<TypeParam>(trial);
     auto values = random_values<TypeParam>(random, ranks, count);
     const auto before = random_values<TypeParam>(random, destinations, count);
     const std::size_t begin = random() % count;
@@ -219,7 +234,7 @@ TYPED_TEST(Reduce, InTwoStepsEqualsASlowPlainOne) {
     const std::size_t ranks = 2 + random() % 4;
     const std::size_t border = 1 + random() % (ranks - 1);
     const std::size_t count = 1 + random() % (trial % 4 == 0 ? 3000 : 200);
-    const ReduceOp op = kOps[trial % 5];
+    const ReduceOp op = op_of<TypeParam>(trial);
     const DataType type = DataTypeOf<TypeParam>::value;
     auto values = random_values<TypeParam>(random, ranks, count);
     const auto sources = const_pointers_to(values);
@@ -230,7 +245,8 @@ TYPED_TEST(Reduce, InTwoStepsEqualsASlowPlainOne) {
     }
 
     for (const Instructions one : instructions_here()) {
-      Values<Wide<TypeParam>> hosts(2, std::vector<Wide<TypeParam>>(count));
+      using Accumulator = std::conditional_t<kIsBoolean<TypeParam>, TypeParam, Wide<TypeParam>>;
+      Values<Accumulator> hosts(2, std::vector<Accumulator>(count));
       const auto of_hosts = pointers_to(hosts);
       const std::span<const std::byte* const> all = sources;
       reduce_with(one, {type, op, ranks, Stage::partial}, all.first(border), {&of_hosts[0], 1}, {0, count});
@@ -247,9 +263,19 @@ TYPED_TEST(Reduce, InTwoStepsEqualsASlowPlainOne) {
 }
 
 template <class T>
-class ReduceHalves : public ::testing::Test {};
-using HalfTypes = ::testing::Types<Float16, Bfloat16>;
-TYPED_TEST_SUITE(ReduceHalves, HalfTypes);
+class ReduceNarrowTypes : public ::testing::Test {};
+using NarrowTypes = ::testing::Types<Float16, Bfloat16, Float8E4m3fn, Float8E5m2>;
+TYPED_TEST_SUITE(ReduceNarrowTypes, NarrowTypes);
+
+template <class T>
+constexpr std::uint32_t kPatterns = 1u << (8 * sizeof(T));
+
+// From a number to the middle between it and the next one, in the bits of a float.
+template <class T>
+constexpr std::uint32_t kMiddle = std::is_same_v<T, Float16>        ? 1u << 12
+                                  : std::is_same_v<T, Bfloat16>     ? 1u << 15
+                                  : std::is_same_v<T, Float8E4m3fn> ? 1u << 19
+                                                                    : 1u << 20;
 
 // One source: what is left of a reduction is the conversion.
 template <class From, class To>
@@ -257,17 +283,17 @@ std::vector<To> converted_by(Instructions one, Stage stage, const std::vector<Fr
   std::vector<To> to(from.size());
   const auto* const source = reinterpret_cast<const std::byte*>(from.data());
   auto* const destination = reinterpret_cast<std::byte*>(to.data());
-  const DataType type = DataTypeOf<std::conditional_t<kIsHalf<From>, From, To>>::value;
+  const DataType type = DataTypeOf<std::conditional_t<std::is_same_v<From, float>, To, From>>::value;
   reduce_with(one, {type, ReduceOp::sum, 1, stage}, {&source, 1}, {&destination, 1}, {0, from.size()});
   return to;
 }
 
-TYPED_TEST(ReduceHalves, EveryPatternWidensAsInPlainCode) {
+TYPED_TEST(ReduceNarrowTypes, EveryPatternWidensAsInPlainCode) {
   std::vector<TypeParam> from;
   std::vector<float> want;
-  for (std::uint32_t bits = 0; bits < 1u << 16; ++bits) {
-    from.push_back({static_cast<std::uint16_t>(bits)});
-    want.push_back(with_one_nan(to_float(from.back())));
+  for (std::uint32_t bits = 0; bits < kPatterns<TypeParam>; ++bits) {
+    from.push_back(from_bits<TypeParam>(bits));
+    want.push_back(with_one_nan(widened(from.back())));
   }
   for (const Instructions one : instructions_here()) {
     const auto have = converted_by<TypeParam, float>(one, Stage::partial, from);
@@ -276,13 +302,13 @@ TYPED_TEST(ReduceHalves, EveryPatternWidensAsInPlainCode) {
 }
 
 // Any bits; those around each pattern and the middles between them; and those with few bits set behind what is kept.
-TYPED_TEST(ReduceHalves, FloatsNarrowAsInPlainCode) {
+TYPED_TEST(ReduceNarrowTypes, FloatsNarrowAsInPlainCode) {
   std::mt19937_64 random(20261124);
   std::vector<float> from;
   for (int i = 0; i < 1'000'000; ++i) from.push_back(from_bits<float>(random()));
-  for (std::uint32_t bits = 0; bits < 1u << 16; ++bits) {
-    const auto at = std::bit_cast<std::uint32_t>(to_float(TypeParam{static_cast<std::uint16_t>(bits)}));
-    const std::uint32_t middle = kIsHalf<TypeParam> && std::is_same_v<TypeParam, Float16> ? 1u << 12 : 1u << 15;
+  for (std::uint32_t bits = 0; bits < kPatterns<TypeParam>; ++bits) {
+    const auto at = std::bit_cast<std::uint32_t>(widened(from_bits<TypeParam>(bits)));
+    const std::uint32_t middle = kMiddle<TypeParam>;
     for (const std::uint32_t off : {0u, 1u, middle - 1, middle, middle + 1}) {
       from.push_back(std::bit_cast<float>(at + off));
       from.push_back(std::bit_cast<float>(at - off));
@@ -323,6 +349,10 @@ TEST(ReduceIntegers, WrapAroundAndRoundTowardsZero) {
   EXPECT_EQ(reduced<std::int32_t>(ReduceOp::sum, {INT32_MAX, 1}), INT32_MIN);
   EXPECT_EQ(reduced<std::int32_t>(ReduceOp::product, {1 << 20, 1 << 20}), 0);
   EXPECT_EQ(reduced<std::int32_t>(ReduceOp::product, {-3, 5}), -15);
+  EXPECT_EQ(reduced<std::int8_t>(ReduceOp::sum, {100, 100}), -56);
+  EXPECT_EQ(reduced<std::int8_t>(ReduceOp::product, {-128, -1}), -128);
+  EXPECT_EQ(reduced<std::int8_t>(ReduceOp::average, {-7, 0}), -3);
+  EXPECT_EQ(reduced<std::int8_t>(ReduceOp::min, {2, -1, 3}), -1) << "it has a sign";
   EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::sum, {200, 100}), 44);
   EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::product, {100, 3}), 44);
   EXPECT_EQ(reduced<std::uint8_t>(ReduceOp::average, {200, 55}), 127);
@@ -362,6 +392,29 @@ TEST(ReduceOfHalves, AreRoundedOnceAtTheEnd) {
   EXPECT_EQ(sum({smallest, smallest, smallest}), 3 * smallest);
 }
 
+TEST(ReduceFloat8, IsAccumulatedInFloat32AndRoundedOnce) {
+  const auto sum_of_e4m3fn = [](std::vector<float> values) {
+    std::vector<Float8E4m3fn> elements;
+    for (const float value : values) elements.push_back(narrowed<Float8E4m3fn>(value));
+    return widened(reduced(ReduceOp::sum, elements));
+  };
+  EXPECT_EQ(sum_of_e4m3fn({16, 1}), 16) << "17 is in the middle of two: the even one";
+  EXPECT_EQ(sum_of_e4m3fn({16, 1, 1}), 18) << "not rounded after the first two";
+  EXPECT_EQ(sum_of_e4m3fn({448, 448, -448}), 448) << "not NaN in between";
+  EXPECT_EQ(sum_of_e4m3fn({448, 16}), 448) << "464 is in the middle of 448 and what would come next";
+  EXPECT_TRUE(std::isnan(sum_of_e4m3fn({448, 18}))) << "there is no infinity";
+  EXPECT_EQ(widened(reduced<Float8E5m2>(ReduceOp::sum, {{0x7b}, {0x7b}})), std::numeric_limits<float>::infinity());
+}
+
+TEST(ReduceBooleans, ASumIsAnyAndAProductIsAll) {
+  const auto of = [](ReduceOp op, std::vector<Boolean> values) { return int{reduced(op, std::move(values)).bits}; };
+  EXPECT_EQ(of(ReduceOp::sum, {{1}, {1}, {0}}), 1);
+  EXPECT_EQ(of(ReduceOp::sum, {{0}, {0}}), 0);
+  EXPECT_EQ(of(ReduceOp::sum, std::vector<Boolean>(256, {1})), 1) << "it does not wrap around";
+  EXPECT_EQ(of(ReduceOp::product, {{1}, {1}}), 1);
+  EXPECT_EQ(of(ReduceOp::product, {{1}, {0}, {1}}), 0);
+}
+
 // Of signalling ones and of those with a payload too, by every operator.
 template <class T>
 void expect_one_nan(std::vector<std::uint64_t> patterns) {
@@ -382,6 +435,8 @@ TEST(ReduceNaN, ComesOutAsOneAndTheSame) {
   expect_one_nan<float>({0x7f800001, 0xff800001, 0x7fc00000, 0xffc00000, 0x7fffffff, 0xffabcdef});
   expect_one_nan<double>({0x7ff0000000000001, 0xfff0000000000001, 0xfff8000000000000, 0x7fffffffffffffff});
   expect_one_nan<Float16>({0x7c01, 0xfc01, 0x7e00, 0xfe00, 0x7fff});
+  expect_one_nan<Float8E4m3fn>({0x7f, 0xff});
+  expect_one_nan<Float8E5m2>({0x7d, 0xfd, 0x7e, 0xff});
   expect_one_nan<Bfloat16>({0x7f81, 0xff81, 0x7fc0, 0xffc0, 0x7fff});
 }
 
@@ -404,6 +459,7 @@ TEST(ReduceMinAndMax, GiveNaNWhereAnyElementIs) {
   expect_nan_wins<double>();
   expect_nan_wins<Float16>();
   expect_nan_wins<Bfloat16>();
+  expect_nan_wins<Float8E5m2>();
 }
 
 TEST(ReduceMinAndMax, TakeTheFirstOfEqualZeros) {

@@ -141,6 +141,7 @@ void Group::leave() {
 
 std::shared_ptr<Operation> Group::begin(std::span<const Collective> calls) {
   status_->throw_if_failed();
+  for (const Collective& call : calls) require_support(communicator_->library(), call);
   const DeviceGuard guard(device_);
   const Called last_before = last_called_;
   const std::shared_ptr<Operation> operation = enter(calls);

@@ -18,7 +18,7 @@ bool is_error(Result result) { return result != Result::success && result != Res
 class Launcher {
  public:
   Launcher(const NcclLibrary& nccl, const Collective& collective, const LaunchPlace& place, abi::Comm comm)
-      : nccl_(nccl), collective_(collective), place_(place), comm_(comm), type_(nccl_type(collective.input.type)) {}
+      : nccl_(nccl), collective_(collective), place_(place), comm_(comm), type_(nccl_type(collective)) {}
 
   Result run();
 
@@ -102,7 +102,7 @@ Result Launcher::all_to_all() {
 Result Launcher::run() {
   // The average of one rank is its own values, but NCCL reads and writes them all for it; for a sum it does nothing.
   const bool is_own_average = place_.size == 1 && collective_.op == ReduceOp::average;
-  const abi::RedOp op = is_own_average ? abi::RedOp::sum : nccl_op(collective_.op);
+  const abi::RedOp op = is_own_average ? abi::RedOp::sum : nccl_op(collective_);
   switch (collective_.kind) {
     case CollectiveKind::barrier:
       return nccl_->all_reduce(place_.words, place_.words, 1, abi::DataType::int64, abi::RedOp::sum, comm_,
@@ -130,7 +130,9 @@ Result Launcher::run() {
 
 }  // namespace
 
-abi::DataType nccl_type(DataType type) {
+abi::DataType nccl_type(const Collective& collective) {
+  const bool reduces = process_group::has_op(collective.kind);
+  const DataType type = collective.input.type;
   switch (type) {
     case DataType::float32: return abi::DataType::float32;
     case DataType::float64: return abi::DataType::float64;
@@ -138,12 +140,20 @@ abi::DataType nccl_type(DataType type) {
     case DataType::float16: return abi::DataType::float16;
     case DataType::bfloat16: return abi::DataType::bfloat16;
     case DataType::int32: return abi::DataType::int32;
-    case DataType::uint8: return abi::DataType::uint8;
+    case DataType::uint8:
+    case DataType::boolean: return abi::DataType::uint8;
+    case DataType::int8: return abi::DataType::int8;
+    case DataType::float8_e4m3fn: return reduces ? abi::DataType::float8_e4m3 : abi::DataType::uint8;
+    case DataType::float8_e5m2: return reduces ? abi::DataType::float8_e5m2 : abi::DataType::uint8;
   }
   throw InvalidArgument("there is no DataType with the number " + std::to_string(static_cast<int>(type)));
 }
 
-abi::RedOp nccl_op(ReduceOp op) {
+abi::RedOp nccl_op(const Collective& collective) {
+  const ReduceOp op = collective.op;
+  if (collective.input.type == DataType::boolean) {
+    return op == ReduceOp::sum || op == ReduceOp::max ? abi::RedOp::max : abi::RedOp::min;
+  }
   switch (op) {
     case ReduceOp::sum: return abi::RedOp::sum;
     case ReduceOp::average: return abi::RedOp::average;
@@ -152,6 +162,15 @@ abi::RedOp nccl_op(ReduceOp op) {
     case ReduceOp::max: return abi::RedOp::max;
   }
   throw InvalidArgument("there is no ReduceOp with the number " + std::to_string(static_cast<int>(op)));
+}
+
+void require_support(const NcclLibrary& nccl, const Collective& collective) {
+  const DataType type = collective.input.type;
+  const bool is_float8 = type == DataType::float8_e4m3fn || type == DataType::float8_e5m2;
+  if (is_float8 && process_group::has_op(collective.kind) && nccl.version() < abi::kVersionWithFloat8) {
+    throw InvalidArgument(std::string(name_of(collective.kind)) + ": " + nccl.name() + " reduces no " + name_of(type) +
+                          ", which NCCL has from 2.24.3 on\ntry:   a later NCCL, or float16");
+  }
 }
 
 Result launch(const NcclLibrary& nccl, const Collective& collective, const LaunchPlace& place, abi::Comm comm) {

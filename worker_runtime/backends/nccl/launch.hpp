@@ -16,8 +16,14 @@
 
 namespace ddp::nccl_backend {
 
-abi::DataType nccl_type(DataType type);
-abi::RedOp nccl_op(ReduceOp op);
+// What is only moved is bytes where NCCL, or an old NCCL, lacks the type.
+abi::DataType nccl_type(const process_group::Collective& collective);
+
+// Of booleans, which NCCL has as bytes, a sum is a maximum and a product a minimum.
+abi::RedOp nccl_op(const process_group::Collective& collective);
+
+// Throws InvalidArgument for a call that this NCCL can't make, on every rank alike.
+void require_support(const NcclLibrary& nccl, const process_group::Collective& collective);
 
 struct LaunchPlace {
   int rank = 0;

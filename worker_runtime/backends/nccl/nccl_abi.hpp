@@ -44,6 +44,8 @@ enum class DataType : int {
   float32 = 7,
   float64 = 8,
   bfloat16 = 9,
+  float8_e4m3 = 10,  // 2.24, as the next
+  float8_e5m2 = 11,
 };
 
 enum class RedOp : int {
@@ -58,6 +60,7 @@ enum class RedOp : int {
 constexpr int version_code(int major, int minor, int patch) { return major * 10000 + minor * 100 + patch; }
 // Earlier ones may hang in an abort while another thread is in a call (github.com/NVIDIA/nccl, issue 992).
 constexpr int kVersionOldest = version_code(2, 19, 3);
+constexpr int kVersionWithFloat8 = version_code(2, 24, 3);
 
 constexpr int kUndefinedInt = INT_MIN;
 constexpr int kSplitNoColor = -1;

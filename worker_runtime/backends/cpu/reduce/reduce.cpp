@@ -26,7 +26,9 @@ Route route_of(DataType type, Stage stage) {
     case DataType::float64: return Route::float64;
     case DataType::int64: return Route::int64;
     case DataType::int32: return Route::int32;
-    case DataType::uint8: return Route::uint8;
+    case DataType::uint8:
+    case DataType::boolean: return Route::uint8;
+    case DataType::int8: return Route::int8;
     case DataType::float16:
       return stage == Stage::whole     ? Route::float16
              : stage == Stage::partial ? Route::float16_to_float32
@@ -35,8 +37,22 @@ Route route_of(DataType type, Stage stage) {
       return stage == Stage::whole     ? Route::bfloat16
              : stage == Stage::partial ? Route::bfloat16_to_float32
                                        : Route::float32_to_bfloat16;
+    case DataType::float8_e4m3fn:
+      return stage == Stage::whole     ? Route::float8_e4m3fn
+             : stage == Stage::partial ? Route::float8_e4m3fn_to_float32
+                                       : Route::float32_to_float8_e4m3fn;
+    case DataType::float8_e5m2:
+      return stage == Stage::whole     ? Route::float8_e5m2
+             : stage == Stage::partial ? Route::float8_e5m2_to_float32
+                                       : Route::float32_to_float8_e5m2;
   }
   return Route::float32;
+}
+
+// Of booleans a sum is a maximum, and a product a minimum.
+ReduceOp as_of_bytes(ReduceOp op) {
+  if (op == ReduceOp::sum) return ReduceOp::max;
+  return op == ReduceOp::product ? ReduceOp::min : op;
 }
 
 // Inlined, so that a slice stays in registers: small messages come through here too.
@@ -45,7 +61,9 @@ Route route_of(DataType type, Stage stage) {
                                              std::span<std::byte* const> destinations, Slice slice) {
   if (slice.begin >= slice.end) return;
   const bool divides = reduction.op == ReduceOp::average && reduction.stage != Stage::partial;
-  const ReduceOp op = reduction.op == ReduceOp::average && !divides ? ReduceOp::sum : reduction.op;
+  ReduceOp op = reduction.op == ReduceOp::average && !divides ? ReduceOp::sum : reduction.op;
+  if (reduction.type == DataType::boolean) [[unlikely]]
+    op = as_of_bytes(op);
   const auto route = static_cast<std::size_t>(route_of(reduction.type, reduction.stage));
   const KernelArguments arguments{.sources = sources.data(),
                                   .source_count = sources.size(),
@@ -70,7 +88,13 @@ Slice slice_of(std::size_t count, DataType type, int index, int parts) {
 }
 
 DataType accumulator_of(DataType type) {
-  return type == DataType::float16 || type == DataType::bfloat16 ? DataType::float32 : type;
+  switch (type) {
+    case DataType::float16:
+    case DataType::bfloat16:
+    case DataType::float8_e4m3fn:
+    case DataType::float8_e5m2: return DataType::float32;
+    default: return type;
+  }
 }
 
 bool has(Instructions instructions) {

@@ -6,8 +6,12 @@
 //   integers           in their own type: sums and products wrap around, averages round towards zero
 //   float32, float64   in their own type
 //   float16, bfloat16  in float32; rounded once, at the end, to nearest even; beyond the largest to infinity
+//   float8_e5m2        the same
+//   float8_e4m3fn      the same, but beyond the largest to NaN, as it has no infinity
+//   boolean            a sum is the maximum of the bytes, a product their minimum; no average
 //   min, max           NaN where any element is NaN; of two equal zeros the first, whatever its sign
 //   NaN                whichever went in or came about, the one that comes out is quiet, positive and without payload
+//                      (float8: 0x7f, as PyTorch's)
 //
 // The vector instructions of the machine are used, and make no difference to any bit.
 #pragma once
@@ -37,7 +41,8 @@ struct Slice {
 // fewer lines than parts.
 Slice slice_of(std::size_t count, DataType type, int index, int parts);
 
-// What elements of `type` are while they are put together: float32 for the types of 16 bits, else the type itself.
+// What elements of `type` are while they are put together: float32 for floating-point types of 16 and 8 bits, else the
+// type itself.
 DataType accumulator_of(DataType type);
 
 // Which part of the way from all ranks' elements to the result: all of it; or from the elements of some ranks to an

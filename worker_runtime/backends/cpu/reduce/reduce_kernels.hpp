@@ -23,7 +23,8 @@ struct KernelArguments {
 // Every element of the slice.
 using Kernel = void (*)(const KernelArguments& arguments, Slice slice);
 
-// What elements are in the sources and in the destinations. Those of 16 bits are put together in float32 in any case.
+// What elements are in the sources and in the destinations. Floating-point types of 16 and 8 bits are put together in
+// float32 in any case.
 enum class Route : std::uint8_t {
   float32,
   float64,
@@ -35,10 +36,17 @@ enum class Route : std::uint8_t {
   float16_to_float32,  // a sum that is not divided, and so on: a part of the way
   bfloat16_to_float32,
   float32_to_float16,
-  float32_to_bfloat16
+  float32_to_bfloat16,
+  int8,
+  float8_e4m3fn,
+  float8_e5m2,
+  float8_e4m3fn_to_float32,
+  float8_e5m2_to_float32,
+  float32_to_float8_e4m3fn,
+  float32_to_float8_e5m2
 };
 
-constexpr std::size_t kRoutes = 11;
+constexpr std::size_t kRoutes = 18;
 constexpr std::size_t kOps = 5;  // as ReduceOp counts them
 
 struct Kernels {
