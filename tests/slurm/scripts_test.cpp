@@ -68,7 +68,7 @@ TEST_F(SlurmScripts, RequeueGoesOnFromTheCheckpointUntilAllIsDone) {
   ASSERT_TRUE(cluster->prints(job, "resumed after step ")) << cluster->output(job);
   cluster->ask({"scancel", "--batch", "--signal=USR1", job});
   ASSERT_TRUE(cluster->prints(job, "resumed after step ", 2)) << cluster->output(job);
-  EXPECT_TRUE(becomes_true([&] { return cluster->field(job, "JobState") == "COMPLETED"; }, std::chrono::seconds(60)));
+  EXPECT_TRUE(becomes_true([&] { return cluster->field(job, "JobState") == "COMPLETED"; }, std::chrono::seconds(150)));
   EXPECT_EQ(occurrences(cluster->output(job), "back into the queue"), 2);
   EXPECT_EQ(occurrences(cluster->output(job), "stopped after step "), 2);
   EXPECT_THAT(cluster->output(job), HasSubstr("test accuracy 9"));
