@@ -66,15 +66,14 @@ std::optional<Flags> Executor::perform(const Agree& action) {
     works_.push_back(group_.all_reduce_async(flags, ReduceOp::max, options_));
     return {};
   }
-  // Collectives complete in order: when this one is there, all before it are.
-  std::exception_ptr failure;
+  // Collectives complete in order: when this one is there, all before it are. The first failure says most.
   try {
     group_.all_reduce(flags, ReduceOp::max, options_);
   } catch (...) {
-    failure = std::current_exception();
+    wait_all();
+    throw;
   }
-  if (const std::exception_ptr earlier = wait_all()) failure = earlier;
-  if (failure) std::rethrow_exception(failure);
+  if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
   results_.push_back(device_memory_->begin_read(flags.data, sizeof(Flags), options_.stream));
   return {};
 }
