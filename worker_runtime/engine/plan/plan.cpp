@@ -7,7 +7,7 @@
 namespace ddp::gradient_engine {
 
 Plan::Plan(std::vector<std::string> names, const std::vector<std::vector<std::size_t>>& buckets, PlanOptions options)
-    : names_(std::move(names)), options_(options), bucket_of_(names_.size()) {
+    : names_(std::move(names)), options_(options), bucket_of_(names_.size()), ready_in_(names_.size()) {
   set_buckets(buckets);
 }
 
@@ -18,14 +18,13 @@ Actions Plan::begin(Sync sync) {
         "try:   call finish() or cancel() at the end of every backward pass, on every rank");
   }
   Actions actions{Drain{}};
+  ++step_;
   if (!window_begun_) {
     begin_window();
     if (options_.zero_gradients) actions.emplace_back(ZeroAll{});
   }
-  ++step_;
   is_open_ = true;
   sync_ = sync;
-  ready_.assign(names_.size(), false);
   awaited_ = parameter_counts_;
   order_.clear();
   return actions;
@@ -34,14 +33,13 @@ Actions Plan::begin(Sync sync) {
 Actions Plan::ready(std::uint64_t step, std::size_t parameter) {
   require_open(step, "ready");
   check_index(parameter, "Step::ready");
-  if (ready_[parameter]) {
+  if (ready_in_[parameter] == step_) {
     throw GradientError("parameter " + names_[parameter] + " (index " + std::to_string(parameter) +
                         ") is ready for the second time in one step\nwhere: DistributedDataParallel::Step::ready\n"
                         "try:   call ready() once, after the last write to a gradient: where layers share a "
                         "parameter, after the last of them");
   }
-  ready_[parameter] = true;
-  used_[parameter] = true;
+  ready_in_[parameter] = step_;
   Actions actions;
   if (sync_ == Sync::off) return actions;
   order_.push_back(parameter);
@@ -56,8 +54,8 @@ Actions Plan::end(std::uint64_t step) {
   Actions actions;
   if (sync_ == Sync::off) return actions;
   std::vector<std::size_t> missing;
-  for (std::size_t parameter = 0; parameter < used_.size(); ++parameter) {
-    if (!used_[parameter]) missing.push_back(parameter);
+  for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
+    if (ready_in_[parameter] < first_step_) missing.push_back(parameter);
   }
   for (const std::size_t parameter : missing) actions.emplace_back(Zero{parameter});
   reduce_rest(actions);
@@ -144,7 +142,7 @@ void Plan::set_buckets(const std::vector<std::vector<std::size_t>>& buckets) {
 
 void Plan::begin_window() {
   window_begun_ = true;
-  used_.assign(names_.size(), false);
+  first_step_ = step_;
   next_reduce_ = 0;
 }
 

@@ -131,11 +131,11 @@ class Plan {
   bool is_open_ = false;
   bool window_begun_ = false;
   Sync sync_ = Sync::on;
-  std::vector<bool> ready_;           // by parameter, in this step
-  std::vector<bool> used_;            // by parameter, in this window
-  std::vector<std::size_t> awaited_;  // by bucket: gradients to come in this step
-  std::size_t next_reduce_ = 0;       // bucket; all before it are begun
-  std::vector<std::size_t> order_;    // of readiness, in this step with Sync::on
+  std::uint64_t first_step_ = 0;         // of this window
+  std::vector<std::uint64_t> ready_in_;  // by parameter: the last step in which it became ready; 0 for none
+  std::vector<std::size_t> awaited_;     // by bucket: gradients to come in this step
+  std::size_t next_reduce_ = 0;          // bucket; all before it are begun
+  std::vector<std::size_t> order_;       // of readiness, in this step with Sync::on
   std::vector<std::size_t> last_order_;
 
   // For each window whose result is not looked at, the oldest first: the parameters that this rank misses in it.
