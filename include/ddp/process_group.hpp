@@ -22,6 +22,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -154,6 +155,31 @@ class DDP_EXPORT ProcessGroup {
   void all_to_all(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
   Work all_to_all_async(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
 
+  // The same three where ranks have different counts, as MPI's of the same names; a part may be empty. Parts lie side
+  // by side in the order of ranks. On a CPU all ranks find that they differ in the counts before any result is written.
+
+  // output becomes the inputs of all ranks: counts[r] elements of rank r, the same list on all ranks. The input, of
+  // counts[rank] elements, may be this rank's own part of the output.
+  void all_gather_v(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
+                    CollectiveOptions options = {});
+  Work all_gather_v_async(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
+                          CollectiveOptions options = {});
+
+  // output, of counts[rank] elements, becomes the sum (or what else `op` says) over all ranks of the part `rank` of
+  // their inputs; part r has counts[r] elements, the same list on all ranks. On a CPU it takes as much memory of its
+  // own as size() outputs.
+  void reduce_scatter_v(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
+                        ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
+  Work reduce_scatter_v_async(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
+                              ReduceOp op = ReduceOp::sum, CollectiveOptions options = {});
+
+  // Part r of the input goes to rank r, and part r of the output comes from there: input_counts[r] elements here are
+  // output_counts[rank] elements there.
+  void all_to_all_v(ConstMemoryRange input, const std::vector<std::size_t>& input_counts, MemoryRange output,
+                    const std::vector<std::size_t>& output_counts, CollectiveOptions options = {});
+  Work all_to_all_v_async(ConstMemoryRange input, const std::vector<std::size_t>& input_counts, MemoryRange output,
+                          const std::vector<std::size_t>& output_counts, CollectiveOptions options = {});
+
   // Between two ranks: the n-th send of one to the other meets the n-th receive there, which must be of the same count
   // and type. `peer` is another rank. A rank that sends while its peer sends to it waits in vain, unless both are in
   // one coalesce() with their receives.
@@ -175,6 +201,12 @@ class DDP_EXPORT ProcessGroup {
   Work scatter_async(std::vector<T>&& input, More&&... more) = delete;
   template <class T, class... More>
   Work all_to_all_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work all_gather_v_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work reduce_scatter_v_async(std::vector<T>&& input, More&&... more) = delete;
+  template <class T, class... More>
+  Work all_to_all_v_async(std::vector<T>&& input, More&&... more) = delete;
   template <class T, class... More>
   Work send_async(std::vector<T>&& input, More&&... more) = delete;
 

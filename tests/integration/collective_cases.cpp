@@ -30,6 +30,9 @@ const char* name_of(Call call) {
     case Call::gather: return "gather";
     case Call::scatter: return "scatter";
     case Call::all_to_all: return "all_to_all";
+    case Call::all_gather_v: return "all_gather_v";
+    case Call::reduce_scatter_v: return "reduce_scatter_v";
+    case Call::all_to_all_v: return "all_to_all_v";
     case Call::exchange: return "send and receive";
   }
   return "";
@@ -40,12 +43,19 @@ const char* name_of(ReduceOp op) {
   return names[static_cast<std::size_t>(op)];
 }
 
-bool reduces(Call call) { return call == Call::all_reduce || call == Call::reduce_scatter || call == Call::reduce; }
+bool reduces(Call call) {
+  return call == Call::all_reduce || call == Call::reduce_scatter || call == Call::reduce ||
+         call == Call::reduce_scatter_v;
+}
+
+bool is_uneven(Call call) {
+  return call == Call::all_gather_v || call == Call::reduce_scatter_v || call == Call::all_to_all_v;
+}
 
 // Whether a rank hands in, or gets back, elements for all of them.
 bool is_for_all(Call call) {
   return call == Call::all_gather || call == Call::reduce_scatter || call == Call::gather || call == Call::scatter ||
-         call == Call::all_to_all;
+         call == Call::all_to_all || is_uneven(call);
 }
 
 // Near what implementations cut work by: cache lines, pages, blocks, and shares of them.
@@ -100,11 +110,28 @@ bool draw_in_place(Dice& dice, Call call) {
     case Call::all_reduce:
     case Call::broadcast: return true;
     case Call::all_gather:
+    case Call::all_gather_v:
     case Call::reduce:
     case Call::gather:
     case Call::scatter: return dice.chance(40);
     default: return false;
   }
+}
+
+// Of every kind what the library has to tell apart: an all_gather_v gives all the same part, a reduce_scatter_v takes
+// the same part of all.
+std::vector<std::size_t> draw_parts(Dice& dice, const Step& step, int ranks) {
+  const auto size = static_cast<std::size_t>(ranks);
+  const auto draw = [&] { return dice.chance(20) ? 0 : dice.below(step.count + 1); };
+  std::vector<std::size_t> parts(size * size);
+  for (std::size_t i = 0; i < size; ++i) {
+    const std::size_t one = draw();
+    for (std::size_t j = 0; j < size; ++j) {
+      const bool is_by_taker = step.call == Call::reduce_scatter_v;
+      parts[is_by_taker ? j * size + i : i * size + j] = step.call == Call::all_to_all_v ? draw() : one;
+    }
+  }
+  return parts;
 }
 
 // Takes what the step needs from `end` on, of each memory.
@@ -119,6 +146,7 @@ Step draw_step(Dice& dice, int size, const Limits& limits, std::size_t& end) {
   if (step.call == Call::exchange) step.root = dice.between(1, size - 1);
   const std::size_t element_bytes = size_of(step.type);
   step.count = limited(draw_count(dice, element_bytes, size), step.call, element_bytes, size, limits);
+  if (is_uneven(step.call)) step.parts = draw_parts(dice, step, size);
   if (step.call == Call::all_reduce && dice.chance(25)) step.times = 2;
   step.is_in_place = draw_in_place(dice, step.call);
   step.salt = dice.below(std::uint64_t{1} << 40);
@@ -140,9 +168,10 @@ Step draw_step(Dice& dice, int size, const Limits& limits, std::size_t& end) {
 }  // namespace
 
 const std::vector<Call>& calls_of_cpu() {
-  static const std::vector<Call> calls{Call::barrier,        Call::all_reduce, Call::broadcast, Call::all_gather,
-                                       Call::reduce_scatter, Call::reduce,     Call::gather,    Call::scatter,
-                                       Call::all_to_all,     Call::exchange};
+  static const std::vector<Call> calls{
+      Call::barrier,          Call::all_reduce,   Call::broadcast, Call::all_gather, Call::reduce_scatter,
+      Call::reduce,           Call::gather,       Call::scatter,   Call::all_to_all, Call::all_gather_v,
+      Call::reduce_scatter_v, Call::all_to_all_v, Call::exchange};
   return calls;
 }
 
@@ -162,6 +191,36 @@ Batch draw_batch(Dice& dice, int size, const Limits& limits) {
   return batch;
 }
 
+std::size_t part_count(const Step& step, int giver, int taker, int size) {
+  return step.parts[static_cast<std::size_t>(giver * size + taker)];
+}
+
+std::size_t begin_in_input(const Step& step, int giver, int taker, int size) {
+  if (step.call == Call::all_gather_v) return 0;
+  std::size_t begin = 0;
+  for (int rank = 0; rank < taker; ++rank) begin += part_count(step, giver, rank, size);
+  return begin;
+}
+
+std::size_t begin_in_output(const Step& step, int giver, int taker, int size) {
+  if (step.call == Call::reduce_scatter_v) return 0;
+  std::size_t begin = 0;
+  for (int rank = 0; rank < giver; ++rank) begin += part_count(step, rank, taker, size);
+  return begin;
+}
+
+std::vector<std::size_t> input_counts(const Step& step, int rank, int size) {
+  std::vector<std::size_t> counts;
+  for (int taker = 0; taker < size; ++taker) counts.push_back(part_count(step, rank, taker, size));
+  return counts;
+}
+
+std::vector<std::size_t> output_counts(const Step& step, int rank, int size) {
+  std::vector<std::size_t> counts;
+  for (int giver = 0; giver < size; ++giver) counts.push_back(part_count(step, giver, rank, size));
+  return counts;
+}
+
 std::size_t input_count(const Step& step, int rank, int size) {
   const auto for_all = step.count * static_cast<std::size_t>(size);
   switch (step.call) {
@@ -169,6 +228,9 @@ std::size_t input_count(const Step& step, int rank, int size) {
     case Call::reduce_scatter:
     case Call::all_to_all: return for_all;
     case Call::scatter: return rank == step.root ? for_all : 0;
+    case Call::all_gather_v: return part_count(step, rank, rank, size);
+    case Call::reduce_scatter_v:
+    case Call::all_to_all_v: return begin_in_input(step, rank, size, size);
     default: return step.count;
   }
 }
@@ -181,6 +243,9 @@ std::size_t output_count(const Step& step, int rank, int size) {
     case Call::all_to_all: return for_all;
     case Call::gather: return rank == step.root ? for_all : 0;
     case Call::reduce: return rank == step.root ? step.count : 0;
+    case Call::reduce_scatter_v: return part_count(step, rank, rank, size);
+    case Call::all_gather_v:
+    case Call::all_to_all_v: return begin_in_output(step, size, rank, size);
     default: return step.count;
   }
 }
@@ -194,6 +259,8 @@ std::string described(const Step& step) {
     text << "; " << what;
     for (const Place& place : places) text << " " << place.memory << "+" << place.offset;
   };
+  if (!step.parts.empty()) text << "; parts";
+  for (const std::size_t part : step.parts) text << " " << part;
   list("input", step.inputs);
   if (!step.is_in_place) list("output", step.outputs);
   text << "; async";

@@ -23,6 +23,9 @@ enum class Call : std::uint8_t {
   gather,
   scatter,
   all_to_all,
+  all_gather_v,
+  reduce_scatter_v,
+  all_to_all_v,
   exchange,  // every rank sends to the one `root` places after it, and receives from the one as far before it
 };
 
@@ -42,8 +45,9 @@ struct Step {
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::size_t count = 0;  // elements of one rank
-  int times = 1;          // how often it is called, one after the other on the same memory
+  std::size_t count = 0;  // elements of one rank; where ranks have different counts, the most that a part has
+  std::vector<std::size_t> parts{};  // of these: what each rank gives each, by giver, then by taker
+  int times = 1;                     // how often it is called, one after the other on the same memory
   bool is_in_place = false;
   std::uint64_t salt = 0;              // of the values
   std::vector<Place> inputs, outputs;  // by rank; the same where it is in place
@@ -65,6 +69,16 @@ struct Limits {
 };
 
 Batch draw_batch(simulation::Dice& dice, int size, const Limits& limits);
+
+// Where ranks have different counts: what one gives another, and where that begins in the input of the one and in the
+// output of the other.
+std::size_t part_count(const Step& step, int giver, int taker, int size);
+std::size_t begin_in_input(const Step& step, int giver, int taker, int size);
+std::size_t begin_in_output(const Step& step, int giver, int taker, int size);
+
+// The counts of a rank's call.
+std::vector<std::size_t> input_counts(const Step& step, int rank, int size);
+std::vector<std::size_t> output_counts(const Step& step, int rank, int size);
 
 // How many elements a rank hands in and gets back.
 std::size_t input_count(const Step& step, int rank, int size);

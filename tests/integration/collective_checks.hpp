@@ -125,6 +125,61 @@ void check_divided_collectives(ProcessGroup& group, Where where, std::size_t cou
               [&](std::size_t i) { return element<T>(static_cast<int>(i / count), own + i % count); });
 }
 
+// Where ranks have different counts, some of them 0: up to `count` of every rank, or from each to each.
+template <class T, template <class> class Buffer>
+void check_uneven_collectives(ProcessGroup& group, const RanksByHost& ranks, Where where, std::size_t count) {
+  const int size = group.size();
+  const auto part = [&](int giver, int taker) {
+    const auto at = static_cast<std::size_t>(3 * giver + 5 * taker);
+    return at % 4 == 1 ? std::size_t{0} : count - count * at / static_cast<std::size_t>(8 * size);
+  };
+  const auto total_of = [](const std::vector<std::size_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), std::size_t{0});
+  };
+  const auto begin_of = [](const std::vector<std::size_t>& counts, int rank) {
+    return std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
+  };
+  // Which rank's part an element is in.
+  const auto rank_at = [&](const std::vector<std::size_t>& counts, std::size_t i) {
+    int rank = 0;
+    while (begin_of(counts, rank + 1) <= i) ++rank;
+    return rank;
+  };
+  std::vector<std::size_t> counts, given, taken;
+  for (int rank = 0; rank < size; ++rank) {
+    counts.push_back(part(rank, 0));
+    given.push_back(part(group.rank(), rank));
+    taken.push_back(part(rank, group.rank()));
+  }
+  const std::size_t own = counts[static_cast<std::size_t>(group.rank())];
+  const std::size_t all = total_of(counts);
+  const std::size_t most = count * static_cast<std::size_t>(size);  // ranks register equally much
+  auto one = buffer<T, Buffer>(group, where, most);
+  auto output = buffer<T, Buffer>(group, where, most);
+  group.all_gather_v(one.part(0, own), output.part(0, all), counts);
+  expect_bits("all_gather_v", output.values().data(), all, [&](std::size_t i) {
+    const int rank = rank_at(counts, i);
+    return element<T>(rank, i - begin_of(counts, rank));
+  });
+
+  for (const ReduceOp op : ops_for<T>(count)) {
+    auto input = buffer<T, Buffer>(group, where, most);
+    group.reduce_scatter_v(input.part(0, all), one.part(0, own), counts, op);
+    expect_bits("reduce_scatter_v", one.values().data(), own,
+                [&](std::size_t i) { return reduced<T>(op, ranks, begin_of(counts, group.rank()) + i); });
+  }
+
+  auto input = buffer<T, Buffer>(group, where, most);
+  auto from_all = buffer<T, Buffer>(group, where, most);
+  group.all_to_all_v(input.part(0, total_of(given)), given, from_all.part(0, total_of(taken)), taken);
+  expect_bits("all_to_all_v", from_all.values().data(), total_of(taken), [&](std::size_t i) {
+    const int giver = rank_at(taken, i);
+    std::size_t begin = 0;
+    for (int taker = 0; taker < group.rank(); ++taker) begin += part(giver, taker);
+    return element<T>(giver, begin + i - begin_of(taken, giver));
+  });
+}
+
 // In all sizes, to `count_max`, and kinds of memory.
 template <class T, template <class> class Buffer>
 void check_collectives(ProcessGroup& group,
@@ -135,6 +190,7 @@ void check_collectives(ProcessGroup& group,
       check_in_place_collectives<T, Buffer>(group, where, count);
       check_gathering_collectives<T, Buffer>(group, where, std::min(count, kCountPerRankMax));
       check_divided_collectives<T, Buffer>(group, where, std::min(count, kCountPerRankMax));
+      check_uneven_collectives<T, Buffer>(group, one_host(group), where, std::min(count, kCountPerRankMax / 4));
     }
   }
 }

@@ -73,6 +73,14 @@ T wanted(const Step& step, const RanksByHost& by_host, int rank, int size, std::
     case Call::gather: return value<T>(step, static_cast<int>(i / step.count), i % step.count);
     case Call::scatter: return value<T>(step, step.root, own + i);
     case Call::all_to_all: return value<T>(step, static_cast<int>(i / step.count), own + i % step.count);
+    case Call::reduce_scatter_v: return reduced<T>(step, by_host, begin_in_input(step, rank, rank, size) + i);
+    case Call::all_gather_v:
+    case Call::all_to_all_v: {
+      int giver = 0;
+      while (begin_in_output(step, giver + 1, rank, size) <= i) ++giver;
+      const std::size_t at = i - begin_in_output(step, giver, rank, size);
+      return value<T>(step, giver, begin_in_input(step, giver, rank, size) + at);
+    }
     case Call::exchange: return value<T>(step, (rank + size - step.root) % size, i);
     case Call::barrier: break;
   }
@@ -97,7 +105,7 @@ void with_type(DataType type, const Do& run) {
 }
 
 bool is_same_everywhere(Call call) {
-  return call == Call::all_reduce || call == Call::broadcast || call == Call::all_gather;
+  return call == Call::all_reduce || call == Call::broadcast || call == Call::all_gather || call == Call::all_gather_v;
 }
 
 std::uint64_t checksum_of(std::uint64_t sum, const std::byte* bytes, std::size_t count) {
@@ -187,6 +195,9 @@ ConstMemoryRange Player::input_of(const Step& step) {
   std::byte* data = at(step.inputs[static_cast<std::size_t>(rank_)]);
   const bool is_own_part = step.call == Call::all_gather || (step.call == Call::gather && rank_ == step.root);
   if (step.is_in_place && is_own_part) data += static_cast<std::size_t>(rank_) * step.count * size_of(step.type);
+  if (step.is_in_place && step.call == Call::all_gather_v) {
+    data += begin_in_output(step, rank_, rank_, size_) * size_of(step.type);
+  }
   return {data, count, step.type};
 }
 
@@ -235,6 +246,13 @@ Work Player::begin(const Step& step) {
     case Call::gather: return group_.gather_async(input, output, step.root, options_);
     case Call::scatter: return group_.scatter_async(input, output, step.root, options_);
     case Call::all_to_all: return group_.all_to_all_async(input, output, options_);
+    case Call::all_gather_v:
+      return group_.all_gather_v_async(input, output, output_counts(step, rank_, size_), options_);
+    case Call::reduce_scatter_v:
+      return group_.reduce_scatter_v_async(input, output, input_counts(step, rank_, size_), step.op, options_);
+    case Call::all_to_all_v:
+      return group_.all_to_all_v_async(input, input_counts(step, rank_, size_), output,
+                                       output_counts(step, rank_, size_), options_);
     case Call::exchange: break;
   }
   group_.receive_async(output, (rank_ + size_ - step.root) % size_, options_);
@@ -259,6 +277,12 @@ void Player::call(const Step& step) {
     case Call::gather: return group_.gather(input, output, step.root, options_);
     case Call::scatter: return group_.scatter(input, output, step.root, options_);
     case Call::all_to_all: return group_.all_to_all(input, output, options_);
+    case Call::all_gather_v: return group_.all_gather_v(input, output, output_counts(step, rank_, size_), options_);
+    case Call::reduce_scatter_v:
+      return group_.reduce_scatter_v(input, output, input_counts(step, rank_, size_), step.op, options_);
+    case Call::all_to_all_v:
+      return group_.all_to_all_v(input, input_counts(step, rank_, size_), output, output_counts(step, rank_, size_),
+                                 options_);
     case Call::exchange: return start(step).wait();
   }
 }

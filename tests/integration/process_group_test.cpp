@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -207,6 +208,60 @@ TEST(Calls, OfAnotherTypeOrOperatorAreAMismatch) {
         thrown_by<MismatchError>([&] { group.all_reduce(values, rank == 0 ? ReduceOp::min : ReduceOp::max); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), ::testing::HasSubstr("int32 (min), rank 1 called all_reduce of 4 int32 (max)"));
+  });
+}
+
+// Nothing of any result is written.
+void expect_mismatch(const std::function<void(ProcessGroup&, std::vector<float>& output)>& call,
+                     const std::string& what) {
+  run_ranks(3, [&](int) {
+    auto group = init_process_group({.timeout = testing::kNotForEver});
+    std::vector<float> output(6, 7.0f);
+    const auto error = thrown_by<MismatchError>([&] { call(group, output); });
+    ASSERT_TRUE(error) << what;
+    EXPECT_THAT(error->what(), ::testing::HasSubstr(what));
+    EXPECT_THAT(output, ::testing::Each(7.0f));
+    EXPECT_TRUE(thrown_by<AbortedError>([&] { group.barrier(); }));
+  });
+}
+
+TEST(Counts, ThatDifferAreAMismatchOnAllRanksBeforeAnyResultIsWritten) {
+  using Counts = std::vector<std::size_t>;
+  const std::vector<float> six(6);
+  expect_mismatch(
+      [&](ProcessGroup& group, std::vector<float>& output) {
+        const bool is_other = group.rank() == 1;
+        const Counts counts = is_other ? Counts{1, 2, 3} : Counts{2, 2, 2};
+        group.all_gather_v({six.data(), 2}, output, counts);
+      },
+      "rank 0 called all_gather_v of 6 float32 in all, the ranks' counts have the checksum ");
+  expect_mismatch(
+      [&](ProcessGroup& group, std::vector<float>& output) {
+        const bool is_other = group.rank() == 2;
+        group.reduce_scatter_v({six.data(), is_other ? 4u : 3u}, {output.data(), 1},
+                               is_other ? Counts{2, 1, 1} : Counts{1, 1, 1});
+      },
+      "rank 0 called reduce_scatter_v of 3 float32 (sum) in all");
+  expect_mismatch(
+      [&](ProcessGroup& group, std::vector<float>& output) {
+        const Counts ones{1, 1, 1};
+        const bool is_other = group.rank() == 2;
+        group.all_to_all_v({six.data(), is_other ? 4u : 3u}, is_other ? Counts{2, 1, 1} : ones, {output.data(), 3},
+                           ones);
+      },
+      "in all_to_all_v rank 2 gives rank 0 2 float32, and that rank expects 1 float32");
+}
+
+TEST(Calls, OfUnequalAndEqualCountsAreAMismatch) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group({.timeout = testing::kNotForEver});
+    const std::vector<float> two(2);
+    std::vector<float> output(2);
+    const auto error = thrown_by<MismatchError>([&] {
+      rank == 0 ? group.all_to_all_v(two, {1, 1}, output, {1, 1}) : group.all_to_all(two, output);
+    });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), ::testing::HasSubstr("rank 0 called all_to_all_v of float32, rank 1 called all_to_all"));
   });
 }
 

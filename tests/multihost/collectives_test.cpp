@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/collective_checks.hpp"
 #include "tests/integration/collective_values.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/multihost/multihost.hpp"
@@ -195,6 +196,7 @@ void check_layout(Hosts& hosts, const HostOf& host_of, const std::vector<Where>&
       for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{37}, two_blocks}) {
         SCOPED_TRACE(std::to_string(count) + " elements, memory " + std::to_string(static_cast<int>(where)));
         check_collectives<T>(group, by_host, where, count);
+        testing::check_uneven_collectives<T, Buffer>(group, by_host, testing::Where::plain, count / 4);
         if (count != 1) check_rooted_collectives<T>(group, by_host, where, count == two_blocks ? count / 3 : count);
       }
     }

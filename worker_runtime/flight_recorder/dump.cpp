@@ -45,6 +45,9 @@ std::string python_list(const std::vector<int>& numbers) {
 std::string_view torch_name(const Operation& operation) {
   const std::string_view name = operation.name;
   if (name == "receive") return "recv";
+  if (name == "all_gather_v") return "all_gather";  // PyTorch has one name, whatever the counts
+  if (name == "reduce_scatter_v") return "reduce_scatter";
+  if (name == "all_to_all_v") return "all_to_all";
   if (name == "allocate") return "new_window";  // also memory that all ranks make together
   return name;
 }

@@ -59,7 +59,8 @@ Operation operation_of(const Collective& collective) {
   operation.element_bytes = size_of(operation.type);
   switch (collective.kind) {
     case CollectiveKind::all_reduce:
-    case CollectiveKind::reduce_scatter: operation.reduce_op = process_group::name_of(collective.op); break;
+    case CollectiveKind::reduce_scatter:
+    case CollectiveKind::reduce_scatter_v: operation.reduce_op = process_group::name_of(collective.op); break;
     case CollectiveKind::reduce: operation.reduce_op = process_group::name_of(collective.op); [[fallthrough]];
     case CollectiveKind::broadcast:
     case CollectiveKind::gather:

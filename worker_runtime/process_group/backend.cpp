@@ -16,6 +16,9 @@ const char* name_of(CollectiveKind kind) {
     case CollectiveKind::all_to_all: return "all_to_all";
     case CollectiveKind::send: return "send";
     case CollectiveKind::receive: return "receive";
+    case CollectiveKind::all_gather_v: return "all_gather_v";
+    case CollectiveKind::reduce_scatter_v: return "reduce_scatter_v";
+    case CollectiveKind::all_to_all_v: return "all_to_all_v";
   }
   return "a collective that does not exist";
 }
@@ -29,6 +32,9 @@ const char* name_of(Within within) {
     case Within::model_check: return "the making of a DistributedDataParallel";
     case Within::unused_check: return "the search for unused parameters";
     case Within::state_sync: return "the exchange of an elastic state";
+    case Within::all_gather_v: return "all_gather_v";
+    case Within::reduce_scatter_v: return "reduce_scatter_v";
+    case Within::all_to_all_v: return "all_to_all_v";
   }
   return "?";
 }
@@ -45,7 +51,8 @@ const char* name_of(ReduceOp op) {
 }
 
 bool has_op(CollectiveKind kind) {
-  return kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter || kind == CollectiveKind::reduce;
+  return kind == CollectiveKind::all_reduce || kind == CollectiveKind::reduce_scatter ||
+         kind == CollectiveKind::reduce || kind == CollectiveKind::reduce_scatter_v;
 }
 
 bool has_root(CollectiveKind kind) {

@@ -22,6 +22,7 @@
 #include "ddp/memory.hpp"
 #include "ddp/process_group.hpp"
 #include "worker_runtime/process_group/device_memory.hpp"
+#include "worker_runtime/process_group/part_counts.hpp"
 
 namespace ddp {
 
@@ -61,10 +62,24 @@ enum class CollectiveKind : std::uint8_t {
   all_to_all,
   send,
   receive,
+  all_gather_v,
+  reduce_scatter_v,
+  all_to_all_v,
 };
 
 // What its user called, where a collective is a part of that.
-enum class Within : std::uint8_t { nothing, split, new_group, making_a_group, model_check, unused_check, state_sync };
+enum class Within : std::uint8_t {
+  nothing,
+  split,
+  new_group,
+  making_a_group,
+  model_check,
+  unused_check,
+  state_sync,
+  all_gather_v,
+  reduce_scatter_v,
+  all_to_all_v,
+};
 
 const char* name_of(CollectiveKind kind);  // "all_reduce"
 const char* name_of(Within within);        // "split"; empty for nothing
@@ -83,6 +98,7 @@ struct Collective {
   void* stream = nullptr;               // see CollectiveOptions
   bool is_monitored = false;            // a barrier; see ProcessGroup::monitored_barrier
   Within within = Within::nothing;
+  std::shared_ptr<const PartCounts> counts{};  // of an all_gather_v and its like; else null
 };
 
 // Who gives up on a group.

@@ -45,7 +45,10 @@ Has ranges_of(const Collective& collective, int rank) {
     case CollectiveKind::broadcast:
     case CollectiveKind::all_gather:
     case CollectiveKind::reduce_scatter:
-    case CollectiveKind::all_to_all: return {true, true};
+    case CollectiveKind::all_to_all:
+    case CollectiveKind::all_gather_v:
+    case CollectiveKind::reduce_scatter_v:
+    case CollectiveKind::all_to_all_v: return {true, true};
   }
   return {};
 }
@@ -122,6 +125,66 @@ void check_own_part(CollectiveKind kind, const ConstMemoryRange& all, const Cons
   refuse(kind, std::string(one_overlaps_all) + ", and is not this rank's own part of it");
 }
 
+// One for each rank, which together are what the range has.
+void check_counts(CollectiveKind kind, const char* which, const std::vector<std::size_t>& counts,
+                  const ConstMemoryRange& range, int size) {
+  if (counts.size() != static_cast<std::size_t>(size)) {
+    refuse(kind, std::to_string(counts.size()) + " counts of the " + which + ", there are " + std::to_string(size) +
+                     " ranks");
+  }
+  std::size_t rest = range.count;
+  for (const std::size_t count : counts) {
+    if (count <= rest) {
+      rest -= count;
+    } else {
+      refuse(kind, std::string("the counts of the ") + which + " are more in all than its " +
+                       std::to_string(range.count) + " elements");
+    }
+  }
+  if (rest == 0) return;
+  refuse(kind, "the counts of the " + std::string(which) + " are " + std::to_string(range.count - rest) +
+                   " in all, it has " + std::to_string(range.count) + " elements");
+}
+
+void check_own_count(CollectiveKind kind, const char* which, const std::vector<std::size_t>& counts,
+                     const ConstMemoryRange& range, int rank) {
+  const std::size_t own = counts[static_cast<std::size_t>(rank)];
+  if (range.count == own) return;
+  refuse(kind, std::string(which) + " has " + std::to_string(range.count) + " elements, this rank's count is " +
+                   std::to_string(own));
+}
+
+// What a rank gives itself.
+void check_own_counts(CollectiveKind kind, const PartCounts& counts, int rank) {
+  const std::size_t given = counts.of_input[static_cast<std::size_t>(rank)];
+  const std::size_t taken = counts.of_output[static_cast<std::size_t>(rank)];
+  if (given == taken) return;
+  refuse(kind, "this rank gives itself " + std::to_string(given) + " elements, and expects " + std::to_string(taken));
+}
+
+void check_uneven(const Collective& collective, const Membership& who) {
+  const CollectiveKind kind = collective.kind;
+  const ConstMemoryRange& input = collective.input;
+  const ConstMemoryRange output = collective.output;
+  const PartCounts& counts = *collective.counts;
+  if (kind != CollectiveKind::all_gather_v) check_counts(kind, "input", counts.of_input, input, who.size);
+  if (kind != CollectiveKind::reduce_scatter_v) check_counts(kind, "output", counts.of_output, output, who.size);
+  switch (kind) {
+    case CollectiveKind::all_gather_v: {
+      check_own_count(kind, "input", counts.of_output, input, who.rank);
+      const std::size_t own = part_begin(counts.of_output, who.rank) * size_of(output.type);
+      const bool is_in_place = input.data == static_cast<const std::byte*>(output.data) + own;
+      if (!is_in_place && overlap(input, output)) {
+        refuse(kind, "input overlaps output, and is not this rank's own part of it");
+      }
+      return;
+    }
+    case CollectiveKind::reduce_scatter_v: check_own_count(kind, "output", counts.of_input, output, who.rank); break;
+    default: check_own_counts(kind, counts, who.rank);
+  }
+  if (overlap(input, output)) refuse(kind, "output overlaps input");
+}
+
 // How input and output of a rank that has both go together.
 void check_pair(const Collective& collective, const Membership& who) {
   const CollectiveKind kind = collective.kind;
@@ -157,6 +220,9 @@ void check_pair(const Collective& collective, const Membership& who) {
         refuse(kind, "output overlaps input, and is not the same memory");
       }
       return;
+    case CollectiveKind::all_gather_v:
+    case CollectiveKind::reduce_scatter_v:
+    case CollectiveKind::all_to_all_v: return check_uneven(collective, who);
     default: return;  // in place
   }
 }

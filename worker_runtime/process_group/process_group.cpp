@@ -86,6 +86,32 @@ Collective all_to_all_of(ConstMemoryRange input, MemoryRange output) {
   return {.kind = CollectiveKind::all_to_all, .input = input, .output = output};
 }
 
+using Counts = std::vector<std::size_t>;
+using process_group::PartCounts;
+
+Collective all_gather_v_of(ConstMemoryRange input, MemoryRange output, const Counts& counts) {
+  return {.kind = CollectiveKind::all_gather_v,
+          .input = input,
+          .output = output,
+          .counts = std::make_shared<PartCounts>(PartCounts{{}, counts})};
+}
+
+Collective reduce_scatter_v_of(ConstMemoryRange input, MemoryRange output, const Counts& counts, ReduceOp op) {
+  return {.kind = CollectiveKind::reduce_scatter_v,
+          .input = input,
+          .output = output,
+          .op = op,
+          .counts = std::make_shared<PartCounts>(PartCounts{counts, {}})};
+}
+
+Collective all_to_all_v_of(ConstMemoryRange input, const Counts& input_counts, MemoryRange output,
+                           const Counts& output_counts) {
+  return {.kind = CollectiveKind::all_to_all_v,
+          .input = input,
+          .output = output,
+          .counts = std::make_shared<PartCounts>(PartCounts{input_counts, output_counts})};
+}
+
 Collective send_of(ConstMemoryRange input, int peer) {
   return {.kind = CollectiveKind::send, .input = input, .root = peer};
 }
@@ -188,6 +214,39 @@ void ProcessGroup::all_to_all(ConstMemoryRange input, MemoryRange output, Collec
 
 Work ProcessGroup::all_to_all_async(ConstMemoryRange input, MemoryRange output, CollectiveOptions options) {
   return submit(impl_, all_to_all_of(input, output), options);
+}
+
+void ProcessGroup::all_gather_v(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
+                                CollectiveOptions options) {
+  run(impl_, all_gather_v_of(input, output, counts), options);
+}
+
+Work ProcessGroup::all_gather_v_async(ConstMemoryRange input, MemoryRange output,
+                                      const std::vector<std::size_t>& counts, CollectiveOptions options) {
+  return submit(impl_, all_gather_v_of(input, output, counts), options);
+}
+
+void ProcessGroup::reduce_scatter_v(ConstMemoryRange input, MemoryRange output, const std::vector<std::size_t>& counts,
+                                    ReduceOp op, CollectiveOptions options) {
+  run(impl_, reduce_scatter_v_of(input, output, counts, op), options);
+}
+
+Work ProcessGroup::reduce_scatter_v_async(ConstMemoryRange input, MemoryRange output,
+                                          const std::vector<std::size_t>& counts, ReduceOp op,
+                                          CollectiveOptions options) {
+  return submit(impl_, reduce_scatter_v_of(input, output, counts, op), options);
+}
+
+void ProcessGroup::all_to_all_v(ConstMemoryRange input, const std::vector<std::size_t>& input_counts,
+                                MemoryRange output, const std::vector<std::size_t>& output_counts,
+                                CollectiveOptions options) {
+  run(impl_, all_to_all_v_of(input, input_counts, output, output_counts), options);
+}
+
+Work ProcessGroup::all_to_all_v_async(ConstMemoryRange input, const std::vector<std::size_t>& input_counts,
+                                      MemoryRange output, const std::vector<std::size_t>& output_counts,
+                                      CollectiveOptions options) {
+  return submit(impl_, all_to_all_v_of(input, input_counts, output, output_counts), options);
 }
 
 void ProcessGroup::send(ConstMemoryRange input, int peer, CollectiveOptions options) {

@@ -124,6 +124,34 @@ TEST_F(GroupCalls, RefuseARangeThatTheRankDoesNotHave) {
   EXPECT_THAT(refusal([&] { group_.scatter(six_, two_, 2); }), HasSubstr("scatter: input of 6 elements on rank 1"));
 }
 
+TEST_F(GroupCalls, RefuseCountsThatDoNotFit) {
+  EXPECT_EQ(refusal([&] {
+              group_.all_gather_v(two_, six_, {2, 2});
+            }),
+            "all_gather_v: 2 counts of the output, there are 3 ranks");
+  EXPECT_EQ(refusal([&] {
+              group_.all_gather_v(two_, six_, {2, 2, 1});
+            }),
+            "all_gather_v: the counts of the output are 5 in all, it has 6 elements");
+  EXPECT_THAT(refusal([&] { group_.all_gather_v(two_, six_, {2, 2, SIZE_MAX}); }), HasSubstr("more in all than its 6"));
+  EXPECT_EQ(refusal([&] {
+              group_.all_gather_v(two_, six_, {2, 1, 3});
+            }),
+            "all_gather_v: input has 2 elements, this rank's count is 1");
+  EXPECT_THAT(refusal([&] { group_.all_gather_v(part(0, 2), six_, {1, 2, 3}); }), HasSubstr("input overlaps output"));
+  EXPECT_EQ(refusal([&] {
+              group_.reduce_scatter_v(six_, two_, {2, 1, 3});
+            }),
+            "reduce_scatter_v: output has 2 elements, this rank's count is 1");
+  EXPECT_THAT(refusal([&] { group_.reduce_scatter_v(six_, part(2, 2), {2, 2, 2}); }), HasSubstr("output overlaps"));
+  EXPECT_EQ(refusal([&] {
+              group_.all_to_all_v(six_, {2, 2, 2}, two_, {1, 1, 0});
+            }),
+            "all_to_all_v: this rank gives itself 2 elements, and expects 1");
+  group_.all_gather_v(part(1, 2), six_, {1, 2, 3});  // this rank's own part
+  EXPECT_EQ(calls_->run.size(), 1u);
+}
+
 TEST_F(GroupCalls, RefuseSizesThatDoNotFit) {
   EXPECT_THAT(refusal([&] { group_.reduce(two_, six_, 1); }), HasSubstr("an input of 2 elements, an output of 6"));
   EXPECT_THAT(refusal([&] { group_.gather(two_, part(0, 5), 1); }), HasSubstr("5 elements is not 3 times 2"));

@@ -225,7 +225,8 @@ void Group::carry_out(std::span<const Collective> collectives, io::Deadline& dea
   }
   guarded([&] {
     for (const Collective& collective : collectives) {
-      if (!is_pair_call(collective.kind)) exchange(collective, deadline);
+      if (is_pair_call(collective.kind)) continue;
+      is_uneven(collective) ? exchange_unevenly(collective, deadline) : exchange(collective, deadline);
     }
   });
   const bool has_pairs =

@@ -39,6 +39,7 @@
 #include "worker_runtime/backends/cpu/one_host/collectives.hpp"
 #include "worker_runtime/backends/cpu/pairs/peer_links.hpp"
 #include "worker_runtime/backends/cpu/pairs/point_to_point.hpp"
+#include "worker_runtime/backends/cpu/uneven/uneven_collectives.hpp"
 #include "worker_runtime/core/failure/failed_group.hpp"
 #include "worker_runtime/core/failure/failure.hpp"
 #include "worker_runtime/core/failure/rank_report.hpp"
@@ -104,6 +105,7 @@ class Group {
   void open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline);
   [[noreturn]] void fail_pair(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
+  void exchange_unevenly(const Collective& collective, io::Deadline& deadline);
   void exchange_over_hosts(const Collective& collective, io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
   std::shared_ptr<Segment> reserve_staging(std::size_t bytes, io::Deadline& deadline, Gap unused = {});

@@ -36,6 +36,22 @@ void Group::require_listeners(std::span<const Collective> calls) const {
   }
 }
 
+// Every rank comes to the same conclusion about ports, and then the group goes on without this call.
+void Group::exchange_unevenly(const Collective& collective, io::Deadline& deadline) {
+  for (int rank = 0; has_hosts() && rank < who_.size; ++rank) {
+    if (rank != who_.rank) peer_links_->require_listeners(rank);
+  }
+  const UnevenCollectives uneven(layout_, who_.rank);
+  uneven.run(collective, {.exchange = [&](const Collective& even) { exchange(even, deadline); },
+                          .exchange_in_pairs = [&](auto messages) { exchange_in_pairs(messages, deadline); },
+                          .fail_by_mismatch =
+                              [&](const std::string& what) {
+                                Failure failure = failure_in_present_call(Cause::mismatch);
+                                failure.what = what;
+                                core::throw_verdict(core::judge(failed_group(), failure, {}));
+                              }});
+}
+
 // The sends and receives among some calls, all at once.
 void Group::exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline) {
   std::vector<Collective> here, afar;

@@ -47,6 +47,9 @@ class Launcher {
   Result gather();
   Result scatter();
   Result all_to_all();
+  Result all_gather_v();
+  Result reduce_scatter_v(abi::RedOp op);
+  Result all_to_all_v();
 
   const NcclLibrary& nccl_;
   const Collective& collective_;
@@ -99,6 +102,60 @@ Result Launcher::all_to_all() {
   return copy_own(output_part(place_.rank, part), input_part(place_.rank, part), part);
 }
 
+// A part that is empty on one side is so on the other.
+Result Launcher::all_gather_v() {
+  const std::vector<std::size_t>& counts = collective_.counts->of_output;
+  std::byte* to = static_cast<std::byte*>(output());
+  std::byte* own = nullptr;
+  for (int peer = 0; peer < place_.size; ++peer) {
+    const std::size_t part = counts[static_cast<std::size_t>(peer)];
+    if (peer == place_.rank) own = to;
+    const bool is_other = peer != place_.rank;
+    if (const Result result = is_other && count() > 0 ? send(input(), count(), peer) : Result::success;
+        is_error(result)) {
+      return result;
+    }
+    if (const Result result = is_other && part > 0 ? receive(to, part, peer) : Result::success; is_error(result)) {
+      return result;
+    }
+    to += part_bytes(collective_.output, part, 1);
+  }
+  return copy_own(own, input(), count());
+}
+
+Result Launcher::all_to_all_v() {
+  const process_group::PartCounts& counts = *collective_.counts;
+  const std::byte* from = static_cast<const std::byte*>(input());
+  std::byte* to = static_cast<std::byte*>(output());
+  Result own = Result::success;
+  for (int peer = 0; peer < place_.size; ++peer) {
+    const std::size_t given = counts.of_input[static_cast<std::size_t>(peer)];
+    const std::size_t taken = counts.of_output[static_cast<std::size_t>(peer)];
+    if (peer == place_.rank) {
+      own = copy_own(to, from, given);
+    } else {
+      if (const Result result = given > 0 ? send(from, given, peer) : Result::success; is_error(result)) return result;
+      if (const Result result = taken > 0 ? receive(to, taken, peer) : Result::success; is_error(result)) return result;
+    }
+    from += part_bytes(collective_.input, given, 1);
+    to += part_bytes(collective_.output, taken, 1);
+  }
+  return own;
+}
+
+// A reduce to each rank.
+Result Launcher::reduce_scatter_v(abi::RedOp op) {
+  const std::byte* from = static_cast<const std::byte*>(input());
+  Result last = Result::success;
+  for (int root = 0; root < place_.size; ++root) {
+    const std::size_t part = collective_.counts->of_input[static_cast<std::size_t>(root)];
+    if (part > 0) last = nccl_->reduce(from, output(), part, type_, op, root, comm_, place_.stream);
+    if (is_error(last)) return last;
+    from += part_bytes(collective_.input, part, 1);
+  }
+  return last;
+}
+
 Result Launcher::run() {
   // The average of one rank is its own values, but NCCL reads and writes them all for it; for a sum it does nothing.
   const bool is_own_average = place_.size == 1 && collective_.op == ReduceOp::average;
@@ -122,6 +179,9 @@ Result Launcher::run() {
     case CollectiveKind::gather: return gather();
     case CollectiveKind::scatter: return scatter();
     case CollectiveKind::all_to_all: return all_to_all();
+    case CollectiveKind::all_gather_v: return all_gather_v();
+    case CollectiveKind::reduce_scatter_v: return reduce_scatter_v(op);
+    case CollectiveKind::all_to_all_v: return all_to_all_v();
     case CollectiveKind::send: return send(input(), count(), collective_.root);
     case CollectiveKind::receive: return receive(output(), collective_.output.count, collective_.root);
   }

@@ -1,5 +1,8 @@
 #include "worker_runtime/core/failure/fingerprint.hpp"
 
+#include <array>
+#include <cstdio>
+
 namespace ddp::core {
 
 namespace {
@@ -14,7 +17,28 @@ std::string elements(const Fingerprint& of) { return std::to_string(of.count) + 
 
 std::string operation(const Fingerprint& of) { return std::string(" (") + process_group::name_of(of.op) + ")"; }
 
+// The counts themselves are too many to be shown.
+std::string parts(const Fingerprint& of) {
+  std::array<char, 9> checksum{};
+  std::snprintf(checksum.data(), checksum.size(), "%08x", static_cast<unsigned>(of.root));
+  return " in all, the ranks' counts have the checksum " + std::string(checksum.data());
+}
+
 std::string rank_of(const Fingerprint& of) { return "rank " + std::to_string(of.root); }
+
+Fingerprint fingerprint_of_parts(const Collective& collective) {
+  Fingerprint print;
+  print.kind = collective.kind;
+  print.within = collective.within;
+  print.type = collective.input.type;
+  if (process_group::has_op(collective.kind)) print.op = collective.op;
+  if (collective.kind == CollectiveKind::all_to_all_v) return print;
+  const bool is_of_output = collective.kind == CollectiveKind::all_gather_v;
+  const auto& counts = is_of_output ? collective.counts->of_output : collective.counts->of_input;
+  print.count = process_group::total_of(counts);
+  print.root = static_cast<int>(process_group::checksum_of(counts));
+  return print;
+}
 
 }  // namespace
 
@@ -23,6 +47,7 @@ Fingerprint fingerprint_of(const Collective& collective) {
   print.kind = collective.kind;
   print.within = collective.within;
   if (collective.kind == CollectiveKind::barrier) return print;
+  if (collective.counts) return fingerprint_of_parts(collective);
   const bool is_of_output = collective.kind == CollectiveKind::reduce_scatter ||
                             collective.kind == CollectiveKind::scatter || collective.kind == CollectiveKind::receive ||
                             collective.kind == CollectiveKind::allocate;
@@ -69,6 +94,9 @@ std::string describe(const Fingerprint& print) {
     case CollectiveKind::reduce: return name + " of " + elements(print) + operation(print) + " to " + rank_of(print);
     case CollectiveKind::gather: return name + " of " + elements(print) + " per rank to " + rank_of(print);
     case CollectiveKind::scatter: return name + " of " + elements(print) + " per rank from " + rank_of(print);
+    case CollectiveKind::all_gather_v: return name + " of " + elements(print) + parts(print);
+    case CollectiveKind::reduce_scatter_v: return name + " of " + elements(print) + operation(print) + parts(print);
+    case CollectiveKind::all_to_all_v: return name + " of " + name_of(print.type);
     case CollectiveKind::send: return name + " of " + elements(print) + " to " + rank_of(print);
   }
   return name;

@@ -26,8 +26,9 @@ struct Fingerprint {
   Within within = Within::nothing;
   DataType type = DataType::float32;
   ReduceOp op = ReduceOp::sum;
-  int root = 0;
-  std::uint64_t count = 0;                // elements that each rank gives or gets; bytes for allocate
+  int root = 0;                           // of an all_gather_v and a reduce_scatter_v: a checksum of all counts
+  std::uint64_t count = 0;                // elements that each rank gives or gets; bytes for allocate; all of an
+                                          // all_gather_v or a reduce_scatter_v; 0 for all_to_all_v, where ranks differ
   std::uint64_t location = kPlainMemory;  // of the shared memory it works on; ranks may differ in it
 };
 

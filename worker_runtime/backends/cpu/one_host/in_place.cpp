@@ -19,7 +19,10 @@ ConstMemoryRange memory_for_others(const Collective& collective) {
     case CollectiveKind::barrier:
     case CollectiveKind::allocate:
     case CollectiveKind::send:
-    case CollectiveKind::receive: break;
+    case CollectiveKind::receive:
+    case CollectiveKind::all_gather_v:
+    case CollectiveKind::reduce_scatter_v:
+    case CollectiveKind::all_to_all_v: break;
   }
   return {};
 }

@@ -11,7 +11,10 @@ Shape shape_of(const Collective& collective, int rank, int size) {
     case CollectiveKind::barrier:
     case CollectiveKind::allocate:
     case CollectiveKind::send:
-    case CollectiveKind::receive: return shape;
+    case CollectiveKind::receive:
+    case CollectiveKind::all_gather_v:  // moved by UnevenCollectives
+    case CollectiveKind::reduce_scatter_v:
+    case CollectiveKind::all_to_all_v: return shape;
     case CollectiveKind::all_reduce:
     case CollectiveKind::all_gather:
       shape.count = collective.input.count;

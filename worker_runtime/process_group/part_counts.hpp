@@ -1,0 +1,33 @@
+// How many elements each rank gives and gets, for the collectives in which ranks differ in that.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+namespace ddp::process_group {
+
+// By rank. Parts lie side by side in the order of ranks.
+struct PartCounts {
+  std::vector<std::size_t> of_input;   // of an all_gather_v none: the input is one part
+  std::vector<std::size_t> of_output;  // of a reduce_scatter_v none: the output is one part
+};
+
+// Where the part of a rank begins.
+inline std::size_t part_begin(const std::vector<std::size_t>& counts, int rank) {
+  return std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
+}
+
+inline std::size_t total_of(const std::vector<std::size_t>& counts) {
+  return part_begin(counts, static_cast<int>(counts.size()));
+}
+
+// Differs, but for one case in 2^31, where the counts do: FNV-1a over their 64 bits each.
+inline std::uint32_t checksum_of(const std::vector<std::size_t>& counts) {
+  std::uint64_t hash = 0xcbf29ce484222325u;
+  for (const std::size_t count : counts) hash = (hash ^ count) * 0x100000001b3u;
+  return static_cast<std::uint32_t>(hash >> 32 ^ hash) & 0x7fffffffu;
+}
+
+}  // namespace ddp::process_group
