@@ -218,7 +218,6 @@ TEST_P(CollectivesOverHosts, EqualAPlainComputationBitByBit) {
   check_layout<std::int32_t>(*hosts, host_of, both_ways);
   check_layout<std::uint8_t>(*hosts, host_of, both_ways);
   check_layout<testing::Float8E4m3fn>(*hosts, host_of, both_ways);
-  check_layout<testing::Boolean>(*hosts, host_of, both_ways);
 }
 
 INSTANTIATE_TEST_SUITE_P(Layouts, CollectivesOverHosts,
