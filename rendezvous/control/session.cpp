@@ -274,10 +274,12 @@ void Session::hear(const Welcome& message, TimePoint now) {
   disowned_since_.reset();
   out_.push_back(HandOn{message});
   if (opened_ && (!held_ || opened_->round > held_->round.number)) say(*opened_);
-  if (started_) say(*started_);
-  if (first_step_) say(*first_step_);
-  if (failed_) say(*failed_);
-  if (ended_) say(*ended_);
+  if (hello_.held) {  // else nobody there knows the round, and another one may have its number
+    if (started_) say(*started_);
+    if (first_step_) say(*first_step_);
+    if (failed_) say(*failed_);
+    if (ended_) say(*ended_);
+  }
   if (stop_asked_) say(*stop_asked_);
 }
 
