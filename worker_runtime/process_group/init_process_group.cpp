@@ -12,6 +12,7 @@
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/backends/cpu/cpu_backend.hpp"
 #include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
+#include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/backend_choice.hpp"
@@ -189,13 +190,15 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
   std::optional<store::Client> store;
   std::string key_prefix;
   std::optional<cpu_backend::Meeting> meeting;
+  const cpu_backend::MakeSharedFile make_shared_file =
+      choice.cpu ? cpu_backend::SharedMemory::make_file : cpu_backend::MakeSharedFile();
   if (choice.cpu && launch.lets_any_read) cpu_backend::let_any_process_read_this_one();
   membership.name = next_group_name(launch);  // first, so that one who fails here counts as the others do
   if (launch.store || launch.own_store) {
     key_prefix = process_group::store_key_prefix(launch) + membership.name + "/";
     store = connect_to_store(launch, deadline);
     RoundAgreement agreement(launch, *store, key_prefix, deadline);
-    meeting = meet(membership, {*store, key_prefix, network_of(launch, *store)}, deadline);
+    meeting = meet(membership, {*store, key_prefix, network_of(launch, *store), make_shared_file}, deadline);
     membership.round = agreement.after_meeting();
     if (membership.local_size == 0) {
       const auto& layout = meeting->layout;
@@ -204,7 +207,7 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
     }
   } else {
     membership.round = launch.round ? *launch.round : rendezvous::begin_term();
-    if (choice.cpu) meeting = cpu_backend::meet_alone();
+    if (choice.cpu) meeting = cpu_backend::meet_alone(make_shared_file);
   }
   std::unique_ptr<process_group::Backend> cpu;
   std::unique_ptr<process_group::Backend> nccl;

@@ -130,7 +130,7 @@ TEST(SharedMemory, ReservesAllButWholePagesOfAGap) {
 
 TEST(CpuBackend, AGroupOfOneThatCanNotStartSaysWhy) {
   const testing::DescriptorLimit limit(0);
-  EXPECT_THROW(meet_alone(), Error);
+  EXPECT_THROW(meet_alone(SharedMemory::make_file), Error);
 }
 
 }  // namespace

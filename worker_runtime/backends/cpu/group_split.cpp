@@ -37,7 +37,8 @@ std::unique_ptr<Group> Group::split_in_turn(const NewGroup& made, io::Deadline& 
   io::Deadline of_others = deadline;  // the group's own waits end by themselves, and say why
   of_others.cut_by(failure_cut_ ? &*failure_cut_ : nullptr);
   std::unique_ptr<Group> group;
-  meet_within({who_, layout_, pids_, watch_ ? &*watch_ : nullptr, network_, job_ranks_, gather}, made,
+  const auto duplicate_pidfd = [&](int rank) { return watch_->duplicate(layout_.index_of(rank)); };
+  meet_within({who_, layout_, pids_, duplicate_pidfd, SharedMemory::make_file, network_, job_ranks_, gather}, made,
               {.make = [&](Meeting& meeting) { group = std::make_unique<Group>(made.who, meeting); },
                .begin = [&](Meeting meeting) { group->begin(std::move(meeting), of_others); }},
               of_others);

@@ -13,7 +13,6 @@
 #include "worker_runtime/backends/cpu/meeting/meeting_holder.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting_words.hpp"
-#include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
 #include "worker_runtime/process_group/long_wait.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
@@ -46,6 +45,7 @@ class Guest {
         place_(place),
         deadline_(deadline),
         own_end_(own_end()),
+        layout_(HostLayout::one_host(who.size)),
         peers_(static_cast<std::size_t>(who.size)) {
     peers_[static_cast<std::size_t>(who.rank)].pid = ::getpid();
   }
@@ -114,6 +114,7 @@ class Guest {
           peers_[static_cast<std::size_t>(message.rank)] = {message.pid, std::move(message.fd)};
         }
         break;
+      case Message::Kind::layout: layout_ = read_layout_file(message.fd.get(), who_.size); break;
       case Message::Kind::complete: return meeting_with(std::move(message.fd));
       case Message::Kind::hello:
       case Message::Kind::timed_out: break;  // not for a guest
@@ -122,8 +123,7 @@ class Guest {
   }
 
   Meeting meeting_with(io::UniqueFd shared_file) {
-    Meeting meeting{std::move(shared_file), {}, {}, {}};
-    meeting.layout = SharedMemory::read_layout(meeting.shared_file.get(), who_.size);
+    Meeting meeting{std::move(shared_file), {}, layout_, {}};
     for (const int rank : meeting.layout.ranks_of(meeting.layout.host_of(who_.rank))) {
       meeting.peers.push_back(std::move(peers_[static_cast<std::size_t>(rank)]));
     }
@@ -142,6 +142,7 @@ class Guest {
   io::Deadline& deadline_;
   io::UniqueFd own_end_;
   io::UniqueFd socket_;
+  HostLayout layout_;  // of a group on several hosts the holder tells it
   std::vector<Peer> peers_;
 };
 
@@ -295,10 +296,10 @@ Meeting meet(const Membership& membership, const MeetingPlace& place, io::Deadli
   throw_did_not_join(membership, missing_in_store(membership, place), deadline);
 }
 
-Meeting meet_alone() {
+Meeting meet_alone(const MakeSharedFile& make_shared_file) {
   try {
     auto layout = HostLayout::one_host(1);
-    Meeting meeting{SharedMemory::make_file(layout, 0), {}, layout, {}};
+    Meeting meeting{shared_file_of(make_shared_file, layout, 0), {}, layout, {}};
     meeting.peers.push_back({::getpid(), {}});
     return meeting;
   } catch (const std::system_error& error) {

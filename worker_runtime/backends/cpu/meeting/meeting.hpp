@@ -11,6 +11,7 @@
 // a connection. At the deadline everybody's error names the missing ranks.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,11 @@ struct LinkSockets {
   TcpSocket news;
 };
 
+// Makes the file that the ranks of a host share, on the leader of that host. Throws std::system_error.
+using MakeSharedFile = std::function<io::UniqueFd(const HostLayout& layout, int host)>;
+
 struct Meeting {
-  io::UniqueFd shared_file;  // see SharedMemory::make_file
+  io::UniqueFd shared_file;  // of this host; empty if the group makes none
   std::vector<Peer> peers;   // by index among this host's ranks
   HostLayout layout;
   std::vector<LinkSockets> links;  // by host, on a leader among several; empty for its own, and for everybody else
@@ -45,8 +49,9 @@ struct Meeting {
 
 struct MeetingPlace {
   store::Client& store;
-  std::string key_prefix;    // of this group in the store, "ddp/.../"
-  NetworkOptions network{};  // should there be several hosts
+  std::string key_prefix;             // of this group in the store, "ddp/.../"
+  NetworkOptions network{};           // should there be several hosts
+  MakeSharedFile make_shared_file{};  // empty: the ranks of a host share no file
 };
 
 // Returns when all ranks are there. Throws TimeoutError at the deadline, RankFailure where a rank ended or turned away,
@@ -54,6 +59,6 @@ struct MeetingPlace {
 Meeting meet(const process_group::Membership& membership, const MeetingPlace& place, io::Deadline& deadline);
 
 // Of a group of one: nobody to meet. Throws Error.
-Meeting meet_alone();
+Meeting meet_alone(const MakeSharedFile& make_shared_file);
 
 }  // namespace ddp::cpu_backend

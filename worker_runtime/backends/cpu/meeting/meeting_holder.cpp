@@ -15,7 +15,6 @@
 #include "rendezvous/io/random_key.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting_words.hpp"
-#include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
 #include "worker_runtime/process_group/long_wait.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
@@ -208,8 +207,7 @@ class Holder {
     }
     seat = {std::move(socket), {hello.pid, std::move(hello.fd)}};
     identities_[static_cast<std::size_t>(hello.rank)] = identities_[0];
-    const bool is_there = tell(hello.rank, {Message::Kind::greeting, who_.rank, ::getpid(), {}}, own_end_.get());
-    if (!is_there) fail_for_lost({hello.rank});
+    tell_present(hello.rank, {Message::Kind::greeting, who_.rank, ::getpid(), {}}, own_end_.get());
   }
 
   bool is_free(int rank) const { return !guests_[static_cast<std::size_t>(rank)].socket && !leaders_.contains(rank); }
@@ -356,7 +354,12 @@ class Holder {
   // `before_letting_go` is what nobody may hear of success before.
   Meeting close_with(const std::function<void()>& before_letting_go) {
     const std::vector<int>& here = layout_.ranks_of(layout_.host_of(who_.rank));
-    Meeting meeting{SharedMemory::make_file(layout_, layout_.host_of(who_.rank)), {}, layout_, {}};
+    const int host = layout_.host_of(who_.rank);
+    Meeting meeting{shared_file_of(place_.make_shared_file, layout_, host), {}, layout_, {}};
+    if (layout_.host_count() > 1) {
+      const io::UniqueFd file = make_layout_file(layout_);
+      for (const int guest : here) tell_present(guest, {Message::Kind::layout, who_.rank, 0, {}}, file.get());
+    }
     for (const int guest : here) introduce_others_to(guest, here);
     before_letting_go();
     for (const int guest : here) let_go(guest, meeting.shared_file.get());
@@ -370,8 +373,7 @@ class Holder {
     for (const int rank : here) {
       if (rank == guest || rank == who_.rank || guest == who_.rank) continue;
       const Peer& peer = guests_[static_cast<std::size_t>(rank)].peer;
-      const bool is_there = tell(guest, {Message::Kind::peer, rank, peer.pid, {}}, peer.pidfd.get());
-      if (!is_there) fail_for_lost({guest});
+      tell_present(guest, {Message::Kind::peer, rank, peer.pid, {}}, peer.pidfd.get());
     }
   }
 
@@ -389,6 +391,10 @@ class Holder {
       if (error.code() == std::errc::broken_pipe || error.code() == std::errc::connection_reset) return false;
       throw;
     }
+  }
+
+  void tell_present(int guest, const Message& message, int fd) {
+    if (guest != who_.rank && !tell(guest, message, fd)) fail_for_lost({guest});
   }
 
   void tell_leader(int rank, std::span<const std::byte> bytes) {

@@ -1,9 +1,13 @@
 #include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <sstream>
+#include <system_error>
 
 #include "ddp/error.hpp"
 #include "worker_runtime/core/failure/start_message.hpp"
@@ -37,6 +41,31 @@ Door decode_door(const std::string& text) {
   std::getline(lines, port);
   std::from_chars(port.data(), port.data() + port.size(), door.endpoint.port);
   return door;
+}
+
+io::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layout, int host) {
+  return make ? make(layout, host) : io::UniqueFd();
+}
+
+io::UniqueFd make_layout_file(const HostLayout& layout) {
+  io::UniqueFd file(::memfd_create("ddp-layout", MFD_CLOEXEC));
+  if (!file) throw std::system_error(errno, std::generic_category(), "memfd_create");
+  std::vector<std::int32_t> host_of;
+  for (int rank = 0; rank < layout.size(); ++rank) host_of.push_back(layout.host_of(rank));
+  const std::size_t bytes = host_of.size() * sizeof(host_of[0]);
+  if (::pwrite(file.get(), host_of.data(), bytes, 0) != static_cast<ssize_t>(bytes)) {
+    throw std::system_error(errno, std::generic_category(), "pwrite");
+  }
+  return file;
+}
+
+HostLayout read_layout_file(int file, int size) {
+  std::vector<std::int32_t> host_of(static_cast<std::size_t>(size));
+  const std::size_t bytes = host_of.size() * sizeof(host_of[0]);
+  if (::pread(file, host_of.data(), bytes, 0) != static_cast<ssize_t>(bytes)) {
+    throw std::system_error(errno, std::generic_category(), "pread");
+  }
+  return HostLayout({host_of.begin(), host_of.end()});
 }
 
 namespace {

@@ -35,6 +35,13 @@ struct Door {
 std::string encode(const Door& door);
 Door decode_door(const std::string& text);
 
+// The file that a host's ranks share, by whoever makes it for the group; empty if nobody does.
+io::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layout, int host);
+
+// A file that tells the layout of a group to another process of this host. Throw std::system_error.
+io::UniqueFd make_layout_file(const HostLayout& layout);
+HostLayout read_layout_file(int file, int size);
+
 std::string where(const process_group::Membership& who);
 
 // missing: empty if it is not known which ranks did not join.

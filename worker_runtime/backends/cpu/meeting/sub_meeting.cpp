@@ -15,7 +15,6 @@
 #include "ddp/error.hpp"
 #include "rendezvous/io/random_key.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
-#include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
@@ -82,7 +81,7 @@ class Member {
   void open() {
     if (!is_leader()) return;
     const auto& here = layout_.ranks_of(host_);
-    file_ = SharedMemory::make_file(layout_, host_);
+    file_ = shared_file_of(parent_.make_shared_file, layout_, host_);
     if (here.size() > 1) {
       const std::string name = "ddp-" + io::random_key();
       listener_ = listen_locally(name, static_cast<int>(here.size()) + kStrangersMax);
@@ -129,7 +128,7 @@ class Member {
   Meeting take_meeting() {
     if (!is_leader()) {
       auto message = receive_message(socket_.get());
-      if (!message || message->kind != Message::Kind::complete || !message->fd) throw Error("no shared file came");
+      if (!message || message->kind != Message::Kind::complete) throw Error("no word came that all are here");
       file_ = std::move(message->fd);
       socket_.reset();
     }
@@ -154,7 +153,7 @@ class Member {
 
   Peer peer(int rank) const {
     if (rank == parent_.who.rank) return {::getpid(), {}};
-    return {parent_.pids[static_cast<std::size_t>(rank)], parent_.watch->duplicate(parent_.layout.index_of(rank))};
+    return {parent_.pids[static_cast<std::size_t>(rank)], parent_.duplicate_pidfd(rank)};
   }
 
   void knock_locally(const std::string& name) {
@@ -251,7 +250,7 @@ void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSte
   std::optional<Meeting> meeting;
   together(parent, [&] {
     if (made.ranks.empty()) return;
-    meeting = member ? member->take_meeting() : meet_alone();
+    meeting = member ? member->take_meeting() : meet_alone(parent.make_shared_file);
     meeting->network = parent.network;
     for (const int rank : made.ranks) meeting->job_ranks.push_back(parent.job_ranks[static_cast<std::size_t>(rank)]);
     group.make(*meeting);

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "rendezvous/io/deadline.hpp"
-#include "worker_runtime/backends/cpu/arrivals/peer_watch.hpp"
 #include "worker_runtime/backends/cpu/meeting/meeting.hpp"
 #include "worker_runtime/backends/cpu/memory/host_layout.hpp"
 #include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
@@ -32,8 +31,9 @@ namespace ddp::cpu_backend {
 struct ParentGroup {
   const process_group::Membership& who;
   const HostLayout& layout;
-  const std::vector<int>& pids;  // by rank; of this host's ranks
-  const PeerWatch* watch;        // null for a rank that is alone on its host
+  const std::vector<int>& pids;                           // by rank; of this host's ranks
+  std::function<io::UniqueFd(int rank)> duplicate_pidfd;  // of another rank of this host; throws std::system_error
+  MakeSharedFile make_shared_file;
   const NetworkOptions& network;
   const std::vector<int>& job_ranks;  // by rank
   std::function<std::vector<std::byte>(std::span<const std::byte> own)> gather;

@@ -27,24 +27,19 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + page_bytes - 1) / page_bytes * page_bytes;
 }
 
-// Where the parts of the control block begin: the layout, which is plain numbers, then what processes share.
+// Where the parts of the control block begin, after the words of each rank of this host.
 struct ControlParts {
-  explicit ControlParts(int all, int here, int noted)
-      : control(whole_lines(static_cast<std::size_t>(all) * sizeof(std::int32_t))),
-        notes(control + static_cast<std::size_t>(here) * sizeof(RankControl)),
+  explicit ControlParts(int here, int noted)
+      : notes(static_cast<std::size_t>(here) * sizeof(RankControl)),
         gathered(notes + static_cast<std::size_t>(noted) * sizeof(RankNote)),
         bytes(whole_pages(gathered + static_cast<std::size_t>(noted) * sizeof(GatheredWords))) {}
 
-  static std::size_t whole_lines(std::size_t bytes) {
-    return (bytes + kLinePairBytes - 1) / kLinePairBytes * kLinePairBytes;
-  }
-
-  std::size_t control, notes, gathered, bytes;
+  std::size_t notes, gathered, bytes;
 };
 
 ControlParts parts_of(const HostLayout& layout, int host) {
   const int noted = layout.host_count() > 1 ? layout.size() : 0;
-  return ControlParts(layout.size(), static_cast<int>(layout.ranks_of(host).size()), noted);
+  return ControlParts(static_cast<int>(layout.ranks_of(host).size()), noted);
 }
 
 // From one rank's part to the next: one page, which nobody has, more than a part. At a distance of 256 MiB or 512 the
@@ -107,26 +102,14 @@ io::UniqueFd SharedMemory::make_file(const HostLayout& layout, int host) {
   io::UniqueFd file(::memfd_create("ddp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) fail(errno, "memfd_create");
   allocate_pages(file.get(), 0, parts_of(layout, host).bytes);
-  std::vector<std::int32_t> host_of;
-  for (int rank = 0; rank < layout.size(); ++rank) host_of.push_back(layout.host_of(rank));
-  const std::size_t bytes = host_of.size() * sizeof(host_of[0]);
-  if (::pwrite(file.get(), host_of.data(), bytes, 0) != static_cast<ssize_t>(bytes)) fail(errno, "pwrite");
   if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) fail(errno, "F_ADD_SEALS");
   return file;
-}
-
-HostLayout SharedMemory::read_layout(int file, int size) {
-  std::vector<std::int32_t> host_of(static_cast<std::size_t>(size));
-  const std::size_t bytes = host_of.size() * sizeof(host_of[0]);
-  if (::pread(file, host_of.data(), bytes, 0) != static_cast<ssize_t>(bytes)) fail(EINVAL, "the shared file is short");
-  return HostLayout({host_of.begin(), host_of.end()});
 }
 
 SharedMemory::SharedMemory(io::UniqueFd file, const HostLayout& layout, int rank)
     : file_(std::move(file)),
       rank_(layout.index_of(rank)),
       size_(static_cast<int>(layout.ranks_of(layout.host_of(rank)).size())),
-      all_count_(layout.size()),
       noted_count_(layout.host_count() > 1 ? layout.size() : 0),
       end_(parts_of(layout, layout.host_of(rank)).bytes) {
   struct stat status {};
@@ -140,19 +123,18 @@ SharedMemory::~SharedMemory() {
   if (!fork_guard_.in_forked_child()) ::munmap(control_, control_bytes_);
 }
 
-// The file's zeroes are the first state of everything but the layout.
+// The file's zeroes are the first state of everything.
 std::span<RankControl> SharedMemory::control() const {
-  const ControlParts parts(all_count_, size_, noted_count_);
-  return {reinterpret_cast<RankControl*>(control_ + parts.control), static_cast<std::size_t>(size_)};
+  return {reinterpret_cast<RankControl*>(control_), static_cast<std::size_t>(size_)};
 }
 
 std::span<RankNote> SharedMemory::notes() const {
-  const ControlParts parts(all_count_, size_, noted_count_);
+  const ControlParts parts(size_, noted_count_);
   return {reinterpret_cast<RankNote*>(control_ + parts.notes), static_cast<std::size_t>(noted_count_)};
 }
 
 std::span<GatheredWords> SharedMemory::gathered() const {
-  const ControlParts parts(all_count_, size_, noted_count_);
+  const ControlParts parts(size_, noted_count_);
   return {reinterpret_cast<GatheredWords*>(control_ + parts.gathered), static_cast<std::size_t>(noted_count_)};
 }
 

@@ -1,6 +1,6 @@
 // The memory that the ranks of a group on one host share: an anonymous file (memfd) that all of them map.
 //
-// It starts with the layout of the group and the control block and grows by segments. A segment has one part for each
+// It starts with the control block and grows by segments. A segment has one part for each
 // rank, equally large; the part of a rank is reserved by that rank, so that a lack of memory is an error here and not a
 // SIGBUS later, and lies where the rank runs. The file can't be made shorter, has no name, and is gone with the last
 // process that has it; a forked child does not inherit the mappings.
@@ -72,11 +72,8 @@ class Segment : public std::enable_shared_from_this<Segment> {
 
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
-  // A new file for the ranks of a host, with the layout and a zeroed control block. Throws std::system_error.
+  // A new file for the ranks of a host, with a zeroed control block. Throws std::system_error.
   static io::UniqueFd make_file(const HostLayout& layout, int host);
-
-  // The layout in a file that make_file() made for a group of `size`. Throws std::system_error.
-  static HostLayout read_layout(int file, int size);
 
   // Maps the control block of a file that make_file() made, here or in another process; `rank` is the global one.
   // Throws std::system_error.
@@ -118,8 +115,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   io::UniqueFd file_;
   int rank_;           // index among the ranks of this host
   int size_;           // their number
-  int all_count_;      // of the ranks of the group
-  int noted_count_;    // the same if they are on several hosts, else 0
+  int noted_count_;    // of the ranks of the group if they are on several hosts, else 0
   std::uint64_t end_;  // of the file, as far as it is given out; the same on all ranks
   std::size_t control_bytes_ = 0;
   std::byte* control_ = nullptr;

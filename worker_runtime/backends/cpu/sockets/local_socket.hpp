@@ -23,6 +23,7 @@ struct Message {
     hello,      // guest to host: this is `rank`, with what own_end() gives
     greeting,   // host to guest: the same of the host
     peer,       // host to guest: the same of another guest
+    layout,     // host to guest: with a file that says which ranks share a host, unless all share this one
     complete,   // host to guest: all ranks are here; with the shared file
     timed_out,  // guest to host: it has given up
   };
