@@ -21,7 +21,7 @@
 #include "rendezvous/io/unique_fd.hpp"
 #include "tests/fuzz/loopback.hpp"
 #include "tests/fuzz/targets.hpp"
-#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+#include "worker_runtime/core/sockets/tcp_socket.hpp"
 
 namespace {
 

@@ -19,9 +19,9 @@
 #include "rendezvous/store/client.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting_words.hpp"
-#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
+#include "worker_runtime/core/bootstrap/meeting_words.hpp"
+#include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp {

@@ -22,9 +22,9 @@
 #include "tests/descriptor_limit.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp {
 namespace {

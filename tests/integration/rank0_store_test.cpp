@@ -29,7 +29,7 @@
 #include "tests/integration/as_task.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
-#include "worker_runtime/process_group/rank0_store.hpp"
+#include "worker_runtime/core/bootstrap/rank0_store.hpp"
 
 namespace ddp {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "ddp/process_group.hpp"
 #include "rendezvous/io/cut.hpp"
-#include "worker_runtime/process_group/environment.hpp"
+#include "worker_runtime/core/bootstrap/environment.hpp"
 
 namespace ddp::process_group {
 

@@ -17,7 +17,7 @@
 #include "tests/descriptor_limit.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 namespace {

@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

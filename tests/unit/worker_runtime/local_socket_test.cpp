@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

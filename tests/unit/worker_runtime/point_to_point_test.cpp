@@ -14,7 +14,7 @@
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 

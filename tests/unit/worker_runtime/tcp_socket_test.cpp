@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+#include "worker_runtime/core/sockets/tcp_socket.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 
 #include "ddp/error.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 namespace {

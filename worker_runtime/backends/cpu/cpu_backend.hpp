@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "worker_runtime/backends/cpu/meeting/meeting.hpp"
+#include "worker_runtime/core/bootstrap/meeting.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {

@@ -2,7 +2,7 @@
 #include <utility>
 
 #include "worker_runtime/backends/cpu/group.hpp"
-#include "worker_runtime/backends/cpu/meeting/sub_meeting.hpp"
+#include "worker_runtime/core/bootstrap/sub_meeting.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 
 namespace ddp::cpu_backend {

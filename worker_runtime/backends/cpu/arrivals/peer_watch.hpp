@@ -1,5 +1,5 @@
 // Notices the end of the other ranks' processes, by their pidfds or what stands for these (own_end() in
-// sockets/local_socket.hpp): not by the end of a socket, which a forked child of a dead rank would keep open.
+// core/sockets/local_socket.hpp): not by the end of a socket, which a forked child of a dead rank would keep open.
 //
 // Threads: one of its own, asleep until a process ends; `ended` is called there. duplicate() from any.
 #pragma once

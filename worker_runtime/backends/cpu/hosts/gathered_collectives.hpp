@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "worker_runtime/backends/cpu/hosts/host_opening.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 

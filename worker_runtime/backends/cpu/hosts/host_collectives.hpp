@@ -26,7 +26,7 @@
 #include "worker_runtime/backends/cpu/hosts/host_opening.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_ring.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_streams.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/core/failure/fingerprint.hpp"
 

@@ -14,7 +14,7 @@
 #include "rendezvous/io/event_fd.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 #include "rendezvous/io/throw_errno.hpp"
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 

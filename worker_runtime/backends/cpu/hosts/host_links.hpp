@@ -22,8 +22,8 @@
 #include "rendezvous/io/unique_fd.hpp"
 #include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_streams.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/meeting.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 
 namespace ddp::cpu_backend {
 

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "worker_runtime/backends/cpu/hosts/host_streams.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp::cpu_backend {

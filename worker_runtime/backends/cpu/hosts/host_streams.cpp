@@ -19,7 +19,7 @@
 #include "ddp/error.hpp"
 #include "rendezvous/io/event_fd.hpp"
 #include "worker_runtime/backends/cpu/arrivals/core_count.hpp"
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 

@@ -20,7 +20,7 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 
 namespace ddp::cpu_backend {
 

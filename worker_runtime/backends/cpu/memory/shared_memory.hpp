@@ -19,7 +19,7 @@
 #include "rendezvous/io/fork_guard.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 
 namespace ddp::cpu_backend {
 

@@ -33,7 +33,7 @@
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "worker_runtime/backends/cpu/pairs/pair_call.hpp"
-#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+#include "worker_runtime/core/sockets/tcp_socket.hpp"
 
 namespace ddp::cpu_backend {
 

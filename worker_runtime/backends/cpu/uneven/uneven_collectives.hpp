@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {

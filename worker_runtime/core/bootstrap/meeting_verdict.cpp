@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
+#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "rendezvous/io/deadline.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
-#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+#include "worker_runtime/core/bootstrap/meeting.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
+#include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {

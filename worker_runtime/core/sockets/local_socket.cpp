@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 #include "rendezvous/io/closed_in_child.hpp"
 #include "rendezvous/io/cut.hpp"

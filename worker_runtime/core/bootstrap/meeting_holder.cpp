@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/meeting/meeting_holder.hpp"
+#include "worker_runtime/core/bootstrap/meeting_holder.hpp"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "rendezvous/io/random_key.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting_words.hpp"
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
-#include "worker_runtime/process_group/long_wait.hpp"
+#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
+#include "worker_runtime/core/bootstrap/meeting_words.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
+#include "worker_runtime/core/bootstrap/long_wait.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
 namespace ddp::cpu_backend {

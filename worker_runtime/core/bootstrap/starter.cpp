@@ -1,4 +1,4 @@
-#include "worker_runtime/process_group/starter.hpp"
+#include "worker_runtime/core/bootstrap/starter.hpp"
 
 #include <sys/socket.h>
 #include <unistd.h>

@@ -18,8 +18,8 @@
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
-#include "worker_runtime/backends/cpu/memory/host_layout.hpp"
-#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
+#include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {

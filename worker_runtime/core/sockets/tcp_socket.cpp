@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/sockets/tcp_socket.hpp"
+#include "worker_runtime/core/sockets/tcp_socket.hpp"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -20,7 +20,7 @@
 #include "ddp/error.hpp"
 #include "rendezvous/io/closed_in_child.hpp"
 #include "rendezvous/io/throw_errno.hpp"
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 

@@ -1,4 +1,4 @@
-#include "worker_runtime/backends/cpu/meeting/sub_meeting.hpp"
+#include "worker_runtime/core/bootstrap/sub_meeting.hpp"
 
 #include <unistd.h>
 
@@ -14,8 +14,8 @@
 
 #include "ddp/error.hpp"
 #include "rendezvous/io/random_key.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting_verdict.hpp"
-#include "worker_runtime/backends/cpu/sockets/local_socket.hpp"
+#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
 

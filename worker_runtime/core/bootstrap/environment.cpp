@@ -1,4 +1,4 @@
-#include "worker_runtime/process_group/environment.hpp"
+#include "worker_runtime/core/bootstrap/environment.hpp"
 
 #include <algorithm>
 #include <array>

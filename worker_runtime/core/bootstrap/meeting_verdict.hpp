@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "rendezvous/io/deadline.hpp"
-#include "worker_runtime/backends/cpu/meeting/meeting.hpp"
+#include "worker_runtime/core/bootstrap/meeting.hpp"
 #include "worker_runtime/core/failure/verdict.hpp"
 
 namespace ddp::cpu_backend {

@@ -1,4 +1,4 @@
-#include "worker_runtime/process_group/rank0_store.hpp"
+#include "worker_runtime/core/bootstrap/rank0_store.hpp"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -25,7 +25,7 @@
 #include "rendezvous/io/random_key.hpp"
 #include "rendezvous/slurm/node_address.hpp"
 #include "rendezvous/store/store_thread.hpp"
-#include "worker_runtime/process_group/long_wait.hpp"
+#include "worker_runtime/core/bootstrap/long_wait.hpp"
 
 namespace ddp::process_group {
 

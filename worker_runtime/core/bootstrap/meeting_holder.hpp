@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "worker_runtime/backends/cpu/meeting/meeting.hpp"
+#include "worker_runtime/core/bootstrap/meeting.hpp"
 
 namespace ddp::cpu_backend {
 

@@ -14,7 +14,7 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/store/client.hpp"
-#include "worker_runtime/process_group/environment.hpp"
+#include "worker_runtime/core/bootstrap/environment.hpp"
 
 namespace ddp::process_group {
 
