@@ -25,7 +25,7 @@
 
 namespace {
 
-using namespace ddp::cpu_backend;
+using namespace ddp::core;
 using ddp::fuzz::require;
 using ddp::io::UniqueFd;
 

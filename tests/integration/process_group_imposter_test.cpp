@@ -36,7 +36,7 @@ using testing::run_ranks;
 using testing::Shared;
 using testing::thrown_by;
 using testing::wait_until;
-using namespace cpu_backend;
+using namespace core;
 
 constexpr milliseconds kSoon{1'000};
 constexpr int kSize = 3;  // ranks 0 and 2 are on one host

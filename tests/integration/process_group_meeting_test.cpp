@@ -139,8 +139,8 @@ TEST(Meeting, AGuestThatIsRefusedLooksForAnotherDoor) {
     auto store = store_of_ranks();
     const auto end = std::chrono::steady_clock::now() + kPatience;
     if (rank == 0) {
-      const cpu_backend::Door of_the_dead{"ddp-of-a-program-that-was-killed", cpu_backend::host_identity(), "", {}};
-      store.set("ddp/restart_0/group_0/socket", cpu_backend::encode(of_the_dead), end);
+      const core::Door of_the_dead{"ddp-of-a-program-that-was-killed", core::host_identity(), "", {}};
+      store.set("ddp/restart_0/group_0/socket", core::encode(of_the_dead), end);
       store.set("stale", "", end);
       store.wait({"ddp/restart_0/group_0/here/1"}, end);
     } else {
@@ -204,15 +204,14 @@ TEST(Meeting, AGuestThatIsGoneWhenItsGreetingComesIsNamed) {
     }
     auto store = store_of_ranks();
     const auto end = std::chrono::steady_clock::now() + kPatience;
-    const std::string door = cpu_backend::decode_door(store.get("ddp/restart_0/group_0/socket", end)).socket;
+    const std::string door = core::decode_door(store.get("ddp/restart_0/group_0/socket", end)).socket;
     ::kill(*host, SIGSTOP);
     wait_until([&] { return is_stopped(*host); });
     {
-      const auto guest = cpu_backend::connect_locally(door);
+      const auto guest = core::connect_locally(door);
       io::Deadline deadline(std::chrono::steady_clock::now(), end);
-      const auto own_end = cpu_backend::own_end();
-      cpu_backend::send_message(guest.get(), {cpu_backend::Message::Kind::hello, 1, ::getpid(), {}}, own_end.get(),
-                                deadline);
+      const auto own_end = core::own_end();
+      core::send_message(guest.get(), {core::Message::Kind::hello, 1, ::getpid(), {}}, own_end.get(), deadline);
     }
     ::kill(*host, SIGCONT);
   });
@@ -227,14 +226,14 @@ TEST(Meeting, StrangersAtTheDoorDoNotDisturb) {
     }
     const auto end = std::chrono::steady_clock::now() + kPatience;
     auto store = store_of_ranks();
-    const std::string door = cpu_backend::decode_door(store.get("ddp/restart_0/group_0/socket", end)).socket;
-    const auto silent = cpu_backend::connect_locally(door);
-    { const auto gone = cpu_backend::connect_locally(door); }
-    const auto babbler = cpu_backend::connect_locally(door);
+    const std::string door = core::decode_door(store.get("ddp/restart_0/group_0/socket", end)).socket;
+    const auto silent = core::connect_locally(door);
+    { const auto gone = core::connect_locally(door); }
+    const auto babbler = core::connect_locally(door);
     ASSERT_EQ(::write(babbler.get(), "GET / HTTP/1.1\r\n\r\n", 18), 18);
-    const auto nobody = cpu_backend::connect_locally(door);  // a greeting without a pidfd, of a rank that is not
+    const auto nobody = core::connect_locally(door);  // a greeting without a pidfd, of a rank that is not
     io::Deadline deadline(std::chrono::steady_clock::now(), end);
-    cpu_backend::send_message(nobody.get(), {cpu_backend::Message::Kind::hello, 7, 1, {}}, -1, deadline);
+    core::send_message(nobody.get(), {core::Message::Kind::hello, 7, 1, {}}, -1, deadline);
     init_process_group().barrier();
   });
 }

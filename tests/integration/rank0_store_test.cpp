@@ -302,11 +302,10 @@ TEST(Rank0Store, WhoeverLeavesLateDoesNotMindThatItHasEnded) {
   std::optional<store::StoreThread> store(store::StoreThreadOptions{.addresses = {"127.0.0.1"}});
   auto client = store::Client::connect({.host = "127.0.0.1", .port = store->port(), .deadline = end});
   store.reset();
-  process_group::Launch launch;
+  core::Launch launch;
   launch.rank = 1;
   launch.size = 2;
-  EXPECT_NO_THROW(
-      process_group::leave_rank0(launch, client, "group_0/", io::Deadline(std::chrono::steady_clock::now(), end)));
+  EXPECT_NO_THROW(core::leave_rank0(launch, client, "group_0/", io::Deadline(std::chrono::steady_clock::now(), end)));
 }
 
 TEST(Rank0Store, WhyTheRanksDidNotMeetIsReadBeforeItEndsWithRank0) {

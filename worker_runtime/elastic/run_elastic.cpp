@@ -15,8 +15,8 @@ namespace ddp {
 namespace {
 
 using agent_link::AgentLink;
+using core::Launch;
 using process_group::AbortCause;
-using process_group::Launch;
 using worker_link::Left;
 
 // What the end of a round ends: the meeting of its ranks, then its group.

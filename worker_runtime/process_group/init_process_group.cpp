@@ -33,7 +33,7 @@ namespace ddp {
 
 namespace {
 
-using process_group::Launch;
+using core::Launch;
 using process_group::Membership;
 
 #if DDP_HAVE_NCCL_BACKEND
@@ -64,7 +64,7 @@ std::optional<std::string> variable(const char* name) {
     const std::lock_guard lock(told.mutex);
     if (const auto found = told.values.find(name); found != told.values.end()) return found->second;
   }
-  return process_group::without_leftovers(environment_variable)(name);
+  return core::without_leftovers(environment_variable)(name);
 }
 
 std::string contents_of(const std::string& path) {
@@ -129,7 +129,7 @@ std::string next_group_name(const Launch& launch) {
   static std::string round;
   static unsigned group_count = 0;
   const std::lock_guard lock(mutex);
-  if (auto prefix = process_group::store_key_prefix(launch); prefix != round) {
+  if (auto prefix = core::store_key_prefix(launch); prefix != round) {
     round = std::move(prefix);
     group_count = 0;
   }
@@ -152,13 +152,12 @@ std::unique_ptr<process_group::Backend> make_nccl([[maybe_unused]] const InitOpt
 
 // The launcher's, or that of rank 0. Requires one of them.
 store::Client connect_to_store(const Launch& launch, io::Deadline& deadline) {
-  if (!launch.store)
-    return process_group::connect_to_rank0(launch, variable("DDPRUN_STORE_ALLOW").value_or(""), deadline);
+  if (!launch.store) return core::connect_to_rank0(launch, variable("DDPRUN_STORE_ALLOW").value_or(""), deadline);
   const auto connect_until = [&](io::Deadline::TimePoint end) {
     return store::Client::connect(
         {.host = launch.store->host, .port = launch.store->port, .deadline = end, .cut = deadline.cut()});
   };
-  process_group::LongWait wait(launch.rank, launch.size, deadline);
+  core::LongWait wait(launch.rank, launch.size, deadline);
   try {
     return connect_until(wait.first_end());
   } catch (const TimeoutError& error) {
@@ -168,17 +167,16 @@ store::Client connect_to_store(const Launch& launch, io::Deadline& deadline) {
   return connect_until(deadline.end());
 }
 
-cpu_backend::NetworkOptions network_of(const Launch& launch, const store::Client& store) {
-  return cpu_backend::with_addresses_of(
+core::NetworkOptions network_of(const Launch& launch, const store::Client& store) {
+  return core::with_addresses_of(
       store.descriptor(), {.interface = launch.interface, .port_min = launch.ports.min, .port_max = launch.ports.max});
 }
 
-cpu_backend::Meeting meet(const Membership& membership, const cpu_backend::MeetingPlace& place,
-                          io::Deadline& deadline) {
+core::Meeting meet(const Membership& membership, const core::MeetingPlace& place, io::Deadline& deadline) {
   try {
-    return cpu_backend::meet(membership, place, deadline);
+    return core::meet(membership, place, deadline);
   } catch (const TimeoutError& error) {
-    throw TimeoutError(error.what() + process_group::refusals_of_own_store(), error.ranks());
+    throw TimeoutError(error.what() + core::refusals_of_own_store(), error.ranks());
   }
 }
 
@@ -189,13 +187,13 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
   const process_group::BackendChoice choice = process_group::backend_choice(options.backend);
   std::optional<store::Client> store;
   std::string key_prefix;
-  std::optional<cpu_backend::Meeting> meeting;
-  const cpu_backend::MakeSharedFile make_shared_file =
-      choice.cpu ? cpu_backend::SharedMemory::make_file : cpu_backend::MakeSharedFile();
+  std::optional<core::Meeting> meeting;
+  const core::MakeSharedFile make_shared_file =
+      choice.cpu ? cpu_backend::SharedMemory::make_file : core::MakeSharedFile();
   if (choice.cpu && launch.lets_any_read) cpu_backend::let_any_process_read_this_one();
   membership.name = next_group_name(launch);  // first, so that one who fails here counts as the others do
   if (launch.store || launch.own_store) {
-    key_prefix = process_group::store_key_prefix(launch) + membership.name + "/";
+    key_prefix = core::store_key_prefix(launch) + membership.name + "/";
     store = connect_to_store(launch, deadline);
     RoundAgreement agreement(launch, *store, key_prefix, deadline);
     meeting = meet(membership, {*store, key_prefix, network_of(launch, *store), make_shared_file}, deadline);
@@ -207,7 +205,7 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
     }
   } else {
     membership.round = launch.round ? *launch.round : rendezvous::begin_term();
-    if (choice.cpu) meeting = cpu_backend::meet_alone(make_shared_file);
+    if (choice.cpu) meeting = core::meet_alone(make_shared_file);
   }
   std::unique_ptr<process_group::Backend> cpu;
   std::unique_ptr<process_group::Backend> nccl;
@@ -216,7 +214,7 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
     nccl = make_nccl(options, membership, store ? &*store : nullptr,
                      key_prefix + "nccl_" + to_string(membership.round) + "/", deadline);
   }
-  if (launch.own_store) process_group::leave_rank0(launch, *store, key_prefix, deadline);
+  if (launch.own_store) core::leave_rank0(launch, *store, key_prefix, deadline);
   if (!nccl) return cpu;
   return cpu ? process_group::make_two_backends(std::move(cpu), std::move(nccl)) : std::move(nccl);
 }
@@ -230,7 +228,7 @@ std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const
   } catch (const AbortedError&) {
     throw;
   } catch (...) {
-    if (launch.own_store && launch.rank == 0) process_group::wait_for_the_others_to_leave();
+    if (launch.own_store && launch.rank == 0) core::wait_for_the_others_to_leave();
     throw;
   }
 }
@@ -251,8 +249,8 @@ void set_launch_variables(std::map<std::string, std::string> variables) {
 }
 
 Launch present_launch() {
-  return launch_from(
-      variable, [] { return name_of_starter(environment_variable("PMI_FD")); }, contents_of);
+  return core::launch_from(
+      variable, [] { return core::name_of_starter(environment_variable("PMI_FD")); }, contents_of);
 }
 
 std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, io::Cut* cut) {

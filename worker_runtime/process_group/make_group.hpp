@@ -12,6 +12,8 @@
 
 namespace ddp::process_group {
 
+using core::Launch;
+
 // From now on these stand in for the variables of the environment that have their names: for every group of this
 // process that is made from here on. The environment itself stays as it is, because other threads may read it.
 void set_launch_variables(std::map<std::string, std::string> variables);

@@ -22,6 +22,8 @@
 namespace ddp::cpu_backend {
 namespace {
 
+using namespace core;
+
 using Clock = std::chrono::steady_clock;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

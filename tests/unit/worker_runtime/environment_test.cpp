@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace ddp::process_group {
+namespace ddp::core {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -542,4 +542,4 @@ TEST(Environment, WhatAnotherStepsWorkerLeftIsPassedOver) {
 }
 
 }  // namespace
-}  // namespace ddp::process_group
+}  // namespace ddp::core

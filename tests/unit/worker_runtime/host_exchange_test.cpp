@@ -71,6 +71,8 @@ __attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr* message, 
 namespace ddp::cpu_backend {
 namespace {
 
+using namespace core;
+
 using Clock = std::chrono::steady_clock;
 using End = HostStreams::End;
 

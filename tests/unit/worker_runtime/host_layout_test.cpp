@@ -8,7 +8,7 @@
 
 #include "ddp/error.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 namespace {
 
 using ::testing::ElementsAre;
@@ -58,4 +58,4 @@ TEST(HostIdentity, IsTheSameForAProcessOfThisHostAndAnotherBeyondItsNetwork) {
 }
 
 }  // namespace
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

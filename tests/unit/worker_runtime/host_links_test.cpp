@@ -28,6 +28,8 @@
 namespace ddp::cpu_backend {
 namespace {
 
+using namespace core;
+
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 using ::testing::AllOf;

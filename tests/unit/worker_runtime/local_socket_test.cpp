@@ -12,7 +12,7 @@
 #include "tests/descriptor_limit.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -56,4 +56,4 @@ TEST(PollUntil, SaysThatTheLimitOfOpenFilesIsInTheWay) {
 }
 
 }  // namespace
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

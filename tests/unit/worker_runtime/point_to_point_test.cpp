@@ -21,6 +21,8 @@
 namespace ddp::cpu_backend {
 namespace {
 
+using namespace core;
+
 using Clock = std::chrono::steady_clock;
 using Kind = PairEnd::Kind;
 

@@ -21,7 +21,7 @@
 #include "tests/unit/worker_runtime/soon.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -188,4 +188,4 @@ TEST_F(Door, ATakenRangeOfPortsAndAnUnknownInterfaceAreToldByName) {
 }
 
 }  // namespace
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -8,6 +8,8 @@
 
 namespace ddp::cpu_backend {
 
+using core::Meeting;
+
 // Collective among the ranks that met. Throws as a collective does, and Error where the system refuses something.
 std::unique_ptr<process_group::Backend> make_cpu_backend(const process_group::Membership& membership, Meeting meeting,
                                                          io::Deadline& deadline);

@@ -52,6 +52,10 @@ namespace ddp::cpu_backend {
 
 using core::Cause;
 using core::Failure;
+using core::Meeting;
+using core::NetworkOptions;
+using core::NewGroup;
+using core::Peer;
 using core::RankState;
 using core::Verdict;
 using flight_recorder::GroupLog;

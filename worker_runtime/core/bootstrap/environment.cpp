@@ -12,7 +12,7 @@
 #include "rendezvous/io/address.hpp"
 #include "rendezvous/slurm/step.hpp"
 
-namespace ddp::process_group {
+namespace ddp::core {
 
 namespace {
 
@@ -449,4 +449,4 @@ std::string store_key_prefix(const Launch& launch) {
                       : "ddp/restart_" + std::to_string(launch.restart_count) + "/";
 }
 
-}  // namespace ddp::process_group
+}  // namespace ddp::core

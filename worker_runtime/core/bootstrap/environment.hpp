@@ -19,7 +19,7 @@
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
 
-namespace ddp::process_group {
+namespace ddp::core {
 
 // The value of a variable; empty where it is not set.
 using Lookup = std::function<std::optional<std::string>(const char* name)>;
@@ -89,4 +89,4 @@ Lookup without_leftovers(Lookup variable);
 // of an earlier start out of sight.
 std::string store_key_prefix(const Launch& launch);
 
-}  // namespace ddp::process_group
+}  // namespace ddp::core

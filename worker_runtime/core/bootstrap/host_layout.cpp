@@ -11,7 +11,7 @@
 
 #include "ddp/error.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -64,4 +64,4 @@ std::string host_identity() {
   return boot + " " + network + " " + users + " " + names.nodename;
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

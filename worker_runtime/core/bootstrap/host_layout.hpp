@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 class HostLayout {
  public:
@@ -44,4 +44,4 @@ class HostLayout {
 // What this process's host is: equal for processes that can share memory, and never for others.
 std::string host_identity();
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -9,7 +9,7 @@
 
 #include "rendezvous/io/deadline.hpp"
 
-namespace ddp::process_group {
+namespace ddp::core {
 
 class LongWait {
  public:
@@ -39,4 +39,4 @@ class LongWait {
   bool is_told_ = false;
 };
 
-}  // namespace ddp::process_group
+}  // namespace ddp::core

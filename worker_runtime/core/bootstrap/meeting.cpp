@@ -17,7 +17,7 @@
 #include "worker_runtime/core/bootstrap/long_wait.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -225,7 +225,7 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
 template <class Knock>
 std::optional<Door> find_door(const Membership& who, int holder, const MeetingPlace& place, io::Deadline& deadline,
                               const Knock& knock) {
-  process_group::LongWait wait(who.rank, who.size, deadline);
+  LongWait wait(who.rank, who.size, deadline);
   const auto wait_for_door = [&] {
     const auto key = door_key(place, holder);
     if (!wait.is_long()) {
@@ -307,4 +307,4 @@ Meeting meet_alone(const MakeSharedFile& make_shared_file) {
   }
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -22,7 +22,7 @@
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 struct Peer {
   int pid = 0;
@@ -61,4 +61,4 @@ Meeting meet(const process_group::Membership& membership, const MeetingPlace& pl
 // Of a group of one: nobody to meet. Throws Error.
 Meeting meet_alone(const MakeSharedFile& make_shared_file);
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

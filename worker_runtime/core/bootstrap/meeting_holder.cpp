@@ -19,7 +19,7 @@
 #include "worker_runtime/core/bootstrap/long_wait.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -465,7 +465,7 @@ class Holder {
   Membership who_;
   MeetingPlace place_;
   io::Deadline& deadline_;
-  process_group::LongWait wait_{who_.rank, who_.size, deadline_};
+  LongWait wait_{who_.rank, who_.size, deadline_};
   std::string name_;
   io::UniqueFd listener_;
   io::UniqueFd own_end_;
@@ -510,4 +510,4 @@ Meeting hold_meeting_of_host(const Membership& who, const MeetingPlace& place, H
                       [&](Holder& holder) { return holder.hold_for_host(std::move(layout), std::move(chair)); });
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

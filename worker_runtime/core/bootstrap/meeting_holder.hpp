@@ -6,7 +6,7 @@
 
 #include "worker_runtime/core/bootstrap/meeting.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 // Throws as meet(). Whatever it throws, the verdict is out before the guests' connections close.
 
@@ -22,4 +22,4 @@ struct Chair {
 Meeting hold_meeting_of_host(const process_group::Membership& who, const MeetingPlace& place, HostLayout layout,
                              Chair chair, io::Deadline& deadline);
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -12,7 +12,7 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/core/failure/start_message.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 using Clock = std::chrono::steady_clock;
 using process_group::Membership;
@@ -70,22 +70,22 @@ HostLayout read_layout_file(int file, int size) {
 
 namespace {
 
-core::StartingRank starting(const Membership& who) {
+StartingRank starting(const Membership& who) {
   return {.backend = "cpu", .rank = who.rank, .size = who.size, .pid = ::getpid()};
 }
 
 }  // namespace
 
-std::string where(const Membership& who) { return core::where_starting(starting(who)); }
+std::string where(const Membership& who) { return where_starting(starting(who)); }
 
 void throw_did_not_join(const Membership& who, const std::vector<int>& missing, const io::Deadline& deadline) {
-  throw TimeoutError(core::did_not_join_message(starting(who), missing, deadline.full_time()), missing);
+  throw TimeoutError(did_not_join_message(starting(who), missing, deadline.full_time()), missing);
 }
 
 void publish_verdict(const MeetingPlace& place, const std::vector<int>& leaders, const std::exception& error) {
   try {
     const auto end = Clock::now() + kAskStore;
-    place.store.set(verdict_key(place), encode(core::verdict_of(error)), end);
+    place.store.set(verdict_key(place), encode(verdict_of(error)), end);
     for (const int leader : leaders) place.store.set(door_key(place, leader), "", end);
     // A set has no answer: only what comes after it says that others can read it.
     static_cast<void>(place.store.check({verdict_key(place)}, end));
@@ -94,11 +94,11 @@ void publish_verdict(const MeetingPlace& place, const std::vector<int>& leaders,
   }
 }
 
-std::optional<core::Verdict> read_verdict(const MeetingPlace& place) {
+std::optional<Verdict> read_verdict(const MeetingPlace& place) {
   try {
     const auto end = Clock::now() + kAskStore;
     if (place.store.check({verdict_key(place)}, end)) {
-      return core::decode_verdict(place.store.get(verdict_key(place), end));
+      return decode_verdict(place.store.get(verdict_key(place), end));
     }
   } catch (const Error&) {
     return std::nullopt;
@@ -106,4 +106,4 @@ std::optional<core::Verdict> read_verdict(const MeetingPlace& place) {
   return std::nullopt;
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -12,7 +12,7 @@
 #include "worker_runtime/core/bootstrap/meeting.hpp"
 #include "worker_runtime/core/failure/verdict.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 constexpr std::chrono::seconds kAskStore{2};  // beside the deadline, for what only makes an error better
 
@@ -51,6 +51,6 @@ std::string where(const process_group::Membership& who);
 // Tells the ranks that connect to any of `leaders`, now or later, why the group does not start. An error in telling
 // them is ignored: this rank's own error matters more.
 void publish_verdict(const MeetingPlace& place, const std::vector<int>& leaders, const std::exception& error);
-std::optional<core::Verdict> read_verdict(const MeetingPlace& place);
+std::optional<Verdict> read_verdict(const MeetingPlace& place);
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -4,7 +4,7 @@
 #include <array>
 #include <cstdint>
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 // From a rank of another host to rank 0, after its Hello.
 struct GuestWord {
@@ -27,4 +27,4 @@ struct LeaderEndpoint {
   std::array<char, 64> address{};
 };
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

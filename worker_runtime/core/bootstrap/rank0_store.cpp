@@ -27,7 +27,7 @@
 #include "rendezvous/store/store_thread.hpp"
 #include "worker_runtime/core/bootstrap/long_wait.hpp"
 
-namespace ddp::process_group {
+namespace ddp::core {
 
 namespace {
 
@@ -392,4 +392,4 @@ void leave_rank0(const Launch& launch, store::Client& store, const std::string& 
   }
 }
 
-}  // namespace ddp::process_group
+}  // namespace ddp::core

@@ -16,7 +16,7 @@
 #include "rendezvous/store/client.hpp"
 #include "worker_runtime/core/bootstrap/environment.hpp"
 
-namespace ddp::process_group {
+namespace ddp::core {
 
 // On rank 0 the store is there when this returns. Requires launch.own_store. Throws TimeoutError, with what was at each
 // port; Error where rank 0 can't serve it; InvalidArgument for a malformed `allow` (DDPRUN_STORE_ALLOW: blocks of
@@ -35,4 +35,4 @@ void wait_for_the_others_to_leave();
 // On rank 0, whom its store has turned away and why, in lines for the end of a message; else empty.
 std::string refusals_of_own_store();
 
-}  // namespace ddp::process_group
+}  // namespace ddp::core

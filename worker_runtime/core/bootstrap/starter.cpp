@@ -11,7 +11,7 @@
 
 #include "ddp/error.hpp"
 
-namespace ddp::process_group {
+namespace ddp::core {
 
 namespace {
 
@@ -77,4 +77,4 @@ std::string name_of_starter(const std::optional<std::string>& pmi_fd) {
       "MASTER_PORT 29500`");
 }
 
-}  // namespace ddp::process_group
+}  // namespace ddp::core

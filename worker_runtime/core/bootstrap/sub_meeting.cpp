@@ -17,7 +17,7 @@
 #include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -260,4 +260,4 @@ void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSte
   });
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -24,7 +24,7 @@
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 // What a meeting needs of the group that it is held in. `gather` is collective: every rank gives equally many bytes,
 // and gets those of all, rank after rank. It throws what ends the parent.
@@ -55,4 +55,4 @@ struct GroupSteps {
 // parent is to cut it.
 void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, io::Deadline& deadline);
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -19,7 +19,7 @@
 #include <cstring>
 #include <system_error>
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -215,4 +215,4 @@ io::UniqueFd own_end() {
   return end;
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

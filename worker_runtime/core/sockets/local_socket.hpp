@@ -16,7 +16,7 @@
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 struct Message {
   enum class Kind : std::uint32_t {
@@ -71,4 +71,4 @@ inline bool is_readable(const pollfd& polled) { return polled.revents != 0; }
 // none (Linux before 5.3, some sandboxes), the output of a pipe. Throws std::system_error.
 io::UniqueFd own_end();
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -22,7 +22,7 @@
 #include "rendezvous/io/throw_errno.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 namespace {
 
@@ -321,4 +321,4 @@ bool receive_all(int socket, std::span<std::byte> bytes, io::Deadline& deadline)
   }
 }
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

@@ -24,7 +24,7 @@
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
 
-namespace ddp::cpu_backend {
+namespace ddp::core {
 
 // A TCP socket, closed in forked children too.
 class TcpSocket {
@@ -141,4 +141,4 @@ class ConnectionLost : public std::exception {
 std::size_t send_some(int socket, std::span<const std::byte> bytes);
 std::size_t receive_some(int socket, std::span<std::byte> bytes);
 
-}  // namespace ddp::cpu_backend
+}  // namespace ddp::core

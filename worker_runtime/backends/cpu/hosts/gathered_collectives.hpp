@@ -19,6 +19,7 @@
 
 namespace ddp::cpu_backend {
 
+using core::HostLayout;
 using process_group::Collective;
 
 class GatheredCollectives {

@@ -32,6 +32,7 @@
 
 namespace ddp::cpu_backend {
 
+using core::HostLayout;
 using process_group::CollectiveKind;
 
 class HostCollectives {

@@ -21,6 +21,9 @@ namespace ddp::cpu_backend {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using core::ConnectionLost;
+using core::expect_progress;
+using core::send_some;
 
 constexpr int kStop = -1;  // no host
 constexpr std::size_t kAtOnce = 16;

@@ -27,6 +27,9 @@
 
 namespace ddp::cpu_backend {
 
+using core::HostLayout;
+using core::LinkSockets;
+
 constexpr std::chrono::seconds kSilenceMax{30};  // of a host, whose kernel answers whatever its ranks are doing
 constexpr std::chrono::seconds kAnswerMax{2};    // for a question to another leader's news thread
 

@@ -21,6 +21,7 @@ namespace ddp::cpu_backend {
 
 using core::Fingerprint;
 using core::FingerprintWords;
+using core::HostLayout;
 
 class HostOpening {
  public:

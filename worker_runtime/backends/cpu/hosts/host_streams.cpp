@@ -26,6 +26,7 @@ namespace ddp::cpu_backend {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using core::poll_until;
 using Motion = HostStreams::Motion;
 
 constexpr std::chrono::microseconds kTryFor{50};  // before it sleeps: a message of 64 KiB takes 25 on loopback

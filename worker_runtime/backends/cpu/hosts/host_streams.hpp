@@ -24,6 +24,8 @@
 
 namespace ddp::cpu_backend {
 
+using core::HostLayout;
+
 class HostStreams {
  public:
   // `sockets` by host, borrowed; none for the own one.

@@ -23,6 +23,8 @@
 
 namespace ddp::cpu_backend {
 
+using core::HostLayout;
+
 // A range of memory that every rank has at the same place of its own part of a segment.
 struct Placement {
   std::byte* in_first_part = nullptr;

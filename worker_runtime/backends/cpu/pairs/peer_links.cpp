@@ -25,6 +25,17 @@ namespace ddp::cpu_backend {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using core::connect_tcp;
+using core::ConnectionLost;
+using core::Endpoint;
+using core::expect_signs_of_life;
+using core::listen_tcp;
+using core::Listener;
+using core::poll_until;
+using core::put_text;
+using core::receive_some;
+using core::send_some;
+using core::TcpSocket;
 
 constexpr std::chrono::microseconds kTryFor{50};  // then it sleeps, and being woken costs 5 to 10 us
 constexpr std::chrono::seconds kSleepMax{5};      // little beside what finding a silent host takes (kSilenceMax)

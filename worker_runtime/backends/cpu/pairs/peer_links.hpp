@@ -37,6 +37,10 @@
 
 namespace ddp::cpu_backend {
 
+using core::Acceptor;
+using core::Hello;
+using core::NetworkOptions;
+
 class PeerLinks {
  public:
   // Where a rank listens, and the secret that a connection to it opens with.

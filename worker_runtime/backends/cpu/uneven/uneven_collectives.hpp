@@ -24,6 +24,7 @@
 
 namespace ddp::cpu_backend {
 
+using core::HostLayout;
 using process_group::Collective;
 using process_group::CollectiveKind;
 
