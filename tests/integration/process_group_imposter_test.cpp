@@ -1,5 +1,5 @@
 // A group in which the only rank of another host is played by the test, over the same connections: what the others see
-// when it ends, falls silent or sends nonsense at each step of the meeting and of a collective.
+// when it ends, falls silent or sends protocol errors at each step of the meeting and of a collective.
 #include <ddp/ddp.hpp>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
 #include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
-#include "worker_runtime/core/bootstrap/meeting_words.hpp"
+#include "worker_runtime/core/bootstrap/meeting_messages.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/core/failure/fingerprint.hpp"
 
@@ -51,7 +51,7 @@ class Imposter {
   Imposter() : end_(std::chrono::steady_clock::now() + kPatience) {
     const auto port = static_cast<std::uint16_t>(std::stoi(::getenv("MASTER_PORT")));
     auto store = store::Client::connect({.host = "127.0.0.1", .port = port, .deadline = end_});
-    door_ = decode_door(store.get(kPrefix + "socket", end_));
+    endpoint_ = decode_endpoint(store.get(kPrefix + "socket", end_));
   }
 
   TcpSocket open(Hello::Purpose purpose, int size = kSize) const {
@@ -59,11 +59,11 @@ class Imposter {
     hello.purpose = purpose;
     hello.rank = kImposter;
     hello.size = size;
-    put_text(hello.secret, door_.secret);
+    put_text(hello.secret, endpoint_.secret);
     put_text(hello.group, kPrefix);
     put_text(hello.host, "another host");
     auto deadline = soon();
-    return connect_tcp({"127.0.0.1", door_.endpoint.port}, hello, deadline);
+    return connect_tcp({"127.0.0.1", endpoint_.tcp.port}, hello, deadline);
   }
 
   template <class T>
@@ -84,16 +84,16 @@ class Imposter {
   static constexpr int kMeetingSteps = 7;
   void take_meeting_step(int step) {
     switch (step) {
-      case 0: guest_ = open(Hello::Purpose::guest); return receive(guest_, sizeof kWelcome);
-      case 1: return receive(guest_, kSize * sizeof(std::int32_t));
-      case 2: return send(guest_, GuestWord{GuestWord::Kind::ready, 1, {}});
-      case 3: return receive(guest_, 2 * sizeof(LeaderEndpoint));
+      case 0: follower_ = open(Hello::Purpose::follower); return receive(follower_, sizeof kAccepted);
+      case 1: return receive(follower_, kSize * sizeof(std::int32_t));
+      case 2: return send(follower_, FollowerMessage{FollowerMessage::Kind::ready, 1, {}});
+      case 3: return receive(follower_, 2 * sizeof(LeaderEndpoint));
       case 4:
         data_ = open(Hello::Purpose::data);
         news_ = open(Hello::Purpose::news);
         return;
-      case 5: return send(guest_, GuestWord{GuestWord::Kind::linked, 0, {}});
-      case 6: return receive(guest_, sizeof kGo);
+      case 5: return send(follower_, FollowerMessage{FollowerMessage::Kind::linked, 0, {}});
+      case 6: return receive(follower_, sizeof kComplete);
     }
   }
   void meet() {
@@ -122,7 +122,7 @@ class Imposter {
     send(data_, std::array<std::uint64_t, 3>{static_cast<std::uint64_t>(number) + 1, opening_of(number).size(), 0});
   }
 
-  const TcpSocket& guest() const { return guest_; }
+  const TcpSocket& follower() const { return follower_; }
   const TcpSocket& data() const { return data_; }
   const TcpSocket& news() const { return news_; }
 
@@ -146,8 +146,8 @@ class Imposter {
   io::Deadline soon() const { return {std::chrono::steady_clock::now(), end_}; }
 
   io::Deadline::TimePoint end_;
-  Door door_;
-  TcpSocket guest_, data_, news_;
+  CoordinatorEndpoint endpoint_;
+  TcpSocket follower_, data_, news_;
 };
 
 // What ranks 0 and 2 do: meet, and reduce.
@@ -197,7 +197,7 @@ TEST(Imposter, ThatDoesAllThatALeaderDoesIsOne) {
   });
 }
 
-TEST(Imposter, ThatConnectsBeforeTheOtherLeaderWaitsForItIsLetIn) {
+TEST(Imposter, ThatConnectsBeforeTheOtherLeaderWaitsForItIsAccepted) {
   run_ranks(kSize, [](int rank) {
     ::setenv("LOCAL_WORLD_SIZE", "2", 1);
     ::setenv("LOCAL_RANK", rank == 2 ? "1" : "0", 1);
@@ -230,27 +230,27 @@ TEST(Imposter, ThatFallsSilentInTheMeetingIsNamedAtTheDeadline) {
   }
 }
 
-TEST(Imposter, ThatStopsInTheMiddleOfAWordIsNamedAtTheDeadline) {
+TEST(Imposter, ThatStopsInTheMiddleOfAMessageIsNamedAtTheDeadline) {
   play_rank<TimeoutError>(
       [](Imposter& imposter) {
         imposter.take_meeting_step(0);
         imposter.take_meeting_step(1);
-        imposter.send(imposter.guest(), 'x');
+        imposter.send(imposter.follower(), 'x');
       },
       "rank 1 did not join", kSoon);
 }
 
-TEST(Imposter, ThatSaysTheWrongThingInTheMeetingIsNamed) {
-  const auto says = [](int after_step, GuestWord::Kind kind) {
+TEST(Imposter, ThatSendsTheWrongMessageInTheMeetingIsNamed) {
+  const auto says = [](int after_step, FollowerMessage::Kind kind) {
     return [=](Imposter& imposter) {
       for (int step = 0; step <= after_step; ++step) imposter.take_meeting_step(step);
-      imposter.send(imposter.guest(), GuestWord{kind, 70'000, {}});
+      imposter.send(imposter.follower(), FollowerMessage{kind, 70'000, {}});
     };
   };
   const std::string why = "rank 1 sent what no rank sends";
-  play_rank<RankFailure>(says(1, GuestWord::Kind::linked), why);
-  play_rank<RankFailure>(says(3, GuestWord::Kind::ready), why);
-  play_rank<RankFailure>(says(1, static_cast<GuestWord::Kind>(99)), why);
+  play_rank<RankFailure>(says(1, FollowerMessage::Kind::linked), why);
+  play_rank<RankFailure>(says(3, FollowerMessage::Kind::ready), why);
+  play_rank<RankFailure>(says(1, static_cast<FollowerMessage::Kind>(99)), why);
 }
 
 TEST(Imposter, ThatWasToldOfAnotherNumberOfRanksIsRefused) {
@@ -259,7 +259,7 @@ TEST(Imposter, ThatWasToldOfAnotherNumberOfRanksIsRefused) {
     ::setenv("LOCAL_RANK", rank == 2 ? "1" : "0", 1);
     if (rank == kImposter) {
       const Imposter imposter;
-      const auto socket = imposter.open(Hello::Purpose::guest, 7);
+      const auto socket = imposter.open(Hello::Purpose::follower, 7);
       EXPECT_THROW(imposter.receive(socket, 1), ConnectionLost);
       return;
     }
@@ -310,13 +310,13 @@ TEST(Imposter, ThatSendsAFrameOfAnotherSizeEndsTheGroup) {
   });
 }
 
-TEST(Imposter, ThatTellsNonsenseOfRanksIsNamed) {
+TEST(Imposter, ThatSendsMalformedNewsOfRanksIsNamed) {
   play_rank<RankFailure>(
       [](Imposter& imposter) {
         imposter.meet();
         for (int i = 0; i <= Imposter::kOpening; ++i) imposter.exchange(i);
-        const std::vector<std::byte> nonsense(56, std::byte{0xab});
-        imposter.send_bytes(imposter.news(), nonsense);
+        const std::vector<std::byte> malformed(56, std::byte{0xab});
+        imposter.send_bytes(imposter.news(), malformed);
         EXPECT_THROW(imposter.receive(imposter.data(), 1u << 20), ConnectionLost);
       },
       "rank 1 sent what no rank of this group sends");

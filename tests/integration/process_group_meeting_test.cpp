@@ -67,7 +67,7 @@ TEST(Meeting, ADeathDuringItIsNoticed) {
   const auto body = [](int rank) {
     if (rank == 1) {
       std::thread([] { init_process_group(); }).detach();
-      wait_until([] { return open_pidfds() >= 2; });  // its own and rank 0's: it has been welcomed
+      wait_until([] { return open_pidfds() >= 2; });  // its own and rank 0's: it has been accepted
       ::raise(SIGKILL);
     }
     const auto error = thrown_by<RankFailure>([] { init_process_group(); });
@@ -134,12 +134,12 @@ TEST(Meeting, TwoProgramsOneAfterTheOtherInEveryWorkerMeetEach) {
   EXPECT_NE((*terms)[0], (*terms)[1]);
 }
 
-TEST(Meeting, AGuestThatIsRefusedLooksForAnotherDoor) {
+TEST(Meeting, AFollowerThatIsRefusedReadsTheNextEndpoint) {
   run_ranks(2, [](int rank) {
     auto store = store_of_ranks();
     const auto end = std::chrono::steady_clock::now() + kPatience;
     if (rank == 0) {
-      const core::Door of_the_dead{"ddp-of-a-program-that-was-killed", core::host_identity(), "", {}};
+      const core::CoordinatorEndpoint of_the_dead{"ddp-of-a-program-that-was-killed", core::host_identity(), "", {}};
       store.set("ddp/restart_0/group_0/socket", core::encode(of_the_dead), end);
       store.set("stale", "", end);
       store.wait({"ddp/restart_0/group_0/here/1"}, end);
@@ -192,10 +192,10 @@ bool is_stopped(pid_t pid) {
   return stat.find(") T ") != std::string::npos;
 }
 
-TEST(Meeting, AGuestThatIsGoneWhenItsGreetingComesIsNamed) {
-  Shared<std::atomic<pid_t>> host;
+TEST(Meeting, AFollowerThatIsGoneWhenItsGreetingComesIsNamed) {
+  Shared<std::atomic<pid_t>> coordinator;
   RankProcesses ranks(3, [&](int rank) {
-    if (rank == 0) *host = ::getpid();
+    if (rank == 0) *coordinator = ::getpid();
     if (rank != 1) {
       const auto error = thrown_by<RankFailure>([] { init_process_group(); });
       ASSERT_TRUE(error);
@@ -204,21 +204,21 @@ TEST(Meeting, AGuestThatIsGoneWhenItsGreetingComesIsNamed) {
     }
     auto store = store_of_ranks();
     const auto end = std::chrono::steady_clock::now() + kPatience;
-    const std::string door = core::decode_door(store.get("ddp/restart_0/group_0/socket", end)).socket;
-    ::kill(*host, SIGSTOP);
-    wait_until([&] { return is_stopped(*host); });
+    const std::string endpoint = core::decode_endpoint(store.get("ddp/restart_0/group_0/socket", end)).socket;
+    ::kill(*coordinator, SIGSTOP);
+    wait_until([&] { return is_stopped(*coordinator); });
     {
-      const auto guest = core::connect_locally(door);
+      const auto follower = core::connect_locally(endpoint);
       io::Deadline deadline(std::chrono::steady_clock::now(), end);
       const auto own_end = core::own_end();
-      core::send_message(guest.get(), {core::Message::Kind::hello, 1, ::getpid(), {}}, own_end.get(), deadline);
+      core::send_message(follower.get(), {core::Message::Kind::hello, 1, ::getpid(), {}}, own_end.get(), deadline);
     }
-    ::kill(*host, SIGCONT);
+    ::kill(*coordinator, SIGCONT);
   });
   for (int rank = 0; rank < 3; ++rank) ranks.expect_success(rank);
 }
 
-TEST(Meeting, StrangersAtTheDoorDoNotDisturb) {
+TEST(Meeting, ForeignConnectionsDoNotDisturb) {
   run_ranks(2, [](int rank) {
     if (rank == 0) {
       init_process_group().barrier();
@@ -226,12 +226,12 @@ TEST(Meeting, StrangersAtTheDoorDoNotDisturb) {
     }
     const auto end = std::chrono::steady_clock::now() + kPatience;
     auto store = store_of_ranks();
-    const std::string door = core::decode_door(store.get("ddp/restart_0/group_0/socket", end)).socket;
-    const auto silent = core::connect_locally(door);
-    { const auto gone = core::connect_locally(door); }
-    const auto babbler = core::connect_locally(door);
-    ASSERT_EQ(::write(babbler.get(), "GET / HTTP/1.1\r\n\r\n", 18), 18);
-    const auto nobody = core::connect_locally(door);  // a greeting without a pidfd, of a rank that is not
+    const std::string endpoint = core::decode_endpoint(store.get("ddp/restart_0/group_0/socket", end)).socket;
+    const auto silent = core::connect_locally(endpoint);
+    { const auto gone = core::connect_locally(endpoint); }
+    const auto http_client = core::connect_locally(endpoint);
+    ASSERT_EQ(::write(http_client.get(), "GET / HTTP/1.1\r\n\r\n", 18), 18);
+    const auto nobody = core::connect_locally(endpoint);  // a greeting without a pidfd, of a rank that is not
     io::Deadline deadline(std::chrono::steady_clock::now(), end);
     core::send_message(nobody.get(), {core::Message::Kind::hello, 7, 1, {}}, -1, deadline);
     init_process_group().barrier();

@@ -24,14 +24,14 @@ class SocketPair : public ::testing::Test {
  protected:
   const std::string name_ = "ddp-local-socket-test-" + std::to_string(::getpid());
   io::UniqueFd listener_ = listen_locally(name_, 1);
-  io::UniqueFd guest_ = connect_locally(name_);
-  io::UniqueFd host_ = accept_locally(listener_.get());
+  io::UniqueFd follower_ = connect_locally(name_);
+  io::UniqueFd coordinator_ = accept_locally(listener_.get());
 };
 
 TEST_F(SocketPair, ADescriptorComesWithItsMessage) {
   auto deadline = soon();
-  send_message(guest_.get(), {Message::Kind::hello, 3, 17, {}}, 0, deadline);
-  const auto message = receive_message(host_.get());
+  send_message(follower_.get(), {Message::Kind::hello, 3, 17, {}}, 0, deadline);
+  const auto message = receive_message(coordinator_.get());
   ASSERT_TRUE(message);
   EXPECT_EQ(message->rank, 3);
   EXPECT_TRUE(message->fd);
@@ -39,10 +39,10 @@ TEST_F(SocketPair, ADescriptorComesWithItsMessage) {
 
 TEST_F(SocketPair, ADescriptorThatFindsNoRoomIsAnError) {
   auto deadline = soon();
-  send_message(guest_.get(), {Message::Kind::hello, 3, 17, {}}, 0, deadline);
+  send_message(follower_.get(), {Message::Kind::hello, 3, 17, {}}, 0, deadline);
   const testing::DescriptorLimit limit(0);
   try {
-    receive_message(host_.get());
+    receive_message(coordinator_.get());
     ADD_FAILURE() << "nothing was thrown";
   } catch (const NoDescriptorLeft& error) {
     EXPECT_THAT(error.what(), HasSubstr("Too many open files"));

@@ -37,9 +37,9 @@ Hello hello_with(const std::string& secret, const std::string& group) {
   return hello;
 }
 
-class Door : public ::testing::Test {
+class RankListener : public ::testing::Test {
  protected:
-  Door() {
+  RankListener() {
     // Stands for the connection to the store: a socket with a loopback address.
     store_.reset(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     sockaddr_in loopback{};
@@ -49,7 +49,7 @@ class Door : public ::testing::Test {
     EXPECT_EQ(::connect(store_.get(), reinterpret_cast<const sockaddr*>(&loopback), sizeof loopback), 0);
     network_ = with_addresses_of(store_.get(), {});
     auto listener = listen_tcp(network_);
-    EXPECT_EQ(listener.endpoint.address, "") << "whoever is with the store is reached where the store is";
+    EXPECT_EQ(listener.endpoint.address, "") << "a rank on the host of the store is reached where the store is";
     endpoint_ = {network_.store_address, listener.endpoint.port};
     acceptor_.emplace(std::move(listener.socket), hello_with("secret", "ddp/round_1/"));
   }
@@ -59,19 +59,19 @@ class Door : public ::testing::Test {
     return connect_tcp(endpoint_, hello, deadline);
   }
 
-  // Serves the door until somebody is let in, or `turned_away` is closed by it.
-  std::vector<Acceptor::Arrival> serve(const TcpSocket* turned_away = nullptr) {
+  // Serves until a connection is accepted, or `refused` is closed.
+  std::vector<Acceptor::Arrival> serve(const TcpSocket* refused = nullptr) {
     const auto deadline = soon();
     while (true) {
       std::vector<pollfd> polled;
       acceptor_->add_to(polled);
-      const std::size_t of_door = polled.size();
-      if (turned_away != nullptr) polled.push_back({turned_away->get(), POLLIN, 0});
+      const std::size_t of_acceptor = polled.size();
+      if (refused != nullptr) polled.push_back({refused->get(), POLLIN, 0});
       poll_until(polled, deadline);
-      if (turned_away != nullptr && polled.back().revents != 0) return {};
-      auto arrivals = acceptor_->take(std::span(polled).first(of_door));
+      if (refused != nullptr && polled.back().revents != 0) return {};
+      auto arrivals = acceptor_->take(std::span(polled).first(of_acceptor));
       if (!arrivals.empty()) return arrivals;
-      if (Clock::now() > deadline.end()) throw std::runtime_error("nothing happened at the door");
+      if (Clock::now() > deadline.end()) throw std::runtime_error("no connection came");
     }
   }
 
@@ -91,50 +91,50 @@ bool is_closed(const TcpSocket& socket) {
   }
 }
 
-TEST_F(Door, OpensToWhoeverKnowsTheSecretOfTheRound) {
-  const auto guest = connect(hello_with("secret", "ddp/round_1/"));
+TEST_F(RankListener, AcceptsAConnectionWithTheSecretOfTheRound) {
+  const auto follower = connect(hello_with("secret", "ddp/round_1/"));
   const auto arrivals = serve();
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].hello.rank, 7);
   EXPECT_EQ(arrivals[0].hello.purpose, Hello::Purpose::data);
 }
 
-TEST_F(Door, StaysClosedToOthersWithoutAnAnswer) {
+TEST_F(RankListener, ClosesOtherConnectionsWithoutAnAnswer) {
   Hello foreign = hello_with("secret", "ddp/round_1/");
   foreign.magic ^= 1;
   for (const auto& hello : {hello_with("guess", "ddp/round_1/"), hello_with("", "ddp/round_1/"),
                             hello_with("secret", "ddp/round_2/"), foreign}) {
-    const auto guest = connect(hello);
-    EXPECT_TRUE(serve(&guest).empty());
-    EXPECT_TRUE(is_closed(guest));
+    const auto follower = connect(hello);
+    EXPECT_TRUE(serve(&follower).empty());
+    EXPECT_TRUE(is_closed(follower));
   }
 }
 
-TEST_F(Door, OpensThoughSilentStrangersStandThere) {
+TEST_F(RankListener, AcceptsWhileSilentConnectionsAreOpen) {
   std::vector<io::UniqueFd> silent;
   for (int i = 0; i < 300; ++i) {  // more than it listens to at a time
-    io::UniqueFd stranger(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    io::UniqueFd silent_one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     address.sin_port = htons(endpoint_.port);
-    ASSERT_EQ(::connect(stranger.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-    silent.push_back(std::move(stranger));
+    ASSERT_EQ(::connect(silent_one.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    silent.push_back(std::move(silent_one));
   }
-  const auto guest = connect(hello_with("secret", "ddp/round_1/"));
+  const auto follower = connect(hello_with("secret", "ddp/round_1/"));
   EXPECT_EQ(serve().size(), 1u);
 }
 
-TEST_F(Door, OpensToAllWhoComeInOneRush) {
-  std::vector<TcpSocket> guests;
-  for (int i = 0; i < 300; ++i) guests.push_back(connect(hello_with("secret", "ddp/round_1/")));
+TEST_F(RankListener, AcceptsAllConnectionsOfOneBurst) {
+  std::vector<TcpSocket> followers;
+  for (int i = 0; i < 300; ++i) followers.push_back(connect(hello_with("secret", "ddp/round_1/")));
   std::size_t count = 0;
-  while (count < guests.size()) count += serve().size();  // throws where nobody comes any more
-  EXPECT_EQ(count, guests.size());
+  while (count < followers.size()) count += serve().size();  // throws where nobody comes any more
+  EXPECT_EQ(count, followers.size());
 }
 
-TEST_F(Door, AForkedChildDoesNotKeepAConnectionOpen) {
-  auto guest = connect(hello_with("secret", "ddp/round_1/"));
+TEST_F(RankListener, AForkedChildDoesNotKeepAConnectionOpen) {
+  auto follower = connect(hello_with("secret", "ddp/round_1/"));
   const auto arrivals = serve();
   int end[2];
   ASSERT_EQ(::pipe(end), 0);
@@ -144,7 +144,7 @@ TEST_F(Door, AForkedChildDoesNotKeepAConnectionOpen) {
     ::close(end[1]);
     ::_exit(::read(end[0], &byte, 1) == 0 ? 0 : 1);
   }
-  guest.reset();
+  follower.reset();
   EXPECT_TRUE(is_closed(arrivals.at(0).socket));
   ::close(end[1]);
   ::close(end[0]);
@@ -160,19 +160,19 @@ int option(const TcpSocket& socket, int level, int name) {
   return value;
 }
 
-TEST_F(Door, OnlyAPeerThatAlwaysReadsIsExpectedToMakeProgress) {
-  const auto guest = connect(hello_with("secret", "ddp/round_1/"));
-  expect_signs_of_life(guest.get(), std::chrono::seconds(30));
-  EXPECT_EQ(option(guest, SOL_SOCKET, SO_KEEPALIVE), 1);
-  EXPECT_EQ(option(guest, IPPROTO_TCP, TCP_KEEPIDLE) +
-                option(guest, IPPROTO_TCP, TCP_KEEPINTVL) * option(guest, IPPROTO_TCP, TCP_KEEPCNT),
+TEST_F(RankListener, OnlyAPeerThatAlwaysReadsIsExpectedToMakeProgress) {
+  const auto follower = connect(hello_with("secret", "ddp/round_1/"));
+  expect_signs_of_life(follower.get(), std::chrono::seconds(30));
+  EXPECT_EQ(option(follower, SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(follower, IPPROTO_TCP, TCP_KEEPIDLE) +
+                option(follower, IPPROTO_TCP, TCP_KEEPINTVL) * option(follower, IPPROTO_TCP, TCP_KEEPCNT),
             35);
-  EXPECT_EQ(option(guest, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
-  expect_progress(guest.get(), std::chrono::seconds(30));
-  EXPECT_EQ(option(guest, IPPROTO_TCP, TCP_USER_TIMEOUT), 30'000);
+  EXPECT_EQ(option(follower, IPPROTO_TCP, TCP_USER_TIMEOUT), 0);
+  expect_progress(follower.get(), std::chrono::seconds(30));
+  EXPECT_EQ(option(follower, IPPROTO_TCP, TCP_USER_TIMEOUT), 30'000);
 }
 
-TEST_F(Door, ATakenRangeOfPortsAndAnUnknownInterfaceAreToldByName) {
+TEST_F(RankListener, ATakenRangeOfPortsAndAnUnknownInterfaceAreToldByName) {
   try {
     listen_tcp(with_addresses_of(store_.get(), {.port_min = endpoint_.port, .port_max = endpoint_.port}));
     ADD_FAILURE() << "nothing was thrown";

@@ -152,7 +152,7 @@ void require_no_larger_step(const Lookup& variable) {
   std::optional<slurm::Step> step;
   try {
     step = slurm::step_of([&](const std::string& name) { return variable(name.c_str()); });
-  } catch (const InvalidArgument&) {  // whoever has names of its own does not hear of what is wrong with the rest
+  } catch (const InvalidArgument&) {  // Open MPI has its own names: errors in those of Slurm do not matter
   }
   if (!step || step->tasks <= static_cast<int>(step->nodes.size())) return;
   refuse(std::string(kOpenMpi.size) + " is 1, but this is a task of " + std::to_string(step->tasks) + " in step " +
@@ -388,7 +388,7 @@ Launch launched_by_sagemaker(const Lookup& variable) {
   return launch;
 }
 
-// Whoever started it; a launcher of no kind that is known gives a group of one.
+// Whatever started it; an unknown launcher gives a group of one.
 Launch launched_by_whom(const Lookup& variable, const NameOfStarter& name_of_starter, const ReadFile& read_file) {
   const auto of_mpirun = [&](const Names& names, const std::string& launcher, const std::string& job) {
     Launch launch = launched_by_mpirun(variable, names, launcher);

@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "rendezvous/io/cut.hpp"
-#include "worker_runtime/core/bootstrap/meeting_holder.hpp"
+#include "worker_runtime/core/bootstrap/meeting_coordinator.hpp"
 #include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
-#include "worker_runtime/core/bootstrap/meeting_words.hpp"
+#include "worker_runtime/core/bootstrap/meeting_messages.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 #include "worker_runtime/core/bootstrap/long_wait.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
@@ -25,23 +25,23 @@ using Clock = std::chrono::steady_clock;
 using process_group::list_ranks;
 using process_group::Membership;
 
-constexpr std::chrono::milliseconds kKnockAgainFirst{5};  // after a refusal; doubles
-constexpr std::chrono::milliseconds kKnockAgainMax{500};
+constexpr std::chrono::milliseconds kRetryFirst{5};  // after a refusal; doubles
+constexpr std::chrono::milliseconds kRetryMax{500};
 // Of reaching rank 0's host, whose address may be of an earlier program.
 constexpr std::chrono::seconds kAttemptLimit{5};
 
-[[noreturn]] void fail_for_rank(const Membership& who, int holder, const std::string& how) {
-  throw RankFailure(list_ranks({holder}) + ", which holds the meeting, " + how + where(who) +
-                        "\ntry:   look at the end of the output of " + list_ranks({holder}),
-                    {holder});
+[[noreturn]] void fail_for_rank(const Membership& who, int coordinator, const std::string& how) {
+  throw RankFailure(list_ranks({coordinator}) + ", which coordinates the start of the group, " + how + where(who) +
+                        "\ntry:   look at the end of the output of " + list_ranks({coordinator}),
+                    {coordinator});
 }
 
-// At the door of a holder on this host.
-class Guest {
+// Follows a coordinator on this host.
+class Follower {
  public:
-  Guest(const Membership& who, int holder, const MeetingPlace& place, io::Deadline& deadline)
+  Follower(const Membership& who, int coordinator, const MeetingPlace& place, io::Deadline& deadline)
       : who_(who),
-        holder_(holder),
+        coordinator_rank_(coordinator),
         place_(place),
         deadline_(deadline),
         own_end_(own_end()),
@@ -50,48 +50,48 @@ class Guest {
     peers_[static_cast<std::size_t>(who.rank)].pid = ::getpid();
   }
 
-  // Whether there was a door to go through. A name without one is of an earlier program.
-  bool knock(const std::string& name) {
+  // False if nobody listens: the name is of an earlier program.
+  bool connect(const std::string& name) {
     try {
       socket_ = connect_locally(name);
       return true;
     } catch (const std::system_error& error) {
       if (const auto verdict = read_verdict(place_)) throw_verdict(*verdict);
       if (error.code() == std::errc::connection_refused && !deadline_.passed(Clock::now())) return false;
-      fail_for_holder(std::string("can't be reached: ") + error.what());
+      fail_for_coordinator(std::string("can't be reached: ") + error.what());
     }
   }
 
-  // Empty at the deadline, after telling the holder, which then knows better than to think this rank lost.
-  std::optional<Meeting> attend() {
+  // Empty at the deadline, after telling the coordinator, so that it does not report this rank as lost.
+  std::optional<Meeting> follow() {
     try {
       require_same_user();
-      say({Message::Kind::hello, who_.rank, ::getpid(), {}}, own_end_.get());
-      if (auto meeting = wait_for_the_others()) return meeting;
-      say({Message::Kind::timed_out, who_.rank, 0, {}}, -1);
+      send({Message::Kind::hello, who_.rank, ::getpid(), {}}, own_end_.get());
+      if (auto meeting = wait_for_all()) return meeting;
+      send({Message::Kind::timed_out, who_.rank, 0, {}}, -1);
       return std::nullopt;
     } catch (const std::system_error& error) {
-      fail_for_holder(std::string("broke off: ") + error.what());
+      fail_for_coordinator(std::string("broke off: ") + error.what());
     }
   }
 
  private:
   void require_same_user() const {
     if (uid_of_peer(socket_.get()) != ::geteuid())
-      throw Error(process_group::list_ranks({holder_}) + " belongs to another user" + where(who_));
+      throw Error(process_group::list_ranks({coordinator_rank_}) + " belongs to another user" + where(who_));
   }
 
-  void say(const Message& message, int fd) { send_message(socket_.get(), message, fd, deadline_); }
+  void send(const Message& message, int fd) { send_message(socket_.get(), message, fd, deadline_); }
 
-  std::optional<Meeting> wait_for_the_others() {
+  std::optional<Meeting> wait_for_all() {
     while (!deadline_.passed(Clock::now())) {
       std::array<pollfd, 2> polled{pollfd{socket_.get(), POLLIN, 0},
-                                   pollfd{peers_[static_cast<std::size_t>(holder_)].pidfd.get(), POLLIN, 0}};
+                                   pollfd{peers_[static_cast<std::size_t>(coordinator_rank_)].pidfd.get(), POLLIN, 0}};
       poll_until(polled, deadline_);
       while (auto message = next_message()) {
         if (auto meeting = take(*message)) return meeting;
       }
-      if (is_readable(polled[1])) fail_for_holder("ended");
+      if (is_readable(polled[1])) fail_for_coordinator("ended");
     }
     return std::nullopt;
   }
@@ -102,7 +102,7 @@ class Guest {
     } catch (const NoDescriptorLeft&) {
       throw;
     } catch (const std::exception& error) {
-      fail_for_holder(std::string("broke off: ") + error.what());
+      fail_for_coordinator(std::string("broke off: ") + error.what());
     }
   }
 
@@ -117,7 +117,7 @@ class Guest {
       case Message::Kind::layout: layout_ = read_layout_file(message.fd.get(), who_.size); break;
       case Message::Kind::complete: return meeting_with(std::move(message.fd));
       case Message::Kind::hello:
-      case Message::Kind::timed_out: break;  // not for a guest
+      case Message::Kind::timed_out: break;  // not for a follower
     }
     return std::nullopt;
   }
@@ -130,44 +130,45 @@ class Guest {
     return meeting;
   }
 
-  // Whatever becomes of the holder, it may have said why.
-  [[noreturn]] void fail_for_holder(const std::string& how) const {
+  // The coordinator's own reason goes first, if it published one.
+  [[noreturn]] void fail_for_coordinator(const std::string& how) const {
     if (const auto verdict = read_verdict(place_)) throw_verdict(*verdict);
-    fail_for_rank(who_, holder_, how);
+    fail_for_rank(who_, coordinator_rank_, how);
   }
 
   Membership who_;
-  int holder_;
+  int coordinator_rank_;
   MeetingPlace place_;
   io::Deadline& deadline_;
   io::UniqueFd own_end_;
   io::UniqueFd socket_;
-  HostLayout layout_;  // of a group on several hosts the holder tells it
+  HostLayout layout_;  // one host, unless the coordinator sends another
   std::vector<Peer> peers_;
 };
 
-// At the door of rank 0 on another host.
-class GuestFromAfar {
+// Follows rank 0 from another host.
+class RemoteFollower {
  public:
-  GuestFromAfar(const Membership& who, const MeetingPlace& place, io::Deadline& deadline)
+  RemoteFollower(const Membership& who, const MeetingPlace& place, io::Deadline& deadline)
       : who_(who), place_(place), deadline_(deadline) {}
 
-  // Whether rank 0 let this rank in. Nobody there, or nobody who knows the secret: an earlier program's door.
-  bool knock(const Door& door) {
-    if (door.endpoint.port == 0) fail_for_one_host();
-    chair_.address = door.endpoint.address.empty() ? place_.network.store_address : door.endpoint.address;
-    chair_.hello.purpose = Hello::Purpose::guest;
-    chair_.hello.rank = who_.rank;
-    chair_.hello.size = who_.size;
-    put_text(chair_.hello.secret, door.secret);
-    put_text(chair_.hello.group, place_.key_prefix);
-    put_text(chair_.hello.host, host_identity());
+  // Whether rank 0 accepted this rank. If nobody listens, or nobody who knows the secret, the endpoint is of an earlier
+  // program.
+  bool connect(const CoordinatorEndpoint& endpoint) {
+    if (endpoint.tcp.port == 0) fail_for_one_host();
+    coordinator_.address = endpoint.tcp.address.empty() ? place_.network.store_address : endpoint.tcp.address;
+    coordinator_.hello.purpose = Hello::Purpose::follower;
+    coordinator_.hello.rank = who_.rank;
+    coordinator_.hello.size = who_.size;
+    put_text(coordinator_.hello.secret, endpoint.secret);
+    put_text(coordinator_.hello.group, place_.key_prefix);
+    put_text(coordinator_.hello.host, host_identity());
     const auto now = Clock::now();
     io::Deadline attempt = deadline_.part(now, std::min(deadline_.end(), now + kAttemptLimit));
     try {
-      chair_.socket = connect_tcp({chair_.address, door.endpoint.port}, chair_.hello, attempt);
-      char welcome = 0;
-      return receive_all(chair_.socket.get(), std::as_writable_bytes(std::span(&welcome, 1)), deadline_);
+      coordinator_.socket = connect_tcp({coordinator_.address, endpoint.tcp.port}, coordinator_.hello, attempt);
+      char accepted = 0;
+      return receive_all(coordinator_.socket.get(), std::as_writable_bytes(std::span(&accepted, 1)), deadline_);
     } catch (const std::system_error&) {
     } catch (const ConnectionLost&) {
     }
@@ -175,15 +176,15 @@ class GuestFromAfar {
     return false;
   }
 
-  // Empty at the deadline, after telling rank 0, which then knows better than to think this rank lost.
-  std::optional<HostLayout> hear_layout() {
+  // Empty at the deadline, after telling rank 0, so that it does not report this rank as lost.
+  std::optional<HostLayout> receive_layout() {
     std::vector<std::int32_t> host_of(static_cast<std::size_t>(who_.size));
     try {
-      if (receive_all(chair_.socket.get(), std::as_writable_bytes(std::span(host_of)), deadline_)) {
+      if (receive_all(coordinator_.socket.get(), std::as_writable_bytes(std::span(host_of)), deadline_)) {
         return HostLayout({host_of.begin(), host_of.end()});
       }
-      const GuestWord word{GuestWord::Kind::timed_out, 0, {}};
-      static_cast<void>(send_some(chair_.socket.get(), std::as_bytes(std::span(&word, 1))));
+      const FollowerMessage message{FollowerMessage::Kind::timed_out, 0, {}};
+      static_cast<void>(send_some(coordinator_.socket.get(), std::as_bytes(std::span(&message, 1))));
       return std::nullopt;
     } catch (const ConnectionLost&) {
       if (const auto verdict = read_verdict(place_)) throw_verdict(*verdict);
@@ -191,7 +192,7 @@ class GuestFromAfar {
     }
   }
 
-  Chair take_chair() { return std::move(chair_); }
+  CoordinatorLink take_link() { return std::move(coordinator_); }
 
  private:
   [[noreturn]] void fail_for_one_host() const {
@@ -203,10 +204,10 @@ class GuestFromAfar {
   Membership who_;
   MeetingPlace place_;
   io::Deadline& deadline_;
-  Chair chair_;
+  CoordinatorLink coordinator_;
 };
 
-// Ranks that never told the store that they are here; empty if the store does not answer.
+// Ranks that have not registered in the store; empty if the store does not answer.
 std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& place) {
   std::vector<int> missing;
   try {
@@ -216,18 +217,18 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
   } catch (const Error&) {
     missing.clear();
   }
-  // This rank has said it: the keys are cleared, and everybody was here.
+  // This rank has registered. If its key is gone, the coordinator has removed all keys, so all ranks were here.
   if (std::find(missing.begin(), missing.end(), who.rank) != missing.end()) missing.clear();
   return missing;
 }
 
-// Tries doors until one opens. Empty at the deadline.
-template <class Knock>
-std::optional<Door> find_door(const Membership& who, int holder, const MeetingPlace& place, io::Deadline& deadline,
-                              const Knock& knock) {
+// Reads the coordinator's endpoint and connects, until that succeeds. Empty at the deadline.
+template <class Connect>
+std::optional<CoordinatorEndpoint> find_coordinator(const Membership& who, int coordinator, const MeetingPlace& place,
+                                                    io::Deadline& deadline, const Connect& connect) {
   LongWait wait(who.rank, who.size, deadline);
-  const auto wait_for_door = [&] {
-    const auto key = door_key(place, holder);
+  const auto wait_for_endpoint = [&] {
+    const auto key = endpoint_key(place, coordinator);
     if (!wait.is_long()) {
       try {
         return place.store.get(key, wait.first_end());
@@ -235,48 +236,48 @@ std::optional<Door> find_door(const Membership& who, int holder, const MeetingPl
         if (wait.first_end() == deadline.end()) throw;
       }
     }
-    wait.tell(process_group::list_ranks({holder}));
+    wait.tell(process_group::list_ranks({coordinator}));
     return place.store.get(key, deadline.end());
   };
-  for (auto pause = kKnockAgainFirst;; pause = std::min(2 * pause, kKnockAgainMax)) {
+  for (auto pause = kRetryFirst;; pause = std::min(2 * pause, kRetryMax)) {
     std::string text;
     try {
-      text = wait_for_door();
+      text = wait_for_endpoint();
     } catch (const TimeoutError&) {
       return std::nullopt;
     }
     if (text.empty()) {  // the meeting has failed
       if (const auto verdict = read_verdict(place)) throw_verdict(*verdict);
-      fail_for_rank(who, holder, "gave up");
+      fail_for_rank(who, coordinator, "gave up");
     }
-    const Door door = decode_door(text);
-    if (knock(door)) return door;
+    const CoordinatorEndpoint endpoint = decode_endpoint(text);
+    if (connect(endpoint)) return endpoint;
     if (deadline.passed(Clock::now())) return std::nullopt;
     io::sleep_until(std::min(deadline.end(), Clock::now() + pause), deadline.cut());
   }
 }
 
 // Empty at the deadline.
-std::optional<Meeting> attend_meeting(const Membership& who, const MeetingPlace& place, io::Deadline& deadline) {
+std::optional<Meeting> follow_meeting(const Membership& who, const MeetingPlace& place, io::Deadline& deadline) {
   const std::string identity = host_identity();
-  Guest guest(who, 0, place, deadline);
-  GuestFromAfar from_afar(who, place, deadline);
-  const auto door = find_door(who, 0, place, deadline, [&](const Door& found) {
-    return found.identity == identity ? guest.knock(found.socket) : from_afar.knock(found);
+  Follower follower(who, 0, place, deadline);
+  RemoteFollower remote(who, place, deadline);
+  const auto endpoint = find_coordinator(who, 0, place, deadline, [&](const CoordinatorEndpoint& found) {
+    return found.identity == identity ? follower.connect(found.socket) : remote.connect(found);
   });
-  if (!door) return std::nullopt;
-  if (door->identity == identity) return guest.attend();
+  if (!endpoint) return std::nullopt;
+  if (endpoint->identity == identity) return follower.follow();
 
-  auto layout = from_afar.hear_layout();
+  auto layout = remote.receive_layout();
   if (!layout) return std::nullopt;
   const int leader = layout->leader_of(layout->host_of(who.rank));
   if (leader == who.rank) {
-    return hold_meeting_of_host(who, place, std::move(*layout), from_afar.take_chair(), deadline);
+    return coordinate_host(who, place, std::move(*layout), remote.take_link(), deadline);
   }
-  Guest of_leader(who, leader, place, deadline);
-  const auto knock = [&](const Door& found) { return of_leader.knock(found.socket); };
-  if (!find_door(who, leader, place, deadline, knock)) return std::nullopt;
-  return of_leader.attend();
+  Follower of_leader(who, leader, place, deadline);
+  const auto connect = [&](const CoordinatorEndpoint& found) { return of_leader.connect(found.socket); };
+  if (!find_coordinator(who, leader, place, deadline, connect)) return std::nullopt;
+  return of_leader.follow();
 }
 
 }  // namespace
@@ -284,8 +285,8 @@ std::optional<Meeting> attend_meeting(const Membership& who, const MeetingPlace&
 Meeting meet(const Membership& membership, const MeetingPlace& place, io::Deadline& deadline) {
   place.store.set(here_key(place, membership.rank), "", deadline.end());
   try {
-    std::optional<Meeting> meeting =
-        membership.rank == 0 ? hold_meeting(membership, place, deadline) : attend_meeting(membership, place, deadline);
+    std::optional<Meeting> meeting = membership.rank == 0 ? coordinate_meeting(membership, place, deadline)
+                                                          : follow_meeting(membership, place, deadline);
     if (meeting) {
       meeting->network = place.network;
       return std::move(*meeting);

@@ -1,14 +1,16 @@
-// How the ranks of a group meet. Rank 0 publishes two doors in the store: a unix socket with a random name for the
-// ranks of its own host, and a TCP port, with a secret, for those of others. Once all have come it tells the others who
-// shares a host with whom; there the lowest rank, the leader, opens a unix socket in the same way. Over a unix socket a
-// rank says who it is, and gets its host's shared file and a pidfd of every other rank there. Between the leaders there
-// are two connections for each pair of hosts. Nothing stays open but these.
+// How the ranks of a group meet. Rank 0 is the coordinator. It publishes its endpoint in the store: a unix socket with
+// a random name for the ranks of its own host, and a TCP port with a secret for the ranks of other hosts. The other
+// ranks, its followers, connect there. When all have connected, rank 0 sends the layout: which ranks share a host. On
+// each other host the lowest rank, the leader, then coordinates the ranks of its host through a unix socket of its own.
 //
-// The keys are removed before anybody hears that all are there, so that a program that runs after this one in the same
-// workers can use them again; a guest that comes upon a door that is gone waits for the next.
+// Over a unix socket a rank says who it is, and receives its host's shared file and a pidfd of every other rank there.
+// Each pair of leaders is connected twice. Only these connections stay open after the meeting.
 //
-// The end of a process is noticed during the meeting too; while ranks of another host have not all come, by the end of
-// a connection. At the deadline everybody's error names the missing ranks.
+// The coordinator removes its keys before it says that the meeting is complete. So a later program in the same workers
+// can use the same keys. A follower that reads the endpoint of an earlier program waits for the next one.
+//
+// The end of a process is noticed during the meeting: on the same host by its pidfd, from another host by the end of
+// its connection. At the deadline the error of every rank names the missing ranks.
 #pragma once
 
 #include <functional>

@@ -19,28 +19,29 @@ using process_group::Membership;
 
 std::string here_key(const MeetingPlace& place, int rank) { return place.key_prefix + "here/" + std::to_string(rank); }
 
-std::string door_key(const MeetingPlace& place, int leader) {
+std::string endpoint_key(const MeetingPlace& place, int leader) {
   return place.key_prefix + "socket" + (leader == 0 ? "" : "/" + std::to_string(leader));
 }
 
 std::string verdict_key(const MeetingPlace& place) { return place.key_prefix + "verdict"; }
 
-std::string encode(const Door& door) {
-  std::string text = door.socket + "\n" + door.identity + "\n" + door.secret + "\n" + door.endpoint.address + "\n";
-  return text + std::to_string(door.endpoint.port) + "\n";
+std::string encode(const CoordinatorEndpoint& endpoint) {
+  std::string text =
+      endpoint.socket + "\n" + endpoint.identity + "\n" + endpoint.secret + "\n" + endpoint.tcp.address + "\n";
+  return text + std::to_string(endpoint.tcp.port) + "\n";
 }
 
-Door decode_door(const std::string& text) {
+CoordinatorEndpoint decode_endpoint(const std::string& text) {
   std::istringstream lines(text);
-  Door door;
+  CoordinatorEndpoint endpoint;
   std::string port;
-  std::getline(lines, door.socket);
-  std::getline(lines, door.identity);
-  std::getline(lines, door.secret);
-  std::getline(lines, door.endpoint.address);
+  std::getline(lines, endpoint.socket);
+  std::getline(lines, endpoint.identity);
+  std::getline(lines, endpoint.secret);
+  std::getline(lines, endpoint.tcp.address);
   std::getline(lines, port);
-  std::from_chars(port.data(), port.data() + port.size(), door.endpoint.port);
-  return door;
+  std::from_chars(port.data(), port.data() + port.size(), endpoint.tcp.port);
+  return endpoint;
 }
 
 io::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layout, int host) {
@@ -86,7 +87,7 @@ void publish_verdict(const MeetingPlace& place, const std::vector<int>& leaders,
   try {
     const auto end = Clock::now() + kAskStore;
     place.store.set(verdict_key(place), encode(verdict_of(error)), end);
-    for (const int leader : leaders) place.store.set(door_key(place, leader), "", end);
+    for (const int leader : leaders) place.store.set(endpoint_key(place, leader), "", end);
     // A set has no answer: only what comes after it says that others can read it.
     static_cast<void>(place.store.check({verdict_key(place)}, end));
   } catch (const Error&) {

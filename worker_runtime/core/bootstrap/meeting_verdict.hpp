@@ -20,22 +20,22 @@ constexpr const char* kLimitsAdvice = "\ntry:   compare the limits of this proce
 
 std::string here_key(const MeetingPlace& place, int rank);
 
-// Holds what a leader's door is like (see Door); nothing where the meeting has failed, and the verdict says why.
-std::string door_key(const MeetingPlace& place, int leader);
+// Holds the CoordinatorEndpoint of a leader. Empty if the meeting has failed; then the verdict says why.
+std::string endpoint_key(const MeetingPlace& place, int leader);
 
 std::string verdict_key(const MeetingPlace& place);
 
-// As it stands in the store: one word a line.
-struct Door {
+// In the store: one field a line.
+struct CoordinatorEndpoint {
   std::string socket;    // name of the unix socket
   std::string identity;  // host_identity() behind it; this and the rest only of rank 0
   std::string secret;    // that connections between hosts open with
-  Endpoint endpoint;
+  Endpoint tcp;
 };
-std::string encode(const Door& door);
-Door decode_door(const std::string& text);
+std::string encode(const CoordinatorEndpoint& endpoint);
+CoordinatorEndpoint decode_endpoint(const std::string& text);
 
-// The file that a host's ranks share, by whoever makes it for the group; empty if nobody does.
+// The file that the ranks of a host share; empty if `make` is.
 io::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layout, int host);
 
 // A file that tells the layout of a group to another process of this host. Throw std::system_error.

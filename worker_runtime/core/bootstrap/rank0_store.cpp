@@ -46,7 +46,7 @@ constexpr std::chrono::milliseconds kSlurmLimit = 10s;
 constexpr std::chrono::milliseconds kAdmitAgainFirst = 1s;  // after that names without an address are looked up again
 constexpr std::chrono::milliseconds kAdmitAgainLimit = 10min;
 constexpr rlim_t kOtherDescriptors = 32;             // of rank 0, beside one for each rank
-constexpr std::size_t kConnectionCountMin = 16'384;  // to the store at once; strangers' count too
+constexpr std::size_t kConnectionCountMin = 16'384;  // to the store at once; foreign connections count too
 
 std::string process_key(int rank) { return "ddp/process_" + std::to_string(rank); }
 
@@ -387,7 +387,7 @@ void leave_rank0(const Launch& launch, store::Client& store, const std::string& 
     } else if (store.add(key_prefix + "have_left", 1, deadline.end()) == launch.size - 1) {
       store.set(all, "", deadline.end());
     }
-  } catch (const TimeoutError&) {  // whoever has not come by now will not
+  } catch (const TimeoutError&) {  // a rank that has not come by now will not come
   } catch (const StoreError&) {    // rank 0 has ended: the group stands, and notices that by itself
   }
 }

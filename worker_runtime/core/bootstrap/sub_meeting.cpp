@@ -24,10 +24,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using process_group::Membership;
 
-constexpr int kStrangersMax = 16;  // who may stand before a leader's unix socket beside its ranks
+constexpr int kForeignConnectionsMax = 16;  // in the backlog of a leader's unix socket, beside its ranks
 
-// What a leader tells.
-struct Entrance {
+// Where a leader listens.
+struct LeaderEndpoints {
   std::array<char, 48> socket{};   // name of its unix socket
   std::array<char, 64> address{};  // the rest of a group on several hosts; see Endpoint
   std::uint32_t port = 0;
@@ -45,8 +45,8 @@ std::vector<T> gather(const ParentGroup& parent, const T& own) {
   return all;
 }
 
-// Takes a step on every rank of the parent. Where one can't, all throw: what the parent ended with if another's death
-// was why. The dead one may have taken its own part before.
+// Takes a step on every rank of the parent. If one rank fails, all throw. If the death of a rank is the reason, they
+// throw what the parent group failed with; the dead rank may have taken the step itself.
 template <class Step>
 void together(const ParentGroup& parent, const Step& step) {
   Refusal own{};
@@ -84,51 +84,52 @@ class Member {
     file_ = shared_file_of(parent_.make_shared_file, layout_, host_);
     if (here.size() > 1) {
       const std::string name = "ddp-" + io::random_key();
-      listener_ = listen_locally(name, static_cast<int>(here.size()) + kStrangersMax);
-      put_text(entrance_.socket, name);
+      listener_ = listen_locally(name, static_cast<int>(here.size()) + kForeignConnectionsMax);
+      put_text(endpoints_.socket, name);
     }
     if (layout_.host_count() == 1) return;
     Listener listener = listen_tcp(parent_.network);
-    put_text(entrance_.address, listener.endpoint.address);
-    entrance_.port = listener.endpoint.port;
-    put_text(entrance_.secret, io::random_key());
+    put_text(endpoints_.address, listener.endpoint.address);
+    endpoints_.port = listener.endpoint.port;
+    put_text(endpoints_.secret, io::random_key());
     port_ = std::move(listener.socket);
   }
 
-  const Entrance& entrance() const { return entrance_; }
+  const LeaderEndpoints& endpoints() const { return endpoints_; }
 
-  void knock(const std::vector<Entrance>& entrances) {
-    if (!is_leader()) return knock_locally(text_in(entrance_of(entrances, leader_).socket));
+  void connect(const std::vector<LeaderEndpoints>& endpoints) {
+    if (!is_leader()) return connect_to_leader(text_in(endpoints_of(endpoints, leader_).socket));
     if (layout_.host_count() == 1) return;
-    const std::string secret = text_in(entrance_of(entrances, 0).secret);
+    const std::string secret = text_in(endpoints_of(endpoints, 0).secret);
     acceptor_.emplace(std::move(port_), hello(secret, Hello::Purpose::data));
     links_.resize(static_cast<std::size_t>(layout_.host_count()));
     for (int host = 0; host < host_; ++host) {
       LinkSockets& link = links_[static_cast<std::size_t>(host)];
-      const Entrance& entrance = entrance_of(entrances, layout_.leader_of(host));
-      link.data = connect(entrance, hello(secret, Hello::Purpose::data));
-      link.news = connect(entrance, hello(secret, Hello::Purpose::news));
+      const LeaderEndpoints& endpoint = endpoints_of(endpoints, layout_.leader_of(host));
+      link.data = connect_link(endpoint, hello(secret, Hello::Purpose::data));
+      link.news = connect_link(endpoint, hello(secret, Hello::Purpose::news));
     }
   }
 
-  void let_in() {
+  void accept() {
     if (!is_leader()) return;
     hand_out_file();
     while (!is_linked()) {
       std::vector<pollfd> polled;
       acceptor_->add_to(polled);
       poll_until(polled, deadline_);
-      for (auto& arrival : acceptor_->take(polled)) take_link(arrival);
+      for (auto& arrival : acceptor_->take(polled)) add_link(arrival);
       if (deadline_.passed(Clock::now()) && !is_linked()) throw Error("no connection came from another host");
     }
     acceptor_.reset();
     listener_.reset();
   }
 
-  Meeting take_meeting() {
+  Meeting receive_meeting() {
     if (!is_leader()) {
       auto message = receive_message(socket_.get());
-      if (!message || message->kind != Message::Kind::complete) throw Error("no word came that all are here");
+      if (!message || message->kind != Message::Kind::complete)
+        throw Error("its leader has not said that the meeting is complete");
       file_ = std::move(message->fd);
       socket_.reset();
     }
@@ -147,8 +148,8 @@ class Member {
   bool is_leader() const { return leader_ == made_.who.rank; }
   int parent_rank(int rank) const { return made_.ranks[static_cast<std::size_t>(rank)]; }
 
-  const Entrance& entrance_of(const std::vector<Entrance>& entrances, int rank) const {
-    return entrances[static_cast<std::size_t>(parent_rank(rank))];
+  const LeaderEndpoints& endpoints_of(const std::vector<LeaderEndpoints>& endpoints, int rank) const {
+    return endpoints[static_cast<std::size_t>(parent_rank(rank))];
   }
 
   Peer peer(int rank) const {
@@ -156,13 +157,13 @@ class Member {
     return {parent_.pids[static_cast<std::size_t>(rank)], parent_.duplicate_pidfd(rank)};
   }
 
-  void knock_locally(const std::string& name) {
+  void connect_to_leader(const std::string& name) {
     socket_ = connect_locally(name, Backlog::has_room);
     if (uid_of_peer(socket_.get()) != ::geteuid()) throw Error("another user listens in the place of its leader");
     send_message(socket_.get(), {Message::Kind::hello, made_.who.rank, ::getpid(), {}}, -1, deadline_);
   }
 
-  // All have knocked.
+  // Every rank of this host has connected in the step before.
   void hand_out_file() {
     std::vector<int> awaited = layout_.ranks_of(host_);
     std::erase(awaited, made_.who.rank);
@@ -170,7 +171,7 @@ class Member {
       const io::UniqueFd socket = accept_locally(listener_.get());
       if (!socket) throw Error("not all ranks of its host have connected");
       const int rank = rank_at(socket.get());
-      if (std::erase(awaited, rank) == 0) continue;  // a stranger
+      if (std::erase(awaited, rank) == 0) continue;  // a foreign connection
       send_message(socket.get(), {Message::Kind::complete, made_.who.rank, ::getpid(), {}}, file_.get(), deadline_);
     }
   }
@@ -181,7 +182,7 @@ class Member {
       return message && message->kind == Message::Kind::hello ? message->rank : -1;
     } catch (const NoDescriptorLeft&) {
       throw;
-    } catch (const std::exception&) {  // it is gone, or babbles
+    } catch (const std::exception&) {  // it is closed, or a protocol error
       return -1;
     }
   }
@@ -196,14 +197,14 @@ class Member {
     return hello;
   }
 
-  TcpSocket connect(const Entrance& entrance, const Hello& hello) {
-    const std::string address = text_in(entrance.address);
+  TcpSocket connect_link(const LeaderEndpoints& endpoint, const Hello& hello) {
+    const std::string address = text_in(endpoint.address);
     return connect_tcp(
-        {address.empty() ? parent_.network.store_address : address, static_cast<std::uint16_t>(entrance.port)}, hello,
+        {address.empty() ? parent_.network.store_address : address, static_cast<std::uint16_t>(endpoint.port)}, hello,
         deadline_);
   }
 
-  void take_link(Acceptor::Arrival& arrival) {
+  void add_link(Acceptor::Arrival& arrival) {
     const int rank = arrival.hello.rank;
     if (rank <= made_.who.rank || rank >= made_.who.size || layout_.leader_of(layout_.host_of(rank)) != rank) return;
     LinkSockets& link = links_[static_cast<std::size_t>(layout_.host_of(rank))];
@@ -223,8 +224,8 @@ class Member {
   HostLayout layout_;  // of the new group
   int host_;           // there, as is the next
   int leader_;
-  Entrance entrance_;  // a leader's, as are the next
-  io::UniqueFd file_;  // and in the end everybody's
+  LeaderEndpoints endpoints_;  // a leader's, as are the next
+  io::UniqueFd file_;          // and in the end everybody's
   io::UniqueFd listener_;
   TcpSocket port_;
   std::optional<Acceptor> acceptor_;  // at that port
@@ -240,17 +241,17 @@ void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSte
   together(parent, [&] {
     if (member) member->open();
   });
-  const std::vector<Entrance> entrances = gather(parent, member ? member->entrance() : Entrance{});
+  const std::vector<LeaderEndpoints> endpoints = gather(parent, member ? member->endpoints() : LeaderEndpoints{});
   together(parent, [&] {
-    if (member) member->knock(entrances);
+    if (member) member->connect(endpoints);
   });
   together(parent, [&] {
-    if (member) member->let_in();
+    if (member) member->accept();
   });
   std::optional<Meeting> meeting;
   together(parent, [&] {
     if (made.ranks.empty()) return;
-    meeting = member ? member->take_meeting() : meet_alone(parent.make_shared_file);
+    meeting = member ? member->receive_meeting() : meet_alone(parent.make_shared_file);
     meeting->network = parent.network;
     for (const int rank : made.ranks) meeting->job_ranks.push_back(parent.job_ranks[static_cast<std::size_t>(rank)]);
     group.make(*meeting);

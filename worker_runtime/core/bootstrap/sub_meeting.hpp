@@ -1,16 +1,15 @@
-// How the ranks of a group meet that is part of another one, without the store: what they have to know of each other
-// goes through the parent group, step by step, and all of its ranks take each step together. So every wait is one of
-// the parent's collectives, with its deadline and its way to name who is missing or lost; what a rank leaves for
-// another in one step is there in the next.
+// How the ranks of a group meet that is part of another one. They need no store: they exchange their endpoints through
+// the parent group. All ranks of the parent take the steps below together. So every wait is a collective of the parent,
+// which has a deadline and names the ranks that are missing or lost.
 //
-//   open       the leader of each host of a new group makes the shared file, and listens: on a unix socket, and, where
-//              the group has several hosts, at a TCP port
-//   knock      the others connect to their leader; a leader to those of the hosts before its own
-//   let in     a leader sends the file to the ranks of its host, and takes in the leaders behind it
-//   take       the ranks take the file, and duplicates of the parent's pidfds, and make the group, which maps the file
+//   open       the leader of each host of a new group makes the shared file, and listens on a unix socket; if the group
+//              has several hosts, also at a TCP port
+//   connect    the other ranks of a host connect to their leader; a leader connects to the leaders of earlier hosts
+//   accept     a leader sends the file to the ranks of its host, and accepts the connections of later leaders
+//   receive    the ranks receive the file, duplicate the parent's pidfds and make the group, which maps the file
 //   begin      the group begins: its ranks wait for each other
 //
-// Nothing stays open but the file, these duplicates and the connections between the leaders.
+// Only the file, the pidfds and the connections between the leaders stay open.
 #pragma once
 
 #include <cstddef>

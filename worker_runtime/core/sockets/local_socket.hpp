@@ -20,12 +20,12 @@ namespace ddp::core {
 
 struct Message {
   enum class Kind : std::uint32_t {
-    hello,      // guest to host: this is `rank`, with what own_end() gives
-    greeting,   // host to guest: the same of the host
-    peer,       // host to guest: the same of another guest
-    layout,     // host to guest: with a file that says which ranks share a host, unless all share this one
-    complete,   // host to guest: all ranks are here; with the shared file
-    timed_out,  // guest to host: it has given up
+    hello,      // follower to coordinator: this is `rank`, with the descriptor that own_end() makes
+    greeting,   // coordinator to follower: the same of the coordinator
+    peer,       // coordinator to follower: the same of another follower
+    layout,     // coordinator to follower: with a file that says which ranks share a host, unless all share this one
+    complete,   // coordinator to follower: all ranks are here; with the shared file, if there is one
+    timed_out,  // follower to coordinator: it has given up
   };
   Kind kind = Kind::hello;
   int rank = 0;
@@ -43,7 +43,7 @@ class NoDescriptorLeft : public Error {
 
 io::UniqueFd listen_locally(const std::string& name, int backlog);
 
-// Waits, without a deadline, where more than the listener's backlog stand in line; has_room: that is an error.
+// Waits without a deadline while the listener's backlog is full; has_room: throws then.
 enum class Backlog { may_be_full, has_room };
 io::UniqueFd connect_locally(const std::string& name, Backlog backlog = Backlog::may_be_full);
 
@@ -67,7 +67,7 @@ void poll_until(std::span<pollfd> polled, const io::Deadline& deadline);
 // Whether poll_until() found something to read, or an end or an error, which a read then tells.
 inline bool is_readable(const pollfd& polled) { return polled.revents != 0; }
 
-// A descriptor that polls readable, for whoever has it, once this process has ended: a pidfd or, where the kernel gives
+// A descriptor that polls readable once this process has ended: a pidfd or, where the kernel gives
 // none (Linux before 5.3, some sandboxes), the output of a pipe. Throws std::system_error.
 io::UniqueFd own_end();
 

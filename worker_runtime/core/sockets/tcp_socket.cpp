@@ -28,8 +28,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kStrangersMax = 256;  // connected, and silent yet; more than that push out the oldest
-constexpr std::ptrdiff_t kPushedOut = kStrangersMax / 2;
+constexpr std::size_t kUnidentifiedMax = 256;  // without a Hello yet; more than that close the oldest
+constexpr std::ptrdiff_t kClosedAtOnce = kUnidentifiedMax / 2;
 constexpr int kBacklog = 1024;
 constexpr int kProbeSeconds = 5;
 
@@ -204,48 +204,49 @@ Listener listen_tcp(const NetworkOptions& options) {
 
 void Acceptor::add_to(std::vector<pollfd>& polled) const {
   polled.push_back({listener_.get(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
+  for (const Unidentified& connection : unidentified_) polled.push_back({connection.socket.get(), POLLIN, 0});
 }
 
 std::vector<Acceptor::Arrival> Acceptor::take(std::span<const pollfd> polled) {
   std::vector<Arrival> arrivals;
-  std::vector<Stranger> silent;
-  for (std::size_t i = 0; i < strangers_.size(); ++i) {
-    const Heard heard = polled[1 + i].revents == 0 ? Heard::nothing : listen_to(strangers_[i]);
-    if (heard == Heard::nothing) silent.push_back(std::move(strangers_[i]));
-    if (heard == Heard::hello) arrivals.push_back({strangers_[i].hello, std::move(strangers_[i].socket)});
+  std::vector<Unidentified> silent;
+  for (std::size_t i = 0; i < unidentified_.size(); ++i) {
+    const Received received = polled[1 + i].revents == 0 ? Received::part : receive_hello(unidentified_[i]);
+    if (received == Received::part) silent.push_back(std::move(unidentified_[i]));
+    if (received == Received::hello) arrivals.push_back({unidentified_[i].hello, std::move(unidentified_[i].socket)});
   }
-  strangers_ = std::move(silent);
+  unidentified_ = std::move(silent);
   if (polled[0].revents == 0) return arrivals;
-  // Those who come in one rush, as the ranks of a large job do, are all heard before one is pushed out; the system
-  // keeps who does not fit yet.
-  if (strangers_.size() == kStrangersMax) strangers_.erase(strangers_.begin(), strangers_.begin() + kPushedOut);
-  while (strangers_.size() < kStrangersMax) {
+  // All connections of one burst, as the ranks of a large job make it, are read before the oldest are closed. The
+  // kernel queues what does not fit yet.
+  if (unidentified_.size() == kUnidentifiedMax)
+    unidentified_.erase(unidentified_.begin(), unidentified_.begin() + kClosedAtOnce);
+  while (unidentified_.size() < kUnidentifiedMax) {
     io::UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
     if (!fd && errno != EAGAIN) io::throw_errno("accept");
     if (!fd) break;
     send_at_once(fd.get());
-    strangers_.push_back({TcpSocket(std::move(fd)), {}, 0});
+    unidentified_.push_back({TcpSocket(std::move(fd)), {}, 0});
   }
   return arrivals;
 }
 
-Acceptor::Heard Acceptor::listen_to(Stranger& stranger) const {
-  const auto bytes = std::as_writable_bytes(std::span(&stranger.hello, 1));
+Acceptor::Received Acceptor::receive_hello(Unidentified& connection) const {
+  const auto bytes = std::as_writable_bytes(std::span(&connection.hello, 1));
   try {
-    stranger.received += receive_some(stranger.socket.get(), bytes.subspan(stranger.received));
+    connection.received += receive_some(connection.socket.get(), bytes.subspan(connection.received));
   } catch (const ConnectionLost&) {
-    return Heard::nonsense;
+    return Received::protocol_error;
   }
-  if (stranger.received < bytes.size()) return Heard::nothing;
-  const Hello& hello = stranger.hello;
+  if (connection.received < bytes.size()) return Received::part;
+  const Hello& hello = connection.hello;
   unsigned char differs = 0;  // looks at every byte, so that no time tells how much of a guess was right
   for (std::size_t i = 0; i < hello.secret.size(); ++i) {
     differs |= static_cast<unsigned char>(hello.secret[i] ^ expected_.secret[i]);
   }
   const bool is_ours = hello.magic == expected_.magic && differs == 0 && hello.group == expected_.group;
-  return is_ours ? Heard::hello : Heard::nonsense;
+  return is_ours ? Received::hello : Received::protocol_error;
 }
 
 TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline) {

@@ -67,15 +67,15 @@ struct Listener {
 Listener listen_tcp(const NetworkOptions& options);
 
 struct Hello {
-  enum class Purpose : std::uint32_t { guest, data, news, pair };
+  enum class Purpose : std::uint32_t { follower, data, news, pair };
 
   std::uint32_t magic = 0x64647033;  // "ddp3"; a change of anything on the wire changes it
-  Purpose purpose = Purpose::guest;
+  Purpose purpose = Purpose::follower;
   std::int32_t rank = 0;
   std::int32_t size = 0;          // of the group, as the caller knows it
   std::array<char, 32> secret{};  // of the group, random, from the store
   std::array<char, 128> group{};  // its name in the store, which holds the round
-  std::array<char, 256> host{};   // identity of the caller's host, for a guest
+  std::array<char, 256> host{};   // identity of the caller's host, from a follower
 };
 
 // Text into a field of a message, cut to what fits; the last byte stays 0.
@@ -89,7 +89,7 @@ std::string text_in(const std::array<char, kBytes>& field) {
   return std::string(field.data(), ::strnlen(field.data(), kBytes));
 }
 
-// Takes in callers who know the secret; the others cost at most a descriptor for a while.
+// Accepts connections whose Hello carries the secret. Any other connection costs at most a descriptor for a while.
 class Acceptor {
  public:
   // Only `magic`, `secret` and `group` of `expected` count.
@@ -100,22 +100,22 @@ class Acceptor {
     TcpSocket socket;
   };
 
-  // What to wait for, appended; and those who have said their Hello since, given what became of these.
+  // Appends what to poll for. take() returns the connections whose Hello has come since, given the polled entries.
   void add_to(std::vector<pollfd>& polled) const;
   std::vector<Arrival> take(std::span<const pollfd> polled);
 
  private:
-  struct Stranger {
+  struct Unidentified {
     TcpSocket socket;
     Hello hello;
     std::size_t received = 0;  // bytes of it
   };
-  enum class Heard { nothing, hello, nonsense };
-  Heard listen_to(Stranger& stranger) const;
+  enum class Received { part, hello, protocol_error };
+  Received receive_hello(Unidentified& connection) const;
 
   TcpSocket listener_;
   Hello expected_;
-  std::vector<Stranger> strangers_;
+  std::vector<Unidentified> unidentified_;
 };
 
 // Connected, with the Hello sent. Throws std::system_error; ETIMEDOUT at the deadline.

@@ -1,4 +1,4 @@
-// What rank 0 and the ranks of other hosts say to each other while a group meets (meeting.hpp), over TCP.
+// What rank 0 and the ranks of other hosts send to each other over TCP while a group meets (meeting.hpp).
 #pragma once
 
 #include <array>
@@ -7,7 +7,7 @@
 namespace ddp::core {
 
 // From a rank of another host to rank 0, after its Hello.
-struct GuestWord {
+struct FollowerMessage {
   enum class Kind : std::uint32_t {
     timed_out,  // it gives up at its deadline
     ready,      // a leader: all ranks of its host are there, and it listens at the endpoint
@@ -18,10 +18,10 @@ struct GuestWord {
   std::array<char, 64> address{};
 };
 
-// From rank 0: kWelcome once the Hello is accepted; then size() numbers, the host of each rank (i32); to leaders then
-// the endpoint of each host's leader; kGo once all are linked.
-constexpr char kWelcome = 'w';
-constexpr char kGo = 'g';
+// From rank 0: kAccepted when the Hello is accepted; then size() numbers, the host of each rank (i32); then, to leaders
+// only, a LeaderEndpoint for each host, and kComplete when all are linked.
+constexpr char kAccepted = 'w';
+constexpr char kComplete = 'g';
 struct LeaderEndpoint {
   std::uint32_t port = 0;
   std::array<char, 64> address{};

@@ -1,0 +1,25 @@
+// The coordinator's side of a meeting (meeting.hpp): rank 0 for its own host and all others, and on every other host
+// the leader for its own.
+#pragma once
+
+#include <string>
+
+#include "worker_runtime/core/bootstrap/meeting.hpp"
+
+namespace ddp::core {
+
+// Throw as meet(). The verdict is published before the connections of the followers close.
+
+// Rank 0's.
+Meeting coordinate_meeting(const process_group::Membership& who, const MeetingPlace& place, io::Deadline& deadline);
+
+// Another leader's. `rank0` is its connection to rank 0, at `address`, and `hello` what opened it.
+struct CoordinatorLink {
+  TcpSocket socket;
+  std::string address;
+  Hello hello;
+};
+Meeting coordinate_host(const process_group::Membership& who, const MeetingPlace& place, HostLayout layout,
+                        CoordinatorLink rank0, io::Deadline& deadline);
+
+}  // namespace ddp::core
