@@ -9,10 +9,12 @@
 
 #include <memory>
 
-#include "worker_runtime/backends/nccl/group_status.hpp"
+#include "worker_runtime/core/operation/group_status.hpp"
 #include "worker_runtime/process_group/device_memory.hpp"
 
 namespace ddp::nccl_backend {
+
+using core::GroupStatus;
 
 // status: of the group whose results it reads; null for none.
 std::shared_ptr<process_group::DeviceMemory> make_cuda_memory(int device, std::shared_ptr<GroupStatus> status);

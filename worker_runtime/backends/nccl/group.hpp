@@ -30,11 +30,11 @@
 #include "worker_runtime/backends/nccl/cuda.hpp"
 #include "worker_runtime/backends/nccl/device_clock.hpp"
 #include "worker_runtime/backends/nccl/failure_board.hpp"
-#include "worker_runtime/backends/nccl/group_status.hpp"
 #include "worker_runtime/backends/nccl/launch.hpp"
 #include "worker_runtime/backends/nccl/operation.hpp"
 #include "worker_runtime/backends/nccl/watch.hpp"
 #include "worker_runtime/core/failure/failed_group.hpp"
+#include "worker_runtime/core/operation/group_status.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
@@ -42,6 +42,9 @@ namespace ddp::nccl_backend {
 
 using core::Cause;
 using core::FailedGroup;
+using core::Failure;
+using core::GroupStatus;
+using core::Verdict;
 
 // What a group is made of.
 struct GroupParts {

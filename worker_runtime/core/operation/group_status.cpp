@@ -1,12 +1,12 @@
-#include "worker_runtime/backends/nccl/group_status.hpp"
+#include "worker_runtime/core/operation/group_status.hpp"
 
 #include <utility>
 
-namespace ddp::nccl_backend {
+namespace ddp::core {
 
 bool GroupStatus::fail(const Failure& failure) {
   const std::lock_guard lock(mutex_);
-  if (failure_) return false;
+  if (has_failed()) return false;
   failure_ = failure;
   failed_at_ = std::chrono::steady_clock::now();
   has_failed_.store(true, std::memory_order_release);
@@ -18,6 +18,15 @@ void GroupStatus::set_verdict(Verdict verdict) {
   if (verdict_) return;
   verdict_ = std::move(verdict);
   judged_.notify_all();
+}
+
+bool GroupStatus::give_up(Verdict verdict) {
+  const std::lock_guard lock(mutex_);
+  if (has_failed()) return false;
+  verdict_ = std::move(verdict);
+  failed_at_ = std::chrono::steady_clock::now();
+  has_failed_.store(true, std::memory_order_release);
+  return true;
 }
 
 bool GroupStatus::has_verdict() const {
@@ -35,12 +44,21 @@ std::chrono::steady_clock::time_point GroupStatus::failed_at() const {
   return failed_at_;
 }
 
+Verdict GroupStatus::wait_for_verdict(std::unique_lock<std::mutex>& lock) const {
+  judged_.wait(lock, [this] { return verdict_.has_value(); });
+  return *verdict_;
+}
+
 void GroupStatus::throw_failure() {
   std::unique_lock lock(mutex_);
-  judged_.wait(lock, [this] { return verdict_.has_value(); });
-  const Verdict verdict = *verdict_;
-  if (std::exchange(is_told_, true)) throw_unusable(verdict);
+  const Verdict verdict = wait_for_verdict(lock);
+  if (std::exchange(is_told_, true)) core::throw_unusable(verdict);
   throw_verdict(verdict);
+}
+
+void GroupStatus::throw_unusable() const {
+  std::unique_lock lock(mutex_);
+  core::throw_unusable(wait_for_verdict(lock));
 }
 
 std::exception_ptr GroupStatus::error() {
@@ -51,4 +69,4 @@ std::exception_ptr GroupStatus::error() {
   }
 }
 
-}  // namespace ddp::nccl_backend
+}  // namespace ddp::core
