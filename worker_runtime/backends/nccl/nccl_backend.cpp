@@ -23,7 +23,7 @@ using process_group::Membership;
 
 class NcclBackend : public process_group::Backend {
  public:
-  explicit NcclBackend(std::shared_ptr<Group> group) : group_(std::move(group)) {
+  explicit NcclBackend(std::unique_ptr<Group> group) : group_(std::move(group)) {
     try {
       memory_ = make_cuda_memory(group_->device(), group_->status());
     } catch (...) {
@@ -34,7 +34,7 @@ class NcclBackend : public process_group::Backend {
 
   ~NcclBackend() override {
     if (group_->in_forked_child()) {
-      static_cast<void>(new std::shared_ptr<Group>(std::move(group_)));  // leaked: it is the parent's
+      static_cast<void>(group_.release());  // leaked: it is the parent's
     } else {
       close();
     }
@@ -83,7 +83,7 @@ class NcclBackend : public process_group::Backend {
     }
   }
 
-  std::shared_ptr<Group> group_;
+  std::unique_ptr<Group> group_;
   std::shared_ptr<process_group::DeviceMemory> memory_;
 };
 

@@ -1,39 +1,64 @@
 #include "worker_runtime/backends/nccl/operation.hpp"
 
-#include "worker_runtime/backends/nccl/group.hpp"
+#include <algorithm>
+#include <utility>
+
+#include "worker_runtime/backends/nccl/event_wait.hpp"
+#include "worker_runtime/backends/nccl/group_state.hpp"
 
 namespace ddp::nccl_backend {
 
 using process_group::Collective;
 using process_group::CollectiveKind;
 
-Operation::Operation(std::shared_ptr<Group> group, std::span<const Collective> calls,
-                     const flight_recorder::Ticket& ticket, const io::Deadline& deadline, Events events)
-    : group_(std::move(group)),
-      ticket_(ticket),
-      deadline_(deadline),
-      first_call_(calls.front()),
-      call_count_(calls.size()),
+Operation::Operation(std::shared_ptr<GroupState> group, std::span<const Collective> calls,
+                     const flight_recorder::Ticket& ticket, const io::Deadline& deadline_, Events events)
+    : core::Operation(calls, ticket, deadline_),
+      group_(std::move(group)),
       begin_(std::move(events.begin)),
       end_(std::move(events.end)) {
   for (const Collective& call : calls) {
-    bytes_ += std::max(call.input.bytes(), call.output.bytes());
-    const bool is_pair = call.kind == CollectiveKind::send || call.kind == CollectiveKind::receive;
-    is_point_to_point_ = is_point_to_point_ && is_pair;
-    if (is_pair && std::find(peers_.begin(), peers_.end(), call.root) == peers_.end()) peers_.push_back(call.root);
     blocks_host_ = blocks_host_ || call.kind == CollectiveKind::barrier;
     auto* const stream = static_cast<cudaStream_t>(call.stream);
     if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
   }
-  if (!is_point_to_point_) peers_.clear();
 }
 
-void Operation::wait() { group_->wait(*this); }
+void Operation::wait() {
+  group_->fork_guard.require_own_process();
+  if (is_done_) return;
+  group_->status->throw_if_failed();
+  if (blocks_host_) return wait_on_host();
+  const DeviceGuard guard(group_->device);
+  for (auto* const stream : streams_) end_->hold_up(stream);
+}
 
-bool Operation::is_completed() const { return group_->is_over(*this); }
+void Operation::wait_on_host() {
+  EventWaits::of_process().wait(*end_, group_->device);
+  if (!is_done_) group_->status->throw_if_failed();  // an abort ends it, too
+}
 
-bool Operation::wait_until(std::chrono::steady_clock::time_point end) { return group_->wait_until(*this, end); }
+bool Operation::is_completed() const {
+  if (group_->fork_guard.in_forked_child() || is_done_) return true;
+  if (group_->status->has_failed()) return group_->status->has_verdict();
+  const DeviceGuard guard(group_->device);
+  const RelaxedCapture relaxed;
+  return group_->under_way.is_launched(*this) && end_->has_come();
+}
 
-void Operation::on_completed(Callback callback) { group_->on_completed(*this, std::move(callback)); }
+bool Operation::wait_until(std::chrono::steady_clock::time_point end) {
+  group_->fork_guard.require_own_process();
+  if (is_done_) return true;
+  group_->status->throw_if_failed();
+  const bool has_come = EventWaits::of_process().wait_until(*end_, group_->device, end);
+  if (!is_done_) group_->status->throw_if_failed();
+  return has_come || is_done_;
+}
+
+void Operation::on_completed(Callback callback) {
+  group_->fork_guard.require_own_process();
+  if (group_->under_way.add_callback(*this, callback)) return;
+  call(callback, is_done_ ? nullptr : group_->status->error());
+}
 
 }  // namespace ddp::nccl_backend

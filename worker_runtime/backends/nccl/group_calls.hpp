@@ -1,0 +1,40 @@
+// Puts the calls of a group on its stream.
+//
+// A call stands between two events: the first comes once all is done that the callers' streams hold, and those streams
+// wait for the second; the host goes on.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "worker_runtime/backends/nccl/failure_handler.hpp"
+#include "worker_runtime/backends/nccl/group_state.hpp"
+
+namespace ddp::nccl_backend {
+
+class GroupCalls {
+ public:
+  GroupCalls(std::shared_ptr<GroupState> group, FailureHandler& failure);
+
+  // Begins the calls as one. Throws InvalidArgument for what NCCL can't do, or what the group failed with.
+  std::shared_ptr<Operation> begin(std::span<const process_group::Collective> calls);
+
+  // On the device, kWordsPerRank for each rank: what ranks exchange for an allocation, and in a barrier.
+  std::int64_t* words() const { return static_cast<std::int64_t*>(words_.data()); }
+  std::size_t words_bytes() const;
+
+ private:
+  void order_behind_callers(const Operation& operation);
+  Outcome enqueue(std::span<const process_group::Collective> calls, Operation& operation);
+  [[noreturn]] void throw_refused(const std::string& operation, const std::string& why);
+
+  std::shared_ptr<GroupState> group_;
+  FailureHandler& failure_;
+  Event before_;
+  DeviceBuffer words_;
+};
+
+}  // namespace ddp::nccl_backend
