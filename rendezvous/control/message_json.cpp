@@ -206,6 +206,7 @@ void fields(Held& m, Visit visit) {
   visit("is_established", m.is_established);
   visit("is_left_behind", m.is_left_behind);
   visit("nonces", m.nonces);
+  visit("stop_call", m.stop_call);
 }
 
 template <class Visit>
@@ -492,6 +493,7 @@ void check(const Held& m) {
   check_count("restart_count", m.restart_count);
   if (m.nonces.empty() || m.nonces.size() > kNoncesMax) refuse("nonces", "is empty, or too long");
   for (const auto& nonce : m.nonces) check_secret("nonces", nonce);
+  if (m.stop_call) check_range("stop_call", static_cast<std::int64_t>(*m.stop_call), 1, kStepMax);
 }
 
 void check(const StoreOpened& m) { check_port(m.port); }

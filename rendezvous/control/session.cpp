@@ -349,7 +349,11 @@ void Session::hear(const RoundEstablished& message, TimePoint) {
 }
 
 void Session::hear(const PrepareStop& message, TimePoint) { out_.push_back(HandOn{message}); }
-void Session::hear(const StopAt& message, TimePoint) { out_.push_back(HandOn{message}); }
+
+void Session::hear(const StopAt& message, TimePoint) {
+  if (held_ && held_->round.number == message.round) held_->stop_call = message.call;
+  out_.push_back(HandOn{message});
+}
 
 // A node that others have gone on without must not count for its old round again, at whatever membership.
 void Session::hear(const StopRound& message, TimePoint) {

@@ -388,10 +388,11 @@ class Membership {
   TimePoint end_happened_{};                                  // what ends the round; known a little later
   Progress kept_;                                             // by its workers, as far as their nodes have told
   int stopped_at_step_ = 0, nodes_stepped_ = 0, nodes_in_round_ = 0;
-  bool is_step_wanted_ = false;               // to stop at; nodes were asked whether they take part
-  bool are_calls_wanted_ = false;             // and then for the first step that they can stop at
-  std::optional<std::uint64_t> agreed_call_;  // of should_stop(), at which all workers stop
-  std::optional<TimePoint> agreement_ends_;   // then the signal stops them
+  bool is_step_wanted_ = false;                // to stop at; nodes were asked whether they take part
+  bool are_calls_wanted_ = false;              // and then for the first step that they can stop at
+  std::optional<std::uint64_t> agreed_call_;   // of should_stop(), at which all workers stop
+  std::set<std::uint64_t> calls_told_before_;  // to nodes of an adopted round; more than one only if a node lies
+  std::optional<TimePoint> agreement_ends_;    // then the signal stops them
   bool has_member_left_ = false;
   std::set<int> hung_ranks_;
   StopRound stop_;         // as its nodes were told last

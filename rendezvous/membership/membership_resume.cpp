@@ -282,6 +282,7 @@ void Membership::seat(NodeId id, const Held& held, TimePoint now) {
   awaited_.erase(held.group_rank);
   world_size_ += node.hello.workers;
   budget_.restate(held.restart_count, now);
+  if (held.stop_call) calls_told_before_.insert(*held.stop_call);
   quorum_.seat(held.group_rank, node.hello.node_key);
   if (held.is_established) quorum_.establish();
   if (phase_ == Phase::stopping) send(id, stop_);

@@ -128,6 +128,7 @@ void Membership::forget_round() {
   stopped_at_step_ = nodes_stepped_ = 0;
   is_step_wanted_ = are_calls_wanted_ = false;
   agreed_call_.reset();
+  calls_told_before_.clear();
   agreement_ends_.reset();
 }
 

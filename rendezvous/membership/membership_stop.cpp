@@ -129,7 +129,8 @@ void Membership::take(NodeId from, const StopReady& message, TimePoint now) {
   go_on_with_stop(now);
 }
 
-// As far as the answers go.
+// As far as the answers go. A membership before this one may have told a step to some of the nodes, whose workers may
+// have stopped there. So that step stays the step of the round. If a worker is beyond it, the round has none.
 void Membership::go_on_with_stop(TimePoint now) {
   std::optional<std::uint64_t> call;
   const auto runs = [](const Node& node) { return node.is_member && !node.has_ended; };
@@ -142,6 +143,10 @@ void Membership::go_on_with_stop(TimePoint now) {
     return;
   for (const auto& [id, node] : nodes_)
     if (runs(node)) call = std::max(call, node.stop_call);
+  if (!agreed_call_ && call && !calls_told_before_.empty()) {
+    call = std::max(*call, *calls_told_before_.rbegin());
+    if (*calls_told_before_.begin() != *call) return give_up_agreement(now);
+  }
   if (!agreed_call_) agreed_call_ = call;
   agreement_ends_.reset();
   if (!agreed_call_) return;

@@ -32,6 +32,7 @@ struct Held {
   // Of the last rounds that the node was a member of, at most kNoncesMax; the first is that of `round`. Only members
   // know the nonce of a round, so nodes that share one were members together.
   std::vector<std::string> nonces{};
+  std::optional<std::uint64_t> stop_call{};  // that StopAt has told this node in `round`
   bool operator==(const Held&) const = default;
 };
 constexpr std::size_t kNoncesMax = 8;

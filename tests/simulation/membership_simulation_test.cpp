@@ -36,6 +36,7 @@ constexpr struct {
     {33814, "the simulation lost the end of a connection that was being made"},
     {156809, "a round that had been given up was taken up again, after all nodes of the newer one had left"},
     {61696, "the end of a round that nobody knew any more was told again, and taken for that of a round of its number"},
+    {145625, "a new daemon agreed on another step than the one that workers of the round had been told to stop at"},
     {1606, "rounds without end, on a node that had been told to stop"},
 };
 

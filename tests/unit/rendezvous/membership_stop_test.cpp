@@ -275,6 +275,68 @@ TEST_F(StopAtOneStep, WhatWasAgreedWithAMembershipBeforeIsAStopAtOneStepToo) {
   EXPECT_EQ(finished.at(1).exit_code, 75);
 }
 
+// A round of two nodes under a membership that did not begin it. The one before has told these steps.
+class StepToldBefore : public StopAtOneStep {
+ protected:
+  void both_come(std::optional<std::uint64_t> told_a, std::optional<std::uint64_t> told_b = {}) {
+    begin(2, 2);
+    hello.held = Held{{1600000000, 1, 4}, 0, 2, 0, true, false, {"nonce"}, told_a};
+    join(1, "a");
+    hello.held->group_rank = 1;
+    hello.held->stop_call = told_b;
+    join(2, "b");
+  }
+  void a_has_stopped() {
+    RoundEnded ended{4, {}, 0, false};
+    ended.stopped_at_step = 2;
+    says(1, ended);
+  }
+};
+
+TEST_F(StepToldBefore, StaysTheStepOfTheRound) {
+  both_come(9);
+  a_has_stopped();
+  says(2, StopAsked{SIGTERM});
+  says(2, StopReady{4, 7});
+  EXPECT_EQ(stops_at[2], (std::vector{StopAt{4, 9, SIGTERM}}));
+}
+
+TEST_F(StepToldBefore, StaysTheStepIfTheNodeThatWasToldHasEndedAndLeft) {
+  both_come(9);
+  a_has_stopped();
+  leaves(1);
+  says(2, StopAsked{SIGTERM});
+  says(2, StopReady{4, 7});
+  EXPECT_EQ(stops_at[2], (std::vector{StopAt{4, 9, SIGTERM}}));
+}
+
+TEST_F(StepToldBefore, IsToldToAllThatRunAfterAWarning) {
+  both_come({}, 9);
+  says(2, StopAsked{SIGUSR1, true});
+  for (const std::uint64_t call : {0, 5})
+    for (const std::uint64_t id : {1, 2}) says(id, StopReady{4, call});
+  for (const std::uint64_t id : {1, 2}) EXPECT_EQ(stops_at[id], (std::vector{StopAt{4, 9, 0}}));
+}
+
+TEST_F(StepToldBefore, IsNoStepForAWorkerThatIsBeyondIt) {
+  both_come(9);
+  a_has_stopped();
+  says(2, StopAsked{SIGTERM});
+  says(2, StopReady{4, 10});
+  EXPECT_EQ(stops_at.count(2), 0u);
+  ASSERT_EQ(stopped[2].size(), 1u);
+  says(2, RoundEnded{4, {}, 2, false});
+  EXPECT_EQ(finished.at(1).exit_code, 128 + SIGTERM) << "the workers have not stopped at one step";
+}
+
+TEST_F(StepToldBefore, IsNoneIfTwoNodesDisagree) {
+  both_come(9, 8);
+  says(2, StopAsked{SIGTERM});
+  for (const std::uint64_t id : {1, 2}) says(id, StopReady{4, 5});
+  EXPECT_TRUE(stops_at.empty());
+  EXPECT_EQ(stopped[1].size(), 1u);
+}
+
 TEST_F(StopAtOneStep, ASignalAfterAWarningThatNotAllHaveAnsweredAsksThemOnceMore) {
   two_nodes_run();
   says(1, StopAsked{SIGUSR1, true});

@@ -220,6 +220,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/held/group_rank", {-1, 2}, {0}},
        {"/held/group_world_size", {0, 65'537}},
        {"/held/restart_count", {-1}},
+       {"/held/stop_call", {0, -1, (std::int64_t{1} << 52) + 1}, {1, std::int64_t{1} << 52}},
        {"/held/nonces", {Json::array(), Json(std::vector<std::string>(kNoncesMax + 1, kNonce))}},
        {"/held/nonces/0", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a'), 7}, {kKey}},
        {"/restarts_max", {-1}},

@@ -302,6 +302,27 @@ TEST_F(SessionTest, TheNoncesOfTheLastEightRoundsAreReturned) {
   EXPECT_EQ(hello.held->nonces.back(), "nonce-2");
 }
 
+TEST_F(SessionTest, TheStepThatTheRoundWasToldIsReturned) {
+  join();
+  const auto step_said_again = [&] {
+    (void)ended(How::closed);
+    now += 10s;
+    static_cast<void>(session.tick(now));
+    const auto actions = session.step(Session::Connected{kFirst}, now);
+    const auto& hello = std::get<Hello>(std::get<Session::Say>(actions.at(0)).message);
+    (void)hear(Welcome{});
+    return hello.held->stop_call;
+  };
+  (void)hear(start(0, 1, false));
+  EXPECT_EQ(step_said_again(), std::nullopt);
+  (void)hear(StopAt{7, 8, 15});
+  EXPECT_EQ(step_said_again(), std::nullopt) << "that is another round";
+  (void)hear(StopAt{0, 9, 15});
+  EXPECT_EQ(step_said_again(), 9u);
+  (void)hear(start(1, 1, false));
+  EXPECT_EQ(step_said_again(), std::nullopt);
+}
+
 TEST_F(SessionTest, AConnectionThatBreaksAgainAndAgainIsTriedWithPauses) {
   join_and_start(1);
   EXPECT_EQ(ended(How::closed), "connect endpoint");
