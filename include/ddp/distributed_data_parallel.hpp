@@ -39,11 +39,19 @@ struct Parameter {
   MemoryRange values;               // float32 or float64, on the group's device
 };
 
+// When the buckets are filled anew in the order in which gradients really become ready.
+enum class RebuildBuckets : std::uint8_t {
+  off,        // only by rebuild_buckets(): the address of a gradient never changes unless the program asks for it
+  automatic,  // once, in the first begin_step() after a step with Sync::on whose success all ranks know (on a GPU one
+              // step later). For programs that call gradient(i) after each begin_step(), and keep no address longer
+};
+
 struct DistributedDataParallelOptions {
   std::size_t first_bucket_cap_bytes = 1 << 20;  // small, so that the first all-reduce starts early
   std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split
   bool zero_gradients = true;                    // begin_step zeroes; off where backward overwrites every gradient
-  CollectiveOptions collective{};                // timeout and stream of the engine's own collectives
+  RebuildBuckets rebuild_buckets = RebuildBuckets::off;
+  CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
 };
 
 enum class Sync : std::uint8_t {
@@ -64,11 +72,16 @@ class DDP_EXPORT DistributedDataParallel {
                           const DistributedDataParallelOptions& options = {});
 
   // Where backward writes (or adds) the gradient of parameter `index`: as many elements as the parameter, of its type,
-  // in its device's memory. The index is the handle; the address is the same until the next rebuild_buckets().
+  // in its device's memory. The index is the handle; the address is the same until the buckets are rebuilt: by
+  // rebuild_buckets(), or once in begin_step() with RebuildBuckets::automatic.
   MemoryRange gradient(std::size_t index) const;
 
   std::size_t parameter_count() const;
   std::size_t bucket_count() const;
+
+  // A line for each bucket, in the order in which they are reduced:
+  //   bucket 0: float32, 4096 bytes: head.weight, head.bias
+  std::string describe_buckets() const;
 
   // Collective, between the finish() of a step with Sync::on and the next begin_step(). Fills the buckets anew, in the
   // order in which gradients became ready on rank 0 in its last finished step with Sync::on, so that the first

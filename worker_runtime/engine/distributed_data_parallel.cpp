@@ -67,6 +67,7 @@ PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParalle
   const bool is_on_host = group.device().kind == Device::Kind::cpu;
   return {.rank = group.rank(),
           .zero_gradients = options.zero_gradients,
+          .rebuilds_buckets = options.rebuild_buckets == RebuildBuckets::automatic,
           .look_at = is_on_host ? LookAt::end_of_window : LookAt::end_of_next_window};
 }
 
@@ -104,9 +105,14 @@ class DistributedDataParallel::Impl {
 
   std::size_t parameter_count() const { return sizes_.size(); }
   std::size_t bucket_count() const { return executor_.layout().buckets.size(); }
+  std::string describe_buckets() const { return executor_.describe_buckets(); }
 
   // Returns the number of the step.
   std::uint64_t begin_step(Sync sync) {
+    if (plan_.is_rebuild_due()) {
+      carry_out({Drain{}});  // a cancelled step may still have collectives in the old memory
+      rebuild_buckets();
+    }
     carry_out(plan_.begin(sync));
     return plan_.step();
   }
@@ -202,6 +208,7 @@ DistributedDataParallel::Impl& DistributedDataParallel::require_model() const {
 MemoryRange DistributedDataParallel::gradient(std::size_t index) const { return require_model().gradient(index); }
 std::size_t DistributedDataParallel::parameter_count() const { return require_model().parameter_count(); }
 std::size_t DistributedDataParallel::bucket_count() const { return require_model().bucket_count(); }
+std::string DistributedDataParallel::describe_buckets() const { return require_model().describe_buckets(); }
 void DistributedDataParallel::rebuild_buckets() { require_model().rebuild_buckets(); }
 
 DistributedDataParallel::Step DistributedDataParallel::begin_step(Sync sync) {

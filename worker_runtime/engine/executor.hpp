@@ -43,6 +43,7 @@ class Executor {
 
   bool is_at_work() const { return !works_.empty(); }
   const Layout& layout() const { return layout_; }
+  std::string describe_buckets() const { return describe(layout_, names_); }
   MemoryRange gradient(std::size_t parameter) const;
   ProcessGroup& group() { return group_; }
 

@@ -148,7 +148,8 @@ std::vector<std::string> describe_model(const std::vector<Parameter>& parameters
   lines.reserve(parameters.size() + 1);
   lines.push_back("the options first_bucket_cap_bytes = " + std::to_string(options.first_bucket_cap_bytes) +
                   ", bucket_cap_bytes = " + std::to_string(options.bucket_cap_bytes) +
-                  ", zero_gradients = " + (options.zero_gradients ? "true" : "false"));
+                  ", zero_gradients = " + (options.zero_gradients ? "true" : "false") + ", rebuild_buckets = " +
+                  (options.rebuild_buckets == RebuildBuckets::automatic ? "automatic" : "off"));
   for (const Parameter& parameter : parameters) {
     lines.push_back("parameter " + std::to_string(lines.size() - 1) + " " + parameter.name + " " +
                     name_of(parameter.values.type) + " " + tensor::shape_text(parameter.shape));

@@ -505,6 +505,40 @@ TEST(DistributedDataParallel, BucketsAreRebuiltInTheOrderOfReadinessOnRank0) {
   EXPECT_THAT(results, Each("43210|30412|0 0|3|2 2|2 2|2 2|2 2|2 2|rebuild_buckets() is called"));
 }
 
+TEST(DistributedDataParallel, BucketsAreRebuiltOnceByThemselvesAndLoseNoAccumulatedGradient) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallelOptions options = one_bucket_each();
+    options.rebuild_buckets = ddp::RebuildBuckets::automatic;
+    DistributedDataParallel model(world, values.parameters(), options);
+    const auto order_of_buckets = [&] {
+      std::istringstream lines(model.describe_buckets());
+      std::string order;
+      for (std::string line; std::getline(lines, line);) order += line.substr(line.rfind(' '));
+      return order;
+    };
+    const auto first = world.rank() == 0 ? std::vector<std::size_t>{0, 2, 1} : std::vector<std::size_t>{1, 0, 2};
+    std::string text = order_of_buckets();
+    const auto accumulate = [&](const std::vector<std::size_t>& used) {
+      auto step = model.begin_step(Sync::off);
+      for (const std::size_t p : used) add(model.gradient(p), 1 + world.rank()), step.ready(p);
+      step.finish();
+    };
+    accumulate({0, 1, 2});
+    run_step(model, first, world.rank());
+    text += "|" + text_of(model.gradient(1));  // 1.5 and 0.5
+    accumulate({0, 1, 2});                     // in here
+    text += "|" + order_of_buckets();
+    accumulate({0, 1, 2});
+    run_step(model, {2, 1, 0}, world.rank());
+    text += "|" + text_of(model.gradient(1));
+    run_step(model, {2, 1, 0}, 4);
+    return text + "|" + order_of_buckets() + "|" + text_of(model.gradient(0));
+  });
+  EXPECT_THAT(results, Each(" scale head.bias body.weight|2 2 2| body.weight scale head.bias|3.5 3.5 3.5"
+                            "| body.weight scale head.bias|4 4 4 4 4 4"));
+}
+
 // A rank that gives up in the middle of a step, but lives on, must not leave the others waiting for the rest of it.
 TEST(DistributedDataParallel, DestroyedInMidStepItFailsTheOthersAtOnce) {
   const struct {

@@ -102,6 +102,14 @@ TEST(Layout, FlagsFollowTheBucketsInABucketOfTheirOwn) {
   EXPECT_EQ(layout.bytes, 256U + 64);
 }
 
+TEST(Layout, IsDescribedBucketByBucket) {
+  const Layout layout =
+      lay_out_reversed({{DataType::float32, 17}, {DataType::float32, 2}, {DataType::float64, 3}}, {400, 400}, 2);
+  EXPECT_EQ(ddp::gradient_engine::describe(layout, {"head.weight", "head.bias", "scale"}),
+            "bucket 0: float64, 24 bytes: scale\n"
+            "bucket 1: float32, 132 bytes: head.bias, head.weight\n");
+}
+
 TEST(Layout, TakesParametersInTheOrderGiven) {
   const Layout layout = lay_out(floats({10, 10, 10, 10}), {2, 0, 3, 1}, {80, 80}, kFlagsBytes, 1);
   EXPECT_THAT(members(layout), ElementsAre(Members{2, 0}, Members{3, 1}));

@@ -187,11 +187,12 @@ class History {
         rank_count_(1 + dice_.below(4)),
         parameter_count_(1 + dice_.below(5)),
         look_at_(dice_.one_in(2) ? LookAt::end_of_window : LookAt::end_of_next_window),
+        rebuilds_(dice_.one_in(2)),
         windows_(draw_windows(rank_count_, parameter_count_, dice_)),
         fails_at_(dice_.one_in(4) ? dice_.below(12) : SIZE_MAX) {
     const Buckets buckets = draw_buckets(parameter_count_, dice_);
     for (std::size_t rank = 0; rank < rank_count_; ++rank) {
-      const PlanOptions options{.rank = static_cast<int>(rank), .look_at = look_at_};
+      const PlanOptions options{.rank = static_cast<int>(rank), .rebuilds_buckets = rebuilds_, .look_at = look_at_};
       ranks_.push_back({.plan = Plan(std::vector<std::string>(parameter_count_, "p"), buckets, options),
                         .gradients = Values(parameter_count_, 77),
                         .is_ready = std::vector<bool>(parameter_count_),
@@ -241,6 +242,7 @@ class History {
 
   void call(std::size_t rank) {
     Rank& its = ranks_[rank];
+    if (its.plan.is_rebuild_due()) return rebuild(rank, buckets_[rank]);
     const Op op = script(rank).ops[its.op++];
     const std::uint64_t number = its.plan.step();
     switch (op.call) {
@@ -263,13 +265,18 @@ class History {
         require(!its.plan.is_open(), "a step is open after its end");
         require(its.is_closing || its.actions.empty(), "a step with Sync::off told somebody something");
         break;
-      case Call::rebuild:
-        buckets_[rank] = windows_[its.window].rebuilt;
-        its.plan.rebuild(buckets_[rank]);
-        its.waits = true;
-        begin(rank, {.name = "rebuild"});
-        break;
+      case Call::rebuild: return rebuild(rank, windows_[its.window].rebuilt);
     }
+  }
+
+  void rebuild(std::size_t rank, Buckets buckets) {
+    Rank& its = ranks_[rank];
+    std::rotate(buckets.begin(), buckets.begin() + 1, buckets.end());
+    buckets_[rank] = std::move(buckets);
+    its.plan.rebuild(buckets_[rank]);
+    require(!its.plan.is_rebuild_due(), "a second rebuild is due");
+    its.waits = true;
+    begin(rank, {.name = "rebuild"});
   }
 
   static void queue(Rank& its, Actions actions) {
@@ -410,6 +417,7 @@ class History {
   std::size_t rank_count_;
   std::size_t parameter_count_;
   LookAt look_at_;
+  bool rebuilds_;
   std::vector<Window> windows_;
   std::size_t fails_at_;  // number of a collective
   std::vector<Rank> ranks_;

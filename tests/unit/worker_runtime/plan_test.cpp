@@ -239,6 +239,50 @@ TEST(Plan, TakesNewBucketsBetweenWindowsOnly) {
   EXPECT_THAT(ready(plan, 0), ElementsAre("reduce 0"));
 }
 
+TEST(Plan, ARebuildIsDueOnceAfterTheFirstWindowWithoutAFault) {
+  Plan plan = five_parameters({.rebuilds_buckets = true});
+  const auto train = [&](Flags of_all) {
+    plan.begin(Sync::off);
+    end(plan);
+    EXPECT_FALSE(plan.is_rebuild_due()) << "gradients are accumulated";
+    plan.begin(Sync::on);
+    use_all(plan);
+    EXPECT_FALSE(plan.is_rebuild_due()) << "a step is open";
+    end(plan);
+    plan.looked(of_all);
+  };
+  train({.missing_count = 1});
+  EXPECT_FALSE(plan.is_rebuild_due());
+  train({.canceller = 1});
+  EXPECT_FALSE(plan.is_rebuild_due());
+  train({});
+  EXPECT_TRUE(plan.is_rebuild_due());
+  plan.rebuild({{0, 4}, {1, 2, 3}});
+  EXPECT_FALSE(plan.is_rebuild_due());
+  train({});
+  EXPECT_FALSE(plan.is_rebuild_due());
+}
+
+TEST(Plan, ARebuildWaitsUntilAllRanksKnowOfTheSuccess) {
+  Plan plan = five_parameters({.rebuilds_buckets = true, .look_at = LookAt::end_of_next_window});
+  plan.begin(Sync::on);
+  end(plan);
+  EXPECT_FALSE(plan.is_rebuild_due());
+  plan.begin(Sync::on);
+  cancel(plan);
+  plan.looked({});
+  EXPECT_TRUE(plan.is_rebuild_due()) << "the others have looked at the same flags";
+}
+
+TEST(Plan, NoRebuildIsDueUnlessTheOptionsSaySo) {
+  Plan plan = five_parameters();
+  plan.begin(Sync::on);
+  use_all(plan);
+  end(plan);
+  plan.looked({});
+  EXPECT_FALSE(plan.is_rebuild_due());
+}
+
 TEST(Plan, RemembersTheOrderOfTheLastFinishedStep) {
   Plan plan = five_parameters();
   EXPECT_THAT(plan.ready_order(), ElementsAre(4U, 3U, 2U, 1U, 0U));

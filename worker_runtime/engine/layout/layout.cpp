@@ -73,6 +73,22 @@ Layout lay_out(const std::vector<GradientSize>& gradients, const std::vector<std
   return layout;
 }
 
+std::string describe(const Layout& layout, const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t b = 0; b < layout.buckets.size(); ++b) {
+    const Bucket& bucket = layout.buckets[b];
+    text += "bucket " + std::to_string(b) + ": " + name_of(bucket.type) + ", " +
+            std::to_string(bucket.count * size_of(bucket.type)) + " bytes";
+    const char* separator = ": ";
+    for (const std::size_t parameter : bucket.parameters) {
+      text += separator + names[parameter];
+      separator = ", ";
+    }
+    text += "\n";
+  }
+  return text;
+}
+
 std::vector<std::size_t> reverse_order(std::size_t parameter_count) {
   std::vector<std::size_t> order(parameter_count);
   std::iota(order.rbegin(), order.rend(), std::size_t{0});

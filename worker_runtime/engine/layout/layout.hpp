@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "ddp/memory.hpp"
@@ -60,6 +61,10 @@ struct Layout {
 // rank_count:  > 0
 Layout lay_out(const std::vector<GradientSize>& gradients, const std::vector<std::size_t>& order, BucketCaps caps,
                std::size_t flags_bytes, std::size_t rank_count);
+
+// A line for each bucket: "bucket 0: float32, 4096 bytes: head.weight, head.bias". The bytes are those of the gradients
+// and of the padding between them. names: by parameter.
+std::string describe(const Layout& layout, const std::vector<std::string>& names);
 
 // The order before any step has shown a better one: the last parameter first.
 std::vector<std::size_t> reverse_order(std::size_t parameter_count);

@@ -7,7 +7,11 @@
 namespace ddp::gradient_engine {
 
 Plan::Plan(std::vector<std::string> names, const std::vector<std::vector<std::size_t>>& buckets, PlanOptions options)
-    : names_(std::move(names)), options_(options), bucket_of_(names_.size()), ready_in_(names_.size()) {
+    : names_(std::move(names)),
+      options_(options),
+      bucket_of_(names_.size()),
+      ready_in_(names_.size()),
+      rebuild_(options.rebuilds_buckets ? Rebuild::after_first_window : Rebuild::not_wanted) {
   set_buckets(buckets);
 }
 
@@ -86,6 +90,7 @@ Actions Plan::looked(Flags of_all) {
   unlooked_.pop_front();
   if (of_all.canceller > 0) return {TellCancelled{of_all.canceller - 1, is_of_last_window}};
   if (of_all.missing_count > 0) return {FindUnused{std::move(missing), is_of_last_window}};
+  if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
   return {};
 }
 
@@ -97,6 +102,7 @@ void Plan::failed() {
 
 void Plan::rebuild(const std::vector<std::vector<std::size_t>>& buckets) {
   require_no_window("rebuild_buckets");
+  rebuild_ = Rebuild::not_wanted;
   set_buckets(buckets);
 }
 

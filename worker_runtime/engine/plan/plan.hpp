@@ -67,7 +67,8 @@ enum class LookAt : std::uint8_t { end_of_window, end_of_next_window };
 
 struct PlanOptions {
   int rank = 0;
-  bool zero_gradients = true;  // at the start of a window
+  bool zero_gradients = true;     // at the start of a window
+  bool rebuilds_buckets = false;  // once, see is_rebuild_due()
   LookAt look_at = LookAt::end_of_window;
 };
 
@@ -92,19 +93,24 @@ class Plan {
   // The caller gives up on the micro-batch, and so on the window. Nothing for a step that is over.
   Actions cancel(std::uint64_t step);
 
-  // The answer to Look.
+  // The answer to Look. After the first window without a fault, a rebuild of the buckets is due if the options say so.
   Actions looked(Flags of_all);
 
   // An action failed: the open step and its window are over, and nothing more is owed to the other ranks.
   void failed();
 
-  // From the next window on these are the buckets. Throws GradientError within a window.
+  // From the next window on these are the buckets, and no rebuild is due any more. Throws GradientError within a
+  // window.
   void rebuild(const std::vector<std::vector<std::size_t>>& buckets);
 
   // --- questions ---
 
   bool is_open() const { return is_open_; }
   std::uint64_t step() const { return step_; }  // number of the newest step
+
+  // Whether the buckets are to be rebuilt before the next begin(). All ranks have the same answer there, because it
+  // depends on flags that all have looked at.
+  bool is_rebuild_due() const { return rebuild_ == Rebuild::due && !is_open_ && !window_begun_; }
 
   // All parameters: first those of the last finished step with Sync::on, in the order in which they became ready, then
   // the others, the last first.
@@ -117,6 +123,8 @@ class Plan {
   void check_index(std::size_t parameter, const char* call) const;
 
  private:
+  enum class Rebuild : std::uint8_t { not_wanted, after_first_window, due };
+
   void require_open(std::uint64_t step, const char* call) const;
   void set_buckets(const std::vector<std::vector<std::size_t>>& buckets);
   void begin_window();
@@ -137,6 +145,7 @@ class Plan {
   std::size_t next_reduce_ = 0;          // bucket; all before it are begun
   std::vector<std::size_t> order_;       // of readiness, in this step with Sync::on
   std::vector<std::size_t> last_order_;
+  Rebuild rebuild_;
 
   // For each window whose result is not looked at, the oldest first: the parameters that this rank misses in it.
   std::deque<std::vector<std::size_t>> unlooked_;
