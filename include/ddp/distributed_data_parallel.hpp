@@ -46,11 +46,22 @@ enum class RebuildBuckets : std::uint8_t {
               // step later). For programs that call gradient(i) after each begin_step(), and keep no address longer
 };
 
+// What finish() makes of a parameter that some rank did not use in any micro-batch since the last synchronised step.
+enum class Unused : std::uint8_t {
+  error,  // GradientError on every rank
+  zeros,  // its gradient counts as zeros on the ranks that did not use it
+  keep,  // as zeros; and is_unused() tells which parameters no rank used, so that the optimizer can skip them. It costs
+         // a byte of communication for each parameter. On a GPU, finish() waits for the device
+};
+
 struct DistributedDataParallelOptions {
   std::size_t first_bucket_cap_bytes = 1 << 20;  // small, so that the first all-reduce starts early
   std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split
   bool zero_gradients = true;                    // begin_step zeroes; off where backward overwrites every gradient
   RebuildBuckets rebuild_buckets = RebuildBuckets::off;
+  Unused unused = Unused::error;
+  bool static_graph = false;       // every step uses the same parameters equally often, see Step::ready
+  bool wait_in_finish = false;     // finish() waits for a GPU too, so its errors are known before the optimizer steps
   CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
 };
 
@@ -89,6 +100,15 @@ class DDP_EXPORT DistributedDataParallel {
   // GradientError on a rank whose gradients are not averaged yet; that rank must not go on alone.
   void rebuild_buckets();
 
+  // With Unused::keep: whether no rank used parameter `index` in any of the micro-batches that the last finish()
+  // averaged. The same on all ranks; false before the first finish(). Throws InvalidArgument without Unused::keep.
+  bool is_unused(std::size_t index) const;
+
+  // Collective, where begin_step() with Sync::on could be. Throws what the next finish() would throw of the step before
+  // it. For the end of training on a GPU, where an error of the last step is not known in its own finish(). Nothing is
+  // left to tell on a CPU, or with wait_in_finish.
+  void check();
+
   // Starts a step. Gradients are zero, or, after a step with Sync::off, what that step left. Throws GradientError while
   // another step is unfinished, unless that step failed; what the collectives of a cancelled step failed with.
   Step begin_step(Sync sync = Sync::on);
@@ -107,10 +127,14 @@ class DDP_EXPORT DistributedDataParallel {
     // Says that the gradient of parameter `index` is written and no longer touched until finish(). Launches what is
     // complete by now. Throws GradientError for a parameter that is ready already, InvalidArgument for a bad index.
     // With Sync::off it only records the use.
+    // With the option static_graph, a parameter may become ready several times in a step, after each write to its
+    // gradient. The first step with Sync::on counts the calls, and starts all its all-reduces in finish(). Later ones
+    // start an all-reduce after as many calls as in that step. Steps with Sync::off are not counted.
     void ready(std::size_t index);
 
     // Ends backward: waits until all gradients are averaged. Throws GradientError on every rank where any rank left a
-    // parameter unused in all micro-batches since the last synchronised step; it names parameters and ranks. Gradients
+    // parameter unused in all micro-batches since the last synchronised step; it names parameters and ranks (see the
+    // option unused). So it does if a step of a static graph has other counts of ready() than the first. Gradients
     // are then undefined, the group stays usable, and the next begin_step starts anew. So it is where a rank cancelled
     // the step; the error names that rank, the highest if there are several. On a GPU the host waits for nothing here:
     // "until" holds for the stream of the options, and either is known one step later, to the finish() of the next step

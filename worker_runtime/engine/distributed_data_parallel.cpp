@@ -64,11 +64,14 @@ std::vector<std::vector<std::size_t>> members_of(const Layout& layout) {
 }
 
 PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParallelOptions& options) {
-  const bool is_on_host = group.device().kind == Device::Kind::cpu;
+  const bool waits =
+      group.device().kind == Device::Kind::cpu || options.wait_in_finish || options.unused == Unused::keep;
   return {.rank = group.rank(),
           .zero_gradients = options.zero_gradients,
           .rebuilds_buckets = options.rebuild_buckets == RebuildBuckets::automatic,
-          .look_at = is_on_host ? LookAt::end_of_window : LookAt::end_of_next_window};
+          .unused = options.unused,
+          .is_static_graph = options.static_graph,
+          .look_at = waits ? LookAt::end_of_window : LookAt::end_of_next_window};
 }
 
 }  // namespace
@@ -127,6 +130,8 @@ class DistributedDataParallel::Impl {
   }
 
   void cancel(std::uint64_t step) { carry_out(plan_.cancel(step)); }
+  void check() { carry_out(plan_.check()); }
+  bool is_unused(std::size_t index) const { return plan_.is_unused(index); }
 
   void rebuild_buckets() {
     plan_.require_no_window("rebuild_buckets");
@@ -145,7 +150,7 @@ class DistributedDataParallel::Impl {
   void carry_out(const Actions& actions) {
     try {
       for (const Action& action : actions) {
-        if (const auto flags = executor_.perform(action)) carry_out(plan_.looked(*flags));
+        if (const Agreement* const of_all = executor_.perform(action)) carry_out(plan_.looked(*of_all));
       }
     } catch (const GradientError&) {
       throw;  // what all ranks have to tell: the collectives went well
@@ -158,7 +163,7 @@ class DistributedDataParallel::Impl {
 
   Layout layout_of(const std::vector<std::size_t>& order, std::size_t rank_count) const {
     return lay_out(sizes_, order, {.first_bytes = options_.first_bucket_cap_bytes, .bytes = options_.bucket_cap_bytes},
-                   sizeof(Flags), rank_count);
+                   sizeof(Flags) + (options_.unused == Unused::keep ? sizes_.size() : 0), rank_count);
   }
 
   // The other ranks are at these broadcasts too: one that can't begin them all keeps nobody waiting, and takes its
@@ -210,6 +215,8 @@ std::size_t DistributedDataParallel::parameter_count() const { return require_mo
 std::size_t DistributedDataParallel::bucket_count() const { return require_model().bucket_count(); }
 std::string DistributedDataParallel::describe_buckets() const { return require_model().describe_buckets(); }
 void DistributedDataParallel::rebuild_buckets() { require_model().rebuild_buckets(); }
+void DistributedDataParallel::check() { require_model().check(); }
+bool DistributedDataParallel::is_unused(std::size_t index) const { return require_model().is_unused(index); }
 
 DistributedDataParallel::Step DistributedDataParallel::begin_step(Sync sync) {
   const std::uint64_t number = require_model().begin_step(sync);

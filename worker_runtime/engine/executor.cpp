@@ -1,7 +1,7 @@
 #include "worker_runtime/engine/executor.hpp"
 
 #include "ddp/error.hpp"
-#include "worker_runtime/engine/unused_parameters.hpp"
+#include "worker_runtime/engine/fault_reports.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -33,38 +33,44 @@ Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout,
       counts_(std::move(counts)),
       memory_(group_.allocate(layout_.bytes, options_)) {}
 
-std::optional<Flags> Executor::perform(const Action& action) {
+const Agreement* Executor::perform(const Action& action) {
   return std::visit([this](const auto& each) { return perform(each); }, action);
 }
 
-std::optional<Flags> Executor::perform(const Drain&) {
+const Agreement* Executor::perform(const Drain&) {
   if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
-  return {};
+  return nullptr;
 }
 
-std::optional<Flags> Executor::perform(const ZeroAll&) {
+const Agreement* Executor::perform(const ZeroAll&) {
   device_memory_->zero({memory_.data(), layout_.flags_offset, DataType::uint8, group_.device()}, options_.stream);
-  return {};
+  return nullptr;
 }
 
-std::optional<Flags> Executor::perform(const Zero& action) {
+const Agreement* Executor::perform(const Zero& action) {
   device_memory_->zero(gradient(action.parameter), options_.stream);
-  return {};
+  return nullptr;
 }
 
-std::optional<Flags> Executor::perform(const Reduce& action) {
+const Agreement* Executor::perform(const Reduce& action) {
   const Bucket& bucket = layout_.buckets[action.bucket];
   const MemoryRange range(at(bucket.offset_bytes), bucket.count, bucket.type, group_.device());
   works_.push_back(group_.all_reduce_async(range, ReduceOp::average, options_));
-  return {};
+  return nullptr;
 }
 
-std::optional<Flags> Executor::perform(const Agree& action) {
+const Agreement* Executor::perform(const Agree& action) {
   const MemoryRange flags(at(layout_.flags_offset), kFlagCount, DataType::int32, group_.device());
-  device_memory_->write(flags.data, std::as_bytes(std::span(&action.own, 1)), options_.stream);
+  device_memory_->write(flags.data, std::as_bytes(std::span(&action.own.flags, 1)), options_.stream);
+  const MemoryRange used(at(layout_.flags_offset + sizeof(Flags)), action.own.used.size(), DataType::uint8,
+                         group_.device());
+  if (used.count > 0) {
+    device_memory_->write(used.data, std::as_bytes(std::span(action.own.used)), options_.stream);
+    works_.push_back(group_.all_reduce_async(used, ReduceOp::max, options_));
+  }
   if (!action.is_read) {
     works_.push_back(group_.all_reduce_async(flags, ReduceOp::max, options_));
-    return {};
+    return nullptr;
   }
   // Collectives complete in order: when this one is there, all before it are. The first failure says most.
   try {
@@ -74,27 +80,36 @@ std::optional<Flags> Executor::perform(const Agree& action) {
     throw;
   }
   if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
-  results_.push_back(device_memory_->begin_read(flags.data, sizeof(Flags), options_.stream));
-  return {};
+  results_.push_back(device_memory_->begin_read(flags.data, flags.bytes() + used.bytes(), options_.stream));
+  return nullptr;
 }
 
-std::optional<Flags> Executor::perform(const Look&) {
+const Agreement* Executor::perform(const Look&) {
   const auto result = std::move(results_.front());
   results_.pop_front();
-  Flags flags;
-  std::memcpy(&flags, result->bytes().data(), sizeof flags);
-  return flags;
+  const std::span<const std::byte> bytes = result->bytes();
+  std::memcpy(&agreement_.flags, bytes.data(), sizeof(Flags));
+  agreement_.used.resize(bytes.size() - sizeof(Flags));
+  if (!agreement_.used.empty()) std::memcpy(agreement_.used.data(), &bytes[sizeof(Flags)], agreement_.used.size());
+  return &agreement_;
 }
 
-std::optional<Flags> Executor::perform(const FindUnused& action) {
+const Agreement* Executor::perform(const FindUnused& action) {
   const auto bitmaps = process_group::all_gather_words(group_, to_bitmap(action.missing, names_.size()),
                                                        process_group::Within::unused_check, options_);
   throw GradientError(describe_unused(names_, bitmaps, group_.size()) + where_of(action.is_of_last_window) +
                       "call ready() for it on every rank, with zeros (what begin_step leaves) where a rank did "
-                      "not use it; or leave it out of the model on all ranks");
+                      "not use it; set the option unused; or leave it out of the model on all ranks");
 }
 
-std::optional<Flags> Executor::perform(const TellCancelled& action) {
+const Agreement* Executor::perform(const FindMiscounts& action) {
+  const auto words = process_group::all_gather_words(group_, miscount_words(action.own),
+                                                     process_group::Within::unused_check, options_);
+  throw GradientError(describe_miscounts(names_, words, group_.size()) + where_of(action.is_of_last_window) +
+                      "leave the option static_graph off if steps differ; or call ready() equally often in every step");
+}
+
+const Agreement* Executor::perform(const TellCancelled& action) {
   throw GradientError("rank " + std::to_string(action.rank) + " cancelled the step" +
                       where_of(action.is_of_last_window) +
                       "see what that rank says; the next begin_step() starts anew");

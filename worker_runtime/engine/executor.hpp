@@ -7,7 +7,6 @@
 #include <deque>
 #include <exception>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,9 +23,9 @@ class Executor {
   Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
            std::vector<std::size_t> counts);
 
-  // Performs one action. The answer to Look is returned. Throws what a collective failed with, and GradientError for
-  // FindUnused and TellCancelled.
-  std::optional<Flags> perform(const Action& action);
+  // Performs one action. Returns the answer to Look, which lives until the next one; else null. Throws what a
+  // collective failed with, and GradientError for FindUnused, FindMiscounts and TellCancelled.
+  const Agreement* perform(const Action& action);
 
   // Broadcasts from rank 0. Collective. If it throws, nothing works on this memory any more.
   void broadcast(const std::vector<MemoryRange>& values);
@@ -48,14 +47,15 @@ class Executor {
   ProcessGroup& group() { return group_; }
 
  private:
-  std::optional<Flags> perform(const Drain&);
-  std::optional<Flags> perform(const ZeroAll&);
-  std::optional<Flags> perform(const Zero& action);
-  std::optional<Flags> perform(const Reduce& action);
-  std::optional<Flags> perform(const Agree& action);
-  std::optional<Flags> perform(const Look&);
-  std::optional<Flags> perform(const FindUnused& action);
-  std::optional<Flags> perform(const TellCancelled& action);
+  const Agreement* perform(const Drain&);
+  const Agreement* perform(const ZeroAll&);
+  const Agreement* perform(const Zero& action);
+  const Agreement* perform(const Reduce& action);
+  const Agreement* perform(const Agree& action);
+  const Agreement* perform(const Look&);
+  const Agreement* perform(const FindUnused& action);
+  const Agreement* perform(const FindMiscounts& action);
+  const Agreement* perform(const TellCancelled& action);
 
   std::byte* at(std::size_t offset_bytes) const { return static_cast<std::byte*>(memory_.data()) + offset_bytes; }
 
@@ -68,6 +68,7 @@ class Executor {
   RegisteredMemory memory_;                                       // of all buckets
   std::vector<Work> works_;                                       // begun and not yet waited for
   std::deque<std::unique_ptr<process_group::HostCopy>> results_;  // of the flags, the oldest first
+  Agreement agreement_;                                           // the answer to the last Look
 };
 
 }  // namespace ddp::gradient_engine

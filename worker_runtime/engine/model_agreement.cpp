@@ -146,10 +146,14 @@ std::vector<std::string> describe_model(const std::vector<Parameter>& parameters
                                         const DistributedDataParallelOptions& options) {
   std::vector<std::string> lines;
   lines.reserve(parameters.size() + 1);
+  const char* const unused[] = {"error", "zeros", "keep"};
   lines.push_back("the options first_bucket_cap_bytes = " + std::to_string(options.first_bucket_cap_bytes) +
                   ", bucket_cap_bytes = " + std::to_string(options.bucket_cap_bytes) +
                   ", zero_gradients = " + (options.zero_gradients ? "true" : "false") + ", rebuild_buckets = " +
-                  (options.rebuild_buckets == RebuildBuckets::automatic ? "automatic" : "off"));
+                  (options.rebuild_buckets == RebuildBuckets::automatic ? "automatic" : "off") +
+                  ", unused = " + unused[static_cast<std::size_t>(options.unused)] +
+                  ", static_graph = " + (options.static_graph ? "true" : "false") +
+                  ", wait_in_finish = " + (options.wait_in_finish ? "true" : "false"));
   for (const Parameter& parameter : parameters) {
     lines.push_back("parameter " + std::to_string(lines.size() - 1) + " " + parameter.name + " " +
                     name_of(parameter.values.type) + " " + tensor::shape_text(parameter.shape));

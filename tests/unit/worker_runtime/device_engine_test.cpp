@@ -84,6 +84,27 @@ TEST_F(DeviceEngine, AnUnusedParameterIsKnownOneStepLater) {
   EXPECT_THROW(train({0, 1}), GradientError);
 }
 
+TEST_F(DeviceEngine, AnUnusedParameterOfTheLastStepIsToldByCheck) {
+  train({0, 1});
+  model_.check();
+  train({1});
+  const auto error = thrown_by<GradientError>([&] { model_.check(); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("parameter a got no gradient on rank 0"));
+  model_.check();
+  train({0, 1});
+}
+
+TEST_F(DeviceEngine, AnUnusedParameterIsKnownBeforeTheOptimizerStepsIfTheHostWaits) {
+  DistributedDataParallelOptions options;
+  options.wait_in_finish = true;
+  DistributedDataParallel model(gpu_.group, {{"a", {3}, {values_.data(), 3, DataType::float32, kGpu}}}, options);
+  auto step = model.begin_step();
+  const auto error = thrown_by<GradientError>([&] { step.finish(); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("this step's gradients are undefined"));
+}
+
 TEST_F(DeviceEngine, NoHostCopyIsInAStep) {
   train({0, 1});
   const int copies = gpu_.memory->copies;

@@ -165,6 +165,53 @@ TEST(DistributedDataParallel, GoesOnAfterAnUnusedParameter) {
                             "|1.5 1.5 1.5|1.5 1.5"));
 }
 
+TEST(DistributedDataParallel, UnusedParametersCountAsZerosIfTheOptionsSaySo) {
+  for (const auto unused : {ddp::Unused::zeros, ddp::Unused::keep}) {
+    const auto results = results_of_ranks(2, [&](ProcessGroup world) {
+      Model values;
+      DistributedDataParallelOptions options = one_bucket_each();
+      options.unused = unused;
+      DistributedDataParallel model(world, values.parameters(), options);
+      std::string text;
+      const std::vector<std::vector<std::size_t>> steps[] = {{{2, 0}, {2}}, {{1, 2}, {0, 2}}};
+      for (const auto& used : steps) {
+        add(model.gradient(1), 50);  // whatever is left there does not count
+        run_step(model, used[static_cast<std::size_t>(world.rank())], 4);
+        for (std::size_t p = 0; p < 3; ++p) {
+          text += text_of(model.gradient(p)).substr(0, 1);
+          if (unused == ddp::Unused::keep) text += model.is_unused(p) ? "!" : ".";
+        }
+        text += "|";
+      }
+      return text;
+    });
+    EXPECT_THAT(results, Each(unused == ddp::Unused::keep ? "2.0!4.|2.2.4.|" : "204|224|"));
+  }
+}
+
+TEST(DistributedDataParallel, AStaticGraphMayUseAParameterSeveralTimes) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallelOptions options = one_bucket_each();
+    options.static_graph = true;
+    DistributedDataParallel model(world, values.parameters(), options);
+    std::string text;
+    for (int i = 0; i < 3; ++i) {
+      run_step(model, {2, 1, 2, 0, 2}, 1 + world.rank());
+      text += text_of(model.gradient(2)) + "|" + text_of(model.gradient(1)) + "|";
+    }
+    const auto other =
+        world.rank() == 1 ? std::vector<std::size_t>{2, 1, 0, 2} : std::vector<std::size_t>{2, 1, 2, 0, 2};
+    text += message_of<GradientError>([&] { run_step(model, other, 1); });
+    run_step(model, {2, 1, 2, 0, 2}, 2);
+    return text + text_of(model.gradient(2));
+  });
+  const std::string steps = "4.5 4.5|1.5 1.5 1.5|4.5 4.5|1.5 1.5 1.5|4.5 4.5|1.5 1.5 1.5|";
+  EXPECT_THAT(results, Each(AllOf(testing::StartsWith(steps + "on rank 1 parameter scale became ready 2 times, but 3 "
+                                                              "times in the step that fixed the static graph\n"),
+                                  testing::EndsWith("6 6"))));
+}
+
 TEST(DistributedDataParallel, AStepWithoutAnyGradientIsNoHang) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) {
     Model values;

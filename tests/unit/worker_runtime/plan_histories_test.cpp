@@ -1,7 +1,8 @@
 // Random histories of the plan: some ranks, each with its own Plan, over a stand-in for a group. Every rank makes
-// gradients ready in an order of its own, leaves some out, cancels; collectives fail; buckets are rebuilt. A history is
-// right if no rank waits for ever, all ranks begin the same collectives in the same order, each gradient is reduced
-// once in a window and not before it is complete, and every rank is told what happened.
+// gradients ready in an order of its own, leaves some out, cancels; collectives fail; buckets are rebuilt; options
+// differ from history to history. A history is right if no rank waits for ever, all ranks begin the same collectives in
+// the same order, each gradient is reduced once in a window and not before it is complete, and every rank is told what
+// happened.
 #include "worker_runtime/engine/plan/plan.hpp"
 
 #include "ddp/error.hpp"
@@ -57,8 +58,10 @@ struct Op {
 struct RankWindow {
   std::vector<Op> ops;
   std::vector<std::size_t> missing;
-  Values sums;  // of this rank's micro-batches
+  Values sums;   // of this rank's micro-batches
+  Values found;  // by parameter: calls of ready() in the last one
   bool is_cancelled = false;
+  Fault fault = Fault::none;  // known when its last micro-batch ends
 };
 
 struct Window {
@@ -75,8 +78,15 @@ struct Window {
   // What its flags tell every rank.
   std::string outcome() const {
     if (canceller() >= 0) return "cancelled by " + std::to_string(canceller());
-    const bool is_any_missing = std::any_of(ranks.begin(), ranks.end(), [](auto& its) { return !its.missing.empty(); });
-    return is_any_missing ? "unused" : "";
+    Fault worst = Fault::none;
+    for (const RankWindow& its : ranks) worst = std::max(worst, its.fault);
+    return worst == Fault::miscount ? "miscount" : worst == Fault::missing ? "unused" : "";
+  }
+
+  bool is_unused(std::size_t parameter) const {
+    return std::all_of(ranks.begin(), ranks.end(), [=](const RankWindow& its) {
+      return std::count(its.missing.begin(), its.missing.end(), parameter) > 0;
+    });
   }
 
   std::int64_t sum(std::size_t parameter) const {
@@ -101,10 +111,24 @@ struct Chances {
   std::size_t cancel, leave_out;  // one in so many
 };
 
+// How often this rank uses each parameter in a step: once, unless the graph is static.
+Values draw_uses(std::size_t parameter_count, const PlanOptions& options, Dice& dice) {
+  Values uses(parameter_count, 1);
+  if (!options.is_static_graph) return uses;
+  const std::size_t least = options.unused == Unused::error ? 1 : 0;
+  for (std::int64_t& its : uses) its = static_cast<std::int64_t>(least + dice.below(3));
+  return uses;
+}
+
 // Adds a micro-batch; with a cancel in it, the window of this rank begins anew.
-void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, std::vector<bool>& used, Dice& dice) {
-  std::vector<std::size_t> order(used.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
+void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, const Values& uses, std::vector<bool>& used,
+                      Dice& dice) {
+  std::vector<std::size_t> order;
+  window.found.assign(used.size(), 0);
+  for (std::size_t p = 0; p < used.size(); ++p) {
+    for (std::int64_t use = 0; use < uses[p]; ++use) order.push_back(p);
+    if (uses[p] != 1 && dice.one_in(chances.leave_out)) order.push_back(p);
+  }
   if (!dice.one_in(3)) std::reverse(order.begin(), order.end());
   if (dice.one_in(2)) dice.shuffle(order);
   window.ops.push_back({.call = is_last ? Call::begin_on : Call::begin_off});
@@ -114,6 +138,7 @@ void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, std::ve
     if (dice.one_in(chances.leave_out)) continue;
     const auto value = static_cast<std::int64_t>(1 + dice.below(1000));
     window.ops.push_back({.call = Call::ready, .parameter = order[i], .value = value});
+    ++window.found[order[i]];
     if (dice.one_in(16)) window.ops.push_back({.call = Call::ready_again, .parameter = order[i]});
     if (dice.one_in(16)) window.ops.push_back({.call = Call::ready_of_old_step, .parameter = order[i]});
     window.sums[order[i]] += value;
@@ -129,30 +154,44 @@ void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, std::ve
   }
 }
 
-RankWindow draw_rank_window(std::size_t parameter_count, Chances chances, bool is_rebuilt, Dice& dice) {
+RankWindow draw_rank_window(const Values& uses, Chances chances, bool is_rebuilt, Dice& dice) {
+  const std::size_t parameter_count = uses.size();
   RankWindow window;
   window.sums.resize(parameter_count);
   if (is_rebuilt) window.ops.push_back({.call = Call::rebuild});
   std::vector<bool> used(parameter_count);
-  for (std::size_t i = dice.below(3); i > 0; --i) draw_micro_batch(window, false, chances, used, dice);
-  draw_micro_batch(window, true, chances, used, dice);
+  for (std::size_t i = dice.below(3); i > 0; --i) draw_micro_batch(window, false, chances, uses, used, dice);
+  draw_micro_batch(window, true, chances, uses, used, dice);
   for (std::size_t p = 0; p < parameter_count; ++p) {
     if (!used[p] && !window.is_cancelled) window.missing.push_back(p);
   }
   return window;
 }
 
-std::vector<Window> draw_windows(std::size_t rank_count, std::size_t parameter_count, Dice& dice) {
+std::vector<Window> draw_windows(std::size_t rank_count, std::size_t parameter_count, const PlanOptions& options,
+                                 Dice& dice) {
+  std::vector<Values> uses;
+  for (std::size_t rank = 0; rank < rank_count; ++rank) uses.push_back(draw_uses(parameter_count, options, dice));
   const Chances histories[] = {{1000, 1000}, {8, 1000}, {1000, 12}, {6, 6}};
   std::vector<Window> windows(1 + dice.below(4));
   for (Window& window : windows) {
     const Chances chances = dice.one_in(8) ? Chances{1, 8} : histories[dice.below(std::size(histories))];
     if (dice.one_in(4)) window.rebuilt = draw_buckets(parameter_count, dice);
     for (std::size_t rank = 0; rank < rank_count; ++rank) {
-      window.ranks.push_back(draw_rank_window(parameter_count, chances, !window.rebuilt.empty(), dice));
+      window.ranks.push_back(draw_rank_window(uses[rank], chances, !window.rebuilt.empty(), dice));
     }
   }
   return windows;
+}
+
+PlanOptions draw_options(Dice& dice) {
+  PlanOptions options{.rebuilds_buckets = dice.one_in(2),
+                      .unused = dice.one_in(2)   ? Unused::error
+                                : dice.one_in(2) ? Unused::zeros
+                                                 : Unused::keep,
+                      .is_static_graph = dice.one_in(3)};
+  options.look_at = dice.one_in(2) ? LookAt::end_of_window : LookAt::end_of_next_window;
+  return options;
 }
 
 // --- the group ---
@@ -162,13 +201,14 @@ struct Collective {
   std::vector<std::size_t> parameters{};  // of the bucket
   std::size_t arrived = 0;
   Values sums{};
-  Flags flags{};
+  Agreement agreement{};
 };
 
 struct Rank {
   Plan plan;
   Values gradients;
-  std::vector<bool> is_ready;         // in this step
+  Values found;                       // by parameter: calls of ready() in this step
+  std::optional<Values> learned{};    // of a static graph
   std::vector<int> reduced;           // by parameter, how often in this window
   bool is_closing = false;            // in end() or cancel()
   std::size_t window = 0, op = 0;     // what comes next
@@ -186,16 +226,16 @@ class History {
       : dice_(seed),
         rank_count_(1 + dice_.below(4)),
         parameter_count_(1 + dice_.below(5)),
-        look_at_(dice_.one_in(2) ? LookAt::end_of_window : LookAt::end_of_next_window),
-        rebuilds_(dice_.one_in(2)),
-        windows_(draw_windows(rank_count_, parameter_count_, dice_)),
+        options_(draw_options(dice_)),
+        windows_(draw_windows(rank_count_, parameter_count_, options_, dice_)),
         fails_at_(dice_.one_in(4) ? dice_.below(12) : SIZE_MAX) {
     const Buckets buckets = draw_buckets(parameter_count_, dice_);
     for (std::size_t rank = 0; rank < rank_count_; ++rank) {
-      const PlanOptions options{.rank = static_cast<int>(rank), .rebuilds_buckets = rebuilds_, .look_at = look_at_};
+      PlanOptions options = options_;
+      options.rank = static_cast<int>(rank);
       ranks_.push_back({.plan = Plan(std::vector<std::string>(parameter_count_, "p"), buckets, options),
                         .gradients = Values(parameter_count_, 77),
-                        .is_ready = std::vector<bool>(parameter_count_),
+                        .found = Values(parameter_count_),
                         .reduced = std::vector<int>(parameter_count_)});
     }
     buckets_.assign(rank_count_, buckets);
@@ -249,18 +289,21 @@ class History {
       case Call::begin_off:
       case Call::begin_on:
         queue(its, its.plan.begin(op.call == Call::begin_on ? Sync::on : Sync::off));
-        its.is_ready.assign(parameter_count_, false);
+        its.found.assign(parameter_count_, 0);
         break;
       case Call::ready:
         its.gradients[op.parameter] += op.value;
-        its.is_ready[op.parameter] = true;
+        ++its.found[op.parameter];
         queue(its, its.plan.ready(number, op.parameter));
         break;
-      case Call::ready_again: return must_refuse(its, number, op.parameter);
+      case Call::ready_again:
+        if (!options_.is_static_graph) must_refuse(its, number, op.parameter);
+        break;
       case Call::ready_of_old_step: return must_refuse(its, number - 1, op.parameter);
       case Call::end:
       case Call::cancel:
         its.is_closing = its.op == script(rank).ops.size();  // the last of the window
+        if (its.is_closing && op.call == Call::end) conclude(rank);
         queue(its, op.call == Call::end ? its.plan.end(number) : its.plan.cancel(number));
         require(!its.plan.is_open(), "a step is open after its end");
         require(its.is_closing || its.actions.empty(), "a step with Sync::off told somebody something");
@@ -277,6 +320,22 @@ class History {
     require(!its.plan.is_rebuild_due(), "a second rebuild is due");
     its.waits = true;
     begin(rank, {.name = "rebuild"});
+  }
+
+  // The rank's window is at its end: what is wrong with it.
+  void conclude(std::size_t rank) {
+    Rank& its = ranks_[rank];
+    RankWindow& window = windows_[its.window].ranks[rank];
+    if (options_.unused == Unused::error && !window.missing.empty()) window.fault = Fault::missing;
+    if (!options_.is_static_graph) return;
+    if (its.learned && *its.learned != window.found) window.fault = Fault::miscount;
+    if (!its.learned && window.fault == Fault::none) its.learned = window.found;
+  }
+
+  // Whether all of its gradient is there.
+  bool is_complete(const Rank& its, std::size_t parameter) const {
+    if (!options_.is_static_graph) return its.found[parameter] > 0;
+    return its.learned && its.found[parameter] >= (*its.learned)[parameter];
   }
 
   static void queue(Rank& its, Actions actions) {
@@ -305,13 +364,20 @@ class History {
     for (std::size_t i = 0; i < its.parameters.size(); ++i) {
       all.sums[i] += ranks_[rank].gradients[its.parameters[i]];
     }
-    all.flags.missing_count = std::max(all.flags.missing_count, its.flags.missing_count);
-    all.flags.canceller = std::max(all.flags.canceller, its.flags.canceller);
+    merge(all.agreement, its.agreement);
     if (++all.arrived < rank_count_) return;
     if (number == fails_at_) return fail();
     for (Rank& each : ranks_) {
       for (std::size_t i = 0; i < all.parameters.size(); ++i) each.gradients[all.parameters[i]] = all.sums[i];
     }
+  }
+
+  static void merge(Agreement& all, const Agreement& its) {
+    all.flags.fault = std::max(all.flags.fault, its.flags.fault);
+    all.flags.canceller = std::max(all.flags.canceller, its.flags.canceller);
+    require(all.used.empty() || all.used.size() == its.used.size(), "flags of different sizes");
+    all.used.resize(its.used.size());
+    for (std::size_t i = 0; i < its.used.size(); ++i) all.used[i] = std::max(all.used[i], its.used[i]);
   }
 
   // The group has failed. The ranks go on with the window that none has begun, in a new group.
@@ -350,7 +416,7 @@ class History {
     const auto& parameters = buckets_[rank][action.bucket];
     for (const std::size_t parameter : parameters) {
       ++its.reduced[parameter];
-      require(its.is_ready[parameter] || its.is_closing, "a gradient was reduced before it was complete");
+      require(is_complete(its, parameter) || its.is_closing, "a gradient was reduced before it was complete");
     }
     begin(rank, {.name = "reduce " + std::to_string(action.bucket), .parameters = parameters});
   }
@@ -361,16 +427,16 @@ class History {
       its.results.push_back(its.begun);
       its.waits = true;
     }
-    begin(rank, {.name = "agree", .flags = action.own});
+    begin(rank, {.name = "agree", .agreement = action.own});
   }
 
   void perform(std::size_t rank, const Look&) {
     Rank& its = ranks_[rank];
     require(!its.results.empty(), "a look at what nobody reads");
-    const Flags flags = collectives_[its.results.front()].flags;
+    const Agreement of_all = collectives_[its.results.front()].agreement;
     its.results.pop_front();
     its.told = "";
-    queue(its, its.plan.looked(flags));
+    queue(its, its.plan.looked(of_all));
   }
 
   void perform(std::size_t rank, const FindUnused& action) {
@@ -380,6 +446,16 @@ class History {
     its.told = "unused";
     its.waits = true;
     begin(rank, {.name = "find unused"});
+  }
+
+  void perform(std::size_t rank, const FindMiscounts& action) {
+    Rank& its = ranks_[rank];
+    const std::size_t window = its.untold.empty() ? its.window : its.untold.front();
+    const bool is_own = windows_[window].ranks[rank].fault == Fault::miscount;
+    require(action.own.has_value() == is_own, "a rank tells a miscount that it has not");
+    its.told = "miscount";
+    its.waits = true;
+    begin(rank, {.name = "find miscounts"});
   }
 
   void perform(std::size_t rank, const TellCancelled& action) {
@@ -395,7 +471,7 @@ class History {
     if (is_finished && window.outcome().empty()) {
       for (std::size_t p = 0; p < parameter_count_; ++p) require(its.gradients[p] == window.sum(p), "a wrong sum");
     }
-    if (look_at_ == LookAt::end_of_window) {
+    if (options_.look_at == LookAt::end_of_window) {
       check_told(its, is_finished ? std::optional(its.window) : std::nullopt);
     } else {
       check_told(its, its.untold.empty() ? std::nullopt : std::optional(its.untold.front()));
@@ -411,13 +487,16 @@ class History {
   void check_told(const Rank& its, std::optional<std::size_t> window) const {
     const std::string want = window ? windows_[*window].outcome() : "nothing";
     require(its.told.value_or("nothing") == want, "told " + its.told.value_or("nothing") + " instead of " + want);
+    if (!want.empty() || options_.unused != Unused::keep) return;
+    for (std::size_t p = 0; p < parameter_count_; ++p) {
+      require(its.plan.is_unused(p) == windows_[*window].is_unused(p), "a wrong set of unused parameters");
+    }
   }
 
   Dice dice_;
   std::size_t rank_count_;
   std::size_t parameter_count_;
-  LookAt look_at_;
-  bool rebuilds_;
+  PlanOptions options_;
   std::vector<Window> windows_;
   std::size_t fails_at_;  // number of a collective
   std::vector<Rank> ranks_;

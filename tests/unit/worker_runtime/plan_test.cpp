@@ -20,13 +20,26 @@ std::string text_of(const ZeroAll&) { return "zero all"; }
 std::string text_of(const Zero& its) { return "zero " + std::to_string(its.parameter); }
 std::string text_of(const Reduce& its) { return "reduce " + std::to_string(its.bucket); }
 std::string text_of(const Agree& its) {
-  return "agree missing=" + std::to_string(its.own.missing_count) + " canceller=" + std::to_string(its.own.canceller) +
-         (its.is_read ? "" : " unread");
+  std::string text = "agree";
+  if (its.own.flags.fault == 1) text += " missing";
+  if (its.own.flags.fault == 2) text += " miscount";
+  if (its.own.flags.canceller != 0) text += " canceller=" + std::to_string(its.own.flags.canceller);
+  if (!its.own.used.empty()) text += " used=";
+  for (const std::uint8_t used : its.own.used) text += std::to_string(used);
+  return text + (its.is_read ? "" : " unread");
 }
 std::string text_of(const Look&) { return "look"; }
 std::string text_of(const FindUnused& its) {
   std::string text = "find unused:";
   for (const std::size_t parameter : its.missing) text += " " + std::to_string(parameter);
+  return text + (its.is_of_last_window ? " of the last window" : "");
+}
+std::string text_of(const FindMiscounts& its) {
+  std::string text = "find miscounts:";
+  if (its.own) {
+    text += " " + std::to_string(its.own->parameter) + " " + std::to_string(its.own->found) + " instead of " +
+            std::to_string(its.own->expected);
+  }
   return text + (its.is_of_last_window ? " of the last window" : "");
 }
 std::string text_of(const TellCancelled& its) {
@@ -70,7 +83,7 @@ TEST(Plan, ReducesEachBucketAsItFills) {
   EXPECT_THAT(ready(plan, 2), ElementsAre("reduce 1"));
   EXPECT_THAT(ready(plan, 0), IsEmpty());
   EXPECT_THAT(ready(plan, 1), ElementsAre("reduce 2"));
-  EXPECT_THAT(end(plan), ElementsAre("agree missing=0 canceller=0", "look"));
+  EXPECT_THAT(end(plan), ElementsAre("agree", "look"));
   EXPECT_THAT(texts(plan.looked({})), IsEmpty());
 }
 
@@ -85,8 +98,8 @@ TEST(Plan, ReducesTheRestIfAParameterIsMissing) {
   Plan plan = five_parameters();
   plan.begin(Sync::on);
   for (const std::size_t parameter : {4, 2, 0, 1}) ready(plan, parameter);
-  EXPECT_THAT(end(plan), ElementsAre("zero 3", "reduce 1", "reduce 2", "agree missing=1 canceller=0", "look"));
-  EXPECT_THAT(texts(plan.looked({.missing_count = 1})), ElementsAre("find unused: 3"));
+  EXPECT_THAT(end(plan), ElementsAre("zero 3", "reduce 1", "reduce 2", "agree missing", "look"));
+  EXPECT_THAT(texts(plan.looked({.flags = {.fault = 1}})), ElementsAre("find unused: 3"));
 }
 
 TEST(Plan, SearchesForUnusedParametersOfOtherRanksToo) {
@@ -94,7 +107,7 @@ TEST(Plan, SearchesForUnusedParametersOfOtherRanksToo) {
   plan.begin(Sync::on);
   use_all(plan);
   end(plan);
-  EXPECT_THAT(texts(plan.looked({.missing_count = 2})), ElementsAre("find unused:"));
+  EXPECT_THAT(texts(plan.looked({.flags = {.fault = 1}})), ElementsAre("find unused:"));
 }
 
 TEST(Plan, RefusesAParameterThatIsReadyTwiceAndKeepsTheStep) {
@@ -158,18 +171,17 @@ TEST(Plan, AParameterUsedInAnyStepOfTheWindowIsNotMissing) {
   end(plan);
   plan.begin(Sync::on);
   EXPECT_THAT(ready(plan, 2), IsEmpty());
-  EXPECT_THAT(end(plan),
-              ElementsAre("zero 0", "reduce 0", "reduce 1", "reduce 2", "agree missing=1 canceller=0", "look"));
+  EXPECT_THAT(end(plan), ElementsAre("zero 0", "reduce 0", "reduce 1", "reduce 2", "agree missing", "look"));
 
   plan.begin(Sync::on);
-  EXPECT_THAT(end(plan), testing::Contains("agree missing=5 canceller=0")) << "the window before it is over";
+  EXPECT_THAT(end(plan), testing::Contains("agree missing")) << "the window before it is over";
 }
 
 TEST(Plan, ACancelledStepGivesTheOthersWhatTheyWaitFor) {
   Plan plan = five_parameters({.rank = 6});
   plan.begin(Sync::on);
   ready(plan, 4);
-  EXPECT_THAT(cancel(plan), ElementsAre("reduce 1", "reduce 2", "agree missing=0 canceller=7 unread"));
+  EXPECT_THAT(cancel(plan), ElementsAre("reduce 1", "reduce 2", "agree canceller=7 unread"));
   EXPECT_FALSE(plan.is_open());
   EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain", "zero all"));
   EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0"));
@@ -188,7 +200,7 @@ TEST(Plan, TellsWhoCancelledAndSearchesForNoUnusedParameterThen) {
   Plan plan = five_parameters();
   plan.begin(Sync::on);
   end(plan);
-  EXPECT_THAT(texts(plan.looked({.missing_count = 5, .canceller = 3})), ElementsAre("tell cancelled by 2"));
+  EXPECT_THAT(texts(plan.looked({.flags = {.fault = 1, .canceller = 3}})), ElementsAre("tell cancelled by 2"));
 }
 
 TEST(Plan, LooksAWindowLaterIfTheHostIsNotToWait) {
@@ -200,14 +212,14 @@ TEST(Plan, LooksAWindowLaterIfTheHostIsNotToWait) {
   EXPECT_THAT(end(plan), IsEmpty());
   plan.begin(Sync::on);
   use_all(plan);
-  EXPECT_THAT(end(plan), ElementsAre("agree missing=0 canceller=0", "look"));
-  EXPECT_THAT(texts(plan.looked({.missing_count = 4})), ElementsAre("find unused: 1 2 3 4 of the last window"));
+  EXPECT_THAT(end(plan), ElementsAre("agree", "look"));
+  EXPECT_THAT(texts(plan.looked({.flags = {.fault = 1}})), ElementsAre("find unused: 1 2 3 4 of the last window"));
   plan.begin(Sync::on);
   EXPECT_THAT(cancel(plan), testing::Contains("look")) << "the others look at the window before, too";
   EXPECT_THAT(texts(plan.looked({})), IsEmpty());
   plan.begin(Sync::on);
   use_all(plan);
-  EXPECT_THAT(end(plan), ElementsAre("agree missing=0 canceller=0")) << "it knows of the window that it cancelled";
+  EXPECT_THAT(end(plan), ElementsAre("agree")) << "it knows of the window that it cancelled";
 }
 
 TEST(Plan, StartsAnewAfterAFailure) {
@@ -239,6 +251,126 @@ TEST(Plan, TakesNewBucketsBetweenWindowsOnly) {
   EXPECT_THAT(ready(plan, 0), ElementsAre("reduce 0"));
 }
 
+TEST(Plan, UnusedParametersAreZerosAndNoFaultIfTheOptionsSaySo) {
+  Plan plan = five_parameters({.unused = Unused::zeros});
+  plan.begin(Sync::on);
+  for (const std::size_t parameter : {4, 2, 0, 1}) ready(plan, parameter);
+  EXPECT_THAT(end(plan), ElementsAre("zero 3", "reduce 1", "reduce 2", "agree", "look"));
+  EXPECT_THAT(texts(plan.looked({})), IsEmpty());
+  EXPECT_THROW((void)plan.is_unused(3), InvalidArgument);
+}
+
+TEST(Plan, KnowsWhichParametersNoRankUsed) {
+  Plan plan = five_parameters({.rank = 1, .unused = Unused::keep});
+  EXPECT_FALSE(plan.is_unused(0));
+  plan.begin(Sync::off);
+  ready(plan, 4);
+  end(plan);
+  plan.begin(Sync::on);
+  ready(plan, 1);
+  EXPECT_THAT(end(plan), testing::Contains("agree used=01001"));
+  plan.looked({.used = {0, 1, 0, 1, 1}});
+  EXPECT_TRUE(plan.is_unused(0));
+  EXPECT_FALSE(plan.is_unused(3)) << "another rank used it";
+  EXPECT_THROW((void)plan.is_unused(5), InvalidArgument);
+  plan.begin(Sync::on);
+  EXPECT_THAT(cancel(plan), testing::Contains("agree canceller=2 used=00000 unread"));
+}
+
+TEST(Plan, CheckLooksAtWhatNobodyHasLookedAt) {
+  Plan plan = five_parameters({.look_at = LookAt::end_of_next_window});
+  EXPECT_THAT(texts(plan.check()), IsEmpty());
+  plan.begin(Sync::off);
+  end(plan);
+  EXPECT_THAT(gradient_error([&] { plan.check(); }), HasSubstr("check() is called before the gradients are averaged"));
+  plan.begin(Sync::on);
+  use_all(plan);
+  end(plan);
+  EXPECT_THAT(texts(plan.check()), ElementsAre("look"));
+  EXPECT_THAT(texts(plan.looked({.flags = {.fault = 1}})), ElementsAre("find unused: of the last window"));
+  EXPECT_THAT(texts(plan.check()), IsEmpty());
+}
+
+// Of the five parameters: a is used twice in a step, e not at all.
+void use_static(Plan& plan) {
+  for (const std::size_t parameter : {0, 3, 2, 1}) ready(plan, parameter);
+}
+
+TEST(Plan, AStaticGraphIsLearnedInTheFirstStepWithSyncOn) {
+  Plan plan = five_parameters({.unused = Unused::zeros, .is_static_graph = true});
+  plan.begin(Sync::off);
+  for (int i = 0; i < 3; ++i) ready(plan, 3);  // not counted
+  end(plan);
+  plan.begin(Sync::on);
+  use_static(plan);
+  EXPECT_THAT(ready(plan, 0), IsEmpty()) << "nobody knows yet how often it comes";
+  EXPECT_THAT(end(plan), ElementsAre("zero 4", "reduce 0", "reduce 1", "reduce 2", "agree", "look"));
+  plan.looked({});
+  for (int i = 0; i < 2; ++i) {
+    plan.begin(Sync::on);
+    EXPECT_THAT(ready(plan, 0), ElementsAre("reduce 0")) << "no step uses e";
+    EXPECT_THAT(ready(plan, 0), IsEmpty());
+    EXPECT_THAT(ready(plan, 3), IsEmpty());
+    EXPECT_THAT(ready(plan, 1), IsEmpty()) << "bucket 2 before bucket 1";
+    EXPECT_THAT(ready(plan, 2), ElementsAre("reduce 1", "reduce 2"));
+    EXPECT_THAT(end(plan), ElementsAre("agree", "look"));
+    plan.looked({});
+    EXPECT_THAT(plan.ready_order(), ElementsAre(0U, 3U, 1U, 2U, 4U)) << "the last use counts";
+    plan.rebuild({{4}, {3, 2}, {1, 0}});
+  }
+}
+
+TEST(Plan, AStaticGraphWithAnotherCountIsAMiscount) {
+  const struct {
+    const char* what;
+    std::vector<std::size_t> used;
+    const char* want;
+  } cases[] = {{"too few", {0, 3, 2, 1}, "find miscounts: 0 1 instead of 2"},
+               {"too many", {0, 0, 0, 3, 2, 1}, "find miscounts: 0 3 instead of 2"},
+               {"another parameter", {4, 0, 0, 3, 2, 1}, "find miscounts: 4 1 instead of 0"}};
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    Plan plan = five_parameters({.unused = Unused::zeros, .is_static_graph = true});
+    plan.begin(Sync::on);
+    use_static(plan);
+    ready(plan, 0);
+    end(plan);
+    plan.looked({});
+    plan.begin(Sync::on);
+    for (const std::size_t parameter : c.used) ready(plan, parameter);
+    EXPECT_THAT(end(plan), testing::Contains("agree miscount"));
+    EXPECT_THAT(texts(plan.looked({.flags = {.fault = 2}})), ElementsAre(c.want));
+  }
+}
+
+TEST(Plan, AStaticGraphIsNotLearnedFromAStepThatWentWrong) {
+  Plan plan = five_parameters({.is_static_graph = true});
+  plan.begin(Sync::on);
+  use_static(plan);
+  EXPECT_THAT(end(plan), testing::Contains("agree missing"));
+  plan.looked({.flags = {.fault = 1}});
+  plan.begin(Sync::on);
+  use_static(plan);
+  cancel(plan);
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(end(plan), testing::Contains("agree"));
+}
+
+TEST(Plan, ZeroesWhatAStaticGraphNeverUsesIfBackwardOverwrites) {
+  Plan plan = five_parameters({.zero_gradients = false, .unused = Unused::zeros, .is_static_graph = true});
+  plan.begin(Sync::on);
+  use_static(plan);
+  EXPECT_THAT(end(plan), testing::Contains("zero 4"));
+  plan.looked({});
+  EXPECT_THAT(texts(plan.begin(Sync::off)), ElementsAre("drain", "zero 4"));
+  ready(plan, 4);  // accumulates
+  end(plan);
+  EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain"));
+  use_static(plan);
+  EXPECT_THAT(end(plan), testing::Not(testing::Contains("zero 4")));
+}
+
 TEST(Plan, ARebuildIsDueOnceAfterTheFirstWindowWithoutAFault) {
   Plan plan = five_parameters({.rebuilds_buckets = true});
   const auto train = [&](Flags of_all) {
@@ -249,9 +381,9 @@ TEST(Plan, ARebuildIsDueOnceAfterTheFirstWindowWithoutAFault) {
     use_all(plan);
     EXPECT_FALSE(plan.is_rebuild_due()) << "a step is open";
     end(plan);
-    plan.looked(of_all);
+    plan.looked({.flags = of_all});
   };
-  train({.missing_count = 1});
+  train({.fault = 1});
   EXPECT_FALSE(plan.is_rebuild_due());
   train({.canceller = 1});
   EXPECT_FALSE(plan.is_rebuild_due());

@@ -5,12 +5,13 @@
 // tests play any history of any number of ranks.
 //
 // A *window* is the micro-batches from one synchronised step to the next: steps with Sync::off, then one with Sync::on.
-// A parameter is missing if no step of the whole window used it.
+// A parameter is missing if no step of the whole window used it. In a static graph, a step with Sync::on has a miscount
+// if a parameter becomes ready more or less often than in the first one.
 //
 // The collectives of a window are, on every rank and whatever happens on that rank:
 //   1. a Reduce of every bucket, in the order of their numbers, each once
 //   2. one Agree: the flags
-//   3. a FindUnused, if the flags looked at now say that a rank has a missing parameter, and that nobody cancelled
+//   3. a FindUnused or a FindMiscounts, if the flags looked at now have that fault, and say that nobody cancelled
 // Flags are the same on all ranks, because they come from an all-reduce. A rank that cancels runs through the same
 // list: it gives the others what they wait for, and its flag tells them that the result is of no use.
 //
@@ -20,19 +21,31 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "ddp/distributed_data_parallel.hpp"
+#include "worker_runtime/engine/plan/bucket_queue.hpp"
+#include "worker_runtime/engine/plan/static_graph.hpp"
 
 namespace ddp::gradient_engine {
 
-// What ranks tell each other at the end of a window, each number the maximum over all ranks: the contents of the bucket
-// of the flags, as they lie in memory.
+// What a rank can find wrong with its own window. Of the faults of all ranks the greatest is told.
+enum class Fault : std::int32_t { none, missing, miscount };
+
+// What ranks tell each other at the end of a window, each number the maximum over all ranks: the start of the bucket of
+// the flags, as it lies in memory.
 struct Flags {
-  std::int32_t missing_count = 0;  // parameters that a rank misses
-  std::int32_t canceller = 0;      // 1 + a rank that gave up on the window; 0 for none
+  std::int32_t fault = 0;      // a Fault
+  std::int32_t canceller = 0;  // 1 + a rank that gave up on the window; 0 for none
+};
+
+// All that is in the bucket of the flags.
+struct Agreement {
+  Flags flags{};
+  std::vector<std::uint8_t> used{};  // with Unused::keep, by parameter: 1 where a rank used it; else empty
 };
 
 // --- actions ---
@@ -46,7 +59,7 @@ struct Reduce {  // begin the all-reduce of a bucket
   std::size_t bucket = 0;
 };
 struct Agree {  // all-reduce the flags
-  Flags own;
+  Agreement own;
   bool is_read = true;  // wait for it, as for all that was begun before, and begin to read the result; else only begin
 };
 struct Look {};      // take the oldest result that is not looked at, and tell it to the plan by looked()
@@ -54,12 +67,16 @@ struct FindUnused {  // learn which ranks miss which parameters, in a collective
   std::vector<std::size_t> missing;
   bool is_of_last_window = false;
 };
+struct FindMiscounts {  // learn which ranks have which miscounts, in a collective, and throw it
+  std::optional<Miscount> own;
+  bool is_of_last_window = false;
+};
 struct TellCancelled {  // throw that the window was cancelled
   int rank = 0;
   bool is_of_last_window = false;
 };
 
-using Action = std::variant<Drain, ZeroAll, Zero, Reduce, Agree, Look, FindUnused, TellCancelled>;
+using Action = std::variant<Drain, ZeroAll, Zero, Reduce, Agree, Look, FindUnused, FindMiscounts, TellCancelled>;
 using Actions = std::vector<Action>;
 
 // When the flags of a window are looked at. At the end of the next window, the host need not wait for a device.
@@ -69,6 +86,8 @@ struct PlanOptions {
   int rank = 0;
   bool zero_gradients = true;     // at the start of a window
   bool rebuilds_buckets = false;  // once, see is_rebuild_due()
+  Unused unused = Unused::error;
+  bool is_static_graph = false;
   LookAt look_at = LookAt::end_of_window;
 };
 
@@ -83,8 +102,8 @@ class Plan {
   // A micro-batch begins. Throws GradientError while another one is open.
   Actions begin(Sync sync);
 
-  // A gradient is complete. Throws GradientError for a parameter that is ready already or a step that is over,
-  // InvalidArgument for a bad index.
+  // A gradient is complete; in a static graph, one use of it. Throws GradientError for a parameter that is ready
+  // already or a step that is over, InvalidArgument for a bad index.
   Actions ready(std::uint64_t step, std::size_t parameter);
 
   // The micro-batch ends, and with Sync::on the window. Throws GradientError for a step that is over.
@@ -93,8 +112,11 @@ class Plan {
   // The caller gives up on the micro-batch, and so on the window. Nothing for a step that is over.
   Actions cancel(std::uint64_t step);
 
+  // What the ranks were not told yet, because the host did not wait for it. Throws GradientError within a window.
+  Actions check();
+
   // The answer to Look. After the first window without a fault, a rebuild of the buckets is due if the options say so.
-  Actions looked(Flags of_all);
+  Actions looked(const Agreement& of_all);
 
   // An action failed: the open step and its window are over, and nothing more is owed to the other ranks.
   void failed();
@@ -116,6 +138,10 @@ class Plan {
   // the others, the last first.
   std::vector<std::size_t> ready_order() const;
 
+  // With Unused::keep: whether no rank used the parameter in the last window that was looked at. Else throws
+  // InvalidArgument.
+  bool is_unused(std::size_t parameter) const;
+
   // Throws GradientError within a window, that is, between the first begin() and the end() of its last step.
   void require_no_window(const char* call) const;
 
@@ -126,14 +152,16 @@ class Plan {
   enum class Rebuild : std::uint8_t { not_wanted, after_first_window, due };
 
   void require_open(std::uint64_t step, const char* call) const;
+  bool is_missing(std::size_t parameter) const { return ready_in_[parameter] < first_step_; }
   void set_buckets(const std::vector<std::vector<std::size_t>>& buckets);
-  void begin_window();
+  void begin_window(Actions& actions);
   void reduce_rest(Actions& actions);
+  Agreement conclude(const std::vector<std::size_t>& missing);
 
   std::vector<std::string> names_;  // by parameter
   PlanOptions options_;
-  std::vector<std::size_t> bucket_of_;         // by parameter
-  std::vector<std::size_t> parameter_counts_;  // by bucket
+  BucketQueue queue_;
+  std::optional<StaticGraph> graph_;  // if it is static
 
   std::uint64_t step_ = 0;
   bool is_open_ = false;
@@ -141,14 +169,17 @@ class Plan {
   Sync sync_ = Sync::on;
   std::uint64_t first_step_ = 0;         // of this window
   std::vector<std::uint64_t> ready_in_;  // by parameter: the last step in which it became ready; 0 for none
-  std::vector<std::size_t> awaited_;     // by bucket: gradients to come in this step
-  std::size_t next_reduce_ = 0;          // bucket; all before it are begun
-  std::vector<std::size_t> order_;       // of readiness, in this step with Sync::on
+  std::vector<std::size_t> order_;       // of calls of ready(), in this step with Sync::on
   std::vector<std::size_t> last_order_;
   Rebuild rebuild_;
 
-  // For each window whose result is not looked at, the oldest first: the parameters that this rank misses in it.
-  std::deque<std::vector<std::size_t>> unlooked_;
+  std::vector<std::uint8_t> used_;  // with Unused::keep, by parameter: by a rank, in the last window looked at
+
+  struct Findings {  // of this rank, in a window
+    std::vector<std::size_t> missing;
+    std::optional<Miscount> miscount;
+  };
+  std::deque<Findings> unlooked_;  // of the windows whose result is not looked at, the oldest first
 };
 
 }  // namespace ddp::gradient_engine

@@ -1,12 +1,15 @@
-// Which ranks left which parameters without a gradient: what each rank sends, and the sentence that all make of it.
+// What ranks tell each other of a fault that their flags showed, and the sentence that all of them make of it.
 //
 // Pure; any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "worker_runtime/engine/plan/static_graph.hpp"
 
 namespace ddp::gradient_engine {
 
@@ -15,5 +18,11 @@ std::vector<std::int64_t> to_bitmap(const std::vector<std::size_t>& missing, std
 
 // bitmaps: to_bitmap() of rank 0, of rank 1, ... The message of a GradientError.
 std::string describe_unused(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps, int size);
+
+// As many numbers for each rank.
+std::vector<std::int64_t> miscount_words(const std::optional<Miscount>& own);
+
+// words: miscount_words() of rank 0, of rank 1, ... The message of a GradientError.
+std::string describe_miscounts(const std::vector<std::string>& names, const std::vector<std::int64_t>& words, int size);
 
 }  // namespace ddp::gradient_engine

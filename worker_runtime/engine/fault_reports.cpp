@@ -1,4 +1,4 @@
-#include "worker_runtime/engine/unused_parameters.hpp"
+#include "worker_runtime/engine/fault_reports.hpp"
 
 #include "worker_runtime/process_group/rank_list.hpp"
 
@@ -7,8 +7,11 @@ namespace {
 
 constexpr std::size_t kNamesMax = 8;  // a message names no more parameters than a person reads
 constexpr std::size_t kBitsPerWord = 64;
+constexpr std::size_t kMiscountWords = 3;  // 1 + the parameter, or 0 for none; the two counts
 
 std::size_t word_count(std::size_t parameter_count) { return (parameter_count + kBitsPerWord - 1) / kBitsPerWord; }
+
+std::string times(std::int64_t count) { return std::to_string(count) + (count == 1 ? " time" : " times"); }
 
 }  // namespace
 
@@ -35,6 +38,24 @@ std::string describe_unused(const std::vector<std::string>& names, const std::ve
             (nowhere ? "any rank" : process_group::list_ranks(ranks));
   }
   if (unused_count > kNamesMax) text += "; and " + std::to_string(unused_count - kNamesMax) + " more parameters";
+  return text;
+}
+
+std::vector<std::int64_t> miscount_words(const std::optional<Miscount>& own) {
+  if (!own) return std::vector<std::int64_t>(kMiscountWords);
+  return {static_cast<std::int64_t>(own->parameter) + 1, own->expected, own->found};
+}
+
+std::string describe_miscounts(const std::vector<std::string>& names, const std::vector<std::int64_t>& words,
+                               int size) {
+  std::string text;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::int64_t* const its = &words[static_cast<std::size_t>(rank) * kMiscountWords];
+    if (its[0] == 0) continue;
+    text += (text.empty() ? "on rank " : "; on rank ") + std::to_string(rank) + " parameter " +
+            names[static_cast<std::size_t>(its[0] - 1)] + " became ready " + times(its[2]) + ", but " + times(its[1]) +
+            " in the step that fixed the static graph";
+  }
   return text;
 }
 

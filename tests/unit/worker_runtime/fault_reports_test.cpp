@@ -1,7 +1,8 @@
-#include "worker_runtime/engine/unused_parameters.hpp"
+#include "worker_runtime/engine/fault_reports.hpp"
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace {
 using ddp::gradient_engine::describe_unused;
 using ddp::gradient_engine::to_bitmap;
 
-TEST(UnusedParameters, NamesParametersAndRanks) {
+TEST(FaultReports, NamesParametersAndRanks) {
   std::vector<std::int64_t> bitmaps;
   for (const auto& missing : std::vector<std::vector<std::size_t>>{{}, {2}, {0}, {0, 2}}) {
     const auto words = to_bitmap(missing, 3);
@@ -21,11 +22,11 @@ TEST(UnusedParameters, NamesParametersAndRanks) {
       "parameter body.weight got no gradient on ranks 2 and 3; parameter head.bias got no gradient on ranks 1 and 3");
 }
 
-TEST(UnusedParameters, SaysWhereNoRankHadOne) {
+TEST(FaultReports, SaysWhereNoRankHadOne) {
   EXPECT_EQ(describe_unused({"a", "b"}, {2, 2}, 2), "parameter b got no gradient on any rank");
 }
 
-TEST(UnusedParameters, NamesTheFirstOfManyAcrossWords) {
+TEST(FaultReports, NamesTheFirstOfManyAcrossWords) {
   std::vector<std::string> names;
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < 130; ++i) names.push_back("p" + std::to_string(i));
@@ -35,6 +36,21 @@ TEST(UnusedParameters, NamesTheFirstOfManyAcrossWords) {
   EXPECT_NE(text.find("parameter p70 got"), std::string::npos);
   EXPECT_EQ(text.find("parameter p71 got"), std::string::npos);
   EXPECT_EQ(text.substr(text.rfind(';')), "; and 59 more parameters");
+}
+
+TEST(FaultReports, NamesTheFirstMiscountOfEachRank) {
+  using ddp::gradient_engine::describe_miscounts;
+  using ddp::gradient_engine::miscount_words;
+  std::vector<std::int64_t> words;
+  for (const auto& miscount :
+       std::vector<std::optional<ddp::gradient_engine::Miscount>>{{{1, 2, 3}}, {}, {{0, 1, 0}}}) {
+    const auto own = miscount_words(miscount);
+    words.insert(words.end(), own.begin(), own.end());
+  }
+  EXPECT_EQ(describe_miscounts({"shared.weight", "head.bias"}, words, 3),
+            "on rank 0 parameter head.bias became ready 3 times, but 2 times in the step that fixed the static graph; "
+            "on rank 2 parameter shared.weight became ready 0 times, but 1 time in the step that fixed the static "
+            "graph");
 }
 
 }  // namespace
