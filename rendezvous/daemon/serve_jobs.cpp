@@ -79,7 +79,7 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
   const auto tokens = tokens_of(options, token_variable);
-  if (tokens) security::hide_memory();
+  if (tokens || options.scrape_token_file) security::hide_memory();
   if (tokens) rules.security = std::make_shared<security::Security>(*tokens);
   rules.scrape_tokens = security::find_scrape_tokens(options.scrape_token_file, tokens);
   const bool is_open = !rules.security;

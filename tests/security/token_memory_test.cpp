@@ -2,11 +2,15 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -112,6 +116,26 @@ TEST(WithoutAToken, DdprunIsAsOpenAsEverAndMayWriteACore) {
   if (job.number_after("pid ") < 0) GTEST_SKIP() << "another user can't reach the programs";
   EXPECT_TRUE(is_readable(job.pid()));
   EXPECT_EQ(core_limits_of(std::to_string(job.pid())), core_limits_of("self"));
+}
+
+TEST(WithoutAToken, DaemonHidesTheTokenOfScrapers) {
+  if (::geteuid() == 0 && ::access(kSetpriv, X_OK) != 0) GTEST_SKIP() << "setpriv is not installed";
+  char name[] = "/tmp/ddprun_scrape_XXXXXX";
+  const std::string folder = ::mkdtemp(name), file = folder + "/token";
+  std::ofstream(file) << "token_of_the_scrapers\n";
+  ::chmod(file.c_str(), 0600);
+  if (::geteuid() == 0) {
+    for (const auto& path : {folder, file}) ASSERT_EQ(::chown(path.c_str(), kUser, kUser), 0);
+  }
+  const auto start = by_user("ddp-rendezvous", {"--port=0", "--host=127.0.0.1", "--scrape-token-file=" + file}, "");
+  Job daemon(start.arguments, start.options);
+  const auto port = daemon.number_after("membership listens on port ");
+  std::filesystem::remove_all(folder);
+  if (port < 0 && daemon.err().find("Permission denied") != std::string::npos)
+    GTEST_SKIP() << "another user can't reach the programs";
+  ASSERT_GT(port, 0) << daemon.err();
+  EXPECT_FALSE(is_readable(daemon.pid()));
+  EXPECT_EQ(core_limits_of(std::to_string(daemon.pid())).at(0), "0");
 }
 
 }  // namespace
