@@ -630,6 +630,7 @@ class Draw {
     out.restart_count = bits & 2 ? number() : 0;
     out.is_established = (bits & 4) != 0;
     out.is_left_behind = (bits & 24) == 24;
+    if (bits & 32) out.stop_call = static_cast<std::uint64_t>(number());
     for (int i = static_cast<int>(byte() % 9); i > 0; --i) out.nonces.push_back(nonce());
     if (out.nonces.empty()) out.nonces.push_back(nonce());
     return out;
