@@ -208,14 +208,17 @@ TEST(Abort, LeavesWorkUnderWayUntilNcclHasAborted) {
   const AllHere all_here;
   Shared<std::atomic<bool>> is_over;
   run_ranks(2, [&](int rank) {
+    if (rank == 0) set_faults("ncclCommAbort:1:delay:300");
     auto group = join();
     const Array<float> values(group.device(), 100);
     group.barrier();
     all_here.wait(2);
     if (rank == 1) return wait_until([&] { return is_over->load(); });
     Work work = group.all_reduce_async(values.range());
+    const auto begin = std::chrono::steady_clock::now();
     group.abort("enough");
     wait_until([&] { return work.is_completed(); });
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(300));
     EXPECT_EQ(fake_gpu_calls("ncclCommAbort"), 1U);
     EXPECT_TRUE(thrown_by<AbortedError>([&] { work.wait(); }));
     *is_over = true;
