@@ -104,6 +104,14 @@ class DDP_EXPORT DistributedDataParallel {
   // averaged. The same on all ranks; false before the first finish(). Throws InvalidArgument without Unused::keep.
   bool is_unused(std::size_t index) const;
 
+  // From the next step on, the parameter is frozen, or no more. A frozen one is neither awaited nor unused: ready()
+  // must not be called for it (GradientError), and its gradient is zero. A bucket whose parameters are all frozen is
+  // not reduced. Call it between a step with Sync::on and the next begin_step(), else it throws GradientError, and on
+  // every rank alike: if ranks differ, the next finish() throws MismatchError on all ranks (on a GPU the one after it),
+  // which names the first parameter; the group stays usable. Takes no collective. On a GPU, finish() of the first step
+  // after a change waits for the device.
+  void set_frozen(std::size_t index, bool is_frozen);
+
   // Collective, where begin_step() with Sync::on could be. Throws what the next finish() would throw of the step before
   // it. For the end of training on a GPU, where an error of the last step is not known in its own finish(). Nothing is
   // left to tell on a CPU, or with wait_in_finish.

@@ -132,6 +132,7 @@ class DistributedDataParallel::Impl {
   void cancel(std::uint64_t step) { carry_out(plan_.cancel(step)); }
   void check() { carry_out(plan_.check()); }
   bool is_unused(std::size_t index) const { return plan_.is_unused(index); }
+  void set_frozen(std::size_t index, bool is_frozen) { plan_.set_frozen(index, is_frozen); }
 
   void rebuild_buckets() {
     plan_.require_no_window("rebuild_buckets");
@@ -150,10 +151,14 @@ class DistributedDataParallel::Impl {
   void carry_out(const Actions& actions) {
     try {
       for (const Action& action : actions) {
-        if (const Agreement* const of_all = executor_.perform(action)) carry_out(plan_.looked(*of_all));
+        const Agreement* const of_all = executor_.perform(action);
+        if (of_all == nullptr) continue;
+        carry_out(std::holds_alternative<Peek>(action) ? plan_.peeked(*of_all) : plan_.looked(*of_all));
       }
     } catch (const GradientError&) {
       throw;  // what all ranks have to tell: the collectives went well
+    } catch (const FrozenMismatch&) {
+      throw;
     } catch (...) {
       plan_.failed();
       executor_.forget_results();
@@ -217,6 +222,9 @@ std::string DistributedDataParallel::describe_buckets() const { return require_m
 void DistributedDataParallel::rebuild_buckets() { require_model().rebuild_buckets(); }
 void DistributedDataParallel::check() { require_model().check(); }
 bool DistributedDataParallel::is_unused(std::size_t index) const { return require_model().is_unused(index); }
+void DistributedDataParallel::set_frozen(std::size_t index, bool is_frozen) {
+  require_model().set_frozen(index, is_frozen);
+}
 
 DistributedDataParallel::Step DistributedDataParallel::begin_step(Sync sync) {
   const std::uint64_t number = require_model().begin_step(sync);

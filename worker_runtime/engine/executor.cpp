@@ -87,7 +87,13 @@ const Agreement* Executor::perform(const Agree& action) {
 const Agreement* Executor::perform(const Look&) {
   const auto result = std::move(results_.front());
   results_.pop_front();
-  const std::span<const std::byte> bytes = result->bytes();
+  return read(*result);
+}
+
+const Agreement* Executor::perform(const Peek&) { return read(*results_.back()); }
+
+const Agreement* Executor::read(process_group::HostCopy& result) {
+  const std::span<const std::byte> bytes = result.bytes();
   std::memcpy(&agreement_.flags, bytes.data(), sizeof(Flags));
   agreement_.used.resize(bytes.size() - sizeof(Flags));
   if (!agreement_.used.empty()) std::memcpy(agreement_.used.data(), &bytes[sizeof(Flags)], agreement_.used.size());
@@ -107,6 +113,17 @@ const Agreement* Executor::perform(const FindMiscounts& action) {
                                                      process_group::Within::unused_check, options_);
   throw GradientError(describe_miscounts(names_, words, group_.size()) + where_of(action.is_of_last_window) +
                       "leave the option static_graph off if steps differ; or call ready() equally often in every step");
+}
+
+const Agreement* Executor::perform(const FindFrozen& action) {
+  std::vector<std::size_t> frozen;
+  for (std::size_t parameter = 0; parameter < action.own.size(); ++parameter) {
+    if (action.own[parameter]) frozen.push_back(parameter);
+  }
+  const auto bitmaps = process_group::all_gather_words(group_, to_bitmap(frozen, names_.size()),
+                                                       process_group::Within::unused_check, options_);
+  throw FrozenMismatch(describe_frozen(names_, bitmaps, group_.size()) + where_of(action.is_of_last_window) +
+                       "call set_frozen() with the same arguments on every rank, between the same steps");
 }
 
 const Agreement* Executor::perform(const TellCancelled& action) {

@@ -11,11 +11,17 @@
 #include <vector>
 
 #include "ddp/distributed_data_parallel.hpp"
+#include "ddp/error.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/plan/plan.hpp"
 #include "worker_runtime/process_group/device_memory.hpp"
 
 namespace ddp::gradient_engine {
+
+// The ranks have frozen different parameters. Unlike a MismatchError of a collective it leaves the group usable.
+struct FrozenMismatch : MismatchError {
+  using MismatchError::MismatchError;
+};
 
 class Executor {
  public:
@@ -23,8 +29,9 @@ class Executor {
   Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
            std::vector<std::size_t> counts);
 
-  // Performs one action. Returns the answer to Look, which lives until the next one; else null. Throws what a
-  // collective failed with, and GradientError for FindUnused, FindMiscounts and TellCancelled.
+  // Performs one action. Returns the answer to Look and Peek, which lives until the next one; else null. Throws what a
+  // collective failed with, GradientError for FindUnused, FindMiscounts and TellCancelled, FrozenMismatch for
+  // FindFrozen.
   const Agreement* perform(const Action& action);
 
   // Broadcasts from rank 0. Collective. If it throws, nothing works on this memory any more.
@@ -53,8 +60,11 @@ class Executor {
   const Agreement* perform(const Reduce& action);
   const Agreement* perform(const Agree& action);
   const Agreement* perform(const Look&);
+  const Agreement* perform(const Peek&);
   const Agreement* perform(const FindUnused& action);
   const Agreement* perform(const FindMiscounts& action);
+  const Agreement* perform(const FindFrozen& action);
+  const Agreement* read(process_group::HostCopy& result);
   const Agreement* perform(const TellCancelled& action);
 
   std::byte* at(std::size_t offset_bytes) const { return static_cast<std::byte*>(memory_.data()) + offset_bytes; }

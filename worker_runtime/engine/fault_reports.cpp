@@ -13,6 +13,18 @@ std::size_t word_count(std::size_t parameter_count) { return (parameter_count + 
 
 std::string times(std::int64_t count) { return std::to_string(count) + (count == 1 ? " time" : " times"); }
 
+// The ranks whose bitmap has the bit of this parameter, or, if is_set is false, those that do not have it.
+std::vector<int> ranks_with(const std::vector<std::int64_t>& bitmaps, std::size_t parameter,
+                            std::size_t parameter_count, int size, bool is_set) {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::size_t word = static_cast<std::size_t>(rank) * word_count(parameter_count) + parameter / kBitsPerWord;
+    const bool is_here = ((static_cast<std::uint64_t>(bitmaps[word]) >> (parameter % kBitsPerWord)) & 1) != 0;
+    if (is_here == is_set) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> to_bitmap(const std::vector<std::size_t>& missing, std::size_t parameter_count) {
@@ -27,11 +39,7 @@ std::string describe_unused(const std::vector<std::string>& names, const std::ve
   std::string text;
   std::size_t unused_count = 0;
   for (std::size_t parameter = 0; parameter < names.size(); ++parameter) {
-    std::vector<int> ranks;
-    for (int rank = 0; rank < size; ++rank) {
-      const std::size_t word = static_cast<std::size_t>(rank) * word_count(names.size()) + parameter / kBitsPerWord;
-      if ((static_cast<std::uint64_t>(bitmaps[word]) >> (parameter % kBitsPerWord)) & 1) ranks.push_back(rank);
-    }
+    const std::vector<int> ranks = ranks_with(bitmaps, parameter, names.size(), size, true);
     if (ranks.empty() || ++unused_count > kNamesMax) continue;
     const bool nowhere = size > 1 && ranks.size() == static_cast<std::size_t>(size);
     text += (text.empty() ? "parameter " : "; parameter ") + names[parameter] + " got no gradient on " +
@@ -57,6 +65,16 @@ std::string describe_miscounts(const std::vector<std::string>& names, const std:
             " in the step that fixed the static graph";
   }
   return text;
+}
+
+std::string describe_frozen(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps, int size) {
+  for (std::size_t parameter = 0; parameter < names.size(); ++parameter) {
+    const std::vector<int> frozen = ranks_with(bitmaps, parameter, names.size(), size, true);
+    if (frozen.empty() || frozen.size() == static_cast<std::size_t>(size)) continue;
+    return "parameter " + names[parameter] + " is frozen on " + process_group::list_ranks(frozen) + ", but not on " +
+           process_group::list_ranks(ranks_with(bitmaps, parameter, names.size(), size, false));
+  }
+  return "ranks have frozen different parameters";
 }
 
 }  // namespace ddp::gradient_engine

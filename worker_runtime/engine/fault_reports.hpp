@@ -25,4 +25,7 @@ std::vector<std::int64_t> miscount_words(const std::optional<Miscount>& own);
 // words: miscount_words() of rank 0, of rank 1, ... The message of a GradientError.
 std::string describe_miscounts(const std::vector<std::string>& names, const std::vector<std::int64_t>& words, int size);
 
+// bitmaps: to_bitmap() of the frozen parameters of rank 0, of rank 1, ... The message of a MismatchError.
+std::string describe_frozen(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps, int size);
+
 }  // namespace ddp::gradient_engine

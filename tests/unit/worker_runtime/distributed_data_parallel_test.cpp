@@ -212,6 +212,34 @@ TEST(DistributedDataParallel, AStaticGraphMayUseAParameterSeveralTimes) {
                                   testing::EndsWith("6 6"))));
 }
 
+TEST(DistributedDataParallel, ParametersFreezeAndThawBetweenSteps) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters(), one_bucket_each());
+    std::string text;
+    const auto train = [&](const std::vector<std::size_t>& used) {
+      run_step(model, used, 1 + 2 * world.rank());
+      for (std::size_t p = 0; p < 3; ++p) text += text_of(model.gradient(p)).substr(0, 1);
+      text += "|";
+    };
+    train({2, 1, 0});
+    model.set_frozen(1, true);
+    for (int i = 0; i < 3; ++i) train({2, 0});
+    model.set_frozen(1, false);
+    model.set_frozen(0, true);
+    for (int i = 0; i < 2; ++i) train({2, 1});
+    model.set_frozen(0, world.rank() == 1);
+    const auto used = world.rank() == 1 ? std::vector<std::size_t>{2, 1} : std::vector<std::size_t>{2, 1, 0};
+    const std::string message = message_of<MismatchError>([&] { run_step(model, used, 1); });
+    text += message.substr(0, message.find('\n')) + "|";
+    model.set_frozen(0, false);
+    for (int i = 0; i < 2; ++i) train({2, 1, 0});
+    return text;
+  });
+  EXPECT_THAT(results, Each("222|202|202|202|022|022|parameter body.weight is frozen on rank 1, but not on rank 0|"
+                            "222|222|"));
+}
+
 TEST(DistributedDataParallel, AStepWithoutAnyGradientIsNoHang) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) {
     Model values;

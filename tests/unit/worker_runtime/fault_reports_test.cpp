@@ -38,6 +38,11 @@ TEST(FaultReports, NamesTheFirstOfManyAcrossWords) {
   EXPECT_EQ(text.substr(text.rfind(';')), "; and 59 more parameters");
 }
 
+TEST(FaultReports, NamesTheFirstParameterThatIsNotFrozenOnAllRanks) {
+  const auto text = ddp::gradient_engine::describe_frozen({"a", "b", "c"}, {0b011, 0b001, 0b011}, 3);
+  EXPECT_EQ(text, "parameter b is frozen on ranks 0 and 2, but not on rank 1");
+}
+
 TEST(FaultReports, NamesTheFirstMiscountOfEachRank) {
   using ddp::gradient_engine::describe_miscounts;
   using ddp::gradient_engine::miscount_words;

@@ -47,12 +47,22 @@ void require(bool is_right, const std::string& what) {
 
 // --- what the program of a rank does ---
 
-enum class Call : std::uint8_t { begin_off, begin_on, ready, ready_again, ready_of_old_step, end, cancel, rebuild };
+enum class Call : std::uint8_t {
+  freeze,
+  begin_off,
+  begin_on,
+  ready,
+  ready_again,
+  ready_of_old_step,
+  end,
+  cancel,
+  rebuild
+};
 
 struct Op {
   Call call = Call::begin_on;
   std::size_t parameter = 0;
-  std::int64_t value = 0;  // what backward adds to the gradient before it is ready
+  std::int64_t value = 0;  // what backward adds to the gradient before it is ready; of freeze: 1 for frozen
 };
 
 struct RankWindow {
@@ -60,6 +70,7 @@ struct RankWindow {
   std::vector<std::size_t> missing;
   Values sums;   // of this rank's micro-batches
   Values found;  // by parameter: calls of ready() in the last one
+  std::vector<bool> frozen;
   bool is_cancelled = false;
   Fault fault = Fault::none;  // known when its last micro-batch ends
 };
@@ -78,6 +89,9 @@ struct Window {
   // What its flags tell every rank.
   std::string outcome() const {
     if (canceller() >= 0) return "cancelled by " + std::to_string(canceller());
+    for (const RankWindow& its : ranks) {
+      if (its.frozen != ranks[0].frozen) return "frozen";
+    }
     Fault worst = Fault::none;
     for (const RankWindow& its : ranks) worst = std::max(worst, its.fault);
     return worst == Fault::miscount ? "miscount" : worst == Fault::missing ? "unused" : "";
@@ -85,7 +99,7 @@ struct Window {
 
   bool is_unused(std::size_t parameter) const {
     return std::all_of(ranks.begin(), ranks.end(), [=](const RankWindow& its) {
-      return std::count(its.missing.begin(), its.missing.end(), parameter) > 0;
+      return its.frozen[parameter] || std::count(its.missing.begin(), its.missing.end(), parameter) > 0;
     });
   }
 
@@ -126,6 +140,7 @@ void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, const V
   std::vector<std::size_t> order;
   window.found.assign(used.size(), 0);
   for (std::size_t p = 0; p < used.size(); ++p) {
+    if (window.frozen[p]) continue;
     for (std::int64_t use = 0; use < uses[p]; ++use) order.push_back(p);
     if (uses[p] != 1 && dice.one_in(chances.leave_out)) order.push_back(p);
   }
@@ -154,16 +169,21 @@ void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, const V
   }
 }
 
-RankWindow draw_rank_window(const Values& uses, Chances chances, bool is_rebuilt, Dice& dice) {
+RankWindow draw_rank_window(const Values& uses, const std::vector<bool>& frozen, Chances chances, bool is_rebuilt,
+                            Dice& dice) {
   const std::size_t parameter_count = uses.size();
   RankWindow window;
   window.sums.resize(parameter_count);
+  window.frozen = frozen;
+  for (std::size_t p = 0; p < parameter_count; ++p) {
+    window.ops.push_back({.call = Call::freeze, .parameter = p, .value = frozen[p] ? 1 : 0});
+  }
   if (is_rebuilt) window.ops.push_back({.call = Call::rebuild});
   std::vector<bool> used(parameter_count);
   for (std::size_t i = dice.below(3); i > 0; --i) draw_micro_batch(window, false, chances, uses, used, dice);
   draw_micro_batch(window, true, chances, uses, used, dice);
   for (std::size_t p = 0; p < parameter_count; ++p) {
-    if (!used[p] && !window.is_cancelled) window.missing.push_back(p);
+    if (!used[p] && !frozen[p] && !window.is_cancelled) window.missing.push_back(p);
   }
   return window;
 }
@@ -174,11 +194,17 @@ std::vector<Window> draw_windows(std::size_t rank_count, std::size_t parameter_c
   for (std::size_t rank = 0; rank < rank_count; ++rank) uses.push_back(draw_uses(parameter_count, options, dice));
   const Chances histories[] = {{1000, 1000}, {8, 1000}, {1000, 12}, {6, 6}};
   std::vector<Window> windows(1 + dice.below(4));
+  const bool are_any_frozen = dice.one_in(3);
+  std::vector<bool> frozen(parameter_count);
   for (Window& window : windows) {
     const Chances chances = dice.one_in(8) ? Chances{1, 8} : histories[dice.below(std::size(histories))];
     if (dice.one_in(4)) window.rebuilt = draw_buckets(parameter_count, dice);
+    const auto flip_one = [&](std::vector<bool>& its) { its[dice.below(parameter_count)].flip(); };
+    for (std::size_t i = are_any_frozen ? dice.below(4) : 0; i > 0; --i) flip_one(frozen);
     for (std::size_t rank = 0; rank < rank_count; ++rank) {
-      window.ranks.push_back(draw_rank_window(uses[rank], chances, !window.rebuilt.empty(), dice));
+      std::vector<bool> of_rank = frozen;
+      if (are_any_frozen && dice.one_in(24)) flip_one(of_rank);
+      window.ranks.push_back(draw_rank_window(uses[rank], of_rank, chances, !window.rebuilt.empty(), dice));
     }
   }
   return windows;
@@ -207,7 +233,8 @@ struct Collective {
 struct Rank {
   Plan plan;
   Values gradients;
-  Values found;                       // by parameter: calls of ready() in this step
+  Values found;  // by parameter: calls of ready() in this step
+  std::vector<bool> frozen;
   std::optional<Values> learned{};    // of a static graph
   std::vector<int> reduced;           // by parameter, how often in this window
   bool is_closing = false;            // in end() or cancel()
@@ -231,14 +258,19 @@ class History {
         fails_at_(dice_.one_in(4) ? dice_.below(12) : SIZE_MAX) {
     const Buckets buckets = draw_buckets(parameter_count_, dice_);
     for (std::size_t rank = 0; rank < rank_count_; ++rank) {
-      PlanOptions options = options_;
-      options.rank = static_cast<int>(rank);
-      ranks_.push_back({.plan = Plan(std::vector<std::string>(parameter_count_, "p"), buckets, options),
+      ranks_.push_back({.plan = plan_of(rank, buckets),
                         .gradients = Values(parameter_count_, 77),
                         .found = Values(parameter_count_),
+                        .frozen = std::vector<bool>(parameter_count_),
                         .reduced = std::vector<int>(parameter_count_)});
     }
     buckets_.assign(rank_count_, buckets);
+  }
+
+  Plan plan_of(std::size_t rank, const Buckets& buckets) const {
+    PlanOptions options = options_;
+    options.rank = static_cast<int>(rank);
+    return Plan(std::vector<std::string>(parameter_count_, "p"), buckets, options);
   }
 
   void play() {
@@ -286,6 +318,11 @@ class History {
     const Op op = script(rank).ops[its.op++];
     const std::uint64_t number = its.plan.step();
     switch (op.call) {
+      case Call::freeze:
+        if (its.frozen[op.parameter] != (op.value == 1)) its.learned.reset();
+        its.frozen[op.parameter] = op.value == 1;
+        its.plan.set_frozen(op.parameter, op.value == 1);
+        break;
       case Call::begin_off:
       case Call::begin_on:
         queue(its, its.plan.begin(op.call == Call::begin_on ? Sync::on : Sync::off));
@@ -334,12 +371,14 @@ class History {
 
   // Whether all of its gradient is there.
   bool is_complete(const Rank& its, std::size_t parameter) const {
+    if (its.frozen[parameter]) return true;
     if (!options_.is_static_graph) return its.found[parameter] > 0;
     return its.learned && its.found[parameter] >= (*its.learned)[parameter];
   }
 
-  static void queue(Rank& its, Actions actions) {
-    for (Action& action : actions) its.actions.push_back(std::move(action));
+  // They are performed before those that are left.
+  static void queue(Rank& its, const Actions& actions) {
+    its.actions.insert(its.actions.begin(), actions.begin(), actions.end());
   }
 
   static void must_refuse(Rank& its, std::uint64_t number, std::size_t parameter) {
@@ -376,6 +415,8 @@ class History {
     all.flags.fault = std::max(all.flags.fault, its.flags.fault);
     all.flags.canceller = std::max(all.flags.canceller, its.flags.canceller);
     require(all.used.empty() || all.used.size() == its.used.size(), "flags of different sizes");
+    all.flags.frozen = std::max(all.flags.frozen, its.flags.frozen);
+    all.flags.frozen_complement = std::max(all.flags.frozen_complement, its.flags.frozen_complement);
     all.used.resize(its.used.size());
     for (std::size_t i = 0; i < its.used.size(); ++i) all.used[i] = std::max(all.used[i], its.used[i]);
   }
@@ -389,6 +430,9 @@ class History {
     for (std::size_t rank = 0; rank < rank_count_; ++rank) {
       Rank& its = ranks_[rank];
       its.plan.failed();
+      its.plan = plan_of(rank, buckets_[0]);  // the old ones may have agreed on different frozen parameters
+      its.learned.reset();
+      its.frozen.assign(parameter_count_, false);
       its.actions.clear();
       its.results.clear();
       its.untold.clear();
@@ -396,7 +440,6 @@ class History {
       its.begun = its.op = 0;
       its.waits = its.is_closing = false;
       its.window = next;
-      its.plan.rebuild(buckets_[0]);
       buckets_[rank] = buckets_[0];
     }
   }
@@ -439,6 +482,20 @@ class History {
     queue(its, its.plan.looked(of_all));
   }
 
+  void perform(std::size_t rank, const Peek&) {
+    Rank& its = ranks_[rank];
+    queue(its, its.plan.peeked(collectives_[its.results.back()].agreement));
+  }
+
+  void perform(std::size_t rank, const FindFrozen& action) {
+    Rank& its = ranks_[rank];
+    const std::size_t window = its.untold.empty() ? its.window : its.untold.front();
+    require(action.own == windows_[window].ranks[rank].frozen, "a rank tells what it has not frozen");
+    its.told = "frozen";
+    its.waits = true;
+    begin(rank, {.name = "find frozen"});
+  }
+
   void perform(std::size_t rank, const FindUnused& action) {
     Rank& its = ranks_[rank];
     const std::size_t window = its.untold.empty() ? its.window : its.untold.front();
@@ -466,7 +523,10 @@ class History {
   void close(std::size_t rank) {
     Rank& its = ranks_[rank];
     const Window& window = windows_[its.window];
-    for (const int count : its.reduced) require(count == 1, "a gradient was not reduced once");
+    for (std::size_t p = 0; p < parameter_count_; ++p) {
+      const bool may_be_left_out = its.frozen[p] || !window.outcome().empty();
+      require(its.reduced[p] == 1 || (its.reduced[p] == 0 && may_be_left_out), "a gradient was not reduced once");
+    }
     const bool is_finished = !window.ranks[rank].is_cancelled;
     if (is_finished && window.outcome().empty()) {
       for (std::size_t p = 0; p < parameter_count_; ++p) require(its.gradients[p] == window.sum(p), "a wrong sum");

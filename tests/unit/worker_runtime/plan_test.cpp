@@ -24,11 +24,18 @@ std::string text_of(const Agree& its) {
   if (its.own.flags.fault == 1) text += " missing";
   if (its.own.flags.fault == 2) text += " miscount";
   if (its.own.flags.canceller != 0) text += " canceller=" + std::to_string(its.own.flags.canceller);
+  if (its.own.flags.frozen != 0) text += " frozen";
   if (!its.own.used.empty()) text += " used=";
   for (const std::uint8_t used : its.own.used) text += std::to_string(used);
   return text + (its.is_read ? "" : " unread");
 }
 std::string text_of(const Look&) { return "look"; }
+std::string text_of(const Peek&) { return "peek"; }
+std::string text_of(const FindFrozen& its) {
+  std::string text = "find frozen:";
+  for (std::size_t p = 0; p < its.own.size(); ++p) text += its.own[p] ? " " + std::to_string(p) : "";
+  return text;
+}
 std::string text_of(const FindUnused& its) {
   std::string text = "find unused:";
   for (const std::size_t parameter : its.missing) text += " " + std::to_string(parameter);
@@ -274,7 +281,7 @@ TEST(Plan, KnowsWhichParametersNoRankUsed) {
   EXPECT_FALSE(plan.is_unused(3)) << "another rank used it";
   EXPECT_THROW((void)plan.is_unused(5), InvalidArgument);
   plan.begin(Sync::on);
-  EXPECT_THAT(cancel(plan), testing::Contains("agree canceller=2 used=00000 unread"));
+  EXPECT_THAT(cancel(plan), testing::Contains("agree canceller=2 used=11111 unread"));
 }
 
 TEST(Plan, CheckLooksAtWhatNobodyHasLookedAt) {
@@ -369,6 +376,89 @@ TEST(Plan, ZeroesWhatAStaticGraphNeverUsesIfBackwardOverwrites) {
   EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain"));
   use_static(plan);
   EXPECT_THAT(end(plan), testing::Not(testing::Contains("zero 4")));
+}
+
+// What ranks say that have all frozen what this one has.
+Flags alike(const Actions& actions) {
+  for (const Action& action : actions) {
+    if (const auto* const agree = std::get_if<Agree>(&action)) return agree->own.flags;
+  }
+  return {};
+}
+
+TEST(Plan, ABucketIsIdleOnceAllRanksHaveFrozenIt) {
+  Plan plan = five_parameters();
+  plan.set_frozen(1, true);  // with 0 in bucket 2
+  plan.set_frozen(2, true);  // bucket 1
+  plan.set_frozen(3, true);
+  plan.begin(Sync::on);
+  EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0", "reduce 1")) << "the other ranks may not have frozen it";
+  EXPECT_THAT(gradient_error([&] { ready(plan, 3); }), HasSubstr("parameter d (index 3) is ready, but it is frozen"));
+  EXPECT_THAT(ready(plan, 0), ElementsAre("reduce 2"));
+  EXPECT_THAT(gradient_error([&] { plan.set_frozen(0, true); }), HasSubstr("set_frozen() is called before"));
+  Actions actions = plan.end(plan.step());
+  EXPECT_THAT(texts(actions), ElementsAre("agree frozen", "peek", "look"));
+  EXPECT_THAT(texts(plan.peeked({.flags = alike(actions)})), IsEmpty());
+  EXPECT_THAT(texts(plan.looked({.flags = alike(actions)})), IsEmpty());
+  plan.begin(Sync::on);
+  EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0"));
+  EXPECT_THAT(ready(plan, 0), ElementsAre("reduce 2"));
+  EXPECT_THAT(end(plan), ElementsAre("agree frozen", "look"));
+}
+
+TEST(Plan, ABucketThatThawsIsReducedOnceAllRanksAgree) {
+  Plan plan = five_parameters({.unused = Unused::zeros});
+  const auto train = [&](Flags of_all) {
+    plan.begin(Sync::on);
+    for (const std::size_t parameter : {4, 0, 1}) ready(plan, parameter);
+    Actions actions = plan.end(plan.step());
+    if (of_all.fault == 0 && of_all.canceller == 0) of_all = alike(actions);
+    std::vector<std::string> after = texts(plan.peeked({.flags = of_all}));
+    plan.looked({.flags = of_all});
+    std::vector<std::string> all = texts(actions);
+    all.insert(all.end(), after.begin(), after.end());
+    return all;
+  };
+  plan.set_frozen(2, true);
+  plan.set_frozen(3, true);
+  train({});
+  plan.set_frozen(3, false);
+  EXPECT_THAT(train({.canceller = 1}), ElementsAre("zero 3", "agree frozen", "peek", "look")) << "nobody agrees then";
+  EXPECT_THAT(train({}), ElementsAre("zero 3", "agree frozen", "peek", "look", "reduce 1", "drain"));
+  EXPECT_THAT(train({}), ElementsAre("zero 3", "reduce 1", "reduce 2", "agree frozen", "look"));
+}
+
+TEST(Plan, RanksThatHaveFrozenDifferentParametersAreTold) {
+  Plan plan = five_parameters();
+  plan.set_frozen(2, true);
+  plan.begin(Sync::on);
+  for (const std::size_t parameter : {4, 3, 1}) ready(plan, parameter);
+  const Flags own = alike(plan.end(plan.step()));
+  const Flags of_all{.fault = 1, .frozen = own.frozen, .frozen_complement = ~0};  // another rank has frozen none
+  EXPECT_THAT(texts(plan.peeked({.flags = of_all})), IsEmpty());
+  EXPECT_THAT(texts(plan.looked({.flags = of_all})), ElementsAre("find frozen: 2"));
+}
+
+TEST(Plan, FrozenParametersAreZerosAndUnused) {
+  Plan plan = five_parameters({.zero_gradients = false, .unused = Unused::keep});
+  plan.set_frozen(2, true);
+  EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain", "zero 2"));
+  for (const std::size_t parameter : {4, 3, 1}) ready(plan, parameter);
+  EXPECT_THAT(end(plan), testing::Contains("agree frozen used=01011"));
+}
+
+TEST(Plan, AStaticGraphIsLearnedAnewAfterAParameterFreezes) {
+  Plan plan = five_parameters({.is_static_graph = true});
+  for (int i = 0; i < 2; ++i) {
+    plan.begin(Sync::on);
+    for (const std::size_t parameter : {4, 3, 3, 2, 1, 0}) ready(plan, parameter);
+    end(plan);
+    plan.looked({});
+  }
+  plan.set_frozen(4, true);
+  plan.begin(Sync::on);
+  for (const std::size_t parameter : {3, 2, 1, 0}) ready(plan, parameter);
+  EXPECT_THAT(end(plan), testing::Contains("agree frozen"));
 }
 
 TEST(Plan, ARebuildIsDueOnceAfterTheFirstWindowWithoutAFault) {

@@ -2,7 +2,6 @@
 
 #include "ddp/error.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace ddp::gradient_engine {
@@ -10,11 +9,9 @@ namespace ddp::gradient_engine {
 Plan::Plan(std::vector<std::string> names, const std::vector<std::vector<std::size_t>>& buckets, PlanOptions options)
     : names_(std::move(names)),
       options_(options),
-      queue_(names_.size()),
-      ready_in_(names_.size()),
+      readiness_(names_.size(), options.is_static_graph),
       rebuild_(options.rebuilds_buckets ? Rebuild::after_first_window : Rebuild::not_wanted) {
-  if (options.is_static_graph) graph_.emplace(names_.size());
-  set_buckets(buckets);
+  readiness_.set_buckets(buckets);
 }
 
 Actions Plan::begin(Sync sync) {
@@ -25,30 +22,43 @@ Actions Plan::begin(Sync sync) {
   }
   Actions actions{Drain{}};
   ++step_;
-  if (!window_begun_) begin_window(actions);
+  if (!window_begun_) {
+    window_begun_ = true;
+    readiness_.begin_window();
+    if (options_.zero_gradients) {
+      actions.emplace_back(ZeroAll{});
+    } else {
+      for (const std::size_t parameter : readiness_.idle_parameters()) actions.emplace_back(Zero{parameter});
+    }
+  }
+  readiness_.begin_step();
   is_open_ = true;
   sync_ = sync;
-  queue_.begin_step();
-  if (graph_) graph_->begin_step();
-  order_.clear();
   return actions;
 }
 
 Actions Plan::ready(std::uint64_t step, std::size_t parameter) {
   require_open(step, "ready");
   check_index(parameter, "Step::ready");
-  if (ready_in_[parameter] == step_ && !graph_) {
+  if (readiness_.is_complete(parameter)) {
     throw GradientError("parameter " + names_[parameter] + " (index " + std::to_string(parameter) +
                         ") is ready for the second time in one step\nwhere: DistributedDataParallel::Step::ready\n"
                         "try:   call ready() once, after the last write to a gradient; or set the option static_graph "
                         "if layers share a parameter and every step uses it equally often");
   }
-  ready_in_[parameter] = step_;
+  if (readiness_.is_frozen(parameter)) {
+    throw GradientError("parameter " + names_[parameter] + " (index " + std::to_string(parameter) +
+                        ") is ready, but it is frozen\nwhere: DistributedDataParallel::Step::ready\n"
+                        "try:   compute no gradient for it, or call set_frozen(index, false) before the step");
+  }
   Actions actions;
-  if (sync_ == Sync::off) return actions;
-  order_.push_back(parameter);
-  if (!graph_ || graph_->count(parameter)) queue_.complete(parameter);
-  while (queue_.is_next_complete()) actions.emplace_back(Reduce{queue_.take_next()});
+  if (sync_ == Sync::off) {
+    readiness_.use(parameter);
+    return actions;
+  }
+  readiness_.complete(parameter);
+  BucketQueue& queue = readiness_.queue();
+  while (queue.is_next_complete()) actions.emplace_back(Reduce{queue.take_next()});
   return actions;
 }
 
@@ -57,20 +67,20 @@ Actions Plan::end(std::uint64_t step) {
   is_open_ = false;
   Actions actions;
   if (sync_ == Sync::off) return actions;
-  std::vector<std::size_t> missing;
-  for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
-    if (is_missing(parameter)) missing.push_back(parameter);
-  }
+  window_begun_ = false;
+  std::vector<std::size_t> missing = readiness_.missing();
   for (const std::size_t parameter : missing) {
     // A gradient that no step of a static graph uses is zero since the window began, and may be on its way.
-    if (!queue_.is_taken_with(parameter)) actions.emplace_back(Zero{parameter});
+    if (!readiness_.queue().is_taken_with(parameter)) actions.emplace_back(Zero{parameter});
   }
   reduce_rest(actions);
-  actions.emplace_back(Agree{.own = conclude(missing)});
-  unlooked_.push_back({std::move(missing), graph_ ? graph_->miscount() : std::nullopt});
+  Agreement own = own_agreement(missing);
+  const auto& frozen = readiness_.frozen();
+  unlooked_.push_back({std::move(missing), readiness_.miscount(), frozen ? frozen->own() : std::vector<bool>{}});
+  readiness_.end_window(own.flags.fault == 0);
+  actions.emplace_back(Agree{.own = std::move(own)});
+  if (frozen && frozen->is_changed()) actions.emplace_back(Peek{});
   if (options_.look_at == LookAt::end_of_window || unlooked_.size() > 1) actions.emplace_back(Look{});
-  last_order_ = order_;
-  window_begun_ = false;
   return actions;
 }
 
@@ -81,9 +91,10 @@ Actions Plan::cancel(std::uint64_t step) {
   window_begun_ = false;
   if (sync_ == Sync::off) return actions;
   reduce_rest(actions);
-  Agree agree{.own = {.flags = {.canceller = 1 + options_.rank}}, .is_read = false};
-  if (options_.unused == Unused::keep) agree.own.used.resize(names_.size());
-  actions.emplace_back(std::move(agree));
+  Agreement own = own_agreement({});
+  own.flags.fault = 0;
+  own.flags.canceller = 1 + options_.rank;
+  actions.emplace_back(Agree{.own = std::move(own), .is_read = false});
   // The others look at the flags of the window before, too, and FindUnused may follow.
   if (!unlooked_.empty()) actions.emplace_back(Look{});
   return actions;
@@ -100,6 +111,10 @@ Actions Plan::looked(const Agreement& of_all) {
   Findings own = std::move(unlooked_.front());
   unlooked_.pop_front();
   if (of_all.flags.canceller > 0) return {TellCancelled{of_all.flags.canceller - 1, is_of_last_window}};
+  if (!of_all.flags.have_frozen_the_same()) {
+    own.frozen.resize(names_.size());
+    return {FindFrozen{std::move(own.frozen), is_of_last_window}};
+  }
   switch (static_cast<Fault>(of_all.flags.fault)) {
     case Fault::none: break;
     case Fault::missing: return {FindUnused{std::move(own.missing), is_of_last_window}};
@@ -108,6 +123,21 @@ Actions Plan::looked(const Agreement& of_all) {
   used_ = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
   return {};
+}
+
+Actions Plan::peeked(const Agreement& of_all) {
+  Actions actions;
+  const Flags& flags = of_all.flags;
+  if (flags.canceller > 0 || flags.fault != 0 || !flags.have_frozen_the_same()) return actions;
+  for (const std::size_t bucket : readiness_.agree_on_frozen()) actions.emplace_back(Reduce{bucket});
+  if (!actions.empty()) actions.emplace_back(Drain{});
+  return actions;
+}
+
+void Plan::set_frozen(std::size_t parameter, bool is_frozen) {
+  check_index(parameter, "set_frozen");
+  require_no_window("set_frozen");
+  readiness_.set_frozen(parameter, is_frozen);
 }
 
 void Plan::failed() {
@@ -119,20 +149,7 @@ void Plan::failed() {
 void Plan::rebuild(const std::vector<std::vector<std::size_t>>& buckets) {
   require_no_window("rebuild_buckets");
   rebuild_ = Rebuild::not_wanted;
-  set_buckets(buckets);
-}
-
-std::vector<std::size_t> Plan::ready_order() const {
-  std::vector<std::size_t> order;
-  std::vector<bool> is_in(names_.size());
-  const auto take = [&](std::size_t parameter) {
-    if (!is_in[parameter]) order.push_back(parameter);
-    is_in[parameter] = true;
-  };
-  std::for_each(last_order_.rbegin(), last_order_.rend(), take);  // of several calls the last one counts
-  std::reverse(order.begin(), order.end());
-  for (std::size_t parameter = names_.size(); parameter-- > 0;) take(parameter);
-  return order;
+  readiness_.set_buckets(buckets);
 }
 
 bool Plan::is_unused(std::size_t parameter) const {
@@ -167,43 +184,27 @@ void Plan::require_open(std::uint64_t step, const char* call) const {
                       "cancel() end it, and so does an error of a collective");
 }
 
-void Plan::set_buckets(const std::vector<std::vector<std::size_t>>& buckets) {
-  queue_.set_buckets(buckets);
-  if (graph_ && graph_->is_learned()) queue_.await_only(graph_->used());
-}
-
-void Plan::begin_window(Actions& actions) {
-  window_begun_ = true;
-  first_step_ = step_;
-  queue_.begin_window();
-  if (options_.zero_gradients) {
-    actions.emplace_back(ZeroAll{});
-  } else if (graph_ && graph_->is_learned()) {
-    const std::vector<bool> used = graph_->used();
-    for (std::size_t parameter = 0; parameter < used.size(); ++parameter) {
-      if (!used[parameter]) actions.emplace_back(Zero{parameter});
-    }
-  }
-}
-
 void Plan::reduce_rest(Actions& actions) {
-  while (queue_.is_any_left()) actions.emplace_back(Reduce{queue_.take_next()});
+  BucketQueue& queue = readiness_.queue();
+  while (queue.is_any_left()) actions.emplace_back(Reduce{queue.take_next()});
 }
 
-// What this rank says of the window that it ends. A graph is learned from a window without a fault.
-Agreement Plan::conclude(const std::vector<std::size_t>& missing) {
+// What this rank says of the window that it ends.
+Agreement Plan::own_agreement(const std::vector<std::size_t>& missing) const {
   Agreement own;
   Fault fault = Fault::none;
   if (options_.unused == Unused::error && !missing.empty()) fault = Fault::missing;
-  if (graph_ && graph_->miscount()) fault = Fault::miscount;
+  if (readiness_.miscount()) fault = Fault::miscount;
   own.flags.fault = static_cast<std::int32_t>(fault);
-  if (options_.unused == Unused::keep) {
-    own.used.assign(names_.size(), 1);
-    for (const std::size_t parameter : missing) own.used[parameter] = 0;
+  if (const auto& frozen = readiness_.frozen()) {
+    own.flags.frozen = frozen->hash();
+    own.flags.frozen_complement = ~frozen->hash();
   }
-  if (graph_ && !graph_->is_learned() && fault == Fault::none) {
-    graph_->learn();
-    queue_.await_only(graph_->used());
+  if (options_.unused != Unused::keep) return own;
+  own.used.assign(names_.size(), 1);
+  for (const std::size_t parameter : missing) own.used[parameter] = 0;
+  for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
+    if (readiness_.is_frozen(parameter)) own.used[parameter] = 0;
   }
   return own;
 }

@@ -9,11 +9,18 @@
 // if a parameter becomes ready more or less often than in the first one.
 //
 // The collectives of a window are, on every rank and whatever happens on that rank:
-//   1. a Reduce of every bucket, in the order of their numbers, each once
+//   1. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once
 //   2. one Agree: the flags
-//   3. a FindUnused or a FindMiscounts, if the flags looked at now have that fault, and say that nobody cancelled
+//   3. a Reduce of the buckets that were idle and are no more, if the flags say that all ranks agree on that
+//   4. a FindFrozen, a FindUnused or a FindMiscounts, if the flags looked at now have that fault, and say that nobody
+//   cancelled
 // Flags are the same on all ranks, because they come from an all-reduce. A rank that cancels runs through the same
 // list: it gives the others what they wait for, and its flag tells them that the result is of no use.
+//
+// A bucket is idle if all ranks agreed, in an earlier window, that all of its parameters are frozen. The flags of every
+// window tell whether all ranks have frozen the same parameters. A rank that has frozen others than were agreed on
+// looks at these flags at once (Peek). If all ranks changed alike, all of them do, and the buckets that are needed
+// again are reduced late. If not, nothing changes, and all ranks find the difference when they look at the flags.
 //
 // Threads: one at a time.
 #pragma once
@@ -27,8 +34,7 @@
 #include <vector>
 
 #include "ddp/distributed_data_parallel.hpp"
-#include "worker_runtime/engine/plan/bucket_queue.hpp"
-#include "worker_runtime/engine/plan/static_graph.hpp"
+#include "worker_runtime/engine/plan/readiness.hpp"
 
 namespace ddp::gradient_engine {
 
@@ -40,6 +46,10 @@ enum class Fault : std::int32_t { none, missing, miscount };
 struct Flags {
   std::int32_t fault = 0;      // a Fault
   std::int32_t canceller = 0;  // 1 + a rank that gave up on the window; 0 for none
+  std::int32_t frozen = 0;     // FrozenParameters::hash()
+  std::int32_t frozen_complement = ~0;
+
+  bool have_frozen_the_same() const { return frozen == ~frozen_complement; }  // the greatest is the least
 };
 
 // All that is in the bucket of the flags.
@@ -63,6 +73,7 @@ struct Agree {  // all-reduce the flags
   bool is_read = true;  // wait for it, as for all that was begun before, and begin to read the result; else only begin
 };
 struct Look {};      // take the oldest result that is not looked at, and tell it to the plan by looked()
+struct Peek {};      // tell the newest result to the plan by peeked()
 struct FindUnused {  // learn which ranks miss which parameters, in a collective, and throw it
   std::vector<std::size_t> missing;
   bool is_of_last_window = false;
@@ -71,12 +82,17 @@ struct FindMiscounts {  // learn which ranks have which miscounts, in a collecti
   std::optional<Miscount> own;
   bool is_of_last_window = false;
 };
+struct FindFrozen {  // learn which ranks have frozen which parameters, in a collective, and throw it
+  std::vector<bool> own;
+  bool is_of_last_window = false;
+};
 struct TellCancelled {  // throw that the window was cancelled
   int rank = 0;
   bool is_of_last_window = false;
 };
 
-using Action = std::variant<Drain, ZeroAll, Zero, Reduce, Agree, Look, FindUnused, FindMiscounts, TellCancelled>;
+using Action =
+    std::variant<Drain, ZeroAll, Zero, Reduce, Agree, Look, Peek, FindUnused, FindMiscounts, FindFrozen, TellCancelled>;
 using Actions = std::vector<Action>;
 
 // When the flags of a window are looked at. At the end of the next window, the host need not wait for a device.
@@ -121,6 +137,13 @@ class Plan {
   // An action failed: the open step and its window are over, and nothing more is owed to the other ranks.
   void failed();
 
+  // The answer to Peek.
+  Actions peeked(const Agreement& of_all);
+
+  // From the next window on, the parameter is frozen or not. A frozen one is not awaited and can't become ready, and
+  // its gradient is zero. Throws GradientError within a window, InvalidArgument for a bad index.
+  void set_frozen(std::size_t parameter, bool is_frozen);
+
   // From the next window on these are the buckets, and no rebuild is due any more. Throws GradientError within a
   // window.
   void rebuild(const std::vector<std::vector<std::size_t>>& buckets);
@@ -134,9 +157,8 @@ class Plan {
   // depends on flags that all have looked at.
   bool is_rebuild_due() const { return rebuild_ == Rebuild::due && !is_open_ && !window_begun_; }
 
-  // All parameters: first those of the last finished step with Sync::on, in the order in which they became ready, then
-  // the others, the last first.
-  std::vector<std::size_t> ready_order() const;
+  // All parameters, see Readiness.
+  std::vector<std::size_t> ready_order() const { return readiness_.ready_order(); }
 
   // With Unused::keep: whether no rank used the parameter in the last window that was looked at. Else throws
   // InvalidArgument.
@@ -152,32 +174,24 @@ class Plan {
   enum class Rebuild : std::uint8_t { not_wanted, after_first_window, due };
 
   void require_open(std::uint64_t step, const char* call) const;
-  bool is_missing(std::size_t parameter) const { return ready_in_[parameter] < first_step_; }
-  void set_buckets(const std::vector<std::vector<std::size_t>>& buckets);
-  void begin_window(Actions& actions);
   void reduce_rest(Actions& actions);
-  Agreement conclude(const std::vector<std::size_t>& missing);
+  Agreement own_agreement(const std::vector<std::size_t>& missing) const;
 
   std::vector<std::string> names_;  // by parameter
   PlanOptions options_;
-  BucketQueue queue_;
-  std::optional<StaticGraph> graph_;  // if it is static
+  Readiness readiness_;
 
   std::uint64_t step_ = 0;
   bool is_open_ = false;
   bool window_begun_ = false;
   Sync sync_ = Sync::on;
-  std::uint64_t first_step_ = 0;         // of this window
-  std::vector<std::uint64_t> ready_in_;  // by parameter: the last step in which it became ready; 0 for none
-  std::vector<std::size_t> order_;       // of calls of ready(), in this step with Sync::on
-  std::vector<std::size_t> last_order_;
   Rebuild rebuild_;
-
   std::vector<std::uint8_t> used_;  // with Unused::keep, by parameter: by a rank, in the last window looked at
 
   struct Findings {  // of this rank, in a window
     std::vector<std::size_t> missing;
     std::optional<Miscount> miscount;
+    std::vector<bool> frozen;  // by parameter; empty if none ever was
   };
   std::deque<Findings> unlooked_;  // of the windows whose result is not looked at, the oldest first
 };

@@ -7,12 +7,6 @@ void StaticGraph::learn() {
   is_learned_ = true;
 }
 
-std::vector<bool> StaticGraph::used() const {
-  std::vector<bool> used;
-  for (const std::int64_t count : expected_) used.push_back(count > 0);
-  return used;
-}
-
 std::optional<Miscount> StaticGraph::miscount() const {
   if (!is_learned_) return {};
   for (std::size_t parameter = 0; parameter < found_.size(); ++parameter) {

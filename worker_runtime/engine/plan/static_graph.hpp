@@ -34,8 +34,8 @@ class StaticGraph {
   void forget() { is_learned_ = false; }
   bool is_learned() const { return is_learned_; }
 
-  // By parameter: whether a step uses it. Requires is_learned().
-  std::vector<bool> used() const;
+  // Whether a step uses the parameter. Requires is_learned().
+  bool is_used(std::size_t parameter) const { return expected_[parameter] > 0; }
 
   // The first parameter whose count in this step is wrong. None before the counts are learned.
   std::optional<Miscount> miscount() const;
