@@ -23,6 +23,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,13 +55,22 @@ enum class Unused : std::uint8_t {
          // a byte of communication for each parameter. On a GPU, finish() waits for the device
 };
 
+// What happens when a rank has fewer inputs than others and calls join().
+enum class UnevenInputs : std::uint8_t {
+  off,               // join() is refused, and the others would wait for this rank until their timeout
+  divide_by_all,     // gradients are sums over the ranks that are left, divided by size(); a rank's samples count alike
+  divide_by_active,  // gradients are means over the ranks that are left. In host memory only
+  stop,              // all ranks stop at the first that ends: finish() says so
+};
+
 struct DistributedDataParallelOptions {
   std::size_t first_bucket_cap_bytes = 1 << 20;  // small, so that the first all-reduce starts early
   std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split
   bool zero_gradients = true;                    // begin_step zeroes; off where backward overwrites every gradient
   RebuildBuckets rebuild_buckets = RebuildBuckets::off;
   Unused unused = Unused::error;
-  bool static_graph = false;       // every step uses the same parameters equally often, see Step::ready
+  UnevenInputs uneven_inputs = UnevenInputs::off;  // not off costs 4 bytes per rank; on a GPU, finish() then waits
+  bool static_graph = false;                       // every step uses the same parameters equally often, see Step::ready
   bool wait_in_finish = false;     // finish() waits for a GPU too, so its errors are known before the optimizer steps
   CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
 };
@@ -112,6 +122,19 @@ class DDP_EXPORT DistributedDataParallel {
   // after a change waits for the device.
   void set_frozen(std::size_t index, bool is_frozen);
 
+  // With the option uneven_inputs: this rank has no more inputs. Takes part in the steps of the other ranks, with zeros
+  // for its gradients, until all ranks have called join(). Every rank calls it at the end of its inputs.
+  //
+  // after_each_step: called after each such step, with the gradients of the others in place. It does what the program
+  //                  does after finish(), such as the optimizer's step and set_frozen(), so that parameters and the
+  //                  optimizer's state stay equal on all ranks.
+  //
+  // With UnevenInputs::stop it returns after one step, and calls nothing. Steps with Sync::off are this rank's own and
+  // need nothing of the others. Steps that another rank cancels are left out. Throws what finish() throws, after which
+  // it may be called again; GradientError if gradients of this rank are not averaged yet; InvalidArgument without the
+  // option. The collectives' timeout bounds each step.
+  void join(const std::function<void()>& after_each_step = {});
+
   // Collective, where begin_step() with Sync::on could be. Throws what the next finish() would throw of the step before
   // it. For the end of training on a GPU, where an error of the last step is not known in its own finish(). Nothing is
   // left to tell on a CPU, or with wait_in_finish.
@@ -147,7 +170,10 @@ class DDP_EXPORT DistributedDataParallel {
     // the step; the error names that rank, the highest if there are several. On a GPU the host waits for nothing here:
     // "until" holds for the stream of the options, and either is known one step later, to the finish() of the next step
     // with Sync::on; it is that step's predecessor whose gradients are undefined.
-    void finish();
+    //
+    // Returns how many ranks had inputs in the last step with Sync::on that went well: size(), unless a rank has called
+    // join(). With UnevenInputs::stop, less than size() means that this step does not count and that training ends.
+    int finish();
 
     // Gives up on this step and on the micro-batches before it that are not averaged; their gradients are undefined.
     // Waits for nobody (on a GPU: for the device to do the synchronised step before). Nothing for a Step that is over.

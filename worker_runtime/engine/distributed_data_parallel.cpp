@@ -25,6 +25,7 @@ void agree_on_model(ProcessGroup& group, const std::vector<Parameter>& parameter
   std::vector<std::string> lines;
   try {
     check_model(parameters, group.device());
+    check_options(options, group.device());
     lines = describe_model(parameters, options);
   } catch (const InvalidArgument& error) {
     refused = std::current_exception();
@@ -64,13 +65,15 @@ std::vector<std::vector<std::size_t>> members_of(const Layout& layout) {
 }
 
 PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParallelOptions& options) {
-  const bool waits =
-      group.device().kind == Device::Kind::cpu || options.wait_in_finish || options.unused == Unused::keep;
+  const bool waits = group.device().kind == Device::Kind::cpu || options.wait_in_finish ||
+                     options.unused == Unused::keep || options.uneven_inputs != UnevenInputs::off;
   return {.rank = group.rank(),
+          .rank_count = group.size(),
           .zero_gradients = options.zero_gradients,
           .rebuilds_buckets = options.rebuild_buckets == RebuildBuckets::automatic,
           .unused = options.unused,
           .is_static_graph = options.static_graph,
+          .uneven_inputs = options.uneven_inputs,
           .look_at = waits ? LookAt::end_of_window : LookAt::end_of_next_window};
 }
 
@@ -112,21 +115,37 @@ class DistributedDataParallel::Impl {
 
   // Returns the number of the step.
   std::uint64_t begin_step(Sync sync) {
-    if (plan_.is_rebuild_due()) {
-      carry_out({Drain{}});  // a cancelled step may still have collectives in the old memory
-      rebuild_buckets();
-    }
+    rebuild_if_due();
     carry_out(plan_.begin(sync));
     return plan_.step();
   }
 
   void ready(std::uint64_t step, std::size_t index) { carry_out(plan_.ready(step, index)); }
 
-  void finish(std::uint64_t step) {
+  int finish(std::uint64_t step) {
     const Actions actions = plan_.end(step);
-    if (actions.empty()) return;  // with Sync::off
-    carry_out(actions);
-    agent_link::tell_step();
+    if (!actions.empty()) {  // with Sync::on
+      carry_out(actions);
+      agent_link::tell_step();
+    }
+    return plan_.active_count();
+  }
+
+  void join(const std::function<void()>& after_each_step) {
+    if (options_.uneven_inputs == UnevenInputs::off) {
+      throw InvalidArgument(
+          "the other ranks are not prepared for one that runs out of inputs\nwhere: DistributedDataParallel::join\n"
+          "try:   the option uneven_inputs");
+    }
+    for (;;) {
+      rebuild_if_due();
+      carry_out(plan_.begin_shadow());
+      carry_out(plan_.end(plan_.step()));
+      agent_link::tell_step();
+      if (!plan_.was_last_window_good()) continue;  // cancelled by another rank
+      if (plan_.active_count() == 0 || options_.uneven_inputs == UnevenInputs::stop) return;
+      if (after_each_step) after_each_step();
+    }
   }
 
   void cancel(std::uint64_t step) { carry_out(plan_.cancel(step)); }
@@ -148,6 +167,18 @@ class DistributedDataParallel::Impl {
   }
 
  private:
+  void rebuild_if_due() {
+    if (!plan_.is_rebuild_due()) return;
+    carry_out({Drain{}});  // a cancelled step may still have collectives in the old memory
+    rebuild_buckets();
+  }
+
+  // What the flags take in memory.
+  std::size_t flags_bytes(std::size_t rank_count) const {
+    return sizeof(Flags) + (options_.uneven_inputs != UnevenInputs::off ? rank_count * sizeof(std::int32_t) : 0) +
+           (options_.unused == Unused::keep ? sizes_.size() : 0);
+  }
+
   void carry_out(const Actions& actions) {
     try {
       for (const Action& action : actions) {
@@ -168,7 +199,7 @@ class DistributedDataParallel::Impl {
 
   Layout layout_of(const std::vector<std::size_t>& order, std::size_t rank_count) const {
     return lay_out(sizes_, order, {.first_bytes = options_.first_bucket_cap_bytes, .bytes = options_.bucket_cap_bytes},
-                   sizeof(Flags) + (options_.unused == Unused::keep ? sizes_.size() : 0), rank_count);
+                   flags_bytes(rank_count), rank_count);
   }
 
   // The other ranks are at these broadcasts too: one that can't begin them all keeps nobody waiting, and takes its
@@ -225,6 +256,9 @@ bool DistributedDataParallel::is_unused(std::size_t index) const { return requir
 void DistributedDataParallel::set_frozen(std::size_t index, bool is_frozen) {
   require_model().set_frozen(index, is_frozen);
 }
+void DistributedDataParallel::join(const std::function<void()>& after_each_step) {
+  require_model().join(after_each_step);
+}
 
 DistributedDataParallel::Step DistributedDataParallel::begin_step(Sync sync) {
   const std::uint64_t number = require_model().begin_step(sync);
@@ -253,7 +287,7 @@ std::shared_ptr<DistributedDataParallel::Impl> DistributedDataParallel::Step::re
 }
 
 void DistributedDataParallel::Step::ready(std::size_t index) { require_model()->ready(number_, index); }
-void DistributedDataParallel::Step::finish() { require_model()->finish(number_); }
+int DistributedDataParallel::Step::finish() { return require_model()->finish(number_); }
 
 void DistributedDataParallel::Step::cancel() {
   if (const auto model = model_.lock()) model->cancel(number_);

@@ -2,6 +2,7 @@
 
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/fault_reports.hpp"
+#include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -13,7 +14,6 @@
 namespace ddp::gradient_engine {
 namespace {
 
-constexpr std::size_t kFlagCount = sizeof(Flags) / sizeof(std::int32_t);
 constexpr std::size_t kBroadcastsAtOnce = 1024;
 
 std::string where_of(bool is_of_last_window) {
@@ -59,15 +59,19 @@ const Agreement* Executor::perform(const Reduce& action) {
   return nullptr;
 }
 
-const Agreement* Executor::perform(const Agree& action) {
-  const MemoryRange flags(at(layout_.flags_offset), kFlagCount, DataType::int32, group_.device());
-  device_memory_->write(flags.data, std::as_bytes(std::span(&action.own.flags, 1)), options_.stream);
-  const MemoryRange used(at(layout_.flags_offset + sizeof(Flags)), action.own.used.size(), DataType::uint8,
-                         group_.device());
-  if (used.count > 0) {
-    device_memory_->write(used.data, std::as_bytes(std::span(action.own.used)), options_.stream);
-    works_.push_back(group_.all_reduce_async(used, ReduceOp::max, options_));
+const Agreement* Executor::perform(const Scale& action) {
+  for (const Bucket& bucket : layout_.buckets) {
+    scale({at(bucket.offset_bytes), bucket.count, bucket.type, group_.device()}, action.factor);
   }
+  return nullptr;
+}
+
+const Agreement* Executor::perform(const Agree& action) {
+  std::byte* const start = at(layout_.flags_offset);
+  const std::size_t words_bytes = write_flags(action.own);
+  const MemoryRange flags(start, words_bytes / sizeof(std::int32_t), DataType::int32, group_.device());
+  const MemoryRange used(start + words_bytes, action.own.used.size(), DataType::uint8, group_.device());
+  if (used.count > 0) works_.push_back(group_.all_reduce_async(used, ReduceOp::max, options_));
   if (!action.is_read) {
     works_.push_back(group_.all_reduce_async(flags, ReduceOp::max, options_));
     return nullptr;
@@ -92,11 +96,35 @@ const Agreement* Executor::perform(const Look&) {
 
 const Agreement* Executor::perform(const Peek&) { return read(*results_.back()); }
 
+// Returns how many bytes are numbers of 32 bits; those of 8 bits follow.
+std::size_t Executor::write_flags(const Agreement& own) {
+  const std::size_t active_bytes = own.active.size() * sizeof(std::int32_t);
+  std::byte* const to = at(layout_.flags_offset);
+  agreement_.active.resize(own.active.size());
+  agreement_.used.resize(own.used.size());
+  if (active_bytes + own.used.size() == 0) {
+    device_memory_->write(to, std::as_bytes(std::span(&own.flags, 1)), options_.stream);
+    return sizeof(Flags);
+  }
+  std::vector<std::byte> bytes(sizeof(Flags) + active_bytes + own.used.size());
+  std::memcpy(bytes.data(), &own.flags, sizeof(Flags));
+  std::copy_n(std::as_bytes(std::span(own.active)).begin(), active_bytes, bytes.begin() + sizeof(Flags));
+  std::copy_n(std::as_bytes(std::span(own.used)).begin(), own.used.size(), bytes.end() - own.used.size());
+  device_memory_->write(to, bytes, options_.stream);
+  return sizeof(Flags) + active_bytes;
+}
+
 const Agreement* Executor::read(process_group::HostCopy& result) {
-  const std::span<const std::byte> bytes = result.bytes();
-  std::memcpy(&agreement_.flags, bytes.data(), sizeof(Flags));
-  agreement_.used.resize(bytes.size() - sizeof(Flags));
-  if (!agreement_.used.empty()) std::memcpy(agreement_.used.data(), &bytes[sizeof(Flags)], agreement_.used.size());
+  auto from = result.bytes().begin();
+  const auto take = [&from](auto& values) {
+    const std::span<std::byte> to = std::as_writable_bytes(std::span(values));
+    std::copy_n(from, to.size(), to.begin());
+    from += static_cast<std::ptrdiff_t>(to.size());
+  };
+  std::memcpy(&agreement_.flags, &*from, sizeof(Flags));
+  from += sizeof(Flags);
+  take(agreement_.active);
+  take(agreement_.used);
   return &agreement_;
 }
 

@@ -58,12 +58,14 @@ class Executor {
   const Agreement* perform(const ZeroAll&);
   const Agreement* perform(const Zero& action);
   const Agreement* perform(const Reduce& action);
+  const Agreement* perform(const Scale& action);
   const Agreement* perform(const Agree& action);
   const Agreement* perform(const Look&);
   const Agreement* perform(const Peek&);
   const Agreement* perform(const FindUnused& action);
   const Agreement* perform(const FindMiscounts& action);
   const Agreement* perform(const FindFrozen& action);
+  std::size_t write_flags(const Agreement& own);
   const Agreement* read(process_group::HostCopy& result);
   const Agreement* perform(const TellCancelled& action);
 

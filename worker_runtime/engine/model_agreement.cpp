@@ -142,16 +142,24 @@ void check_model(const std::vector<Parameter>& parameters, Device device) {
   }
 }
 
+void check_options(const DistributedDataParallelOptions& options, Device device) {
+  if (options.uneven_inputs == UnevenInputs::divide_by_active && device.kind != Device::Kind::cpu) {
+    refuse("uneven_inputs = divide_by_active is for host memory only", "divide_by_all");
+  }
+}
+
 std::vector<std::string> describe_model(const std::vector<Parameter>& parameters,
                                         const DistributedDataParallelOptions& options) {
   std::vector<std::string> lines;
   lines.reserve(parameters.size() + 1);
   const char* const unused[] = {"error", "zeros", "keep"};
+  const char* const uneven_inputs[] = {"off", "divide_by_all", "divide_by_active", "stop"};
   lines.push_back("the options first_bucket_cap_bytes = " + std::to_string(options.first_bucket_cap_bytes) +
                   ", bucket_cap_bytes = " + std::to_string(options.bucket_cap_bytes) +
                   ", zero_gradients = " + (options.zero_gradients ? "true" : "false") + ", rebuild_buckets = " +
                   (options.rebuild_buckets == RebuildBuckets::automatic ? "automatic" : "off") +
                   ", unused = " + unused[static_cast<std::size_t>(options.unused)] +
+                  ", uneven_inputs = " + uneven_inputs[static_cast<std::size_t>(options.uneven_inputs)] +
                   ", static_graph = " + (options.static_graph ? "true" : "false") +
                   ", wait_in_finish = " + (options.wait_in_finish ? "true" : "false"));
   for (const Parameter& parameter : parameters) {

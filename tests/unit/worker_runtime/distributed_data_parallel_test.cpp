@@ -240,6 +240,60 @@ TEST(DistributedDataParallel, ParametersFreezeAndThawBetweenSteps) {
                             "222|222|"));
 }
 
+// Trains for as many steps as this rank has inputs, and then joins. The result: each step's gradient of head.bias.
+std::string train_and_join(ProcessGroup world, const DistributedDataParallelOptions& options, int inputs) {
+  Model values;
+  DistributedDataParallel model(world, values.parameters(), options);
+  std::string text;
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    bool is_stopped = false;
+    for (int i = 0; i < inputs && !is_stopped; ++i) {
+      auto micro_batch = model.begin_step(Sync::off);
+      add(model.gradient(1), 1);
+      micro_batch.finish();
+      auto step = model.begin_step();
+      for (const std::size_t p : {2, 1, 0}) add(model.gradient(p), 5), step.ready(p);
+      const int active = step.finish();
+      is_stopped = options.uneven_inputs == ddp::UnevenInputs::stop && active < world.size();
+      text += is_stopped ? "stop " : text_of(model.gradient(1)).substr(0, 1) + " ";
+    }
+    if (!is_stopped) model.join([&] { text += text_of(model.gradient(1)).substr(0, 1) + " "; });
+    text += "|";
+  }
+  return text;
+}
+
+TEST(DistributedDataParallel, ARankWithoutInputsTakesPartInTheStepsOfTheOthers) {
+  const struct {
+    ddp::UnevenInputs option;
+    ddp::RebuildBuckets rebuild;
+    std::vector<std::string> want;
+  } cases[] = {
+      {ddp::UnevenInputs::divide_by_all, ddp::RebuildBuckets::off, {"6 4 4 2 |6 4 4 2 |"}},
+      {ddp::UnevenInputs::divide_by_active, ddp::RebuildBuckets::automatic, {"6 6 6 6 |6 6 6 6 |"}},
+      {ddp::UnevenInputs::stop, ddp::RebuildBuckets::off, {"6 |6 |", "6 stop |6 stop |", "6 stop |6 stop |"}},
+  };
+  for (const auto& c : cases) {
+    const auto results = results_of_ranks(3, [&](ProcessGroup world) {
+      DistributedDataParallelOptions options = one_bucket_each();
+      options.uneven_inputs = c.option;
+      options.rebuild_buckets = c.rebuild;
+      options.unused = ddp::Unused::keep;
+      return train_and_join(world, options, world.rank() == 0 ? 1 : world.rank() == 1 ? 4 : 3);
+    });
+    for (std::size_t rank = 0; rank < 3; ++rank) EXPECT_EQ(results[rank], c.want[rank % c.want.size()]);
+  }
+}
+
+TEST(DistributedDataParallel, JoinIsRefusedWithoutTheOption) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    Model values;
+    DistributedDataParallel model(world, values.parameters());
+    return message_of<InvalidArgument>([&] { model.join(); });
+  });
+  EXPECT_THAT(results, Each(HasSubstr("the option uneven_inputs")));
+}
+
 TEST(DistributedDataParallel, AStepWithoutAnyGradientIsNoHang) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) {
     Model values;

@@ -49,6 +49,7 @@ void require(bool is_right, const std::string& what) {
 
 enum class Call : std::uint8_t {
   freeze,
+  begin_shadow,
   begin_off,
   begin_on,
   ready,
@@ -72,6 +73,7 @@ struct RankWindow {
   Values found;  // by parameter: calls of ready() in the last one
   std::vector<bool> frozen;
   bool is_cancelled = false;
+  bool is_shadow = false;
   Fault fault = Fault::none;  // known when its last micro-batch ends
 };
 
@@ -99,8 +101,13 @@ struct Window {
 
   bool is_unused(std::size_t parameter) const {
     return std::all_of(ranks.begin(), ranks.end(), [=](const RankWindow& its) {
-      return its.frozen[parameter] || std::count(its.missing.begin(), its.missing.end(), parameter) > 0;
+      return its.is_shadow || its.frozen[parameter] ||
+             std::count(its.missing.begin(), its.missing.end(), parameter) > 0;
     });
+  }
+
+  int active_count() const {
+    return static_cast<int>(std::count_if(ranks.begin(), ranks.end(), [](auto& its) { return !its.is_shadow; }));
   }
 
   std::int64_t sum(std::size_t parameter) const {
@@ -169,6 +176,17 @@ void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, const V
   }
 }
 
+RankWindow shadow_window(std::size_t parameter_count, const std::vector<bool>& frozen, bool is_rebuilt) {
+  RankWindow window{.sums = Values(parameter_count), .frozen = frozen, .is_shadow = true};
+  for (std::size_t p = 0; p < parameter_count; ++p) {
+    window.ops.push_back({.call = Call::freeze, .parameter = p, .value = frozen[p] ? 1 : 0});
+  }
+  if (is_rebuilt) window.ops.push_back({.call = Call::rebuild});
+  window.ops.push_back({.call = Call::begin_shadow});
+  window.ops.push_back({.call = Call::end});
+  return window;
+}
+
 RankWindow draw_rank_window(const Values& uses, const std::vector<bool>& frozen, Chances chances, bool is_rebuilt,
                             Dice& dice) {
   const std::size_t parameter_count = uses.size();
@@ -196,6 +214,10 @@ std::vector<Window> draw_windows(std::size_t rank_count, std::size_t parameter_c
   std::vector<Window> windows(1 + dice.below(4));
   const bool are_any_frozen = dice.one_in(3);
   std::vector<bool> frozen(parameter_count);
+  std::vector<std::size_t> inputs(rank_count, windows.size());  // of each rank, in windows
+  if (options.uneven_inputs != UnevenInputs::off) {
+    for (std::size_t& its : inputs) its = dice.below(windows.size() + 1);
+  }
   for (Window& window : windows) {
     const Chances chances = dice.one_in(8) ? Chances{1, 8} : histories[dice.below(std::size(histories))];
     if (dice.one_in(4)) window.rebuilt = draw_buckets(parameter_count, dice);
@@ -204,6 +226,11 @@ std::vector<Window> draw_windows(std::size_t rank_count, std::size_t parameter_c
     for (std::size_t rank = 0; rank < rank_count; ++rank) {
       std::vector<bool> of_rank = frozen;
       if (are_any_frozen && dice.one_in(24)) flip_one(of_rank);
+      if (inputs[rank]-- == 0) {
+        inputs[rank] = 0;
+        window.ranks.push_back(shadow_window(parameter_count, of_rank, !window.rebuilt.empty()));
+        continue;
+      }
       window.ranks.push_back(draw_rank_window(uses[rank], of_rank, chances, !window.rebuilt.empty(), dice));
     }
   }
@@ -216,6 +243,9 @@ PlanOptions draw_options(Dice& dice) {
                                 : dice.one_in(2) ? Unused::zeros
                                                  : Unused::keep,
                       .is_static_graph = dice.one_in(3)};
+  const UnevenInputs uneven[] = {UnevenInputs::divide_by_all, UnevenInputs::divide_by_active, UnevenInputs::stop};
+  if (dice.one_in(3)) options.uneven_inputs = uneven[dice.below(3)];
+  if (options.uneven_inputs != UnevenInputs::off) return options;
   options.look_at = dice.one_in(2) ? LookAt::end_of_window : LookAt::end_of_next_window;
   return options;
 }
@@ -245,6 +275,7 @@ struct Rank {
   std::deque<std::size_t> results{};  // of the flags: which collectives
   std::deque<std::size_t> untold{};   // windows whose outcome it is still to hear
   std::optional<std::string> told{};  // in this end() or cancel()
+  double scaled_by = 1;               // in this window
 };
 
 class History {
@@ -270,6 +301,7 @@ class History {
   Plan plan_of(std::size_t rank, const Buckets& buckets) const {
     PlanOptions options = options_;
     options.rank = static_cast<int>(rank);
+    options.rank_count = static_cast<int>(rank_count_);
     return Plan(std::vector<std::string>(parameter_count_, "p"), buckets, options);
   }
 
@@ -323,6 +355,10 @@ class History {
         its.frozen[op.parameter] = op.value == 1;
         its.plan.set_frozen(op.parameter, op.value == 1);
         break;
+      case Call::begin_shadow:
+        queue(its, its.plan.begin_shadow());
+        its.found.assign(parameter_count_, 0);
+        break;
       case Call::begin_off:
       case Call::begin_on:
         queue(its, its.plan.begin(op.call == Call::begin_on ? Sync::on : Sync::off));
@@ -363,6 +399,7 @@ class History {
   void conclude(std::size_t rank) {
     Rank& its = ranks_[rank];
     RankWindow& window = windows_[its.window].ranks[rank];
+    if (window.is_shadow) return;
     if (options_.unused == Unused::error && !window.missing.empty()) window.fault = Fault::missing;
     if (!options_.is_static_graph) return;
     if (its.learned && *its.learned != window.found) window.fault = Fault::miscount;
@@ -417,6 +454,8 @@ class History {
     require(all.used.empty() || all.used.size() == its.used.size(), "flags of different sizes");
     all.flags.frozen = std::max(all.flags.frozen, its.flags.frozen);
     all.flags.frozen_complement = std::max(all.flags.frozen_complement, its.flags.frozen_complement);
+    all.active.resize(its.active.size());
+    for (std::size_t i = 0; i < its.active.size(); ++i) all.active[i] = std::max(all.active[i], its.active[i]);
     all.used.resize(its.used.size());
     for (std::size_t i = 0; i < its.used.size(); ++i) all.used[i] = std::max(all.used[i], its.used[i]);
   }
@@ -463,6 +502,8 @@ class History {
     }
     begin(rank, {.name = "reduce " + std::to_string(action.bucket), .parameters = parameters});
   }
+
+  void perform(std::size_t rank, const Scale& action) { ranks_[rank].scaled_by = action.factor; }
 
   void perform(std::size_t rank, const Agree& action) {
     Rank& its = ranks_[rank];
@@ -539,15 +580,31 @@ class History {
       if (is_finished) its.untold.push_back(its.window);
     }
     its.told.reset();
+    its.scaled_by = 1;
     its.is_closing = false;
     its.op = 0;
     ++its.window;
   }
 
+  std::size_t rank_of(const Rank& its) const { return static_cast<std::size_t>(&its - ranks_.data()); }
+
+  void check_active(const Rank& its, int active_count) const {
+    const bool are_counted = options_.uneven_inputs != UnevenInputs::off;
+    const int all = static_cast<int>(rank_count_);
+    require(its.plan.active_count() == (are_counted ? active_count : all), "a wrong count of active ranks");
+    const bool is_scaled = options_.uneven_inputs == UnevenInputs::divide_by_active && active_count > 0;
+    require(its.scaled_by == (is_scaled ? static_cast<double>(all) / active_count : 1), "divided by a wrong number");
+  }
+
   void check_told(const Rank& its, std::optional<std::size_t> window) const {
-    const std::string want = window ? windows_[*window].outcome() : "nothing";
+    std::string want = window ? windows_[*window].outcome() : "nothing";
+    const bool is_cancelled = want.substr(0, 9) == "cancelled";
+    if (window) require(its.plan.was_last_window_good() == want.empty(), "a window that went otherwise");
+    if (is_cancelled && options_.uneven_inputs != UnevenInputs::off && script(rank_of(its)).is_shadow) want = "";
     require(its.told.value_or("nothing") == want, "told " + its.told.value_or("nothing") + " instead of " + want);
-    if (!want.empty() || options_.unused != Unused::keep) return;
+    if (!want.empty() || is_cancelled) return;
+    check_active(its, windows_[*window].active_count());
+    if (options_.unused != Unused::keep) return;
     for (std::size_t p = 0; p < parameter_count_; ++p) {
       require(its.plan.is_unused(p) == windows_[*window].is_unused(p), "a wrong set of unused parameters");
     }

@@ -19,12 +19,15 @@ std::string text_of(const Drain&) { return "drain"; }
 std::string text_of(const ZeroAll&) { return "zero all"; }
 std::string text_of(const Zero& its) { return "zero " + std::to_string(its.parameter); }
 std::string text_of(const Reduce& its) { return "reduce " + std::to_string(its.bucket); }
+std::string text_of(const Scale& its) { return "scale " + std::to_string(its.factor); }
 std::string text_of(const Agree& its) {
   std::string text = "agree";
   if (its.own.flags.fault == 1) text += " missing";
   if (its.own.flags.fault == 2) text += " miscount";
   if (its.own.flags.canceller != 0) text += " canceller=" + std::to_string(its.own.flags.canceller);
   if (its.own.flags.frozen != 0) text += " frozen";
+  if (!its.own.active.empty()) text += " active=";
+  for (const std::int32_t active : its.own.active) text += std::to_string(active);
   if (!its.own.used.empty()) text += " used=";
   for (const std::uint8_t used : its.own.used) text += std::to_string(used);
   return text + (its.is_read ? "" : " unread");
@@ -459,6 +462,52 @@ TEST(Plan, AStaticGraphIsLearnedAnewAfterAParameterFreezes) {
   plan.begin(Sync::on);
   for (const std::size_t parameter : {3, 2, 1, 0}) ready(plan, parameter);
   EXPECT_THAT(end(plan), testing::Contains("agree frozen"));
+}
+
+TEST(Plan, AShadowGivesTheOthersWhatTheyWaitFor) {
+  Plan plan = five_parameters({.rank = 1,
+                               .rank_count = 3,
+                               .zero_gradients = false,
+                               .unused = Unused::keep,
+                               .is_static_graph = true,
+                               .uneven_inputs = UnevenInputs::divide_by_all});
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(end(plan), testing::Contains("agree active=010 used=11111"));
+  plan.looked({.active = {1, 1, 1}, .used = {1, 1, 1, 1, 1}});
+  EXPECT_EQ(plan.active_count(), 3);
+  EXPECT_THAT(texts(plan.begin_shadow()), ElementsAre("drain", "zero all"));
+  EXPECT_THAT(end(plan), ElementsAre("reduce 0", "reduce 1", "reduce 2", "agree active=000 used=00000", "look"))
+      << "nothing is missing, and nothing miscounted";
+  EXPECT_THAT(texts(plan.looked({.active = {1, 0, 1}, .used = {0, 0, 0, 0, 1}})), IsEmpty());
+  EXPECT_EQ(plan.active_count(), 2);
+  EXPECT_TRUE(plan.is_unused(0));
+  EXPECT_THAT(plan.ready_order(), ElementsAre(4U, 3U, 2U, 1U, 0U)) << "a shadow has no order";
+}
+
+TEST(Plan, GradientsAreDividedByTheActiveRanks) {
+  Plan plan = five_parameters({.rank_count = 3, .uneven_inputs = UnevenInputs::divide_by_active});
+  const auto actions_for = [&](std::vector<std::int32_t> active) {
+    plan.begin_shadow();
+    end(plan);
+    return texts(plan.looked({.active = std::move(active)}));
+  };
+  EXPECT_THAT(actions_for({0, 1, 1}), ElementsAre("scale 1.500000"));
+  EXPECT_THAT(actions_for({0, 1, 0}), ElementsAre("scale 3.000000"));
+  EXPECT_THAT(actions_for({0, 0, 0}), IsEmpty());
+  EXPECT_THAT(actions_for({1, 1, 1}), IsEmpty());
+}
+
+TEST(Plan, AShadowTakesNoNoticeOfACancelledWindow) {
+  Plan plan = five_parameters({.rank_count = 2, .uneven_inputs = UnevenInputs::stop});
+  plan.begin_shadow();
+  end(plan);
+  EXPECT_THAT(texts(plan.looked({.flags = {.canceller = 2}, .active = {0, 1}})), IsEmpty());
+  EXPECT_FALSE(plan.was_last_window_good());
+  EXPECT_EQ(plan.active_count(), 2) << "the window does not count";
+  plan.begin(Sync::off);
+  end(plan);
+  EXPECT_THAT(gradient_error([&] { plan.begin_shadow(); }), HasSubstr("join() is called before"));
 }
 
 TEST(Plan, ARebuildIsDueOnceAfterTheFirstWindowWithoutAFault) {

@@ -2,6 +2,7 @@
 
 #include "ddp/error.hpp"
 
+#include <numeric>
 #include <utility>
 
 namespace ddp::gradient_engine {
@@ -10,7 +11,8 @@ Plan::Plan(std::vector<std::string> names, const std::vector<std::vector<std::si
     : names_(std::move(names)),
       options_(options),
       readiness_(names_.size(), options.is_static_graph),
-      rebuild_(options.rebuilds_buckets ? Rebuild::after_first_window : Rebuild::not_wanted) {
+      rebuild_(options.rebuilds_buckets ? Rebuild::after_first_window : Rebuild::not_wanted),
+      active_count_(options.rank_count) {
   readiness_.set_buckets(buckets);
 }
 
@@ -20,7 +22,9 @@ Actions Plan::begin(Sync sync) {
         "a step begins while the one before it is unfinished\nwhere: DistributedDataParallel::begin_step\n"
         "try:   call finish() or cancel() at the end of every backward pass, on every rank");
   }
-  Actions actions{Drain{}};
+  Actions actions;
+  actions.reserve(2);
+  actions.emplace_back(Drain{});
   ++step_;
   if (!window_begun_) {
     window_begun_ = true;
@@ -33,7 +37,16 @@ Actions Plan::begin(Sync sync) {
   }
   readiness_.begin_step();
   is_open_ = true;
+  is_shadow_ = false;
   sync_ = sync;
+  return actions;
+}
+
+Actions Plan::begin_shadow() {
+  require_no_window("join");
+  Actions actions = begin(Sync::on);
+  if (!options_.zero_gradients) actions.emplace_back(ZeroAll{});
+  is_shadow_ = true;
   return actions;
 }
 
@@ -68,18 +81,21 @@ Actions Plan::end(std::uint64_t step) {
   Actions actions;
   if (sync_ == Sync::off) return actions;
   window_begun_ = false;
-  std::vector<std::size_t> missing = readiness_.missing();
-  for (const std::size_t parameter : missing) {
+  actions.reserve(4);  // what most windows need
+  Findings found{.is_shadow = is_shadow_};
+  if (!is_shadow_) found.missing = readiness_.missing();
+  if (!is_shadow_) found.miscount = readiness_.miscount();
+  if (readiness_.frozen()) found.frozen = readiness_.frozen()->own();
+  for (const std::size_t parameter : found.missing) {
     // A gradient that no step of a static graph uses is zero since the window began, and may be on its way.
     if (!readiness_.queue().is_taken_with(parameter)) actions.emplace_back(Zero{parameter});
   }
   reduce_rest(actions);
-  Agreement own = own_agreement(missing);
-  const auto& frozen = readiness_.frozen();
-  unlooked_.push_back({std::move(missing), readiness_.miscount(), frozen ? frozen->own() : std::vector<bool>{}});
-  readiness_.end_window(own.flags.fault == 0);
+  Agreement own = own_agreement(found);
+  if (!is_shadow_) readiness_.end_window(own.flags.fault == 0);
+  unlooked_.push_back(std::move(found));
   actions.emplace_back(Agree{.own = std::move(own)});
-  if (frozen && frozen->is_changed()) actions.emplace_back(Peek{});
+  if (readiness_.frozen() && readiness_.frozen()->is_changed()) actions.emplace_back(Peek{});
   if (options_.look_at == LookAt::end_of_window || unlooked_.size() > 1) actions.emplace_back(Look{});
   return actions;
 }
@@ -91,8 +107,7 @@ Actions Plan::cancel(std::uint64_t step) {
   window_begun_ = false;
   if (sync_ == Sync::off) return actions;
   reduce_rest(actions);
-  Agreement own = own_agreement({});
-  own.flags.fault = 0;
+  Agreement own = own_agreement(Findings{});
   own.flags.canceller = 1 + options_.rank;
   actions.emplace_back(Agree{.own = std::move(own), .is_read = false});
   // The others look at the flags of the window before, too, and FindUnused may follow.
@@ -110,7 +125,11 @@ Actions Plan::looked(const Agreement& of_all) {
   const bool is_of_last_window = options_.look_at == LookAt::end_of_next_window;
   Findings own = std::move(unlooked_.front());
   unlooked_.pop_front();
-  if (of_all.flags.canceller > 0) return {TellCancelled{of_all.flags.canceller - 1, is_of_last_window}};
+  was_last_window_good_ = false;
+  if (of_all.flags.canceller > 0) {
+    if (own.is_shadow) return {};  // it has lost nothing
+    return {TellCancelled{of_all.flags.canceller - 1, is_of_last_window}};
+  }
   if (!of_all.flags.have_frozen_the_same()) {
     own.frozen.resize(names_.size());
     return {FindFrozen{std::move(own.frozen), is_of_last_window}};
@@ -120,9 +139,14 @@ Actions Plan::looked(const Agreement& of_all) {
     case Fault::missing: return {FindUnused{std::move(own.missing), is_of_last_window}};
     case Fault::miscount: return {FindMiscounts{own.miscount, is_of_last_window}};
   }
+  was_last_window_good_ = true;
   used_ = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
-  return {};
+  if (of_all.active.empty()) return {};
+  active_count_ = std::accumulate(of_all.active.begin(), of_all.active.end(), 0);
+  const bool is_complete = active_count_ == 0 || active_count_ == options_.rank_count;
+  if (options_.uneven_inputs != UnevenInputs::divide_by_active || is_complete) return {};
+  return {Scale{static_cast<double>(options_.rank_count) / active_count_}};
 }
 
 Actions Plan::peeked(const Agreement& of_all) {
@@ -190,21 +214,25 @@ void Plan::reduce_rest(Actions& actions) {
 }
 
 // What this rank says of the window that it ends.
-Agreement Plan::own_agreement(const std::vector<std::size_t>& missing) const {
+Agreement Plan::own_agreement(const Findings& found) const {
   Agreement own;
   Fault fault = Fault::none;
-  if (options_.unused == Unused::error && !missing.empty()) fault = Fault::missing;
-  if (readiness_.miscount()) fault = Fault::miscount;
+  if (options_.unused == Unused::error && !found.missing.empty()) fault = Fault::missing;
+  if (found.miscount) fault = Fault::miscount;
   own.flags.fault = static_cast<std::int32_t>(fault);
   if (const auto& frozen = readiness_.frozen()) {
     own.flags.frozen = frozen->hash();
     own.flags.frozen_complement = ~frozen->hash();
   }
+  if (options_.uneven_inputs != UnevenInputs::off) {
+    own.active.resize(static_cast<std::size_t>(options_.rank_count));
+    own.active[static_cast<std::size_t>(options_.rank)] = found.is_shadow ? 0 : 1;
+  }
   if (options_.unused != Unused::keep) return own;
-  own.used.assign(names_.size(), 1);
-  for (const std::size_t parameter : missing) own.used[parameter] = 0;
-  for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
-    if (readiness_.is_frozen(parameter)) own.used[parameter] = 0;
+  own.used.assign(names_.size(), found.is_shadow ? 0 : 1);
+  for (const std::size_t parameter : found.missing) own.used[parameter] = 0;
+  for (std::size_t parameter = 0; parameter < found.frozen.size(); ++parameter) {
+    if (found.frozen[parameter]) own.used[parameter] = 0;
   }
   return own;
 }

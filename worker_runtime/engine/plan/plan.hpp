@@ -22,6 +22,9 @@
 // looks at these flags at once (Peek). If all ranks changed alike, all of them do, and the buckets that are needed
 // again are reduced late. If not, nothing changes, and all ranks find the difference when they look at the flags.
 //
+// A rank that has no more inputs takes part in the windows of the others as a shadow: its gradients are zeros, and no
+// parameter is missing. The flags then count the ranks that are active.
+//
 // Threads: one at a time.
 #pragma once
 
@@ -55,7 +58,8 @@ struct Flags {
 // All that is in the bucket of the flags.
 struct Agreement {
   Flags flags{};
-  std::vector<std::uint8_t> used{};  // with Unused::keep, by parameter: 1 where a rank used it; else empty
+  std::vector<std::int32_t> active{};  // if inputs may be uneven, by rank: 1 unless it is a shadow; else empty
+  std::vector<std::uint8_t> used{};    // with Unused::keep, by parameter: 1 where a rank used it; else empty
 };
 
 // --- actions ---
@@ -71,6 +75,9 @@ struct Reduce {  // begin the all-reduce of a bucket
 struct Agree {  // all-reduce the flags
   Agreement own;
   bool is_read = true;  // wait for it, as for all that was begun before, and begin to read the result; else only begin
+};
+struct Scale {  // multiply all gradients
+  double factor = 1;
 };
 struct Look {};      // take the oldest result that is not looked at, and tell it to the plan by looked()
 struct Peek {};      // tell the newest result to the plan by peeked()
@@ -91,8 +98,8 @@ struct TellCancelled {  // throw that the window was cancelled
   bool is_of_last_window = false;
 };
 
-using Action =
-    std::variant<Drain, ZeroAll, Zero, Reduce, Agree, Look, Peek, FindUnused, FindMiscounts, FindFrozen, TellCancelled>;
+using Action = std::variant<Drain, ZeroAll, Zero, Reduce, Scale, Agree, Look, Peek, FindUnused, FindMiscounts,
+                            FindFrozen, TellCancelled>;
 using Actions = std::vector<Action>;
 
 // When the flags of a window are looked at. At the end of the next window, the host need not wait for a device.
@@ -100,11 +107,13 @@ enum class LookAt : std::uint8_t { end_of_window, end_of_next_window };
 
 struct PlanOptions {
   int rank = 0;
+  int rank_count = 1;
   bool zero_gradients = true;     // at the start of a window
   bool rebuilds_buckets = false;  // once, see is_rebuild_due()
   Unused unused = Unused::error;
   bool is_static_graph = false;
-  LookAt look_at = LookAt::end_of_window;
+  UnevenInputs uneven_inputs = UnevenInputs::off;
+  LookAt look_at = LookAt::end_of_window;  // end_of_window with uneven inputs
 };
 
 class Plan {
@@ -117,6 +126,9 @@ class Plan {
 
   // A micro-batch begins. Throws GradientError while another one is open.
   Actions begin(Sync sync);
+
+  // A window begins in which this rank is a shadow: end() follows. Throws GradientError within a window.
+  Actions begin_shadow();
 
   // A gradient is complete; in a static graph, one use of it. Throws GradientError for a parameter that is ready
   // already or a step that is over, InvalidArgument for a bad index.
@@ -160,6 +172,11 @@ class Plan {
   // All parameters, see Readiness.
   std::vector<std::size_t> ready_order() const { return readiness_.ready_order(); }
 
+  // Of the last window that was looked at: whether it ended without a fault, and was not cancelled.
+  bool was_last_window_good() const { return was_last_window_good_; }
+  // The ranks that were no shadows in the last good window; all of them before the first.
+  int active_count() const { return active_count_; }
+
   // With Unused::keep: whether no rank used the parameter in the last window that was looked at. Else throws
   // InvalidArgument.
   bool is_unused(std::size_t parameter) const;
@@ -173,9 +190,16 @@ class Plan {
  private:
   enum class Rebuild : std::uint8_t { not_wanted, after_first_window, due };
 
+  struct Findings {  // of this rank, in a window
+    bool is_shadow = false;
+    std::vector<std::size_t> missing{};
+    std::optional<Miscount> miscount{};
+    std::vector<bool> frozen{};  // by parameter; empty if none ever was
+  };
+
   void require_open(std::uint64_t step, const char* call) const;
   void reduce_rest(Actions& actions);
-  Agreement own_agreement(const std::vector<std::size_t>& missing) const;
+  Agreement own_agreement(const Findings& found) const;
 
   std::vector<std::string> names_;  // by parameter
   PlanOptions options_;
@@ -186,13 +210,11 @@ class Plan {
   bool window_begun_ = false;
   Sync sync_ = Sync::on;
   Rebuild rebuild_;
+  bool is_shadow_ = false;
+  bool was_last_window_good_ = true;
+  int active_count_;
   std::vector<std::uint8_t> used_;  // with Unused::keep, by parameter: by a rank, in the last window looked at
 
-  struct Findings {  // of this rank, in a window
-    std::vector<std::size_t> missing;
-    std::optional<Miscount> miscount;
-    std::vector<bool> frozen;  // by parameter; empty if none ever was
-  };
   std::deque<Findings> unlooked_;  // of the windows whose result is not looked at, the oldest first
 };
 
