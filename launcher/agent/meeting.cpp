@@ -316,10 +316,14 @@ std::optional<rendezvous::Session::Target> Meeting::whereabouts() const {
   return client_ ? client_->whereabouts() : std::nullopt;
 }
 
+// A loopback name becomes the address that is listened on: workers may take `localhost` for ::1, where another user of
+// the host may listen.
 std::string Meeting::endpoint_host() const {
   if (server_ && is_next_host_) return standby_address_;
-  if (server_) return address_.empty() ? config_.rendezvous.host : address_;
-  return client_ ? client_->endpoint_host() : config_.rendezvous.host;
+  auto host = config_.rendezvous.host;
+  if (server_ && !address_.empty()) host = address_;
+  if (!server_ && client_) host = client_->endpoint_host();
+  return is_loopback(host) && !io::parse_address(host) ? kLoopback : host;
 }
 
 void Meeting::finish(std::function<void()> done) {

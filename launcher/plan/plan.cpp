@@ -194,7 +194,8 @@ class Plan {
     out.role = config_.role;
     out.restarts_max = config_.restarts_max;
     out.run_id = meeting_.run_id;
-    out.master_address = meeting_.mode == Mode::local ? "127.0.0.1" : meeting_.host;
+    const bool is_loopback_name = meeting_.host == "localhost";
+    out.master_address = meeting_.mode == Mode::local || is_loopback_name ? "127.0.0.1" : meeting_.host;
     out.master_port = meeting_.port;
     out.stop_signals = config_.stop_signals;
     out.virtual_local_rank = config_.virtual_local_rank;

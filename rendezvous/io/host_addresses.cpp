@@ -64,7 +64,22 @@ SocketAddresses look_up(const std::string& host, std::uint16_t port, int flags) 
     std::memcpy(&address, entry->ai_addr, std::min<std::size_t>(entry->ai_addrlen, sizeof address));
     out.addresses.push_back(address);
   }
+  keep_one_loopback(out.addresses);
   return out;
+}
+
+void keep_one_loopback(std::vector<sockaddr_storage>& addresses) {
+  const auto is_v4_loopback = [](const sockaddr_storage& address) {
+    sockaddr_in v4;
+    std::memcpy(&v4, &address, sizeof v4);
+    return address.ss_family == AF_INET && ntohl(v4.sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+  };
+  const auto is_v6_loopback = [](const sockaddr_storage& address) {
+    sockaddr_in6 v6;
+    std::memcpy(&v6, &address, sizeof v6);
+    return address.ss_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr);
+  };
+  if (std::any_of(addresses.begin(), addresses.end(), is_v4_loopback)) std::erase_if(addresses, is_v6_loopback);
 }
 
 HostAddresses addresses_of_host(const std::string& host, Clock::time_point end, const Cut* cut) {

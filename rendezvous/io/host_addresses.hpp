@@ -19,8 +19,12 @@ struct SocketAddresses {
   std::string error;                        // why there is none
 };
 
-// As getaddrinfo() has them, with flags of its own. Blocks, and can't be interrupted.
+// As getaddrinfo() has them, with flags of its own, but with one loopback address. Blocks, and can't be interrupted.
 SocketAddresses look_up(const std::string& host, std::uint16_t port, int flags = 0);
+
+// Removes ::1 if there is an IPv4 loopback address too. At `localhost` ddprun and libddp listen on 127.0.0.1, and
+// another user of the host may listen on ::1 at the same port.
+void keep_one_loopback(std::vector<sockaddr_storage>& addresses);
 
 struct HostAddresses {
   std::vector<std::string> addresses;  // as getnameinfo() writes them, in the order in which they are to be tried

@@ -12,10 +12,10 @@
 #include <cstring>
 #include <future>
 #include <iterator>
-#include <memory>
 #include <system_error>
 
 #include "rendezvous/io/cut.hpp"
+#include "rendezvous/io/host_addresses.hpp"
 #include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/io/quiet_thread.hpp"
 
@@ -88,42 +88,21 @@ void require_entries(const std::vector<KeyValue>& entries) {
   require_list(entries.size(), bytes);
 }
 
-struct AddressListDeleter {
-  void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
-};
-using AddressList = std::unique_ptr<addrinfo, AddressListDeleter>;
-
-struct Resolved {
-  AddressList addresses;  // empty where it failed
-  std::string reason;     // why
-};
-
-Resolved look_up(const std::string& host, const std::string& port, int flags) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags | AI_NUMERICSERV;
-  addrinfo* list = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), port.c_str(), &hints, &list);
-  if (error == 0) return {AddressList(list), ""};
-  return {nullptr, error == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(error)};
-}
-
 // A resolver can take longer than any deadline, and can't be interrupted: it runs in a thread of its own, which is left
 // to itself when the deadline passes. A numeric address needs neither.
-Resolved resolve(const std::string& host, const std::string& port, TimePoint until) {
-  if (auto numeric = look_up(host, port, AI_NUMERICHOST); numeric.addresses) return numeric;
-  std::promise<Resolved> promise;
+io::SocketAddresses resolve(const std::string& host, std::uint16_t port, TimePoint until) {
+  if (auto numeric = io::look_up(host, port, AI_NUMERICHOST); numeric.error.empty()) return numeric;
+  std::promise<io::SocketAddresses> promise;
   auto answer = promise.get_future();
   try {
     io::start_quiet_thread([promise = std::move(promise), host, port]() mutable {
-      promise.set_value(look_up(host, port, 0));
+      promise.set_value(io::look_up(host, port));
     }).detach();
   } catch (const std::system_error& error) {
-    return {nullptr, std::string("no thread to look up the host in: ") + error.what()};
+    return {{}, std::string("no thread to look up the host in: ") + error.what()};
   }
   if (answer.wait_until(until) == std::future_status::ready) return answer.get();
-  return {nullptr, "the resolver has not answered"};
+  return {{}, "the resolver has not answered"};
 }
 
 int wait_for(int fd, short events, io::Deadline& deadline) {  // 0 at the deadline, -1 with errno
@@ -153,10 +132,11 @@ struct Attempt {
   std::string reason;   // why
 };
 
-Attempt connect_to(const addrinfo& address, io::Deadline deadline) {
-  io::UniqueFd socket(::socket(address.ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Attempt connect_to(const sockaddr_storage& address, io::Deadline deadline) {
+  io::UniqueFd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return {{}, std::strerror(errno)};
-  if (::connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+  const socklen_t address_length = address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), address_length) != 0) {
     if (errno != EINPROGRESS && errno != EINTR) return {{}, std::strerror(errno)};
     const int ready = wait_for(socket.get(), POLLOUT, deadline);
     if (ready == 0) return {{}, "no answer within " + milliseconds_text(deadline)};
@@ -183,17 +163,16 @@ Client Client::connect(const ClientOptions& options) {
     throw InvalidArgument("the store's host or port is missing: \"" + options.host + "\", " +
                           std::to_string(options.port));
   }
-  const std::string port = std::to_string(options.port);
-  const std::string peer = io::host_and_port(options.host, port);
+  const std::string peer = io::host_and_port(options.host, options.port);
   io::Deadline deadline(Clock::now(), options.deadline);
   deadline.cut_by(options.cut);
   std::string reason = "no time left to try";
   for (auto backoff = kBackoffFirst; !deadline.passed(Clock::now()); backoff = std::min(2 * backoff, kBackoffMax)) {
-    const auto resolved = resolve(options.host, port, deadline.end());
-    if (!resolved.addresses) reason = resolved.reason;
-    for (const addrinfo* address = resolved.addresses.get(); address != nullptr; address = address->ai_next) {
+    const auto resolved = resolve(options.host, options.port, deadline.end());
+    if (!resolved.error.empty()) reason = resolved.error;
+    for (const auto& address : resolved.addresses) {
       const auto now = Clock::now();
-      auto attempt = connect_to(*address, deadline.part(now, std::min(deadline.end(), now + kAttemptLimit)));
+      auto attempt = connect_to(address, deadline.part(now, std::min(deadline.end(), now + kAttemptLimit)));
       if (!attempt.socket) {
         reason = attempt.reason;
         continue;

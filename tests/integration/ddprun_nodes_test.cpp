@@ -75,7 +75,7 @@ TEST(DdprunNodes, MeetAtAnEndpointThatTheFirstOneServes) {
   }
   for (int rank = 0; rank < 6; ++rank)
     EXPECT_THAT(all, HasSubstr("node " + std::to_string(rank / 2) + " of 3 rank " + std::to_string(rank) +
-                               " of 6 local " + std::to_string(rank % 2) + " of 2 at localhost:" + port + " id job\n"));
+                               " of 6 local " + std::to_string(rank % 2) + " of 2 at 127.0.0.1:" + port + " id job\n"));
 }
 
 TEST(DdprunNodes, ANodeRankIsHonouredWhoeverServesTheEndpoint) {

@@ -112,7 +112,7 @@ TEST(DdprunStep, NodesMeetWithoutAnyOption) {
   const auto one = start({job, 1}, kShowStep), zero = start({job, 0}, kShowStep);
   EXPECT_EQ(zero->wait(), 0) << zero->err();
   EXPECT_EQ(one->wait(), 0) << one->err();
-  const auto rest = " at localhost:" + std::to_string(first_port_of(job)) + " id " + std::to_string(job) + ".0 step " +
+  const auto rest = " at 127.0.0.1:" + std::to_string(first_port_of(job)) + " id " + std::to_string(job) + ".0 step " +
                     std::to_string(job) + ".0\n";
   EXPECT_EQ(zero->out(), "node 0 of 2 rank 0 of 2" + rest);
   EXPECT_EQ(one->out(), "node 1 of 2 rank 1 of 2" + rest);
@@ -126,13 +126,13 @@ TEST(DdprunStep, TwoJobsWithTheSamePortsAreKeptApart) {
   const auto other_zero = start({other, 0}, kShowStep);
   EXPECT_EQ(other_zero->wait(), 0) << other_zero->err();
   EXPECT_EQ(other_one->wait(), 0) << other_one->err();
-  EXPECT_THAT(other_one->out(), AllOf(HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first + 1)),
+  EXPECT_THAT(other_one->out(), AllOf(HasSubstr("rank 1 of 2 at 127.0.0.1:" + std::to_string(first + 1)),
                                       HasSubstr("id " + std::to_string(other) + ".0")));
   EXPECT_THAT(zero->err(), Not(HasSubstr(std::to_string(other)))) << "it is none of the first job's business";
   const auto one = start({job, 1}, kShowStep);
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_EQ(zero->wait(), 0) << zero->err();
-  EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first) + " id"));
+  EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2 at 127.0.0.1:" + std::to_string(first) + " id"));
 }
 
 TEST(DdprunStep, AnotherJobWithAnotherTokenIsPassedBy_AndTheReasonIsTold) {
@@ -156,7 +156,7 @@ TEST(DdprunStep, AnotherJobWithAnotherTokenIsPassedBy_AndTheReasonIsTold) {
   const auto other_zero = start({other, 0}, kShowStep, {}, {"DDPRUN_TOKEN=two_two_two_two_"});
   EXPECT_EQ(other_zero->wait(), 0) << other_zero->err();
   EXPECT_EQ(other_one->wait(), 0) << other_one->err();
-  EXPECT_THAT(other_one->out(), HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first + 1)));
+  EXPECT_THAT(other_one->out(), HasSubstr("rank 1 of 2 at 127.0.0.1:" + std::to_string(first + 1)));
 }
 
 TEST(DdprunStep, PortsThatOthersHaveArePassedBy) {
@@ -175,7 +175,7 @@ TEST(DdprunStep, PortsThatOthersHaveArePassedBy) {
   const auto zero = start({job, 0}, kShowStep, {"--rdzv-conf=heartbeat_timeout=1"});
   EXPECT_EQ(zero->wait(), 0) << zero->err();
   EXPECT_EQ(one->wait(), 0) << one->err();
-  EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2 at localhost:" + std::to_string(first + 5)));
+  EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2 at 127.0.0.1:" + std::to_string(first + 5)));
 }
 
 TEST(DdprunStep, WhereNobodyServesTheJobEachPortsReasonIsTold) {

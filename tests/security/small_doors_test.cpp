@@ -1,8 +1,10 @@
 // What a stranger can read, open or get in the way of at the edges of the programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,6 +19,8 @@
 #include <vector>
 
 #include "rendezvous/control/channel.hpp"
+#include "rendezvous/io/address.hpp"
+#include "rendezvous/io/unique_fd.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/security/control_messages.hpp"
@@ -91,6 +95,45 @@ TEST(SmallDoors, LoopbackEndpointListensOnLoopbackOnly) {
   other.kill(SIGTERM);
   EXPECT_EQ(host.wait(), 143);
   EXPECT_EQ(other.wait(), 143);
+}
+
+// Another user listens on ::1 at the port of an endpoint at localhost, whose ddprun listens on 127.0.0.1.
+TEST(SmallDoors, ListenerOnTheOtherLoopbackAddressIsReachedByNobody) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give localhost both addresses";
+  const auto port = free_port();
+  const io::UniqueFd listener(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto here = io::socket_address(*io::parse_address("::1"), static_cast<std::uint16_t>(std::stoi(port)));
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&here), io::length_of(here)) != 0)
+    GTEST_SKIP() << "this host has no ::1";
+  ASSERT_EQ(::listen(listener.get(), 16), 0);
+  char hosts[] = "/tmp/ddprun_hosts_XXXXXX";
+  const io::UniqueFd file(::mkstemp(hosts));
+  const std::string names = "127.0.0.1 localhost\n::1 localhost\n";
+  ASSERT_EQ(::write(file.get(), names.data(), names.size()), static_cast<ssize_t>(names.size()));
+  ::fchmod(file.get(), 0644);
+  const auto node = [&] {
+    Job::Options with_hosts;
+    with_hosts.program = "/usr/bin/unshare";
+    return std::make_unique<Job>(
+        std::vector<std::string>{"--mount", "sh", "-c", R"(mount --bind "$0" /etc/hosts && exec "$@")", hosts,
+                                 built("ddprun"), "--nproc-per-node=1", "--nnodes=2", "--rdzv-backend=c10d",
+                                 "--rdzv-id=job", "--rdzv-endpoint=localhost:" + port, "sh", "-c",
+                                 "echo the store is at $MASTER_ADDR"},
+        with_hosts);
+  };
+  const auto one = node(), two = node();
+  for (auto* each : {one.get(), two.get()}) {
+    const int exit_code = each->wait();
+    if (each->err().find("unshare: ") != std::string::npos) {
+      std::filesystem::remove(hosts);
+      GTEST_SKIP() << "this machine refuses namespaces";
+    }
+    EXPECT_EQ(exit_code, 0) << each->err();
+    EXPECT_THAT(each->out(), HasSubstr("the store is at 127.0.0.1\n"));
+  }
+  std::filesystem::remove(hosts);
+  pollfd waiting{listener.get(), POLLIN, 0};
+  EXPECT_EQ(::poll(&waiting, 1, 0), 0) << "somebody has come to the listener on ::1";
 }
 
 TEST(SmallDoors, FolderThatSomebodyElseMadeDoesNotStopTheLogs) {

@@ -107,6 +107,7 @@ TEST_F(Plan, StaticNodesKnowMore) {
   EXPECT_THAT(text, HasSubstr("rank 0 to 1\n"));
   EXPECT_THAT(text, HasSubstr("worker 1  LOCAL_RANK=1  RANK=1  ROLE_RANK=1\n"));
   EXPECT_THAT(plan({"--master-port=29501", "true"}), HasSubstr("  WORLD_SIZE=1\n"));
+  EXPECT_THAT(plan({"--nnodes=2", "--master-addr=localhost", "true"}), HasSubstr("  MASTER_ADDR=127.0.0.1\n"));
 }
 
 TEST_F(Plan, WhatSlurmGaveIsToldWithWhereItIsFrom) {

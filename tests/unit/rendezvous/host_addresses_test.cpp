@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "rendezvous/io/address.hpp"
 
@@ -23,6 +25,22 @@ TEST(HostAddresses, AreThoseOfTheName) {
   const auto none = addresses_of_host("", end, nullptr);
   EXPECT_THAT(none.addresses, IsEmpty());
   EXPECT_NE(none.error, "");
+}
+
+TEST(HostAddresses, NameOfBothLoopbackAddressesIsTheIpv4OneAlone) {
+  const auto left_of = [](const std::vector<std::string>& texts) {
+    std::vector<sockaddr_storage> addresses;
+    for (const auto& text : texts) addresses.push_back(socket_address(*parse_address(text), 29400));
+    keep_one_loopback(addresses);
+    std::vector<std::string> out;
+    for (const auto& address : addresses) out.push_back(address_of(address).text());
+    return out;
+  };
+  EXPECT_THAT(left_of({"::1", "127.0.0.1"}), ElementsAre("127.0.0.1"));
+  EXPECT_THAT(left_of({"127.0.1.1", "::1"}), ElementsAre("127.0.1.1"));
+  EXPECT_THAT(left_of({"::1"}), ElementsAre("::1"));
+  EXPECT_THAT(left_of({"::1", "10.0.0.1"}), ElementsAre("::1", "10.0.0.1"));
+  EXPECT_THAT(left_of({"fd00::1", "127.0.0.1"}), ElementsAre("fd00::1", "127.0.0.1"));
 }
 
 TEST(HostAddresses, AreNotWaitedForPastTheEnd) {
