@@ -76,6 +76,11 @@ class DDP_EXPORT Work {
   // Whether wait() would return, or throw what the collective failed with, without blocking.
   bool is_completed() const;
 
+  // How long the collective took from the time that its turn came: on a CPU in the group's queue, waits for other ranks
+  // included; on a GPU on the device, to about a microsecond. Of coalesced calls that of all as one. Empty until it has
+  // completed, where it failed, and for an empty Work. It blocks for no rank and no device.
+  std::optional<std::chrono::nanoseconds> duration() const;
+
   // Calls `callback` once, when the collective has completed (on a GPU: on the device), with null, or with what it
   // failed with, which then counts as waited for. At once, on this thread, where that has been; else on a thread of the
   // library's that does nothing else, one callback after the other, before the group's end returns. Others may have

@@ -123,12 +123,17 @@ TEST(Work, MayBeWaitedForOnTheHostUpToALimit) {
     const Array<float> values(group.device(), Values(10, static_cast<float>(rank + 1)));
     Gate gate;
     gate.close(stream);
+    const auto begin = std::chrono::steady_clock::now();
     Work work = group.all_reduce_async(values.range(), ReduceOp::sum, {.stream = stream});
     EXPECT_FALSE(work.wait_for(std::chrono::milliseconds(20)));
     EXPECT_FALSE(work.is_completed());
+    EXPECT_FALSE(work.duration());
     gate.open();
     EXPECT_TRUE(work.wait_for(std::chrono::minutes(1)));
     EXPECT_TRUE(work.is_completed());
+    const auto took = work.duration().value_or(std::chrono::hours(1));
+    EXPECT_GT(took, std::chrono::nanoseconds(0));
+    EXPECT_LT(took, std::chrono::steady_clock::now() - begin - std::chrono::milliseconds(19)) << "with the closed gate";
     EXPECT_THAT(values.values(), Each(3.0F));
     EXPECT_TRUE(work.wait_for(std::chrono::milliseconds(0)));
     group.barrier();

@@ -15,6 +15,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ class Work::State {
 
   virtual void wait() = 0;  // as Work::wait
   virtual bool is_completed() const = 0;
+  virtual std::optional<std::chrono::nanoseconds> duration() const = 0;  // as Work::duration
 
   // As Work::wait_for: false where it has not completed by `end`.
   virtual bool wait_until(std::chrono::steady_clock::time_point end) = 0;

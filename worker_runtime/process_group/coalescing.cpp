@@ -25,6 +25,11 @@ class Coalescing::Joint : public Work::State {
     return work && work->is_completed();
   }
 
+  std::optional<std::chrono::nanoseconds> duration() const override {
+    const auto work = all();
+    return work ? work->duration() : std::nullopt;
+  }
+
  private:
   std::shared_ptr<Work::State> all() const {
     const std::lock_guard lock(mutex_);

@@ -1,6 +1,7 @@
 #include "ddp/process_group.hpp"
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -140,6 +141,8 @@ void Work::on_completed(std::function<void(std::exception_ptr error)> callback) 
 }
 
 bool Work::is_completed() const { return !state_ || state_->is_completed(); }
+
+std::optional<std::chrono::nanoseconds> Work::duration() const { return state_ ? state_->duration() : std::nullopt; }
 
 int ProcessGroup::rank() const { return require_group(impl_).membership().rank; }
 int ProcessGroup::size() const { return require_group(impl_).membership().size; }

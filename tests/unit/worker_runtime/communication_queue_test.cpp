@@ -143,6 +143,29 @@ std::string message_of(const std::exception_ptr& error) {
   return "";
 }
 
+TEST_F(Queue, AWorkTellsHowLongItsJobTook) {
+  using Clock = std::chrono::steady_clock;
+  HeldUp first(*queue_);
+  Clock::time_point begin, end;
+  const auto before = Clock::now();
+  const auto second = queue_->submit([&] {
+    begin = Clock::now();
+    while (Clock::now() == begin) continue;
+    end = Clock::now();
+  });
+  EXPECT_FALSE(first.work().duration());
+  EXPECT_FALSE(second->duration());
+  while (Clock::now() < before + std::chrono::milliseconds(1)) std::this_thread::yield();
+  first.end();
+  second->wait();
+  EXPECT_GT(first.work().duration().value(), std::chrono::milliseconds(1));
+  EXPECT_GE(second->duration().value(), end - begin);
+  EXPECT_LE(second->duration().value(), Clock::now() - before - std::chrono::milliseconds(1)) << "with its wait";
+  const auto failed = queue_->submit(fail);
+  EXPECT_THROW(failed->wait(), Error);
+  EXPECT_FALSE(failed->duration());
+}
+
 TEST_F(Queue, AWaitWithALimitLeavesTheJobToGoOn) {
   HeldUp first(*queue_);
   bool is_done = false;

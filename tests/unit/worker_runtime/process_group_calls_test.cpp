@@ -236,6 +236,7 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
         EXPECT_THAT(refusal([&] { send.wait_for(1ms); }), HasSubstr("has not begun its calls"));
         EXPECT_THAT(refusal([&] { send.on_completed([](auto) {}); }), HasSubstr("has not begun its calls"));
         EXPECT_FALSE(send.is_completed());
+        EXPECT_FALSE(send.duration());
       },
       {.timeout = 2s, .stream = &of_all});
   ASSERT_EQ(calls_->submitted.size(), 1u);
@@ -257,8 +258,11 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
   receive.wait();
   Work(all).wait();
   EXPECT_EQ(work->waits, 3);
+  EXPECT_FALSE(receive.duration());
   work->is_done = true;
+  work->took = 5ns;
   EXPECT_TRUE(receive.is_completed());
+  EXPECT_EQ(receive.duration(), 5ns);
   group_.barrier();  // and calls are as before
   EXPECT_EQ(calls_->run.size(), 1u);
 }
@@ -266,6 +270,7 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
 TEST_F(GroupCalls, AnEmptyWorkHasCompleted) {
   Work none;
   EXPECT_TRUE(none.wait_for(0ms));
+  EXPECT_FALSE(none.duration());
   int calls = 0;
   none.on_completed([&](const std::exception_ptr& error) { calls += error ? 100 : 1; });
   EXPECT_EQ(calls, 1);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,6 +25,9 @@ class StandInWork : public Work::State {
  public:
   void wait() override { ++waits; }
   bool is_completed() const override { return is_done; }
+  std::optional<std::chrono::nanoseconds> duration() const override {
+    return is_done ? std::optional(took) : std::nullopt;
+  }
   bool wait_until(std::chrono::steady_clock::time_point end) override {
     limit = end;
     return is_done;
@@ -34,6 +38,7 @@ class StandInWork : public Work::State {
   std::chrono::steady_clock::time_point limit{};
   std::vector<Callback> callbacks;
   bool is_done = false;
+  std::chrono::nanoseconds took{};
 };
 
 // Memory of a "device" that is host memory in truth.

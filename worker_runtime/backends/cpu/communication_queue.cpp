@@ -1,6 +1,8 @@
 #include "worker_runtime/backends/cpu/communication_queue.hpp"
 
 #include <atomic>
+#include <chrono>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -10,13 +12,17 @@
 
 namespace ddp::cpu_backend {
 
-// A job and what became of it; fields are guarded by the queue's mutex.
+// A job and what became of it; fields are guarded by the queue's mutex. Once it is done, error_ and took_ stay as they
+// are.
 class CommunicationQueue::Task : public Work::State {
  public:
   Task(std::shared_ptr<CommunicationQueue> queue, Job job) : queue_(std::move(queue)), job_(std::move(job)) {}
 
   void wait() override { queue_->wait_for(*this); }
   bool is_completed() const override { return done_.load(std::memory_order_acquire); }
+  std::optional<std::chrono::nanoseconds> duration() const override {
+    return is_completed() && !error_ ? std::optional(took_) : std::nullopt;
+  }
   bool wait_until(std::chrono::steady_clock::time_point end) override { return queue_->wait_until(*this, end); }
   void on_completed(Callback callback) override { queue_->on_completed(*this, std::move(callback)); }
 
@@ -26,6 +32,7 @@ class CommunicationQueue::Task : public Work::State {
   Job job_;
   std::atomic<bool> done_{false};
   std::exception_ptr error_;
+  std::chrono::nanoseconds took_{};
   std::vector<Callback> callbacks_;  // none once they are called
 };
 
@@ -185,14 +192,17 @@ void CommunicationQueue::run_front(std::unique_lock<std::mutex>& lock) {
   busy_ = true;
   lock.unlock();
   std::exception_ptr error;
+  const auto begin = std::chrono::steady_clock::now();
   try {
     task->job_();
   } catch (...) {
     error = std::current_exception();
   }
+  const auto end = std::chrono::steady_clock::now();
   task->job_ = nullptr;
   lock.lock();
   task->error_ = error;
+  task->took_ = end - begin;
   auto callbacks = std::exchange(task->callbacks_, {});
   if (error && !failed_ && callbacks.empty()) unclaimed_ = error;
   failed_ = failed_ || error;

@@ -46,6 +46,18 @@ bool Operation::is_completed() const {
   return group_->under_way.is_launched(*this) && end_->has_come();
 }
 
+// The group's watching thread may see the end later than the caller does.
+std::optional<std::chrono::nanoseconds> Operation::duration() const {
+  if (group_->fork_guard.in_forked_child()) return std::nullopt;
+  const DeviceGuard guard(group_->device);
+  const RelaxedCapture relaxed;
+  const bool is_over =
+      is_done_ || (!group_->status->has_failed() && group_->under_way.is_launched(*this) && end_->has_come());
+  if (!is_over) return std::nullopt;
+  const std::chrono::duration<double, std::milli> took(milliseconds_between(*begin_, *end_));
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(took);
+}
+
 bool Operation::wait_until(std::chrono::steady_clock::time_point end) {
   group_->fork_guard.require_own_process();
   if (is_done_) return true;

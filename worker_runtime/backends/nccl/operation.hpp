@@ -29,6 +29,7 @@ class Operation : public core::Operation, public Work::State {
   // Orders the streams of its calls behind it; a barrier blocks. Throws what the group failed with before it was done.
   void wait() override;
   bool is_completed() const override;
+  std::optional<std::chrono::nanoseconds> duration() const override;
   bool wait_until(std::chrono::steady_clock::time_point end) override;
   void on_completed(Callback callback) override;
 
