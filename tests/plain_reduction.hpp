@@ -98,6 +98,16 @@ W combined(ReduceOp op, W a, W b) {
   }
 }
 
+// In its own type, which the factor is rounded to; of floating-point types.
+template <class T>
+T multiplied(T value, double factor) {
+  if constexpr (std::is_integral_v<Wide<T>>) {
+    return value;
+  } else {
+    return narrowed<T>(widened(value) * widened(narrowed<T>(static_cast<Wide<T>>(factor))));
+  }
+}
+
 // The end of an average over so many ranks.
 template <class W>
 W divided(ReduceOp op, W sum, std::size_t ranks) {

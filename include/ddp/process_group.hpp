@@ -53,6 +53,10 @@ enum class ReduceOp : std::uint8_t {
   product,
   min,
   max,
+  // Sum of each rank's elements times CollectiveOptions::factor, which may differ from rank to rank: weights of unequal
+  // batches, or a sum that must not overflow. The elements are multiplied first, in their own type, which the factor is
+  // rounded to. Floating-point types only. (On a CPU it takes as much memory of its own as the input.)
+  premul_sum,
 };
 
 // A collective under way. Copies share it. The memory it was given must stay valid and untouched until it has
@@ -95,6 +99,7 @@ class DDP_EXPORT Work {
 struct CollectiveOptions {
   std::chrono::milliseconds timeout{0};  // from the call to completion; 0 takes the group's
   void* stream = nullptr;                // cudaStream_t that writes the input and reads the output; unused on a CPU
+  double factor = 1;                     // of ReduceOp::premul_sum, this rank's own; finite. Any other call has 1
 };
 
 class DDP_EXPORT ProcessGroup {

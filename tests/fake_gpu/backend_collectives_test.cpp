@@ -205,8 +205,11 @@ TEST(Backend, GivesEverythingBack) {
       const RegisteredMemory memory = group.allocate(100);
       Work work = group.all_reduce_async({memory.data(), 25, DataType::float32, group.device()});
       work.wait();
+      group.all_reduce({memory.data(), 25, DataType::float32, group.device()}, ReduceOp::premul_sum, {.factor = 2});
+      EXPECT_EQ(fake_gpu_live("ncclRedOp"), 0U) << "once it is called";
       group.barrier();
     }
+    EXPECT_EQ(fake_gpu_calls("ncclRedOpCreatePreMulSum"), 3U);
     for (const char* kind : {"ncclComm", "ncclMemAlloc", "ncclCommRegister", "cudaStream", "cudaMalloc"}) {
       EXPECT_EQ(fake_gpu_live(kind), 0U) << kind;
     }

@@ -36,7 +36,7 @@ extern "C" {
 unsigned long fake_gpu_calls(const char* name);
 
 /* How many of a kind exist: "cudaStream", "cudaEvent", "cudaMalloc", "cudaMallocHost", "ncclMemAlloc", "ncclComm",
- * "ncclCommRegister". */
+ * "ncclCommRegister", "ncclRedOp". */
 unsigned long fake_gpu_live(const char* kind);
 
 /* Ends all streams once their work is done, frees all memory, and starts anew: faults, counts, the sticky error. Work

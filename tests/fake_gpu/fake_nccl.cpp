@@ -109,6 +109,8 @@ FAKE_NCCL_EXPORT abi::CommGetAsyncError ncclCommGetAsyncError;
 FAKE_NCCL_EXPORT abi::CommCount ncclCommCount;
 FAKE_NCCL_EXPORT abi::GroupStart ncclGroupStart;
 FAKE_NCCL_EXPORT abi::GroupEnd ncclGroupEnd;
+FAKE_NCCL_EXPORT abi::RedOpCreatePreMulSum ncclRedOpCreatePreMulSum;
+FAKE_NCCL_EXPORT abi::RedOpDestroy ncclRedOpDestroy;
 FAKE_NCCL_EXPORT abi::AllReduce ncclAllReduce;
 FAKE_NCCL_EXPORT abi::Broadcast ncclBroadcast;
 FAKE_NCCL_EXPORT abi::Reduce ncclReduce;
@@ -223,6 +225,30 @@ Result ncclGroupStart() {
 
 Result ncclGroupEnd() {
   return short_nccl_call("ncclGroupEnd", [] { return group_end(); });
+}
+
+Result ncclRedOpCreatePreMulSum(abi::RedOp* op, void* scalar, abi::DataType type, abi::ScalarResidence residence,
+                                abi::Comm comm) {
+  return short_nccl_call("ncclRedOpCreatePreMulSum", [&] {
+    const Use use(comm);
+    if (!use) return Result::invalid_argument;
+    if (const Result ready = use->readiness(); ready != Result::success) return ready;
+    if (residence != abi::ScalarResidence::host_immediate || element_bytes(type) == 0) {
+      return refuse(Result::invalid_argument, "the fake takes a scalar of the host, of a type that exists");
+    }
+    ddp::tensor::Scalar factor{};
+    std::memcpy(factor.data(), scalar, element_bytes(type));
+    *op = use->make_operator(type, factor);
+    return Result::success;
+  });
+}
+
+Result ncclRedOpDestroy(abi::RedOp op, abi::Comm comm) {
+  return short_nccl_call("ncclRedOpDestroy", [&] {
+    const Use use(comm);
+    if (!use) return Result::invalid_argument;
+    return use->destroy_operator(op) ? Result::success : refuse(Result::invalid_argument, "there is no such operator");
+  });
 }
 
 Result ncclAllReduce(const void* input, void* output, std::size_t count, abi::DataType type, abi::RedOp op,

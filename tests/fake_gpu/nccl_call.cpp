@@ -48,7 +48,11 @@ Result begin_or_add(const Request& request, abi::Comm comm, abi::Stream stream_h
     if (call.stream == nullptr) return refuse(Result::invalid_argument, "there is no such stream");
     if (device_of(*call.stream) != use->place().device)
       return refuse(Result::invalid_argument, "the stream is of another device than the communicator");
-    if (const std::string mistake = mistake_in(request, use->place()); !mistake.empty())
+    if (const auto factor = use->factor_of(request.op, request.type)) {
+      call.request.op = abi::RedOp::sum;
+      call.request.factor = factor;
+    }
+    if (const std::string mistake = mistake_in(call.request, use->place()); !mistake.empty())
       return refuse(Result::invalid_argument, mistake);
   }
   if (group.depth == 0) return launch(comm, {std::move(call)});

@@ -187,6 +187,7 @@ void Communicator::run(Operation& operation, const Fault& fault) {
   }
   const bool die = fault.kind == Fault::Kind::die_inside;
   if (die && operation.sends_nothing()) kill_this_process();
+  operation.multiply();
   const Outcome outcome = exchange(operation.take_messages(), links_, abort_, {.die_inside = die});
   if (outcome == Outcome::done) return operation.finish();
   if (outcome == Outcome::mismatch)
@@ -285,6 +286,28 @@ void Communicator::abort() {
   links_.clear();
   for (std::size_t i = 0; i < registrations_.size(); ++i) gone("ncclCommRegister");
   registrations_.clear();
+  for (std::size_t i = 0; i < operators_.size(); ++i) gone("ncclRedOp");
+  operators_.clear();
+}
+
+abi::RedOp Communicator::make_operator(abi::DataType type, const tensor::Scalar& factor) {
+  int number = static_cast<int>(abi::RedOp::average) + 1;
+  while (operators_.count(number) != 0) ++number;
+  operators_[number] = {type, factor};
+  made("ncclRedOp");
+  return static_cast<abi::RedOp>(number);
+}
+
+bool Communicator::destroy_operator(abi::RedOp op) {
+  if (operators_.erase(static_cast<int>(op)) == 0) return false;
+  gone("ncclRedOp");
+  return true;
+}
+
+std::optional<tensor::Scalar> Communicator::factor_of(abi::RedOp op, abi::DataType type) const {
+  const auto found = operators_.find(static_cast<int>(op));
+  if (found == operators_.end() || found->second.first != type) return std::nullopt;
+  return found->second.second;
 }
 
 void* Communicator::register_memory() {

@@ -8,11 +8,14 @@
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/io/cut.hpp"
@@ -69,6 +72,12 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Ends what is under way, and with it the communicator. Returns once none of its threads is at work.
   void abort();
 
+  // An operator that multiplies before it sums; its number is this communicator's own.
+  abi::RedOp make_operator(abi::DataType type, const tensor::Scalar& factor);
+  bool destroy_operator(abi::RedOp op);
+  // Nothing for an operator that was not made for this type.
+  std::optional<tensor::Scalar> factor_of(abi::RedOp op, abi::DataType type) const;
+
   void* register_memory();
   bool deregister(void* handle);
 
@@ -88,6 +97,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int splits_ = 0;
   bool finalized_ = false;
   std::set<void*> registrations_;
+  std::map<int, std::pair<abi::DataType, tensor::Scalar>> operators_;
 
   mutable std::mutex mutex_;
   std::condition_variable idle_;

@@ -11,12 +11,7 @@
 
 namespace ddp::fake_gpu {
 
-namespace {
-
-using Kind = Request::Kind;
-
-// 0 for a type that does not exist.
-std::size_t bytes_of(abi::DataType type) {
+std::size_t element_bytes(abi::DataType type) {
   switch (type) {
     case abi::DataType::int8:
     case abi::DataType::uint8:
@@ -33,6 +28,10 @@ std::size_t bytes_of(abi::DataType type) {
   }
   return 0;
 }
+
+namespace {
+
+using Kind = Request::Kind;
 
 // Nothing for those that libddp never sums.
 std::optional<DataType> summed_type(abi::DataType type) {
@@ -71,7 +70,7 @@ bool has_peer(Kind kind) {
          kind == Kind::scatter;
 }
 
-std::size_t part_bytes(const Request& request) { return request.count * bytes_of(request.type); }
+std::size_t part_bytes(const Request& request) { return request.count * element_bytes(request.type); }
 
 // How many parts this rank reads and writes; 0 where it takes no memory from the call.
 std::size_t input_parts(const Request& request, const Place& place) {
@@ -109,7 +108,7 @@ std::uint64_t tag_of(const Request& request) {
   const Kind kind = request.kind == Kind::receive ? Kind::send : request.kind;
   const auto field = [](auto value, int shift) { return static_cast<std::uint64_t>(value) << shift; };
   std::uint64_t tag = field(kind, 0) | field(request.type, 8);
-  if (sums(kind)) tag |= field(request.op, 16);
+  if (sums(kind)) tag |= field(request.op, 16) | field(request.factor ? 1 : 0, 24);
   if (!is_between_two(kind) && has_peer(kind)) tag |= field(request.peer, 32);
   return tag;
 }
@@ -127,7 +126,7 @@ std::span<std::byte> output_part(const Request& request, int index) {
 }  // namespace
 
 std::string mistake_in(const Request& request, const Place& place) {
-  if (bytes_of(request.type) == 0) return "there is no such data type";
+  if (element_bytes(request.type) == 0) return "there is no such data type";
   if (sums(request.kind) && !operator_of(request.op)) return "there is no such operator";
   if (sums(request.kind) && !summed_type(request.type)) return "the fake sums no such type";
   if (has_peer(request.kind) && (request.peer < 0 || request.peer >= place.size)) return "there is no such rank";
@@ -147,8 +146,13 @@ Operation::Operation(std::vector<Request> requests, const Place& place) : place_
   for (const Request& request : requests) plan(request);
 }
 
-void Operation::plan(const Request& request) {
+void Operation::plan(Request request) {
   const bool is_root = request.peer == place_.rank;
+  if (request.factor) {
+    std::vector<std::byte>& into = scratch_.emplace_back(input_parts(request, place_) * part_bytes(request));
+    products_.push_back({request, into});
+    request.input = into.data();
+  }
   switch (request.kind) {
     case Kind::all_reduce:
       send_to_others(request, input_part(request, 0));
@@ -218,6 +222,18 @@ void Operation::sum_from_all(const Request& request, std::span<const std::byte> 
     sum.sources.push_back(arrived.data());
   }
   sums_.push_back(std::move(sum));
+}
+
+void Operation::multiply() const {
+  for (const Product& product : products_) {
+    const Request& request = product.request;
+    const std::size_t step = element_bytes(request.type);
+    for (std::size_t at = 0; at < product.into.size(); at += step) {
+      const std::array sources{static_cast<const std::byte*>(request.input) + at, request.factor->data()};
+      const std::array output{&product.into[at]};
+      cpu_backend::reduce({.type = *summed_type(request.type), .op = ReduceOp::product}, sources, output, {0, 1});
+    }
+  }
 }
 
 bool Operation::sends_nothing() const {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "tests/fake_gpu/nccl_exchange.hpp"
 #include "worker_runtime/backends/nccl/nccl_abi.hpp"
+#include "worker_runtime/tensor/scalar.hpp"
 
 namespace ddp::fake_gpu {
 
@@ -38,7 +40,12 @@ struct Request {
   abi::DataType type = abi::DataType::float32;
   abi::RedOp op = abi::RedOp::sum;
   int peer = 0;  // or root
+
+  // Of a sum whose input is multiplied first: by an element of `type`.
+  std::optional<tensor::Scalar> factor{};
 };
+
+std::size_t element_bytes(abi::DataType type);  // 0 for a type that does not exist
 
 struct Place {
   int rank = 0;
@@ -55,6 +62,9 @@ class Operation {
   Operation(const Operation&) = delete;
   Operation& operator=(const Operation&) = delete;
 
+  // Before the messages go, when the input is there.
+  void multiply() const;
+
   // Valid while this lives; once.
   Messages take_messages() { return std::move(messages_); }
   bool sends_nothing() const;
@@ -68,7 +78,12 @@ class Operation {
     std::vector<const std::byte*> sources;  // by rank
   };
 
-  void plan(const Request& request);
+  struct Product {
+    Request request;
+    std::vector<std::byte>& into;
+  };
+
+  void plan(Request request);
   void send(const Request& request, int rank, std::span<const std::byte> bytes);
   void receive(const Request& request, int rank, std::span<std::byte> bytes);
   void send_to_others(const Request& request, std::span<const std::byte> bytes);
@@ -77,6 +92,7 @@ class Operation {
   Place place_;
   Messages messages_;
   std::deque<std::vector<std::byte>> scratch_;
+  std::vector<Product> products_;
   std::vector<Sum> sums_;
   std::deque<std::span<const std::byte>> to_itself_;  // as the next: copied in order
   std::deque<std::span<std::byte>> from_itself_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <sstream>
 
+#include "worker_runtime/tensor/scalar.hpp"
+
 namespace ddp::testing {
 
 namespace {
@@ -12,7 +14,8 @@ using simulation::Dice;
 const std::vector<DataType> kTypes{DataType::float32,  DataType::float64,       DataType::int64,      DataType::float16,
                                    DataType::bfloat16, DataType::int32,         DataType::uint8,      DataType::int8,
                                    DataType::boolean,  DataType::float8_e4m3fn, DataType::float8_e5m2};
-const std::vector<ReduceOp> kOps{ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max};
+const std::vector<ReduceOp> kOps{ReduceOp::sum, ReduceOp::average, ReduceOp::product,
+                                 ReduceOp::min, ReduceOp::max,     ReduceOp::premul_sum};
 
 constexpr std::size_t kLine = 64;
 constexpr std::size_t kSlack = 4 * kLine;  // how far apart ranks may have the same thing
@@ -39,7 +42,7 @@ const char* name_of(Call call) {
 }
 
 const char* name_of(ReduceOp op) {
-  const char* const names[] = {"sum", "average", "product", "min", "max"};
+  const char* const names[] = {"sum", "average", "product", "min", "max", "premul_sum"};
   return names[static_cast<std::size_t>(op)];
 }
 
@@ -142,6 +145,7 @@ Step draw_step(Dice& dice, int size, const Limits& limits, std::size_t& end) {
   step.type = dice.one_of(kTypes);
   step.op = dice.one_of(kOps);
   if (step.type == DataType::boolean && step.op == ReduceOp::average) step.op = ReduceOp::sum;
+  if (step.op == ReduceOp::premul_sum && !tensor::is_floating(step.type)) step.op = ReduceOp::sum;
   step.root = static_cast<int>(dice.below(static_cast<std::uint64_t>(size)));
   if (step.call == Call::exchange) step.root = dice.between(1, size - 1);
   const std::size_t element_bytes = size_of(step.type);

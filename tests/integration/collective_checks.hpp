@@ -48,7 +48,7 @@ void check_in_place_collectives(ProcessGroup& group, Where where, std::size_t co
   const auto ranks = one_host(group);
   for (const ReduceOp op : ops_for<T>(count)) {
     auto inout = buffer<T, Buffer>(group, where, count);
-    group.all_reduce(inout.range(), op);
+    group.all_reduce(inout.range(), op, options_for(op, group.rank()));
     expect_bits("all_reduce", inout.values().data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, i); });
   }
   for (const int root : {0, group.size() - 1}) {
@@ -77,7 +77,7 @@ void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t c
 
   for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T, Buffer>(group, where, all);
-    group.reduce_scatter(input.range(), one.range(), op);
+    group.reduce_scatter(input.range(), one.range(), op, options_for(op, group.rank()));
     expect_bits("reduce_scatter", one.values().data(), count,
                 [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
   }
@@ -106,12 +106,13 @@ void check_divided_collectives(ProcessGroup& group, Where where, std::size_t cou
     for (const ReduceOp op : ops_for<T>(count)) {
       auto input = buffer<T, Buffer>(group, where, count);
       auto output = buffer<T, Buffer>(group, where, count);
-      group.reduce(input.range(), is_root ? output.range() : output.part(0, 0), root, op);
+      group.reduce(input.range(), is_root ? output.range() : output.part(0, 0), root, op,
+                   options_for(op, group.rank()));
       expect_bits("reduce", output.values().data(), count,
                   [&](std::size_t i) { return is_root ? reduced<T>(op, ranks, i) : element<T>(group.rank(), i); });
       expect_bits("input of reduce", input.values().data(), count,
                   [&](std::size_t i) { return element<T>(group.rank(), i); });
-      group.reduce(input.range(), is_root ? input.range() : input.part(0, 0), root, op);
+      group.reduce(input.range(), is_root ? input.range() : input.part(0, 0), root, op, options_for(op, group.rank()));
       if (is_root) {
         expect_bits("reduce in place", input.values().data(), count,
                     [&](std::size_t i) { return reduced<T>(op, ranks, i); });
@@ -164,7 +165,7 @@ void check_uneven_collectives(ProcessGroup& group, const RanksByHost& ranks, Whe
 
   for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T, Buffer>(group, where, most);
-    group.reduce_scatter_v(input.part(0, all), one.part(0, own), counts, op);
+    group.reduce_scatter_v(input.part(0, all), one.part(0, own), counts, op, options_for(op, group.rank()));
     expect_bits("reduce_scatter_v", one.values().data(), own,
                 [&](std::size_t i) { return reduced<T>(op, ranks, begin_of(counts, group.rank()) + i); });
   }

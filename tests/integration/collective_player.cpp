@@ -45,7 +45,8 @@ T reduced(const Step& step, const RanksByHost& by_host, std::size_t i) {
     for (std::size_t host = 0; host < by_host.size(); ++host) {
       Wide<T> of_host{};
       for (std::size_t r = 0; r < by_host[host].size(); ++r, ++size) {
-        const Wide<T> one = widened(value_of(by_host[host][r]));
+        const int rank = by_host[host][r];
+        const Wide<T> one = widened(given<T>(step.op, rank, value_of(rank)));
         of_host = r == 0 ? one : combined(step.op, of_host, one);
       }
       of_all = host == 0 ? of_host : combined(step.op, of_all, of_host);
@@ -236,20 +237,21 @@ void Player::expect_outputs(const Step& step) {
 Work Player::begin(const Step& step) {
   const ConstMemoryRange input = input_of(step);
   const MemoryRange output = output_of(step);
+  const CollectiveOptions options = options_for(step.op, rank_, options_);
   switch (step.call) {
     case Call::barrier: return group_.barrier_async(options_);
-    case Call::all_reduce: return group_.all_reduce_async(output, step.op, options_);
+    case Call::all_reduce: return group_.all_reduce_async(output, step.op, options);
     case Call::broadcast: return group_.broadcast_async(output, step.root, options_);
     case Call::all_gather: return group_.all_gather_async(input, output, options_);
-    case Call::reduce_scatter: return group_.reduce_scatter_async(input, output, step.op, options_);
-    case Call::reduce: return group_.reduce_async(input, output, step.root, step.op, options_);
+    case Call::reduce_scatter: return group_.reduce_scatter_async(input, output, step.op, options);
+    case Call::reduce: return group_.reduce_async(input, output, step.root, step.op, options);
     case Call::gather: return group_.gather_async(input, output, step.root, options_);
     case Call::scatter: return group_.scatter_async(input, output, step.root, options_);
     case Call::all_to_all: return group_.all_to_all_async(input, output, options_);
     case Call::all_gather_v:
       return group_.all_gather_v_async(input, output, output_counts(step, rank_, size_), options_);
     case Call::reduce_scatter_v:
-      return group_.reduce_scatter_v_async(input, output, input_counts(step, rank_, size_), step.op, options_);
+      return group_.reduce_scatter_v_async(input, output, input_counts(step, rank_, size_), step.op, options);
     case Call::all_to_all_v:
       return group_.all_to_all_v_async(input, input_counts(step, rank_, size_), output,
                                        output_counts(step, rank_, size_), options_);
@@ -267,19 +269,20 @@ Work Player::start(const Step& step) {
 void Player::call(const Step& step) {
   const ConstMemoryRange input = input_of(step);
   const MemoryRange output = output_of(step);
+  const CollectiveOptions options = options_for(step.op, rank_, options_);
   switch (step.call) {
     case Call::barrier: return group_.barrier(options_);
-    case Call::all_reduce: return group_.all_reduce(output, step.op, options_);
+    case Call::all_reduce: return group_.all_reduce(output, step.op, options);
     case Call::broadcast: return group_.broadcast(output, step.root, options_);
     case Call::all_gather: return group_.all_gather(input, output, options_);
-    case Call::reduce_scatter: return group_.reduce_scatter(input, output, step.op, options_);
-    case Call::reduce: return group_.reduce(input, output, step.root, step.op, options_);
+    case Call::reduce_scatter: return group_.reduce_scatter(input, output, step.op, options);
+    case Call::reduce: return group_.reduce(input, output, step.root, step.op, options);
     case Call::gather: return group_.gather(input, output, step.root, options_);
     case Call::scatter: return group_.scatter(input, output, step.root, options_);
     case Call::all_to_all: return group_.all_to_all(input, output, options_);
     case Call::all_gather_v: return group_.all_gather_v(input, output, output_counts(step, rank_, size_), options_);
     case Call::reduce_scatter_v:
-      return group_.reduce_scatter_v(input, output, input_counts(step, rank_, size_), step.op, options_);
+      return group_.reduce_scatter_v(input, output, input_counts(step, rank_, size_), step.op, options);
     case Call::all_to_all_v:
       return group_.all_to_all_v(input, input_counts(step, rank_, size_), output, output_counts(step, rank_, size_),
                                  options_);

@@ -21,8 +21,18 @@ namespace ddp::testing {
 template <class T>
 std::vector<ReduceOp> ops_for(std::size_t count) {
   if (kIsBoolean<T>) return {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
-  if (count > 100'000) return {ReduceOp::average, ReduceOp::max};
-  return {ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max};
+  std::vector<ReduceOp> ops{ReduceOp::average, ReduceOp::max};
+  if (count <= 100'000) ops.insert(ops.end(), {ReduceOp::sum, ReduceOp::product, ReduceOp::min});
+  if (!std::is_integral_v<T>) ops.push_back(ReduceOp::premul_sum);
+  return ops;
+}
+
+// What a rank multiplies by in a premul_sum: products are rounded, and stay finite.
+inline double factor_of(int rank) { return (rank % 2 == 0 ? 1.0 : -1.0) / (rank + 3); }
+
+inline CollectiveOptions options_for(ReduceOp op, int rank, CollectiveOptions options = {}) {
+  if (op == ReduceOp::premul_sum) options.factor = factor_of(rank);
+  return options;
 }
 
 using RanksByHost = std::vector<std::vector<int>>;  // the host with the lowest rank first, as sums go
@@ -45,6 +55,12 @@ T element(int rank, std::size_t i) {
   }
 }
 
+// What of it goes into a reduction.
+template <class T>
+T given(ReduceOp op, int rank, T value) {
+  return op == ReduceOp::premul_sum ? multiplied(value, factor_of(rank)) : value;
+}
+
 // Over the ranks of each host, then over the hosts.
 template <class T>
 T reduced(ReduceOp op, const RanksByHost& by_host, std::size_t i) {
@@ -53,7 +69,8 @@ T reduced(ReduceOp op, const RanksByHost& by_host, std::size_t i) {
   for (std::size_t host = 0; host < by_host.size(); ++host) {
     Wide<T> of_host{};
     for (std::size_t r = 0; r < by_host[host].size(); ++r, ++size) {
-      const Wide<T> value = widened(element<T>(by_host[host][r], i));
+      const int rank = by_host[host][r];
+      const Wide<T> value = widened(given<T>(op, rank, element<T>(rank, i)));
       of_host = r == 0 ? value : combined(op, of_host, value);
     }
     of_all = host == 0 ? of_host : combined(op, of_all, of_host);

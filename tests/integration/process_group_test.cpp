@@ -209,6 +209,16 @@ TEST(Calls, OfAnotherTypeOrOperatorAreAMismatch) {
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), ::testing::HasSubstr("int32 (min), rank 1 called all_reduce of 4 int32 (max)"));
   });
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<float> values(4, 1);
+    const auto error = thrown_by<MismatchError>(
+        [&] { rank == 0 ? group.all_reduce(values) : group.all_reduce(values, ReduceOp::premul_sum, {.factor = 2}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(),
+                ::testing::HasSubstr("float32 (sum), rank 1 called all_reduce of 4 float32 (premul_sum)"));
+    EXPECT_THAT(values, ::testing::Each(1)) << "not multiplied";
+  });
 }
 
 // Nothing of any result is written.

@@ -25,6 +25,7 @@ using testing::Buffer;
 using testing::element;
 using testing::expect_bits;
 using testing::ops_for;
+using testing::options_for;
 using testing::RanksByHost;
 using testing::reduced;
 using testing::run_ranks;
@@ -117,10 +118,10 @@ void check_rooted_collectives(ProcessGroup& group, const RanksByHost& by_host, W
     for (const ReduceOp op : {ReduceOp::average, ReduceOp::max}) {
       auto input = buffer<T>(group, where, count);
       auto output = buffer<T>(group, where, count);
-      group.reduce(input.range(), only_at(group, root, output), root, op);
+      group.reduce(input.range(), only_at(group, root, output), root, op, options_for(op, group.rank()));
       if (is_root) expect_bits("reduce", output.data(), count, [&](std::size_t i) { return sums(op, i); });
       expect_bits("input of reduce", input.data(), count, [&](std::size_t i) { return element<T>(group.rank(), i); });
-      group.reduce(input.range(), only_at(group, root, input), root, op);
+      group.reduce(input.range(), only_at(group, root, input), root, op, options_for(op, group.rank()));
       if (is_root) expect_bits("reduce in place", input.data(), count, [&](std::size_t i) { return sums(op, i); });
     }
     auto one = buffer<T>(group, where, count);
@@ -146,7 +147,7 @@ void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where wh
   const Sums<T> sums(by_host, Sum::of_all_reduce, count);
   for (const ReduceOp op : ops_for<T>(count)) {
     auto inout = buffer<T>(group, where, count);
-    group.all_reduce(inout.range(), op);
+    group.all_reduce(inout.range(), op, options_for(op, group.rank()));
     expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return sums(op, i); });
   }
   const int roots = count > 100'000 ? 1 : group.size();
@@ -169,7 +170,7 @@ void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where wh
   expect_bits("all_gather in place", in_place.data(), all, gathered);
   for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T>(group, where, all);
-    group.reduce_scatter(input.range(), one.range(), op);
+    group.reduce_scatter(input.range(), one.range(), op, options_for(op, group.rank()));
     expect_bits("reduce_scatter", one.data(), each, [&](std::size_t i) { return reduced<T>(op, by_host, own + i); });
   }
 }

@@ -29,6 +29,7 @@ Values reduced(ReduceOp op, int size, std::size_t count = kCount) {
     for (std::size_t i = 0; i < count; ++i) {
       switch (op) {
         case ReduceOp::sum:
+        case ReduceOp::premul_sum:
         case ReduceOp::average: result[i] += other[i]; break;
         case ReduceOp::product: result[i] *= other[i]; break;
         case ReduceOp::min: result[i] = std::min(result[i], other[i]); break;
@@ -76,11 +77,15 @@ T small_number(int rank, std::size_t i) {
   return testing::narrowed<T>(static_cast<testing::Wide<T>>(static_cast<int>(i % 3) + rank % 2 + 1));
 }
 
+double small_factor(ReduceOp op, int rank) { return op != ReduceOp::premul_sum ? 1 : rank % 2 == 0 ? 0.5 : -2; }
+
 template <class T>
 T reduced_number(ReduceOp op, int size, std::size_t i) {
-  auto value = testing::widened(small_number<T>(0, i));
-  for (int rank = 1; rank < size; ++rank)
-    value = testing::combined(op, value, testing::widened(small_number<T>(rank, i)));
+  const auto given = [&](int rank) {
+    return testing::widened(testing::multiplied(small_number<T>(rank, i), small_factor(op, rank)));
+  };
+  auto value = given(0);
+  for (int rank = 1; rank < size; ++rank) value = testing::combined(op, value, given(rank));
   return testing::narrowed<T>(testing::divided(op, value, static_cast<std::size_t>(size)));
 }
 
@@ -92,7 +97,7 @@ void expect_every_operator(ProcessGroup& group) {
   const Array<T> values(group.device(), kOdd);
   for (const auto op : testing::ops_for<T>(kOdd)) {
     values.write(own);
-    group.all_reduce(values.range(), op);
+    group.all_reduce(values.range(), op, {.factor = small_factor(op, group.rank())});
     testing::expect_bits("type " + std::to_string(static_cast<int>(DataTypeOf<T>::value)) + ", operator " +
                              std::to_string(static_cast<int>(op)),
                          values.values().data(), kOdd,

@@ -46,6 +46,7 @@ const char* name_of(ReduceOp op) {
     case ReduceOp::product: return "product";
     case ReduceOp::min: return "min";
     case ReduceOp::max: return "max";
+    case ReduceOp::premul_sum: return "premul_sum";
   }
   return "an operator that does not exist";
 }

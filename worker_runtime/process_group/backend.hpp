@@ -96,6 +96,7 @@ struct Collective {
   MemoryRange output{};      // empty where it has none: on ranks that are not root, of a send, of a barrier
   ReduceOp op = ReduceOp::sum;
   int root = 0;                         // the peer of a send or receive
+  double factor = 1;                    // of a premul_sum
   std::chrono::milliseconds timeout{};  // from the call to completion; > 0
   void* stream = nullptr;               // see CollectiveOptions
   bool is_monitored = false;            // a barrier; see ProcessGroup::monitored_barrier

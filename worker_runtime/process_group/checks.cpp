@@ -1,11 +1,14 @@
 #include "worker_runtime/process_group/checks.hpp"
 
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 
 #include "ddp/error.hpp"
+#include "worker_runtime/tensor/scalar.hpp"
 
 namespace ddp::process_group {
 
@@ -23,6 +26,12 @@ std::string devices_of(const Backend& backend) {
   const Device host{};
   const std::string own = text_of(backend.device());
   return backend.device() != host && backend.reaches(host) ? own + " or " + text_of(host) : own;
+}
+
+std::string text_of(double number) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%g", number);
+  return text.data();
 }
 
 // Which ranges a rank has.
@@ -95,6 +104,21 @@ void check_alike(CollectiveKind kind, const ConstMemoryRange& input, const Const
   }
   if (input.type == output.type) return;
   refuse(kind, std::string("input and output differ in type: ") + name_of(input.type) + " and " + name_of(output.type));
+}
+
+// Of a premul_sum the factor has to be in the type of the elements, as NCCL takes it.
+void take_factor(Collective& collective, double factor, DataType type) {
+  const CollectiveKind kind = collective.kind;
+  if (collective.op != ReduceOp::premul_sum || !has_op(kind)) {
+    refuse(kind, "a factor of " + text_of(factor) + " without ReduceOp::premul_sum, which alone has one");
+  }
+  if (!tensor::is_floating(type)) {
+    refuse(kind, std::string("there is no premul_sum of ") + name_of(type) + "\ntry:   a floating-point type");
+  }
+  if (!tensor::scalar_of(factor, type)) {
+    refuse(kind, "the factor " + text_of(factor) + " is no finite " + name_of(type));
+  }
+  collective.factor = factor;
 }
 
 void check_reduced_type(const Collective& collective, DataType type) {
@@ -241,7 +265,7 @@ void check(const ProcessGroup::Impl& group, Collective& collective, const Collec
   const Backend& backend = group.backend();
   collective.timeout = options.timeout.count() == 0 ? group.timeout() : checked_timeout(group, options, name_of(kind));
   collective.stream = options.stream;
-  if (has_op(kind) && collective.op > ReduceOp::max) {
+  if (has_op(kind) && collective.op > ReduceOp::premul_sum) {
     refuse(kind, "there is no ReduceOp with the number " + std::to_string(static_cast<int>(collective.op)));
   }
   check_root(collective, who);
@@ -249,7 +273,9 @@ void check(const ProcessGroup::Impl& group, Collective& collective, const Collec
   if (has.input) check_range(kind, "input", collective.input, backend);
   if (has.output) check_range(kind, "output", collective.output, backend);
   if (has.input && has.output) check_pair(collective, who);
-  check_reduced_type(collective, has.input ? collective.input.type : collective.output.type);
+  const DataType type = has.input ? collective.input.type : collective.output.type;
+  check_reduced_type(collective, type);
+  if (options.factor != 1 || collective.op == ReduceOp::premul_sum) take_factor(collective, options.factor, type);
   if (!has.input) {
     check_empty(kind, "input", collective.input, who, collective.root);
     const Device device = has.output ? collective.output.device : backend.device();

@@ -55,6 +55,7 @@ Coalescing::Coalescing(CollectiveOptions options) : options_(options), joint_(st
 CollectiveOptions Coalescing::options_for(const CollectiveOptions& of_call) const {
   CollectiveOptions options = options_;
   if (of_call.stream != nullptr) options.stream = of_call.stream;
+  options.factor = of_call.factor;
   return options;
 }
 

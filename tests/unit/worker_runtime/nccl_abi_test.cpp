@@ -36,6 +36,8 @@ static_assert(is_number(DataType::float8_e4m3, ncclFloat8e4m3) && is_number(Data
 #endif
 static_assert(is_number(RedOp::sum, ncclSum) && is_number(RedOp::product, ncclProd) && is_number(RedOp::max, ncclMax) &&
               is_number(RedOp::min, ncclMin) && is_number(RedOp::average, ncclAvg));
+static_assert(is_number(ScalarResidence::device, ncclScalarDevice) &&
+              is_number(ScalarResidence::host_immediate, ncclScalarHostImmediate));
 static_assert(version_code(2, 18, 1) == NCCL_VERSION(2, 18, 1) && kSplitNoColor == NCCL_SPLIT_NOCOLOR);
 static_assert(kUndefinedInt == NCCL_CONFIG_UNDEF_INT);
 
@@ -92,6 +94,15 @@ struct InOurWords<ncclRedOp_t> {
   using Type = RedOp;
 };
 
+template <>
+struct InOurWords<ncclRedOp_t*> {
+  using Type = RedOp*;
+};
+template <>
+struct InOurWords<ncclScalarResidence_t> {
+  using Type = ScalarResidence;
+};
+
 template <class Function>
 struct Translated;
 template <class Back, class... Arguments>
@@ -118,6 +129,8 @@ static_assert(is_same_function<MemAlloc, decltype(ncclMemAlloc)>);
 static_assert(is_same_function<MemFree, decltype(ncclMemFree)>);
 static_assert(is_same_function<GroupStart, decltype(ncclGroupStart)>);
 static_assert(is_same_function<GroupEnd, decltype(ncclGroupEnd)>);
+static_assert(is_same_function<RedOpCreatePreMulSum, decltype(ncclRedOpCreatePreMulSum)>);
+static_assert(is_same_function<RedOpDestroy, decltype(ncclRedOpDestroy)>);
 static_assert(is_same_function<AllReduce, decltype(ncclAllReduce)>);
 static_assert(is_same_function<Broadcast, decltype(ncclBroadcast)>);
 static_assert(is_same_function<Reduce, decltype(ncclReduce)>);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -196,8 +197,8 @@ TEST_F(GroupCalls, RefuseWhatIsWrongWithOneRange) {
                 group_.send({two_.data(), SIZE_MAX / 2 + 1, DataType::uint8}, 0);
               }),
               HasSubstr("larger than any memory"));
-  EXPECT_THAT(refusal([&] { group_.reduce(two_, {}, 0, static_cast<ReduceOp>(5)); }),
-              HasSubstr("no ReduceOp with the number 5"));
+  EXPECT_THAT(refusal([&] { group_.reduce(two_, {}, 0, static_cast<ReduceOp>(6)); }),
+              HasSubstr("no ReduceOp with the number 6"));
   EXPECT_THAT(refusal([&] {
                 group_.all_reduce({two_.data(), 1, static_cast<DataType>(11)});
               }),
@@ -206,6 +207,20 @@ TEST_F(GroupCalls, RefuseWhatIsWrongWithOneRange) {
                 group_.all_reduce({two_.data(), 1, DataType::boolean}, ReduceOp::average);
               }),
               HasSubstr("there is no average of bool"));
+  EXPECT_THAT(refusal([&] { group_.all_reduce(two_, ReduceOp::sum, {.factor = 0.5}); }),
+              HasSubstr("all_reduce: a factor of 0.5 without ReduceOp::premul_sum"));
+  EXPECT_THAT(refusal([&] { group_.broadcast(two_, 0, {.factor = 2}); }),
+              HasSubstr("broadcast: a factor of 2 without"));
+  std::int32_t integer = 1;
+  EXPECT_THAT(refusal([&] {
+                group_.all_reduce({&integer, 1}, ReduceOp::premul_sum, {.factor = 2});
+              }),
+              HasSubstr("all_reduce: there is no premul_sum of int32\ntry:   a floating-point type"));
+  EXPECT_THAT(refusal([&] { group_.all_reduce({&integer, 1}, ReduceOp::premul_sum); }), HasSubstr("no premul_sum"));
+  EXPECT_THAT(refusal([&] { group_.all_reduce(two_, ReduceOp::premul_sum, {.factor = 1e40}); }),
+              HasSubstr("the factor 1e+40 is no finite float32"));
+  EXPECT_THAT(refusal([&] { group_.all_reduce(two_, ReduceOp::premul_sum, {.factor = NAN}); }),
+              HasSubstr("the factor nan is no finite float32"));
   EXPECT_THAT(refusal([&] { group_.send(two_, 0, {.timeout = -1ms}); }), HasSubstr("send: a timeout of -1 ms"));
   EXPECT_THAT(refusal([&] { group_.coalesce([] {}, {.timeout = -1ms}); }), HasSubstr("coalesce: a timeout of -1 ms"));
   EXPECT_THAT(refusal([&] { group_.coalesce({}); }), HasSubstr("coalesce: an empty function"));
@@ -231,6 +246,7 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
       [&] {
         receive = group_.receive_async(part(0, 2), 0, {.timeout = 1ms});
         send = group_.send_async(two_, 2, {.stream = &own});
+        group_.all_reduce_async(two_, ReduceOp::premul_sum, {.factor = 0.25});
         EXPECT_THAT(calls_->submitted, IsEmpty());
         EXPECT_THAT(refusal([&] { send.wait(); }), HasSubstr("has not begun its calls"));
         EXPECT_THAT(refusal([&] { send.wait_for(1ms); }), HasSubstr("has not begun its calls"));
@@ -241,13 +257,14 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
       {.timeout = 2s, .stream = &of_all});
   ASSERT_EQ(calls_->submitted.size(), 1u);
   const auto& begun = calls_->submitted[0];
-  ASSERT_EQ(begun.size(), 2u);
+  ASSERT_EQ(begun.size(), 3u);
   EXPECT_EQ(begun[0].kind, CollectiveKind::receive);
   EXPECT_EQ(begun[1].kind, CollectiveKind::send);
   EXPECT_EQ(begun[0].timeout, 2s);
   EXPECT_EQ(begun[1].timeout, 2s);
   EXPECT_EQ(begun[0].stream, &of_all);
   EXPECT_EQ(begun[1].stream, &own);
+  EXPECT_EQ(begun[2].factor, 0.25) << "its own";
   const auto work = calls_->works.at(0);
   EXPECT_FALSE(send.is_completed());
   EXPECT_FALSE(receive.wait_for(1h));

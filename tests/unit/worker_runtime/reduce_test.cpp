@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 #include "tests/plain_reduction.hpp"
+#include "worker_runtime/tensor/scalar.hpp"
 
 namespace ddp::cpu_backend {
 namespace {
@@ -465,6 +467,42 @@ TEST(ReduceMinAndMax, GiveNaNWhereAnyElementIs) {
 TEST(ReduceMinAndMax, TakeTheFirstOfEqualZeros) {
   EXPECT_TRUE(std::signbit(reduced<float>(ReduceOp::max, {-0.0f, 0.0f})));
   EXPECT_FALSE(std::signbit(reduced<float>(ReduceOp::min, {0.0f, -0.0f})));
+}
+
+template <class T>
+void expect_scalars_as(DataType type, const T& narrowed, double largest) {
+  std::mt19937_64 random(20261125);
+  const auto bits_of = [&](double value) {
+    const auto scalar = tensor::scalar_of(value, type);
+    decltype(narrowed(0.0F).bits) bits = 0;
+    if (scalar) std::memcpy(&bits, scalar->data(), sizeof bits);
+    return scalar ? std::optional(bits) : std::nullopt;
+  };
+  for (int trial = 0; trial < 100'000; ++trial) {
+    const double scale = std::ldexp(largest, -static_cast<int>(random() % 40));
+    const auto value = static_cast<float>((static_cast<double>(random() >> 11) / 0x1p+52 - 1) * scale);
+    ASSERT_EQ(bits_of(value), narrowed(value).bits) << value;
+  }
+  for (const double value : {0.0, -0.0, 1.0, -largest}) {
+    EXPECT_EQ(bits_of(value), narrowed(static_cast<float>(value)).bits) << value;
+  }
+  for (const double value : {largest * 1.08, -1e30 * largest, 1e300, HUGE_VAL, std::nan("")}) {
+    EXPECT_FALSE(bits_of(value)) << value;
+  }
+}
+
+TEST(Scalar, IsTheNearestElementOfItsType) {
+  expect_scalars_as(
+      DataType::float16, [](float value) { return to_float16(value); }, 65504);
+  expect_scalars_as(
+      DataType::bfloat16, [](float value) { return to_bfloat16(value); }, 0x1.fep+127);
+  expect_scalars_as(
+      DataType::float8_e4m3fn, [](float value) { return testing::encoded<testing::Float8E4m3fn>(value); }, 448);
+  expect_scalars_as(
+      DataType::float8_e5m2, [](float value) { return testing::encoded<testing::Float8E5m2>(value); }, 57344);
+  EXPECT_FALSE(tensor::scalar_of(1e39, DataType::float32));
+  EXPECT_TRUE(tensor::scalar_of(1e39, DataType::float64));
+  EXPECT_FALSE(tensor::scalar_of(1, DataType::int64));
 }
 
 }  // namespace

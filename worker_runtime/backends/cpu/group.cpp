@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rendezvous/io/cut.hpp"
+#include "worker_runtime/backends/cpu/premultiplied.hpp"
 #include "worker_runtime/core/failure/judge.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
@@ -220,13 +221,18 @@ void Group::execute(std::span<const Collective> collectives, io::Deadline deadli
 // The collectives in their order, then the rest.
 void Group::carry_out(std::span<const Collective> collectives, io::Deadline& deadline) {
   if (who_.size == 1) {
-    for (const Collective& collective : collectives) copy_to_output(collective);
+    for (const Collective& collective : collectives) {
+      is_premultiplied(collective) ? exchange_premultiplied(collective, copy_to_output) : copy_to_output(collective);
+    }
     return;
   }
+  const auto exchange_any = [&](const Collective& collective) {
+    is_uneven(collective) ? exchange_unevenly(collective, deadline) : exchange(collective, deadline);
+  };
   guarded([&] {
     for (const Collective& collective : collectives) {
       if (is_pair_call(collective.kind)) continue;
-      is_uneven(collective) ? exchange_unevenly(collective, deadline) : exchange(collective, deadline);
+      is_premultiplied(collective) ? exchange_premultiplied(collective, exchange_any) : exchange_any(collective);
     }
   });
   const bool has_pairs =

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "worker_runtime/backends/nccl/cuda.hpp"
+#include "worker_runtime/tensor/scalar.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -23,6 +24,8 @@ class Launcher {
   Result run();
 
  private:
+  Result run_with(abi::RedOp op);
+  Result run_premultiplied();
   const void* input() const { return collective_.input.data; }
   void* output() const { return collective_.output.data; }
   std::size_t count() const { return collective_.input.count; }
@@ -156,10 +159,26 @@ Result Launcher::reduce_scatter_v(abi::RedOp op) {
   return last;
 }
 
+// NCCL looks at the operator in the calls themselves, not where their group ends.
+Result Launcher::run_premultiplied() {
+  tensor::Scalar factor = tensor::scalar_of(collective_.factor, collective_.input.type).value();
+  abi::RedOp op{};
+  const Result made =
+      nccl_->red_op_create_pre_mul_sum(&op, factor.data(), type_, abi::ScalarResidence::host_immediate, comm_);
+  if (made != Result::success) return made;
+  const Result result = run_with(op);
+  const Result destroyed = nccl_->red_op_destroy(op, comm_);
+  return is_error(result) ? result : destroyed;
+}
+
 Result Launcher::run() {
+  if (collective_.op == ReduceOp::premul_sum) return run_premultiplied();
   // The average of one rank is its own values, but NCCL reads and writes them all for it; for a sum it does nothing.
   const bool is_own_average = place_.size == 1 && collective_.op == ReduceOp::average;
-  const abi::RedOp op = is_own_average ? abi::RedOp::sum : nccl_op(collective_);
+  return run_with(is_own_average ? abi::RedOp::sum : nccl_op(collective_));
+}
+
+Result Launcher::run_with(abi::RedOp op) {
   switch (collective_.kind) {
     case CollectiveKind::barrier:
       return nccl_->all_reduce(place_.words, place_.words, 1, abi::DataType::int64, abi::RedOp::sum, comm_,
@@ -220,6 +239,7 @@ abi::RedOp nccl_op(const Collective& collective) {
     case ReduceOp::product: return abi::RedOp::product;
     case ReduceOp::min: return abi::RedOp::min;
     case ReduceOp::max: return abi::RedOp::max;
+    case ReduceOp::premul_sum: break;  // made for each call
   }
   throw InvalidArgument("there is no ReduceOp with the number " + std::to_string(static_cast<int>(op)));
 }

@@ -53,7 +53,12 @@ enum class RedOp : int {
   product = 1,
   max = 2,
   min = 3,
-  average = 4,
+  average = 4,  // behind it, those that a program has made
+};
+
+enum class ScalarResidence : int {
+  device = 0,
+  host_immediate = 1,  // read before the call returns
 };
 
 // As NCCL_VERSION() of nccl.h, for 2.9 and later.
@@ -101,6 +106,10 @@ using MemFree = Result(void* memory);
 
 using GroupStart = Result();
 using GroupEnd = Result();
+
+// An operator is of use to calls on its communicator, and may be destroyed once the last of them has returned.
+using RedOpCreatePreMulSum = Result(RedOp* made, void* scalar, DataType, ScalarResidence, Comm);
+using RedOpDestroy = Result(RedOp, Comm);
 
 using AllReduce = Result(const void* input, void* output, std::size_t count, DataType, RedOp, Comm, Stream);
 using Broadcast = Result(const void* input, void* output, std::size_t count, DataType, int root, Comm, Stream);

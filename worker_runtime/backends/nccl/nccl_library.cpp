@@ -153,6 +153,8 @@ void NcclLibrary::load_functions() {
   need("ncclCommCount", functions_.comm_count);
   need("ncclGroupStart", functions_.group_start);
   need("ncclGroupEnd", functions_.group_end);
+  need("ncclRedOpCreatePreMulSum", functions_.red_op_create_pre_mul_sum);
+  need("ncclRedOpDestroy", functions_.red_op_destroy);
   need("ncclAllReduce", functions_.all_reduce);
   need("ncclBroadcast", functions_.broadcast);
   need("ncclReduce", functions_.reduce);

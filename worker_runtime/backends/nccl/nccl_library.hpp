@@ -32,6 +32,8 @@ struct NcclFunctions {
   abi::CommCount* comm_count = nullptr;
   abi::GroupStart* group_start = nullptr;
   abi::GroupEnd* group_end = nullptr;
+  abi::RedOpCreatePreMulSum* red_op_create_pre_mul_sum = nullptr;
+  abi::RedOpDestroy* red_op_destroy = nullptr;
   abi::AllReduce* all_reduce = nullptr;
   abi::Broadcast* broadcast = nullptr;
   abi::Reduce* reduce = nullptr;

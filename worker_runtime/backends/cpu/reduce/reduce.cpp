@@ -10,7 +10,8 @@ namespace {
 
 static_assert(static_cast<std::size_t>(ReduceOp::sum) == 0 && static_cast<std::size_t>(ReduceOp::average) == 1 &&
               static_cast<std::size_t>(ReduceOp::product) == 2 && static_cast<std::size_t>(ReduceOp::min) == 3 &&
-              static_cast<std::size_t>(ReduceOp::max) == kOps - 1);
+              static_cast<std::size_t>(ReduceOp::max) == 4 &&
+              static_cast<std::size_t>(ReduceOp::premul_sum) == kOps - 1);
 
 const Kernels& kernels_of([[maybe_unused]] Instructions instructions) {
 #if DDP_HAVE_AVX_KERNELS
