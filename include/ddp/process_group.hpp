@@ -99,6 +99,7 @@ class DDP_EXPORT Work {
 struct CollectiveOptions {
   std::chrono::milliseconds timeout{0};  // from the call to completion; 0 takes the group's
   void* stream = nullptr;                // cudaStream_t that writes the input and reads the output; unused on a CPU
+  int tag = 0;                           // of sends and receives, see there; >= 0
   double factor = 1;                     // of ReduceOp::premul_sum, this rank's own; finite. Any other call has 1
 };
 
@@ -190,13 +191,24 @@ class DDP_EXPORT ProcessGroup {
   Work all_to_all_v_async(ConstMemoryRange input, const std::vector<std::size_t>& input_counts, MemoryRange output,
                           const std::vector<std::size_t>& output_counts, CollectiveOptions options = {});
 
-  // Between two ranks: the n-th send of one to the other meets the n-th receive there, which must be of the same count
-  // and type. `peer` is another rank. A rank that sends while its peer sends to it waits in vain, unless both are in
-  // one coalesce() with their receives.
+  // Between two ranks: the n-th send of one to the other meets the n-th receive there of the same tag (the options'),
+  // which must be of the same count and type. `peer` is another rank. A rank that sends while its peer sends to it
+  // waits in vain, unless both are in one coalesce() with their receives.
+  //
+  // A receive keeps messages of other tags that stand before its own, and their sends are complete then: 1,024 of them
+  // and 64 MiB at most, of the ranks of this host, and as many of those of others. Beyond that it waits, until its
+  // deadline, for a message that stands behind others. nccl: NCCL has no tags; one other than 0 is InvalidArgument.
   void send(ConstMemoryRange input, int peer, CollectiveOptions options = {});
   Work send_async(ConstMemoryRange input, int peer, CollectiveOptions options = {});
   void receive(MemoryRange output, int peer, CollectiveOptions options = {});
   Work receive_async(MemoryRange output, int peer, CollectiveOptions options = {});
+
+  // The first message of the options' tag that comes from any other rank: returns which. Messages of one rank come in
+  // the order of their sends; among ranks there is no order. It throws RankFailure once a rank has failed, or all have
+  // left. Not within coalesce(). nccl: InvalidArgument, as NCCL has nothing of the kind.
+  int receive_from_any(MemoryRange output, CollectiveOptions options = {});
+  // `source` becomes that rank before the Work has completed; it must stay valid as long as the output.
+  Work receive_from_any_async(MemoryRange output, int* source, CollectiveOptions options = {});
 
   // An _async call reads its input until its Work is over, and a temporary vector does not live as long.
   template <class T, class... More>

@@ -197,6 +197,21 @@ TEST(Backend, MemoryThatOneRankCantHaveIsRefusedOnAllAndTheGroupGoesOn) {
   });
 }
 
+TEST(Backend, HasNeitherTagsNorReceivesFromAnyAndGoesOnWithoutThem) {
+  run_ranks(2, [](int rank) {
+    auto group = join();
+    const Array<std::int64_t> values(group.device(), numbered(rank));
+    const auto tag = thrown_by<InvalidArgument>([&] { group.send(values.range(), 1 - rank, {.tag = 3}); });
+    ASSERT_TRUE(tag);
+    EXPECT_THAT(tag->what(), HasSubstr("send: a tag of 3, and NCCL has no tags"));
+    const auto any = thrown_by<InvalidArgument>([&] { group.receive_from_any(values.range()); });
+    ASSERT_TRUE(any);
+    EXPECT_THAT(any->what(), HasSubstr("NCCL receives from one rank only"));
+    rank == 0 ? group.send(values.range(), 1) : group.receive(values.range(), 0);
+    EXPECT_EQ(values.values(), numbered(0));
+  });
+}
+
 TEST(Backend, GivesEverythingBack) {
   run_ranks(2, [](int) {
     for (int i = 0; i < 3; ++i) {

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/collective_checks.hpp"
@@ -111,6 +112,88 @@ inline void check_in_turn(ProcessGroup& group, std::int64_t rounds) {
     rank == 0 ? group.receive(pong, 1) : group.send(pong, 0);
     ASSERT_EQ(ping[0], i);
     ASSERT_EQ(pong[0], 3 * i);
+  }
+}
+
+// Between ranks 0 and 1 of a group that has tags: messages are received in another order than they are sent in, one by
+// one, and as one, where they are more than a rank keeps.
+inline void check_tags(ProcessGroup& group) {
+  const int peer = 1 - group.rank();
+  const auto value = [](int tag, std::size_t i) { return static_cast<float>(1000 * tag + static_cast<int>(i % 1000)); };
+  const auto message = [&](int tag, std::size_t count) {
+    std::vector<float> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = value(tag, i);
+    return values;
+  };
+  const auto receive = [&](int tag, std::size_t count) {
+    std::vector<float> values(count, -1);
+    group.receive(values, peer, {.tag = tag});
+    ASSERT_EQ(values, message(tag, count)) << "tag " << tag;
+  };
+  if (group.rank() == 0) {
+    for (const auto& [tag, count] : {std::pair(1, 3), {2, 1'000'000}, {0, 0}, {2, 5}, {7, 5'000}, {3, 40}}) {
+      group.send(message(tag, static_cast<std::size_t>(count)), peer, {.tag = tag});
+    }
+  } else if (group.rank() == 1) {
+    receive(3, 40);
+    receive(7, 5'000);
+    receive(0, 0);
+    receive(2, 1'000'000);
+    receive(2, 5);
+    receive(1, 3);
+  }
+  constexpr std::size_t kLarge = 9'000'000;  // 36 MB
+  std::vector<std::vector<float>> values;
+  for (const int tag : {4, 5, 6}) values.push_back(group.rank() == 0 ? message(tag, kLarge) : message(0, kLarge));
+  group
+      .coalesce([&] {
+        for (const int tag : group.rank() == 0 ? std::vector{4, 5, 6} : std::vector{6, 4, 5}) {
+          auto& of_tag = values[static_cast<std::size_t>(tag - 4)];
+          if (group.rank() == 0) group.send_async(of_tag, peer, {.tag = tag});
+          if (group.rank() == 1) group.receive_async(of_tag, peer, {.tag = tag});
+        }
+      })
+      .wait();
+  for (const int tag : {4, 5, 6}) {
+    const auto& of_tag = values[static_cast<std::size_t>(tag - 4)];
+    for (std::size_t i = 0; group.rank() < 2 && i < kLarge; i += 97) ASSERT_EQ(of_tag[i], value(tag, i)) << tag;
+  }
+}
+
+// Rank 0 receives from whoever sends first; messages of another tag stand before these.
+inline void check_receive_from_any(ProcessGroup& group) {
+  constexpr std::int64_t kRounds = 50;
+  if (group.rank() > 0) {
+    for (std::int64_t i = 0; i < kRounds; ++i) {
+      const std::vector<std::int64_t> before{-i}, own(i == 7 ? 300'000 : 2, i);
+      group.send(before, 0, {.tag = 8});
+      group.send(std::vector<std::int64_t>{static_cast<std::int64_t>(own.size())}, 0, {.tag = 9});
+      group.send(own, 0, {.tag = 10});
+    }
+    return;
+  }
+  std::vector<std::int64_t> next(static_cast<std::size_t>(group.size()), 0);
+  for (std::int64_t i = 0; i < kRounds * (group.size() - 1); ++i) {
+    std::vector<std::int64_t> count(1);
+    int source = -1;
+    if (i % 3 == 0) {
+      group.receive_from_any_async(count, &source, {.tag = 9}).wait();
+    } else {
+      source = group.receive_from_any(count, {.tag = 9});
+    }
+    ASSERT_GT(source, 0);
+    ASSERT_LT(source, group.size());
+    std::vector<std::int64_t> values(static_cast<std::size_t>(count[0]));
+    group.receive(values, source, {.tag = 10});
+    const std::int64_t wanted = next[static_cast<std::size_t>(source)]++;
+    ASSERT_EQ(values, std::vector<std::int64_t>(wanted == 7 ? 300'000 : 2, wanted));
+  }
+  for (int rank = 1; rank < group.size(); ++rank) {
+    for (std::int64_t i = 0; i < kRounds; ++i) {
+      std::vector<std::int64_t> before(1);
+      group.receive(before, rank, {.tag = 8});
+      ASSERT_EQ(before[0], -i);
+    }
   }
 }
 

@@ -118,6 +118,140 @@ TEST(ManyMessages, InOneCallArriveInTheirOrder) {
   });
 }
 
+TEST(Tags, TellMessagesApartInWhateverOrderTheyAreWanted) {
+  run_ranks(3, [](int) {
+    auto group = init_process_group();
+    testing::check_tags(group);
+  });
+}
+
+TEST(Tags, DoNotReachTheMessagesThatACollectiveIsMadeOf) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<float> own(3, 5), all(4, static_cast<float>(rank));
+    Work first, second;
+    if (rank == 0) {
+      first = group.send_async(own, 1);
+      second = group.send_async(own, 1, {.tag = 1});
+    } else {
+      own.assign(3, 0);
+      group.receive(own, 0, {.tag = 1});
+      EXPECT_THAT(own, ElementsAre(5, 5, 5));
+    }
+    group.all_gather_v(ConstMemoryRange(all.data() + 3 * rank, rank == 0 ? 3 : 1), all, {3, 1});
+    EXPECT_THAT(all, ElementsAre(0, 0, 0, 1));
+    if (rank == 1) {
+      own.assign(3, 0);
+      group.receive(own, 0);
+      EXPECT_THAT(own, ElementsAre(5, 5, 5));
+    }
+    first.wait();
+    second.wait();
+  });
+}
+
+TEST(Tags, AKeptMessageOfAnotherCountIsAMismatch) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<float> values(4);
+    if (rank == 0) {
+      group.send(values, 1, {.tag = 1});
+      group.send(values, 1, {.tag = 2});
+      thrown_by<RankFailure>([&] { group.receive(values, 1); });
+      return;
+    }
+    group.receive(values, 0, {.tag = 2});
+    values.resize(3);
+    const auto error = thrown_by<MismatchError>([&] { group.receive(values, 0, {.tag = 1}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("rank 0 called send of 4 float32 to rank 1, tag 1, rank 1 called receive of "
+                                         "3 float32 from rank 0, tag 1"));
+  });
+}
+
+// 64 MiB are kept, and no more.
+TEST(Tags, AMessageThatIsTooLargeToKeepHoldsUpThoseBehindIt) {
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    std::vector<float> small(1), large(17u << 20);
+    if (rank == 0) {
+      Work first = group.send_async(large, 1, {.tag = 1});
+      Work second = group.send_async(small, 1, {.tag = 2});
+      thrown_by<RankFailure>([&] { first.wait(); });
+      return;
+    }
+    const auto error =
+        thrown_by<TimeoutError>([&] { group.receive(small, 0, {.timeout = milliseconds(200), .tag = 2}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("rank 0 did not come to receive of 1 float32 from rank 0, tag 2, message 1, "
+                                         "within 200 ms"));
+  });
+}
+
+TEST(FromAny, TakesWhoeverSendsFirst) {
+  for (const int size : {2, 4}) {
+    run_ranks(size, [](int) {
+      auto group = init_process_group();
+      testing::check_receive_from_any(group);
+    });
+  }
+}
+
+TEST(FromAny, GoesOnWithoutThoseWhoHaveLeftAndFailsWhenAllHave) {
+  Shared<std::atomic<bool>> has_left;
+  run_ranks(3, [&](int rank) {
+    std::optional<ProcessGroup> group = init_process_group();
+    std::vector<float> values(1, static_cast<float>(rank));
+    if (rank == 2) {
+      group.reset();
+      *has_left = true;
+      return;
+    }
+    wait_until([&] { return has_left->load(); });
+    if (rank == 1) return group->send(values, 0);
+    EXPECT_EQ(group->receive_from_any(values), 1);
+    EXPECT_EQ(values[0], 1);
+    const auto error = thrown_by<RankFailure>([&] { group->receive_from_any(values); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("has left the group"));
+  });
+}
+
+TEST(FromAny, FailsOnceARankHasDied) {
+  Shared<std::atomic<bool>> waits, done;
+  RankProcesses ranks(3, [&](int rank) {
+    auto group = init_process_group();
+    group.barrier();
+    if (rank != 0) return wait_until([&] { return done->load(); });
+    std::vector<float> values(1);
+    *waits = true;
+    const auto error = thrown_by<RankFailure>([&] { group.receive_from_any(values); });
+    *done = true;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(2));
+  });
+  wait_until([&] { return waits->load(); });
+  ranks.kill(2);
+  ranks.expect_killed(2);
+  ranks.expect_success(0);
+  ranks.expect_success(1);
+}
+
+TEST(FromAny, ThatNobodySendsNamesAllWhoCould) {
+  Shared<std::atomic<bool>> done;
+  run_ranks(3, [&](int rank) {
+    auto group = init_process_group();
+    if (rank != 0) return wait_until([&] { return done->load(); });
+    std::vector<float> values(1);
+    const auto error =
+        thrown_by<TimeoutError>([&] { group.receive_from_any(values, {.timeout = milliseconds(100), .tag = 4}); });
+    *done = true;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(1, 2));
+    EXPECT_THAT(error->what(), HasSubstr("receive of 1 float32 from any rank, tag 4"));
+  });
+}
+
 TEST(Coalesced, CollectivesComeFirstInTheirOrder) {
   run_ranks(3, [](int rank) {
     auto group = init_process_group();

@@ -73,6 +73,49 @@ TEST_F(PairsOverHosts, ManyMessagesKeepTheirOrder) {
   });
 }
 
+TEST_F(PairsOverHosts, TagsTellMessagesApart) {
+  if (hosts_ == nullptr) return;
+  for (const auto& host_of : {std::vector{0, 1}, {0, 0, 1}}) {
+    run_ranks({*hosts_, host_of, ""}, [](int) {
+      auto group = init_process_group({.timeout = kNotForEver});
+      testing::check_tags(group);
+    });
+  }
+}
+
+TEST_F(PairsOverHosts, AReceiveFromAnyTakesMessagesOfThisHostAndOfOthers) {
+  if (hosts_ == nullptr) return;
+  for (const auto& host_of : {std::vector{0, 1}, kTwoHosts, {0, 1, 1}}) {
+    run_ranks({*hosts_, host_of, ""}, [](int) {
+      auto group = init_process_group({.timeout = kNotForEver});
+      testing::check_receive_from_any(group);
+    });
+  }
+}
+
+TEST_F(PairsOverHosts, AReceiveFromAnyFailsOnceARankAfarHasDied) {
+  if (hosts_ == nullptr) return;
+  Shared<std::atomic<bool>> waits, done;
+  RankProcesses ranks({*hosts_, kTwoHosts, ""}, [&](int rank) {
+    std::optional<ProcessGroup> group = init_process_group({.timeout = kNotForEver});
+    group->barrier();
+    if (rank == 2) return group.reset();  // in good order
+    if (rank != 0) return wait_until([&] { return done->load(); });
+    std::vector<float> values(1);
+    *waits = true;
+    const auto error = thrown_by<RankFailure>([&] { group->receive_from_any(values); });
+    *done = true;
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->ranks(), ElementsAre(3));
+  });
+  ranks.expect_success(2);
+  wait_until([&] { return waits->load(); });
+  ranks.kill(3);
+  ranks.expect_killed(3);
+  ranks.expect_success(0);
+  ranks.expect_success(1);
+}
+
 // The answer to what rank 1 sends must not wait behind the data that rank 1 does not take yet.
 TEST_F(PairsOverHosts, AnAnswerDoesNotWaitBehindAnotherMessage) {
   if (hosts_ == nullptr) return;

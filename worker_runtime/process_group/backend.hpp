@@ -89,13 +89,17 @@ const char* name_of(ReduceOp op);          // "sum"
 bool has_op(CollectiveKind kind);          // whether Collective::op means something
 bool has_root(CollectiveKind kind);        // and Collective::root
 
+constexpr int kAnyRank = -1;
+
 // Both ranges are on the device of the call, also where they are empty.
 struct Collective {
   CollectiveKind kind = CollectiveKind::barrier;
   ConstMemoryRange input{};  // the same memory as `output` where the collective works in place; empty where it has none
   MemoryRange output{};      // empty where it has none: on ranks that are not root, of a send, of a barrier
   ReduceOp op = ReduceOp::sum;
-  int root = 0;                         // the peer of a send or receive
+  int root = 0;                         // the peer of a send or receive; kAnyRank where it has a source
+  int tag = 0;                          // of a send or receive; >= 0
+  int* source = nullptr;                // of a receive from any rank: where it says which
   double factor = 1;                    // of a premul_sum
   std::chrono::milliseconds timeout{};  // from the call to completion; > 0
   void* stream = nullptr;               // see CollectiveOptions

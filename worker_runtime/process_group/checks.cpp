@@ -62,9 +62,23 @@ Has ranges_of(const Collective& collective, int rank) {
   return {};
 }
 
+bool is_between_two(CollectiveKind kind) { return kind == CollectiveKind::send || kind == CollectiveKind::receive; }
+
+void take_tag(Collective& collective, int tag) {
+  if (!is_between_two(collective.kind)) {
+    refuse(collective.kind, "a tag of " + std::to_string(tag) + ", which only sends and receives have");
+  }
+  if (tag < 0) refuse(collective.kind, "a tag of " + std::to_string(tag) + "; tags are 0 or above");
+  collective.tag = tag;
+}
+
 void check_root(const Collective& collective, const Membership& who) {
   if (!has_root(collective.kind)) return;
-  const bool is_pair = collective.kind == CollectiveKind::send || collective.kind == CollectiveKind::receive;
+  if (collective.source != nullptr) {
+    if (who.size == 1) refuse(collective.kind, "there is no other rank to receive from");
+    return;
+  }
+  const bool is_pair = is_between_two(collective.kind);
   if (collective.root < 0 || collective.root >= who.size) {
     refuse(collective.kind, std::string(is_pair ? "the peer" : "root") + " is " + std::to_string(collective.root) +
                                 ", ranks are 0 to " + std::to_string(who.size - 1));
@@ -269,6 +283,7 @@ void check(const ProcessGroup::Impl& group, Collective& collective, const Collec
     refuse(kind, "there is no ReduceOp with the number " + std::to_string(static_cast<int>(collective.op)));
   }
   check_root(collective, who);
+  if (options.tag != 0) take_tag(collective, options.tag);
   const Has has = ranges_of(collective, who.rank);
   if (has.input) check_range(kind, "input", collective.input, backend);
   if (has.output) check_range(kind, "output", collective.output, backend);

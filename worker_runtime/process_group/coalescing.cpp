@@ -56,6 +56,7 @@ CollectiveOptions Coalescing::options_for(const CollectiveOptions& of_call) cons
   CollectiveOptions options = options_;
   if (of_call.stream != nullptr) options.stream = of_call.stream;
   options.factor = of_call.factor;
+  options.tag = of_call.tag;
   return options;
 }
 

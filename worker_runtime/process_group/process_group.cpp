@@ -121,6 +121,10 @@ Collective receive_of(MemoryRange output, int peer) {
   return {.kind = CollectiveKind::receive, .output = output, .root = peer};
 }
 
+Collective receive_from_any_of(MemoryRange output, int& source) {
+  return {.kind = CollectiveKind::receive, .output = output, .root = process_group::kAnyRank, .source = &source};
+}
+
 }  // namespace
 
 void Work::wait() {
@@ -266,6 +270,20 @@ void ProcessGroup::receive(MemoryRange output, int peer, CollectiveOptions optio
 
 Work ProcessGroup::receive_async(MemoryRange output, int peer, CollectiveOptions options) {
   return submit(impl_, receive_of(output, peer), options);
+}
+
+int ProcessGroup::receive_from_any(MemoryRange output, CollectiveOptions options) {
+  int source = process_group::kAnyRank;
+  run(impl_, receive_from_any_of(output, source), options);
+  return source;
+}
+
+Work ProcessGroup::receive_from_any_async(MemoryRange output, int* source, CollectiveOptions options) {
+  if (require_group(impl_).coalescing != nullptr) {
+    throw InvalidArgument("receive_from_any_async within coalesce(), where ranks are named\ntry:   this call outside");
+  }
+  if (source == nullptr) throw InvalidArgument("receive_from_any: no place for the source");
+  return submit(impl_, receive_from_any_of(output, *source), options);
 }
 
 void ProcessGroup::barrier(CollectiveOptions options) { run(impl_, {}, options); }

@@ -32,7 +32,7 @@ class Rank {
       : memory_(std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)),
                                                HostLayout::one_host(2), rank)),
         peer_memory_({0, 0}, rank),
-        pairs_(rank, 2, *memory_, peer_memory_, {std::move(is_here), [] { return false; }}) {
+        pairs_(rank, 2, *memory_, peer_memory_, {std::move(is_here), [](int) { return false; }, [] { return false; }}) {
     pairs_.attach(memory_->reserve(PointToPoint::shared_bytes(2)), 0);
   }
 

@@ -221,6 +221,16 @@ TEST_F(GroupCalls, RefuseWhatIsWrongWithOneRange) {
               HasSubstr("the factor 1e+40 is no finite float32"));
   EXPECT_THAT(refusal([&] { group_.all_reduce(two_, ReduceOp::premul_sum, {.factor = NAN}); }),
               HasSubstr("the factor nan is no finite float32"));
+  EXPECT_THAT(refusal([&] { group_.send(two_, 0, {.tag = -1}); }), HasSubstr("send: a tag of -1; tags are 0 or above"));
+  EXPECT_THAT(refusal([&] { group_.all_reduce(two_, ReduceOp::sum, {.tag = 1}); }),
+              HasSubstr("all_reduce: a tag of 1, which only sends and receives have"));
+  EXPECT_THAT(refusal([&] { group_.receive(two_, -1); }), HasSubstr("receive: the peer is -1, ranks are 0 to 2"));
+  EXPECT_THAT(refusal([&] { group_.receive_from_any_async(two_, nullptr); }), HasSubstr("no place for the source"));
+  EXPECT_THAT(refusal([&] {
+                int source = 0;
+                group_.coalesce([&] { group_.receive_from_any_async(two_, &source); });
+              }),
+              HasSubstr("receive_from_any_async within coalesce()"));
   EXPECT_THAT(refusal([&] { group_.send(two_, 0, {.timeout = -1ms}); }), HasSubstr("send: a timeout of -1 ms"));
   EXPECT_THAT(refusal([&] { group_.coalesce([] {}, {.timeout = -1ms}); }), HasSubstr("coalesce: a timeout of -1 ms"));
   EXPECT_THAT(refusal([&] { group_.coalesce({}); }), HasSubstr("coalesce: an empty function"));
@@ -245,7 +255,7 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
   const Work all = group_.coalesce(
       [&] {
         receive = group_.receive_async(part(0, 2), 0, {.timeout = 1ms});
-        send = group_.send_async(two_, 2, {.stream = &own});
+        send = group_.send_async(two_, 2, {.stream = &own, .tag = 6});
         group_.all_reduce_async(two_, ReduceOp::premul_sum, {.factor = 0.25});
         EXPECT_THAT(calls_->submitted, IsEmpty());
         EXPECT_THAT(refusal([&] { send.wait(); }), HasSubstr("has not begun its calls"));
@@ -264,6 +274,7 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
   EXPECT_EQ(begun[1].timeout, 2s);
   EXPECT_EQ(begun[0].stream, &of_all);
   EXPECT_EQ(begun[1].stream, &own);
+  EXPECT_EQ(begun[1].tag, 6);
   EXPECT_EQ(begun[2].factor, 0.25) << "its own";
   const auto work = calls_->works.at(0);
   EXPECT_FALSE(send.is_completed());

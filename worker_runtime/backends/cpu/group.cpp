@@ -76,6 +76,7 @@ Group::Group(const Membership& who, Meeting& meeting)
           index_, static_cast<int>(meeting.peers.size()), *memory_, peer_memory_,
           {.is_here =
                [this](int index) { return arrivals_.presence(index) == Presence::here && !arrivals_.has_ended(index); },
+           .has_left = [this](int index) { return arrivals_.presence(index) == Presence::left; },
            .is_given_up = [this] { return given_up_.load() || is_pair_over_.load(); }}) {}
 
 void Group::begin(Meeting meeting, io::Deadline& deadline) {

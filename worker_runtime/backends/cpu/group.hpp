@@ -104,6 +104,17 @@ class Group {
   Ticket record(std::span<const Collective> collectives);
   void require_listeners(std::span<const Collective> calls) const;
   void exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline);
+  void receive_from_any(const Collective& call, io::Deadline& deadline);
+  PairEnd wait_for_any(const Collective& call, io::Deadline& deadline);
+  PairEnd wait_for_any_here(const Collective& call, FirstMessage* first, io::Deadline& deadline);
+  std::vector<int> ranks_afar() const;
+
+  // Both at once, on two threads. If one does not complete, the other stops.
+  struct PairEnds {
+    PairEnd here, afar;
+    const PairEnd& cause() const;  // the one that did not complete by itself; else `here`
+  };
+  PairEnds run_here_and_afar(const std::function<PairEnd()>& here, const std::function<PairEnd()>& afar);
   void exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
                               std::span<const Collective> afar, io::Deadline& deadline);
   void open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline);

@@ -26,11 +26,20 @@ PairEnd timed_out_as_one(PairEnd here, PairEnd afar, std::size_t here_count) {
   return std::move(end);
 }
 
+// With its tag, where it has one.
+std::string described(const Fingerprint& print, int tag) {
+  return core::describe(print) + (tag <= 0 ? "" : ", tag " + std::to_string(tag));
+}
+
 }  // namespace
 
 // Before any of them has begun: the group goes on without these calls.
 void Group::require_listeners(std::span<const Collective> calls) const {
   for (const Collective& call : calls) {
+    if (is_from_any(call)) {
+      for (const int rank : ranks_afar()) peer_links_->require_listeners(rank);
+      continue;
+    }
     const bool is_afar = is_pair_call(call.kind) && layout_.host_of(call.root) != layout_.host_of(who_.rank);
     if (is_afar) peer_links_->require_listeners(call.root);
   }
@@ -54,6 +63,7 @@ void Group::exchange_unevenly(const Collective& collective, io::Deadline& deadli
 
 // The sends and receives among some calls, all at once.
 void Group::exchange_in_pairs(std::span<const Collective> calls, io::Deadline& deadline) {
+  if (!calls.empty() && is_from_any(calls.front())) return receive_from_any(calls.front(), deadline);
   std::vector<Collective> here, afar;
   std::vector<int> peers;
   for (const Collective& call : calls) {
@@ -74,19 +84,59 @@ void Group::exchange_in_pairs(std::span<const Collective> calls, io::Deadline& d
   exchange_here_and_afar(here, peers, afar, deadline);
 }
 
-// At once: no wait is for a neighbour and for a socket. Where one fails the other stops.
-void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
-                                   std::span<const Collective> afar, io::Deadline& deadline) {
-  PairEnd end_afar;
-  std::exception_ptr error;
+std::vector<int> Group::ranks_afar() const {
+  std::vector<int> afar;
+  for (int rank = 0; rank < who_.size; ++rank) {
+    if (layout_.host_of(rank) != layout_.host_of(who_.rank)) afar.push_back(rank);
+  }
+  return afar;
+}
+
+void Group::receive_from_any(const Collective& call, io::Deadline& deadline) {
+  const PairEnd end = has_hosts() ? wait_for_any(call, deadline) : wait_for_any_here(call, nullptr, deadline);
+  if (end.kind != PairEnd::Kind::complete) fail_pair({&call, 1}, end, deadline);
+  *call.source = end.peer;
+}
+
+PairEnd Group::wait_for_any(const Collective& call, io::Deadline& deadline) {
+  const std::vector<int> afar = ranks_afar();
   io::Deadline deadline_afar = deadline;
+  FirstMessage first([this] {
+    pairs_.wake();
+    peer_links_->wake();
+  });
+  PairEnds ends = run_here_and_afar([&] { return wait_for_any_here(call, &first, deadline); },
+                                    [&] { return peer_links_->receive_from_any(call, afar, first, deadline_afar); });
+  PairEnd end = ends.cause();
+  if (end.kind == PairEnd::Kind::complete && end.peer == kAnyPeer) end.peer = ends.afar.peer;
+  return end;
+}
+
+// The peer of its end is a rank of the group.
+PairEnd Group::wait_for_any_here(const Collective& call, FirstMessage* first, io::Deadline& deadline) {
+  const int any = kAnyPeer;
+  PairEnd end = pairs_.run({&call, 1}, {&any, 1}, deadline, first);
+  const auto& here = layout_.ranks_of(layout_.host_of(who_.rank));
+  if (end.peer != kAnyPeer) end.peer = here[static_cast<std::size_t>(end.peer)];
+  return end;
+}
+
+const PairEnd& Group::PairEnds::cause() const {
+  const bool is_afar_first = here.kind == PairEnd::Kind::complete || here.kind == PairEnd::Kind::interrupted;
+  return is_afar_first && afar.kind != PairEnd::Kind::complete ? afar : here;
+}
+
+// So no wait is for a neighbour and for a socket.
+Group::PairEnds Group::run_here_and_afar(const std::function<PairEnd()>& here, const std::function<PairEnd()>& afar) {
+  PairEnds ends;
+  std::exception_ptr error;
   const auto run_afar = [&] {
     try {
-      end_afar = peer_links_->run(afar, deadline_afar);
+      ends.afar = afar();
     } catch (...) {
       error = std::current_exception();
     }
-    if (!error && end_afar.kind == PairEnd::Kind::complete) return;
+    if (!error && ends.afar.kind == PairEnd::Kind::complete) return;
     is_pair_over_.store(true);
     pairs_.wake();
   };
@@ -96,14 +146,13 @@ void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<c
   } catch (const std::system_error& refusal) {
     throw Error(std::string("no thread for messages to another host beside those to this one: ") + refusal.what());
   }
-  PairEnd end_here;
   std::exception_ptr error_here;
   try {
-    end_here = pairs_.run(here, peers, deadline);
+    ends.here = here();
   } catch (...) {
     error_here = std::current_exception();
   }
-  if (error_here || end_here.kind != PairEnd::Kind::complete) {
+  if (error_here || ends.here.kind != PairEnd::Kind::complete) {
     is_pair_over_.store(true);
     peer_links_->wake();
   }
@@ -111,15 +160,23 @@ void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<c
   is_pair_over_.store(false);
   if (error_here) std::rethrow_exception(error_here);
   if (error) std::rethrow_exception(error);
-  const bool is_late = end_here.kind == PairEnd::Kind::timed_out || end_afar.kind == PairEnd::Kind::timed_out;
-  if (is_late && !end_here.awaited.empty() && !end_afar.awaited.empty()) {
+  return ends;
+}
+
+void Group::exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
+                                   std::span<const Collective> afar, io::Deadline& deadline) {
+  io::Deadline deadline_afar = deadline;
+  PairEnds ends = run_here_and_afar([&] { return pairs_.run(here, peers, deadline); },
+                                    [&] { return peer_links_->run(afar, deadline_afar); });
+  const bool is_late = ends.here.kind == PairEnd::Kind::timed_out || ends.afar.kind == PairEnd::Kind::timed_out;
+  if (is_late && !ends.here.awaited.empty() && !ends.afar.awaited.empty()) {
     std::vector<Collective> all(here.begin(), here.end());
     all.insert(all.end(), afar.begin(), afar.end());
-    fail_pair(all, timed_out_as_one(std::move(end_here), std::move(end_afar), here.size()), deadline);
+    fail_pair(all, timed_out_as_one(std::move(ends.here), std::move(ends.afar), here.size()), deadline);
   }
-  const bool is_afar_first = end_here.kind == PairEnd::Kind::complete || end_here.kind == PairEnd::Kind::interrupted;
-  if (is_afar_first && end_afar.kind != PairEnd::Kind::complete) fail_pair(afar, end_afar, deadline_afar);
-  if (end_here.kind != PairEnd::Kind::complete) fail_pair(here, end_here, deadline);
+  const bool is_afar = &ends.cause() == &ends.afar;
+  if (ends.cause().kind == PairEnd::Kind::complete) return;
+  fail_pair(is_afar ? afar : here, ends.cause(), is_afar ? deadline_afar : deadline);
 }
 
 // Lets the ranks of other hosts know where this one listens. Collective.
@@ -152,12 +209,11 @@ void Group::open_to_other_hosts(const NetworkOptions& network, io::Deadline& dea
 void Group::fail_pair(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline) {
   const Collective& call = calls[end.call];
   const Fingerprint own = core::fingerprint_of(call);
-  Failure failure{.rank = who_.rank,
-                  .number = end.number,
-                  .operation = describe(own),
-                  .peers = {call.root},
-                  .limit = deadline.full_time()};
-  const RankState peer = state_after(end, call.root);
+  Failure failure{
+      .rank = who_.rank, .number = end.number, .operation = described(own, call.tag), .limit = deadline.full_time()};
+  const int peer_rank = is_from_any(call) ? end.peer : call.root;
+  if (peer_rank != kAnyPeer) failure.peers = {peer_rank};
+  const RankState peer = peer_rank == kAnyPeer ? RankState{} : state_after(end, peer_rank);
   is_abort_elsewhere_ = end.kind == PairEnd::Kind::lost && peer.presence == Presence::aborted;
   std::vector<core::RankReport> reports;
   switch (end.kind) {
@@ -168,17 +224,25 @@ void Group::fail_pair(std::span<const Collective> calls, const PairEnd& end, con
     case PairEnd::Kind::timed_out:
       failure.cause = Cause::timed_out;
       failure.peers.clear();
-      for (const std::size_t awaited : end.awaited) failure.peers.push_back(calls[awaited].root);
+      for (const std::size_t awaited : end.awaited) {
+        if (!is_from_any(calls[awaited])) failure.peers.push_back(calls[awaited].root);
+      }
+      for (int rank = 0; is_from_any(call) && rank < who_.size; ++rank) {
+        if (rank != who_.rank && state_of(rank).presence != Presence::left) failure.peers.push_back(rank);
+      }
       std::sort(failure.peers.begin(), failure.peers.end());
       failure.peers.erase(std::unique(failure.peers.begin(), failure.peers.end()), failure.peers.end());
       for (const int rank : failure.peers) {
         reports.push_back(core::report_of(state_of(rank), 0, end.has_met ? core::Part::begun : core::Part::missing));
       }
       break;
-    case PairEnd::Kind::mismatch:
+    case PairEnd::Kind::mismatch: {
       failure.cause = Cause::mismatch;
-      failure.what = core::describe_difference({who_.rank, failure.operation}, {call.root, describe(end.theirs)});
+      Fingerprint theirs = end.theirs;
+      const int tag = std::exchange(theirs.root, who_.rank);
+      failure.what = core::describe_difference({who_.rank, failure.operation}, {peer_rank, described(theirs, tag)});
       break;
+    }
     case PairEnd::Kind::interrupted:
     case PairEnd::Kind::complete: throw_unusable();
   }

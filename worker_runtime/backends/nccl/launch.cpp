@@ -245,6 +245,15 @@ abi::RedOp nccl_op(const Collective& collective) {
 }
 
 void require_support(const NcclLibrary& nccl, const Collective& collective) {
+  if (collective.tag != 0) {
+    throw InvalidArgument(std::string(name_of(collective.kind)) + ": a tag of " + std::to_string(collective.tag) +
+                          ", and NCCL has no tags\ntry:   no tag, or host memory and the backend cpu");
+  }
+  if (collective.source != nullptr) {
+    throw InvalidArgument(
+        "receive_from_any: NCCL receives from one rank only, which it has to be told\ntry:   receive() from a rank, or "
+        "host memory and the backend cpu");
+  }
   const DataType type = collective.input.type;
   const bool is_float8 = type == DataType::float8_e4m3fn || type == DataType::float8_e5m2;
   if (is_float8 && process_group::has_op(collective.kind) && nccl.version() < abi::kVersionWithFloat8) {

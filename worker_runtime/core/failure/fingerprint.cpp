@@ -24,7 +24,9 @@ std::string parts(const Fingerprint& of) {
   return " in all, the ranks' counts have the checksum " + std::string(checksum.data());
 }
 
-std::string rank_of(const Fingerprint& of) { return "rank " + std::to_string(of.root); }
+std::string rank_of(const Fingerprint& of) {
+  return of.root == process_group::kAnyRank ? "any rank" : "rank " + std::to_string(of.root);
+}
 
 Fingerprint fingerprint_of_parts(const Collective& collective) {
   Fingerprint print;

@@ -69,7 +69,7 @@ Listener listen_tcp(const NetworkOptions& options);
 struct Hello {
   enum class Purpose : std::uint32_t { follower, data, news, pair };
 
-  std::uint32_t magic = 0x64647033;  // "ddp3"; a change of anything on the wire changes it
+  std::uint32_t magic = 0x64647034;  // "ddp4"; a change of anything on the wire changes it
   Purpose purpose = Purpose::follower;
   std::int32_t rank = 0;
   std::int32_t size = 0;          // of the group, as the caller knows it

@@ -80,7 +80,7 @@ void put_secret(Hello& hello, const PeerLinks::Announcement& of) {
 
 }  // namespace
 
-// Before the data of a message. A change of it, or of Answer, changes Hello::magic.
+// Before the data of a message; see words_of(). A change of it, or of Answer, changes Hello::magic.
 struct PeerLinks::Post {
   std::uint64_t number = 0;
   FingerprintWords call{};
@@ -98,6 +98,11 @@ struct PeerLinks::Link {
   TcpSocket out, in;  // opened here, and by the peer
   std::uint64_t sent = 0, received = 0;
 
+  Post post;  // the next that comes, and how much of it is there
+  std::size_t post_bytes = 0;
+  bool is_taken = false;  // a receive has met the one before: its data is still to come, or its answer to go
+  bool has_post() const { return post_bytes == sizeof(Post); }
+
   Answer answer;  // the last one but for a farewell
   std::array<std::byte, sizeof(Answer)> heard{};
   std::size_t heard_bytes = 0;  // of the next one
@@ -108,10 +113,16 @@ struct PeerLinks::Link {
 
 struct PeerLinks::Transfer {
   Fingerprint call;
-  int peer = 0;
-  std::uint64_t number = 0;     // 0 until it has begun
-  Post post;                    // sent, or received
-  Answer answer;                // that a receive ends with
+  int tag = 0;
+  bool is_from_any = false;
+  iovec own{};  // the caller's memory
+
+  int peer = 0;                                  // kAnyPeer in a receive from any until it has met a message
+  std::uint64_t number = 0;                      // 0 until it has begun; of a receive, until it has met a message
+  std::optional<KeptMessages::Message> to_keep;  // that it has met, in the way of its own
+  std::optional<Fingerprint> kept_call;          // of a mismatch: that of a kept message
+  Post post;                                     // sent, or received
+  Answer answer;                                 // that a receive ends with
   std::array<iovec, 2> rest{};  // what is still to be moved: of a post and of its data, or of an answer
   bool has_met = false;
 
@@ -170,12 +181,32 @@ PeerLinks::Link& PeerLinks::link_to(int peer) { return links_[static_cast<std::s
 
 PairEnd PeerLinks::run(std::span<const Collective> calls, io::Deadline& deadline) {
   const std::lock_guard lock(run_mutex_);
+  any_peers_ = {};
+  first_ = nullptr;
+  return run_to_end(calls, deadline);
+}
+
+PairEnd PeerLinks::receive_from_any(const Collective& call, std::span<const int> peers, FirstMessage& first,
+                                    io::Deadline& deadline) {
+  const std::lock_guard lock(run_mutex_);
+  any_peers_ = peers;
+  first_ = &first;
+  return run_to_end({&call, 1}, deadline);
+}
+
+PairEnd PeerLinks::run_to_end(std::span<const Collective> calls, io::Deadline& deadline) {
   begin(calls);
   bool is_idle = false;
   Clock::time_point idle_since{};
   for (const std::size_t i : order_.active()) {
-    if (end_ || connect(transfers_[i].peer, deadline)) continue;
-    deadline.passed(Clock::now()) ? end_waiting(PairEnd::Kind::timed_out) : end_with(PairEnd::Kind::lost, i);
+    for (const int peer : peers_of(transfers_[i])) {
+      if (end_ || connect(peer, deadline)) continue;
+      if (deadline.passed(Clock::now())) {
+        end_waiting(PairEnd::Kind::timed_out);
+      } else {
+        end_with(PairEnd::Kind::lost, i, peer);
+      }
+    }
   }
   int moved_count = 0;
   while (!end_ && !order_.active().empty()) {
@@ -195,7 +226,12 @@ PairEnd PeerLinks::run(std::span<const Collective> calls, io::Deadline& deadline
       wait(deadline);
     }
   }
-  return end_.value_or(PairEnd{});
+  return end_.value_or(PairEnd{.peer = transfers_.front().is_from_any ? transfers_.front().peer : kAnyPeer});
+}
+
+// Whom it is about: one; of a receive from any, all until it has met one.
+std::span<const int> PeerLinks::peers_of(const Transfer& transfer) const {
+  return transfer.peer == kAnyPeer ? any_peers_ : std::span(&transfer.peer, 1);
 }
 
 void PeerLinks::begin(std::span<const Collective> calls) {
@@ -203,12 +239,15 @@ void PeerLinks::begin(std::span<const Collective> calls) {
   transfers_.clear();
   std::vector<int> peers;
   for (const Collective& call : calls) {
-    peers.push_back(call.root);
+    peers.push_back(is_from_any(call) ? kAnyPeer : call.root);
     Transfer transfer;
     transfer.call = core::fingerprint_of(call);
-    transfer.peer = call.root;
+    transfer.tag = call.tag;
+    transfer.is_from_any = is_from_any(call);
+    transfer.peer = peers.back();
     transfer.rest[1] = transfer.is_send() ? iovec{const_cast<void*>(call.input.data), call.input.bytes()}
                                           : iovec{call.output.data, call.output.bytes()};
+    transfer.own = transfer.rest[1];
     transfers_.push_back(std::move(transfer));
   }
   order_.begin(calls, peers, static_cast<int>(links_.size()));
@@ -256,26 +295,47 @@ bool PeerLinks::advance() {
   bool has_moved = false;
   for (std::size_t i = 0; i < order_.active().size() && !end_;) {
     const std::size_t call = order_.active()[i];
-    Transfer& transfer = transfers_[call];
-    Link& link = link_to(transfer.peer);
-    has_moved = hear_answers(link) || has_moved;
-    const Step step = transfer.is_send() ? step_send(transfer, link) : step_receive(transfer, link);
+    for (const int peer : peers_of(transfers_[call])) has_moved = hear_answers(link_to(peer)) || has_moved;
+    const bool is_send = transfers_[call].is_send();
+    const Step step = is_send ? step_send(transfers_[call], link_to(transfers_[call].peer)) : step_receive(i);
     has_moved = has_moved || step != Step::idle;
+    if (order_.active()[i] != call) continue;  // another receive takes the message that has come
+    Transfer& transfer = transfers_[call];
     if (step == Step::complete) {
-      order_.complete(i);
+      if (!is_send && transfer.peer != kAnyPeer) link_to(transfer.peer).is_taken = false;
+      if (transfer.to_keep) {
+        keep(transfer);
+        ++i;
+      } else {
+        order_.complete(i);
+      }
       continue;
     }
-    if (step == Step::mismatch) end_with(PairEnd::Kind::mismatch, call);
-    if (step == Step::lost || (step == Step::idle && link.is_lost)) end_with(PairEnd::Kind::lost, call);
+    if (step == Step::mismatch) end_with(PairEnd::Kind::mismatch, call, transfer.peer);
+    if (step == Step::lost) end_with(PairEnd::Kind::lost, call, transfer.peer);
+    if (step == Step::idle) end_by_lost_peer(call);
     ++i;
   }
   return has_moved;
 }
 
+// A receive from any goes on without those who have left in good order.
+void PeerLinks::end_by_lost_peer(std::size_t call) {
+  for (const int peer : peers_of(transfers_[call])) {
+    Link& link = link_to(peer);
+    if (!link.is_lost) continue;
+    if (transfers_[call].peer == kAnyPeer) {
+      hear_farewell(link);
+      if (link.presence == Presence::left) continue;
+    }
+    return end_with(PairEnd::Kind::lost, call, peer);
+  }
+}
+
 PeerLinks::Step PeerLinks::step_send(Transfer& transfer, Link& link) {
   if (transfer.number == 0) {
     transfer.number = ++link.sent;
-    transfer.post = {transfer.number, encode(transfer.call)};
+    transfer.post = {transfer.number, words_of(transfer.call, transfer.tag)};
     transfer.rest[0] = {&transfer.post, sizeof(Post)};
   }
   const bool is_answered = link.answer.word != Answer::Word::none && link.answer.number == transfer.number;
@@ -289,41 +349,111 @@ PeerLinks::Step PeerLinks::step_send(Transfer& transfer, Link& link) {
   return transfer.rest[0].iov_len + transfer.rest[1].iov_len < before ? Step::moved : Step::idle;
 }
 
-PeerLinks::Step PeerLinks::step_receive(Transfer& transfer, Link& link) {
-  if (transfer.number == 0) {
-    transfer.number = ++link.received;
-    transfer.rest[0] = {&transfer.post, sizeof(Post)};
-  }
+PeerLinks::Step PeerLinks::step_receive(std::size_t at) {
+  Transfer& transfer = transfers_[order_.active()[at]];
+  if (transfer.number == 0) return transfer.is_from_any ? look_everywhere(at) : look_for_message(at, transfer.peer);
+  Link& link = link_to(transfer.peer);
   if (transfer.answer.word != Answer::Word::none) return give_answer(transfer, link);
-  if (!link.in) return Step::idle;
-  try {
-    bool has_moved = false;
-    for (iovec& part : transfer.rest) {
-      if (part.iov_len == 0) continue;
-      const auto room = std::span(static_cast<std::byte*>(part.iov_base), part.iov_len);
+  iovec& data = transfer.rest[1];
+  if (data.iov_len > 0) {
+    try {
+      const auto room = std::span(static_cast<std::byte*>(data.iov_base), data.iov_len);
       const std::size_t now = receive_some(link.in.get(), room);
-      part = {room.data() + now, room.size() - now};
-      has_moved = has_moved || now > 0;
-      if (part.iov_len > 0) return has_moved ? Step::moved : Step::idle;
-      if (&part != &transfer.rest[0]) continue;
-      const Fingerprint sent = core::decode(transfer.post.call);
-      transfer.has_met = true;
-      if (transfer.post.number != transfer.number) {
-        link.presence = Presence::protocol_error;
-        return Step::lost;
-      }
-      if (sent.type == transfer.call.type && sent.count == transfer.call.count) continue;
-      transfer.answer = {Answer::Word::mismatch, Presence::here, transfer.number, encode(transfer.call)};
-      break;
+      data = {room.data() + now, room.size() - now};
+      if (data.iov_len > 0) return now > 0 ? Step::moved : Step::idle;
+    } catch (const ConnectionLost&) {
+      return Step::lost;
     }
-  } catch (const ConnectionLost&) {
-    return Step::lost;
   }
-  if (transfer.answer.word == Answer::Word::none) {
-    transfer.answer = {Answer::Word::taken, Presence::here, transfer.number, {}};
-  }
+  transfer.answer = {Answer::Word::taken, Presence::here, transfer.number, {}};
   transfer.rest = {iovec{&transfer.answer, sizeof(Answer)}, iovec{}};
   return give_answer(transfer, link);
+}
+
+PeerLinks::Step PeerLinks::look_everywhere(std::size_t at) {
+  if (first_->is_taken()) return Step::complete;
+  for (const int peer : any_peers_) {
+    if (const Step made = look_for_message(at, peer); made != Step::idle) return made;
+  }
+  return Step::idle;
+}
+
+// A message of another tag goes to a later receive of this run, or is kept, so that what is behind it can come.
+PeerLinks::Step PeerLinks::look_for_message(std::size_t at, int peer) {
+  Transfer& transfer = transfers_[order_.active()[at]];
+  const auto may_take = [&] { return !transfer.is_from_any || first_->take(); };
+  if (kept_.has(peer, transfer.tag)) {
+    return may_take() ? take_kept(transfer, kept_.take(peer, transfer.tag)) : Step::complete;
+  }
+  Link& link = link_to(peer);
+  if (!link.in || link.is_taken) return Step::idle;
+  if (!link.has_post()) {
+    try {
+      const auto post = std::as_writable_bytes(std::span(&link.post, 1));
+      const std::size_t now = receive_some(link.in.get(), post.subspan(link.post_bytes));
+      link.post_bytes += now;
+      if (!link.has_post()) return now > 0 ? Step::moved : Step::idle;
+    } catch (const ConnectionLost&) {
+      link.is_lost = true;
+      return Step::idle;
+    }
+  }
+  if (link.post.number != link.received + 1) {
+    link.presence = Presence::protocol_error;
+    link.is_lost = true;
+    return Step::idle;
+  }
+  const Fingerprint sent = core::decode(link.post.call);
+  if (tag_of(sent) != transfer.tag) {
+    const auto is_wanted = [&](std::size_t other) { return transfers_[other].tag == tag_of(sent); };
+    if (!transfer.is_from_any && order_.prefer(at, is_wanted)) return Step::moved;
+    if (!prepare_to_keep(transfer, peer, sent)) return Step::idle;
+  } else if (!may_take()) {
+    return Step::complete;
+  }
+  transfer.peer = peer;
+  transfer.number = ++link.received;
+  transfer.post = link.post;
+  transfer.has_met = !transfer.to_keep;
+  transfer.rest[0] = {};
+  link.post_bytes = 0;
+  link.is_taken = true;
+  const bool is_wanted = sent.type == transfer.call.type && sent.count == transfer.call.count;
+  if (!is_wanted && !transfer.to_keep) {
+    transfer.answer = {Answer::Word::mismatch, Presence::here, transfer.number, words_of(transfer.call, transfer.tag)};
+    transfer.rest = {iovec{&transfer.answer, sizeof(Answer)}, iovec{}};
+  }
+  return Step::moved;
+}
+
+PeerLinks::Step PeerLinks::take_kept(Transfer& transfer, const KeptMessages::Message& message) {
+  transfer.peer = message.peer;
+  transfer.number = message.number;
+  transfer.has_met = true;
+  if (message.call.type != transfer.call.type || message.call.count != transfer.call.count) {
+    transfer.kept_call = message.call;
+    return Step::mismatch;
+  }
+  if (transfer.own.iov_len > 0) std::memcpy(transfer.own.iov_base, message.bytes.data(), transfer.own.iov_len);
+  return Step::complete;
+}
+
+bool PeerLinks::prepare_to_keep(Transfer& transfer, int peer, const Fingerprint& sent) {
+  const std::size_t bytes = sent.count * size_of(sent.type);
+  if (!kept_.has_room(bytes)) return false;
+  transfer.to_keep = {peer, tag_of(sent), link_to(peer).received + 1, sent, std::vector<std::byte>(bytes)};
+  transfer.rest[1] = {transfer.to_keep->bytes.data(), bytes};
+  return true;
+}
+
+// What the transfer has taken; it waits for its own message as before.
+void PeerLinks::keep(Transfer& transfer) {
+  kept_.keep(std::move(*transfer.to_keep));
+  transfer.to_keep.reset();
+  transfer.rest = {iovec{}, transfer.own};
+  transfer.answer = {};
+  transfer.number = 0;
+  if (transfer.is_from_any) transfer.peer = kAnyPeer;
 }
 
 PeerLinks::Step PeerLinks::give_answer(Transfer& transfer, Link& link) {
@@ -397,7 +527,9 @@ void PeerLinks::look_up(io::Deadline& deadline) {
   if (end_ || order_.active().empty()) return;
   if (deadline.passed(Clock::now())) return end_waiting(PairEnd::Kind::timed_out);
   const bool is_any_awaited = std::any_of(order_.active().begin(), order_.active().end(), [this](std::size_t call) {
-    return !transfers_[call].is_send() && !link_to(transfers_[call].peer).in;
+    const auto peers = peers_of(transfers_[call]);
+    return !transfers_[call].is_send() &&
+           std::any_of(peers.begin(), peers.end(), [this](int peer) { return !link_to(peer).in; });
   });
   if (is_any_awaited) take_in_at_once();
 }
@@ -405,9 +537,11 @@ void PeerLinks::look_up(io::Deadline& deadline) {
 // Ends the run where the host of a peer has gone silent.
 bool PeerLinks::find_cut_off() {
   for (const std::size_t call : order_.active()) {
-    if (!questions_.is_cut_off(transfers_[call].peer)) continue;
-    end_with(PairEnd::Kind::lost, call);
-    return true;
+    for (const int peer : peers_of(transfers_[call])) {
+      if (!questions_.is_cut_off(peer)) continue;
+      end_with(PairEnd::Kind::lost, call, peer);
+      return true;
+    }
   }
   return false;
 }
@@ -419,13 +553,16 @@ void PeerLinks::wait(io::Deadline& deadline) {
   polled_.clear();
   for (const std::size_t call : order_.active()) {
     const Transfer& transfer = transfers_[call];
-    const Link& link = link_to(transfer.peer);
     const bool is_sending = transfer.has_rest() && (transfer.is_send() || transfer.answer.word != Answer::Word::none);
     const bool is_answering = is_sending && !transfer.is_send();
     is_any_sent = is_any_sent || transfer.is_send();
     const int out_events = POLLIN | (is_sending && !is_answering ? POLLOUT : 0);
-    polled_.push_back({link.out.get(), static_cast<short>(out_events), 0});
-    if (!transfer.is_send() && link.in) {
+    for (const int peer : peers_of(transfer)) {
+      const Link& link = link_to(peer);
+      if (link.is_lost) continue;  // it has left
+      polled_.push_back({link.out.get(), static_cast<short>(out_events), 0});
+      const bool takes_nothing = transfer.number == 0 && (link.has_post() || link.is_taken);
+      if (transfer.is_send() || !link.in || takes_nothing) continue;
       polled_.push_back({link.in.get(), static_cast<short>(is_answering ? POLLOUT : POLLIN), 0});
     }
   }
@@ -473,28 +610,37 @@ void PeerLinks::take_in_late() {
   }
 }
 
-void PeerLinks::end_with(PairEnd::Kind kind, std::size_t call) {
+// `peer`: whom it is about; none where a receive from any has waited for all in vain.
+void PeerLinks::end_with(PairEnd::Kind kind, std::size_t call, int peer) {
   const Transfer& transfer = transfers_[call];
-  Link& link = link_to(transfer.peer);
+  PairEnd end;
+  end.kind = kind;
+  end.call = call;
+  end.number = transfer.number;
+  end.has_met = transfer.has_met;
+  if (transfer.is_from_any) end.peer = peer;
+  if (peer == kAnyPeer) {
+    end_ = end;
+    return;
+  }
+  Link& link = link_to(peer);
   if (kind == PairEnd::Kind::lost) {
     hear_farewell(link);
     // It may have found a mismatch before, in another call than the one that now misses it.
     for (const std::size_t i : order_.active()) {
       const Transfer& other = transfers_[i];
-      const bool is_cause = other.peer == transfer.peer && other.is_send() && other.number != 0 &&
+      const bool is_cause = other.peer == peer && other.is_send() && other.number != 0 &&
                             link.answer.word == Answer::Word::mismatch && link.answer.number == other.number;
-      if (is_cause) return end_with(PairEnd::Kind::mismatch, i);
+      if (is_cause) return end_with(PairEnd::Kind::mismatch, i, peer);
     }
-    if (questions_.must_stop()) kind = PairEnd::Kind::interrupted;
+    if (questions_.must_stop()) end.kind = PairEnd::Kind::interrupted;
   }
-  PairEnd end;
-  end.kind = kind;
-  end.call = call;
-  end.number = transfer.number != 0 ? transfer.number : (transfer.is_send() ? link.sent : link.received) + 1;
-  end.has_met = transfer.has_met;
-  if (kind == PairEnd::Kind::mismatch)
-    end.theirs = core::decode(transfer.is_send() ? link.answer.call : transfer.post.call);
-  if (kind == PairEnd::Kind::lost) {
+  const bool is_yet_to_come = transfer.number == 0 || transfer.to_keep;
+  if (is_yet_to_come) end.number = (transfer.is_send() ? link.sent : link.received) + 1;
+  if (kind == PairEnd::Kind::mismatch) {
+    end.theirs = transfer.kept_call.value_or(core::decode(transfer.is_send() ? link.answer.call : transfer.post.call));
+  }
+  if (end.kind == PairEnd::Kind::lost) {
     end.presence = link.presence == Presence::here ? Presence::unreachable : link.presence;
   }
   end_ = end;
@@ -502,7 +648,7 @@ void PeerLinks::end_with(PairEnd::Kind kind, std::size_t call) {
 
 void PeerLinks::end_waiting(PairEnd::Kind kind) {
   std::vector<std::size_t> awaited = order_.awaited([this](std::size_t i) { return transfers_[i].has_met; });
-  end_with(kind, awaited.front());
+  end_with(kind, awaited.front(), transfers_[awaited.front()].peer);
   end_->awaited = std::move(awaited);
 }
 

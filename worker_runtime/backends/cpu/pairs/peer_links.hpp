@@ -6,8 +6,9 @@
 // be it for a message from a peer that has never called, notices by its own connection that the peer is gone.
 //
 // On a connection a message is a Post and its data; it is complete with the receiver's Answer. The last word of a rank
-// that leaves is an Answer too. All calls of one run() make progress together, of each peer one send and one receive at
-// a time.
+// that leaves is an Answer too. A message whose tag is not that of the receive that finds it is for a later receive
+// of the same run(), or is kept (KeptMessages). All calls of one run() make progress together, of each peer one send
+// and one receive at a time.
 //
 // A peer may take long to read a message, so a connection with data on its way is given up only when the group has
 // found that the peer's host is silent.
@@ -32,6 +33,7 @@
 #include "rendezvous/io/cut.hpp"
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
+#include "worker_runtime/backends/cpu/pairs/kept_messages.hpp"
 #include "worker_runtime/backends/cpu/pairs/pair_call.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
 
@@ -66,6 +68,9 @@ class PeerLinks {
 
   // Sends, and receives, of ranks on other hosts, which have listeners, as this one has.
   PairEnd run(std::span<const Collective> calls, io::Deadline& deadline);
+  // A message of any of these. Ends without a peer when the other side has taken the first.
+  PairEnd receive_from_any(const Collective& call, std::span<const int> peers, FirstMessage& first,
+                           io::Deadline& deadline);
   void wake();
 
   // Says farewell to those who are connected. Nobody reaches this rank from here on.
@@ -78,11 +83,19 @@ class PeerLinks {
   struct Answer;
   enum class Step : std::uint8_t { idle, moved, complete, mismatch, lost };
 
+  PairEnd run_to_end(std::span<const Collective> calls, io::Deadline& deadline);
   void begin(std::span<const Collective> calls);
+  std::span<const int> peers_of(const Transfer& transfer) const;
   bool connect(int peer, io::Deadline& deadline);
   bool advance();
   Step step_send(Transfer& transfer, Link& link);
-  Step step_receive(Transfer& transfer, Link& link);
+  Step step_receive(std::size_t at);
+  Step look_for_message(std::size_t at, int peer);
+  Step look_everywhere(std::size_t at);
+  Step take_kept(Transfer& transfer, const KeptMessages::Message& message);
+  bool prepare_to_keep(Transfer& transfer, int peer, const Fingerprint& sent);
+  void keep(Transfer& transfer);
+  void end_by_lost_peer(std::size_t call);
   Step give_answer(Transfer& transfer, Link& link);
   bool send_rest(Transfer& transfer, int socket);
   bool hear_answers(Link& link);
@@ -93,7 +106,7 @@ class PeerLinks {
   void look_up(io::Deadline& deadline);
   bool find_cut_off();
   void wait(io::Deadline& deadline);
-  void end_with(PairEnd::Kind kind, std::size_t call);
+  void end_with(PairEnd::Kind kind, std::size_t call, int peer);
   void end_waiting(PairEnd::Kind kind);
   Link& link_to(int peer);
 
@@ -110,11 +123,14 @@ class PeerLinks {
   std::mutex run_mutex_;    // held by run()
   std::mutex link_mutex_;   // sockets, and what is said on those that others opened
   bool is_closed_ = false;  // guarded by link_mutex_
+  KeptMessages kept_;       // run()'s
   io::UniqueFd wake_;       // an eventfd
   io::Cut cut_;             // by close()
 
   // Of the present run().
   PairOrder order_;
+  std::span<const int> any_peers_;  // of a receive from any, as the next
+  FirstMessage* first_ = nullptr;
   std::vector<Transfer> transfers_;
   std::vector<pollfd> polled_;
   std::optional<PairEnd> end_;

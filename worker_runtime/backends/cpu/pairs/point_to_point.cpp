@@ -66,20 +66,30 @@ struct alignas(kCacheLineBytes) PointToPoint::Bell {
 
 struct PointToPoint::Transfer {
   Fingerprint call;
+  int tag = 0;
+  bool is_from_any = false;
+  std::byte* own_data = nullptr;  // the caller's; of a send it is only read
+  std::size_t own_bytes = 0;
+
   int peer = 0;
-  Channel* channel = nullptr;
+  Channel* channel = nullptr;  // null in a receive from any until it has met a message, as the next
   std::byte* slot = nullptr;
-  std::byte* data = nullptr;  // of a send it is only read
+  std::byte* data = nullptr;  // the caller's, but for a message that is to be kept
   std::size_t bytes = 0;
 
-  std::uint64_t number = 0;                                                           // 0 until it has begun
-  std::size_t moved = 0;                                                              // bytes
+  std::uint64_t number = 0;                      // 0 until it has begun; of a receive, until it has met a message
+  std::optional<KeptMessages::Message> to_keep;  // that it has met, in the way of its own
+  std::optional<Fingerprint> kept_call;          // of a mismatch: that of a kept message
+  std::size_t moved = 0;                         // bytes
   enum class Way : std::uint8_t { unknown, slot, segment, peer } way = Way::unknown;  // of a receive
   std::shared_ptr<const Segment> held;                                                // that it reads from, and where
   const std::byte* source = nullptr;
   std::uint64_t address = 0;  // the same of the peer's own memory
 
-  bool has_met() const { return way != Way::unknown || channel->answer.load() == answer_of(number, kStage); }
+  bool has_met() const {
+    if (number == 0 || to_keep) return false;
+    return way != Way::unknown || channel->answer.load() == answer_of(number, kStage);
+  }
 };
 
 std::size_t PointToPoint::shared_bytes(int size) {
@@ -118,13 +128,15 @@ std::byte* PointToPoint::slot(int from, int to) const {
   return part(from) + sizeof(Bell) + static_cast<std::size_t>(size_) * sizeof(Channel) + index * slot_bytes_;
 }
 
-PairEnd PointToPoint::run(std::span<const Collective> calls, std::span<const int> peers, io::Deadline& deadline) {
+PairEnd PointToPoint::run(std::span<const Collective> calls, std::span<const int> peers, io::Deadline& deadline,
+                          FirstMessage* first) {
   begin(calls, peers);
+  first_ = first;
   int idle_count = 0;
   int step_count = 0;
   Clock::time_point yield_end{};
   while (!end_) {
-    if (order_.active().empty()) return {};
+    if (order_.active().empty()) return {.peer = transfers_.front().is_from_any ? transfers_.front().peer : kAnyPeer};
     if (++step_count % kStepsByClock == 0 && deadline.passed(Clock::now())) {
       end_waiting(PairEnd::Kind::timed_out);
     } else if (advance()) {
@@ -153,11 +165,17 @@ void PointToPoint::begin(std::span<const Collective> calls, std::span<const int>
     const bool is_send = calls[i].kind == CollectiveKind::send;
     Transfer transfer;
     transfer.call = core::fingerprint_of(calls[i]);
+    transfer.tag = calls[i].tag;
+    transfer.is_from_any = peers[i] == kAnyPeer;
     transfer.peer = peers[i];
-    transfer.channel = is_send ? &channel(rank_, peers[i]) : &channel(peers[i], rank_);
-    transfer.slot = is_send ? slot(rank_, peers[i]) : slot(peers[i], rank_);
+    if (!transfer.is_from_any) {
+      transfer.channel = is_send ? &channel(rank_, peers[i]) : &channel(peers[i], rank_);
+      transfer.slot = is_send ? slot(rank_, peers[i]) : slot(peers[i], rank_);
+    }
     transfer.bytes = is_send ? calls[i].input.bytes() : calls[i].output.bytes();
     transfer.data = static_cast<std::byte*>(is_send ? const_cast<void*>(calls[i].input.data) : calls[i].output.data);
+    transfer.own_data = transfer.data;
+    transfer.own_bytes = transfer.bytes;
     transfers_.push_back(std::move(transfer));
   }
 }
@@ -166,17 +184,25 @@ void PointToPoint::begin(std::span<const Collective> calls, std::span<const int>
 bool PointToPoint::advance() {
   bool has_moved = false;
   for (std::size_t i = 0; i < order_.active().size() && !end_;) {
-    Transfer& transfer = transfers_[order_.active()[i]];
-    const bool is_here = questions_.is_here(transfer.peer);  // before looking for what it did last
-    const Step made = step(transfer);
+    const std::size_t call = order_.active()[i];
+    const std::optional<int> lost = lost_peer(transfers_[call]);  // before looking for what it did last
+    const Step made = step(i);
     has_moved = has_moved || made != Step::idle;
+    if (order_.active()[i] != call) continue;  // another receive takes the message that it has met
+    Transfer& transfer = transfers_[call];
     if (made == Step::complete) {
       transfer.held.reset();
-      order_.complete(i);
+      if (transfer.to_keep) {
+        keep(transfer);
+        ++i;
+      } else {
+        order_.complete(i);
+      }
       continue;
     }
     if (made == Step::mismatch) end_with(PairEnd::Kind::mismatch, transfer);
-    if (made == Step::lost || (made == Step::idle && !is_here)) end_with_loss(transfer);
+    if (made == Step::lost) end_with_loss(transfer, transfer.peer);
+    if (made == Step::idle && lost) end_with_loss(transfer, *lost);
     ++i;
   }
   const bool is_cut = !end_ && !order_.active().empty() && questions_.is_given_up();
@@ -184,8 +210,29 @@ bool PointToPoint::advance() {
   return has_moved || end_.has_value();
 }
 
-PointToPoint::Step PointToPoint::step(Transfer& transfer) {
-  return transfer.call.kind == CollectiveKind::send ? step_send(transfer) : step_receive(transfer);
+// Whom it needs and who is gone. Of a receive from any: whoever has failed; or all have left.
+std::optional<int> PointToPoint::lost_peer(const Transfer& transfer) const {
+  if (transfer.peer != kAnyPeer) {
+    return questions_.is_here(transfer.peer) ? std::nullopt : std::optional(transfer.peer);
+  }
+  std::optional<int> left;
+  bool is_any_here = false;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (rank == rank_) continue;
+    if (questions_.is_here(rank)) {
+      is_any_here = true;
+    } else if (questions_.has_left(rank)) {
+      left = rank;
+    } else {
+      return rank;
+    }
+  }
+  return is_any_here || first_ != nullptr ? std::nullopt : left;
+}
+
+PointToPoint::Step PointToPoint::step(std::size_t at) {
+  Transfer& transfer = transfers_[order_.active()[at]];
+  return transfer.call.kind == CollectiveKind::send ? step_send(transfer) : step_receive(at);
 }
 
 PointToPoint::Step PointToPoint::step_send(Transfer& transfer) {
@@ -224,17 +271,16 @@ void PointToPoint::post(Transfer& transfer) {
                              peer_memory_.can_read_all() && peer_memory_.is_readable(transfer.data, transfer.bytes);
   const auto address = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(transfer.data));
   channel.address.store(is_read_there ? address : 0, std::memory_order_relaxed);
-  const FingerprintWords words = encode(transfer.call);
+  const FingerprintWords words = words_of(transfer.call, transfer.tag);
   for (std::size_t i = 0; i < words.size(); ++i) channel.call[i].store(words[i], std::memory_order_relaxed);
   channel.staged.store(transfer.moved, std::memory_order_relaxed);
   channel.sent.store(transfer.number);
   ring(transfer.peer);
 }
 
-PointToPoint::Step PointToPoint::step_receive(Transfer& transfer) {
-  Channel& channel = *transfer.channel;
-  if (transfer.number == 0) transfer.number = ++received_[static_cast<std::size_t>(transfer.peer)];
-  if (channel.sent.load() != transfer.number) return Step::idle;
+PointToPoint::Step PointToPoint::step_receive(std::size_t at) {
+  Transfer& transfer = transfers_[order_.active()[at]];
+  if (transfer.number == 0) return transfer.is_from_any ? look_everywhere(at) : look_for_message(at, transfer.peer);
   switch (transfer.way) {
     case Transfer::Way::unknown: return take(transfer);
     case Transfer::Way::slot: return take_from_slot(transfer);
@@ -244,13 +290,87 @@ PointToPoint::Step PointToPoint::step_receive(Transfer& transfer) {
   return Step::idle;
 }
 
+PointToPoint::Step PointToPoint::look_everywhere(std::size_t at) {
+  if (first_ != nullptr && first_->is_taken()) return Step::complete;
+  for (int i = 0; i < size_; ++i) {
+    const int peer = (first_peer_ + i) % size_;
+    if (peer == rank_) continue;
+    const Step made = look_for_message(at, peer);
+    if (made == Step::idle) continue;
+    first_peer_ = (peer + 1) % size_;
+    return made;
+  }
+  return Step::idle;
+}
+
+// A message of another tag goes to a later receive of this run, or is kept, so that what is behind it can come.
+PointToPoint::Step PointToPoint::look_for_message(std::size_t at, int peer) {
+  Transfer& transfer = transfers_[order_.active()[at]];
+  const auto may_take = [&] { return !transfer.is_from_any || first_ == nullptr || first_->take(); };
+  if (kept_.has(peer, transfer.tag)) {
+    return may_take() ? take_kept(transfer, kept_.take(peer, transfer.tag)) : Step::complete;
+  }
+  Channel& from = channel(peer, rank_);
+  std::uint64_t& received = received_[static_cast<std::size_t>(peer)];
+  if (from.sent.load() != received + 1) return Step::idle;
+  const Fingerprint sent = core::decode(
+      {from.call[0].load(std::memory_order_relaxed), from.call[1].load(std::memory_order_relaxed), core::kPlainMemory});
+  if (tag_of(sent) != transfer.tag) {
+    const auto is_wanted = [&](std::size_t other) { return transfers_[other].tag == tag_of(sent); };
+    if (!transfer.is_from_any && order_.prefer(at, is_wanted)) return Step::moved;
+    if (!prepare_to_keep(transfer, peer, sent)) return Step::idle;
+  } else if (!may_take()) {
+    return Step::complete;
+  }
+  transfer.peer = peer;
+  transfer.channel = &from;
+  transfer.slot = slot(peer, rank_);
+  transfer.number = ++received;
+  return take(transfer);
+}
+
+PointToPoint::Step PointToPoint::take_kept(Transfer& transfer, const KeptMessages::Message& message) {
+  transfer.peer = message.peer;
+  transfer.channel = &channel(message.peer, rank_);
+  transfer.number = message.number;
+  if (message.call.type != transfer.call.type || message.call.count != transfer.call.count) {
+    transfer.kept_call = message.call;
+    return Step::mismatch;
+  }
+  if (transfer.bytes > 0) std::memcpy(transfer.data, message.bytes.data(), transfer.bytes);
+  return Step::complete;
+}
+
+bool PointToPoint::prepare_to_keep(Transfer& transfer, int peer, const Fingerprint& sent) {
+  const std::size_t bytes = sent.count * size_of(sent.type);
+  if (!kept_.has_room(bytes)) return false;
+  const std::uint64_t number = received_[static_cast<std::size_t>(peer)] + 1;
+  transfer.to_keep = {peer, tag_of(sent), number, sent, std::vector<std::byte>(bytes)};
+  transfer.data = transfer.to_keep->bytes.data();
+  transfer.bytes = bytes;
+  return true;
+}
+
+// What the transfer has taken; it waits for its own message as before.
+void PointToPoint::keep(Transfer& transfer) {
+  kept_.keep(std::move(*transfer.to_keep));
+  transfer.to_keep.reset();
+  transfer.data = transfer.own_data;
+  transfer.bytes = transfer.own_bytes;
+  transfer.number = 0;
+  transfer.moved = 0;
+  transfer.way = Transfer::Way::unknown;
+  if (transfer.is_from_any) transfer.peer = kAnyPeer;
+}
+
 // What has just been found in the channel.
 PointToPoint::Step PointToPoint::take(Transfer& transfer) {
   Channel& channel = *transfer.channel;
   FingerprintWords words{};
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = channel.call[i].load(std::memory_order_relaxed);
   const Fingerprint sent = core::decode(words);
-  if (sent.type != transfer.call.type || sent.count != transfer.call.count) return answer(transfer, kMismatch);
+  const bool is_wanted = sent.type == transfer.call.type && sent.count == transfer.call.count;
+  if (!is_wanted && !transfer.to_keep) return answer(transfer, kMismatch);
   if (transfer.bytes <= kInlineBytes) {
     if (transfer.bytes > 0) std::memcpy(transfer.data, channel.data.data(), transfer.bytes);
     return answer(transfer, kTaken);
@@ -311,7 +431,7 @@ PointToPoint::Step PointToPoint::answer(Transfer& transfer, std::uint64_t verdic
   std::atomic_thread_fence(std::memory_order_acquire);
   if (verdict == kTaken && !questions_.is_here(transfer.peer)) return Step::lost;
   Channel& channel = *transfer.channel;
-  const FingerprintWords words = encode(transfer.call);
+  const FingerprintWords words = words_of(transfer.call, transfer.tag);
   for (std::size_t i = 0; i < words.size(); ++i) channel.wanted[i].store(words[i], std::memory_order_relaxed);
   channel.answer.store(answer_of(transfer.number, verdict));
   ring(transfer.peer);
@@ -321,24 +441,30 @@ PointToPoint::Step PointToPoint::answer(Transfer& transfer, std::uint64_t verdic
 
 // Others leave because of what this rank gave up for; and a peer that is gone may have found a mismatch before, in
 // another call than the one that now misses it.
-void PointToPoint::end_with_loss(const Transfer& transfer) {
+void PointToPoint::end_with_loss(const Transfer& transfer, int peer) {
   if (questions_.is_given_up()) return end_with(PairEnd::Kind::interrupted, transfer);
   for (const std::size_t i : order_.active()) {
     const Transfer& other = transfers_[i];
-    const bool is_cause = other.peer == transfer.peer && other.call.kind == CollectiveKind::send && other.number != 0 &&
+    const bool is_cause = other.peer == peer && other.call.kind == CollectiveKind::send && other.number != 0 &&
                           other.channel->answer.load() == answer_of(other.number, kMismatch);
     if (is_cause) return end_with(PairEnd::Kind::mismatch, other);
   }
   end_with(PairEnd::Kind::lost, transfer);
+  if (transfer.is_from_any) end_->peer = peer;
 }
 
 void PointToPoint::end_with(PairEnd::Kind kind, const Transfer& transfer) {
   PairEnd end;
   end.kind = kind;
   end.call = static_cast<std::size_t>(&transfer - transfers_.data());
-  end.number = transfer.number;
+  const bool is_yet_to_come = transfer.call.kind == CollectiveKind::receive && transfer.peer != kAnyPeer &&
+                              (transfer.number == 0 || transfer.to_keep);
+  end.number = is_yet_to_come ? received_[static_cast<std::size_t>(transfer.peer)] + 1 : transfer.number;
   end.has_met = transfer.has_met();
-  if (kind == PairEnd::Kind::mismatch) {
+  if (transfer.is_from_any) end.peer = transfer.peer;
+  if (transfer.kept_call) {
+    end.theirs = *transfer.kept_call;
+  } else if (kind == PairEnd::Kind::mismatch) {
     const auto& theirs = transfer.call.kind == CollectiveKind::send ? transfer.channel->wanted : transfer.channel->call;
     FingerprintWords words{};
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = theirs[i].load(std::memory_order_relaxed);

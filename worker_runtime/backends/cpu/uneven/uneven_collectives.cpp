@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "worker_runtime/backends/cpu/one_host/shape.hpp"
+#include "worker_runtime/backends/cpu/pairs/pair_call.hpp"
 #include "worker_runtime/backends/cpu/reduce/reduce.hpp"
 
 namespace ddp::cpu_backend {
@@ -60,6 +61,7 @@ class Messages {
                     .input = is_send ? range : none,
                     .output = is_send ? none : range,
                     .root = peer,
+                    .tag = kInnerTag,
                     .timeout = collective_.timeout,
                     .within = within_of(collective_)});
   }
