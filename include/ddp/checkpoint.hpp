@@ -21,6 +21,7 @@
 #include "ddp/round.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 struct NamedTensor {
   std::string name;
@@ -86,4 +87,5 @@ class DDP_EXPORT CheckpointDirectory {
   std::size_t keep_;
 };
 
+}  // namespace DDP_ABI
 }  // namespace ddp

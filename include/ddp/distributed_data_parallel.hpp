@@ -33,6 +33,7 @@
 #include "ddp/process_group.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 struct Parameter {
   std::string name;                 // unique in the model
@@ -147,7 +148,7 @@ class DDP_EXPORT DistributedDataParallel {
   // One micro-batch. It is over after finish() or cancel(), whatever these throw, and when a collective of it failed;
   // ready() and finish() then throw GradientError. A Step that is destroyed by an exception, before it is over, is
   // cancelled; what cancel() would throw is dropped.
-  class DDP_EXPORT Step {
+  class [[nodiscard]] DDP_EXPORT Step {
    public:
     Step(Step&&) noexcept = default;
     Step& operator=(Step&&) = delete;
@@ -202,4 +203,5 @@ class DDP_EXPORT DistributedDataParallel {
   std::shared_ptr<Impl> impl_;
 };
 
+}  // namespace DDP_ABI
 }  // namespace ddp

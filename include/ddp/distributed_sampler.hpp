@@ -8,6 +8,7 @@
 #include "ddp/export.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 struct DistributedSamplerOptions {
   std::size_t sample_count = 0;  // in the whole data set; > 0
@@ -43,4 +44,5 @@ class DDP_EXPORT DistributedSampler {
 // InvalidArgument beyond. Source: PyTorch, aten/src/ATen/native/TensorFactories.cpp and MT19937RNGEngine.h.
 DDP_EXPORT std::vector<std::int64_t> random_permutation(std::size_t count, std::uint64_t seed);
 
+}  // namespace DDP_ABI
 }  // namespace ddp

@@ -53,6 +53,7 @@
 #include "ddp/process_group.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 namespace detail {
 
@@ -163,4 +164,5 @@ struct ElasticOptions {
 DDP_EXPORT void run_elastic(ElasticState& state, const std::function<void(ProcessGroup world)>& train,
                             const ElasticOptions& options = {});
 
+}  // namespace DDP_ABI
 }  // namespace ddp

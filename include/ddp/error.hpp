@@ -9,6 +9,7 @@
 #include "ddp/export.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 // The base of everything libddp throws.
 class DDP_EXPORT Error : public std::runtime_error {
@@ -80,4 +81,5 @@ class DDP_EXPORT StoreError : public Error {
   using Error::Error;
 };
 
+}  // namespace DDP_ABI
 }  // namespace ddp

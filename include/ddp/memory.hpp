@@ -10,6 +10,7 @@
 #include "ddp/export.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 // The numbers are part of no format; names follow PyTorch. C++17 has no type for the floating-point types of 16 and 8
 // bits: their ranges are made of a pointer, a count and the DataType.
@@ -94,12 +95,15 @@ struct Device {
   Kind kind = Kind::cpu;
   int index = 0;  // of the device among its kind, as the process sees it; 0 on a CPU
 
-  friend bool operator==(const Device& a, const Device& b) { return a.kind == b.kind && a.index == b.index; }
-  friend bool operator!=(const Device& a, const Device& b) { return !(a == b); }
+  [[nodiscard]] friend bool operator==(const Device& a, const Device& b) {
+    return a.kind == b.kind && a.index == b.index;
+  }
+  [[nodiscard]] friend bool operator!=(const Device& a, const Device& b) { return !(a == b); }
 };
 
 // `count` elements, contiguous, at `data` on `device`. It owns nothing. The pointer is only ever followed by the
-// backend of that device: nothing else may assume that it is host memory.
+// backend of that device: nothing else may assume that it is host memory. A range that is made of a pointer without a
+// device says host memory; a group that has a GPU refuses one that points into a GPU's.
 struct ConstMemoryRange {
   const void* data = nullptr;
   std::size_t count = 0;
@@ -158,4 +162,5 @@ class DDP_EXPORT RegisteredMemory {
   Device device_{};
 };
 
+}  // namespace DDP_ABI
 }  // namespace ddp

@@ -37,6 +37,7 @@
 #include "ddp/round.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 // What becomes of the elements of all ranks. Integers wrap around, each in its own type. A sum or a maximum of booleans
 // is true where any element is, a product or a minimum where all are; booleans have no average.
@@ -60,9 +61,9 @@ enum class ReduceOp : std::uint8_t {
 };
 
 // A collective under way. Copies share it. The memory it was given must stay valid and untouched until it has
-// completed. Letting go of a Work cancels nothing; an error that nobody waited for is thrown by the group's next call.
+// completed. Letting go of a Work cancels nothing (static_cast<void>() says that it is meant); an error that nobody waited for is thrown by the group's next call.
 // Copies may be waited for by several threads.
-class DDP_EXPORT Work {
+class [[nodiscard]] DDP_EXPORT Work {
  public:
   class State;
 
@@ -75,10 +76,10 @@ class DDP_EXPORT Work {
 
   // Blocks the host, on a GPU too, until the collective has completed or the limit is over: false for the latter, and
   // the collective goes on. Throws what it failed with. An empty Work has completed.
-  bool wait_for(std::chrono::milliseconds limit);
+  [[nodiscard]] bool wait_for(std::chrono::milliseconds limit);
 
   // Whether wait() would return, or throw what the collective failed with, without blocking.
-  bool is_completed() const;
+  [[nodiscard]] bool is_completed() const;
 
   // How long the collective took from the time that its turn came: on a CPU in the group's queue, waits for other ranks
   // included; on a GPU on the device, to about a microsecond. Of coalesced calls that of all as one. Empty until it has
@@ -296,7 +297,7 @@ class DDP_EXPORT ProcessGroup {
   //
   // Always false where ddprun did not start this very process (torchrun, mpirun, a plain start), in a forked child, and
   // where the stop comes to nothing because a worker fails meanwhile.
-  bool should_stop();
+  [[nodiscard]] bool should_stop();
 
   // Gives up on the group, from any thread: collectives under way and later calls throw AbortedError on this rank,
   // and, as soon as they need this rank, RankFailure on the others.
@@ -333,4 +334,5 @@ struct InitOptions {
 // where the store can't be reached; TimeoutError, which names the missing ranks, at the deadline.
 DDP_EXPORT ProcessGroup init_process_group(const InitOptions& options = {});
 
+}  // namespace DDP_ABI
 }  // namespace ddp

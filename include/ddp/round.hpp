@@ -10,15 +10,16 @@
 #include "ddp/export.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 struct RoundId {
   std::uint64_t term = 0;         // grows from run to run: Unix seconds, or one above the highest seen
   std::uint64_t term_random = 0;  // the fraction of the second in the upper half, random bits in the lower
   std::uint32_t number = 0;       // grows by one whenever the set of ranks, or their processes, changes
 
-  friend bool operator==(const RoundId& a, const RoundId& b) { return a.key() == b.key(); }
-  friend bool operator!=(const RoundId& a, const RoundId& b) { return !(a == b); }
-  friend bool operator<(const RoundId& a, const RoundId& b) { return a.key() < b.key(); }
+  [[nodiscard]] friend bool operator==(const RoundId& a, const RoundId& b) { return a.key() == b.key(); }
+  [[nodiscard]] friend bool operator!=(const RoundId& a, const RoundId& b) { return !(a == b); }
+  [[nodiscard]] friend bool operator<(const RoundId& a, const RoundId& b) { return a.key() < b.key(); }
 
   std::tuple<std::uint64_t, std::uint64_t, std::uint32_t> key() const { return {term, term_random, number}; }
 };
@@ -28,4 +29,5 @@ struct RoundId {
 DDP_EXPORT std::string to_string(const RoundId& id);
 DDP_EXPORT std::optional<RoundId> parse_round_id(const std::string& text);
 
+}  // namespace DDP_ABI
 }  // namespace ddp

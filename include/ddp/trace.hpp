@@ -25,6 +25,7 @@
 #include "ddp/export.hpp"
 
 namespace ddp {
+inline namespace DDP_ABI {
 
 struct TraceOptions {
   std::size_t events_max = 1'000'000;  // some 100 bytes each; beyond it the oldest go, and the file says how many
@@ -67,6 +68,7 @@ DDP_EXPORT void trace_span(std::string_view track, std::string_view name,
                            std::chrono::time_point<std::chrono::system_clock, std::chrono::nanoseconds> end);
 
 // Whether spans are being kept: for a caller whose own preparations cost something.
-DDP_EXPORT bool is_tracing();
+[[nodiscard]] DDP_EXPORT bool is_tracing();
 
+}  // namespace DDP_ABI
 }  // namespace ddp

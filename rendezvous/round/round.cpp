@@ -31,13 +31,13 @@ std::optional<std::uint64_t> parse_random(std::string_view text) {
 
 }  // namespace
 
-std::string to_string(const RoundId& id) {
+std::string DDP_ABI::to_string(const RoundId& id) {
   std::array<char, kRandomDigits + 1> random{};
   std::snprintf(random.data(), random.size(), "%016llx", static_cast<unsigned long long>(id.term_random));
   return std::to_string(id.term) + "-" + random.data() + "-" + std::to_string(id.number);
 }
 
-std::optional<RoundId> parse_round_id(const std::string& text) {
+std::optional<RoundId> DDP_ABI::parse_round_id(const std::string& text) {
   const std::string_view all = text;
   const auto first = all.find('-');
   const auto last = all.rfind('-');

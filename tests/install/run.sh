@@ -29,9 +29,17 @@ echo "$out" | grep -q '^test accuracy ' || { echo "unexpected output: $out"; exi
 # Only the public interface may be visible: anything else could clash with a program's own libraries.
 library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' |
   head -n 1)
-own='^(ddp::|(typeinfo|vtable|typeinfo name|VTT) for ddp::|__odr_asan|_edata|_end|__bss_start|_init|_fini)'
+own='^((typeinfo|vtable|typeinfo name|VTT) for )?ddp::v[0-9]+_[0-9]+::|^(__odr_asan|_edata|_end|__bss_start|_init|_fini)'
 foreign=$(nm -DC --defined-only "$library" | awk '$2 !~ /^[VvWuw]$/' | cut -d' ' -f3- | grep -vE "$own" || true)
 [ -z "$foreign" ] || { printf 'symbols that should be hidden:\n%s\n' "$foreign"; exit 1; }
+
+# A program must not start with the library of another minor version.
+soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\].*/\1/p')
+abi=$(sed -n 's/^#define DDP_ABI v//p' "$scratch/prefix/include/ddp/export.hpp")
+[ "$soname" = "libddp.so.${abi/_/.}" ] || { echo "the library is $soname, its headers are of $abi"; exit 1; }
+readelf -d "$scratch/build/consumer/ten_lines" | grep -q "NEEDED.*\[$soname\]" || { echo "no need of $soname"; exit 1; }
+nm -DC "$scratch/build/consumer/ten_lines" | grep -q "U ddp::v$abi::init_process_group" ||
+  { echo "the program's symbols do not say which version they are of"; exit 1; }
 
 # Boost's own marks make its errors visible unless the linker hides them: they are weak, and would clash unseen.
 boost=$(nm -DC "$library" | grep 'boost::' || true)

@@ -257,7 +257,7 @@ Work Player::begin(const Step& step) {
                                        output_counts(step, rank_, size_), options_);
     case Call::exchange: break;
   }
-  group_.receive_async(output, (rank_ + size_ - step.root) % size_, options_);
+  static_cast<void>(group_.receive_async(output, (rank_ + size_ - step.root) % size_, options_));
   return group_.send_async(input, (rank_ + step.root) % size_, options_);
 }
 

@@ -255,7 +255,7 @@ TEST(ShouldStop, SigtermBeforeItIsMeant_EndsTheProcessThen) {
     RankProcesses ranks(1, [&](int rank) {
       agent.adopt(rank, kRound);
       auto world = init_process_group();
-      world.should_stop();
+      static_cast<void>(world.should_stop());
       ::raise(SIGTERM);
       watched->flag = true;
       live_on();
@@ -272,7 +272,7 @@ TEST(ShouldStop, SigtermAfterItIsMeant_EndsTheProcess) {
   RankProcesses ranks(1, [&](int rank) {
     agent.adopt(rank, kRound);
     auto world = init_process_group();
-    world.should_stop();
+    static_cast<void>(world.should_stop());
     watched->flag = true;
     wait_until([&] { return !watched->flag; });
     ::raise(SIGTERM);

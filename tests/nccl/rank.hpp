@@ -90,8 +90,8 @@ inline void connect(ProcessGroup& group) {
       .coalesce([&] {
         for (int peer = 0; peer < group.size(); ++peer) {
           if (peer == group.rank()) continue;
-          group.send_async(value.range(), peer);
-          group.receive_async(received.part(static_cast<std::size_t>(peer), 1), peer);
+          static_cast<void>(group.send_async(value.range(), peer));
+          static_cast<void>(group.receive_async(received.part(static_cast<std::size_t>(peer), 1), peer));
         }
       })
       .wait();

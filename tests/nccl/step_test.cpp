@@ -88,8 +88,8 @@ TEST(Streams, EachStreamOfCoalescedCallsWaitsForAllOfThem) {
     Gate gate;
     gate.close(first);
     Work work = group.coalesce([&] {
-      group.all_reduce_async(one.range(), ReduceOp::sum, {.stream = first});
-      group.all_reduce_async(other.range(), ReduceOp::sum, {.stream = second});
+      static_cast<void>(group.all_reduce_async(one.range(), ReduceOp::sum, {.stream = first}));
+      static_cast<void>(group.all_reduce_async(other.range(), ReduceOp::sum, {.stream = second}));
     });
     EXPECT_EQ(cudaStreamSynchronize(second), cudaSuccess);  // only wait() makes this stream wait for the calls
     work.wait();
@@ -210,7 +210,7 @@ TEST(Work, CallsBackWithTheErrorWhichThenCountsAsWaitedFor) {
     });
     group.abort("enough");
     wait_until([&] { return bad == 1; });
-    EXPECT_TRUE(thrown_by<AbortedError>([&] { work.wait_for(std::chrono::minutes(1)); }));
+    EXPECT_TRUE(thrown_by<AbortedError>([&] { static_cast<void>(work.wait_for(std::chrono::minutes(1))); }));
     *done = true;
   });
 }

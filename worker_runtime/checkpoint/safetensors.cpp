@@ -109,8 +109,8 @@ void checkpoint::write_safetensors(AtomicFile& file, const std::vector<NamedTens
   for (const NamedTensor& tensor : ordered) file.write(tensor.values.data, tensor.values.bytes());
 }
 
-void save_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
-                      const Metadata& metadata) {
+void DDP_ABI::save_safetensors(const std::filesystem::path& path, const std::vector<NamedTensor>& tensors,
+                               const Metadata& metadata) {
   checkpoint::AtomicFile file(path);
   checkpoint::write_safetensors(file, tensors, metadata);
   file.commit(checkpoint::AtomicFile::Existing::replace);

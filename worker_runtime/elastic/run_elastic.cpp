@@ -151,7 +151,7 @@ class SeatTaker {
 
 }  // namespace
 
-void run_elastic(ElasticState& state, const Train& train, const ElasticOptions& options) {
+void DDP_ABI::run_elastic(ElasticState& state, const Train& train, const ElasticOptions& options) {
   AgentLink* const link = agent_link::open_process_link();
   if (link == nullptr) {
     RoundEnd nobody_ends_it;

@@ -165,7 +165,7 @@ void Executor::broadcast(const std::vector<MemoryRange>& values) {
     const std::size_t end = std::min(values.size(), begin + kBroadcastsAtOnce);
     works_.push_back(group_.coalesce(
         [&] {
-          for (std::size_t i = begin; i < end; ++i) group_.broadcast_async(values[i], 0, options_);
+          for (std::size_t i = begin; i < end; ++i) static_cast<void>(group_.broadcast_async(values[i], 0, options_));
         },
         options_));
   }

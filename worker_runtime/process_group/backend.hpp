@@ -133,6 +133,16 @@ class Backend {
   // Whether ranges on this device are its own: device(), and in a group of two backends also the host's memory.
   virtual bool reaches(const Device& other) const { return other == device(); }
 
+  // Whether it takes this range: one of a device that it reaches, and, in a group that has a GPU, not one that says
+  // host memory and is the GPU's. It is asked with each call.
+  virtual bool takes(const ConstMemoryRange& range) const { return range.device == device(); }
+
+  // The device whose memory this is, where that is found out: in a group that has a GPU, for memory of GPUs.
+  virtual std::optional<Device> owner_of(const void* memory) const {
+    static_cast<void>(memory);
+    return std::nullopt;
+  }
+
   // Enqueues behind all earlier calls. Throws AbortedError where the group is of no further use. More than one are
   // begun as one (see ProcessGroup::coalesce), all with the same timeout; none is no call.
   virtual std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) = 0;

@@ -88,11 +88,20 @@ void check_root(const Collective& collective, const Membership& who) {
   }
 }
 
-void check_range(CollectiveKind kind, const char* which, const ConstMemoryRange& range, const Backend& backend) {
-  if (!backend.reaches(range.device)) {
-    refuse(kind,
-           std::string(which) + " is on " + text_of(range.device) + ", the group's memory on " + devices_of(backend));
+// A bare pointer says nothing of its device, and so means host memory.
+[[noreturn]] void refuse_device(CollectiveKind kind, const char* which, const ConstMemoryRange& range,
+                                const Backend& backend) {
+  const auto owner = range.device == Device{} ? backend.owner_of(range.data) : std::nullopt;
+  if (owner) {
+    refuse(kind, std::string(which) + " says that it is host memory, and is a pointer into that of " + text_of(*owner) +
+                     "\ntry:   MemoryRange(pointer, count, type, group.device())");
   }
+  refuse(kind,
+         std::string(which) + " is on " + text_of(range.device) + ", the group's memory on " + devices_of(backend));
+}
+
+void check_range(CollectiveKind kind, const char* which, const ConstMemoryRange& range, const Backend& backend) {
+  if (!backend.takes(range)) refuse_device(kind, which, range, backend);
   const std::size_t element_bytes = size_of(range.type);  // a power of two
   if (range.count > (SIZE_MAX / 2) >> std::countr_zero(element_bytes)) {
     refuse(kind, std::string(which) + " of " + std::to_string(range.count) + " elements is larger than any memory");

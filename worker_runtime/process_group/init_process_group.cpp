@@ -235,7 +235,7 @@ std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const
 
 }  // namespace
 
-ProcessGroup init_process_group(const InitOptions& options) {
+ProcessGroup DDP_ABI::init_process_group(const InitOptions& options) {
   check(options);
   return ProcessGroup(process_group::make_group(process_group::present_launch(), options, nullptr));
 }

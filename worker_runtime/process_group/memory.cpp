@@ -8,7 +8,7 @@ void detail::refuse_data_type(DataType type) {
   throw InvalidArgument("there is no data type with the number " + std::to_string(static_cast<int>(type)));
 }
 
-const char* name_of(DataType type) {
+const char* DDP_ABI::name_of(DataType type) {
   switch (type) {
     case DataType::float32: return "float32";
     case DataType::float64: return "float64";

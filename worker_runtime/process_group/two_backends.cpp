@@ -30,6 +30,12 @@ class TwoBackends : public Backend {
   Device device() const override { return device_->device(); }
   bool reaches(const Device& other) const override { return host_->reaches(other) || device_->reaches(other); }
 
+  bool takes(const ConstMemoryRange& range) const override {
+    if (host_->takes(range)) return range.count == 0 || !owner_of(range.data);
+    return device_->takes(range);
+  }
+  std::optional<Device> owner_of(const void* memory) const override { return device_->owner_of(memory); }
+
   std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) override {
     Backend& first = backend_of(collectives.front());
     const auto is_there = [&](const Collective& each) { return &backend_of(each) == &first; };

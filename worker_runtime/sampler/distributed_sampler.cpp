@@ -82,7 +82,7 @@ std::vector<std::vector<std::int64_t>> DistributedSampler::batches(std::uint64_t
   return batches;
 }
 
-std::vector<std::int64_t> random_permutation(std::size_t count, std::uint64_t seed) {
+std::vector<std::int64_t> DDP_ABI::random_permutation(std::size_t count, std::uint64_t seed) {
   check_permutation_count(count);
   std::vector<std::int64_t> order(count);
   std::iota(order.begin(), order.end(), std::int64_t{0});

@@ -191,10 +191,10 @@ TraceSpan::~TraceSpan() {
                                   trace::now());
 }
 
-void trace_span(std::string_view track, std::string_view name, trace::TimePoint begin, trace::TimePoint end) {
+void DDP_ABI::trace_span(std::string_view track, std::string_view name, trace::TimePoint begin, trace::TimePoint end) {
   if (trace::is_on()) trace::tracer().add({track, name, begin, end, std::nullopt});
 }
 
-bool is_tracing() { return trace::is_on(); }
+bool DDP_ABI::is_tracing() { return trace::is_on(); }
 
 }  // namespace ddp

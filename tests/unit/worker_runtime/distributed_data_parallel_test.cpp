@@ -355,7 +355,7 @@ TEST(DistributedDataParallel, AParameterReadyTwiceIsRefusedByName) {
     std::string text = message_of<GradientError>([&] { step.ready(1); });
     text += message_of<InvalidArgument>([&] { step.ready(3); });
     text += message_of<InvalidArgument>([&] { (void)model.gradient(3); });
-    text += message_of<GradientError>([&] { model.begin_step(); });
+    text += message_of<GradientError>([&] { static_cast<void>(model.begin_step()); });
     for (const std::size_t p : {0, 2}) step.ready(p);
     step.finish();  // the step outlives these mistakes
     return text;
@@ -731,10 +731,11 @@ TEST(DistributedDataParallel, AModelThatWasMovedFromSaysSo) {
     DistributedDataParallel model(world, values.parameters());
     DistributedDataParallel other = std::move(model);
     const DistributedDataParallel copy = other;
-    std::string text = message_of<InvalidArgument>([&] { model.begin_step(); }) + "\n";  // NOLINT: moved from
-    text += message_of<InvalidArgument>([&] { (void)model.gradient(0); }) + "\n";        // NOLINT
-    text += message_of<InvalidArgument>([&] { (void)model.parameter_count(); }) + "\n";  // NOLINT
-    text += message_of<InvalidArgument>([&] { (void)model.bucket_count(); }) + "\n";     // NOLINT
+    std::string text =
+        message_of<InvalidArgument>([&] { static_cast<void>(model.begin_step()); }) + "\n";  // NOLINT: moved from
+    text += message_of<InvalidArgument>([&] { (void)model.gradient(0); }) + "\n";            // NOLINT
+    text += message_of<InvalidArgument>([&] { (void)model.parameter_count(); }) + "\n";      // NOLINT
+    text += message_of<InvalidArgument>([&] { (void)model.bucket_count(); }) + "\n";         // NOLINT
     run_step(other, {0, 1, 2}, 2);
     return text + text_of(copy.gradient(1));
   });

@@ -83,17 +83,17 @@ TEST_F(GroupCalls, HandOnEveryKind) {
 TEST_F(GroupCalls, HandOnTheAsynchronousFormsToo) {
   int stream = 0;
   const CollectiveOptions options{.timeout = 70ms, .stream = &stream};
-  group_.reduce_async(two_, {}, 0, ReduceOp::min, options);
-  group_.gather_async(two_, {}, 2, options);
-  group_.scatter_async({}, two_, 0, options);
-  group_.all_to_all_async(six_, other_six_, options);
-  group_.send_async(two_, 2, options);
-  group_.receive_async(two_, 0, options);
-  group_.all_reduce_async(two_, ReduceOp::max, options);
-  group_.broadcast_async(two_, 0, options);
-  group_.all_gather_async(two_, six_, options);
-  group_.reduce_scatter_async(six_, two_, ReduceOp::sum, options);
-  group_.barrier_async(options);
+  static_cast<void>(group_.reduce_async(two_, {}, 0, ReduceOp::min, options));
+  static_cast<void>(group_.gather_async(two_, {}, 2, options));
+  static_cast<void>(group_.scatter_async({}, two_, 0, options));
+  static_cast<void>(group_.all_to_all_async(six_, other_six_, options));
+  static_cast<void>(group_.send_async(two_, 2, options));
+  static_cast<void>(group_.receive_async(two_, 0, options));
+  static_cast<void>(group_.all_reduce_async(two_, ReduceOp::max, options));
+  static_cast<void>(group_.broadcast_async(two_, 0, options));
+  static_cast<void>(group_.all_gather_async(two_, six_, options));
+  static_cast<void>(group_.reduce_scatter_async(six_, two_, ReduceOp::sum, options));
+  static_cast<void>(group_.barrier_async(options));
   std::vector<CollectiveKind> kinds;
   for (const auto& one : calls_->submitted) {
     ASSERT_EQ(one.size(), 1u);
@@ -225,15 +225,18 @@ TEST_F(GroupCalls, RefuseWhatIsWrongWithOneRange) {
   EXPECT_THAT(refusal([&] { group_.all_reduce(two_, ReduceOp::sum, {.tag = 1}); }),
               HasSubstr("all_reduce: a tag of 1, which only sends and receives have"));
   EXPECT_THAT(refusal([&] { group_.receive(two_, -1); }), HasSubstr("receive: the peer is -1, ranks are 0 to 2"));
-  EXPECT_THAT(refusal([&] { group_.receive_from_any_async(two_, nullptr); }), HasSubstr("no place for the source"));
-  EXPECT_THAT(refusal([&] {
-                int source = 0;
-                group_.coalesce([&] { group_.receive_from_any_async(two_, &source); });
-              }),
-              HasSubstr("receive_from_any_async within coalesce()"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(group_.receive_from_any_async(two_, nullptr)); }),
+              HasSubstr("no place for the source"));
+  EXPECT_THAT(
+      refusal([&] {
+        int source = 0;
+        static_cast<void>(group_.coalesce([&] { static_cast<void>(group_.receive_from_any_async(two_, &source)); }));
+      }),
+      HasSubstr("receive_from_any_async within coalesce()"));
   EXPECT_THAT(refusal([&] { group_.send(two_, 0, {.timeout = -1ms}); }), HasSubstr("send: a timeout of -1 ms"));
-  EXPECT_THAT(refusal([&] { group_.coalesce([] {}, {.timeout = -1ms}); }), HasSubstr("coalesce: a timeout of -1 ms"));
-  EXPECT_THAT(refusal([&] { group_.coalesce({}); }), HasSubstr("coalesce: an empty function"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(group_.coalesce([] {}, {.timeout = -1ms})); }),
+              HasSubstr("coalesce: a timeout of -1 ms"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(group_.coalesce({})); }), HasSubstr("coalesce: an empty function"));
   EXPECT_THAT(calls_->run, IsEmpty());
   EXPECT_THAT(calls_->submitted, IsEmpty());
 }
@@ -241,8 +244,8 @@ TEST_F(GroupCalls, RefuseWhatIsWrongWithOneRange) {
 TEST_F(GroupCalls, AnEmptyGroupRefusesAll) {
   ProcessGroup none;
   EXPECT_THAT(refusal([&] { none.send(two_, 0); }), HasSubstr("this ProcessGroup is empty"));
-  EXPECT_THAT(refusal([&] { none.barrier_async(); }), HasSubstr("empty"));
-  EXPECT_THAT(refusal([&] { none.coalesce([] {}); }), HasSubstr("empty"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(none.barrier_async()); }), HasSubstr("empty"));
+  EXPECT_THAT(refusal([&] { static_cast<void>(none.coalesce([] {})); }), HasSubstr("empty"));
   EXPECT_THAT(refusal([&] { none.split(0); }), HasSubstr("empty"));
   EXPECT_THAT(refusal([&] { none.new_group({0}); }), HasSubstr("empty"));
 }
@@ -256,10 +259,10 @@ TEST_F(GroupCalls, WithinCoalesceBeginAsOne) {
       [&] {
         receive = group_.receive_async(part(0, 2), 0, {.timeout = 1ms});
         send = group_.send_async(two_, 2, {.stream = &own, .tag = 6});
-        group_.all_reduce_async(two_, ReduceOp::premul_sum, {.factor = 0.25});
+        static_cast<void>(group_.all_reduce_async(two_, ReduceOp::premul_sum, {.factor = 0.25}));
         EXPECT_THAT(calls_->submitted, IsEmpty());
         EXPECT_THAT(refusal([&] { send.wait(); }), HasSubstr("has not begun its calls"));
-        EXPECT_THAT(refusal([&] { send.wait_for(1ms); }), HasSubstr("has not begun its calls"));
+        EXPECT_THAT(refusal([&] { static_cast<void>(send.wait_for(1ms)); }), HasSubstr("has not begun its calls"));
         EXPECT_THAT(refusal([&] { send.on_completed([](auto) {}); }), HasSubstr("has not begun its calls"));
         EXPECT_FALSE(send.is_completed());
         EXPECT_FALSE(send.duration());
@@ -332,37 +335,37 @@ TEST_F(GroupCalls, ACoalesceWithoutCallsBeginsNothing) {
 TEST_F(GroupCalls, WhatIsThrownWithinCoalesceBeginsNothing) {
   Work send;
   const auto wrong = thrown_by<InvalidArgument>([&] {
-    group_.coalesce([&] {
+    static_cast<void>(group_.coalesce([&] {
       send = group_.send_async(two_, 0);
-      group_.send_async(two_, 1);
-    });
+      static_cast<void>(group_.send_async(two_, 1));
+    }));
   });
   ASSERT_TRUE(wrong);
   EXPECT_THAT(wrong->what(), HasSubstr("itself"));
   EXPECT_THAT(calls_->submitted, IsEmpty());
   EXPECT_THAT(refusal([&] { send.wait(); }), HasSubstr("has not begun its calls"));
   EXPECT_FALSE(send.is_completed());
-  group_.send_async(two_, 0);
+  static_cast<void>(group_.send_async(two_, 0));
   EXPECT_EQ(calls_->submitted.size(), 1u) << "the group goes on";
 }
 
 TEST_F(GroupCalls, WithinCoalesceOnlyAsynchronousOnesGo) {
-  group_.coalesce([&] {
+  static_cast<void>(group_.coalesce([&] {
     EXPECT_THAT(refusal([&] { group_.send(two_, 0); }), HasSubstr("send within coalesce()"));
     EXPECT_THAT(refusal([&] { group_.barrier(); }), HasSubstr("barrier within coalesce()"));
     EXPECT_THAT(refusal([&] { group_.allocate(8); }), HasSubstr("allocate within coalesce()"));
-    EXPECT_THAT(refusal([&] { group_.coalesce([] {}); }), HasSubstr("coalesce within coalesce()"));
+    EXPECT_THAT(refusal([&] { static_cast<void>(group_.coalesce([] {})); }), HasSubstr("coalesce within coalesce()"));
     EXPECT_THAT(refusal([&] { group_.split(0); }), HasSubstr("split within coalesce()"));
     EXPECT_THAT(refusal([&] { group_.new_group({0}); }), HasSubstr("new_group within coalesce()"));
-  });
+  }));
   EXPECT_THAT(calls_->submitted, IsEmpty());
 }
 
 TEST_F(GroupCalls, ACoalesceHasALimit) {
   const auto error = thrown_by<Error>([&] {
-    group_.coalesce([&] {
-      for (int i = 0; i <= 65'536; ++i) group_.barrier_async();
-    });
+    static_cast<void>(group_.coalesce([&] {
+      for (int i = 0; i <= 65'536; ++i) static_cast<void>(group_.barrier_async());
+    }));
   });
   ASSERT_TRUE(error);
   EXPECT_THAT(error->what(), HasSubstr("more than 65536 calls"));
@@ -370,10 +373,10 @@ TEST_F(GroupCalls, ACoalesceHasALimit) {
 }
 
 TEST_F(GroupCalls, ACoalesceOutlivesTheHandleItWasCalledOn) {
-  group_.coalesce([&] {
-    group_.barrier_async();
+  static_cast<void>(group_.coalesce([&] {
+    static_cast<void>(group_.barrier_async());
     group_ = {};
-  });
+  }));
   EXPECT_EQ(calls_->submitted.size(), 1u);
 }
 
@@ -502,14 +505,15 @@ TEST_F(GroupCalls, OnADeviceRanksTellEachOtherWordsThroughItsMemory) {
 
 template <class Input, class Group = ProcessGroup>
 std::vector<bool> async_calls_that_take() {
-  return {requires(Group & group, MemoryRange out){group.all_gather_async(std::declval<Input>(), out);
+  return {
+      requires(Group & group, MemoryRange out){static_cast<void>(group.all_gather_async(std::declval<Input>(), out));
 }
-, requires(Group& group, MemoryRange out) { group.reduce_scatter_async(std::declval<Input>(), out); }
-, requires(Group& group, MemoryRange out) { group.reduce_async(std::declval<Input>(), out, 0); }
-, requires(Group& group, MemoryRange out) { group.gather_async(std::declval<Input>(), out, 0); }
-, requires(Group& group, MemoryRange out) { group.scatter_async(std::declval<Input>(), out, 0); }
-, requires(Group& group, MemoryRange out) { group.all_to_all_async(std::declval<Input>(), out); }
-, requires(Group& group) { group.send_async(std::declval<Input>(), 0); }
+, requires(Group& group, MemoryRange out) { static_cast<void>(group.reduce_scatter_async(std::declval<Input>(), out)); }
+, requires(Group& group, MemoryRange out) { static_cast<void>(group.reduce_async(std::declval<Input>(), out, 0)); }
+, requires(Group& group, MemoryRange out) { static_cast<void>(group.gather_async(std::declval<Input>(), out, 0)); }
+, requires(Group& group, MemoryRange out) { static_cast<void>(group.scatter_async(std::declval<Input>(), out, 0)); }
+, requires(Group& group, MemoryRange out) { static_cast<void>(group.all_to_all_async(std::declval<Input>(), out)); }
+, requires(Group& group) { static_cast<void>(group.send_async(std::declval<Input>(), 0)); }
 };  // namespace
 }  // namespace ddp
 

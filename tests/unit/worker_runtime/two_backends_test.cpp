@@ -36,9 +36,9 @@ TEST_F(TwoBackends, ACallGoesToTheBackendOfItsRanges) {
   EXPECT_THAT(on_gpu_->run, IsEmpty());
   group_.all_reduce(there_);
   EXPECT_EQ(on_gpu_->run.size(), 1u);
-  group_.scatter_async({}, MemoryRange(there_.data, 2, DataType::float32, kGpu), 1);
+  static_cast<void>(group_.scatter_async({}, MemoryRange(there_.data, 2, DataType::float32, kGpu), 1));
   EXPECT_EQ(on_gpu_->submitted.size(), 1u);
-  group_.gather_async(here_, {}, 1);
+  static_cast<void>(group_.gather_async(here_, {}, 1));
   EXPECT_EQ(on_cpu_->submitted.size(), 1u);
 }
 
@@ -61,17 +61,17 @@ TEST_F(TwoBackends, OneCallHasOneDevice) {
   ASSERT_TRUE(unknown);
   EXPECT_THAT(unknown->what(), HasSubstr("input is on cuda:2, the group's memory on cuda:1 or cpu:0"));
   const auto coalesced = thrown_by<InvalidArgument>([&] {
-    group_.coalesce([&] {
-      group_.send_async(here_, 1);
-      group_.send_async(there_, 1);
-    });
+    static_cast<void>(group_.coalesce([&] {
+      static_cast<void>(group_.send_async(here_, 1));
+      static_cast<void>(group_.send_async(there_, 1));
+    }));
   });
   ASSERT_TRUE(coalesced);
   EXPECT_THAT(coalesced->what(), HasSubstr("on host memory and on device memory"));
-  group_.coalesce([&] {
-    group_.send_async(there_, 1);
-    group_.receive_async(there_, 1);
-  });
+  static_cast<void>(group_.coalesce([&] {
+    static_cast<void>(group_.send_async(there_, 1));
+    static_cast<void>(group_.receive_async(there_, 1));
+  }));
   EXPECT_EQ(on_gpu_->submitted.size(), 1u);
 }
 

@@ -81,6 +81,16 @@ void check(cudaError_t code, const char* what) {
   throw CudaError(std::string(what) + ": " + text_of(code), code);
 }
 
+std::optional<Device> device_of(const void* memory) {
+  cudaPointerAttributes attributes{};
+  if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) {
+    static_cast<void>(cudaGetLastError());
+    return std::nullopt;
+  }
+  if (attributes.type != cudaMemoryTypeDevice) return std::nullopt;
+  return Device{Device::Kind::cuda, attributes.device};
+}
+
 void end_process(const std::string& message) {
   static std::mutex ending;
   const std::lock_guard lock(ending);  // until the end

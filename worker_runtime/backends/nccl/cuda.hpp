@@ -10,10 +10,12 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "ddp/memory.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -35,6 +37,9 @@ std::string text_of(cudaError_t code);
 // Throws CudaError unless it succeeded; `what` says what was done: "recording an event". Ends the process where the
 // error is sticky.
 void check(cudaError_t code, const char* what);
+
+// The device whose memory this is. Empty for memory that the host may follow, and where CUDA can't tell.
+std::optional<Device> device_of(const void* memory);
 
 // Ends the process with exit code 1, after `message` has gone to stderr and the flight recorder to its files. Whoever
 // comes second, from another thread, only waits for the end.

@@ -43,6 +43,7 @@ class NcclBackend : public process_group::Backend {
   NcclBackend& operator=(const NcclBackend&) = delete;
 
   Device device() const override { return {Device::Kind::cuda, group_->device()}; }
+  std::optional<Device> owner_of(const void* memory) const override { return device_of(memory); }
 
   std::shared_ptr<Work::State> submit(std::span<const Collective> collectives) override {
     group_->require_own_process();
