@@ -113,7 +113,7 @@ class DDP_EXPORT DistributedDataParallel {
 
   // With Unused::keep: whether no rank used parameter `index` in any of the micro-batches that the last finish()
   // averaged. The same on all ranks; false before the first finish(). Throws InvalidArgument without Unused::keep.
-  bool is_unused(std::size_t index) const;
+  [[nodiscard]] bool is_unused(std::size_t index) const;
 
   // From the next step on, the parameter is frozen, or no more. A frozen one is neither awaited nor unused: ready()
   // must not be called for it (GradientError), and its gradient is zero. A bucket whose parameters are all frozen is

@@ -61,8 +61,8 @@ enum class ReduceOp : std::uint8_t {
 };
 
 // A collective under way. Copies share it. The memory it was given must stay valid and untouched until it has
-// completed. Letting go of a Work cancels nothing (static_cast<void>() says that it is meant); an error that nobody waited for is thrown by the group's next call.
-// Copies may be waited for by several threads.
+// completed. Letting go of a Work cancels nothing (static_cast<void>() says that it is meant); an error that nobody
+// waited for is thrown by the group's next call. Copies may be waited for by several threads.
 class [[nodiscard]] DDP_EXPORT Work {
  public:
   class State;
@@ -206,7 +206,7 @@ class DDP_EXPORT ProcessGroup {
 
   // The first message of the options' tag that comes from any other rank: returns which. Messages of one rank come in
   // the order of their sends; among ranks there is no order. It throws RankFailure once a rank has failed, or all have
-  // left. Not within coalesce(). nccl: InvalidArgument, as NCCL has nothing of the kind.
+  // left (with ranks on several hosts: TimeoutError at the deadline). Not within coalesce(). nccl: InvalidArgument.
   int receive_from_any(MemoryRange output, CollectiveOptions options = {});
   // `source` becomes that rank before the Work has completed; it must stay valid as long as the output.
   Work receive_from_any_async(MemoryRange output, int* source, CollectiveOptions options = {});
@@ -309,6 +309,15 @@ class DDP_EXPORT ProcessGroup {
   std::shared_ptr<Impl> impl_;
 };
 
+// Of the communicators of the backend nccl, those of split() too; the same on all ranks. What is not set is NCCL's own
+// choice, and a variable of NCCL's (NCCL_MAX_CTAS, ...) goes before. See docs/nccl.md.
+struct NcclOptions {
+  std::optional<int> min_ctas{};       // CUDA thread blocks that a collective takes at least; >= 1
+  std::optional<int> max_ctas{};       // and at most; >= min_ctas. Fewer leave more of the GPU to computing
+  std::optional<int> traffic_class{};  // of its network traffic; >= 0; needs NCCL 2.26.2
+  std::string name{};                  // in NCCL's log and for profilers, from NCCL 2.27.3 on; empty: the group's
+};
+
 struct InitOptions {
   // "cpu" (also where it is empty), "nccl", or "cpu:cpu,cuda:nccl" for a group of both: it takes host memory and device
   // memory, each call goes to the backend of its ranges' device, barrier() and allocate() to nccl, and when one of them
@@ -319,6 +328,7 @@ struct InitOptions {
   // Of the backend nccl:
   std::optional<int> device{};  // as the process sees it (CUDA_VISIBLE_DEVICES); without it, by LOCAL_RANK
   bool share_device = false;    // two ranks of a host on one device are refused unless all say that they mean it
+  NcclOptions nccl{};
 };
 
 // Meets the other ranks and returns the group of all of them.

@@ -52,6 +52,22 @@ TEST(Init, TellsOfDifferentNccls) {
   });
 }
 
+TEST(Init, OptionsReachTheCommunicatorsOfAllGroups) {
+  run_ranks(2, [](int) {
+    auto group = join(testing::kPatience, {.nccl = {.max_ctas = 4, .traffic_class = 2}});
+    const ProcessGroup half = group.split(0);
+    EXPECT_EQ(fake_gpu_calls("ncclConfig maxCTAs 4"), 2U);
+    EXPECT_EQ(fake_gpu_calls("ncclConfig trafficClass 2"), 2U);
+    EXPECT_EQ(fake_gpu_calls("ncclConfig minCTAs 1"), 0U);
+    EXPECT_EQ(fake_gpu_calls("ncclConfig commName group_0"), 1U);
+    EXPECT_EQ(fake_gpu_calls("ncclConfig commName group_0/1"), 1U);
+  });
+  run_ranks(1, [](int) {
+    auto group = join(testing::kPatience, {.nccl = {.min_ctas = 2, .name = "experts"}});
+    EXPECT_EQ(fake_gpu_calls("ncclConfig commName experts"), 1U);
+  });
+}
+
 TEST(Init, NeedsAGpu) {
   run_ranks(1, [](int) {
     set_variable("CUDA_VISIBLE_DEVICES", "");

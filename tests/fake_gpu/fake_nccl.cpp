@@ -50,10 +50,32 @@ bool is_blocking(const abi::Config* config, bool by_default) {
   return config->blocking != 0;
 }
 
+int version() {
+  const char* const text = std::getenv("FAKE_NCCL_VERSION");
+  return text == nullptr ? FAKE_NCCL_VERSION_BY_DEFAULT : std::atoi(text);
+}
+
+// As NCCL, which compares the two also where one is not given. What is given is counted, for a test to see.
+Result take_config(const abi::Config* config) {
+  if (config == nullptr) return Result::success;
+  if (config->min_ctas > config->max_ctas) return refuse(Result::invalid_argument, "invalid min/max channels");
+  const auto note = [](const char* name, int value) {
+    if (value != abi::kUndefinedInt) count(("ncclConfig " + std::string(name) + " " + std::to_string(value)).c_str());
+  };
+  note("minCTAs", config->min_ctas);
+  note("maxCTAs", config->max_ctas);
+  if (version() >= abi::kVersionWithTrafficClass) note("trafficClass", config->traffic_class);
+  const bool has_name = version() >= abi::kVersionWithNames && config->size >= sizeof(abi::Config);
+  if (has_name && config->comm_name != nullptr)
+    count(("ncclConfig commName " + std::string(config->comm_name)).c_str());
+  return Result::success;
+}
+
 Result init(abi::Comm* made_comm, const Place& place, const abi::UniqueId& id, const abi::Config* config,
             const Fault& fault) {
   if (place.size < 1 || place.rank < 0 || place.rank >= place.size)
     return refuse(Result::invalid_argument, "there is no such rank");
+  if (const Result taken = take_config(config); taken != Result::success) return taken;
   const std::string name(id.internal, ::strnlen(id.internal, sizeof id.internal));
   io::UniqueFd listener = place.rank == 0 ? take_listener(name) : io::UniqueFd{};
   if (place.rank == 0 && !listener)
@@ -64,11 +86,6 @@ Result init(abi::Comm* made_comm, const Place& place, const abi::UniqueId& id, c
   *made_comm = handle_of(communicator);
   const Use use(*made_comm);
   return communicator->begin_meeting(std::move(listener), fault);
-}
-
-int version() {
-  const char* const text = std::getenv("FAKE_NCCL_VERSION");
-  return text == nullptr ? FAKE_NCCL_VERSION_BY_DEFAULT : std::atoi(text);
 }
 
 const char* text_of(Result result) {
@@ -153,6 +170,7 @@ Result ncclCommSplit(abi::Comm comm, int color, int key, abi::Comm* made_comm, a
     const Use use(comm);
     if (!use) return Result::invalid_argument;
     if (const Result ready = use->readiness(); ready != Result::success) return ready;
+    if (const Result taken = take_config(config); taken != Result::success) return taken;
     const auto take = [made_comm](std::shared_ptr<Communicator> made_one) {
       *made_comm = made_one == nullptr ? nullptr : handle_of(std::move(made_one));
     };

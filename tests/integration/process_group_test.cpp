@@ -98,7 +98,7 @@ TEST(Arguments, AreCheckedBeforeAnythingStarts) {
   EXPECT_TRUE(refused([&] { group.all_reduce(huge); }));
   EXPECT_TRUE(refused([&] { group.all_reduce(values, static_cast<ReduceOp>(9)); }));
   std::vector<float> sums(8);
-  EXPECT_TRUE(refused([&] { group.reduce_scatter(values, sums, static_cast<ReduceOp>(5)); }));
+  EXPECT_TRUE(refused([&] { group.reduce_scatter(values, sums, static_cast<ReduceOp>(6)); }));
   EXPECT_TRUE(refused([&] { group.broadcast(values, 1); }));
   EXPECT_TRUE(refused([&] { group.broadcast(values, -1); }));
   EXPECT_TRUE(refused([&] { group.all_gather(MemoryRange(values.data(), 4), MemoryRange(values.data() + 2, 4)); }));

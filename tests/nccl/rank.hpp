@@ -29,6 +29,7 @@ inline void set_variable(const char* name, const std::string& value) { ::setenv(
 struct JoinOptions {
   std::optional<int> device{};
   std::optional<bool> share_device{};
+  NcclOptions nccl{};
   std::string backend = "nccl";
 };
 inline ProcessGroup join(std::chrono::milliseconds timeout = testing::kPatience, const JoinOptions& wanted = {}) {
@@ -37,6 +38,7 @@ inline ProcessGroup join(std::chrono::milliseconds timeout = testing::kPatience,
   options.backend = wanted.backend;
   options.timeout = timeout;
   options.device = wanted.device ? wanted.device : place.device;
+  options.nccl = wanted.nccl;
   options.share_device = wanted.share_device.value_or(place.share_device);
   return init_process_group(options);
 }

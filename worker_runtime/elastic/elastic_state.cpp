@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -77,10 +78,11 @@ class ElasticState::Impl {
     const Offer& source = offers[static_cast<std::size_t>(root)];
     auto& taken = older();
     if (root == group.rank()) {
-      if (has_copy_)
-        taken = copies_[newest_];
-      else
+      if (has_copy_) {
+        if (bytes_ > 0) std::memcpy(taken.memory.get(), copies_[newest_].memory.get(), bytes_);
+      } else {
         read_into(taken);
+      }
     }
     broadcast(group, taken, root);
     group.barrier();  // all have it, or nobody changes anything
@@ -99,8 +101,13 @@ class ElasticState::Impl {
     std::size_t bytes;
     Device device;
   };
-  using Copy = std::vector<std::byte>;
   using Memory = std::shared_ptr<process_group::DeviceMemory>;
+
+  // Of all entries, one after the other.
+  struct Copy {
+    std::shared_ptr<std::byte[]> memory;
+    bool is_for_device = false;  // made by a device's allocate_on_host(), for state that is there
+  };
 
   // How the memory of each device is reached; that of a GPU through the group of the last sync, also when that has
   // ended.
@@ -124,8 +131,16 @@ class ElasticState::Impl {
   // The copy that may be written over; of the right size.
   Copy& older() {
     auto& copy = copies_[1 - newest_];
-    copy.resize(bytes_);
+    const bool is_for_device = device_ && is_any_on_device();
+    if (!copy.memory || copy.is_for_device != is_for_device) {
+      copy = {};  // before the next: there need not be room for both
+      copy = {(is_for_device ? device_ : host_)->allocate_on_host(bytes_), is_for_device};
+    }
     return copy;
+  }
+
+  bool is_any_on_device() const {
+    return std::any_of(entries_.begin(), entries_.end(), [](const auto& entry) { return entry.device != Device{}; });
   }
 
   void keep_older(const RoundId& round, std::uint64_t count) {
@@ -135,34 +150,50 @@ class ElasticState::Impl {
     count_ = count;
   }
 
+  // In one call for each memory, so that the host waits for a device once.
   void read_into(Copy& copy) const {
-    std::size_t at = 0;
-    for (const auto& entry : entries_) {
-      memory_of(entry.device)->copy_to_host(copy.data() + at, entry.data, entry.bytes, nullptr);
-      at += entry.bytes;
-    }
+    for_each_memory([&](process_group::DeviceMemory& memory, const auto& entries) {
+      std::vector<process_group::DeviceMemory::Copy> copies;
+      for (const auto& [entry, at] : entries) copies.push_back({copy.memory.get() + at, entry->data, entry->bytes});
+      memory.copy_to_host(copies, nullptr);
+    });
   }
 
   void write_from(const Copy& copy) const {
+    for_each_memory([&](process_group::DeviceMemory& memory, const auto& entries) {
+      std::vector<process_group::DeviceMemory::Copy> copies;
+      for (const auto& [entry, at] : entries) copies.push_back({entry->data, copy.memory.get() + at, entry->bytes});
+      memory.copy_from_host(copies, nullptr);
+    });
+  }
+
+  // Calls `visit` with the entries in one memory, and where each is in a copy: of the host, and of the device.
+  template <class Visit>
+  void for_each_memory(const Visit& visit) const {
+    std::vector<std::pair<const Entry*, std::size_t>> on_host, on_device;
     std::size_t at = 0;
-    for (const auto& entry : entries_) {
-      memory_of(entry.device)->copy_from_host(entry.data, copy.data() + at, entry.bytes, nullptr);
+    for (const Entry& entry : entries_) {
+      (entry.device == Device{} ? on_host : on_device).emplace_back(&entry, at);
       at += entry.bytes;
     }
+    if (!on_host.empty()) visit(*host_, on_host);
+    if (!on_device.empty()) visit(*memory_of(on_device.front().first->device), on_device);
   }
 
   // Through memory of the group, a chunk at a time: nothing here knows on what device that is.
   void broadcast(ProcessGroup& group, Copy& copy, int root) const {
-    if (copy.empty()) return;
+    if (bytes_ == 0) return;
     const auto words_of = [](std::size_t bytes) { return (bytes + sizeof(std::int64_t) - 1) / sizeof(std::int64_t); };
-    const std::size_t chunk_bytes = std::min(kChunkBytes, copy.size());
+    const std::size_t chunk_bytes = std::min(kChunkBytes, bytes_);
     const RegisteredMemory chunk = group.allocate(words_of(chunk_bytes) * sizeof(std::int64_t));
     const Memory memory = memory_of(chunk.device());
-    for (std::size_t at = 0; at < copy.size(); at += chunk_bytes) {
-      const std::size_t bytes = std::min(chunk_bytes, copy.size() - at);
-      if (root == group.rank()) memory->copy_from_host(chunk.data(), copy.data() + at, bytes, nullptr);
+    for (std::size_t at = 0; at < bytes_; at += chunk_bytes) {
+      const std::size_t bytes = std::min(chunk_bytes, bytes_ - at);
+      const process_group::DeviceMemory::Copy out{copy.memory.get() + at, chunk.data(), bytes};
+      const process_group::DeviceMemory::Copy in{chunk.data(), out.to, bytes};
+      if (root == group.rank()) memory->copy_from_host({&in, 1}, nullptr);
       group.broadcast({chunk.data(), words_of(bytes), DataType::int64, chunk.device()}, root);
-      if (root != group.rank()) memory->copy_to_host(copy.data() + at, chunk.data(), bytes, nullptr);
+      if (root != group.rank()) memory->copy_to_host({&out, 1}, nullptr);
     }
   }
 

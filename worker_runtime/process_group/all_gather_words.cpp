@@ -25,10 +25,12 @@ std::vector<std::int64_t> all_gather_words(ProcessGroup& group, const std::vecto
   auto* const all = static_cast<std::int64_t*>(memory.data());
   auto* const own = all + static_cast<std::size_t>(group.rank()) * words.size();
   const auto device = backend.device_memory();
-  device->copy_from_host(own, words.data(), bytes, options.stream);
+  const DeviceMemory::Copy copy_in{own, words.data(), bytes};
+  device->copy_from_host({&copy_in, 1}, options.stream);
   gather({own, words.size(), DataType::int64, memory.device()},
          {all, gathered.size(), DataType::int64, memory.device()});
-  device->copy_to_host(gathered.data(), all, gathered.size() * sizeof(std::int64_t), options.stream);
+  const DeviceMemory::Copy copy_out{gathered.data(), all, gathered.size() * sizeof(std::int64_t)};
+  device->copy_to_host({&copy_out, 1}, options.stream);
   return gathered;
 }
 

@@ -31,10 +31,16 @@ class HostMemory : public DeviceMemory {
   }
 
   void wait_for_all() override {}
-  void copy_to_host(void* to, const void* from, std::size_t bytes, void*) override { copy(to, from, bytes); }
-  void copy_from_host(void* to, const void* from, std::size_t bytes, void*) override { copy(to, from, bytes); }
+  void copy_to_host(std::span<const Copy> copies, void*) override { copy_all(copies); }
+  void copy_from_host(std::span<const Copy> copies, void*) override { copy_all(copies); }
+  std::shared_ptr<std::byte[]> allocate_on_host(std::size_t bytes) override {
+    return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+  }
 
  private:
+  static void copy_all(std::span<const Copy> copies) {
+    for (const Copy& each : copies) copy(each.to, each.from, each.bytes);
+  }
   static void copy(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }

@@ -44,10 +44,20 @@ class DeviceMemory {
   // Waits until the device has done all that this process gave it, on whatever stream. Of the host: nothing.
   virtual void wait_for_all() = 0;
 
-  // These return when the copy is there: both sides may be used at once. They wait for the device, and so are not for
-  // the inside of a step.
-  virtual void copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) = 0;
-  virtual void copy_from_host(void* to, const void* from, std::size_t bytes, void* stream) = 0;
+  // These return when all copies are there: both sides may be used at once. They wait for the device, once for all of
+  // them, and so are not for the inside of a step. What is not of allocate_on_host(), is more than 1 MiB together, and
+  // goes to the device costs a second wait.
+  struct Copy {
+    void* to = nullptr;
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+  };
+  virtual void copy_to_host(std::span<const Copy> copies, void* stream) = 0;
+  virtual void copy_from_host(std::span<const Copy> copies, void* stream) = 0;
+
+  // Host memory for such copies, of any contents, which may outlive this object: of a GPU pinned, where that can be
+  // had.
+  virtual std::shared_ptr<std::byte[]> allocate_on_host(std::size_t bytes) = 0;
 };
 
 // Of host memory.

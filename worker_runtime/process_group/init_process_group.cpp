@@ -143,8 +143,9 @@ std::unique_ptr<process_group::Backend> make_nccl([[maybe_unused]] const InitOpt
                                                   [[maybe_unused]] const std::string& key_prefix,
                                                   [[maybe_unused]] io::Deadline& deadline) {
 #if DDP_HAVE_NCCL_BACKEND
-  return nccl_backend::make_nccl_backend(membership, store, key_prefix,
-                                         {.device = options.device, .share_device = options.share_device}, deadline);
+  return nccl_backend::make_nccl_backend(
+      membership, store, key_prefix,
+      {.device = options.device, .share_device = options.share_device, .communicators = options.nccl}, deadline);
 #else
   return nullptr;
 #endif

@@ -18,6 +18,7 @@ struct Format {
 
 // Codes are in the order of the numbers, so a mantissa that is rounded up to the next exponent needs no care.
 std::optional<std::uint16_t> code_of(double magnitude, const Format& format) {
+  if (magnitude == 0) return std::uint16_t{0};
   if (!(magnitude < 0x1p+129)) return std::nullopt;
   int exponent = 0;
   std::frexp(magnitude, &exponent);

@@ -50,7 +50,11 @@ static_assert(offsetof(Config, size) == offsetof(ncclConfig_t, size) &&
               offsetof(Config, max_ctas) == offsetof(ncclConfig_t, maxCTAs) &&
               offsetof(Config, net_name) == offsetof(ncclConfig_t, netName) &&
               offsetof(Config, split_share) == offsetof(ncclConfig_t, splitShare));
+#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 3)
+static_assert(offsetof(Config, traffic_class) == offsetof(ncclConfig_t, trafficClass) &&
+              offsetof(Config, comm_name) == offsetof(ncclConfig_t, commName));
 static_assert(sizeof(Config) <= sizeof(ncclConfig_t));
+#endif
 
 // A parameter of NCCL's in the words of this file.
 template <class Theirs>
@@ -151,7 +155,8 @@ TEST(NcclAbi, ConfigSaysWhatTheLibraryChecks) {
   EXPECT_EQ(ours.size, sizeof(Config));
   EXPECT_EQ(ours.blocking, theirs.blocking);
   EXPECT_EQ(ours.split_share, theirs.splitShare);
-  EXPECT_EQ(ours.padding, theirs.trafficClass);
+  EXPECT_EQ(ours.traffic_class, theirs.trafficClass);
+  EXPECT_EQ(ours.comm_name, theirs.commName);
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <climits>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -13,6 +15,7 @@
 #include "ddp/error.hpp"
 #include "tests/integration/thrown_by.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
+#include "worker_runtime/backends/nccl/communicator_config.hpp"
 
 namespace ddp::nccl_backend {
 namespace {
@@ -93,6 +96,49 @@ TEST(NcclLibrary, TheRealOneServesWhereItIsThere) {
   EXPECT_GE(library->version(), abi::kVersionOldest);
   EXPECT_THAT(library->name(), HasSubstr("NCCL " + version_text(library->version()) + " at /"));
   EXPECT_THAT(library->describe(abi::Result::remote_error, nullptr), HasSubstr("remote process exited"));
+}
+
+TEST(CommunicatorConfig, LeavesToNcclWhatIsNotSet) {
+  const abi::Config config = CommunicatorConfig({}, abi::version_code(2, 28, 9)).for_group("group_0/2");
+  EXPECT_EQ(config.size, sizeof(abi::Config));
+  EXPECT_EQ(config.blocking, 0);
+  EXPECT_EQ(config.split_share, 0);
+  for (const int field : {config.min_ctas, config.max_ctas, config.traffic_class}) {
+    EXPECT_EQ(field, abi::kUndefinedInt);
+  }
+  EXPECT_STREQ(config.comm_name, "group_0/2");
+}
+
+TEST(CommunicatorConfig, HasWhatIsSetAsFarAsNcclReadsIt) {
+  const NcclOptions options{.min_ctas = 2, .max_ctas = 8, .traffic_class = 3, .name = "experts"};
+  const abi::Config newest = CommunicatorConfig(options, abi::version_code(2, 30, 7)).for_group("group_0");
+  EXPECT_EQ(newest.min_ctas, 2);
+  EXPECT_EQ(newest.max_ctas, 8);
+  EXPECT_EQ(newest.traffic_class, 3);
+  EXPECT_STREQ(newest.comm_name, "experts");
+  EXPECT_GE(newest.version, 22500U) << "else NCCL takes the traffic class for undefined";
+  EXPECT_LT(newest.version, 22700U) << "else it reads what is not there";
+  const abi::Config with_class = CommunicatorConfig(options, abi::version_code(2, 26, 5)).for_group("group_0");
+  EXPECT_EQ(with_class.traffic_class, 3);
+  EXPECT_EQ(with_class.size, offsetof(abi::Config, comm_name));
+  const abi::Config oldest = CommunicatorConfig({.min_ctas = 2}, abi::kVersionOldest).for_group("group_0");
+  EXPECT_EQ(oldest.min_ctas, 2);
+  EXPECT_EQ(oldest.max_ctas, INT_MAX) << "NCCL wants it to be no less";
+  EXPECT_EQ(oldest.size, 48U);
+  EXPECT_EQ(oldest.version, 21903U);
+}
+
+TEST(CommunicatorConfig, RefusesWhatIsOutOfRangeOrTooNew) {
+  const auto refusal = [](const NcclOptions& options, int version) {
+    const auto error = thrown_by<InvalidArgument>([&] { CommunicatorConfig(options, version); });
+    return std::string(error ? error->what() : "none");
+  };
+  const int newest = abi::version_code(2, 30, 7);
+  EXPECT_THAT(refusal({.min_ctas = 0}, newest), HasSubstr("nccl.min_ctas is 0\ntry:   1 or more"));
+  EXPECT_THAT(refusal({.min_ctas = 9, .max_ctas = 8}, newest), HasSubstr("nccl.min_ctas is 9, more than max_ctas, 8"));
+  EXPECT_THAT(refusal({.traffic_class = -1}, newest), HasSubstr("nccl.traffic_class is -1"));
+  EXPECT_THAT(refusal({.traffic_class = 1}, abi::version_code(2, 25, 1)),
+              HasSubstr("nccl.traffic_class needs NCCL 2.26.2 or later, and this is 2.25.1"));
 }
 
 }  // namespace

@@ -57,15 +57,16 @@ class StandInMemory : public process_group::DeviceMemory {
     return host_->begin_read(from, bytes, stream);
   }
   void wait_for_all() override { host_->wait_for_all(); }
-  void copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) override {
+  void copy_to_host(std::span<const Copy> given, void* stream) override {
     ++copies;
     if (before_copy_to_host) before_copy_to_host();
-    host_->copy_to_host(to, from, bytes, stream);
+    host_->copy_to_host(given, stream);
   }
-  void copy_from_host(void* to, const void* from, std::size_t bytes, void* stream) override {
+  void copy_from_host(std::span<const Copy> given, void* stream) override {
     ++copies;
-    host_->copy_from_host(to, from, bytes, stream);
+    host_->copy_from_host(given, stream);
   }
+  std::shared_ptr<std::byte[]> allocate_on_host(std::size_t bytes) override { return host_->allocate_on_host(bytes); }
 
   int zeros = 0;
   int reads_begun = 0;

@@ -23,13 +23,6 @@ constexpr std::chrono::microseconds kYieldTime{1'000};  // a launch on a connect
 constexpr std::chrono::microseconds kSleepMin{1'000};
 constexpr std::chrono::microseconds kSleepMax{4'000};
 
-abi::Config config() {
-  abi::Config made;
-  made.blocking = 0;
-  made.split_share = 0;  // an abort of one communicator must not take another with it
-  return made;
-}
-
 // NCCL has nothing to wait on: yields while it may be a matter of microseconds, then sleeps longer and longer.
 class Pauses {
  public:
@@ -58,24 +51,26 @@ int current_device() {
 
 }  // namespace
 
-Communicator::Communicator(const NcclLibrary& nccl, abi::Comm comm)
+Communicator::Communicator(const NcclLibrary& nccl, abi::Comm comm, const CommunicatorConfig& config)
     : nccl_(nccl),
+      config_(config),
       device_(current_device()),
       end_(std::make_shared<std::promise<void>>()),
       has_ended_(end_->get_future().share()),
       comm_(comm),
       settling_(std::this_thread::get_id()) {}
 
-std::unique_ptr<Communicator> Communicator::begin(const NcclLibrary& nccl, const Rank& rank) {
+std::unique_ptr<Communicator> Communicator::begin(const NcclLibrary& nccl, const Rank& rank,
+                                                  const CommunicatorConfig& config) {
   abi::Comm comm = nullptr;
-  abi::Config wanted = config();
+  abi::Config wanted = config.for_group(rank.name);
   const Result result = nccl->comm_init_rank_config(&comm, rank.size, rank.id, rank.rank, &wanted);
   if (comm == nullptr || (result != Result::success && result != Result::in_progress)) {
     if (comm != nullptr) static_cast<void>(nccl->comm_abort(comm));
     throw Error("NCCL refuses to make a communicator: " + nccl.describe(result, nullptr) + "\nwhere: " + nccl.name() +
                 "\ntry:   " + nccl.log_advice());
   }
-  return std::unique_ptr<Communicator>(new Communicator(nccl, comm));
+  return std::unique_ptr<Communicator>(new Communicator(nccl, comm, config));
 }
 
 Communicator::~Communicator() {
@@ -169,14 +164,14 @@ Outcome Communicator::state() {
   return {};
 }
 
-Communicator::Split Communicator::split(int color, int key, io::Deadline& deadline) {
+Communicator::Split Communicator::split(int color, int key, const std::string& name, io::Deadline& deadline) {
   // NCCL writes there once the parent is settled, or its abort has come to its end: so it outlives this call where that
   // is late.
   auto made = std::make_unique<abi::Comm>(nullptr);
   {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return {{.kind = Outcome::Kind::aborted}, nullptr};
-    abi::Config wanted = config();
+    abi::Config wanted = config_.for_group(name);
     const Result result = nccl_->comm_split(comm_, color, key, made.get(), &wanted);
     if (result != Result::success && result != Result::in_progress) return {outcome_of(result), nullptr};
     settling_ = std::this_thread::get_id();
@@ -187,12 +182,12 @@ Communicator::Split Communicator::split(int color, int key, io::Deadline& deadli
     if (!has_ended(kNcclsPatience)) {
       static_cast<void>(made.release());
     } else if (*made != nullptr) {
-      Communicator(nccl_, *made).abort();
+      Communicator(nccl_, *made, config_).abort();
     }
     return split;
   }
   if (*made == nullptr) return split;
-  split.made.reset(new Communicator(nccl_, *made));
+  split.made.reset(new Communicator(nccl_, *made, config_));
   split.outcome = split.made->settle(deadline);
   if (split.outcome.kind != Outcome::Kind::done) split.made.reset();
   return split;

@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "rendezvous/io/deadline.hpp"
+#include "worker_runtime/backends/nccl/communicator_config.hpp"
 #include "worker_runtime/backends/nccl/nccl_abi.hpp"
 #include "worker_runtime/backends/nccl/nccl_library.hpp"
 
@@ -45,10 +46,12 @@ class Communicator {
     int size = 1;
     int rank = 0;
     abi::UniqueId id{};
+    std::string name{};  // of the group
   };
 
   // The communicator is of use once settle() says done. All on the current device.
-  static std::unique_ptr<Communicator> begin(const NcclLibrary& nccl, const Rank& rank);
+  static std::unique_ptr<Communicator> begin(const NcclLibrary& nccl, const Rank& rank,
+                                             const CommunicatorConfig& config);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -70,7 +73,7 @@ class Communicator {
     Outcome outcome;
     std::unique_ptr<Communicator> made;
   };
-  Split split(int color, int key, io::Deadline& deadline);
+  Split split(int color, int key, const std::string& name, io::Deadline& deadline);
 
   // Null where NCCL can't, or the memory is of a kind that it does not register.
   void* register_memory(void* memory, std::size_t bytes);
@@ -91,7 +94,7 @@ class Communicator {
   const NcclLibrary& library() const { return nccl_; }
 
  private:
-  Communicator(const NcclLibrary& nccl, abi::Comm comm);
+  Communicator(const NcclLibrary& nccl, abi::Comm comm, const CommunicatorConfig& config);
 
   Outcome outcome_of(abi::Result result) const;
   std::optional<Outcome> settled();
@@ -99,6 +102,7 @@ class Communicator {
   void end(abi::CommAbort* last_call);
 
   const NcclLibrary& nccl_;
+  CommunicatorConfig config_;
   int device_ = 0;
   std::shared_ptr<std::promise<void>> end_;  // NCCL's last call may outlive this
   std::shared_future<void> has_ended_;

@@ -1,7 +1,9 @@
 #include "worker_runtime/backends/nccl/cuda_memory.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -15,7 +17,45 @@ namespace {
 using process_group::DeviceMemory;
 using process_group::HostCopy;
 
+constexpr std::size_t kStagedBytesMax = 1u << 20;  // copying these twice costs less than a second wait
+
+using Copy = DeviceMemory::Copy;
+
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
+
+void copy_bytes(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+std::size_t total_of(std::span<const Copy> copies) {
+  std::size_t bytes = 0;
+  for (const Copy& each : copies) bytes += each.bytes;
+  return bytes;
+}
+
+bool is_pinned(const void* memory) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, memory), "asking what memory is");
+  return attributes.type == cudaMemoryTypeHost;
+}
+
+// The host's side of all of them.
+template <class Pointer>
+bool are_pinned(std::span<const Copy> copies, Pointer Copy::*host_side) {
+  return std::all_of(copies.begin(), copies.end(),
+                     [&](const Copy& each) { return each.bytes == 0 || is_pinned(each.*host_side); });
+}
+
+// The same with other memory on the host's side.
+template <class Pointer>
+std::vector<Copy> staged_copies(std::span<const Copy> copies, std::byte* memory, Pointer Copy::*host_side) {
+  std::vector<Copy> staged(copies.begin(), copies.end());
+  for (Copy& each : staged) {
+    each.*host_side = memory;
+    memory += each.bytes;
+  }
+  return staged;
+}
 
 // Host memory that the device copies to and from by itself, and the event behind the last copy. Both cost too much to
 // make in each step.
@@ -36,13 +76,15 @@ class CudaMemory : public DeviceMemory, public std::enable_shared_from_this<Cuda
   void write(void* to, std::span<const std::byte> bytes, void* stream) override;
   std::unique_ptr<HostCopy> begin_read(const void* from, std::size_t bytes, void* stream) override;
   void wait_for_all() override;
-  void copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) override;
-  void copy_from_host(void* to, const void* from, std::size_t bytes, void* stream) override;
+  void copy_to_host(std::span<const Copy> copies, void* stream) override;
+  void copy_from_host(std::span<const Copy> copies, void* stream) override;
+  std::shared_ptr<std::byte[]> allocate_on_host(std::size_t bytes) override;
 
  private:
   class Reading;
 
-  void copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, void* stream);
+  void begin(std::span<const Copy> copies, cudaMemcpyKind kind, void* stream) const;
+  void wait(void* stream) const;
   std::unique_ptr<Pinned> take_pinned(std::size_t bytes);
   void give_back(std::unique_ptr<Pinned> pinned);
   void throw_if_failed() const {
@@ -120,17 +162,17 @@ void CudaMemory::give_back(std::unique_ptr<Pinned> pinned) {
   spare_.push_back(std::move(pinned));
 }
 
-void CudaMemory::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, void* stream) {
-  if (bytes == 0) return;
-  const DeviceGuard guard(device_);
+void CudaMemory::begin(std::span<const Copy> copies, cudaMemcpyKind kind, void* stream) const {
+  for (const Copy& each : copies) {
+    if (each.bytes == 0) continue;
+    check(cudaMemcpyAsync(each.to, each.from, each.bytes, kind, stream_of(stream)), "copying between host and device");
+  }
+}
+
+void CudaMemory::wait(void* stream) const {
   Event reached;
-  const auto wait = [&] {
-    reached.record(stream_of(stream));
-    EventWaits::of_process().wait(reached, device_);
-  };
-  wait();  // memory that is not pinned is copied in the call itself, which must not wait there for what is ahead of it
-  check(cudaMemcpyAsync(to, from, bytes, kind, stream_of(stream)), "copying between host and device");
-  wait();
+  reached.record(stream_of(stream));
+  EventWaits::of_process().wait(reached, device_);
 }
 
 void CudaMemory::wait_for_all() {
@@ -138,13 +180,55 @@ void CudaMemory::wait_for_all() {
   check(cudaDeviceSynchronize(), "waiting for the device");
 }
 
-void CudaMemory::copy_to_host(void* to, const void* from, std::size_t bytes, void* stream) {
-  copy(to, from, bytes, cudaMemcpyDeviceToHost, stream);
+// Memory that is not pinned is copied in the call itself, which must not wait there for what is ahead of it; and then
+// the copy is there when the call returns.
+void CudaMemory::copy_to_host(std::span<const Copy> copies, void* stream) {
+  const DeviceGuard guard(device_);
+  const std::size_t bytes = total_of(copies);
+  if (are_pinned(copies, &Copy::to)) {
+    begin(copies, cudaMemcpyDeviceToHost, stream);
+    wait(stream);
+  } else if (bytes <= kStagedBytesMax) {
+    auto pinned = take_pinned(bytes);
+    const std::vector<Copy> staged = staged_copies(copies, pinned->memory.data(), &Copy::to);
+    begin(staged, cudaMemcpyDeviceToHost, stream);
+    wait(stream);
+    for (std::size_t i = 0; i < copies.size(); ++i) copy_bytes(copies[i].to, staged[i].to, copies[i].bytes);
+    give_back(std::move(pinned));
+  } else {
+    wait(stream);
+    begin(copies, cudaMemcpyDeviceToHost, stream);
+  }
   throw_if_failed();
 }
 
-void CudaMemory::copy_from_host(void* to, const void* from, std::size_t bytes, void* stream) {
-  copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
+void CudaMemory::copy_from_host(std::span<const Copy> copies, void* stream) {
+  const DeviceGuard guard(device_);
+  const std::size_t bytes = total_of(copies);
+  const bool is_pinned = are_pinned(copies, &Copy::from);
+  if (!is_pinned && bytes <= kStagedBytesMax) {
+    auto pinned = take_pinned(bytes);
+    const std::vector<Copy> staged = staged_copies(copies, pinned->memory.data(), &Copy::from);
+    for (std::size_t i = 0; i < copies.size(); ++i) {
+      copy_bytes(const_cast<void*>(staged[i].from), copies[i].from, copies[i].bytes);
+    }
+    begin(staged, cudaMemcpyHostToDevice, stream);
+    wait(stream);
+    return give_back(std::move(pinned));
+  }
+  if (!is_pinned) wait(stream);
+  begin(copies, cudaMemcpyHostToDevice, stream);
+  wait(stream);
+}
+
+std::shared_ptr<std::byte[]> CudaMemory::allocate_on_host(std::size_t bytes) {
+  const DeviceGuard guard(device_);
+  void* memory = nullptr;
+  if (bytes > 0 && cudaMallocHost(&memory, bytes) == cudaSuccess) {
+    return {static_cast<std::byte*>(memory), [](std::byte* pinned) { static_cast<void>(cudaFreeHost(pinned)); }};
+  }
+  static_cast<void>(cudaGetLastError());
+  return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // What the library does with memory of a GPU beside the collectives: DeviceMemory over CUDA.
 //
-// Nothing makes the host wait but copy_to_host(), copy_from_host() and HostCopy::bytes(), and those wait for events
-// (event_wait.hpp). What a failed collective left behind is never taken for a result: a copy to the host throws what
-// the group failed with.
+// Nothing makes the host wait but copy_to_host(), copy_from_host() and HostCopy::bytes(), which wait for events
+// (event_wait.hpp), and wait_for_all(), which sits in cudaDeviceSynchronize. What a failed collective left behind is
+// never taken for a result: a copy to the host throws what the group failed with.
 //
 // Threads: one caller at a time for each object.
 #pragma once

@@ -134,7 +134,7 @@ std::unique_ptr<Group> Group::split(const process_group::Membership& of_new, con
   const DeviceGuard guard(device());
   state_->under_way.wait_until_idle();  // what is under way ends by itself: by its deadline at the latest
   state_->status->throw_if_failed();
-  auto made = split_communicator(ranks.empty() ? abi::kSplitNoColor : ranks[0], of_new.rank, timeout);
+  auto made = split_communicator(ranks.empty() ? abi::kSplitNoColor : ranks[0], of_new, timeout);
   if (!made) return nullptr;
   GroupParts parts{.who = of_new, .device = device(), .communicator = std::move(made), .board = {}, .job_ranks = {}};
   for (const int rank : ranks) parts.job_ranks.push_back(state_->place.job_ranks[static_cast<std::size_t>(rank)]);
@@ -145,13 +145,14 @@ std::unique_ptr<Group> Group::split(const process_group::Membership& of_new, con
 }
 
 // Null for kSplitNoColor.
-std::unique_ptr<Communicator> Group::split_communicator(int color, int key, std::chrono::milliseconds timeout) {
+std::unique_ptr<Communicator> Group::split_communicator(int color, const process_group::Membership& of_new,
+                                                        std::chrono::milliseconds timeout) {
   flight_recorder::GroupLog& log = state_->log;
   const auto ticket = log.record(flight_recorder::Operation{.name = "split", .timeout = timeout});
   state_->under_way.note("split", ticket.collective_sequence);
   log.start(ticket);
   io::Deadline deadline = process_group::deadline_after(timeout);
-  auto [outcome, made] = state_->communicator->split(color, key, deadline);
+  auto [outcome, made] = state_->communicator->split(color, of_new.rank, of_new.name, deadline);
   if (outcome.kind != Outcome::Kind::done || (color != abi::kSplitNoColor && !made)) {
     log.fail(ticket);
     Failure failure = state_->failure(Cause::transport, outcome.text);

@@ -72,7 +72,8 @@ class Group : public Watched {
  private:
   explicit Group(GroupParts parts);
   void start();
-  std::unique_ptr<Communicator> split_communicator(int color, int key, std::chrono::milliseconds timeout);
+  std::unique_ptr<Communicator> split_communicator(int color, const process_group::Membership& of_new,
+                                                   std::chrono::milliseconds timeout);
   void look_at_communicator();
 
   std::shared_ptr<GroupState> state_;

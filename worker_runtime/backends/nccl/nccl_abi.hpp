@@ -66,11 +66,14 @@ constexpr int version_code(int major, int minor, int patch) { return major * 100
 // Earlier ones may hang in an abort while another thread is in a call (github.com/NVIDIA/nccl, issue 992).
 constexpr int kVersionOldest = version_code(2, 19, 3);
 constexpr int kVersionWithFloat8 = version_code(2, 24, 3);
+constexpr int kVersionWithTrafficClass = version_code(2, 26, 2);
+constexpr int kVersionWithNames = version_code(2, 27, 3);  // of communicators
 
 constexpr int kUndefinedInt = INT_MIN;
 constexpr int kSplitNoColor = -1;
 
-// ncclConfig_t as of 2.19. A newer library takes the fields that are beyond `size` or `version` for undefined.
+// ncclConfig_t as of 2.27, but for what came behind the name. A newer library takes the fields that are beyond `size`
+// or `version` for undefined, an older one reads none behind its own. See communicator_config.hpp.
 struct Config {
   std::size_t size = sizeof(Config);
   unsigned int magic = 0xcafebeef;
@@ -81,7 +84,8 @@ struct Config {
   int max_ctas = kUndefinedInt;
   const char* net_name = nullptr;
   int split_share = kUndefinedInt;
-  int padding = kUndefinedInt;  // trafficClass from 2.25 on
+  int traffic_class = kUndefinedInt;  // from 2.26.2 on; padding before
+  const char* comm_name = nullptr;    // from 2.27.3 on
 };
 
 // Types of functions, so that `extern "C" abi::AllReduce ncclAllReduce;` declares one and `abi::AllReduce*` points to

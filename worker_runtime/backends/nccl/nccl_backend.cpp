@@ -116,7 +116,7 @@ int device_count() {
   return count;
 }
 
-int take_device(const Membership& who, const NcclOptions& options) {
+int take_device(const Membership& who, const BackendOptions& options) {
   const int device = choose_device({.count = device_count(),
                                     .local_rank = who.local_rank,
                                     .local_size = who.local_size,
@@ -142,7 +142,7 @@ std::string uuid_of(int device) {
   return text;
 }
 
-abi::UniqueId agree_on_id(const Membership& who, int device, const NcclOptions& options, const NcclLibrary& nccl,
+abi::UniqueId agree_on_id(const Membership& who, int device, const BackendOptions& options, const NcclLibrary& nccl,
                           store::Client* store, const std::string& key_prefix, const io::Deadline& deadline) {
   if (store == nullptr) return id_of_one(nccl);
   const std::string uuid = uuid_of(device);
@@ -156,9 +156,9 @@ abi::UniqueId agree_on_id(const Membership& who, int device, const NcclOptions& 
               nccl, *store, key_prefix, deadline);
 }
 
-std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicator::Rank& rank, bool share_device,
-                                      io::Deadline& deadline) {
-  auto communicator = Communicator::begin(nccl, rank);
+std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicator::Rank& rank,
+                                      const CommunicatorConfig& config, bool share_device, io::Deadline& deadline) {
+  auto communicator = Communicator::begin(nccl, rank, config);
   const Outcome outcome = communicator->settle(deadline);
   if (outcome.kind == Outcome::Kind::done) return communicator;
   const std::string where = "\nwhere: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) +
@@ -182,17 +182,18 @@ std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicato
 }  // namespace
 
 std::unique_ptr<process_group::Backend> make_nccl_backend(const Membership& membership, store::Client* store,
-                                                          const std::string& key_prefix, const NcclOptions& options,
+                                                          const std::string& key_prefix, const BackendOptions& options,
                                                           io::Deadline& deadline) {
   const NcclLibrary& nccl = NcclLibrary::of_process();
+  const CommunicatorConfig config(options.communicators, nccl);
   const int device = take_device(membership, options);
   const abi::UniqueId id = agree_on_id(membership, device, options, nccl, store, key_prefix, deadline);
-  GroupParts parts{
-      .who = membership,
-      .device = device,
-      .communicator = connect(nccl, {membership.size, membership.rank, id}, options.share_device, deadline),
-      .board = {},
-      .job_ranks = std::vector<int>(static_cast<std::size_t>(membership.size))};
+  GroupParts parts{.who = membership,
+                   .device = device,
+                   .communicator = connect(nccl, {membership.size, membership.rank, id, membership.name}, config,
+                                           options.share_device, deadline),
+                   .board = {},
+                   .job_ranks = std::vector<int>(static_cast<std::size_t>(membership.size))};
   std::iota(parts.job_ranks.begin(), parts.job_ranks.end(), 0);
   if (store != nullptr && membership.size > 1) {
     if (auto address = address_of(*store)) {

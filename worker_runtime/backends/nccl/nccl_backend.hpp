@@ -13,9 +13,10 @@
 
 namespace ddp::nccl_backend {
 
-struct NcclOptions {
-  std::optional<int> device;  // as the process sees it; without it, by LOCAL_RANK
-  bool share_device = false;  // whether ranks of a host may be on one
+struct BackendOptions {
+  std::optional<int> device{};  // as the process sees it; without it, by LOCAL_RANK
+  bool share_device = false;    // whether ranks of a host may be on one
+  NcclOptions communicators{};
 };
 
 // Collective. Loads NCCL, picks a GPU and makes it the calling thread's, meets the others through `store` (null: the
@@ -25,7 +26,7 @@ struct NcclOptions {
 // Error where NCCL can't be had or refuses.
 std::unique_ptr<process_group::Backend> make_nccl_backend(const process_group::Membership& membership,
                                                           store::Client* store, const std::string& key_prefix,
-                                                          const NcclOptions& options, io::Deadline& deadline);
+                                                          const BackendOptions& options, io::Deadline& deadline);
 
 // What the library does with the memory of a GPU where it has no group.
 std::shared_ptr<process_group::DeviceMemory> memory_of_device(int device);
