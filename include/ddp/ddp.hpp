@@ -1,6 +1,7 @@
 // Everything of libddp's C++ interface. Needs C++17 and the standard library only.
 #pragma once
 
+#include "ddp/bootstrap.hpp"
 #include "ddp/checkpoint.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/distributed_sampler.hpp"

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <thread>
 
+#include "ddp/bootstrap.hpp"
 #include "rendezvous/io/cut.hpp"
 #include "tests/fake_gpu/backend_rank.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
@@ -74,6 +75,37 @@ TEST(Init, NeedsAGpu) {
     const auto error = thrown_by<InvalidArgument>([] { join(); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), HasSubstr("the backend nccl needs a GPU"));
+  });
+}
+
+TEST(Init, ARankWithoutAGpuIsToldToTheOthersAtOnce) {
+  run_ranks(3, [](int rank) {
+    if (rank == 1) set_variable("CUDA_VISIBLE_DEVICES", "");
+    const auto error = thrown_by<InvalidArgument>([] { join(); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), HasSubstr("the backend nccl needs a GPU"));
+    if (rank != 1) EXPECT_THAT(error->what(), HasSubstr("rank 1: "));
+  });
+}
+
+TEST(Init, RanksMayBeThreadsWithAGpuEach) {
+  run_ranks(1, [](int) {
+    ::setenv("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL, 1);
+    const auto port = static_cast<std::uint16_t>(std::stoi(::getenv("MASTER_PORT")));
+    const auto run = [&](int rank) {
+      InitOptions options;
+      options.backend = "nccl";
+      options.device = rank;
+      auto group =
+          init_process_group({.rank = rank, .size = 2, .store_host = "127.0.0.1", .store_port = port}, options);
+      const Array<float> values(group.device(), {1.0F + static_cast<float>(rank)});
+      group.all_reduce(values.range());
+      EXPECT_THAT(values.values(), ElementsAre(3.0F));
+      group.barrier();
+    };
+    std::thread other([&] { run(1); });
+    run(0);
+    other.join();
   });
 }
 

@@ -30,6 +30,7 @@
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
 #include "worker_runtime/core/bootstrap/rank0_store.hpp"
+#include "worker_runtime/core/bootstrap/tcp_store.hpp"
 
 namespace ddp {
 namespace {
@@ -300,7 +301,7 @@ TEST(Rank0Store, WithFewerDescriptorsThanRanksSaysSo) {
 TEST(Rank0Store, WhoeverLeavesLateDoesNotMindThatItHasEnded) {
   const auto end = std::chrono::steady_clock::now() + testing::kPatience;
   std::optional<store::StoreThread> store(store::StoreThreadOptions{.addresses = {"127.0.0.1"}});
-  auto client = store::Client::connect({.host = "127.0.0.1", .port = store->port(), .deadline = end});
+  core::TcpStore client(store::Client::connect({.host = "127.0.0.1", .port = store->port(), .deadline = end}));
   store.reset();
   core::Launch launch;
   launch.rank = 1;

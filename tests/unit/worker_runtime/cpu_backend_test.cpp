@@ -40,21 +40,25 @@ Meeting meeting_of(int rank, int shared_file) {
   return meeting;
 }
 
+std::unique_ptr<process_group::Backend> make_rank(int rank, Meeting meeting, io::Deadline& deadline) {
+  core::Bootstrap bootstrap{.who = {.rank = rank, .size = 2, .local_rank = rank, .local_size = 2, .round = {}},
+                            .meeting = std::move(meeting)};
+  return make_cpu_backend(bootstrap, {}, deadline);
+}
+
 TEST(CpuBackend, ARankThatCanNotStartTellsTheOthers) {
   const auto file = SharedMemory::make_file(HostLayout::one_host(2), 0);
   auto deadline = soon();
   try {
     auto meeting = meeting_of(0, file.get());
     const testing::DescriptorLimit limit(0);
-    make_cpu_backend({.rank = 0, .size = 2, .local_rank = 0, .local_size = 2, .round = {}}, std::move(meeting),
-                     deadline);
+    make_rank(0, std::move(meeting), deadline);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("Too many open files"));
   }
   try {
-    make_cpu_backend({.rank = 1, .size = 2, .local_rank = 1, .local_size = 2, .round = {}}, meeting_of(1, file.get()),
-                     deadline);
+    make_rank(1, meeting_of(1, file.get()), deadline);
     ADD_FAILURE() << "nothing was thrown";
   } catch (const RankFailure& failure) {
     EXPECT_THAT(failure.ranks(), ElementsAre(0));
@@ -70,8 +74,7 @@ struct Pair {
   Pair() {
     const auto begin = [this](int rank) {
       auto deadline = soon();
-      ranks[rank] = make_cpu_backend({.rank = rank, .size = 2, .local_rank = rank, .local_size = 2, .round = {}},
-                                     meeting_of(rank, file.get()), deadline);
+      ranks[rank] = make_rank(rank, meeting_of(rank, file.get()), deadline);
     };
     std::thread other([&] { begin(1); });
     begin(0);

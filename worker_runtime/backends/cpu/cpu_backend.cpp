@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "worker_runtime/backends/cpu/group.hpp"
+#include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
+#include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -60,10 +62,16 @@ class CpuBackend : public process_group::Backend {
 
 }  // namespace
 
-std::unique_ptr<process_group::Backend> make_cpu_backend(const process_group::Membership& membership, Meeting meeting,
+io::UniqueFd make_shared_file(const core::HostLayout& layout, int host) {
+  return SharedMemory::make_file(layout, host);
+}
+
+std::unique_ptr<process_group::Backend> make_cpu_backend(core::Bootstrap& bootstrap, const InitOptions&,
                                                          io::Deadline& deadline) {
+  if (bootstrap.lets_any_read) let_any_process_read_this_one();
+  Meeting meeting = std::move(bootstrap.meeting);
   try {
-    auto group = std::make_unique<Group>(membership, meeting);  // where it fails, the others notice this rank's end
+    auto group = std::make_unique<Group>(bootstrap.who, meeting);  // if it fails, the others notice this rank's end
     group->begin(std::move(meeting), deadline);
     return std::make_unique<CpuBackend>(std::move(group));
   } catch (const std::system_error& error) {

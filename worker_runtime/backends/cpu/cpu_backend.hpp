@@ -3,15 +3,18 @@
 
 #include <memory>
 
-#include "worker_runtime/core/bootstrap/meeting.hpp"
+#include "worker_runtime/core/bootstrap/bootstrap.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {
 
 using core::Meeting;
 
-// Collective among the ranks that met. Throws as a collective does, and Error where the system refuses something.
-std::unique_ptr<process_group::Backend> make_cpu_backend(const process_group::Membership& membership, Meeting meeting,
+// As core::BackendEntry says. Takes the meeting out of `bootstrap`.
+std::unique_ptr<process_group::Backend> make_cpu_backend(core::Bootstrap& bootstrap, const InitOptions& options,
                                                          io::Deadline& deadline);
+
+// The file in which the ranks of a host share memory. Throws std::system_error.
+io::UniqueFd make_shared_file(const core::HostLayout& layout, int host);
 
 }  // namespace ddp::cpu_backend

@@ -1,9 +1,12 @@
 #include "worker_runtime/backends/nccl/nccl_backend.hpp"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "rendezvous/io/host_name.hpp"
@@ -11,7 +14,8 @@
 #include "worker_runtime/backends/nccl/cuda_memory.hpp"
 #include "worker_runtime/backends/nccl/device_choice.hpp"
 #include "worker_runtime/backends/nccl/group.hpp"
-#include "worker_runtime/backends/nccl/meeting.hpp"
+#include "worker_runtime/backends/nccl/unique_id.hpp"
+#include "worker_runtime/core/bootstrap/agreement.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -116,7 +120,7 @@ int device_count() {
   return count;
 }
 
-int take_device(const Membership& who, const BackendOptions& options) {
+int take_device(const Membership& who, const InitOptions& options) {
   const int device = choose_device({.count = device_count(),
                                     .local_rank = who.local_rank,
                                     .local_size = who.local_size,
@@ -142,18 +146,24 @@ std::string uuid_of(int device) {
   return text;
 }
 
-abi::UniqueId agree_on_id(const Membership& who, int device, const BackendOptions& options, const NcclLibrary& nccl,
-                          store::Client* store, const std::string& key_prefix, const io::Deadline& deadline) {
-  if (store == nullptr) return id_of_one(nccl);
+// A rank that has no device tells the others, which then need not wait for it.
+int take_device_or_tell(const Membership& who, const InitOptions& options, core::Agreement* agreement) {
+  try {
+    return take_device(who, options);
+  } catch (const InvalidArgument& error) {
+    if (agreement != nullptr) agreement->refuse("rank " + std::to_string(who.rank) + ": " + error.what());
+    throw;
+  }
+}
+
+Arrival arrival_of(const Membership& who, int device, const InitOptions& options, const NcclLibrary& nccl) {
   const std::string uuid = uuid_of(device);
-  return meet({.rank = who.rank,
-               .size = who.size,
-               .host = host_identity(),
-               .gpu = uuid,
-               .gpu_name = uuid + " of " + io::host_name(),
-               .share_device = options.share_device,
-               .nccl_version = nccl.version()},
-              nccl, *store, key_prefix, deadline);
+  return {.rank = who.rank,
+          .host = host_identity(),
+          .gpu = uuid,
+          .gpu_name = uuid + " of " + io::host_name(),
+          .share_device = options.share_device,
+          .nccl_version = nccl.version()};
 }
 
 std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicator::Rank& rank,
@@ -181,24 +191,29 @@ std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicato
 
 }  // namespace
 
-std::unique_ptr<process_group::Backend> make_nccl_backend(const Membership& membership, store::Client* store,
-                                                          const std::string& key_prefix, const BackendOptions& options,
+std::unique_ptr<process_group::Backend> make_nccl_backend(core::Bootstrap& bootstrap, const InitOptions& options,
                                                           io::Deadline& deadline) {
+  const Membership& who = bootstrap.who;
+  const std::string key_prefix = bootstrap.key_prefix + "nccl_" + to_string(who.round) + "/";
   const NcclLibrary& nccl = NcclLibrary::of_process();
-  const CommunicatorConfig config(options.communicators, nccl);
-  const int device = take_device(membership, options);
-  const abi::UniqueId id = agree_on_id(membership, device, options, nccl, store, key_prefix, deadline);
-  GroupParts parts{.who = membership,
+  const CommunicatorConfig config(options.nccl, nccl);
+  std::optional<core::Agreement> agreement;
+  if (bootstrap.store) {
+    const core::StartingRank own{.backend = "nccl", .rank = who.rank, .size = who.size, .pid = ::getpid()};
+    agreement.emplace(own, *bootstrap.store, key_prefix + "start/", deadline);
+  }
+  const int device = take_device_or_tell(who, options, agreement ? &*agreement : nullptr);
+  const abi::UniqueId id =
+      agreement ? agree_on_id(arrival_of(who, device, options, nccl), nccl, *agreement) : id_of_one(nccl);
+  GroupParts parts{.who = who,
                    .device = device,
-                   .communicator = connect(nccl, {membership.size, membership.rank, id, membership.name}, config,
-                                           options.share_device, deadline),
+                   .communicator =
+                       connect(nccl, {who.size, who.rank, id, who.name}, config, options.share_device, deadline),
                    .board = {},
-                   .job_ranks = std::vector<int>(static_cast<std::size_t>(membership.size))};
+                   .job_ranks = std::vector<int>(static_cast<std::size_t>(who.size))};
   std::iota(parts.job_ranks.begin(), parts.job_ranks.end(), 0);
-  if (store != nullptr && membership.size > 1) {
-    if (auto address = address_of(*store)) {
-      parts.board = FailureBoard::Place{std::move(*address), key_prefix, membership.rank, membership.size};
-    }
+  if (bootstrap.news) {
+    parts.board = FailureBoard::Place{{bootstrap.news->host, bootstrap.news->port}, key_prefix, who.rank, who.size};
   }
   return std::make_unique<NcclBackend>(Group::make(std::move(parts)));
 }

@@ -444,9 +444,4 @@ Launch launch_from(const Lookup& all, const NameOfStarter& name_of_starter, cons
   return launch;
 }
 
-std::string store_key_prefix(const Launch& launch) {
-  return launch.round ? "ddp/round_" + to_string(*launch.round) + "/"
-                      : "ddp/restart_" + std::to_string(launch.restart_count) + "/";
-}
-
 }  // namespace ddp::core

@@ -212,7 +212,7 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
   std::vector<int> missing;
   try {
     for (int rank = 0; rank < who.size; ++rank) {
-      if (!place.store.check({here_key(place, rank)}, Clock::now() + kAskStore)) missing.push_back(rank);
+      if (place.store.add(here_key(place, rank), 0, Clock::now() + kAskStore) == 0) missing.push_back(rank);
     }
   } catch (const Error&) {
     missing.clear();
@@ -246,7 +246,7 @@ std::optional<CoordinatorEndpoint> find_coordinator(const Membership& who, int c
     } catch (const TimeoutError&) {
       return std::nullopt;
     }
-    if (text.empty()) {  // the meeting has failed
+    if (text.empty()) {  // the meeting has failed, and the verdict is in the store
       if (const auto verdict = read_verdict(place)) throw_verdict(*verdict);
       fail_for_rank(who, coordinator, "gave up");
     }
@@ -283,7 +283,7 @@ std::optional<Meeting> follow_meeting(const Membership& who, const MeetingPlace&
 }  // namespace
 
 Meeting meet(const Membership& membership, const MeetingPlace& place, io::Deadline& deadline) {
-  place.store.set(here_key(place, membership.rank), "", deadline.end());
+  place.store.add(here_key(place, membership.rank), 1, deadline.end());
   try {
     std::optional<Meeting> meeting = membership.rank == 0 ? coordinate_meeting(membership, place, deadline)
                                                           : follow_meeting(membership, place, deadline);

@@ -19,7 +19,7 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/io/unique_fd.hpp"
-#include "rendezvous/store/client.hpp"
+#include "ddp/bootstrap.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/process_group/backend.hpp"
@@ -50,7 +50,7 @@ struct Meeting {
 };
 
 struct MeetingPlace {
-  store::Client& store;
+  Store& store;
   std::string key_prefix;             // of this group in the store, "ddp/.../"
   NetworkOptions network{};           // should there be several hosts
   MakeSharedFile make_shared_file{};  // empty: the ranks of a host share no file

@@ -430,6 +430,7 @@ class Coordinator {
   void clear_keys() {
     place_.store.remove(endpoint_key(place_, 0), deadline_.end());
     place_.store.remove(verdict_key(place_), deadline_.end());
+    place_.store.remove(verdict_count_key(place_), deadline_.end());
     for (int rank = 0; rank < who_.size; ++rank) place_.store.remove(here_key(place_, rank), deadline_.end());
   }
 

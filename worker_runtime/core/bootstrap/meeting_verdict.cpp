@@ -25,6 +25,8 @@ std::string endpoint_key(const MeetingPlace& place, int leader) {
 
 std::string verdict_key(const MeetingPlace& place) { return place.key_prefix + "verdict"; }
 
+std::string verdict_count_key(const MeetingPlace& place) { return place.key_prefix + "verdict_count"; }
+
 std::string encode(const CoordinatorEndpoint& endpoint) {
   std::string text =
       endpoint.socket + "\n" + endpoint.identity + "\n" + endpoint.secret + "\n" + endpoint.tcp.address + "\n";
@@ -87,9 +89,10 @@ void publish_verdict(const MeetingPlace& place, const std::vector<int>& leaders,
   try {
     const auto end = Clock::now() + kAskStore;
     place.store.set(verdict_key(place), encode(verdict_of(error)), end);
+    place.store.add(verdict_count_key(place), 1, end);
     for (const int leader : leaders) place.store.set(endpoint_key(place, leader), "", end);
-    // A set has no answer: only what comes after it says that others can read it.
-    static_cast<void>(place.store.check({verdict_key(place)}, end));
+    // A set may have no answer. The answer to a later call says that others can read what was set.
+    place.store.add(verdict_count_key(place), 1, end);
   } catch (const Error&) {
     return;
   }
@@ -98,7 +101,7 @@ void publish_verdict(const MeetingPlace& place, const std::vector<int>& leaders,
 std::optional<Verdict> read_verdict(const MeetingPlace& place) {
   try {
     const auto end = Clock::now() + kAskStore;
-    if (place.store.check({verdict_key(place)}, end)) {
+    if (place.store.add(verdict_count_key(place), 0, end) > 0) {
       return decode_verdict(place.store.get(verdict_key(place), end));
     }
   } catch (const Error&) {

@@ -24,6 +24,7 @@ std::string here_key(const MeetingPlace& place, int rank);
 std::string endpoint_key(const MeetingPlace& place, int leader);
 
 std::string verdict_key(const MeetingPlace& place);
+std::string verdict_count_key(const MeetingPlace& place);  // a number: above 0 once the verdict is there
 
 // In the store: one field a line.
 struct CoordinatorEndpoint {

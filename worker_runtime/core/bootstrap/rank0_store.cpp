@@ -378,8 +378,7 @@ void wait_for_the_others_to_leave() {
   if (store != nullptr) store->wait_until_alone(Clock::now() + kLeaveLimit);
 }
 
-void leave_rank0(const Launch& launch, store::Client& store, const std::string& key_prefix,
-                 const io::Deadline& deadline) {
+void leave_rank0(const Launch& launch, Store& store, const std::string& key_prefix, const io::Deadline& deadline) {
   const std::string all = key_prefix + "all_have_left";
   try {
     if (launch.rank == 0) {

@@ -14,7 +14,7 @@
 
 #include "rendezvous/io/deadline.hpp"
 #include "rendezvous/store/client.hpp"
-#include "worker_runtime/core/bootstrap/environment.hpp"
+#include "worker_runtime/core/bootstrap/launch.hpp"
 
 namespace ddp::core {
 
@@ -25,8 +25,7 @@ store::Client connect_to_rank0(const Launch& launch, const std::string& allow, i
 
 // Every rank calls it once it needs the store no more to make a group. On rank 0 it returns when all have, as its
 // process may end then; but after a while it returns even so.
-void leave_rank0(const Launch& launch, store::Client& store, const std::string& key_prefix,
-                 const io::Deadline& deadline);
+void leave_rank0(const Launch& launch, Store& store, const std::string& key_prefix, const io::Deadline& deadline);
 
 // On rank 0, once it has failed to make a group: returns when nobody is connected to its store, who might still read
 // there why; but after a while it returns even so.

@@ -32,6 +32,10 @@ constexpr std::size_t kUnidentifiedMax = 256;  // without a Hello yet; more than
 constexpr std::ptrdiff_t kClosedAtOnce = kUnidentifiedMax / 2;
 constexpr int kBacklog = 1024;
 constexpr int kProbeSeconds = 5;
+constexpr const char* kLoopbackAddress = "127.0.0.1";
+// Of no host (RFC 5737, RFC 3849): the way there is the default route.
+constexpr const char* kDocumentationAddresses[] = {"192.0.2.1", "2001:db8::1"};
+constexpr std::uint16_t kDiscardPort = 9;
 
 struct Address {
   sockaddr_storage storage{};
@@ -40,6 +44,10 @@ struct Address {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
   int family() const { return storage.ss_family; }
+  std::uint16_t port() const {  // of an internet address
+    return ntohs(family() == AF_INET ? reinterpret_cast<const sockaddr_in*>(&storage)->sin_port
+                                     : reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port);
+  }
 };
 
 // An IPv4 address that came in an IPv6 one is an IPv4 address.
@@ -62,8 +70,7 @@ std::string local_address(int socket) {
 std::uint16_t port_of(int socket) {
   Address address;
   if (::getsockname(socket, address.get(), &address.bytes) != 0) io::throw_errno("getsockname");
-  if (address.family() == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in*>(&address.storage)->sin_port);
-  return ntohs(reinterpret_cast<const sockaddr_in6*>(&address.storage)->sin6_port);
+  return address.port();
 }
 
 // Of an interface: of the wanted family where it has one, and none that means something on one link only.
@@ -164,10 +171,26 @@ void TcpSocket::reset() {
 
 NetworkOptions with_addresses_of(int store_socket, NetworkOptions options) {
   options.own_address = local_address(store_socket);
-  Address address;
-  if (::getpeername(store_socket, address.get(), &address.bytes) != 0) io::throw_errno("getpeername");
-  options.store_address = text_of(address);
+  options.store_address = peer_of(store_socket).address;
   return options;
+}
+
+NetworkOptions with_addresses_of_host(NetworkOptions options) {
+  options.own_address = options.store_address = kLoopbackAddress;
+  for (const char* elsewhere : kDocumentationAddresses) {
+    const Address address = numeric({elsewhere, kDiscardPort});
+    const io::UniqueFd socket(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    if (!socket || ::connect(socket.get(), address.get(), address.bytes) != 0) continue;  // nothing is sent
+    options.own_address = options.store_address = local_address(socket.get());
+    break;
+  }
+  return options;
+}
+
+Endpoint peer_of(int socket) {
+  Address address;
+  if (::getpeername(socket, address.get(), &address.bytes) != 0) io::throw_errno("getpeername");
+  return {text_of(address), address.port()};
 }
 
 // Where the store is reached by loopback it is on this host, so the others reach this host where they reach the store.

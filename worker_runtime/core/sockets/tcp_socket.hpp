@@ -59,6 +59,13 @@ struct NetworkOptions {
 // The same with the addresses of both ends of a connection to the store. Throws std::system_error.
 NetworkOptions with_addresses_of(int store_socket, NetworkOptions options);
 
+// The same where there is no such connection: with the address from which this host reaches others by default, or
+// loopback if it has no route to others.
+NetworkOptions with_addresses_of_host(NetworkOptions options);
+
+// What a socket is connected to. Throws std::system_error.
+Endpoint peer_of(int socket);
+
 // Throws Error where the interface has no address, or no port of the range is free.
 struct Listener {
   TcpSocket socket;
