@@ -71,7 +71,8 @@ struct BootstrapOptions {
   // start of the program if the store outlives it. The n-th group of a name meets the n-th of the other ranks.
   std::string name{};
 
-  // The same on all ranks; without it rank 0 begins one.
+  // The same on all ranks; without it rank 0 begins one. ProcessGroup::should_stop() needs that of ddprun
+  // (DDPRUN_ROUND_ID).
   std::optional<RoundId> round{};
 
   // For the ranks of other hosts: the interface on which this rank listens (as DDP_SOCKET_IFNAME), and the range of its

@@ -253,6 +253,27 @@ void Client::wait_for_keys(const std::vector<std::string>& keys, io::Deadline& d
                      "; the rank that sets it may have failed or not got there");
 }
 
+bool Client::wait_unless(std::string_view key, int wake) {
+  require_key(key);
+  auto deadline = deadline_at(Clock::now() + kAnswerLimit);
+  send(command::Wait{{std::string(key)}}, deadline);
+  pollfd entries[] = {
+      {socket_.get(), POLLIN, 0}, {wake, POLLIN, 0}, {cut_ == nullptr ? -1 : cut_->descriptor(), POLLIN, 0}};
+  while (::poll(entries, std::size(entries), -1) < 0) {
+    if (errno != EINTR) fail(std::strerror(errno));
+  }
+  if (cut_ != nullptr) cut_->throw_if_cut();
+  if (entries[0].revents == 0) {
+    cancel_wait();
+    return false;
+  }
+  auto answer_deadline = deadline_at(Clock::now() + kAnswerLimit);
+  if (const char answer = receive_byte(answer_deadline); answer != kWaitFulfilled) {
+    fail("it answered " + std::to_string(answer) + " to a wait");
+  }
+  return true;
+}
+
 // Waits for the answer to a WAIT or BARRIER; false, with the wait cancelled, where it has not come by the deadline.
 bool Client::is_released(io::Deadline& deadline) {
   const int ready = wait_for(socket_.get(), POLLIN, deadline);

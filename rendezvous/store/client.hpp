@@ -46,6 +46,8 @@ class Client {
   std::string get(std::string_view key, TimePoint deadline);  // waits for the key first
   std::int64_t add(std::string_view key, std::int64_t delta, TimePoint deadline);
   void wait(const std::vector<std::string>& keys, TimePoint deadline);
+  // Waits for the key, without a deadline. False if descriptor `wake` becomes readable first; the client stays usable.
+  bool wait_unless(std::string_view key, int wake);
   bool check(const std::vector<std::string>& keys, TimePoint deadline);  // whether all are there
   std::string compare_set(std::string_view key, std::string_view expected, std::string_view desired,
                           TimePoint deadline);
@@ -64,6 +66,9 @@ class Client {
 
   // The connection, for its addresses only; -1 once it is closed.
   int descriptor() const { return socket_.get(); }
+
+  // As ClientOptions::cut, from now on.
+  void cut_by(io::Cut* cut) { cut_ = cut; }
 
  private:
   Client(io::UniqueFd socket, std::string peer, io::Cut* cut)

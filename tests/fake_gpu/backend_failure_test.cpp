@@ -4,11 +4,14 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "tests/fake_gpu/backend_rank.hpp"
 #include "tests/nccl/failing.hpp"
 #include "tests/nccl/gate.hpp"
+#include "worker_runtime/core/bootstrap/tcp_store.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp::fake_gpu {
@@ -19,6 +22,7 @@ using nccl_test::reduce_without_end;
 using std::chrono::milliseconds;
 using testing::AllHere;
 using ::testing::AllOf;
+using testing::connections_to;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -29,6 +33,56 @@ using testing::thrown_by;
 using testing::wait_until;
 
 using Values = std::vector<float>;
+
+std::uint16_t store_port() { return static_cast<std::uint16_t>(std::stoi(::getenv("MASTER_PORT"))); }
+
+TEST(StoreNews, TakeOneConnectionHoweverManyGroupsThereAre) {
+  run_ranks(2, [](int) {
+    std::vector<ProcessGroup> groups{join(), join()};
+    for (int i = 0; i < 6; ++i) groups.push_back(groups[static_cast<std::size_t>(i)].split(0));
+    for (auto& group : groups) group.barrier();
+    wait_until([] { return connections_to(store_port()) > 0; });  // made on a thread of the news
+    EXPECT_EQ(connections_to(store_port()), 1U);
+  });
+}
+
+TEST(StoreNews, OfOneGroupLeaveAnotherAlone) {
+  run_ranks(3, [](int rank) {
+    auto group = join();
+    auto part = group.split(rank == 2 ? 1 : 0);
+    auto other = join();
+    group.barrier();
+    if (rank == 0) part.abort("enough of it");
+    if (rank == 1) {
+      const auto error = thrown_by<RankFailure>([&] {
+        for (;;) part.barrier();
+      });
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->ranks(), ElementsAre(0));
+    }
+    for (auto* each : {&group, &other}) each->barrier();
+  });
+}
+
+// A store that the program lends has no address: nobody is told, and the deadline is what is left.
+TEST(StoreNews, AreNotToldWhereTheStoreIsAnObject) {
+  run_ranks(2, [](int rank) {
+    const auto store = std::make_shared<core::TcpStore>(
+        store::Client::connect({.host = "127.0.0.1",
+                                .port = store_port(),
+                                .deadline = std::chrono::steady_clock::now() + testing::kPatience}));
+    ::setenv("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL, 1);
+    InitOptions options;
+    options.backend = "nccl";
+    options.timeout = milliseconds(500);
+    auto group = init_process_group({.rank = rank, .size = 2, .store = store}, options);
+    nccl_test::connect(group);
+    EXPECT_EQ(connections_to(store_port()), 1U) << "the object's own";
+    if (rank == 1) return group.abort("enough of it");
+    const Array<float> values(group.device(), 100);
+    EXPECT_THROW(reduce_without_end(group, values.range()), Error);
+  });
+}
 
 TEST(Mismatch, IsFoundWhenTheTimeIsUp) {
   run_ranks(2, [](int rank) {

@@ -84,7 +84,9 @@ TEST(Init, ARankWithoutAGpuIsToldToTheOthersAtOnce) {
     const auto error = thrown_by<InvalidArgument>([] { join(); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), HasSubstr("the backend nccl needs a GPU"));
-    if (rank != 1) EXPECT_THAT(error->what(), HasSubstr("rank 1: "));
+    if (rank != 1) {
+      EXPECT_THAT(error->what(), HasSubstr("rank 1: "));
+    }
   });
 }
 
@@ -98,7 +100,7 @@ TEST(Init, RanksMayBeThreadsWithAGpuEach) {
       options.device = rank;
       auto group =
           init_process_group({.rank = rank, .size = 2, .store_host = "127.0.0.1", .store_port = port}, options);
-      const Array<float> values(group.device(), {1.0F + static_cast<float>(rank)});
+      const Array<float> values(group.device(), std::vector{1.0F + static_cast<float>(rank)});
       group.all_reduce(values.range());
       EXPECT_THAT(values.values(), ElementsAre(3.0F));
       group.barrier();

@@ -1,9 +1,11 @@
 #include "tests/integration/rank_processes.hpp"
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -190,6 +192,18 @@ std::size_t open_pidfds() {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;
     if (std::filesystem::read_symlink(entry, gone).string().find("pidfd") != std::string::npos) ++count;
+  }
+  return count;
+}
+
+std::size_t connections_to(std::uint16_t port) {
+  std::size_t count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    sockaddr_in peer{};
+    socklen_t length = sizeof peer;
+    const int fd = std::stoi(entry.path().filename());
+    if (::getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    if (peer.sin_family == AF_INET && ntohs(peer.sin_port) == port) ++count;
   }
   return count;
 }

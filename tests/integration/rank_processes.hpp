@@ -72,6 +72,9 @@ void wait_until(const std::function<bool()>& condition);
 // How many processes this one watches: its descriptors of the kind pidfd.
 std::size_t open_pidfds();
 
+// How many connections of this process go to an IPv4 port, that of the store for example.
+std::size_t connections_to(std::uint16_t port);
+
 // A value that the test shares with its ranks. T is an atomic, or a struct of them; it starts zeroed.
 template <class T>
 class Shared {

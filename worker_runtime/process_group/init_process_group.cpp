@@ -151,7 +151,8 @@ std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitO
   deadline.cut_by(cut);
   Membership membership;
   auto backend = join_or_tell(launch, options, membership, deadline);
-  agent_link::begin_round(membership.round.number);
+  const bool is_round_of_launcher = !launch.name || launch.round;
+  if (is_round_of_launcher) agent_link::begin_round(membership.round.number);
   return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend));
 }
 

@@ -1,14 +1,13 @@
 // Where the ranks of a group tell each other, through the store, that it has failed and how far each of them came.
 //
-// The first rank that finds a failure reports it. The others wait for the report in the store itself, which answers
-// when the key is set, so nothing polls. Everything here is best effort: without the store a rank knows only its own
-// part.
+// The first rank that finds a failure reports it; the others hear of that as news of the store (store_news.hpp).
+// Everything here is best effort: without the store a rank knows only its own part.
 //
 // Threads: one at a time.
 #pragma once
 
 #include <chrono>
-#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,23 +16,17 @@
 #include "rendezvous/store/client.hpp"
 #include "worker_runtime/core/failure/failure.hpp"
 #include "worker_runtime/core/failure/rank_progress.hpp"
+#include "worker_runtime/core/failure/store_news.hpp"
 
 namespace ddp::nccl_backend {
 
 using core::Failure;
 using core::RankProgress;
 
-// Where a store's client is connected to; empty where that can't be told.
-struct StoreAddress {
-  std::string host;
-  std::uint16_t port = 0;
-};
-std::optional<StoreAddress> address_of(const store::Client& store);
-
 class FailureBoard {
  public:
   struct Place {
-    StoreAddress store;
+    std::shared_ptr<core::StoreNews> store;
     std::string key_prefix;  // of the group
     int rank = 0;
     int size = 1;
@@ -62,11 +55,14 @@ class FailureBoard {
   const Place& place() const { return place_; }
 
  private:
-  store::Client connect(store::TimePoint deadline, io::Cut& cut) const;
   std::string key(const char* name) const { return place_.key_prefix + "failure/" + name; }
 
+  // Adds 1 to the key `count`, and tells `all` when each rank has done so.
+  void count(store::Client& store, const char* count, const char* all, store::TimePoint deadline) const;
+
   Place place_;
-  std::optional<store::Client> store_;  // from tell() or leave() on
+  io::Cut* cut_ = nullptr;  // of the last tell()
+  bool has_told_ = false;   // tell() has reached the store
   bool is_leaving_ = false;
 };
 

@@ -16,6 +16,7 @@
 #include "worker_runtime/backends/nccl/group.hpp"
 #include "worker_runtime/backends/nccl/unique_id.hpp"
 #include "worker_runtime/core/bootstrap/agreement.hpp"
+#include "worker_runtime/core/failure/store_news.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -212,8 +213,9 @@ std::unique_ptr<process_group::Backend> make_nccl_backend(core::Bootstrap& boots
                    .board = {},
                    .job_ranks = std::vector<int>(static_cast<std::size_t>(who.size))};
   std::iota(parts.job_ranks.begin(), parts.job_ranks.end(), 0);
-  if (bootstrap.news) {
-    parts.board = FailureBoard::Place{{bootstrap.news->host, bootstrap.news->port}, key_prefix, who.rank, who.size};
+  if (bootstrap.news && who.size > 1) {
+    const core::StoreNews::Place news{bootstrap.news->host, bootstrap.news->port, bootstrap.news_prefix};
+    parts.board = FailureBoard::Place{core::StoreNews::at(news), key_prefix, who.rank, who.size};
   }
   return std::make_unique<NcclBackend>(Group::make(std::move(parts)));
 }
