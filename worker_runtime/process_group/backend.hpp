@@ -105,7 +105,7 @@ struct Collective {
   void* stream = nullptr;               // see CollectiveOptions
   bool is_monitored = false;            // a barrier; see ProcessGroup::monitored_barrier
   Within within = Within::nothing;
-  std::shared_ptr<const PartCounts> counts{};  // of an all_gather_v and its like; else null
+  CallCounts counts{};  // of an all_gather_v and its like
 };
 
 // Who gives up on a group.

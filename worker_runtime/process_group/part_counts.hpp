@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace ddp::process_group {
@@ -12,6 +14,26 @@ namespace ddp::process_group {
 struct PartCounts {
   std::vector<std::size_t> of_input;   // of an all_gather_v none: the input is one part
   std::vector<std::size_t> of_output;  // of a reduce_scatter_v none: the output is one part
+};
+
+// The counts of one call, a value that may be absent. It has the size of a pointer, because small calls have none and
+// count every instruction.
+class CallCounts {
+ public:
+  CallCounts() = default;
+  CallCounts(PartCounts counts) : counts_(std::make_unique<const PartCounts>(std::move(counts))) {}  // NOLINT
+  CallCounts(const CallCounts& other) : counts_(other ? std::make_unique<const PartCounts>(*other) : nullptr) {}
+  CallCounts(CallCounts&&) noexcept = default;
+  CallCounts& operator=(const CallCounts& other) { return *this = CallCounts(other); }
+  CallCounts& operator=(CallCounts&&) noexcept = default;
+  ~CallCounts() = default;
+
+  explicit operator bool() const { return counts_ != nullptr; }
+  const PartCounts& operator*() const { return *counts_; }
+  const PartCounts* operator->() const { return counts_.get(); }
+
+ private:
+  std::unique_ptr<const PartCounts> counts_;
 };
 
 // Where the part of a rank begins.

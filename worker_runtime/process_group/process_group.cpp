@@ -91,10 +91,7 @@ using Counts = std::vector<std::size_t>;
 using process_group::PartCounts;
 
 Collective all_gather_v_of(ConstMemoryRange input, MemoryRange output, const Counts& counts) {
-  return {.kind = CollectiveKind::all_gather_v,
-          .input = input,
-          .output = output,
-          .counts = std::make_shared<PartCounts>(PartCounts{{}, counts})};
+  return {.kind = CollectiveKind::all_gather_v, .input = input, .output = output, .counts = PartCounts{{}, counts}};
 }
 
 Collective reduce_scatter_v_of(ConstMemoryRange input, MemoryRange output, const Counts& counts, ReduceOp op) {
@@ -102,7 +99,7 @@ Collective reduce_scatter_v_of(ConstMemoryRange input, MemoryRange output, const
           .input = input,
           .output = output,
           .op = op,
-          .counts = std::make_shared<PartCounts>(PartCounts{counts, {}})};
+          .counts = PartCounts{counts, {}}};
 }
 
 Collective all_to_all_v_of(ConstMemoryRange input, const Counts& input_counts, MemoryRange output,
@@ -110,7 +107,7 @@ Collective all_to_all_v_of(ConstMemoryRange input, const Counts& input_counts, M
   return {.kind = CollectiveKind::all_to_all_v,
           .input = input,
           .output = output,
-          .counts = std::make_shared<PartCounts>(PartCounts{input_counts, output_counts})};
+          .counts = PartCounts{input_counts, output_counts}};
 }
 
 Collective send_of(ConstMemoryRange input, int peer) {

@@ -120,7 +120,7 @@ class Group {
   void open_to_other_hosts(const NetworkOptions& network, io::Deadline& deadline);
   [[noreturn]] void fail_pair(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline);
   void exchange(const Collective& collective, io::Deadline& deadline);
-  void exchange_unevenly(const Collective& collective, io::Deadline& deadline);
+  [[gnu::noinline]] void exchange_unevenly(const Collective& collective, io::Deadline& deadline);
   void exchange_over_hosts(const Collective& collective, io::Deadline& deadline);
   std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
   std::shared_ptr<Segment> reserve_staging(std::size_t bytes, io::Deadline& deadline, Gap unused = {});

@@ -45,7 +45,10 @@ void Group::require_listeners(std::span<const Collective> calls) const {
   }
 }
 
-// Every rank comes to the same conclusion about ports, and then the group goes on without this call.
+// Not inlined: the small calls would pay for its registers and its stack.
+//
+// A rank without a port can't do its part. All ranks know the ports of all, so all of them throw, and the error ends the
+// group.
 void Group::exchange_unevenly(const Collective& collective, io::Deadline& deadline) {
   for (int rank = 0; has_hosts() && rank < who_.size; ++rank) {
     if (rank != who_.rank) peer_links_->require_listeners(rank);

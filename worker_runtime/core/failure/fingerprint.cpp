@@ -28,7 +28,8 @@ std::string rank_of(const Fingerprint& of) {
   return of.root == process_group::kAnyRank ? "any rank" : "rank " + std::to_string(of.root);
 }
 
-Fingerprint fingerprint_of_parts(const Collective& collective) {
+// Not inlined: the small calls, which have no counts, would pay for its registers.
+[[gnu::noinline]] Fingerprint fingerprint_of_parts(const Collective& collective) {
   Fingerprint print;
   print.kind = collective.kind;
   print.within = collective.within;

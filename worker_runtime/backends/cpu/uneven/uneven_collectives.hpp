@@ -28,7 +28,7 @@ using core::HostLayout;
 using process_group::Collective;
 using process_group::CollectiveKind;
 
-inline bool is_uneven(const Collective& collective) { return collective.counts != nullptr; }
+inline bool is_uneven(const Collective& collective) { return static_cast<bool>(collective.counts); }
 
 class UnevenCollectives {
  public:
