@@ -1,5 +1,6 @@
 // The steady clock and the wall clock by one look at the processor's own counter, which costs a third of what a look at
-// either costs: much of a small collective.
+// either costs. A small collective asks for the time twice: with both clocks in place of this one it takes 1.8 to 2.3
+// times as long (an all_reduce of 4 bytes in a group of one, 109 ns; 12 ns for a look, 58 ns for both clocks).
 //
 // The counter serves where the kernel itself goes by it (clocksource "tsc"); elsewhere both clocks are asked. It is set
 // by them every 10 ms: so late a change of the wall clock may be seen, and a later time may come out a microsecond
