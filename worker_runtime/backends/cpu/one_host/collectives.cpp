@@ -45,23 +45,23 @@ void Collectives::run(const Collective& collective, Steps& steps) {
   const bool is_large = shape.input_bytes() >= kLargeBytes;
   const int decider = decider_of(collective);
   const auto size_class = std::bit_width(std::min(shape.input_bytes(), kAlikeBytes));
-  Ways* const ways = is_large ? &ways_[{collective.kind, shape.type, decider, size_class}] : nullptr;
-  const Way way = is_large ? ways->next : Way::cached;
-  arrivals_.post(call, way == Way::read ? address_for_peers(collective, shape, placement.has_value()) : 0);
+  Choice* const choice = is_large ? &choices_[{collective.kind, shape.type, decider, size_class}] : nullptr;
+  const Algorithm algorithm = is_large ? choice->next : Algorithm::cached;
+  arrivals_.post(call, algorithm == Algorithm::read ? address_for_peers(collective, shape, placement.has_value()) : 0);
   if (is_large && rank_ == decider) {
-    const Way next = placement ? way : ways->times.next(can_read_);
+    const Algorithm next = placement ? algorithm : choice->times.next(can_read_);
     arrivals_.put_data(&next, sizeof next);
   }
   steps.meet();
   steps.require_same_calls();
-  if (is_large) arrivals_.get_data(decider, &ways->next, sizeof ways->next);
+  if (is_large) arrivals_.get_data(decider, &choice->next, sizeof choice->next);
   if (placement && all_are_at(placement->location)) return in_place_.run(collective, shape, *placement, steps);
   const auto begin = is_large ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
-  const bool went_so = run_on_plain_memory(collective, shape, way, steps);
+  const bool was_used = run_on_plain_memory(collective, shape, algorithm, steps);
   if (!is_large || rank_ != decider) return;
   const auto took = std::chrono::steady_clock::now() - begin;
-  ways->times.took(way, went_so ? took : 2 * took,
-                   shape.input_bytes());  // what can't be read is no way to be preferred
+  // An algorithm that could not be used is not to be preferred.
+  choice->times.took(algorithm, was_used ? took : 2 * took, shape.input_bytes());
 }
 
 // Whose time is that of the call: one who takes something.
@@ -75,14 +75,15 @@ int Collectives::decider_of(const Collective& collective) const {
   }
 }
 
-// Whether it went the way that was to be.
-bool Collectives::run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps) {
-  if (way == Way::read && may_read_peers()) {
+// Returns whether the algorithm could be used.
+bool Collectives::run_on_plain_memory(const Collective& collective, const Shape& shape, Algorithm algorithm,
+                                      Steps& steps) {
+  if (algorithm == Algorithm::read && may_read_peers()) {
     can_read_ = from_peers_.run(collective, shape, steps);
     return can_read_;
   }
-  staged_.run(collective, shape, arrivals_.next_half(), way == Way::streamed, steps);
-  return way != Way::read;
+  staged_.run(collective, shape, arrivals_.next_half(), algorithm == Algorithm::streamed, steps);
+  return algorithm != Algorithm::read;
 }
 
 // 0 where the others can't read this rank's input; of one that they don't read, any other number.

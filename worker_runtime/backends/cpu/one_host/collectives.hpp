@@ -1,13 +1,14 @@
-// The collectives of a group whose ranks are all on this host: which way the data of a call moves.
+// The collectives of a group whose ranks are all on this host: which algorithm moves the data of a call.
 //
 //   small_calls  little data, shown with the arrival: one phase
 //   in_place     every rank has registered the memory: one phase to begin, one to end
 //   staged       plain memory, through memory that the ranks share, by the caches or past them
-//   from_peers   plain memory, where the ranks may read each other's; for large calls, if that is faster (WayTimes)
+//   from_peers   plain memory, where the ranks may read each other's; for large calls, if that is faster
+//   (AlgorithmTimes)
 //
-// Every rank takes the same way, because it depends on what all ranks have posted, and for large calls on what one rank
-// has said in the last one. All ways put elements together with
-// the same code in the order of ranks, so they give the same bits.
+// Every rank uses the same algorithm, because it depends on what all ranks have posted, and for large calls on what one
+// rank has said in the last one. All of them put elements together with the same code in the order of ranks, so they
+// give the same bits.
 //
 // Threads: one caller at a time.
 #pragma once
@@ -24,7 +25,7 @@
 #include "worker_runtime/backends/cpu/one_host/staged.hpp"
 #include "worker_runtime/backends/cpu/one_host/staging.hpp"
 #include "worker_runtime/backends/cpu/one_host/steps.hpp"
-#include "worker_runtime/backends/cpu/one_host/way_times.hpp"
+#include "worker_runtime/backends/cpu/one_host/algorithm_times.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -40,7 +41,7 @@ class Collectives {
 
  private:
   int decider_of(const Collective& collective) const;
-  bool run_on_plain_memory(const Collective& collective, const Shape& shape, Way way, Steps& steps);
+  bool run_on_plain_memory(const Collective& collective, const Shape& shape, Algorithm algorithm, Steps& steps);
   bool all_are_at(std::uint64_t location) const;
   std::uint64_t address_for_peers(const Collective& collective, const Shape& shape, bool is_registered) const;
   bool may_read_peers();
@@ -57,12 +58,12 @@ class Collectives {
   Staged staged_;
   FromPeers from_peers_;
 
-  // Of large calls, by kind, type, who decides, and size to a factor of two.
-  struct Ways {
-    Way next = Way::cached;  // of the next call, on all ranks alike
-    WayTimes times;          // of who decides
+  // Of large calls, by kind, type, the rank that decides, and size to a factor of two.
+  struct Choice {
+    Algorithm next = Algorithm::cached;  // of the next call, on all ranks alike
+    AlgorithmTimes times;                // of the rank that decides
   };
-  std::map<std::tuple<CollectiveKind, DataType, int, int>, Ways> ways_;
+  std::map<std::tuple<CollectiveKind, DataType, int, int>, Choice> choices_;
 };
 
 }  // namespace ddp::cpu_backend

@@ -1,4 +1,4 @@
-// Who gives what to whom in a collective, as one rank sees it: the same description for every way in which data moves.
+// Who gives what to whom in a collective, as one rank sees it: the same description for every algorithm.
 //
 // What a rank gives, its input, is one share or one for each rank, equally large. A rank takes one share of one rank's
 // input, or of every rank's: then it puts them together, or side by side in the order of ranks.

@@ -1,4 +1,4 @@
-// How the ways in which data moves inside a host keep step with the other ranks, within one call.
+// How the algorithms inside a host keep step with the other ranks, within one call.
 #pragma once
 
 namespace ddp::cpu_backend {
