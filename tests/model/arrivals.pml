@@ -53,13 +53,13 @@ typedef Line { byte arrived; byte data }; /* data: the post, the bytes beside it
 typedef RankControl { Line line[2]; byte sleepers; byte presence };
 
 RankControl control[N];
-byte listens[N];        /* has heard the bell of rank listens - 1, and means to sleep on it */
-bit rung[N];            /* that bell has another value than heard */
+byte listens[N];        /* has read the futex of rank listens - 1, and means to sleep on it */
+bit changed[N];            /* that futex has another value than was read */
 bit asleep[N];          /* in futex_wait() */
 byte lost;              /* whose process is dead, and one more; 0 of none */
 bit ended[N];           /* Arrivals::ended_ of each, for the lost one */
 bit interrupted[N];
-bit given_up[N];        /* Group::given_up_ */
+bit given_up[N];        /* GroupStatus::has_failed() */
 byte memory[N];         /* registered memory: the call that it is the input of */
 bit misread[N];         /* a rank has read memory of another call, or spoilt */
 byte kind[CALLS];
@@ -69,15 +69,15 @@ byte late_ones;         /* ranks that may still find their deadline passed */
 #define IS_AHEAD(r) (control[r].line[PLACE(phase + 1)].arrived > phase)
 #define IS_GONE(r) (control[r].presence != HERE || (lost == r + 1 && ended[me]))
 
-/* A bell is known by who has heard it and has not heard it since. */
-#define RING_FOR(i, r) if :: listens[i] == r + 1 -> rung[i] = 1; asleep[i] = 0 :: else fi
-#define RING(r) RING_FOR(0, r); RING_FOR(1, r); RING_FOR(2, r)
+/* A futex is known by the ranks that have read it and mean to sleep on it. */
+#define WAKE_FOR(i, r) if :: listens[i] == r + 1 -> changed[i] = 1; asleep[i] = 0 :: else fi
+#define WAKE(r) WAKE_FOR(0, r); WAKE_FOR(1, r); WAKE_FOR(2, r)
 
-inline ring_all() {
+inline wake_all() {
   d_step {
-    if :: control[0].sleepers != 0 -> RING(0) :: else fi;
-    if :: control[1].sleepers != 0 -> RING(1) :: else fi;
-    if :: control[2].sleepers != 0 -> RING(2) :: else fi
+    if :: control[0].sleepers != 0 -> WAKE(0) :: else fi;
+    if :: control[1].sleepers != 0 -> WAKE(1) :: else fi;
+    if :: control[2].sleepers != 0 -> WAKE(2) :: else fi
   }
 }
 
@@ -85,7 +85,7 @@ inline leave(who, how) {
   if
   :: atomic { control[who].presence == HERE -> control[who].presence = how };
 #ifndef LEAVES_IN_SILENCE
-    ring_all()
+    wake_all()
 #endif
   :: control[who].presence != HERE
   fi
@@ -94,11 +94,11 @@ inline leave(who, how) {
 inline interrupt(who) {
   interrupted[who] = 1;
 #ifndef LEAVES_IN_SILENCE
-  ring_all()
+  wake_all()
 #endif
 }
 
-/* Group::give_up() */
+/* Ending::give_up() */
 inline give_up(who, how) {
   if
   :: atomic { !given_up[who] -> given_up[who] = 1 };
@@ -113,7 +113,7 @@ inline give_up(who, how) {
   fi
 }
 
-/* Group::arrive(): Arrivals::gave_up_ahead(), Arrivals::arrive(). What data belongs to the phase comes with the
+/* Phases::arrive(): Arrivals::gave_up_ahead(), Arrivals::arrive(). What data belongs to the phase comes with the
  * post. */
 inline arrive() {
   d_step {
@@ -137,10 +137,10 @@ inline arrive() {
 #ifdef LOOKS_FOR_SLEEPERS_BEFORE_IT_ARRIVES
     d_step { seen = control[me].sleepers };
     control[me].line[PLACE(phase)].arrived = phase;
-    d_step { if :: seen != 0 -> RING(me) :: else fi; seen = 0 }
+    d_step { if :: seen != 0 -> WAKE(me) :: else fi; seen = 0 }
 #else
     control[me].line[PLACE(phase)].arrived = phase;
-    d_step { if :: control[me].sleepers != 0 -> RING(me) :: else fi }
+    d_step { if :: control[me].sleepers != 0 -> WAKE(me) :: else fi }
 #endif
   fi
 }
@@ -167,23 +167,23 @@ inline look() {
 
 inline hear() {
   listens[me] = awaited + 1;
-  rung[me] = 0
+  changed[me] = 0
 }
 
 inline futex_wait() {
   if
-  :: atomic { !rung[me] -> asleep[me] = 1 };
+  :: atomic { !changed[me] -> asleep[me] = 1 };
     if
     :: !asleep[me]
 #if LATE > 0
     :: atomic { asleep[me] && late_ones > 0 -> late_ones--; late = 1; asleep[me] = 0 } /* the deadline */
 #endif
     fi
-  :: rung[me]
+  :: changed[me]
   fi
 }
 
-#define IS_UP control[awaited].sleepers--; listens[me] = 0; rung[me] = 0; seen = 0; late = 0
+#define IS_UP control[awaited].sleepers--; listens[me] = 0; changed[me] = 0; seen = 0; late = 0
 
 /* Arrivals::wait(): the next one that has not arrived is waited for by sleep(), which says so first. */
 inline wait() {
@@ -301,7 +301,7 @@ proctype Kill(byte who) {
 proctype Watch(byte me) {
   lost != 0 && lost != me + 1;
   ended[me] = 1;
-  ring_all()
+  wake_all()
 }
 
 init {

@@ -89,7 +89,7 @@ void Arrivals::arrive() {
   for (std::size_t i = 0; i < data_.size(); ++i) line.data[i].store(data_[i], std::memory_order_relaxed);
   line.address.store(address_, std::memory_order_relaxed);
   line.call.store(call_, std::memory_order_release);
-  if (store_and_find_sleepers(line.arrived, phase_, own().sleepers)) ring(own());
+  if (store_and_find_sleepers(line.arrived, phase_, own().sleepers)) wake(own());
 }
 
 Outcome Arrivals::wait(io::Deadline& deadline) { return wait(deadline, false); }
@@ -146,7 +146,7 @@ std::optional<Outcome> Arrivals::sleep(std::size_t rank, io::Deadline& deadline,
     }
     return verdict_end.value_or(deadline.end());
   };
-  while (sleep_unless_over(awaited.bell, awaited.sleepers, look)) {
+  while (sleep_unless_over(awaited.futex, awaited.sleepers, look)) {
   }
   return ended;
 }
@@ -219,7 +219,7 @@ void Arrivals::note(int name, const core::RankState& state, Trouble trouble) {
     for (std::size_t i = 0; i < words.size(); ++i) note.last_call[i].store(words[i]);
     note.trouble.store(trouble);
   }
-  ring_all();
+  wake_all();
 }
 
 std::vector<int> Arrivals::noted_missing() const { return core::noted_missing(look_at_notes()); }
@@ -293,7 +293,7 @@ void Arrivals::leave(Presence how) {
   Presence before = Presence::here;
   const bool is_first = own().presence.compare_exchange_strong(before, how);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // before anything that this rank writes, or frees, from here on
-  if (is_first) ring_all();
+  if (is_first) wake_all();
 }
 
 Presence Arrivals::presence(int rank) const { return ranks_[static_cast<std::size_t>(rank)].presence.load(); }
@@ -301,7 +301,7 @@ Presence Arrivals::presence(int rank) const { return ranks_[static_cast<std::siz
 void Arrivals::lose(int rank) {
   ended_[static_cast<std::size_t>(rank)].store(true);
   disturbed_.store(true);
-  ring_all();
+  wake_all();
 }
 
 bool Arrivals::has_ended(int rank) const { return ended_[static_cast<std::size_t>(rank)].load(); }
@@ -313,25 +313,25 @@ void Arrivals::wait_until_gone(int rank, Clock::time_point end) {
     if (is_gone || interrupted_.load() || Clock::now() >= end) return std::nullopt;
     return end;
   };
-  while (sleep_unless_over(awaited.bell, awaited.sleepers, look)) {
+  while (sleep_unless_over(awaited.futex, awaited.sleepers, look)) {
   }
 }
 
 void Arrivals::interrupt() {
   interrupted_.store(true);
   disturbed_.store(true);
-  ring_all();
+  wake_all();
 }
 
-void Arrivals::ring(RankControl& rank) {
-  rank.bell.fetch_add(1);
-  futex_wake_all(rank.bell);
+void Arrivals::wake(RankControl& rank) {
+  rank.futex.fetch_add(1);
+  futex_wake_all(rank.futex);
 }
 
 // Whoever waits must look again, whichever rank it sleeps for.
-void Arrivals::ring_all() {
+void Arrivals::wake_all() {
   for (RankControl& rank : ranks_) {
-    if (rank.sleepers.load() != 0) ring(rank);
+    if (rank.sleepers.load() != 0) wake(rank);
   }
 }
 

@@ -129,8 +129,8 @@ class Arrivals {
   std::vector<core::LocalRank> look_at_ranks_here(std::uint64_t phase) const;
   std::vector<core::NotedRank> look_at_notes() const;
   std::vector<int> missing() const;
-  void ring(RankControl& rank);
-  void ring_all();
+  void wake(RankControl& rank);
+  void wake_all();
   PhaseLine& next_line() { return own().line(phase_ + 1); }
   const PhaseLine& present_line(std::size_t rank) const { return ranks_[rank].line(phase_); }
   RankControl& own() { return ranks_[static_cast<std::size_t>(rank_)]; }

@@ -46,12 +46,12 @@ struct alignas(kLinePairBytes) RankControl {
   const PhaseLine& line(std::uint64_t phase) const { return places[phase % 2].line; }
 
   // What is written only when somebody sleeps, or now and then.
-  alignas(kLinePairBytes) std::atomic<std::uint32_t> bell;  // by any rank: a futex, for those who wait for this rank
-  std::atomic<std::uint32_t> sleepers;                      // by any rank: how many are about to sleep on the bell
-  std::atomic<Presence> presence;                           // by its rank
-  std::atomic<std::int32_t> gave_up_for;                    // by its rank, before that: 1 + the rank that it lost, or 0
-  std::array<std::atomic<std::uint32_t>, 2> memory_error;   // by its rank: errno, or 0, of both steps of allocate()
-  std::atomic<std::uint64_t> probe_address;                 // by its rank, at the start: see PeerMemory
+  alignas(kLinePairBytes) std::atomic<std::uint32_t> futex;  // by any rank: for those who wait for this rank
+  std::atomic<std::uint32_t> sleepers;                       // by any rank: how many are about to sleep on the futex
+  std::atomic<Presence> presence;                            // by its rank
+  std::atomic<std::int32_t> gave_up_for;                   // by its rank, before that: 1 + the rank that it lost, or 0
+  std::array<std::atomic<std::uint32_t>, 2> memory_error;  // by its rank: errno, or 0, of both steps of allocate()
+  std::atomic<std::uint64_t> probe_address;                // by its rank, at the start: see PeerMemory
   std::atomic<std::uint64_t> probe_word;
   std::atomic<std::uint32_t> reads_all;  // by its rank, at the start: 1 if it can read all others' memory
   std::atomic<std::uint32_t> core;       // by its rank, where ranks outnumber cores: 1 + that on which it last waited
