@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "worker_runtime/backends/cpu/group.hpp"
+#include "worker_runtime/backends/cpu/group/group.hpp"
 #include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 
