@@ -29,7 +29,8 @@ echo "$out" | grep -q '^test accuracy ' || { echo "unexpected output: $out"; exi
 # Only the public interface may be visible: anything else could clash with a program's own libraries.
 library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' |
   head -n 1)
-own='^((typeinfo|vtable|typeinfo name|VTT) for )?ddp::v[0-9]+_[0-9]+::|^(__odr_asan|_edata|_end|__bss_start|_init|_fini)'
+own='^((typeinfo|vtable|typeinfo name|VTT) for )?ddp::v[0-9]+_[0-9]+::'
+own+='|^(__odr_asan|_edata|_end|__bss_start|_init|_fini)'
 foreign=$(nm -DC --defined-only "$library" | awk '$2 !~ /^[VvWuw]$/' | cut -d' ' -f3- | grep -vE "$own" || true)
 [ -z "$foreign" ] || { printf 'symbols that should be hidden:\n%s\n' "$foreign"; exit 1; }
 

@@ -57,7 +57,7 @@ byte listens[N];        /* has read the futex of rank listens - 1, and means to 
 bit changed[N];            /* that futex has another value than was read */
 bit asleep[N];          /* in futex_wait() */
 byte lost;              /* whose process is dead, and one more; 0 of none */
-bit ended[N];           /* Arrivals::ended_ of each, for the lost one */
+bit ended[N];           /* RankPresence::ended_ of each, for the lost one */
 bit interrupted[N];
 bit given_up[N];        /* GroupStatus::has_failed() */
 byte memory[N];         /* registered memory: the call that it is the input of */
@@ -293,7 +293,7 @@ proctype Abort(byte who) {
   { give_up(who, ABORTED) } unless { lost == who + 1 }
 }
 
-/* The end of one process, and PeerWatch in the others, which calls Arrivals::lose(). */
+/* The end of one process, and PeerWatch in the others, which calls RankPresence::lose(). */
 proctype Kill(byte who) {
   lost = who + 1
 }

@@ -64,11 +64,11 @@ TEST(Arrivals, WhoGaveUpAfterItHadArrivedSpoilsThePhaseForThoseThatHaveNot) {
   ahead.arrive();
   present.arrive();
   EXPECT_FALSE(slow.gave_up_ahead());
-  ahead.leave(Presence::aborted);  // and its memory may be anything now
+  ahead.presence().leave(Presence::aborted);  // and its memory may be anything now
   ASSERT_TRUE(slow.gave_up_ahead());
   EXPECT_EQ(slow.gave_up_ahead()->kind, Kind::lost);
   EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1));
-  slow.lose(2);
+  slow.presence().lose(2);
   EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1)) << "what a dead rank arrived with stays as it was";
 }
 
@@ -76,9 +76,9 @@ TEST(Arrivals, WhoGaveUpForTheSakeOfAnotherIsNotNamed) {
   std::vector<RankControl> control(3);
   Arrivals slow(control, 0), aborted(control, 1), ahead(control, 2);
   ahead.arrive();
-  aborted.leave(Presence::aborted);
+  aborted.presence().leave(Presence::aborted);
   EXPECT_FALSE(slow.gave_up_ahead()) << "arriving shows that";
-  ahead.leave(Presence::gave_up);
+  ahead.presence().leave(Presence::gave_up);
   ASSERT_TRUE(slow.gave_up_ahead());
   EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1));
 }
@@ -87,8 +87,8 @@ TEST(Arrivals, WhoGaveUpForTheSakeOfOneThatHadArrivedIsNotNamed) {
   std::vector<RankControl> control(3);
   Arrivals slow(control, 0), aborted(control, 1), other(control, 2);
   aborted.arrive();
-  aborted.leave(Presence::aborted);
-  other.leave(Presence::gave_up);
+  aborted.presence().leave(Presence::aborted);
+  other.presence().leave(Presence::gave_up);
   ASSERT_TRUE(slow.gave_up_ahead());
   EXPECT_THAT(slow.gave_up_ahead()->ranks, ElementsAre(1));
   slow.arrive();
@@ -100,7 +100,7 @@ TEST(Arrivals, WhoLeavesWhenAllHaveArrivedSpoilsNothing) {
   Arrivals one(control, 0), other(control, 1);
   one.arrive();
   other.arrive();
-  other.leave(Presence::left);
+  other.presence().leave(Presence::left);
   EXPECT_FALSE(one.gave_up_ahead());
   EXPECT_EQ(wait(one).kind, Kind::complete);
 }
@@ -209,17 +209,17 @@ TEST(Arrivals, EveryRankSeesWhatAllCalled) {
   constexpr int kSize = 3;
   run_as_ranks(kSize, [&](Arrivals& arrivals, int rank) {
     for (std::uint64_t call = 1; call <= 1000; ++call) {
-      arrivals.post({.kind = CollectiveKind::broadcast, .root = rank, .count = call});
+      arrivals.posts().post({.kind = CollectiveKind::broadcast, .root = rank, .count = call});
       arrivals.arrive();
       ASSERT_EQ(wait(arrivals).kind, Kind::complete);
-      const auto& posted = arrivals.posted();
+      const auto& posted = arrivals.posts().posted();
       for (int other = 0; other < kSize; ++other) {
         ASSERT_EQ(posted[static_cast<std::size_t>(other)].root, other);
         ASSERT_EQ(posted[static_cast<std::size_t>(other)].count, call);
       }
     }
-    EXPECT_EQ(arrivals.calls(rank), 1000u);
-    EXPECT_EQ(arrivals.last_call(rank).count, 1000u);
+    EXPECT_EQ(arrivals.posts().calls(rank), 1000u);
+    EXPECT_EQ(arrivals.posts().last_call(rank).count, 1000u);
   });
 }
 
@@ -241,9 +241,9 @@ TEST(Arrivals, WhatBelongsToAPhaseStaysUntilAllHaveEnteredTheNext) {
     std::uint64_t phase = 0;
     for (std::uint64_t call = 1; call <= 1500; ++call) {
       const std::uint64_t phases = random() % 3 == 0 ? 1 + random() % 4 : 1;
-      arrivals.post({.kind = CollectiveKind::broadcast, .root = rank, .count = call}, word_of(rank, call, 0));
+      arrivals.posts().post({.kind = CollectiveKind::broadcast, .root = rank, .count = call}, word_of(rank, call, 0));
       const std::array<std::uint64_t, 2> data{word_of(rank, call, 1), word_of(rank, call, 2)};
-      arrivals.put_data(data.data(), sizeof(data));
+      arrivals.posts().put_data(data.data(), sizeof(data));
       for (std::uint64_t i = 0; i < phases; ++i) {
         ++phase;
         auto& own = memory[static_cast<std::size_t>(rank)][static_cast<std::size_t>(arrivals.next_half())];
@@ -256,10 +256,10 @@ TEST(Arrivals, WhatBelongsToAPhaseStaysUntilAllHaveEnteredTheNext) {
               memory[static_cast<std::size_t>(other)][static_cast<std::size_t>(arrivals.present_half())];
           for (std::size_t word = 0; word < kWords; ++word) ASSERT_EQ(theirs[word], word_of(other, phase, word));
           std::array<std::uint64_t, 2> seen{};
-          arrivals.get_data(other, seen.data(), sizeof(seen));
+          arrivals.posts().get_data(other, seen.data(), sizeof(seen));
           ASSERT_THAT(seen, ElementsAre(word_of(other, call, 1), word_of(other, call, 2)));
-          ASSERT_EQ(arrivals.address(other), word_of(other, call, 0));
-          ASSERT_EQ(arrivals.posted()[static_cast<std::size_t>(other)].count, call);
+          ASSERT_EQ(arrivals.posts().address(other), word_of(other, call, 0));
+          ASSERT_EQ(arrivals.posts().posted()[static_cast<std::size_t>(other)].count, call);
         }
       }
     }
@@ -277,7 +277,7 @@ TEST_F(TwoRanks, ALossEndsASleep) {
   rank_0_.arrive();
   std::thread watcher([&] {
     wait_for_sleeper(control_[1]);
-    rank_0_.lose(1);
+    rank_0_.presence().lose(1);
   });
   const Outcome outcome = wait(rank_0_);
   watcher.join();
@@ -289,22 +289,22 @@ TEST_F(TwoRanks, ARankThatLeavesEndsASleep) {
   rank_0_.arrive();
   std::thread other([&] {
     wait_for_sleeper(control_[1]);
-    rank_1_.leave(Presence::aborted);
+    rank_1_.presence().leave(Presence::aborted);
   });
   const Outcome outcome = wait(rank_0_);
   other.join();
   EXPECT_EQ(outcome.kind, Kind::lost);
   EXPECT_THAT(outcome.ranks, ElementsAre(1));
-  EXPECT_EQ(rank_0_.presence(1), Presence::aborted);
-  rank_1_.leave(Presence::left);
-  EXPECT_EQ(rank_0_.presence(1), Presence::aborted) << "the first word counts";
+  EXPECT_EQ(rank_0_.presence().of(1), Presence::aborted);
+  rank_1_.presence().leave(Presence::left);
+  EXPECT_EQ(rank_0_.presence().of(1), Presence::aborted) << "the first word counts";
 }
 
 TEST_F(TwoRanks, AnInterruptEndsASleepAndLaterWaits) {
   rank_0_.arrive();
   std::thread other([&] {
     wait_for_sleeper(control_[1]);
-    rank_0_.interrupt();
+    rank_0_.presence().interrupt();
   });
   EXPECT_EQ(wait(rank_0_).kind, Kind::interrupted);
   other.join();
@@ -313,8 +313,8 @@ TEST_F(TwoRanks, AnInterruptEndsASleepAndLaterWaits) {
 
 TEST_F(TwoRanks, AnInterruptIsABetterReasonThanTheLossesThatFollowIt) {
   rank_0_.arrive();
-  rank_0_.lose(1);
-  rank_0_.interrupt();
+  rank_0_.presence().lose(1);
+  rank_0_.presence().interrupt();
   EXPECT_EQ(wait(rank_0_).kind, Kind::interrupted);
   rank_1_.arrive();
   EXPECT_EQ(wait(rank_0_).kind, Kind::complete);
@@ -322,8 +322,8 @@ TEST_F(TwoRanks, AnInterruptIsABetterReasonThanTheLossesThatFollowIt) {
 
 TEST_F(TwoRanks, WhoHasArrivedIsNotMissed) {
   rank_1_.arrive();
-  rank_1_.leave(Presence::left);
-  rank_0_.lose(1);
+  rank_1_.presence().leave(Presence::left);
+  rank_0_.presence().lose(1);
   rank_0_.arrive();
   EXPECT_EQ(wait(rank_0_).kind, Kind::complete);
   rank_0_.arrive();
@@ -350,7 +350,7 @@ TEST(Arrivals, ALossElsewhereWakesWhoSleepsForAnother) {
   rank_0.arrive();
   std::thread other([&] {
     wait_for_sleeper(control[1]);
-    rank_2.leave(Presence::left);
+    rank_2.presence().leave(Presence::left);
   });
   const Outcome outcome = wait(rank_0);
   other.join();
@@ -367,7 +367,7 @@ TEST(Arrivals, TheLossOfOneWhoHasArrivedSpoilsNothing) {
   rank_1.arrive();
   std::thread others([&] {
     wait_for_sleeper(control[2]);
-    rank_0.lose(1);
+    rank_0.presence().lose(1);
     rank_2.arrive();
   });
   EXPECT_EQ(wait(rank_0).kind, Kind::complete);

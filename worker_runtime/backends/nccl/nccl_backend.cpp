@@ -206,12 +206,12 @@ std::unique_ptr<process_group::Backend> make_nccl_backend(core::Bootstrap& boots
   const int device = take_device_or_tell(who, options, agreement ? &*agreement : nullptr);
   const abi::UniqueId id =
       agreement ? agree_on_id(arrival_of(who, device, options, nccl), nccl, *agreement) : id_of_one(nccl);
-  GroupParts parts{.who = who,
-                   .device = device,
-                   .communicator =
-                       connect(nccl, {who.size, who.rank, id, who.name}, config, options.share_device, deadline),
-                   .board = {},
-                   .job_ranks = std::vector<int>(static_cast<std::size_t>(who.size))};
+  GroupParts parts{
+      .who = who,
+      .device = device,
+      .communicator = connect(nccl, {who.size, who.rank, id, who.name}, config, options.share_device, deadline),
+      .board = {},
+      .job_ranks = std::vector<int>(static_cast<std::size_t>(who.size))};
   std::iota(parts.job_ranks.begin(), parts.job_ranks.end(), 0);
   if (bootstrap.news && who.size > 1) {
     const core::StoreNews::Place news{bootstrap.news->host, bootstrap.news->port, bootstrap.news_prefix};

@@ -21,9 +21,9 @@ void Ending::leave(Presence how, core::Cause cause, const std::string& reason) {
 bool Ending::give_up(Presence how, core::Verdict why) {
   const bool is_first = parts_.status.give_up(std::move(why));
   // Also if another thread is about to do the same: the caller may write to its memory right after.
-  parts_.arrivals.leave(how);
+  parts_.arrivals.presence().leave(how);
   if (!is_first) return false;
-  parts_.arrivals.interrupt();
+  parts_.arrivals.presence().interrupt();
   cut_waits();
   parts_.pairs.close(how);
   parts_.news.say_farewell(how);

@@ -54,7 +54,7 @@ Group::Group(const Membership& who, Meeting& meeting)
       ending_({members_, arrivals_, status_, call_, news_, pairs_}) {}
 
 void Group::begin(Meeting meeting, io::Deadline& deadline) {
-  const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.interrupt(); });
+  const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.presence().interrupt(); });
   ending_.guarded([&] {
     ending_.begin();
     start_threads(std::move(meeting));
@@ -68,7 +68,7 @@ void Group::start_threads(Meeting meeting) {
   if (!meeting.links.empty()) news_.begin(std::move(meeting.links), [this] { ending_.cut_waits(); });
   if (meeting.peers.size() <= 1) return;
   watch_.emplace(pidfds_of(std::move(meeting.peers)), [this](int index) {
-    arrivals_.lose(index);
+    arrivals_.presence().lose(index);
     pairs_.wake();
     news_.tell_end_of(static_cast<std::size_t>(index));
     ending_.cut_waits();
@@ -231,7 +231,7 @@ class Group::StepsHere final : public Steps {
 
   void meet() override { phases_.meet(deadline_); }
   void require_same_calls() override {
-    if (!arrivals_.all_call_the_same()) phases_.require_same_calls(arrivals_.posted());
+    if (!arrivals_.posts().all_call_the_same()) phases_.require_same_calls(arrivals_.posts().posted());
   }
   void lose(int index) override { phases_.fail_without(index, deadline_); }
 
@@ -263,10 +263,10 @@ void Group::exchange_unevenly(const Collective& collective, io::Deadline& deadli
 std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, io::Deadline& deadline) {
   JointMemory::Reserved reserved;
   ending_.guarded([&] {
-    arrivals_.post({.kind = CollectiveKind::allocate, .count = bytes});
+    arrivals_.posts().post({.kind = CollectiveKind::allocate, .count = bytes});
     hosts_.post_deadline(deadline);
     phases_.meet(deadline);
-    const std::vector<Fingerprint>& here = arrivals_.posted();
+    const std::vector<Fingerprint>& here = arrivals_.posts().posted();
     members_.has_hosts() ? hosts_.require_same_calls(here, deadline) : phases_.require_same_calls(here);
     reserved = joint_memory_.reserve(bytes, deadline);
   });

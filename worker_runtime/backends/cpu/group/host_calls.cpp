@@ -21,12 +21,12 @@ void HostCalls::run(const Collective& collective, io::Deadline& deadline) {
   const auto placement = memory.count > 0 ? memory_.find(memory.data, memory.bytes()) : std::nullopt;
   Fingerprint call = core::fingerprint_of(collective);
   if (placement) call.location = placement->location;
-  arrivals_.post(call);
+  arrivals_.posts().post(call);
   const HostCollectives::Steps steps_of_call = steps(deadline, collective.is_monitored);
   post_deadline(deadline);
   collectives_->stage(collective);
   collective.is_monitored ? meet_or_name_all(deadline) : phases_.meet(deadline);
-  const std::vector<Fingerprint>& here = arrivals_.posted();
+  const std::vector<Fingerprint>& here = arrivals_.posts().posted();
   const bool is_in_place = placement && std::all_of(here.begin(), here.end(), [&](const Fingerprint& other) {
                              return other.location == placement->location;
                            });
@@ -102,7 +102,7 @@ void HostCalls::meet_or_name_all(io::Deadline& deadline) {
     if (news_.is_active()) {
       news_.ask();
     } else if (std::find(missing.begin(), missing.end(), leader) == missing.end()) {
-      arrivals_.wait_until_gone(0, std::chrono::steady_clock::now() + kVerdictMax);
+      arrivals_.presence().wait_until_gone(0, std::chrono::steady_clock::now() + kVerdictMax);
     }
     const std::vector<int> elsewhere = news_.missing_elsewhere();
     missing.insert(missing.end(), elsewhere.begin(), elsewhere.end());

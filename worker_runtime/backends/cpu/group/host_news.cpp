@@ -11,7 +11,7 @@ void HostNews::begin(std::vector<core::LinkSockets> sockets, std::function<void(
       members_.layout, members_.own_host, std::move(sockets),
       [this, heard = std::move(heard)](const RankNews& news) {
         const RankState state{news.rank, news.pid, news.presence, news.calls, core::decode(news.last_call)};
-        arrivals_.note(news.rank, state, news.trouble);
+        arrivals_.presence().note(news.rank, state, news.trouble);
         heard();
       },
       [this](std::uint64_t call) { return missing_here(call); });
@@ -29,7 +29,7 @@ void HostNews::tell(const Outcome& outcome) {
 void HostNews::tell_end_of(std::size_t index) {
   if (!links_) return;
   const std::vector<int>& here = members_.here();
-  const std::size_t cause = arrivals_.cause_of(index);
+  const std::size_t cause = arrivals_.presence().cause_of(index);
   if (cause != index) links_->tell(states_.news_of(here[cause], Trouble::lost));
   links_->tell(states_.news_of(here[index], Trouble::lost));
 }
@@ -43,11 +43,11 @@ void HostNews::say_farewell(Presence how) {
 }
 
 void HostNews::ask() {
-  for (const int host : links_->ask(arrivals_.own_call())) {
+  for (const int host : links_->ask(arrivals_.posts().own_call())) {
     for (const int rank : members_.layout.ranks_of(host)) {
       RankState state = states_.state_of(rank);
       if (state.answer != core::Answer::told) state.calls = kCallsUnknown;
-      arrivals_.note(rank, state, Trouble::missing);
+      arrivals_.presence().note(rank, state, Trouble::missing);
     }
   }
 }
@@ -56,7 +56,7 @@ void HostNews::ask() {
 Outcome HostNews::find_missing(const std::vector<int>& awaited) {
   ask();
   if (auto failure = arrivals_.failure()) return *failure;
-  auto missing = arrivals_.noted_missing();
+  auto missing = arrivals_.presence().noted_missing();
   if (missing.empty()) return arrivals_.failure_without(members_.layout.leader_of(awaited.front()));
   return {Outcome::Kind::timed_out, std::move(missing)};
 }
@@ -72,10 +72,10 @@ Outcome HostNews::with_all_missing(const Outcome& outcome) {
 
 // A leader that is about to wait for other hosts is said to be missing, though it has come.
 std::vector<int> HostNews::missing_elsewhere() const {
-  std::vector<int> missing = arrivals_.noted_missing();
+  std::vector<int> missing = arrivals_.presence().noted_missing();
   std::erase_if(missing, [&](int rank) {
     const RankState state = states_.state_of(rank);
-    return state.answer == core::Answer::told && state.calls >= arrivals_.own_call();
+    return state.answer == core::Answer::told && state.calls >= arrivals_.posts().own_call();
   });
   return missing;
 }
@@ -93,7 +93,7 @@ std::vector<RankNews> HostNews::missing_here(std::uint64_t call) const {
   if (exchanged != 0 && exchanged <= call) return {};
   std::vector<RankNews> missing;
   for (const int rank : members_.here()) {
-    if (arrivals_.calls(members_.layout.index_of(rank)) < call) {
+    if (arrivals_.posts().calls(members_.layout.index_of(rank)) < call) {
       missing.push_back(states_.news_of(rank, Trouble::missing));
     }
   }

@@ -43,11 +43,11 @@ class HostNews {
   void say_farewell(Presence how);
 
   // Between these two this leader waits for other hosts in its present call.
-  void begin_exchange() { exchanged_call_.store(arrivals_.own_call()); }
+  void begin_exchange() { exchanged_call_.store(arrivals_.posts().own_call()); }
   void end_exchange() { exchanged_call_.store(0); }
 
   // This rank has done its part of its present call.
-  void finish_call() { finished_call_.store(arrivals_.own_call()); }
+  void finish_call() { finished_call_.store(arrivals_.posts().own_call()); }
 
   // Ranks of other hosts that have not come to the present call, as far as their leaders have told.
   std::vector<int> missing_elsewhere() const;

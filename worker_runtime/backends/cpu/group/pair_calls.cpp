@@ -45,9 +45,10 @@ PairCalls::PairCalls(const Parts& parts)
       here_(parts.members.index, static_cast<int>(parts.members.here().size()), parts.memory, parts.peer_memory,
             {.is_here =
                  [this](int index) {
-                   return parts_.arrivals.presence(index) == Presence::here && !parts_.arrivals.has_ended(index);
+                   return parts_.arrivals.presence().of(index) == Presence::here &&
+                          !parts_.arrivals.presence().has_ended(index);
                  },
-             .has_left = [this](int index) { return parts_.arrivals.presence(index) == Presence::left; },
+             .has_left = [this](int index) { return parts_.arrivals.presence().of(index) == Presence::left; },
              .is_given_up = [this] { return parts_.status.has_failed() || is_over_.load(); }}) {}
 
 void PairCalls::open(HostCalls& hosts, io::Deadline& deadline) {

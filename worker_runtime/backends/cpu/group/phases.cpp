@@ -41,7 +41,7 @@ void Phases::fail(const Outcome& outcome, const io::Deadline& deadline) {
   parts_.news.tell(outcome);
   switch (outcome.kind) {
     case Outcome::Kind::lost:
-      parts_.arrivals.give_up_for(outcome.ranks.front());
+      parts_.arrivals.presence().give_up_for(outcome.ranks.front());
       core::throw_verdict(core::judge(parts_.members.failed_group(), states.failure_in_present_call(Cause::ranks_lost),
                                       states.reports_of(outcome.ranks)));
     case Outcome::Kind::timed_out: fail_by_timeout(outcome.ranks, deadline);

@@ -11,9 +11,9 @@ RankState RankStates::state_of(int rank) const {
   RankState state{rank, members_.pids[static_cast<std::size_t>(rank)]};
   if (members_.is_here(rank)) {
     const int index = members_.layout.index_of(rank);
-    state.presence = arrivals_.presence(index);
-    state.calls = arrivals_.calls(index);
-    state.last_call = arrivals_.last_call(index);
+    state.presence = arrivals_.presence().of(index);
+    state.calls = arrivals_.posts().calls(index);
+    state.last_call = arrivals_.posts().last_call(index);
     return state;
   }
   state.answer = core::Answer::not_asked;
@@ -51,17 +51,17 @@ RankNews RankStates::news_of(int rank, Trouble trouble) const {
 }
 
 core::Failure RankStates::failure_in_present_call(core::Cause cause) const {
-  const std::uint64_t number = arrivals_.own_call();
+  const std::uint64_t number = arrivals_.posts().own_call();
   return {.cause = cause,
           .rank = members_.who.rank,
           .number = number,
-          .operation = number == 0 ? "the start of the group" : describe(arrivals_.own_post())};
+          .operation = number == 0 ? "the start of the group" : describe(arrivals_.posts().own_post())};
 }
 
 std::vector<core::RankReport> RankStates::reports_of(std::span<const int> ranks) const {
   std::vector<core::RankReport> reports;
   for (const int rank : ranks) {
-    reports.push_back(core::report_of(state_of(rank), arrivals_.own_call(), core::Part::missing));
+    reports.push_back(core::report_of(state_of(rank), arrivals_.posts().own_call(), core::Part::missing));
   }
   return reports;
 }

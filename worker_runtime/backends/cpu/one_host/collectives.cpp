@@ -32,7 +32,7 @@ void Collectives::run(const Collective& collective, Steps& steps) {
   const Shape shape = shape_of(collective, rank_, size_);
   Fingerprint call = core::fingerprint_of(collective);
   if (small_.has(shape)) {
-    arrivals_.post(call);
+    arrivals_.posts().post(call);
     small_.give(collective, shape);
     steps.meet();
     small_.prepare_next(shape);
@@ -47,14 +47,15 @@ void Collectives::run(const Collective& collective, Steps& steps) {
   const auto size_class = std::bit_width(std::min(shape.input_bytes(), kAlikeBytes));
   Choice* const choice = is_large ? &choices_[{collective.kind, shape.type, decider, size_class}] : nullptr;
   const Algorithm algorithm = is_large ? choice->next : Algorithm::cached;
-  arrivals_.post(call, algorithm == Algorithm::read ? address_for_peers(collective, shape, placement.has_value()) : 0);
+  arrivals_.posts().post(
+      call, algorithm == Algorithm::read ? address_for_peers(collective, shape, placement.has_value()) : 0);
   if (is_large && rank_ == decider) {
     const Algorithm next = placement ? algorithm : choice->times.next(can_read_);
-    arrivals_.put_data(&next, sizeof next);
+    arrivals_.posts().put_data(&next, sizeof next);
   }
   steps.meet();
   steps.require_same_calls();
-  if (is_large) arrivals_.get_data(decider, &choice->next, sizeof choice->next);
+  if (is_large) arrivals_.posts().get_data(decider, &choice->next, sizeof choice->next);
   if (placement && all_are_at(placement->location)) return in_place_.run(collective, shape, *placement, steps);
   const auto begin = is_large ? std::chrono::steady_clock::now() : std::chrono::steady_clock::time_point();
   const bool was_used = run_on_plain_memory(collective, shape, algorithm, steps);
@@ -97,7 +98,7 @@ std::uint64_t Collectives::address_for_peers(const Collective& collective, const
 bool Collectives::may_read_peers() {
   if (!can_read_) return false;
   for (int rank = 0; rank < size_; ++rank) {
-    const std::uint64_t address = arrivals_.address(rank);
+    const std::uint64_t address = arrivals_.posts().address(rank);
     if (address == 0) return false;
     from_peers_.set_input(rank, address);
   }
@@ -106,7 +107,7 @@ bool Collectives::may_read_peers() {
 
 bool Collectives::all_are_at(std::uint64_t location) const {
   for (int rank = 0; rank < size_; ++rank) {
-    if (arrivals_.location(rank) != location) return false;
+    if (arrivals_.posts().location(rank) != location) return false;
   }
   return true;
 }

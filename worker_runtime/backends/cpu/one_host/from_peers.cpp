@@ -43,10 +43,10 @@ bool FromPeers::run(const Collective& collective, const Shape& shape, Steps& ste
 
 bool FromPeers::all_have_read(std::size_t unread, Steps& steps) {
   const std::uint64_t own = unread;
-  arrivals_.put_data(&own, sizeof own);
+  arrivals_.posts().put_data(&own, sizeof own);
   steps.meet();
   for (int rank = 0; rank < size_; ++rank)
-    arrivals_.get_data(rank, &unread_[static_cast<std::size_t>(rank)], sizeof own);
+    arrivals_.posts().get_data(rank, &unread_[static_cast<std::size_t>(rank)], sizeof own);
   return std::all_of(unread_.begin(), unread_.end(), [](std::uint64_t count) { return count == 0; });
 }
 

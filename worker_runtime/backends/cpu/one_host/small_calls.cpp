@@ -25,7 +25,7 @@ void SmallCalls::give(const Collective& collective, const Shape& shape) {
   const std::size_t bytes = shape.input_bytes();
   if (!shape.gives || bytes == 0) return;
   if (bytes <= kLineDataBytes) {
-    arrivals_.put_data(collective.input.data, bytes);
+    arrivals_.posts().put_data(collective.input.data, bytes);
   } else {
     std::memcpy(staging_.half(rank_, arrivals_.next_half()), collective.input.data, bytes);
   }
@@ -46,7 +46,7 @@ void SmallCalls::take(const Collective& collective, const Shape& shape) {
     const auto at = static_cast<std::size_t>(i);
     if (shape.input_bytes() <= kLineDataBytes) {
       std::byte* const here = &from_lines_[at * kLineDataBytes];
-      arrivals_.get_data(source, here, kLineDataBytes);
+      arrivals_.posts().get_data(source, here, kLineDataBytes);
       sources_[at] = here + shape.taken_share * bytes;
     } else {
       sources_[at] = staging_.half(source, arrivals_.present_half()) + shape.taken_share * bytes;

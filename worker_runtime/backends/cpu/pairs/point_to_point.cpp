@@ -22,7 +22,7 @@ constexpr std::size_t kEagerBytes = 8u << 10;  // copying them twice costs less 
 constexpr std::size_t kSlotsBytes = 1u << 20;  // of one rank, for all its peers
 constexpr std::size_t kSlotBytesMin = 4u << 10;
 constexpr std::size_t kSlotBytesMax = 128u << 10;      // stays in a core's cache
-constexpr std::size_t kBlockBytes = 1u << 20;          // at once, of memory that is read where it lies
+constexpr std::size_t kBlockBytesMax = 1u << 20;       // at once, of memory that is read where it lies
 constexpr int kSpinCount = 100;                        // as Arrivals
 constexpr std::chrono::microseconds kYieldFor{1'000};  // the same
 constexpr int kStepsByClock = 64;                      // the time is looked at only now and then
@@ -410,7 +410,7 @@ PointToPoint::Step PointToPoint::take_from_slot(Transfer& transfer) {
 
 // If the memory can't be read, the sender copies it into the slot. If the sender has ended, that is noticed anyhow.
 PointToPoint::Step PointToPoint::take_from_peer(Transfer& transfer) {
-  const std::size_t now = std::min(kBlockBytes, transfer.bytes - transfer.moved);
+  const std::size_t now = std::min(kBlockBytesMax, transfer.bytes - transfer.moved);
   if (peer_memory_.read(transfer.peer, transfer.address + transfer.moved, transfer.data + transfer.moved, now) !=
       PeerMemory::Read::complete) {
     return ask_for_slot(transfer);
@@ -420,7 +420,7 @@ PointToPoint::Step PointToPoint::take_from_peer(Transfer& transfer) {
 }
 
 PointToPoint::Step PointToPoint::take_from_segment(Transfer& transfer) {
-  const std::size_t now = std::min(kBlockBytes, transfer.bytes - transfer.moved);
+  const std::size_t now = std::min(kBlockBytesMax, transfer.bytes - transfer.moved);
   std::memcpy(transfer.data + transfer.moved, transfer.source + transfer.moved, now);
   transfer.moved += now;
   return transfer.moved == transfer.bytes ? answer(transfer, kTaken) : Step::moved;
