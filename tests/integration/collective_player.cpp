@@ -165,7 +165,7 @@ void Player::make_calls(const Batch& batch) {
   try {
     if (batch.is_coalesced) {
       const auto begin_all = [&] {
-        for (const Step& step : batch.steps) begin(step);
+        for (const Step& step : batch.steps) static_cast<void>(begin(step));
       };
       works.push_back(group_.coalesce(begin_all, options_));
     } else {
@@ -263,7 +263,7 @@ Work Player::begin(const Step& step) {
 
 Work Player::start(const Step& step) {
   if (step.call != Call::exchange) return begin(step);
-  return group_.coalesce([&] { begin(step); }, options_);
+  return group_.coalesce([&] { static_cast<void>(begin(step)); }, options_);
 }
 
 void Player::call(const Step& step) {
