@@ -21,9 +21,10 @@ namespace ddp::testing {
 template <class T>
 std::vector<ReduceOp> ops_for(std::size_t count) {
   if (kIsBoolean<T>) return {ReduceOp::sum, ReduceOp::product, ReduceOp::min, ReduceOp::max};
-  std::vector<ReduceOp> ops{ReduceOp::average, ReduceOp::max};
-  if (count <= 100'000) ops.insert(ops.end(), {ReduceOp::sum, ReduceOp::product, ReduceOp::min});
-  if (!std::is_integral_v<T>) ops.push_back(ReduceOp::premul_sum);
+  constexpr ReduceOp kOther = std::is_integral_v<T> ? ReduceOp::max : ReduceOp::premul_sum;
+  if (count > 100'000) return {ReduceOp::average, kOther};
+  std::vector<ReduceOp> ops{ReduceOp::sum, ReduceOp::average, ReduceOp::product, ReduceOp::min, ReduceOp::max};
+  if (kOther == ReduceOp::premul_sum) ops.push_back(kOther);
   return ops;
 }
 
