@@ -67,11 +67,11 @@ struct Op {
 };
 
 struct RankWindow {
-  std::vector<Op> ops;
-  std::vector<std::size_t> missing;
-  Values sums;   // of this rank's micro-batches
-  Values found;  // by parameter: calls of ready() in the last one
-  std::vector<bool> frozen;
+  std::vector<Op> ops{};
+  std::vector<std::size_t> missing{};
+  Values sums{};   // of this rank's micro-batches
+  Values found{};  // by parameter: calls of ready() in the last one
+  std::vector<bool> frozen{};
   bool is_cancelled = false;
   bool is_shadow = false;
   Fault fault = Fault::none;  // known when its last micro-batch ends
