@@ -120,7 +120,10 @@ class DistributedDataParallel::Impl {
     return plan_.step();
   }
 
-  void ready(std::uint64_t step, std::size_t index) { carry_out(plan_.ready(step, index)); }
+  void ready(std::uint64_t step, std::size_t index) {
+    const Actions actions = plan_.ready(step, index);
+    if (!actions.empty()) carry_out(actions);
+  }
 
   int finish(std::uint64_t step) {
     const Actions actions = plan_.end(step);

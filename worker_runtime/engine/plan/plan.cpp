@@ -6,6 +6,30 @@
 #include <utility>
 
 namespace ddp::gradient_engine {
+namespace {
+
+// These are apart, because ready() is called for each parameter in each step.
+[[noreturn, gnu::cold]] void refuse_closed_step(const char* call) {
+  throw GradientError(std::string(call) +
+                      "() is called on a Step that is over\nwhere: DistributedDataParallel::Step::" + call +
+                      "\ntry:   a Step of its own from begin_step() for every backward pass; finish() and "
+                      "cancel() end it, and so does an error of a collective");
+}
+
+[[noreturn, gnu::cold]] void refuse_second_ready(const std::string& name, std::size_t parameter) {
+  throw GradientError("parameter " + name + " (index " + std::to_string(parameter) +
+                      ") is ready for the second time in one step\nwhere: DistributedDataParallel::Step::ready\n"
+                      "try:   call ready() once, after the last write to a gradient; or set the option static_graph "
+                      "if layers share a parameter and every step uses it equally often");
+}
+
+[[noreturn, gnu::cold]] void refuse_frozen(const std::string& name, std::size_t parameter) {
+  throw GradientError("parameter " + name + " (index " + std::to_string(parameter) +
+                      ") is ready, but it is frozen\nwhere: DistributedDataParallel::Step::ready\n"
+                      "try:   compute no gradient for it, or call set_frozen(index, false) before the step");
+}
+
+}  // namespace
 
 Plan::Plan(std::vector<std::string> names, const std::vector<std::vector<std::size_t>>& buckets, PlanOptions options)
     : names_(std::move(names)),
@@ -51,19 +75,10 @@ Actions Plan::begin_shadow() {
 }
 
 Actions Plan::ready(std::uint64_t step, std::size_t parameter) {
-  require_open(step, "ready");
-  check_index(parameter, "Step::ready");
-  if (readiness_.is_complete(parameter)) {
-    throw GradientError("parameter " + names_[parameter] + " (index " + std::to_string(parameter) +
-                        ") is ready for the second time in one step\nwhere: DistributedDataParallel::Step::ready\n"
-                        "try:   call ready() once, after the last write to a gradient; or set the option static_graph "
-                        "if layers share a parameter and every step uses it equally often");
-  }
-  if (readiness_.is_frozen(parameter)) {
-    throw GradientError("parameter " + names_[parameter] + " (index " + std::to_string(parameter) +
-                        ") is ready, but it is frozen\nwhere: DistributedDataParallel::Step::ready\n"
-                        "try:   compute no gradient for it, or call set_frozen(index, false) before the step");
-  }
+  if (!is_open_ || step != step_) refuse_closed_step("ready");
+  if (parameter >= names_.size()) check_index(parameter, "Step::ready");
+  if (readiness_.is_complete(parameter)) refuse_second_ready(names_[parameter], parameter);
+  if (readiness_.is_frozen(parameter)) refuse_frozen(names_[parameter], parameter);
   Actions actions;
   if (sync_ == Sync::off) {
     readiness_.use(parameter);
@@ -76,7 +91,7 @@ Actions Plan::ready(std::uint64_t step, std::size_t parameter) {
 }
 
 Actions Plan::end(std::uint64_t step) {
-  require_open(step, "finish");
+  if (!is_open_ || step != step_) refuse_closed_step("finish");
   is_open_ = false;
   Actions actions;
   if (sync_ == Sync::off) return actions;
@@ -198,14 +213,6 @@ void Plan::check_index(std::size_t parameter, const char* call) const {
   throw InvalidArgument("parameter " + std::to_string(parameter) + " of a model with " + std::to_string(names_.size()) +
                         "\nwhere: DistributedDataParallel::" + call +
                         "\ntry:   an index into the parameters that the model was made with");
-}
-
-void Plan::require_open(std::uint64_t step, const char* call) const {
-  if (is_open_ && step == step_) return;
-  throw GradientError(std::string(call) +
-                      "() is called on a Step that is over\nwhere: DistributedDataParallel::Step::" + call +
-                      "\ntry:   a Step of its own from begin_step() for every backward pass; finish() and "
-                      "cancel() end it, and so does an error of a collective");
 }
 
 void Plan::reduce_rest(Actions& actions) {

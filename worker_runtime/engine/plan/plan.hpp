@@ -197,7 +197,6 @@ class Plan {
     std::vector<bool> frozen{};  // by parameter; empty if none ever was
   };
 
-  void require_open(std::uint64_t step, const char* call) const;
   void reduce_rest(Actions& actions);
   Agreement own_agreement(const Findings& found) const;
 
