@@ -470,7 +470,7 @@ TEST(Capture, IsNotSpoiltByAskingWhetherWorkIsOver) {
     EXPECT_FALSE(work.wait_for(milliseconds(1)));
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     gate.open();
-    work.wait();
+    EXPECT_TRUE(work.wait_for(milliseconds(10'000)));  // the gate lives until the stream has passed it
   });
 }
 
