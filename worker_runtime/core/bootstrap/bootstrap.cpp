@@ -40,12 +40,14 @@ class RoundAgreement {
   std::optional<RoundId> round_;
 };
 
-// The n-th group of a rank in a round meets the n-th of the others. A process may have several ranks, one per thread.
+// The n-th group of a rank in a round meets the n-th of the others. A process whose program names its ranks may have
+// several, one per thread, which count apart. One that the environment names is one rank, also if it was forked by a
+// process that was another and had made a group.
 std::string next_group_name(const Launch& launch) {
   static std::mutex mutex;
   static std::map<std::pair<std::string, int>, unsigned> group_counts;
   const std::lock_guard lock(mutex);
-  return "group_" + std::to_string(group_counts[{store_key_prefix(launch), launch.rank}]++);
+  return "group_" + std::to_string(group_counts[{store_key_prefix(launch), launch.name ? launch.rank : 0}]++);
 }
 
 store::Client connect_to_address(const Launch& launch, io::Deadline& deadline) {

@@ -56,7 +56,8 @@ void PairCalls::open(HostCalls& hosts, io::Deadline& deadline) {
   const int size = members.who.size;
   afar_.emplace(members.who.rank, size, members.network, members.who.name + " of " + to_string(members.who.round),
                 PeerLinks::Questions{.must_stop = [this] { return parts_.status.has_failed() || is_over_.load(); },
-                                     .is_cut_off = [this](int rank) { return parts_.states.is_cut_off(rank); }});
+                                     .is_cut_off = [this](int rank) { return parts_.states.is_cut_off(rank); },
+                                     .end_of = [this](int rank) { return parts_.states.end_of(rank); }});
   here_.announce(afar_->announcement());
   std::vector<PeerLinks::Announcement> all(static_cast<std::size_t>(size));
   constexpr std::size_t kWords = std::tuple_size_v<GatheredWords>;

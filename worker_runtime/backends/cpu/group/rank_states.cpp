@@ -34,6 +34,11 @@ bool RankStates::is_noted_lost(int rank) const {
   return !notes_.empty() && notes_[static_cast<std::size_t>(rank)].trouble.load() == Trouble::lost;
 }
 
+std::optional<Presence> RankStates::end_of(int rank) const {
+  if (!is_noted_lost(rank)) return std::nullopt;
+  return notes_[static_cast<std::size_t>(rank)].presence.load();
+}
+
 bool RankStates::is_cut_off(int rank) const {
   const RankNote& note = notes_[static_cast<std::size_t>(rank)];
   return note.trouble.load() == Trouble::missing && note.presence.load() == Presence::unreachable;

@@ -5,6 +5,7 @@
 // Threads: any.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -27,6 +28,9 @@ class RankStates {
 
   // Whether a leader has told that the rank ended, left or gave up.
   bool is_noted_lost(int rank) const;
+
+  // How such a rank ended; nullopt if no leader has told.
+  std::optional<Presence> end_of(int rank) const;
 
   // Whether the rank is on another host that has gone silent.
   bool is_cut_off(int rank) const;

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstring>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "ddp/error.hpp"
@@ -39,7 +40,9 @@ using core::TcpSocket;
 
 constexpr std::chrono::microseconds kTryFor{50};  // then it sleeps, and being woken costs 5 to 10 us
 constexpr std::chrono::seconds kSleepMax{5};      // little beside what finding a silent host takes (kSilenceMax)
-constexpr int kStepsByLook = 64;                  // while data moves, the clock and the door are looked at now and then
+constexpr int kStepsByLook = 64;  // while data moves, the clock and new connections are looked at now and then
+// Between looks at the leaders' news, which come through shared memory and wake nobody; for a peer that is gone only.
+constexpr std::chrono::milliseconds kNewsPause{1};
 
 constexpr std::size_t kSecretWords = 3;
 constexpr std::size_t kPortWord = 2;  // behind the address, before the secret
@@ -201,6 +204,7 @@ PairEnd PeerLinks::run_to_end(std::span<const Collective> calls, io::Deadline& d
   for (const std::size_t i : order_.active()) {
     for (const int peer : peers_of(transfers_[i])) {
       if (end_ || connect(peer, deadline)) continue;
+      if (transfers_[i].is_from_any && has_left(peer)) continue;
       if (deadline.passed(Clock::now())) {
         end_waiting(PairEnd::Kind::timed_out);
       } else {
@@ -288,6 +292,22 @@ bool PeerLinks::connect(int peer, io::Deadline& deadline) {
     throw Error("no connection to rank " + std::to_string(peer) + " on another host: " + error.what() +
                 "\ntry:   a higher limit of open files, `ulimit -n`");
   }
+}
+
+// Whether a peer that takes no connection has left in good order. Its host tells that at about the same time.
+bool PeerLinks::has_left(int peer) {
+  const auto now = Clock::now();
+  io::Deadline until(now, now + kAnswerMax);
+  while (!questions_.must_stop() && !until.passed(Clock::now())) {
+    if (const auto presence = questions_.end_of(peer)) {
+      Link& link = link_to(peer);
+      link.presence = *presence;
+      link.is_lost = link.is_over = true;
+      return *presence == Presence::left;
+    }
+    std::this_thread::sleep_for(kNewsPause);
+  }
+  return false;
 }
 
 // One step of every transfer that is under way: whether anything has moved, or ended.

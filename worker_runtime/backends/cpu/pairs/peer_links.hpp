@@ -49,8 +49,9 @@ class PeerLinks {
   using Announcement = std::array<std::uint64_t, 6>;
 
   struct Questions {
-    std::function<bool()> must_stop;           // asked after each wake()
-    std::function<bool(int rank)> is_cut_off;  // its host has gone silent; asked every now and then
+    std::function<bool()> must_stop;                          // asked after each wake()
+    std::function<bool(int rank)> is_cut_off;                 // its host has gone silent; asked every now and then
+    std::function<std::optional<Presence>(int rank)> end_of;  // what its host has told of its end
   };
 
   // `group` is the same text on all ranks, and no other group's. Where no port can be had, only the calls that would
@@ -87,6 +88,7 @@ class PeerLinks {
   void begin(std::span<const Collective> calls);
   std::span<const int> peers_of(const Transfer& transfer) const;
   bool connect(int peer, io::Deadline& deadline);
+  bool has_left(int peer);
   bool advance();
   Step step_send(Transfer& transfer, Link& link);
   Step step_receive(std::size_t at);
