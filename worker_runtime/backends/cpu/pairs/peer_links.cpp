@@ -219,6 +219,8 @@ PairEnd PeerLinks::run_to_end(std::span<const Collective> calls, io::Deadline& d
     } else if (advance()) {
       is_idle = false;
       if (++moved_count % kStepsByLook == 0) look_up(deadline);
+    } else if (end_) {
+      break;
     } else if (deadline.passed(Clock::now())) {
       end_waiting(PairEnd::Kind::timed_out);
     } else if (!is_idle) {
