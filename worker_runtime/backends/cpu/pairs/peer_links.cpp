@@ -296,7 +296,8 @@ bool PeerLinks::connect(int peer, io::Deadline& deadline) {
   }
 }
 
-// Whether a peer that takes no connection has left in good order. Its host tells that at about the same time.
+// Whether a peer that takes no connection, or has dropped it without a word, has left in good order. Its host tells
+// that at about the same time.
 bool PeerLinks::has_left(int peer) {
   const auto now = Clock::now();
   io::Deadline until(now, now + kAnswerMax);
@@ -348,7 +349,8 @@ void PeerLinks::end_by_lost_peer(std::size_t call) {
     if (!link.is_lost) continue;
     if (transfers_[call].peer == kAnyPeer) {
       hear_farewell(link);
-      if (link.presence == Presence::left) continue;
+      const bool is_known = link.presence != Presence::here;  // else it had not taken in the connection yet
+      if (is_known ? link.presence == Presence::left : has_left(peer)) continue;
     }
     return end_with(PairEnd::Kind::lost, call, peer);
   }
