@@ -171,15 +171,18 @@ TEST(Tags, AKeptMessageOfAnotherCountIsAMismatch) {
 
 // 64 MiB are kept, and no more.
 TEST(Tags, AMessageThatIsTooLargeToKeepHoldsUpThoseBehindIt) {
-  run_ranks(2, [](int rank) {
+  Shared<std::atomic<bool>> are_sent;
+  run_ranks(2, [&](int rank) {
     auto group = init_process_group();
     std::vector<float> small(1), large(17u << 20);
     if (rank == 0) {
       Work first = group.send_async(large, 1, {.tag = 1});
       Work second = group.send_async(small, 1, {.tag = 2});
+      *are_sent = true;
       thrown_by<RankFailure>([&] { first.wait(); });
       return;
     }
+    wait_until([&] { return are_sent->load(); });
     const auto error =
         thrown_by<TimeoutError>([&] { group.receive(small, 0, {.timeout = milliseconds(200), .tag = 2}); });
     ASSERT_TRUE(error);
