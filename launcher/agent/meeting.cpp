@@ -46,7 +46,7 @@ std::string holders_of(const RendezvousConfig& rendezvous) {
 std::vector<std::string> listening_addresses(const RendezvousConfig& rendezvous) {
   if (rendezvous.mode == Mode::local) return {kLoopback};
   if (!is_loopback(rendezvous.host) || (rendezvous.nodes_max > 1 && !rendezvous.local_address.empty())) return {};
-  return {io::parse_address(rendezvous.host) ? rendezvous.host : kLoopback};
+  return {with_loopback_address(rendezvous.host)};
 }
 
 std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
@@ -316,14 +316,13 @@ std::optional<rendezvous::Session::Target> Meeting::whereabouts() const {
   return client_ ? client_->whereabouts() : std::nullopt;
 }
 
-// A loopback name becomes the address that is listened on: workers may take `localhost` for ::1, where another user of
-// the host may listen.
+// Workers may take `localhost` for ::1, where another user of the host may listen.
 std::string Meeting::endpoint_host() const {
   if (server_ && is_next_host_) return standby_address_;
   auto host = config_.rendezvous.host;
   if (server_ && !address_.empty()) host = address_;
   if (!server_ && client_) host = client_->endpoint_host();
-  return is_loopback(host) && !io::parse_address(host) ? kLoopback : host;
+  return with_loopback_address(host);
 }
 
 void Meeting::finish(std::function<void()> done) {

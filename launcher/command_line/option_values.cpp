@@ -196,6 +196,10 @@ bool is_loopback(const std::string& host) {
          (host.rfind("127.", 0) == 0 && host.find_first_not_of("0123456789.") == std::string::npos);
 }
 
+std::string with_loopback_address(const std::string& host) {
+  return is_loopback(host) && !io::parse_address(host) ? "127.0.0.1" : host;
+}
+
 StreamMask stream_mask_of(const GivenOption& given) {
   StreamMask mask;
   if (const auto all = whole_number(given.value, 0, 3)) {

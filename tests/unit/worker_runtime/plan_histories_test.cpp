@@ -528,32 +528,33 @@ class History {
     queue(its, its.plan.peeked(collectives_[its.results.back()].agreement));
   }
 
+  // What the rank did in the window whose outcome it hears now.
+  const auto& heard_of(std::size_t rank) const {
+    const Rank& its = ranks_[rank];
+    return windows_[its.untold.empty() ? its.window : its.untold.front()].ranks[rank];
+  }
+
+  // The collective in which ranks learn which of them the fault is of.
+  void begin_finding(std::size_t rank, const char* fault) {
+    ranks_[rank].told = fault;
+    ranks_[rank].waits = true;
+    begin(rank, {.name = std::string("find ") + fault});
+  }
+
   void perform(std::size_t rank, const FindFrozen& action) {
-    Rank& its = ranks_[rank];
-    const std::size_t window = its.untold.empty() ? its.window : its.untold.front();
-    require(action.own == windows_[window].ranks[rank].frozen, "a rank tells what it has not frozen");
-    its.told = "frozen";
-    its.waits = true;
-    begin(rank, {.name = "find frozen"});
+    require(action.own == heard_of(rank).frozen, "a rank tells what it has not frozen");
+    begin_finding(rank, "frozen");
   }
 
   void perform(std::size_t rank, const FindUnused& action) {
-    Rank& its = ranks_[rank];
-    const std::size_t window = its.untold.empty() ? its.window : its.untold.front();
-    require(action.missing == windows_[window].ranks[rank].missing, "a rank names the wrong parameters");
-    its.told = "unused";
-    its.waits = true;
-    begin(rank, {.name = "find unused"});
+    require(action.missing == heard_of(rank).missing, "a rank names the wrong parameters");
+    begin_finding(rank, "unused");
   }
 
   void perform(std::size_t rank, const FindMiscounts& action) {
-    Rank& its = ranks_[rank];
-    const std::size_t window = its.untold.empty() ? its.window : its.untold.front();
-    const bool is_own = windows_[window].ranks[rank].fault == Fault::miscount;
+    const bool is_own = heard_of(rank).fault == Fault::miscount;
     require(action.own.has_value() == is_own, "a rank tells a miscount that it has not");
-    its.told = "miscount";
-    its.waits = true;
-    begin(rank, {.name = "find miscounts"});
+    begin_finding(rank, "miscount");
   }
 
   void perform(std::size_t rank, const TellCancelled& action) {

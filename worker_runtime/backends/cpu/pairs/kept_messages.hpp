@@ -8,9 +8,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "worker_runtime/backends/cpu/pairs/pair_call.hpp"
 #include "worker_runtime/core/failure/fingerprint.hpp"
 
 namespace ddp::cpu_backend {
@@ -29,11 +31,15 @@ class KeptMessages {
     std::vector<std::byte> bytes{};
   };
 
-  bool has_room(std::size_t bytes) const {
-    return messages_.size() < kCountMax && bytes <= kBytesMax && bytes_ <= kBytesMax - bytes;
+  // A message to be kept once its bytes have come: `sent` is its call, with the tag. Empty if there is no room.
+  std::optional<Message> prepare(int peer, std::uint64_t number, const core::Fingerprint& sent) const {
+    const std::size_t bytes = sent.count * size_of(sent.type);
+    const bool has_room = messages_.size() < kCountMax && bytes <= kBytesMax && bytes_ <= kBytesMax - bytes;
+    if (!has_room) return std::nullopt;
+    return Message{peer, tag_of(sent), number, sent, std::vector<std::byte>(bytes)};
   }
 
-  // Requires room.
+  // One of prepare(), with no other kept in between.
   void keep(Message message) {
     bytes_ += message.bytes.size();
     messages_.push_back(std::move(message));

@@ -37,6 +37,11 @@ inline core::FingerprintWords words_of(Fingerprint call, int tag) {
 }
 inline int tag_of(const Fingerprint& told) { return told.root; }
 
+// Whether a send and a receive of the same tag are of the same data.
+inline bool fit(const Fingerprint& sent, const Fingerprint& wanted) {
+  return sent.type == wanted.type && sent.count == wanted.count;
+}
+
 // A receive from any that waits for ranks of this host and of others, at once, on two threads: the first message ends
 // both.
 class FirstMessage {

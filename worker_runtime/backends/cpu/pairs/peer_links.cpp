@@ -442,8 +442,7 @@ PeerLinks::Step PeerLinks::look_for_message(std::size_t at, int peer) {
   transfer.rest[0] = {};
   link.post_bytes = 0;
   link.is_taken = true;
-  const bool is_wanted = sent.type == transfer.call.type && sent.count == transfer.call.count;
-  if (!is_wanted && !transfer.to_keep) {
+  if (!transfer.to_keep && !fit(sent, transfer.call)) {
     transfer.answer = {Answer::Word::mismatch, Presence::here, transfer.number, words_of(transfer.call, transfer.tag)};
     transfer.rest = {iovec{&transfer.answer, sizeof(Answer)}, iovec{}};
   }
@@ -454,7 +453,7 @@ PeerLinks::Step PeerLinks::take_kept(Transfer& transfer, const KeptMessages::Mes
   transfer.peer = message.peer;
   transfer.number = message.number;
   transfer.has_met = true;
-  if (message.call.type != transfer.call.type || message.call.count != transfer.call.count) {
+  if (!fit(message.call, transfer.call)) {
     transfer.kept_call = message.call;
     return Step::mismatch;
   }
@@ -463,10 +462,9 @@ PeerLinks::Step PeerLinks::take_kept(Transfer& transfer, const KeptMessages::Mes
 }
 
 bool PeerLinks::prepare_to_keep(Transfer& transfer, int peer, const Fingerprint& sent) {
-  const std::size_t bytes = sent.count * size_of(sent.type);
-  if (!kept_.has_room(bytes)) return false;
-  transfer.to_keep = {peer, tag_of(sent), link_to(peer).received + 1, sent, std::vector<std::byte>(bytes)};
-  transfer.rest[1] = {transfer.to_keep->bytes.data(), bytes};
+  transfer.to_keep = kept_.prepare(peer, link_to(peer).received + 1, sent);
+  if (!transfer.to_keep) return false;
+  transfer.rest[1] = {transfer.to_keep->bytes.data(), transfer.to_keep->bytes.size()};
   return true;
 }
 

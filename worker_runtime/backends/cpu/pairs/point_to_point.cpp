@@ -333,7 +333,7 @@ PointToPoint::Step PointToPoint::take_kept(Transfer& transfer, const KeptMessage
   transfer.peer = message.peer;
   transfer.channel = &channel(message.peer, rank_);
   transfer.number = message.number;
-  if (message.call.type != transfer.call.type || message.call.count != transfer.call.count) {
+  if (!fit(message.call, transfer.call)) {
     transfer.kept_call = message.call;
     return Step::mismatch;
   }
@@ -342,12 +342,10 @@ PointToPoint::Step PointToPoint::take_kept(Transfer& transfer, const KeptMessage
 }
 
 bool PointToPoint::prepare_to_keep(Transfer& transfer, int peer, const Fingerprint& sent) {
-  const std::size_t bytes = sent.count * size_of(sent.type);
-  if (!kept_.has_room(bytes)) return false;
-  const std::uint64_t number = received_[static_cast<std::size_t>(peer)] + 1;
-  transfer.to_keep = {peer, tag_of(sent), number, sent, std::vector<std::byte>(bytes)};
+  transfer.to_keep = kept_.prepare(peer, received_[static_cast<std::size_t>(peer)] + 1, sent);
+  if (!transfer.to_keep) return false;
   transfer.data = transfer.to_keep->bytes.data();
-  transfer.bytes = bytes;
+  transfer.bytes = transfer.to_keep->bytes.size();
   return true;
 }
 
@@ -369,8 +367,7 @@ PointToPoint::Step PointToPoint::take(Transfer& transfer) {
   FingerprintWords words{};
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = channel.call[i].load(std::memory_order_relaxed);
   const Fingerprint sent = core::decode(words);
-  const bool is_wanted = sent.type == transfer.call.type && sent.count == transfer.call.count;
-  if (!is_wanted && !transfer.to_keep) return answer(transfer, kMismatch);
+  if (!transfer.to_keep && !fit(sent, transfer.call)) return answer(transfer, kMismatch);
   if (transfer.bytes <= kInlineBytes) {
     if (transfer.bytes > 0) std::memcpy(transfer.data, channel.data.data(), transfer.bytes);
     return answer(transfer, kTaken);
