@@ -117,7 +117,7 @@ TEST_F(DdprunUnderSlurm, AtTheTimeLimitAJobIsWarnedAndRequeuedOrStopped) {
                        "--batch-size=4", "--epochs=1000000"});
   const auto stopped = submit(*cluster, std::string("ddprun --nproc-per-node=2 ") + kEndlessTraining, {"--time=1"});
   ASSERT_TRUE(trains(*cluster)) << cluster->output(stopped);
-  cluster->ask({"scontrol", "update", "JobId=" + stopped, "EndTime=now"});
+  cluster->ask({"scontrol", "update", "JobId=" + stopped, "EndTime=now+5"});  // Slurm refuses a second that has begun
   EXPECT_EQ(cluster->wait(stopped).value_or(Cluster::End{}).state, "TIMEOUT");
   EXPECT_TRUE(cluster->prints(stopped, "stopped after step ")) << cluster->output(stopped);
   EXPECT_TRUE(cluster->prints(warned, "resumed after step ")) << cluster->output(warned);

@@ -58,6 +58,32 @@ void wait_for_sleeper(const RankControl& awaited) {
   while (awaited.sleepers.load() == 0) std::this_thread::yield();
 }
 
+TEST(RankPresence, WaitForNewsOfARankEndsByThemAndByWake) {
+  std::vector<RankControl> control(2);
+  std::vector<RankNote> notes(4);  // ranks 2 and 3 are on another host
+  Arrivals leader(control, 0, {0, 1}, notes), waiting(control, 1, {0, 1}, notes);
+  std::atomic<bool> is_over{false};
+  const auto wait_for_rank_3 = [&] {
+    std::thread thread([&] {
+      const auto begin = Clock::now();
+      waiting.presence().wait_until_noted(3, begin + kForEver, [&] { return is_over.load(); });
+      EXPECT_LT(Clock::now() - begin, kForEver / 2) << "nobody woke it";
+    });
+    wait_for_sleeper(control[1]);
+    return thread;
+  };
+  auto thread = wait_for_rank_3();
+  leader.presence().note(2, {.rank = 2}, Trouble::lost);
+  EXPECT_EQ(notes[3].trouble.load(), Trouble::none);
+  is_over.store(true);
+  waiting.presence().wake();
+  thread.join();
+  is_over.store(false);
+  thread = wait_for_rank_3();
+  leader.presence().note(3, {.rank = 3}, Trouble::lost);
+  thread.join();
+}
+
 TEST(Arrivals, WhoGaveUpAfterItHadArrivedSpoilsThePhaseForThoseThatHaveNot) {
   std::vector<RankControl> control(3);
   Arrivals slow(control, 0), ahead(control, 1), present(control, 2);

@@ -75,6 +75,29 @@ TEST(PointToPoint, SenderThatGivesUpWhileItsMessageIsReadHasNotSent) {
   }
 }
 
+TEST(KeptMessages, RoomIsTakenByMessagesOnTheirWay) {
+  const auto sent = [](std::size_t bytes) {
+    return core::Fingerprint{.type = DataType::uint8, .root = 3, .count = bytes};
+  };
+  KeptMessages kept;
+  auto first = kept.prepare(1, 1, sent(KeptMessages::kBytesMax - 1));
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(kept.prepare(2, 1, sent(2)));
+  auto second = kept.prepare(2, 1, sent(1));
+  ASSERT_TRUE(second);
+  kept.keep(std::move(*second));
+  kept.keep(std::move(*first));
+  EXPECT_FALSE(kept.prepare(2, 2, sent(1)));
+  EXPECT_EQ(kept.take(2, 3).bytes.size(), 1U);
+  EXPECT_TRUE(kept.prepare(2, 2, sent(1)));
+}
+
+TEST(KeptMessages, TheirNumberHasABoundToo) {
+  KeptMessages kept;
+  for (std::size_t i = 0; i < KeptMessages::kCountMax; ++i) ASSERT_TRUE(kept.prepare(1, i + 1, {}));
+  EXPECT_FALSE(kept.prepare(1, KeptMessages::kCountMax + 1, {}));
+}
+
 TEST(PointToPoint, MessageOfASenderThatStaysArrives) {
   const io::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
   const auto always = [](int) { return true; };

@@ -52,6 +52,7 @@ TEST_F(StoreNewsOfProcesses, AreToldOnceThoughAllTellThem) {
   const auto first = process();
   const auto second = process();
   ASSERT_TRUE(tell(*first, "report"));
+  ASSERT_TRUE(second->wait_for("report", kPatience, cut_));
   ASSERT_TRUE(tell(*second, "report"));
   ASSERT_TRUE(tell(*second, "all"));
   ASSERT_TRUE(first->wait_for("all", kPatience, cut_));

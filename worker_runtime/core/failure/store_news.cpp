@@ -113,6 +113,10 @@ bool StoreNews::ask(std::chrono::milliseconds limit, io::Cut& cut, const Calls& 
 }
 
 void StoreNews::tell(store::Client& store, const std::string& news, store::TimePoint deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (heard_.contains(news)) return;  // the search below begins behind what was heard
+  }
   for (std::uint64_t number = next_; store.compare_set(key(number), "", news, deadline) != news;) ++number;
 }
 

@@ -20,19 +20,19 @@ void RankPresence::leave(Presence how) {
   Presence before = Presence::here;
   const bool is_first = own().presence.compare_exchange_strong(before, how);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // before anything that this rank writes, or frees, from here on
-  if (is_first) wake_all();
+  if (is_first) wake();
 }
 
 void RankPresence::lose(int rank) {
   ended_[static_cast<std::size_t>(rank)].store(true);
   disturbed_.store(true);
-  wake_all();
+  wake();
 }
 
 void RankPresence::interrupt() {
   interrupted_.store(true);
   disturbed_.store(true);
-  wake_all();
+  wake();
 }
 
 void RankPresence::give_up_for(int name) {
@@ -58,7 +58,7 @@ void RankPresence::note(int name, const core::RankState& state, Trouble trouble)
     for (std::size_t i = 0; i < words.size(); ++i) note.last_call[i].store(words[i]);
     note.trouble.store(trouble);
   }
-  wake_all();
+  wake();
 }
 
 std::vector<int> RankPresence::noted_missing() const { return core::noted_missing(look_at_notes()); }
@@ -77,11 +77,21 @@ std::optional<Outcome> RankPresence::failure_ahead(std::uint64_t phase, std::uin
 }
 
 void RankPresence::wait_until_gone(int rank, std::chrono::steady_clock::time_point end) {
+  sleep_until(ranks_[static_cast<std::size_t>(rank)], end,
+              [&] { return of(rank) != Presence::here || has_ended(rank) || interrupted_.load(); });
+}
+
+void RankPresence::wait_until_noted(int name, std::chrono::steady_clock::time_point end,
+                                    const std::function<bool()>& is_over) {
+  const RankNote& note = notes_[static_cast<std::size_t>(name)];
+  sleep_until(own(), end, [&] { return note.trouble.load() != Trouble::none || is_over(); });
+}
+
+void RankPresence::sleep_until(RankControl& awaited, std::chrono::steady_clock::time_point end,
+                               const std::function<bool()>& is_over) {
   using Clock = std::chrono::steady_clock;
-  RankControl& awaited = ranks_[static_cast<std::size_t>(rank)];
   const auto look = [&]() -> std::optional<Clock::time_point> {
-    const bool is_gone = of(rank) != Presence::here || has_ended(rank);
-    if (is_gone || interrupted_.load() || Clock::now() >= end) return std::nullopt;
+    if (is_over() || Clock::now() >= end) return std::nullopt;
     return end;
   };
   while (sleep_unless_over(awaited.futex, awaited.sleepers, look)) {
@@ -136,8 +146,7 @@ void wake_sleepers(RankControl& rank) {
   futex_wake_all(rank.futex);
 }
 
-// Each rank that waits must look again, whichever rank it sleeps for.
-void RankPresence::wake_all() {
+void RankPresence::wake() {
   for (RankControl& rank : ranks_) {
     if (rank.sleepers.load() != 0) wake_sleepers(rank);
   }

@@ -15,6 +15,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -78,6 +79,12 @@ class RankPresence {
 
   // Sleeps until a rank of this host has left, or ended, or this rank is interrupted, or until `end`.
   void wait_until_gone(int rank, std::chrono::steady_clock::time_point end);
+  // The same for a rank of the group that is noted as one in trouble; `is_over`, which wake() makes it ask again, ends
+  // it too.
+  void wait_until_noted(int name, std::chrono::steady_clock::time_point end, const std::function<bool()>& is_over);
+
+  // Each rank of this host that waits looks again, whichever rank it waits for.
+  void wake();
 
   int name_of(std::size_t rank) const { return names_[rank]; }  // in the group
 
@@ -86,7 +93,8 @@ class RankPresence {
   core::RanksInPhase look_at_ranks(std::uint64_t phase, std::uint64_t call) const;
   std::vector<core::LocalRank> look_at_ranks_here(std::uint64_t phase) const;
   std::vector<core::NotedRank> look_at_notes() const;
-  void wake_all();
+  void sleep_until(RankControl& awaited, std::chrono::steady_clock::time_point end,
+                   const std::function<bool()>& is_over);
   RankControl& own() { return ranks_[static_cast<std::size_t>(rank_)]; }
 
   std::span<RankControl> ranks_;

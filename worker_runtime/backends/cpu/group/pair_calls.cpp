@@ -57,7 +57,11 @@ void PairCalls::open(HostCalls& hosts, io::Deadline& deadline) {
   afar_.emplace(members.who.rank, size, members.network, members.who.name + " of " + to_string(members.who.round),
                 PeerLinks::Questions{.must_stop = [this] { return parts_.status.has_failed() || is_over_.load(); },
                                      .is_cut_off = [this](int rank) { return parts_.states.is_cut_off(rank); },
-                                     .end_of = [this](int rank) { return parts_.states.end_of(rank); }});
+                                     .await_end =
+                                         [this](int rank, auto end, const auto& is_over) {
+                                           parts_.arrivals.presence().wait_until_noted(rank, end, is_over);
+                                           return parts_.states.end_of(rank);
+                                         }});
   here_.announce(afar_->announcement());
   std::vector<PeerLinks::Announcement> all(static_cast<std::size_t>(size));
   constexpr std::size_t kWords = std::tuple_size_v<GatheredWords>;
@@ -136,7 +140,7 @@ PairEnd PairCalls::wait_for_any(const Collective& call, io::Deadline& deadline) 
   io::Deadline deadline_afar = deadline;
   FirstMessage first([this] {
     here_.wake();
-    afar_->wake();
+    wake_afar();
   });
   PairEnds ends = run_here_and_afar([&] { return wait_for_any_here(call, &first, deadline); },
                                     [&] { return afar_->receive_from_any(call, afar, first, deadline_afar); });
@@ -187,7 +191,7 @@ PairCalls::PairEnds PairCalls::run_here_and_afar(const std::function<PairEnd()>&
   }
   if (error_here || ends.here.kind != PairEnd::Kind::complete) {
     is_over_.store(true);
-    afar_->wake();
+    wake_afar();
   }
   other.join();
   is_over_.store(false);
@@ -264,6 +268,12 @@ RankState PairCalls::state_after(const PairEnd& end, int peer) const {
   RankState state = parts_.states.state_of(peer);
   if (end.presence != Presence::here && !parts_.states.is_noted_lost(peer)) state.presence = end.presence;
   return state;
+}
+
+// It waits for messages, or for what is told of a rank's end.
+void PairCalls::wake_afar() {
+  afar_->wake();
+  parts_.arrivals.presence().wake();
 }
 
 void PairCalls::close(Presence how) {

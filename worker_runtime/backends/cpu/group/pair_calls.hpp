@@ -32,7 +32,7 @@ class PairCalls {
     const Members& members;
     const SharedMemory& memory;
     const PeerMemory& peer_memory;
-    const Arrivals& arrivals;
+    Arrivals& arrivals;
     const RankStates& states;
     const core::GroupStatus& status;
     PresentCall& call;
@@ -74,6 +74,7 @@ class PairCalls {
   PairEnds run_here_and_afar(const std::function<PairEnd()>& here, const std::function<PairEnd()>& afar);
   void exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
                               std::span<const Collective> afar, io::Deadline& deadline);
+  void wake_afar();
   [[noreturn]] void fail(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline);
   core::RankState state_after(const PairEnd& end, int peer) const;
 

@@ -31,19 +31,19 @@ class KeptMessages {
     std::vector<std::byte> bytes{};
   };
 
-  // A message to be kept once its bytes have come: `sent` is its call, with the tag. Empty if there is no room.
-  std::optional<Message> prepare(int peer, std::uint64_t number, const core::Fingerprint& sent) const {
+  // Reserves room for a message, to be kept once its bytes have come: `sent` is its call, with the tag. Empty if there
+  // is no room. Several may be on their way.
+  std::optional<Message> prepare(int peer, std::uint64_t number, const core::Fingerprint& sent) {
     const std::size_t bytes = sent.count * size_of(sent.type);
-    const bool has_room = messages_.size() < kCountMax && bytes <= kBytesMax && bytes_ <= kBytesMax - bytes;
+    const bool has_room = count_ < kCountMax && bytes <= kBytesMax && bytes_ <= kBytesMax - bytes;
     if (!has_room) return std::nullopt;
+    ++count_;
+    bytes_ += bytes;
     return Message{peer, tag_of(sent), number, sent, std::vector<std::byte>(bytes)};
   }
 
-  // One of prepare(), with no other kept in between.
-  void keep(Message message) {
-    bytes_ += message.bytes.size();
-    messages_.push_back(std::move(message));
-  }
+  // One of prepare().
+  void keep(Message message) { messages_.push_back(std::move(message)); }
 
   bool has(int peer, int tag) const { return index_of(peer, tag) < messages_.size(); }
 
@@ -52,6 +52,7 @@ class KeptMessages {
     const std::size_t index = index_of(peer, tag);
     Message message = std::move(messages_[index]);
     messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(index));
+    --count_;
     bytes_ -= message.bytes.size();
     return message;
   }
@@ -64,6 +65,7 @@ class KeptMessages {
   }
 
   std::deque<Message> messages_;
+  std::size_t count_ = 0;  // of these and of those on their way, as the next
   std::size_t bytes_ = 0;
 };
 

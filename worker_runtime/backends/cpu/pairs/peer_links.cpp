@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstring>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "ddp/error.hpp"
@@ -41,8 +40,6 @@ using core::TcpSocket;
 constexpr std::chrono::microseconds kTryFor{50};  // then it sleeps, and being woken costs 5 to 10 us
 constexpr std::chrono::seconds kSleepMax{5};      // little beside what finding a silent host takes (kSilenceMax)
 constexpr int kStepsByLook = 64;  // while data moves, the clock and new connections are looked at now and then
-// Between looks at the leaders' news, which come through shared memory and wake nobody; for a peer that is gone only.
-constexpr std::chrono::milliseconds kNewsPause{1};
 
 constexpr std::size_t kSecretWords = 3;
 constexpr std::size_t kPortWord = 2;  // behind the address, before the secret
@@ -299,18 +296,13 @@ bool PeerLinks::connect(int peer, io::Deadline& deadline) {
 // Whether a peer that takes no connection, or has dropped it without a word, has left in good order. Its host tells
 // that at about the same time.
 bool PeerLinks::has_left(int peer) {
-  const auto now = Clock::now();
-  io::Deadline until(now, now + kAnswerMax);
-  while (!questions_.must_stop() && !until.passed(Clock::now())) {
-    if (const auto presence = questions_.end_of(peer)) {
-      Link& link = link_to(peer);
-      link.presence = *presence;
-      link.is_lost = link.is_over = true;
-      return *presence == Presence::left;
-    }
-    std::this_thread::sleep_for(kNewsPause);
-  }
-  return false;
+  const auto presence = questions_.await_end(peer, Clock::now() + kAnswerMax,
+                                             [this] { return questions_.must_stop() || first_->is_taken(); });
+  if (!presence) return first_->is_taken();  // where a message has come, the end of this rank matters no more
+  Link& link = link_to(peer);
+  link.presence = *presence;
+  link.is_lost = link.is_over = true;
+  return *presence == Presence::left;
 }
 
 // One step of every transfer that is under way: whether anything has moved, or ended.

@@ -21,6 +21,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -49,9 +50,12 @@ class PeerLinks {
   using Announcement = std::array<std::uint64_t, 6>;
 
   struct Questions {
-    std::function<bool()> must_stop;                          // asked after each wake()
-    std::function<bool(int rank)> is_cut_off;                 // its host has gone silent; asked every now and then
-    std::function<std::optional<Presence>(int rank)> end_of;  // what its host has told of its end
+    std::function<bool()> must_stop;           // asked after each wake()
+    std::function<bool(int rank)> is_cut_off;  // its host has gone silent; asked every now and then
+    // Waits until `end` for what its host tells of its end. After each wake() it asks whether the wait is over.
+    std::function<std::optional<Presence>(int rank, std::chrono::steady_clock::time_point end,
+                                          const std::function<bool()>& is_over)>
+        await_end;
   };
 
   // `group` is the same text on all ranks, and no other group's. Where no port can be had, only the calls that would
