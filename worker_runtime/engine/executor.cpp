@@ -14,7 +14,7 @@
 namespace ddp::gradient_engine {
 namespace {
 
-constexpr std::size_t kBroadcastsAtOnce = 1024;
+constexpr std::size_t kCallsAtOnce = 1024;
 
 std::string where_of(bool is_of_last_window) {
   return std::string("\nwhere: DistributedDataParallel::Step::finish; ") +
@@ -24,13 +24,14 @@ std::string where_of(bool is_of_last_window) {
 }  // namespace
 
 Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
-                   std::vector<std::size_t> counts)
+                   std::vector<std::size_t> counts, std::vector<MemoryRange> buffers)
     : group_(std::move(group)),
       device_memory_(group_.impl()->backend().device_memory()),
       options_(options),
       layout_(std::move(layout)),
       names_(std::move(names)),
       counts_(std::move(counts)),
+      buffers_(std::move(buffers)),
       memory_(group_.allocate(layout_.bytes, options_)) {}
 
 const Agreement* Executor::perform(const Action& action) {
@@ -39,6 +40,17 @@ const Agreement* Executor::perform(const Action& action) {
 
 const Agreement* Executor::perform(const Drain&) {
   if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
+  return nullptr;
+}
+
+const Agreement* Executor::perform(const BroadcastBuffers& action) {
+  broadcast(buffers_, action.root);
+  return nullptr;
+}
+
+const Agreement* Executor::perform(const AverageBuffers&) {
+  in_parts(buffers_,
+           [this](const MemoryRange& buffer) { group_.all_reduce_async(buffer, ReduceOp::average, options_); });
   return nullptr;
 }
 
@@ -160,16 +172,24 @@ const Agreement* Executor::perform(const TellCancelled& action) {
                       "see what that rank says; the next begin_step() starts anew");
 }
 
-void Executor::broadcast(const std::vector<MemoryRange>& values) {
-  for (std::size_t begin = 0; begin < values.size(); begin += kBroadcastsAtOnce) {
-    const std::size_t end = std::min(values.size(), begin + kBroadcastsAtOnce);
+void Executor::broadcast(const std::vector<MemoryRange>& values, int root) {
+  in_parts(values, [&](const MemoryRange& value) { group_.broadcast_async(value, root, options_); });
+  if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
+}
+
+void Executor::in_parts(const std::vector<MemoryRange>& values, const std::function<void(const MemoryRange&)>& begin) {
+  for (std::size_t first = 0; first < values.size(); first += kCallsAtOnce) {
+    const std::size_t end = std::min(values.size(), first + kCallsAtOnce);
     works_.push_back(group_.coalesce(
         [&] {
+<<<<<<< HEAD
           for (std::size_t i = begin; i < end; ++i) static_cast<void>(group_.broadcast_async(values[i], 0, options_));
+=======
+          for (std::size_t i = first; i < end; ++i) begin(values[i]);
+>>>>>>> 167fbd5 (engine: buffers are broadcast before forward, or averaged, or left alone)
         },
         options_));
   }
-  if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
 }
 
 void Executor::rebuild(Layout layout) {
