@@ -112,12 +112,12 @@ const Agreement* Executor::perform(const Peek&) { return read(*results_.back());
 std::size_t Executor::write_flags(const Agreement& own) {
   const std::size_t active_bytes = own.active.size() * sizeof(std::int32_t);
   std::byte* const to = at(layout_.flags_offset);
-  agreement_.active.resize(own.active.size());
-  agreement_.used.resize(own.used.size());
   if (active_bytes + own.used.size() == 0) {
     device_memory_->write(to, std::as_bytes(std::span(&own.flags, 1)), options_.stream);
     return sizeof(Flags);
   }
+  agreement_.active.resize(own.active.size());  // the options decide on these sizes: they never change
+  agreement_.used.resize(own.used.size());
   std::vector<std::byte> bytes(sizeof(Flags) + active_bytes + own.used.size());
   std::memcpy(bytes.data(), &own.flags, sizeof(Flags));
   std::copy_n(std::as_bytes(std::span(own.active)).begin(), active_bytes, bytes.begin() + sizeof(Flags));

@@ -143,7 +143,7 @@ Actions Plan::check() {
 Actions Plan::looked(const Agreement& of_all) {
   const bool is_of_last_window = options_.look_at == LookAt::end_of_next_window;
   Findings own = std::move(unlooked_.front());
-  unlooked_.pop_front();
+  unlooked_.erase(unlooked_.begin());
   was_last_window_good_ = false;
   if (of_all.flags.canceller > 0) {
     if (own.is_shadow) return {};  // it has lost nothing
@@ -159,7 +159,7 @@ Actions Plan::looked(const Agreement& of_all) {
     case Fault::miscount: return {FindMiscounts{own.miscount, is_of_last_window}};
   }
   was_last_window_good_ = true;
-  used_ = of_all.used;
+  if (!of_all.used.empty()) used_ = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
   if (of_all.active.empty()) return {};
   active_count_ = std::accumulate(of_all.active.begin(), of_all.active.end(), 0);

@@ -31,7 +31,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <variant>
@@ -221,7 +220,7 @@ class Plan {
   int lowest_active_ = 0;
   std::vector<std::uint8_t> used_;  // with Unused::keep, by parameter: by a rank, in the last window looked at
 
-  std::deque<Findings> unlooked_;  // of the windows whose result is not looked at, the oldest first
+  std::vector<Findings> unlooked_;  // of the windows whose result is not looked at, the oldest first
 };
 
 }  // namespace ddp::gradient_engine
