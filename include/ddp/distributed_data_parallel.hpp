@@ -64,6 +64,14 @@ enum class UnevenInputs : std::uint8_t {
   stop,              // all ranks stop at the first that ends: finish() says so
 };
 
+// How the buffers of a model (what it keeps beside parameters, such as running means) stay equal on all ranks. Rank 0's
+// are broadcast when the model is made, whatever this says.
+enum class BufferSync : std::uint8_t {
+  none,       // no more than that
+  broadcast,  // begin_step(Sync::on) broadcasts those of rank 0, or of the lowest rank that has not called join()
+  average,    // finish() of a step with Sync::on averages them over all ranks, also those that have called join()
+};
+
 struct DistributedDataParallelOptions {
   std::size_t first_bucket_cap_bytes = 1 << 20;  // small, so that the first all-reduce starts early
   std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split
@@ -72,7 +80,9 @@ struct DistributedDataParallelOptions {
   Unused unused = Unused::error;
   UnevenInputs uneven_inputs = UnevenInputs::off;  // not off costs 4 bytes per rank; on a GPU, finish() then waits
   bool static_graph = false;                       // every step uses the same parameters equally often, see Step::ready
-  bool wait_in_finish = false;     // finish() waits for a GPU too, so its errors are known before the optimizer steps
+  bool wait_in_finish = false;       // finish() waits for a GPU too, so its errors are known before the optimizer steps
+  std::vector<Parameter> buffers{};  // of any type; names differ from those of parameters. Memory outlives the model
+  BufferSync buffer_sync = BufferSync::broadcast;
   CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
 };
 
@@ -182,9 +192,9 @@ class DDP_EXPORT DistributedDataParallel {
     //   one rank cancels   with Sync::on the other ranks' finish() throws GradientError and names this rank; the next
     //                      begin_step() starts anew on all. With Sync::off the others are told nothing: what this rank
     //                      accumulated so far is missing in their averages
-    // To keep in step with the others it begins the collectives of the step that are left: the memory of the gradients
-    // must not be touched until the next begin_step(), which waits for them. Throws what the group fails with; on a GPU
-    // also what finish() would throw of the synchronised step before.
+    // To keep in step with the others it begins the collectives of the step that are left: the memory of the gradients,
+    // and of buffers that are averaged, must not be touched until the next begin_step(), which waits for them. Throws
+    // what the group fails with; on a GPU also what finish() would throw of the synchronised step before.
     void cancel();
 
    private:

@@ -25,7 +25,7 @@ void agree_on_model(ProcessGroup& group, const std::vector<Parameter>& parameter
   std::vector<std::string> lines;
   try {
     check_model(parameters, group.device());
-    check_options(options, group.device());
+    check_options(parameters, options, group.device());
     lines = describe_model(parameters, options);
   } catch (const InvalidArgument& error) {
     refused = std::current_exception();
@@ -52,6 +52,15 @@ std::vector<std::size_t> counts_of(const std::vector<Parameter>& parameters) {
   return counts;
 }
 
+// Those that are not empty.
+std::vector<MemoryRange> ranges_of(const std::vector<Parameter>& values) {
+  std::vector<MemoryRange> ranges;
+  for (const Parameter& each : values) {
+    if (each.values.count > 0) ranges.push_back(each.values);
+  }
+  return ranges;
+}
+
 std::vector<std::string> names_of(const std::vector<Parameter>& parameters) {
   std::vector<std::string> names;
   for (const Parameter& parameter : parameters) names.push_back(parameter.name);
@@ -74,6 +83,7 @@ PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParalle
           .unused = options.unused,
           .is_static_graph = options.static_graph,
           .uneven_inputs = options.uneven_inputs,
+          .buffer_sync = ranges_of(options.buffers).empty() ? BufferSync::none : options.buffer_sync,
           .look_at = waits ? LookAt::end_of_window : LookAt::end_of_next_window};
 }
 
@@ -89,9 +99,11 @@ class DistributedDataParallel::Impl {
         sizes_(sizes_of(parameters)),
         executor_(group, options.collective,
                   layout_of(reverse_order(parameters.size()), static_cast<std::size_t>(group.size())),
-                  names_of(parameters), counts_of(parameters)),
+                  names_of(parameters), counts_of(parameters), ranges_of(options.buffers)),
         plan_(names_of(parameters), members_of(executor_.layout()), plan_options(group, options)) {
-    broadcast(parameters);
+    broadcast(ranges_of(parameters));
+    broadcast(ranges_of(options.buffers));
+    options_.buffers.clear();
   }
 
   Impl(const Impl&) = delete;
@@ -207,13 +219,9 @@ class DistributedDataParallel::Impl {
 
   // The other ranks are at these broadcasts too: one that can't begin them all keeps nobody waiting, and takes its
   // hands off the caller's memory.
-  void broadcast(const std::vector<Parameter>& parameters) {
-    std::vector<MemoryRange> values;
-    for (const Parameter& parameter : parameters) {
-      if (parameter.values.count > 0) values.push_back(parameter.values);
-    }
+  void broadcast(const std::vector<MemoryRange>& values) {
     try {
-      executor_.broadcast(values);
+      executor_.broadcast(values, 0);
     } catch (...) {
       give_up("a DistributedDataParallel could not broadcast its parameters");
       executor_.wait_all();

@@ -14,7 +14,7 @@
 namespace ddp::gradient_engine {
 namespace {
 
-constexpr std::size_t kBroadcastsAtOnce = 1024;
+constexpr std::size_t kCallsAtOnce = 1024;
 
 std::string where_of(bool is_of_last_window) {
   return std::string("\nwhere: DistributedDataParallel::Step::finish; ") +
@@ -24,13 +24,14 @@ std::string where_of(bool is_of_last_window) {
 }  // namespace
 
 Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
-                   std::vector<std::size_t> counts)
+                   std::vector<std::size_t> counts, std::vector<MemoryRange> buffers)
     : group_(std::move(group)),
       device_memory_(group_.impl()->backend().device_memory()),
       options_(options),
       layout_(std::move(layout)),
       names_(std::move(names)),
       counts_(std::move(counts)),
+      buffers_(std::move(buffers)),
       memory_(group_.allocate(layout_.bytes, options_)) {}
 
 const Agreement* Executor::perform(const Action& action) {
@@ -39,6 +40,17 @@ const Agreement* Executor::perform(const Action& action) {
 
 const Agreement* Executor::perform(const Drain&) {
   if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
+  return nullptr;
+}
+
+const Agreement* Executor::perform(const BroadcastBuffers& action) {
+  broadcast(buffers_, action.root);
+  return nullptr;
+}
+
+const Agreement* Executor::perform(const AverageBuffers&) {
+  in_parts(buffers_,
+           [this](const MemoryRange& buffer) { return group_.all_reduce_async(buffer, ReduceOp::average, options_); });
   return nullptr;
 }
 
@@ -100,12 +112,12 @@ const Agreement* Executor::perform(const Peek&) { return read(*results_.back());
 std::size_t Executor::write_flags(const Agreement& own) {
   const std::size_t active_bytes = own.active.size() * sizeof(std::int32_t);
   std::byte* const to = at(layout_.flags_offset);
-  agreement_.active.resize(own.active.size());
-  agreement_.used.resize(own.used.size());
   if (active_bytes + own.used.size() == 0) {
     device_memory_->write(to, std::as_bytes(std::span(&own.flags, 1)), options_.stream);
     return sizeof(Flags);
   }
+  agreement_.active.resize(own.active.size());  // the options decide on these sizes: they never change
+  agreement_.used.resize(own.used.size());
   std::vector<std::byte> bytes(sizeof(Flags) + active_bytes + own.used.size());
   std::memcpy(bytes.data(), &own.flags, sizeof(Flags));
   std::copy_n(std::as_bytes(std::span(own.active)).begin(), active_bytes, bytes.begin() + sizeof(Flags));
@@ -160,16 +172,20 @@ const Agreement* Executor::perform(const TellCancelled& action) {
                       "see what that rank says; the next begin_step() starts anew");
 }
 
-void Executor::broadcast(const std::vector<MemoryRange>& values) {
-  for (std::size_t begin = 0; begin < values.size(); begin += kBroadcastsAtOnce) {
-    const std::size_t end = std::min(values.size(), begin + kBroadcastsAtOnce);
+void Executor::broadcast(const std::vector<MemoryRange>& values, int root) {
+  in_parts(values, [&](const MemoryRange& value) { return group_.broadcast_async(value, root, options_); });
+  if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
+}
+
+void Executor::in_parts(const std::vector<MemoryRange>& values, const std::function<Work(const MemoryRange&)>& begin) {
+  for (std::size_t first = 0; first < values.size(); first += kCallsAtOnce) {
+    const std::size_t end = std::min(values.size(), first + kCallsAtOnce);
     works_.push_back(group_.coalesce(
         [&] {
-          for (std::size_t i = begin; i < end; ++i) static_cast<void>(group_.broadcast_async(values[i], 0, options_));
+          for (std::size_t i = first; i < end; ++i) static_cast<void>(begin(values[i]));
         },
         options_));
   }
-  if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
 }
 
 void Executor::rebuild(Layout layout) {

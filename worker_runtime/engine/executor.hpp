@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <deque>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,17 +26,18 @@ struct FrozenMismatch : MismatchError {
 
 class Executor {
  public:
-  // Collective: the ranks allocate the memory of the gradients together. names, counts: by parameter.
+  // Collective: the ranks allocate the memory of the gradients together. names, counts: by parameter. buffers: the
+  // model's own, none of them empty.
   Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
-           std::vector<std::size_t> counts);
+           std::vector<std::size_t> counts, std::vector<MemoryRange> buffers);
 
   // Performs one action. Returns the answer to Look and Peek, which lives until the next one; else null. Throws what a
   // collective failed with, GradientError for FindUnused, FindMiscounts and TellCancelled, FrozenMismatch for
   // FindFrozen.
   const Agreement* perform(const Action& action);
 
-  // Broadcasts from rank 0. Collective. If it throws, nothing works on this memory any more.
-  void broadcast(const std::vector<MemoryRange>& values);
+  // Broadcasts. Collective. If it throws, nothing works on this memory any more.
+  void broadcast(const std::vector<MemoryRange>& values, int root);
 
   // Collective, between windows: allocates anew. The gradients are zero then, and their addresses new.
   void rebuild(Layout layout);
@@ -55,6 +57,8 @@ class Executor {
 
  private:
   const Agreement* perform(const Drain&);
+  const Agreement* perform(const BroadcastBuffers& action);
+  const Agreement* perform(const AverageBuffers&);
   const Agreement* perform(const ZeroAll&);
   const Agreement* perform(const Zero& action);
   const Agreement* perform(const Reduce& action);
@@ -65,6 +69,8 @@ class Executor {
   const Agreement* perform(const FindUnused& action);
   const Agreement* perform(const FindMiscounts& action);
   const Agreement* perform(const FindFrozen& action);
+  // Begins a collective on each of the values, many as one.
+  void in_parts(const std::vector<MemoryRange>& values, const std::function<Work(const MemoryRange&)>& begin);
   std::size_t write_flags(const Agreement& own);
   const Agreement* read(process_group::HostCopy& result);
   const Agreement* perform(const TellCancelled& action);
@@ -77,6 +83,7 @@ class Executor {
   Layout layout_;
   std::vector<std::string> names_;                                // by parameter
   std::vector<std::size_t> counts_;                               // of elements, by parameter
+  std::vector<MemoryRange> buffers_;                              // of the model; none is empty
   RegisteredMemory memory_;                                       // of all buckets
   std::vector<Work> works_;                                       // begun and not yet waited for
   std::deque<std::unique_ptr<process_group::HostCopy>> results_;  // of the flags, the oldest first

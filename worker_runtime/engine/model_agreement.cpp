@@ -59,16 +59,12 @@ std::string from_words(const std::int64_t* words) {
   throw InvalidArgument(what + "\nwhere: making a DistributedDataParallel\ntry:   " + advice);
 }
 
-void check_parameter(const Parameter& parameter, Device device) {
-  const std::string name = "parameter " + parameter.name;
-  const MemoryRange& values = parameter.values;
-  if (tensor::element_count(parameter.shape) != values.count) {
+void check_memory(const std::string& name, const Parameter& checked, Device device) {
+  const MemoryRange& values = checked.values;
+  if (tensor::element_count(checked.shape) != values.count) {
     refuse(
-        name + " has shape " + tensor::shape_text(parameter.shape) + " but " + std::to_string(values.count) + " values",
+        name + " has shape " + tensor::shape_text(checked.shape) + " but " + std::to_string(values.count) + " values",
         "a shape whose product is the number of values");
-  }
-  if (values.type != DataType::float32 && values.type != DataType::float64) {
-    refuse(name + " is of type " + name_of(values.type) + ", which has no gradient", "float32 or float64");
   }
   if (values.device != device) {
     refuse(name + " is not in the memory of this group's device",
@@ -78,6 +74,15 @@ void check_parameter(const Parameter& parameter, Device device) {
   if (reinterpret_cast<std::uintptr_t>(values.data) % size_of(values.type) != 0) {
     refuse(name + " is not aligned to " + name_of(values.type), "values at a multiple of their size");
   }
+}
+
+void check_parameter(const Parameter& parameter, Device device) {
+  const DataType type = parameter.values.type;
+  if (type != DataType::float32 && type != DataType::float64) {
+    refuse("parameter " + parameter.name + " is of type " + name_of(type) + ", which has no gradient",
+           "float32 or float64");
+  }
+  check_memory("parameter " + parameter.name, parameter, device);
 }
 
 // The number of the first value that is not the same in all of `size` lists of `count`, one after the other; `count`
@@ -142,9 +147,23 @@ void check_model(const std::vector<Parameter>& parameters, Device device) {
   }
 }
 
-void check_options(const DistributedDataParallelOptions& options, Device device) {
+void check_options(const std::vector<Parameter>& parameters, const DistributedDataParallelOptions& options,
+                   Device device) {
   if (options.uneven_inputs == UnevenInputs::divide_by_active && device.kind != Device::Kind::cpu) {
     refuse("uneven_inputs = divide_by_active is for host memory only", "divide_by_all");
+  }
+  std::set<std::string> names;
+  for (const Parameter& parameter : parameters) names.insert(parameter.name);
+  for (const Parameter& buffer : options.buffers) {
+    if (buffer.name.empty()) refuse("a buffer without a name", "a name for every buffer");
+    if (!names.insert(buffer.name).second) {
+      refuse("the name of the buffer " + buffer.name + " is used twice",
+             "a different name for each buffer and parameter");
+    }
+    check_memory("buffer " + buffer.name, buffer, device);
+    if (buffer.values.type == DataType::boolean && options.buffer_sync == BufferSync::average) {
+      refuse("buffer " + buffer.name + " is of type bool, which has no average", "buffer_sync = broadcast");
+    }
   }
 }
 
@@ -153,6 +172,7 @@ std::vector<std::string> describe_model(const std::vector<Parameter>& parameters
   std::vector<std::string> lines;
   lines.reserve(parameters.size() + 1);
   const char* const unused[] = {"error", "zeros", "keep"};
+  const char* const buffer_sync[] = {"none", "broadcast", "average"};
   const char* const uneven_inputs[] = {"off", "divide_by_all", "divide_by_active", "stop"};
   lines.push_back("the options first_bucket_cap_bytes = " + std::to_string(options.first_bucket_cap_bytes) +
                   ", bucket_cap_bytes = " + std::to_string(options.bucket_cap_bytes) +
@@ -160,12 +180,16 @@ std::vector<std::string> describe_model(const std::vector<Parameter>& parameters
                   (options.rebuild_buckets == RebuildBuckets::automatic ? "automatic" : "off") +
                   ", unused = " + unused[static_cast<std::size_t>(options.unused)] +
                   ", uneven_inputs = " + uneven_inputs[static_cast<std::size_t>(options.uneven_inputs)] +
+                  ", buffer_sync = " + buffer_sync[static_cast<std::size_t>(options.buffer_sync)] +
                   ", static_graph = " + (options.static_graph ? "true" : "false") +
                   ", wait_in_finish = " + (options.wait_in_finish ? "true" : "false"));
+  const auto add_line = [&lines](const std::string& what, const Parameter& its) {
+    lines.push_back(what + its.name + " " + name_of(its.values.type) + " " + tensor::shape_text(its.shape));
+  };
   for (const Parameter& parameter : parameters) {
-    lines.push_back("parameter " + std::to_string(lines.size() - 1) + " " + parameter.name + " " +
-                    name_of(parameter.values.type) + " " + tensor::shape_text(parameter.shape));
+    add_line("parameter " + std::to_string(lines.size() - 1) + " ", parameter);
   }
+  for (const Parameter& buffer : options.buffers) add_line("buffer ", buffer);
   return lines;
 }
 

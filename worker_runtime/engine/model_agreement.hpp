@@ -15,8 +15,9 @@ namespace ddp::gradient_engine {
 // used twice, a shape that does not fit, and a type, a device or an address that is not supported.
 void check_model(const std::vector<Parameter>& parameters, Device device);
 
-// Throws InvalidArgument for an option that this device does not have.
-void check_options(const DistributedDataParallelOptions& options, Device device);
+// The same of the options and their buffers.
+void check_options(const std::vector<Parameter>& parameters, const DistributedDataParallelOptions& options,
+                   Device device);
 
 std::vector<std::string> describe_model(const std::vector<Parameter>& parameters,
                                         const DistributedDataParallelOptions& options);

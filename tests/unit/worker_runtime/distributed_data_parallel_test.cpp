@@ -285,6 +285,37 @@ TEST(DistributedDataParallel, ARankWithoutInputsTakesPartInTheStepsOfTheOthers) 
   }
 }
 
+TEST(DistributedDataParallel, BuffersAreBroadcastOrAveragedOrLeftAlone) {
+  using ddp::BufferSync;
+  for (const auto sync : {BufferSync::none, BufferSync::broadcast, BufferSync::average}) {
+    const auto results = results_of_ranks(3, [sync](ProcessGroup world) {
+      Model values;
+      std::vector<double> mean{7.0 + world.rank(), 0};
+      std::vector<std::int64_t> count{7 + world.rank()};
+      DistributedDataParallelOptions options;
+      options.buffers = {{"norm.mean", {2}, mean}, {"norm.count", {}, count}, {"norm.none", {0}, MemoryRange{}}};
+      options.buffer_sync = sync;
+      DistributedDataParallel model(world, values.parameters(), options);
+      const auto text = [&] { return text_of(mean) + " " + std::to_string(count[0]) + "|"; };
+      std::string all = text();
+      mean = {7.0 + world.rank(), 1.0 * world.rank()};
+      model.begin_step(Sync::off).finish();
+      all += text();
+      auto step = model.begin_step();
+      all += text();
+      for (const std::size_t p : {2, 1, 0}) step.ready(p);
+      step.finish();
+      return all + text();
+    });
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::string own = std::to_string(7 + rank) + " " + std::to_string(rank) + " 7|";
+      const std::string in_step = sync == BufferSync::broadcast ? "7 0 7|" : own;
+      const std::string after = sync == BufferSync::average ? "8 1 7|" : in_step;
+      EXPECT_EQ(results[static_cast<std::size_t>(rank)], "7 0 7|" + own + in_step + after);
+    }
+  }
+}
+
 TEST(DistributedDataParallel, JoinIsRefusedWithoutTheOption) {
   const auto results = results_of_ranks(1, [](ProcessGroup world) {
     Model values;
@@ -402,6 +433,11 @@ TEST(DistributedDataParallel, ModelsThatDifferArePrintedWithBothSidesOnEveryRank
       {"options",
        [](auto&, auto& o) { o.bucket_cap_bytes = 1; },
        {"bucket_cap_bytes = 26214400", "bucket_cap_bytes = 1,"}},
+      {"buffers",
+       [](auto& p, auto& o) {
+         o.buffers = {{"norm.mean", {2}, p[2].values}};
+       },
+       {"rank 1 has buffer norm.mean float64 [2]"}},
       {"refused",
        [](auto& p, auto&) { p[1].name = "scale"; },
        {"rank 1 has a model that is refused: two parameters are named scale"}},

@@ -243,6 +243,7 @@ PlanOptions draw_options(Dice& dice) {
                                 : dice.one_in(2) ? Unused::zeros
                                                  : Unused::keep,
                       .is_static_graph = dice.one_in(3)};
+  options.buffer_sync = static_cast<BufferSync>(dice.below(3));
   const UnevenInputs uneven[] = {UnevenInputs::divide_by_all, UnevenInputs::divide_by_active, UnevenInputs::stop};
   if (dice.one_in(3)) options.uneven_inputs = uneven[dice.below(3)];
   if (options.uneven_inputs != UnevenInputs::off) return options;
@@ -484,6 +485,13 @@ class History {
   }
 
   void perform(std::size_t rank, const Drain&) { ranks_[rank].waits = true; }
+
+  void perform(std::size_t rank, const BroadcastBuffers& action) {
+    ranks_[rank].waits = true;
+    begin(rank, {.name = "broadcast buffers of " + std::to_string(action.root)});
+  }
+
+  void perform(std::size_t rank, const AverageBuffers&) { begin(rank, {.name = "average buffers"}); }
 
   void perform(std::size_t rank, const ZeroAll&) {
     Rank& its = ranks_[rank];

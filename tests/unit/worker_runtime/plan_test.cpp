@@ -16,6 +16,8 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 std::string text_of(const Drain&) { return "drain"; }
+std::string text_of(const BroadcastBuffers& its) { return "broadcast buffers of " + std::to_string(its.root); }
+std::string text_of(const AverageBuffers&) { return "average buffers"; }
 std::string text_of(const ZeroAll&) { return "zero all"; }
 std::string text_of(const Zero& its) { return "zero " + std::to_string(its.parameter); }
 std::string text_of(const Reduce& its) { return "reduce " + std::to_string(its.bucket); }
@@ -496,6 +498,39 @@ TEST(Plan, GradientsAreDividedByTheActiveRanks) {
   EXPECT_THAT(actions_for({0, 1, 0}), ElementsAre("scale 3.000000"));
   EXPECT_THAT(actions_for({0, 0, 0}), IsEmpty());
   EXPECT_THAT(actions_for({1, 1, 1}), IsEmpty());
+}
+
+TEST(Plan, BuffersComeFromTheLowestActiveRank) {
+  Plan plan = five_parameters(
+      {.rank_count = 3, .uneven_inputs = UnevenInputs::divide_by_all, .buffer_sync = BufferSync::broadcast});
+  EXPECT_THAT(texts(plan.begin(Sync::off)), ElementsAre("drain", "zero all"));
+  end(plan);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(texts(plan.begin(Sync::on)), testing::Contains("broadcast buffers of 0"));
+    cancel(plan);
+  }
+  const auto next_root = [&](std::vector<std::int32_t> active) {
+    plan.begin_shadow();
+    end(plan);
+    plan.looked({.active = std::move(active)});
+    const auto actions = texts(plan.begin_shadow());
+    end(plan);
+    plan.looked({.active = {0, 0, 0}});  // keeps the last one
+    return actions;
+  };
+  EXPECT_THAT(next_root({0, 0, 1}), testing::Contains("broadcast buffers of 2"));
+  EXPECT_THAT(next_root({0, 1, 1}), testing::Contains("broadcast buffers of 1"));
+}
+
+TEST(Plan, BuffersAreAveragedBeforeTheFlags) {
+  Plan plan = five_parameters({.buffer_sync = BufferSync::average});
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(end(plan), ElementsAre("average buffers", "agree", "look"));
+  plan.looked({});
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(cancel(plan), ElementsAre("average buffers", "agree canceller=1 unread"));
 }
 
 TEST(Plan, AShadowTakesNoNoticeOfACancelledWindow) {

@@ -2,6 +2,7 @@
 
 #include "ddp/error.hpp"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -58,6 +59,9 @@ Actions Plan::begin(Sync sync) {
     } else {
       for (const std::size_t parameter : readiness_.idle_parameters()) actions.emplace_back(Zero{parameter});
     }
+  }
+  if (sync == Sync::on && options_.buffer_sync == BufferSync::broadcast) {
+    actions.emplace_back(BroadcastBuffers{lowest_active_});
   }
   readiness_.begin_step();
   is_open_ = true;
@@ -139,7 +143,7 @@ Actions Plan::check() {
 Actions Plan::looked(const Agreement& of_all) {
   const bool is_of_last_window = options_.look_at == LookAt::end_of_next_window;
   Findings own = std::move(unlooked_.front());
-  unlooked_.pop_front();
+  unlooked_.erase(unlooked_.begin());
   was_last_window_good_ = false;
   if (of_all.flags.canceller > 0) {
     if (own.is_shadow) return {};  // it has lost nothing
@@ -155,10 +159,12 @@ Actions Plan::looked(const Agreement& of_all) {
     case Fault::miscount: return {FindMiscounts{own.miscount, is_of_last_window}};
   }
   was_last_window_good_ = true;
-  used_ = of_all.used;
+  if (!of_all.used.empty()) used_ = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
   if (of_all.active.empty()) return {};
   active_count_ = std::accumulate(of_all.active.begin(), of_all.active.end(), 0);
+  const auto lowest = std::find(of_all.active.begin(), of_all.active.end(), 1);
+  if (lowest != of_all.active.end()) lowest_active_ = static_cast<int>(lowest - of_all.active.begin());
   const bool is_complete = active_count_ == 0 || active_count_ == options_.rank_count;
   if (options_.uneven_inputs != UnevenInputs::divide_by_active || is_complete) return {};
   return {Scale{static_cast<double>(options_.rank_count) / active_count_}};
@@ -218,6 +224,7 @@ void Plan::check_index(std::size_t parameter, const char* call) const {
 void Plan::reduce_rest(Actions& actions) {
   BucketQueue& queue = readiness_.queue();
   while (queue.is_any_left()) actions.emplace_back(Reduce{queue.take_next()});
+  if (options_.buffer_sync == BufferSync::average) actions.emplace_back(AverageBuffers{});
 }
 
 // What this rank says of the window that it ends.

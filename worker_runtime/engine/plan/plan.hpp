@@ -9,11 +9,12 @@
 // if a parameter becomes ready more or less often than in the first one.
 //
 // The collectives of a window are, on every rank and whatever happens on that rank:
-//   1. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once
-//   2. one Agree: the flags
-//   3. a Reduce of the buckets that were idle and are no more, if the flags say that all ranks agree on that
-//   4. a FindFrozen, a FindUnused or a FindMiscounts, if the flags looked at now have that fault, and say that nobody
-//   cancelled
+//   1. a BroadcastBuffers at the start of its last micro-batch, if the options say so
+//   2. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once
+//   3. an AverageBuffers, if the options say so
+//   4. one Agree: the flags
+//   5. a Reduce of the buckets that were idle and are no more, if the flags say that all ranks agree on that
+//   6. a FindFrozen, a FindUnused or a FindMiscounts, if the flags looked at now have that fault, and nobody cancelled
 // Flags are the same on all ranks, because they come from an all-reduce. A rank that cancels runs through the same
 // list: it gives the others what they wait for, and its flag tells them that the result is of no use.
 //
@@ -30,7 +31,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <string>
 #include <variant>
@@ -64,9 +64,13 @@ struct Agreement {
 
 // --- actions ---
 
-struct Drain {};    // wait for what was begun in earlier windows; its failure is thrown
-struct ZeroAll {};  // write zeros to all gradients
-struct Zero {       // write zeros to the gradient of one parameter
+struct Drain {};           // wait for what was begun in earlier windows; its failure is thrown
+struct BroadcastBuffers {  // wait for it
+  int root = 0;
+};
+struct AverageBuffers {};  // begin to average them
+struct ZeroAll {};         // write zeros to all gradients
+struct Zero {              // write zeros to the gradient of one parameter
   std::size_t parameter = 0;
 };
 struct Reduce {  // begin the all-reduce of a bucket
@@ -98,8 +102,8 @@ struct TellCancelled {  // throw that the window was cancelled
   bool is_of_last_window = false;
 };
 
-using Action = std::variant<Drain, ZeroAll, Zero, Reduce, Scale, Agree, Look, Peek, FindUnused, FindMiscounts,
-                            FindFrozen, TellCancelled>;
+using Action = std::variant<Drain, BroadcastBuffers, AverageBuffers, ZeroAll, Zero, Reduce, Scale, Agree, Look, Peek,
+                            FindUnused, FindMiscounts, FindFrozen, TellCancelled>;
 using Actions = std::vector<Action>;
 
 // When the flags of a window are looked at. At the end of the next window, the host need not wait for a device.
@@ -113,7 +117,8 @@ struct PlanOptions {
   Unused unused = Unused::error;
   bool is_static_graph = false;
   UnevenInputs uneven_inputs = UnevenInputs::off;
-  LookAt look_at = LookAt::end_of_window;  // end_of_window with uneven inputs
+  BufferSync buffer_sync = BufferSync::none;  // of the buffers that the model has; none if it has none
+  LookAt look_at = LookAt::end_of_window;     // end_of_window with uneven inputs
 };
 
 class Plan {
@@ -212,9 +217,10 @@ class Plan {
   bool is_shadow_ = false;
   bool was_last_window_good_ = true;
   int active_count_;
+  int lowest_active_ = 0;
   std::vector<std::uint8_t> used_;  // with Unused::keep, by parameter: by a rank, in the last window looked at
 
-  std::deque<Findings> unlooked_;  // of the windows whose result is not looked at, the oldest first
+  std::vector<Findings> unlooked_;  // of the windows whose result is not looked at, the oldest first
 };
 
 }  // namespace ddp::gradient_engine
