@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "benchmarks/common/sides/collective_side.hpp"
 #include "benchmarks/common/sides/spin_barrier.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::benchmarks {
 
@@ -27,21 +27,21 @@ constexpr int kPauses = 20;  // between two looks, as in libddp
 
 [[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-io::UniqueFd tcp_socket() {
-  io::UniqueFd out(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+base::UniqueFd tcp_socket() {
+  base::UniqueFd out(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!out) fail("socket");
   return out;
 }
 
 // `fifo` carries the port of rank 0 to rank 1.
-io::UniqueFd connected(int rank, const char* fifo) {
-  io::UniqueFd out = tcp_socket();
+base::UniqueFd connected(int rank, const char* fifo) {
+  base::UniqueFd out = tcp_socket();
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   auto* const name = reinterpret_cast<sockaddr*>(&address);
   socklen_t length = sizeof address;
-  const io::UniqueFd pipe(::open(fifo, (rank == 0 ? O_WRONLY : O_RDONLY) | O_CLOEXEC));
+  const base::UniqueFd pipe(::open(fifo, (rank == 0 ? O_WRONLY : O_RDONLY) | O_CLOEXEC));
   if (!pipe) fail("the named pipe");
   if (rank == 0) {
     const auto listener = std::move(out);
@@ -68,7 +68,7 @@ std::size_t moved(ssize_t result) {
 
 class SocketSide : public PlainMemorySide {
  public:
-  SocketSide(int rank, io::UniqueFd socket) : PlainMemorySide(rank, 2), socket_(std::move(socket)) {}
+  SocketSide(int rank, base::UniqueFd socket) : PlainMemorySide(rank, 2), socket_(std::move(socket)) {}
 
  private:
   void all_reduce(float* data, std::size_t count) override {
@@ -108,7 +108,7 @@ class SocketSide : public PlainMemorySide {
   void barrier() override { refuse(); }
   [[noreturn]] static void refuse() { throw std::invalid_argument("bare sockets have all_reduce alone"); }
 
-  io::UniqueFd socket_;
+  base::UniqueFd socket_;
   std::vector<float> received_;
 };
 

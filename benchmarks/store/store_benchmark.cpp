@@ -31,8 +31,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "benchmarks/common/measure.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
 
 namespace {
@@ -88,7 +88,7 @@ class Talker {
 
  private:
   pid_t pid_ = 0;
-  io::UniqueFd in_;
+  base::UniqueFd in_;
   FILE* out_ = nullptr;
 };
 
@@ -237,7 +237,7 @@ class IdleConnections {
     address.sin_port = htons(port);
     const auto hello = store::encode(store::command::Validate{}) + store::encode(store::command::Ping{1});
     for (int i = 0; i < count; ++i) {
-      io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+      base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
       char answer[4];
       if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
           ::send(socket.get(), hello.data(), hello.size(), MSG_NOSIGNAL) < 0 ||
@@ -248,7 +248,7 @@ class IdleConnections {
   }
 
  private:
-  std::vector<io::UniqueFd> sockets_;
+  std::vector<base::UniqueFd> sockets_;
 };
 
 void print_idle(const std::string& name, const Server& server) {

@@ -16,6 +16,11 @@
 #include <set>
 #include <utility>
 
+#include "base/address.hpp"
+#include "base/host_name.hpp"
+#include "base/line_log.hpp"
+#include "base/printable.hpp"
+#include "base/random_key.hpp"
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
 #include "launcher/agent/assignment.hpp"
@@ -33,11 +38,6 @@
 #include "launcher/worker_group/stop_vote.hpp"
 #include "launcher/worker_group/summary.hpp"
 #include "launcher/worker_group/worker_group.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/host_name.hpp"
-#include "rendezvous/io/line_log.hpp"
-#include "rendezvous/io/printable.hpp"
-#include "rendezvous/io/random_key.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
@@ -100,7 +100,7 @@ class Agent {
         warnings_(io_, [this](const std::string& line) { say(line); }),
         store_(io_, store_options()),
         meeting_(io_, config, security_, hello(), term_,
-                 [this](io::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
+                 [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
                  warnings_,
                  {[this](const rendezvous::ToAgent& message) {
                     std::visit([this](const auto& content) { take(content); }, message);
@@ -167,7 +167,7 @@ class Agent {
     Hello hello;
     hello.run_id = run_id_;
     hello.node_key = node_key_;
-    hello.host_name = io::host_name();
+    hello.host_name = base::host_name();
     hello.node_rank = config_.rendezvous.node_rank;
     hello.nodes_min = config_.rendezvous.nodes_min;
     hello.nodes_max = config_.rendezvous.nodes_max;
@@ -256,7 +256,7 @@ class Agent {
     output_.end_round();
     say_error({"ddprun's guardian process " + describe(*ending) + "; " + count_of_workers() +
                    (config_.workers == 1 ? " was" : " were") + " ended with it",
-               "host " + io::host_name() + ", pid " + std::to_string(pid),
+               "host " + base::host_name() + ", pid " + std::to_string(pid),
                "find who sent it the signal: memory limits and `kill` reach every process of a job"});
     finish(std::max(1, exit_code_of(*ending)));
   }
@@ -295,7 +295,7 @@ class Agent {
     in_job_ = true;
     if (std::exchange(opening_, message.round) != message.round) store_users_.clear();
     for (const auto& text : message.allow) {
-      const auto address = io::parse_address(text);
+      const auto address = base::parse_address(text);
       if (address) store_users_.insert(*address);
       // The user alone can open the store to more than the job's nodes (--store-allow).
       if (!address || store_users_.size() > rendezvous::kRoundAddressesMax)
@@ -426,7 +426,7 @@ class Agent {
 
   void take(int local_rank, const worker_link::Left& message) {
     if (message.round != start_.round.number) return;
-    step({WorkerLeft{local_rank, io::printable(message.why), message.hung_ranks}});
+    step({WorkerLeft{local_rank, base::printable(message.why), message.hung_ranks}});
   }
 
   void take(int local_rank, const worker_link::Progress& message) {
@@ -586,7 +586,7 @@ class Agent {
     report.rank = start_.rank_first + action.failure.local_rank;
     report.ending = action.failure.ending;
     report.after = action.failure.after;
-    stop_why_ = describe_failure(report) + " on host " + io::host_name();
+    stop_why_ = describe_failure(report) + " on host " + base::host_name();
     if (!action.failure.message.empty()) stop_why_ += " (" + action.failure.message + ")";
     meeting_.send(RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_at(action.failure.at)});
   }
@@ -595,7 +595,7 @@ class Agent {
     output_.end_round(group_.waiting());
     if (action.tree_survived) {
       guardian_.give_up();
-      say_error({"some processes of the job could not be killed: they hang in the kernel", "host " + io::host_name(),
+      say_error({"some processes of the job could not be killed: they hang in the kernel", "host " + base::host_name(),
                  "`ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them"});
     }
     if (verdict_) return finish(*verdict_);
@@ -621,7 +621,7 @@ class Agent {
     FailureReport report;
     report.rank = start_.rank_first + failure.local_rank;
     report.local_rank = failure.local_rank;
-    report.host = io::host_name();
+    report.host = base::host_name();
     report.pid = guardian_.pid_of(failure.local_rank);
     report.program = config_.program;
     report.ending = failure.ending;
@@ -670,7 +670,7 @@ class Agent {
   std::string count_of_workers() const { return all_workers(config_.workers); }
 
   // One line, whatever others have put into it.
-  void say(const std::string& line) { output_.say("ddprun: " + io::printable(line)); }
+  void say(const std::string& line) { output_.say("ddprun: " + base::printable(line)); }
 
   // What membership tells. One on another node may tell it without end.
   void say_of_job(const std::string& line) {
@@ -681,8 +681,8 @@ class Agent {
   }
 
   void say_error(const rendezvous::LinkLost& error) {
-    output_.say("error: " + io::printable(error.what) + "\nwhere: " + io::printable(error.where) +
-                "\ntry:   " + io::printable(error.try_this));
+    output_.say("error: " + base::printable(error.what) + "\nwhere: " + base::printable(error.where) +
+                "\ntry:   " + base::printable(error.try_this));
   }
 
   const LaunchConfig& config_;
@@ -690,7 +690,7 @@ class Agent {
   const std::vector<Binding> bindings_;        // of each worker; empty: none is bound
   const RoundId term_ = rendezvous::begin_term();
   const std::string run_id_ = config_.rendezvous.run_id.empty() ? run_id_of(term_) : config_.rendezvous.run_id;
-  const std::string node_key_ = io::random_key();
+  const std::string node_key_ = base::random_key();
   WorkerGroup group_;
   StopVote vote_;
   RoundProgress progress_;
@@ -704,14 +704,14 @@ class Agent {
   asio::steady_timer timer_;
   WorkerLinks links_;
   Output output_;
-  io::WarningLog warnings_;
-  io::BoundedLog log_of_job_{io_,
-                             [this](const std::string& line) { say(line); }};  // what an endpoint elsewhere can cause
+  base::WarningLog warnings_;
+  base::BoundedLog log_of_job_{io_,
+                               [this](const std::string& line) { say(line); }};  // what an endpoint elsewhere can cause
   store::Server store_;
   Meeting meeting_;
-  RoundId opening_;                    // the round whose store is asked for
-  std::set<io::Address> store_users_;  // as far as they have been told
-  StartRound start_;                   // the current round, or the last one
+  RoundId opening_;                      // the round whose store is asked for
+  std::set<base::Address> store_users_;  // as far as they have been told
+  StartRound start_;                     // the current round, or the last one
   int exit_code_ = 1;
   std::optional<rendezvous::RunReport> report_;
   int shown_rank_first_ = -1;               // by --display-binding

@@ -12,8 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/pidfd.hpp"
 #include "launcher/guardian/process_tree.hpp"
-#include "rendezvous/io/pidfd.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -30,7 +30,7 @@ GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers
 GuardianLink::~GuardianLink() {
   if (handle_.pid == 0) return;  // it has ended, and reap() has done the rest
   ::kill(handle_.pid, SIGCONT);
-  const io::UniqueFd ended = io::open_pidfd(handle_.pid);
+  const base::UniqueFd ended = base::open_pidfd(handle_.pid);
   ::shutdown(handle_.socket.get(), ended ? SHUT_RDWR : SHUT_WR);
   // Without a pidfd its end of the socket tells, by POLLHUP.
   pollfd wait = ended ? pollfd{ended.get(), POLLIN, 0} : pollfd{handle_.socket.get(), 0, 0};
@@ -59,7 +59,7 @@ void GuardianLink::wait() {
       for (const auto& report : reports->content) {
         const bool has_pidfd =
             report.kind == guardian::ReportKind::spawned && report.value == 1 && pidfd != reports->descriptors.end();
-        take(report, has_pidfd ? std::move(*pidfd++) : io::UniqueFd(), events);
+        take(report, has_pidfd ? std::move(*pidfd++) : base::UniqueFd(), events);
       }
     }
     if (!events.empty()) handlers_.events(events);
@@ -67,7 +67,7 @@ void GuardianLink::wait() {
   });
 }
 
-void GuardianLink::take(const guardian::Report& report, io::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events) {
+void GuardianLink::take(const guardian::Report& report, base::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events) {
   auto& worker = workers_.at(static_cast<std::size_t>(report.local_rank));
   switch (report.kind) {
     case guardian::ReportKind::spawned:

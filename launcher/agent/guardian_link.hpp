@@ -60,12 +60,12 @@ class GuardianLink {
  private:
   struct Worker {
     pid_t pid = 0;
-    io::UniqueFd pidfd;  // while it runs
+    base::UniqueFd pidfd;  // while it runs
   };
 
   void request(const guardian::Request& what, std::span<const int> descriptors = {});
   void wait();
-  void take(const guardian::Report& report, io::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events);
+  void take(const guardian::Report& report, base::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events);
 
   std::set<pid_t> foreign_children_;  // of who was this process before; not ours to end
   guardian::GuardianHandle handle_;

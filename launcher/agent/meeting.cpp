@@ -4,11 +4,11 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
+#include "base/address.hpp"
+#include "base/host_and_port.hpp"
 #include "ddp/error.hpp"
 #include "launcher/command_line/option_values.hpp"
 #include "rendezvous/control/operator_view.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/port/port_holder.hpp"
 #include "rendezvous/round/term.hpp"
 
@@ -65,7 +65,7 @@ bool is_this_host(const std::string& endpoint_host, const std::vector<std::strin
 
 Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config,
                  std::shared_ptr<const security::Security> security, rendezvous::Hello hello, RoundId term,
-                 port::Handler store, io::WarningLog& warnings, rendezvous::MembershipClient::Handlers handlers)
+                 port::Handler store, base::WarningLog& warnings, rendezvous::MembershipClient::Handlers handlers)
     : io_(io),
       config_(config),
       hello_(std::move(hello)),
@@ -155,7 +155,7 @@ void Meeting::look_up() {
 void Meeting::decide(const rendezvous::Resolved& resolved) {
   looking_up_.reset();
   std::vector<std::string> addresses;
-  for (const auto& address : resolved.addresses) addresses.push_back(io::address_of(address).text());
+  for (const auto& address : resolved.addresses) addresses.push_back(base::address_of(address).text());
   const auto own = rendezvous::own_addresses();
   if (has_joined_) return;
   address_ = resolved.slurm_address;
@@ -203,7 +203,7 @@ void Meeting::serve(bool or_join) {
     if (or_join) return join();  // another agent of this host, or a daemon, may be there already
     const auto try_this = rendezvous.port_count == 1
                               ? "another --master-port (--rdzv-endpoint), the same on all nodes"
-                              : "`--rdzv-backend=c10d --rdzv-endpoint=" + io::host_and_port(rendezvous.host, "PORT") +
+                              : "`--rdzv-backend=c10d --rdzv-endpoint=" + base::host_and_port(rendezvous.host, "PORT") +
                                     "` with a port that is free there, the same on all nodes";
     return boost::asio::post(io_, [lost = handlers_.lost, what = error.what() + holders_of(rendezvous), try_this] {
       lost({what, "opening the endpoint of the job", try_this});
@@ -279,7 +279,7 @@ void Meeting::receive() {
   };
   options.farewell = [this](const std::string& node_key) { return server_ && server_->take_farewell(node_key); };
   reception_.emplace(
-      io_, std::move(options), [this](const rendezvous::Hello& hello, const io::Address&) { return direct(hello); },
+      io_, std::move(options), [this](const rendezvous::Hello& hello, const base::Address&) { return direct(hello); },
       std::ref(warnings_));
 }
 
@@ -294,10 +294,10 @@ port::Handlers Meeting::both_protocols() {
   port::Handlers handlers;
   handlers.store = store_;
   if (config_.rendezvous.nodes_max > 1) {
-    handlers.http = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+    handlers.http = [this](base::UniqueFd socket, const sockaddr_storage& peer) {
       if (reception_) reception_->adopt(std::move(socket), peer);
     };
-    handlers.tls = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+    handlers.tls = [this](base::UniqueFd socket, const sockaddr_storage& peer) {
       if (reception_) reception_->adopt_tls(std::move(socket), peer);
     };
   }

@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "base/line_log.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "rendezvous/control/membership_client.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/control/resolver.hpp"
-#include "rendezvous/io/line_log.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/security/tls.hpp"
 
@@ -33,7 +33,7 @@ class Meeting {
   // `store` takes the connections of store clients that come to the endpoint's port, `warnings` hears of those that are
   // refused.
   Meeting(boost::asio::io_context& io, const LaunchConfig& config, std::shared_ptr<const security::Security> security,
-          rendezvous::Hello hello, RoundId term, port::Handler store, io::WarningLog& warnings,
+          rendezvous::Hello hello, RoundId term, port::Handler store, base::WarningLog& warnings,
           rendezvous::MembershipClient::Handlers handlers);
 
   // Begins; from then on the handlers are called.
@@ -86,7 +86,7 @@ class Meeting {
   rendezvous::Hello hello_;
   RoundId term_;
   port::Handler store_;
-  io::WarningLog& warnings_;
+  base::WarningLog& warnings_;
   rendezvous::MembershipClient::Handlers handlers_;
   std::function<void(const rendezvous::ToAgent& message)> hand_on_;
   std::shared_ptr<const security::Security> security_;  // none without a token

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/membership/run_report.hpp"
 
 namespace ddp::launcher {
@@ -22,7 +22,7 @@ class ReportFile {
 
  private:
   std::string path_;
-  io::UniqueFd file_;
+  base::UniqueFd file_;
 };
 
 }  // namespace ddp::launcher

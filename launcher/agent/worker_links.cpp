@@ -18,11 +18,11 @@ constexpr int kPacketsAtTheEnd = 256;  // a descendant of the worker may go on s
 WorkerLinks::WorkerLinks(boost::asio::io_context& io, int workers, Handlers handlers)
     : io_(io), handlers_(std::move(handlers)), links_(static_cast<std::size_t>(workers)) {}
 
-io::UniqueFd WorkerLinks::open(int local_rank) {
+base::UniqueFd WorkerLinks::open(int local_rank) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
     throw std::system_error(errno, std::generic_category(), "socketpair for a worker");
-  io::UniqueFd workers_end(pair[1]);
+  base::UniqueFd workers_end(pair[1]);
   link_of(local_rank).emplace(io_, pair[0]);
   listen(local_rank);
   return workers_end;

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/worker_link/message.hpp"
 
 namespace ddp::launcher {
@@ -30,7 +30,7 @@ class WorkerLinks {
 
   // A new socket for a worker that is about to be spawned, in place of that of the one before: the worker's end. Throws
   // std::system_error.
-  io::UniqueFd open(int local_rank);
+  base::UniqueFd open(int local_rank);
 
   // What a worker that has ended still said.
   void hear_out(int local_rank);

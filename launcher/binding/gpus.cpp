@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "rendezvous/io/library.hpp"
+#include "base/library.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -94,7 +94,7 @@ class Nvml {
     return found;
   }
 
-  io::Library library_;
+  base::Library library_;
   int (*init_)();
   int (*shutdown_)();
   int (*count_)(unsigned*);

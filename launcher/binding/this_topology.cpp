@@ -9,8 +9,8 @@
 #include <climits>
 #include <system_error>
 
+#include "base/library.hpp"
 #include "launcher/command_line/usage_error.hpp"
-#include "rendezvous/io/library.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -61,7 +61,7 @@ class Hwloc {
     if (!library_.find(name, function)) throw_unusable(std::string("it has no function ") + name);
   }
 
-  io::Library library_;
+  base::Library library_;
 };
 
 class LoadedTopology {

@@ -5,10 +5,10 @@
 #include <charconv>
 #include <csignal>
 
+#include "base/address.hpp"
+#include "base/printable.hpp"
 #include "launcher/command_line/nearest_word.hpp"
 #include "launcher/worker_group/exit_code.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/printable.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -142,13 +142,14 @@ std::string word_of(const GivenOption& given) {
 }
 
 std::string name_of(const GivenOption& given) {
-  if (!given.value.empty() && given.value.size() <= kNameBytesMax && io::is_printable(given.value)) return given.value;
+  if (!given.value.empty() && given.value.size() <= kNameBytesMax && base::is_printable(given.value))
+    return given.value;
   throw_wrong_value(given, "a name of 1 to " + std::to_string(kNameBytesMax) + " printable characters", "train");
 }
 
 std::string host_of(const GivenOption& given) {
   const auto host = without_brackets(given.value);
-  if (io::is_host(host)) return host;
+  if (base::is_host(host)) return host;
   throw_wrong_value(given, "a host's name or address", "10.0.0.1");
 }
 
@@ -181,12 +182,12 @@ Endpoint endpoint_of(const GivenOption& given) {
   endpoint.host = without_brackets(endpoint.host);
   if (colon != std::string::npos) {
     const auto port = whole_number(text.substr(colon + 1), 0, 65535);
-    if (!port && io::parse_address(text))
+    if (!port && base::parse_address(text))
       throw_wrong_value(given, "an IPv6 address in brackets", "[" + text + "]:29400");
     if (!port) throw_wrong_value(given, "HOST or HOST:PORT with a port from 0 to 65535", "node0:29400");
     endpoint.port = static_cast<std::uint16_t>(*port);
   }
-  if (!io::is_host(endpoint.host) || (!bracketed && endpoint.host.find(':') != std::string::npos))
+  if (!base::is_host(endpoint.host) || (!bracketed && endpoint.host.find(':') != std::string::npos))
     throw_wrong_value(given, "HOST or HOST:PORT", "node0:29400");
   return endpoint;
 }
@@ -197,7 +198,7 @@ bool is_loopback(const std::string& host) {
 }
 
 std::string with_loopback_address(const std::string& host) {
-  return is_loopback(host) && !io::parse_address(host) ? "127.0.0.1" : host;
+  return is_loopback(host) && !base::parse_address(host) ? "127.0.0.1" : host;
 }
 
 StreamMask stream_mask_of(const GivenOption& given) {

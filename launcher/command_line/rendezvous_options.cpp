@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/host_and_port.hpp"
 #include "launcher/command_line/nearest_word.hpp"
 #include "launcher/command_line/option_values.hpp"
-#include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/store/memory_budget.hpp"
 
 namespace ddp::launcher {
@@ -206,7 +206,7 @@ class Reader {
     if (config_.run_id.empty()) config_.run_id = "none";
     config_.join_timeout = conf_.timeout.value_or(conf_.join_timeout.value_or(kFixedJoinTimeout));
     if (config_.nodes_max > 1 && !endpoint_ && !master_address_)
-      notices_.push_back("the nodes meet at " + io::host_and_port(config_.host, config_.port) +
+      notices_.push_back("the nodes meet at " + base::host_and_port(config_.host, config_.port) +
                          ", which is this machine only (--master-addr)");
     if (endpoint_)
       for (const auto* name : {"master-addr", "master-port"})
@@ -230,7 +230,7 @@ class Reader {
     if (config_.run_id.empty()) {
       config_.run_id = "none";
       notices_.push_back("the job has no id: it would meet any other without one at " +
-                         io::host_and_port(config_.host, config_.port) + " (--rdzv-id)");
+                         base::host_and_port(config_.host, config_.port) + " (--rdzv-id)");
     }
     if (conf_.join_timeout) config_.join_timeout = *conf_.join_timeout;
     if (!config_.node_rank) config_.node_rank = conf_.rank;
@@ -243,7 +243,7 @@ class Reader {
     if (config_.port != 0 || config_.nodes_max == 1) return;
     throw UsageError("port 0 is a free one, which the other nodes can't know",
                      find(endpoint_ ? "rdzv-endpoint" : "master-port")->where,
-                     endpoint_ ? "`--rdzv-endpoint=" + io::host_and_port(config_.host, kDynamicPort) + "`"
+                     endpoint_ ? "`--rdzv-endpoint=" + base::host_and_port(config_.host, kDynamicPort) + "`"
                                : "`--master-port=" + std::to_string(kStaticPort) + "`");
   }
 

@@ -5,11 +5,11 @@
 #include <sstream>
 #include <string_view>
 
+#include "base/address.hpp"
+#include "base/host_and_port.hpp"
 #include "ddp/error.hpp"
 #include "launcher/command_line/machine.hpp"
 #include "launcher/command_line/option_values.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/host_and_port.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -125,7 +125,7 @@ class Meeting {
     const auto host = endpoint != nullptr ? endpoint_of(*endpoint).host : host_of(*address);
     const auto& all = step_.nodes;
     auto found = std::find(all.begin(), all.end(), host);
-    if (found == all.end() && !io::parse_address(host))
+    if (found == all.end() && !base::parse_address(host))
       found = std::find_if(all.begin(), all.end(),
                            [&host](const std::string& node) { return first_label(node) == first_label(host); });
     return found == all.end() ? 0 : static_cast<int>(found - all.begin());
@@ -235,7 +235,7 @@ class Meeting {
     const auto ports = slurm::ports_of(step_);
     const auto& host = step_.nodes.front();
     if (given().find("rdzv-backend") == nullptr) set("rdzv-backend", "c10d", "a step of Slurm");
-    set("rdzv-endpoint", io::host_and_port(host, ports.first), "SLURM_STEP_NODELIST");
+    set("rdzv-endpoint", base::host_and_port(host, ports.first), "SLURM_STEP_NODELIST");
     fact("the nodes meet at " + host + ", on the first free port of " + std::to_string(ports.first) + " to " +
              std::to_string(ports.first + ports.count - 1),
          "SLURM_STEP_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID");

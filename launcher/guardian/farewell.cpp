@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/host_and_port.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/address.hpp"
+#include "base/host_and_port.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher::guardian {
 namespace {
@@ -26,21 +26,21 @@ bool waits_for(int socket, short what, Clock::time_point deadline) {
   return ::poll(&wait, 1, static_cast<int>(left > 0 ? left : 0)) == 1;
 }
 
-io::UniqueFd connected_to(const std::string& address, std::uint16_t port, Clock::time_point deadline) {
-  const auto numeric = io::parse_address(address);
+base::UniqueFd connected_to(const std::string& address, std::uint16_t port, Clock::time_point deadline) {
+  const auto numeric = base::parse_address(address);
   if (!numeric) return {};
-  const auto target = io::socket_address(*numeric, port);
-  io::UniqueFd socket(::socket(target.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket || (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&target), io::length_of(target)) != 0 &&
+  const auto target = base::socket_address(*numeric, port);
+  base::UniqueFd socket(::socket(target.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket || (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&target), base::length_of(target)) != 0 &&
                   errno != EINPROGRESS))
     return {};
-  return waits_for(socket.get(), POLLOUT, deadline) ? std::move(socket) : io::UniqueFd();
+  return waits_for(socket.get(), POLLOUT, deadline) ? std::move(socket) : base::UniqueFd();
 }
 
 // The connection to membership: each call ends at the deadline, with false or 0.
 class Connection {
  public:
-  Connection(io::UniqueFd socket, const security::Tls* tls, Clock::time_point deadline)
+  Connection(base::UniqueFd socket, const security::Tls* tls, Clock::time_point deadline)
       : socket_(std::move(socket)),
         session_(tls == nullptr ? nullptr : tls->begin(socket_.get(), security::Tls::Side::client)),
         deadline_(deadline) {}
@@ -80,7 +80,7 @@ class Connection {
     }
   }
 
-  const io::UniqueFd socket_;
+  const base::UniqueFd socket_;
   const std::unique_ptr<security::TlsSession> session_;  // none: it is plain
   const Clock::time_point deadline_;
 };
@@ -94,7 +94,7 @@ bool say_farewell(const Farewell& farewell, const security::Tls* tls) {
   if (!socket) return false;
   const Connection connection(std::move(socket), tls, deadline);
   const auto request = "POST /v1/farewell/" + farewell.node_key +
-                       " HTTP/1.1\r\nHost: " + io::host_and_port(farewell.address, farewell.port) +
+                       " HTTP/1.1\r\nHost: " + base::host_and_port(farewell.address, farewell.port) +
                        "\r\nContent-Length: 0\r\n\r\n";
   if (!connection.shake_hands() || !connection.write(request)) return false;
   constexpr std::string_view kKnown = "HTTP/1.1 200";

@@ -21,11 +21,11 @@
 #include <set>
 #include <system_error>
 
+#include "base/pidfd.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/guardian/farewell.hpp"
 #include "launcher/guardian/process_tree.hpp"
 #include "launcher/guardian/protocol.hpp"
-#include "rendezvous/io/pidfd.hpp"
 #include "rendezvous/worker_link/message.hpp"
 
 namespace ddp::launcher::guardian {
@@ -129,7 +129,7 @@ struct Worker {
 
 class Guardian {
  public:
-  Guardian(const GuardianOptions& options, io::UniqueFd socket, io::UniqueFd agent)
+  Guardian(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent)
       : options_(options), socket_(std::move(socket)), agent_(std::move(agent)) {
     sigset_t child_ended;
     sigemptyset(&child_ended);
@@ -195,7 +195,7 @@ class Guardian {
     }
   }
 
-  void spawn(const Request& request, const std::vector<io::UniqueFd>& descriptors) {
+  void spawn(const Request& request, const std::vector<base::UniqueFd>& descriptors) {
     changed_ = true;
     if (descriptors.size() != 4) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
     if (!std::all_of(request.variables.begin(), request.variables.end(), is_workers_variable))
@@ -235,7 +235,7 @@ class Guardian {
       return report({ReportKind::not_spawned, request.local_rank, 0, error});
     }
     workers_[pid] = {request.local_rank, mark};
-    io::UniqueFd pidfd = io::open_pidfd(pid);
+    base::UniqueFd pidfd = base::open_pidfd(pid);
     const int pidfd_count = pidfd ? 1 : 0;
     report({ReportKind::spawned, request.local_rank, pid, pidfd_count}, std::move(pidfd));
   }
@@ -340,7 +340,7 @@ class Guardian {
     }
   }
 
-  void report(const Report& what, io::UniqueFd descriptor = {}) { outbox_.emplace_back(what, std::move(descriptor)); }
+  void report(const Report& what, base::UniqueFd descriptor = {}) { outbox_.emplace_back(what, std::move(descriptor)); }
 
   // Never blocks: ddprun may be blocked in a request to us.
   void send_outbox() {
@@ -359,25 +359,25 @@ class Guardian {
 
   const GuardianOptions& options_;
   Farewell farewell_;
-  io::UniqueFd socket_, agent_, signals_;
-  std::map<pid_t, Worker> workers_;                     // running ones
-  std::deque<std::pair<Report, io::UniqueFd>> outbox_;  // at most a few reports per worker
-  int ending_signal_ = 0;                               // the last one sent to the tree; 0 for none
-  std::set<pid_t> signalled_;                           // who got it
-  bool killing_ = false;                                // until the tree is empty
-  bool changed_ = false;                                // since the last tree_empty
-  int orphans_asked_ = 0;                               // kill_orphans that are to be answered
-  std::set<std::string> spared_;                        // marks of workers that ran when it was asked for
-  bool has_children_ = false;                           // as far as waitpid told; saves a look through /proc
+  base::UniqueFd socket_, agent_, signals_;
+  std::map<pid_t, Worker> workers_;                       // running ones
+  std::deque<std::pair<Report, base::UniqueFd>> outbox_;  // at most a few reports per worker
+  int ending_signal_ = 0;                                 // the last one sent to the tree; 0 for none
+  std::set<pid_t> signalled_;                             // who got it
+  bool killing_ = false;                                  // until the tree is empty
+  bool changed_ = false;                                  // since the last tree_empty
+  int orphans_asked_ = 0;                                 // kill_orphans that are to be answered
+  std::set<std::string> spared_;                          // marks of workers that ran when it was asked for
+  bool has_children_ = false;                             // as far as waitpid told; saves a look through /proc
 };
 
 // Standard descriptors belong to the user's shell and pipes; a guardian that outlives ddprun must not hold them open.
 void let_go_of_standard_descriptors() {
-  const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);
 }
 
-[[noreturn]] void run_guardian(const GuardianOptions& options, io::UniqueFd socket, io::UniqueFd agent) {
+[[noreturn]] void run_guardian(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "ddprun-guardian");
@@ -400,10 +400,10 @@ GuardianHandle start_guardian(const GuardianOptions& options) {
   int pair[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
     throw std::system_error(errno, std::generic_category(), "socketpair for the guardian");
-  io::UniqueFd ours(pair[0]), its(pair[1]);
+  base::UniqueFd ours(pair[0]), its(pair[1]);
   // Before the fork, so it names this process and no other. Where the kernel gives none (Linux before 5.3, a sandbox),
   // the end of the socket tells, as no other process has it.
-  io::UniqueFd agent = io::open_pidfd(::getpid());
+  base::UniqueFd agent = base::open_pidfd(::getpid());
   ::fcntl(its.get(), F_SETFL, O_NONBLOCK);
   const pid_t pid = ::fork();
   if (pid < 0) throw std::system_error(errno, std::generic_category(), "fork of the guardian");

@@ -20,9 +20,9 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "launcher/binding/binding.hpp"
 #include "launcher/command_line/launch_config.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/security/tls.hpp"
 
 namespace ddp::launcher::guardian {
@@ -41,7 +41,7 @@ struct GuardianOptions {
 
 struct GuardianHandle {
   pid_t pid = 0;
-  io::UniqueFd socket;  // protocol.hpp
+  base::UniqueFd socket;  // protocol.hpp
 };
 
 // Throws std::system_error.

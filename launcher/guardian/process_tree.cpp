@@ -17,7 +17,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -30,7 +30,7 @@ constexpr int kEnvironmentLooksMax = 1'000;  // 1 ms apart; an exec takes less, 
 std::string read_proc(pid_t pid, const char* name) {
   char path[64], text[4096];
   std::snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
-  const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+  const base::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
   const auto length = file ? ::read(file.get(), text, sizeof text) : -1;
   return length <= 0 ? "" : std::string(text, static_cast<std::size_t>(length));
 }
@@ -75,7 +75,7 @@ std::string environment_of(pid_t pid) {
   std::string all;
   for (int look = 0; look < kEnvironmentLooksMax; ++look) {
     const auto program = program_of(pid);
-    const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+    const base::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
     all.resize(kEnvironmentBytesMax);
     std::size_t length = 0;
     while (file && length < all.size()) {
@@ -128,7 +128,7 @@ void append_children(pid_t pid, std::vector<pid_t>& out) {
   for (const pid_t thread : numbers_in(path)) {
     out.push_back(-thread);
     std::snprintf(path, sizeof path, "/proc/%d/task/%d/children", pid, thread);
-    const io::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
+    const base::UniqueFd file(::open(path, O_RDONLY | O_CLOEXEC));
     pid_t child = 0;
     ssize_t length = 0;
     while (file && (length = ::read(file.get(), text, sizeof text)) > 0)

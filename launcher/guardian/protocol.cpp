@@ -74,7 +74,7 @@ bool send_packet(int socket, std::span<const char> bytes, std::span<const int> d
 }
 
 // Empty where nothing waits or the other side is gone.
-std::vector<char> receive_packet(int socket, std::vector<io::UniqueFd>& descriptors, bool& closed) {
+std::vector<char> receive_packet(int socket, std::vector<base::UniqueFd>& descriptors, bool& closed) {
   static const auto buffer = std::make_unique<char[]>(kPacketBytesMax);  // one thread, one packet at a time
   iovec part{buffer.get(), kPacketBytesMax};
   alignas(cmsghdr) char control[kControlBytes] = {};

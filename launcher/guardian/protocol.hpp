@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher::guardian {
 
@@ -73,7 +73,7 @@ bool send_reports(int socket, std::span<const Report> reports, std::span<const i
 template <class T>
 struct Received {
   T content;
-  std::vector<io::UniqueFd> descriptors;
+  std::vector<base::UniqueFd> descriptors;
 };
 
 // Never blocks; empty where no packet is waiting. `closed` becomes true where the other side is gone.

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -123,7 +123,7 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
   }
 
   boost::asio::io_context& io_;
-  io::UniqueFd file_;
+  base::UniqueFd file_;
   Kind kind_ = Kind::shared_description;
   BoundedOutput output_;
   LineMerger merger_;

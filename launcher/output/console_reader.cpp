@@ -13,7 +13,7 @@ constexpr int kReadsPerWakeUp = 4;  // then others get their turn
 
 }  // namespace
 
-ConsoleReader::ConsoleReader(boost::asio::io_context& io, io::UniqueFd from, Read read)
+ConsoleReader::ConsoleReader(boost::asio::io_context& io, base::UniqueFd from, Read read)
     : from_(io, from.release()), read_(std::move(read)) {}
 
 void ConsoleReader::start() {

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string_view>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
 
@@ -20,7 +20,7 @@ class ConsoleReader : public std::enable_shared_from_this<ConsoleReader> {
   using Read = std::function<void(std::string_view bytes)>;
 
   // `from` does not block.
-  ConsoleReader(boost::asio::io_context& io, io::UniqueFd from, Read read);
+  ConsoleReader(boost::asio::io_context& io, base::UniqueFd from, Read read);
 
   void start();
 

@@ -8,9 +8,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/io/json_depth.hpp"
-#include "rendezvous/io/printable.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/json_depth.hpp"
+#include "base/printable.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -31,7 +31,7 @@ std::string text_of(const std::string& path) {
 
 // Discarded where the text is no JSON, or too deep.
 nlohmann::json parse(const std::string& text) {
-  if (io::is_nested_deeper(text, kDepthMax)) return nlohmann::json::value_t::discarded;
+  if (base::is_nested_deeper(text, kDepthMax)) return nlohmann::json::value_t::discarded;
   return nlohmann::json::parse(text, nullptr, false);
 }
 
@@ -49,7 +49,7 @@ std::string error_message_of(const std::string& json_text) {
   const auto& inner = outer.is_object() && outer.contains("message") ? outer["message"] : outer;
   if (!inner.is_string()) return {};
   const auto text = inner.get<std::string>();
-  return io::printable(text.substr(0, text.find('\n')), kMessageBytesMax);
+  return base::printable(text.substr(0, text.find('\n')), kMessageBytesMax);
 }
 
 std::string read_error_file(const std::string& path) { return error_message_of(text_of(path)); }
@@ -69,7 +69,7 @@ std::string error_file_for_caller(const std::string& json_text, const RootCause&
 bool pass_error_on(const RootCause& cause, const std::string& path) {
   const auto text = error_file_for_caller(text_of(cause.error_file), cause, std::time(nullptr));
   // O_NONBLOCK: of a FIFO without a reader it makes an error.
-  const io::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
+  const base::UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
   return file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 

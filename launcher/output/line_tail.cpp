@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "rendezvous/io/printable.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/printable.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/membership/failure.hpp"
 
 namespace ddp::launcher {
@@ -54,12 +54,12 @@ void LineTail::remember(std::string_view bytes) {
 std::vector<std::string> LineTail::lines() const {
   std::vector<std::string> out;
   for (const auto& line : lines_)
-    if (!line.empty()) out.push_back(io::printable(without_colours(line), kTailLineBytesMax));
+    if (!line.empty()) out.push_back(base::printable(without_colours(line), kTailLineBytesMax));
   return out;
 }
 
 std::vector<std::string> tail_of_file(const std::string& path) {
-  const io::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const base::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat info {};
   if (!file || ::fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) return {};
   std::string text(kFileTailBytes, '\0');

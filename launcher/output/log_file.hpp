@@ -8,13 +8,13 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
 
 class LogFile {
  public:
-  LogFile(io::UniqueFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
+  LogFile(base::UniqueFd file, std::string path) : file_(std::move(file)), path_(std::move(path)) {}
 
   // 0, or the errno for which something of it could not be written.
   int append(std::string_view bytes);
@@ -24,7 +24,7 @@ class LogFile {
  private:
   int write_all(std::string_view& bytes);  // takes away what is written
 
-  io::UniqueFd file_;
+  base::UniqueFd file_;
   std::string path_;
   bool mid_line_ = false;          // whether the last byte in the file is no newline
   std::size_t missing_bytes_ = 0;  // since the last that was written

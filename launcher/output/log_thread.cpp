@@ -17,11 +17,11 @@
 #include <utility>
 #include <variant>
 
+#include "base/event_fd.hpp"
+#include "base/quiet_thread.hpp"
+#include "base/throw_errno.hpp"
 #include "launcher/output/stream_ends.hpp"
 #include "launcher/output/whole_lines.hpp"
-#include "rendezvous/io/event_fd.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
-#include "rendezvous/io/throw_errno.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -59,11 +59,11 @@ struct LogThread::Work {
       const std::lock_guard lock(mutex);
       commands.push_back(std::move(command));
     }
-    io::ring(wake);
+    base::ring(wake);
   }
 
-  io::UniqueFd wake = io::make_event();  // of the thread: there are commands
-  io::UniqueFd news = io::make_event();  // of the loop: something is handed over
+  base::UniqueFd wake = base::make_event();  // of the thread: there are commands
+  base::UniqueFd news = base::make_event();  // of the loop: something is handed over
 
   std::mutex mutex;
   std::condition_variable changed;  // of anything below
@@ -78,7 +78,7 @@ struct LogThread::Work {
 class LogThread::Writer {
  public:
   explicit Writer(std::shared_ptr<Work> work) : work_(std::move(work)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    if (!epoll_) io::throw_errno("epoll_create1");
+    if (!epoll_) base::throw_errno("epoll_create1");
     watch(work_->wake.get(), nullptr);
   }
 
@@ -122,7 +122,7 @@ class LogThread::Writer {
   }
 
   void obey() {
-    io::take_rings(work_->wake.get());
+    base::take_rings(work_->wake.get());
     std::vector<Work::Command> commands;
     {
       const std::lock_guard lock(work_->mutex);
@@ -216,11 +216,11 @@ class LogThread::Writer {
 
   void tell() {
     work_->changed.notify_all();
-    io::ring(work_->news);
+    base::ring(work_->news);
   }
 
   std::shared_ptr<Work> work_;
-  io::UniqueFd epoll_;
+  base::UniqueFd epoll_;
   std::list<Reading> readings_;  // a list, because epoll knows them by their address
   std::array<char, kReadBytes> buffer_;
   std::string duplicates_;  // lines on their way to the file of the stream at hand
@@ -234,7 +234,7 @@ LogThread::LogThread(boost::asio::io_context& io, Options options)
       news_(io, ::fcntl(work_->news.get(), F_DUPFD_CLOEXEC, 3)) {}
 
 void LogThread::start() {
-  thread_ = io::start_quiet_thread([writer = std::make_shared<Writer>(work_)] { writer->run(); });
+  thread_ = base::start_quiet_thread([writer = std::make_shared<Writer>(work_)] { writer->run(); });
   wait_for_news();
 }
 
@@ -246,7 +246,7 @@ void LogThread::wait_for_news() {
   news_.async_wait(boost::asio::posix::stream_descriptor::wait_read,
                    [self = shared_from_this()](boost::system::error_code error) {
                      if (error) return;
-                     io::take_rings(self->news_.native_handle());
+                     base::take_rings(self->news_.native_handle());
                      self->take_some();
                    });
 }

@@ -21,10 +21,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "launcher/output/line_merger.hpp"
 #include "launcher/output/line_prefix.hpp"
 #include "launcher/output/log_file.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::launcher {
 
@@ -38,7 +38,7 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
  public:
   struct Stream {
     LineMerger::Source source;
-    io::UniqueFd from;  // does not block
+    base::UniqueFd from;  // does not block
     LogFile file;
     bool shown = true;                          // on the console too
     std::size_t columns_taken = 0;              // there, by its prefix

@@ -54,7 +54,7 @@ void check_no_link_of_others(const std::string& path) {
 // A full disk often lets a file be made, and refuses its content.
 void check_writable(const std::string& directory) {
   auto path = directory + "/.ddprun_XXXXXX";
-  const io::UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
+  const base::UniqueFd file(::mkostemp(path.data(), O_CLOEXEC));
   if (!file) refuse("log files can't be written", directory, errno);
   ::unlink(path.c_str());
   const std::string some(4096, '\n');
@@ -133,9 +133,9 @@ int LogTree::highest_round(const std::string& run_id) const {
   return highest;
 }
 
-io::UniqueFd open_log_file(const std::string& path) {
+base::UniqueFd open_log_file(const std::string& path) {
   constexpr int kHow = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
-  io::UniqueFd file(::open(path.c_str(), kHow | O_NOFOLLOW, 0666));
+  base::UniqueFd file(::open(path.c_str(), kHow | O_NOFOLLOW, 0666));
   if (!file && errno == ELOOP) {
     check_no_link_of_others(path);
     file.reset(::open(path.c_str(), kHow, 0666));

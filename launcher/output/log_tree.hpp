@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
 
@@ -42,7 +42,7 @@ class LogTree {
 };
 
 // For appending; made where there is none. Throws UsageError.
-io::UniqueFd open_log_file(const std::string& path);
+base::UniqueFd open_log_file(const std::string& path);
 
 // A run id as the name of one folder: '/' and what can't be seen become '_', and so do the names "." and "..". Pure.
 std::string folder_name_of(const std::string& run_id);

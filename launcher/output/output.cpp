@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/host_name.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/console_reader.hpp"
 #include "launcher/output/line_prefix.hpp"
@@ -17,7 +18,6 @@
 #include "launcher/output/log_thread.hpp"
 #include "launcher/output/log_tree.hpp"
 #include "launcher/output/stream_ends.hpp"
-#include "rendezvous/io/host_name.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -30,8 +30,8 @@ bool is_in(const std::vector<RankRange>& ranges, int rank) {
          });
 }
 
-io::UniqueFd open_nothing(int flags) {
-  io::UniqueFd fd(::open("/dev/null", flags | O_CLOEXEC));
+base::UniqueFd open_nothing(int flags) {
+  base::UniqueFd fd(::open("/dev/null", flags | O_CLOEXEC));
   if (!fd) throw std::system_error(errno, std::generic_category(), "/dev/null for a worker");
   return fd;
 }
@@ -143,7 +143,7 @@ class Output::Impl {
 
  private:
   struct Worker {
-    std::array<io::UniqueFd, 3> side{};
+    std::array<base::UniqueFd, 3> side{};
     std::array<std::shared_ptr<ConsoleReader>, 2> readers{};  // of what goes to the console only; else null
     std::array<LinePrefix, 2> prefix{};
     LineTail stderr_tail{};   // where stderr goes to the console only
@@ -231,8 +231,8 @@ class Output::Impl {
   // --- streams ---
 
   // The terminal itself, not a pty, so that line editing and hidden input work as the user knows them.
-  static io::UniqueFd open_stdin(bool foreground) {
-    io::UniqueFd fd = foreground ? io::UniqueFd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) : open_nothing(O_RDONLY);
+  static base::UniqueFd open_stdin(bool foreground) {
+    base::UniqueFd fd = foreground ? base::UniqueFd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) : open_nothing(O_RDONLY);
     if (!fd) throw std::system_error(errno, std::generic_category(), "stdin of a worker");
     return fd;
   }
@@ -301,7 +301,7 @@ class Output::Impl {
   boost::asio::io_context& io_;
   OutputOptions options_;
   std::string scratch_directory_;
-  std::string host_ = io::host_name();
+  std::string host_ = base::host_name();
   std::optional<LogTree> tree_;  // empty: no log files
   Console console_;
   Round round_;

@@ -7,16 +7,16 @@
 
 #include <cerrno>
 
-#include "rendezvous/io/throw_errno.hpp"
+#include "base/throw_errno.hpp"
 
 namespace ddp::launcher {
 namespace {}  // namespace
 
 StreamEnds open_pipe() {
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) io::throw_errno("pipe for a worker's output");
+  if (::pipe2(ends, O_CLOEXEC) != 0) base::throw_errno("pipe for a worker's output");
   ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
-  return {io::UniqueFd(ends[0]), io::UniqueFd(ends[1])};
+  return {base::UniqueFd(ends[0]), base::UniqueFd(ends[1])};
 }
 
 // The worker's bytes pass unchanged: the user's own terminal does what is to be done at a newline.
@@ -24,9 +24,9 @@ StreamEnds open_terminal(const std::optional<winsize>& size) {
   StreamEnds ends;
   ends.agent.reset(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
   if (!ends.agent || ::grantpt(ends.agent.get()) != 0 || ::unlockpt(ends.agent.get()) != 0)
-    io::throw_errno("pseudo-terminal for a worker's output");
+    base::throw_errno("pseudo-terminal for a worker's output");
   ends.worker.reset(::ioctl(ends.agent.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
-  if (!ends.worker) io::throw_errno("pseudo-terminal for a worker's output");
+  if (!ends.worker) base::throw_errno("pseudo-terminal for a worker's output");
   termios settings{};
   ::tcgetattr(ends.worker.get(), &settings);
   settings.c_oflag &= ~static_cast<tcflag_t>(OPOST);

@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <optional>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
 
 struct StreamEnds {
-  io::UniqueFd agent;   // to read from; does not block
-  io::UniqueFd worker;  // to be the worker's stdout or stderr
+  base::UniqueFd agent;   // to read from; does not block
+  base::UniqueFd worker;  // to be the worker's stdout or stderr
 };
 
 // Throw std::system_error where descriptors run out.

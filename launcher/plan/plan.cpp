@@ -6,10 +6,10 @@
 #include <sstream>
 #include <utility>
 
+#include "base/host_and_port.hpp"
 #include "launcher/command_line/option_values.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/worker_group/exit_code.hpp"
-#include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/membership/failure.hpp"
 
 namespace ddp::launcher {
@@ -48,8 +48,8 @@ std::string names(const std::vector<int>& signals) {
 }
 
 std::string endpoint(const RendezvousConfig& meeting) {
-  if (meeting.port == 0) return io::host_and_port(meeting.host, "<a free port>");
-  return io::host_and_port(meeting.host, range(meeting.port, meeting.port + meeting.port_count - 1, "-"));
+  if (meeting.port == 0) return base::host_and_port(meeting.host, "<a free port>");
+  return base::host_and_port(meeting.host, range(meeting.port, meeting.port + meeting.port_count - 1, "-"));
 }
 
 std::string streams(const StreamMask& mask) {

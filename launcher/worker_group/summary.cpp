@@ -6,12 +6,12 @@
 #include <csignal>
 #include <string_view>
 
-#include "rendezvous/io/printable.hpp"
+#include "base/printable.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using io::printable;
+using base::printable;
 using rendezvous::Ending;
 using rendezvous::FailureReport;
 using rendezvous::signal_name;

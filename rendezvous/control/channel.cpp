@@ -18,7 +18,7 @@
 #include <optional>
 #include <utility>
 
-#include "rendezvous/io/address.hpp"
+#include "base/address.hpp"
 #include "rendezvous/security/stream.hpp"
 #include "rendezvous/security/tls.hpp"
 
@@ -73,7 +73,7 @@ bool names_host(const std::string& header) {
   const auto port = header.substr(std::min(end + (has_bracket ? 1 : 0), header.size()));
   if (header.empty()) return true;
   if (has_bracket && (end == header.size() || host.find(':') == std::string::npos)) return false;
-  return io::is_host(host) &&
+  return base::is_host(host) &&
          (port.empty() || (port.front() == ':' && port.find_first_not_of("0123456789", 1) == std::string::npos));
 }
 
@@ -88,7 +88,7 @@ Channel::Closed reason_of(error_code error) {
 
 class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
  public:
-  Impl(asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers)
+  Impl(asio::io_context& io, base::UniqueFd socket, Side side, Options options, Handlers handlers)
       : options_(std::move(options)), handlers_(std::move(handlers)), side_(side), stream_(io), limit_(io) {
     sockaddr_storage local{};
     socklen_t length = sizeof local;
@@ -326,7 +326,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
   bool is_open_ = false, writing_ = false, finishing_ = false, saying_goodbye_ = false, closed_ = false;
 };
 
-Channel::Channel(asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers)
+Channel::Channel(asio::io_context& io, base::UniqueFd socket, Side side, Options options, Handlers handlers)
     : impl_(std::make_shared<Impl>(io, std::move(socket), side, std::move(options), std::move(handlers))) {
   impl_->start();
 }

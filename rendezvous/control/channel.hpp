@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::security {
 class Tls;
@@ -57,7 +57,7 @@ class Channel {
     // The peer's kernel ended the connection, as it does when a process dies; else it fell silent.
     bool by_peer = false;
     std::string try_this{};           // not empty: it is no use to try again, until this has been done
-    const char* reason = "no hello";  // as io::Warning::reason, for a server that had no hello from the peer
+    const char* reason = "no hello";  // as base::Warning::reason, for a server that had no hello from the peer
   };
 
   // Each is called from the event loop, never from within a call of this class; none after close(). They may destroy
@@ -69,7 +69,7 @@ class Channel {
   };
 
   // Takes the connected socket over and does the handshakes. `why` of a failed one says what the peer is.
-  Channel(boost::asio::io_context& io, io::UniqueFd socket, Side side, Options options, Handlers handlers);
+  Channel(boost::asio::io_context& io, base::UniqueFd socket, Side side, Options options, Handlers handlers);
   ~Channel();  // close()
   Channel(const Channel&) = delete;
 

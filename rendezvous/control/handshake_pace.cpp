@@ -3,8 +3,8 @@
 #include <algorithm>
 
 namespace ddp::rendezvous {
-std::optional<HandshakePace::TimePoint> HandshakePace::begin(const io::Address& source, TimePoint now) {
-  const auto owed = owed_until_.find(io::network_of(source));
+std::optional<HandshakePace::TimePoint> HandshakePace::begin(const base::Address& source, TimePoint now) {
+  const auto owed = owed_until_.find(base::network_of(source));
   if (owed == owed_until_.end() || sessions_.count(source) != 0) return now;
   const auto start = owed->second - options_.free;
   if (start <= now) return now;
@@ -13,18 +13,18 @@ std::optional<HandshakePace::TimePoint> HandshakePace::begin(const io::Address& 
   return start;
 }
 
-void HandshakePace::failed(const io::Address& source, TimePoint now) {
+void HandshakePace::failed(const base::Address& source, TimePoint now) {
   if (sessions_.count(source) == 0) charge(source, now);
 }
 
-void HandshakePace::left(const io::Address& source) {
+void HandshakePace::left(const base::Address& source) {
   const auto found = sessions_.find(source);
   if (found != sessions_.end() && --found->second == 0) sessions_.erase(found);
 }
 
 // Many that began together may fail together: what they owe has a bound, so that the source is heard again soon.
-void HandshakePace::charge(const io::Address& source, TimePoint now) {
-  const auto network = io::network_of(source);
+void HandshakePace::charge(const base::Address& source, TimePoint now) {
+  const auto network = base::network_of(source);
   if (owed_until_.size() >= options_.sources_max && owed_until_.count(network) == 0)
     std::erase_if(owed_until_, [now](const auto& entry) { return entry.second <= now; });
   if (owed_until_.size() >= options_.sources_max && owed_until_.count(network) == 0) return;

@@ -13,7 +13,7 @@
 #include <map>
 #include <optional>
 
-#include "rendezvous/io/address.hpp"
+#include "base/address.hpp"
 
 namespace ddp::rendezvous {
 
@@ -32,20 +32,20 @@ class HandshakePace {
   explicit HandshakePace(Options options) : options_(options) {}
 
   // When the handshake of a new connection may begin; empty: too many of its source wait already.
-  [[nodiscard]] std::optional<TimePoint> begin(const io::Address& source, TimePoint now);
+  [[nodiscard]] std::optional<TimePoint> begin(const base::Address& source, TimePoint now);
 
-  void failed(const io::Address& source, TimePoint now);
+  void failed(const base::Address& source, TimePoint now);
 
   // A session of the source has begun, has ended.
-  void joined(const io::Address& source) { ++sessions_[source]; }
-  void left(const io::Address& source);
+  void joined(const base::Address& source) { ++sessions_[source]; }
+  void left(const base::Address& source);
 
  private:
-  void charge(const io::Address& source, TimePoint now);
+  void charge(const base::Address& source, TimePoint now);
 
   Options options_;
-  std::map<io::Address, TimePoint> owed_until_;  // by the sources' networks, where there were failures
-  std::map<io::Address, std::size_t> sessions_;
+  std::map<base::Address, TimePoint> owed_until_;  // by the sources' networks, where there were failures
+  std::map<base::Address, std::size_t> sessions_;
 };
 
 }  // namespace ddp::rendezvous

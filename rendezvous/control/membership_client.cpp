@@ -15,13 +15,13 @@
 #include <random>
 #include <utility>
 
+#include "base/address.hpp"
+#include "base/host_and_port.hpp"
 #include "ddp/error.hpp"
 #include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/control/resolver.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/host_and_port.hpp"
 
 namespace ddp::rendezvous {
 
@@ -63,7 +63,7 @@ How how_of(int error) { return error == ECONNREFUSED ? How::refused : error == E
 }  // namespace
 
 std::string text_of(const EndpointName& endpoint) {
-  return io::host_and_port(endpoint.host, range_of(endpoint.port, endpoint.port + endpoint.port_count - 1));
+  return base::host_and_port(endpoint.host, range_of(endpoint.port, endpoint.port + endpoint.port_count - 1));
 }
 
 class MembershipClient::Impl : public std::enable_shared_from_this<MembershipClient::Impl> {
@@ -214,7 +214,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     candidates_.clear();
     if (!action.to.address.empty()) {
       // Messages carry numeric addresses only.
-      candidates_.push_back(io::socket_address(io::parse_address(action.to.address).value(), action.to.port));
+      candidates_.push_back(base::socket_address(base::parse_address(action.to.address).value(), action.to.port));
       return connect_next();
     }
     if (action.to.port > 0 && !resolved_.empty()) return try_port(action.to.port);  // of a host that was just looked up
@@ -258,7 +258,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     attempt_limit_.cancel();
     if (!resolved.error.empty()) return host_is_unknown(resolved.error);
     addresses_.clear();
-    for (const auto& address : resolved.addresses) addresses_.push_back(io::address_of(address).text());
+    for (const auto& address : resolved.addresses) addresses_.push_back(base::address_of(address).text());
     resolved_ = resolved.addresses;
     if (!resolved.slurm_address.empty()) slurm_address_ = resolved.slurm_address;
     try_port(target_.port);
@@ -266,16 +266,16 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void try_port(std::uint16_t index) {
     for (const auto& address : resolved_)
-      candidates_.push_back(io::with_port(address, static_cast<std::uint16_t>(endpoint_.port + index)));
+      candidates_.push_back(base::with_port(address, static_cast<std::uint16_t>(endpoint_.port + index)));
     connect_next();
   }
 
   void connect_next() {
     const auto address = candidates_.front();
     candidates_.erase(candidates_.begin());
-    io::UniqueFd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    base::UniqueFd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return next_or_ended(address, errno);
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), io::length_of(address)) == 0)
+    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), base::length_of(address)) == 0)
       return greet(std::move(socket), address);
     if (errno != EINPROGRESS) return next_or_ended(address, errno);
     connecting_ = std::make_shared<asio::posix::stream_descriptor>(io_, socket.release());
@@ -284,7 +284,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
                               if (error || self->connecting_ != attempt) return;
                               self->connecting_.reset();
                               self->attempt_limit_.cancel();
-                              io::UniqueFd connected(attempt->release());
+                              base::UniqueFd connected(attempt->release());
                               int failure = 0;
                               socklen_t length = sizeof failure;
                               ::getsockopt(connected.get(), SOL_SOCKET, SO_ERROR, &failure, &length);
@@ -304,11 +304,11 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     how_ = std::min(how_.value_or(How::silent), how_of(error));
     if (!candidates_.empty()) return connect_next();
     note_answer(*how_);
-    ended(*how_, std::string(std::strerror(error)) + " (" + io::address_of(address).text() + ")");
+    ended(*how_, std::string(std::strerror(error)) + " (" + base::address_of(address).text() + ")");
   }
 
-  void greet(io::UniqueFd socket, const sockaddr_storage& address) {
-    const Session::Target peer{io::address_of(address).text(), target_port()};
+  void greet(base::UniqueFd socket, const sockaddr_storage& address) {
+    const Session::Target peer{base::address_of(address).text(), target_port()};
     Channel::Options options;
     options.message_bytes_max = 4u << 20;
     options.heartbeat_timeout = options_.heartbeat_timeout;
@@ -535,8 +535,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   // Duplicates of its socket, and of those that this side has given up. Their other sides hear of an end only with that
   // of this process, or when the agent is done: they take the end of a connection that is not resumed for that of the
   // node, and workers may still run here.
-  io::UniqueFd present_;
-  std::deque<io::UniqueFd> given_up_;
+  base::UniqueFd present_;
+  std::deque<base::UniqueFd> given_up_;
   std::string slurm_address_;                // of the endpoint's host, where its name does not resolve
   std::vector<std::string> addresses_;       // of the endpoint
   std::vector<sockaddr_storage> resolved_;   // the same, to connect to

@@ -7,10 +7,10 @@
 #include <set>
 #include <utility>
 
+#include "base/line_log.hpp"
+#include "base/random_key.hpp"
 #include "ddp/error.hpp"
 #include "rendezvous/control/message_json.hpp"
-#include "rendezvous/io/line_log.hpp"
-#include "rendezvous/io/random_key.hpp"
 
 namespace ddp::rendezvous {
 
@@ -26,7 +26,7 @@ constexpr std::size_t kRefusedMax = 256;  // whose connections are still open
 constexpr std::chrono::milliseconds kFarewellLimit{5'000};
 
 MembershipOptions with_nonces(MembershipOptions options) {
-  options.nonce = io::random_key;
+  options.nonce = base::random_key;
   return options;
 }
 
@@ -243,7 +243,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   std::set<NodeId> refused_;            // of them, the oldest first
   ToAgent told_;                        // the last one, and its text: much is said to all nodes alike
   std::string told_text_;
-  io::BoundedLog log_{io_, [this](const std::string& line) { say(line); }};
+  base::BoundedLog log_{io_, [this](const std::string& line) { say(line); }};
   std::function<void()> finished_;
   bool is_finishing_ = false, stopped_ = false;
 };

@@ -2,10 +2,10 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/address.hpp"
+#include "base/json_depth.hpp"
+#include "base/printable.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/json_depth.hpp"
-#include "rendezvous/io/printable.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -34,7 +34,7 @@ void check_text(const Json& value, const char* name) {
   if (!value.is_string()) refuse(name, "is no text");
   const auto& text = value.get_ref<const std::string&>();
   if (text.size() > kTextBytesMax) refuse(name, "is too long");
-  if (!io::is_printable(text)) refuse(name, "holds a control character");
+  if (!base::is_printable(text)) refuse(name, "holds a control character");
 }
 
 void read(const Json& object, const char* name, std::string& out) {
@@ -170,7 +170,7 @@ Json json_of(const Successor& successor);
 Json json_of(const Held& held);
 Json json_of(const RoundTimes& round);
 Json json_of(const RunReport& report);
-Json json_of(const std::string& value) { return io::printable(value, kTextBytesMax); }
+Json json_of(const std::string& value) { return base::printable(value, kTextBytesMax); }
 Json json_of(bool value) { return value; }
 Json json_of(int value) { return value; }
 Json json_of(std::int64_t value) { return value; }
@@ -446,12 +446,12 @@ void check_name(const char* name, const std::string& text) {
 
 // Others connect to it, and it opens the store's door.
 void check_address(const char* name, const std::string& text) {
-  if (!io::parse_address(text)) refuse(name, "is no address");
+  if (!base::parse_address(text)) refuse(name, "is no address");
 }
 
 // Workers look it up.
 void check_host(const char* name, const std::string& text) {
-  if (!text.empty() && !io::is_host(text)) refuse(name, "is neither an address nor the name of a host");
+  if (!text.empty() && !base::is_host(text)) refuse(name, "is neither an address nor the name of a host");
 }
 
 void check_ranks(const std::vector<int>& ranks) {
@@ -656,7 +656,7 @@ std::string text_of(Variant message, const char* type) {
 
 template <class Variant>
 Variant message_of(std::string_view json, const char* const* types) {
-  if (io::is_nested_deeper(json, kDepthMax)) throw Error("malformed message: it is nested too deep");
+  if (base::is_nested_deeper(json, kDepthMax)) throw Error("malformed message: it is nested too deep");
   const auto object = Json::parse(json, nullptr, false);
   if (!object.is_object()) throw Error("malformed message: no JSON object");
   std::string type;

@@ -3,7 +3,7 @@
 // Unknown fields are ignored, so that a newer peer may say more. A text is refused where it is no JSON, lacks a field
 // that has no default, or holds a value out of its range; the limit on its length is the channel's. The ranges are
 // those of docs/control_channel.md, "What a field may hold". What is written keeps to them: texts are made printable
-// (rendezvous/io/printable.hpp) and cut.
+// (base/printable.hpp) and cut.
 //
 // Pure. Protocol: docs/control_channel.md.
 #pragma once

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "rendezvous/io/address.hpp"
+#include "base/address.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -68,12 +68,12 @@ std::optional<std::string> host_of(std::string_view header) {
   }
   if (bracket + 1 != colon) return {};
   const auto address = std::string(header.substr(1, bracket - 1));
-  if (!io::parse_address(address)) return {};
+  if (!base::parse_address(address)) return {};
   return address;
 }
 
 bool names_loopback(const std::string& host) {
-  const auto address = io::parse_address(host);
+  const auto address = base::parse_address(host);
   return host == "localhost" || (address && address->is_loopback());
 }
 

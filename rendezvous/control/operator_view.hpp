@@ -28,7 +28,7 @@ struct HttpQuestion {
 // /healthz, to everybody; /v1/jobs (JSON) and /metrics (Prometheus' text format 0.0.4), to those that have a token
 // and to this user's processes on this host, which must name it by a loopback address or as localhost: a page that had
 // its own name resolve to one reads nothing. A malformed Host header is answered with 400.
-// `jobs`: asked only where they are answered. `warnings`: how many there were of each reason (io::WarningTally).
+// `jobs`: asked only where they are answered. `warnings`: how many there were of each reason (base::WarningTally).
 Channel::HttpAnswer answer_operator(const HttpQuestion& question, const std::function<JobViews()>& jobs,
                                     const std::map<std::string, std::uint64_t>& warnings);
 

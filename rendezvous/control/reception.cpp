@@ -9,9 +9,9 @@
 #include <map>
 #include <utility>
 
+#include "base/socket_owner.hpp"
 #include "ddp/error.hpp"
 #include "rendezvous/control/message_json.hpp"
-#include "rendezvous/io/socket_owner.hpp"
 
 namespace ddp::rendezvous {
 
@@ -31,11 +31,11 @@ std::string_view bearer_of(std::string_view authorization) {
   return authorization.substr(kBearer.size());
 }
 
-io::SocketEnd local_end_of(int socket) {
+base::SocketEnd local_end_of(int socket) {
   sockaddr_storage local{};
   socklen_t length = sizeof local;
   ::getsockname(socket, reinterpret_cast<sockaddr*>(&local), &length);
-  return io::socket_end_of(local);
+  return base::socket_end_of(local);
 }
 
 bool is_us_or_root(std::optional<uid_t> owner) { return owner && (*owner == ::geteuid() || *owner == 0); }
@@ -44,15 +44,15 @@ bool is_us_or_root(std::optional<uid_t> owner) { return owner && (*owner == ::ge
 
 class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
  public:
-  Impl(asio::io_context& io, Options options, Direct direct, io::Warn warn)
+  Impl(asio::io_context& io, Options options, Direct direct, base::Warn warn)
       : io_(io),
         options_(std::move(options)),
         direct_(std::move(direct)),
         warn_(std::move(warn)),
         pace_(options_.pace) {}
 
-  void adopt(io::UniqueFd socket, const sockaddr_storage& peer, bool speaks_tls) {
-    const auto from = io::socket_end_of(peer);
+  void adopt(base::UniqueFd socket, const sockaddr_storage& peer, bool speaks_tls) {
+    const auto from = base::socket_end_of(peer);
     if (speaks_tls && !options_.security) {
       security::refuse_tls(socket.get());
       return say_lost(from.address, "no token here",
@@ -81,7 +81,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
 
   // A connection, for as long as it is there; a live session once it has been handed over.
   struct Presence {
-    Presence(std::weak_ptr<Impl> reception, const io::Address& address)
+    Presence(std::weak_ptr<Impl> reception, const base::Address& address)
         : reception_(std::move(reception)), source(address) {}
     ~Presence() {
       const auto reception = reception_.lock();
@@ -90,14 +90,15 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     Presence(const Presence&) = delete;
 
     std::weak_ptr<Impl> reception_;
-    const io::Address source;
+    const base::Address source;
     bool is_session = false;
   };
 
   struct Visitor {
-    Visitor(asio::io_context& io, const io::SocketEnd& peer, bool is_tls) : from(peer), speaks_tls(is_tls), timer(io) {}
+    Visitor(asio::io_context& io, const base::SocketEnd& peer, bool is_tls)
+        : from(peer), speaks_tls(is_tls), timer(io) {}
 
-    const io::SocketEnd from;
+    const base::SocketEnd from;
     const bool speaks_tls;
     std::shared_ptr<Presence> presence{};
     std::unique_ptr<Channel> channel{};  // none while its handshake is delayed
@@ -105,7 +106,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     bool is_sent_away = false;
   };
 
-  void open(std::uint64_t number, io::UniqueFd socket) {
+  void open(std::uint64_t number, base::UniqueFd socket) {
     auto& visitor = visitors_.at(number);
     Channel::Options options;
     options.message_bytes_max = kControlMessageBytesMax;
@@ -138,8 +139,8 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     });
   }
 
-  Channel::HttpAnswer answer(const Channel::HttpRequest& request, bool speaks_tls, const io::SocketEnd& from,
-                             const io::SocketEnd& to) const {
+  Channel::HttpAnswer answer(const Channel::HttpRequest& request, bool speaks_tls, const base::SocketEnd& from,
+                             const base::SocketEnd& to) const {
     const auto& security = options_.security;
     const auto& scrape = options_.scrape_tokens;
     const auto bearer = bearer_of(request.authorization);
@@ -208,7 +209,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     if (!why.empty()) say_lost(source, reason, why);
   }
 
-  void say_lost(const io::Address& source, const char* reason, const std::string& why) {
+  void say_lost(const base::Address& source, const char* reason, const std::string& why) {
     const auto address = source.text();
     warn_({reason, address, "a connection from " + address + " ended before it said which job it belongs to: " + why});
   }
@@ -216,21 +217,21 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
   asio::io_context& io_;
   Options options_;
   Direct direct_;
-  io::Warn warn_;
+  base::Warn warn_;
   HandshakePace pace_;
-  const io::SocketOwners owners_;
+  const base::SocketOwners owners_;
   std::map<std::uint64_t, Visitor> visitors_;
   std::uint64_t visitors_seen_ = 0;
 };
 
-Reception::Reception(asio::io_context& io, Options options, Direct direct, io::Warn warn)
+Reception::Reception(asio::io_context& io, Options options, Direct direct, base::Warn warn)
     : impl_(std::make_shared<Impl>(io, std::move(options), std::move(direct), std::move(warn))) {}
 
 Reception::~Reception() { impl_->stop(); }
-void Reception::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
+void Reception::adopt(base::UniqueFd socket, const sockaddr_storage& peer) {
   impl_->adopt(std::move(socket), peer, false);
 }
-void Reception::adopt_tls(io::UniqueFd socket, const sockaddr_storage& peer) {
+void Reception::adopt_tls(base::UniqueFd socket, const sockaddr_storage& peer) {
   impl_->adopt(std::move(socket), peer, true);
 }
 

@@ -14,14 +14,14 @@
 #include <string>
 #include <variant>
 
+#include "base/address.hpp"
+#include "base/descriptor_room.hpp"
+#include "base/unique_fd.hpp"
+#include "base/warning.hpp"
 #include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/handshake_pace.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/descriptor_room.hpp"
-#include "rendezvous/io/unique_fd.hpp"
-#include "rendezvous/io/warning.hpp"
 #include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
@@ -30,7 +30,7 @@ class Reception {
  public:
   struct Options {
     std::chrono::milliseconds heartbeat_timeout{3'000};
-    std::size_t waiting_max = io::descriptor_room().waiting;  // without a hello; beyond it the oldest one is closed
+    std::size_t waiting_max = base::descriptor_room().waiting;  // without a hello; beyond it the oldest one is closed
     HandshakePace::Options pace{};
     std::function<Channel::HttpAnswer(const HttpQuestion&)> http{};
     std::function<bool(const std::string& node_key)> farewell{};  // of a guardian; whether the node is known
@@ -42,17 +42,17 @@ class Reception {
   // not begin one.
   using Direction =
       std::variant<std::monostate, std::reference_wrapper<MembershipServer>, Elsewhere, FinishJob, Refused>;
-  using Direct = std::function<Direction(const Hello& hello, const io::Address& source)>;
+  using Direct = std::function<Direction(const Hello& hello, const base::Address& source)>;
 
   // `direct` says where a node with this hello belongs; it is called once for each. `warn` hears of those that never
   // said hello, and of those that were refused.
-  Reception(boost::asio::io_context& io, Options options, Direct direct, io::Warn warn);
+  Reception(boost::asio::io_context& io, Options options, Direct direct, base::Warn warn);
   ~Reception();  // closes what has not been handed over
   Reception(const Reception&) = delete;
 
   // Connections of which no byte has been read: one that begins as HTTP does, one that begins as TLS does.
-  void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
-  void adopt_tls(io::UniqueFd socket, const sockaddr_storage& peer);
+  void adopt(base::UniqueFd socket, const sockaddr_storage& peer);
+  void adopt_tls(base::UniqueFd socket, const sockaddr_storage& peer);
 
  private:
   class Impl;

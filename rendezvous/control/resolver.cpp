@@ -9,11 +9,11 @@
 #include <thread>
 #include <utility>
 
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/event_fd.hpp"
-#include "rendezvous/io/host_addresses.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/address.hpp"
+#include "base/event_fd.hpp"
+#include "base/host_addresses.hpp"
+#include "base/quiet_thread.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/slurm/node_address.hpp"
 
 namespace ddp::rendezvous {
@@ -25,12 +25,12 @@ constexpr std::chrono::seconds kSlurmLimit{10};  // for its controller's answer
 
 // What the thread and the event loop share; whoever is last lets go of it.
 struct Answer {
-  io::UniqueFd is_there = io::make_event();
+  base::UniqueFd is_there = base::make_event();
   Resolved resolved;
 };
 
 Resolved look_up(const std::string& host, std::uint16_t port) {
-  auto found = io::look_up(host, port);
+  auto found = base::look_up(host, port);
   Resolved out;
   out.addresses = std::move(found.addresses);
   if (!found.error.empty()) out.error = "the name " + host + " can't be resolved: " + found.error;
@@ -64,16 +64,16 @@ std::shared_ptr<void> resolve(asio::io_context& io, const Wanted& wanted, std::f
       [answer, done = std::move(done), waiting = std::weak_ptr(waiting)](boost::system::error_code error) {
         if (!error && !waiting.expired()) done(answer->resolved);
       });
-  io::start_quiet_thread([answer, wanted] {
+  base::start_quiet_thread([answer, wanted] {
     answer->resolved = look_up(wanted);
-    io::ring(answer->is_there);
+    base::ring(answer->is_there);
   }).detach();
   return waiting;
 }
 
 std::vector<std::string> own_addresses() {
   std::vector<std::string> out, loopback;
-  for (const auto& [address, is_up, prefix_bits] : io::interface_addresses())
+  for (const auto& [address, is_up, prefix_bits] : base::interface_addresses())
     if (is_up && !address.is_link_local()) (address.is_loopback() ? loopback : out).push_back(address.text());
   out.insert(out.end(), loopback.begin(), loopback.end());
   return out;

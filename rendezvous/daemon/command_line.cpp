@@ -2,7 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "rendezvous/io/address.hpp"
+#include "base/address.hpp"
 #include "rendezvous/store/door.hpp"
 
 namespace ddp::rendezvous {
@@ -20,7 +20,7 @@ void declare_place(CLI::App& app, std::uint16_t& port, std::vector<std::string>&
 
 void check_place(const std::vector<std::string>& hosts) {
   for (const auto& host : hosts)
-    if (!io::parse_address(host)) throw UsageError("--host: \"" + host + "\" is no IPv4 or IPv6 address");
+    if (!base::parse_address(host)) throw UsageError("--host: \"" + host + "\" is no IPv4 or IPv6 address");
 }
 
 void check(const ServeStore& options) {

@@ -24,8 +24,8 @@
 #include <variant>
 #include <vector>
 
+#include "base/address.hpp"
 #include "rendezvous/control/operator_view.hpp"
-#include "rendezvous/io/address.hpp"
 #include "rendezvous/membership/finished_jobs.hpp"
 
 namespace ddp::rendezvous {
@@ -47,7 +47,7 @@ class JobTable {
       : handlers_(std::move(handlers)), jobs_max_(jobs_max) {}
 
   // Begins the job if nobody has come for it yet. `source`: the address that the node came from.
-  Direction direct(const Hello& hello, const io::Address& source, TimePoint now) {
+  Direction direct(const Hello& hello, const base::Address& source, TimePoint now) {
     forget_what_is_over(now, hello.node_key);
     if (const auto* verdict = finished_.verdict_for(hello, now)) return *verdict;
     if (auto* job = job_with(hello.node_key)) return std::ref(*job);
@@ -61,7 +61,7 @@ class JobTable {
       found = jobs_.end();
     }
     if (found == jobs_.end()) {
-      const auto network = io::network_of(source);
+      const auto network = base::network_of(source);
       if (const auto refused = objection(network, hello.held.has_value())) return *refused;
       if (const auto known = finished_.known_of(hello.run_id); before.last_round < known.last_round) before = known;
       found = jobs_.emplace(hello.run_id, Job{handlers_.begin(hello, before), network}).first;
@@ -91,11 +91,11 @@ class JobTable {
  private:
   struct Job {
     std::unique_ptr<Server> server;
-    io::Address begun_from;  // a network
+    base::Address begun_from;  // a network
   };
 
   // A node with a round may come again: it has workers.
-  std::optional<Refused> objection(const io::Address& network, bool has_round) const {
+  std::optional<Refused> objection(const base::Address& network, bool has_round) const {
     const auto try_this = "end jobs that nobody needs (http://<endpoint>/v1/jobs lists them), or try again later";
     if (jobs_.size() + ending_.size() >= jobs_max_)
       return Refused{"the endpoint has " + std::to_string(jobs_max_) + " jobs already, as many as it takes", try_this,

@@ -14,15 +14,15 @@
 #include <utility>
 #include <variant>
 
+#include "base/address.hpp"
+#include "base/descriptor_room.hpp"
+#include "base/line_log.hpp"
+#include "base/line_writer.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/daemon/job_table.hpp"
 #include "rendezvous/daemon/own_process.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/descriptor_room.hpp"
-#include "rendezvous/io/line_log.hpp"
-#include "rendezvous/io/line_writer.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/security/tls.hpp"
@@ -38,7 +38,7 @@ constexpr std::uint64_t kTermAheadMax = 366 * 24 * 3600;
 constexpr int kLinesAtOnce = 10'000;
 constexpr std::chrono::milliseconds kLinePeriod{100};
 
-JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io::BoundedLog& say,
+JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, base::BoundedLog& say,
                                                  std::chrono::milliseconds heartbeat_timeout) {
   return {[&io, &say, heartbeat_timeout](const Hello& hello, const JobBefore& before) {
     const auto term = begin_term();
@@ -52,7 +52,7 @@ JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, io
   }};
 }
 
-Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello, const io::Address& source) {
+Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello, const base::Address& source) {
   if (hello.is_served_by_agent) return std::monostate();
   const auto direction = jobs.direct(hello, source, std::chrono::steady_clock::now());
   return std::visit([](const auto& where) { return Reception::Direction(where); }, direction);
@@ -71,11 +71,11 @@ std::optional<security::Tokens> tokens_of(const ServeJobs& options, const std::o
 int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token_variable) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
-  io::WarningLog warnings(io, std::ref(say));
-  io::BoundedLog say_of_jobs(io, std::ref(say), io::LineLimit(kLinesAtOnce, kLinePeriod));
+  base::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
+  base::WarningLog warnings(io, std::ref(say));
+  base::BoundedLog say_of_jobs(io, std::ref(say), base::LineLimit(kLinesAtOnce, kLinePeriod));
   JobTable<MembershipServer> jobs(handlers_of(io, say_of_jobs, options.heartbeat_timeout),
-                                  std::min(kJobsMax, io::descriptor_room().met));
+                                  std::min(kJobsMax, base::descriptor_room().met));
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
   const auto tokens = tokens_of(options, token_variable);
@@ -90,13 +90,13 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
   rules.farewell = [&jobs](const std::string& node_key) { return jobs.take_farewell(node_key); };
   Reception reception(
       io, std::move(rules),
-      [&jobs](const Hello& hello, const io::Address& source) { return direct(jobs, hello, source); },
+      [&jobs](const Hello& hello, const base::Address& source) { return direct(jobs, hello, source); },
       std::ref(warnings));
   port::Port port(
       io, {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(warnings)},
-      {.http = [&reception](io::UniqueFd socket,
+      {.http = [&reception](base::UniqueFd socket,
                             const sockaddr_storage& peer) { reception.adopt(std::move(socket), peer); },
-       .tls = [&reception](io::UniqueFd socket,
+       .tls = [&reception](base::UniqueFd socket,
                            const sockaddr_storage& peer) { reception.adopt_tls(std::move(socket), peer); }});
   if (is_open) say("there is no token: whoever reaches the port can join and begin jobs (--token-file)");
   std::cout << "ddp-rendezvous: membership listens on " << listening_text(options.hosts, port.number()) << std::endl;

@@ -6,9 +6,9 @@
 #include <functional>
 #include <iostream>
 
+#include "base/line_log.hpp"
+#include "base/line_writer.hpp"
 #include "rendezvous/daemon/own_process.hpp"
-#include "rendezvous/io/line_writer.hpp"
-#include "rendezvous/io/line_log.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/store/server.hpp"
 
@@ -17,15 +17,15 @@ namespace ddp::rendezvous {
 int serve_store(const ServeStore& options) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  io::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
-  io::WarningLog warnings(io, std::ref(say));
+  base::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
+  base::WarningLog warnings(io, std::ref(say));
   store::Server server(io, {.allow = options.allow,
                             .total_bytes_max = static_cast<std::size_t>(options.memory_mib) << 20,
                             .memory_option = "--store-memory",
                             .warn = std::ref(warnings)});
   port::Port port(io,
                   {.addresses = options.hosts, .first = options.port, .last = options.port, .warn = std::ref(warnings)},
-                  {.store = [&server](io::UniqueFd socket, const sockaddr_storage& peer) {
+                  {.store = [&server](base::UniqueFd socket, const sockaddr_storage& peer) {
                     server.adopt(std::move(socket), peer);
                   }});
   std::cout << "ddp-rendezvous: the store listens on " << listening_text(options.hosts, port.number()) << std::endl;

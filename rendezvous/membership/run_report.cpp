@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "rendezvous/io/printable.hpp"
+#include "base/printable.hpp"
 #include "rendezvous/membership/failure.hpp"
 
 namespace ddp::rendezvous {
@@ -96,7 +96,7 @@ std::string describe(const RunReport& report) {
     out += "; detect " + describe_duration(round.detect) + ", stop " + describe_duration(round.stop) + ", rendezvous " +
            describe_duration(round.rendezvous) + ", start " + text_of(round.start) + ", first step " +
            text_of(round.first_step);
-    if (!round.why.empty()) out += "\n    because " + io::printable(round.why);
+    if (!round.why.empty()) out += "\n    because " + base::printable(round.why);
   }
   return out;
 }

@@ -12,9 +12,9 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
+#include "base/address.hpp"
+#include "base/host_and_port.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/host_and_port.hpp"
 
 namespace ddp::port {
 
@@ -34,21 +34,21 @@ constexpr int kSharedPortTries = 16;                    // to find one that is f
 constexpr int kListenTries = 16;                        // against others that open the same port at the same time
 
 struct BoundSocket {
-  io::UniqueFd socket;  // empty where it failed
-  int error = 0;        // why
+  base::UniqueFd socket;  // empty where it failed
+  int error = 0;          // why
 };
 
-BoundSocket bind_once(const io::Address& address, std::uint16_t port, bool& is_race) {
-  const auto name = io::socket_address(address, port);
+BoundSocket bind_once(const base::Address& address, std::uint16_t port, bool& is_race) {
+  const auto name = base::socket_address(address, port);
   const bool is_v4 = address.is_v4();
 
   // Asio would leave the descriptor open in what ddprun starts.
-  io::UniqueFd socket(::socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  base::UniqueFd socket(::socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1, off = 0;
   const bool ok = socket && ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
                   // :: takes IPv4 too, as in the reference.
                   (is_v4 || ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off) == 0) &&
-                  ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), io::length_of(name)) == 0;
+                  ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&name), base::length_of(name)) == 0;
   if (!ok) return {{}, errno};
   if (::listen(socket.get(), SOMAXCONN) == 0) return {std::move(socket), 0};
   is_race = errno == EADDRINUSE;
@@ -58,14 +58,14 @@ BoundSocket bind_once(const io::Address& address, std::uint16_t port, bool& is_r
 // Of several that have bound one port and then listen at the same moment the kernel may refuse all (each announces
 // itself before it looks for the others, inet_csk_listen_start): they try again, and whoever finds a listener is
 // refused by bind().
-BoundSocket bind_to(const io::Address& address, std::uint16_t port) {
+BoundSocket bind_to(const base::Address& address, std::uint16_t port) {
   BoundSocket bound;
   bool is_race = true;
   for (int i = 0; i < kListenTries && std::exchange(is_race, false); ++i) bound = bind_once(address, port, is_race);
   return bound;
 }
 
-std::uint16_t port_of(const io::UniqueFd& socket) {
+std::uint16_t port_of(const base::UniqueFd& socket) {
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
   ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &length);
@@ -75,14 +75,14 @@ std::uint16_t port_of(const io::UniqueFd& socket) {
 }
 
 struct Bound {
-  std::vector<io::UniqueFd> sockets;  // empty where it failed
+  std::vector<base::UniqueFd> sockets;  // empty where it failed
   std::uint16_t port = 0;
-  int error = 0;        // why it failed
-  io::Address address;  // which one
+  int error = 0;          // why it failed
+  base::Address address;  // which one
 };
 
 // All of `addresses` with one port number.
-Bound bind_all(const std::vector<io::Address>& addresses, std::uint16_t port) {
+Bound bind_all(const std::vector<base::Address>& addresses, std::uint16_t port) {
   Bound bound;
   bound.port = port;
   for (const auto& address : addresses) {
@@ -95,7 +95,7 @@ Bound bind_all(const std::vector<io::Address>& addresses, std::uint16_t port) {
 }
 
 // The first port from `first` to `last` that is free on all of them.
-Bound bind_in_range(const std::vector<io::Address>& addresses, std::uint16_t first, std::uint16_t last) {
+Bound bind_in_range(const std::vector<base::Address>& addresses, std::uint16_t first, std::uint16_t last) {
   Bound bound;
   if (first == 0) {
     // Free on the first address may be taken on the next.
@@ -112,9 +112,9 @@ Bound bind_in_range(const std::vector<io::Address>& addresses, std::uint16_t fir
   return bound;
 }
 
-std::string where_text(const io::Address& address, const PortOptions& options) {
+std::string where_text(const base::Address& address, const PortOptions& options) {
   const auto range_end = options.first != options.last ? "-" + std::to_string(options.last) : "";
-  return io::host_and_port(address.text(), std::to_string(options.first) + range_end);
+  return base::host_and_port(address.text(), std::to_string(options.first) + range_end);
 }
 
 Bound bind_as_told(const PortOptions& options) {
@@ -122,17 +122,17 @@ Bound bind_as_told(const PortOptions& options) {
     throw InvalidArgument("no range of ports: " + std::to_string(options.first) + " to " +
                           std::to_string(options.last));
   }
-  std::vector<io::Address> addresses;
+  std::vector<base::Address> addresses;
   for (const auto& text : options.addresses) {
-    const auto address = io::parse_address(text);
+    const auto address = base::parse_address(text);
     if (!address) throw InvalidArgument("can't listen on \"" + text + "\": that is no IPv4 or IPv6 address");
     addresses.push_back(*address);
   }
   Bound bound;
   if (addresses.empty()) {
-    bound = bind_in_range({*io::parse_address("::")}, options.first, options.last);
+    bound = bind_in_range({*base::parse_address("::")}, options.first, options.last);
     const bool has_no_v6 = bound.error == EAFNOSUPPORT || bound.error == EADDRNOTAVAIL;
-    if (has_no_v6) bound = bind_in_range({*io::parse_address("0.0.0.0")}, options.first, options.last);
+    if (has_no_v6) bound = bind_in_range({*base::parse_address("0.0.0.0")}, options.first, options.last);
   } else {
     bound = bind_in_range(addresses, options.first, options.last);
   }
@@ -142,7 +142,7 @@ Bound bind_as_told(const PortOptions& options) {
   return bound;
 }
 
-std::string text_of(const sockaddr_storage& peer) { return io::address_of(peer).text(); }
+std::string text_of(const sockaddr_storage& peer) { return base::address_of(peer).text(); }
 
 std::string hex_byte(unsigned char byte) {
   constexpr char kDigits[] = "0123456789abcdef";
@@ -180,14 +180,14 @@ class Port::Impl : public std::enable_shared_from_this<Port::Impl> {
 
   void accept_when_ready(Listener& listener);
   void accept_ready(Listener& listener);
-  io::UniqueFd accept_next(Listener& listener, sockaddr_storage& peer);
-  void take_in(io::UniqueFd socket, const sockaddr_storage& peer);
-  void await_first_byte(io::UniqueFd socket, const sockaddr_storage& peer);
+  base::UniqueFd accept_next(Listener& listener, sockaddr_storage& peer);
+  void take_in(base::UniqueFd socket, const sockaddr_storage& peer);
+  void await_first_byte(base::UniqueFd socket, const sockaddr_storage& peer);
   void first_byte_came(Silent& silent);
-  io::UniqueFd take_off(Silent& silent);
+  base::UniqueFd take_off(Silent& silent);
   void turn_away(Silent& silent, const char* reason, const std::string& why);
   void warn(const char* reason, const std::string& source, const std::string& what);
-  void hand_over(unsigned char first_byte, io::UniqueFd socket, const sockaddr_storage& peer);
+  void hand_over(unsigned char first_byte, base::UniqueFd socket, const sockaddr_storage& peer);
 
   asio::io_context& io_;
   PortOptions options_;
@@ -247,16 +247,16 @@ void Port::Impl::accept_ready(Listener& listener) {
 }
 
 // The first in the queue. Empty, with errno, where there is none or it can't be had.
-io::UniqueFd Port::Impl::accept_next(Listener& listener, sockaddr_storage& peer) {
+base::UniqueFd Port::Impl::accept_next(Listener& listener, sockaddr_storage& peer) {
   const int fd = listener.socket.native_handle();
   while (true) {
     socklen_t length = sizeof peer;
-    io::UniqueFd socket(::accept4(fd, reinterpret_cast<sockaddr*>(&peer), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    base::UniqueFd socket(::accept4(fd, reinterpret_cast<sockaddr*>(&peer), &length, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket || (errno != EINTR && errno != ECONNABORTED)) return socket;
   }
 }
 
-void Port::Impl::take_in(io::UniqueFd socket, const sockaddr_storage& peer) {
+void Port::Impl::take_in(base::UniqueFd socket, const sockaddr_storage& peer) {
   unsigned char byte = 0;
   const ssize_t count = ::recv(socket.get(), &byte, 1, MSG_PEEK);
   if (count > 0) return hand_over(byte, std::move(socket), peer);
@@ -264,7 +264,7 @@ void Port::Impl::take_in(io::UniqueFd socket, const sockaddr_storage& peer) {
   // Else it only tried the port.
 }
 
-void Port::Impl::await_first_byte(io::UniqueFd socket, const sockaddr_storage& peer) {
+void Port::Impl::await_first_byte(base::UniqueFd socket, const sockaddr_storage& peer) {
   if (silent_.size() >= options_.silent_count_max) {
     turn_away(*silent_.front(), "too many silent connections",
               "said nothing, and others want its place: " + std::to_string(silent_.size()) +
@@ -292,11 +292,11 @@ void Port::Impl::first_byte_came(Silent& silent) {
   if (::recv(socket.get(), &byte, 1, MSG_PEEK) > 0) hand_over(byte, std::move(socket), silent.peer);
 }
 
-io::UniqueFd Port::Impl::take_off(Silent& silent) {
+base::UniqueFd Port::Impl::take_off(Silent& silent) {
   silent.is_listed = false;
   silent_.erase(silent.place);
   silent.timer.cancel();
-  return io::UniqueFd(silent.socket.release());
+  return base::UniqueFd(silent.socket.release());
 }
 
 void Port::Impl::turn_away(Silent& silent, const char* reason, const std::string& why) {
@@ -309,7 +309,7 @@ void Port::Impl::warn(const char* reason, const std::string& source, const std::
   if (options_.warn) options_.warn({reason, source, "port " + std::to_string(number_) + " " + what});
 }
 
-void Port::Impl::hand_over(unsigned char first_byte, io::UniqueFd socket, const sockaddr_storage& peer) {
+void Port::Impl::hand_over(unsigned char first_byte, base::UniqueFd socket, const sockaddr_storage& peer) {
   const bool is_letter = (first_byte >= 'A' && first_byte <= 'Z') || (first_byte >= 'a' && first_byte <= 'z');
   const Handler* handler = nullptr;
   std::string what;

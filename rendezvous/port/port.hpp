@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/descriptor_room.hpp"
-#include "rendezvous/io/unique_fd.hpp"
-#include "rendezvous/io/warning.hpp"
+#include "base/descriptor_room.hpp"
+#include "base/unique_fd.hpp"
+#include "base/warning.hpp"
 
 namespace boost::asio {
 class io_context;
@@ -29,7 +29,7 @@ class io_context;
 namespace ddp::port {
 
 // Takes over a connection: a socket that does not block and is closed on exec. May stop the port.
-using Handler = std::function<void(io::UniqueFd socket, const sockaddr_storage& peer)>;
+using Handler = std::function<void(base::UniqueFd socket, const sockaddr_storage& peer)>;
 
 // Clients of a protocol without a handler are turned away, with a warning that says what came.
 struct Handlers {
@@ -44,8 +44,8 @@ struct PortOptions {
   std::uint16_t first = 0;  // the first free one from here ...
   std::uint16_t last = 0;   // ... to here is taken; 0 and 0: any free one
   std::chrono::milliseconds first_byte_limit{10'000};
-  std::size_t silent_count_max = io::descriptor_room().silent;  // connections that have not sent their first byte
-  io::Warn warn{};  // hears of each client that is turned away; must not call the port
+  std::size_t silent_count_max = base::descriptor_room().silent;  // connections that have not sent their first byte
+  base::Warn warn{};  // hears of each client that is turned away; must not call the port
 };
 
 class Port {

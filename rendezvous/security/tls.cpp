@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/library.hpp"
+#include "base/library.hpp"
 
 namespace ddp::security {
 
@@ -55,7 +55,7 @@ struct OpenSsl {
   OpenSsl();
 
  private:
-  io::Library library_;
+  base::Library library_;
 };
 
 [[noreturn]] void throw_unusable(const std::string& why) {

@@ -14,7 +14,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::security {
 namespace {
@@ -76,7 +76,7 @@ void check_file(const struct stat& info, const std::string& path) {
                      (is_roots ? "`chmod g-w,o= " : "`chmod 600 ") + path + try_this);
 }
 
-std::string contents_of(const io::UniqueFd& file, const std::string& path) {
+std::string contents_of(const base::UniqueFd& file, const std::string& path) {
   std::string text(kFileBytesMax + 1, '\0');  // a byte more than fits is too much
   const ssize_t count = ::read(file.get(), text.data(), text.size());
   if (count < 0)
@@ -87,7 +87,7 @@ std::string contents_of(const io::UniqueFd& file, const std::string& path) {
 
 std::optional<Tokens> read_file(const std::string& path, bool must_exist) {
   check_directories(path);
-  const io::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const base::UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file && !must_exist && (errno == ENOENT || errno == ENOTDIR)) return {};
   if (!file)
     throw TokenError("the file with the token can't be opened: " + std::string(std::strerror(errno)), path,

@@ -13,9 +13,9 @@
 #include <cstring>
 #include <utility>
 
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/pidfd.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/deadline.hpp"
+#include "base/pidfd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::slurm {
 
@@ -37,8 +37,8 @@ class Scontrol {
       error_ = errno;
       return;
     }
-    output_ = io::UniqueFd(ends[0]);
-    const io::UniqueFd input(ends[1]);
+    output_ = base::UniqueFd(ends[0]);
+    const base::UniqueFd input(ends[1]);
     posix_spawn_file_actions_t files;
     posix_spawnattr_t attributes;
     ::posix_spawn_file_actions_init(&files);
@@ -58,7 +58,7 @@ class Scontrol {
     ::posix_spawnattr_destroy(&attributes);
     ::posix_spawn_file_actions_destroy(&files);
     if (error_ != 0) return;
-    end_ = io::open_pidfd(pid_);
+    end_ = base::open_pidfd(pid_);
     is_reaped_ = !end_ && errno == ESRCH;  // by the program, which waits for any child, or for none at all
   }
 
@@ -77,7 +77,7 @@ class Scontrol {
   int error() const { return error_; }
 
   // All it writes until it closes its output; false where it has not within the deadline.
-  bool read(std::string& text, std::size_t bytes_max, io::Deadline& deadline) {
+  bool read(std::string& text, std::size_t bytes_max, base::Deadline& deadline) {
     char bytes[4096];
     while (true) {
       pollfd polled{output_.get(), POLLIN, 0};
@@ -94,8 +94,8 @@ class Scontrol {
   }
 
  private:
-  io::UniqueFd output_;
-  io::UniqueFd end_;  // a pidfd
+  base::UniqueFd output_;
+  base::UniqueFd end_;  // a pidfd
   pid_t pid_ = -1;
   bool is_reaped_ = false;
   int error_ = 0;
@@ -143,7 +143,7 @@ NodeAddresses ask_node_addresses(const std::vector<std::string>& nodes, std::chr
   const std::string command = "`scontrol -o show node " + list.substr(0, kErrorBytesMax) + "`";
   if (list.size() > kListBytesMax) return {{}, command + " can't be run: the list of nodes is too long"};
   const auto now = Clock::now();
-  io::Deadline deadline(now, now + limit);
+  base::Deadline deadline(now, now + limit);
   Scontrol scontrol(list);
   if (scontrol.error() != 0) return {{}, command + " can't be run: " + std::strerror(scontrol.error())};
   std::string text;

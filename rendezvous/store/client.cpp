@@ -14,10 +14,10 @@
 #include <iterator>
 #include <system_error>
 
-#include "rendezvous/io/cut.hpp"
-#include "rendezvous/io/host_addresses.hpp"
-#include "rendezvous/io/host_and_port.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/cut.hpp"
+#include "base/host_addresses.hpp"
+#include "base/host_and_port.hpp"
+#include "base/quiet_thread.hpp"
 
 namespace ddp::store {
 namespace {
@@ -32,12 +32,12 @@ constexpr std::chrono::seconds kAnswerLimit = 5s;   // at least, for what the st
 constexpr std::size_t kKeysShownMax = 8;            // in a message
 
 // What the store owes at once after a wait, however little of the wait's own time is left.
-io::Deadline answer_deadline_after(const io::Deadline& wait) {
+base::Deadline answer_deadline_after(const base::Deadline& wait) {
   const auto now = Clock::now();
   return wait.part(now, std::max(wait.end(), now + kAnswerLimit));
 }
 
-std::string milliseconds_text(const io::Deadline& deadline) {
+std::string milliseconds_text(const base::Deadline& deadline) {
   return std::to_string(deadline.full_time().count()) + " ms";
 }
 
@@ -90,13 +90,13 @@ void require_entries(const std::vector<KeyValue>& entries) {
 
 // A resolver can take longer than any deadline, and can't be interrupted: it runs in a thread of its own, which is left
 // to itself when the deadline passes. A numeric address needs neither.
-io::SocketAddresses resolve(const std::string& host, std::uint16_t port, TimePoint until) {
-  if (auto numeric = io::look_up(host, port, AI_NUMERICHOST); numeric.error.empty()) return numeric;
-  std::promise<io::SocketAddresses> promise;
+base::SocketAddresses resolve(const std::string& host, std::uint16_t port, TimePoint until) {
+  if (auto numeric = base::look_up(host, port, AI_NUMERICHOST); numeric.error.empty()) return numeric;
+  std::promise<base::SocketAddresses> promise;
   auto answer = promise.get_future();
   try {
-    io::start_quiet_thread([promise = std::move(promise), host, port]() mutable {
-      promise.set_value(io::look_up(host, port));
+    base::start_quiet_thread([promise = std::move(promise), host, port]() mutable {
+      promise.set_value(base::look_up(host, port));
     }).detach();
   } catch (const std::system_error& error) {
     return {{}, std::string("no thread to look up the host in: ") + error.what()};
@@ -105,9 +105,9 @@ io::SocketAddresses resolve(const std::string& host, std::uint16_t port, TimePoi
   return {{}, "the resolver has not answered"};
 }
 
-int wait_for(int fd, short events, io::Deadline& deadline) {  // 0 at the deadline, -1 with errno
+int wait_for(int fd, short events, base::Deadline& deadline) {  // 0 at the deadline, -1 with errno
   while (true) {
-    io::Cut* const cut = deadline.cut();
+    base::Cut* const cut = deadline.cut();
     pollfd entries[] = {{fd, events, 0}, {cut == nullptr ? -1 : cut->descriptor(), POLLIN, 0}};
     const int count = ::poll(entries, std::size(entries), deadline.poll_timeout_ms(Clock::now()));
     if (cut != nullptr) cut->throw_if_cut();
@@ -128,12 +128,12 @@ bool is_connected_to_itself(int fd) {
 }
 
 struct Attempt {
-  io::UniqueFd socket;  // empty where it failed
-  std::string reason;   // why
+  base::UniqueFd socket;  // empty where it failed
+  std::string reason;     // why
 };
 
-Attempt connect_to(const sockaddr_storage& address, io::Deadline deadline) {
-  io::UniqueFd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Attempt connect_to(const sockaddr_storage& address, base::Deadline deadline) {
+  base::UniqueFd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return {{}, std::strerror(errno)};
   const socklen_t address_length = address.ss_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
   if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), address_length) != 0) {
@@ -163,8 +163,8 @@ Client Client::connect(const ClientOptions& options) {
     throw InvalidArgument("the store's host or port is missing: \"" + options.host + "\", " +
                           std::to_string(options.port));
   }
-  const std::string peer = io::host_and_port(options.host, options.port);
-  io::Deadline deadline(Clock::now(), options.deadline);
+  const std::string peer = base::host_and_port(options.host, options.port);
+  base::Deadline deadline(Clock::now(), options.deadline);
   deadline.cut_by(options.cut);
   std::string reason = "no time left to try";
   for (auto backoff = kBackoffFirst; !deadline.passed(Clock::now()); backoff = std::min(2 * backoff, kBackoffMax)) {
@@ -186,20 +186,20 @@ Client Client::connect(const ClientOptions& options) {
       }
     }
     if (options.tries_once) throw StoreError(reason);
-    io::sleep_until(std::min(deadline.end(), Clock::now() + backoff), options.cut);
+    base::sleep_until(std::min(deadline.end(), Clock::now() + backoff), options.cut);
   }
   throw TimeoutError("no connection to the store at " + peer + " within " + milliseconds_text(deadline) +
                      " (last: " + reason + "); check that the host is right and that this one can reach that port");
 }
 
-io::Deadline Client::deadline_at(TimePoint end) const {
-  io::Deadline deadline(Clock::now(), end);
+base::Deadline Client::deadline_at(TimePoint end) const {
+  base::Deadline deadline(Clock::now(), end);
   deadline.cut_by(cut_);
   return deadline;
 }
 
 // What the two tell is that the peer speaks this protocol, and of this version.
-void Client::handshake(io::Deadline& deadline) {
+void Client::handshake(base::Deadline& deadline) {
   const auto nonce = static_cast<std::uint32_t>(::getpid());
   std::uint32_t answer = 0;
   try {
@@ -246,7 +246,7 @@ void Client::wait(const std::vector<std::string>& keys, TimePoint until) {
   wait_for_keys(keys, deadline);
 }
 
-void Client::wait_for_keys(const std::vector<std::string>& keys, io::Deadline& deadline) {
+void Client::wait_for_keys(const std::vector<std::string>& keys, base::Deadline& deadline) {
   send(command::Wait{keys}, deadline);
   if (is_released(deadline)) return;
   throw TimeoutError("waited " + milliseconds_text(deadline) + " for " + list_text(keys) + " in the store at " + peer_ +
@@ -275,7 +275,7 @@ bool Client::wait_unless(std::string_view key, int wake) {
 }
 
 // Waits for the answer to a WAIT or BARRIER; false, with the wait cancelled, where it has not come by the deadline.
-bool Client::is_released(io::Deadline& deadline) {
+bool Client::is_released(base::Deadline& deadline) {
   const int ready = wait_for(socket_.get(), POLLIN, deadline);
   if (ready < 0) fail(std::strerror(errno));
   if (ready == 0) {
@@ -395,7 +395,7 @@ void Client::barrier(std::string_view key, std::int64_t size, TimePoint until) {
                      std::to_string(size) + " in the store at " + peer_ + "; a rank may have failed or not got there");
 }
 
-void Client::send(const Command& command, io::Deadline& deadline) {
+void Client::send(const Command& command, base::Deadline& deadline) {
   if (!socket_) throw StoreError("the connection to the store at " + peer_ + " was closed by an earlier error");
   const std::string bytes = encode(command);
   for (std::size_t sent = 0; sent < bytes.size();) {
@@ -410,7 +410,7 @@ void Client::send(const Command& command, io::Deadline& deadline) {
   }
 }
 
-void Client::receive(char* bytes, std::size_t count, io::Deadline& deadline) {
+void Client::receive(char* bytes, std::size_t count, base::Deadline& deadline) {
   while (count > 0) {
     const ssize_t received = ::recv(socket_.get(), bytes, count, 0);
     if (received > 0) {
@@ -426,19 +426,19 @@ void Client::receive(char* bytes, std::size_t count, io::Deadline& deadline) {
   }
 }
 
-char Client::receive_byte(io::Deadline& deadline) {
+char Client::receive_byte(base::Deadline& deadline) {
   char byte = 0;
   receive(&byte, 1, deadline);
   return byte;
 }
 
-std::int64_t Client::receive_integer(io::Deadline& deadline) {
+std::int64_t Client::receive_integer(base::Deadline& deadline) {
   char bytes[8];
   receive(bytes, sizeof bytes, deadline);
   return static_cast<std::int64_t>(decode_u64({bytes, sizeof bytes}));
 }
 
-std::string Client::receive_value(io::Deadline& deadline) {
+std::string Client::receive_value(base::Deadline& deadline) {
   const auto length = static_cast<std::uint64_t>(receive_integer(deadline));
   if (length > kMessageBytesMax) fail("it announced a value of " + std::to_string(length) + " bytes");
   std::string value(length, '\0');
@@ -446,7 +446,7 @@ std::string Client::receive_value(io::Deadline& deadline) {
   return value;
 }
 
-std::vector<std::string> Client::receive_values(std::uint64_t count, io::Deadline& deadline) {
+std::vector<std::string> Client::receive_values(std::uint64_t count, base::Deadline& deadline) {
   std::vector<std::string> values;
   std::size_t bytes = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -458,7 +458,7 @@ std::vector<std::string> Client::receive_values(std::uint64_t count, io::Deadlin
 }
 
 // The stream may be mid-message when time is up, so the connection ends there.
-void Client::wait_ready(short events, io::Deadline& deadline) {
+void Client::wait_ready(short events, base::Deadline& deadline) {
   const int ready = wait_for(socket_.get(), events, deadline);
   if (ready > 0) return;
   if (ready < 0) fail(std::strerror(errno));

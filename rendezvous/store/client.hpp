@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/deadline.hpp"
+#include "base/unique_fd.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 #include "rendezvous/store/codec.hpp"
 
 namespace ddp::store {
@@ -25,11 +25,11 @@ namespace ddp::store {
 using TimePoint = std::chrono::steady_clock::time_point;
 
 struct ClientOptions {
-  std::string host{};       // a name, an IPv4 or an IPv6 address (without brackets)
-  std::uint16_t port = 0;   // 1 to 65535
-  TimePoint deadline{};     // of resolving, connecting and the handshake together; refused connections are retried
-  bool tries_once = false;  // each of the host's addresses; StoreError with the reason where none will do
-  io::Cut* cut = nullptr;   // ends every wait of the client by AbortedError, but for that of a resolver; outlives it
+  std::string host{};        // a name, an IPv4 or an IPv6 address (without brackets)
+  std::uint16_t port = 0;    // 1 to 65535
+  TimePoint deadline{};      // of resolving, connecting and the handshake together; refused connections are retried
+  bool tries_once = false;   // each of the host's addresses; StoreError with the reason where none will do
+  base::Cut* cut = nullptr;  // ends every wait of the client by AbortedError, but for that of a resolver; outlives it
 };
 
 class Client {
@@ -41,7 +41,7 @@ class Client {
   // Each throws TimeoutError at its deadline, StoreError where the connection broke or the answer is malformed,
   // InvalidArgument for a key over 8192 bytes, a value over 8 MiB or more than 131072 keys, before anything is sent.
   // After that, or a TimeoutError because a key or a client did not come, the client stays usable; after any other
-  // error it is closed. A deadline that passed while the process was stopped starts anew (rendezvous/io/deadline.hpp).
+  // error it is closed. A deadline that passed while the process was stopped starts anew (base/deadline.hpp).
   void set(std::string_view key, std::string_view value, TimePoint deadline);
   std::string get(std::string_view key, TimePoint deadline);  // waits for the key first
   std::int64_t add(std::string_view key, std::int64_t delta, TimePoint deadline);
@@ -68,30 +68,30 @@ class Client {
   int descriptor() const { return socket_.get(); }
 
   // As ClientOptions::cut, from now on.
-  void cut_by(io::Cut* cut) { cut_ = cut; }
+  void cut_by(base::Cut* cut) { cut_ = cut; }
 
  private:
-  Client(io::UniqueFd socket, std::string peer, io::Cut* cut)
+  Client(base::UniqueFd socket, std::string peer, base::Cut* cut)
       : socket_(std::move(socket)), peer_(std::move(peer)), cut_(cut) {}
 
-  io::Deadline deadline_at(TimePoint end) const;
+  base::Deadline deadline_at(TimePoint end) const;
 
-  void send(const Command& command, io::Deadline& deadline);
-  void receive(char* bytes, std::size_t count, io::Deadline& deadline);
-  char receive_byte(io::Deadline& deadline);
-  std::int64_t receive_integer(io::Deadline& deadline);
-  std::string receive_value(io::Deadline& deadline);
-  std::vector<std::string> receive_values(std::uint64_t count, io::Deadline& deadline);
-  void wait_ready(short events, io::Deadline& deadline);
-  void wait_for_keys(const std::vector<std::string>& keys, io::Deadline& deadline);
-  bool is_released(io::Deadline& deadline);
+  void send(const Command& command, base::Deadline& deadline);
+  void receive(char* bytes, std::size_t count, base::Deadline& deadline);
+  char receive_byte(base::Deadline& deadline);
+  std::int64_t receive_integer(base::Deadline& deadline);
+  std::string receive_value(base::Deadline& deadline);
+  std::vector<std::string> receive_values(std::uint64_t count, base::Deadline& deadline);
+  void wait_ready(short events, base::Deadline& deadline);
+  void wait_for_keys(const std::vector<std::string>& keys, base::Deadline& deadline);
+  bool is_released(base::Deadline& deadline);
   void cancel_wait();
-  void handshake(io::Deadline& deadline);
+  void handshake(base::Deadline& deadline);
   [[noreturn]] void fail(const std::string& why);
 
-  io::UniqueFd socket_;
+  base::UniqueFd socket_;
   std::string peer_;  // "127.0.0.1:29400", for messages
-  io::Cut* cut_;
+  base::Cut* cut_;
 };
 
 }  // namespace ddp::store

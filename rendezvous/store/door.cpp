@@ -10,7 +10,7 @@
 
 namespace ddp::store {
 
-using io::Address;
+using base::Address;
 
 namespace {
 
@@ -23,7 +23,7 @@ CidrBlock parse_block(const std::string& text) {
   const std::string base = text.substr(0, slash);
   CidrBlock block;
   int bits_max = 128;
-  if (const auto address = io::parse_address(base)) {
+  if (const auto address = base::parse_address(base)) {
     block.first = *address;
     if (base.find(':') == std::string::npos) bits_max = 32;
   } else {
@@ -41,7 +41,7 @@ CidrBlock parse_block(const std::string& text) {
 }
 
 bool is_on_interface(const Address& address) {
-  const auto own = io::interface_addresses();
+  const auto own = base::interface_addresses();
   return std::any_of(own.begin(), own.end(), [&](const auto& each) { return each.address == address; });
 }
 
@@ -92,7 +92,7 @@ void Door::allow(const AllowList& more) {
 
 std::optional<std::string> Door::refusal(const sockaddr_storage& peer, const sockaddr_storage& local) const {
   if (allow_.is_any) return std::nullopt;
-  const auto peer_end = io::socket_end_of(peer), local_end = io::socket_end_of(local);
+  const auto peer_end = base::socket_end_of(peer), local_end = base::socket_end_of(local);
   Caller caller{.address = peer_end.address};
   caller.is_this_host =
       caller.address.is_loopback() || caller.address == local_end.address || is_on_interface(caller.address);

@@ -20,16 +20,16 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/socket_owner.hpp"
+#include "base/address.hpp"
+#include "base/socket_owner.hpp"
 
 namespace ddp::store {
 
 struct CidrBlock {
-  io::Address first;
+  base::Address first;
   int prefix_bits = 128;  // counted in the 128 bits of the mapped form: 10.0.0.0/8 has 104
 
-  bool contains(const io::Address& address) const;  // no IPv6 block contains an IPv4 address, not even ::/0
+  bool contains(const base::Address& address) const;  // no IPv6 block contains an IPv4 address, not even ::/0
   auto operator<=>(const CidrBlock&) const = default;
 };
 
@@ -44,7 +44,7 @@ struct AllowList {
 };
 
 struct Caller {
-  io::Address address{};
+  base::Address address{};
   bool is_this_host = false;     // its address is one of our own
   std::optional<uid_t> owner{};  // of its socket; empty where that is not known
 };
@@ -60,15 +60,15 @@ class Door {
   void allow(const AllowList& more);
 
   // Admits these too, in place of those of the round before.
-  void begin_round(std::set<io::Address> members) { members_ = std::move(members); }
+  void begin_round(std::set<base::Address> members) { members_ = std::move(members); }
 
   // The same for a connection between these two addresses, each with its port.
   std::optional<std::string> refusal(const sockaddr_storage& peer, const sockaddr_storage& local) const;
 
  private:
   AllowList allow_;
-  std::set<io::Address> members_;
-  io::SocketOwners owners_;
+  std::set<base::Address> members_;
+  base::SocketOwners owners_;
 };
 
 }  // namespace ddp::store

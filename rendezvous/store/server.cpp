@@ -76,10 +76,10 @@ class Server::Impl {
  public:
   Impl(asio::io_context& io, ServerOptions options);
 
-  void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
+  void adopt(base::UniqueFd socket, const sockaddr_storage& peer);
   void put(const std::string& key, const std::string& value);
   void allow(const std::vector<std::string>& blocks) { door_.allow(AllowList::parse(blocks)); }
-  void begin_round(std::set<io::Address> members) {
+  void begin_round(std::set<base::Address> members) {
     door_.begin_round(std::move(members));
     drop_all();
   }
@@ -316,12 +316,12 @@ Server::Impl::Impl(asio::io_context& io, ServerOptions options)
       door_(allow_list(options_)),
       store_(std::in_place, store_options(options_)) {}
 
-void Server::Impl::adopt(io::UniqueFd socket, const sockaddr_storage& peer) {
+void Server::Impl::adopt(base::UniqueFd socket, const sockaddr_storage& peer) {
   if (is_stopped_) return;
   sockaddr_storage local{};
   socklen_t length = sizeof local;
   if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) return;
-  const auto source = io::address_of(peer);
+  const auto source = base::address_of(peer);
   const auto address = source.text();
   if (const auto why = door_.refusal(peer, local))
     return warn(source.is_loopback() ? "store: another user" : "store: address that is not allowed", address,
@@ -443,13 +443,13 @@ Server::Server(asio::io_context& io, ServerOptions options) : impl_(std::make_un
 
 Server::~Server() { stop(); }
 
-void Server::adopt(io::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer); }
+void Server::adopt(base::UniqueFd socket, const sockaddr_storage& peer) { impl_->adopt(std::move(socket), peer); }
 
 void Server::put(const std::string& key, const std::string& value) { impl_->put(key, value); }
 
 void Server::allow(const std::vector<std::string>& blocks) { impl_->allow(blocks); }
 
-void Server::begin_round(std::set<io::Address> members) { impl_->begin_round(std::move(members)); }
+void Server::begin_round(std::set<base::Address> members) { impl_->begin_round(std::move(members)); }
 
 void Server::stop() { impl_->stop(); }
 

@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/unique_fd.hpp"
-#include "rendezvous/io/warning.hpp"
+#include "base/address.hpp"
+#include "base/unique_fd.hpp"
+#include "base/warning.hpp"
 #include "rendezvous/store/memory_budget.hpp"
 
 namespace boost::asio {
@@ -36,7 +36,7 @@ struct ServerOptions {
   // Of keys, values, and all that is held for connections.
   std::size_t total_bytes_max = std::size_t{kMemoryMibDefault} << 20;
   std::string memory_option{};  // where the user sets that, for warnings; empty: nowhere
-  io::Warn warn{};              // hears of each peer that is refused or cut off; must not call the server
+  base::Warn warn{};            // hears of each peer that is refused or cut off; must not call the server
   // Hears how many connections there are after each change of that. Must not call the server.
   std::function<void(std::size_t)> count_changed{};
 };
@@ -48,7 +48,7 @@ class Server {
   ~Server();  // stop()
 
   // Serves a connected socket that does not block, if its peer may come in; else closes it, with a warning.
-  void adopt(io::UniqueFd socket, const sockaddr_storage& peer);
+  void adopt(base::UniqueFd socket, const sockaddr_storage& peer);
 
   // As a client's SET would.
   void put(const std::string& key, const std::string& value);
@@ -58,7 +58,7 @@ class Server {
 
   // Closes every connection and drops every key. A round never meets a key of an earlier one. These addresses may
   // connect too, and those of the round before no longer.
-  void begin_round(std::set<io::Address> members);
+  void begin_round(std::set<base::Address> members);
 
   // Closes everything, what is adopted later too; the event loop then has no work of ours.
   void stop();

@@ -11,9 +11,9 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 
-#include "rendezvous/io/closed_in_child.hpp"
-#include "rendezvous/io/fork_guard.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/closed_in_child.hpp"
+#include "base/fork_guard.hpp"
+#include "base/quiet_thread.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/store/door.hpp"
 #include "rendezvous/store/server.hpp"
@@ -35,26 +35,26 @@ class StoreThread::Impl {
         server_(io_, {.allow = options.allow,
                       .allow_option = options.allow_option,
                       .connection_count_max = options.connection_count_max,
-                      .warn = [this](const io::Warning& warning) { note(warning.text); },
+                      .warn = [this](const base::Warning& warning) { note(warning.text); },
                       .count_changed = [this](std::size_t count) { set_connection_count(count); }}) {
     for (const auto& [key, value] : options.entries) server_.put(key, value);
     port_.emplace(io_,
                   port::PortOptions{.addresses = options.addresses,
                                     .first = options.first_port,
                                     .last = options.last_port,
-                                    .warn = [this](const io::Warning& warning) { note(warning.text); }},
-                  port::Handlers{.store = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+                                    .warn = [this](const base::Warning& warning) { note(warning.text); }},
+                  port::Handlers{.store = [this](base::UniqueFd socket, const sockaddr_storage& peer) {
                     server_.adopt(std::move(socket), peer);
                   }});
     number_ = port_->number();
-    for (const int fd : port_->descriptors()) io::close_in_forked_children(fd);
-    thread_ = io::start_quiet_thread([this] { run(); });
+    for (const int fd : port_->descriptors()) base::close_in_forked_children(fd);
+    thread_ = base::start_quiet_thread([this] { run(); });
   }
 
   ~Impl() {
     asio::post(io_, [this] { io_.stop(); });
     thread_.join();
-    for (const int fd : port_->descriptors()) io::keep_in_forked_children(fd);
+    for (const int fd : port_->descriptors()) base::keep_in_forked_children(fd);
   }
 
   bool in_forked_child() const { return fork_guard_.in_forked_child(); }
@@ -99,7 +99,7 @@ class StoreThread::Impl {
     if (count == 0) became_alone_.notify_all();
   }
 
-  io::ForkGuard fork_guard_;
+  base::ForkGuard fork_guard_;
   mutable std::mutex mutex_;
   mutable std::condition_variable became_alone_;
   std::size_t connection_count_ = 0;   // guarded by mutex_

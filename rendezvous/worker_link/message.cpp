@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <type_traits>
 
-#include "rendezvous/io/json_depth.hpp"
+#include "base/json_depth.hpp"
 
 namespace ddp::worker_link {
 namespace {
@@ -51,7 +51,7 @@ Json json_of(const StopAt& m) { return {{"type", "stop_at"}, {"round", m.round},
 
 // Not an object, too long or too deep, or not JSON at all: null.
 Json object_in(std::string_view packet) {
-  if (packet.size() > kPacketBytesMax || io::is_nested_deeper(packet, kDepthMax)) return nullptr;
+  if (packet.size() > kPacketBytesMax || base::is_nested_deeper(packet, kDepthMax)) return nullptr;
   auto json = Json::parse(packet, nullptr, false);
   return json.is_object() ? json : Json(nullptr);
 }

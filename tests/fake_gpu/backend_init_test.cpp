@@ -6,8 +6,8 @@
 #include <chrono>
 #include <thread>
 
+#include "base/cut.hpp"
 #include "ddp/bootstrap.hpp"
-#include "rendezvous/io/cut.hpp"
 #include "tests/fake_gpu/backend_rank.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 
@@ -219,7 +219,7 @@ TEST(Init, IsEndedByACut) {
   run_ranks(2, [](int rank) {
     if (rank == 1) set_faults("ncclCommInitRankConfig:1:hang");
     ::setenv("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL, 1);
-    io::Cut cut;
+    base::Cut cut;
     std::thread other([&] {
       wait_until([] { return fake_gpu_calls("ncclCommInitRankConfig") > 0; });
       cut.cut("the round is over");

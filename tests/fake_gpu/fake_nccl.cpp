@@ -5,7 +5,7 @@
 #include <mutex>
 #include <utility>
 
-#include "rendezvous/io/random_key.hpp"
+#include "base/random_key.hpp"
 #include "tests/fake_gpu/memory_table.hpp"
 #include "tests/fake_gpu/nccl_call.hpp"
 #include "tests/fake_gpu/nccl_log.hpp"
@@ -17,7 +17,7 @@ namespace {
 // Listeners that unique ids of this process lead to, until rank 0 takes its own.
 struct Listeners {
   std::mutex mutex;
-  std::map<std::string, io::UniqueFd> by_name;
+  std::map<std::string, base::UniqueFd> by_name;
 };
 
 Listeners& listeners() {
@@ -25,19 +25,19 @@ Listeners& listeners() {
   return one;
 }
 
-io::UniqueFd take_listener(const std::string& name) {
+base::UniqueFd take_listener(const std::string& name) {
   Listeners& at = listeners();
   const std::lock_guard lock(at.mutex);
   const auto found = at.by_name.find(name);
   if (found == at.by_name.end()) return {};
-  io::UniqueFd listener = std::move(found->second);
+  base::UniqueFd listener = std::move(found->second);
   at.by_name.erase(found);
   return listener;
 }
 
 void make_unique_id(abi::UniqueId& id) {
-  const std::string name = "fake_nccl/" + io::random_key();
-  io::UniqueFd listener = listen_at(address_of(name, 0));
+  const std::string name = "fake_nccl/" + base::random_key();
+  base::UniqueFd listener = listen_at(address_of(name, 0));
   Listeners& at = listeners();
   const std::lock_guard lock(at.mutex);
   at.by_name[name] = std::move(listener);
@@ -77,7 +77,7 @@ Result init(abi::Comm* made_comm, const Place& place, const abi::UniqueId& id, c
     return refuse(Result::invalid_argument, "there is no such rank");
   if (const Result taken = take_config(config); taken != Result::success) return taken;
   const std::string name(id.internal, ::strnlen(id.internal, sizeof id.internal));
-  io::UniqueFd listener = place.rank == 0 ? take_listener(name) : io::UniqueFd{};
+  base::UniqueFd listener = place.rank == 0 ? take_listener(name) : base::UniqueFd{};
   if (place.rank == 0 && !listener)
     return refuse(Result::invalid_usage,
                   "the fake wants the unique id from the process of rank 0, for one communicator");

@@ -9,8 +9,8 @@
 #include <system_error>
 #include <utility>
 
-#include "rendezvous/io/host_name.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/host_name.hpp"
+#include "base/quiet_thread.hpp"
 #include "tests/fake_gpu/cudart_call.hpp"
 #include "tests/fake_gpu/ledger.hpp"
 #include "tests/fake_gpu/nccl_log.hpp"
@@ -31,7 +31,7 @@ bool dead_peer_hangs() {
 Whereabouts whereabouts(const Place& place) {
   Whereabouts own{.rank = place.rank, .size = place.size, .device = physical_device(place.device)};
   const char* const id = std::getenv("NCCL_HOSTID");
-  std::snprintf(own.host, sizeof own.host, "%s", id != nullptr ? id : io::host_name().c_str());
+  std::snprintf(own.host, sizeof own.host, "%s", id != nullptr ? id : base::host_name().c_str());
   return own;
 }
 
@@ -114,12 +114,12 @@ Result Communicator::begin(std::function<Result()> job, const Fault& fault) {
     if (state_ != Result::success) return state_;  // an error of work on a stream, since the caller looked
     state_ = Result::in_progress;
   }
-  job_ = io::start_quiet_thread(suffer_and_run);
+  job_ = base::start_quiet_thread(suffer_and_run);
   return Result::in_progress;
 }
 
-Result Communicator::begin_meeting(io::UniqueFd listener, const Fault& fault) {
-  auto shared = std::make_shared<io::UniqueFd>(std::move(listener));
+Result Communicator::begin_meeting(base::UniqueFd listener, const Fault& fault) {
+  auto shared = std::make_shared<base::UniqueFd>(std::move(listener));
   return begin(
       [this, shared, fault] {
         if (!*shared) *shared = listen_at(address_of(options_.name, place().rank));
@@ -129,7 +129,7 @@ Result Communicator::begin_meeting(io::UniqueFd listener, const Fault& fault) {
       fault);
 }
 
-Result Communicator::meet_others(const io::UniqueFd& listener) {
+Result Communicator::meet_others(const base::UniqueFd& listener) {
   std::vector<Whereabouts> all;
   Outcome outcome = meet(options_.name, whereabouts(place()), listener.get(), abort_, all);
   if (outcome != Outcome::done) return result_of(outcome);
@@ -233,7 +233,7 @@ Result Communicator::begin_split(int color, int key, bool blocking, Take take, c
 }
 
 Result Communicator::split(int color, int key, bool blocking, const std::string& name, const Take& take) {
-  const io::UniqueFd listener = listen_at(address_of(name, place().rank));  // before the others hear of this rank
+  const base::UniqueFd listener = listen_at(address_of(name, place().rank));  // before the others hear of this rank
   std::vector<ColorAndKey> all(static_cast<std::size_t>(place().size));
   const ColorAndKey own{color, key};
   Outcome outcome = exchange(all_to_others(own, all, kColorTag), links_, abort_);

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/cut.hpp"
+#include "base/cut.hpp"
 #include "tests/fake_gpu/faults.hpp"
 #include "tests/fake_gpu/nccl_meeting.hpp"
 #include "tests/fake_gpu/nccl_operation.hpp"
@@ -56,7 +56,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Result readiness() const;
 
   // Rank 0 gives the listener that the unique id leads to.
-  Result begin_meeting(io::UniqueFd listener, const Fault& fault);
+  Result begin_meeting(base::UniqueFd listener, const Fault& fault);
   Result begin_launch(const std::vector<Call>& calls);
   // `take` gets the new communicator (null for a negative color) before this one is ready again.
   using Take = std::function<void(std::shared_ptr<Communicator>)>;
@@ -83,7 +83,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
  private:
   Result begin(std::function<Result()> job, const Fault& fault);
-  Result meet_others(const io::UniqueFd& listener);
+  Result meet_others(const base::UniqueFd& listener);
   Result split(int color, int key, bool blocking, const std::string& name, const Take& take);
   Result say_goodbye();
   Result result_of(Outcome outcome);
@@ -91,7 +91,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void run(Operation& operation, const Fault& fault);
 
   CommunicatorOptions options_;
-  io::Cut abort_;
+  base::Cut abort_;
   Links links_;      // used by one job or one piece of work at a time
   std::thread job_;  // the last one
   int splits_ = 0;

@@ -101,7 +101,7 @@ class Receiver {
 
 class Exchange {
  public:
-  Exchange(Messages messages, const Links& links, const io::Cut& abort, ExchangeFault fault) : abort_(abort) {
+  Exchange(Messages messages, const Links& links, const base::Cut& abort, ExchangeFault fault) : abort_(abort) {
     for (std::size_t rank = 0; rank < links.size(); ++rank) {
       if (!links[rank]) continue;
       sockets_.push_back(links[rank].get());
@@ -139,7 +139,7 @@ class Exchange {
     return std::nullopt;
   }
 
-  const io::Cut& abort_;
+  const base::Cut& abort_;
   std::vector<int> sockets_;  // as the two below: one for each other rank
   std::vector<Sender> senders_;
   std::vector<Receiver> receivers_;
@@ -147,7 +147,7 @@ class Exchange {
 
 }  // namespace
 
-Outcome exchange(Messages messages, const Links& links, const io::Cut& abort, ExchangeFault fault) {
+Outcome exchange(Messages messages, const Links& links, const base::Cut& abort, ExchangeFault fault) {
   return Exchange(std::move(messages), links, abort, fault).run();
 }
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/cut.hpp"
+#include "base/cut.hpp"
 #include "tests/fake_gpu/nccl_meeting.hpp"
 
 namespace ddp::fake_gpu {
@@ -42,6 +42,6 @@ struct ExchangeFault {
 };
 
 // Ends when all is sent and all has arrived, or cannot.
-Outcome exchange(Messages messages, const Links& links, const io::Cut& abort, ExchangeFault fault = {});
+Outcome exchange(Messages messages, const Links& links, const base::Cut& abort, ExchangeFault fault = {});
 
 }  // namespace ddp::fake_gpu

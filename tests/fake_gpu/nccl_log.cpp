@@ -7,7 +7,7 @@
 #include <mutex>
 #include <string_view>
 
-#include "rendezvous/io/host_name.hpp"
+#include "base/host_name.hpp"
 
 namespace ddp::fake_gpu {
 
@@ -41,7 +41,7 @@ std::string expanded(const std::string& pattern) {
       path += pattern[i];
       continue;
     }
-    path += is_host ? io::host_name() : std::to_string(::getpid());
+    path += is_host ? base::host_name() : std::to_string(::getpid());
     ++i;
   }
   return path;
@@ -68,7 +68,7 @@ void set_last_error(const std::string& text) {
     log.file = open_log();
   }
   if (log.file == nullptr) return;
-  std::fprintf(log.file, "\n%s:%d:%d [0] fake_nccl.cc:1 NCCL WARN %s\n", io::host_name().c_str(),
+  std::fprintf(log.file, "\n%s:%d:%d [0] fake_nccl.cc:1 NCCL WARN %s\n", base::host_name().c_str(),
                static_cast<int>(::getpid()), static_cast<int>(::gettid()), text.c_str());
 }
 

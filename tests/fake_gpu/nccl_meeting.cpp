@@ -10,7 +10,7 @@ namespace {
 // Rank 0 of a meeting: takes in all the others, hears who they are, and tells all.
 class Host {
  public:
-  Host(const Whereabouts& own, int listener, const io::Cut& abort)
+  Host(const Whereabouts& own, int listener, const base::Cut& abort)
       : listener_(listener), abort_(abort), said_(static_cast<std::size_t>(own.size)) {
     said_[0] = own;
   }
@@ -19,7 +19,7 @@ class Host {
     for (std::size_t heard = 1; heard < said_.size();) {
       // A guest that has been heard says nothing more: its socket is readable when it has gone.
       std::vector<int> sockets{listener_};
-      for (const io::UniqueFd& guest : guests_) sockets.push_back(guest.get());
+      for (const base::UniqueFd& guest : guests_) sockets.push_back(guest.get());
       const auto ready = wait_readable(sockets, abort_);
       if (!ready) return Outcome::aborted;
       if (*ready != 0) return Outcome::peer_gone;
@@ -28,13 +28,13 @@ class Host {
     }
     all.clear();
     for (const auto& each : said_) all.push_back(*each);
-    for (const io::UniqueFd& guest : guests_) write_small(guest.get(), all.data(), all.size() * sizeof(Whereabouts));
+    for (const base::UniqueFd& guest : guests_) write_small(guest.get(), all.data(), all.size() * sizeof(Whereabouts));
     return Outcome::done;
   }
 
  private:
   Outcome hear_one() {
-    io::UniqueFd guest;
+    base::UniqueFd guest;
     Whereabouts said;
     Outcome outcome = accept_one(listener_, abort_, guest);
     if (outcome == Outcome::done) outcome = read_all(guest.get(), &said, sizeof said, abort_);
@@ -47,8 +47,8 @@ class Host {
   }
 
   int listener_;
-  const io::Cut& abort_;
-  std::vector<io::UniqueFd> guests_;
+  const base::Cut& abort_;
+  std::vector<base::UniqueFd> guests_;
   std::vector<std::optional<Whereabouts>> said_;  // by rank
 };
 
@@ -56,7 +56,7 @@ class Host {
 
 std::string address_of(const std::string& name, int rank) { return name + "/" + std::to_string(rank); }
 
-Outcome meet(const std::string& name, const Whereabouts& own, int listener, const io::Cut& abort,
+Outcome meet(const std::string& name, const Whereabouts& own, int listener, const base::Cut& abort,
              std::vector<Whereabouts>& all) {
   if (own.rank == 0) return Host(own, listener, abort).meet(all);
   const auto host = connect_to(address_of(name, 0));
@@ -65,7 +65,7 @@ Outcome meet(const std::string& name, const Whereabouts& own, int listener, cons
   return read_all(host->get(), all.data(), all.size() * sizeof(Whereabouts), abort);
 }
 
-Outcome connect_all(const std::vector<std::string>& addresses, int own, int listener, const io::Cut& abort,
+Outcome connect_all(const std::vector<std::string>& addresses, int own, int listener, const base::Cut& abort,
                     Links& links) {
   const auto count = static_cast<int>(addresses.size());
   links.resize(addresses.size());
@@ -75,7 +75,7 @@ Outcome connect_all(const std::vector<std::string>& addresses, int own, int list
     links[static_cast<std::size_t>(lower)] = std::move(*link);
   }
   for (int higher = own + 1; higher < count; ++higher) {
-    io::UniqueFd link;
+    base::UniqueFd link;
     int who = 0;
     Outcome outcome = accept_one(listener, abort, link);
     if (outcome == Outcome::done) outcome = read_all(link.get(), &who, sizeof who, abort);

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/library.hpp"
+#include "base/library.hpp"
 #include "tests/fake_gpu/fake_gpu.h"
 #include "tests/integration/rank_processes.hpp"
 #include "worker_runtime/backends/nccl/nccl_abi.hpp"
@@ -44,7 +44,7 @@ struct Nccl {
                 library.find("ncclScatter", scatter);
   }
 
-  io::Library library;
+  base::Library library;
   bool has_later = false;
   abi::GetVersion* get_version = nullptr;
   abi::GetUniqueId* get_unique_id = nullptr;

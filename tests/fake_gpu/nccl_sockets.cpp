@@ -30,8 +30,8 @@ Address abstract(const std::string& name) {
   return result;
 }
 
-io::UniqueFd make_socket() {
-  io::UniqueFd made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+base::UniqueFd make_socket() {
+  base::UniqueFd made(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made) throw std::system_error(errno, std::generic_category(), "fake NCCL: socket");
   return made;
 }
@@ -40,22 +40,22 @@ const sockaddr* plain(const Address& address) { return reinterpret_cast<const so
 
 }  // namespace
 
-io::UniqueFd listen_at(const std::string& address) {
-  io::UniqueFd listener = make_socket();
+base::UniqueFd listen_at(const std::string& address) {
+  base::UniqueFd listener = make_socket();
   const Address bound = abstract(address);
   if (::bind(listener.get(), plain(bound), bound.bytes) != 0 || ::listen(listener.get(), kBacklog) != 0)
     throw std::system_error(errno, std::generic_category(), "fake NCCL: listen at " + address);
   return listener;
 }
 
-std::optional<io::UniqueFd> connect_to(const std::string& address) {
-  io::UniqueFd socket = make_socket();
+std::optional<base::UniqueFd> connect_to(const std::string& address) {
+  base::UniqueFd socket = make_socket();
   const Address peer = abstract(address);
   if (::connect(socket.get(), plain(peer), peer.bytes) != 0) return std::nullopt;
   return socket;
 }
 
-std::optional<std::size_t> wait_readable(const std::vector<int>& sockets, const io::Cut& abort) {
+std::optional<std::size_t> wait_readable(const std::vector<int>& sockets, const base::Cut& abort) {
   std::vector<pollfd> polled{{abort.descriptor(), POLLIN, 0}};
   for (const int socket : sockets) polled.push_back({socket, POLLIN, 0});
   while (::poll(polled.data(), polled.size(), -1) < 0) {
@@ -67,13 +67,13 @@ std::optional<std::size_t> wait_readable(const std::vector<int>& sockets, const 
   return static_cast<std::size_t>(ready - polled.begin() - 1);
 }
 
-Outcome accept_one(int listener, const io::Cut& abort, io::UniqueFd& accepted) {
+Outcome accept_one(int listener, const base::Cut& abort, base::UniqueFd& accepted) {
   if (!wait_readable({listener}, abort)) return Outcome::aborted;
   accepted.reset(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   return accepted ? Outcome::done : Outcome::peer_gone;
 }
 
-Outcome read_all(int socket, void* bytes, std::size_t count, const io::Cut& abort) {
+Outcome read_all(int socket, void* bytes, std::size_t count, const base::Cut& abort) {
   auto* at = static_cast<char*>(bytes);
   while (count > 0) {
     if (!wait_readable({socket}, abort)) return Outcome::aborted;
@@ -90,7 +90,7 @@ bool write_small(int socket, const void* bytes, std::size_t count) {
   return ::send(socket, bytes, count, MSG_NOSIGNAL) == static_cast<ssize_t>(count);
 }
 
-bool wait_abort(const io::Cut& abort, int milliseconds) {
+bool wait_abort(const base::Cut& abort, int milliseconds) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
   for (;;) {
     pollfd polled{abort.descriptor(), POLLIN, 0};

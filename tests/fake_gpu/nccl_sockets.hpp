@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/cut.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/cut.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::fake_gpu {
 
@@ -23,19 +23,19 @@ enum class Outcome : std::uint8_t {
 };
 
 // Throws std::system_error, where the address is taken already for instance.
-io::UniqueFd listen_at(const std::string& address);
+base::UniqueFd listen_at(const std::string& address);
 
 // Nothing where nobody listens there. Never waits: there is room for all ranks in the queue.
-std::optional<io::UniqueFd> connect_to(const std::string& address);
+std::optional<base::UniqueFd> connect_to(const std::string& address);
 
-Outcome accept_one(int listener, const io::Cut& abort, io::UniqueFd& accepted);
-Outcome read_all(int socket, void* bytes, std::size_t count, const io::Cut& abort);
+Outcome accept_one(int listener, const base::Cut& abort, base::UniqueFd& accepted);
+Outcome read_all(int socket, void* bytes, std::size_t count, const base::Cut& abort);
 bool write_small(int socket, const void* bytes, std::size_t count);  // what fits into a socket that is empty
 
 // Waits in poll() until one of these is readable; which one, or nothing after an abort.
-std::optional<std::size_t> wait_readable(const std::vector<int>& sockets, const io::Cut& abort);
+std::optional<std::size_t> wait_readable(const std::vector<int>& sockets, const base::Cut& abort);
 
 // Waits until the communicator is aborted; or so many milliseconds, which is false.
-bool wait_abort(const io::Cut& abort, int milliseconds = -1);
+bool wait_abort(const base::Cut& abort, int milliseconds = -1);
 
 }  // namespace ddp::fake_gpu

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/quiet_thread.hpp"
 
 namespace ddp::fake_gpu {
 
@@ -87,7 +87,7 @@ void serve(const std::shared_ptr<Stream>& stream) {
 
 // With the lock held, which the new thread takes first.
 std::shared_ptr<Stream> start(std::shared_ptr<Stream> stream) {
-  stream->thread = io::start_quiet_thread([stream] { serve(stream); });
+  stream->thread = base::start_quiet_thread([stream] { serve(stream); });
   engine().streams.push_back(stream);
   return stream;
 }

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/fuzz/loopback.hpp"
 #include "tests/fuzz/targets.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
@@ -26,8 +26,8 @@
 namespace {
 
 using namespace ddp::core;
+using ddp::base::UniqueFd;
 using ddp::fuzz::require;
-using ddp::io::UniqueFd;
 
 constexpr int kPatience = 30'000;  // milliseconds; only bounds how long a failure waits
 

@@ -3,8 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/printable.hpp"
 #include "launcher/output/error_file.hpp"
-#include "rendezvous/io/printable.hpp"
 #include "tests/fuzz/targets.hpp"
 
 void ddp::fuzz::error_json(std::string_view input) {
@@ -13,7 +13,7 @@ void ddp::fuzz::error_json(std::string_view input) {
   const std::string text(input);
   const auto shown = error_message_of(text);
   require(shown.size() <= kShownBytesMax, "little is shown");
-  require(ddp::io::is_printable(shown), "what is shown stays within its line");
+  require(ddp::base::is_printable(shown), "what is shown stays within its line");
 
   const auto passed_on = error_file_for_caller(text, {"", 7, "rank 5 ended"}, 1'700'000'000);
   const auto read_again = error_message_of(passed_on);

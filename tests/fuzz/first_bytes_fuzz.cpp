@@ -32,7 +32,7 @@ namespace io = ddp::io;
 constexpr const char* kToken = "a-token-of-the-fuzzer";
 
 // The number that the next descriptor gets, which grows if one is left open.
-int next_descriptor() { return io::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get(); }
+int next_descriptor() { return base::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC)).get(); }
 
 class FuzzedEndpoint {
  public:
@@ -78,14 +78,14 @@ class FuzzedEndpoint {
       require(!has_token_, "nobody says farewell for a node without the token");
       return false;
     };
-    const auto direct = [this](const Hello& hello, const ddp::io::Address&) -> Reception::Direction {
+    const auto direct = [this](const Hello& hello, const ddp::base::Address&) -> Reception::Direction {
       require(!has_token_, "nobody joins without the token");
       require(!hello.run_id.empty() && said_.find("/v1/agents") != std::string::npos, "who joins has said for what");
       if (hello.run_id == "elsewhere") return Elsewhere{"127.0.0.1", 1};
       if (hello.run_id == "over") return FinishJob{};
       return {};
     };
-    reception_.emplace(io_, std::move(options), direct, [](const io::Warning&) {});
+    reception_.emplace(io_, std::move(options), direct, [](const base::Warning&) {});
   }
 
   void work() {
@@ -94,7 +94,7 @@ class FuzzedEndpoint {
     }
   }
 
-  static void check_answer(const io::UniqueFd& client) {
+  static void check_answer(const base::UniqueFd& client) {
     std::array<char, 4096> buffer;
     const auto count = ::recv(client.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (count <= 0) return;
@@ -115,16 +115,16 @@ class FuzzedEndpoint {
   ddp::port::Port port_{
       io_,
       {.addresses = {"127.0.0.1"}, .first_byte_limit = Milliseconds(60'000)},
-      {.store = [this](io::UniqueFd, const sockaddr_storage&) { require(said_[0] == 0, "0 is the store's"); },
+      {.store = [this](base::UniqueFd, const sockaddr_storage&) { require(said_[0] == 0, "0 is the store's"); },
        .http =
-           [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+           [this](base::UniqueFd socket, const sockaddr_storage& peer) {
              require(std::string_view("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz").find(said_[0]) !=
                          std::string_view::npos,
                      "HTTP begins with a letter");
              reception_->adopt(std::move(socket), peer);
            },
        .tls =
-           [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+           [this](base::UniqueFd socket, const sockaddr_storage& peer) {
              require(said_[0] == 0x16, "TLS begins with a handshake");
              reception_->adopt_tls(std::move(socket), peer);
            }}};

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/fuzz/targets.hpp"
 
 namespace ddp::fuzz {
@@ -25,8 +25,8 @@ inline sockaddr_in loopback_address(std::uint16_t port) {
 }
 
 // Its end is a reset, so that no port is taken for a minute by each input.
-inline io::UniqueFd connect_to_loopback(std::uint16_t port) {
-  io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+inline base::UniqueFd connect_to_loopback(std::uint16_t port) {
+  base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto address = loopback_address(port);
   const linger reset{1, 0};
   require(::setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset) == 0 &&
@@ -36,7 +36,7 @@ inline io::UniqueFd connect_to_loopback(std::uint16_t port) {
 }
 
 // Returns when the bytes are where the other end reads them. The other end may have closed the connection.
-inline void send_to_loopback(const io::UniqueFd& socket, std::string_view bytes) {
+inline void send_to_loopback(const base::UniqueFd& socket, std::string_view bytes) {
   if (::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) < 0) return;
   int on_the_way = 1;
   while (on_the_way != 0 && ::ioctl(socket.get(), SIOCOUTQ, &on_the_way) == 0) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
 #include "tests/integration/job.hpp"
 
@@ -102,7 +102,7 @@ class Daemon : public Job {
   }
 
   std::string answer_to(const std::string& request) {
-    const io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

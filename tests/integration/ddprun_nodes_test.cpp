@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"

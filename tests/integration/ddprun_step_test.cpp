@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/text.hpp"
@@ -199,7 +199,7 @@ TEST(DdprunStep, WhereNobodyServesTheJobEachPortsReasonIsTold) {
 
 TEST(DdprunStep, WhereAllPortsAreTakenItIsTold) {
   const int job = free_job(), first = first_port_of(job);
-  std::vector<io::UniqueFd> holders;
+  std::vector<base::UniqueFd> holders;
   for (int i = 0; i < kPorts; ++i) {
     std::uint16_t number = 0;
     holders.push_back(bound_socket(static_cast<std::uint16_t>(first + i), number));

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/integration/elastic_place.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/sanitized.hpp"
@@ -98,7 +98,7 @@ std::string free_port() {
   static unsigned candidate = static_cast<unsigned>(::getpid()) * 7;
   while (true) {
     const auto port = static_cast<std::uint16_t>(20'000 + candidate++ % 12'000);
-    const io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <string>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::test {
 
 // Bound to a port of the loopback address, 0 for any; `number` stays as it is where the port is taken.
-inline io::UniqueFd bound_socket(std::uint16_t port, std::uint16_t& number) {
-  io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+inline base::UniqueFd bound_socket(std::uint16_t port, std::uint16_t& number) {
+  base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   sockaddr_in address{};

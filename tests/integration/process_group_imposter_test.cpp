@@ -143,9 +143,9 @@ class Imposter {
     std::memcpy(opening.data(), head.data(), sizeof head);
     return opening;
   }
-  io::Deadline soon() const { return {std::chrono::steady_clock::now(), end_}; }
+  base::Deadline soon() const { return {std::chrono::steady_clock::now(), end_}; }
 
-  io::Deadline::TimePoint end_;
+  base::Deadline::TimePoint end_;
   CoordinatorEndpoint endpoint_;
   TcpSocket follower_, data_, news_;
 };

@@ -209,7 +209,7 @@ TEST(Meeting, AFollowerThatIsGoneWhenItsGreetingComesIsNamed) {
     wait_until([&] { return is_stopped(*coordinator); });
     {
       const auto follower = core::connect_locally(endpoint);
-      io::Deadline deadline(std::chrono::steady_clock::now(), end);
+      base::Deadline deadline(std::chrono::steady_clock::now(), end);
       const auto own_end = core::own_end();
       core::send_message(follower.get(), {core::Message::Kind::hello, 1, ::getpid(), {}}, own_end.get(), deadline);
     }
@@ -232,7 +232,7 @@ TEST(Meeting, ForeignConnectionsDoNotDisturb) {
     const auto http_client = core::connect_locally(endpoint);
     ASSERT_EQ(::write(http_client.get(), "GET / HTTP/1.1\r\n\r\n", 18), 18);
     const auto nobody = core::connect_locally(endpoint);  // a greeting without a pidfd, of a rank that is not
-    io::Deadline deadline(std::chrono::steady_clock::now(), end);
+    base::Deadline deadline(std::chrono::steady_clock::now(), end);
     core::send_message(nobody.get(), {core::Message::Kind::hello, 7, 1, {}}, -1, deadline);
     init_process_group().barrier();
   });

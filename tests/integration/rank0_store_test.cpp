@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/slurm/step.hpp"
 #include "rendezvous/store/client.hpp"
 #include "rendezvous/store/store_thread.hpp"
@@ -52,8 +52,8 @@ testing::Step step_of_one_node(int tasks) {
 std::uint16_t first_port_of(const testing::Step& step) { return slurm::ports_of({.job = step.job, .step = "0"}).first; }
 
 // Empty where the port is taken.
-io::UniqueFd listen_on(int port) {
-  io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+base::UniqueFd listen_on(int port) {
+  base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<std::uint16_t>(port));
@@ -143,8 +143,8 @@ TEST(Rank0Store, WhoWaitsLongSaysForWhat) {
   const int port = first_port_of(step_of_one_node(2));
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
-  const io::UniqueFd read_end(ends[0]);
-  io::UniqueFd write_end(ends[1]);
+  const base::UniqueFd read_end(ends[0]);
+  base::UniqueFd write_end(ends[1]);
   RankProcesses ranks(2,
                       [&](int rank) {
                         become_rank_by_hand(rank, 2, "127.0.0.1", port);
@@ -172,7 +172,7 @@ TEST(Rank0Store, PortsThatOthersHaveArePassedOver) {
   ASSERT_TRUE(silent && of_http);
   const Child http([&] {
     while (true) {
-      const io::UniqueFd caller(::accept(of_http.get(), nullptr, nullptr));
+      const base::UniqueFd caller(::accept(of_http.get(), nullptr, nullptr));
       constexpr std::string_view kAnswer = "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
       static_cast<void>(::write(caller.get(), kAnswer.data(), kAnswer.size()));
     }
@@ -306,7 +306,7 @@ TEST(Rank0Store, WhoeverLeavesLateDoesNotMindThatItHasEnded) {
   core::Launch launch;
   launch.rank = 1;
   launch.size = 2;
-  EXPECT_NO_THROW(core::leave_rank0(launch, client, "group_0/", io::Deadline(std::chrono::steady_clock::now(), end)));
+  EXPECT_NO_THROW(core::leave_rank0(launch, client, "group_0/", base::Deadline(std::chrono::steady_clock::now(), end)));
 }
 
 TEST(Rank0Store, WhyTheRanksDidNotMeetIsReadBeforeItEndsWithRank0) {
@@ -374,7 +374,7 @@ TEST(Rank0Store, AtItsDeadlineSaysWhatWasAtEachPort) {
 
 TEST(Rank0Store, WithoutAFreePortSaysSo) {
   const auto step = step_of_one_node(2);
-  std::vector<io::UniqueFd> taken;
+  std::vector<base::UniqueFd> taken;
   for (int i = 0; i < 8; ++i) taken.push_back(listen_on(first_port_of(step) + i));
   const auto body = [&](int rank) {
     testing::become_task(step, rank);

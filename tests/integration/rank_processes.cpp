@@ -22,7 +22,7 @@
 #include <string>
 #include <system_error>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/store/server.hpp"
 
@@ -45,7 +45,7 @@ pid_t fork_process() {
   boost::asio::io_context io;
   store::Server server(io, {.allow = for_all_hosts ? std::vector<std::string>{"any"} : std::vector<std::string>{}});
   const port::Port listening(io, {.addresses = {for_all_hosts ? "::" : "127.0.0.1"}},
-                             {.store = [&server](io::UniqueFd socket, const sockaddr_storage& peer) {
+                             {.store = [&server](base::UniqueFd socket, const sockaddr_storage& peer) {
                                server.adopt(std::move(socket), peer);
                              }});
   const std::uint16_t port = listening.number();
@@ -92,8 +92,8 @@ struct Told {
 void RankProcesses::start_store(const std::function<pid_t()>& fork, bool for_all_hosts) {
   std::array<int, 2> pipe{};
   if (::pipe(pipe.data()) != 0) throw std::runtime_error("pipe failed");
-  const io::UniqueFd reading(pipe[0]);
-  io::UniqueFd writing(pipe[1]);
+  const base::UniqueFd reading(pipe[0]);
+  base::UniqueFd writing(pipe[1]);
   store_ = fork();
   if (store_ == 0) serve_store(writing.get(), for_all_hosts);
   writing.reset();
@@ -150,7 +150,7 @@ void RankProcesses::go_on(int rank) { ::kill(ranks_.at(static_cast<std::size_t>(
 
 int RankProcesses::wait_status(int rank) {
   pid_t& pid = ranks_.at(static_cast<std::size_t>(rank));
-  const io::UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  const base::UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   pollfd polled{process.get(), POLLIN, 0};
   const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience);
   if (::poll(&polled, 1, static_cast<int>(limit.count())) != 1) {

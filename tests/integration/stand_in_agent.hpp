@@ -17,7 +17,7 @@
 #include <variant>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/worker_link/message.hpp"
 #include "tests/integration/rank_processes.hpp"
 
@@ -97,7 +97,7 @@ class StandInAgent {
     return message;
   }
 
-  std::vector<io::UniqueFd> own_, workers_;
+  std::vector<base::UniqueFd> own_, workers_;
 };
 
 }  // namespace ddp::testing

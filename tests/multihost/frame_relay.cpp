@@ -17,7 +17,7 @@
 #include <ctime>
 #include <utility>
 
-#include "rendezvous/io/throw_errno.hpp"
+#include "base/throw_errno.hpp"
 
 namespace ddp::test {
 
@@ -29,20 +29,20 @@ constexpr int kBurst = 64;                      // frames that one direction mov
 constexpr int kReceiveBytes = 16 << 20;         // what the kernel keeps while the relay has no turn
 
 template <class Value>
-void set_option(const io::UniqueFd& socket, int level, int option, const Value& value) {
+void set_option(const base::UniqueFd& socket, int level, int option, const Value& value) {
   if (::setsockopt(socket.get(), level, option, &value, sizeof value) != 0)
-    io::throw_errno("setsockopt of a packet socket");
+    base::throw_errno("setsockopt of a packet socket");
 }
 
 // Takes every frame that comes in by the interface, whomever it is for.
-io::UniqueFd open_end(const std::string& interface) {
-  io::UniqueFd end(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!end) io::throw_errno("packet socket");
+base::UniqueFd open_end(const std::string& interface) {
+  base::UniqueFd end(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!end) base::throw_errno("packet socket");
   sockaddr_ll address{};
   address.sll_family = AF_PACKET;
   address.sll_protocol = htons(ETH_P_ALL);
   address.sll_ifindex = static_cast<int>(::if_nametoindex(interface.c_str()));
-  if (address.sll_ifindex == 0) io::throw_errno(interface);
+  if (address.sll_ifindex == 0) base::throw_errno(interface);
   packet_mreq promiscuous{};
   promiscuous.mr_ifindex = address.sll_ifindex;
   promiscuous.mr_type = PACKET_MR_PROMISC;
@@ -50,11 +50,11 @@ io::UniqueFd open_end(const std::string& interface) {
   set_option(end, SOL_PACKET, PACKET_IGNORE_OUTGOING, 1);
   set_option(end, SOL_SOCKET, SO_RCVBUFFORCE, kReceiveBytes);
   if (::bind(end.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
-    io::throw_errno("bind " + interface);
+    base::throw_errno("bind " + interface);
   return end;
 }
 
-void send(const io::UniqueFd& end, const std::vector<char>& frame) {
+void send(const base::UniqueFd& end, const std::vector<char>& frame) {
   [[maybe_unused]] const auto sent = ::send(end.get(), frame.data(), frame.size(), 0);
 }
 
@@ -65,17 +65,17 @@ timespec as_timespec(std::chrono::nanoseconds time) {
 
 }  // namespace
 
-bool can_relay_frames() { return static_cast<bool>(io::UniqueFd(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0))); }
+bool can_relay_frames() { return static_cast<bool>(base::UniqueFd(::socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0))); }
 
 void finish_frames_in_software(const std::string& interface) {
-  const io::UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!socket) io::throw_errno("socket");
+  const base::UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket) base::throw_errno("socket");
   for (const std::uint32_t feature : {ETHTOOL_STSO, ETHTOOL_SGSO, ETHTOOL_SGRO, ETHTOOL_STXCSUM}) {
     ethtool_value off{feature, 0};
     ifreq request{};
     interface.copy(request.ifr_name, IFNAMSIZ - 1);
     request.ifr_data = reinterpret_cast<char*>(&off);
-    if (::ioctl(socket.get(), SIOCETHTOOL, &request) != 0) io::throw_errno("offloads of " + interface);
+    if (::ioctl(socket.get(), SIOCETHTOOL, &request) != 0) base::throw_errno("offloads of " + interface);
   }
 }
 
@@ -130,7 +130,7 @@ void FrameRelay::pass_back() {
 }
 
 // Nothing where none is there, and once after the interface went down.
-std::optional<std::vector<char>> FrameRelay::receive(const io::UniqueFd& end) {
+std::optional<std::vector<char>> FrameRelay::receive(const base::UniqueFd& end) {
   const ssize_t count = ::recv(end.get(), buffer_.data(), buffer_.size(), 0);
   if (count <= 0) return std::nullopt;
   return std::vector<char>(buffer_.begin(), buffer_.begin() + count);

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::test {
 
@@ -53,12 +53,12 @@ class FrameRelay {
   void take_in();
   void send_due();
   void pass_back();
-  std::optional<std::vector<char>> receive(const io::UniqueFd& end);
+  std::optional<std::vector<char>> receive(const base::UniqueFd& end);
 
   Disturbance disturbance_;
   std::mt19937 random_;
   std::bernoulli_distribution is_lost_;
-  io::UniqueFd from_, to_;
+  base::UniqueFd from_, to_;
   std::deque<Held> held_;  // in the order in which they are due
   std::vector<char> buffer_;
 };

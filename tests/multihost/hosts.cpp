@@ -17,8 +17,8 @@
 #include <system_error>
 #include <utility>
 
-#include "rendezvous/io/pidfd.hpp"
-#include "rendezvous/io/throw_errno.hpp"
+#include "base/pidfd.hpp"
+#include "base/throw_errno.hpp"
 #include "tests/text.hpp"
 
 namespace ddp::test {
@@ -44,17 +44,17 @@ int milliseconds_until(Clock::time_point deadline) {
 struct Pipe {
   Pipe() {
     std::array<int, 2> ends{};
-    if (::pipe2(ends.data(), O_CLOEXEC) != 0) io::throw_errno("pipe2");
+    if (::pipe2(ends.data(), O_CLOEXEC) != 0) base::throw_errno("pipe2");
     reading.reset(ends[0]);
     writing.reset(ends[1]);
   }
-  io::UniqueFd reading, writing;
+  base::UniqueFd reading, writing;
 };
 
 void write_all(int fd, const std::string& text) {
   for (std::size_t at = 0; at < text.size();) {
     const ssize_t count = ::write(fd, text.data() + at, text.size() - at);
-    if (count < 0) io::throw_errno("write");
+    if (count < 0) base::throw_errno("write");
     at += static_cast<std::size_t>(count);
   }
 }
@@ -70,7 +70,7 @@ std::string read_all(int fd) {
 
 // The end of the process, or its kill at the deadline.
 int wait_status_of(pid_t pid) {
-  const io::UniqueFd process = io::open_pidfd(pid);
+  const base::UniqueFd process = base::open_pidfd(pid);
   pollfd polled{process.get(), POLLIN, 0};
   if (::poll(&polled, 1, milliseconds_until(Clock::now() + kPatience)) != 1) ::kill(pid, SIGKILL);
   int status = 0;
@@ -98,12 +98,12 @@ pid_t fork_and(const std::function<void()>& body, int report) {
   ::_exit(kFailed);
 }
 
-void enter(const io::UniqueFd& network) {
-  if (::setns(network.get(), CLONE_NEWNET) != 0) io::throw_errno("setns");
+void enter(const base::UniqueFd& network) {
+  if (::setns(network.get(), CLONE_NEWNET) != 0) base::throw_errno("setns");
 }
 
 // Runs `ip -batch` on the lines, in a network.
-void ip(const io::UniqueFd& network, const std::string& lines) {
+void ip(const base::UniqueFd& network, const std::string& lines) {
   Pipe input;
   Pipe output;
   const pid_t child = fork_and(
@@ -113,10 +113,10 @@ void ip(const io::UniqueFd& network, const std::string& lines) {
         ::dup2(output.writing.get(), STDERR_FILENO);
         ::setenv("PATH", kSearch, 1);
         ::execlp("ip", "ip", "-batch", "-", nullptr);
-        io::throw_errno("ip (package iproute2)");
+        base::throw_errno("ip (package iproute2)");
       },
       output.writing.get());
-  if (child < 0) io::throw_errno("fork");
+  if (child < 0) base::throw_errno("fork");
   output.writing.reset();
   write_all(input.writing.get(), lines);
   input.writing.reset();
@@ -148,28 +148,28 @@ std::string hosts_file(const Hosts::Options& options) {
 }
 
 void mount_or_fail(const char* source, const char* target, const char* type, unsigned long flags) {
-  if (::mount(source, target, type, flags, nullptr) != 0) io::throw_errno(std::string("mount ") + target);
+  if (::mount(source, target, type, flags, nullptr) != 0) base::throw_errno(std::string("mount ") + target);
 }
 
 // A name, and the files that differ: /etc/hosts, which lives on a file system without a place, and /proc.
 void move_in(int host, const Hosts::Options& options) {
   const std::string name = Hosts::name(host);
-  if (::sethostname(name.data(), name.size()) != 0) io::throw_errno("sethostname");
+  if (::sethostname(name.data(), name.size()) != 0) base::throw_errno("sethostname");
   mount_or_fail(nullptr, "/", nullptr, MS_REC | MS_PRIVATE);
   mount_or_fail("tmpfs", "/proc", "tmpfs", 0);
   {
-    const io::UniqueFd file(::open("/proc/hosts", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-    if (!file) io::throw_errno("/proc/hosts");
+    const base::UniqueFd file(::open("/proc/hosts", O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+    if (!file) base::throw_errno("/proc/hosts");
     write_all(file.get(), hosts_file(options));
   }
   mount_or_fail("/proc/hosts", "/etc/hosts", nullptr, MS_BIND);
-  if (::umount2("/proc", MNT_DETACH) != 0) io::throw_errno("umount");
+  if (::umount2("/proc", MNT_DETACH) != 0) base::throw_errno("umount");
   mount_or_fail("proc", "/proc", "proc", 0);
 }
 
-io::UniqueFd open_namespace(const std::string& process, const std::string& kind) {
-  io::UniqueFd fd(::open(("/proc/" + process + "/ns/" + kind).c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) io::throw_errno("/proc/" + process + "/ns/" + kind);
+base::UniqueFd open_namespace(const std::string& process, const std::string& kind) {
+  base::UniqueFd fd(::open(("/proc/" + process + "/ns/" + kind).c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) base::throw_errno("/proc/" + process + "/ns/" + kind);
   return fd;
 }
 
@@ -209,7 +209,7 @@ Hosts::~Hosts() {
   }
   for (std::vector<Namespaces>* all : {&hosts_, &switch_}) {
     for (const Namespaces& each : *all) {
-      const io::UniqueFd process = io::open_pidfd(each.first);
+      const base::UniqueFd process = base::open_pidfd(each.first);
       pollfd polled{process.get(), POLLIN, 0};
       if (::poll(&polled, 1, milliseconds_until(deadline)) == 1) ::waitpid(each.first, nullptr, 0);
     }
@@ -220,12 +220,12 @@ Hosts::~Hosts() {
 Hosts::Namespaces Hosts::start(const std::function<void()>& set_up) {
   Pipe report;
   Pipe life;  // its other end closes with this process
-  const io::UniqueFd own_processes = open_namespace("self", "pid");
+  const base::UniqueFd own_processes = open_namespace("self", "pid");
   if (::unshare(CLONE_NEWPID) != 0) throw NoHosts(std::string("no namespaces here: ") + std::strerror(errno));
   const pid_t first = fork_and(
       [&] {
         life.writing.reset();
-        if (::unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0) io::throw_errno("unshare");
+        if (::unshare(CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWNS) != 0) base::throw_errno("unshare");
         ::signal(SIGCHLD, SIG_IGN);  // orphans of this host come here and are reaped
         set_up();
         report.writing.reset();
@@ -236,7 +236,7 @@ Hosts::Namespaces Hosts::start(const std::function<void()>& set_up) {
   const int fork_error = errno;
   const int restored = ::setns(own_processes.get(), CLONE_NEWPID);
   if (first < 0) throw std::system_error(fork_error, std::generic_category(), "fork");
-  if (restored != 0) io::throw_errno("setns");
+  if (restored != 0) base::throw_errno("setns");
 
   Namespaces made;
   made.first = first;
@@ -279,8 +279,8 @@ void Hosts::wire(const Options& options) {
 
 pid_t Hosts::fork_on(int host) {
   const Namespaces& there = hosts_.at(static_cast<std::size_t>(host));
-  const io::UniqueFd own_processes = open_namespace("self", "pid");
-  if (::setns(there.processes.get(), CLONE_NEWPID) != 0) io::throw_errno("setns");
+  const base::UniqueFd own_processes = open_namespace("self", "pid");
+  if (::setns(there.processes.get(), CLONE_NEWPID) != 0) base::throw_errno("setns");
   std::fflush(nullptr);
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -291,7 +291,7 @@ pid_t Hosts::fork_on(int host) {
     return 0;
   }
   const int fork_error = errno;
-  if (::setns(own_processes.get(), CLONE_NEWPID) != 0) io::throw_errno("setns");
+  if (::setns(own_processes.get(), CLONE_NEWPID) != 0) base::throw_errno("setns");
   if (pid < 0) throw std::system_error(fork_error, std::generic_category(), "fork on " + name(host));
   return pid;
 }
@@ -302,7 +302,7 @@ HostProcess Hosts::run(int host, const std::vector<std::string>& argv, const std
   for (auto& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
   std::array<char, 4096> here{};
-  if (::getcwd(here.data(), here.size()) == nullptr) io::throw_errno("getcwd");
+  if (::getcwd(here.data(), here.size()) == nullptr) base::throw_errno("getcwd");
 
   Pipe out;
   Pipe err;
@@ -344,7 +344,7 @@ void Hosts::heal(int host, int interface) {
 void Hosts::disturb(int host, const Disturbance& disturbance, int interface) {
   if (!can_relay_frames()) throw NoHosts("this machine can't delay or lose what is sent: it has no packet sockets");
   const Namespaces& there = hosts_.at(static_cast<std::size_t>(host));
-  const io::UniqueFd& at_switch = switch_[0].network;
+  const base::UniqueFd& at_switch = switch_[0].network;
   const std::string from = cable(host, interface);
   const std::string to = relay_end(host, interface);
   const std::string out = relay_port(host, interface);
@@ -364,7 +364,7 @@ void Hosts::disturb(int host, const Disturbance& disturbance, int interface) {
         relay.run();
       },
       report.writing.get());
-  if (pid < 0) io::throw_errno("fork");
+  if (pid < 0) base::throw_errno("fork");
   relays_[{host, interface}] = pid;
   report.writing.reset();
   const std::string said = read_all(report.reading.get());
@@ -391,9 +391,9 @@ void Hosts::take_down(int host, int interface) {
 
 void Hosts::crash(int host) { ::kill(hosts_.at(static_cast<std::size_t>(host)).first, SIGKILL); }
 
-HostProcess::HostProcess(pid_t pid, io::UniqueFd out, io::UniqueFd err)
-    : pid_(pid), process_(io::open_pidfd(pid)), out_fd_(std::move(out)), err_fd_(std::move(err)) {
-  if (!process_) io::throw_errno("pidfd_open");
+HostProcess::HostProcess(pid_t pid, base::UniqueFd out, base::UniqueFd err)
+    : pid_(pid), process_(base::open_pidfd(pid)), out_fd_(std::move(out)), err_fd_(std::move(err)) {
+  if (!process_) base::throw_errno("pidfd_open");
 }
 
 HostProcess::HostProcess(HostProcess&& other) noexcept
@@ -420,7 +420,7 @@ bool HostProcess::read_more(Clock::time_point deadline) {
   std::array<pollfd, 3> polled{pollfd{out_fd_.get(), POLLIN, 0}, pollfd{err_fd_.get(), POLLIN, 0},
                                pollfd{process_.get(), POLLIN, 0}};
   if (::poll(polled.data(), polled.size(), milliseconds_until(deadline)) <= 0) return false;
-  const auto read_one = [](const pollfd& ready, io::UniqueFd& fd, std::string& text) {
+  const auto read_one = [](const pollfd& ready, base::UniqueFd& fd, std::string& text) {
     if (!fd || ready.revents == 0) return false;
     std::array<char, 65536> buffer;
     const ssize_t count = ::read(fd.get(), buffer.data(), buffer.size());

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/multihost/frame_relay.hpp"
 
 namespace ddp::test {
@@ -93,14 +93,14 @@ class Hosts {
 // A namespace's first process, and descriptors of what it lives in.
 struct Hosts::Namespaces {
   pid_t first = 0;
-  io::UniqueFd network, processes, mounts, name;
-  io::UniqueFd life;  // the first process ends when no process has this open any more
+  base::UniqueFd network, processes, mounts, name;
+  base::UniqueFd life;  // the first process ends when no process has this open any more
 };
 
 // A program on a host. Every wait has a deadline.
 class HostProcess {
  public:
-  HostProcess(pid_t pid, io::UniqueFd out, io::UniqueFd err);
+  HostProcess(pid_t pid, base::UniqueFd out, base::UniqueFd err);
   HostProcess(HostProcess&& other) noexcept;
   ~HostProcess();  // kills it
 
@@ -120,9 +120,9 @@ class HostProcess {
  private:
   bool read_more(std::chrono::steady_clock::time_point deadline);
 
-  pid_t pid_;             // 0 once it was waited for
-  io::UniqueFd process_;  // readable once it has ended
-  io::UniqueFd out_fd_, err_fd_;
+  pid_t pid_;               // 0 once it was waited for
+  base::UniqueFd process_;  // readable once it has ended
+  base::UniqueFd out_fd_, err_fd_;
   std::string out_, err_;
 };
 

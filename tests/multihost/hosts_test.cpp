@@ -19,7 +19,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "rendezvous/io/pidfd.hpp"
+#include "base/pidfd.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/multihost/multihost.hpp"
 
@@ -185,7 +185,7 @@ TEST_F(HostsTest, EndWithTheProcessThatMadeThem) {
   }
   pid_t on_host = 0;
   ASSERT_EQ(::read(report[0], &on_host, sizeof on_host), static_cast<ssize_t>(sizeof on_host));
-  const io::UniqueFd process = io::open_pidfd(on_host);
+  const base::UniqueFd process = base::open_pidfd(on_host);
   ::kill(maker, SIGKILL);
   EXPECT_EQ(wait_status(maker), SIGKILL);
   pollfd polled{process.get(), POLLIN, 0};

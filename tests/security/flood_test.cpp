@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/security/control_messages.hpp"
@@ -55,7 +55,7 @@ class Flood {
   }
 
  private:
-  std::vector<io::UniqueFd> sockets_;
+  std::vector<base::UniqueFd> sockets_;
   std::vector<pollfd> polled_;
 };
 

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
 
 namespace ddp::test {
@@ -27,8 +27,8 @@ constexpr uid_t kOtherUser = 54'321;  // that no machine has
 inline std::string as_other_user(const std::function<std::string()>& ask) {
   int ends[2];
   store::require(::pipe2(ends, O_CLOEXEC) == 0, "pipe2");
-  const io::UniqueFd from(ends[0]);
-  io::UniqueFd to(ends[1]);
+  const base::UniqueFd from(ends[0]);
+  base::UniqueFd to(ends[1]);
   const pid_t child = ::fork();
   store::require(child >= 0, "fork");
   if (child == 0) {

@@ -14,8 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include "base/unique_fd.hpp"
 #include "rendezvous/control/channel.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 #include "tests/integration/job.hpp"
 
 namespace ddp::test {
@@ -27,7 +27,7 @@ using rendezvous::Channel;
 class RawPeer::Impl {
  public:
   explicit Impl(std::uint16_t port) {
-    io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -85,12 +85,12 @@ class RawPeer::Impl {
   void take_next() {
     acceptor_->async_accept([this](boost::system::error_code error, tcp::socket socket) {
       if (error) return;
-      talk(io::UniqueFd(socket.release()), Channel::Side::server);
+      talk(base::UniqueFd(socket.release()), Channel::Side::server);
       take_next();
     });
   }
 
-  void talk(io::UniqueFd socket, Channel::Side side) {
+  void talk(base::UniqueFd socket, Channel::Side side) {
     Channel::Options options;
     options.message_bytes_max = 4u << 20;
     options.heartbeat_timeout = options.handshake_timeout = kPatience;

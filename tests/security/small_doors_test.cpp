@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "base/address.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/control/channel.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/security/control_messages.hpp"
@@ -101,13 +101,13 @@ TEST(SmallDoors, LoopbackEndpointListensOnLoopbackOnly) {
 TEST(SmallDoors, ListenerOnTheOtherLoopbackAddressIsReachedByNobody) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root can give localhost both addresses";
   const auto port = free_port();
-  const io::UniqueFd listener(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const auto here = io::socket_address(*io::parse_address("::1"), static_cast<std::uint16_t>(std::stoi(port)));
-  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&here), io::length_of(here)) != 0)
+  const base::UniqueFd listener(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto here = base::socket_address(*base::parse_address("::1"), static_cast<std::uint16_t>(std::stoi(port)));
+  if (::bind(listener.get(), reinterpret_cast<const sockaddr*>(&here), base::length_of(here)) != 0)
     GTEST_SKIP() << "this host has no ::1";
   ASSERT_EQ(::listen(listener.get(), 16), 0);
   char hosts[] = "/tmp/ddprun_hosts_XXXXXX";
-  const io::UniqueFd file(::mkstemp(hosts));
+  const base::UniqueFd file(::mkstemp(hosts));
   const std::string names = "127.0.0.1 localhost\n::1 localhost\n";
   ASSERT_EQ(::write(file.get(), names.data(), names.size()), static_cast<ssize_t>(names.size()));
   ::fchmod(file.get(), 0644);
@@ -174,8 +174,8 @@ TEST(SmallDoors, EndpointCannotOpenTheStoreOfANodeToEverybody) {
                       allow + "\"]}");
       };
       handlers.closed = [&](const Channel::Closed&) { is_over = true; };
-      channel = std::make_unique<Channel>(io, io::UniqueFd(socket.release()), Channel::Side::server, Channel::Options(),
-                                          std::move(handlers));
+      channel = std::make_unique<Channel>(io, base::UniqueFd(socket.release()), Channel::Side::server,
+                                          Channel::Options(), std::move(handlers));
     });
     Job node(member_of("job", std::to_string(acceptor.local_endpoint().port()), "false,join_timeout=3"));
     const auto deadline = std::chrono::steady_clock::now() + kPatience;

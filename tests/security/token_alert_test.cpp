@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/security/nodes_with_tokens.hpp"
 
 namespace ddp::test::token {
@@ -41,7 +41,7 @@ class Forger {
 
   // To one connection. False at the deadline.
   bool answer(unsigned char alert) const {
-    const io::UniqueFd client(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const base::UniqueFd client(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     std::array<char, 4096> hello;
     if (!client || ::recv(client.get(), hello.data(), hello.size(), 0) <= 0) return false;
     const std::array<unsigned char, 7> record{21, 3, 3, 0, 2, 2, alert};
@@ -53,7 +53,7 @@ class Forger {
   long port = 0;
 
  private:
-  const io::UniqueFd door_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+  const base::UniqueFd door_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
 };
 
 constexpr unsigned char kAccessDenied = 49, kIllegalParameter = 47;  // no token there; another token there

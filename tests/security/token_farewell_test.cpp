@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/security/nodes_with_tokens.hpp"
 
 namespace ddp::test::token {
@@ -55,7 +55,7 @@ class Listener {
 
  private:
   struct Pair {
-    io::UniqueFd client, endpoint;
+    base::UniqueFd client, endpoint;
   };
 
   static sockaddr_in loopback(std::uint16_t port) {
@@ -84,15 +84,15 @@ class Listener {
   }
 
   void accept() {
-    io::UniqueFd client(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    io::UniqueFd endpoint(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    base::UniqueFd client(::accept4(door_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    base::UniqueFd endpoint(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const auto address = loopback(to_);
     if (::connect(endpoint.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return;
     pairs_.push_back({std::move(client), std::move(endpoint)});
     ++connections_;
   }
 
-  void carry(io::UniqueFd& from, io::UniqueFd& to, bool is_of_client) {
+  void carry(base::UniqueFd& from, base::UniqueFd& to, bool is_of_client) {
     char bytes[65'536];
     const auto count = ::recv(from.get(), bytes, sizeof bytes, 0);
     if (count <= 0) {
@@ -106,7 +106,7 @@ class Listener {
   }
 
   const std::uint16_t to_;
-  const io::UniqueFd door_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, stop_{::eventfd(0, EFD_CLOEXEC)};
+  const base::UniqueFd door_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)}, stop_{::eventfd(0, EFD_CLOEXEC)};
   std::deque<Pair> pairs_;
   mutable std::mutex mutex_;
   std::string heard_;

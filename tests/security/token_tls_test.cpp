@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/security/nodes_with_tokens.hpp"
 
 namespace ddp::test::token {
@@ -154,7 +154,7 @@ std::string client_hello(const std::string& key, const std::string& name, char m
 
 // The first bytes of the answer: of a record, and of its content.
 std::string answer_to(const std::string& bytes, long port) {
-  const io::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

@@ -227,7 +227,7 @@ TEST_F(DdprunUnderSlurm, TwoJobsAndTwoStepsOfEachAtOnceKeepApart) {
         {"--nodes=2", "--ntasks-per-node=1", "--wrap=" + step + " & one=$!; " + step + " & wait $one && wait $!"}));
   }
   for (const auto& job : jobs) EXPECT_TRUE(cluster->prints(job, " is here", 8)) << cluster->output(job);
-  const io::UniqueFd opened(::open(gate.c_str(), O_RDWR | O_CLOEXEC));
+  const base::UniqueFd opened(::open(gate.c_str(), O_RDWR | O_CLOEXEC));
   for (const auto& job : jobs) {
     EXPECT_EQ(cluster->wait(job), kCompleted) << cluster->output(job);
     EXPECT_EQ(occurrences(cluster->output(job), "4 workers, batch 8 per worker"), 2) << cluster->output(job);

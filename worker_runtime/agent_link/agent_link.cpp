@@ -13,9 +13,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/event_fd.hpp"
+#include "base/quiet_thread.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/event_fd.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
 #include "worker_runtime/agent_link/termination.hpp"
 
 namespace ddp::agent_link {
@@ -39,7 +39,7 @@ std::optional<Named> parse(const std::string& text) {
 
 }  // namespace
 
-io::UniqueFd take_inherited_socket(const std::string& text) {
+base::UniqueFd take_inherited_socket(const std::string& text) {
   const auto named = parse(text);
   struct stat status {};
   if (!named || ::fstat(named->descriptor, &status) != 0) return {};
@@ -47,17 +47,17 @@ io::UniqueFd take_inherited_socket(const std::string& text) {
   // A copy: the one that was inherited may be needed again, and only what is named in the environment is known to be
   // ours.
   ::fcntl(named->descriptor, F_SETFD, FD_CLOEXEC);
-  return io::UniqueFd(::fcntl(named->descriptor, F_DUPFD_CLOEXEC, 3));
+  return base::UniqueFd(::fcntl(named->descriptor, F_DUPFD_CLOEXEC, 3));
 }
 
-AgentLink::AgentLink(io::UniqueFd socket) : socket_(std::move(socket)), stop_(io::make_event()) { say_hello(); }
+AgentLink::AgentLink(base::UniqueFd socket) : socket_(std::move(socket)), stop_(base::make_event()) { say_hello(); }
 
 AgentLink::~AgentLink() {
   if (in_forked_child()) {
     if (thread_.joinable()) thread_.detach();  // it is the parent's
     return;
   }
-  io::ring(stop_);
+  base::ring(stop_);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -167,7 +167,7 @@ void AgentLink::answer_stop() {
 void AgentLink::start_to_listen() {
   if (thread_.joinable()) return;
   try {
-    thread_ = io::start_quiet_thread([this] { listen(); });
+    thread_ = base::start_quiet_thread([this] { listen(); });
   } catch (const std::system_error& error) {
     throw Error(std::string("no thread that listens to ddprun: ") + error.what() +
                 "\ntry:   a higher limit (ulimit -u)");

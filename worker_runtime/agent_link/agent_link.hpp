@@ -19,24 +19,24 @@
 #include <string>
 #include <thread>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/fork_guard.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/worker_link/message.hpp"
 #include "worker_runtime/agent_link/progress_news.hpp"
 #include "worker_runtime/agent_link/stop_point.hpp"
-#include "rendezvous/io/fork_guard.hpp"
 
 namespace ddp::agent_link {
 
 // The inherited socket that the variable's value names, now close-on-exec; empty where there is none of this program's
 // own: the value names a descriptor that is something else here.
-io::UniqueFd take_inherited_socket(const std::string& named);
+base::UniqueFd take_inherited_socket(const std::string& named);
 
 class AgentLink {
  public:
   using RoundOverHandler = std::function<void(const std::string& why)>;
 
   // Says hello. Throws std::system_error.
-  explicit AgentLink(io::UniqueFd socket);
+  explicit AgentLink(base::UniqueFd socket);
   ~AgentLink();
   AgentLink(const AgentLink&) = delete;
   AgentLink& operator=(const AgentLink&) = delete;
@@ -82,9 +82,9 @@ class AgentLink {
   void take(const worker_link::PrepareStop& message);
   void take(const worker_link::StopAt& message);
 
-  io::ForkGuard fork_guard_;
-  io::UniqueFd socket_;
-  io::UniqueFd stop_;  // an eventfd, readable when the thread is to end
+  base::ForkGuard fork_guard_;
+  base::UniqueFd socket_;
+  base::UniqueFd stop_;  // an eventfd, readable when the thread is to end
   std::mutex mutex_;
   std::condition_variable changed_;  // of `seat_` or `end_`; the rest below is guarded by mutex_ too
   worker_link::Hello hello_;

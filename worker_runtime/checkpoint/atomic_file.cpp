@@ -107,7 +107,7 @@ void AtomicFile::give_name(Existing existing) {
 }
 
 void sync_directory(const std::filesystem::path& directory) {
-  const io::UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const base::UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd) fail(directory, "opening the folder", errno);
   // EINVAL: a file system that can't, and that needs it no more than it offers it.
   if (::fsync(fd.get()) != 0 && errno != EINVAL) fail(directory, "bringing the folder to disk", errno);
@@ -119,7 +119,7 @@ void remove_abandoned(const std::filesystem::path& directory) {
   for (; !error && next != std::filesystem::directory_iterator(); next.increment(error)) {
     const std::filesystem::path& path = next->path();
     if (!is_temporary(path.filename().string())) continue;
-    const io::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+    const base::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
     if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) ::unlink(path.c_str());
   }
 }

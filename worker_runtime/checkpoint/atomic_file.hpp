@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <filesystem>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::checkpoint {
 
@@ -37,7 +37,7 @@ class AtomicFile {
 
   std::filesystem::path path_;
   std::filesystem::path temporary_;  // empty once there is no such file
-  io::UniqueFd fd_;
+  base::UniqueFd fd_;
 };
 
 // Brings the entries of a folder to disk.

@@ -1,7 +1,7 @@
 #include "ddp/checkpoint.hpp"
 
+#include "base/unique_fd.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 #include "worker_runtime/checkpoint/atomic_file.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
 #include "worker_runtime/checkpoint/write_safetensors.hpp"
@@ -118,7 +118,7 @@ void DDP_ABI::save_safetensors(const std::filesystem::path& path, const std::vec
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   // Non-blocking, so that a pipe under this name is refused and not waited for.
-  auto fd = std::make_shared<io::UniqueFd>(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  auto fd = std::make_shared<base::UniqueFd>(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!*fd) refuse(path, reason_of(errno));
   checkpoint::Header header = read_header(path, fd->get());
   SafetensorsFile file;
@@ -139,7 +139,7 @@ void SafetensorsFile::read(const std::string& name, const std::vector<std::int64
                       " values");
   }
   if (values.device.kind != Device::Kind::cpu) refuse(path_, "tensor " + name + " can only be read into host memory");
-  const auto& fd = *static_cast<const io::UniqueFd*>(descriptor_.get());
+  const auto& fd = *static_cast<const base::UniqueFd*>(descriptor_.get());
   read_at(path_, fd.get(), values.data, values.bytes(), tensor.offset);
 }
 

@@ -7,9 +7,9 @@
 #include <memory>
 #include <span>
 
+#include "base/deadline.hpp"
 #include "ddp/memory.hpp"
 #include "ddp/process_group.hpp"
-#include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/core/bootstrap/bootstrap.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
@@ -23,11 +23,11 @@ struct BackendEntry {
   // deadline. `options` say which device. Throws InvalidArgument if this rank has no such device, and as a collective.
   // Null if this build does not have the backend: then `absence` says why, and what to try.
   std::unique_ptr<process_group::Backend> (*make)(Bootstrap& bootstrap, const InitOptions& options,
-                                                  io::Deadline& deadline);
+                                                  base::Deadline& deadline);
   const char* absence = nullptr;
 
   // Makes the file that the ranks of a host share; null if the backend needs none.
-  io::UniqueFd (*make_shared_file)(const HostLayout& layout, int host) = nullptr;
+  base::UniqueFd (*make_shared_file)(const HostLayout& layout, int host) = nullptr;
 };
 
 std::span<const BackendEntry> registered_backends();

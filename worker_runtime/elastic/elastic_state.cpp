@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fnv1a.hpp"
 #include "ddp/elastic.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/elastic/offer.hpp"
@@ -53,7 +54,7 @@ class ElasticState::Impl {
           "\ntry:   add every entry first");
     entries_.push_back({data, bytes, device});
     bytes_ += bytes;
-    layout_ = (layout_ ^ bytes) * 1099511628211u;  // FNV-1a, by sizes
+    layout_.add(bytes);
   }
 
   void commit() {
@@ -71,8 +72,8 @@ class ElasticState::Impl {
   void sync(ProcessGroup& group) {
     take_device(group);
     is_in_use_ = true;
-    const auto offers =
-        gather(group, {has_copy_, commit_round_, has_copy_ ? count_ : 0, entries_.size(), bytes_, layout_, round_});
+    const auto offers = gather(
+        group, {has_copy_, commit_round_, has_copy_ ? count_ : 0, entries_.size(), bytes_, layout_.value(), round_});
     require_same_entries(offers);
     const int root = elastic::source_of(offers, group.device() != Device{});
     const Offer& source = offers[static_cast<std::size_t>(root)];
@@ -204,7 +205,7 @@ class ElasticState::Impl {
   Memory device_;  // null before a sync with a group on one
   std::vector<Entry> entries_;
   std::size_t bytes_ = 0;
-  std::uint64_t layout_ = 14695981039346656037u;
+  base::Fnv1a layout_;  // of the sizes
   std::array<Copy, 2> copies_;
   std::size_t newest_ = 0;
   bool has_copy_ = false, is_in_use_ = false;

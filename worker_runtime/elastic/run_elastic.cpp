@@ -4,8 +4,8 @@
 #include <string>
 #include <utility>
 
+#include "base/cut.hpp"
 #include "ddp/elastic.hpp"
-#include "rendezvous/io/cut.hpp"
 #include "worker_runtime/agent_link/process_link.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
@@ -37,7 +37,7 @@ class RoundEnd {
     return has_come_;
   }
 
-  io::Cut* cut() { return &cut_; }
+  base::Cut* cut() { return &cut_; }
 
   void watch(std::shared_ptr<ProcessGroup::Impl> group) {
     const std::lock_guard lock(mutex_);
@@ -51,7 +51,7 @@ class RoundEnd {
   }
 
  private:
-  io::Cut cut_;
+  base::Cut cut_;
   mutable std::mutex mutex_;
   bool has_come_ = false;
   std::string why_;

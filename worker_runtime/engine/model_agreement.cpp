@@ -1,5 +1,6 @@
 #include "worker_runtime/engine/model_agreement.hpp"
 
+#include "base/fnv1a.hpp"
 #include "ddp/error.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
@@ -21,25 +22,6 @@ constexpr std::size_t kLineBytesMax = kLineWords * sizeof(std::int64_t);
 std::vector<std::int64_t> all_gather_words(ProcessGroup& group, const std::vector<std::int64_t>& words,
                                            CollectiveOptions options) {
   return process_group::all_gather_words(group, words, process_group::Within::model_check, options);
-}
-
-// FNV-1a of 64 bits. Not against intent: against mistakes.
-class Hash {
- public:
-  void add(const void* data, std::size_t bytes) {
-    const auto* next = static_cast<const unsigned char*>(data);
-    for (std::size_t i = 0; i < bytes; ++i) state_ = (state_ ^ next[i]) * 0x100000001b3;
-  }
-  std::int64_t value() const { return static_cast<std::int64_t>(state_); }
-
- private:
-  std::uint64_t state_ = 0xcbf29ce484222325;
-};
-
-std::int64_t hash_of(std::string_view text) {
-  Hash hash;
-  hash.add(text.data(), text.size());
-  return hash.value();
 }
 
 // The start of a line that is too long, padded with zeros where it is short.
@@ -195,12 +177,16 @@ std::vector<std::string> describe_model(const std::vector<Parameter>& parameters
 
 void check_same_on_all_ranks(ProcessGroup& group, const std::vector<std::string>& lines, CollectiveOptions options) {
   std::vector<std::int64_t> hashes;
-  for (const std::string& line : lines) hashes.push_back(hash_of(line));
-  Hash all;
-  all.add(hashes.data(), hashes.size() * sizeof(hashes[0]));
+  base::Fnv1a all;
+  for (const std::string& line : lines) {
+    const std::uint64_t hash = base::fnv1a(line);
+    hashes.push_back(static_cast<std::int64_t>(hash));
+    all.add(hash);
+  }
 
   const auto size = static_cast<std::size_t>(group.size());
-  const auto heads = all_gather_words(group, {all.value(), static_cast<std::int64_t>(lines.size())}, options);
+  const auto heads = all_gather_words(
+      group, {static_cast<std::int64_t>(all.value()), static_cast<std::int64_t>(lines.size())}, options);
   std::int64_t count_max = 0;
   bool same = true;
   for (std::size_t rank = 0; rank < size; ++rank) {

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::files {
 
@@ -29,7 +29,7 @@ class WholeFile {
 
   std::string path_;
   std::string temporary_;  // empty once there is no such file
-  io::UniqueFd fd_;
+  base::UniqueFd fd_;
   std::string buffer_;
 };
 

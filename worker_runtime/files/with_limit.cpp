@@ -5,7 +5,7 @@
 #include <system_error>
 #include <utility>
 
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/quiet_thread.hpp"
 
 namespace ddp::files {
 
@@ -13,7 +13,7 @@ std::optional<std::string> run_with_limit(std::chrono::milliseconds limit, std::
   const auto task = std::make_shared<std::packaged_task<std::string()>>(std::move(work));
   std::future<std::string> result = task->get_future();
   try {
-    io::start_quiet_thread([task] { (*task)(); }).detach();
+    base::start_quiet_thread([task] { (*task)(); }).detach();
   } catch (const std::system_error&) {
     (*task)();
   }

@@ -7,9 +7,9 @@
 #include <exception>
 #include <utility>
 
-#include "rendezvous/io/host_name.hpp"
-#include "worker_runtime/flight_recorder/dump.hpp"
+#include "base/host_name.hpp"
 #include "worker_runtime/files/with_limit.hpp"
+#include "worker_runtime/flight_recorder/dump.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 
 namespace ddp::flight_recorder {
@@ -31,7 +31,7 @@ std::string write(Snapshot&& all, const GroupStatus& own, const std::string& rea
                         : facts.rank;
   const Files files = files_of(present_place(), facts.round, rank, ::geteuid());
   if (files.pickle.empty()) return "";
-  const DumpFacts dump{rank, facts.round, ::getpid(), io::host_name(), reason, now()};
+  const DumpFacts dump{rank, facts.round, ::getpid(), base::host_name(), reason, now()};
   const auto result = files::run_with_limit(
       kWriteLimit, [files, dump, snapshot = of_round(std::move(all), own.round_count)]() -> std::string {
         try {

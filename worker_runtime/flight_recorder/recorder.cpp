@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "rendezvous/io/process_wide.hpp"
+#include "base/process_wide.hpp"
 #include "worker_runtime/trace/tracer.hpp"
 
 namespace ddp::flight_recorder {
@@ -235,6 +235,6 @@ Recorder::Group* Recorder::find_group(GroupId id) {
   return found == groups_.end() ? nullptr : found->second.get();
 }
 
-Recorder& process_recorder() { return io::process_wide<Recorder>(); }
+Recorder& process_recorder() { return base::process_wide<Recorder>(); }
 
 }  // namespace ddp::flight_recorder

@@ -4,14 +4,14 @@
 #include <algorithm>
 #include <chrono>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 
 namespace ddp::process_group {
 
 constexpr std::chrono::hours kTimeoutMax{24 * 365};  // what is longer would overflow the clock, and is "for ever"
 
-inline io::Deadline deadline_after(std::chrono::milliseconds timeout,
-                                   io::Deadline::TimePoint now = std::chrono::steady_clock::now()) {
+inline base::Deadline deadline_after(std::chrono::milliseconds timeout,
+                                     base::Deadline::TimePoint now = std::chrono::steady_clock::now()) {
   return {now, now + std::clamp<std::chrono::milliseconds>(timeout, std::chrono::milliseconds(0), kTimeoutMax)};
 }
 

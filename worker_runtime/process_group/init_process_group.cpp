@@ -85,7 +85,7 @@ void check_options(const InitOptions& options) {
 
 // All ranks meet in the same way, whatever they compute on.
 std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOptions& options, Membership& membership,
-                                             io::Deadline& deadline) {
+                                             base::Deadline& deadline) {
   const process_group::BackendChoice choice = chosen(options);
   const core::MakeSharedFile make_shared_file = choice.host ? choice.host->make_shared_file : nullptr;
   core::Bootstrap bootstrap =
@@ -103,7 +103,7 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
 // The same. A rank 0 that serves the store stays, after a failure, until those who have come know of it too: its
 // process may end next.
 std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const InitOptions& options,
-                                                     Membership& membership, io::Deadline& deadline) {
+                                                     Membership& membership, base::Deadline& deadline) {
   try {
     return join(launch, options, membership, deadline);
   } catch (const AbortedError&) {
@@ -143,11 +143,11 @@ Launch present_launch() {
       variable, [] { return core::name_of_starter(environment_variable("PMI_FD")); }, contents_of);
 }
 
-std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, io::Cut* cut) {
+std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, base::Cut* cut) {
   check_options(options);
   agent_link::open_process_link();
   open_diagnostics(launch);
-  io::Deadline deadline = deadline_after(options.timeout);
+  base::Deadline deadline = deadline_after(options.timeout);
   deadline.cut_by(cut);
   Membership membership;
   auto backend = join_or_tell(launch, options, membership, deadline);

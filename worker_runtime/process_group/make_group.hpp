@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "base/cut.hpp"
 #include "ddp/process_group.hpp"
-#include "rendezvous/io/cut.hpp"
 #include "worker_runtime/core/bootstrap/environment.hpp"
 
 namespace ddp::process_group {
@@ -22,6 +22,6 @@ void set_launch_variables(std::map<std::string, std::string> variables);
 Launch present_launch();
 
 // As init_process_group(); `cut`, unless null, ends the meeting before its time by AbortedError.
-std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, io::Cut* cut);
+std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitOptions& options, base::Cut* cut);
 
 }  // namespace ddp::process_group

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/fnv1a.hpp"
+
 namespace ddp::process_group {
 
 // By rank. Parts lie side by side in the order of ranks.
@@ -45,11 +47,11 @@ inline std::size_t total_of(const std::vector<std::size_t>& counts) {
   return part_begin(counts, static_cast<int>(counts.size()));
 }
 
-// Differs, but for one case in 2^31, where the counts do: FNV-1a over their 64 bits each.
+// Differs, but for one case in 2^31, where the counts do.
 inline std::uint32_t checksum_of(const std::vector<std::size_t>& counts) {
-  std::uint64_t hash = 0xcbf29ce484222325u;
-  for (const std::size_t count : counts) hash = (hash ^ count) * 0x100000001b3u;
-  return static_cast<std::uint32_t>(hash >> 32 ^ hash) & 0x7fffffffu;
+  base::Fnv1a hash;
+  for (const std::size_t count : counts) hash.add(count);
+  return static_cast<std::uint32_t>(hash.value() >> 32 ^ hash.value()) & 0x7fffffffu;
 }
 
 }  // namespace ddp::process_group

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fnv1a.hpp"
 #include "ddp/error.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/checks.hpp"
@@ -53,11 +54,10 @@ void check_list(const std::vector<int>& ranks, int size) {
   }
 }
 
-// FNV-1a of 64 bits. Not against intent: against mistakes.
 std::int64_t hash_of(const std::vector<int>& ranks) {
-  std::uint64_t hash = 0xcbf29ce484222325;
-  for (const int rank : ranks) hash = (hash ^ static_cast<std::uint64_t>(rank)) * 0x100000001b3;
-  return static_cast<std::int64_t>(hash);
+  base::Fnv1a hash;
+  for (const int rank : ranks) hash.add(static_cast<std::uint64_t>(rank));
+  return static_cast<std::int64_t>(hash.value());
 }
 
 }  // namespace

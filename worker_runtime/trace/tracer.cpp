@@ -10,10 +10,10 @@
 #include <system_error>
 #include <utility>
 
+#include "base/host_name.hpp"
+#include "base/process_wide.hpp"
 #include "ddp/error.hpp"
 #include "ddp/trace.hpp"
-#include "rendezvous/io/host_name.hpp"
-#include "rendezvous/io/process_wide.hpp"
 #include "worker_runtime/files/whole_file.hpp"
 
 namespace ddp::trace {
@@ -66,7 +66,7 @@ std::string thread_track() {
 
 bool is_on() { return on.load(std::memory_order_relaxed); }
 
-Tracer& tracer() { return io::process_wide<Tracer>(); }
+Tracer& tracer() { return base::process_wide<Tracer>(); }
 
 std::uint64_t Tracer::begin(const std::string& path, std::size_t events_max, bool is_default) {
   if (events_max == 0) throw InvalidArgument("a trace of no events\nwhere: ddp::Trace\ntry:   events_max above 0");
@@ -122,7 +122,7 @@ void Tracer::finish_last(bool is_sudden) noexcept {
 
 void Tracer::write(const Session& session) {
   files::WholeFile file(session.path);
-  session.timeline.write({present_rank(), ::getpid(), io::host_name()},
+  session.timeline.write({present_rank(), ::getpid(), base::host_name()},
                          [&](std::string_view text) { file.append(text); });
   file.commit();
 }

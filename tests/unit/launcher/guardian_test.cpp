@@ -16,8 +16,8 @@
 #include <string>
 #include <utility>
 
+#include "base/pidfd.hpp"
 #include "launcher/guardian/protocol.hpp"
-#include "rendezvous/io/pidfd.hpp"
 
 namespace ddp::launcher::guardian {
 namespace {
@@ -27,7 +27,7 @@ constexpr int kPatienceMs = 20'000;
 // The first report of one of these kinds on a worker that is asked for; empty at the deadline.
 std::optional<Report> start_worker(const GuardianHandle& guardian, const std::set<ReportKind>& kinds,
                                    const std::vector<std::string>& variables = {}) {
-  const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   send_request(guardian.socket.get(), {RequestKind::spawn, 0, 0, variables},
                std::array{null.get(), null.get(), null.get(), null.get()});
   pollfd answer{guardian.socket.get(), POLLIN, 0};
@@ -40,7 +40,7 @@ std::optional<Report> start_worker(const GuardianHandle& guardian, const std::se
 }
 
 void end(GuardianHandle guardian) {
-  const io::UniqueFd ended = io::open_pidfd(guardian.pid);
+  const base::UniqueFd ended = base::open_pidfd(guardian.pid);
   guardian.socket.reset();
   pollfd wait{ended.get(), POLLIN, 0};
   ASSERT_EQ(::poll(&wait, 1, kPatienceMs), 1);
@@ -110,8 +110,8 @@ class GuardianOfScripts : public ::testing::Test {
     int output[2], agent[2];
     EXPECT_EQ(::pipe2(output, O_CLOEXEC), 0);
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, agent), 0);
-    const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), reader(output[0]), agent_side(agent[0]);
-    io::UniqueFd writer(output[1]), worker_side(agent[1]);
+    const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), reader(output[0]), agent_side(agent[0]);
+    base::UniqueFd writer(output[1]), worker_side(agent[1]);
     send_request(guardian.socket.get(), {RequestKind::spawn, local_rank, 0, {"ROLE_NAME=" + script}},
                  std::array{null.get(), writer.get(), null.get(), worker_side.get()});
     writer.reset();
@@ -150,7 +150,7 @@ class GuardianOfScripts : public ::testing::Test {
   std::deque<Report> heard;
 };
 
-bool has_ended(const io::UniqueFd& process, int patience_ms) {
+bool has_ended(const base::UniqueFd& process, int patience_ms) {
   pollfd wait{process.get(), POLLIN, 0};
   return ::poll(&wait, 1, patience_ms) == 1;
 }
@@ -159,7 +159,7 @@ TEST_F(GuardianOfScripts, WorkerDiesWithTheGuardianIfNobodyElseKillsIt) {
   start(0, "echo ready; exec sleep 1000");
   const auto spawned = hear(ReportKind::spawned);
   ASSERT_TRUE(spawned);
-  const io::UniqueFd worker = io::open_pidfd(spawned->pid);
+  const base::UniqueFd worker = base::open_pidfd(spawned->pid);
   // This process kills nobody, like a ddprun that was killed together with its guardian.
   ::kill(guardian.pid, SIGKILL);
   ::waitpid(guardian.pid, nullptr, 0);
@@ -180,8 +180,8 @@ TEST_F(GuardianOfScripts, ProcessForkedInASignalHandlerGetsTheSignalToo) {
 
 TEST_F(GuardianOfScripts, OrphansOfALivingWorkerOutliveThoseOfADeadOne) {
   const std::string leave_an_orphan = "(sleep 1000 & echo $!); echo ready; ";
-  const io::UniqueFd spared = io::open_pidfd(std::stoi(start(0, leave_an_orphan + "exec sleep 1000")));
-  const io::UniqueFd killed = io::open_pidfd(std::stoi(start(1, leave_an_orphan)));
+  const base::UniqueFd spared = base::open_pidfd(std::stoi(start(0, leave_an_orphan + "exec sleep 1000")));
+  const base::UniqueFd killed = base::open_pidfd(std::stoi(start(1, leave_an_orphan)));
   const auto ended = hear(ReportKind::ended);
   ASSERT_TRUE(ended);
   EXPECT_EQ(ended->local_rank, 1);

@@ -17,8 +17,8 @@ namespace {
 
 using ddp::test::contents_of;
 
-io::UniqueFd open_for_append(const std::string& path) {
-  return io::UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
+base::UniqueFd open_for_append(const std::string& path) {
+  return base::UniqueFd(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600));
 }
 
 // Files may grow to this size only, as if the disk were full there.

@@ -22,12 +22,12 @@ class Protocol : public ::testing::Test {
     left.reset(pair[0]);
     right.reset(pair[1]);
   }
-  io::UniqueFd left, right;
+  base::UniqueFd left, right;
   bool closed = false;
 };
 
 TEST_F(Protocol, CarriesARequestWithItsDescriptors) {
-  const io::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   const int descriptors[] = {null.get(), null.get(), null.get()};
   ASSERT_TRUE(send_request(left.get(), {RequestKind::spawn, 5, 0, {"A=1", "EMPTY=", "B=x y"}}, descriptors));
   const auto got = receive_request(right.get(), closed);

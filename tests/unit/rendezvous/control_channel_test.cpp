@@ -42,7 +42,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 struct Pair {
-  io::UniqueFd client, server;
+  base::UniqueFd client, server;
   sockaddr_storage peer{};
 };
 
@@ -119,12 +119,12 @@ class ControlChannel : public ::testing::TestWithParam<bool> {
     };
     rules.farewell = [this](const std::string& node_key) { return server->take_farewell(node_key); };
     reception.emplace(
-        io, rules, [this](const Hello&, const io::Address&) -> Reception::Direction { return std::ref(*server); },
+        io, rules, [this](const Hello&, const base::Address&) -> Reception::Direction { return std::ref(*server); },
         warn());
   }
 
-  io::Warn warn() {
-    return [this](const io::Warning& warning) { said.push_back(warning.text); };
+  base::Warn warn() {
+    return [this](const base::Warning& warning) { said.push_back(warning.text); };
   }
 
   // What the port answers to these bytes, whole; they are plain, unless this is given.
@@ -418,7 +418,7 @@ TEST_P(ControlChannel, WhoServesNoJobSaysWhereItIs) {
   rules.security = token;
   Reception::Direction direction = Elsewhere{"10.0.0.1", 29400};
   reception.emplace(
-      io, rules, [&](const Hello&, const io::Address&) { return direction; }, warn());
+      io, rules, [&](const Hello&, const base::Address&) { return direction; }, warn());
   for (const bool is_known : {true, false}) {
     if (!is_known) direction = std::monostate();
     auto pair = connected_pair();
@@ -449,7 +449,7 @@ class ControlClient : public ControlChannel {
     acceptor.async_accept([this](boost::system::error_code error, tcp::socket socket) {
       if (error) return;
       endpoint = std::make_unique<Channel>(
-          io, io::UniqueFd(socket.release()), Channel::Side::server, options(),
+          io, base::UniqueFd(socket.release()), Channel::Side::server, options(),
           Channel::Handlers{{}, [this](std::string_view text) { heard.push_back(to_membership_of(text)); }, {}});
       take_next();
     });
@@ -620,7 +620,7 @@ class ATokenIsAskedFor : public ControlChannel {
         const auto peer = store::loopback(0);
         sockaddr_storage from{};
         std::memcpy(&from, &peer, sizeof peer);
-        Pair pair{{}, io::UniqueFd(socket->release()), from};
+        Pair pair{{}, base::UniqueFd(socket->release()), from};
         adopt(pair, is_tls);
       });
       accept_next(acceptor, is_tls);

@@ -1,8 +1,8 @@
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 
 #include <gtest/gtest.h>
 
-namespace ddp::io {
+namespace ddp::base {
 namespace {
 
 using namespace std::chrono_literals;
@@ -66,4 +66,4 @@ TEST(Deadline, PollTimeoutIsRoundedUpAndBounded) {
 }
 
 }  // namespace
-}  // namespace ddp::io
+}  // namespace ddp::base

@@ -1,8 +1,8 @@
-#include "rendezvous/io/descriptor_room.hpp"
+#include "base/descriptor_room.hpp"
 
 #include <gtest/gtest.h>
 
-namespace ddp::io {
+namespace ddp::base {
 namespace {
 
 TEST(DescriptorRoom, LeavesHalfOfTheLimitToThoseThatHaveSaidHello) {
@@ -21,4 +21,4 @@ TEST(DescriptorRoom, LeavesHalfOfTheLimitToThoseThatHaveSaidHello) {
 }
 
 }  // namespace
-}  // namespace ddp::io
+}  // namespace ddp::base

@@ -13,8 +13,8 @@
 namespace ddp::store {
 namespace {
 
-using io::Address;
-using io::address_of;
+using base::Address;
+using base::address_of;
 
 using ::testing::HasSubstr;
 
@@ -116,7 +116,7 @@ TEST(StoreDoor, RefusalNamesTheOptionThatAdmits) {
 
 // A connection between two sockets of this process, seen from the accepting side.
 struct Connected {
-  io::UniqueFd listener, client, accepted;
+  base::UniqueFd listener, client, accepted;
   sockaddr_storage peer{}, local{};
 
   Connected(const std::string& listen_address, const std::string& connect_address,
@@ -174,7 +174,7 @@ TEST(StoreDoor, OurListenerOnThePeersPortIsNoPassport) {
   const linger reset{1, 0};
   ::setsockopt(connected.client.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
   connected.client.reset();
-  io::UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  base::UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
   ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   require(::bind(listener.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof peer) == 0, "bind");
@@ -195,10 +195,10 @@ TEST(StoreDoor, AddressesOfARoundAreForgottenWithIt) {
   const auto first = storage_of("192.0.2.7", 4000), second = storage_of("192.0.2.8", 4000);
   Door door(AllowList::parse({"198.51.100.0/24"}));
   EXPECT_TRUE(door.refusal(first, here));
-  door.begin_round({io::address_of(first)});
+  door.begin_round({base::address_of(first)});
   EXPECT_EQ(door.refusal(first, here), std::nullopt);
   EXPECT_TRUE(door.refusal(second, here));
-  door.begin_round({io::address_of(second)});
+  door.begin_round({base::address_of(second)});
   EXPECT_TRUE(door.refusal(first, here));
   EXPECT_EQ(door.refusal(second, here), std::nullopt);
   EXPECT_EQ(door.refusal(storage_of("198.51.100.9", 4000), here), std::nullopt) << "the user's stay";
@@ -207,7 +207,7 @@ TEST(StoreDoor, AddressesOfARoundAreForgottenWithIt) {
 TEST(StoreDoor, AddressesOfARoundDoNotAdmitOtherUsersOfThisHost) {
   const auto stranger = storage_of("127.0.0.1", 999);
   Door door({});
-  door.begin_round({io::address_of(stranger)});
+  door.begin_round({base::address_of(stranger)});
   EXPECT_TRUE(door.refusal(stranger, storage_of("127.0.0.1", 29400)));
 }
 

@@ -1,5 +1,5 @@
 // Whether a process knows that it was forked, also where the kernel does not wipe a page for it.
-#include "rendezvous/io/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,7 +10,7 @@
 #include "ddp/error.hpp"
 #include "tests/seccomp_filter.hpp"
 
-namespace ddp::io {
+namespace ddp::base {
 namespace {
 
 // What `check` returns in a forked child.
@@ -52,4 +52,4 @@ TEST(ForkGuard, DoesSoWhereTheKernelWipesNoPage) {
 }
 
 }  // namespace
-}  // namespace ddp::io
+}  // namespace ddp::base

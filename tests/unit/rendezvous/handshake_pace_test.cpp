@@ -13,7 +13,7 @@ constexpr std::chrono::microseconds kHandshake{1'000}, kBetween{250};  // withou
 class HandshakePaceSimulation : public ::testing::Test {
  protected:
   // 4,000 connections a second from one source, whose handshakes all fail.
-  void attack(const io::Address& source, HandshakePace::Milliseconds time) {
+  void attack(const base::Address& source, HandshakePace::Milliseconds time) {
     for (const auto end = now + time; now < end; now += kBetween) {
       while (!failures.empty() && failures.begin()->first <= now) {
         pace.failed(failures.begin()->second, now);
@@ -26,11 +26,11 @@ class HandshakePaceSimulation : public ::testing::Test {
     }
   }
 
-  static io::Address host(std::uint8_t number) { return *io::parse_address("10.0.0." + std::to_string(number)); }
+  static base::Address host(std::uint8_t number) { return *base::parse_address("10.0.0." + std::to_string(number)); }
 
   HandshakePace pace{{}};
   HandshakePace::TimePoint now{1h};
-  std::multimap<HandshakePace::TimePoint, io::Address> failures;
+  std::multimap<HandshakePace::TimePoint, base::Address> failures;
   int begun = 0;
 };
 
@@ -47,10 +47,10 @@ TEST_F(HandshakePaceSimulation, OtherSourcesAreNotDelayed) {
 }
 
 TEST_F(HandshakePaceSimulation, AddressesOfOneIpv6NetworkAreOneSource) {
-  for (int i = 0; i < 100; ++i) attack(*io::parse_address("2001:db8::" + std::to_string(i)), 100ms);
+  for (int i = 0; i < 100; ++i) attack(*base::parse_address("2001:db8::" + std::to_string(i)), 100ms);
   EXPECT_LT(begun, 10 * 110 + 250) << "those that wait begin too";
-  EXPECT_EQ(pace.begin(*io::parse_address("2001:db8:0:1::1"), now), now);
-  const auto node = *io::parse_address("2001:db8::abcd");
+  EXPECT_EQ(pace.begin(*base::parse_address("2001:db8:0:1::1"), now), now);
+  const auto node = *base::parse_address("2001:db8::abcd");
   EXPECT_NE(pace.begin(node, now), now);
   pace.joined(node);
   EXPECT_EQ(pace.begin(node, now), now);
@@ -99,7 +99,7 @@ TEST_F(HandshakePaceSimulation, ManyThatBeginTogetherAndFailAreForgivenSoon) {
 
 TEST_F(HandshakePaceSimulation, SourcesThatAreRememberedHaveABound) {
   HandshakePace few({.sources_max = 2});
-  const auto floods = [&](const io::Address& source) {
+  const auto floods = [&](const base::Address& source) {
     for (int i = 0; i < 10'000; ++i) few.failed(source, now);
     return few.begin(source, now) != now;
   };

@@ -1,4 +1,4 @@
-#include "rendezvous/io/host_addresses.hpp"
+#include "base/host_addresses.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/address.hpp"
+#include "base/address.hpp"
 
-namespace ddp::io {
+namespace ddp::base {
 namespace {
 
 using namespace std::chrono_literals;
@@ -73,4 +73,4 @@ TEST(InterfaceAddresses, SayTheirNetworks) {
 }
 
 }  // namespace
-}  // namespace ddp::io
+}  // namespace ddp::base

@@ -89,7 +89,7 @@ class JobTableTest : public ::testing::Test {
   }
   // Where a node with this hello is sent: it joins there. Null: it was told how its job ended, or was refused.
   FakeServer* comes(const Hello& hello, const std::string& source = "10.0.0.1") {
-    const auto direction = table.direct(hello, *io::parse_address(source), now);
+    const auto direction = table.direct(hello, *base::parse_address(source), now);
     if (const auto* verdict = std::get_if<FinishJob>(&direction)) return told = *verdict, nullptr;
     if (const auto* why = std::get_if<Refused>(&direction)) return refused = *why, nullptr;
     auto& job = std::get<std::reference_wrapper<FakeServer>>(direction).get();

@@ -1,4 +1,4 @@
-#include "rendezvous/io/line_writer.hpp"
+#include "base/line_writer.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -8,9 +8,9 @@
 #include <climits>
 #include <string>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
-namespace ddp::io {
+namespace ddp::base {
 namespace {
 
 class Lines : public ::testing::Test {
@@ -67,4 +67,4 @@ TEST_F(Lines, AreCutToWhatGoesInAtOnce) {
 }
 
 }  // namespace
-}  // namespace ddp::io
+}  // namespace ddp::base

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::store {
 
@@ -35,7 +35,7 @@ inline void require(bool ok, const char* what) {
 
 class RawSocket {
  public:
-  explicit RawSocket(io::UniqueFd fd) : fd_(std::move(fd)) {
+  explicit RawSocket(base::UniqueFd fd) : fd_(std::move(fd)) {
     const timeval limit{kPatience.count(), 0};
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -43,7 +43,7 @@ class RawSocket {
     ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   }
 
-  static RawSocket unconnected() { return RawSocket(io::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))); }
+  static RawSocket unconnected() { return RawSocket(base::UniqueFd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))); }
   static RawSocket connected(std::uint16_t port) {
     auto socket = unconnected();
     socket.connect(port);
@@ -84,7 +84,7 @@ class RawSocket {
   }
 
  private:
-  io::UniqueFd fd_;
+  base::UniqueFd fd_;
 };
 
 class RawListener {
@@ -102,13 +102,13 @@ class RawListener {
 
   std::uint16_t port() const { return port_; }
   RawSocket accept() {
-    io::UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    base::UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     require(static_cast<bool>(fd), "accept");
     return RawSocket(std::move(fd));
   }
 
  private:
-  io::UniqueFd fd_;
+  base::UniqueFd fd_;
   std::uint16_t port_ = 0;
 };
 

@@ -11,8 +11,8 @@
 
 #include <boost/asio/io_context.hpp>
 
+#include "base/address.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/address.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
 
 namespace {
@@ -62,11 +62,11 @@ class PortTest : public ::testing::Test {
  protected:
   void listen(PortOptions options = {}, const std::string& served = "store http tls") {
     if (options.addresses.empty()) options.addresses = {kLocal};
-    options.warn = [this](const io::Warning& warning) { warnings_.push_back(warning.text); };
+    options.warn = [this](const base::Warning& warning) { warnings_.push_back(warning.text); };
     const auto handler = [&](const std::string& name) -> Handler {
       if (served.find(name) == std::string::npos) return {};
-      return [this, name](io::UniqueFd socket, const sockaddr_storage& peer) {
-        came_.push_back(name + " from " + io::address_of(peer).text());
+      return [this, name](base::UniqueFd socket, const sockaddr_storage& peer) {
+        came_.push_back(name + " from " + base::address_of(peer).text());
         sockets_.push_back(std::move(socket));
       };
     };
@@ -95,11 +95,11 @@ class PortTest : public ::testing::Test {
 
   boost::asio::io_context io_;
   std::vector<std::string> warnings_, came_;
-  std::vector<io::UniqueFd> sockets_;  // handed over
+  std::vector<base::UniqueFd> sockets_;  // handed over
   std::unique_ptr<Port> port_;
 };
 
-std::string peek(const io::UniqueFd& socket) {
+std::string peek(const base::UniqueFd& socket) {
   char bytes[16];
   const auto count = ::recv(socket.get(), bytes, sizeof bytes, MSG_PEEK);
   return count < 0 ? "" : std::string(bytes, static_cast<std::size_t>(count));
@@ -205,7 +205,7 @@ TEST_F(PortTest, DropPendingClosesWhatNobodyHasYet) {
 TEST_F(PortTest, HandlerMayStopThePort) {
   Port* port = nullptr;
   Port stopping(io_, {.addresses = {kLocal}},
-                {.http = [&port](io::UniqueFd, const sockaddr_storage&) { port->stop(); }});
+                {.http = [&port](base::UniqueFd, const sockaddr_storage&) { port->stop(); }});
   port = &stopping;
   const auto silent = RawSocket::connected(stopping.number());
   auto speaks = RawSocket::connected(stopping.number());
@@ -256,8 +256,8 @@ TEST_F(PortTest, SeveralAddressesShareOnePort) {
 
 TEST_F(PortTest, WithoutAnAddressItListensOnAllOfBothFamilies) {
   port_ =
-      std::make_unique<Port>(io_, PortOptions{}, Handlers{.http = [this](io::UniqueFd, const sockaddr_storage& peer) {
-                               came_.push_back(io::address_of(peer).text());
+      std::make_unique<Port>(io_, PortOptions{}, Handlers{.http = [this](base::UniqueFd, const sockaddr_storage& peer) {
+                               came_.push_back(base::address_of(peer).text());
                              }});
   const auto v4 = client("G");
   EXPECT_TRUE(run_until_came(1));
@@ -266,7 +266,7 @@ TEST_F(PortTest, WithoutAnAddressItListensOnAllOfBothFamilies) {
   address.sin6_family = AF_INET6;
   address.sin6_addr = IN6ADDR_LOOPBACK_INIT;
   address.sin6_port = htons(port_->number());
-  RawSocket v6(io::UniqueFd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+  RawSocket v6(base::UniqueFd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)));
   if (::connect(v6.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     GTEST_SKIP() << "no IPv6 here, errno " << errno;
   v6.send("G");

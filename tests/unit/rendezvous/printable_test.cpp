@@ -1,10 +1,10 @@
-#include "rendezvous/io/printable.hpp"
+#include "base/printable.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-namespace ddp::io {
+namespace ddp::base {
 namespace {
 
 TEST(Printable, TextOfAnyLanguageStaysAsItIs) {
@@ -99,4 +99,4 @@ TEST(Printable, LongTextIsCutBetweenCharacters) {
 }
 
 }  // namespace
-}  // namespace ddp::io
+}  // namespace ddp::base

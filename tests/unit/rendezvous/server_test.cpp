@@ -42,13 +42,13 @@ constexpr uid_t kNobody = 65534;
 class Serving {
  public:
   explicit Serving(ServerOptions options = {}) {
-    options.warn = [this](const io::Warning& warning) {
+    options.warn = [this](const base::Warning& warning) {
       const std::lock_guard lock(mutex_);
       warnings_.push_back(warning.text);
     };
     server_ = std::make_unique<Server>(io_, std::move(options));
     // Whatever the first byte is: the server looks at it too.
-    const auto adopt = [this](io::UniqueFd socket, const sockaddr_storage& peer) {
+    const auto adopt = [this](base::UniqueFd socket, const sockaddr_storage& peer) {
       server_->adopt(std::move(socket), peer);
     };
     port_ = std::make_unique<port::Port>(io_, port::PortOptions{.addresses = {"127.0.0.1"}},
@@ -436,7 +436,7 @@ int status_of_stranger(const ServerOptions& options, const std::vector<std::stri
                        std::vector<std::string>& warnings) {
   int ends[2];
   require(::pipe2(ends, O_CLOEXEC) == 0, "pipe2");
-  const io::UniqueFd read_end(ends[0]), write_end(ends[1]);
+  const base::UniqueFd read_end(ends[0]), write_end(ends[1]);
   const pid_t child = fork_stranger(read_end.get());  // before the server's thread begins
   Serving serving(options);
   serving.allow(allowed_later);

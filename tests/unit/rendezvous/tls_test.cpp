@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::security {
 namespace {
@@ -30,13 +30,13 @@ using ::testing::Not;
 constexpr int kPatienceMs = 20'000;
 
 struct Wire {
-  io::UniqueFd near, far;
+  base::UniqueFd near, far;
 };
 
 Wire wire() {
   int fds[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0) throw std::runtime_error("socketpair");
-  return {io::UniqueFd(fds[0]), io::UniqueFd(fds[1])};
+  return {base::UniqueFd(fds[0]), base::UniqueFd(fds[1])};
 }
 
 // Two sessions and, between them, what one has sent and the other has not been given yet.
@@ -67,7 +67,7 @@ class Pair {
   }
 
  private:
-  static std::string carry(const io::UniqueFd& from, const io::UniqueFd& to,
+  static std::string carry(const base::UniqueFd& from, const base::UniqueFd& to,
                            const std::function<void(std::string&)>& change) {
     std::string bytes(100'000, '\0');
     const ssize_t count = ::recv(from.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
@@ -201,7 +201,7 @@ class TlsOfOthers : public ::testing::Test {
   TlsOfOthers() { ::fcntl(ours.get(), F_SETFL, O_NONBLOCK); }
 
   Wire both = wire();
-  io::UniqueFd &ours = both.near, &theirs = both.far;
+  base::UniqueFd &ours = both.near, &theirs = both.far;
   const Tls tls{Token("secret_of_a_test")};
 };
 

@@ -1,11 +1,11 @@
-#include "rendezvous/io/warning.hpp"
+#include "base/warning.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "rendezvous/io/line_limit.hpp"
+#include "base/line_limit.hpp"
 
-namespace ddp::io {
+namespace ddp::base {
 namespace {
 
 using namespace std::chrono_literals;
@@ -106,4 +106,4 @@ TEST(LineLimit, AFloodIsALineInEachPeriod) {
 }
 
 }  // namespace
-}  // namespace ddp::io
+}  // namespace ddp::base

@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kForEver = 60s;  // only a failing test waits for it
 
-io::Deadline deadline_in(Clock::duration time) { return {Clock::now(), Clock::now() + time}; }
+base::Deadline deadline_in(Clock::duration time) { return {Clock::now(), Clock::now() + time}; }
 
 Outcome wait(Arrivals& of, Clock::duration time) {
   auto deadline = deadline_in(time);

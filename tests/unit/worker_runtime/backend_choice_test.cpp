@@ -12,7 +12,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::thrown_by;
 
-std::unique_ptr<Backend> make_none(core::Bootstrap&, const InitOptions&, io::Deadline&) { return nullptr; }
+std::unique_ptr<Backend> make_none(core::Bootstrap&, const InitOptions&, base::Deadline&) { return nullptr; }
 
 // A build with one backend more than this one has, and without another.
 constexpr core::BackendEntry kBackends[] = {

@@ -33,14 +33,14 @@ using test::soon;
 
 // What rank `rank` of two gets from the meeting; both are this process.
 Meeting meeting_of(int rank, int shared_file) {
-  Meeting meeting{io::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)), {}, HostLayout::one_host(2), {}};
+  Meeting meeting{base::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)), {}, HostLayout::one_host(2), {}};
   meeting.peers.resize(2);
   for (Peer& peer : meeting.peers) peer.pid = ::getpid();
   meeting.peers[static_cast<std::size_t>(1 - rank)].pidfd = own_end();
   return meeting;
 }
 
-std::unique_ptr<process_group::Backend> make_rank(int rank, Meeting meeting, io::Deadline& deadline) {
+std::unique_ptr<process_group::Backend> make_rank(int rank, Meeting meeting, base::Deadline& deadline) {
   core::Bootstrap bootstrap{.who = {.rank = rank, .size = 2, .local_rank = rank, .local_size = 2, .round = {}},
                             .meeting = std::move(meeting)};
   return make_cpu_backend(bootstrap, {}, deadline);
@@ -68,7 +68,7 @@ TEST(CpuBackend, ARankThatCanNotStartTellsTheOthers) {
 
 // Two ranks, each on a thread of its own while they begin.
 struct Pair {
-  io::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
+  base::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
   std::unique_ptr<process_group::Backend> ranks[2];
 
   Pair() {
@@ -103,7 +103,7 @@ TEST(CpuBackend, TellsNoListenerOfAnAbortOrOfItsEnd) {
   bool heard = false;
   for (auto& rank : pair.ranks) rank->set_failure_listener([&](const std::string&) { heard = true; });
   std::thread waiting([&] { EXPECT_THROW(pair.ranks[0]->run(kBarrier), RoundOver); });
-  const auto memory = std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(pair.file.get(), F_DUPFD_CLOEXEC, 0)),
+  const auto memory = std::make_shared<SharedMemory>(base::UniqueFd(::fcntl(pair.file.get(), F_DUPFD_CLOEXEC, 0)),
                                                      HostLayout::one_host(2), 1);
   while (memory->control()[1].sleepers.load() == 0) std::this_thread::yield();  // rank 0 waits for rank 1
   pair.ranks[0]->abort("enough", process_group::AbortCause::round_over);
@@ -123,7 +123,8 @@ TEST(SharedMemory, ReservesAllButWholePagesOfAGap) {
     EXPECT_EQ(::fstat(file.get(), &status), 0);
     return static_cast<std::size_t>(status.st_blocks) * 512;
   };
-  const auto memory = std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)), layout, 1);
+  const auto memory =
+      std::make_shared<SharedMemory>(base::UniqueFd(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0)), layout, 1);
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   std::size_t before = bytes();
   const auto with_gap = memory->reserve(10 * page, {page + 1, 9 * page - 1});

@@ -23,8 +23,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_opening.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_ring.hpp"
@@ -115,9 +115,9 @@ class Leaders {
       if (sockets_[host].empty()) continue;
       threads.emplace_back([&, host] {
         std::vector<int> own;
-        for (const io::UniqueFd& socket : sockets_[host]) own.push_back(socket.get());
+        for (const base::UniqueFd& socket : sockets_[host]) own.push_back(socket.get());
         HostStreams streams(layout_, static_cast<int>(host), own);
-        io::Deadline deadline(Clock::now(), Clock::now() + kPatience);
+        base::Deadline deadline(Clock::now(), Clock::now() + kPatience);
         body(static_cast<int>(host), streams, {[] { return false; }, deadline});
       });
     }
@@ -126,7 +126,7 @@ class Leaders {
 
  private:
   HostLayout layout_;
-  std::vector<std::vector<io::UniqueFd>> sockets_;  // by host, then by the other host
+  std::vector<std::vector<base::UniqueFd>> sockets_;  // by host, then by the other host
 };
 
 class HostExchange : public ::testing::TestWithParam<int> {};
@@ -261,7 +261,7 @@ TEST_P(HostExchange, ALeaderWhoseNeighbourIsGoneNamesIt) {
   leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait&) {
     HostRing ring;
     std::vector<float> values(400'003);
-    io::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
+    base::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
     const auto end = ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32,
                                      ReduceOp::sum, 1, {[] { return false; }, deadline});
     EXPECT_NE(end.kind, End::Kind::complete);
@@ -315,7 +315,7 @@ TEST_P(HostExchange, ABroadcastNamesTheNeighbourThatIsGone) {
     std::atomic<int> named{0};
     leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait&) {
       std::vector<std::byte> bytes(3'000'000);
-      io::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
+      base::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
       const auto end = HostRing::broadcast(streams, bytes, root, {[] { return false; }, deadline});
       if (end.kind != End::Kind::host_lost) return;
       EXPECT_THAT(end.hosts, ::testing::ElementsAre(kGone));
@@ -331,7 +331,7 @@ TEST_P(HostExchange, ABroadcastNamesTheNeighbourThatIsGone) {
 TEST(HostStreamsDeadline, HoldsAlthoughEveryByteArrivesInTime) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
-  const io::UniqueFd own(ends[0]), peer(ends[1]);
+  const base::UniqueFd own(ends[0]), peer(ends[1]);
   std::vector<std::byte> contents(100'000);
   const std::array<std::uint64_t, 2> header{1, contents.size()};  // of the first exchange
   ASSERT_EQ(::send(peer.get(), header.data(), sizeof header, MSG_DONTWAIT), static_cast<ssize_t>(sizeof header));
@@ -340,7 +340,7 @@ TEST(HostStreamsDeadline, HoldsAlthoughEveryByteArrivesInTime) {
   const HostLayout layout({0, 1});
   HostStreams streams(layout, 0, {-1, own.get()});
   const auto now = Clock::now();
-  io::Deadline deadline(now, now + std::chrono::milliseconds(2));
+  base::Deadline deadline(now, now + std::chrono::milliseconds(2));
   const std::vector<HostStreams::Parcel> parcels{{}, {{}, contents}};
   const End end = streams.transfer(parcels, {[] { return false; }, deadline});
   EXPECT_EQ(end.kind, End::Kind::timed_out) << "100'000 receives take longer than 2 ms";

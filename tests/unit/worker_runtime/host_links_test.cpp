@@ -40,22 +40,22 @@ using End = HostStreams::End;
 
 using test::kPatience;
 
-io::Deadline after(milliseconds limit) { return {Clock::now(), Clock::now() + limit}; }
+base::Deadline after(milliseconds limit) { return {Clock::now(), Clock::now() + limit}; }
 bool never() { return false; }
 
 std::pair<TcpSocket, TcpSocket> connection() {
-  io::UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  base::UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   auto* const generic = reinterpret_cast<sockaddr*>(&address);
   socklen_t bytes = sizeof address;
-  io::UniqueFd caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  base::UniqueFd caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(::bind(listener.get(), generic, bytes), 0);
   EXPECT_EQ(::listen(listener.get(), 1), 0);
   EXPECT_EQ(::getsockname(listener.get(), generic, &bytes), 0);
   EXPECT_EQ(::connect(caller.get(), generic, bytes), 0);
-  io::UniqueFd called(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  base::UniqueFd called(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   return {TcpSocket(std::move(caller)), TcpSocket(std::move(called))};
 }
 

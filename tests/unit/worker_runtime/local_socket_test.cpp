@@ -23,9 +23,9 @@ using test::soon;
 class SocketPair : public ::testing::Test {
  protected:
   const std::string name_ = "ddp-local-socket-test-" + std::to_string(::getpid());
-  io::UniqueFd listener_ = listen_locally(name_, 1);
-  io::UniqueFd follower_ = connect_locally(name_);
-  io::UniqueFd coordinator_ = accept_locally(listener_.get());
+  base::UniqueFd listener_ = listen_locally(name_, 1);
+  base::UniqueFd follower_ = connect_locally(name_);
+  base::UniqueFd coordinator_ = accept_locally(listener_.get());
 };
 
 TEST_F(SocketPair, ADescriptorComesWithItsMessage) {

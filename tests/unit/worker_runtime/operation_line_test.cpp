@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Stage = OperationLife::Stage;
-using TimePoint = io::Deadline::TimePoint;
+using TimePoint = base::Deadline::TimePoint;
 
 constexpr TimePoint kBegin{1h};
 
@@ -22,15 +22,15 @@ Collective call_of(CollectiveKind kind, std::size_t count) {
 }
 
 std::shared_ptr<Operation> operation_of(const std::vector<Collective>& calls, std::uint64_t number,
-                                        io::Deadline::Duration time = 1s, TimePoint now = kBegin) {
+                                        base::Deadline::Duration time = 1s, TimePoint now = kBegin) {
   return std::make_shared<Operation>(calls, flight_recorder::Ticket{.collective_sequence = number},
-                                     io::Deadline{now, now + time});
+                                     base::Deadline{now, now + time});
 }
 
 struct Line : OperationLine<Operation> {
   Line() : OperationLine(4) {}
 
-  std::shared_ptr<Operation> launched(std::uint64_t number, io::Deadline::Duration time = 1s) {
+  std::shared_ptr<Operation> launched(std::uint64_t number, base::Deadline::Duration time = 1s) {
     auto operation = operation_of({call_of(CollectiveKind::all_reduce, number)}, number, time);
     submit(operation);
     launch(*operation);

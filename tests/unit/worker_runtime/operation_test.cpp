@@ -25,7 +25,7 @@ Collective send_to(int peer) {
 }
 
 Operation made_of(const std::vector<Collective>& calls) {
-  const io::Deadline::TimePoint now{1h};
+  const base::Deadline::TimePoint now{1h};
   return Operation(calls, {.collective_sequence = 7, .point_to_point_sequence = 3}, {now, now + 250ms});
 }
 

@@ -25,7 +25,7 @@ TEST(PeerWatch, NoticesAnEndThoughTheLimitOfOpenFilesHasFallen) {
     ::alarm(60);  // should the test die before it kills this child
     for (;;) ::pause();
   }
-  std::vector<io::UniqueFd> pidfds(10'000);
+  std::vector<base::UniqueFd> pidfds(10'000);
   pidfds[7].reset(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
   ASSERT_TRUE(pidfds[7]);
   std::promise<int> ended;

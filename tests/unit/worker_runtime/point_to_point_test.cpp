@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/deadline.hpp"
+#include "base/unique_fd.hpp"
 #include "tests/unit/worker_runtime/soon.hpp"
-#include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
+#include "worker_runtime/core/bootstrap/host_layout.hpp"
 
 namespace ddp::cpu_backend {
 namespace {
@@ -29,21 +29,21 @@ using Kind = PairEnd::Kind;
 class Rank {
  public:
   Rank(int rank, int shared_file, std::function<bool(int rank)> is_here)
-      : memory_(std::make_shared<SharedMemory>(io::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)),
+      : memory_(std::make_shared<SharedMemory>(base::UniqueFd(::fcntl(shared_file, F_DUPFD_CLOEXEC, 0)),
                                                HostLayout::one_host(2), rank)),
         peer_memory_({0, 0}, rank),
         pairs_(rank, 2, *memory_, peer_memory_, {std::move(is_here), [](int) { return false; }, [] { return false; }}) {
     pairs_.attach(memory_->reserve(PointToPoint::shared_bytes(2)), 0);
   }
 
-  Kind send(const std::vector<std::byte>& values, int to, io::Deadline deadline) {
+  Kind send(const std::vector<std::byte>& values, int to, base::Deadline deadline) {
     process_group::Collective call;
     call.kind = CollectiveKind::send;
     call.input = {values.data(), values.size(), DataType::uint8};
     return pairs_.run({&call, 1}, {&to, 1}, deadline).kind;
   }
 
-  Kind receive(std::vector<std::byte>& values, int from, io::Deadline deadline) {
+  Kind receive(std::vector<std::byte>& values, int from, base::Deadline deadline) {
     process_group::Collective call;
     call.kind = CollectiveKind::receive;
     call.output = {values.data(), values.size(), DataType::uint8};
@@ -57,13 +57,13 @@ class Rank {
 };
 
 using test::soon;
-io::Deadline at_once() { return {Clock::now(), Clock::now()}; }
+base::Deadline at_once() { return {Clock::now(), Clock::now()}; }
 
 // What the sender does next may change the memory that is being read, so what was read counts for nothing.
 TEST(PointToPoint, SenderThatGivesUpWhileItsMessageIsReadHasNotSent) {
   for (const std::size_t bytes : {1, 5'000}) {
     SCOPED_TRACE(bytes);
-    const io::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
+    const base::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
     int questions = 0;
     Rank sender(0, file.get(), [](int) { return true; });
     Rank receiver(1, file.get(), [&](int) { return ++questions == 1; });  // no longer when asked again
@@ -99,7 +99,7 @@ TEST(KeptMessages, TheirNumberHasABoundToo) {
 }
 
 TEST(PointToPoint, MessageOfASenderThatStaysArrives) {
-  const io::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
+  const base::UniqueFd file = SharedMemory::make_file(HostLayout::one_host(2), 0);
   const auto always = [](int) { return true; };
   Rank sender(0, file.get(), always), receiver(1, file.get(), always);
   const std::vector<std::byte> sent(5'000, std::byte{7});

@@ -3,13 +3,13 @@
 
 #include <chrono>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 
 namespace ddp::test {
 
 inline constexpr std::chrono::seconds kPatience{60};
 
-inline io::Deadline soon() {
+inline base::Deadline soon() {
   const auto now = std::chrono::steady_clock::now();
   return {now, now + kPatience};
 }

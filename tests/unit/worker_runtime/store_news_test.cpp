@@ -32,7 +32,7 @@ class StoreNewsOfProcesses : public ::testing::Test {
   }
 
   std::optional<store::StoreThread> store_{store::StoreThreadOptions{.addresses = {"127.0.0.1"}}};
-  io::Cut cut_;
+  base::Cut cut_;
 };
 
 TEST_F(StoreNewsOfProcesses, ReachAllIncludingThoseThatListenLater) {
@@ -83,7 +83,7 @@ TEST_F(StoreNewsOfProcesses, ConnectAnewAfterAnErrorOfACall) {
 
 TEST_F(StoreNewsOfProcesses, AWaitEndsByItsCut) {
   const auto listener = process();
-  io::Cut cut;
+  base::Cut cut;
   std::thread waiting([&] { EXPECT_FALSE(listener->wait_for("report", kPatience, cut)); });
   cut.cut("enough");
   waiting.join();

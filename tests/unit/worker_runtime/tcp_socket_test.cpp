@@ -75,7 +75,7 @@ class RankListener : public ::testing::Test {
     }
   }
 
-  io::UniqueFd store_;
+  base::UniqueFd store_;
   NetworkOptions network_;
   Endpoint endpoint_;
   std::optional<Acceptor> acceptor_;
@@ -111,9 +111,9 @@ TEST_F(RankListener, ClosesOtherConnectionsWithoutAnAnswer) {
 }
 
 TEST_F(RankListener, AcceptsWhileSilentConnectionsAreOpen) {
-  std::vector<io::UniqueFd> silent;
+  std::vector<base::UniqueFd> silent;
   for (int i = 0; i < 300; ++i) {  // more than it listens to at a time
-    io::UniqueFd silent_one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    base::UniqueFd silent_one(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);

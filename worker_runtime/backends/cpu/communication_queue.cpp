@@ -7,7 +7,7 @@
 #include <system_error>
 #include <utility>
 
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/quiet_thread.hpp"
 #include "worker_runtime/core/callbacks/callbacks.hpp"
 
 namespace ddp::cpu_backend {
@@ -77,7 +77,7 @@ std::shared_ptr<Work::State> CommunicationQueue::submit(Job job) {
 void CommunicationQueue::start_thread() {
   if (thread_.joinable()) return;
   try {
-    thread_ = io::start_quiet_thread([this] { run_while_open(); });
+    thread_ = base::start_quiet_thread([this] { run_while_open(); });
   } catch (const std::system_error& error) {
     throw Error(std::string("no thread for the collectives that run beside the program: ") + error.what() +
                 "\ntry:   compare the limits of this process (`ulimit -a`) with what it uses");

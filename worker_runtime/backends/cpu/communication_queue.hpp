@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/io/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
 namespace ddp::cpu_backend {
@@ -95,7 +95,7 @@ class CommunicationQueue : public std::enable_shared_from_this<CommunicationQueu
   void call_back(std::vector<Work::State::Callback> callbacks, const std::exception_ptr& error);
   void run_while_open();
 
-  io::ForkGuard fork_guard_;
+  base::ForkGuard fork_guard_;
   std::atomic<State> state_{State::idle};  // away from `locked` only with the mutex held
   mutable std::mutex mutex_;
   std::condition_variable came_;             // for the communication thread: a job may be there, or stop() was called

@@ -62,12 +62,12 @@ class CpuBackend : public process_group::Backend {
 
 }  // namespace
 
-io::UniqueFd make_shared_file(const core::HostLayout& layout, int host) {
+base::UniqueFd make_shared_file(const core::HostLayout& layout, int host) {
   return SharedMemory::make_file(layout, host);
 }
 
 std::unique_ptr<process_group::Backend> make_cpu_backend(core::Bootstrap& bootstrap, const InitOptions&,
-                                                         io::Deadline& deadline) {
+                                                         base::Deadline& deadline) {
   if (bootstrap.lets_any_read) let_any_process_read_this_one();
   Meeting meeting = std::move(bootstrap.meeting);
   try {

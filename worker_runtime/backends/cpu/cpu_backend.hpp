@@ -12,9 +12,9 @@ using core::Meeting;
 
 // As core::BackendEntry says. Takes the meeting out of `bootstrap`.
 std::unique_ptr<process_group::Backend> make_cpu_backend(core::Bootstrap& bootstrap, const InitOptions& options,
-                                                         io::Deadline& deadline);
+                                                         base::Deadline& deadline);
 
 // The file in which the ranks of a host share memory. Throws std::system_error.
-io::UniqueFd make_shared_file(const core::HostLayout& layout, int host);
+base::UniqueFd make_shared_file(const core::HostLayout& layout, int host);
 
 }  // namespace ddp::cpu_backend

@@ -7,9 +7,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/cut.hpp"
+#include "base/quiet_thread.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/cut.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
 
 namespace ddp::nccl_backend {
@@ -26,13 +26,13 @@ constexpr std::chrono::microseconds kSleepMax{4'000};
 // NCCL has nothing to wait on: yields while it may be a matter of microseconds, then sleeps longer and longer.
 class Pauses {
  public:
-  void pause(const io::Deadline& deadline) {
+  void pause(const base::Deadline& deadline) {
     const auto now = Clock::now();
     if (now - began_ < kYieldTime) {
       ::sched_yield();
       return;
     }
-    io::sleep_until(std::min<Clock::time_point>(now + sleep_, std::max(now, deadline.end())), deadline.cut());
+    base::sleep_until(std::min<Clock::time_point>(now + sleep_, std::max(now, deadline.end())), deadline.cut());
     sleep_ = std::min(2 * sleep_, kSleepMax);
   }
 
@@ -95,7 +95,7 @@ void Communicator::end(abi::CommAbort* last_call) {
   };
   if (keeps_calls_in_threads() && settling_) return call();
   try {
-    last_call_ = io::start_quiet_thread(call);
+    last_call_ = base::start_quiet_thread(call);
   } catch (const std::system_error&) {  // no thread is to be had
     call();
   }
@@ -123,7 +123,7 @@ std::optional<Outcome> Communicator::settled() {
   return outcome_of(state);
 }
 
-Outcome Communicator::settle(io::Deadline& deadline) {
+Outcome Communicator::settle(base::Deadline& deadline) {
   for (Pauses pauses;; pauses.pause(deadline)) {
     {
       const std::lock_guard lock(mutex_);
@@ -164,7 +164,7 @@ Outcome Communicator::state() {
   return {};
 }
 
-Communicator::Split Communicator::split(int color, int key, const std::string& name, io::Deadline& deadline) {
+Communicator::Split Communicator::split(int color, int key, const std::string& name, base::Deadline& deadline) {
   // NCCL writes there once the parent is settled, or its abort has come to its end: so it outlives this call where that
   // is late.
   auto made = std::make_unique<abi::Comm>(nullptr);
@@ -226,7 +226,7 @@ bool Communicator::is_aborted() const {
   return comm_ == nullptr;
 }
 
-bool Communicator::close(io::Deadline& deadline) {
+bool Communicator::close(base::Deadline& deadline) {
   {
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return true;

@@ -23,7 +23,7 @@
 #include <string>
 #include <thread>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/nccl/communicator_config.hpp"
 #include "worker_runtime/backends/nccl/nccl_abi.hpp"
 #include "worker_runtime/backends/nccl/nccl_library.hpp"
@@ -58,7 +58,7 @@ class Communicator {
 
   // Waits until what was begun is no longer in progress. A cut of the deadline passes through as AbortedError; after
   // that, and after a time-out, the same thread is to call abort().
-  Outcome settle(io::Deadline& deadline);
+  Outcome settle(base::Deadline& deadline);
 
   // Runs `calls` on this communicator as one group; what is in progress after that is for settle(). After an error, one
   // of NCCL's checks of arguments too, the communicator is of no further use.
@@ -73,7 +73,7 @@ class Communicator {
     Outcome outcome;
     std::unique_ptr<Communicator> made;
   };
-  Split split(int color, int key, const std::string& name, io::Deadline& deadline);
+  Split split(int color, int key, const std::string& name, base::Deadline& deadline);
 
   // Null where NCCL can't, or the memory is of a kind that it does not register.
   void* register_memory(void* memory, std::size_t bytes);
@@ -86,7 +86,7 @@ class Communicator {
 
   // Gives it back in good order, which wants the others of this host to do so too at about this time. False where NCCL
   // could not by the deadline; then it is aborted, or NCCL is still at it.
-  bool close(io::Deadline& deadline);
+  bool close(base::Deadline& deadline);
 
   // Whether NCCL has let go of it, and of what was registered with it, or does within `limit`.
   bool has_ended(std::chrono::milliseconds limit);

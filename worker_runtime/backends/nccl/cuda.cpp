@@ -10,8 +10,8 @@
 #include <mutex>
 #include <system_error>
 
-#include "rendezvous/io/host_name.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/host_name.hpp"
+#include "base/quiet_thread.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 
 namespace ddp::nccl_backend {
@@ -26,9 +26,9 @@ void say_last_words(const std::string& why) {
   const auto said = std::make_shared<std::promise<void>>();
   const std::future<void> is_said = said->get_future();
   try {
-    io::start_quiet_thread([said, why] {
+    base::start_quiet_thread([said, why] {
       std::fprintf(stderr, "libddp: this process ends: %s\nwhere: host %s, pid %d\n", why.c_str(),
-                   io::host_name().c_str(), static_cast<int>(::getpid()));
+                   base::host_name().c_str(), static_cast<int>(::getpid()));
       const std::string look = flight_recorder::write_process_failure(why);
       if (!look.empty()) std::fprintf(stderr, "%s\n", look.c_str() + 1);  // without the newline that it begins with
       std::fflush(nullptr);

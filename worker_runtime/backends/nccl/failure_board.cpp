@@ -13,7 +13,7 @@ constexpr std::chrono::seconds kSayLimit{1};   // to say that this rank leaves
 
 }  // namespace
 
-std::optional<Failure> FailureBoard::listen(io::Cut& cut) const {
+std::optional<Failure> FailureBoard::listen(base::Cut& cut) const {
   if (!place_.store->wait_for(key("report"), process_group::kTimeoutMax, cut)) return std::nullopt;
   std::optional<Failure> failure;
   place_.store->ask(kReadLimit, cut, [&](store::Client& store, store::TimePoint deadline) {
@@ -27,7 +27,7 @@ void FailureBoard::count(store::Client& store, const char* count, const char* al
 }
 
 Failure FailureBoard::tell(const Failure& own, const RankProgress& progress, std::chrono::milliseconds limit,
-                           io::Cut& cut) {
+                           base::Cut& cut) {
   Failure first = own;
   cut_ = &cut;
   has_told_ = place_.store->ask(limit, cut, [&](store::Client& store, store::TimePoint deadline) {
@@ -40,7 +40,7 @@ Failure FailureBoard::tell(const Failure& own, const RankProgress& progress, std
   return first;
 }
 
-bool FailureBoard::leave(std::chrono::milliseconds limit, io::Cut& cut) {
+bool FailureBoard::leave(std::chrono::milliseconds limit, base::Cut& cut) {
   if (!std::exchange(is_leaving_, true)) {
     place_.store->ask(kSayLimit, cut, [&](store::Client& store, store::TimePoint deadline) {
       count(store, "leaving", "all_leave", deadline);

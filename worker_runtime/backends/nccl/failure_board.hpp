@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/cut.hpp"
+#include "base/cut.hpp"
 #include "rendezvous/store/client.hpp"
 #include "worker_runtime/core/failure/failure.hpp"
 #include "worker_runtime/core/failure/rank_progress.hpp"
@@ -35,11 +35,11 @@ class FailureBoard {
   explicit FailureBoard(Place place) : place_(std::move(place)) {}
 
   // Waits until another rank reports a failure. Empty once `cut` is cut, or if the store can't be reached.
-  std::optional<Failure> listen(io::Cut& cut) const;
+  std::optional<Failure> listen(base::Cut& cut) const;
 
   // Reports `own` unless another rank has reported, says how far this rank came, and returns the first report. Within
   // `limit`.
-  Failure tell(const Failure& own, const RankProgress& progress, std::chrono::milliseconds limit, io::Cut& cut);
+  Failure tell(const Failure& own, const RankProgress& progress, std::chrono::milliseconds limit, base::Cut& cut);
 
   // After tell(): until all ranks have said how far they came, or `limit` is over.
   void wait_for_answers(std::chrono::milliseconds limit);
@@ -50,7 +50,7 @@ class FailureBoard {
 
   // Says once that this rank gives the group back, and waits for all others to say so, until `limit` at most: true once
   // all have. It may be called again, to wait for longer.
-  bool leave(std::chrono::milliseconds limit, io::Cut& cut);
+  bool leave(std::chrono::milliseconds limit, base::Cut& cut);
 
   const Place& place() const { return place_; }
 
@@ -61,8 +61,8 @@ class FailureBoard {
   void count(store::Client& store, const char* count, const char* all, store::TimePoint deadline) const;
 
   Place place_;
-  io::Cut* cut_ = nullptr;  // of the last tell()
-  bool has_told_ = false;   // tell() has reached the store
+  base::Cut* cut_ = nullptr;  // of the last tell()
+  bool has_told_ = false;     // tell() has reached the store
   bool is_leaving_ = false;
 };
 

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/quiet_thread.hpp"
 #include "worker_runtime/backends/nccl/event_wait.hpp"
 #include "worker_runtime/backends/nccl/watch.hpp"
 #include "worker_runtime/core/failure/judge.hpp"
@@ -50,7 +50,7 @@ FailureHandler::FailureHandler(GroupState& group, DeviceProgress& progress, std:
 }
 
 void FailureHandler::start() {
-  thread_ = io::start_quiet_thread([this] { stand_guard(); });
+  thread_ = base::start_quiet_thread([this] { stand_guard(); });
 }
 
 void FailureHandler::stop() {
@@ -108,7 +108,7 @@ void FailureHandler::leave() {
     all_leave = board_->leave(kFarewellLimit, hurry_);
   }
   Communicator& communicator = *group_.communicator;
-  io::Deadline deadline = process_group::deadline_after(kFarewellLimit);
+  base::Deadline deadline = process_group::deadline_after(kFarewellLimit);
   if (!all_leave || !communicator.close(deadline)) {
     communicator.abort();
     static_cast<void>(communicator.has_ended(kFarewellLimit));

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "rendezvous/io/cut.hpp"
+#include "base/cut.hpp"
 #include "worker_runtime/backends/nccl/device_progress.hpp"
 #include "worker_runtime/backends/nccl/failure_board.hpp"
 #include "worker_runtime/backends/nccl/group_state.hpp"
@@ -57,8 +57,8 @@ class FailureHandler {
   GroupState& group_;
   DeviceProgress& progress_;
   std::optional<FailureBoard> board_;  // the thread's
-  io::Cut wake_;                       // ends the thread's sleep
-  io::Cut hurry_;                      // ends what it asks of the store
+  base::Cut wake_;                     // ends the thread's sleep
+  base::Cut hurry_;                    // ends what it asks of the store
   std::atomic<bool> is_handled_{false};
   bool is_taken_ = false;  // the thread's, and handle_if_new()'s once that has ended
   core::FailureListener listener_;

@@ -151,7 +151,7 @@ std::unique_ptr<Communicator> Group::split_communicator(int color, const process
   const auto ticket = log.record(flight_recorder::Operation{.name = "split", .timeout = timeout});
   state_->under_way.note("split", ticket.collective_sequence);
   log.start(ticket);
-  io::Deadline deadline = process_group::deadline_after(timeout);
+  base::Deadline deadline = process_group::deadline_after(timeout);
   auto [outcome, made] = state_->communicator->split(color, of_new.rank, of_new.name, deadline);
   if (outcome.kind != Outcome::Kind::done || (color != abi::kSplitNoColor && !made)) {
     log.fail(ticket);

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "rendezvous/io/fork_guard.hpp"
+#include "base/fork_guard.hpp"
 #include "worker_runtime/backends/nccl/communicator.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
 #include "worker_runtime/backends/nccl/under_way.hpp"
@@ -33,7 +33,7 @@ struct GroupState {
     return {.cause = cause, .rank = place.who.rank, .what = what};
   }
 
-  io::ForkGuard fork_guard{};
+  base::ForkGuard fork_guard{};
   core::FailedGroup place;
   int device;
   std::unique_ptr<Communicator> communicator;  // settled

@@ -4,12 +4,12 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <fstream>
 #include <numeric>
 #include <optional>
 #include <utility>
 
-#include "rendezvous/io/host_name.hpp"
+#include "base/boot_id.hpp"
+#include "base/host_name.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
 #include "worker_runtime/backends/nccl/cuda_memory.hpp"
 #include "worker_runtime/backends/nccl/device_choice.hpp"
@@ -99,10 +99,9 @@ std::string variable(const char* name) {
 }
 
 // Containers of one machine share its GPUs, and its boot id.
-std::string host_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  return boot.empty() ? io::host_name() : boot;
+std::string machine_identity() {
+  const std::string boot = base::boot_id();
+  return boot.empty() ? base::host_name() : boot;
 }
 
 int device_count() {
@@ -160,20 +159,20 @@ int take_device_or_tell(const Membership& who, const InitOptions& options, core:
 Arrival arrival_of(const Membership& who, int device, const InitOptions& options, const NcclLibrary& nccl) {
   const std::string uuid = uuid_of(device);
   return {.rank = who.rank,
-          .host = host_identity(),
+          .host = machine_identity(),
           .gpu = uuid,
-          .gpu_name = uuid + " of " + io::host_name(),
+          .gpu_name = uuid + " of " + base::host_name(),
           .share_device = options.share_device,
           .nccl_version = nccl.version()};
 }
 
 std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicator::Rank& rank,
-                                      const CommunicatorConfig& config, bool share_device, io::Deadline& deadline) {
+                                      const CommunicatorConfig& config, bool share_device, base::Deadline& deadline) {
   auto communicator = Communicator::begin(nccl, rank, config);
   const Outcome outcome = communicator->settle(deadline);
   if (outcome.kind == Outcome::Kind::done) return communicator;
   const std::string where = "\nwhere: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) +
-                            ", host " + io::host_name() + ", " + nccl.name();
+                            ", host " + base::host_name() + ", " + nccl.name();
   communicator->abort();
   static_cast<void>(communicator->has_ended(kNcclsPatience));
   if (outcome.kind == Outcome::Kind::timed_out) {
@@ -193,7 +192,7 @@ std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicato
 }  // namespace
 
 std::unique_ptr<process_group::Backend> make_nccl_backend(core::Bootstrap& bootstrap, const InitOptions& options,
-                                                          io::Deadline& deadline) {
+                                                          base::Deadline& deadline) {
   const Membership& who = bootstrap.who;
   const std::string key_prefix = bootstrap.key_prefix + "nccl_" + to_string(who.round) + "/";
   const NcclLibrary& nccl = NcclLibrary::of_process();

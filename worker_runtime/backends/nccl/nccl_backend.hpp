@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/core/bootstrap/bootstrap.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
@@ -17,7 +17,7 @@ namespace ddp::nccl_backend {
 // Throws InvalidArgument where there is no GPU for this rank, or two ranks are on one; TimeoutError at the deadline;
 // Error where NCCL can't be had or refuses.
 std::unique_ptr<process_group::Backend> make_nccl_backend(core::Bootstrap& bootstrap, const InitOptions& options,
-                                                          io::Deadline& deadline);
+                                                          base::Deadline& deadline);
 
 // What the library does with the memory of a GPU where it has no group.
 std::shared_ptr<process_group::DeviceMemory> memory_of_device(int device);

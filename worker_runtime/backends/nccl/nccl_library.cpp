@@ -107,7 +107,7 @@ NcclLibrary::NcclLibrary(const std::vector<std::string>& names)
     : log_advice_(nccl_backend::log_advice(environment_variable)) {
   std::string last_error;
   for (const std::string& name : names) {
-    library_ = std::make_unique<io::Library>(name);
+    library_ = std::make_unique<base::Library>(name);
     path_ = name;
     if (*library_) break;
     last_error = library_->error();

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/library.hpp"
+#include "base/library.hpp"
 #include "worker_runtime/backends/nccl/nccl_abi.hpp"
 
 namespace ddp::nccl_backend {
@@ -89,7 +89,7 @@ class NcclLibrary {
   void load_functions();
   void require_version();
 
-  std::unique_ptr<io::Library> library_;
+  std::unique_ptr<base::Library> library_;
   std::string path_;
   std::string log_advice_;
   int version_ = 0;

@@ -12,7 +12,7 @@ using process_group::Collective;
 using process_group::CollectiveKind;
 
 Operation::Operation(std::shared_ptr<GroupState> group, std::span<const Collective> calls,
-                     const flight_recorder::Ticket& ticket, const io::Deadline& deadline_, Events events)
+                     const flight_recorder::Ticket& ticket, const base::Deadline& deadline_, Events events)
     : core::Operation(calls, ticket, deadline_),
       group_(std::move(group)),
       begin_(std::move(events.begin)),

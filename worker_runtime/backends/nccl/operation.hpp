@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
 #include "worker_runtime/core/operation/operation.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
@@ -24,7 +24,7 @@ class Operation : public core::Operation, public Work::State {
   };
 
   Operation(std::shared_ptr<GroupState> group, std::span<const process_group::Collective> calls,
-            const flight_recorder::Ticket& ticket, const io::Deadline& deadline, Events events);
+            const flight_recorder::Ticket& ticket, const base::Deadline& deadline, Events events);
 
   // Orders the streams of its calls behind it; a barrier blocks. Throws what the group failed with before it was done.
   void wait() override;

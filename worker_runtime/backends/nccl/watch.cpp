@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/quiet_thread.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
 
 namespace ddp::nccl_backend {
@@ -25,7 +25,7 @@ Watch& Watch::of_process() {
 void Watch::add(Watched* watched) {
   const std::lock_guard lock(mutex_);
   if (!has_started_) {
-    io::start_quiet_thread([this] { run(); }).detach();
+    base::start_quiet_thread([this] { run(); }).detach();
     has_started_ = true;
   }
   watched_.push_back(watched);

@@ -20,7 +20,7 @@ std::string arrival_key(int rank) { return "here/" + std::to_string(rank); }
 
 }  // namespace
 
-Agreement::Agreement(StartingRank own, Store& store, std::string key_prefix, const io::Deadline& deadline)
+Agreement::Agreement(StartingRank own, Store& store, std::string key_prefix, const base::Deadline& deadline)
     : own_(std::move(own)), store_(store), key_prefix_(std::move(key_prefix)), deadline_(deadline) {
   store_.add(key(arrival_key(own_.rank)), 1, deadline_.end());
 }

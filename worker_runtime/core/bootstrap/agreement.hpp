@@ -8,8 +8,8 @@
 
 #include <string>
 
+#include "base/deadline.hpp"
 #include "ddp/bootstrap.hpp"
-#include "rendezvous/io/deadline.hpp"
 #include "worker_runtime/core/failure/start_message.hpp"
 
 namespace ddp::core {
@@ -17,7 +17,7 @@ namespace ddp::core {
 class Agreement {
  public:
   // `key_prefix` is of this step alone. Each call throws StoreError, and TimeoutError at the deadline.
-  Agreement(StartingRank own, Store& store, std::string key_prefix, const io::Deadline& deadline);
+  Agreement(StartingRank own, Store& store, std::string key_prefix, const base::Deadline& deadline);
 
   // The value of the rank that has given one for `name` first.
   std::string first(const std::string& name, const std::string& value);
@@ -40,7 +40,7 @@ class Agreement {
   StartingRank own_;
   Store& store_;
   std::string key_prefix_;
-  const io::Deadline& deadline_;
+  const base::Deadline& deadline_;
 };
 
 }  // namespace ddp::core

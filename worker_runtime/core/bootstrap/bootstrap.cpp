@@ -4,8 +4,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/host_and_port.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/host_and_port.hpp"
 #include "rendezvous/round/term.hpp"
 #include "worker_runtime/core/bootstrap/long_wait.hpp"
 #include "worker_runtime/core/bootstrap/rank0_store.hpp"
@@ -19,7 +19,7 @@ namespace {
 // rank 0 of a later program writes its own over it before it accepts anybody.
 class RoundAgreement {
  public:
-  RoundAgreement(const Launch& launch, Store& store, const std::string& key_prefix, const io::Deadline& deadline)
+  RoundAgreement(const Launch& launch, Store& store, const std::string& key_prefix, const base::Deadline& deadline)
       : store_(store), key_(key_prefix + "round"), deadline_(deadline), round_(launch.round) {
     if (round_ || launch.rank != 0) return;
     round_ = rendezvous::begin_term();
@@ -36,7 +36,7 @@ class RoundAgreement {
  private:
   Store& store_;
   std::string key_;
-  const io::Deadline& deadline_;
+  const base::Deadline& deadline_;
   std::optional<RoundId> round_;
 };
 
@@ -50,9 +50,9 @@ std::string next_group_name(const Launch& launch) {
   return "group_" + std::to_string(group_counts[{store_key_prefix(launch), launch.name ? launch.rank : 0}]++);
 }
 
-store::Client connect_to_address(const Launch& launch, io::Deadline& deadline) {
+store::Client connect_to_address(const Launch& launch, base::Deadline& deadline) {
   const StoreAddress& address = *launch.store;
-  const auto connect_until = [&](io::Deadline::TimePoint end) {
+  const auto connect_until = [&](base::Deadline::TimePoint end) {
     return store::Client::connect({.host = address.host, .port = address.port, .deadline = end, .cut = deadline.cut()});
   };
   LongWait wait(launch.rank, launch.size, deadline);
@@ -61,7 +61,7 @@ store::Client connect_to_address(const Launch& launch, io::Deadline& deadline) {
   } catch (const TimeoutError& error) {
     if (wait.first_end() == deadline.end()) throw;
     wait.tell((launch.name ? "the store at " : "the launcher's store at ") +
-              io::host_and_port(address.host, std::to_string(address.port)));
+              base::host_and_port(address.host, std::to_string(address.port)));
   }
   return connect_until(deadline.end());
 }
@@ -73,7 +73,7 @@ struct Connection {
 };
 
 // The program's, the launcher's, or that of rank 0. Empty for a group of one.
-Connection connect_to_store(const Launch& launch, const std::string& store_allow, io::Deadline& deadline) {
+Connection connect_to_store(const Launch& launch, const std::string& store_allow, base::Deadline& deadline) {
   NetworkOptions network{.interface = launch.interface, .port_min = launch.ports.min, .port_max = launch.ports.max};
   if (launch.given_store) return {launch.given_store, std::nullopt, with_addresses_of_host(std::move(network))};
   if (!launch.store && !launch.own_store) return {};
@@ -84,7 +84,7 @@ Connection connect_to_store(const Launch& launch, const std::string& store_allow
   return {std::move(store), StoreAddress{reached.address, reached.port}, std::move(network)};
 }
 
-Meeting meet_with_refusals(const process_group::Membership& who, const MeetingPlace& place, io::Deadline& deadline) {
+Meeting meet_with_refusals(const process_group::Membership& who, const MeetingPlace& place, base::Deadline& deadline) {
   try {
     return meet(who, place, deadline);
   } catch (const TimeoutError& error) {
@@ -95,7 +95,7 @@ Meeting meet_with_refusals(const process_group::Membership& who, const MeetingPl
 }  // namespace
 
 Bootstrap meet_ranks(const Launch& launch, const MakeSharedFile& make_shared_file, const std::string& store_allow,
-                     io::Deadline& deadline) {
+                     base::Deadline& deadline) {
   Bootstrap made{.who = {launch.rank, launch.size, launch.local_rank, launch.local_size, {}, next_group_name(launch)},
                  .lets_any_read = launch.lets_any_read};
   auto& who = made.who;
@@ -120,7 +120,7 @@ Bootstrap meet_ranks(const Launch& launch, const MakeSharedFile& make_shared_fil
   return made;
 }
 
-void leave_store(const Launch& launch, const Bootstrap& bootstrap, const io::Deadline& deadline) {
+void leave_store(const Launch& launch, const Bootstrap& bootstrap, const base::Deadline& deadline) {
   if (launch.own_store) leave_rank0(launch, *bootstrap.store, bootstrap.key_prefix, deadline);
 }
 

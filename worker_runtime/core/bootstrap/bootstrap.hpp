@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/core/bootstrap/launch.hpp"
 #include "worker_runtime/core/bootstrap/meeting.hpp"
 #include "worker_runtime/process_group/backend.hpp"
@@ -26,9 +26,9 @@ struct Bootstrap {
 
 // Meets the other ranks. `store_allow`: see connect_to_rank0(). Throws as init_process_group().
 Bootstrap meet_ranks(const Launch& launch, const MakeSharedFile& make_shared_file, const std::string& store_allow,
-                     io::Deadline& deadline);
+                     base::Deadline& deadline);
 
 // Every rank calls it when the backends have begun. On rank 0, if that serves the store, it waits until all have.
-void leave_store(const Launch& launch, const Bootstrap& bootstrap, const io::Deadline& deadline);
+void leave_store(const Launch& launch, const Bootstrap& bootstrap, const base::Deadline& deadline);
 
 }  // namespace ddp::core

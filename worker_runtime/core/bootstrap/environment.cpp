@@ -9,7 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "rendezvous/io/address.hpp"
+#include "base/address.hpp"
+#include "base/fnv1a.hpp"
 #include "rendezvous/slurm/step.hpp"
 
 namespace ddp::core {
@@ -180,17 +181,10 @@ Launch launched_by_mpirun(const Lookup& variable, const Names& names, const std:
   return launch;
 }
 
-// FNV-1a.
-std::uint32_t hash_of(const std::string& text) {
-  std::uint32_t hash = 2'166'136'261u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 16'777'619u;
-  return hash;
-}
-
 bool has_launchers_store(const Lookup& variable) { return variable("TORCHELASTIC_USE_AGENT_STORE") == "True"; }
 
 bool is_this_host(const std::string& host) {
-  const auto address = io::parse_address(host);
+  const auto address = base::parse_address(host);
   return address ? address->is_loopback() : host == "localhost";
 }
 
@@ -278,7 +272,7 @@ BatchJob batch_job_of(const Lookup& variable, const ReadFile& read_file) {
   }
   std::vector<std::string> hosts;  // each once, in their order
   for (const auto& host : job.hosts)
-    if (io::is_host(host) && std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
+    if (base::is_host(host) && std::find(hosts.begin(), hosts.end(), host) == hosts.end()) hosts.push_back(host);
   job.hosts = std::move(hosts);
   return job;
 }
@@ -308,7 +302,7 @@ void meet_as_of_mpirun(const Lookup& variable, const Names& names, const std::st
            "ranks: `mpirun -x MASTER_ADDR=node0 -x MASTER_PORT=29500` with Open MPI, `mpirun -genv MASTER_ADDR node0 "
            "-genv MASTER_PORT 29500` with MPICH");
   }
-  auto ports = slurm::ports_of(hash_of(store.job));  // where the ranks of a step meet, too
+  auto ports = slurm::ports_of(base::fnv1a(store.job));  // where the ranks of a step meet, too
   // Two mpiruns of one batch job may have the same name: on one port they can't mix, as the second finds it taken.
   if (!is_named && !batch.hosts.empty()) ports.count = 1;
   meet_at(ports, store, launch);
@@ -358,7 +352,7 @@ std::vector<std::string> hosts_in_json(const std::string& text) {
   for (std::size_t begin = 0; begin <= plain.size();) {
     const auto end = std::min(plain.find("\",\"", begin), plain.size());
     hosts.push_back(plain.substr(begin, end - begin));
-    if (!io::is_host(hosts.back())) return {};
+    if (!base::is_host(hosts.back())) return {};
     begin = end + 3;
   }
   return hosts;
@@ -384,7 +378,7 @@ Launch launched_by_sagemaker(const Lookup& variable) {
   store.is_here = launch.rank == 0;
   if (meets_at_master(variable, store, launch)) return launch;
   store.host = hosts.front();
-  meet_at(slurm::ports_of(hash_of(store.job)), store, launch);
+  meet_at(slurm::ports_of(base::fnv1a(store.job)), store, launch);
   return launch;
 }
 

@@ -5,10 +5,10 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <map>
 #include <utility>
 
+#include "base/boot_id.hpp"
 #include "ddp/error.hpp"
 
 namespace ddp::core {
@@ -50,8 +50,7 @@ HostLayout HostLayout::from_identities(const std::vector<std::string>& identitie
 // An abstract unix socket is seen throughout one network namespace, and users are compared within one user namespace.
 // The boot id alone would not tell clones of a virtual machine apart.
 std::string host_identity() {
-  std::string boot;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  const std::string boot = base::boot_id();
   const std::string network = namespace_text("net");
   const std::string users = namespace_text("user");
   if (boot.empty() || network.empty()) {

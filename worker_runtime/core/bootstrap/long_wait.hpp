@@ -7,17 +7,17 @@
 #include <cstdio>
 #include <string>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 
 namespace ddp::core {
 
 class LongWait {
  public:
-  using TimePoint = io::Deadline::TimePoint;
+  using TimePoint = base::Deadline::TimePoint;
 
   static constexpr std::chrono::seconds kLong{3};
 
-  LongWait(int rank, int size, const io::Deadline& deadline) : rank_(rank), size_(size), end_(deadline.end()) {}
+  LongWait(int rank, int size, const base::Deadline& deadline) : rank_(rank), size_(size), end_(deadline.end()) {}
 
   // From then on it takes long; or the deadline, if that comes first.
   TimePoint first_end() const { return std::min(end_, long_at_); }

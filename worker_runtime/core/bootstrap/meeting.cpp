@@ -9,12 +9,12 @@
 #include <system_error>
 #include <utility>
 
-#include "rendezvous/io/cut.hpp"
-#include "worker_runtime/core/bootstrap/meeting_coordinator.hpp"
-#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
-#include "worker_runtime/core/bootstrap/meeting_messages.hpp"
-#include "worker_runtime/core/sockets/local_socket.hpp"
+#include "base/cut.hpp"
 #include "worker_runtime/core/bootstrap/long_wait.hpp"
+#include "worker_runtime/core/bootstrap/meeting_coordinator.hpp"
+#include "worker_runtime/core/bootstrap/meeting_messages.hpp"
+#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
 namespace ddp::core {
@@ -39,7 +39,7 @@ constexpr std::chrono::seconds kAttemptLimit{5};
 // Follows a coordinator on this host.
 class Follower {
  public:
-  Follower(const Membership& who, int coordinator, const MeetingPlace& place, io::Deadline& deadline)
+  Follower(const Membership& who, int coordinator, const MeetingPlace& place, base::Deadline& deadline)
       : who_(who),
         coordinator_rank_(coordinator),
         place_(place),
@@ -122,7 +122,7 @@ class Follower {
     return std::nullopt;
   }
 
-  Meeting meeting_with(io::UniqueFd shared_file) {
+  Meeting meeting_with(base::UniqueFd shared_file) {
     Meeting meeting{std::move(shared_file), {}, layout_, {}};
     for (const int rank : meeting.layout.ranks_of(meeting.layout.host_of(who_.rank))) {
       meeting.peers.push_back(std::move(peers_[static_cast<std::size_t>(rank)]));
@@ -139,9 +139,9 @@ class Follower {
   Membership who_;
   int coordinator_rank_;
   MeetingPlace place_;
-  io::Deadline& deadline_;
-  io::UniqueFd own_end_;
-  io::UniqueFd socket_;
+  base::Deadline& deadline_;
+  base::UniqueFd own_end_;
+  base::UniqueFd socket_;
   HostLayout layout_;  // one host, unless the coordinator sends another
   std::vector<Peer> peers_;
 };
@@ -149,7 +149,7 @@ class Follower {
 // Follows rank 0 from another host.
 class RemoteFollower {
  public:
-  RemoteFollower(const Membership& who, const MeetingPlace& place, io::Deadline& deadline)
+  RemoteFollower(const Membership& who, const MeetingPlace& place, base::Deadline& deadline)
       : who_(who), place_(place), deadline_(deadline) {}
 
   // Whether rank 0 accepted this rank. If nobody listens, or nobody who knows the secret, the endpoint is of an earlier
@@ -164,7 +164,7 @@ class RemoteFollower {
     put_text(coordinator_.hello.group, place_.key_prefix);
     put_text(coordinator_.hello.host, host_identity());
     const auto now = Clock::now();
-    io::Deadline attempt = deadline_.part(now, std::min(deadline_.end(), now + kAttemptLimit));
+    base::Deadline attempt = deadline_.part(now, std::min(deadline_.end(), now + kAttemptLimit));
     try {
       coordinator_.socket = connect_tcp({coordinator_.address, endpoint.tcp.port}, coordinator_.hello, attempt);
       char accepted = 0;
@@ -203,7 +203,7 @@ class RemoteFollower {
 
   Membership who_;
   MeetingPlace place_;
-  io::Deadline& deadline_;
+  base::Deadline& deadline_;
   CoordinatorLink coordinator_;
 };
 
@@ -225,7 +225,7 @@ std::vector<int> missing_in_store(const Membership& who, const MeetingPlace& pla
 // Reads the coordinator's endpoint and connects, until that succeeds. Empty at the deadline.
 template <class Connect>
 std::optional<CoordinatorEndpoint> find_coordinator(const Membership& who, int coordinator, const MeetingPlace& place,
-                                                    io::Deadline& deadline, const Connect& connect) {
+                                                    base::Deadline& deadline, const Connect& connect) {
   LongWait wait(who.rank, who.size, deadline);
   const auto wait_for_endpoint = [&] {
     const auto key = endpoint_key(place, coordinator);
@@ -253,12 +253,12 @@ std::optional<CoordinatorEndpoint> find_coordinator(const Membership& who, int c
     const CoordinatorEndpoint endpoint = decode_endpoint(text);
     if (connect(endpoint)) return endpoint;
     if (deadline.passed(Clock::now())) return std::nullopt;
-    io::sleep_until(std::min(deadline.end(), Clock::now() + pause), deadline.cut());
+    base::sleep_until(std::min(deadline.end(), Clock::now() + pause), deadline.cut());
   }
 }
 
 // Empty at the deadline.
-std::optional<Meeting> follow_meeting(const Membership& who, const MeetingPlace& place, io::Deadline& deadline) {
+std::optional<Meeting> follow_meeting(const Membership& who, const MeetingPlace& place, base::Deadline& deadline) {
   const std::string identity = host_identity();
   Follower follower(who, 0, place, deadline);
   RemoteFollower remote(who, place, deadline);
@@ -282,7 +282,7 @@ std::optional<Meeting> follow_meeting(const Membership& who, const MeetingPlace&
 
 }  // namespace
 
-Meeting meet(const Membership& membership, const MeetingPlace& place, io::Deadline& deadline) {
+Meeting meet(const Membership& membership, const MeetingPlace& place, base::Deadline& deadline) {
   place.store.add(here_key(place, membership.rank), 1, deadline.end());
   try {
     std::optional<Meeting> meeting = membership.rank == 0 ? coordinate_meeting(membership, place, deadline)

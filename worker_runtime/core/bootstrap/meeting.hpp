@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/deadline.hpp"
+#include "base/unique_fd.hpp"
 #include "ddp/bootstrap.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
@@ -28,7 +28,7 @@ namespace ddp::core {
 
 struct Peer {
   int pid = 0;
-  io::UniqueFd pidfd;  // empty for this rank itself
+  base::UniqueFd pidfd;  // empty for this rank itself
 };
 
 // Between this host's leader and another's.
@@ -38,11 +38,11 @@ struct LinkSockets {
 };
 
 // Makes the file that the ranks of a host share, on the leader of that host. Throws std::system_error.
-using MakeSharedFile = std::function<io::UniqueFd(const HostLayout& layout, int host)>;
+using MakeSharedFile = std::function<base::UniqueFd(const HostLayout& layout, int host)>;
 
 struct Meeting {
-  io::UniqueFd shared_file;  // of this host; empty if the group makes none
-  std::vector<Peer> peers;   // by index among this host's ranks
+  base::UniqueFd shared_file;  // of this host; empty if the group makes none
+  std::vector<Peer> peers;     // by index among this host's ranks
   HostLayout layout;
   std::vector<LinkSockets> links;  // by host, on a leader among several; empty for its own, and for everybody else
   NetworkOptions network{};        // for connections that are made later
@@ -58,7 +58,7 @@ struct MeetingPlace {
 
 // Returns when all ranks are there. Throws TimeoutError at the deadline, RankFailure where a rank ended or turned away,
 // InvalidArgument where two processes claim one rank, StoreError, and Error where the system refuses something.
-Meeting meet(const process_group::Membership& membership, const MeetingPlace& place, io::Deadline& deadline);
+Meeting meet(const process_group::Membership& membership, const MeetingPlace& place, base::Deadline& deadline);
 
 // Of a group of one: nobody to meet. Throws Error.
 Meeting meet_alone(const MakeSharedFile& make_shared_file);

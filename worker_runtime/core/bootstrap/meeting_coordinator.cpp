@@ -12,11 +12,11 @@
 #include <system_error>
 #include <utility>
 
-#include "rendezvous/io/random_key.hpp"
-#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
-#include "worker_runtime/core/bootstrap/meeting_messages.hpp"
-#include "worker_runtime/core/sockets/local_socket.hpp"
+#include "base/random_key.hpp"
 #include "worker_runtime/core/bootstrap/long_wait.hpp"
+#include "worker_runtime/core/bootstrap/meeting_messages.hpp"
+#include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
+#include "worker_runtime/core/sockets/local_socket.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
 
 namespace ddp::core {
@@ -29,11 +29,11 @@ using process_group::Membership;
 
 class Coordinator {
  public:
-  Coordinator(const Membership& who, const MeetingPlace& place, io::Deadline& deadline)
+  Coordinator(const Membership& who, const MeetingPlace& place, base::Deadline& deadline)
       : who_(who),
         place_(place),
         deadline_(deadline),
-        name_("ddp-" + io::random_key()),
+        name_("ddp-" + base::random_key()),
         listener_(listen_locally(name_, who.size)),
         own_end_(own_end()),
         followers_(static_cast<std::size_t>(who.size)),
@@ -41,7 +41,7 @@ class Coordinator {
 
   Meeting coordinate_all() {
     identities_[0] = host_identity();
-    if (who_.local_size != who_.size) open_to_other_hosts(io::random_key());
+    if (who_.local_size != who_.size) open_to_other_hosts(base::random_key());
     place_.store.set(endpoint_key(place_, 0), encode({name_, identities_[0], secret_, own_endpoint_}), deadline_.end());
     for (int rank = 1; rank < who_.size; ++rank) awaited_.push_back(rank);
     while (!missing().empty()) wait_for_events();
@@ -93,7 +93,7 @@ class Coordinator {
 
  private:
   struct LocalFollower {  // of this host
-    io::UniqueFd socket;
+    base::UniqueFd socket;
     Peer peer;
   };
   struct Leader {  // of another host, or any rank there until all have come
@@ -158,7 +158,7 @@ class Coordinator {
     if (!lost.empty()) fail_for_lost(lost);
     if (rank0_ && is_readable(polled[at])) watch_rank0();
 
-    std::vector<io::UniqueFd> silent;
+    std::vector<base::UniqueFd> silent;
     for (std::size_t i = 0; i < unidentified_.size(); ++i) {
       if (!is_readable(polled[1 + i]) || !identify(unidentified_[i])) silent.push_back(std::move(unidentified_[i]));
     }
@@ -183,7 +183,7 @@ class Coordinator {
   }
 
   // False while nothing has come: then the socket stays among the unidentified.
-  bool identify(io::UniqueFd& socket) {
+  bool identify(base::UniqueFd& socket) {
     std::optional<Message> hello;
     try {
       hello = receive_message(socket.get());
@@ -199,7 +199,7 @@ class Coordinator {
     return true;
   }
 
-  void accept(Message& hello, io::UniqueFd socket) {
+  void accept(Message& hello, base::UniqueFd socket) {
     LocalFollower& follower = followers_[static_cast<std::size_t>(hello.rank)];
     if (!is_free(hello.rank)) {
       unidentified_.push_back(std::move(socket));  // open until the verdict can be read
@@ -359,7 +359,7 @@ class Coordinator {
     const int host = layout_.host_of(who_.rank);
     Meeting meeting{shared_file_of(place_.make_shared_file, layout_, host), {}, layout_, {}};
     if (layout_.host_count() > 1) {
-      const io::UniqueFd file = make_layout_file(layout_);
+      const base::UniqueFd file = make_layout_file(layout_);
       for (const int follower : here) send_or_fail(follower, {Message::Kind::layout, who_.rank, 0, {}}, file.get());
     }
     for (const int follower : here) send_peers_to(follower, here);
@@ -467,14 +467,14 @@ class Coordinator {
 
   Membership who_;
   MeetingPlace place_;
-  io::Deadline& deadline_;
+  base::Deadline& deadline_;
   LongWait wait_{who_.rank, who_.size, deadline_};
   std::string name_;
-  io::UniqueFd listener_;
-  io::UniqueFd own_end_;
-  std::vector<int> awaited_;                // ranks that are to connect
-  std::vector<LocalFollower> followers_;    // by rank; empty but for those of this host that have connected
-  std::vector<io::UniqueFd> unidentified_;  // connected, without a Hello yet
+  base::UniqueFd listener_;
+  base::UniqueFd own_end_;
+  std::vector<int> awaited_;                  // ranks that are to connect
+  std::vector<LocalFollower> followers_;      // by rank; empty but for those of this host that have connected
+  std::vector<base::UniqueFd> unidentified_;  // connected, without a Hello yet
 
   // Only with ranks on other hosts.
   std::vector<std::string> identities_;  // by rank, of its host
@@ -491,7 +491,7 @@ class Coordinator {
 };
 
 template <class Coordinate>
-Meeting coordinate_or_tell(const Membership& who, const MeetingPlace& place, io::Deadline& deadline,
+Meeting coordinate_or_tell(const Membership& who, const MeetingPlace& place, base::Deadline& deadline,
                            const Coordinate& coordinate) {
   // Its sockets close after the verdict is published: followers read the verdict when their connection closes.
   std::optional<Coordinator> coordinator;
@@ -505,13 +505,13 @@ Meeting coordinate_or_tell(const Membership& who, const MeetingPlace& place, io:
 
 }  // namespace
 
-Meeting coordinate_meeting(const Membership& who, const MeetingPlace& place, io::Deadline& deadline) {
+Meeting coordinate_meeting(const Membership& who, const MeetingPlace& place, base::Deadline& deadline) {
   return coordinate_or_tell(who, place, deadline,
                             [](Coordinator& coordinator) { return coordinator.coordinate_all(); });
 }
 
 Meeting coordinate_host(const Membership& who, const MeetingPlace& place, HostLayout layout, CoordinatorLink rank0,
-                        io::Deadline& deadline) {
+                        base::Deadline& deadline) {
   return coordinate_or_tell(who, place, deadline, [&](Coordinator& coordinator) {
     return coordinator.coordinate_host(std::move(layout), std::move(rank0));
   });

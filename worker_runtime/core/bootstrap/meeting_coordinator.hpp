@@ -11,7 +11,7 @@ namespace ddp::core {
 // Throw as meet(). The verdict is published before the connections of the followers close.
 
 // Rank 0's.
-Meeting coordinate_meeting(const process_group::Membership& who, const MeetingPlace& place, io::Deadline& deadline);
+Meeting coordinate_meeting(const process_group::Membership& who, const MeetingPlace& place, base::Deadline& deadline);
 
 // Another leader's. `rank0` is its connection to rank 0, at `address`, and `hello` what opened it.
 struct CoordinatorLink {
@@ -20,6 +20,6 @@ struct CoordinatorLink {
   Hello hello;
 };
 Meeting coordinate_host(const process_group::Membership& who, const MeetingPlace& place, HostLayout layout,
-                        CoordinatorLink rank0, io::Deadline& deadline);
+                        CoordinatorLink rank0, base::Deadline& deadline);
 
 }  // namespace ddp::core

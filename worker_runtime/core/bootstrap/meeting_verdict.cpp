@@ -46,12 +46,12 @@ CoordinatorEndpoint decode_endpoint(const std::string& text) {
   return endpoint;
 }
 
-io::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layout, int host) {
-  return make ? make(layout, host) : io::UniqueFd();
+base::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layout, int host) {
+  return make ? make(layout, host) : base::UniqueFd();
 }
 
-io::UniqueFd make_layout_file(const HostLayout& layout) {
-  io::UniqueFd file(::memfd_create("ddp-layout", MFD_CLOEXEC));
+base::UniqueFd make_layout_file(const HostLayout& layout) {
+  base::UniqueFd file(::memfd_create("ddp-layout", MFD_CLOEXEC));
   if (!file) throw std::system_error(errno, std::generic_category(), "memfd_create");
   std::vector<std::int32_t> host_of;
   for (int rank = 0; rank < layout.size(); ++rank) host_of.push_back(layout.host_of(rank));
@@ -81,7 +81,7 @@ StartingRank starting(const Membership& who) {
 
 std::string where(const Membership& who) { return where_starting(starting(who)); }
 
-void throw_did_not_join(const Membership& who, const std::vector<int>& missing, const io::Deadline& deadline) {
+void throw_did_not_join(const Membership& who, const std::vector<int>& missing, const base::Deadline& deadline) {
   throw TimeoutError(did_not_join_message(starting(who), missing, deadline.full_time()), missing);
 }
 

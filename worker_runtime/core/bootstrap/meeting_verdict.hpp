@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/core/bootstrap/meeting.hpp"
 #include "worker_runtime/core/failure/verdict.hpp"
 
@@ -37,17 +37,17 @@ std::string encode(const CoordinatorEndpoint& endpoint);
 CoordinatorEndpoint decode_endpoint(const std::string& text);
 
 // The file that the ranks of a host share; empty if `make` is.
-io::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layout, int host);
+base::UniqueFd shared_file_of(const MakeSharedFile& make, const HostLayout& layout, int host);
 
 // A file that tells the layout of a group to another process of this host. Throw std::system_error.
-io::UniqueFd make_layout_file(const HostLayout& layout);
+base::UniqueFd make_layout_file(const HostLayout& layout);
 HostLayout read_layout_file(int file, int size);
 
 std::string where(const process_group::Membership& who);
 
 // missing: empty if it is not known which ranks did not join.
 [[noreturn]] void throw_did_not_join(const process_group::Membership& who, const std::vector<int>& missing,
-                                     const io::Deadline& deadline);
+                                     const base::Deadline& deadline);
 
 // Tells the ranks that connect to any of `leaders`, now or later, why the group does not start. An error in telling
 // them is ignored: this rank's own error matters more.

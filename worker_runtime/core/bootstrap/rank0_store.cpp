@@ -15,14 +15,14 @@
 #include <utility>
 #include <vector>
 
+#include "base/address.hpp"
+#include "base/cut.hpp"
+#include "base/host_addresses.hpp"
+#include "base/host_and_port.hpp"
+#include "base/process_wide.hpp"
+#include "base/quiet_thread.hpp"
+#include "base/random_key.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/address.hpp"
-#include "rendezvous/io/cut.hpp"
-#include "rendezvous/io/host_addresses.hpp"
-#include "rendezvous/io/host_and_port.hpp"
-#include "rendezvous/io/process_wide.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
-#include "rendezvous/io/random_key.hpp"
 #include "rendezvous/slurm/node_address.hpp"
 #include "rendezvous/store/store_thread.hpp"
 #include "worker_runtime/core/bootstrap/long_wait.hpp"
@@ -56,13 +56,13 @@ std::string job_of(const Launch& launch) { return launch.own_store->job + " uid 
 // What this process has found, or serves.
 struct Present {
   std::mutex mutex;
-  std::string process = io::random_key();  // names this process to a store
-  std::string job;                         // guarded by mutex, as are the next; of the store below
+  std::string process = base::random_key();  // names this process to a store
+  std::string job;                           // guarded by mutex, as are the next; of the store below
   std::optional<StoreAddress> address;
   std::vector<std::unique_ptr<store::StoreThread>> own;  // rank 0's; more than one only where the environment changes
 };
 
-Present& present() { return io::process_wide<Present>(); }
+Present& present() { return base::process_wide<Present>(); }
 
 std::string where_text(const Launch& launch) {
   return "\nwhere: rank " + std::to_string(launch.rank) + " of " + std::to_string(launch.size) + " (" +
@@ -91,10 +91,10 @@ std::string without_scope(const std::string& address) { return address.substr(0,
 // The network in which rank 0's host has this address, as a block; none for an address that is not its own. By the name
 // that others know, a host may know itself as loopback (127.0.1.1): which network is meant that does not say, so none.
 std::vector<std::string> networks_of(const std::string& address) {
-  const auto wanted = io::parse_address(without_scope(address));
+  const auto wanted = base::parse_address(without_scope(address));
   if (!wanted || wanted->is_loopback()) return {};
   std::vector<std::string> blocks;
-  for (const auto& own : io::interface_addresses()) {
+  for (const auto& own : base::interface_addresses()) {
     if (own.address != *wanted) continue;
     blocks.push_back(own.address.text() + "/" + std::to_string(own.prefix_bits - (own.address.is_v4() ? 96 : 0)));
   }
@@ -102,7 +102,7 @@ std::vector<std::string> networks_of(const std::string& address) {
 }
 
 std::vector<std::string> addresses_of(const std::string& host) {
-  return io::addresses_of_host(host, Clock::now() + kResolverLimit, nullptr).addresses;
+  return base::addresses_of_host(host, Clock::now() + kResolverLimit, nullptr).addresses;
 }
 
 // Lets in the other nodes, one by one as their addresses come. Those who are refused before try again. One name that
@@ -137,7 +137,7 @@ bool admit_network(store::StoreThread& store, const std::string& host) {
 // The process-wide store is never destroyed, so this thread may use it until the process ends. A name may become known
 // later, as that of a pod does some time after its start.
 void admit_others(store::StoreThread& store, const OwnStore& own) {
-  io::start_quiet_thread([&store, own] {
+  base::start_quiet_thread([&store, own] {
     auto nodes = own.nodes;
     bool is_network_in = std::find(own.nodes.begin(), own.nodes.end(), own.host) != own.nodes.end();
     for (auto pause = kAdmitAgainFirst; pause < kAdmitAgainLimit; pause *= 2) {
@@ -200,7 +200,7 @@ std::unique_ptr<store::StoreThread> serve(const Launch& launch, const std::strin
 // Looks for rank 0's store, in rounds over the ports, each with more patience.
 class Search {
  public:
-  Search(const Launch& launch, const std::string& process, io::Deadline& deadline)
+  Search(const Launch& launch, const std::string& process, base::Deadline& deadline)
       : launch_(launch), own_(*launch.own_store), process_(process), deadline_(deadline) {
     if (own_.is_here) addresses_ = {kLoopback};
   }
@@ -223,7 +223,7 @@ class Search {
         }
       }
       if (wait.is_long()) wait.tell("rank 0's store at " + place_text());
-      io::sleep_until(std::min(deadline_.end(), Clock::now() + backoff), deadline_.cut());
+      base::sleep_until(std::min(deadline_.end(), Clock::now() + backoff), deadline_.cut());
       patience = std::min(2 * patience, kPatienceMax);
     }
     fail();
@@ -246,7 +246,7 @@ class Search {
   // often.
   void find_host() {
     const auto resolver_end = [this] { return std::min(deadline_.end(), Clock::now() + kResolverLimit); };
-    auto found = io::addresses_of_host(own_.host, resolver_end(), deadline_.cut());
+    auto found = base::addresses_of_host(own_.host, resolver_end(), deadline_.cut());
     const std::string error = "the name " + own_.host + " can't be resolved: " + found.error;
     if (const auto now = Clock::now();
         found.addresses.empty() && own_.is_slurm && now >= slurm_again_ && now < deadline_.end()) {
@@ -255,7 +255,7 @@ class Search {
       slurm_ = slurm::ask_node_address(own_.host, std::chrono::ceil<std::chrono::milliseconds>(limit));
     }
     if (found.addresses.empty() && !slurm_.address.empty())
-      found = io::addresses_of_host(slurm_.address, resolver_end(), deadline_.cut());
+      found = base::addresses_of_host(slurm_.address, resolver_end(), deadline_.cut());
     host_error_ = error + (slurm_.error.empty() ? "" : "; " + slurm_.error);
     addresses_ = std::move(found.addresses);
   }
@@ -317,7 +317,7 @@ class Search {
       for (auto at = errors.begin(); at != errors.end();) {
         const auto other = std::find_if(at, errors.end(), [&](const auto& each) { return each.second != at->second; });
         const int last = std::prev(other)->first;
-        text += (text.empty() ? "" : "; ") + io::host_and_port(address, std::to_string(at->first)) +
+        text += (text.empty() ? "" : "; ") + base::host_and_port(address, std::to_string(at->first)) +
                 (last == at->first ? "" : " to " + std::to_string(last)) + ": " + at->second;
         at = other;
       }
@@ -328,7 +328,7 @@ class Search {
   const Launch& launch_;
   const OwnStore& own_;
   const std::string& process_;
-  io::Deadline& deadline_;
+  base::Deadline& deadline_;
   std::vector<std::string> addresses_;
   slurm::NodeAddress slurm_;         // its last answer
   Clock::time_point slurm_again_{};  // when it may be asked
@@ -348,7 +348,7 @@ std::string refusals_of_own_store() {
   return text;
 }
 
-store::Client connect_to_rank0(const Launch& launch, const std::string& allow, io::Deadline& deadline) {
+store::Client connect_to_rank0(const Launch& launch, const std::string& allow, base::Deadline& deadline) {
   Present& here = present();
   const std::lock_guard lock(here.mutex);
   if (here.job != launch.own_store->job) here.address.reset();
@@ -378,7 +378,7 @@ void wait_for_the_others_to_leave() {
   if (store != nullptr) store->wait_until_alone(Clock::now() + kLeaveLimit);
 }
 
-void leave_rank0(const Launch& launch, Store& store, const std::string& key_prefix, const io::Deadline& deadline) {
+void leave_rank0(const Launch& launch, Store& store, const std::string& key_prefix, const base::Deadline& deadline) {
   const std::string all = key_prefix + "all_have_left";
   try {
     if (launch.rank == 0) {

@@ -12,7 +12,7 @@
 
 #include <string>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "rendezvous/store/client.hpp"
 #include "worker_runtime/core/bootstrap/launch.hpp"
 
@@ -21,11 +21,11 @@ namespace ddp::core {
 // On rank 0 the store is there when this returns. Requires launch.own_store. Throws TimeoutError, with what was at each
 // port; Error where rank 0 can't serve it; InvalidArgument for a malformed `allow` (DDPRUN_STORE_ALLOW: blocks of
 // addresses with commas between); AbortedError where the deadline is cut.
-store::Client connect_to_rank0(const Launch& launch, const std::string& allow, io::Deadline& deadline);
+store::Client connect_to_rank0(const Launch& launch, const std::string& allow, base::Deadline& deadline);
 
 // Every rank calls it once it needs the store no more to make a group. On rank 0 it returns when all have, as its
 // process may end then; but after a while it returns even so.
-void leave_rank0(const Launch& launch, Store& store, const std::string& key_prefix, const io::Deadline& deadline);
+void leave_rank0(const Launch& launch, Store& store, const std::string& key_prefix, const base::Deadline& deadline);
 
 // On rank 0, once it has failed to make a group: returns when nobody is connected to its store, who might still read
 // there why; but after a while it returns even so.

@@ -12,8 +12,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/random_key.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/random_key.hpp"
 #include "worker_runtime/core/bootstrap/meeting_verdict.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
@@ -70,7 +70,7 @@ void together(const ParentGroup& parent, const Step& step) {
 // The part of a rank that is in a new group of two or more.
 class Member {
  public:
-  Member(const ParentGroup& parent, const NewGroup& made, io::Deadline& deadline)
+  Member(const ParentGroup& parent, const NewGroup& made, base::Deadline& deadline)
       : parent_(parent),
         made_(made),
         deadline_(deadline),
@@ -83,7 +83,7 @@ class Member {
     const auto& here = layout_.ranks_of(host_);
     file_ = shared_file_of(parent_.make_shared_file, layout_, host_);
     if (here.size() > 1) {
-      const std::string name = "ddp-" + io::random_key();
+      const std::string name = "ddp-" + base::random_key();
       listener_ = listen_locally(name, static_cast<int>(here.size()) + kForeignConnectionsMax);
       put_text(endpoints_.socket, name);
     }
@@ -91,7 +91,7 @@ class Member {
     Listener listener = listen_tcp(parent_.network);
     put_text(endpoints_.address, listener.endpoint.address);
     endpoints_.port = listener.endpoint.port;
-    put_text(endpoints_.secret, io::random_key());
+    put_text(endpoints_.secret, base::random_key());
     port_ = std::move(listener.socket);
   }
 
@@ -168,7 +168,7 @@ class Member {
     std::vector<int> awaited = layout_.ranks_of(host_);
     std::erase(awaited, made_.who.rank);
     while (!awaited.empty()) {
-      const io::UniqueFd socket = accept_locally(listener_.get());
+      const base::UniqueFd socket = accept_locally(listener_.get());
       if (!socket) throw Error("not all ranks of its host have connected");
       const int rank = rank_at(socket.get());
       if (std::erase(awaited, rank) == 0) continue;  // a foreign connection
@@ -220,22 +220,22 @@ class Member {
 
   const ParentGroup& parent_;
   const NewGroup& made_;
-  io::Deadline& deadline_;
+  base::Deadline& deadline_;
   HostLayout layout_;  // of the new group
   int host_;           // there, as is the next
   int leader_;
   LeaderEndpoints endpoints_;  // a leader's, as are the next
-  io::UniqueFd file_;          // and in the end everybody's
-  io::UniqueFd listener_;
+  base::UniqueFd file_;        // and in the end everybody's
+  base::UniqueFd listener_;
   TcpSocket port_;
   std::optional<Acceptor> acceptor_;  // at that port
   std::vector<LinkSockets> links_;    // by host
-  io::UniqueFd socket_;               // to the leader
+  base::UniqueFd socket_;             // to the leader
 };
 
 }  // namespace
 
-void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, io::Deadline& deadline) {
+void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, base::Deadline& deadline) {
   std::optional<Member> member;
   if (made.ranks.size() > 1) member.emplace(parent, made, deadline);
   together(parent, [&] {

@@ -17,9 +17,9 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
-#include "worker_runtime/core/bootstrap/meeting.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/meeting.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
 #include "worker_runtime/process_group/backend.hpp"
 
@@ -30,8 +30,8 @@ namespace ddp::core {
 struct ParentGroup {
   const process_group::Membership& who;
   const HostLayout& layout;
-  const std::vector<int>& pids;                           // by rank; of this host's ranks
-  std::function<io::UniqueFd(int rank)> duplicate_pidfd;  // of another rank of this host; throws std::system_error
+  const std::vector<int>& pids;                             // by rank; of this host's ranks
+  std::function<base::UniqueFd(int rank)> duplicate_pidfd;  // of another rank of this host; throws std::system_error
   MakeSharedFile make_shared_file;
   const NetworkOptions& network;
   const std::vector<int>& job_ranks;  // by rank
@@ -52,6 +52,6 @@ struct GroupSteps {
 // Collective over the parent. Throws what `gather` throws, and Error, on all ranks, where one can't do its part,
 // `group` included: then the parent goes on. `deadline` is for waits that are none of the parent's; what ends the
 // parent is to cut it.
-void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, io::Deadline& deadline);
+void meet_within(const ParentGroup& parent, const NewGroup& made, const GroupSteps& group, base::Deadline& deadline);
 
 }  // namespace ddp::core

@@ -6,8 +6,8 @@
 #include <mutex>
 #include <utility>
 
-#include "rendezvous/io/process_wide.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/process_wide.hpp"
+#include "base/quiet_thread.hpp"
 
 namespace ddp::core {
 
@@ -20,7 +20,7 @@ class Callbacks {
   // Takes `call` only if it returns.
   void post(std::function<void()>& call) {
     const std::lock_guard lock(mutex_);
-    if (!has_thread_) io::start_quiet_thread([this] { run(); }).detach();
+    if (!has_thread_) base::start_quiet_thread([this] { run(); }).detach();
     has_thread_ = true;
     calls_.push_back(std::move(call));
     came_.notify_one();
@@ -51,7 +51,7 @@ class Callbacks {
 
 void post_callback(std::function<void()> call) {
   try {
-    return io::process_wide<Callbacks>().post(call);
+    return base::process_wide<Callbacks>().post(call);
   } catch (const std::exception&) {  // neither memory nor a thread can be had
   }
   call();

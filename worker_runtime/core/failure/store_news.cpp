@@ -3,9 +3,9 @@
 #include <map>
 #include <utility>
 
+#include "base/event_fd.hpp"
+#include "base/quiet_thread.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/event_fd.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
 
 namespace ddp::core {
@@ -34,7 +34,7 @@ std::shared_ptr<StoreNews> StoreNews::at(const Place& place) {
 }
 
 StoreNews::StoreNews(Place place)
-    : place_(std::move(place)), wake_(io::make_event()), thread_(io::start_quiet_thread([this] { listen(); })) {}
+    : place_(std::move(place)), wake_(base::make_event()), thread_(base::start_quiet_thread([this] { listen(); })) {}
 
 StoreNews::~StoreNews() {
   stop_.cut("the last group of the process has ended");
@@ -46,7 +46,7 @@ StoreNews::~StoreNews() {
   thread_.join();
 }
 
-store::Client StoreNews::connect(store::TimePoint deadline, io::Cut& cut) const {
+store::Client StoreNews::connect(store::TimePoint deadline, base::Cut& cut) const {
   auto client = store::Client::connect({.host = place_.host, .port = place_.port, .deadline = deadline, .cut = &cut});
   expect_signs_of_life(client.descriptor(), kSilenceMax);
   return client;
@@ -61,7 +61,7 @@ void StoreNews::listen() {
     is_taken_ = true;
     lock.unlock();
     auto news = next_news();
-    io::take_rings(wake_.get());
+    base::take_rings(wake_.get());
     lock.lock();
     is_taken_ = false;
     if (!client_) is_over_ = true;
@@ -86,11 +86,11 @@ std::optional<std::string> StoreNews::next_news() {
   return std::nullopt;
 }
 
-bool StoreNews::ask(std::chrono::milliseconds limit, io::Cut& cut, const Calls& calls) {
+bool StoreNews::ask(std::chrono::milliseconds limit, base::Cut& cut, const Calls& calls) {
   const auto end = Clock::now() + limit;
   std::unique_lock lock(mutex_);
   ++asker_count_;
-  io::ring(wake_);
+  base::ring(wake_);
   bool is_done = false;
   if (changed_.wait_until(lock, end, [this] { return !is_taken_; })) {
     is_taken_ = true;
@@ -120,9 +120,9 @@ void StoreNews::tell(store::Client& store, const std::string& news, store::TimeP
   for (std::uint64_t number = next_; store.compare_set(key(number), "", news, deadline) != news;) ++number;
 }
 
-bool StoreNews::wait_for(const std::string& news, std::chrono::milliseconds limit, io::Cut& cut) {
+bool StoreNews::wait_for(const std::string& news, std::chrono::milliseconds limit, base::Cut& cut) {
   const auto end = Clock::now() + limit;
-  const io::Cut::Waker waker(&cut, [this] {
+  const base::Cut::Waker waker(&cut, [this] {
     const std::lock_guard lock(mutex_);
     changed_.notify_all();
   });

@@ -22,8 +22,8 @@
 #include <string_view>
 #include <thread>
 
-#include "rendezvous/io/cut.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/cut.hpp"
+#include "base/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
 
 namespace ddp::core {
@@ -49,24 +49,24 @@ class StoreNews {
   // Runs `calls` with the connection, which this process shares: they must not wait for keys that may be missing. False
   // if the store did not answer by the end of `limit`, or `cut` was cut. `calls` get the deadline of each call.
   using Calls = std::function<void(store::Client& store, store::TimePoint deadline)>;
-  bool ask(std::chrono::milliseconds limit, io::Cut& cut, const Calls& calls);
+  bool ask(std::chrono::milliseconds limit, base::Cut& cut, const Calls& calls);
 
   // Tells all ranks that listen at this place. Only within ask(). News that have been told already are not told again.
   void tell(store::Client& store, const std::string& news, store::TimePoint deadline);
 
   // Waits until a rank has told this, also earlier. False at the end of `limit`, once `cut` is cut, or when the store
   // is gone.
-  bool wait_for(const std::string& news, std::chrono::milliseconds limit, io::Cut& cut);
+  bool wait_for(const std::string& news, std::chrono::milliseconds limit, base::Cut& cut);
 
  private:
-  store::Client connect(store::TimePoint deadline, io::Cut& cut) const;
+  store::Client connect(store::TimePoint deadline, base::Cut& cut) const;
   std::string key(std::uint64_t number) const { return place_.key_prefix + "news/" + std::to_string(number); }
   void listen();
   std::optional<std::string> next_news();
 
   const Place place_;
-  io::UniqueFd wake_;  // an eventfd: ends the thread's wait in the store
-  io::Cut stop_;       // ends its other waits
+  base::UniqueFd wake_;  // an eventfd: ends the thread's wait in the store
+  base::Cut stop_;       // ends its other waits
 
   std::mutex mutex_;
   std::condition_variable changed_;           // of all below

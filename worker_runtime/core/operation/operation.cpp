@@ -15,7 +15,7 @@ bool is_pair_call(const Collective& call) {
 }  // namespace
 
 Operation::Operation(std::span<const Collective> calls, const flight_recorder::Ticket& ticket,
-                     const io::Deadline& deadline_)
+                     const base::Deadline& deadline_)
     : deadline(deadline_), ticket_(ticket), first_call_(calls.front()), call_count_(calls.size()) {
   for (const Collective& call : calls) bytes_ += std::max(call.input.bytes(), call.output.bytes());
   if (!std::all_of(calls.begin(), calls.end(), is_pair_call)) return;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/core/failure/failure.hpp"
 #include "worker_runtime/core/operation/operation_life.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
@@ -20,7 +20,7 @@ class Operation {
  public:
   // Requires at least one call. `ticket` is that of the flight recorder for all of them.
   Operation(std::span<const process_group::Collective> calls, const flight_recorder::Ticket& ticket,
-            const io::Deadline& deadline);
+            const base::Deadline& deadline);
 
   const flight_recorder::Ticket& ticket() const { return ticket_; }
 
@@ -36,7 +36,7 @@ class Operation {
   Failure failure(Cause cause, int rank) const;
 
   OperationLife life{};
-  io::Deadline deadline;
+  base::Deadline deadline;
   bool is_launched = false;  // the device has it: its end is waited for, and its deadline counts
 
  private:

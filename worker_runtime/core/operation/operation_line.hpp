@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/core/failure/failure.hpp"
 #include "worker_runtime/core/failure/fingerprint.hpp"
 #include "worker_runtime/core/failure/rank_progress.hpp"
@@ -81,7 +81,7 @@ class OperationLine {
   }
 
   // The failure if an operation is late: that of the oldest one, which the others wait for, within the late one's time.
-  std::optional<Failure> late(io::Deadline::TimePoint now) {
+  std::optional<Failure> late(base::Deadline::TimePoint now) {
     const auto found = std::find_if(operations_.begin(), operations_.end(), [&](const auto& operation) {
       return operation->is_launched && is_late(operation->deadline, now);
     });
@@ -126,7 +126,7 @@ class OperationLine {
   };
 
   // A late look may mean that the process was stopped, but also that a driver held this thread up: so only once.
-  static bool is_late(io::Deadline& deadline, io::Deadline::TimePoint now) {
+  static bool is_late(base::Deadline& deadline, base::Deadline::TimePoint now) {
     return deadline.stopped_at() ? now >= deadline.end() : deadline.passed(now);
   }
 

@@ -1,10 +1,10 @@
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
-#include "rendezvous/io/closed_in_child.hpp"
-#include "rendezvous/io/cut.hpp"
-#include "rendezvous/io/pidfd.hpp"
-#include "rendezvous/io/process_wide.hpp"
-#include "rendezvous/io/throw_errno.hpp"
+#include "base/closed_in_child.hpp"
+#include "base/cut.hpp"
+#include "base/pidfd.hpp"
+#include "base/process_wide.hpp"
+#include "base/throw_errno.hpp"
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -43,15 +43,15 @@ union Control {
 struct OwnPipe {
   OwnPipe() {
     int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) io::throw_errno("pipe2");
+    if (::pipe2(ends, O_CLOEXEC) != 0) base::throw_errno("pipe2");
     output.reset(ends[0]);
     input.reset(ends[1]);
-    io::close_in_forked_children(input.get());
+    base::close_in_forked_children(input.get());
   }
   ~OwnPipe() {  // of two that were made at once, one is left
-    if (input) io::keep_in_forked_children(input.get());
+    if (input) base::keep_in_forked_children(input.get());
   }
-  io::UniqueFd output, input;
+  base::UniqueFd output, input;
 };
 
 struct AbstractAddress {
@@ -67,13 +67,13 @@ struct AbstractAddress {
   socklen_t bytes = 0;
 };
 
-io::UniqueFd make_socket(int flags) {
-  io::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
-  if (!socket) io::throw_errno("socket");
+base::UniqueFd make_socket(int flags) {
+  base::UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+  if (!socket) base::throw_errno("socket");
   return socket;
 }
 
-void wait_until_writable(int socket, io::Deadline& deadline) {
+void wait_until_writable(int socket, base::Deadline& deadline) {
   using Clock = std::chrono::steady_clock;
   while (true) {
     pollfd polled{socket, POLLOUT, 0};
@@ -84,8 +84,8 @@ void wait_until_writable(int socket, io::Deadline& deadline) {
 }
 
 // Takes the descriptors that came along, so that none leaks whatever else is wrong with the message.
-io::UniqueFd descriptor_in(msghdr& message) {
-  io::UniqueFd received;
+base::UniqueFd descriptor_in(msghdr& message) {
+  base::UniqueFd received;
   for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr; part = CMSG_NXTHDR(&message, part)) {
     if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS) continue;
     int fd = -1;
@@ -97,40 +97,40 @@ io::UniqueFd descriptor_in(msghdr& message) {
 
 }  // namespace
 
-io::UniqueFd listen_locally(const std::string& name, int backlog) {
-  io::UniqueFd socket = make_socket(SOCK_NONBLOCK);
+base::UniqueFd listen_locally(const std::string& name, int backlog) {
+  base::UniqueFd socket = make_socket(SOCK_NONBLOCK);
   const AbstractAddress address(name);
-  if (::bind(socket.get(), address.get(), address.bytes) != 0) io::throw_errno("bind");
-  if (::listen(socket.get(), backlog) != 0) io::throw_errno("listen");
+  if (::bind(socket.get(), address.get(), address.bytes) != 0) base::throw_errno("bind");
+  if (::listen(socket.get(), backlog) != 0) base::throw_errno("listen");
   return socket;
 }
 
-io::UniqueFd connect_locally(const std::string& name, Backlog backlog) {
-  io::UniqueFd socket = make_socket(backlog == Backlog::has_room ? SOCK_NONBLOCK : 0);
+base::UniqueFd connect_locally(const std::string& name, Backlog backlog) {
+  base::UniqueFd socket = make_socket(backlog == Backlog::has_room ? SOCK_NONBLOCK : 0);
   const AbstractAddress address(name);
   while (::connect(socket.get(), address.get(), address.bytes) != 0) {
-    if (errno != EINTR) io::throw_errno("connect");
+    if (errno != EINTR) base::throw_errno("connect");
   }
   return socket;
 }
 
-io::UniqueFd accept_locally(int listener) {
+base::UniqueFd accept_locally(int listener) {
   while (true) {
-    io::UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    base::UniqueFd socket(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket && uid_of_peer(socket.get()) != ::geteuid()) continue;
     if (socket || errno == EAGAIN) return socket;
-    if (errno != EINTR && errno != ECONNABORTED) io::throw_errno("accept");
+    if (errno != EINTR && errno != ECONNABORTED) base::throw_errno("accept");
   }
 }
 
 uid_t uid_of_peer(int socket) {
   ucred peer{};
   socklen_t bytes = sizeof(peer);
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) io::throw_errno("SO_PEERCRED");
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0) base::throw_errno("SO_PEERCRED");
   return peer.uid;
 }
 
-void send_message(int socket, const Message& message, int fd, io::Deadline& deadline) {
+void send_message(int socket, const Message& message, int fd, base::Deadline& deadline) {
   Header header{kMagic, message.kind, message.rank, message.pid};
   iovec part{&header, sizeof(header)};
   Control control{};
@@ -150,7 +150,7 @@ void send_message(int socket, const Message& message, int fd, io::Deadline& dead
     if (errno == EAGAIN) {
       wait_until_writable(socket, deadline);
     } else if (errno != EINTR) {
-      io::throw_errno("sendmsg");
+      base::throw_errno("sendmsg");
     }
   }
 }
@@ -168,7 +168,7 @@ std::optional<Message> receive_message(int socket) {
   ssize_t bytes = 0;
   while ((bytes = ::recvmsg(socket, &packet, MSG_CMSG_CLOEXEC | MSG_DONTWAIT)) < 0) {
     if (errno == EAGAIN) return std::nullopt;
-    if (errno != EINTR) io::throw_errno("recvmsg");
+    if (errno != EINTR) base::throw_errno("recvmsg");
   }
   Message message;
   message.fd = descriptor_in(packet);
@@ -186,11 +186,11 @@ std::optional<Message> receive_message(int socket) {
   return message;
 }
 
-void poll_until(std::span<pollfd> polled, const io::Deadline& deadline) {
+void poll_until(std::span<pollfd> polled, const base::Deadline& deadline) {
   const int timeout_ms = deadline.poll_timeout_ms(std::chrono::steady_clock::now());
   std::vector<pollfd> with_cut;
   std::span<pollfd> all = polled;
-  if (const io::Cut* cut = deadline.cut()) {
+  if (const base::Cut* cut = deadline.cut()) {
     with_cut.assign(polled.begin(), polled.end());
     with_cut.push_back({cut->descriptor(), POLLIN, 0});
     all = with_cut;
@@ -208,10 +208,10 @@ void poll_until(std::span<pollfd> polled, const io::Deadline& deadline) {
   std::copy(with_cut.begin(), with_cut.end() - 1, polled.begin());
 }
 
-io::UniqueFd own_end() {
-  io::UniqueFd end = io::open_pidfd(::getpid());
-  if (!end) end.reset(::fcntl(io::process_wide<OwnPipe>().output.get(), F_DUPFD_CLOEXEC, 0));
-  if (!end) io::throw_errno("a descriptor that tells of this process's end");
+base::UniqueFd own_end() {
+  base::UniqueFd end = base::open_pidfd(::getpid());
+  if (!end) end.reset(::fcntl(base::process_wide<OwnPipe>().output.get(), F_DUPFD_CLOEXEC, 0));
+  if (!end) base::throw_errno("a descriptor that tells of this process's end");
   return end;
 }
 

@@ -12,9 +12,9 @@
 #include <span>
 #include <string>
 
+#include "base/deadline.hpp"
+#include "base/unique_fd.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/unique_fd.hpp"
 
 namespace ddp::core {
 
@@ -30,7 +30,7 @@ struct Message {
   Kind kind = Kind::hello;
   int rank = 0;
   int pid = 0;
-  io::UniqueFd fd;
+  base::UniqueFd fd;
 };
 
 // This process has no descriptor left for the one that came with a message.
@@ -41,19 +41,19 @@ class NoDescriptorLeft : public Error {
 
 // Each throws std::system_error, or Error where the deadline passes.
 
-io::UniqueFd listen_locally(const std::string& name, int backlog);
+base::UniqueFd listen_locally(const std::string& name, int backlog);
 
 // Waits without a deadline while the listener's backlog is full; has_room: throws then.
 enum class Backlog { may_be_full, has_room };
-io::UniqueFd connect_locally(const std::string& name, Backlog backlog = Backlog::may_be_full);
+base::UniqueFd connect_locally(const std::string& name, Backlog backlog = Backlog::may_be_full);
 
 // The next connection of a process of this user; those of others are closed. Empty where there is none.
-io::UniqueFd accept_locally(int listener);
+base::UniqueFd accept_locally(int listener);
 
 uid_t uid_of_peer(int socket);
 
 // Fails at the deadline too; `fd` is borrowed, -1 for none.
-void send_message(int socket, const Message& message, int fd, io::Deadline& deadline);
+void send_message(int socket, const Message& message, int fd, base::Deadline& deadline);
 
 // Empty where nothing is there yet. A closed connection, or a message that is none of ours, throws Error; a descriptor
 // that can't be taken in throws NoDescriptorLeft.
@@ -62,13 +62,13 @@ std::optional<Message> receive_message(int socket);
 // Waits until one of `polled` is ready, a signal comes or the deadline passes, whichever is first; the `revents` of
 // what is not ready are 0. Throws Error where the system refuses so many descriptors, AbortedError where the deadline's
 // Cut is cut.
-void poll_until(std::span<pollfd> polled, const io::Deadline& deadline);
+void poll_until(std::span<pollfd> polled, const base::Deadline& deadline);
 
 // Whether poll_until() found something to read, or an end or an error, which a read then tells.
 inline bool is_readable(const pollfd& polled) { return polled.revents != 0; }
 
 // A descriptor that polls readable once this process has ended: a pidfd or, where the kernel gives
 // none (Linux before 5.3, some sandboxes), the output of a pipe. Throws std::system_error.
-io::UniqueFd own_end();
+base::UniqueFd own_end();
 
 }  // namespace ddp::core

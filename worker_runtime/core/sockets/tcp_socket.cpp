@@ -17,9 +17,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/closed_in_child.hpp"
+#include "base/throw_errno.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/closed_in_child.hpp"
-#include "rendezvous/io/throw_errno.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp::core {
@@ -63,20 +63,20 @@ bool is_loopback(const std::string& address) { return address.starts_with("127."
 
 std::string local_address(int socket) {
   Address address;
-  if (::getsockname(socket, address.get(), &address.bytes) != 0) io::throw_errno("getsockname");
+  if (::getsockname(socket, address.get(), &address.bytes) != 0) base::throw_errno("getsockname");
   return text_of(address);
 }
 
 std::uint16_t port_of(int socket) {
   Address address;
-  if (::getsockname(socket, address.get(), &address.bytes) != 0) io::throw_errno("getsockname");
+  if (::getsockname(socket, address.get(), &address.bytes) != 0) base::throw_errno("getsockname");
   return address.port();
 }
 
 // Of an interface: of the wanted family where it has one, and none that means something on one link only.
 std::string address_of_interface(const std::string& name, int family_wanted) {
   ifaddrs* list = nullptr;
-  if (::getifaddrs(&list) != 0) io::throw_errno("getifaddrs");
+  if (::getifaddrs(&list) != 0) base::throw_errno("getifaddrs");
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, ::freeifaddrs);
   std::string found;
   for (const ifaddrs* each = list; each != nullptr; each = each->ifa_next) {
@@ -115,13 +115,13 @@ Address numeric(const Endpoint& endpoint) {
 }
 
 TcpSocket make_tcp_socket(int family) {
-  io::UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) io::throw_errno("socket");
+  base::UniqueFd fd(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) base::throw_errno("socket");
   return TcpSocket(std::move(fd));
 }
 
 void set_option(int socket, int level, int name, int value) {
-  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) io::throw_errno("setsockopt");
+  if (::setsockopt(socket, level, name, &value, sizeof value) != 0) base::throw_errno("setsockopt");
 }
 
 void send_at_once(int socket) {
@@ -135,11 +135,11 @@ bool bind_to(int socket, const Endpoint& endpoint) {
   ::setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   const Address address = numeric(endpoint);
   if (::bind(socket, address.get(), address.bytes) == 0) return true;
-  if (errno != EADDRINUSE && errno != EACCES) io::throw_errno("bind");
+  if (errno != EADDRINUSE && errno != EACCES) base::throw_errno("bind");
   return false;
 }
 
-bool wait_for(int socket, short events, io::Deadline& deadline) {
+bool wait_for(int socket, short events, base::Deadline& deadline) {
   while (true) {
     pollfd polled{socket, events, 0};
     poll_until({&polled, 1}, deadline);
@@ -150,8 +150,8 @@ bool wait_for(int socket, short events, io::Deadline& deadline) {
 
 }  // namespace
 
-TcpSocket::TcpSocket(io::UniqueFd fd) : fd_(std::move(fd)) {
-  if (fd_) io::close_in_forked_children(fd_.get());
+TcpSocket::TcpSocket(base::UniqueFd fd) : fd_(std::move(fd)) {
+  if (fd_) base::close_in_forked_children(fd_.get());
 }
 
 TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
@@ -165,7 +165,7 @@ TcpSocket& TcpSocket::operator=(TcpSocket&& other) noexcept {
 TcpSocket::~TcpSocket() { reset(); }
 
 void TcpSocket::reset() {
-  if (fd_) io::keep_in_forked_children(fd_.get());
+  if (fd_) base::keep_in_forked_children(fd_.get());
   fd_.reset();
 }
 
@@ -179,7 +179,7 @@ NetworkOptions with_addresses_of_host(NetworkOptions options) {
   options.own_address = options.store_address = kLoopbackAddress;
   for (const char* elsewhere : kDocumentationAddresses) {
     const Address address = numeric({elsewhere, kDiscardPort});
-    const io::UniqueFd socket(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    const base::UniqueFd socket(::socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!socket || ::connect(socket.get(), address.get(), address.bytes) != 0) continue;  // nothing is sent
     options.own_address = options.store_address = local_address(socket.get());
     break;
@@ -189,7 +189,7 @@ NetworkOptions with_addresses_of_host(NetworkOptions options) {
 
 Endpoint peer_of(int socket) {
   Address address;
-  if (::getpeername(socket, address.get(), &address.bytes) != 0) io::throw_errno("getpeername");
+  if (::getpeername(socket, address.get(), &address.bytes) != 0) base::throw_errno("getpeername");
   return {text_of(address), address.port()};
 }
 
@@ -216,7 +216,7 @@ Listener listen_tcp(const NetworkOptions& options) {
     if (!bind_to(socket.get(), endpoint)) continue;
     if (::listen(socket.get(), kBacklog) != 0) {
       if (errno == EADDRINUSE) continue;
-      io::throw_errno("listen");
+      base::throw_errno("listen");
     }
     endpoint = {is_with_store ? "" : address, port_of(socket.get())};
     return {std::move(socket), endpoint};
@@ -245,9 +245,9 @@ std::vector<Acceptor::Arrival> Acceptor::take(std::span<const pollfd> polled) {
   if (unidentified_.size() == kUnidentifiedMax)
     unidentified_.erase(unidentified_.begin(), unidentified_.begin() + kClosedAtOnce);
   while (unidentified_.size() < kUnidentifiedMax) {
-    io::UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    base::UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd && (errno == EINTR || errno == ECONNABORTED)) continue;
-    if (!fd && errno != EAGAIN) io::throw_errno("accept");
+    if (!fd && errno != EAGAIN) base::throw_errno("accept");
     if (!fd) break;
     send_at_once(fd.get());
     unidentified_.push_back({TcpSocket(std::move(fd)), {}, 0});
@@ -272,11 +272,11 @@ Acceptor::Received Acceptor::receive_hello(Unidentified& connection) const {
   return is_ours ? Received::hello : Received::protocol_error;
 }
 
-TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline) {
+TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, base::Deadline& deadline) {
   const Address address = numeric(endpoint);
   TcpSocket socket = make_tcp_socket(address.family());
   if (::connect(socket.get(), address.get(), address.bytes) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) io::throw_errno("connect");
+    if (errno != EINPROGRESS && errno != EINTR) base::throw_errno("connect");
     if (!wait_for(socket.get(), POLLOUT, deadline)) {
       throw std::system_error(ETIMEDOUT, std::generic_category(), "connect");
     }
@@ -329,7 +329,7 @@ std::size_t receive_some(int socket, std::span<std::byte> bytes) {
   return 0;
 }
 
-bool send_all(int socket, std::span<const std::byte> bytes, io::Deadline& deadline) {
+bool send_all(int socket, std::span<const std::byte> bytes, base::Deadline& deadline) {
   while (true) {
     bytes = bytes.subspan(send_some(socket, bytes));
     if (bytes.empty()) return true;
@@ -337,7 +337,7 @@ bool send_all(int socket, std::span<const std::byte> bytes, io::Deadline& deadli
   }
 }
 
-bool receive_all(int socket, std::span<std::byte> bytes, io::Deadline& deadline) {
+bool receive_all(int socket, std::span<std::byte> bytes, base::Deadline& deadline) {
   while (true) {
     bytes = bytes.subspan(receive_some(socket, bytes));
     if (bytes.empty()) return true;

@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/deadline.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::core {
 
@@ -30,7 +30,7 @@ namespace ddp::core {
 class TcpSocket {
  public:
   TcpSocket() = default;
-  explicit TcpSocket(io::UniqueFd fd);
+  explicit TcpSocket(base::UniqueFd fd);
   TcpSocket(TcpSocket&& other) noexcept = default;
   TcpSocket& operator=(TcpSocket&& other) noexcept;
   ~TcpSocket();
@@ -40,7 +40,7 @@ class TcpSocket {
   void reset();
 
  private:
-  io::UniqueFd fd_;
+  base::UniqueFd fd_;
 };
 
 struct Endpoint {
@@ -126,7 +126,7 @@ class Acceptor {
 };
 
 // Connected, with the Hello sent. Throws std::system_error; ETIMEDOUT at the deadline.
-TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, io::Deadline& deadline);
+TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, base::Deadline& deadline);
 
 // The kernel asks a silent host for a sign of life, and gives the connection up after `silence_max`, but for one with
 // data on its way: the kernel of a peer that reads nothing for long is not silent. Throw std::system_error.
@@ -141,8 +141,8 @@ class ConnectionLost : public std::exception {
 };
 
 // All of it. Each returns false at the deadline, and throws ConnectionLost.
-[[nodiscard]] bool send_all(int socket, std::span<const std::byte> bytes, io::Deadline& deadline);
-[[nodiscard]] bool receive_all(int socket, std::span<std::byte> bytes, io::Deadline& deadline);
+[[nodiscard]] bool send_all(int socket, std::span<const std::byte> bytes, base::Deadline& deadline);
+[[nodiscard]] bool receive_all(int socket, std::span<std::byte> bytes, base::Deadline& deadline);
 
 // As much as goes at once; 0 where nothing does. Throw ConnectionLost.
 std::size_t send_some(int socket, std::span<const std::byte> bytes);

@@ -49,11 +49,11 @@ void Arrivals::arrive() {
   if (store_and_find_sleepers(line.arrived, phase_, own().sleepers)) wake_sleepers(own());
 }
 
-Outcome Arrivals::wait(io::Deadline& deadline) { return wait(deadline, false); }
+Outcome Arrivals::wait(base::Deadline& deadline) { return wait(deadline, false); }
 
-Outcome Arrivals::wait_for_leader(io::Deadline& deadline) { return wait(deadline, true); }
+Outcome Arrivals::wait_for_leader(base::Deadline& deadline) { return wait(deadline, true); }
 
-Outcome Arrivals::wait(io::Deadline& deadline, bool for_leader) {
+Outcome Arrivals::wait(base::Deadline& deadline, bool for_leader) {
   if (spin() || yield()) {
     prefetch_for_writing(&own().line(phase_ + 1));  // not before: till all have arrived, somebody may still read it
     return {};
@@ -87,7 +87,7 @@ bool Arrivals::yield() {
 }
 
 // Until `rank` has arrived.
-std::optional<Outcome> Arrivals::sleep(std::size_t rank, io::Deadline& deadline, bool for_leader) {
+std::optional<Outcome> Arrivals::sleep(std::size_t rank, base::Deadline& deadline, bool for_leader) {
   RankControl& awaited = ranks_[rank];
   std::optional<Outcome> ended;
   std::optional<Clock::time_point> verdict_end;  // once the deadline has passed

@@ -19,7 +19,7 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/cpu/arrivals/call_posts.hpp"
 #include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
 #include "worker_runtime/backends/cpu/arrivals/rank_presence.hpp"
@@ -49,11 +49,11 @@ class Arrivals {
   void arrive();
 
   // Waits until every rank has entered the phase that this rank entered last.
-  Outcome wait(io::Deadline& deadline);
+  Outcome wait(base::Deadline& deadline);
 
   // The same for a phase that begins with what the leaders exchange: past the deadline the leader still gets
   // kVerdictMax to say which ranks were missing on other hosts.
-  Outcome wait_for_leader(io::Deadline& deadline);
+  Outcome wait_for_leader(base::Deadline& deadline);
 
   // Why a wait would end now, other than by its deadline.
   std::optional<Outcome> failure() const { return presence_.failure(phase_, posts_.own_call()); }
@@ -73,8 +73,8 @@ class Arrivals {
   bool are_missing_elsewhere(std::uint32_t core) const;
   bool spin();
   bool yield();
-  Outcome wait(io::Deadline& deadline, bool for_leader);
-  std::optional<Outcome> sleep(std::size_t rank, io::Deadline& deadline, bool for_leader);
+  Outcome wait(base::Deadline& deadline, bool for_leader);
+  std::optional<Outcome> sleep(std::size_t rank, base::Deadline& deadline, bool for_leader);
   std::vector<int> missing() const;
   RankControl& own() { return ranks_[static_cast<std::size_t>(rank_)]; }
 

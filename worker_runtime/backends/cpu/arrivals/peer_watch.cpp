@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstddef>
 
-#include "rendezvous/io/quiet_thread.hpp"
-#include "rendezvous/io/throw_errno.hpp"
+#include "base/quiet_thread.hpp"
+#include "base/throw_errno.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -21,16 +21,16 @@ constexpr std::size_t kAtOnce = 16;
 
 }  // namespace
 
-PeerWatch::PeerWatch(std::vector<io::UniqueFd> pidfds, std::function<void(int rank)> ended)
+PeerWatch::PeerWatch(std::vector<base::UniqueFd> pidfds, std::function<void(int rank)> ended)
     : pidfds_(std::move(pidfds)), ended_(std::move(ended)), stop_(::eventfd(0, EFD_CLOEXEC)) {
-  if (!stop_) io::throw_errno("eventfd");
+  if (!stop_) base::throw_errno("eventfd");
   epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) io::throw_errno("epoll_create1");
+  if (!epoll_) base::throw_errno("epoll_create1");
   add(stop_.get(), kStop);
   for (std::size_t i = 0; i < pidfds_.size(); ++i) {
     if (pidfds_[i]) add(pidfds_[i].get(), static_cast<std::uint32_t>(i));
   }
-  thread_ = io::start_quiet_thread([this] { watch(); });
+  thread_ = base::start_quiet_thread([this] { watch(); });
 }
 
 PeerWatch::~PeerWatch() {
@@ -39,11 +39,11 @@ PeerWatch::~PeerWatch() {
   thread_.join();
 }
 
-io::UniqueFd PeerWatch::duplicate(int rank) const {
-  const io::UniqueFd& pidfd = pidfds_[static_cast<std::size_t>(rank)];
+base::UniqueFd PeerWatch::duplicate(int rank) const {
+  const base::UniqueFd& pidfd = pidfds_[static_cast<std::size_t>(rank)];
   if (!pidfd) return {};
-  io::UniqueFd copy(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
-  if (!copy) io::throw_errno("fcntl");
+  base::UniqueFd copy(::fcntl(pidfd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) base::throw_errno("fcntl");
   return copy;
 }
 
@@ -51,7 +51,7 @@ void PeerWatch::add(int fd, std::uint32_t index) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u32 = index;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) io::throw_errno("epoll_ctl");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) base::throw_errno("epoll_ctl");
 }
 
 void PeerWatch::watch() {

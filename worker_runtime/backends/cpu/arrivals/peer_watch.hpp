@@ -9,30 +9,30 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::cpu_backend {
 
 class PeerWatch {
  public:
   // pidfds[r] is that of rank r; this rank's own is empty. Throws std::system_error.
-  PeerWatch(std::vector<io::UniqueFd> pidfds, std::function<void(int rank)> ended);
+  PeerWatch(std::vector<base::UniqueFd> pidfds, std::function<void(int rank)> ended);
   ~PeerWatch();  // after it no call of `ended` runs or comes
   PeerWatch(const PeerWatch&) = delete;
   PeerWatch& operator=(const PeerWatch&) = delete;
 
   // The pidfd of a rank once more; empty for this rank. Throws std::system_error.
-  io::UniqueFd duplicate(int rank) const;
+  base::UniqueFd duplicate(int rank) const;
 
  private:
   void watch();
 
   void add(int fd, std::uint32_t index);
 
-  std::vector<io::UniqueFd> pidfds_;  // as they were given, also of the dead
+  std::vector<base::UniqueFd> pidfds_;  // as they were given, also of the dead
   std::function<void(int rank)> ended_;
-  io::UniqueFd stop_;   // an eventfd, readable when the thread is to end
-  io::UniqueFd epoll_;  // unlike poll() it minds no limit of open files that falls later, when nobody could be told
+  base::UniqueFd stop_;   // an eventfd, readable when the thread is to end
+  base::UniqueFd epoll_;  // unlike poll() it minds no limit of open files that falls later, when nobody could be told
   std::thread thread_;
 };
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "base/cut.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/cut.hpp"
 #include "worker_runtime/backends/cpu/arrivals/arrivals.hpp"
 #include "worker_runtime/backends/cpu/group/host_news.hpp"
 #include "worker_runtime/backends/cpu/group/members.hpp"
@@ -54,7 +54,7 @@ class Ending {
   void begin() {
     if (parts_.members.who.size > 1) cut_.emplace();
   }
-  io::Cut* cut() { return cut_ ? &*cut_ : nullptr; }
+  base::Cut* cut() { return cut_ ? &*cut_ : nullptr; }
 
   // Ends these waits: a rank is lost, or the group is given up.
   void cut_waits() {
@@ -66,7 +66,7 @@ class Ending {
   std::string give_up_for(const Error& error);
 
   Parts parts_;
-  std::optional<io::Cut> cut_;
+  std::optional<base::Cut> cut_;
   core::FailureListener listener_;
 };
 

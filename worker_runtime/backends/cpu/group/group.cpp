@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "rendezvous/io/cut.hpp"
+#include "base/cut.hpp"
 #include "worker_runtime/backends/cpu/premultiplied.hpp"
 #include "worker_runtime/backends/cpu/uneven/uneven_collectives.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
@@ -14,8 +14,8 @@ namespace ddp::cpu_backend {
 
 namespace {
 
-std::vector<io::UniqueFd> pidfds_of(std::vector<core::Peer> peers) {
-  std::vector<io::UniqueFd> pidfds;
+std::vector<base::UniqueFd> pidfds_of(std::vector<core::Peer> peers) {
+  std::vector<base::UniqueFd> pidfds;
   for (core::Peer& peer : peers) pidfds.push_back(std::move(peer.pidfd));
   return pidfds;
 }
@@ -53,8 +53,8 @@ Group::Group(const Membership& who, Meeting& meeting)
       pairs_({members_, *memory_, joint_memory_.peer_memory(), arrivals_, states_, status_, call_}),
       ending_({members_, arrivals_, status_, call_, news_, pairs_}) {}
 
-void Group::begin(Meeting meeting, io::Deadline& deadline) {
-  const io::Cut::Waker waker(deadline.cut(), [this] { arrivals_.presence().interrupt(); });
+void Group::begin(Meeting meeting, base::Deadline& deadline) {
+  const base::Cut::Waker waker(deadline.cut(), [this] { arrivals_.presence().interrupt(); });
   ending_.guarded([&] {
     ending_.begin();
     start_threads(std::move(meeting));
@@ -75,13 +75,13 @@ void Group::start_threads(Meeting meeting) {
   });
 }
 
-void Group::begin_on_one_host(io::Deadline& deadline) {
+void Group::begin_on_one_host(base::Deadline& deadline) {
   const int size = members_.who.size;
   collectives_.emplace(members_.who.rank, size, arrivals_, *memory_, joint_memory_.peer_memory(),
                        reserve_staging(Staging::part_bytes(size), deadline));
 }
 
-void Group::begin_on_several_hosts(io::Deadline& deadline) {
+void Group::begin_on_several_hosts(base::Deadline& deadline) {
   const core::HostLayout& layout = members_.layout;
   const auto pids = hosts_.gather(
       [&](int index) -> GatheredWords {
@@ -99,7 +99,7 @@ void Group::begin_on_several_hosts(io::Deadline& deadline) {
 }
 
 // What collectives need, and what is behind it.
-std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, io::Deadline& deadline, Gap unused) {
+std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, base::Deadline& deadline, Gap unused) {
   const std::size_t for_collectives = in_whole_lines(bytes);
   const std::size_t all_bytes = for_collectives + PointToPoint::shared_bytes(static_cast<int>(members_.here().size()));
   auto segment = joint_memory_.segment_of(joint_memory_.reserve(all_bytes, deadline, unused), all_bytes);
@@ -120,11 +120,11 @@ void Group::abort(const std::string& reason, AbortCause cause) {
 }
 
 std::shared_ptr<Work::State> Group::submit(std::span<const Collective> collectives) {
-  const io::Deadline deadline = process_group::deadline_after(collectives.front().timeout);
+  const base::Deadline deadline = process_group::deadline_after(collectives.front().timeout);
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = call_.record(collectives);
-  const auto execute = [this, ticket](std::span<const Collective> calls, io::Deadline until) {
+  const auto execute = [this, ticket](std::span<const Collective> calls, base::Deadline until) {
     in_turn(ticket, until, [&] { carry_out(calls, until); });
   };
   try {
@@ -142,13 +142,13 @@ std::shared_ptr<Work::State> Group::submit(std::span<const Collective> collectiv
 void Group::run(const Collective& collective) {
   if (const CommunicationQueue::Turn turn(*queue_); turn) {
     require_usable();
-    return call_.run_at_once(collective, [&](io::Deadline& deadline) {
+    return call_.run_at_once(collective, [&](base::Deadline& deadline) {
       const bool is_arrival_first = members_.who.size > 1 && !members_.has_hosts() && !is_pair_call(collective.kind);
       if (!is_arrival_first) call_.record_late();
       carry_out({&collective, 1}, deadline);
     });
   }
-  io::Deadline deadline = process_group::deadline_after(collective.timeout);
+  base::Deadline deadline = process_group::deadline_after(collective.timeout);
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = call_.record({&collective, 1});
@@ -156,7 +156,7 @@ void Group::run(const Collective& collective) {
 }
 
 RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds timeout) {
-  io::Deadline deadline = process_group::deadline_after(timeout);
+  base::Deadline deadline = process_group::deadline_after(timeout);
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = call_.record(flight_recorder::allocation_of(bytes, timeout));
@@ -168,7 +168,7 @@ RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds ti
 
 std::unique_ptr<Group> Group::split(const Membership& of_new, const std::vector<int>& ranks,
                                     std::chrono::milliseconds timeout) {
-  io::Deadline deadline = process_group::deadline_after(timeout);
+  base::Deadline deadline = process_group::deadline_after(timeout);
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = call_.record({.name = "split", .timeout = timeout});
@@ -178,7 +178,7 @@ std::unique_ptr<Group> Group::split(const Membership& of_new, const std::vector<
 }
 
 template <class Steps>
-void Group::in_turn(const Ticket& ticket, io::Deadline& deadline, const Steps& steps) {
+void Group::in_turn(const Ticket& ticket, base::Deadline& deadline, const Steps& steps) {
   if (status_.has_failed()) {
     call_.refuse(ticket);
     status_.throw_unusable();
@@ -187,7 +187,7 @@ void Group::in_turn(const Ticket& ticket, io::Deadline& deadline, const Steps& s
 }
 
 template <class Steps>
-void Group::wait_for_turn(const Ticket& ticket, io::Deadline& deadline, const Steps& steps) {
+void Group::wait_for_turn(const Ticket& ticket, base::Deadline& deadline, const Steps& steps) {
   bool has_begun = false;
   try {
     queue_->run([&] {
@@ -201,7 +201,7 @@ void Group::wait_for_turn(const Ticket& ticket, io::Deadline& deadline, const St
 }
 
 // The collectives in their order, then the rest.
-void Group::carry_out(std::span<const Collective> collectives, io::Deadline& deadline) {
+void Group::carry_out(std::span<const Collective> collectives, base::Deadline& deadline) {
   if (members_.who.size == 1) {
     for (const Collective& collective : collectives) {
       is_premultiplied(collective) ? exchange_premultiplied(collective, copy_to_output) : copy_to_output(collective);
@@ -226,7 +226,7 @@ void Group::carry_out(std::span<const Collective> collectives, io::Deadline& dea
 
 class Group::StepsHere final : public Steps {
  public:
-  StepsHere(Phases& phases, Arrivals& arrivals, io::Deadline& deadline)
+  StepsHere(Phases& phases, Arrivals& arrivals, base::Deadline& deadline)
       : phases_(phases), arrivals_(arrivals), deadline_(deadline) {}
 
   void meet() override { phases_.meet(deadline_); }
@@ -238,10 +238,10 @@ class Group::StepsHere final : public Steps {
  private:
   Phases& phases_;
   Arrivals& arrivals_;
-  io::Deadline& deadline_;
+  base::Deadline& deadline_;
 };
 
-void Group::exchange(const Collective& collective, io::Deadline& deadline) {
+void Group::exchange(const Collective& collective, base::Deadline& deadline) {
   if (members_.has_hosts()) return hosts_.run(collective, deadline);
   StepsHere steps(phases_, arrivals_, deadline);
   collectives_->run(collective, steps);
@@ -251,7 +251,7 @@ void Group::exchange(const Collective& collective, io::Deadline& deadline) {
 //
 // A rank without a port can't do its part. All ranks know the ports of all, so all of them throw, and the error ends
 // the group.
-void Group::exchange_unevenly(const Collective& collective, io::Deadline& deadline) {
+void Group::exchange_unevenly(const Collective& collective, base::Deadline& deadline) {
   pairs_.require_all_listeners();
   const UnevenCollectives uneven(members_.layout, members_.who.rank);
   uneven.run(collective, {.exchange = [&](const Collective& even) { exchange(even, deadline); },
@@ -260,7 +260,7 @@ void Group::exchange_unevenly(const Collective& collective, io::Deadline& deadli
 }
 
 // On all ranks, or on none: then it throws Error, and the group goes on.
-std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, io::Deadline& deadline) {
+std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, base::Deadline& deadline) {
   JointMemory::Reserved reserved;
   ending_.guarded([&] {
     arrivals_.posts().post({.kind = CollectiveKind::allocate, .count = bytes});
@@ -273,7 +273,7 @@ std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, io::Deadline
   return joint_memory_.segment_of(std::move(reserved), bytes);
 }
 
-std::unique_ptr<Group> Group::split_in_turn(const NewGroup& made, io::Deadline& deadline) {
+std::unique_ptr<Group> Group::split_in_turn(const NewGroup& made, base::Deadline& deadline) {
   const auto gather = [&](std::span<const std::byte> own) {
     std::vector<std::byte> all(own.size() * static_cast<std::size_t>(members_.who.size));
     const Collective call{.kind = CollectiveKind::all_gather,
@@ -287,7 +287,7 @@ std::unique_ptr<Group> Group::split_in_turn(const NewGroup& made, io::Deadline& 
     }
     return all;
   };
-  io::Deadline of_others = deadline;  // the group's own waits end by themselves, and say why
+  base::Deadline of_others = deadline;  // the group's own waits end by themselves, and say why
   of_others.cut_by(ending_.cut());
   std::unique_ptr<Group> group;
   const auto duplicate_pidfd = [&](int rank) { return watch_->duplicate(members_.layout.index_of(rank)); };

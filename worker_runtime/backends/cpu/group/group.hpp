@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/cpu/arrivals/arrivals.hpp"
 #include "worker_runtime/backends/cpu/arrivals/peer_watch.hpp"
 #include "worker_runtime/backends/cpu/communication_queue.hpp"
@@ -57,7 +57,7 @@ class Group {
   Group(const Membership& who, Meeting& meeting);
 
   // Once, on all ranks, before any call. Throws, on all of them, if one can't go on.
-  void begin(Meeting meeting, io::Deadline& deadline);
+  void begin(Meeting meeting, base::Deadline& deadline);
 
   ~Group();
   Group(const Group&) = delete;
@@ -87,22 +87,22 @@ class Group {
 
   // Carries out a recorded call whose turn has come.
   template <class Steps>
-  void in_turn(const Ticket& ticket, io::Deadline& deadline, const Steps& steps);
+  void in_turn(const Ticket& ticket, base::Deadline& deadline, const Steps& steps);
 
   // The same behind all earlier calls, and waits for its end.
   template <class Steps>
-  void wait_for_turn(const Ticket& ticket, io::Deadline& deadline, const Steps& steps);
+  void wait_for_turn(const Ticket& ticket, base::Deadline& deadline, const Steps& steps);
 
-  void carry_out(std::span<const Collective> collectives, io::Deadline& deadline);
-  void exchange(const Collective& collective, io::Deadline& deadline);
-  [[gnu::noinline]] void exchange_unevenly(const Collective& collective, io::Deadline& deadline);
-  std::shared_ptr<Segment> allocate_segment(std::size_t bytes, io::Deadline& deadline);
-  std::unique_ptr<Group> split_in_turn(const NewGroup& made, io::Deadline& deadline);
+  void carry_out(std::span<const Collective> collectives, base::Deadline& deadline);
+  void exchange(const Collective& collective, base::Deadline& deadline);
+  [[gnu::noinline]] void exchange_unevenly(const Collective& collective, base::Deadline& deadline);
+  std::shared_ptr<Segment> allocate_segment(std::size_t bytes, base::Deadline& deadline);
+  std::unique_ptr<Group> split_in_turn(const NewGroup& made, base::Deadline& deadline);
 
   void start_threads(Meeting meeting);
-  void begin_on_one_host(io::Deadline& deadline);
-  void begin_on_several_hosts(io::Deadline& deadline);
-  std::shared_ptr<Segment> reserve_staging(std::size_t bytes, io::Deadline& deadline, Gap unused = {});
+  void begin_on_one_host(base::Deadline& deadline);
+  void begin_on_several_hosts(base::Deadline& deadline);
+  std::shared_ptr<Segment> reserve_staging(std::size_t bytes, base::Deadline& deadline, Gap unused = {});
 
   Members members_;
   std::shared_ptr<SharedMemory> memory_;

@@ -7,7 +7,7 @@
 
 namespace ddp::cpu_backend {
 
-HostCollectives::Steps HostCalls::steps(io::Deadline& deadline, bool is_monitored) {
+HostCollectives::Steps HostCalls::steps(base::Deadline& deadline, bool is_monitored) {
   return {.meet = [&] { phases_.meet(deadline); },
           .meet_after_leaders = [&] { phases_.meet_after_leaders(deadline); },
           .exchange =
@@ -16,7 +16,7 @@ HostCollectives::Steps HostCalls::steps(io::Deadline& deadline, bool is_monitore
               }};
 }
 
-void HostCalls::run(const Collective& collective, io::Deadline& deadline) {
+void HostCalls::run(const Collective& collective, base::Deadline& deadline) {
   const ConstMemoryRange memory = memory_for_others(collective);
   const auto placement = memory.count > 0 ? memory_.find(memory.data, memory.bytes()) : std::nullopt;
   Fingerprint call = core::fingerprint_of(collective);
@@ -35,7 +35,7 @@ void HostCalls::run(const Collective& collective, io::Deadline& deadline) {
   news_.finish_call();
 }
 
-void HostCalls::require_same_calls(const std::vector<Fingerprint>& here, io::Deadline& deadline) {
+void HostCalls::require_same_calls(const std::vector<Fingerprint>& here, base::Deadline& deadline) {
   require_same_calls(nullptr, here, steps(deadline));
 }
 
@@ -48,7 +48,7 @@ void HostCalls::require_same_calls(const Collective* collective, const std::vect
 }
 
 std::span<const GatheredWords> HostCalls::gather(const std::function<GatheredWords(int index)>& words_of,
-                                                 io::Deadline& deadline) {
+                                                 base::Deadline& deadline) {
   phases_.meet(deadline);
   const std::span<GatheredWords> all = memory_.gathered();
   if (news_.is_active()) {
@@ -71,9 +71,9 @@ std::span<const GatheredWords> HostCalls::gather(const std::function<GatheredWor
 
 // Its deadline is the earliest of the ranks of this host. All of them are in the call and wait for the verdict of this
 // one.
-void HostCalls::exchange(const HostCollectives::AmongLeaders& among_leaders, io::Deadline& deadline,
+void HostCalls::exchange(const HostCollectives::AmongLeaders& among_leaders, base::Deadline& deadline,
                          bool is_monitored) {
-  io::Deadline earliest = earliest_deadline(deadline);
+  base::Deadline earliest = earliest_deadline(deadline);
   news_.begin_exchange();
   const HostStreams::End end =
       among_leaders(news_.streams(), {[this] { return arrivals_.failure().has_value(); }, earliest});
@@ -93,7 +93,7 @@ void HostCalls::exchange(const HostCollectives::AmongLeaders& among_leaders, io:
 // If the ranks of this host do not meet in time, the error names the missing ranks of other hosts too. The leader asks
 // for these, and the others wait until it has, which its end of this group shows. If the leader is missing too, they
 // know of their own host only.
-void HostCalls::meet_or_name_all(io::Deadline& deadline) {
+void HostCalls::meet_or_name_all(base::Deadline& deadline) {
   try {
     phases_.meet(deadline);
   } catch (const TimeoutError& error) {
@@ -112,12 +112,12 @@ void HostCalls::meet_or_name_all(io::Deadline& deadline) {
   }
 }
 
-void HostCalls::post_deadline(const io::Deadline& deadline) {
+void HostCalls::post_deadline(const base::Deadline& deadline) {
   memory_.control()[static_cast<std::size_t>(members_.index)].deadline.store(deadline.end().time_since_epoch().count());
 }
 
-io::Deadline HostCalls::earliest_deadline(const io::Deadline& own) const {
-  using TimePoint = io::Deadline::TimePoint;
+base::Deadline HostCalls::earliest_deadline(const base::Deadline& own) const {
+  using TimePoint = base::Deadline::TimePoint;
   TimePoint earliest = own.end();
   for (const RankControl& rank : memory_.control()) {
     earliest = std::min(earliest, TimePoint(TimePoint::duration(rank.deadline.load())));

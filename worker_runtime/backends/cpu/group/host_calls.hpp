@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/cpu/arrivals/arrivals.hpp"
 #include "worker_runtime/backends/cpu/group/host_news.hpp"
 #include "worker_runtime/backends/cpu/group/members.hpp"
@@ -32,26 +32,26 @@ class HostCalls {
     collectives_.emplace(members_.layout, members_.who.rank, std::move(staging));
   }
 
-  void run(const Collective& collective, io::Deadline& deadline);
+  void run(const Collective& collective, base::Deadline& deadline);
 
   // Shows the leader, before this rank meets, until when this rank waits in its call.
-  void post_deadline(const io::Deadline& deadline);
+  void post_deadline(const base::Deadline& deadline);
 
   // A call without data: after the ranks of the host have posted it and met, all ranks compare it.
-  void require_same_calls(const std::vector<Fingerprint>& here, io::Deadline& deadline);
+  void require_same_calls(const std::vector<Fingerprint>& here, base::Deadline& deadline);
 
   // Meets. Then a few words of each rank, by place in the layout: words_of(i) are those of rank i of this host. They
   // stay until the next call.
   std::span<const GatheredWords> gather(const std::function<GatheredWords(int index)>& words_of,
-                                        io::Deadline& deadline);
+                                        base::Deadline& deadline);
 
  private:
-  HostCollectives::Steps steps(io::Deadline& deadline, bool is_monitored = false);
+  HostCollectives::Steps steps(base::Deadline& deadline, bool is_monitored = false);
   void require_same_calls(const Collective* collective, const std::vector<Fingerprint>& here,
                           const HostCollectives::Steps& steps);
-  void meet_or_name_all(io::Deadline& deadline);
-  void exchange(const HostCollectives::AmongLeaders& exchange, io::Deadline& deadline, bool is_monitored = false);
-  io::Deadline earliest_deadline(const io::Deadline& own) const;
+  void meet_or_name_all(base::Deadline& deadline);
+  void exchange(const HostCollectives::AmongLeaders& exchange, base::Deadline& deadline, bool is_monitored = false);
+  base::Deadline earliest_deadline(const base::Deadline& own) const;
 
   const Members& members_;
   const SharedMemory& memory_;

@@ -10,7 +10,7 @@
 
 namespace ddp::cpu_backend {
 
-JointMemory::Reserved JointMemory::reserve(std::size_t bytes, io::Deadline& deadline, Gap unused) {
+JointMemory::Reserved JointMemory::reserve(std::size_t bytes, base::Deadline& deadline, Gap unused) {
   if (const auto refusal = first_refusal(0, memory_.lacks_room_for(bytes), deadline)) return {nullptr, refusal};
   std::shared_ptr<Segment> segment;
   int error = 0;
@@ -35,7 +35,7 @@ std::shared_ptr<Segment> JointMemory::segment_of(Reserved reserved, std::size_t 
 
 // Tells the others how step 0 or 1 of reserve() went here, and learns how it went on every rank.
 std::optional<JointMemory::Refusal> JointMemory::first_refusal(std::size_t step, int own_error,
-                                                               io::Deadline& deadline) {
+                                                               base::Deadline& deadline) {
   const std::span<RankControl> here = memory_.control();
   here[static_cast<std::size_t>(members_.index)].memory_error[step].store(static_cast<std::uint32_t>(own_error));
   const auto error_of = [&](int index) {
@@ -55,7 +55,7 @@ std::optional<JointMemory::Refusal> JointMemory::first_refusal(std::size_t step,
   return std::nullopt;
 }
 
-void JointMemory::probe_peer_memory(io::Deadline& deadline) {
+void JointMemory::probe_peer_memory(base::Deadline& deadline) {
   const std::span<RankControl> here = memory_.control();
   RankControl& own = here[static_cast<std::size_t>(members_.index)];
   const PeerMemory::Probe probe = peer_memory_.own_probe();

@@ -7,7 +7,7 @@
 #include <memory>
 #include <optional>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/cpu/group/host_calls.hpp"
 #include "worker_runtime/backends/cpu/group/members.hpp"
 #include "worker_runtime/backends/cpu/group/phases.hpp"
@@ -38,17 +38,17 @@ class JointMemory {
 
   // Collective: a segment with parts of `bytes`, on all ranks or on none. Throws if ranks do not meet; a refusal leaves
   // the group as it was.
-  Reserved reserve(std::size_t bytes, io::Deadline& deadline, Gap unused = {});
+  Reserved reserve(std::size_t bytes, base::Deadline& deadline, Gap unused = {});
 
   // The segment, or throws Error with the refusal.
   std::shared_ptr<Segment> segment_of(Reserved reserved, std::size_t bytes) const;
 
   // Collective: finds out whether the ranks of this host can read each other's plain memory.
-  void probe_peer_memory(io::Deadline& deadline);
+  void probe_peer_memory(base::Deadline& deadline);
   const PeerMemory& peer_memory() const { return peer_memory_; }
 
  private:
-  std::optional<Refusal> first_refusal(std::size_t step, int own_error, io::Deadline& deadline);
+  std::optional<Refusal> first_refusal(std::size_t step, int own_error, base::Deadline& deadline);
 
   const Members& members_;
   SharedMemory& memory_;

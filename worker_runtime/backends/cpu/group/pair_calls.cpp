@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "rendezvous/io/quiet_thread.hpp"
+#include "base/quiet_thread.hpp"
 #include "worker_runtime/core/failure/judge.hpp"
 
 namespace ddp::cpu_backend {
@@ -51,7 +51,7 @@ PairCalls::PairCalls(const Parts& parts)
              .has_left = [this](int index) { return parts_.arrivals.presence().of(index) == Presence::left; },
              .is_given_up = [this] { return parts_.status.has_failed() || is_over_.load(); }}) {}
 
-void PairCalls::open(HostCalls& hosts, io::Deadline& deadline) {
+void PairCalls::open(HostCalls& hosts, base::Deadline& deadline) {
   const Members& members = parts_.members;
   const int size = members.who.size;
   afar_.emplace(members.who.rank, size, members.network, members.who.name + " of " + to_string(members.who.round),
@@ -98,7 +98,7 @@ void PairCalls::require_all_listeners() const {
   }
 }
 
-void PairCalls::run(std::span<const Collective> calls, io::Deadline& deadline) {
+void PairCalls::run(std::span<const Collective> calls, base::Deadline& deadline) {
   if (!calls.empty() && is_from_any(calls.front())) return receive_from_any(calls.front(), deadline);
   std::vector<Collective> here, afar;
   std::vector<int> peers;
@@ -128,16 +128,16 @@ std::vector<int> PairCalls::ranks_afar() const {
   return afar;
 }
 
-void PairCalls::receive_from_any(const Collective& call, io::Deadline& deadline) {
+void PairCalls::receive_from_any(const Collective& call, base::Deadline& deadline) {
   const PairEnd end =
       parts_.members.has_hosts() ? wait_for_any(call, deadline) : wait_for_any_here(call, nullptr, deadline);
   if (end.kind != PairEnd::Kind::complete) fail({&call, 1}, end, deadline);
   *call.source = end.peer;
 }
 
-PairEnd PairCalls::wait_for_any(const Collective& call, io::Deadline& deadline) {
+PairEnd PairCalls::wait_for_any(const Collective& call, base::Deadline& deadline) {
   const std::vector<int> afar = ranks_afar();
-  io::Deadline deadline_afar = deadline;
+  base::Deadline deadline_afar = deadline;
   FirstMessage first([this] {
     here_.wake();
     wake_afar();
@@ -150,7 +150,7 @@ PairEnd PairCalls::wait_for_any(const Collective& call, io::Deadline& deadline) 
 }
 
 // The peer of its end is a rank of the group.
-PairEnd PairCalls::wait_for_any_here(const Collective& call, FirstMessage* first, io::Deadline& deadline) {
+PairEnd PairCalls::wait_for_any_here(const Collective& call, FirstMessage* first, base::Deadline& deadline) {
   const int any = kAnyPeer;
   PairEnd end = here_.run({&call, 1}, {&any, 1}, deadline, first);
   if (end.peer != kAnyPeer) end.peer = parts_.members.here()[static_cast<std::size_t>(end.peer)];
@@ -179,7 +179,7 @@ PairCalls::PairEnds PairCalls::run_here_and_afar(const std::function<PairEnd()>&
   };
   std::thread other;
   try {
-    other = io::start_quiet_thread(run_afar);
+    other = base::start_quiet_thread(run_afar);
   } catch (const std::system_error& refusal) {
     throw Error(std::string("no thread for messages to another host beside those to this one: ") + refusal.what());
   }
@@ -201,8 +201,8 @@ PairCalls::PairEnds PairCalls::run_here_and_afar(const std::function<PairEnd()>&
 }
 
 void PairCalls::exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
-                                       std::span<const Collective> afar, io::Deadline& deadline) {
-  io::Deadline deadline_afar = deadline;
+                                       std::span<const Collective> afar, base::Deadline& deadline) {
+  base::Deadline deadline_afar = deadline;
   PairEnds ends = run_here_and_afar([&] { return here_.run(here, peers, deadline); },
                                     [&] { return afar_->run(afar, deadline_afar); });
   const bool is_late = ends.here.kind == PairEnd::Kind::timed_out || ends.afar.kind == PairEnd::Kind::timed_out;
@@ -217,7 +217,7 @@ void PairCalls::exchange_here_and_afar(std::span<const Collective> here, std::sp
 }
 
 // A message is between two ranks: the others are not told.
-void PairCalls::fail(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline) {
+void PairCalls::fail(std::span<const Collective> calls, const PairEnd& end, const base::Deadline& deadline) {
   const Collective& call = calls[end.call];
   const int own_rank = parts_.members.who.rank;
   Failure failure{.rank = own_rank,

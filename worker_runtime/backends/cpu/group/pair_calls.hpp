@@ -11,7 +11,7 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/cpu/arrivals/arrivals.hpp"
 #include "worker_runtime/backends/cpu/group/host_calls.hpp"
 #include "worker_runtime/backends/cpu/group/members.hpp"
@@ -44,7 +44,7 @@ class PairCalls {
   void attach(std::shared_ptr<Segment> segment, std::size_t offset) { here_.attach(std::move(segment), offset); }
 
   // With several hosts. Collective: every rank shows the ranks of other hosts where it listens.
-  void open(HostCalls& hosts, io::Deadline& deadline);
+  void open(HostCalls& hosts, base::Deadline& deadline);
 
   // Throws Error if a call, or any call to another host, can't be made for lack of a port: both sides of a pair come to
   // the same conclusion. The group goes on without these calls.
@@ -52,7 +52,7 @@ class PairCalls {
   void require_all_listeners() const;
 
   // The sends and receives among some calls, all at once.
-  void run(std::span<const Collective> calls, io::Deadline& deadline);
+  void run(std::span<const Collective> calls, base::Deadline& deadline);
 
   // The run looks again whether a peer of this host is there.
   void wake() { here_.wake(); }
@@ -61,9 +61,9 @@ class PairCalls {
   void close(Presence how);
 
  private:
-  void receive_from_any(const Collective& call, io::Deadline& deadline);
-  PairEnd wait_for_any(const Collective& call, io::Deadline& deadline);
-  PairEnd wait_for_any_here(const Collective& call, FirstMessage* first, io::Deadline& deadline);
+  void receive_from_any(const Collective& call, base::Deadline& deadline);
+  PairEnd wait_for_any(const Collective& call, base::Deadline& deadline);
+  PairEnd wait_for_any_here(const Collective& call, FirstMessage* first, base::Deadline& deadline);
   std::vector<int> ranks_afar() const;
 
   // Both at once, on two threads. If one does not complete, the other stops.
@@ -73,9 +73,9 @@ class PairCalls {
   };
   PairEnds run_here_and_afar(const std::function<PairEnd()>& here, const std::function<PairEnd()>& afar);
   void exchange_here_and_afar(std::span<const Collective> here, std::span<const int> peers,
-                              std::span<const Collective> afar, io::Deadline& deadline);
+                              std::span<const Collective> afar, base::Deadline& deadline);
   void wake_afar();
-  [[noreturn]] void fail(std::span<const Collective> calls, const PairEnd& end, const io::Deadline& deadline);
+  [[noreturn]] void fail(std::span<const Collective> calls, const PairEnd& end, const base::Deadline& deadline);
   core::RankState state_after(const PairEnd& end, int peer) const;
 
   Parts parts_;

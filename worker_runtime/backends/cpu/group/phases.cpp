@@ -12,19 +12,19 @@ void throw_unusable(const core::GroupStatus& status) {
   core::throw_unusable({});
 }
 
-void Phases::meet(io::Deadline& deadline) {
+void Phases::meet(base::Deadline& deadline) {
   arrive(deadline);
   const Outcome outcome = parts_.arrivals.wait(deadline);
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
 }
 
-void Phases::meet_after_leaders(io::Deadline& deadline) {
+void Phases::meet_after_leaders(base::Deadline& deadline) {
   arrive(deadline);
   const Outcome outcome = parts_.arrivals.wait_for_leader(deadline);
   if (outcome.kind != Outcome::Kind::complete) fail(outcome, deadline);
 }
 
-void Phases::arrive(const io::Deadline& deadline) {
+void Phases::arrive(const base::Deadline& deadline) {
   if (const auto outcome = parts_.arrivals.gave_up_ahead()) {
     if (parts_.states.all_have(Presence::gave_up, outcome->ranks)) parts_.call.refuse_unless_joined();
     fail(*outcome, deadline);
@@ -34,7 +34,7 @@ void Phases::arrive(const io::Deadline& deadline) {
   parts_.call.record_late();
 }
 
-void Phases::fail(const Outcome& outcome, const io::Deadline& deadline) {
+void Phases::fail(const Outcome& outcome, const base::Deadline& deadline) {
   const RankStates& states = parts_.states;
   parts_.call.set_aborted_elsewhere(outcome.kind == Outcome::Kind::lost &&
                                     states.all_have(Presence::aborted, outcome.ranks));
@@ -51,12 +51,12 @@ void Phases::fail(const Outcome& outcome, const io::Deadline& deadline) {
   throw_unusable(parts_.status);
 }
 
-void Phases::fail_without(int index, const io::Deadline& deadline) {
+void Phases::fail_without(int index, const base::Deadline& deadline) {
   const auto ahead = parts_.arrivals.gave_up_ahead();
   fail(ahead ? *ahead : parts_.arrivals.failure_without(index), deadline);
 }
 
-void Phases::fail_by_timeout(std::span<const int> missing, const io::Deadline& deadline) const {
+void Phases::fail_by_timeout(std::span<const int> missing, const base::Deadline& deadline) const {
   Failure failure = parts_.states.failure_in_present_call(Cause::timed_out);
   failure.limit = deadline.full_time();
   core::throw_verdict(core::judge(parts_.members.failed_group(), failure, parts_.states.reports_of(missing)));

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/cpu/arrivals/arrivals.hpp"
 #include "worker_runtime/backends/cpu/group/host_news.hpp"
 #include "worker_runtime/backends/cpu/group/members.hpp"
@@ -34,24 +34,24 @@ class Phases {
 
   // Returns once all ranks of the host have called it as often as this rank. Throws if one never will, or if time is
   // up.
-  void meet(io::Deadline& deadline);
+  void meet(base::Deadline& deadline);
 
   // The same, for a phase that begins with what the leaders exchange.
-  void meet_after_leaders(io::Deadline& deadline);
+  void meet_after_leaders(base::Deadline& deadline);
 
   // Throws what a call throws whose wait failed, and tells the other hosts of it.
-  [[noreturn]] void fail(const Outcome& outcome, const io::Deadline& deadline);
+  [[noreturn]] void fail(const Outcome& outcome, const base::Deadline& deadline);
 
   // The memory of a rank of the host can be read no more.
-  [[noreturn]] void fail_without(int index, const io::Deadline& deadline);
-  [[noreturn]] void fail_by_timeout(std::span<const int> missing, const io::Deadline& deadline) const;
+  [[noreturn]] void fail_without(int index, const base::Deadline& deadline);
+  [[noreturn]] void fail_by_timeout(std::span<const int> missing, const base::Deadline& deadline) const;
   [[noreturn]] void fail_by_mismatch(const std::string& what) const;
 
   // Throws if two ranks have called different things. `calls` by rank.
   void require_same_calls(const std::vector<Fingerprint>& calls) const;
 
  private:
-  void arrive(const io::Deadline& deadline);
+  void arrive(const base::Deadline& deadline);
 
   Parts parts_;
 };

@@ -13,7 +13,7 @@
 #include <string>
 #include <utility>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/core/operation/operation_life.hpp"
 #include "worker_runtime/flight_recorder/group_log.hpp"
 #include "worker_runtime/flight_recorder/quick_clock.hpp"
@@ -40,7 +40,7 @@ class PresentCall {
 
   // Carries out a recorded call whose turn has come. Its time has run since it was made.
   template <class Steps>
-  void run(const Ticket& ticket, io::Deadline& deadline, const Steps& steps);
+  void run(const Ticket& ticket, base::Deadline& deadline, const Steps& steps);
 
   // Carries out a call as it is made: steps(deadline). The call is recorded in record_late(), or at its end.
   template <class Steps>
@@ -61,7 +61,7 @@ class PresentCall {
   void set_aborted_elsewhere(bool is_aborted) { is_aborted_elsewhere_ = is_aborted; }
 
   // A wait found, at this time, that the process had been stopped.
-  void set_stopped_at(const io::Deadline& deadline) {
+  void set_stopped_at(const base::Deadline& deadline) {
     if (deadline.stopped_at()) stopped_at_ = deadline.stopped_at();
   }
 
@@ -72,7 +72,7 @@ class PresentCall {
   // A call that is not recorded yet.
   struct Late {
     const Collective& collective;
-    io::Deadline deadline;
+    base::Deadline deadline;
   };
 
   void begin() {
@@ -85,15 +85,15 @@ class PresentCall {
 
   flight_recorder::GroupLog log_;
   flight_recorder::QuickClock clock_;
-  std::optional<io::Deadline::TimePoint> stopped_at_;  // the last time
-  std::optional<Ticket> ticket_;                       // of the call, once it is recorded
-  core::OperationLife life_;                           // of the call
-  Late* late_ = nullptr;                               // the call, until it is recorded
+  std::optional<base::Deadline::TimePoint> stopped_at_;  // the last time
+  std::optional<Ticket> ticket_;                         // of the call, once it is recorded
+  core::OperationLife life_;                             // of the call
+  Late* late_ = nullptr;                                 // the call, until it is recorded
   bool is_aborted_elsewhere_ = false;
 };
 
 template <class Steps>
-void PresentCall::run(const Ticket& ticket, io::Deadline& deadline, const Steps& steps) {
+void PresentCall::run(const Ticket& ticket, base::Deadline& deadline, const Steps& steps) {
   log_.start(ticket);
   ticket_ = ticket;
   begin();

@@ -10,10 +10,10 @@
 #include <cstring>
 #include <utility>
 
+#include "base/event_fd.hpp"
+#include "base/quiet_thread.hpp"
+#include "base/throw_errno.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/event_fd.hpp"
-#include "rendezvous/io/quiet_thread.hpp"
-#include "rendezvous/io/throw_errno.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
 namespace ddp::cpu_backend {
@@ -56,9 +56,9 @@ HostLinks::HostLinks(const HostLayout& layout, int own_host, std::vector<LinkSoc
       streams_(layout, own_host, data_sockets(sockets)),
       heard_(std::move(heard)),
       answer_(std::move(answer)),
-      stop_(io::make_event()),
+      stop_(base::make_event()),
       epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-  if (!epoll_) io::throw_errno("epoll_create1");
+  if (!epoll_) base::throw_errno("epoll_create1");
   for (std::size_t host = 0; host < sockets.size(); ++host) {
     if (static_cast<int>(host) == own_host) continue;
     others_[host].sockets = std::move(sockets[host]);
@@ -68,11 +68,11 @@ HostLinks::HostLinks(const HostLayout& layout, int own_host, std::vector<LinkSoc
   for (int host = 0; host < layout.host_count(); ++host) {
     if (host != own_host) watch_for(others_[static_cast<std::size_t>(host)].sockets.news.get(), host);
   }
-  thread_ = io::start_quiet_thread([this] { watch(); });
+  thread_ = base::start_quiet_thread([this] { watch(); });
 }
 
 HostLinks::~HostLinks() {
-  io::ring(stop_);
+  base::ring(stop_);
   thread_.join();
 }
 
@@ -158,7 +158,7 @@ void HostLinks::watch_for(int fd, int host) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = host;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) io::throw_errno("epoll_ctl");
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) base::throw_errno("epoll_ctl");
 }
 
 void HostLinks::read_news(int host) {

@@ -18,12 +18,12 @@
 #include <thread>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/deadline.hpp"
+#include "base/unique_fd.hpp"
 #include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_streams.hpp"
-#include "worker_runtime/core/bootstrap/meeting.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
+#include "worker_runtime/core/bootstrap/meeting.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -103,8 +103,8 @@ class HostLinks {
   bool is_silent_ = false;  // guarded by send_mutex_: the farewell is said
   std::mutex mutex_;
   std::condition_variable changed_;
-  io::UniqueFd stop_;   // an eventfd for the news thread
-  io::UniqueFd epoll_;  // the news thread's; it minds no limit of open files that falls later
+  base::UniqueFd stop_;   // an eventfd for the news thread
+  base::UniqueFd epoll_;  // the news thread's; it minds no limit of open files that falls later
   std::thread thread_;
 };
 

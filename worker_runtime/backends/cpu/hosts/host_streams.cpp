@@ -16,8 +16,8 @@
 #include <string>
 #include <utility>
 
+#include "base/event_fd.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/event_fd.hpp"
 #include "worker_runtime/backends/cpu/arrivals/core_count.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
@@ -281,7 +281,7 @@ HostStreams::HostStreams(const HostLayout& layout, int own_host, std::vector<int
       own_host_(own_host),
       sockets_(std::move(sockets)),
       may_spin_(layout.ranks_of(own_host).size() <= core_count()),
-      wake_(io::make_event()) {}
+      wake_(base::make_event()) {}
 
 HostStreams::End HostStreams::transfer(std::span<const Parcel> parcels, const Wait& wait) {
   Transfer transfer(*this, parcels, ++exchange_);
@@ -331,7 +331,7 @@ HostStreams::End HostStreams::run(Motion& motion, const Wait& wait) {
   }
 }
 
-void HostStreams::sleep(std::span<const Motion::Awaited> awaited, io::Deadline& deadline) {
+void HostStreams::sleep(std::span<const Motion::Awaited> awaited, base::Deadline& deadline) {
   polled_.clear();
   for (const Motion::Awaited& each : awaited) {
     const int events = (each.to_send ? POLLOUT : 0) | (each.to_receive ? POLLIN : 0);
@@ -339,7 +339,7 @@ void HostStreams::sleep(std::span<const Motion::Awaited> awaited, io::Deadline& 
   }
   polled_.push_back({wake_.get(), POLLIN, 0});
   poll_until(polled_, deadline);
-  if (polled_.back().revents != 0) io::take_rings(wake_.get());
+  if (polled_.back().revents != 0) base::take_rings(wake_.get());
 }
 
 std::optional<std::size_t> HostStreams::send(int host, msghdr& message) const {
@@ -372,7 +372,7 @@ std::size_t HostStreams::bytes_ahead(int host) const {
 
 void HostStreams::wake() {
   is_woken_.store(true);
-  io::ring(wake_);
+  base::ring(wake_);
 }
 
 }  // namespace ddp::cpu_backend

@@ -18,8 +18,8 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/deadline.hpp"
+#include "base/unique_fd.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
 
 namespace ddp::cpu_backend {
@@ -40,7 +40,7 @@ class HostStreams {
   // What can end a wait before its time; `must_stop` is asked after each wake(), and before each sleep.
   struct Wait {
     std::function<bool()> must_stop;
-    io::Deadline& deadline;
+    base::Deadline& deadline;
   };
 
   // What goes to a host and comes from it; the sizes are what the other side has, the other way round.
@@ -95,7 +95,7 @@ class HostStreams {
   int leader_of(int host) const { return layout_.leader_of(host); }
 
  private:
-  void sleep(std::span<const Motion::Awaited> awaited, io::Deadline& deadline);
+  void sleep(std::span<const Motion::Awaited> awaited, base::Deadline& deadline);
 
   HostLayout layout_;
   int own_host_;
@@ -103,7 +103,7 @@ class HostStreams {
   bool may_spin_;               // whether every rank of this host can have a core to itself
   std::uint64_t exchange_ = 0;  // that was begun last
   std::atomic<bool> is_woken_{false};
-  io::UniqueFd wake_;                     // an eventfd
+  base::UniqueFd wake_;                   // an eventfd
   std::vector<Motion::Awaited> awaited_;  // kept, so that no wait allocates, as is the next
   std::vector<pollfd> polled_;
 };

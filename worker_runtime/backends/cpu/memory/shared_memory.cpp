@@ -98,15 +98,15 @@ bool Segment::has(std::uint64_t location, std::size_t bytes) const {
   return location >= offset_ && location - offset_ <= bytes_ && bytes <= bytes_ - (location - offset_);
 }
 
-io::UniqueFd SharedMemory::make_file(const HostLayout& layout, int host) {
-  io::UniqueFd file(::memfd_create("ddp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+base::UniqueFd SharedMemory::make_file(const HostLayout& layout, int host) {
+  base::UniqueFd file(::memfd_create("ddp", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) fail(errno, "memfd_create");
   allocate_pages(file.get(), 0, parts_of(layout, host).bytes);
   if (::fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) != 0) fail(errno, "F_ADD_SEALS");
   return file;
 }
 
-SharedMemory::SharedMemory(io::UniqueFd file, const HostLayout& layout, int rank)
+SharedMemory::SharedMemory(base::UniqueFd file, const HostLayout& layout, int rank)
     : file_(std::move(file)),
       rank_(layout.index_of(rank)),
       size_(static_cast<int>(layout.ranks_of(layout.host_of(rank)).size())),

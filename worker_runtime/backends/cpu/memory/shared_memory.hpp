@@ -16,8 +16,8 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/fork_guard.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/fork_guard.hpp"
+#include "base/unique_fd.hpp"
 #include "worker_runtime/backends/cpu/arrivals/control_block.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
 
@@ -75,11 +75,11 @@ class Segment : public std::enable_shared_from_this<Segment> {
 class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
  public:
   // A new file for the ranks of a host, with a zeroed control block. Throws std::system_error.
-  static io::UniqueFd make_file(const HostLayout& layout, int host);
+  static base::UniqueFd make_file(const HostLayout& layout, int host);
 
   // Maps the control block of a file that make_file() made, here or in another process; `rank` is the global one.
   // Throws std::system_error.
-  SharedMemory(io::UniqueFd file, const HostLayout& layout, int rank);
+  SharedMemory(base::UniqueFd file, const HostLayout& layout, int rank);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
@@ -105,7 +105,7 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   // The segment that has them, which stays mapped as long as it is held; none where it is not mapped here any more.
   std::shared_ptr<const Segment> hold(std::uint64_t location, std::size_t bytes) const;
 
-  const io::ForkGuard& fork_guard() const { return fork_guard_; }
+  const base::ForkGuard& fork_guard() const { return fork_guard_; }
 
  private:
   friend class Segment;
@@ -113,8 +113,8 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   void remove(const Segment* segment);
   void punch(std::uint64_t offset, std::size_t bytes);
 
-  io::ForkGuard fork_guard_;
-  io::UniqueFd file_;
+  base::ForkGuard fork_guard_;
+  base::UniqueFd file_;
   int rank_;           // index among the ranks of this host
   int size_;           // their number
   int noted_count_;    // of the ranks of the group if they are on several hosts, else 0

@@ -14,9 +14,9 @@
 #include <system_error>
 #include <utility>
 
+#include "base/event_fd.hpp"
+#include "base/throw_errno.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/io/event_fd.hpp"
-#include "rendezvous/io/throw_errno.hpp"
 #include "worker_runtime/backends/cpu/hosts/host_links.hpp"
 #include "worker_runtime/core/sockets/local_socket.hpp"
 
@@ -144,14 +144,14 @@ PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const st
       store_address_(network.store_address),
       announced_(static_cast<std::size_t>(size)),
       links_(static_cast<std::size_t>(size)),
-      wake_(io::make_event()) {
+      wake_(base::make_event()) {
   hello_.purpose = Hello::Purpose::pair;
   hello_.rank = rank;
   hello_.size = size;
   put_text(hello_.group, group);
   const auto secret = std::as_writable_bytes(std::span(own_).subspan(kPortWord + 1));
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size())) {
-    io::throw_errno("getrandom");
+    base::throw_errno("getrandom");
   }
   try {
     Listener listener = listen_tcp(network);
@@ -179,7 +179,7 @@ void PeerLinks::learn(int rank, const Announcement& announcement) {
 
 PeerLinks::Link& PeerLinks::link_to(int peer) { return links_[static_cast<std::size_t>(peer)]; }
 
-PairEnd PeerLinks::run(std::span<const Collective> calls, io::Deadline& deadline) {
+PairEnd PeerLinks::run(std::span<const Collective> calls, base::Deadline& deadline) {
   const std::lock_guard lock(run_mutex_);
   any_peers_ = {};
   first_ = nullptr;
@@ -187,14 +187,14 @@ PairEnd PeerLinks::run(std::span<const Collective> calls, io::Deadline& deadline
 }
 
 PairEnd PeerLinks::receive_from_any(const Collective& call, std::span<const int> peers, FirstMessage& first,
-                                    io::Deadline& deadline) {
+                                    base::Deadline& deadline) {
   const std::lock_guard lock(run_mutex_);
   any_peers_ = peers;
   first_ = &first;
   return run_to_end({&call, 1}, deadline);
 }
 
-PairEnd PeerLinks::run_to_end(std::span<const Collective> calls, io::Deadline& deadline) {
+PairEnd PeerLinks::run_to_end(std::span<const Collective> calls, base::Deadline& deadline) {
   begin(calls);
   bool is_idle = false;
   Clock::time_point idle_since{};
@@ -265,7 +265,7 @@ void PeerLinks::require_listeners(int peer) const {
 }
 
 // Whether the peer can be reached. One that is there, if busy, lets the system answer for it.
-bool PeerLinks::connect(int peer, io::Deadline& deadline) {
+bool PeerLinks::connect(int peer, base::Deadline& deadline) {
   Link& link = link_to(peer);
   if (link.out) return true;
   const Announcement& announced = announced_[static_cast<std::size_t>(peer)];
@@ -277,7 +277,7 @@ bool PeerLinks::connect(int peer, io::Deadline& deadline) {
   put_secret(hello, announced);
   try {
     const auto now = Clock::now();
-    io::Deadline until = deadline.part(now, std::max(now, deadline.end()));
+    base::Deadline until = deadline.part(now, std::max(now, deadline.end()));
     until.cut_by(&cut_);
     TcpSocket socket = connect_tcp(endpoint, hello, until);
     expect_signs_of_life(socket.get(), kSilenceMax);
@@ -525,19 +525,19 @@ bool PeerLinks::hear_answers(Link& link) {
 // Whoever closes its connections says why on one of them, and that may come later than the end of another.
 void PeerLinks::hear_farewell(Link& link) {
   const auto now = Clock::now();
-  io::Deadline until(now, now + kAnswerMax);
+  base::Deadline until(now, now + kAnswerMax);
   while (link.out && !questions_.must_stop()) {
     hear_answers(link);
     if (link.presence != Presence::here || link.is_over) return;
     std::array<pollfd, 2> polled{{{link.out.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
     poll_until(polled, until);
-    if (polled[1].revents != 0) io::take_rings(wake_.get());
+    if (polled[1].revents != 0) base::take_rings(wake_.get());
     if (until.passed(Clock::now())) return;
   }
 }
 
 // In the midst of what moves: time may be up, and a peer of another call be waiting to be taken in.
-void PeerLinks::look_up(io::Deadline& deadline) {
+void PeerLinks::look_up(base::Deadline& deadline) {
   if (end_ || order_.active().empty()) return;
   if (deadline.passed(Clock::now())) return end_waiting(PairEnd::Kind::timed_out);
   const bool is_any_awaited = std::any_of(order_.active().begin(), order_.active().end(), [this](std::size_t call) {
@@ -562,7 +562,7 @@ bool PeerLinks::find_cut_off() {
 
 // Not for long while data is on its way: its connection says nothing of a host that goes silent, and the leader that
 // finds that out wakes nobody who sleeps on sockets.
-void PeerLinks::wait(io::Deadline& deadline) {
+void PeerLinks::wait(base::Deadline& deadline) {
   bool is_any_sent = false;
   polled_.clear();
   for (const std::size_t call : order_.active()) {
@@ -585,7 +585,7 @@ void PeerLinks::wait(io::Deadline& deadline) {
   acceptor_->add_to(polled_);
   const auto now = Clock::now();
   poll_until(polled_, is_any_sent ? deadline.part(now, std::min(deadline.end(), now + kSleepMax)) : deadline);
-  if (polled_[acceptor_from - 1].revents != 0) io::take_rings(wake_.get());
+  if (polled_[acceptor_from - 1].revents != 0) base::take_rings(wake_.get());
   if (!questions_.must_stop()) take_in(std::span(polled_).subspan(acceptor_from));
 }
 
@@ -666,7 +666,7 @@ void PeerLinks::end_waiting(PairEnd::Kind kind) {
   end_->awaited = std::move(awaited);
 }
 
-void PeerLinks::wake() { io::ring(wake_); }
+void PeerLinks::wake() { base::ring(wake_); }
 
 void PeerLinks::close(Presence how) {
   cut_.cut("the group is given up");

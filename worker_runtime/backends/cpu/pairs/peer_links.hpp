@@ -31,9 +31,9 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/io/cut.hpp"
-#include "rendezvous/io/deadline.hpp"
-#include "rendezvous/io/unique_fd.hpp"
+#include "base/cut.hpp"
+#include "base/deadline.hpp"
+#include "base/unique_fd.hpp"
 #include "worker_runtime/backends/cpu/pairs/kept_messages.hpp"
 #include "worker_runtime/backends/cpu/pairs/pair_call.hpp"
 #include "worker_runtime/core/sockets/tcp_socket.hpp"
@@ -72,10 +72,10 @@ class PeerLinks {
   void require_listeners(int peer) const;
 
   // Sends, and receives, of ranks on other hosts, which have listeners, as this one has.
-  PairEnd run(std::span<const Collective> calls, io::Deadline& deadline);
+  PairEnd run(std::span<const Collective> calls, base::Deadline& deadline);
   // A message of any of these. Ends without a peer when the other side has taken the first.
   PairEnd receive_from_any(const Collective& call, std::span<const int> peers, FirstMessage& first,
-                           io::Deadline& deadline);
+                           base::Deadline& deadline);
   void wake();
 
   // Says farewell to those who are connected. Nobody reaches this rank from here on.
@@ -88,10 +88,10 @@ class PeerLinks {
   struct Answer;
   enum class Step : std::uint8_t { idle, moved, complete, mismatch, lost };
 
-  PairEnd run_to_end(std::span<const Collective> calls, io::Deadline& deadline);
+  PairEnd run_to_end(std::span<const Collective> calls, base::Deadline& deadline);
   void begin(std::span<const Collective> calls);
   std::span<const int> peers_of(const Transfer& transfer) const;
-  bool connect(int peer, io::Deadline& deadline);
+  bool connect(int peer, base::Deadline& deadline);
   bool has_left(int peer);
   bool advance();
   Step step_send(Transfer& transfer, Link& link);
@@ -109,9 +109,9 @@ class PeerLinks {
   void take_in(std::span<const pollfd> polled);
   void take_in_at_once();
   void take_in_late();
-  void look_up(io::Deadline& deadline);
+  void look_up(base::Deadline& deadline);
   bool find_cut_off();
-  void wait(io::Deadline& deadline);
+  void wait(base::Deadline& deadline);
   void end_with(PairEnd::Kind kind, std::size_t call, int peer);
   void end_waiting(PairEnd::Kind kind);
   Link& link_to(int peer);
@@ -130,8 +130,8 @@ class PeerLinks {
   std::mutex link_mutex_;   // sockets, and what is said on those that others opened
   bool is_closed_ = false;  // guarded by link_mutex_
   KeptMessages kept_;       // run()'s
-  io::UniqueFd wake_;       // an eventfd
-  io::Cut cut_;             // by close()
+  base::UniqueFd wake_;     // an eventfd
+  base::Cut cut_;           // by close()
 
   // Of the present run().
   PairOrder order_;

@@ -128,7 +128,7 @@ std::byte* PointToPoint::slot(int from, int to) const {
   return part(from) + sizeof(Bell) + static_cast<std::size_t>(size_) * sizeof(Channel) + index * slot_bytes_;
 }
 
-PairEnd PointToPoint::run(std::span<const Collective> calls, std::span<const int> peers, io::Deadline& deadline,
+PairEnd PointToPoint::run(std::span<const Collective> calls, std::span<const int> peers, base::Deadline& deadline,
                           FirstMessage* first) {
   begin(calls, peers);
   first_ = first;
@@ -477,7 +477,7 @@ void PointToPoint::end_waiting(PairEnd::Kind kind) {
 }
 
 // Until the bell rings, or the deadline. Whether anything has moved, or ended.
-bool PointToPoint::sleep(io::Deadline& deadline) {
+bool PointToPoint::sleep(base::Deadline& deadline) {
   Bell& own = bell(rank_);
   bool has_moved = false;
   sleep_unless_over(own.word, own.sleepers, [&]() -> std::optional<Clock::time_point> {

@@ -29,7 +29,7 @@
 #include <span>
 #include <vector>
 
-#include "rendezvous/io/deadline.hpp"
+#include "base/deadline.hpp"
 #include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
 #include "worker_runtime/backends/cpu/pairs/kept_messages.hpp"
@@ -59,7 +59,7 @@ class PointToPoint {
 
   // A send or a receive of the peer at the same place of `peers`; a receive from any has kAnyPeer there, and is alone;
   // with `first` it ends, without a peer, when another has met the first message.
-  PairEnd run(std::span<const Collective> calls, std::span<const int> peers, io::Deadline& deadline,
+  PairEnd run(std::span<const Collective> calls, std::span<const int> peers, base::Deadline& deadline,
               FirstMessage* first = nullptr);
 
   // A few words of each rank that others of the host can read once all have met again.
@@ -103,7 +103,7 @@ class PointToPoint {
   void end_with(PairEnd::Kind kind, const Transfer& transfer);
   void end_with_loss(const Transfer& transfer, int peer);
   void end_waiting(PairEnd::Kind kind);
-  bool sleep(io::Deadline& deadline);
+  bool sleep(base::Deadline& deadline);
   void ring(int rank);
 
   int rank_;
