@@ -28,18 +28,14 @@
 #include <string>
 #include <vector>
 
+#include "ddp/communication_hook.hpp"
 #include "ddp/export.hpp"
 #include "ddp/memory.hpp"
+#include "ddp/parameter.hpp"
 #include "ddp/process_group.hpp"
 
 namespace ddp {
 inline namespace DDP_ABI {
-
-struct Parameter {
-  std::string name;                 // unique in the model
-  std::vector<std::int64_t> shape;  // row-major; its product is values.count
-  MemoryRange values;               // float32 or float64, on the group's device
-};
 
 // When the buckets are filled anew in the order in which gradients really become ready.
 enum class RebuildBuckets : std::uint8_t {
@@ -80,10 +76,14 @@ struct DistributedDataParallelOptions {
   Unused unused = Unused::error;
   UnevenInputs uneven_inputs = UnevenInputs::off;  // not off costs 4 bytes per rank; on a GPU, finish() then waits
   bool static_graph = false;                       // every step uses the same parameters equally often, see Step::ready
-  bool wait_in_finish = false;       // finish() waits for a GPU too, so its errors are known before the optimizer steps
+  bool wait_in_finish = false;  // finish() waits for a GPU too, so its errors are known before the optimizer steps
+  // finish() throws GradientError on every rank where a gradient was infinite or NaN on any when it became ready; it
+  // names parameters and ranks. Costs a pass over the gradients. In host memory only.
+  bool check_finite = false;
   std::vector<Parameter> buffers{};  // of any type; names differ from those of parameters. Memory outlives the model
   BufferSync buffer_sync = BufferSync::broadcast;
-  CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
+  std::shared_ptr<CommunicationHook> communication_hook{};  // null: an all-reduce that averages
+  CollectiveOptions collective{};                           // timeout and stream of the engine's own collectives
 };
 
 enum class Sync : std::uint8_t {
@@ -97,6 +97,7 @@ class DDP_EXPORT DistributedDataParallel {
   class DDP_EXPORT Step;
 
   // Collective. Compares names, shapes, types and options over all ranks, then broadcasts the values from rank 0.
+  // Parameters are float32 or float64.
   // Throws MismatchError, with both sides of the first difference, on every rank; InvalidArgument for a model without
   // parameters, a name used twice, a shape that does not fit, a type or a device that is not supported, values that are
   // not aligned to their type.
@@ -114,6 +115,10 @@ class DDP_EXPORT DistributedDataParallel {
   // A line for each bucket, in the order in which they are reduced:
   //   bucket 0: float32, 4096 bytes: head.weight, head.bias
   std::string describe_buckets() const;
+
+  // The gradients of each bucket, one after the other with padding between them, which is zero: for what is done with
+  // all gradients after finish(). Addresses as gradient().
+  std::vector<MemoryRange> bucket_memory() const;
 
   // Collective, between the finish() of a step with Sync::on and the next begin_step(). Fills the buckets anew, in the
   // order in which gradients became ready on rank 0 in its last finished step with Sync::on, so that the first
@@ -192,6 +197,7 @@ class DDP_EXPORT DistributedDataParallel {
     //   one rank cancels   with Sync::on the other ranks' finish() throws GradientError and names this rank; the next
     //                      begin_step() starts anew on all. With Sync::off the others are told nothing: what this rank
     //                      accumulated so far is missing in their averages
+    // A communication hook of several stages runs them all here, and waits for the others' parts in them.
     // To keep in step with the others it begins the collectives of the step that are left: the memory of the gradients,
     // and of buffers that are averaged, must not be touched until the next begin_step(), which waits for them. Throws
     // what the group fails with; on a GPU also what finish() would throw of the synchronised step before.

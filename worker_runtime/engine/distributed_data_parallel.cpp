@@ -3,6 +3,7 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/engine/executor.hpp"
+#include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/model_agreement.hpp"
 #include "worker_runtime/engine/plan/plan.hpp"
@@ -46,12 +47,6 @@ std::vector<GradientSize> sizes_of(const std::vector<Parameter>& parameters) {
   return sizes;
 }
 
-std::vector<std::size_t> counts_of(const std::vector<Parameter>& parameters) {
-  std::vector<std::size_t> counts;
-  for (const Parameter& parameter : parameters) counts.push_back(parameter.values.count);
-  return counts;
-}
-
 // Those that are not empty.
 std::vector<MemoryRange> ranges_of(const std::vector<Parameter>& values) {
   std::vector<MemoryRange> ranges;
@@ -83,6 +78,7 @@ PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParalle
           .unused = options.unused,
           .is_static_graph = options.static_graph,
           .uneven_inputs = options.uneven_inputs,
+          .has_hook = options.communication_hook != nullptr,
           .buffer_sync = ranges_of(options.buffers).empty() ? BufferSync::none : options.buffer_sync,
           .look_at = waits ? LookAt::end_of_window : LookAt::end_of_next_window};
 }
@@ -98,8 +94,8 @@ class DistributedDataParallel::Impl {
       : options_(options),
         sizes_(sizes_of(parameters)),
         executor_(group, options.collective,
-                  layout_of(reverse_order(parameters.size()), static_cast<std::size_t>(group.size())),
-                  names_of(parameters), counts_of(parameters), ranges_of(options.buffers)),
+                  layout_of(reverse_order(parameters.size()), static_cast<std::size_t>(group.size())), parameters,
+                  ranges_of(options.buffers), options.communication_hook),
         plan_(names_of(parameters), members_of(executor_.layout()), plan_options(group, options)) {
     broadcast(ranges_of(parameters));
     broadcast(ranges_of(options.buffers));
@@ -124,6 +120,7 @@ class DistributedDataParallel::Impl {
   std::size_t parameter_count() const { return sizes_.size(); }
   std::size_t bucket_count() const { return executor_.layout().buckets.size(); }
   std::string describe_buckets() const { return executor_.describe_buckets(); }
+  std::vector<MemoryRange> bucket_memory() const { return executor_.buckets(); }
 
   // Returns the number of the step.
   std::uint64_t begin_step(Sync sync) {
@@ -134,6 +131,7 @@ class DistributedDataParallel::Impl {
 
   void ready(std::uint64_t step, std::size_t index) {
     const Actions actions = plan_.ready(step, index);
+    if (options_.check_finite && !is_finite(executor_.gradient(index))) plan_.note_non_finite(index);
     if (!actions.empty()) carry_out(actions);
   }
 
@@ -260,6 +258,7 @@ DistributedDataParallel::Impl& DistributedDataParallel::require_model() const {
 MemoryRange DistributedDataParallel::gradient(std::size_t index) const { return require_model().gradient(index); }
 std::size_t DistributedDataParallel::parameter_count() const { return require_model().parameter_count(); }
 std::size_t DistributedDataParallel::bucket_count() const { return require_model().bucket_count(); }
+std::vector<MemoryRange> DistributedDataParallel::bucket_memory() const { return require_model().bucket_memory(); }
 std::string DistributedDataParallel::describe_buckets() const { return require_model().describe_buckets(); }
 void DistributedDataParallel::rebuild_buckets() { require_model().rebuild_buckets(); }
 void DistributedDataParallel::check() { require_model().check(); }

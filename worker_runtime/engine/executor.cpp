@@ -23,16 +23,23 @@ std::string where_of(bool is_of_last_window) {
 
 }  // namespace
 
-Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
-                   std::vector<std::size_t> counts, std::vector<MemoryRange> buffers)
+Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout,
+                   const std::vector<Parameter>& parameters, std::vector<MemoryRange> buffers,
+                   const std::shared_ptr<CommunicationHook>& hook)
     : group_(std::move(group)),
       device_memory_(group_.impl()->backend().device_memory()),
       options_(options),
       layout_(std::move(layout)),
-      names_(std::move(names)),
-      counts_(std::move(counts)),
       buffers_(std::move(buffers)),
-      memory_(group_.allocate(layout_.bytes, options_)) {}
+      memory_(group_.allocate(layout_.bytes, options_)) {
+  for (const Parameter& parameter : parameters) {
+    names_.push_back(parameter.name);
+    counts_.push_back(parameter.values.count);
+  }
+  if (!hook) return;
+  hook_.emplace(group_, hook, parameters, options_);
+  hook_->set_buckets(layout_, memory_range());
+}
 
 const Agreement* Executor::perform(const Action& action) {
   return std::visit([this](const auto& each) { return perform(each); }, action);
@@ -55,7 +62,7 @@ const Agreement* Executor::perform(const AverageBuffers&) {
 }
 
 const Agreement* Executor::perform(const ZeroAll&) {
-  device_memory_->zero({memory_.data(), layout_.flags_offset, DataType::uint8, group_.device()}, options_.stream);
+  device_memory_->zero(memory_range(), options_.stream);
   return nullptr;
 }
 
@@ -65,16 +72,21 @@ const Agreement* Executor::perform(const Zero& action) {
 }
 
 const Agreement* Executor::perform(const Reduce& action) {
-  const Bucket& bucket = layout_.buckets[action.bucket];
-  const MemoryRange range(at(bucket.offset_bytes), bucket.count, bucket.type, group_.device());
-  works_.push_back(group_.all_reduce_async(range, ReduceOp::average, options_));
+  if (hook_) {
+    hook_->begin(action.bucket);
+    return nullptr;
+  }
+  works_.push_back(group_.all_reduce_async(memory_of(layout_.buckets[action.bucket]), ReduceOp::average, options_));
+  return nullptr;
+}
+
+const Agreement* Executor::perform(const FinishHooks&) {
+  hook_->finish();
   return nullptr;
 }
 
 const Agreement* Executor::perform(const Scale& action) {
-  for (const Bucket& bucket : layout_.buckets) {
-    scale({at(bucket.offset_bytes), bucket.count, bucket.type, group_.device()}, action.factor);
-  }
+  for (const Bucket& bucket : layout_.buckets) scale(memory_of(bucket), action.factor);
   return nullptr;
 }
 
@@ -155,6 +167,14 @@ const Agreement* Executor::perform(const FindMiscounts& action) {
                       "leave the option static_graph off if steps differ; or call ready() equally often in every step");
 }
 
+const Agreement* Executor::perform(const FindNonFinite& action) {
+  const auto bitmaps = process_group::all_gather_words(group_, to_bitmap(action.parameters, names_.size()),
+                                                       process_group::Within::unused_check, options_);
+  throw GradientError(describe_non_finite(names_, bitmaps, group_.size()) + where_of(action.is_of_last_window) +
+                      "leave the optimizer's step out on every rank; lower the learning rate or the loss's scale if it "
+                      "happens again");
+}
+
 const Agreement* Executor::perform(const FindFrozen& action) {
   std::vector<std::size_t> frozen;
   for (std::size_t parameter = 0; parameter < action.own.size(); ++parameter) {
@@ -191,10 +211,11 @@ void Executor::in_parts(const std::vector<MemoryRange>& values, const std::funct
 void Executor::rebuild(Layout layout) {
   memory_ = group_.allocate(layout.bytes, options_);
   layout_ = std::move(layout);
+  if (hook_) hook_->set_buckets(layout_, memory_range());
 }
 
 std::exception_ptr Executor::wait_all() {
-  std::exception_ptr failure;
+  std::exception_ptr failure = hook_ ? hook_->wait_all() : nullptr;
   for (Work& work : works_) {
     try {
       work.wait();
@@ -204,6 +225,12 @@ std::exception_ptr Executor::wait_all() {
   }
   works_.clear();
   return failure;
+}
+
+std::vector<MemoryRange> Executor::buckets() const {
+  std::vector<MemoryRange> ranges;
+  for (const Bucket& bucket : layout_.buckets) ranges.push_back(memory_of(bucket));
+  return ranges;
 }
 
 MemoryRange Executor::gradient(std::size_t parameter) const {

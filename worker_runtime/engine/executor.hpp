@@ -8,11 +8,13 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/error.hpp"
+#include "worker_runtime/engine/hook_runner.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/plan/plan.hpp"
 #include "worker_runtime/process_group/device_memory.hpp"
@@ -26,14 +28,14 @@ struct FrozenMismatch : MismatchError {
 
 class Executor {
  public:
-  // Collective: the ranks allocate the memory of the gradients together. names, counts: by parameter. buffers: the
-  // model's own, none of them empty.
-  Executor(ProcessGroup group, CollectiveOptions options, Layout layout, std::vector<std::string> names,
-           std::vector<std::size_t> counts, std::vector<MemoryRange> buffers);
+  // Collective: the ranks allocate the memory of the gradients together. Of the parameters, no values are used.
+  // buffers: the model's own, none of them empty. hook: may be null.
+  Executor(ProcessGroup group, CollectiveOptions options, Layout layout, const std::vector<Parameter>& parameters,
+           std::vector<MemoryRange> buffers, const std::shared_ptr<CommunicationHook>& hook);
 
   // Performs one action. Returns the answer to Look and Peek, which lives until the next one; else null. Throws what a
-  // collective failed with, GradientError for FindUnused, FindMiscounts and TellCancelled, FrozenMismatch for
-  // FindFrozen.
+  // collective failed with, GradientError for FindUnused, FindMiscounts, FindNonFinite and TellCancelled,
+  // FrozenMismatch for FindFrozen.
   const Agreement* perform(const Action& action);
 
   // Broadcasts. Collective. If it throws, nothing works on this memory any more.
@@ -49,10 +51,11 @@ class Executor {
   // Returns the first failure.
   std::exception_ptr wait_all();
 
-  bool is_at_work() const { return !works_.empty(); }
+  bool is_at_work() const { return !works_.empty() || (hook_ && hook_->is_at_work()); }
   const Layout& layout() const { return layout_; }
   std::string describe_buckets() const { return describe(layout_, names_); }
   MemoryRange gradient(std::size_t parameter) const;
+  std::vector<MemoryRange> buckets() const;
   ProcessGroup& group() { return group_; }
 
  private:
@@ -62,12 +65,14 @@ class Executor {
   const Agreement* perform(const ZeroAll&);
   const Agreement* perform(const Zero& action);
   const Agreement* perform(const Reduce& action);
+  const Agreement* perform(const FinishHooks&);
   const Agreement* perform(const Scale& action);
   const Agreement* perform(const Agree& action);
   const Agreement* perform(const Look&);
   const Agreement* perform(const Peek&);
   const Agreement* perform(const FindUnused& action);
   const Agreement* perform(const FindMiscounts& action);
+  const Agreement* perform(const FindNonFinite& action);
   const Agreement* perform(const FindFrozen& action);
   // Begins a collective on each of the values, many as one.
   void in_parts(const std::vector<MemoryRange>& values, const std::function<Work(const MemoryRange&)>& begin);
@@ -75,6 +80,11 @@ class Executor {
   const Agreement* read(process_group::HostCopy& result);
   const Agreement* perform(const TellCancelled& action);
 
+  // Of all gradients, with their padding.
+  MemoryRange memory_range() const { return {memory_.data(), layout_.flags_offset, DataType::uint8, group_.device()}; }
+  MemoryRange memory_of(const Bucket& bucket) const {
+    return {at(bucket.offset_bytes), bucket.count, bucket.type, group_.device()};
+  }
   std::byte* at(std::size_t offset_bytes) const { return static_cast<std::byte*>(memory_.data()) + offset_bytes; }
 
   ProcessGroup group_;
@@ -85,6 +95,7 @@ class Executor {
   std::vector<std::size_t> counts_;                               // of elements, by parameter
   std::vector<MemoryRange> buffers_;                              // of the model; none is empty
   RegisteredMemory memory_;                                       // of all buckets
+  std::optional<HookRunner> hook_;                                // reduces the buckets, if there is one
   std::vector<Work> works_;                                       // begun and not yet waited for
   std::deque<std::unique_ptr<process_group::HostCopy>> results_;  // of the flags, the oldest first
   Agreement agreement_;                                           // the answer to the last Look

@@ -25,6 +25,21 @@ std::vector<int> ranks_with(const std::vector<std::int64_t>& bitmaps, std::size_
   return ranks;
 }
 
+// A sentence for each parameter whose bit some rank has set.
+template <class Describe>
+std::string describe_each(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps, int size,
+                          Describe describe) {
+  std::string text;
+  std::size_t count = 0;
+  for (std::size_t parameter = 0; parameter < names.size(); ++parameter) {
+    const std::vector<int> ranks = ranks_with(bitmaps, parameter, names.size(), size, true);
+    if (ranks.empty() || ++count > kNamesMax) continue;
+    text += (text.empty() ? "" : "; ") + describe(names[parameter], ranks);
+  }
+  if (count > kNamesMax) text += "; and " + std::to_string(count - kNamesMax) + " more parameters";
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> to_bitmap(const std::vector<std::size_t>& missing, std::size_t parameter_count) {
@@ -36,17 +51,17 @@ std::vector<std::int64_t> to_bitmap(const std::vector<std::size_t>& missing, std
 }
 
 std::string describe_unused(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps, int size) {
-  std::string text;
-  std::size_t unused_count = 0;
-  for (std::size_t parameter = 0; parameter < names.size(); ++parameter) {
-    const std::vector<int> ranks = ranks_with(bitmaps, parameter, names.size(), size, true);
-    if (ranks.empty() || ++unused_count > kNamesMax) continue;
+  return describe_each(names, bitmaps, size, [size](const std::string& name, const std::vector<int>& ranks) {
     const bool nowhere = size > 1 && ranks.size() == static_cast<std::size_t>(size);
-    text += (text.empty() ? "parameter " : "; parameter ") + names[parameter] + " got no gradient on " +
-            (nowhere ? "any rank" : process_group::list_ranks(ranks));
-  }
-  if (unused_count > kNamesMax) text += "; and " + std::to_string(unused_count - kNamesMax) + " more parameters";
-  return text;
+    return "parameter " + name + " got no gradient on " + (nowhere ? "any rank" : process_group::list_ranks(ranks));
+  });
+}
+
+std::string describe_non_finite(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps,
+                                int size) {
+  return describe_each(names, bitmaps, size, [](const std::string& name, const std::vector<int>& ranks) {
+    return "the gradient of parameter " + name + " is infinite or NaN on " + process_group::list_ranks(ranks);
+  });
 }
 
 std::vector<std::int64_t> miscount_words(const std::optional<Miscount>& own) {

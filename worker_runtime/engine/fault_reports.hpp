@@ -19,6 +19,10 @@ std::vector<std::int64_t> to_bitmap(const std::vector<std::size_t>& missing, std
 // bitmaps: to_bitmap() of rank 0, of rank 1, ... The message of a GradientError.
 std::string describe_unused(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps, int size);
 
+// bitmaps: to_bitmap() of what is not finite on rank 0, on rank 1, ... The message of a GradientError.
+std::string describe_non_finite(const std::vector<std::string>& names, const std::vector<std::int64_t>& bitmaps,
+                                int size);
+
 // As many numbers for each rank.
 std::vector<std::int64_t> miscount_words(const std::optional<Miscount>& own);
 

@@ -134,6 +134,9 @@ void check_options(const std::vector<Parameter>& parameters, const DistributedDa
   if (options.uneven_inputs == UnevenInputs::divide_by_active && device.kind != Device::Kind::cpu) {
     refuse("uneven_inputs = divide_by_active is for host memory only", "divide_by_all");
   }
+  if (options.check_finite && device.kind != Device::Kind::cpu) {
+    refuse("check_finite is for host memory only", "check_finite = false");
+  }
   std::set<std::string> names;
   for (const Parameter& parameter : parameters) names.insert(parameter.name);
   for (const Parameter& buffer : options.buffers) {
@@ -156,15 +159,17 @@ std::vector<std::string> describe_model(const std::vector<Parameter>& parameters
   const char* const unused[] = {"error", "zeros", "keep"};
   const char* const buffer_sync[] = {"none", "broadcast", "average"};
   const char* const uneven_inputs[] = {"off", "divide_by_all", "divide_by_active", "stop"};
-  lines.push_back("the options first_bucket_cap_bytes = " + std::to_string(options.first_bucket_cap_bytes) +
-                  ", bucket_cap_bytes = " + std::to_string(options.bucket_cap_bytes) +
-                  ", zero_gradients = " + (options.zero_gradients ? "true" : "false") + ", rebuild_buckets = " +
-                  (options.rebuild_buckets == RebuildBuckets::automatic ? "automatic" : "off") +
-                  ", unused = " + unused[static_cast<std::size_t>(options.unused)] +
-                  ", uneven_inputs = " + uneven_inputs[static_cast<std::size_t>(options.uneven_inputs)] +
-                  ", buffer_sync = " + buffer_sync[static_cast<std::size_t>(options.buffer_sync)] +
-                  ", static_graph = " + (options.static_graph ? "true" : "false") +
-                  ", wait_in_finish = " + (options.wait_in_finish ? "true" : "false"));
+  lines.push_back(
+      "the options first_bucket_cap_bytes = " + std::to_string(options.first_bucket_cap_bytes) +
+      ", bucket_cap_bytes = " + std::to_string(options.bucket_cap_bytes) +
+      ", zero_gradients = " + (options.zero_gradients ? "true" : "false") +
+      ", rebuild_buckets = " + (options.rebuild_buckets == RebuildBuckets::automatic ? "automatic" : "off") +
+      ", unused = " + unused[static_cast<std::size_t>(options.unused)] +
+      ", uneven_inputs = " + uneven_inputs[static_cast<std::size_t>(options.uneven_inputs)] +
+      ", buffer_sync = " + buffer_sync[static_cast<std::size_t>(options.buffer_sync)] +
+      ", communication_hook = " + (options.communication_hook ? options.communication_hook->describe() : "none") +
+      ", check_finite = " + (options.check_finite ? "true" : "false") + ", static_graph = " +
+      (options.static_graph ? "true" : "false") + ", wait_in_finish = " + (options.wait_in_finish ? "true" : "false"));
   const auto add_line = [&lines](const std::string& what, const Parameter& its) {
     lines.push_back(what + its.name + " " + name_of(its.values.type) + " " + tensor::shape_text(its.shape));
   };

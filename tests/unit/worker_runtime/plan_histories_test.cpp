@@ -64,17 +64,20 @@ struct Op {
   Call call = Call::begin_on;
   std::size_t parameter = 0;
   std::int64_t value = 0;  // what backward adds to the gradient before it is ready; of freeze: 1 for frozen
+  bool is_finite = true;   // the gradient, before it is ready
 };
 
 struct RankWindow {
   std::vector<Op> ops{};
   std::vector<std::size_t> missing{};
+  std::vector<std::size_t> non_finite{};
   Values sums{};   // of this rank's micro-batches
   Values found{};  // by parameter: calls of ready() in the last one
   std::vector<bool> frozen{};
   bool is_cancelled = false;
   bool is_shadow = false;
-  Fault fault = Fault::none;  // known when its last micro-batch ends
+  Fault fault = Fault::none;  // these two are known when its last micro-batch ends
+  bool is_miscounted = false;
 };
 
 struct Window {
@@ -96,7 +99,8 @@ struct Window {
     }
     Fault worst = Fault::none;
     for (const RankWindow& its : ranks) worst = std::max(worst, its.fault);
-    return worst == Fault::miscount ? "miscount" : worst == Fault::missing ? "unused" : "";
+    const char* const texts[] = {"", "unused", "miscount", "non-finite"};
+    return texts[static_cast<std::size_t>(worst)];
   }
 
   bool is_unused(std::size_t parameter) const {
@@ -159,7 +163,11 @@ void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, const V
   for (std::size_t i = 0; i < until; ++i) {
     if (dice.one_in(chances.leave_out)) continue;
     const auto value = static_cast<std::int64_t>(1 + dice.below(1000));
-    window.ops.push_back({.call = Call::ready, .parameter = order[i], .value = value});
+    const bool is_finite = !dice.one_in(4 * chances.leave_out);
+    window.ops.push_back({.call = Call::ready, .parameter = order[i], .value = value, .is_finite = is_finite});
+    auto& non_finite = window.non_finite;
+    const bool is_known = std::count(non_finite.begin(), non_finite.end(), order[i]) > 0;
+    if (!is_finite && !is_known) non_finite.push_back(order[i]);
     ++window.found[order[i]];
     if (dice.one_in(16)) window.ops.push_back({.call = Call::ready_again, .parameter = order[i]});
     if (dice.one_in(16)) window.ops.push_back({.call = Call::ready_of_old_step, .parameter = order[i]});
@@ -173,6 +181,7 @@ void draw_micro_batch(RankWindow& window, bool is_last, Chances chances, const V
   } else {
     std::fill(window.sums.begin(), window.sums.end(), 0);
     used.assign(used.size(), false);
+    window.non_finite.clear();
   }
 }
 
@@ -243,6 +252,7 @@ PlanOptions draw_options(Dice& dice) {
                                 : dice.one_in(2) ? Unused::zeros
                                                  : Unused::keep,
                       .is_static_graph = dice.one_in(3)};
+  options.has_hook = dice.one_in(2);
   options.buffer_sync = static_cast<BufferSync>(dice.below(3));
   const UnevenInputs uneven[] = {UnevenInputs::divide_by_all, UnevenInputs::divide_by_active, UnevenInputs::stop};
   if (dice.one_in(3)) options.uneven_inputs = uneven[dice.below(3)];
@@ -369,6 +379,7 @@ class History {
         its.gradients[op.parameter] += op.value;
         ++its.found[op.parameter];
         queue(its, its.plan.ready(number, op.parameter));
+        if (!op.is_finite) its.plan.note_non_finite(op.parameter);
         break;
       case Call::ready_again:
         if (!options_.is_static_graph) must_refuse(its, number, op.parameter);
@@ -402,9 +413,12 @@ class History {
     RankWindow& window = windows_[its.window].ranks[rank];
     if (window.is_shadow) return;
     if (options_.unused == Unused::error && !window.missing.empty()) window.fault = Fault::missing;
-    if (!options_.is_static_graph) return;
-    if (its.learned && *its.learned != window.found) window.fault = Fault::miscount;
-    if (!its.learned && window.fault == Fault::none) its.learned = window.found;
+    if (options_.is_static_graph) {
+      window.is_miscounted = its.learned && *its.learned != window.found;
+      if (window.is_miscounted) window.fault = Fault::miscount;
+    }
+    if (!window.non_finite.empty()) window.fault = Fault::non_finite;
+    if (options_.is_static_graph && !its.learned && window.fault == Fault::none) its.learned = window.found;
   }
 
   // Whether all of its gradient is there.
@@ -491,6 +505,11 @@ class History {
     begin(rank, {.name = "broadcast buffers of " + std::to_string(action.root)});
   }
 
+  void perform(std::size_t rank, const FinishHooks&) {
+    ranks_[rank].waits = true;
+    begin(rank, {.name = "later stages of hooks"});
+  }
+
   void perform(std::size_t rank, const AverageBuffers&) { begin(rank, {.name = "average buffers"}); }
 
   void perform(std::size_t rank, const ZeroAll&) {
@@ -559,8 +578,13 @@ class History {
     begin_finding(rank, "unused");
   }
 
+  void perform(std::size_t rank, const FindNonFinite& action) {
+    require(action.parameters == heard_of(rank).non_finite, "a rank names the wrong gradients");
+    begin_finding(rank, "non-finite");
+  }
+
   void perform(std::size_t rank, const FindMiscounts& action) {
-    const bool is_own = heard_of(rank).fault == Fault::miscount;
+    const bool is_own = heard_of(rank).is_miscounted;
     require(action.own.has_value() == is_own, "a rank tells a miscount that it has not");
     begin_finding(rank, "miscount");
   }

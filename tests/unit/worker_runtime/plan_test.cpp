@@ -18,6 +18,7 @@ using testing::IsEmpty;
 std::string text_of(const Drain&) { return "drain"; }
 std::string text_of(const BroadcastBuffers& its) { return "broadcast buffers of " + std::to_string(its.root); }
 std::string text_of(const AverageBuffers&) { return "average buffers"; }
+std::string text_of(const FinishHooks&) { return "finish hooks"; }
 std::string text_of(const ZeroAll&) { return "zero all"; }
 std::string text_of(const Zero& its) { return "zero " + std::to_string(its.parameter); }
 std::string text_of(const Reduce& its) { return "reduce " + std::to_string(its.bucket); }
@@ -46,6 +47,12 @@ std::string text_of(const FindUnused& its) {
   for (const std::size_t parameter : its.missing) text += " " + std::to_string(parameter);
   return text + (its.is_of_last_window ? " of the last window" : "");
 }
+std::string text_of(const FindNonFinite& its) {
+  std::string text = "find non-finite";
+  for (const std::size_t each : its.parameters) text += " " + std::to_string(each);
+  return text;
+}
+
 std::string text_of(const FindMiscounts& its) {
   std::string text = "find miscounts:";
   if (its.own) {
@@ -520,6 +527,41 @@ TEST(Plan, BuffersComeFromTheLowestActiveRank) {
   };
   EXPECT_THAT(next_root({0, 0, 1}), testing::Contains("broadcast buffers of 2"));
   EXPECT_THAT(next_root({0, 1, 1}), testing::Contains("broadcast buffers of 1"));
+}
+
+TEST(Plan, GradientsThatAreNotFiniteAreTheGreatestFault) {
+  Plan plan = five_parameters({});
+  plan.begin(Sync::off);
+  ready(plan, 3);
+  plan.note_non_finite(3);
+  end(plan);
+  plan.begin(Sync::on);
+  ready(plan, 1);
+  plan.note_non_finite(1);
+  plan.note_non_finite(3);
+  const auto actions = plan.end(plan.step());
+  const auto agree = std::find_if(actions.begin(), actions.end(),
+                                  [](const Action& each) { return std::holds_alternative<Agree>(each); });
+  ASSERT_NE(agree, actions.end());
+  EXPECT_EQ(std::get<Agree>(*agree).own.flags.fault, static_cast<std::int32_t>(Fault::non_finite));
+  Agreement of_all;
+  of_all.flags.fault = static_cast<std::int32_t>(Fault::non_finite);
+  EXPECT_THAT(texts(plan.looked(of_all)), ElementsAre("find non-finite 3 1"));
+  plan.begin(Sync::on);
+  use_all(plan);
+  end(plan);
+  EXPECT_THAT(texts(plan.looked(of_all)), ElementsAre("find non-finite")) << "of another rank";
+}
+
+TEST(Plan, HooksAreFinishedBeforeTheFlags) {
+  Plan plan = five_parameters({.has_hook = true, .buffer_sync = BufferSync::average});
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(end(plan), ElementsAre("finish hooks", "average buffers", "agree", "look"));
+  plan.looked({});
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(cancel(plan), ElementsAre("finish hooks", "average buffers", "agree canceller=1 unread"));
 }
 
 TEST(Plan, BuffersAreAveragedBeforeTheFlags) {

@@ -53,6 +53,7 @@ Actions Plan::begin(Sync sync) {
   ++step_;
   if (!window_begun_) {
     window_begun_ = true;
+    non_finite_.clear();
     readiness_.begin_window();
     if (options_.zero_gradients) {
       actions.emplace_back(ZeroAll{});
@@ -94,6 +95,11 @@ Actions Plan::ready(std::uint64_t step, std::size_t parameter) {
   return actions;
 }
 
+void Plan::note_non_finite(std::size_t parameter) {
+  if (std::find(non_finite_.begin(), non_finite_.end(), parameter) != non_finite_.end()) return;
+  non_finite_.push_back(parameter);
+}
+
 Actions Plan::end(std::uint64_t step) {
   if (!is_open_ || step != step_) refuse_closed_step("finish");
   is_open_ = false;
@@ -104,6 +110,7 @@ Actions Plan::end(std::uint64_t step) {
   Findings found{.is_shadow = is_shadow_};
   if (!is_shadow_) found.missing = readiness_.missing();
   if (!is_shadow_) found.miscount = readiness_.miscount();
+  found.non_finite = std::move(non_finite_);
   if (readiness_.frozen()) found.frozen = readiness_.frozen()->own();
   for (const std::size_t parameter : found.missing) {
     // A gradient that no step of a static graph uses is zero since the window began, and may be on its way.
@@ -157,6 +164,7 @@ Actions Plan::looked(const Agreement& of_all) {
     case Fault::none: break;
     case Fault::missing: return {FindUnused{std::move(own.missing), is_of_last_window}};
     case Fault::miscount: return {FindMiscounts{own.miscount, is_of_last_window}};
+    case Fault::non_finite: return {FindNonFinite{std::move(own.non_finite), is_of_last_window}};
   }
   was_last_window_good_ = true;
   if (!of_all.used.empty()) used_ = of_all.used;
@@ -175,7 +183,9 @@ Actions Plan::peeked(const Agreement& of_all) {
   const Flags& flags = of_all.flags;
   if (flags.canceller > 0 || flags.fault != 0 || !flags.have_frozen_the_same()) return actions;
   for (const std::size_t bucket : readiness_.agree_on_frozen()) actions.emplace_back(Reduce{bucket});
-  if (!actions.empty()) actions.emplace_back(Drain{});
+  if (actions.empty()) return actions;
+  if (options_.has_hook) actions.emplace_back(FinishHooks{});
+  actions.emplace_back(Drain{});
   return actions;
 }
 
@@ -224,6 +234,7 @@ void Plan::check_index(std::size_t parameter, const char* call) const {
 void Plan::reduce_rest(Actions& actions) {
   BucketQueue& queue = readiness_.queue();
   while (queue.is_any_left()) actions.emplace_back(Reduce{queue.take_next()});
+  if (options_.has_hook) actions.emplace_back(FinishHooks{});
   if (options_.buffer_sync == BufferSync::average) actions.emplace_back(AverageBuffers{});
 }
 
@@ -233,6 +244,7 @@ Agreement Plan::own_agreement(const Findings& found) const {
   Fault fault = Fault::none;
   if (options_.unused == Unused::error && !found.missing.empty()) fault = Fault::missing;
   if (found.miscount) fault = Fault::miscount;
+  if (!found.non_finite.empty()) fault = Fault::non_finite;
   own.flags.fault = static_cast<std::int32_t>(fault);
   if (const auto& frozen = readiness_.frozen()) {
     own.flags.frozen = frozen->hash();

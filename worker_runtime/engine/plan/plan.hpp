@@ -11,10 +11,13 @@
 // The collectives of a window are, on every rank and whatever happens on that rank:
 //   1. a BroadcastBuffers at the start of its last micro-batch, if the options say so
 //   2. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once
-//   3. an AverageBuffers, if the options say so
-//   4. one Agree: the flags
-//   5. a Reduce of the buckets that were idle and are no more, if the flags say that all ranks agree on that
-//   6. a FindFrozen, a FindUnused or a FindMiscounts, if the flags looked at now have that fault, and nobody cancelled
+//   3. a FinishHooks, if there is a communication hook
+//   4. an AverageBuffers, if the options say so
+//   5. one Agree: the flags
+//   6. a Reduce of the buckets that were idle and are no more, and a FinishHooks if there is a hook, if the flags say
+//   that all ranks agree on that
+//   7. a FindFrozen, a FindUnused, a FindMiscounts or a FindNonFinite, if the flags looked at now have that fault, and
+//   nobody cancelled
 // Flags are the same on all ranks, because they come from an all-reduce. A rank that cancels runs through the same
 // list: it gives the others what they wait for, and its flag tells them that the result is of no use.
 //
@@ -42,7 +45,7 @@
 namespace ddp::gradient_engine {
 
 // What a rank can find wrong with its own window. Of the faults of all ranks the greatest is told.
-enum class Fault : std::int32_t { none, missing, miscount };
+enum class Fault : std::int32_t { none, missing, miscount, non_finite };
 
 // What ranks tell each other at the end of a window, each number the maximum over all ranks: the start of the bucket of
 // the flags, as it lies in memory.
@@ -80,7 +83,8 @@ struct Agree {  // all-reduce the flags
   Agreement own;
   bool is_read = true;  // wait for it, as for all that was begun before, and begin to read the result; else only begin
 };
-struct Scale {  // multiply all gradients
+struct FinishHooks {};  // carry the communication hook through its stages, of all buckets; wait for it
+struct Scale {          // multiply all gradients
   double factor = 1;
 };
 struct Look {};      // take the oldest result that is not looked at, and tell it to the plan by looked()
@@ -93,6 +97,10 @@ struct FindMiscounts {  // learn which ranks have which miscounts, in a collecti
   std::optional<Miscount> own;
   bool is_of_last_window = false;
 };
+struct FindNonFinite {  // learn which gradients of which ranks are not finite, in a collective, and throw it
+  std::vector<std::size_t> parameters;
+  bool is_of_last_window = false;
+};
 struct FindFrozen {  // learn which ranks have frozen which parameters, in a collective, and throw it
   std::vector<bool> own;
   bool is_of_last_window = false;
@@ -102,8 +110,8 @@ struct TellCancelled {  // throw that the window was cancelled
   bool is_of_last_window = false;
 };
 
-using Action = std::variant<Drain, BroadcastBuffers, AverageBuffers, ZeroAll, Zero, Reduce, Scale, Agree, Look, Peek,
-                            FindUnused, FindMiscounts, FindFrozen, TellCancelled>;
+using Action = std::variant<Drain, BroadcastBuffers, AverageBuffers, ZeroAll, Zero, Reduce, FinishHooks, Scale, Agree,
+                            Look, Peek, FindUnused, FindMiscounts, FindNonFinite, FindFrozen, TellCancelled>;
 using Actions = std::vector<Action>;
 
 // When the flags of a window are looked at. At the end of the next window, the host need not wait for a device.
@@ -117,6 +125,7 @@ struct PlanOptions {
   Unused unused = Unused::error;
   bool is_static_graph = false;
   UnevenInputs uneven_inputs = UnevenInputs::off;
+  bool has_hook = false;                      // which reduces the buckets
   BufferSync buffer_sync = BufferSync::none;  // of the buffers that the model has; none if it has none
   LookAt look_at = LookAt::end_of_window;     // end_of_window with uneven inputs
 };
@@ -138,6 +147,9 @@ class Plan {
   // A gradient is complete; in a static graph, one use of it. Throws GradientError for a parameter that is ready
   // already or a step that is over, InvalidArgument for a bad index.
   Actions ready(std::uint64_t step, std::size_t parameter);
+
+  // The gradient of a parameter was infinite or NaN when it became ready.
+  void note_non_finite(std::size_t parameter);
 
   // The micro-batch ends, and with Sync::on the window. Throws GradientError for a step that is over.
   Actions end(std::uint64_t step);
@@ -199,6 +211,7 @@ class Plan {
     bool is_shadow = false;
     std::vector<std::size_t> missing{};
     std::optional<Miscount> miscount{};
+    std::vector<std::size_t> non_finite{};
     std::vector<bool> frozen{};  // by parameter; empty if none ever was
   };
 
@@ -220,7 +233,8 @@ class Plan {
   int lowest_active_ = 0;
   std::vector<std::uint8_t> used_;  // with Unused::keep, by parameter: by a rank, in the last window looked at
 
-  std::vector<Findings> unlooked_;  // of the windows whose result is not looked at, the oldest first
+  std::vector<std::size_t> non_finite_;  // of this window
+  std::vector<Findings> unlooked_;       // of the windows whose result is not looked at, the oldest first
 };
 
 }  // namespace ddp::gradient_engine

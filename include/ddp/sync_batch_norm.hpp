@@ -1,0 +1,68 @@
+// Batch normalisation over the batches of all ranks, as functions on host memory: the same result, up to rounding, as
+// batch normalisation of the joined batch. Ranks may have batches of different sizes, also none.
+//
+//   y = (x - mean) * inverse_std * weight + bias,  inverse_std = 1 / sqrt(variance + epsilon)
+//
+// with the mean and the (biased) variance over all elements of a channel on all ranks. Sums are kept in double; counts,
+// means and squared distances are combined by Chan's formula in the order of the ranks, so all ranks have the same
+// bits.
+//
+// Threads: one at a time for each group. Errors: InvalidArgument for sizes that don't fit; what collectives throw.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "ddp/export.hpp"
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+inline namespace DDP_ABI {
+
+// x has the shape [batch, channels, points]: points is 1 for vectors, height * width for images. channels is the same
+// on all ranks.
+struct BatchShape {
+  std::size_t batch = 0;  // of this rank; may be 0
+  std::size_t channels = 0;
+  std::size_t points = 1;
+
+  std::size_t size() const { return batch * channels * points; }
+};
+
+struct BatchNormOptions {
+  double epsilon = 1e-5;
+  double momentum = 0.1;  // of the running statistics: running = (1 - momentum) * running + momentum * of this batch
+  CollectiveOptions collective{};
+};
+
+// What backward needs of a forward; the same on all ranks. Each vector has one value for each channel.
+struct BatchStatistics {
+  std::vector<double> mean, inverse_std;
+  std::uint64_t count = 0;  // elements of a channel on all ranks
+};
+
+// Each pointer of `channels` values, or null: weight counts as 1 and bias as 0 then, and running statistics are not
+// kept.
+struct BatchNormParameters {
+  const float* weight = nullptr;
+  const float* bias = nullptr;
+  float* running_mean = nullptr;
+  float* running_variance = nullptr;  // takes in the unbiased variance: divided by count - 1
+};
+
+// Collective: one all_gather of 2 * channels + 1 numbers. x and y have shape.size() values, and may be the same memory.
+// Throws InvalidArgument on all ranks where they have one element of a channel or none together: it has no variance.
+DDP_EXPORT BatchStatistics sync_batch_norm_forward(ProcessGroup& group, const BatchShape& shape, const float* x,
+                                                   const BatchNormParameters& parameters, float* y,
+                                                   const BatchNormOptions& options = {});
+
+// Collective: one all_reduce of 2 * channels numbers. of_y, x, of_x: shape.size() values; of_x and of_y may be the same
+// memory. of_weight, of_bias: `channels` values, or null; this rank's own sums are added to them, which
+// DistributedDataParallel averages as other gradients.
+DDP_EXPORT void sync_batch_norm_backward(ProcessGroup& group, const BatchShape& shape, const float* of_y,
+                                         const float* x, const BatchStatistics& statistics, const float* weight,
+                                         float* of_x, float* of_weight, float* of_bias, CollectiveOptions options = {});
+
+}  // namespace DDP_ABI
+}  // namespace ddp

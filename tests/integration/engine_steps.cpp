@@ -1,0 +1,322 @@
+// The training of tests/interop/engine_reference.py with libddp: starts from what PyTorch's DistributedDataParallel
+// started from, and compares the parameters after step 20 and the last one.
+//
+//   engine_steps FOLDER    for each case that FOLDER has a file of: a line of rank 0 with the largest difference; ends
+//                          with 1 if one is too large
+#include <ddp/ddp.hpp>
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace {
+
+constexpr int kSteps = 100, kRows = 8, kInputs = 24, kHidden = 32, kOutputs = 8;
+constexpr float kRate = 0.05F;
+
+using Floats = std::vector<float>;
+
+Floats numbers(std::int64_t count, std::int64_t seed) {
+  Floats values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    values.push_back(static_cast<float>((i * 7919 + seed * 104729) * (i % 13 + 1) % 2003) / 1001.5F - 1);
+  }
+  return values;
+}
+
+Floats read_floats(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw std::runtime_error("can't read " + path);
+  const std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  Floats values(bytes.size() / sizeof(float));
+  bytes.copy(reinterpret_cast<char*>(values.data()), values.size() * sizeof(float));
+  return values;
+}
+
+// Rows of numbers: [rows, columns].
+struct Matrix {
+  Matrix(int row_count, int column_count, Floats numbers_in_rows = {})
+      : rows(row_count), columns(column_count), values(std::move(numbers_in_rows)) {
+    values.resize(static_cast<std::size_t>(rows * columns));
+  }
+  float& at(int row, int column) { return values[static_cast<std::size_t>(row * columns + column)]; }
+  float at(int row, int column) const { return values[static_cast<std::size_t>(row * columns + column)]; }
+
+  int rows, columns;
+  Floats values;
+};
+
+// A linear layer's parameters and where their gradients lie: weight [outputs, inputs], bias [outputs].
+struct Layer {
+  const float* weight;
+  const float* bias;
+  float* weight_gradient;
+  float* bias_gradient;
+  int outputs, inputs;
+
+  Matrix forward(const Matrix& x) const {
+    Matrix out(x.rows, outputs);
+    for (int r = 0; r < x.rows; ++r) {
+      for (int o = 0; o < outputs; ++o) {
+        float sum = bias[o];
+        for (int i = 0; i < inputs; ++i) sum += x.at(r, i) * weight[o * inputs + i];
+        out.at(r, o) = sum;
+      }
+    }
+    return out;
+  }
+
+  // Adds to the gradients, and returns that of x.
+  Matrix backward(const Matrix& x, const Matrix& of_out) const {
+    Matrix of_x(x.rows, inputs);
+    for (int r = 0; r < x.rows; ++r) {
+      for (int o = 0; o < outputs; ++o) {
+        const float gradient = of_out.at(r, o);
+        bias_gradient[o] += gradient;
+        for (int i = 0; i < inputs; ++i) {
+          weight_gradient[o * inputs + i] += gradient * x.at(r, i);
+          of_x.at(r, i) += gradient * weight[o * inputs + i];
+        }
+      }
+    }
+    return of_x;
+  }
+};
+
+Matrix softsign(Matrix z) {
+  for (float& each : z.values) each = each / (1 + std::abs(each));
+  return z;
+}
+
+Matrix through_softsign(const Matrix& z, Matrix gradient) {
+  for (std::size_t i = 0; i < z.values.size(); ++i) {
+    const float root = 1 + std::abs(z.values[i]);
+    gradient.values[i] /= root * root;
+  }
+  return gradient;
+}
+
+enum Name : std::size_t { first, middle, last, extra };  // parameters 2 * name (weight) and 2 * name + 1 (bias)
+
+class Network {
+ public:
+  explicit Network(const Floats& initial) {
+    const std::array<std::pair<int, int>, 4> shapes{
+        {{kHidden, kInputs}, {kHidden, kHidden}, {kOutputs, kHidden}, {kOutputs, kHidden}}};
+    const char* const names[] = {"first", "middle", "last", "extra"};
+    auto next = initial.begin();
+    for (std::size_t i = 0; i < shapes.size(); ++i) {
+      const auto [rows, columns] = shapes[i];
+      values_.emplace_back(next, next + rows * columns);
+      next += rows * columns;
+      values_.emplace_back(next, next + rows);
+      next += rows;
+      names_.push_back(names[i]);
+      shapes_.push_back({rows, columns});
+    }
+  }
+
+  std::vector<ddp::Parameter> parameters() {
+    std::vector<ddp::Parameter> all;
+    for (std::size_t i = 0; i < shapes_.size(); ++i) {
+      all.push_back({names_[i] + "_weight", {shapes_[i].first, shapes_[i].second}, values_[2 * i]});
+      all.push_back({names_[i] + "_bias", {shapes_[i].first}, values_[2 * i + 1]});
+    }
+    return all;
+  }
+
+  Layer layer(Name name, const ddp::DistributedDataParallel& model) const {
+    const auto gradient = [&](std::size_t p) { return static_cast<float*>(model.gradient(p).data); };
+    return {values_[2 * name].data(), values_[2 * name + 1].data(), gradient(2 * name),
+            gradient(2 * name + 1),   shapes_[name].first,          shapes_[name].second};
+  }
+
+  void descend(const ddp::DistributedDataParallel& model) {
+    for (std::size_t p = 0; p < values_.size(); ++p) {
+      const auto* const gradient = static_cast<const float*>(model.gradient(p).data);
+      for (std::size_t i = 0; i < values_[p].size(); ++i) values_[p][i] -= kRate * gradient[i];
+    }
+  }
+
+  Floats all() const {
+    Floats all;
+    for (const Floats& each : values_) all.insert(all.end(), each.begin(), each.end());
+    return all;
+  }
+
+ private:
+  std::vector<Floats> values_;  // by parameter
+  std::vector<std::string> names_;
+  std::vector<std::pair<int, int>> shapes_;
+};
+
+struct Case {
+  std::string name;
+  double difference_max = 2e-6;  // of parameters around 0.1: some roundings of float32
+  bool compares_last = true;
+  ddp::DistributedDataParallelOptions options{};
+  int middles = 1;
+  int micro_batches = 1;
+  std::function<bool(int rank, int step)> has_extra = [](int, int) { return true; };
+  int steps_of_rank_1 = kSteps;
+  std::optional<ddp::ParameterAverageOptions> average{};
+};
+
+// Forward and backward of one batch.
+void add_gradients(const Network& network, const ddp::DistributedDataParallel& model, const Case& its, int rank,
+                   int number, bool has_extra, const std::function<void(Name)>& is_ready) {
+  const Matrix x(kRows, kInputs, numbers(kRows * kInputs, 2 * (1000 * rank + number)));
+  const Matrix y(kRows, kOutputs, numbers(kRows * kOutputs, 2 * (1000 * rank + number) + 1));
+  std::vector<Matrix> hidden{x}, before;
+  const auto name_of = [](std::size_t i) { return i == 0 ? first : middle; };
+  for (std::size_t i = 0; i <= static_cast<std::size_t>(its.middles); ++i) {
+    before.push_back(network.layer(name_of(i), model).forward(hidden.back()));
+    hidden.push_back(softsign(before.back()));
+  }
+  Matrix out = network.layer(last, model).forward(hidden.back());
+  if (has_extra) {
+    const Matrix more = network.layer(extra, model).forward(hidden.back());
+    for (std::size_t i = 0; i < out.values.size(); ++i) out.values[i] += more.values[i];
+  }
+  for (std::size_t i = 0; i < out.values.size(); ++i) {
+    out.values[i] = 2 * (out.values[i] - y.values[i]) / static_cast<float>(out.values.size());
+  }
+  Matrix gradient = network.layer(last, model).backward(hidden.back(), out);
+  if (has_extra) {
+    const Matrix more = network.layer(extra, model).backward(hidden.back(), out);
+    for (std::size_t i = 0; i < gradient.values.size(); ++i) gradient.values[i] += more.values[i];
+    is_ready(extra);
+  }
+  is_ready(last);
+  for (std::size_t i = before.size(); i-- > 0;) {
+    gradient = network.layer(name_of(i), model).backward(hidden[i], through_softsign(before[i], gradient));
+    is_ready(name_of(i));
+  }
+}
+
+double largest_difference(const Floats& ours, const float* theirs) {
+  double largest = 0;
+  for (std::size_t i = 0; i < ours.size(); ++i) {
+    const double difference = std::abs(double{ours[i]} - theirs[i]);
+    largest = difference <= largest ? largest : difference;  // a NaN is the largest
+  }
+  return largest;
+}
+
+// Returns the largest difference from what PyTorch came to, on rank 0; else 0.
+double run(ddp::ProcessGroup& world, const std::string& folder, const Case& its) {
+  const Floats wanted = read_floats(folder + "/" + its.name + ".f32");
+  Network network(read_floats(folder + "/initial.f32"));
+  ddp::DistributedDataParallel model(world, network.parameters(), its.options);
+  std::optional<ddp::ParameterAverage> average;
+  if (its.average) average.emplace(std::vector<ddp::AverageLevel>{{world, 4}}, network.parameters(), *its.average);
+  double largest = 0;
+  int step = 0;
+  const auto end_step = [&] {
+    network.descend(model);
+    if (average) average->step();
+    const bool is_compared = ++step == 20 || (step == kSteps && its.compares_last);
+    if (!is_compared || world.rank() != 0) return;
+    const Floats all = network.all();
+    const std::size_t offset = step == 20 ? 0 : all.size();
+    if (wanted.size() < offset + all.size()) throw std::runtime_error(its.name + ".f32 is too short");
+    largest = std::max(largest, largest_difference(all, wanted.data() + offset));
+  };
+  const int steps = world.rank() == 1 ? its.steps_of_rank_1 : kSteps;
+  while (step < steps) {
+    for (int k = 0; k < its.micro_batches; ++k) {
+      auto micro_batch = model.begin_step(k + 1 == its.micro_batches ? ddp::Sync::on : ddp::Sync::off);
+      add_gradients(network, model, its, world.rank(), step * its.micro_batches + k, its.has_extra(world.rank(), step),
+                    [&](Name name) { micro_batch.ready(2 * name), micro_batch.ready(2 * name + 1); });
+      micro_batch.finish();
+    }
+    end_step();
+  }
+  if (its.options.uneven_inputs != ddp::UnevenInputs::off) model.join(end_step);
+  return largest;
+}
+
+// PyTorch draws its first q otherwise.
+std::shared_ptr<ddp::CommunicationHook> power_sgd_from(const std::string& folder, const std::string& name, int rank) {
+  struct WithFirstQ : ddp::CommunicationHook {
+    std::string describe() const override { return hook->describe(); }
+    void begin(ddp::ProcessGroup& group, const std::vector<ddp::GradientBucket>& buckets,
+               ddp::CollectiveOptions options) override {
+      hook->begin(group, buckets, options);
+      auto next = first_q.begin();
+      for (const char* const layer : {"first", "middle", "last", "extra"}) {
+        for (const ddp::Parameter& each : hook->state()) {
+          if (each.name != "power_sgd." + std::string(layer) + "_weight.q") continue;
+          std::copy_n(next, each.values.count, static_cast<float*>(each.values.data));
+          next += static_cast<std::ptrdiff_t>(each.values.count);
+        }
+      }
+      if (next != first_q.end()) throw std::runtime_error("other parameters are compressed");
+    }
+    std::optional<ddp::Work> next(const ddp::HookCall& call) override { return hook->next(call); }
+
+    std::shared_ptr<ddp::CommunicationHook> hook;
+    Floats first_q;
+  };
+  auto hook = std::make_shared<WithFirstQ>();
+  hook->hook = ddp::power_sgd({.rank = rank, .start_step = 2});
+  hook->first_q = read_floats(folder + "/" + name + ".q.f32");
+  return hook;
+}
+
+std::vector<Case> cases(const std::string& folder) {
+  std::vector<Case> all{{.name = "plain"}, {.name = "accumulation", .micro_batches = 3}};
+  all.push_back({.name = "unused", .has_extra = [](int rank, int step) { return (step + rank) % 3 != 0; }});
+  all.back().options.unused = ddp::Unused::zeros;
+  all.push_back({.name = "static_graph", .middles = 2});
+  all.back().options.static_graph = true;
+  // PyTorch rounds the sum of two ranks, libddp the mean: both by up to half of the last of 8 bits, in each step.
+  all.push_back({.name = "bfloat16", .difference_max = 2e-3});
+  all.back().options.communication_hook = ddp::compressed_all_reduce();
+  all.push_back({.name = "uneven_inputs", .steps_of_rank_1 = 60});
+  all.back().options.uneven_inputs = ddp::UnevenInputs::divide_by_all;
+  for (const int rank : {1, 2}) {
+    const std::string name = "power_sgd_" + std::to_string(rank);
+    if (!std::filesystem::exists(folder + "/" + name + ".q.f32")) continue;
+    // Then roundings grow: PyTorch's own algorithm comes to 2e-3 after 100 steps if it adds in another order.
+    all.push_back({.name = name, .compares_last = false});
+    all.back().options.communication_hook = power_sgd_from(folder, name, rank);
+  }
+  all.push_back({.name = "local_sgd", .average = ddp::ParameterAverageOptions{.start_step = 10}});
+  all.back().options.communication_hook = ddp::post_local_sgd({.start_step = 10});
+  return all;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "usage: engine_steps FOLDER\n");
+    return 2;
+  }
+  try {
+    auto world = ddp::init_process_group();
+    bool is_right = true;
+    for (const Case& its : cases(argv[1])) {
+      const double largest = run(world, argv[1], its);
+      if (world.rank() == 0) std::printf("%s: largest difference %.2g\n", its.name.c_str(), largest);
+      is_right = is_right && largest <= its.difference_max;
+    }
+    world.barrier();
+    return is_right ? 0 : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,26 @@
+// Training with each feature of the gradient engine comes to the parameters that PyTorch's DistributedDataParallel
+// comes to. engine_vectors/*.f32 were written by tests/interop/engine_reference.py, with PyTorch 2.15.0 on two ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tests/integration/job.hpp"
+
+namespace ddp::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(EngineVectors, LibddpComesToThePyTorchParameters) {
+  const std::string vectors = std::string(DDP_TEST_SOURCE_DIR) + "/tests/integration/engine_vectors";
+  Job job({"--standalone", "--nproc-per-node=2", std::string(DDP_TEST_BIN_DIR) + "/engine_steps", vectors});
+  EXPECT_EQ(job.wait(), 0) << job.out() << job.err();
+  for (const char* const each : {"plain", "accumulation", "unused", "static_graph", "bfloat16", "uneven_inputs",
+                                 "power_sgd_1", "power_sgd_2", "local_sgd"}) {
+    EXPECT_THAT(job.out(), HasSubstr(std::string(each) + ": largest difference "));
+  }
+}
+
+}  // namespace
+}  // namespace ddp::test

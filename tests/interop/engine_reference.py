@@ -1,0 +1,168 @@
+"""Trains a small network with PyTorch's DistributedDataParallel in several ways, and writes what engine_steps, the same
+training with libddp, starts from and has to come to: float32 in native byte order, rank 0's.
+
+  initial.f32       the parameters, one after the other, as `Network` has them
+  CASE.f32          the parameters after step 20, and after the last one
+  CASE.q.f32        of PowerSGD: for each compressed parameter, the first q in rows of [rank, columns]
+"""
+
+import argparse
+import os
+import pathlib
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
+from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.nn.functional import softsign
+from torch.nn.parallel import DistributedDataParallel
+
+STEPS, ROWS, INPUTS, HIDDEN, OUTPUTS, RATE = 100, 8, 24, 32, 8, 0.05
+
+
+def numbers(count, seed):
+    """From -1 to 1. Integers until the division: the same in C++, bit by bit."""
+    i = torch.arange(count, dtype=torch.int64)
+    return ((i * 7919 + seed * 104729) * (i % 13 + 1) % 2003).to(torch.float32) / 1001.5 - 1
+
+
+def batch(rank, step):
+    x = numbers(ROWS * INPUTS, 2 * (1000 * rank + step)).reshape(ROWS, INPUTS)
+    y = numbers(ROWS * OUTPUTS, 2 * (1000 * rank + step) + 1).reshape(ROWS, OUTPUTS)
+    return x, y
+
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        shapes = {
+            "first": (HIDDEN, INPUTS),
+            "middle": (HIDDEN, HIDDEN),
+            "last": (OUTPUTS, HIDDEN),
+            "extra": (OUTPUTS, HIDDEN),
+        }
+        seed = 5000
+        for name, (rows, columns) in shapes.items():
+            weight = numbers(rows * columns, seed).reshape(rows, columns) / columns**0.5
+            bias = numbers(rows, seed + 1) / 10
+            self.register_parameter(f"{name}_weight", torch.nn.Parameter(weight))
+            self.register_parameter(f"{name}_bias", torch.nn.Parameter(bias))
+            seed += 2
+
+    def forward(self, x, middles, has_extra):
+        hidden = softsign(x @ self.first_weight.T + self.first_bias)
+        for _ in range(middles):
+            hidden = softsign(hidden @ self.middle_weight.T + self.middle_bias)
+        out = hidden @ self.last_weight.T + self.last_bias
+        if has_extra:
+            out = out + hidden @ self.extra_weight.T + self.extra_bias
+        return out
+
+
+def floats(tensors):
+    return torch.cat([t.detach().flatten() for t in tensors]).numpy().tobytes()
+
+
+class Training:
+    def __init__(self, folder, case, rank, **ddp_options):
+        self.folder, self.case, self.rank = folder, case, rank
+        self.network = Network()
+        self.model = DistributedDataParallel(self.network, **ddp_options)
+        self.averager = None
+        self.results = b""
+
+    def run(self, steps=STEPS, middles=1, micro_batches=1, has_extra=lambda step: True):
+        for step in range(steps):
+            for k in range(micro_batches):
+                x, y = batch(self.rank, step * micro_batches + k)
+                self.model.require_backward_grad_sync = k == micro_batches - 1
+                out = self.model(x, middles, has_extra(step))
+                torch.nn.functional.mse_loss(out, y).backward()
+            with torch.no_grad():
+                for p in self.network.parameters():
+                    p -= RATE * p.grad
+                    p.grad.zero_()
+            if self.averager:  # takes parameters with a gradient only
+                self.averager.average_parameters(self.network.parameters())
+            if step + 1 in (20, STEPS):
+                self.results += floats(self.network.parameters())
+
+    def write(self):
+        if self.rank == 0:
+            (self.folder / f"{self.case}.f32").write_bytes(self.results)
+
+
+def train_power_sgd(folder, rank, approximation):
+    training = Training(folder, f"power_sgd_{approximation}", rank)
+    state = powerSGD_hook.PowerSGDState(
+        process_group=None, matrix_approximation_rank=approximation, start_powerSGD_iter=2, min_compression_rate=2
+    )
+    names = {id(p): name for name, p in training.network.named_parameters()}
+    order, drawn, randn = [], [], torch.randn
+
+    def hook(hook_state, bucket):
+        if not drawn:
+            order.clear()
+        order.extend(names[id(p)] for p in bucket.parameters() if p.dim() == 2)
+        return powerSGD_hook.powerSGD_hook(hook_state, bucket)
+
+    def recorded(*size, **options):
+        result = randn(*size, **options)
+        drawn.append(result.clone())
+        return result
+
+    training.model.register_comm_hook(state, hook)
+    torch.randn = recorded
+    training.run()
+    torch.randn = randn
+    training.write()
+    first_q = dict(zip(order, drawn))
+    weights = [name for name, p in training.network.named_parameters() if p.dim() == 2]
+    assert set(weights) == set(first_q), (weights, order)
+    if rank == 0:
+        (folder / f"{training.case}.q.f32").write_bytes(floats(first_q[name].squeeze(0).T for name in weights))
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=pathlib.Path)
+    folder = parser.parse_args().folder
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    if rank == 0:
+        (folder / "initial.f32").write_bytes(floats(Network().parameters()))
+
+    def train(case, after_init=lambda training: None, ddp_options=None, **run_options):
+        training = Training(folder, case, rank, **(ddp_options or {}))
+        after_init(training)
+        training.run(**run_options)
+        training.write()
+
+    train("plain")
+    train("accumulation", micro_batches=3)
+    train("unused", ddp_options={"find_unused_parameters": True}, has_extra=lambda step: (step + rank) % 3 != 0)
+    train("static_graph", ddp_options={"static_graph": True}, middles=2)
+    train("bfloat16", lambda t: t.model.register_comm_hook(None, default_hooks.bf16_compress_hook))
+
+    uneven = Training(folder, "uneven_inputs", rank)
+    with Join([uneven.model]):
+        uneven.run(steps=STEPS if rank == 0 else 60)
+    uneven.write()
+
+    for approximation in (1, 2):
+        train_power_sgd(folder, rank, approximation)
+
+    def local_sgd(training):
+        subgroup, _ = dist.new_subgroups(group_size=1)
+        state = post_localSGD_hook.PostLocalSGDState(process_group=None, subgroup=subgroup, start_localSGD_iter=10)
+        training.model.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+        training.averager = PeriodicModelAverager(period=4, warmup_steps=10)
+
+    train("local_sgd", local_sgd)
+    dist.destroy_process_group()
+
+
+main()
+os._exit(0)  # see train_ddp.py

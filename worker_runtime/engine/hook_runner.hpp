@@ -1,0 +1,52 @@
+// Takes the buckets of a model through the stages of its communication hook.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ddp/communication_hook.hpp"
+#include "worker_runtime/engine/layout/layout.hpp"
+
+namespace ddp::gradient_engine {
+
+class HookRunner {
+ public:
+  // parameters: of the model, without use of their values. The group and the hook, which is not null, are the engine's.
+  HookRunner(ProcessGroup group, std::shared_ptr<CommunicationHook> hook, std::vector<Parameter> parameters,
+             CollectiveOptions options);
+
+  // Collective: the gradients lie in `memory` from now on. Throws what the hook throws.
+  void set_buckets(const Layout& layout, const MemoryRange& memory);
+
+  // These throw what the hook, or a collective, failed with. If it was the hook, the group is aborted.
+  void begin(std::size_t bucket);  // its stage 0
+  void finish();                   // the stages that are left of all that have begun
+
+  // Waits for the collectives under way, and begins no further stage. Returns the first failure.
+  std::exception_ptr wait_all();
+  bool is_at_work() const { return !under_way_.empty(); }
+
+ private:
+  struct UnderWay {
+    std::size_t bucket = 0;
+    Work work;
+  };
+
+  // Whether there is a stage after this one.
+  bool go_on(UnderWay& its, int stage);
+  void abort(const std::exception& error);
+
+  ProcessGroup group_;
+  std::shared_ptr<CommunicationHook> hook_;
+  std::vector<Parameter> parameters_;
+  CollectiveOptions options_;
+  std::vector<GradientBucket> buckets_;
+  std::vector<UnderWay> under_way_;  // in the order of begin()
+};
+
+}  // namespace ddp::gradient_engine

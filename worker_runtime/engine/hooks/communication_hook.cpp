@@ -1,0 +1,11 @@
+#include "ddp/communication_hook.hpp"
+
+namespace ddp {
+
+CommunicationHook::~CommunicationHook() = default;
+
+void CommunicationHook::begin(ProcessGroup&, const std::vector<GradientBucket>&, CollectiveOptions) {}
+
+std::vector<Parameter> CommunicationHook::state() { return {}; }
+
+}  // namespace ddp

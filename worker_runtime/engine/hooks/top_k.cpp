@@ -1,0 +1,144 @@
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddp/error.hpp"
+#include "ddp/gradient_compression.hpp"
+#include "worker_runtime/engine/hooks/host_gradients_only.hpp"
+
+namespace ddp {
+namespace {
+
+struct Entry {              // of a gradient that is sent
+  std::uint32_t place = 0;  // in the bucket
+  float value = 0;
+};
+static_assert(sizeof(Entry) == 8);
+
+class TopK : public CommunicationHook {
+ public:
+  explicit TopK(TopKOptions options) : options_(options) {}
+
+  std::string describe() const override { return "top_k, ratio = " + std::to_string(options_.ratio); }
+
+  void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override {
+    gradient_engine::require_float32_on_host(buckets, "top_k");
+    places_.clear();
+    std::size_t entries = 0;
+    for (const GradientBucket& bucket : buckets) {
+      const auto wanted =
+          static_cast<std::size_t>(std::ceil(options_.ratio * static_cast<double>(bucket.gradients.count)));
+      const std::size_t count = std::min(std::max<std::size_t>(wanted, 1), bucket.gradients.count);
+      places_.push_back({entries, count});
+      entries += count * (1 + static_cast<std::size_t>(group.size()));
+      for (const Parameter& parameter : bucket.parameters) {
+        Error& error = errors_[parameter.name];
+        error.values.resize(parameter.values.count);
+        error.shape = parameter.shape;
+      }
+    }
+    memory_ = group.allocate(entries * sizeof(Entry), options);
+  }
+
+  std::optional<Work> next(const HookCall& call) override {
+    const Place& place = places_[call.bucket.number];
+    Entry* const own = static_cast<Entry*>(memory_.data()) + place.first;
+    Entry* const all = own + place.count;
+    const auto size = static_cast<std::size_t>(call.group.size());
+    if (place.count == 0) return std::nullopt;
+    if (call.stage == 0) {
+      add_errors(call.bucket);
+      choose(call.bucket, {own, place.count});
+      keep_errors(call.bucket, {own, place.count});
+      return call.group.all_gather_async({own, place.count * sizeof(Entry), DataType::uint8},
+                                         {all, size * place.count * sizeof(Entry), DataType::uint8}, call.options);
+    }
+    auto* const gradients = static_cast<float*>(call.bucket.gradients.data);
+    std::fill_n(gradients, call.bucket.gradients.count, 0.0F);
+    for (std::size_t i = 0; i < size * place.count; ++i) {
+      if (all[i].place < call.bucket.gradients.count)
+        gradients[all[i].place] += all[i].value / static_cast<float>(size);
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Parameter> state() override {
+    std::vector<Parameter> state;
+    for (auto& [name, error] : errors_) state.push_back({"top_k." + name + ".error", error.shape, error.values});
+    return state;
+  }
+
+ private:
+  struct Place {  // of a bucket's entries: this rank's, and behind them those of all
+    std::size_t first = 0;
+    std::size_t count = 0;
+  };
+  struct Error {
+    std::vector<std::int64_t> shape;
+    std::vector<float> values;
+  };
+  struct Entries {
+    Entry* first;
+    std::size_t count;
+  };
+
+  void add_errors(const GradientBucket& bucket) {
+    for (const Parameter& parameter : bucket.parameters) {
+      const std::vector<float>& error = errors_[parameter.name].values;
+      auto* const gradient = static_cast<float*>(parameter.values.data);
+      for (std::size_t i = 0; i < error.size(); ++i) gradient[i] += error[i];
+    }
+  }
+
+  // Of equal magnitudes those at lower places. A NaN is larger than all: it must reach the other ranks.
+  void choose(const GradientBucket& bucket, Entries chosen) {
+    const auto* const gradients = static_cast<const float*>(bucket.gradients.data);
+    const auto magnitude = [gradients](std::uint32_t place) {
+      const float value = std::abs(gradients[place]);
+      return std::isnan(value) ? INFINITY : value;
+    };
+    order_.resize(bucket.gradients.count);
+    std::iota(order_.begin(), order_.end(), 0U);
+    std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(chosen.count - 1), order_.end(),
+                     [&](std::uint32_t a, std::uint32_t b) {
+                       return magnitude(a) != magnitude(b) ? magnitude(a) > magnitude(b) : a < b;
+                     });
+    std::sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(chosen.count));
+    for (std::size_t i = 0; i < chosen.count; ++i) chosen.first[i] = {order_[i], gradients[order_[i]]};
+  }
+
+  // What is not sent.
+  void keep_errors(const GradientBucket& bucket, Entries sent) {
+    auto* const gradients = static_cast<float*>(bucket.gradients.data);
+    for (std::size_t i = 0; i < sent.count; ++i) gradients[sent.first[i].place] = 0;
+    for (const Parameter& parameter : bucket.parameters) {
+      std::memcpy(errors_[parameter.name].values.data(), parameter.values.data, parameter.values.bytes());
+    }
+  }
+
+  TopKOptions options_;
+  std::map<std::string, Error> errors_;  // by the parameter's name
+  std::vector<Place> places_;            // by bucket
+  std::vector<std::uint32_t> order_;
+  RegisteredMemory memory_;
+};
+
+}  // namespace
+
+std::shared_ptr<CommunicationHook> DDP_ABI::top_k(TopKOptions options) {
+  if (!(options.ratio > 0 && options.ratio <= 1)) {
+    throw InvalidArgument("ratio = " + std::to_string(options.ratio) +
+                          "\nwhere: top_k\ntry:   a number above 0 and up to 1");
+  }
+  return std::make_shared<TopK>(options);
+}
+
+}  // namespace ddp
