@@ -33,7 +33,7 @@ class Rank {
                                                HostLayout::one_host(2), rank)),
         peer_memory_({0, 0}, rank),
         pairs_(rank, 2, *memory_, peer_memory_, {std::move(is_here), [](int) { return false; }, [] { return false; }}) {
-    pairs_.attach(memory_->reserve(PointToPoint::shared_bytes(2)), 0);
+    pairs_.channels().attach(memory_->reserve(PairChannels::shared_bytes(2)), 0);
   }
 
   Kind send(const std::vector<std::byte>& values, int to, base::Deadline deadline) {

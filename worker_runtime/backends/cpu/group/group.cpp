@@ -101,7 +101,7 @@ void Group::begin_on_several_hosts(base::Deadline& deadline) {
 // What collectives need, and what is behind it.
 std::shared_ptr<Segment> Group::reserve_staging(std::size_t bytes, base::Deadline& deadline, Gap unused) {
   const std::size_t for_collectives = in_whole_lines(bytes);
-  const std::size_t all_bytes = for_collectives + PointToPoint::shared_bytes(static_cast<int>(members_.here().size()));
+  const std::size_t all_bytes = for_collectives + PairChannels::shared_bytes(static_cast<int>(members_.here().size()));
   auto segment = joint_memory_.segment_of(joint_memory_.reserve(all_bytes, deadline, unused), all_bytes);
   pairs_.attach(segment, for_collectives);
   return segment;

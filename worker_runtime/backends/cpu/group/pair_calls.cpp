@@ -62,14 +62,15 @@ void PairCalls::open(HostCalls& hosts, base::Deadline& deadline) {
                                               parts_.arrivals.presence().wait_until_noted(rank, end, is_over);
                                               return parts_.states.end_of(rank);
                                             }});
-  here_.announce(afar_->links().announcement());
+  here_.channels().announce(afar_->links().announcement());
   std::vector<PeerLinks::Announcement> all(static_cast<std::size_t>(size));
   constexpr std::size_t kWords = std::tuple_size_v<GatheredWords>;
   for (std::size_t begin = 0; begin < std::tuple_size_v<PeerLinks::Announcement>; begin += kWords) {
     const auto words = hosts.gather(
         [&](int index) {
           GatheredWords some{};
-          std::copy_n(here_.announced(index).begin() + static_cast<std::ptrdiff_t>(begin), kWords, some.begin());
+          std::copy_n(here_.channels().announced(index).begin() + static_cast<std::ptrdiff_t>(begin), kWords,
+                      some.begin());
           return some;
         },
         deadline);

@@ -41,7 +41,9 @@ class PairCalls {
   explicit PairCalls(const Parts& parts);
 
   // The memory behind `offset` bytes of each part of the segment. Nothing can be run before.
-  void attach(std::shared_ptr<Segment> segment, std::size_t offset) { here_.attach(std::move(segment), offset); }
+  void attach(std::shared_ptr<Segment> segment, std::size_t offset) {
+    here_.channels().attach(std::move(segment), offset);
+  }
 
   // With several hosts. Collective: every rank shows the ranks of other hosts where it listens.
   void open(HostCalls& hosts, base::Deadline& deadline);

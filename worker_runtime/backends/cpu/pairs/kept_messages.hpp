@@ -1,5 +1,5 @@
-// Messages that a rank has received before it asked for them, because they stood before one that it did ask for: of
-// other tags. Their sends are complete. In the order in which they came.
+// Messages that a rank has received before it called for them: they have other tags, and came before the message that
+// the rank waited for. Their sends are complete. They are kept in the order in which they came.
 //
 // Threads: one at a time.
 #pragma once
@@ -19,20 +19,20 @@ namespace ddp::cpu_backend {
 
 class KeptMessages {
  public:
-  // Beyond this a message stays with its sender, and the messages behind it too.
+  // The limits. A message beyond them stays with its sender, and so do the messages behind it.
   static constexpr std::size_t kCountMax = 1'024;
   static constexpr std::size_t kBytesMax = 64u << 20;
 
   struct Message {
     int peer = 0;
     int tag = 0;
-    std::uint64_t number = 0;  // among those of its peer
-    core::Fingerprint call{};  // the send
+    std::uint64_t number = 0;  // among the messages of its peer
+    core::Fingerprint call{};  // of the sender
     std::vector<std::byte> bytes{};
   };
 
-  // Reserves room for a message, to be kept once its bytes have come: `sent` is its call, with the tag. Empty if there
-  // is no room. Several may be on their way.
+  // Reserves room for a message that is being received; `sent` is its call, with the tag as the root. Several messages
+  // may be received at the same time. Returns nothing if there is no room.
   std::optional<Message> prepare(int peer, std::uint64_t number, const core::Fingerprint& sent) {
     const std::size_t bytes = sent.count * size_of(sent.type);
     const bool has_room = count_ < kCountMax && bytes <= kBytesMax && bytes_ <= kBytesMax - bytes;
@@ -42,12 +42,12 @@ class KeptMessages {
     return Message{peer, tag_of(sent), number, sent, std::vector<std::byte>(bytes)};
   }
 
-  // One of prepare().
+  // Keeps a message of prepare(), all of which has been received.
   void keep(Message message) { messages_.push_back(std::move(message)); }
 
   bool has(int peer, int tag) const { return index_of(peer, tag) < messages_.size(); }
 
-  // The first of its tag from the peer. Requires has().
+  // The first message of the peer that has this tag. Requires has().
   Message take(int peer, int tag) {
     const std::size_t index = index_of(peer, tag);
     Message message = std::move(messages_[index]);
@@ -65,7 +65,7 @@ class KeptMessages {
   }
 
   std::deque<Message> messages_;
-  std::size_t count_ = 0;  // of these and of those on their way, as the next
+  std::size_t count_ = 0;  // includes the messages that are being received, as does the next
   std::size_t bytes_ = 0;
 };
 

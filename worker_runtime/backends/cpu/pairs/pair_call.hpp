@@ -1,4 +1,5 @@
-// Sends and receives of one rank: which are under way, and how they end.
+// Sends and receives of one rank: what a message says of its call, which calls are under way, and how a run of them
+// ends.
 #pragma once
 
 #include <algorithm>
@@ -23,34 +24,35 @@ inline bool is_pair_call(CollectiveKind kind) {
   return kind == CollectiveKind::send || kind == CollectiveKind::receive;
 }
 
-// A receive from whichever rank sends first. It has a run() of its own.
+// A receive from any rank: it takes the first message that comes. It is the only call of its run().
 inline bool is_from_any(const Collective& call) { return call.source != nullptr; }
 constexpr int kAnyPeer = -1;
 
-// Of messages that a collective is made of: none of a program's own, which are 0 and above.
+// The tag of messages that belong to a collective. Tags of a program are 0 or more.
 constexpr int kInnerTag = -1;
 
-// What a message says of itself: its call, with the tag in the place of the peer, which both sides know.
+// The form in which a message carries its call. The root is the tag, because both ranks know the peer.
 inline core::FingerprintWords words_of(Fingerprint call, int tag) {
   call.root = tag;
   return core::encode(call);
 }
-inline int tag_of(const Fingerprint& told) { return told.root; }
+inline int tag_of(const Fingerprint& message) { return message.root; }
 
-// Whether a send and a receive of the same tag are of the same data.
+// Whether a send and a receive with the same tag have the same type and count.
 inline bool fit(const Fingerprint& sent, const Fingerprint& wanted) {
   return sent.type == wanted.type && sent.count == wanted.count;
 }
 
-// A receive from any that waits for ranks of this host and of others, at once, on two threads: the first message ends
-// both.
+// The first message of a receive from any that waits on two threads: one half for ranks of this host, the other half
+// for ranks of other hosts. The half that takes the message ends both.
 class FirstMessage {
  public:
-  // `wake` makes the other side look again.
+  // `wake` makes the other half ask is_taken() again.
   explicit FirstMessage(std::function<void()> wake) : wake_(std::move(wake)) {}
 
   bool is_taken() const { return is_taken_.load(); }
-  // Of who has found one: false where the other side was first, and the message stays where it is.
+  // Called by a half that has found a message. Returns false if the other half was first; the message then stays with
+  // its sender.
   bool take() {
     if (is_taken_.exchange(true)) return false;
     wake_();
@@ -65,19 +67,19 @@ class FirstMessage {
 struct PairEnd {
   enum class Kind : std::uint8_t { complete, lost, mismatch, timed_out, interrupted };
   Kind kind = Kind::complete;
-  std::size_t call = 0;                // which of the calls did not come to its end; the rest is about that one
-  std::uint64_t number = 0;            // of the message among those from one rank to the other, from 1
-  bool has_met = false;                // whether the peer had come to it
-  Fingerprint theirs{};                // of a mismatch: what the peer called; its root is the tag
-  int peer = kAnyPeer;                 // of a receive from any, where it has met one, or lost one
-  Presence presence = Presence::here;  // of a lost peer on another host, as far as it has told
-  std::vector<std::size_t> awaited{};  // after a timeout, or an interruption: see PairOrder::awaited()
+  std::size_t call = 0;                // the index of the call that did not complete; the other fields are about it
+  std::uint64_t number = 0;            // of the message, counted from 1 for each sender and receiver
+  bool has_met = false;                // whether the peer is known to have made its call
+  Fingerprint theirs{};                // of a mismatch: the call of the peer; the root is the tag
+  int peer = kAnyPeer;                 // of a receive from any: the sender of the message, or the lost peer
+  Presence presence = Presence::here;  // of a lost peer on another host: what its farewell says
+  std::vector<std::size_t> awaited{};  // after a timeout or an interruption: see PairOrder::awaited()
 };
 
-// Of each peer one send and one receive are under way at a time, in the order of the calls.
+// Which calls of a run are active: for each peer one send and one receive at a time, in the order of the calls.
 class PairOrder {
  public:
-  // `peers` are below `size`; kAnyPeer only alone.
+  // `peers` are below `size`. kAnyPeer stands for the only call.
   void begin(std::span<const Collective> calls, std::span<const int> peers, int size) {
     next_.assign(calls.size(), kNone);
     last_.assign(2 * static_cast<std::size_t>(size), kNone);
@@ -96,7 +98,7 @@ class PairOrder {
 
   const std::vector<std::size_t>& active() const { return active_; }
 
-  // Of the active ones those that the peer has not come to; where there is none, all.
+  // The active calls that the peer has not met; if there is none, all active calls.
   template <class HasMet>
   std::vector<std::size_t> awaited(const HasMet& has_met) const {
     std::vector<std::size_t> calls;
@@ -104,7 +106,8 @@ class PairOrder {
     return calls.empty() ? active_ : calls;
   }
 
-  // The first of those behind active()[at] that is wanted takes its place, which comes next then. False: there is none.
+  // Moves the first wanted call behind active()[at] before that one, so that it is active. Returns false if there is
+  // none.
   template <class IsWanted>
   bool prefer(std::size_t at, const IsWanted& is_wanted) {
     const std::size_t first = active_[at];
@@ -119,7 +122,7 @@ class PairOrder {
     return false;
   }
 
-  // active()[at] has come to its end: the next one of its kind takes its place, if there is one.
+  // active()[at] is complete. The next call of its peer and direction, if there is one, becomes active.
   void complete(std::size_t at) {
     const std::size_t next = next_[active_[at]];
     if (next != kNone) {
@@ -132,7 +135,7 @@ class PairOrder {
  private:
   static constexpr std::size_t kNone = ~std::size_t{0};
 
-  std::vector<std::size_t> next_, last_, active_;  // kept, so that no call allocates
+  std::vector<std::size_t> next_, last_, active_;  // they keep their memory, so that a run does not allocate
 };
 
 }  // namespace ddp::cpu_backend

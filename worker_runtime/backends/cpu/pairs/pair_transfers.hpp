@@ -99,7 +99,8 @@ class PairTransfers {
   // The number of the next message from the peer.
   std::uint64_t next_received(int peer) const { return received_[static_cast<std::size_t>(peer)] + 1; }
 
-  // Whether the other half of a receive from any has taken the first message.
+  // Of a receive from any: whether its other half waits for more peers, and whether that has taken the first message.
+  bool has_other_half() const { return first_ != nullptr; }
   bool is_first_elsewhere() const { return first_ != nullptr && first_->is_taken(); }
 
   // Completes active()[at] with a kept message of the peer, if there is one with its tag. Returns nothing if not.
