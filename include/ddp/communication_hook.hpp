@@ -41,6 +41,7 @@ struct GradientBucket {
   std::size_t number = 0;             // buckets of lower numbers begin before this one
   bool is_last = false;               // of the model's buckets
   MemoryRange gradients;              // of all its parameters; the padding between them is zero
+  MemoryRange padded;                 // the same and zeros behind it: its count is a multiple of the number of ranks
   std::vector<std::size_t> indices;   // of its parameters in the model
   std::vector<Parameter> parameters;  // the same: names, shapes, and as values the gradients
 };

@@ -68,9 +68,14 @@ enum class BufferSync : std::uint8_t {
   average,    // finish() of a step with Sync::on averages them over all ranks, also those that have called join()
 };
 
+// As bucket_cap_bytes: tries a few caps in the first 24 steps with Sync::on that go well, and keeps those with the
+// least time for a step, the same on all ranks. It moves the gradients, and so needs RebuildBuckets::automatic.
+constexpr std::size_t kAutomaticBucketCap = static_cast<std::size_t>(-1);
+
 struct DistributedDataParallelOptions {
   std::size_t first_bucket_cap_bytes = 1 << 20;  // small, so that the first all-reduce starts early
-  std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split
+  std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split.
+                                                 // Or kAutomaticBucketCap
   bool zero_gradients = true;                    // begin_step zeroes; off where backward overwrites every gradient
   RebuildBuckets rebuild_buckets = RebuildBuckets::off;
   Unused unused = Unused::error;
@@ -83,7 +88,11 @@ struct DistributedDataParallelOptions {
   std::vector<Parameter> buffers{};  // of any type; names differ from those of parameters. Memory outlives the model
   BufferSync buffer_sync = BufferSync::broadcast;
   std::shared_ptr<CommunicationHook> communication_hook{};  // null: an all-reduce that averages
-  CollectiveOptions collective{};                           // timeout and stream of the engine's own collectives
+  // For a hook that puts its results elsewhere, as ShardedOptimizer does: the memory of gradients goes back to the
+  // system as soon as a bucket has gone through the hook, and gradients are zero after finish(). ready() then waits, at
+  // the start of a bucket, for the one before. In host memory only.
+  bool release_gradients = false;
+  CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
 };
 
 enum class Sync : std::uint8_t {

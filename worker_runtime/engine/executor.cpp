@@ -25,19 +25,20 @@ std::string where_of(bool is_of_last_window) {
 
 Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout,
                    const std::vector<Parameter>& parameters, std::vector<MemoryRange> buffers,
-                   const std::shared_ptr<CommunicationHook>& hook)
+                   const std::shared_ptr<CommunicationHook>& hook, bool releases)
     : group_(std::move(group)),
       device_memory_(group_.impl()->backend().device_memory()),
       options_(options),
       layout_(std::move(layout)),
       buffers_(std::move(buffers)),
-      memory_(group_.allocate(layout_.bytes, options_)) {
+      memory_(group_.allocate(layout_.bytes, options_)),
+      releases_(releases) {
   for (const Parameter& parameter : parameters) {
     names_.push_back(parameter.name);
     counts_.push_back(parameter.values.count);
   }
   if (!hook) return;
-  hook_.emplace(group_, hook, parameters, options_);
+  hook_.emplace(group_, hook, parameters, options_, releases ? HookRunner::Release(&release_to_system) : nullptr);
   hook_->set_buckets(layout_, memory_range());
 }
 
@@ -62,7 +63,11 @@ const Agreement* Executor::perform(const AverageBuffers&) {
 }
 
 const Agreement* Executor::perform(const ZeroAll&) {
-  device_memory_->zero(memory_range(), options_.stream);
+  if (releases_) {
+    release_to_system(memory_range());
+  } else {
+    device_memory_->zero(memory_range(), options_.stream);
+  }
   return nullptr;
 }
 

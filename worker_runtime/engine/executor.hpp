@@ -29,9 +29,10 @@ struct FrozenMismatch : MismatchError {
 class Executor {
  public:
   // Collective: the ranks allocate the memory of the gradients together. Of the parameters, no values are used.
-  // buffers: the model's own, none of them empty. hook: may be null.
+  // buffers: the model's own, none of them empty. hook: may be null. releases: gradients that have gone through the
+  // hook give their memory back to the system, and are zero.
   Executor(ProcessGroup group, CollectiveOptions options, Layout layout, const std::vector<Parameter>& parameters,
-           std::vector<MemoryRange> buffers, const std::shared_ptr<CommunicationHook>& hook);
+           std::vector<MemoryRange> buffers, const std::shared_ptr<CommunicationHook>& hook, bool releases);
 
   // Performs one action. Returns the answer to Look and Peek, which lives until the next one; else null. Throws what a
   // collective failed with, GradientError for FindUnused, FindMiscounts, FindNonFinite and TellCancelled,
@@ -91,10 +92,11 @@ class Executor {
   std::shared_ptr<process_group::DeviceMemory> device_memory_;
   CollectiveOptions options_;
   Layout layout_;
-  std::vector<std::string> names_;                                // by parameter
-  std::vector<std::size_t> counts_;                               // of elements, by parameter
-  std::vector<MemoryRange> buffers_;                              // of the model; none is empty
-  RegisteredMemory memory_;                                       // of all buckets
+  std::vector<std::string> names_;    // by parameter
+  std::vector<std::size_t> counts_;   // of elements, by parameter
+  std::vector<MemoryRange> buffers_;  // of the model; none is empty
+  RegisteredMemory memory_;           // of all buckets
+  bool releases_;
   std::optional<HookRunner> hook_;                                // reduces the buckets, if there is one
   std::vector<Work> works_;                                       // begun and not yet waited for
   std::deque<std::unique_ptr<process_group::HostCopy>> results_;  // of the flags, the oldest first

@@ -8,8 +8,12 @@
 namespace ddp::gradient_engine {
 
 HookRunner::HookRunner(ProcessGroup group, std::shared_ptr<CommunicationHook> hook, std::vector<Parameter> parameters,
-                       CollectiveOptions options)
-    : group_(std::move(group)), hook_(std::move(hook)), parameters_(std::move(parameters)), options_(options) {}
+                       CollectiveOptions options, Release release)
+    : group_(std::move(group)),
+      hook_(std::move(hook)),
+      parameters_(std::move(parameters)),
+      options_(options),
+      release_(std::move(release)) {}
 
 void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
   buckets_.clear();
@@ -19,6 +23,7 @@ void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
     bucket.is_last = buckets_.size() + 1 == layout.buckets.size();
     std::byte* const start = static_cast<std::byte*>(memory.data) + each.offset_bytes;
     bucket.gradients = {start, each.count, each.type, memory.device};
+    bucket.padded = {start, each.padded_count, each.type, memory.device};
     bucket.indices = each.parameters;
     for (const std::size_t index : each.parameters) {
       Parameter parameter = parameters_[index];
@@ -38,6 +43,7 @@ void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
 }
 
 void HookRunner::begin(std::size_t bucket) {
+  if (release_) finish();
   UnderWay begun{bucket, {}};
   if (go_on(begun, 0)) under_way_.push_back(std::move(begun));
 }
@@ -47,7 +53,10 @@ void HookRunner::finish() {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < under_way_.size(); ++i) {
       under_way_[i].work.wait();
-      if (!go_on(under_way_[i], stage)) continue;
+      if (!go_on(under_way_[i], stage)) {
+        if (release_) release_(buckets_[under_way_[i].bucket].padded);
+        continue;
+      }
       if (kept != i) under_way_[kept] = std::move(under_way_[i]);
       ++kept;
     }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,9 +17,14 @@ namespace ddp::gradient_engine {
 
 class HookRunner {
  public:
+  // Gives memory back to the system. It is zero when it is read next.
+  using Release = std::function<void(const MemoryRange& memory)>;
+
   // parameters: of the model, without use of their values. The group and the hook, which is not null, are the engine's.
+  // release: empty, or called with the memory of each bucket that has gone through its stages. All stages of a bucket
+  // are then over before the next bucket begins.
   HookRunner(ProcessGroup group, std::shared_ptr<CommunicationHook> hook, std::vector<Parameter> parameters,
-             CollectiveOptions options);
+             CollectiveOptions options, Release release);
 
   // Collective: the gradients lie in `memory` from now on. Throws what the hook throws.
   void set_buckets(const Layout& layout, const MemoryRange& memory);
@@ -45,6 +51,7 @@ class HookRunner {
   std::shared_ptr<CommunicationHook> hook_;
   std::vector<Parameter> parameters_;
   CollectiveOptions options_;
+  Release release_;
   std::vector<GradientBucket> buckets_;
   std::vector<UnderWay> under_way_;  // in the order of begin()
 };

@@ -167,6 +167,7 @@ Actions Plan::looked(const Agreement& of_all) {
     case Fault::non_finite: return {FindNonFinite{std::move(own.non_finite), is_of_last_window}};
   }
   was_last_window_good_ = true;
+  ++good_windows_;
   if (!of_all.used.empty()) used_ = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
   if (of_all.active.empty()) return {};
@@ -218,7 +219,7 @@ bool Plan::is_unused(std::size_t parameter) const {
 }
 
 void Plan::require_no_window(const char* call) const {
-  if (!is_open_ && !window_begun_) return;
+  if (is_between_windows()) return;
   throw GradientError(std::string(call) + "() is called before the gradients are averaged\n" +
                       "where: DistributedDataParallel::" + call +
                       "\ntry:   call it after finish() of a step with Sync::on, and before the next begin_step()");

@@ -184,10 +184,14 @@ class Plan {
 
   // Whether the buckets are to be rebuilt before the next begin(). All ranks have the same answer there, because it
   // depends on flags that all have looked at.
-  bool is_rebuild_due() const { return rebuild_ == Rebuild::due && !is_open_ && !window_begun_; }
+  bool is_rebuild_due() const { return rebuild_ == Rebuild::due && is_between_windows(); }
 
   // All parameters, see Readiness.
   std::vector<std::size_t> ready_order() const { return readiness_.ready_order(); }
+
+  // Whether no window is open. How many windows have been looked at and were good: the same on all ranks there.
+  bool is_between_windows() const { return !is_open_ && !window_begun_; }
+  std::uint64_t good_window_count() const { return good_windows_; }
 
   // Of the last window that was looked at: whether it ended without a fault, and was not cancelled.
   bool was_last_window_good() const { return was_last_window_good_; }
@@ -229,6 +233,7 @@ class Plan {
   Rebuild rebuild_;
   bool is_shadow_ = false;
   bool was_last_window_good_ = true;
+  std::uint64_t good_windows_ = 0;
   int active_count_;
   int lowest_active_ = 0;
   std::vector<std::uint8_t> used_;  // with Unused::keep, by parameter: by a rank, in the last window looked at
