@@ -21,7 +21,7 @@
 // Parameters have the same bits with each of them, up to the order in which NaNs are met: all use the same arithmetic
 // on the same means. A bucket that does not divide by the ranks is padded.
 //
-// In host memory, float32. Threads: that of the model.
+// In host memory, float32. Threads: that of the model. Copies share their state.
 #pragma once
 
 #include <cstddef>

@@ -10,20 +10,19 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <thread>
+#include <string_view>
 
 #include "base/fork_guard.hpp"
 #include "base/unique_fd.hpp"
 #include "rendezvous/worker_link/message.hpp"
+#include "worker_runtime/agent_link/packet_listener.hpp"
 #include "worker_runtime/agent_link/progress_news.hpp"
-#include "worker_runtime/agent_link/stop_point.hpp"
+#include "worker_runtime/agent_link/seats.hpp"
+#include "worker_runtime/agent_link/stop_answers.hpp"
 
 namespace ddp::agent_link {
 
@@ -33,13 +32,8 @@ base::UniqueFd take_inherited_socket(const std::string& named);
 
 class AgentLink {
  public:
-  using RoundOverHandler = std::function<void(const std::string& why)>;
-
   // Says hello. Throws std::system_error.
   explicit AgentLink(base::UniqueFd socket);
-  ~AgentLink();
-  AgentLink(const AgentLink&) = delete;
-  AgentLink& operator=(const AgentLink&) = delete;
 
   bool in_forked_child() const { return fork_guard_.in_forked_child(); }
 
@@ -51,13 +45,9 @@ class AgentLink {
   // Tells of progress as far as it is news by now.
   void tell(const Known& known);
 
-  // From now on `over` is called once the agent says that this round is over; at once where it has said so already.
+  // As Seats (seats.hpp) says.
   void enter(std::uint32_t round, RoundOverHandler over);
-
-  // No call of the handler runs, or comes, after it.
   void leave();
-
-  // Throws TimeoutError where none comes in time, AbortedError where there will be none.
   std::map<std::string, std::string> wait_for_seat(std::chrono::milliseconds limit);
 
   // The process has a group of this round: calls of should_stop() count from 1, unless it is the round that they count
@@ -69,13 +59,10 @@ class AgentLink {
   bool should_stop(std::uint32_t round, std::chrono::milliseconds limit);
 
  private:
-  void say_hello();
-  void start_to_listen();
-  void listen();
-  bool read();
-  void lose();
   void take_stops();
   void answer_stop();
+  void hear(std::string_view packet);
+  void lose();
   void take(const worker_link::RoundOver& message);
   void take(const worker_link::Seat& message);
   void take(const worker_link::Stop& message);
@@ -84,22 +71,13 @@ class AgentLink {
 
   base::ForkGuard fork_guard_;
   base::UniqueFd socket_;
-  base::UniqueFd stop_;  // an eventfd, readable when the thread is to end
+  Seats seats_;  // has a mutex of its own
   std::mutex mutex_;
-  std::condition_variable changed_;  // of `seat_` or `end_`; the rest below is guarded by mutex_ too
-  worker_link::Hello hello_;
-  std::optional<std::uint32_t> round_;
-  RoundOverHandler over_;
-  std::optional<worker_link::RoundOver> last_over_;
-  std::optional<worker_link::Seat> seat_;
-  std::optional<std::string> end_;           // why there will be no seat
-  std::optional<std::uint32_t> stop_round_;  // in which calls of should_stop() count
-  std::optional<worker_link::PrepareStop> last_prepare_;
-  bool has_said_stopping_ = false;  // in stop_round_
-  StopPoint stop_point_;            // has a mutex of its own
+  worker_link::Hello hello_;  // guarded by mutex_, as the next
+  StopAnswers stops_;
   std::mutex news_mutex_;
-  ProgressNews news_;  // guarded by news_mutex_
-  std::thread thread_;
+  ProgressNews news_;        // guarded by news_mutex_
+  PacketListener listener_;  // the last: its thread uses the rest
 };
 
 }  // namespace ddp::agent_link

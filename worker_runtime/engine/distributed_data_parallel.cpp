@@ -31,7 +31,7 @@ void agree_on_model(ProcessGroup& group, const std::vector<Parameter>& parameter
     check_model(parameters, group.device());
     check_options(parameters, options, group.device());
     lines = describe_model(parameters, options);
-  } catch (const InvalidArgument& error) {
+  } catch (const std::exception& error) {  // a hook of the program's may throw anything
     refused = std::current_exception();
     const std::string reason = error.what();
     lines = {"a model that is refused: " + reason.substr(0, reason.find('\n'))};
@@ -158,7 +158,7 @@ class DistributedDataParallel::Impl {
       carry_out(actions);
       agent_link::tell_step();
     }
-    return plan_.active_count();
+    return plan_.outcome().active_count;
   }
 
   void join(const std::function<void()>& after_each_step) {
@@ -172,8 +172,8 @@ class DistributedDataParallel::Impl {
       carry_out(plan_.begin_shadow());
       carry_out(plan_.end(plan_.step()));
       agent_link::tell_step();
-      if (!plan_.was_last_window_good()) continue;  // cancelled by another rank
-      if (plan_.active_count() == 0 || options_.uneven_inputs == UnevenInputs::stop) return;
+      if (!plan_.outcome().was_last_good) continue;  // cancelled by another rank
+      if (plan_.outcome().active_count == 0 || options_.uneven_inputs == UnevenInputs::stop) return;
       if (after_each_step) after_each_step();
     }
   }
@@ -186,6 +186,7 @@ class DistributedDataParallel::Impl {
   void rebuild_buckets() {
     plan_.require_no_window("rebuild_buckets");
     tuning_.reset();  // the program decides
+    caps_ = first_caps(options_);
     rebuild();
   }
 
@@ -212,7 +213,7 @@ class DistributedDataParallel::Impl {
 
   // Whether there are new caps.
   bool try_next_caps() {
-    const auto caps = tuning_->begin_window(plan_.good_window_count(), std::chrono::steady_clock::now());
+    const auto caps = tuning_->begin_window(plan_.outcome().good_windows, std::chrono::steady_clock::now());
     if (caps) caps_ = *caps;
     if (caps || !tuning_->is_choice_due()) return caps.has_value();
     const auto times = process_group::all_gather_words(executor_.group(), tuning_->times(),
@@ -235,15 +236,21 @@ class DistributedDataParallel::Impl {
         if (of_all == nullptr) continue;
         carry_out(std::holds_alternative<Peek>(action) ? plan_.peeked(*of_all) : plan_.looked(*of_all));
       }
-    } catch (const GradientError&) {
-      throw;  // what all ranks have to tell: the collectives went well
+    } catch (const GradientError&) {  // what all ranks have to tell: the collectives went well
+      if (executor_.has_hook_failed()) fail();
+      throw;
     } catch (const FrozenMismatch&) {
+      if (executor_.has_hook_failed()) fail();
       throw;
     } catch (...) {
-      plan_.failed();
-      executor_.forget_results();
+      fail();
       throw;
     }
+  }
+
+  void fail() {
+    plan_.failed();
+    executor_.forget_results();
   }
 
   Layout layout_of(const std::vector<std::size_t>& order, std::size_t rank_count) const {

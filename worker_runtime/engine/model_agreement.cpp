@@ -141,6 +141,9 @@ void check_options(const std::vector<Parameter>& parameters, const DistributedDa
   if (options.release_gradients && (!options.communication_hook || device.kind != Device::Kind::cpu)) {
     refuse("release_gradients without a communication hook, or on a GPU", "release_gradients = false");
   }
+  if (options.uneven_inputs == UnevenInputs::divide_by_active && options.communication_hook) {
+    refuse("uneven_inputs = divide_by_active with a communication hook, which may divide otherwise", "divide_by_all");
+  }
   if (options.check_finite && device.kind != Device::Kind::cpu) {
     refuse("check_finite is for host memory only", "check_finite = false");
   }

@@ -42,7 +42,7 @@ class GroupLog {
   void start(const Ticket& ticket, TimePoint at = now()) { recorder_.start(ticket, at); }
   void complete(const Ticket& ticket, TimePoint at = now()) { recorder_.complete(ticket, at); }
 
-  // The same for one that Recorder::Completion is for.
+  // The same for one that NewestCompletion is for.
   void complete_newest(const Ticket& ticket, TimePoint at) {
     if (trace::is_on()) return complete(ticket, at);  // whose reader looks for nothing here
     completion_.say(ticket, at);
@@ -59,7 +59,7 @@ class GroupLog {
  private:
   Recorder& recorder_;
   GroupId id_;
-  Recorder::Completion& completion_;
+  NewestCompletion& completion_;
 };
 
 }  // namespace ddp::flight_recorder

@@ -484,12 +484,12 @@ TEST(Plan, AShadowGivesTheOthersWhatTheyWaitFor) {
   use_all(plan);
   EXPECT_THAT(end(plan), ::testing::Contains("agree active=010 used=11111"));
   plan.looked({.active = {1, 1, 1}, .used = {1, 1, 1, 1, 1}});
-  EXPECT_EQ(plan.active_count(), 3);
+  EXPECT_EQ(plan.outcome().active_count, 3);
   EXPECT_THAT(texts(plan.begin_shadow()), ElementsAre("drain", "zero all"));
   EXPECT_THAT(end(plan), ElementsAre("reduce 0", "reduce 1", "reduce 2", "agree active=000 used=00000", "look"))
       << "nothing is missing, and nothing miscounted";
   EXPECT_THAT(texts(plan.looked({.active = {1, 0, 1}, .used = {0, 0, 0, 0, 1}})), IsEmpty());
-  EXPECT_EQ(plan.active_count(), 2);
+  EXPECT_EQ(plan.outcome().active_count, 2);
   EXPECT_TRUE(plan.is_unused(0));
   EXPECT_THAT(plan.ready_order(), ElementsAre(4U, 3U, 2U, 1U, 0U)) << "a shadow has no order";
 }
@@ -580,8 +580,8 @@ TEST(Plan, AShadowTakesNoNoticeOfACancelledWindow) {
   plan.begin_shadow();
   end(plan);
   EXPECT_THAT(texts(plan.looked({.flags = {.canceller = 2}, .active = {0, 1}})), IsEmpty());
-  EXPECT_FALSE(plan.was_last_window_good());
-  EXPECT_EQ(plan.active_count(), 2) << "the window does not count";
+  EXPECT_FALSE(plan.outcome().was_last_good);
+  EXPECT_EQ(plan.outcome().active_count, 2) << "the window does not count";
   plan.begin(Sync::off);
   end(plan);
   EXPECT_THAT(gradient_error([&] { plan.begin_shadow(); }), HasSubstr("join() is called before"));

@@ -83,7 +83,9 @@ std::string train(ProcessGroup& world, const OptimizerOptions& options, Sharding
   DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
   for (int i = 0; i < steps; ++i) {
     train_step(model, optimizer, world.rank(), i);
-    if (norm_max > 0) EXPECT_GT(optimizer.clip_gradients_by_norm(norm_max), norm_max);
+    if (norm_max > 0) {
+      EXPECT_GT(optimizer.clip_gradients_by_norm(norm_max), norm_max);
+    }
     optimizer.step();
     if (rebuilds && i == steps / 2) {
       optimizer.wait();

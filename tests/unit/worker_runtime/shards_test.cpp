@@ -19,7 +19,8 @@ struct Laid {
   std::size_t index, offset, count;
 };
 GradientBucket bucket_of(std::size_t number, std::size_t first, std::size_t padded, const std::vector<Laid>& laid) {
-  GradientBucket bucket{.number = number};
+  GradientBucket bucket;
+  bucket.number = number;
   bucket.padded = {memory.data() + first, padded, DataType::float32};
   for (const Laid& each : laid) {
     bucket.indices.push_back(each.index);

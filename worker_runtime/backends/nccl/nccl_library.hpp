@@ -18,7 +18,8 @@
 
 namespace ddp::nccl_backend {
 
-struct NcclFunctions {
+// Of the library itself, of communicators and of their memory.
+struct NcclCommunicatorFunctions {
   abi::GetVersion* get_version = nullptr;
   abi::GetUniqueId* get_unique_id = nullptr;
   abi::GetErrorString* get_error_string = nullptr;
@@ -30,6 +31,14 @@ struct NcclFunctions {
   abi::CommAbort* comm_abort = nullptr;
   abi::CommGetAsyncError* comm_get_async_error = nullptr;
   abi::CommCount* comm_count = nullptr;
+  abi::MemAlloc* mem_alloc = nullptr;
+  abi::MemFree* mem_free = nullptr;
+  abi::CommRegister* comm_register = nullptr;
+  abi::CommDeregister* comm_deregister = nullptr;
+};
+
+// Of operations, and of group calls, which make one of several.
+struct NcclOperationFunctions {
   abi::GroupStart* group_start = nullptr;
   abi::GroupEnd* group_end = nullptr;
   abi::RedOpCreatePreMulSum* red_op_create_pre_mul_sum = nullptr;
@@ -42,15 +51,13 @@ struct NcclFunctions {
   abi::Send* send = nullptr;
   abi::Recv* recv = nullptr;
 
-  // Null where this NCCL is older than they are; those of one line come together or not at all.
-  abi::MemAlloc* mem_alloc = nullptr;
-  abi::MemFree* mem_free = nullptr;
-  abi::CommRegister* comm_register = nullptr;
-  abi::CommDeregister* comm_deregister = nullptr;
+  // Null, all three, if this NCCL is older than they are.
   abi::AlltoAll* all_to_all = nullptr;
   abi::Gather* gather = nullptr;
   abi::Scatter* scatter = nullptr;
 };
+
+struct NcclFunctions : NcclCommunicatorFunctions, NcclOperationFunctions {};
 
 // "2.19.3"
 std::string version_text(int version_code);

@@ -2,9 +2,8 @@
 // the leader for its own.
 #pragma once
 
-#include <string>
-
 #include "worker_runtime/core/bootstrap/meeting.hpp"
+#include "worker_runtime/core/bootstrap/rank0_link.hpp"
 
 namespace ddp::core {
 
@@ -13,12 +12,7 @@ namespace ddp::core {
 // Rank 0's.
 Meeting coordinate_meeting(const process_group::Membership& who, const MeetingPlace& place, base::Deadline& deadline);
 
-// Another leader's. `rank0` is its connection to rank 0, at `address`, and `hello` what opened it.
-struct CoordinatorLink {
-  TcpSocket socket;
-  std::string address;
-  Hello hello;
-};
+// Another leader's.
 Meeting coordinate_host(const process_group::Membership& who, const MeetingPlace& place, HostLayout layout,
                         CoordinatorLink rank0, base::Deadline& deadline);
 

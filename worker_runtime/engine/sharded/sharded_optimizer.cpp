@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
 #include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/engine/sharded/shards.hpp"
@@ -356,13 +357,23 @@ ShardedOptimizer::ShardedOptimizer(ProcessGroup group, std::vector<Parameter> pa
   impl_ = std::make_shared<Impl>(std::move(group), std::move(parameters), std::move(options), sharding);
 }
 
-void ShardedOptimizer::prepare(DistributedDataParallelOptions& options) { impl_->prepare(options, impl_); }
-void ShardedOptimizer::step() { impl_->step(); }
-void ShardedOptimizer::wait() { impl_->wait(); }
-void ShardedOptimizer::wait(std::size_t index) { impl_->wait(index); }
-void ShardedOptimizer::set_learning_rate(double learning_rate) { impl_->set_learning_rate(learning_rate); }
-void ShardedOptimizer::set_skipped(std::size_t index, bool is_skipped) { impl_->set_skipped(index, is_skipped); }
-double ShardedOptimizer::clip_gradients_by_norm(double norm_max) { return impl_->clip_gradients_by_norm(norm_max); }
-std::vector<Parameter> ShardedOptimizer::state() { return impl_->state(); }
+void ShardedOptimizer::prepare(DistributedDataParallelOptions& options) {
+  gradient_engine::require_impl(impl_, "ShardedOptimizer").prepare(options, impl_);
+}
+void ShardedOptimizer::step() { gradient_engine::require_impl(impl_, "ShardedOptimizer").step(); }
+void ShardedOptimizer::wait() { gradient_engine::require_impl(impl_, "ShardedOptimizer").wait(); }
+void ShardedOptimizer::wait(std::size_t index) { gradient_engine::require_impl(impl_, "ShardedOptimizer").wait(index); }
+void ShardedOptimizer::set_learning_rate(double learning_rate) {
+  gradient_engine::require_impl(impl_, "ShardedOptimizer").set_learning_rate(learning_rate);
+}
+void ShardedOptimizer::set_skipped(std::size_t index, bool is_skipped) {
+  gradient_engine::require_impl(impl_, "ShardedOptimizer").set_skipped(index, is_skipped);
+}
+double ShardedOptimizer::clip_gradients_by_norm(double norm_max) {
+  return gradient_engine::require_impl(impl_, "ShardedOptimizer").clip_gradients_by_norm(norm_max);
+}
+std::vector<Parameter> ShardedOptimizer::state() {
+  return gradient_engine::require_impl(impl_, "ShardedOptimizer").state();
+}
 
 }  // namespace ddp

@@ -55,14 +55,14 @@ void PairCalls::open(HostCalls& hosts, base::Deadline& deadline) {
   const Members& members = parts_.members;
   const int size = members.who.size;
   afar_.emplace(members.who.rank, size, members.network, members.who.name + " of " + to_string(members.who.round),
-                PeerLinks::Questions{.must_stop = [this] { return parts_.status.has_failed() || is_over_.load(); },
-                                     .is_cut_off = [this](int rank) { return parts_.states.is_cut_off(rank); },
-                                     .await_end =
-                                         [this](int rank, auto end, const auto& is_over) {
-                                           parts_.arrivals.presence().wait_until_noted(rank, end, is_over);
-                                           return parts_.states.end_of(rank);
-                                         }});
-  here_.announce(afar_->announcement());
+                PeerMessages::Questions{.must_stop = [this] { return parts_.status.has_failed() || is_over_.load(); },
+                                        .is_cut_off = [this](int rank) { return parts_.states.is_cut_off(rank); },
+                                        .await_end =
+                                            [this](int rank, auto end, const auto& is_over) {
+                                              parts_.arrivals.presence().wait_until_noted(rank, end, is_over);
+                                              return parts_.states.end_of(rank);
+                                            }});
+  here_.announce(afar_->links().announcement());
   std::vector<PeerLinks::Announcement> all(static_cast<std::size_t>(size));
   constexpr std::size_t kWords = std::tuple_size_v<GatheredWords>;
   for (std::size_t begin = 0; begin < std::tuple_size_v<PeerLinks::Announcement>; begin += kWords) {
@@ -79,22 +79,22 @@ void PairCalls::open(HostCalls& hosts, base::Deadline& deadline) {
                 all[static_cast<std::size_t>(rank)].begin() + static_cast<std::ptrdiff_t>(begin));
     }
   }
-  for (int rank = 0; rank < size; ++rank) afar_->learn(rank, all[static_cast<std::size_t>(rank)]);
+  for (int rank = 0; rank < size; ++rank) afar_->links().learn(rank, all[static_cast<std::size_t>(rank)]);
 }
 
 void PairCalls::require_listeners(std::span<const Collective> calls) const {
   for (const Collective& call : calls) {
     if (is_from_any(call)) {
-      for (const int rank : ranks_afar()) afar_->require_listeners(rank);
+      for (const int rank : ranks_afar()) afar_->links().require_listeners(rank);
       continue;
     }
-    if (is_pair_call(call.kind) && !parts_.members.is_here(call.root)) afar_->require_listeners(call.root);
+    if (is_pair_call(call.kind) && !parts_.members.is_here(call.root)) afar_->links().require_listeners(call.root);
   }
 }
 
 void PairCalls::require_all_listeners() const {
   for (int rank = 0; parts_.members.has_hosts() && rank < parts_.members.who.size; ++rank) {
-    if (rank != parts_.members.who.rank) afar_->require_listeners(rank);
+    if (rank != parts_.members.who.rank) afar_->links().require_listeners(rank);
   }
 }
 

@@ -19,7 +19,7 @@
 #include "worker_runtime/backends/cpu/group/rank_states.hpp"
 #include "worker_runtime/backends/cpu/memory/peer_memory.hpp"
 #include "worker_runtime/backends/cpu/memory/shared_memory.hpp"
-#include "worker_runtime/backends/cpu/pairs/peer_links.hpp"
+#include "worker_runtime/backends/cpu/pairs/peer_messages.hpp"
 #include "worker_runtime/backends/cpu/pairs/point_to_point.hpp"
 #include "worker_runtime/core/operation/group_status.hpp"
 
@@ -81,7 +81,7 @@ class PairCalls {
   Parts parts_;
   std::atomic<bool> is_over_{false};  // while both are at work: one of them has failed
   PointToPoint here_;
-  std::optional<PeerLinks> afar_;
+  std::optional<PeerMessages> afar_;
 };
 
 }  // namespace ddp::cpu_backend

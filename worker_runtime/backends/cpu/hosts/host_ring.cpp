@@ -1,9 +1,11 @@
 #include "worker_runtime/backends/cpu/hosts/host_ring.hpp"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <optional>
+
+#include "worker_runtime/backends/cpu/hosts/ring_order.hpp"
+#include "worker_runtime/backends/cpu/hosts/ring_sum.hpp"
 
 namespace ddp::cpu_backend {
 
@@ -11,28 +13,34 @@ namespace {
 
 constexpr std::size_t kPieceBytes = 256u << 10;  // larger ones leave the cache, smaller ones cost more calls
 
-// Slices come in the order own - 1, own - 2, ...: first, H - 1 of them, parts of sums, then, as many, results. Each
-// goes on to the next host as far as it has been taken in, behind the own slice, which is the first that goes.
+// How far one direction has come.
+struct Place {
+  std::size_t turn = 0;   // slices done
+  std::size_t bytes = 0;  // of the present one
+
+  // Whether anything has moved.
+  bool advance(std::size_t moved, std::size_t slice_bytes) {
+    bytes += moved;
+    if (bytes == slice_bytes) *this = {turn + 1, 0};
+    return moved > 0;
+  }
+};
+
+// Moves the slices of an all_reduce: sends as far as it has received.
 class Ring : public HostStreams::Motion {
  public:
-  Ring(const HostStreams& streams, std::span<std::byte> elements, DataType type, ReduceOp op, std::size_t ranks,
-       std::span<std::byte> piece)
-      : hosts_(static_cast<std::size_t>(streams.host_count())),
-        own_(static_cast<std::size_t>(streams.own_host())),
-        elements_(elements),
-        type_(type),
-        op_(op),
-        ranks_(ranks),
-        piece_(piece),
-        ahead_(streams.bytes_ahead(next())) {}
+  Ring(const HostStreams& streams, const RingOrder& order, const RingSum& sum)
+      : order_(order), sum_(sum), ahead_(streams.bytes_ahead(order.next())) {}
 
   Step step(HostStreams& streams) override {
     const bool has_sent = send(streams);
     const bool has_received = receive(streams);
     if (lost_) return Step::lost;
-    if (in_.turn == turns() && (out_.turn == turns() || is_out_broken_)) {
-      if (out_.turn == turns() || next() == before()) return Step::done;  // who has given all it had to can be missed
-      lost_ = next();
+    const bool has_sent_all = out_.turn == order_.turns();
+    if (in_.turn == order_.turns() && (has_sent_all || is_out_broken_)) {
+      // A host that has given all it had to can be missed.
+      if (has_sent_all || order_.next() == order_.before()) return Step::done;
+      lost_ = order_.next();
       return Step::lost;
     }
     return has_sent || has_received ? Step::moved : Step::stuck;
@@ -41,100 +49,52 @@ class Ring : public HostStreams::Motion {
   void name(std::vector<Awaited>& awaited) const override {
     if (lost_) return awaited.push_back({*lost_});
     const bool to_send = !is_out_broken_ && !sendable().empty();
-    const bool to_receive = in_.turn < turns();
-    if (next() == before()) return awaited.push_back({next(), to_send, to_receive});
-    if (to_send) awaited.push_back({next(), true, false});
-    if (to_receive) awaited.push_back({before(), false, true});
+    const bool to_receive = in_.turn < order_.turns();
+    if (order_.next() == order_.before()) return awaited.push_back({order_.next(), to_send, to_receive});
+    if (to_send) awaited.push_back({order_.next(), true, false});
+    if (to_receive) awaited.push_back({order_.before(), false, true});
   }
 
  private:
-  struct Place {
-    std::size_t turn = 0;   // slices done
-    std::size_t bytes = 0;  // of the present one
-  };
-
-  std::size_t turns() const { return 2 * (hosts_ - 1); }
-  int next() const { return static_cast<int>((own_ + 1) % hosts_); }
-  int before() const { return static_cast<int>((own_ + hosts_ - 1) % hosts_); }
-  bool is_sum(std::size_t turn) const { return turn + 1 < hosts_; }
-
-  std::span<std::byte> slice(std::size_t host) const {
-    const std::size_t element = size_of(type_);
-    const Slice slice = slice_of(elements_.size() / element, type_, static_cast<int>(host), static_cast<int>(hosts_));
-    return elements_.subspan(slice.begin * element, (slice.end - slice.begin) * element);
-  }
-  std::span<std::byte> slice_out(std::size_t turn) const { return slice((own_ + 2 * hosts_ - turn) % hosts_); }
-  std::span<std::byte> slice_in(std::size_t turn) const { return slice_out(turn + 1); }
-
   std::span<const std::byte> sendable() const {
-    if (out_.turn == turns()) return {};
-    const auto slice = slice_out(out_.turn);
+    if (out_.turn == order_.turns()) return {};
+    const auto slice = order_.sent_in(out_.turn);
     const bool is_whole = out_.turn == 0 || in_.turn >= out_.turn;
     const std::size_t up_to = is_whole ? slice.size() : in_.turn + 1 == out_.turn ? in_.bytes : 0;
     return slice.subspan(out_.bytes, std::min(up_to - out_.bytes, received_ + ahead_ - sent_));
   }
 
   bool send(HostStreams& streams) {
-    pass_empty(out_, [&](std::size_t turn) { return slice_out(turn).size(); });
+    while (out_.turn < order_.turns() && order_.sent_in(out_.turn).empty()) ++out_.turn;
     const auto ready = sendable().first(std::min(sendable().size(), kPieceBytes));
     if (ready.empty() || is_out_broken_) return false;
-    const auto bytes = streams.send(next(), ready);
+    const auto bytes = streams.send(order_.next(), ready);
     is_out_broken_ = !bytes;
     sent_ += bytes.value_or(0);
-    return advance(out_, bytes.value_or(0), slice_out(out_.turn).size());
+    return out_.advance(bytes.value_or(0), order_.sent_in(out_.turn).size());
   }
 
   bool receive(HostStreams& streams) {
-    pass_empty(in_, [&](std::size_t turn) { return slice_in(turn).size(); });
-    if (in_.turn == turns()) return false;
-    const auto slice = slice_in(in_.turn);
-    const auto room =
-        is_sum(in_.turn)
-            ? piece_.subspan(filled_, std::min(piece_.size(), slice.size() - in_.bytes + summed_) - filled_)
-            : slice.subspan(in_.bytes, std::min(slice.size() - in_.bytes, kPieceBytes));
-    const auto bytes = streams.receive(before(), room);
-    if (!bytes) lost_ = before();
-    received_ += bytes.value_or(0);
-    if (!is_sum(in_.turn)) return advance(in_, bytes.value_or(0), slice.size());
-    filled_ += bytes.value_or(0);
-    if (bytes.value_or(0) > 0) sum(slice);
-    return bytes.value_or(0) > 0;
+    while (in_.turn < order_.turns() && order_.received_in(in_.turn).empty()) ++in_.turn;
+    if (in_.turn == order_.turns()) return false;
+    const auto slice = order_.received_in(in_.turn);
+    const auto rest = slice.subspan(in_.bytes);
+    const bool is_sum = order_.is_sum(in_.turn);
+    const auto room = is_sum ? sum_.room(rest.size()) : rest.first(std::min(rest.size(), kPieceBytes));
+    const auto received = streams.receive(order_.before(), room);
+    if (!received) lost_ = order_.before();
+    const std::size_t bytes = received.value_or(0);
+    if (bytes == 0) return false;
+    received_ += bytes;
+    const RingSum::Part part{order_.completes_sum(in_.turn), order_.own_elements_first()};
+    in_.advance(is_sum ? sum_.take(bytes, rest, part) : bytes, slice.size());
+    return true;
   }
 
-  // What has arrived of a piece, in whole cache lines but for the last.
-  void sum(std::span<std::byte> slice) {
-    const bool is_last = in_.bytes + (filled_ - summed_) == slice.size();
-    const std::size_t bytes = is_last ? filled_ - summed_ : (filled_ - summed_) / kCacheLineBytes * kCacheLineBytes;
-    std::byte* const own = slice.data() + in_.bytes;
-    std::array<const std::byte*, 2> sources{piece_.data() + summed_, own};
-    if (hosts_ == 2 && own_ == 0) std::swap(sources[0], sources[1]);
-    const bool is_total = !is_sum(in_.turn + 1);
-    const ReduceOp op = is_total || op_ != ReduceOp::average ? op_ : ReduceOp::sum;
-    reduce({type_, op, ranks_}, sources, {&own, 1}, {0, bytes / size_of(type_)});
-    summed_ += bytes;
-    if (is_last || summed_ == piece_.size()) filled_ = summed_ = 0;
-    advance(in_, bytes, slice.size());
-  }
-
-  static bool advance(Place& place, std::size_t bytes, std::size_t of_slice) {
-    place.bytes += bytes;
-    if (place.bytes == of_slice) place = {place.turn + 1, 0};
-    return bytes > 0;
-  }
-  template <class SizeOf>
-  void pass_empty(Place& place, const SizeOf& size_of_turn) const {
-    while (place.turn < turns() && size_of_turn(place.turn) == 0) ++place.turn;
-  }
-
-  std::size_t hosts_, own_;
-  std::span<std::byte> elements_;
-  DataType type_;
-  ReduceOp op_;
-  std::size_t ranks_;
-  std::span<std::byte> piece_;
-  std::size_t filled_ = 0, summed_ = 0;  // bytes of the piece
-  std::size_t ahead_;                    // that it may send before it has received as much
-  std::size_t sent_ = 0, received_ = 0;  // in all
+  RingOrder order_;
+  RingSum sum_;
+  std::size_t ahead_;                    // bytes that it may send before it has received as many
+  std::size_t sent_ = 0, received_ = 0;  // bytes in all
   Place out_, in_;
   bool is_out_broken_ = false;
   std::optional<int> lost_;
@@ -201,7 +161,8 @@ HostRing::HostRing() : memory_(kPieceBytes + kCacheLineBytes) {
 
 HostStreams::End HostRing::all_reduce(HostStreams& streams, std::span<std::byte> elements, DataType type, ReduceOp op,
                                       std::size_t ranks, const HostStreams::Wait& wait) {
-  Ring ring(streams, elements, type, op, ranks, piece_);
+  Ring ring(streams, RingOrder(streams.host_count(), streams.own_host(), elements, type),
+            RingSum(piece_, type, op, ranks));
   return streams.run(ring, wait);
 }
 
