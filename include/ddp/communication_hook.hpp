@@ -13,17 +13,21 @@
 // backward may still be running. What it returns is a collective; once that is complete, next() is called with the next
 // stage, and so on until it returns std::nullopt: then the bucket's gradients are final. All stages but the first are
 // called in finish(): the stage 1 of all buckets that have one, in the order of their numbers, then stage 2 of these,
-// and so on. So all ranks make the same collectives in the same order, if the answers of their hooks differ in nothing
-// but values.
+// and so on. So all ranks begin the same collectives in the same order, provided that hooks decide by nothing that is
+// different on another rank.
 //
 // A hook sees the gradients of a bucket as they lie in memory, and owns the division by the number of ranks. On ranks
-// that have called join(), gradients are zeros. A frozen or unused parameter's gradient is zero, too.
+// that have called join(), gradients are zeros. A frozen or unused parameter's gradient is zero, too; what a hook
+// writes there is zeroed again if the parameter is frozen, or unused on all ranks with Unused::keep.
 //
-// Threads: the engine calls a hook on the thread that calls the engine. Use one hook for one model.
-// Errors:  what next() throws ends the group for all ranks, with its text as the reason.
+// Threads: the engine calls a hook on the thread that calls the engine. A hook serves one model at a time: another one
+//          refuses it with InvalidArgument.
+// Errors:  what a hook throws aborts the group, so that no rank waits for it; but for an InvalidArgument of the first
+//          begin(), which all ranks have alike.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +45,7 @@ struct GradientBucket {
   std::size_t number = 0;             // buckets of lower numbers begin before this one
   bool is_last = false;               // of the model's buckets
   MemoryRange gradients;              // of all its parameters; the padding between them is zero
+  MemoryRange padded;                 // the same and zeros behind it: its count is a multiple of the number of ranks
   std::vector<std::size_t> indices;   // of its parameters in the model
   std::vector<Parameter> parameters;  // the same: names, shapes, and as values the gradients
 };
@@ -49,6 +54,7 @@ struct HookCall {
   ProcessGroup& group;
   const GradientBucket& bucket;
   int stage;                  // >= 0
+  std::uint64_t step;         // of the model's steps with Sync::on, cancelled ones included; the same on all ranks
   CollectiveOptions options;  // timeout and stream of the engine's own collectives
 };
 

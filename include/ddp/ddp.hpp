@@ -15,5 +15,6 @@
 #include "ddp/parameter.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/round.hpp"
+#include "ddp/sharded_optimizer.hpp"
 #include "ddp/sync_batch_norm.hpp"
 #include "ddp/trace.hpp"

@@ -56,7 +56,7 @@ enum class Unused : std::uint8_t {
 enum class UnevenInputs : std::uint8_t {
   off,               // join() is refused, and the others would wait for this rank until their timeout
   divide_by_all,     // gradients are sums over the ranks that are left, divided by size(); a rank's samples count alike
-  divide_by_active,  // gradients are means over the ranks that are left. In host memory only
+  divide_by_active,  // gradients are means over the ranks that are left. In host memory only, without a hook
   stop,              // all ranks stop at the first that ends: finish() says so
 };
 
@@ -68,22 +68,31 @@ enum class BufferSync : std::uint8_t {
   average,    // finish() of a step with Sync::on averages them over all ranks, also those that have called join()
 };
 
+// As bucket_cap_bytes: tries a few caps in the first 24 steps with Sync::on that go well, and keeps those with the
+// least time for a step, the same on all ranks. It moves the gradients, and so needs RebuildBuckets::automatic.
+constexpr std::size_t kAutomaticBucketCap = static_cast<std::size_t>(-1);
+
 struct DistributedDataParallelOptions {
   std::size_t first_bucket_cap_bytes = 1 << 20;  // small, so that the first all-reduce starts early
-  std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split
+  std::size_t bucket_cap_bytes = 25 << 20;       // a bucket closes at or over its cap; a parameter is never split.
+                                                 // Or kAutomaticBucketCap
   bool zero_gradients = true;                    // begin_step zeroes; off where backward overwrites every gradient
   RebuildBuckets rebuild_buckets = RebuildBuckets::off;
   Unused unused = Unused::error;
   UnevenInputs uneven_inputs = UnevenInputs::off;  // not off costs 4 bytes per rank; on a GPU, finish() then waits
   bool static_graph = false;                       // every step uses the same parameters equally often, see Step::ready
   bool wait_in_finish = false;  // finish() waits for a GPU too, so its errors are known before the optimizer steps
-  // finish() throws GradientError on every rank where a gradient was infinite or NaN on any when it became ready; it
-  // names parameters and ranks. Costs a pass over the gradients. In host memory only.
+  // If a gradient is infinite or NaN on any rank when it becomes ready, finish() throws GradientError on all ranks. The
+  // error names parameters and ranks. Costs a pass over the gradients. In host memory only.
   bool check_finite = false;
   std::vector<Parameter> buffers{};  // of any type; names differ from those of parameters. Memory outlives the model
   BufferSync buffer_sync = BufferSync::broadcast;
   std::shared_ptr<CommunicationHook> communication_hook{};  // null: an all-reduce that averages
-  CollectiveOptions collective{};                           // timeout and stream of the engine's own collectives
+  // For a hook that puts its results elsewhere, as ShardedOptimizer does: the memory of gradients goes back to the
+  // system as soon as a bucket has gone through the hook, and gradients are zero after finish(). ready() then waits, at
+  // the start of a bucket, for the one before. In host memory only.
+  bool release_gradients = false;
+  CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
 };
 
 enum class Sync : std::uint8_t {
@@ -197,7 +206,7 @@ class DDP_EXPORT DistributedDataParallel {
     //   one rank cancels   with Sync::on the other ranks' finish() throws GradientError and names this rank; the next
     //                      begin_step() starts anew on all. With Sync::off the others are told nothing: what this rank
     //                      accumulated so far is missing in their averages
-    // A communication hook of several stages runs them all here, and waits for the others' parts in them.
+    // With a communication hook it waits for the hook's collectives, and so for the other ranks, up to their timeout.
     // To keep in step with the others it begins the collectives of the step that are left: the memory of the gradients,
     // and of buffers that are averaged, must not be touched until the next begin_step(), which waits for them. Throws
     // what the group fails with; on a GPU also what finish() would throw of the synchronised step before.

@@ -1,9 +1,13 @@
 // Communication hooks that send less than all gradients. They work on float32 in host memory; making a
 // DistributedDataParallel of anything else throws InvalidArgument. Options out of their ranges do so here.
 //
-// Memory: what each says, for each rank, beside the gradients.
-// Errors: what is lost of the gradients of a step that is cancelled counts in the next step, as of any other. A rank
-//         that has called join() goes on to send what was lost.
+// "Memory" below is what a hook takes on each rank, beside the gradients.
+//
+// Errors: what a hook does not send in a step is added to the gradients of the next one, also after a cancelled step,
+// and
+//         on a rank that has called join(). It is in the units of these gradients: with a scaled loss, keep the scale
+//         constant. Infinite and NaN gradients reach the other ranks, and are not kept.
+// State:  complete once the model is made. For the same bits after a restart, buckets must be the same, too.
 #pragma once
 
 #include <cstdint>
@@ -43,9 +47,10 @@ struct PowerSgdOptions {
 DDP_EXPORT std::shared_ptr<CommunicationHook> power_sgd(PowerSgdOptions options = {});
 
 // Sends the largest gradients of each bucket, by magnitude, with their places; the others are added to the next step's.
-// Each rank chooses its own. A rank receives 8 * ratio * size() / 4 of the gradients' bytes: worth it for a few ranks.
+// Each rank chooses its own. A rank receives 2 * ratio * size() times the bytes of its gradients:
+// worth it for a few ranks.
 //
-// Memory: the gradients once more, for the errors; what is sent and received.
+// Memory: the gradients once more, for the errors; the largest bucket; what is sent and received.
 // State:  "top_k.<name>.error" of each parameter, this rank's own.
 struct TopKOptions {
   double ratio = 0.01;  // 0 < ratio <= 1: the part of a bucket's elements that is sent, at least one

@@ -1,7 +1,7 @@
 // What is done with all gradients of a model between finish() and the optimizer's step. In host memory only: on a GPU
 // these throw InvalidArgument.
 //
-// Threads: that of the model.
+// Threads: that of the model. Copies of an object share its state.
 #pragma once
 
 #include <cstdint>

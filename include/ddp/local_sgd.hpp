@@ -1,5 +1,7 @@
-// Training in which ranks go on for several steps by themselves, and then average parameters instead of gradients: less
-// to send, for links that are slow or ranks that are far apart.
+// Training in which ranks average parameters every few steps, instead of gradients in every step: less to send over
+// slow links. A DistributedDataParallel with post_local_sgd() still agrees on a few bytes in each finish(), and so
+// waits for the other ranks there. Ranks that are to run freely between averages use ParameterAverage or DiLoCo without
+// one.
 //
 //   DistributedDataParallelOptions options;
 //   options.communication_hook = ddp::post_local_sgd({.start_step = 500});  // from then on: no gradients are sent
@@ -10,7 +12,7 @@
 //   optimizer.step();
 //   average.step();
 //
-// Threads: one at a time. All of it is collective: every rank calls step() equally often.
+// Threads: one at a time. Copies share their state. step() is collective: every rank calls it equally often.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +28,9 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
-// A hook that averages gradients over all ranks for the first steps with Sync::on, and later over `subgroup` only: over
-// nobody where that is empty. The subgroup has this rank in it (ProcessGroup::split makes one of each host's ranks).
-// State: "post_local_sgd.step".
+// A hook that averages gradients over all ranks for the first steps with Sync::on, and later over `subgroup` only, or,
+// if that is empty, not at all. Gradients differ between ranks then, and with them what join() leaves. The subgroup has
+// this rank in it (ProcessGroup::split makes one of each host's ranks). State: "post_local_sgd.step".
 struct PostLocalSgdOptions {
   std::uint64_t start_step = 0;  // the first step that is local
   ProcessGroup subgroup{};

@@ -140,7 +140,8 @@ class DDP_EXPORT ProcessGroup {
   Work all_gather_async(ConstMemoryRange input, MemoryRange output, CollectiveOptions options = {});
 
   // output (n elements) becomes the sum (or what else `op` says) over all ranks of input[rank * n, (rank + 1) * n);
-  // input.count == size() * n.
+  // input.count == size() * n. The output may be this rank's own part of the input, whose other parts are then
+  // undefined.
   void reduce_scatter(ConstMemoryRange input, MemoryRange output, ReduceOp op = ReduceOp::sum,
                       CollectiveOptions options = {});
   Work reduce_scatter_async(ConstMemoryRange input, MemoryRange output, ReduceOp op = ReduceOp::sum,

@@ -7,6 +7,10 @@
 // means and squared distances are combined by Chan's formula in the order of the ranks, so all ranks have the same
 // bits.
 //
+// Group: one of its own, such as world.split(0). A DistributedDataParallel begins collectives of its group during
+// backward, on each rank when its buckets are full, and these would mix with ours. It does not go with join(): ranks
+// without inputs take part with empty batches, or UnevenInputs::stop ends all at once.
+//
 // Threads: one at a time for each group. Errors: InvalidArgument for sizes that don't fit; what collectives throw.
 #pragma once
 

@@ -114,6 +114,7 @@ bool draw_in_place(Dice& dice, Call call) {
     case Call::broadcast: return true;
     case Call::all_gather:
     case Call::all_gather_v:
+    case Call::reduce_scatter:
     case Call::reduce:
     case Call::gather:
     case Call::scatter: return dice.chance(40);

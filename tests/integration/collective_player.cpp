@@ -207,7 +207,7 @@ MemoryRange Player::output_of(const Step& step) {
   const bool is_for_root = step.call == Call::reduce || step.call == Call::gather;
   if (is_for_root && rank_ != step.root) return {};
   std::byte* data = at(step.outputs[static_cast<std::size_t>(rank_)]);
-  const bool is_own_part = step.call == Call::scatter && rank_ == step.root;
+  const bool is_own_part = step.call == Call::reduce_scatter || (step.call == Call::scatter && rank_ == step.root);
   if (step.is_in_place && is_own_part) data += static_cast<std::size_t>(rank_) * step.count * size_of(step.type);
   return {data, count, step.type};
 }

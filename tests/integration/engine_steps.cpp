@@ -171,6 +171,8 @@ struct Case {
   std::function<bool(int rank, int step)> has_extra = [](int, int) { return true; };
   int steps_of_rank_1 = kSteps;
   std::optional<ddp::ParameterAverageOptions> average{};
+  std::optional<ddp::Sharding> sharding{};  // of AdamW, in place of plain descent
+  std::string file = name;                  // of what PyTorch came to
 };
 
 // Forward and backward of one batch.
@@ -216,15 +218,27 @@ double largest_difference(const Floats& ours, const float* theirs) {
 
 // Returns the largest difference from what PyTorch came to, on rank 0; else 0.
 double run(ddp::ProcessGroup& world, const std::string& folder, const Case& its) {
-  const Floats wanted = read_floats(folder + "/" + its.name + ".f32");
+  const Floats wanted = read_floats(folder + "/" + its.file + ".f32");
   Network network(read_floats(folder + "/initial.f32"));
-  ddp::DistributedDataParallel model(world, network.parameters(), its.options);
+  std::optional<ddp::ShardedOptimizer> optimizer;
+  ddp::DistributedDataParallelOptions options = its.options;
+  if (its.sharding) {
+    const ddp::AdamWOptions adamw{.learning_rate = 0.01, .weight_decay = 0.1};
+    optimizer.emplace(world, network.parameters(), adamw, *its.sharding);
+    optimizer->prepare(options);
+  }
+  ddp::DistributedDataParallel model(world, network.parameters(), options);
   std::optional<ddp::ParameterAverage> average;
   if (its.average) average.emplace(std::vector<ddp::AverageLevel>{{world, 4}}, network.parameters(), *its.average);
   double largest = 0;
   int step = 0;
   const auto end_step = [&] {
-    network.descend(model);
+    if (optimizer) {
+      optimizer->step();
+      optimizer->wait();
+    } else {
+      network.descend(model);
+    }
     if (average) average->step();
     const bool is_compared = ++step == 20 || (step == kSteps && its.compares_last);
     if (!is_compared || world.rank() != 0) return;
@@ -295,6 +309,10 @@ std::vector<Case> cases(const std::string& folder) {
   }
   all.push_back({.name = "local_sgd", .average = ddp::ParameterAverageOptions{.start_step = 10}});
   all.back().options.communication_hook = ddp::post_local_sgd({.start_step = 10});
+  for (const auto sharding : {ddp::Sharding::none, ddp::Sharding::optimizer, ddp::Sharding::gradients}) {
+    const char* const names[] = {"adamw", "zero_1", "zero_2"};
+    all.push_back({.name = names[static_cast<std::size_t>(sharding)], .sharding = sharding, .file = "zero"});
+  }
   return all;
 }
 

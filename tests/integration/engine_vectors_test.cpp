@@ -17,7 +17,7 @@ TEST(EngineVectors, LibddpComesToThePyTorchParameters) {
   Job job({"--standalone", "--nproc-per-node=2", std::string(DDP_TEST_BIN_DIR) + "/engine_steps", vectors});
   EXPECT_EQ(job.wait(), 0) << job.out() << job.err();
   for (const char* const each : {"plain", "accumulation", "unused", "static_graph", "bfloat16", "uneven_inputs",
-                                 "power_sgd_1", "power_sgd_2", "local_sgd"}) {
+                                 "power_sgd_1", "power_sgd_2", "local_sgd", "adamw", "zero_1", "zero_2"}) {
     EXPECT_THAT(job.out(), HasSubstr(std::string(each) + ": largest difference "));
   }
 }

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_localSGD_hook, powerSGD_hook
 from torch.distributed.algorithms.join import Join
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.functional import softsign
 from torch.nn.parallel import DistributedDataParallel
 
@@ -70,6 +71,7 @@ class Training:
         self.network = Network()
         self.model = DistributedDataParallel(self.network, **ddp_options)
         self.averager = None
+        self.optimizer = None  # in place of plain descent
         self.results = b""
 
     def run(self, steps=STEPS, middles=1, micro_batches=1, has_extra=lambda step: True):
@@ -79,9 +81,12 @@ class Training:
                 self.model.require_backward_grad_sync = k == micro_batches - 1
                 out = self.model(x, middles, has_extra(step))
                 torch.nn.functional.mse_loss(out, y).backward()
+            if self.optimizer:
+                self.optimizer.step()
             with torch.no_grad():
                 for p in self.network.parameters():
-                    p -= RATE * p.grad
+                    if not self.optimizer:
+                        p -= RATE * p.grad
                     p.grad.zero_()
             if self.averager:  # takes parameters with a gradient only
                 self.averager.average_parameters(self.network.parameters())
@@ -161,6 +166,13 @@ def main():
         training.averager = PeriodicModelAverager(period=4, warmup_steps=10)
 
     train("local_sgd", local_sgd)
+
+    def zero(training):
+        training.optimizer = ZeroRedundancyOptimizer(
+            training.network.parameters(), optimizer_class=torch.optim.AdamW, lr=0.01, weight_decay=0.1
+        )
+
+    train("zero", zero)
     dist.destroy_process_group()
 
 

@@ -6,10 +6,13 @@
 #include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/model_agreement.hpp"
+#include "worker_runtime/engine/plan/bucket_tuning.hpp"
 #include "worker_runtime/engine/plan/plan.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 
+#include <chrono>
 #include <exception>
+#include <optional>
 #include <utility>
 
 namespace ddp {
@@ -28,7 +31,7 @@ void agree_on_model(ProcessGroup& group, const std::vector<Parameter>& parameter
     check_model(parameters, group.device());
     check_options(parameters, options, group.device());
     lines = describe_model(parameters, options);
-  } catch (const InvalidArgument& error) {
+  } catch (const std::exception& error) {  // a hook of the program's may throw anything
     refused = std::current_exception();
     const std::string reason = error.what();
     lines = {"a model that is refused: " + reason.substr(0, reason.find('\n'))};
@@ -68,6 +71,18 @@ std::vector<std::vector<std::size_t>> members_of(const Layout& layout) {
   return members;
 }
 
+// Small buckets begin earlier, and large ones cost less for each byte.
+std::vector<BucketCaps> caps_to_try() {
+  constexpr std::size_t kMiB = 1 << 20;
+  return {{kMiB, 25 * kMiB}, {kMiB / 4, 2 * kMiB}, {kMiB, 8 * kMiB}, {4 * kMiB, 100 * kMiB}};
+}
+
+// What is in place from the start.
+BucketCaps first_caps(const DistributedDataParallelOptions& options) {
+  if (options.bucket_cap_bytes == kAutomaticBucketCap) return caps_to_try().front();
+  return {options.first_bucket_cap_bytes, options.bucket_cap_bytes};
+}
+
 PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParallelOptions& options) {
   const bool waits = group.device().kind == Device::Kind::cpu || options.wait_in_finish ||
                      options.unused == Unused::keep || options.uneven_inputs != UnevenInputs::off;
@@ -93,13 +108,15 @@ class DistributedDataParallel::Impl {
        const DistributedDataParallelOptions& options)
       : options_(options),
         sizes_(sizes_of(parameters)),
+        caps_(first_caps(options)),
         executor_(group, options.collective,
                   layout_of(reverse_order(parameters.size()), static_cast<std::size_t>(group.size())), parameters,
-                  ranges_of(options.buffers), options.communication_hook),
+                  ranges_of(options.buffers), options.communication_hook, options.release_gradients),
         plan_(names_of(parameters), members_of(executor_.layout()), plan_options(group, options)) {
     broadcast(ranges_of(parameters));
     broadcast(ranges_of(options.buffers));
     options_.buffers.clear();
+    if (options.bucket_cap_bytes == kAutomaticBucketCap) tuning_.emplace(caps_to_try());
   }
 
   Impl(const Impl&) = delete;
@@ -141,7 +158,7 @@ class DistributedDataParallel::Impl {
       carry_out(actions);
       agent_link::tell_step();
     }
-    return plan_.active_count();
+    return plan_.outcome().active_count;
   }
 
   void join(const std::function<void()>& after_each_step) {
@@ -155,8 +172,8 @@ class DistributedDataParallel::Impl {
       carry_out(plan_.begin_shadow());
       carry_out(plan_.end(plan_.step()));
       agent_link::tell_step();
-      if (!plan_.was_last_window_good()) continue;  // cancelled by another rank
-      if (plan_.active_count() == 0 || options_.uneven_inputs == UnevenInputs::stop) return;
+      if (!plan_.outcome().was_last_good) continue;  // cancelled by another rank
+      if (plan_.outcome().active_count == 0 || options_.uneven_inputs == UnevenInputs::stop) return;
       if (after_each_step) after_each_step();
     }
   }
@@ -168,6 +185,14 @@ class DistributedDataParallel::Impl {
 
   void rebuild_buckets() {
     plan_.require_no_window("rebuild_buckets");
+    tuning_.reset();  // the program decides
+    caps_ = first_caps(options_);
+    rebuild();
+  }
+
+ private:
+  // In the order in which gradients became ready on rank 0.
+  void rebuild() {
     ProcessGroup& group = executor_.group();
     std::vector<std::int64_t> words;
     for (const std::size_t parameter : plan_.ready_order()) words.push_back(static_cast<std::int64_t>(parameter));
@@ -179,11 +204,23 @@ class DistributedDataParallel::Impl {
     plan_.rebuild(members_of(executor_.layout()));
   }
 
- private:
   void rebuild_if_due() {
-    if (!plan_.is_rebuild_due()) return;
+    const bool is_next_candidate = tuning_ && plan_.is_between_windows() && try_next_caps();
+    if (!plan_.is_rebuild_due() && !is_next_candidate) return;
     carry_out({Drain{}});  // a cancelled step may still have collectives in the old memory
-    rebuild_buckets();
+    rebuild();
+  }
+
+  // Whether there are new caps.
+  bool try_next_caps() {
+    const auto caps = tuning_->begin_window(plan_.outcome().good_windows, std::chrono::steady_clock::now());
+    if (caps) caps_ = *caps;
+    if (caps || !tuning_->is_choice_due()) return caps.has_value();
+    const auto times = process_group::all_gather_words(executor_.group(), tuning_->times(),
+                                                       process_group::Within::nothing, options_.collective);
+    caps_ = tuning_->choose(times);
+    tuning_.reset();
+    return true;
   }
 
   // What the flags take in memory.
@@ -199,20 +236,25 @@ class DistributedDataParallel::Impl {
         if (of_all == nullptr) continue;
         carry_out(std::holds_alternative<Peek>(action) ? plan_.peeked(*of_all) : plan_.looked(*of_all));
       }
-    } catch (const GradientError&) {
-      throw;  // what all ranks have to tell: the collectives went well
+    } catch (const GradientError&) {  // what all ranks have to tell: the collectives went well
+      if (executor_.has_hook_failed()) fail();
+      throw;
     } catch (const FrozenMismatch&) {
+      if (executor_.has_hook_failed()) fail();
       throw;
     } catch (...) {
-      plan_.failed();
-      executor_.forget_results();
+      fail();
       throw;
     }
   }
 
+  void fail() {
+    plan_.failed();
+    executor_.forget_results();
+  }
+
   Layout layout_of(const std::vector<std::size_t>& order, std::size_t rank_count) const {
-    return lay_out(sizes_, order, {.first_bytes = options_.first_bucket_cap_bytes, .bytes = options_.bucket_cap_bytes},
-                   flags_bytes(rank_count), rank_count);
+    return lay_out(sizes_, order, caps_, flags_bytes(rank_count), rank_count);
   }
 
   // The other ranks are at these broadcasts too: one that can't begin them all keeps nobody waiting, and takes its
@@ -237,6 +279,8 @@ class DistributedDataParallel::Impl {
 
   DistributedDataParallelOptions options_;
   std::vector<GradientSize> sizes_;  // by parameter
+  BucketCaps caps_;
+  std::optional<BucketTuning> tuning_;  // while it is under way
   Executor executor_;
   Plan plan_;
 };

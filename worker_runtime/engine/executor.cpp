@@ -1,9 +1,7 @@
 #include "worker_runtime/engine/executor.hpp"
 
 #include "ddp/error.hpp"
-#include "worker_runtime/engine/fault_reports.hpp"
 #include "worker_runtime/engine/host_gradients.hpp"
-#include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 #include <algorithm>
@@ -16,28 +14,24 @@ namespace {
 
 constexpr std::size_t kCallsAtOnce = 1024;
 
-std::string where_of(bool is_of_last_window) {
-  return std::string("\nwhere: DistributedDataParallel::Step::finish; ") +
-         (is_of_last_window ? "the last step's" : "this step's") + " gradients are undefined on every rank\ntry:   ";
-}
-
 }  // namespace
 
 Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout,
                    const std::vector<Parameter>& parameters, std::vector<MemoryRange> buffers,
-                   const std::shared_ptr<CommunicationHook>& hook)
+                   const std::shared_ptr<CommunicationHook>& hook, bool releases)
     : group_(std::move(group)),
       device_memory_(group_.impl()->backend().device_memory()),
       options_(options),
       layout_(std::move(layout)),
       buffers_(std::move(buffers)),
-      memory_(group_.allocate(layout_.bytes, options_)) {
+      memory_(group_.allocate(layout_.bytes, options_)),
+      releases_(releases) {
   for (const Parameter& parameter : parameters) {
     names_.push_back(parameter.name);
     counts_.push_back(parameter.values.count);
   }
   if (!hook) return;
-  hook_.emplace(group_, hook, parameters, options_);
+  hook_.emplace(group_, hook, parameters, options_, releases ? HookRunner::Release(&release_to_system) : nullptr);
   hook_->set_buckets(layout_, memory_range());
 }
 
@@ -46,6 +40,7 @@ const Agreement* Executor::perform(const Action& action) {
 }
 
 const Agreement* Executor::perform(const Drain&) {
+  is_window_over_ = false;
   if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
   return nullptr;
 }
@@ -62,7 +57,11 @@ const Agreement* Executor::perform(const AverageBuffers&) {
 }
 
 const Agreement* Executor::perform(const ZeroAll&) {
-  device_memory_->zero(memory_range(), options_.stream);
+  if (releases_) {
+    release_to_system(memory_range());
+  } else {
+    device_memory_->zero(memory_range(), options_.stream);
+  }
   return nullptr;
 }
 
@@ -73,7 +72,7 @@ const Agreement* Executor::perform(const Zero& action) {
 
 const Agreement* Executor::perform(const Reduce& action) {
   if (hook_) {
-    hook_->begin(action.bucket);
+    hook_->begin(action.bucket, is_window_over_ ? windows_ - 1 : windows_);
     return nullptr;
   }
   works_.push_back(group_.all_reduce_async(memory_of(layout_.buckets[action.bucket]), ReduceOp::average, options_));
@@ -91,6 +90,8 @@ const Agreement* Executor::perform(const Scale& action) {
 }
 
 const Agreement* Executor::perform(const Agree& action) {
+  ++windows_;
+  is_window_over_ = true;
   std::byte* const start = at(layout_.flags_offset);
   const std::size_t words_bytes = write_flags(action.own);
   const MemoryRange flags(start, words_bytes / sizeof(std::int32_t), DataType::int32, group_.device());
@@ -150,46 +151,6 @@ const Agreement* Executor::read(process_group::HostCopy& result) {
   take(agreement_.active);
   take(agreement_.used);
   return &agreement_;
-}
-
-const Agreement* Executor::perform(const FindUnused& action) {
-  const auto bitmaps = process_group::all_gather_words(group_, to_bitmap(action.missing, names_.size()),
-                                                       process_group::Within::unused_check, options_);
-  throw GradientError(describe_unused(names_, bitmaps, group_.size()) + where_of(action.is_of_last_window) +
-                      "call ready() for it on every rank, with zeros (what begin_step leaves) where a rank did "
-                      "not use it; set the option unused; or leave it out of the model on all ranks");
-}
-
-const Agreement* Executor::perform(const FindMiscounts& action) {
-  const auto words = process_group::all_gather_words(group_, miscount_words(action.own),
-                                                     process_group::Within::unused_check, options_);
-  throw GradientError(describe_miscounts(names_, words, group_.size()) + where_of(action.is_of_last_window) +
-                      "leave the option static_graph off if steps differ; or call ready() equally often in every step");
-}
-
-const Agreement* Executor::perform(const FindNonFinite& action) {
-  const auto bitmaps = process_group::all_gather_words(group_, to_bitmap(action.parameters, names_.size()),
-                                                       process_group::Within::unused_check, options_);
-  throw GradientError(describe_non_finite(names_, bitmaps, group_.size()) + where_of(action.is_of_last_window) +
-                      "leave the optimizer's step out on every rank; lower the learning rate or the loss's scale if it "
-                      "happens again");
-}
-
-const Agreement* Executor::perform(const FindFrozen& action) {
-  std::vector<std::size_t> frozen;
-  for (std::size_t parameter = 0; parameter < action.own.size(); ++parameter) {
-    if (action.own[parameter]) frozen.push_back(parameter);
-  }
-  const auto bitmaps = process_group::all_gather_words(group_, to_bitmap(frozen, names_.size()),
-                                                       process_group::Within::unused_check, options_);
-  throw FrozenMismatch(describe_frozen(names_, bitmaps, group_.size()) + where_of(action.is_of_last_window) +
-                       "call set_frozen() with the same arguments on every rank, between the same steps");
-}
-
-const Agreement* Executor::perform(const TellCancelled& action) {
-  throw GradientError("rank " + std::to_string(action.rank) + " cancelled the step" +
-                      where_of(action.is_of_last_window) +
-                      "see what that rank says; the next begin_step() starts anew");
 }
 
 void Executor::broadcast(const std::vector<MemoryRange>& values, int root) {

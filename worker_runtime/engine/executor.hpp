@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -14,6 +15,7 @@
 
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/error.hpp"
+#include "worker_runtime/engine/faults.hpp"
 #include "worker_runtime/engine/hook_runner.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/plan/plan.hpp"
@@ -21,17 +23,13 @@
 
 namespace ddp::gradient_engine {
 
-// The ranks have frozen different parameters. Unlike a MismatchError of a collective it leaves the group usable.
-struct FrozenMismatch : MismatchError {
-  using MismatchError::MismatchError;
-};
-
 class Executor {
  public:
   // Collective: the ranks allocate the memory of the gradients together. Of the parameters, no values are used.
-  // buffers: the model's own, none of them empty. hook: may be null.
+  // buffers: the model's own, none of them empty. hook: may be null. releases: gradients that have gone through the
+  // hook give their memory back to the system, and are zero.
   Executor(ProcessGroup group, CollectiveOptions options, Layout layout, const std::vector<Parameter>& parameters,
-           std::vector<MemoryRange> buffers, const std::shared_ptr<CommunicationHook>& hook);
+           std::vector<MemoryRange> buffers, const std::shared_ptr<CommunicationHook>& hook, bool releases);
 
   // Performs one action. Returns the answer to Look and Peek, which lives until the next one; else null. Throws what a
   // collective failed with, GradientError for FindUnused, FindMiscounts, FindNonFinite and TellCancelled,
@@ -51,6 +49,8 @@ class Executor {
   // Returns the first failure.
   std::exception_ptr wait_all();
 
+  // The plan's windows can't go on.
+  bool has_hook_failed() const { return hook_ && hook_->has_failed(); }
   bool is_at_work() const { return !works_.empty() || (hook_ && hook_->is_at_work()); }
   const Layout& layout() const { return layout_; }
   std::string describe_buckets() const { return describe(layout_, names_); }
@@ -70,15 +70,15 @@ class Executor {
   const Agreement* perform(const Agree& action);
   const Agreement* perform(const Look&);
   const Agreement* perform(const Peek&);
-  const Agreement* perform(const FindUnused& action);
-  const Agreement* perform(const FindMiscounts& action);
-  const Agreement* perform(const FindNonFinite& action);
-  const Agreement* perform(const FindFrozen& action);
   // Begins a collective on each of the values, many as one.
   void in_parts(const std::vector<MemoryRange>& values, const std::function<Work(const MemoryRange&)>& begin);
   std::size_t write_flags(const Agreement& own);
   const Agreement* read(process_group::HostCopy& result);
-  const Agreement* perform(const TellCancelled& action);
+  // What all ranks are told of.
+  template <class AnyFault>
+  const Agreement* perform(const AnyFault& action) {
+    tell(group_, options_, names_, action);
+  }
 
   // Of all gradients, with their padding.
   MemoryRange memory_range() const { return {memory_.data(), layout_.flags_offset, DataType::uint8, group_.device()}; }
@@ -91,11 +91,14 @@ class Executor {
   std::shared_ptr<process_group::DeviceMemory> device_memory_;
   CollectiveOptions options_;
   Layout layout_;
-  std::vector<std::string> names_;                                // by parameter
-  std::vector<std::size_t> counts_;                               // of elements, by parameter
-  std::vector<MemoryRange> buffers_;                              // of the model; none is empty
-  RegisteredMemory memory_;                                       // of all buckets
+  std::vector<std::string> names_;    // by parameter
+  std::vector<std::size_t> counts_;   // of elements, by parameter
+  std::vector<MemoryRange> buffers_;  // of the model; none is empty
+  RegisteredMemory memory_;           // of all buckets
+  bool releases_;
   std::optional<HookRunner> hook_;                                // reduces the buckets, if there is one
+  std::uint64_t windows_ = 0;                                     // whose flags have begun
+  bool is_window_over_ = false;                                   // what comes now still belongs to the last of them
   std::vector<Work> works_;                                       // begun and not yet waited for
   std::deque<std::unique_ptr<process_group::HostCopy>> results_;  // of the flags, the oldest first
   Agreement agreement_;                                           // the answer to the last Look

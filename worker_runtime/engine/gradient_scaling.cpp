@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/host_gradients.hpp"
 
 namespace ddp {
@@ -97,20 +98,26 @@ class LossScaler::Impl {
 };
 
 LossScaler::LossScaler(ProcessGroup group, LossScalerOptions options) {
+  if (group.impl() == nullptr) {
+    throw InvalidArgument("an empty group\nwhere: LossScaler\ntry:   the group of the model");
+  }
   require_above_0(options.scale, "scale", "LossScaler");
-  const bool is_in_range =
-      options.growth > 1 && options.backoff > 0 && options.backoff < 1 && options.growth_interval > 0;
+  const bool is_in_range = std::isfinite(options.scale * options.growth) && options.growth > 1 && options.backoff > 0 &&
+                           options.backoff < 1 && options.growth_interval > 0;
   if (!is_in_range) {
-    throw InvalidArgument(
-        "growth = " + std::to_string(options.growth) + ", backoff = " + std::to_string(options.backoff) +
-        ", growth_interval = " + std::to_string(options.growth_interval) +
-        "\nwhere: LossScaler\ntry:   growth above 1, backoff between 0 and 1, growth_interval above 0");
+    throw InvalidArgument("growth = " + std::to_string(options.growth) +
+                          ", backoff = " + std::to_string(options.backoff) +
+                          ", growth_interval = " + std::to_string(options.growth_interval) +
+                          "\nwhere: LossScaler\ntry:   scale and growth finite, growth above 1, backoff between 0 and "
+                          "1, growth_interval above 0");
   }
   impl_ = std::make_shared<Impl>(std::move(group), options);
 }
 
-double LossScaler::scale() const { return impl_->scale(); }
-bool LossScaler::unscale(DistributedDataParallel& model) { return impl_->unscale(model); }
-std::vector<Parameter> LossScaler::state() { return impl_->state(); }
+double LossScaler::scale() const { return gradient_engine::require_impl(impl_, "LossScaler").scale(); }
+bool LossScaler::unscale(DistributedDataParallel& model) {
+  return gradient_engine::require_impl(impl_, "LossScaler").unscale(model);
+}
+std::vector<Parameter> LossScaler::state() { return gradient_engine::require_impl(impl_, "LossScaler").state(); }
 
 }  // namespace ddp

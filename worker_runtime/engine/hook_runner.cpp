@@ -1,17 +1,57 @@
 #include "worker_runtime/engine/hook_runner.hpp"
 
+#include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "ddp/error.hpp"
 
 namespace ddp::gradient_engine {
 
+namespace {
+
+// Hooks that a model uses.
+class HooksInUse {
+ public:
+  bool add(const CommunicationHook* hook) {
+    const std::lock_guard lock(mutex_);
+    return hooks_.insert(hook).second;
+  }
+  void remove(const CommunicationHook* hook) {
+    const std::lock_guard lock(mutex_);
+    hooks_.erase(hook);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<const CommunicationHook*> hooks_;
+};
+
+HooksInUse& hooks_in_use() {
+  static auto& hooks = *new HooksInUse;  // never destroyed: models may be static
+  return hooks;
+}
+
+}  // namespace
+
 HookRunner::HookRunner(ProcessGroup group, std::shared_ptr<CommunicationHook> hook, std::vector<Parameter> parameters,
-                       CollectiveOptions options)
-    : group_(std::move(group)), hook_(std::move(hook)), parameters_(std::move(parameters)), options_(options) {}
+                       CollectiveOptions options, Release release)
+    : group_(std::move(group)),
+      hook_(std::move(hook)),
+      parameters_(std::move(parameters)),
+      options_(options),
+      release_(std::move(release)) {
+  if (hooks_in_use().add(hook_.get())) return;
+  throw InvalidArgument(
+      "another model uses this communication hook\nwhere: making a DistributedDataParallel\n"
+      "try:   a hook of its own for each model");
+}
+
+HookRunner::~HookRunner() { hooks_in_use().remove(hook_.get()); }
 
 void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
+  const bool is_first = buckets_.empty();
   buckets_.clear();
   for (const Bucket& each : layout.buckets) {
     GradientBucket bucket;
@@ -19,6 +59,7 @@ void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
     bucket.is_last = buckets_.size() + 1 == layout.buckets.size();
     std::byte* const start = static_cast<std::byte*>(memory.data) + each.offset_bytes;
     bucket.gradients = {start, each.count, each.type, memory.device};
+    bucket.padded = {start, each.padded_count, each.type, memory.device};
     bucket.indices = each.parameters;
     for (const std::size_t index : each.parameters) {
       Parameter parameter = parameters_[index];
@@ -27,18 +68,25 @@ void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
     }
     buckets_.push_back(std::move(bucket));
   }
-  try {
-    hook_->begin(group_, buckets_, options_);
-  } catch (const InvalidArgument&) {
-    throw;  // of the same buckets on all ranks
-  } catch (const std::exception& error) {
-    abort(error);
-    throw;
+  const auto call = [&] { hook_->begin(group_, buckets_, options_); };
+  if (is_first) {
+    std::exception_ptr refusal;
+    guarded([&] {
+      try {
+        call();
+      } catch (const InvalidArgument&) {
+        refusal = std::current_exception();
+      }
+    });
+    if (refusal) std::rethrow_exception(refusal);
+  } else {
+    guarded(call);
   }
 }
 
-void HookRunner::begin(std::size_t bucket) {
-  UnderWay begun{bucket, {}};
+void HookRunner::begin(std::size_t bucket, std::uint64_t step) {
+  if (release_) finish();
+  UnderWay begun{bucket, step};
   if (go_on(begun, 0)) under_way_.push_back(std::move(begun));
 }
 
@@ -46,8 +94,10 @@ void HookRunner::finish() {
   for (int stage = 1; !under_way_.empty(); ++stage) {
     std::size_t kept = 0;
     for (std::size_t i = 0; i < under_way_.size(); ++i) {
-      under_way_[i].work.wait();
-      if (!go_on(under_way_[i], stage)) continue;
+      if (!go_on(under_way_[i], stage)) {
+        if (release_) release_(buckets_[under_way_[i].bucket].padded);
+        continue;
+      }
       if (kept != i) under_way_[kept] = std::move(under_way_[i]);
       ++kept;
     }
@@ -56,21 +106,37 @@ void HookRunner::finish() {
 }
 
 bool HookRunner::go_on(UnderWay& its, int stage) {
+  std::optional<Work> next;
+  guarded([&] {
+    its.work.wait();
+    next = hook_->next({group_, buckets_[its.bucket], stage, its.step, options_});
+  });
+  if (next) its.work = std::move(*next);
+  return next.has_value();
+}
+
+// The other ranks wait for what the hook has not begun.
+void HookRunner::guarded(const std::function<void()>& call) {
+  if (has_failed_) throw Error("the communication hook has failed before");
   try {
-    auto next = hook_->next({group_, buckets_[its.bucket], stage, options_});
-    if (!next) return false;
-    its.work = std::move(*next);
-    return true;
+    call();
   } catch (const std::exception& error) {
-    abort(error);
+    const std::string what = error.what();
+    fail("the communication hook failed: " + what.substr(0, what.find('\n')));
+    throw;
+  } catch (...) {
+    fail("the communication hook failed");
     throw;
   }
 }
 
-// The other ranks wait for what the hook has not begun.
-void HookRunner::abort(const std::exception& error) {
-  const std::string what = error.what();
-  group_.abort("the communication hook failed: " + what.substr(0, what.find('\n')));
+// In a forked child, which has no part in the group, there is nobody to tell.
+void HookRunner::fail(const std::string& reason) {
+  has_failed_ = true;
+  try {
+    group_.abort(reason);
+  } catch (const InvalidArgument&) {
+  }
 }
 
 std::exception_ptr HookRunner::wait_all() {

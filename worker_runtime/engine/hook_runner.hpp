@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,16 +18,30 @@ namespace ddp::gradient_engine {
 
 class HookRunner {
  public:
-  // parameters: of the model, without use of their values. The group and the hook, which is not null, are the engine's.
-  HookRunner(ProcessGroup group, std::shared_ptr<CommunicationHook> hook, std::vector<Parameter> parameters,
-             CollectiveOptions options);
+  // Gives memory back to the system. It is zero when it is read next.
+  using Release = std::function<void(const MemoryRange& memory)>;
 
-  // Collective: the gradients lie in `memory` from now on. Throws what the hook throws.
+  // parameters: of the model, without use of their values. hook: not null. Throws InvalidArgument if another model uses
+  // it.
+  // release: empty, or called with the memory of each bucket that has gone through its stages. All stages of a bucket
+  // are then over before the next bucket begins.
+  HookRunner(ProcessGroup group, std::shared_ptr<CommunicationHook> hook, std::vector<Parameter> parameters,
+             CollectiveOptions options, Release release);
+
+  ~HookRunner();
+  HookRunner(const HookRunner&) = delete;
+  HookRunner& operator=(const HookRunner&) = delete;
+
+  // Collective: the gradients lie in `memory` from now on. Throws what the hook throws. An InvalidArgument of the first
+  // call leaves the group usable: all ranks have the same.
   void set_buckets(const Layout& layout, const MemoryRange& memory);
 
-  // These throw what the hook, or a collective, failed with. If it was the hook, the group is aborted.
-  void begin(std::size_t bucket);  // its stage 0
-  void finish();                   // the stages that are left of all that have begun
+  // These throw what the hook, or a collective, failed with; the group is aborted then.
+  void begin(std::size_t bucket, std::uint64_t step);  // its stage 0
+  void finish();                                       // the stages that are left of all that have begun
+
+  // Whether one of these, or the second set_buckets(), has thrown: the hook is not to be called any more.
+  bool has_failed() const { return has_failed_; }
 
   // Waits for the collectives under way, and begins no further stage. Returns the first failure.
   std::exception_ptr wait_all();
@@ -34,17 +50,21 @@ class HookRunner {
  private:
   struct UnderWay {
     std::size_t bucket = 0;
-    Work work;
+    std::uint64_t step = 0;
+    Work work{};
   };
 
   // Whether there is a stage after this one.
   bool go_on(UnderWay& its, int stage);
-  void abort(const std::exception& error);
+  void guarded(const std::function<void()>& call);
+  void fail(const std::string& reason);
 
   ProcessGroup group_;
   std::shared_ptr<CommunicationHook> hook_;
   std::vector<Parameter> parameters_;
   CollectiveOptions options_;
+  Release release_;
+  bool has_failed_ = false;
   std::vector<GradientBucket> buckets_;
   std::vector<UnderWay> under_way_;  // in the order of begin()
 };

@@ -1,4 +1,4 @@
-// Arithmetic on gradients in host memory: float32 or float64.
+// Arithmetic on gradients in host memory: float32 or float64. And what becomes of their memory.
 //
 // Pure but for the memory given; any thread.
 #pragma once
@@ -15,6 +15,10 @@ double sum_of_squares(const MemoryRange& values);
 
 // Brings every element into [-limit, limit]; a NaN stays one.
 void clamp(const MemoryRange& values, double limit);
+
+// Of shared memory: gives whole pages back to the system, which are zero when they are read next, and writes zeros to
+// the rest.
+void release_to_system(const MemoryRange& memory);
 
 // Whether no element is infinite or NaN.
 bool is_finite(const MemoryRange& values);

@@ -134,6 +134,16 @@ void check_options(const std::vector<Parameter>& parameters, const DistributedDa
   if (options.uneven_inputs == UnevenInputs::divide_by_active && device.kind != Device::Kind::cpu) {
     refuse("uneven_inputs = divide_by_active is for host memory only", "divide_by_all");
   }
+  if (options.bucket_cap_bytes == kAutomaticBucketCap && options.rebuild_buckets != RebuildBuckets::automatic) {
+    refuse("an automatic bucket cap without automatic rebuilds",
+           "rebuild_buckets = RebuildBuckets::automatic, and gradient(i) after each begin_step()");
+  }
+  if (options.release_gradients && (!options.communication_hook || device.kind != Device::Kind::cpu)) {
+    refuse("release_gradients without a communication hook, or on a GPU", "release_gradients = false");
+  }
+  if (options.uneven_inputs == UnevenInputs::divide_by_active && options.communication_hook) {
+    refuse("uneven_inputs = divide_by_active with a communication hook, which may divide otherwise", "divide_by_all");
+  }
   if (options.check_finite && device.kind != Device::Kind::cpu) {
     refuse("check_finite is for host memory only", "check_finite = false");
   }
@@ -168,8 +178,9 @@ std::vector<std::string> describe_model(const std::vector<Parameter>& parameters
       ", uneven_inputs = " + uneven_inputs[static_cast<std::size_t>(options.uneven_inputs)] +
       ", buffer_sync = " + buffer_sync[static_cast<std::size_t>(options.buffer_sync)] +
       ", communication_hook = " + (options.communication_hook ? options.communication_hook->describe() : "none") +
-      ", check_finite = " + (options.check_finite ? "true" : "false") + ", static_graph = " +
-      (options.static_graph ? "true" : "false") + ", wait_in_finish = " + (options.wait_in_finish ? "true" : "false"));
+      ", release_gradients = " + (options.release_gradients ? "true" : "false") + ", check_finite = " +
+      (options.check_finite ? "true" : "false") + ", static_graph = " + (options.static_graph ? "true" : "false") +
+      ", wait_in_finish = " + (options.wait_in_finish ? "true" : "false"));
   const auto add_line = [&lines](const std::string& what, const Parameter& its) {
     lines.push_back(what + its.name + " " + name_of(its.values.type) + " " + tensor::shape_text(its.shape));
   };

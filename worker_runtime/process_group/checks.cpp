@@ -244,12 +244,9 @@ void check_pair(const Collective& collective, const Membership& who) {
       check_parts(kind, output, input, who.size);
       return check_own_part(kind, output, input, who.rank, "input overlaps output");
     case CollectiveKind::scatter:
-      check_parts(kind, input, output, who.size);
-      return check_own_part(kind, input, output, who.rank, "output overlaps input");
     case CollectiveKind::reduce_scatter:
       check_parts(kind, input, output, who.size);
-      if (overlap(input, output)) refuse(kind, "output overlaps input");
-      return;
+      return check_own_part(kind, input, output, who.rank, "output overlaps input");
     case CollectiveKind::all_to_all:
       if (input.count != output.count || input.count % static_cast<std::size_t>(who.size) != 0) {
         refuse(kind, "an input of " + std::to_string(input.count) + " and an output of " +

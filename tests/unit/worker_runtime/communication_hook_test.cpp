@@ -2,6 +2,7 @@
 
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/error.hpp"
+#include "ddp/gradient_compression.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 
 #include <gmock/gmock.h>
@@ -147,25 +148,106 @@ TEST(CommunicationHook, OfAnotherKindOnAnotherRankIsAMismatch) {
                                              HasSubstr("communication_hook = other"))));
 }
 
+// Whatever it throws, the group ends, and later calls of the model throw.
 TEST(CommunicationHook, ThatThrowsIsToldToTheOtherRanks) {
   struct Failing : TwoSums {
+    explicit Failing(int kind) : kind_(kind) {}
     std::optional<Work> next(const HookCall& call) override {
-      if (call.stage == 1 && call.group.rank() == 1) throw std::runtime_error("no memory\nmore");
+      if (call.stage == 1 && call.group.rank() == 1) {
+        if (kind_ == 0) throw std::runtime_error("no memory\nmore");
+        if (kind_ == 1) throw GradientError("no memory\nmore");
+        throw 5;
+      }
       return TwoSums::next(call);
     }
+    int kind_;
   };
+  for (const int kind : {0, 1, 2}) {
+    const auto results = results_of_ranks(2, [kind](ProcessGroup world) -> std::string {
+      Model values;
+      DistributedDataParallel model(world, values.parameters(), with(std::make_shared<Failing>(kind)));
+      std::string text = "no error";
+      try {
+        run_step(model, 1);
+      } catch (const std::exception& error) {
+        text = error.what();
+      } catch (int number) {
+        text = std::to_string(number);
+      }
+      EXPECT_ANY_THROW(run_step(model, 1));
+      EXPECT_NO_THROW(model.check()) << "no step is left to tell of";
+      return text;
+    });
+    EXPECT_EQ(results[1], kind == 2 ? "5" : "no memory\nmore");
+    EXPECT_THAT(results[0], HasSubstr("rank 1"));
+  }
+}
+
+TEST(CommunicationHook, OfOneModelIsRefusedByAnother) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
     Model values;
-    DistributedDataParallel model(world, values.parameters(), with(std::make_shared<Failing>()));
-    try {
+    const auto options = with(std::make_shared<TwoSums>());
+    std::string text;
+    {
+      DistributedDataParallel model(world, values.parameters(), options);
+      try {
+        DistributedDataParallel(world, values.parameters(), options);
+      } catch (const InvalidArgument& error) {
+        text = error.what();
+      }
       run_step(model, 1);
-    } catch (const std::exception& error) {
-      return error.what();
+      text = text.substr(0, text.find('\n')) + "|" + text_of(model);
+    }
+    DistributedDataParallel(world, values.parameters(), options);  // the other one has ended
+    return text;
+  });
+  EXPECT_THAT(results, Each("another model uses this communication hook|4 4 4 4 4 4 4 "));
+}
+
+TEST(CommunicationHook, IsRefusedWhereTheEngineDividesByItself) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    Model values;
+    auto options = with(std::make_shared<TwoSums>());
+    options.uneven_inputs = UnevenInputs::divide_by_active;
+    EXPECT_THROW(DistributedDataParallel(world, values.parameters(), options), InvalidArgument);
+    return "";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+TEST(CommunicationHook, GoesWithUnevenInputsAndAccumulation) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Model values;
+    auto options = with(std::make_shared<TwoSums>());
+    options.uneven_inputs = UnevenInputs::divide_by_all;
+    options.rebuild_buckets = RebuildBuckets::automatic;
+    DistributedDataParallel model(world, values.parameters(), options);
+    std::string text;
+    for (int i = 0; i < 1 + world.rank(); ++i) {
+      auto micro_batch = model.begin_step(Sync::off);
+      floats(model.gradient(0))[0] += 10;
+      micro_batch.ready(0);
+      micro_batch.finish();
+      run_step(model, 1);
+      text += text_of(model) + "|";
+    }
+    model.join([&] { text += text_of(model) + "|"; });
+    return text;
+  });
+  EXPECT_THAT(results, Each("44 4 4 4 4 4 4 |22 2 2 2 2 2 2 |"));
+}
+
+TEST(CommunicationHook, OptionsThatDifferLittleAreAMismatch) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
+    Model values;
+    try {
+      DistributedDataParallel(world, values.parameters(), with(power_sgd({.epsilon = world.rank() == 0 ? 0 : 1e-8})));
+    } catch (const MismatchError&) {
+      return "mismatch";
     }
     return "no error";
   });
-  EXPECT_EQ(results[1], "no memory\nmore");
-  EXPECT_THAT(results[0], HasSubstr("rank 1"));
+  EXPECT_THAT(results, Each("mismatch"));
 }
 
 }  // namespace

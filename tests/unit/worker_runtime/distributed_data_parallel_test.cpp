@@ -316,6 +316,31 @@ TEST(DistributedDataParallel, BuffersAreBroadcastOrAveragedOrLeftAlone) {
   }
 }
 
+TEST(DistributedDataParallel, AnAutomaticBucketCapIsTheSameOnAllRanksAfterAWhile) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    std::vector<std::vector<float>> values(3, std::vector<float>(1 << 20));
+    std::vector<Parameter> parameters;
+    for (std::size_t p = 0; p < 3; ++p) parameters.push_back({std::to_string(p), {1 << 20}, values[p]});
+    DistributedDataParallelOptions options;
+    options.bucket_cap_bytes = ddp::kAutomaticBucketCap;
+    std::string refused = message_of<InvalidArgument>([&] { DistributedDataParallel(world, parameters, options); });
+    options.rebuild_buckets = ddp::RebuildBuckets::automatic;
+    DistributedDataParallel model(world, parameters, options);
+    std::vector<std::string> layouts;
+    for (int i = 0; i < 30; ++i) {
+      run_step(model, {2, 1, 0}, 1 + 2 * world.rank());
+      if (text_of(model.gradient(1)).substr(0, 3) != "2 2")
+        return std::string("a wrong mean in step ") + std::to_string(i);
+      if (layouts.empty() || layouts.back() != model.describe_buckets()) layouts.push_back(model.describe_buckets());
+    }
+    return refused.substr(0, refused.find('\n')) + "|" + (layouts.size() > 2 ? "" : "nothing was tried") + "|" +
+           layouts.back();
+  });
+  EXPECT_EQ(results[0], results[1]);
+  EXPECT_THAT(results[0],
+              testing::StartsWith("an automatic bucket cap without automatic rebuilds||bucket 0: float32, "));
+}
+
 TEST(DistributedDataParallel, JoinIsRefusedWithoutTheOption) {
   const auto results = results_of_ranks(1, [](ProcessGroup world) {
     Model values;

@@ -41,6 +41,7 @@ using Gradients = std::vector<std::vector<double>>;  // by parameter
 
 DistributedDataParallelOptions hooked(std::shared_ptr<CommunicationHook> hook) {
   DistributedDataParallelOptions options;
+  options.first_bucket_cap_bytes = options.bucket_cap_bytes = 0;  // a bucket each, with other numbers of stages
   options.communication_hook = std::move(hook);
   return options;
 }
@@ -245,6 +246,80 @@ TEST(PowerSgd, KeepsItsErrorsWhenBucketsAreRebuilt) {
     return train(false) == train(true) ? "same" : "different";
   });
   EXPECT_THAT(results, Each("same"));
+}
+
+// A gradient that is zero, infinite, or of too low a rank for some steps, and later as it should be.
+TEST(PowerSgd, RecoversFromStepsWithoutAUsefulGradient) {
+  for (const auto bad : {0.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    for (const bool has_feedback : {true, false}) {
+      const auto results = results_of_ranks(2, [=](ProcessGroup world) -> std::string {
+        Matrices values;
+        const auto hook = power_sgd({.rank = 2, .start_step = 0, .error_feedback = has_feedback});
+        DistributedDataParallel model(world, values.parameters(), hooked(hook));
+        for (int i = 0; i < 3; ++i) {
+          Gradients own = gradients_of(world.rank(), i);
+          for (std::size_t e = 0; e < 600; ++e) own[0][e] = world.rank() == 1 || bad == 0 ? bad : own[0][e];
+          step_with(model, own);
+        }
+        Gradients own = gradients_of(0, 5);
+        for (std::size_t e = 0; e < 600; ++e)
+          own[0][e] = (1.0 + static_cast<double>(e / 30)) * static_cast<double>(e % 30) / 100;
+        Gradients got;
+        for (int i = 0; i < 3; ++i) got = step_with(model, own);
+        const double error = largest_difference(got[0], own[0]);
+        return error < 1e-3 ? "" : "wrong by " + std::to_string(error);
+      });
+      EXPECT_THAT(results, Each("")) << bad << " " << has_feedback;
+    }
+  }
+}
+
+TEST(PowerSgd, LeavesFrozenParametersZeroAndCountsAStepOnce) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
+    Matrices values;
+    const auto hook = power_sgd({.rank = 1, .start_step = 0});
+    DistributedDataParallelOptions options = hooked(hook);
+    options.first_bucket_cap_bytes = options.bucket_cap_bytes = 1 << 20;  // all in one bucket, which is never idle
+    DistributedDataParallel model(world, values.parameters(), options);
+    std::string text;
+    const auto train = [&](bool is_frozen) {
+      auto step = model.begin_step();
+      const Gradients own = gradients_of(world.rank(), 1);
+      for (const std::size_t p : {2, 1, 0}) {
+        if (p == 0 && is_frozen) continue;
+        auto* const to = static_cast<float*>(model.gradient(p).data);
+        for (std::size_t i = 0; i < own[p].size(); ++i) to[i] = static_cast<float>(own[p][i]);
+        step.ready(p);
+      }
+      step.finish();
+      text += *static_cast<const float*>(model.gradient(0).data) == 0 ? "0" : "1";
+    };
+    train(false);
+    model.set_frozen(0, true);
+    for (int i = 0; i < 2; ++i) train(true);
+    model.set_frozen(0, false);
+    train(false);
+    return text + " " + std::to_string(*static_cast<std::int64_t*>(hook->state()[0].values.data));
+  });
+  EXPECT_THAT(results, Each("1001 3"));
+}
+
+TEST(TopK, AnInfiniteGradientIsOfOneStep) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Matrices values;
+    DistributedDataParallel model(world, values.parameters(), hooked(top_k({.ratio = 0.01})));
+    std::string text;
+    for (int i = 0; i < 3; ++i) {
+      Gradients own = gradients_of(world.rank(), i);
+      if (i == 0) std::fill(own[0].begin(), own[0].end(), std::numeric_limits<double>::infinity());
+      const Gradients got = step_with(model, own);
+      double sum = 0;
+      for (const double each : got[0]) sum += each;
+      text += std::isfinite(sum) ? "finite " : "infinite ";
+    }
+    return text;
+  });
+  EXPECT_THAT(results, Each("infinite finite finite "));
 }
 
 TEST(TopK, OfAllGradientsIsTheirMean) {

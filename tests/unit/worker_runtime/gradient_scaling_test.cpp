@@ -12,6 +12,7 @@
 #include <limits>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ddp {
@@ -119,6 +120,11 @@ TEST(LossScaler, GoesOnFromItsState) {
     EXPECT_THROW(LossScaler(world, {.growth = 1}), InvalidArgument);
     EXPECT_THROW(LossScaler(world, {.backoff = 1}), InvalidArgument);
     EXPECT_THROW(LossScaler(world, {.growth_interval = 0}), InvalidArgument);
+    EXPECT_THROW(LossScaler(world, {.growth = kInfinity}), InvalidArgument);
+    EXPECT_THROW(LossScaler{ProcessGroup()}, InvalidArgument);
+    const LossScaler moved = std::move(later);
+    EXPECT_THROW(static_cast<void>(later.scale()), InvalidArgument);
+    EXPECT_EQ(moved.scale(), 32);
     return "";
   });
   EXPECT_THAT(results, Each(""));

@@ -624,7 +624,7 @@ class History {
   void check_active(const Rank& its, int active_count) const {
     const bool are_counted = options_.uneven_inputs != UnevenInputs::off;
     const int all = static_cast<int>(rank_count_);
-    require(its.plan.active_count() == (are_counted ? active_count : all), "a wrong count of active ranks");
+    require(its.plan.outcome().active_count == (are_counted ? active_count : all), "a wrong count of active ranks");
     const bool is_scaled = options_.uneven_inputs == UnevenInputs::divide_by_active && active_count > 0;
     require(its.scaled_by == (is_scaled ? static_cast<double>(all) / active_count : 1), "divided by a wrong number");
   }
@@ -632,7 +632,7 @@ class History {
   void check_told(const Rank& its, std::optional<std::size_t> window) const {
     std::string want = window ? windows_[*window].outcome() : "nothing";
     const bool is_cancelled = want.substr(0, 9) == "cancelled";
-    if (window) require(its.plan.was_last_window_good() == want.empty(), "a window that went otherwise");
+    if (window) require(its.plan.outcome().was_last_good == want.empty(), "a window that went otherwise");
     if (is_cancelled && options_.uneven_inputs != UnevenInputs::off && script(rank_of(its)).is_shadow) want = "";
     require(its.told.value_or("nothing") == want, "told " + its.told.value_or("nothing") + " instead of " + want);
     if (!want.empty() || is_cancelled) return;

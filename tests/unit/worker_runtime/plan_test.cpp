@@ -11,9 +11,9 @@
 namespace ddp::gradient_engine {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::string text_of(const Drain&) { return "drain"; }
 std::string text_of(const BroadcastBuffers& its) { return "broadcast buffers of " + std::to_string(its.root); }
@@ -193,7 +193,7 @@ TEST(Plan, AParameterUsedInAnyStepOfTheWindowIsNotMissing) {
   EXPECT_THAT(end(plan), ElementsAre("zero 0", "reduce 0", "reduce 1", "reduce 2", "agree missing", "look"));
 
   plan.begin(Sync::on);
-  EXPECT_THAT(end(plan), testing::Contains("agree missing")) << "the window before it is over";
+  EXPECT_THAT(end(plan), ::testing::Contains("agree missing")) << "the window before it is over";
 }
 
 TEST(Plan, ACancelledStepGivesTheOthersWhatTheyWaitFor) {
@@ -226,7 +226,7 @@ TEST(Plan, LooksAWindowLaterIfTheHostIsNotToWait) {
   Plan plan = five_parameters({.look_at = LookAt::end_of_next_window});
   plan.begin(Sync::on);
   ready(plan, 0);
-  EXPECT_THAT(end(plan), testing::Not(testing::Contains("look")));
+  EXPECT_THAT(end(plan), ::testing::Not(::testing::Contains("look")));
   plan.begin(Sync::off);
   EXPECT_THAT(end(plan), IsEmpty());
   plan.begin(Sync::on);
@@ -234,7 +234,7 @@ TEST(Plan, LooksAWindowLaterIfTheHostIsNotToWait) {
   EXPECT_THAT(end(plan), ElementsAre("agree", "look"));
   EXPECT_THAT(texts(plan.looked({.flags = {.fault = 1}})), ElementsAre("find unused: 1 2 3 4 of the last window"));
   plan.begin(Sync::on);
-  EXPECT_THAT(cancel(plan), testing::Contains("look")) << "the others look at the window before, too";
+  EXPECT_THAT(cancel(plan), ::testing::Contains("look")) << "the others look at the window before, too";
   EXPECT_THAT(texts(plan.looked({})), IsEmpty());
   plan.begin(Sync::on);
   use_all(plan);
@@ -252,7 +252,7 @@ TEST(Plan, StartsAnewAfterAFailure) {
   EXPECT_THAT(gradient_error([&] { ready(plan, 3); }), HasSubstr("is over"));
   EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain", "zero all"));
   EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0"));
-  EXPECT_THAT(end(plan), testing::Not(testing::Contains("look")));
+  EXPECT_THAT(end(plan), ::testing::Not(::testing::Contains("look")));
 }
 
 TEST(Plan, TakesNewBucketsBetweenWindowsOnly) {
@@ -287,13 +287,13 @@ TEST(Plan, KnowsWhichParametersNoRankUsed) {
   end(plan);
   plan.begin(Sync::on);
   ready(plan, 1);
-  EXPECT_THAT(end(plan), testing::Contains("agree used=01001"));
+  EXPECT_THAT(end(plan), ::testing::Contains("agree used=01001"));
   plan.looked({.used = {0, 1, 0, 1, 1}});
   EXPECT_TRUE(plan.is_unused(0));
   EXPECT_FALSE(plan.is_unused(3)) << "another rank used it";
   EXPECT_THROW((void)plan.is_unused(5), InvalidArgument);
   plan.begin(Sync::on);
-  EXPECT_THAT(cancel(plan), testing::Contains("agree canceller=2 used=11111 unread"));
+  EXPECT_THAT(cancel(plan), ::testing::Contains("agree canceller=2 used=11111 unread"));
 }
 
 TEST(Plan, CheckLooksAtWhatNobodyHasLookedAt) {
@@ -357,7 +357,7 @@ TEST(Plan, AStaticGraphWithAnotherCountIsAMiscount) {
     plan.looked({});
     plan.begin(Sync::on);
     for (const std::size_t parameter : c.used) ready(plan, parameter);
-    EXPECT_THAT(end(plan), testing::Contains("agree miscount"));
+    EXPECT_THAT(end(plan), ::testing::Contains("agree miscount"));
     EXPECT_THAT(texts(plan.looked({.flags = {.fault = 2}})), ElementsAre(c.want));
   }
 }
@@ -366,28 +366,28 @@ TEST(Plan, AStaticGraphIsNotLearnedFromAStepThatWentWrong) {
   Plan plan = five_parameters({.is_static_graph = true});
   plan.begin(Sync::on);
   use_static(plan);
-  EXPECT_THAT(end(plan), testing::Contains("agree missing"));
+  EXPECT_THAT(end(plan), ::testing::Contains("agree missing"));
   plan.looked({.flags = {.fault = 1}});
   plan.begin(Sync::on);
   use_static(plan);
   cancel(plan);
   plan.begin(Sync::on);
   use_all(plan);
-  EXPECT_THAT(end(plan), testing::Contains("agree"));
+  EXPECT_THAT(end(plan), ::testing::Contains("agree"));
 }
 
 TEST(Plan, ZeroesWhatAStaticGraphNeverUsesIfBackwardOverwrites) {
   Plan plan = five_parameters({.zero_gradients = false, .unused = Unused::zeros, .is_static_graph = true});
   plan.begin(Sync::on);
   use_static(plan);
-  EXPECT_THAT(end(plan), testing::Contains("zero 4"));
+  EXPECT_THAT(end(plan), ::testing::Contains("zero 4"));
   plan.looked({});
   EXPECT_THAT(texts(plan.begin(Sync::off)), ElementsAre("drain", "zero 4"));
   ready(plan, 4);  // accumulates
   end(plan);
   EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain"));
   use_static(plan);
-  EXPECT_THAT(end(plan), testing::Not(testing::Contains("zero 4")));
+  EXPECT_THAT(end(plan), ::testing::Not(::testing::Contains("zero 4")));
 }
 
 // What ranks say that have all frozen what this one has.
@@ -456,7 +456,7 @@ TEST(Plan, FrozenParametersAreZerosAndUnused) {
   plan.set_frozen(2, true);
   EXPECT_THAT(texts(plan.begin(Sync::on)), ElementsAre("drain", "zero 2"));
   for (const std::size_t parameter : {4, 3, 1}) ready(plan, parameter);
-  EXPECT_THAT(end(plan), testing::Contains("agree frozen used=01011"));
+  EXPECT_THAT(end(plan), ::testing::Contains("agree frozen used=01011"));
 }
 
 TEST(Plan, AStaticGraphIsLearnedAnewAfterAParameterFreezes) {
@@ -470,7 +470,7 @@ TEST(Plan, AStaticGraphIsLearnedAnewAfterAParameterFreezes) {
   plan.set_frozen(4, true);
   plan.begin(Sync::on);
   for (const std::size_t parameter : {3, 2, 1, 0}) ready(plan, parameter);
-  EXPECT_THAT(end(plan), testing::Contains("agree frozen"));
+  EXPECT_THAT(end(plan), ::testing::Contains("agree frozen"));
 }
 
 TEST(Plan, AShadowGivesTheOthersWhatTheyWaitFor) {
@@ -482,14 +482,14 @@ TEST(Plan, AShadowGivesTheOthersWhatTheyWaitFor) {
                                .uneven_inputs = UnevenInputs::divide_by_all});
   plan.begin(Sync::on);
   use_all(plan);
-  EXPECT_THAT(end(plan), testing::Contains("agree active=010 used=11111"));
+  EXPECT_THAT(end(plan), ::testing::Contains("agree active=010 used=11111"));
   plan.looked({.active = {1, 1, 1}, .used = {1, 1, 1, 1, 1}});
-  EXPECT_EQ(plan.active_count(), 3);
+  EXPECT_EQ(plan.outcome().active_count, 3);
   EXPECT_THAT(texts(plan.begin_shadow()), ElementsAre("drain", "zero all"));
   EXPECT_THAT(end(plan), ElementsAre("reduce 0", "reduce 1", "reduce 2", "agree active=000 used=00000", "look"))
       << "nothing is missing, and nothing miscounted";
   EXPECT_THAT(texts(plan.looked({.active = {1, 0, 1}, .used = {0, 0, 0, 0, 1}})), IsEmpty());
-  EXPECT_EQ(plan.active_count(), 2);
+  EXPECT_EQ(plan.outcome().active_count, 2);
   EXPECT_TRUE(plan.is_unused(0));
   EXPECT_THAT(plan.ready_order(), ElementsAre(4U, 3U, 2U, 1U, 0U)) << "a shadow has no order";
 }
@@ -513,7 +513,7 @@ TEST(Plan, BuffersComeFromTheLowestActiveRank) {
   EXPECT_THAT(texts(plan.begin(Sync::off)), ElementsAre("drain", "zero all"));
   end(plan);
   for (int i = 0; i < 2; ++i) {
-    EXPECT_THAT(texts(plan.begin(Sync::on)), testing::Contains("broadcast buffers of 0"));
+    EXPECT_THAT(texts(plan.begin(Sync::on)), ::testing::Contains("broadcast buffers of 0"));
     cancel(plan);
   }
   const auto next_root = [&](std::vector<std::int32_t> active) {
@@ -525,8 +525,8 @@ TEST(Plan, BuffersComeFromTheLowestActiveRank) {
     plan.looked({.active = {0, 0, 0}});  // keeps the last one
     return actions;
   };
-  EXPECT_THAT(next_root({0, 0, 1}), testing::Contains("broadcast buffers of 2"));
-  EXPECT_THAT(next_root({0, 1, 1}), testing::Contains("broadcast buffers of 1"));
+  EXPECT_THAT(next_root({0, 0, 1}), ::testing::Contains("broadcast buffers of 2"));
+  EXPECT_THAT(next_root({0, 1, 1}), ::testing::Contains("broadcast buffers of 1"));
 }
 
 TEST(Plan, GradientsThatAreNotFiniteAreTheGreatestFault) {
@@ -580,8 +580,8 @@ TEST(Plan, AShadowTakesNoNoticeOfACancelledWindow) {
   plan.begin_shadow();
   end(plan);
   EXPECT_THAT(texts(plan.looked({.flags = {.canceller = 2}, .active = {0, 1}})), IsEmpty());
-  EXPECT_FALSE(plan.was_last_window_good());
-  EXPECT_EQ(plan.active_count(), 2) << "the window does not count";
+  EXPECT_FALSE(plan.outcome().was_last_good);
+  EXPECT_EQ(plan.outcome().active_count, 2) << "the window does not count";
   plan.begin(Sync::off);
   end(plan);
   EXPECT_THAT(gradient_error([&] { plan.begin_shadow(); }), HasSubstr("join() is called before"));

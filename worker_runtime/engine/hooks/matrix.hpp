@@ -11,6 +11,8 @@ namespace ddp::gradient_engine {
 struct MatrixSize {
   std::size_t rows = 0;
   std::size_t columns = 0;
+
+  bool operator==(const MatrixSize&) const = default;
 };
 
 // p = matrix * q

@@ -18,13 +18,20 @@
 #include "base/fnv1a.hpp"
 #include "ddp/error.hpp"
 #include "ddp/gradient_compression.hpp"
+#include "worker_runtime/engine/hooks/exact_text.hpp"
+#include "worker_runtime/engine/hooks/hook_steps.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
 #include "worker_runtime/engine/hooks/matrix.hpp"
+#include "worker_runtime/engine/host_gradients.hpp"
 
 namespace ddp {
 namespace {
 
 using gradient_engine::MatrixSize;
+
+[[noreturn]] void refuse_power_sgd(const std::string& what, const std::string& advice) {
+  throw InvalidArgument(what + "\nwhere: power_sgd\ntry:   " + advice);
+}
 
 // Of one parameter that is compressed.
 struct Compressed {
@@ -42,10 +49,10 @@ class PowerSgd : public CommunicationHook {
   std::string describe() const override {
     return "power_sgd of rank " + std::to_string(options_.rank) +
            ", start_step = " + std::to_string(options_.start_step) +
-           ", compression_rate_min = " + std::to_string(options_.compression_rate_min) +
+           ", compression_rate_min = " + gradient_engine::exact_text(options_.compression_rate_min) +
            ", error_feedback = " + (options_.error_feedback ? "true" : "false") +
            ", warm_start = " + (options_.warm_start ? "true" : "false") +
-           ", epsilon = " + std::to_string(options_.epsilon) + ", seed = " + std::to_string(options_.seed);
+           ", epsilon = " + gradient_engine::exact_text(options_.epsilon) + ", seed = " + std::to_string(options_.seed);
   }
 
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override;
@@ -68,7 +75,6 @@ class PowerSgd : public CommunicationHook {
 
   Compressed* compress(const Parameter& parameter);
   void draw(Compressed& its) const;
-  void count_step(std::size_t bucket);
   Work average(const HookCall& call, const MemoryRange& range) const {
     return call.group.all_reduce_async(range, ReduceOp::average, call.options);
   }
@@ -80,8 +86,7 @@ class PowerSgd : public CommunicationHook {
   std::map<std::string, Compressed> compressed_;  // by the parameter's name
   std::vector<Plan> plans_;                       // by bucket
   RegisteredMemory memory_;                       // of what is sent
-  std::int64_t step_ = -1;                        // with Sync::on; the first is 0
-  std::size_t last_bucket_ = 0;                   // that began
+  gradient_engine::HookSteps steps_;
 };
 
 void PowerSgd::begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) {
@@ -116,7 +121,6 @@ void PowerSgd::begin(ProcessGroup& group, const std::vector<GradientBucket>& buc
       if (part.compressed != nullptr) next += part.compressed->rank * part.compressed->size.columns;
     }
   }
-  last_bucket_ = buckets.size();  // the next one begins a step
 }
 
 // Null where it would not send enough less.
@@ -129,41 +133,46 @@ Compressed* PowerSgd::compress(const Parameter& parameter) {
   const auto sent = static_cast<double>((size.rows + size.columns) * rank);
   if (sent * options_.compression_rate_min >= static_cast<double>(count)) return nullptr;
   Compressed& its = compressed_[parameter.name];
-  if (its.rank > 0) return &its;  // of an earlier layout of the buckets
+  if (its.rank > 0) {  // of an earlier layout of the buckets
+    if (its.size == size) return &its;
+    refuse_power_sgd("parameter " + parameter.name + " has another shape than in the model before",
+                     "a hook of its own for each model");
+  }
   its.name = parameter.name;
   its.size = size;
   its.rank = rank;
   if (options_.error_feedback) its.error.resize(count);
   its.q.resize(rank * size.columns);
-  if (options_.warm_start) draw(its);
   return &its;
 }
 
-// Standard normal. The same on all ranks, and independent of the buckets.
+// Standard normal, without a warm start all of q, else the columns that are of no use: at first all, and later those of
+// a gradient that was zero or not finite. The same on all ranks, and independent of the buckets.
 void PowerSgd::draw(Compressed& its) const {
-  base::Fnv1a hash;
-  hash.add(its.name);
-  hash.add(options_.seed);
-  hash.add(options_.warm_start ? 0 : static_cast<std::uint64_t>(step_ + 1));
-  std::mt19937_64 random(hash.value());
-  const auto uniform = [&random] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
-  constexpr double kPi = 3.14159265358979323846;
-  // Box and Muller's method. std::normal_distribution differs from library to library.
-  for (float& each : its.q) {
-    each = static_cast<float>(std::sqrt(-2 * std::log(uniform())) * std::cos(2 * kPi * uniform()));
+  for (std::size_t k = 0; k < its.rank; ++k) {
+    const auto column = its.q.begin() + static_cast<std::ptrdiff_t>(k * its.size.columns);
+    const auto end = column + static_cast<std::ptrdiff_t>(its.size.columns);
+    const double squares = gradient_engine::sum_of_squares({&*column, its.size.columns, DataType::float32});
+    if (options_.warm_start && squares > 0 && std::isfinite(squares)) continue;
+    base::Fnv1a hash;
+    hash.add(its.name);
+    for (const std::uint64_t each : {options_.seed, static_cast<std::uint64_t>(steps_.number() + 1), std::uint64_t{k}})
+      hash.add(each);
+    std::mt19937_64 random(hash.value());
+    const auto uniform = [&random] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };
+    constexpr double kPi = 3.14159265358979323846;
+    // Box and Muller's method. std::normal_distribution differs from library to library.
+    std::generate(column, end, [&] {
+      const double distance = std::sqrt(-2 * std::log(uniform()));
+      return static_cast<float>(distance * std::cos(2 * kPi * uniform()));
+    });
   }
-}
-
-// Buckets begin in the order of their numbers, though not all of them in each step.
-void PowerSgd::count_step(std::size_t bucket) {
-  if (bucket <= last_bucket_) ++step_;
-  last_bucket_ = bucket;
 }
 
 std::optional<Work> PowerSgd::next(const HookCall& call) {
   Plan& plan = plans_[call.bucket.number];
-  if (call.stage == 0) count_step(call.bucket.number);
-  const bool is_exact = plan.q.count == 0 || static_cast<std::uint64_t>(step_) < options_.start_step;
+  if (call.stage == 0) steps_.note(call.step);
+  const bool is_exact = plan.q.count == 0 || static_cast<std::uint64_t>(steps_.number()) < options_.start_step;
   switch (call.stage) {
     case 0:
       if (is_exact) return average(call, call.bucket.gradients);
@@ -188,7 +197,7 @@ void PowerSgd::send_first_factors(Plan& plan) {
       for (std::size_t i = 0; i < part.count; ++i) part.gradient[i] += its.error[i];
       std::copy_n(part.gradient, part.count, its.error.data());
     }
-    if (!options_.warm_start) draw(its);
+    draw(its);
     gradient_engine::orthogonalize(its.q.data(), its.size.columns, its.rank, options_.epsilon);
     gradient_engine::multiply(part.gradient, its.size, its.q.data(), its.rank, part.sent);
   }
@@ -212,12 +221,13 @@ void PowerSgd::multiply(Plan& plan) {
     Compressed& its = *part.compressed;
     gradient_engine::multiply_factors(part.sent, part.q, its.rank, its.size, part.gradient);
     for (std::size_t i = 0; i < its.error.size(); ++i) its.error[i] -= part.gradient[i];
+    if (!gradient_engine::is_finite(its.error)) std::fill(its.error.begin(), its.error.end(), 0.0F);
     its.q.assign(part.q, part.q + its.q.size());
   }
 }
 
 std::vector<Parameter> PowerSgd::state() {
-  std::vector<Parameter> state{{"power_sgd.step", {}, MemoryRange(&step_, 1, DataType::int64)}};
+  std::vector<Parameter> state{{"power_sgd.step", {}, steps_.memory()}};
   for (auto& [name, its] : compressed_) {
     const std::string prefix = "power_sgd." + name;
     if (options_.error_feedback) {
@@ -229,10 +239,6 @@ std::vector<Parameter> PowerSgd::state() {
         {prefix + ".q", {static_cast<std::int64_t>(its.rank), static_cast<std::int64_t>(its.size.columns)}, its.q});
   }
   return state;
-}
-
-[[noreturn]] void refuse_power_sgd(const std::string& what, const std::string& advice) {
-  throw InvalidArgument(what + "\nwhere: power_sgd\ntry:   " + advice);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "ddp/error.hpp"
 #include "ddp/gradient_compression.hpp"
+#include "worker_runtime/engine/hooks/exact_text.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
 
 namespace ddp {
@@ -27,7 +28,7 @@ class TopK : public CommunicationHook {
  public:
   explicit TopK(TopKOptions options) : options_(options) {}
 
-  std::string describe() const override { return "top_k, ratio = " + std::to_string(options_.ratio); }
+  std::string describe() const override { return "top_k, ratio = " + gradient_engine::exact_text(options_.ratio); }
 
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override {
     gradient_engine::require_float32_on_host(buckets, "top_k");
@@ -115,12 +116,15 @@ class TopK : public CommunicationHook {
     for (std::size_t i = 0; i < chosen.count; ++i) chosen.first[i] = {order_[i], gradients[order_[i]]};
   }
 
-  // What is not sent.
+  // What is not sent. Infinite ones and NaN are for the present step only.
   void keep_errors(const GradientBucket& bucket, Entries sent) {
     auto* const gradients = static_cast<float*>(bucket.gradients.data);
     for (std::size_t i = 0; i < sent.count; ++i) gradients[sent.first[i].place] = 0;
     for (const Parameter& parameter : bucket.parameters) {
-      std::memcpy(errors_[parameter.name].values.data(), parameter.values.data, parameter.values.bytes());
+      std::vector<float>& error = errors_[parameter.name].values;
+      std::memcpy(error.data(), parameter.values.data, parameter.values.bytes());
+      std::replace_if(
+          error.begin(), error.end(), [](float each) { return !std::isfinite(each); }, 0.0F);
     }
   }
 

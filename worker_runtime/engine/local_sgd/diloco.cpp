@@ -6,6 +6,7 @@
 
 #include "ddp/error.hpp"
 #include "ddp/local_sgd.hpp"
+#include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/local_sgd/average_ranges.hpp"
 
 namespace ddp {
@@ -113,7 +114,7 @@ DiLoCo::DiLoCo(ProcessGroup group, std::vector<Parameter> parameters, DiLoCoOpti
   impl_ = std::make_shared<Impl>(std::move(group), std::move(parameters), options);
 }
 
-bool DiLoCo::step() { return impl_->step(); }
-std::vector<Parameter> DiLoCo::state() { return impl_->state(); }
+bool DiLoCo::step() { return gradient_engine::require_impl(impl_, "DiLoCo").step(); }
+std::vector<Parameter> DiLoCo::state() { return gradient_engine::require_impl(impl_, "DiLoCo").state(); }
 
 }  // namespace ddp

@@ -6,6 +6,7 @@
 
 #include "ddp/error.hpp"
 #include "ddp/local_sgd.hpp"
+#include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/local_sgd/average_ranges.hpp"
 
 namespace ddp {
@@ -70,7 +71,9 @@ ParameterAverage::ParameterAverage(std::vector<AverageLevel> levels, std::vector
   impl_ = std::make_shared<Impl>(std::move(levels), parameters, options);
 }
 
-bool ParameterAverage::step() { return impl_->step(); }
-std::vector<Parameter> ParameterAverage::state() { return impl_->state(); }
+bool ParameterAverage::step() { return gradient_engine::require_impl(impl_, "ParameterAverage").step(); }
+std::vector<Parameter> ParameterAverage::state() {
+  return gradient_engine::require_impl(impl_, "ParameterAverage").state();
+}
 
 }  // namespace ddp

@@ -37,7 +37,7 @@ Plan::Plan(std::vector<std::string> names, const std::vector<std::vector<std::si
       options_(options),
       readiness_(names_.size(), options.is_static_graph),
       rebuild_(options.rebuilds_buckets ? Rebuild::after_first_window : Rebuild::not_wanted),
-      active_count_(options.rank_count) {
+      outcome_{.active_count = options.rank_count} {
   readiness_.set_buckets(buckets);
 }
 
@@ -62,7 +62,7 @@ Actions Plan::begin(Sync sync) {
     }
   }
   if (sync == Sync::on && options_.buffer_sync == BufferSync::broadcast) {
-    actions.emplace_back(BroadcastBuffers{lowest_active_});
+    actions.emplace_back(BroadcastBuffers{outcome_.lowest_active});
   }
   readiness_.begin_step();
   is_open_ = true;
@@ -151,7 +151,7 @@ Actions Plan::looked(const Agreement& of_all) {
   const bool is_of_last_window = options_.look_at == LookAt::end_of_next_window;
   Findings own = std::move(unlooked_.front());
   unlooked_.erase(unlooked_.begin());
-  was_last_window_good_ = false;
+  outcome_.was_last_good = false;
   if (of_all.flags.canceller > 0) {
     if (own.is_shadow) return {};  // it has lost nothing
     return {TellCancelled{of_all.flags.canceller - 1, is_of_last_window}};
@@ -166,16 +166,22 @@ Actions Plan::looked(const Agreement& of_all) {
     case Fault::miscount: return {FindMiscounts{own.miscount, is_of_last_window}};
     case Fault::non_finite: return {FindNonFinite{std::move(own.non_finite), is_of_last_window}};
   }
-  was_last_window_good_ = true;
-  if (!of_all.used.empty()) used_ = of_all.used;
+  outcome_.was_last_good = true;
+  ++outcome_.good_windows;
+  if (!of_all.used.empty()) outcome_.used = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
-  if (of_all.active.empty()) return {};
-  active_count_ = std::accumulate(of_all.active.begin(), of_all.active.end(), 0);
+  Actions actions;
+  for (std::size_t parameter = 0; options_.has_hook && parameter < outcome_.used.size(); ++parameter) {
+    if (outcome_.used[parameter] == 0) actions.emplace_back(Zero{parameter});
+  }
+  if (of_all.active.empty()) return actions;
+  outcome_.active_count = std::accumulate(of_all.active.begin(), of_all.active.end(), 0);
   const auto lowest = std::find(of_all.active.begin(), of_all.active.end(), 1);
-  if (lowest != of_all.active.end()) lowest_active_ = static_cast<int>(lowest - of_all.active.begin());
-  const bool is_complete = active_count_ == 0 || active_count_ == options_.rank_count;
-  if (options_.uneven_inputs != UnevenInputs::divide_by_active || is_complete) return {};
-  return {Scale{static_cast<double>(options_.rank_count) / active_count_}};
+  if (lowest != of_all.active.end()) outcome_.lowest_active = static_cast<int>(lowest - of_all.active.begin());
+  const bool is_complete = outcome_.active_count == 0 || outcome_.active_count == options_.rank_count;
+  if (options_.uneven_inputs != UnevenInputs::divide_by_active || is_complete) return actions;
+  actions.emplace_back(Scale{static_cast<double>(options_.rank_count) / outcome_.active_count});
+  return actions;
 }
 
 Actions Plan::peeked(const Agreement& of_all) {
@@ -214,11 +220,11 @@ bool Plan::is_unused(std::size_t parameter) const {
         "which parameters no rank used is not known\nwhere: DistributedDataParallel::is_unused\n"
         "try:   the option unused = Unused::keep");
   }
-  return !used_.empty() && used_[parameter] == 0;
+  return !outcome_.used.empty() && outcome_.used[parameter] == 0;
 }
 
 void Plan::require_no_window(const char* call) const {
-  if (!is_open_ && !window_begun_) return;
+  if (is_between_windows()) return;
   throw GradientError(std::string(call) + "() is called before the gradients are averaged\n" +
                       "where: DistributedDataParallel::" + call +
                       "\ntry:   call it after finish() of a step with Sync::on, and before the next begin_step()");
@@ -234,7 +240,10 @@ void Plan::check_index(std::size_t parameter, const char* call) const {
 void Plan::reduce_rest(Actions& actions) {
   BucketQueue& queue = readiness_.queue();
   while (queue.is_any_left()) actions.emplace_back(Reduce{queue.take_next()});
-  if (options_.has_hook) actions.emplace_back(FinishHooks{});
+  if (options_.has_hook) {
+    actions.emplace_back(FinishHooks{});
+    for (const std::size_t parameter : readiness_.idle_parameters()) actions.emplace_back(Zero{parameter});
+  }
   if (options_.buffer_sync == BufferSync::average) actions.emplace_back(AverageBuffers{});
 }
 

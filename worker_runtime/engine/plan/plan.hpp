@@ -11,7 +11,7 @@
 // The collectives of a window are, on every rank and whatever happens on that rank:
 //   1. a BroadcastBuffers at the start of its last micro-batch, if the options say so
 //   2. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once
-//   3. a FinishHooks, if there is a communication hook
+//   3. a FinishHooks, if there is a communication hook, and a Zero of what it may have written to idle gradients
 //   4. an AverageBuffers, if the options say so
 //   5. one Agree: the flags
 //   6. a Reduce of the buckets that were idle and are no more, and a FinishHooks if there is a hook, if the flags say
@@ -130,6 +130,15 @@ struct PlanOptions {
   LookAt look_at = LookAt::end_of_window;     // end_of_window with uneven inputs
 };
 
+// What is known of the windows that were looked at.
+struct Outcome {
+  bool was_last_good = true;         // the last one ended without a fault, and was not cancelled
+  std::uint64_t good_windows = 0;    // so far
+  int active_count = 0;              // ranks that were no shadows in the last good one; all of them before the first
+  int lowest_active = 0;             // the lowest of them
+  std::vector<std::uint8_t> used{};  // with Unused::keep, by parameter: by a rank, in the last good one
+};
+
 class Plan {
  public:
   // buckets: the parameters of each; together they hold each index below names.size() exactly once.
@@ -184,15 +193,15 @@ class Plan {
 
   // Whether the buckets are to be rebuilt before the next begin(). All ranks have the same answer there, because it
   // depends on flags that all have looked at.
-  bool is_rebuild_due() const { return rebuild_ == Rebuild::due && !is_open_ && !window_begun_; }
+  bool is_rebuild_due() const { return rebuild_ == Rebuild::due && is_between_windows(); }
 
   // All parameters, see Readiness.
   std::vector<std::size_t> ready_order() const { return readiness_.ready_order(); }
 
-  // Of the last window that was looked at: whether it ended without a fault, and was not cancelled.
-  bool was_last_window_good() const { return was_last_window_good_; }
-  // The ranks that were no shadows in the last good window; all of them before the first.
-  int active_count() const { return active_count_; }
+  bool is_between_windows() const { return !is_open_ && !window_begun_; }
+
+  // The same on all ranks, where all have looked at the same windows.
+  const Outcome& outcome() const { return outcome_; }
 
   // With Unused::keep: whether no rank used the parameter in the last window that was looked at. Else throws
   // InvalidArgument.
@@ -228,10 +237,7 @@ class Plan {
   Sync sync_ = Sync::on;
   Rebuild rebuild_;
   bool is_shadow_ = false;
-  bool was_last_window_good_ = true;
-  int active_count_;
-  int lowest_active_ = 0;
-  std::vector<std::uint8_t> used_;  // with Unused::keep, by parameter: by a rank, in the last window looked at
+  Outcome outcome_;
 
   std::vector<std::size_t> non_finite_;  // of this window
   std::vector<Findings> unlooked_;       // of the windows whose result is not looked at, the oldest first

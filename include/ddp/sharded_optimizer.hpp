@@ -1,0 +1,109 @@
+// Optimizers whose state, and gradients if wanted, are divided among the ranks (ZeRO, stages 1 and 2). Each bucket of
+// gradients is reduced so that a rank gets the mean of its own part only, the rank updates the parameters of that part,
+// and every rank gets the parameters of the others.
+//
+//   ddp::ShardedOptimizer optimizer(world, parameters, ddp::AdamWOptions{}, ddp::Sharding::gradients);
+//   ddp::DistributedDataParallelOptions options;
+//   optimizer.prepare(options);
+//   ddp::DistributedDataParallel model(world, parameters, options);
+//   for (...) {
+//     optimizer.wait();  // or wait(i) before parameter i is used, so that the rest still comes during forward
+//     auto step = model.begin_step();
+//     forward(); backward([&](std::size_t p) { step.ready(p); });
+//     step.finish();
+//     optimizer.step();
+//   }
+//
+// Memory of float32 parameters on N ranks, in bytes for each with AdamW (parameter, gradient, two moments):
+//   Sharding::none         16
+//   Sharding::optimizer    8 + 8 / N
+//   Sharding::gradients    4 + 12 / N, and up to two buckets
+// Parameters have the same bits with each of them, up to the order in which NaNs are met: all use the same arithmetic
+// on the same means. A bucket that does not divide by the ranks is padded.
+//
+// In host memory, float32. Threads: that of the model. Copies share their state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "ddp/distributed_data_parallel.hpp"
+#include "ddp/export.hpp"
+#include "ddp/parameter.hpp"
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+inline namespace DDP_ABI {
+
+enum class Sharding : std::uint8_t {
+  none,       // each rank updates all parameters; nothing is sent after the gradients
+  optimizer,  // ZeRO stage 1: the optimizer's state is divided. gradient(i) means nothing after finish()
+  gradients,  // ZeRO stage 2: gradients too. gradient(i) is zero after finish()
+};
+
+// p is the parameter, g its gradient, t the number of steps from 1 on. Source: Loshchilov and Hutter, "Decoupled Weight
+// Decay Regularization", 2019; the order of operations is PyTorch's.
+//   p = p * (1 - learning_rate * weight_decay);  m = m + (1 - beta1) * (g - m);  v = beta2 * v + (1 - beta2) * g^2
+//   p = p - learning_rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
+struct AdamWOptions {
+  double learning_rate = 1e-3;  // >= 0
+  double beta1 = 0.9;           // 0 <= beta1 < 1
+  double beta2 = 0.999;         // 0 <= beta2 < 1
+  double epsilon = 1e-8;        // > 0
+  double weight_decay = 1e-2;   // >= 0
+};
+
+//   g = g + weight_decay * p;  m = g in the first step, then momentum * m + g
+//   p = p - learning_rate * m, or with nesterov: p - learning_rate * (g + momentum * m)
+struct SgdOptions {
+  double learning_rate = 1e-2;  // >= 0
+  double momentum = 0;          // 0 <= momentum < 1; 0 keeps no state
+  double weight_decay = 0;      // >= 0
+  bool nesterov = false;
+};
+
+class DDP_EXPORT ShardedOptimizer {
+ public:
+  // parameters: those of the model, in the same order; their memory outlives this object. Throws InvalidArgument for
+  // options out of range, and for parameters that are not float32 in host memory.
+  ShardedOptimizer(ProcessGroup group, std::vector<Parameter> parameters,
+                   std::variant<AdamWOptions, SgdOptions> options, Sharding sharding);
+
+  // Sets what the model needs: its communication hook, and with Sharding::gradients release_gradients. This object
+  // serves that one model.
+  void prepare(DistributedDataParallelOptions& options);
+
+  // After finish() of a step with Sync::on. Collective. Updates this rank's part, and begins to send and receive
+  // parameters. A bucket that was not reduced since the last call is left alone: all of it is frozen. Throws
+  // InvalidArgument before the model is made.
+  void step();
+
+  // Waits until all parameters are there, or parameter `index`. Throws what the collectives failed with.
+  void wait();
+  void wait(std::size_t index);
+
+  // From the next step() on; on every rank alike.
+  void set_learning_rate(double learning_rate);
+
+  // A parameter that is skipped is not updated, as if it had no gradient. On every rank alike. For parameters that are
+  // frozen, or unused (DistributedDataParallel::is_unused()).
+  void set_skipped(std::size_t index, bool is_skipped);
+
+  // Collective, between finish() and step(): the square root of the sum of the squares of all gradients; and, if it is
+  // larger than norm_max (> 0), a factor of norm_max / norm for the gradients of the next step().
+  double clip_gradients_by_norm(double norm_max);
+
+  // This rank's part, for a checkpoint that goes on with as many ranks and the same buckets: "optimizer.step", and of
+  // each piece of a parameter "optimizer.<name>.<first>.m" (and ".v"), <first> being the piece's first element.
+  std::vector<Parameter> state();
+
+ private:
+  class Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace DDP_ABI
+}  // namespace ddp

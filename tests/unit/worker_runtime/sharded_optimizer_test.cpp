@@ -1,0 +1,262 @@
+#include "ddp/sharded_optimizer.hpp"
+
+#include "ddp/error.hpp"
+#include "tests/unit/worker_runtime/rank_results.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <sstream>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace ddp {
+namespace {
+
+using test::results_of_ranks;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+using OptimizerOptions = std::variant<AdamWOptions, SgdOptions>;
+
+// Tensors of sizes that divide by nothing, in several buckets.
+struct Tensors {
+  std::vector<std::vector<float>> values{std::vector<float>(1000), std::vector<float>(7), std::vector<float>(333),
+                                         std::vector<float>(1)};
+
+  Tensors() {
+    std::mt19937 random(1);
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (auto& of_one : values) {
+      for (float& each : of_one) each = uniform(random);
+    }
+  }
+
+  std::vector<Parameter> parameters() {
+    std::vector<Parameter> all;
+    for (std::size_t p = 0; p < values.size(); ++p) {
+      all.push_back({"p" + std::to_string(p), {static_cast<std::int64_t>(values[p].size())}, values[p]});
+    }
+    return all;
+  }
+
+  std::string bits() const {
+    std::ostringstream text;
+    for (const auto& of_one : values) {
+      for (const float each : of_one) text << std::hexfloat << each << " ";
+    }
+    return text.str();
+  }
+};
+
+void train_step(DistributedDataParallel& model, ShardedOptimizer& optimizer, int rank, int step,
+                const std::vector<std::size_t>& order = {3, 2, 1, 0}) {
+  std::mt19937 random(static_cast<unsigned>(100 * step + rank));
+  std::uniform_real_distribution<float> uniform(-1, 1);
+  optimizer.wait();
+  auto open = model.begin_step();
+  for (const std::size_t p : order) {
+    auto* const gradient = static_cast<float*>(model.gradient(p).data);
+    for (std::size_t i = 0; i < model.gradient(p).count; ++i) gradient[i] += uniform(random);
+    open.ready(p);
+  }
+  open.finish();
+}
+
+DistributedDataParallelOptions small_buckets(ShardedOptimizer& optimizer) {
+  DistributedDataParallelOptions options;
+  options.first_bucket_cap_bytes = options.bucket_cap_bytes = 1000;
+  optimizer.prepare(options);
+  return options;
+}
+
+// The parameters' bits after some steps.
+std::string train(ProcessGroup& world, const OptimizerOptions& options, Sharding sharding, int steps,
+                  bool rebuilds = false, double norm_max = 0) {
+  Tensors tensors;
+  ShardedOptimizer optimizer(world, tensors.parameters(), options, sharding);
+  DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
+  for (int i = 0; i < steps; ++i) {
+    train_step(model, optimizer, world.rank(), i);
+    if (norm_max > 0) {
+      EXPECT_GT(optimizer.clip_gradients_by_norm(norm_max), norm_max);
+    }
+    optimizer.step();
+    if (rebuilds && i == steps / 2) {
+      optimizer.wait();
+      train_step(model, optimizer, world.rank(), 1000, {1, 3, 0, 2});
+      optimizer.step();
+      model.rebuild_buckets();
+    }
+  }
+  optimizer.wait();
+  return tensors.bits();
+}
+
+TEST(ShardedOptimizer, ParametersHaveTheSameBitsAsWithoutSharding) {
+  const OptimizerOptions all[] = {AdamWOptions{.learning_rate = 0.01}, SgdOptions{.learning_rate = 0.1},
+                                  SgdOptions{.momentum = 0.9, .weight_decay = 0.1},
+                                  SgdOptions{.momentum = 0.9, .nesterov = true}};
+  for (const OptimizerOptions& options : all) {
+    const auto results = results_of_ranks(3, [&](ProcessGroup world) -> std::string {
+      const std::string whole = train(world, options, Sharding::none, 10);
+      if (train(world, options, Sharding::optimizer, 10) != whole) return "stage 1 differs";
+      if (train(world, options, Sharding::gradients, 10) != whole) return "stage 2 differs";
+      return whole;
+    });
+    EXPECT_EQ(results[0].size() > 1000, true) << results[0];
+    EXPECT_THAT(results, Each(results[0]));
+  }
+}
+
+TEST(ShardedOptimizer, StateGoesToTheNewOwnersWhenBucketsAreRebuilt) {
+  const auto results = results_of_ranks(3, [](ProcessGroup world) -> std::string {
+    const AdamWOptions options{.learning_rate = 0.01};
+    const std::string whole = train(world, options, Sharding::none, 10, true);
+    if (train(world, options, Sharding::optimizer, 10, true) != whole) return "stage 1 differs";
+    return train(world, options, Sharding::gradients, 10, true) == whole ? "" : "stage 2 differs";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+TEST(ShardedOptimizer, AdamWIsThatOfTheFormula) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    std::vector<float> p{2};
+    const std::vector<Parameter> parameters{{"p", {1}, p}};
+    ShardedOptimizer optimizer(world, parameters,
+                               AdamWOptions{.learning_rate = 0.1, .beta1 = 0.5, .beta2 = 0.75, .weight_decay = 0.5},
+                               Sharding::gradients);
+    DistributedDataParallel model(world, parameters, small_buckets(optimizer));
+    double want = 2, m = 0, v = 0;
+    for (int t = 1; t <= 3; ++t) {
+      auto step = model.begin_step();
+      *static_cast<float*>(model.gradient(0).data) = static_cast<float>(t);
+      step.ready(0);
+      step.finish();
+      optimizer.step();
+      optimizer.wait();
+      want *= 1 - 0.1 * 0.5;
+      m = 0.5 * m + 0.5 * t;
+      v = 0.75 * v + 0.25 * t * t;
+      want -= 0.1 / (1 - std::pow(0.5, t)) * m / (std::sqrt(v) / std::sqrt(1 - std::pow(0.75, t)) + 1e-8);
+      EXPECT_NEAR(p[0], want, 1e-6);
+    }
+    return "";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+TEST(ShardedOptimizer, ClipsByTheNormOfAllGradients) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
+    const SgdOptions options{.learning_rate = 0.1};
+    const std::string clipped = train(world, options, Sharding::optimizer, 5, false, 0.5);
+    if (clipped == train(world, options, Sharding::optimizer, 5)) return "not clipped";
+    return train(world, options, Sharding::gradients, 5, false, 0.5) == clipped ? "" : "stage 2 differs";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+TEST(ShardedOptimizer, SkippedAndFrozenParametersStayAsTheyAre) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Tensors tensors;
+    ShardedOptimizer optimizer(world, tensors.parameters(), AdamWOptions{}, Sharding::optimizer);
+    DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
+    const auto first = tensors.values;
+    optimizer.set_skipped(1, true);
+    for (int i = 0; i < 3; ++i) {
+      model.set_frozen(0, true);
+      train_step(model, optimizer, world.rank(), i, {3, 2, 1});
+      optimizer.step();
+    }
+    optimizer.wait();
+    std::string text;
+    for (std::size_t p = 0; p < 4; ++p) text += tensors.values[p] == first[p] ? "=" : "-";
+    return text;
+  });
+  // Parameter 0 has a bucket of its own, which is reduced once more, with zeros, before all ranks know it to be frozen:
+  // AdamW's weight decay would change it.
+  EXPECT_THAT(results, Each(AllOf(::testing::EndsWith("=--"), ::testing::SizeIs(4))));
+}
+
+TEST(ShardedOptimizer, GoesOnFromItsState) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
+    const AdamWOptions options{.learning_rate = 0.01};
+    Tensors tensors, later_tensors;
+    ShardedOptimizer optimizer(world, tensors.parameters(), options, Sharding::gradients);
+    DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
+    for (int i = 0; i < 4; ++i) train_step(model, optimizer, world.rank(), i), optimizer.step();
+    optimizer.wait();
+    later_tensors.values = tensors.values;
+    ShardedOptimizer later(world, later_tensors.parameters(), options, Sharding::gradients);
+    DistributedDataParallel later_model(world, later_tensors.parameters(), small_buckets(later));
+    const auto from = optimizer.state(), to = later.state();
+    if (from.size() != to.size()) return "another state";
+    std::size_t elements = 0;
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      if (from[i].name != to[i].name) return "another state: " + from[i].name;
+      std::memcpy(to[i].values.data, from[i].values.data, from[i].values.bytes());
+      elements += from[i].values.count;
+    }
+    train_step(model, optimizer, world.rank(), 9), optimizer.step(), optimizer.wait();
+    train_step(later_model, later, world.rank(), 9), later.step(), later.wait();
+    return (tensors.bits() == later_tensors.bits() ? "same, " : "different, ") +
+           std::to_string(elements < 1400 ? 1 : 0);
+  });
+  EXPECT_THAT(results, Each("same, 1")) << "and each rank has about half of 2 * 1341 numbers";
+}
+
+TEST(ShardedOptimizer, GradientsGiveTheirMemoryBack) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    std::vector<float> large(1 << 20);
+    const std::vector<Parameter> parameters{{"large", {1 << 20}, large}};
+    ShardedOptimizer optimizer(world, parameters, SgdOptions{}, Sharding::gradients);
+    DistributedDataParallel model(world, parameters, small_buckets(optimizer));
+    std::string text;
+    for (int i = 0; i < 2; ++i) {
+      train_step(model, optimizer, world.rank(), i, {0});
+      optimizer.step();
+      const auto* const gradient = static_cast<const float*>(model.gradient(0).data);
+      std::size_t nonzero = 0;
+      for (std::size_t e = 0; e < large.size(); ++e) nonzero += gradient[e] == 0 ? 0 : 1;
+      text += std::to_string(nonzero) + " ";
+    }
+    return text;
+  });
+  EXPECT_THAT(results, Each("0 0 "));
+}
+
+TEST(ShardedOptimizer, RefusesWhatItCannotDo) {
+  const auto results = results_of_ranks(1, [](ProcessGroup world) {
+    Tensors tensors;
+    std::vector<double> wide(1);
+    const auto make = [&](const OptimizerOptions& options) {
+      ShardedOptimizer(world, tensors.parameters(), options, Sharding::none);
+    };
+    EXPECT_THROW(make(AdamWOptions{.learning_rate = -1}), InvalidArgument);
+    EXPECT_THROW(make(AdamWOptions{.beta2 = 1}), InvalidArgument);
+    EXPECT_THROW(make(AdamWOptions{.epsilon = 0}), InvalidArgument);
+    EXPECT_THROW(make(SgdOptions{.momentum = 1}), InvalidArgument);
+    EXPECT_THROW(ShardedOptimizer(world, {{"wide", {1}, wide}}, SgdOptions{}, Sharding::none), InvalidArgument);
+    ShardedOptimizer optimizer(world, tensors.parameters(), SgdOptions{}, Sharding::optimizer);
+    EXPECT_THROW(optimizer.step(), InvalidArgument) << "there is no model";
+    std::string text;
+    try {
+      DistributedDataParallel(world, {{"other", {1}, tensors.values[3]}}, small_buckets(optimizer));
+    } catch (const InvalidArgument& error) {
+      text = error.what();
+    }
+    DistributedDataParallelOptions options;
+    options.release_gradients = true;
+    EXPECT_THROW(DistributedDataParallel(world, tensors.parameters(), options), InvalidArgument);
+    return text;
+  });
+  EXPECT_THAT(results, Each(HasSubstr("the model has other parameters than the optimizer")));
+}
+
+}  // namespace
+}  // namespace ddp
