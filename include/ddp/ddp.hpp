@@ -14,3 +14,4 @@
 #include "ddp/sampler_cursor.hpp"
 #include "ddp/sampling.hpp"
 #include "ddp/trace.hpp"
+#include "ddp/weighted_sampler.hpp"
