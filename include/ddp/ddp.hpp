@@ -14,5 +14,6 @@
 #include "ddp/round.hpp"
 #include "ddp/sampler_cursor.hpp"
 #include "ddp/sampling.hpp"
+#include "ddp/stream_sampler.hpp"
 #include "ddp/trace.hpp"
 #include "ddp/weighted_sampler.hpp"
