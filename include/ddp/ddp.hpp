@@ -4,6 +4,7 @@
 #include "ddp/bootstrap.hpp"
 #include "ddp/checkpoint.hpp"
 #include "ddp/chunked_sampler.hpp"
+#include "ddp/collectives.hpp"
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/distributed_sampler.hpp"
 #include "ddp/elastic.hpp"
