@@ -38,7 +38,8 @@ refuses() {
 
 accepts 'std::vector<float> v(3); std::array<double, 2> a{}; ddp::all_reduce(world, v); ddp::all_reduce(world, a);
   world.all_reduce(a); ddp::broadcast(world, a, 0); static_cast<void>(ddp::all_gather(world, v));
-  static_cast<void>(ddp::all_gather(world, ddp::all_reduce(world, 1) + ddp::broadcast(world, 2, 0)));' c++17 c++20
+  static_cast<void>(ddp::all_gather(world, ddp::all_reduce(world, 1) + ddp::broadcast(world, 2, 0)));
+  static_cast<void>(ddp::all_gather_object(world, ddp::broadcast_object(world, std::string("x"), 0)));' c++17 c++20
 accepts 'std::vector<float> v(3); const std::span<float> s(v); ddp::all_reduce(world, s); world.all_reduce(s.first(1));
   ddp::broadcast(world, s.first(1), 0); static_cast<void>(ddp::all_gather(world, std::span<const float>(v)));' c++20
 
@@ -55,4 +56,6 @@ refuses 'static_cast<void>(ddp::all_gather(world, std::vector<Unknown>(2)));' "$
 refuses 'const std::vector<float> v(2); ddp::all_reduce(world, v);' 'the range, which is const'
 refuses 'ddp::all_reduce(world, std::vector<float>(2));' 'the range, which is a temporary'
 refuses 'static_cast<void>(ddp::all_gather(world, true));' 'use std::uint8_t'
+refuses 'static_cast<void>(ddp::broadcast_object(world, Unknown{1}, 0));' 'ddp::Serializer<T>'
+refuses 'static_cast<void>(ddp::all_gather_object(world, 1));' 'ddp::Serializer<T>'
 exit "$failed"
