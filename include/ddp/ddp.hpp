@@ -11,6 +11,7 @@
 #include "ddp/error.hpp"
 #include "ddp/evaluation_sampler.hpp"
 #include "ddp/memory.hpp"
+#include "ddp/metrics.hpp"
 #include "ddp/objects.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/round.hpp"
