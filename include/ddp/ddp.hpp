@@ -10,6 +10,7 @@
 #include "ddp/elastic.hpp"
 #include "ddp/error.hpp"
 #include "ddp/evaluation_sampler.hpp"
+#include "ddp/learning_rate.hpp"
 #include "ddp/memory.hpp"
 #include "ddp/metrics.hpp"
 #include "ddp/objects.hpp"
