@@ -9,22 +9,17 @@
 
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <exception>
+#include <string>
 #include <vector>
 
 namespace {
 
 constexpr std::size_t kSamples = 1'000'000, kBatch = 1000;
-constexpr int kEpochs = 20;
+constexpr std::uint64_t kEpochs = 20;
 constexpr double kRate = 0.5;
-
-// What a failure goes back to, and a new worker begins with.
-struct Progress {
-  std::int64_t epoch = 0;
-  std::int64_t batch = 0;  // in the epoch
-  std::int64_t size = 0;   // ranks that shared the epoch so far; with others it begins anew
-};
 
 struct Line {
   std::vector<double> slope{0}, offset{0};
@@ -34,16 +29,18 @@ struct Line {
 double x_of(std::int64_t i) { return static_cast<double>(i) / kSamples; }
 double y_of(std::int64_t i) { return 3 * x_of(i) + 1; }
 
-// A program whose work is to go on later writes a checkpoint here.
-void stop(const ddp::ProcessGroup& world, const Progress& progress) {
-  if (world.rank() != 0) return;
-  std::printf("stopped in epoch %ld before batch %ld\n", static_cast<long>(progress.epoch),
-              static_cast<long>(progress.batch));
+std::string text_of(const ddp::SamplerPosition& position) {
+  return std::to_string(position.epoch) + " after " + std::to_string(position.taken) + " samples";
 }
 
-void train(ddp::ProcessGroup& world, Line& line, Progress& progress, ddp::ElasticState& state) {
-  std::printf("rank %d of %d, pid %d: from epoch %ld\n", world.rank(), world.size(), ::getpid(),
-              static_cast<long>(progress.epoch));
+// A program whose work is to go on later writes a checkpoint here.
+void stop(const ddp::ProcessGroup& world, const ddp::SamplerPosition& position) {
+  if (world.rank() == 0) std::printf("stopped in epoch %s\n", text_of(position).c_str());
+}
+
+void train(ddp::ProcessGroup& world, Line& line, ddp::SamplerPosition& position, ddp::ElasticState& state) {
+  std::printf("rank %d of %d, pid %d: from epoch %s\n", world.rank(), world.size(), ::getpid(),
+              text_of(position).c_str());
   std::fflush(stdout);
   // All that depends on the group is made here, and ends with it.
   ddp::DistributedDataParallel model(world, {{"slope", {1}, line.slope}, {"offset", {1}, line.offset}});
@@ -51,18 +48,19 @@ void train(ddp::ProcessGroup& world, Line& line, Progress& progress, ddp::Elasti
   sampling.sample_count = kSamples;
   sampling.replicas = world.size();
   sampling.rank = world.rank();
-  const ddp::DistributedSampler sampler(sampling);
+  ddp::SamplerCursor cursor(ddp::DistributedSampler(sampling), kBatch, ddp::LastBatch::drop);
+  // Of a round before, which perhaps had another number of ranks: they share the rest of the epoch.
+  if (position != ddp::SamplerPosition{}) cursor.restore(position);
   double& slope_gradient = *static_cast<double*>(model.gradient(0).data);
   double& offset_gradient = *static_cast<double*>(model.gradient(1).data);
 
-  for (; progress.epoch < kEpochs; ++progress.epoch, progress.batch = 0) {
-    if (progress.size != world.size()) progress.batch = 0;  // the samples are shared otherwise now
-    progress.size = world.size();
-    const auto batches = sampler.batches(static_cast<std::uint64_t>(progress.epoch), kBatch, ddp::LastBatch::drop);
-    while (progress.batch < static_cast<std::int64_t>(batches.size())) {
-      if (world.should_stop()) return stop(world, progress);
+  for (; cursor.state().epoch < kEpochs; cursor.next_epoch()) {
+    while (true) {
+      if (world.should_stop()) return stop(world, position);
+      const auto batch = cursor.next_batch();
+      if (batch.empty()) break;
       auto step = model.begin_step();
-      for (const auto i : batches[static_cast<std::size_t>(progress.batch)]) {
+      for (const auto i : batch) {
         const double error = line.slope[0] * x_of(i) + line.offset[0] - y_of(i);
         slope_gradient += error * x_of(i) / kBatch;
         offset_gradient += error / kBatch;
@@ -72,7 +70,7 @@ void train(ddp::ProcessGroup& world, Line& line, Progress& progress, ddp::Elasti
       step.finish();
       line.slope[0] -= kRate * slope_gradient;
       line.offset[0] -= kRate * offset_gradient;
-      ++progress.batch;
+      position = cursor.state();
       state.commit();
     }
   }
@@ -84,12 +82,12 @@ void train(ddp::ProcessGroup& world, Line& line, Progress& progress, ddp::Elasti
 int main() {
   try {
     Line line;
-    Progress progress;
+    ddp::SamplerPosition position;
     ddp::ElasticState state;
     state.add(line.slope);
     state.add(line.offset);
-    state.add_struct(progress);
-    ddp::run_elastic(state, [&](ddp::ProcessGroup world) { train(world, line, progress, state); });
+    state.add_struct(position);
+    ddp::run_elastic(state, [&](ddp::ProcessGroup world) { train(world, line, position, state); });
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ddp/export.hpp"
+#include "ddp/sampling.hpp"
 
 namespace ddp {
 inline namespace DDP_ABI {
@@ -18,8 +19,6 @@ struct DistributedSamplerOptions {
   std::uint64_t seed = 0;        // the same on all ranks; seeds equal modulo 2^32 give the same order
   bool drop_last = false;        // drop the tail that does not divide by `replicas`, instead of repeating samples
 };
-
-enum class LastBatch : std::uint8_t { keep, drop };  // what becomes of a batch that is not full
 
 // Pure and immutable; any thread.
 class DDP_EXPORT DistributedSampler {
@@ -35,6 +34,19 @@ class DDP_EXPORT DistributedSampler {
 
   // The same, cut into batches of `batch_size` (> 0, per rank).
   std::vector<std::vector<std::int64_t>> batches(std::uint64_t epoch, std::size_t batch_size, LastBatch last) const;
+
+  // The position before the first sample of an epoch.
+  SamplerPosition start(std::uint64_t epoch) const;
+
+  // The position after each rank has taken `count` samples more, at most the end of the epoch. Padding is not counted.
+  SamplerPosition after(const SamplerPosition& position, std::size_t count) const;
+
+  // This rank's indices from a position to the end of its epoch. The position may be of a run with another number of
+  // ranks: no sample before it comes again, and none after it is left out, except by padding and drop_last at the end
+  // of the epoch. Throws InvalidArgument for a position of another seed, data set or kind of sampler.
+  std::vector<std::int64_t> indices(const SamplerPosition& from) const;
+
+  int replicas() const { return options_.replicas; }
 
  private:
   DistributedSamplerOptions options_;

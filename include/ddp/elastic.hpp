@@ -66,14 +66,6 @@ struct IsPlain<T[kCount]> : IsPlain<T> {};
 template <class T, std::size_t kCount>
 struct IsPlain<std::array<T, kCount>> : IsPlain<T> {};
 
-// Contiguous ranges.
-template <class T, class = void>
-struct HasData : std::false_type {};
-template <class T>
-struct HasData<T, decltype(void(std::declval<T&>().data()), void(std::declval<T&>().size()))> : std::true_type {
-  using Element = std::remove_pointer_t<decltype(std::declval<T&>().data())>;
-};
-
 template <class T, bool = HasData<T>::value && !IsPlain<T>::value>
 struct HasPlainContents : std::false_type {};
 template <class T>

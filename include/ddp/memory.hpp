@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -90,6 +91,32 @@ struct DataTypeOf<bool> {
   static constexpr DataType value = DataType::boolean;
 };
 
+namespace detail {
+
+// Contiguous ranges: vectors, std::array, std::span, and others with data() and size().
+template <class T, class = void>
+struct HasData : std::false_type {};
+template <class T>
+struct HasData<T, decltype(void(std::declval<T&>().data()), void(std::declval<T&>().size()))> : std::true_type {
+  using Element = std::remove_pointer_t<decltype(std::declval<T&>().data())>;
+};
+
+// Whether a range may become a MemoryRange: a view (std::span) always, because it shows memory of somebody else. A
+// container only if it is no temporary, because its memory ends with it. A view that is const itself still gives the
+// same pointer.
+template <class Range, class Plain = std::remove_cv_t<std::remove_reference_t<Range>>, bool = HasData<Plain>::value>
+struct OutlivesCall : std::false_type {};
+template <class Range, class Plain>
+struct OutlivesCall<Range, Plain, true>
+    : std::integral_constant<bool, std::is_lvalue_reference<Range>::value ||
+                                       std::is_same<decltype(std::declval<Plain&>().data()),
+                                                    decltype(std::declval<const Plain&>().data())>::value> {};
+
+template <class Range>
+using ElementOf = typename HasData<std::remove_reference_t<Range>>::Element;
+
+}  // namespace detail
+
 struct Device {
   enum class Kind : std::uint8_t { cpu, cuda };
   Kind kind = Kind::cpu;
@@ -119,6 +146,10 @@ struct ConstMemoryRange {
   ConstMemoryRange(const std::vector<T>& values)  // NOLINT: a vector is such a range
       : data(values.data()), count(values.size()), type(kType) {}
   ConstMemoryRange(const std::vector<bool>&) = delete;  // its elements are bits
+  template <class Range, DataType kType = DataTypeOf<std::remove_cv_t<detail::ElementOf<Range>>>::value,
+            std::enable_if_t<detail::OutlivesCall<Range>::value, int> = 0>
+  ConstMemoryRange(Range&& values)  // NOLINT: std::array, std::span
+      : data(values.data()), count(values.size()), type(kType) {}
 
   std::size_t bytes() const { return count * size_of(type); }
 };
@@ -138,6 +169,10 @@ struct MemoryRange {
   MemoryRange(std::vector<T>& values)  // NOLINT
       : data(values.data()), count(values.size()), type(kType) {}
   MemoryRange(std::vector<bool>&) = delete;
+  template <class Range, DataType kType = DataTypeOf<detail::ElementOf<Range>>::value,
+            std::enable_if_t<detail::OutlivesCall<Range>::value, int> = 0>
+  MemoryRange(Range&& values)  // NOLINT: std::array, std::span
+      : data(values.data()), count(values.size()), type(kType) {}
 
   operator ConstMemoryRange() const { return {data, count, type, device}; }  // NOLINT
   std::size_t bytes() const { return count * size_of(type); }

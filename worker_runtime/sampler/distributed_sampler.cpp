@@ -1,8 +1,9 @@
 #include "ddp/distributed_sampler.hpp"
 
 #include "ddp/error.hpp"
+#include "worker_runtime/sampler/random_words.hpp"
+#include "worker_runtime/sampler/share.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -22,64 +23,50 @@ void check_permutation_count(std::size_t count) {
                         "try:   fewer than " + std::to_string(kPermutationCountEnd) + " samples, or shuffle = false");
 }
 
-void check(const DistributedSamplerOptions& options) {
-  const auto refuse = [&](const std::string& what, const std::string& advice) {
-    throw InvalidArgument(what + "\nwhere: DistributedSampler of rank " + std::to_string(options.rank) +
-                          "\ntry:   " + advice);
-  };
-  if (options.replicas < 1) refuse(std::to_string(options.replicas) + " replicas", "replicas = world.size()");
-  if (options.rank < 0 || options.rank >= options.replicas) {
-    refuse("rank " + std::to_string(options.rank) + " is not one of " + std::to_string(options.replicas) + " replicas",
-           "rank = world.rank() and replicas = world.size()");
-  }
-  const auto count_max = static_cast<std::size_t>(std::numeric_limits<std::int64_t>::max() / 2);
-  if (options.sample_count < 1 || options.sample_count > count_max) {
-    refuse("a data set of " + std::to_string(options.sample_count) + " samples", "a count above 0");
-  }
-  if (options.shuffle) check_permutation_count(options.sample_count);
+sampler::Share share_of(const DistributedSamplerOptions& options) {
+  return {"DistributedSampler", options.replicas, options.rank, options.drop_last ? Tail::drop : Tail::pad};
 }
 
 }  // namespace
 
 DistributedSampler::DistributedSampler(const DistributedSamplerOptions& options) : options_(options) {
-  check(options_);
+  sampler::check_ranks(share_of(options_));
+  sampler::check_sample_count(share_of(options_), options_.sample_count);
+  if (options_.shuffle) check_permutation_count(options_.sample_count);
 }
 
 std::size_t DistributedSampler::size() const {
-  const auto replicas = static_cast<std::size_t>(options_.replicas);
-  const bool pads = !options_.drop_last && options_.sample_count % replicas != 0;
-  return options_.sample_count / replicas + (pads ? 1 : 0);
+  return sampler::size_of_share(options_.sample_count, share_of(options_));
 }
 
-std::vector<std::int64_t> DistributedSampler::indices(std::uint64_t epoch) const {
-  std::vector<std::int64_t> order;
-  if (options_.shuffle) order = random_permutation(options_.sample_count, options_.seed + epoch);
-  std::vector<std::int64_t> mine(size());
-  auto position = static_cast<std::size_t>(options_.rank);
-  for (std::int64_t& index : mine) {
-    // Past the end the order starts again: PyTorch's padding, however many samples it repeats.
-    const std::size_t wrapped = position % options_.sample_count;
-    index = options_.shuffle ? order[wrapped] : static_cast<std::int64_t>(wrapped);
-    position += static_cast<std::size_t>(options_.replicas);
-  }
-  return mine;
-}
+std::vector<std::int64_t> DistributedSampler::indices(std::uint64_t epoch) const { return indices(start(epoch)); }
 
 std::vector<std::vector<std::int64_t>> DistributedSampler::batches(std::uint64_t epoch, std::size_t batch_size,
                                                                    LastBatch last) const {
-  if (batch_size == 0) {
-    throw InvalidArgument("batches of 0 samples\nwhere: DistributedSampler::batches\ntry:   a size above 0");
-  }
-  const std::vector<std::int64_t> all = indices(epoch);
-  std::vector<std::vector<std::int64_t>> batches;
-  for (std::size_t begin = 0; begin < all.size();) {
-    const std::size_t count = std::min(batch_size, all.size() - begin);
-    if (count < batch_size && last == LastBatch::drop) break;
-    const auto first = all.begin() + static_cast<std::ptrdiff_t>(begin);
-    batches.emplace_back(first, first + static_cast<std::ptrdiff_t>(count));
-    begin += count;
-  }
-  return batches;
+  return cut_batches(indices(epoch), batch_size, last);
+}
+
+SamplerPosition DistributedSampler::start(std::uint64_t epoch) const {
+  SamplerPosition position;
+  position.seed = options_.seed;
+  position.epoch = epoch;
+  position.sample_count = options_.sample_count;
+  position.order = sampler::hash_of(
+      {static_cast<std::uint64_t>(sampler::Kind::distributed), static_cast<std::uint64_t>(options_.shuffle)});
+  return position;
+}
+
+SamplerPosition DistributedSampler::after(const SamplerPosition& position, std::size_t count) const {
+  sampler::check_position(share_of(options_), start(position.epoch), position);
+  return sampler::position_after(share_of(options_), position, count);
+}
+
+std::vector<std::int64_t> DistributedSampler::indices(const SamplerPosition& from) const {
+  const sampler::Share share = share_of(options_);
+  sampler::check_position(share, start(from.epoch), from);
+  if (!options_.shuffle) return sampler::take(share, from, [](std::uint64_t place) { return place; });
+  const std::vector<std::int64_t> order = random_permutation(options_.sample_count, options_.seed + from.epoch);
+  return sampler::take(share, from, [&](std::uint64_t place) { return order[place]; });
 }
 
 std::vector<std::int64_t> DDP_ABI::random_permutation(std::size_t count, std::uint64_t seed) {

@@ -1,6 +1,7 @@
 #include "ddp/distributed_sampler.hpp"
 
 #include "ddp/error.hpp"
+#include "tests/unit/worker_runtime/sampler_properties.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ using ddp::DistributedSampler;
 using ddp::DistributedSamplerOptions;
 using ddp::LastBatch;
 using ddp::random_permutation;
-using Indices = std::vector<std::int64_t>;
+using ddp::test::Indices;
 
 TEST(RandomPermutation, GivesPyTorchsOrder) {
   const struct {
@@ -75,7 +76,7 @@ TEST(DistributedSampler, PadsWithTheFirstSamples) {
 }
 
 // PyTorch's rules written down once more, slowly: pad or cut the whole order, then take every n-th.
-Indices plain(const DistributedSamplerOptions& o, std::uint64_t epoch) {
+Indices pytorchs_indices(const DistributedSamplerOptions& o, std::uint64_t epoch) {
   Indices order(o.sample_count);
   std::iota(order.begin(), order.end(), 0);
   if (o.shuffle) order = random_permutation(o.sample_count, o.seed + epoch);
@@ -100,7 +101,8 @@ TEST(DistributedSampler, AgreesWithThePlainForm) {
                                                      .seed = 5,
                                                      .drop_last = (variant & 2) != 0};
           const DistributedSampler sampler(options);
-          ASSERT_EQ(sampler.indices(3), plain(options, 3)) << count << " samples, rank " << rank << " of " << replicas;
+          ASSERT_EQ(sampler.indices(3), pytorchs_indices(options, 3))
+              << count << " samples, rank " << rank << " of " << replicas;
           ASSERT_EQ(sampler.indices(3).size(), sampler.size());
         }
       }
