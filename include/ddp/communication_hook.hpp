@@ -12,9 +12,9 @@
 // A hook goes through stages. next() is called with stage 0 when a bucket is full and those before it have begun, while
 // backward may still be running. What it returns is a collective; once that is complete, next() is called with the next
 // stage, and so on until it returns std::nullopt: then the bucket's gradients are final. All stages but the first are
-// called in finish(): the stage 1 of all buckets that have one, in the order of their numbers, then stage 2 of these,
-// and so on. So all ranks begin the same collectives in the same order, provided that hooks decide by nothing that is
-// different on another rank.
+// called in finish() (with the option release_gradients before the next bucket begins): the stage 1 of all buckets that
+// have one, in the order of their numbers, then stage 2 of these, and so on. So all ranks begin the same collectives in
+// the same order, provided that hooks decide by nothing that is different on another rank.
 //
 // A hook sees the gradients of a bucket as they lie in memory, and owns the division by the number of ranks. On ranks
 // that have called join(), gradients are zeros. A frozen or unused parameter's gradient is zero, too; what a hook
@@ -74,8 +74,12 @@ class DDP_EXPORT CommunicationHook {
   // See above.
   virtual std::optional<Work> next(const HookCall& call) = 0;
 
+  // Whether the gradients are in the bucket after the last stage, as they are by default. If not,
+  // DistributedDataParallel::bucket_memory() throws.
+  virtual bool leaves_gradients() const;
+
   // What a checkpoint has to save of this rank, and to load into these places before training goes on; between steps.
-  // Names are the same after each call. None by default.
+  // Names are the same until buckets are rebuilt. None by default.
   virtual std::vector<Parameter> state();
 
  protected:

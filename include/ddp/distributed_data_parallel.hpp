@@ -115,7 +115,8 @@ class DDP_EXPORT DistributedDataParallel {
 
   // Where backward writes (or adds) the gradient of parameter `index`: as many elements as the parameter, of its type,
   // in its device's memory. The index is the handle; the address is the same until the buckets are rebuilt: by
-  // rebuild_buckets(), or once in begin_step() with RebuildBuckets::automatic.
+  // rebuild_buckets(), or in begin_step() with RebuildBuckets::automatic, once, or with
+  // kAutomaticBucketCap up to five times.
   MemoryRange gradient(std::size_t index) const;
 
   std::size_t parameter_count() const;
@@ -126,7 +127,7 @@ class DDP_EXPORT DistributedDataParallel {
   std::string describe_buckets() const;
 
   // The gradients of each bucket, one after the other with padding between them, which is zero: for what is done with
-  // all gradients after finish(). Addresses as gradient().
+  // all gradients after finish(). Addresses as gradient(). Throws InvalidArgument if a hook leaves no gradients there.
   std::vector<MemoryRange> bucket_memory() const;
 
   // Collective, between the finish() of a step with Sync::on and the next begin_step(). Fills the buckets anew, in the

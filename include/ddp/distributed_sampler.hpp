@@ -46,8 +46,6 @@ class DDP_EXPORT DistributedSampler {
   // of the epoch. Throws InvalidArgument for a position of another seed, data set or kind of sampler.
   std::vector<std::int64_t> indices(const SamplerPosition& from) const;
 
-  int replicas() const { return options_.replicas; }
-
  private:
   DistributedSamplerOptions options_;
 };

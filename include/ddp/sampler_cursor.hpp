@@ -50,7 +50,8 @@ class SamplerCursor {
     return batch;
   }
 
-  // Whether every sample of the epoch is taken or dropped. The same on all ranks.
+  // Whether every sample of the epoch is taken. The same on all ranks. Before it is true there may be one more batch,
+  // which is empty on all ranks, if the samples that are left are dropped.
   [[nodiscard]] bool is_over() const { return position_.taken == position_.sample_count; }
 
   // Goes to the first sample of the next epoch, also from the middle of this one.

@@ -13,13 +13,19 @@
 //     step.finish();
 //     optimizer.step();
 //   }
+//   optimizer.wait();  // before parameters are read, such as for a checkpoint
 //
 // Memory of float32 parameters on N ranks, in bytes for each with AdamW (parameter, gradient, two moments):
 //   Sharding::none         16
 //   Sharding::optimizer    8 + 8 / N
 //   Sharding::gradients    4 + 12 / N, and up to two buckets
-// Parameters have the same bits with each of them, up to the order in which NaNs are met: all use the same arithmetic
-// on the same means. A bucket that does not divide by the ranks is padded.
+// while training goes on. Making the model, and rebuilding its buckets, takes the full gradients for a moment, and with
+// Sync::off they stay until the next step with Sync::on.
+//
+// On one or two hosts parameters have the same bits with each of them: all use the same arithmetic on the same means.
+// On more hosts the means of reduce_scatter and all_reduce are rounded differently, and clipping adds squares in
+// another order. A bucket that does not divide by the ranks is padded. LossScaler and the functions of
+// gradient_scaling.hpp refuse a model whose gradients are divided.
 //
 // In host memory, float32. Threads: that of the model. Copies share their state.
 #pragma once
@@ -44,8 +50,8 @@ enum class Sharding : std::uint8_t {
   gradients,  // ZeRO stage 2: gradients too. gradient(i) is zero after finish()
 };
 
-// p is the parameter, g its gradient, t the number of steps from 1 on. Source: Loshchilov and Hutter, "Decoupled Weight
-// Decay Regularization", 2019; the order of operations is PyTorch's.
+// p is the parameter, g its gradient, t the number of steps that have updated this parameter, from 1 on. Source:
+// Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019; the order of operations is PyTorch's.
 //   p = p * (1 - learning_rate * weight_decay);  m = m + (1 - beta1) * (g - m);  v = beta2 * v + (1 - beta2) * g^2
 //   p = p - learning_rate / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 struct AdamWOptions {
@@ -56,7 +62,7 @@ struct AdamWOptions {
   double weight_decay = 1e-2;   // >= 0
 };
 
-//   g = g + weight_decay * p;  m = g in the first step, then momentum * m + g
+//   g = g + weight_decay * p;  m = g in a parameter's first step, then momentum * m + g
 //   p = p - learning_rate * m, or with nesterov: p - learning_rate * (g + momentum * m)
 struct SgdOptions {
   double learning_rate = 1e-2;  // >= 0
@@ -67,8 +73,9 @@ struct SgdOptions {
 
 class DDP_EXPORT ShardedOptimizer {
  public:
-  // parameters: those of the model, in the same order; their memory outlives this object. Throws InvalidArgument for
-  // options out of range, and for parameters that are not float32 in host memory.
+  // group, parameters: those of the model, in the same order. The memory of parameters outlives this object and the
+  // model; the last of them that ends waits for what is still sent. Throws InvalidArgument for options out of range,
+  // and for parameters that are not float32 in host memory.
   ShardedOptimizer(ProcessGroup group, std::vector<Parameter> parameters,
                    std::variant<AdamWOptions, SgdOptions> options, Sharding sharding);
 
@@ -93,11 +100,12 @@ class DDP_EXPORT ShardedOptimizer {
   void set_skipped(std::size_t index, bool is_skipped);
 
   // Collective, between finish() and step(): the square root of the sum of the squares of all gradients; and, if it is
-  // larger than norm_max (> 0), a factor of norm_max / norm for the gradients of the next step().
+  // larger than norm_max (> 0), a factor of norm_max / norm for the gradients in the next step().
   double clip_gradients_by_norm(double norm_max);
 
-  // This rank's part, for a checkpoint that goes on with as many ranks and the same buckets: "optimizer.step", and of
-  // each piece of a parameter "optimizer.<name>.<first>.m" (and ".v"), <first> being the piece's first element.
+  // This rank's part, for a checkpoint that goes on with as many ranks and the same buckets: "optimizer.steps" (by
+  // parameter), and of each piece of a parameter "optimizer.<name>.<first>.m" (and ".v"), <first> being the piece's
+  // first element.
   std::vector<Parameter> state();
 
  private:

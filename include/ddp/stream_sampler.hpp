@@ -2,7 +2,7 @@
 //
 // Samples are numbered 0, 1, 2, ... in the order of the stream. Each `window` consecutive samples are shuffled, and the
 // ranks take the samples of that order in turn. So a sample comes at most `window` - 1 places from its own, and a
-// reader that can only go forward holds this rank's samples of one window.
+// reader that can only go forward keeps all samples of the present window, because next() tells only the next few.
 //
 //   ddp::StreamSampler sampler({world.size(), world.rank(), /*seed=*/7, /*window=*/1024});
 //   while (!sampler.is_over()) {                               // the same on all ranks

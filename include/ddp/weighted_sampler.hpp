@@ -30,7 +30,7 @@ struct WeightedSamplerOptions {
 
 // Pure and immutable; any thread. Copies share the table of weights.
 //
-// Memory: 8 bytes for each weight; without replacement 16, and in indices() 16 again.
+// Memory: 16 to 32 bytes for each weight; without replacement as much again in indices().
 // Time of indices(): with replacement that of this rank's draws; without, of all draws before the end of the epoch.
 class DDP_EXPORT WeightedSampler {
  public:

@@ -27,7 +27,7 @@ namespace {
 using namespace ddp::rendezvous;
 using ddp::fuzz::require;
 using ddp::fuzz::take_text;
-namespace io = ddp::io;
+namespace base = ddp::base;
 
 constexpr const char* kToken = "a-token-of-the-fuzzer";
 

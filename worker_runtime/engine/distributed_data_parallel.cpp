@@ -137,7 +137,14 @@ class DistributedDataParallel::Impl {
   std::size_t parameter_count() const { return sizes_.size(); }
   std::size_t bucket_count() const { return executor_.layout().buckets.size(); }
   std::string describe_buckets() const { return executor_.describe_buckets(); }
-  std::vector<MemoryRange> bucket_memory() const { return executor_.buckets(); }
+  std::vector<MemoryRange> bucket_memory() const {
+    if (options_.communication_hook && !options_.communication_hook->leaves_gradients()) {
+      throw InvalidArgument(
+          "the communication hook leaves no gradients in the buckets\nwhere: DistributedDataParallel::bucket_memory\n"
+          "try:   what the hook has instead, such as ShardedOptimizer::clip_gradients_by_norm()");
+    }
+    return executor_.buckets();
+  }
 
   // Returns the number of the step.
   std::uint64_t begin_step(Sync sync) {
@@ -185,8 +192,10 @@ class DistributedDataParallel::Impl {
 
   void rebuild_buckets() {
     plan_.require_no_window("rebuild_buckets");
-    tuning_.reset();  // the program decides
-    caps_ = first_caps(options_);
+    if (tuning_) {  // the program decides
+      caps_ = first_caps(options_);
+      tuning_.reset();
+    }
     rebuild();
   }
 

@@ -87,7 +87,11 @@ void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
 void HookRunner::begin(std::size_t bucket, std::uint64_t step) {
   if (release_) finish();
   UnderWay begun{bucket, step};
-  if (go_on(begun, 0)) under_way_.push_back(std::move(begun));
+  if (go_on(begun, 0)) {
+    under_way_.push_back(std::move(begun));
+  } else if (release_) {
+    release_(buckets_[bucket].padded);
+  }
 }
 
 void HookRunner::finish() {

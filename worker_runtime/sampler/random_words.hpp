@@ -20,7 +20,7 @@ constexpr std::uint64_t mix(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
-// One number of several, which depends on their order. Requires no words to be left out: {1} and {0, 1} differ.
+// One number of several. Their order and number count: {1} and {0, 1} give different hashes.
 constexpr std::uint64_t hash_of(std::initializer_list<std::uint64_t> words) {
   std::uint64_t hash = 0;
   for (const std::uint64_t word : words) hash = mix(hash + kGoldenGamma + word);

@@ -1,16 +1,24 @@
 #include "ddp/sharded_optimizer.hpp"
 
 #include "ddp/error.hpp"
+#include "ddp/gradient_scaling.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <random>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <variant>
 #include <vector>
 
@@ -151,6 +159,150 @@ TEST(ShardedOptimizer, AdamWIsThatOfTheFormula) {
   EXPECT_THAT(results, Each(""));
 }
 
+TEST(ShardedOptimizer, SgdIsThatOfTheFormula) {
+  for (const bool is_nesterov : {false, true}) {
+    const auto results = results_of_ranks(1, [is_nesterov](ProcessGroup world) {
+      std::vector<float> p{2};
+      const std::vector<Parameter> parameters{{"p", {1}, p}};
+      ShardedOptimizer optimizer(
+          world, parameters,
+          SgdOptions{.learning_rate = 0.5, .momentum = 0.5, .weight_decay = 0.25, .nesterov = is_nesterov},
+          Sharding::optimizer);
+      DistributedDataParallel model(world, parameters, small_buckets(optimizer));
+      double want = 2, m = 0;
+      for (int t = 1; t <= 3; ++t) {
+        auto step = model.begin_step();
+        *static_cast<float*>(model.gradient(0).data) = static_cast<float>(t);
+        step.ready(0);
+        step.finish();
+        if (t == 3) optimizer.set_learning_rate(0.125);
+        optimizer.step();
+        optimizer.wait(0);
+        const double g = t + 0.25 * want;
+        m = t == 1 ? g : 0.5 * m + g;
+        want -= (t == 3 ? 0.125 : 0.5) * (is_nesterov ? g + 0.5 * m : m);
+        EXPECT_NEAR(p[0], want, 1e-6);
+      }
+      return "";
+    });
+    EXPECT_THAT(results, Each(""));
+  }
+}
+
+// One element on each of two ranks, with gradients 3 and 4: the norm is 5 where the gradients are whole.
+TEST(ShardedOptimizer, ClippingIsForOneStepAndByTheWholeNorm) {
+  for (const auto sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients}) {
+    const auto results = results_of_ranks(2, [sharding](ProcessGroup world) {
+      std::vector<float> first{0}, second{0};
+      const std::vector<Parameter> parameters{{"first", {1}, first}, {"second", {1}, second}};
+      ShardedOptimizer optimizer(world, parameters, SgdOptions{.learning_rate = 1}, sharding);
+      DistributedDataParallelOptions options;  // one bucket: each parameter is of another rank
+      optimizer.prepare(options);
+      DistributedDataParallel model(world, parameters, options);
+      std::string text;
+      const auto train = [&](double norm_max, bool has_step) {
+        auto step = model.begin_step();
+        *static_cast<float*>(model.gradient(0).data) = 3;
+        *static_cast<float*>(model.gradient(1).data) = 4;
+        step.ready(1);
+        step.ready(0);
+        step.finish();
+        if (norm_max > 0) text += std::to_string(static_cast<int>(optimizer.clip_gradients_by_norm(norm_max))) + " ";
+        if (!has_step) return;
+        optimizer.step();
+        optimizer.wait();
+        text += std::to_string(std::lround(first[0] * 10)) + "," + std::to_string(std::lround(second[0] * 10)) + " ";
+      };
+      train(0.5, true);   // a tenth
+      train(0.5, false);  // left out
+      train(9, true);     // not clipped
+      train(0, true);
+      return text;
+    });
+    EXPECT_THAT(results, Each("5 -3,-4 5 5 -33,-44 -63,-84 "));
+  }
+}
+
+TEST(ShardedOptimizer, AParameterThatWasSkippedForLongBeginsWithItsFirstStep) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    std::vector<float> p{0};
+    const std::vector<Parameter> parameters{{"p", {1}, p}};
+    ShardedOptimizer optimizer(world, parameters, AdamWOptions{.learning_rate = 0.5, .weight_decay = 0},
+                               Sharding::optimizer);
+    DistributedDataParallel model(world, parameters, small_buckets(optimizer));
+    optimizer.set_skipped(0, true);
+    for (int i = 0; i < 1001; ++i) {
+      if (i == 1000) optimizer.set_skipped(0, false);
+      auto step = model.begin_step();
+      *static_cast<float*>(model.gradient(0).data) = 7;
+      step.ready(0);
+      step.finish();
+      optimizer.step();
+    }
+    optimizer.wait();
+    return std::to_string(std::lround(p[0] * 1000));
+  });
+  EXPECT_THAT(results, Each("-500")) << "AdamW's first step is the learning rate";
+}
+
+TEST(ShardedOptimizer, OptionsThatDifferAreAMismatch) {
+  const OptimizerOptions others[] = {SgdOptions{.momentum = 0.9}, SgdOptions{.learning_rate = 0.0100001}};
+  for (const OptimizerOptions& other : others) {
+    const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+      Tensors tensors;
+      const OptimizerOptions own = world.rank() == 0 ? SgdOptions{} : other;
+      ShardedOptimizer optimizer(world, tensors.parameters(), own, Sharding::none);
+      try {
+        DistributedDataParallel(world, tensors.parameters(), small_buckets(optimizer));
+      } catch (const MismatchError&) {
+        return "mismatch";
+      }
+      return "no error";
+    });
+    EXPECT_THAT(results, Each("mismatch"));
+  }
+}
+
+// The last rank comes late to the step whose parameters the others wait for.
+TEST(ShardedOptimizer, ItsEndWaitsForParametersThatAreStillSent) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    std::vector<float> values(1 << 18, 1);
+    {
+      const std::vector<Parameter> parameters{{"values", {1 << 18}, values}};
+      ShardedOptimizer optimizer(world, parameters, SgdOptions{.learning_rate = 1}, Sharding::optimizer);
+      DistributedDataParallel model(world, parameters, small_buckets(optimizer));
+      train_step(model, optimizer, world.rank(), 0, {0});
+      if (world.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));  // not needed for it to pass
+      optimizer.step();
+    }
+    const bool is_updated = values.front() != 1 && values.back() != 1;  // the parts of both ranks
+    world.barrier();
+    return is_updated ? "" : "not all has come";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+TEST(ShardedOptimizer, WhatWorksOnWholeGradientsIsRefused) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) {
+    Tensors tensors;
+    ShardedOptimizer optimizer(world, tensors.parameters(), AdamWOptions{}, Sharding::optimizer);
+    DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
+    EXPECT_THROW(static_cast<void>(gradient_norm(model)), InvalidArgument);
+    LossScaler scaler(world);
+    EXPECT_THROW(static_cast<void>(scaler.unscale(model)), InvalidArgument);
+    ProcessGroup other = world.split(0);
+    ShardedOptimizer of_other(other, tensors.parameters(), AdamWOptions{}, Sharding::optimizer);
+    std::string text;
+    try {
+      DistributedDataParallel(world, tensors.parameters(), small_buckets(of_other));
+    } catch (const InvalidArgument& error) {
+      text = error.what();
+    }
+    return text;
+  });
+  EXPECT_THAT(results, Each(HasSubstr("the model has another group than the optimizer")));
+}
+
 TEST(ShardedOptimizer, ClipsByTheNormOfAllGradients) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
     const SgdOptions options{.learning_rate = 0.1};
@@ -210,6 +362,17 @@ TEST(ShardedOptimizer, GoesOnFromItsState) {
   EXPECT_THAT(results, Each("same, 1")) << "and each rank has about half of 2 * 1341 numbers";
 }
 
+// Pages of the range that take up memory.
+std::size_t resident_pages(const MemoryRange& range) {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(range.data) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(range.data) + range.bytes()) / page * page;
+  std::vector<unsigned char> pages((end - begin) / page);
+  if (::mincore(reinterpret_cast<void*>(begin), end - begin, pages.data()) != 0) return SIZE_MAX;
+  return static_cast<std::size_t>(
+      std::count_if(pages.begin(), pages.end(), [](unsigned char each) { return (each & 1) != 0; }));
+}
+
 TEST(ShardedOptimizer, GradientsGiveTheirMemoryBack) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) {
     std::vector<float> large(1 << 20);
@@ -220,14 +383,15 @@ TEST(ShardedOptimizer, GradientsGiveTheirMemoryBack) {
     for (int i = 0; i < 2; ++i) {
       train_step(model, optimizer, world.rank(), i, {0});
       optimizer.step();
+      text += std::to_string(resident_pages(model.gradient(0)));
       const auto* const gradient = static_cast<const float*>(model.gradient(0).data);
-      std::size_t nonzero = 0;
-      for (std::size_t e = 0; e < large.size(); ++e) nonzero += gradient[e] == 0 ? 0 : 1;
-      text += std::to_string(nonzero) + " ";
+      text +=
+          std::all_of(gradient, gradient + large.size(), [](float each) { return each == 0; }) ? " zero " : " other ";
     }
+    optimizer.wait();
     return text;
   });
-  EXPECT_THAT(results, Each("0 0 "));
+  EXPECT_THAT(results, Each("0 zero 0 zero "));
 }
 
 TEST(ShardedOptimizer, RefusesWhatItCannotDo) {

@@ -1,8 +1,8 @@
 // Tries sizes of buckets in the first steps of training, and keeps the best.
 //
-// Each candidate is in place for kWindowsEach windows that went well on all ranks. The time from the start of one to
-// the start of the next counts, but for the first, in which memory is new. Of these the median is the rank's time for
-// the candidate, and the slowest rank's that of the job.
+// Each candidate is in place for kWindowsEach windows that went well on all ranks. The duration of a window is measured
+// from its start to the start of the next one; the first window is left out, because memory is new then. The median is
+// the rank's time for the candidate. The largest time of any rank is what candidates are compared by.
 //
 // Pure; one thread at a time.
 #pragma once

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "base/fnv1a.hpp"
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/handle.hpp"
+#include "worker_runtime/engine/hooks/exact_text.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
 #include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/engine/sharded/shards.hpp"
@@ -41,6 +44,19 @@ void check_optimizer(const SgdOptions& its) {
   require_range("learning_rate", its.learning_rate, its.learning_rate >= 0, "0 or more");
   require_range("momentum", its.momentum, its.momentum >= 0 && its.momentum < 1, "a number from 0 on and below 1");
   require_range("weight_decay", its.weight_decay, its.weight_decay >= 0, "0 or more");
+}
+
+std::string text_of(const AdamWOptions& its) {
+  using gradient_engine::exact_text;
+  return "AdamW, learning_rate = " + exact_text(its.learning_rate) + ", beta1 = " + exact_text(its.beta1) +
+         ", beta2 = " + exact_text(its.beta2) + ", epsilon = " + exact_text(its.epsilon) +
+         ", weight_decay = " + exact_text(its.weight_decay);
+}
+
+std::string text_of(const SgdOptions& its) {
+  using gradient_engine::exact_text;
+  return "SGD, learning_rate = " + exact_text(its.learning_rate) + ", momentum = " + exact_text(its.momentum) +
+         ", weight_decay = " + exact_text(its.weight_decay) + ", nesterov = " + (its.nesterov ? "true" : "false");
 }
 
 void check_optimized(const std::vector<Parameter>& parameters) {
@@ -94,25 +110,51 @@ class ShardedOptimizer::Impl : public CommunicationHook {
         parameters_(std::move(parameters)),
         options_(std::move(options)),
         sharding_(sharding),
+        steps_(parameters_.size()),
         skipped_(parameters_.size()) {}
+
+  // Nobody writes to the parameters afterwards. While an exception is on its way, the other ranks may be at something
+  // else.
+  ~Impl() override {
+    if (std::uncaught_exceptions() > 0) give_up();
+    for (BucketState& bucket : buckets_) {
+      try {
+        wait_for(bucket);
+      } catch (...) {  // nobody asks any more
+      }
+    }
+  }
 
   // --- as a hook ---
 
   std::string describe() const override {
     const char* const shardings[] = {"none", "optimizer", "gradients"};
-    return std::string("sharded optimizer, sharding = ") + shardings[static_cast<std::size_t>(sharding_)] + ", " +
-           (std::holds_alternative<AdamWOptions>(options_) ? "AdamW" : "SGD");
+    base::Fnv1a parameters;
+    for (const Parameter& each : parameters_) {
+      parameters.add(each.name);
+      parameters.add(each.values.count);
+    }
+    return std::string("ShardedOptimizer, sharding = ") + shardings[static_cast<std::size_t>(sharding_)] + ", " +
+           std::visit([](const auto& options) { return text_of(options); }, options_) +
+           ", hash of its parameters = " + std::to_string(parameters.value());
   }
+
+  bool leaves_gradients() const override { return sharding_ == Sharding::none; }
 
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override {
     gradient_engine::require_float32_on_host(buckets, "ShardedOptimizer");
+    if (group.impl() != group_.impl()) {
+      refuse_optimizer("the model has another group than the optimizer", "the same group for both");
+    }
     check_same_parameters(buckets);
     wait();
     collective_ = options;
     const int ranks = sharding_ == Sharding::none ? 1 : group.size();
     std::vector<Piece> pieces = gradient_engine::pieces_of(buckets, ranks);
     Moments moments(moment_count(), count_of(pieces, owner()));
-    if (step_ > 0) carry_over(pieces, moments);
+    if (std::any_of(steps_.begin(), steps_.end(), [](std::int64_t steps) { return steps > 0; })) {
+      carry_over(pieces, moments);
+    }
     pieces_ = std::move(pieces);
     places_ = places_of(pieces_, ranks);
     moments_ = std::move(moments);
@@ -159,7 +201,12 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   void step() {
     require_model("step");
     wait();
-    ++step_;
+    std::vector<bool> is_counted(parameters_.size());
+    for (const Piece& piece : pieces_) {
+      if (!is_updated(piece) || is_counted[piece.parameter]) continue;
+      is_counted[piece.parameter] = true;
+      ++steps_[piece.parameter];
+    }
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& piece = pieces_[i];
       if (piece.owner == owner() && is_updated(piece)) update(piece, places_[i]);
@@ -193,6 +240,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   double clip_gradients_by_norm(double norm_max) {
     require_model("clip_gradients_by_norm");
     require_range("norm_max", norm_max, norm_max > 0, "a number above 0");
+    scale_ = 1;
     double squares = 0;
     for (const Piece& piece : pieces_) {
       if (piece.owner != owner() || !is_updated(piece)) continue;
@@ -207,7 +255,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   }
 
   std::vector<Parameter> state() override {
-    std::vector<Parameter> state{{"optimizer.step", {}, MemoryRange(&step_, 1, DataType::int64)}};
+    std::vector<Parameter> state{{"optimizer.steps", {static_cast<std::int64_t>(steps_.size())}, steps_}};
     const char* const names[] = {".m", ".v"};
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& piece = pieces_[i];
@@ -248,7 +296,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   void update(const Piece& piece, std::size_t place) {
     float* const p = values_of(piece);
     const float* const g = gradient_of(piece);
-    const auto t = static_cast<std::size_t>(step_);
+    const auto t = static_cast<std::size_t>(steps_[piece.parameter]);
     if (const auto* const adamw = std::get_if<AdamWOptions>(&options_)) {
       return gradient_engine::update(*adamw, t, scale_, p, g, moments_.array(0) + place, moments_.array(1) + place,
                                      piece.count);
@@ -281,6 +329,13 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   static void wait_for(BucketState& bucket) {
     bucket.sharing.wait();
     bucket.sharing = {};
+  }
+
+  void give_up() noexcept {
+    try {
+      group_.abort("a ShardedOptimizer ended by an exception");
+    } catch (...) {  // a forked child has no part in the group
+    }
   }
 
   // Collective: what this rank has of the old division and others need, and the other way round.
@@ -338,15 +393,15 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   std::vector<Parameter> parameters_;
   std::variant<AdamWOptions, SgdOptions> options_;
   Sharding sharding_;
-  std::vector<bool> skipped_;  // by parameter
+  std::vector<std::int64_t> steps_;  // by parameter: that have updated it
+  std::vector<bool> skipped_;        // by parameter
   CollectiveOptions collective_{};
   std::vector<Piece> pieces_;
   std::vector<std::size_t> places_;  // by piece, in the moments of its owner
   Moments moments_;
   std::vector<BucketState> buckets_;
   RegisteredMemory shards_;  // of gradients, with Sharding::gradients
-  std::int64_t step_ = 0;
-  float scale_ = 1;  // of the gradients of the next step()
+  float scale_ = 1;          // of the gradients of the next step()
 };
 
 ShardedOptimizer::ShardedOptimizer(ProcessGroup group, std::vector<Parameter> parameters,

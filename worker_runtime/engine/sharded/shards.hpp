@@ -23,7 +23,7 @@ struct Piece {
 // In the order of buckets, and of the elements in them. rank_count 1: whole parameters, of rank 0.
 std::vector<Piece> pieces_of(const std::vector<GradientBucket>& buckets, int rank_count);
 
-// What of an old division becomes part of which piece of a new one.
+// Elements that go from a piece of an old division to a piece of a new one.
 struct Move {
   std::size_t from = 0;  // index of the piece in the old list, and in the new one
   std::size_t to = 0;
