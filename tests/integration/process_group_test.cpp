@@ -104,7 +104,7 @@ TEST(Arguments, AreCheckedBeforeAnythingStarts) {
   EXPECT_TRUE(refused([&] { group.all_gather(MemoryRange(values.data(), 4), MemoryRange(values.data() + 2, 4)); }));
   EXPECT_TRUE(refused([&] { group.all_gather(values, reals); }));
   EXPECT_TRUE(refused([&] { group.all_gather(MemoryRange(values.data(), 3), values); }));
-  EXPECT_TRUE(refused([&] { group.reduce_scatter(values, values); }));
+  EXPECT_TRUE(refused([&] { group.reduce_scatter(MemoryRange(values.data(), 4), MemoryRange(values.data() + 2, 4)); }));
   EXPECT_TRUE(refused([&] { group.barrier({.timeout = std::chrono::milliseconds(-1)}); }));
   EXPECT_TRUE(refused([] { ProcessGroup().barrier(); }));
   EXPECT_TRUE(refused([] { init_process_group({.backend = "gloo"}); }));
