@@ -98,6 +98,26 @@ PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParalle
           .look_at = waits ? LookAt::end_of_window : LookAt::end_of_next_window};
 }
 
+// What the flags take in memory.
+std::size_t flags_bytes(const DistributedDataParallelOptions& options, std::size_t parameter_count,
+                        std::size_t rank_count) {
+  return sizeof(Flags) + (options.uneven_inputs != UnevenInputs::off ? rank_count * sizeof(std::int32_t) : 0) +
+         (options.unused == Unused::keep ? parameter_count : 0);
+}
+
+// Whether an error is what the plan has to tell all ranks. The collectives went well then.
+bool is_told_by_plan(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const GradientError&) {
+    return true;
+  } catch (const FrozenMismatch&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 // Hands events to the plan, and the actions that come of them to the executor.
@@ -112,7 +132,7 @@ class DistributedDataParallel::Impl {
         executor_(group, options.collective,
                   layout_of(reverse_order(parameters.size()), static_cast<std::size_t>(group.size())), parameters,
                   ranges_of(options.buffers), options.communication_hook, options.release_gradients),
-        plan_(names_of(parameters), members_of(executor_.layout()), plan_options(group, options)) {
+        plan_(names_of(parameters), members_of(executor_.memory().layout()), plan_options(group, options)) {
     broadcast(ranges_of(parameters));
     broadcast(ranges_of(options.buffers));
     options_.buffers.clear();
@@ -131,19 +151,21 @@ class DistributedDataParallel::Impl {
 
   MemoryRange gradient(std::size_t index) const {
     plan_.check_index(index, "gradient");
-    return executor_.gradient(index);
+    return executor_.memory().gradient(index);
   }
 
   std::size_t parameter_count() const { return sizes_.size(); }
-  std::size_t bucket_count() const { return executor_.layout().buckets.size(); }
-  std::string describe_buckets() const { return executor_.describe_buckets(); }
+  std::size_t bucket_count() const { return executor_.memory().layout().buckets.size(); }
+  std::string describe_buckets() const { return executor_.memory().describe(); }
   std::vector<MemoryRange> bucket_memory() const {
     if (options_.communication_hook && !options_.communication_hook->leaves_gradients()) {
       throw InvalidArgument(
           "the communication hook leaves no gradients in the buckets\nwhere: DistributedDataParallel::bucket_memory\n"
           "try:   what the hook has instead, such as ShardedOptimizer::clip_gradients_by_norm()");
     }
-    return executor_.buckets();
+    std::vector<MemoryRange> buckets;
+    for (const Bucket& bucket : executor_.memory().layout().buckets) buckets.push_back(executor_.memory().of(bucket));
+    return buckets;
   }
 
   // Returns the number of the step.
@@ -155,7 +177,7 @@ class DistributedDataParallel::Impl {
 
   void ready(std::uint64_t step, std::size_t index) {
     const Actions actions = plan_.ready(step, index);
-    if (options_.check_finite && !is_finite(executor_.gradient(index))) plan_.note_non_finite(index);
+    if (options_.check_finite && !is_finite(executor_.memory().gradient(index))) plan_.note_non_finite(index);
     if (!actions.empty()) carry_out(actions);
   }
 
@@ -210,7 +232,7 @@ class DistributedDataParallel::Impl {
     const std::vector<std::size_t> of_rank_0(of_all.begin(),
                                              of_all.begin() + static_cast<std::ptrdiff_t>(words.size()));
     executor_.rebuild(layout_of(of_rank_0, static_cast<std::size_t>(group.size())));
-    plan_.rebuild(members_of(executor_.layout()));
+    plan_.rebuild(members_of(executor_.memory().layout()));
   }
 
   void rebuild_if_due() {
@@ -232,12 +254,6 @@ class DistributedDataParallel::Impl {
     return true;
   }
 
-  // What the flags take in memory.
-  std::size_t flags_bytes(std::size_t rank_count) const {
-    return sizeof(Flags) + (options_.uneven_inputs != UnevenInputs::off ? rank_count * sizeof(std::int32_t) : 0) +
-           (options_.unused == Unused::keep ? sizes_.size() : 0);
-  }
-
   void carry_out(const Actions& actions) {
     try {
       for (const Action& action : actions) {
@@ -245,25 +261,17 @@ class DistributedDataParallel::Impl {
         if (of_all == nullptr) continue;
         carry_out(std::holds_alternative<Peek>(action) ? plan_.peeked(*of_all) : plan_.looked(*of_all));
       }
-    } catch (const GradientError&) {  // what all ranks have to tell: the collectives went well
-      if (executor_.has_hook_failed()) fail();
-      throw;
-    } catch (const FrozenMismatch&) {
-      if (executor_.has_hook_failed()) fail();
-      throw;
     } catch (...) {
-      fail();
+      if (!is_told_by_plan(std::current_exception()) || executor_.has_hook_failed()) {
+        plan_.failed();
+        executor_.forget_results();
+      }
       throw;
     }
   }
 
-  void fail() {
-    plan_.failed();
-    executor_.forget_results();
-  }
-
   Layout layout_of(const std::vector<std::size_t>& order, std::size_t rank_count) const {
-    return lay_out(sizes_, order, caps_, flags_bytes(rank_count), rank_count);
+    return lay_out(sizes_, order, caps_, flags_bytes(options_, sizes_.size(), rank_count), rank_count);
   }
 
   // The other ranks are at these broadcasts too: one that can't begin them all keeps nobody waiting, and takes its

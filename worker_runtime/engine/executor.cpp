@@ -22,17 +22,13 @@ Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout,
     : group_(std::move(group)),
       device_memory_(group_.impl()->backend().device_memory()),
       options_(options),
-      layout_(std::move(layout)),
+      memory_(parameters),
       buffers_(std::move(buffers)),
-      memory_(group_.allocate(layout_.bytes, options_)),
       releases_(releases) {
-  for (const Parameter& parameter : parameters) {
-    names_.push_back(parameter.name);
-    counts_.push_back(parameter.values.count);
-  }
+  memory_.allocate(group_, std::move(layout), options_);
   if (!hook) return;
   hook_.emplace(group_, hook, parameters, options_, releases ? HookRunner::Release(&release_to_system) : nullptr);
-  hook_->set_buckets(layout_, memory_range());
+  hook_->set_buckets(memory_.layout(), memory_.all());
 }
 
 const Agreement* Executor::perform(const Action& action) {
@@ -58,15 +54,15 @@ const Agreement* Executor::perform(const AverageBuffers&) {
 
 const Agreement* Executor::perform(const ZeroAll&) {
   if (releases_) {
-    release_to_system(memory_range());
+    release_to_system(memory_.all());
   } else {
-    device_memory_->zero(memory_range(), options_.stream);
+    device_memory_->zero(memory_.all(), options_.stream);
   }
   return nullptr;
 }
 
 const Agreement* Executor::perform(const Zero& action) {
-  device_memory_->zero(gradient(action.parameter), options_.stream);
+  device_memory_->zero(memory_.gradient(action.parameter), options_.stream);
   return nullptr;
 }
 
@@ -75,7 +71,8 @@ const Agreement* Executor::perform(const Reduce& action) {
     hook_->begin(action.bucket, is_window_over_ ? windows_ - 1 : windows_);
     return nullptr;
   }
-  works_.push_back(group_.all_reduce_async(memory_of(layout_.buckets[action.bucket]), ReduceOp::average, options_));
+  works_.push_back(
+      group_.all_reduce_async(memory_.of(memory_.layout().buckets[action.bucket]), ReduceOp::average, options_));
   return nullptr;
 }
 
@@ -85,14 +82,14 @@ const Agreement* Executor::perform(const FinishHooks&) {
 }
 
 const Agreement* Executor::perform(const Scale& action) {
-  for (const Bucket& bucket : layout_.buckets) scale(memory_of(bucket), action.factor);
+  for (const Bucket& bucket : memory_.layout().buckets) scale(memory_.of(bucket), action.factor);
   return nullptr;
 }
 
 const Agreement* Executor::perform(const Agree& action) {
   ++windows_;
   is_window_over_ = true;
-  std::byte* const start = at(layout_.flags_offset);
+  std::byte* const start = memory_.flags();
   const std::size_t words_bytes = write_flags(action.own);
   const MemoryRange flags(start, words_bytes / sizeof(std::int32_t), DataType::int32, group_.device());
   const MemoryRange used(start + words_bytes, action.own.used.size(), DataType::uint8, group_.device());
@@ -124,7 +121,7 @@ const Agreement* Executor::perform(const Peek&) { return read(*results_.back());
 // Returns how many bytes are numbers of 32 bits; those of 8 bits follow.
 std::size_t Executor::write_flags(const Agreement& own) {
   const std::size_t active_bytes = own.active.size() * sizeof(std::int32_t);
-  std::byte* const to = at(layout_.flags_offset);
+  std::byte* const to = memory_.flags();
   if (active_bytes + own.used.size() == 0) {
     device_memory_->write(to, std::as_bytes(std::span(&own.flags, 1)), options_.stream);
     return sizeof(Flags);
@@ -170,9 +167,8 @@ void Executor::in_parts(const std::vector<MemoryRange>& values, const std::funct
 }
 
 void Executor::rebuild(Layout layout) {
-  memory_ = group_.allocate(layout.bytes, options_);
-  layout_ = std::move(layout);
-  if (hook_) hook_->set_buckets(layout_, memory_range());
+  memory_.allocate(group_, std::move(layout), options_);
+  if (hook_) hook_->set_buckets(memory_.layout(), memory_.all());
 }
 
 std::exception_ptr Executor::wait_all() {
@@ -186,18 +182,6 @@ std::exception_ptr Executor::wait_all() {
   }
   works_.clear();
   return failure;
-}
-
-std::vector<MemoryRange> Executor::buckets() const {
-  std::vector<MemoryRange> ranges;
-  for (const Bucket& bucket : layout_.buckets) ranges.push_back(memory_of(bucket));
-  return ranges;
-}
-
-MemoryRange Executor::gradient(std::size_t parameter) const {
-  const Slot& slot = layout_.slots[parameter];
-  const Bucket& bucket = layout_.buckets[slot.bucket];
-  return {at(bucket.offset_bytes + slot.offset_bytes), counts_[parameter], bucket.type, group_.device()};
 }
 
 }  // namespace ddp::gradient_engine

@@ -16,6 +16,7 @@
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/faults.hpp"
+#include "worker_runtime/engine/gradient_memory.hpp"
 #include "worker_runtime/engine/hook_runner.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/plan/plan.hpp"
@@ -52,10 +53,7 @@ class Executor {
   // The plan's windows can't go on.
   bool has_hook_failed() const { return hook_ && hook_->has_failed(); }
   bool is_at_work() const { return !works_.empty() || (hook_ && hook_->is_at_work()); }
-  const Layout& layout() const { return layout_; }
-  std::string describe_buckets() const { return describe(layout_, names_); }
-  MemoryRange gradient(std::size_t parameter) const;
-  std::vector<MemoryRange> buckets() const;
+  const GradientMemory& memory() const { return memory_; }
   ProcessGroup& group() { return group_; }
 
  private:
@@ -77,24 +75,14 @@ class Executor {
   // What all ranks are told of.
   template <class AnyFault>
   const Agreement* perform(const AnyFault& action) {
-    tell(group_, options_, names_, action);
+    tell(group_, options_, memory_.names(), action);
   }
-
-  // Of all gradients, with their padding.
-  MemoryRange memory_range() const { return {memory_.data(), layout_.flags_offset, DataType::uint8, group_.device()}; }
-  MemoryRange memory_of(const Bucket& bucket) const {
-    return {at(bucket.offset_bytes), bucket.count, bucket.type, group_.device()};
-  }
-  std::byte* at(std::size_t offset_bytes) const { return static_cast<std::byte*>(memory_.data()) + offset_bytes; }
 
   ProcessGroup group_;
   std::shared_ptr<process_group::DeviceMemory> device_memory_;
   CollectiveOptions options_;
-  Layout layout_;
-  std::vector<std::string> names_;    // by parameter
-  std::vector<std::size_t> counts_;   // of elements, by parameter
+  GradientMemory memory_;
   std::vector<MemoryRange> buffers_;  // of the model; none is empty
-  RegisteredMemory memory_;           // of all buckets
   bool releases_;
   std::optional<HookRunner> hook_;                                // reduces the buckets, if there is one
   std::uint64_t windows_ = 0;                                     // whose flags have begun

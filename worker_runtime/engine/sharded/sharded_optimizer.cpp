@@ -68,6 +68,27 @@ void check_optimized(const std::vector<Parameter>& parameters) {
   }
 }
 
+void check_same_parameters(const std::vector<Parameter>& parameters, const std::vector<GradientBucket>& buckets) {
+  std::size_t count = 0;
+  for (const GradientBucket& bucket : buckets) {
+    for (std::size_t i = 0; i < bucket.indices.size(); ++i, ++count) {
+      const std::size_t index = bucket.indices[i];
+      const bool is_same = index < parameters.size() && parameters[index].name == bucket.parameters[i].name &&
+                           parameters[index].values.count == bucket.parameters[i].values.count;
+      if (!is_same) refuse_optimizer("the model has other parameters than the optimizer", "the same list for both");
+    }
+  }
+  if (count != parameters.size()) {
+    refuse_optimizer("the model has other parameters than the optimizer", "the same list for both");
+  }
+}
+
+void check_index(std::size_t index, std::size_t count) {
+  if (index < count) return;
+  refuse_optimizer("parameter " + std::to_string(index) + " of a model with " + std::to_string(count),
+                   "an index into the parameters that it was made with");
+}
+
 // A rank's part of the optimizer's state: arrays of the elements of its pieces, one after the other.
 class Moments {
  public:
@@ -146,7 +167,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     if (group.impl() != group_.impl()) {
       refuse_optimizer("the model has another group than the optimizer", "the same group for both");
     }
-    check_same_parameters(buckets);
+    check_same_parameters(parameters_, buckets);
     wait();
     collective_ = options;
     const int ranks = sharding_ == Sharding::none ? 1 : group.size();
@@ -221,7 +242,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   }
 
   void wait(std::size_t index) {
-    if (index >= parameters_.size()) refuse_index(index);
+    check_index(index, parameters_.size());
     for (const Piece& piece : pieces_) {
       if (piece.parameter == index) return wait_for(buckets_[piece.bucket]);
     }
@@ -233,7 +254,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   }
 
   void set_skipped(std::size_t index, bool is_skipped) {
-    if (index >= parameters_.size()) refuse_index(index);
+    check_index(index, parameters_.size());
     skipped_[index] = is_skipped;
   }
 
@@ -363,30 +384,10 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     }
   }
 
-  void check_same_parameters(const std::vector<GradientBucket>& buckets) const {
-    std::size_t count = 0;
-    for (const GradientBucket& bucket : buckets) {
-      for (std::size_t i = 0; i < bucket.indices.size(); ++i, ++count) {
-        const std::size_t index = bucket.indices[i];
-        const bool is_same = index < parameters_.size() && parameters_[index].name == bucket.parameters[i].name &&
-                             parameters_[index].values.count == bucket.parameters[i].values.count;
-        if (!is_same) refuse_optimizer("the model has other parameters than the optimizer", "the same list for both");
-      }
-    }
-    if (count != parameters_.size()) {
-      refuse_optimizer("the model has other parameters than the optimizer", "the same list for both");
-    }
-  }
-
   void require_model(const char* call) const {
     if (!buckets_.empty()) return;
     refuse_optimizer(std::string(call) + "() before there is a model",
                      "prepare() the options, and make a DistributedDataParallel with them");
-  }
-
-  [[noreturn]] void refuse_index(std::size_t index) const {
-    refuse_optimizer("parameter " + std::to_string(index) + " of a model with " + std::to_string(parameters_.size()),
-                     "an index into the parameters that it was made with");
   }
 
   ProcessGroup group_;
