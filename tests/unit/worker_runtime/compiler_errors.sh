@@ -7,7 +7,8 @@ failed=0
 
 # compile STANDARD STATEMENTS: what the compiler says of a function with them.
 compile() {
-  printf '%s\n' '#include <ddp/ddp.hpp>' '#include <array>' '#include <string>' '#include <vector>' \
+  printf '%s\n' '#include <ddp/collectives.hpp>' '#include <ddp/objects.hpp>' '#include <array>' \
+    '#include <string>' '#include <vector>' \
     '#if __cplusplus >= 202002L' '#include <span>' '#endif' 'struct Unknown { int number; };' \
     'void use(ddp::ProcessGroup& world) {' "$2" '}' |
     "$compiler" "-std=$1" -Wall -Wextra -Wpedantic -Werror -fsyntax-only -I"$include" -x c++ - 2>&1
