@@ -80,7 +80,8 @@ void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t c
     group.reduce_scatter(input.range(), one.range(), op, options_for(op, group.rank()));
     expect_bits("reduce_scatter", one.values().data(), count,
                 [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
-    group.reduce_scatter(input.range(), input.part(own, count), op, options_for(op, group.rank()));
+    if (op != ReduceOp::sum) continue;
+    group.reduce_scatter(input.range(), input.part(own, count), op);
     expect_bits("reduce_scatter in place", input.values().data() + own, count,
                 [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
   }
