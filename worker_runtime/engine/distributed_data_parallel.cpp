@@ -3,6 +3,7 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/engine/executor.hpp"
+#include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/model_agreement.hpp"
@@ -309,11 +310,7 @@ DistributedDataParallel::DistributedDataParallel(ProcessGroup group, std::vector
 }
 
 DistributedDataParallel::Impl& DistributedDataParallel::require_model() const {
-  if (!impl_) {
-    throw InvalidArgument(
-        "this DistributedDataParallel is empty: it was moved from\ntry:   use the one it was moved to");
-  }
-  return *impl_;
+  return require_impl(impl_, "DistributedDataParallel");
 }
 
 MemoryRange DistributedDataParallel::gradient(std::size_t index) const { return require_model().gradient(index); }

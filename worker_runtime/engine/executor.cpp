@@ -2,6 +2,7 @@
 
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/host_gradients.hpp"
+#include "worker_runtime/engine/works.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 #include <algorithm>
@@ -10,11 +11,6 @@
 #include <utility>
 
 namespace ddp::gradient_engine {
-namespace {
-
-constexpr std::size_t kCallsAtOnce = 1024;
-
-}  // namespace
 
 Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout,
                    const std::vector<Parameter>& parameters, std::vector<MemoryRange> buffers,
@@ -36,7 +32,6 @@ const Agreement* Executor::perform(const Action& action) {
 }
 
 const Agreement* Executor::perform(const Drain&) {
-  is_window_over_ = false;
   if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
   return nullptr;
 }
@@ -47,8 +42,10 @@ const Agreement* Executor::perform(const BroadcastBuffers& action) {
 }
 
 const Agreement* Executor::perform(const AverageBuffers&) {
-  in_parts(buffers_,
-           [this](const MemoryRange& buffer) { return group_.all_reduce_async(buffer, ReduceOp::average, options_); });
+  const auto begin = [this](const MemoryRange& buffer) {
+    return group_.all_reduce_async(buffer, ReduceOp::average, options_);
+  };
+  begin_each(group_, buffers_, begin, options_, works_);
   return nullptr;
 }
 
@@ -68,7 +65,7 @@ const Agreement* Executor::perform(const Zero& action) {
 
 const Agreement* Executor::perform(const Reduce& action) {
   if (hook_) {
-    hook_->begin(action.bucket, is_window_over_ ? windows_ - 1 : windows_);
+    hook_->begin(action.bucket, action.window);
     return nullptr;
   }
   works_.push_back(
@@ -87,8 +84,6 @@ const Agreement* Executor::perform(const Scale& action) {
 }
 
 const Agreement* Executor::perform(const Agree& action) {
-  ++windows_;
-  is_window_over_ = true;
   std::byte* const start = memory_.flags();
   const std::size_t words_bytes = write_flags(action.own);
   const MemoryRange flags(start, words_bytes / sizeof(std::int32_t), DataType::int32, group_.device());
@@ -151,19 +146,9 @@ const Agreement* Executor::read(process_group::HostCopy& result) {
 }
 
 void Executor::broadcast(const std::vector<MemoryRange>& values, int root) {
-  in_parts(values, [&](const MemoryRange& value) { return group_.broadcast_async(value, root, options_); });
+  const auto begin = [&](const MemoryRange& value) { return group_.broadcast_async(value, root, options_); };
+  begin_each(group_, values, begin, options_, works_);
   if (const std::exception_ptr failure = wait_all()) std::rethrow_exception(failure);
-}
-
-void Executor::in_parts(const std::vector<MemoryRange>& values, const std::function<Work(const MemoryRange&)>& begin) {
-  for (std::size_t first = 0; first < values.size(); first += kCallsAtOnce) {
-    const std::size_t end = std::min(values.size(), first + kCallsAtOnce);
-    works_.push_back(group_.coalesce(
-        [&] {
-          for (std::size_t i = first; i < end; ++i) static_cast<void>(begin(values[i]));
-        },
-        options_));
-  }
 }
 
 void Executor::rebuild(Layout layout) {
@@ -173,13 +158,7 @@ void Executor::rebuild(Layout layout) {
 
 std::exception_ptr Executor::wait_all() {
   std::exception_ptr failure = hook_ ? hook_->wait_all() : nullptr;
-  for (Work& work : works_) {
-    try {
-      work.wait();
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  }
+  for (Work& work : works_) wait_for(work, failure);
   works_.clear();
   return failure;
 }

@@ -68,8 +68,6 @@ class Executor {
   const Agreement* perform(const Agree& action);
   const Agreement* perform(const Look&);
   const Agreement* perform(const Peek&);
-  // Begins a collective on each of the values, many as one.
-  void in_parts(const std::vector<MemoryRange>& values, const std::function<Work(const MemoryRange&)>& begin);
   std::size_t write_flags(const Agreement& own);
   const Agreement* read(process_group::HostCopy& result);
   // What all ranks are told of.
@@ -85,8 +83,6 @@ class Executor {
   std::vector<MemoryRange> buffers_;  // of the model; none is empty
   bool releases_;
   std::optional<HookRunner> hook_;                                // reduces the buckets, if there is one
-  std::uint64_t windows_ = 0;                                     // whose flags have begun
-  bool is_window_over_ = false;                                   // what comes now still belongs to the last of them
   std::vector<Work> works_;                                       // begun and not yet waited for
   std::deque<std::unique_ptr<process_group::HostCopy>> results_;  // of the flags, the oldest first
   Agreement agreement_;                                           // the answer to the last Look

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "worker_runtime/engine/works.hpp"
 
 namespace ddp::gradient_engine {
 
@@ -68,20 +69,7 @@ void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
     }
     buckets_.push_back(std::move(bucket));
   }
-  const auto call = [&] { hook_->begin(group_, buckets_, options_); };
-  if (is_first) {
-    std::exception_ptr refusal;
-    guarded([&] {
-      try {
-        call();
-      } catch (const InvalidArgument&) {
-        refusal = std::current_exception();
-      }
-    });
-    if (refusal) std::rethrow_exception(refusal);
-  } else {
-    guarded(call);
-  }
+  guarded([&] { hook_->begin(group_, buckets_, options_); }, is_first);
 }
 
 void HookRunner::begin(std::size_t bucket, std::uint64_t step) {
@@ -119,12 +107,13 @@ bool HookRunner::go_on(UnderWay& its, int stage) {
   return next.has_value();
 }
 
-// The other ranks wait for what the hook has not begun.
-void HookRunner::guarded(const std::function<void()>& call) {
+// The other ranks wait for what the hook has not begun. If it may refuse, all of them get the same InvalidArgument.
+void HookRunner::guarded(const std::function<void()>& call, bool may_refuse) {
   if (has_failed_) throw Error("the communication hook has failed before");
   try {
     call();
   } catch (const std::exception& error) {
+    if (may_refuse && dynamic_cast<const InvalidArgument*>(&error) != nullptr) throw;
     const std::string what = error.what();
     fail("the communication hook failed: " + what.substr(0, what.find('\n')));
     throw;
@@ -145,13 +134,7 @@ void HookRunner::fail(const std::string& reason) {
 
 std::exception_ptr HookRunner::wait_all() {
   std::exception_ptr failure;
-  for (UnderWay& each : under_way_) {
-    try {
-      each.work.wait();
-    } catch (...) {
-      if (!failure) failure = std::current_exception();
-    }
-  }
+  for (UnderWay& each : under_way_) wait_for(each.work, failure);
   under_way_.clear();
   return failure;
 }

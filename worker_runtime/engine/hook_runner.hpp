@@ -56,7 +56,7 @@ class HookRunner {
 
   // Whether there is a stage after this one.
   bool go_on(UnderWay& its, int stage);
-  void guarded(const std::function<void()>& call);
+  void guarded(const std::function<void()>& call, bool may_refuse = false);
   void fail(const std::string& reason);
 
   ProcessGroup group_;

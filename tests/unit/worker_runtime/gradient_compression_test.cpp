@@ -2,13 +2,13 @@
 
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/error.hpp"
+#include "tests/unit/worker_runtime/copy_state.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -222,12 +222,8 @@ TEST(PowerSgd, GoesOnFromItsStateBitByBit) {
     const auto later = power_sgd(options);
     Matrices other_values;
     DistributedDataParallel other(world, other_values.parameters(), hooked(later));
-    const auto from = hook->state(), to = later->state();
-    if (from.size() != to.size()) return "another state";
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      if (from[i].name != to[i].name || from[i].shape != to[i].shape) return "another state: " + from[i].name;
-      std::memcpy(to[i].values.data, from[i].values.data, from[i].values.bytes());
-    }
+    const std::string different = test::copy_state(hook->state(), later->state());
+    if (!different.empty()) return "another state: " + different;
     const std::string straight = bits_of(step_with(model, gradients_of(world.rank(), 5)));
     return bits_of(step_with(other, gradients_of(world.rank(), 5))) == straight ? "same" : "different";
   });

@@ -2,6 +2,7 @@
 
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/error.hpp"
+#include "tests/unit/worker_runtime/copy_state.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 
 #include <gmock/gmock.h>
@@ -108,11 +109,7 @@ TEST(LossScaler, GoesOnFromItsState) {
     const LossScalerOptions options{.scale = 8, .growth_interval = 3};
     LossScaler begun(world, options), later(world, {.scale = 1, .growth_interval = 3});
     for (int i = 0; i < 5; ++i) EXPECT_TRUE(begun.unscale(model));
-    const auto from = begun.state(), to = later.state();
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      std::copy_n(static_cast<const char*>(from[i].values.data), from[i].values.bytes(),
-                  static_cast<char*>(to[i].values.data));
-    }
+    EXPECT_EQ(test::copy_state(begun.state(), later.state()), "");
     EXPECT_EQ(later.scale(), 16);
     EXPECT_TRUE(later.unscale(model));
     EXPECT_EQ(later.scale(), 32);

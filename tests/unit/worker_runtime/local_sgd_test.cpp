@@ -2,6 +2,7 @@
 
 #include "ddp/distributed_data_parallel.hpp"
 #include "ddp/error.hpp"
+#include "tests/unit/worker_runtime/copy_state.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 
 #include <gmock/gmock.h>
@@ -128,11 +129,7 @@ TEST(DiLoCo, GoesOnFromItsState) {
     train(straight, whole, 0, 10);
     train(stopped, begun, 0, 5);
     DiLoCo later(world, {{"values", {1}, stopped}}, options);
-    const auto from = begun.state(), to = later.state();
-    for (std::size_t i = 0; i < from.size(); ++i) {
-      std::copy_n(static_cast<const char*>(from[i].values.data), from[i].values.bytes(),
-                  static_cast<char*>(to[i].values.data));
-    }
+    EXPECT_EQ(test::copy_state(begun.state(), later.state()), "");
     train(stopped, later, 5, 10);
     return straight == stopped ? "same" : list_of(straight) + list_of(stopped);
   });

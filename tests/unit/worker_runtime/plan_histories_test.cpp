@@ -276,17 +276,18 @@ struct Rank {
   Values gradients;
   Values found;  // by parameter: calls of ready() in this step
   std::vector<bool> frozen;
-  std::optional<Values> learned{};    // of a static graph
-  std::vector<int> reduced;           // by parameter, how often in this window
-  bool is_closing = false;            // in end() or cancel()
-  std::size_t window = 0, op = 0;     // what comes next
-  std::deque<Action> actions{};       // to perform first
-  std::size_t begun = 0;              // collectives
-  bool waits = false;                 // for what it has begun, before its next action
-  std::deque<std::size_t> results{};  // of the flags: which collectives
-  std::deque<std::size_t> untold{};   // windows whose outcome it is still to hear
-  std::optional<std::string> told{};  // in this end() or cancel()
-  double scaled_by = 1;               // in this window
+  std::optional<Values> learned{};        // of a static graph
+  std::vector<int> reduced;               // by parameter, how often in this window
+  bool is_closing = false;                // in end() or cancel()
+  std::size_t window = 0, op = 0;         // what comes next
+  std::deque<Action> actions{};           // to perform first
+  std::size_t begun = 0;                  // collectives
+  bool waits = false;                     // for what it has begun, before its next action
+  std::deque<std::size_t> results{};      // of the flags: which collectives
+  std::deque<std::size_t> untold{};       // windows whose outcome it is still to hear
+  std::optional<std::string> told{};      // in this end() or cancel()
+  double scaled_by = 1;                   // in this window
+  std::optional<std::uint64_t> number{};  // of this window, as its first Reduce has it
 };
 
 class History {
@@ -491,6 +492,7 @@ class History {
       its.results.clear();
       its.untold.clear();
       its.told.reset();
+      its.number.reset();
       its.begun = its.op = 0;
       its.waits = its.is_closing = false;
       its.window = next;
@@ -527,7 +529,10 @@ class History {
       ++its.reduced[parameter];
       require(is_complete(its, parameter) || its.is_closing, "a gradient was reduced before it was complete");
     }
-    begin(rank, {.name = "reduce " + std::to_string(action.bucket), .parameters = parameters});
+    if (!its.number) its.number = action.window;
+    require(its.number == action.window, "a window has two numbers");
+    const std::string name = "reduce " + std::to_string(action.bucket) + " in window " + std::to_string(action.window);
+    begin(rank, {.name = name, .parameters = parameters});
   }
 
   void perform(std::size_t rank, const Scale& action) { ranks_[rank].scaled_by = action.factor; }
@@ -613,6 +618,7 @@ class History {
       if (is_finished) its.untold.push_back(its.window);
     }
     its.told.reset();
+    its.number.reset();
     its.scaled_by = 1;
     its.is_closing = false;
     its.op = 0;

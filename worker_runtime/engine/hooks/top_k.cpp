@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,10 +87,6 @@ class TopK : public CommunicationHook {
     std::vector<std::int64_t> shape;
     std::vector<float> values;
   };
-  struct Entries {
-    Entry* first;
-    std::size_t count;
-  };
 
   void add_errors(const GradientBucket& bucket) {
     for (const Parameter& parameter : bucket.parameters) {
@@ -100,7 +97,7 @@ class TopK : public CommunicationHook {
   }
 
   // Of equal magnitudes those at lower places. A NaN is larger than all: it must reach the other ranks.
-  void choose(const GradientBucket& bucket, Entries chosen) {
+  void choose(const GradientBucket& bucket, std::span<Entry> chosen) {
     const auto* const gradients = static_cast<const float*>(bucket.gradients.data);
     const auto magnitude = [gradients](std::uint32_t place) {
       const float value = std::abs(gradients[place]);
@@ -108,18 +105,18 @@ class TopK : public CommunicationHook {
     };
     order_.resize(bucket.gradients.count);
     std::iota(order_.begin(), order_.end(), 0U);
-    std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(chosen.count - 1), order_.end(),
+    std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(chosen.size() - 1), order_.end(),
                      [&](std::uint32_t a, std::uint32_t b) {
                        return magnitude(a) != magnitude(b) ? magnitude(a) > magnitude(b) : a < b;
                      });
-    std::sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(chosen.count));
-    for (std::size_t i = 0; i < chosen.count; ++i) chosen.first[i] = {order_[i], gradients[order_[i]]};
+    std::sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(chosen.size()));
+    for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = {order_[i], gradients[order_[i]]};
   }
 
   // What is not sent. Infinite ones and NaN are for the present step only.
-  void keep_errors(const GradientBucket& bucket, Entries sent) {
+  void keep_errors(const GradientBucket& bucket, std::span<const Entry> sent) {
     auto* const gradients = static_cast<float*>(bucket.gradients.data);
-    for (std::size_t i = 0; i < sent.count; ++i) gradients[sent.first[i].place] = 0;
+    for (const Entry& each : sent) gradients[each.place] = 0;
     for (const Parameter& parameter : bucket.parameters) {
       std::vector<float>& error = errors_[parameter.name].values;
       std::memcpy(error.data(), parameter.values.data, parameter.values.bytes());

@@ -1,12 +1,12 @@
 // The mean over a group of many ranges at once.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
+#include <exception>
 #include <vector>
 
 #include "ddp/memory.hpp"
 #include "ddp/process_group.hpp"
+#include "worker_runtime/engine/works.hpp"
 
 namespace ddp::gradient_engine {
 
@@ -17,18 +17,14 @@ inline bool can_be_averaged(DataType type) {
 
 // Collective. Waits for it. Throws what it failed with.
 inline void average(ProcessGroup& group, const std::vector<MemoryRange>& ranges, CollectiveOptions options) {
-  constexpr std::size_t kCallsAtOnce = 1024;
-  for (std::size_t first = 0; first < ranges.size(); first += kCallsAtOnce) {
-    const std::size_t end = std::min(ranges.size(), first + kCallsAtOnce);
-    Work work = group.coalesce(
-        [&] {
-          for (std::size_t i = first; i < end; ++i) {
-            static_cast<void>(group.all_reduce_async(ranges[i], ReduceOp::average, options));
-          }
-        },
-        options);
-    work.wait();
-  }
+  const auto begin = [&](const MemoryRange& range) {
+    return group.all_reduce_async(range, ReduceOp::average, options);
+  };
+  std::vector<Work> works;
+  begin_each(group, ranges, begin, options, works);
+  std::exception_ptr failure;
+  for (Work& work : works) wait_for(work, failure);
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace ddp::gradient_engine

@@ -91,7 +91,7 @@ Actions Plan::ready(std::uint64_t step, std::size_t parameter) {
   }
   readiness_.complete(parameter);
   BucketQueue& queue = readiness_.queue();
-  while (queue.is_next_complete()) actions.emplace_back(Reduce{queue.take_next()});
+  while (queue.is_next_complete()) actions.emplace_back(Reduce{queue.take_next(), windows_});
   return actions;
 }
 
@@ -171,8 +171,10 @@ Actions Plan::looked(const Agreement& of_all) {
   if (!of_all.used.empty()) outcome_.used = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
   Actions actions;
-  for (std::size_t parameter = 0; options_.has_hook && parameter < outcome_.used.size(); ++parameter) {
-    if (outcome_.used[parameter] == 0) actions.emplace_back(Zero{parameter});
+  if (options_.has_hook && !is_of_last_window) {  // else these are another window's gradients
+    for (std::size_t parameter = 0; parameter < outcome_.used.size(); ++parameter) {
+      if (outcome_.used[parameter] == 0) actions.emplace_back(Zero{parameter});
+    }
   }
   if (of_all.active.empty()) return actions;
   outcome_.active_count = std::accumulate(of_all.active.begin(), of_all.active.end(), 0);
@@ -188,7 +190,7 @@ Actions Plan::peeked(const Agreement& of_all) {
   Actions actions;
   const Flags& flags = of_all.flags;
   if (flags.canceller > 0 || flags.fault != 0 || !flags.have_frozen_the_same()) return actions;
-  for (const std::size_t bucket : readiness_.agree_on_frozen()) actions.emplace_back(Reduce{bucket});
+  for (const std::size_t bucket : readiness_.agree_on_frozen()) actions.emplace_back(Reduce{bucket, windows_ - 1});
   if (actions.empty()) return actions;
   if (options_.has_hook) actions.emplace_back(FinishHooks{});
   actions.emplace_back(Drain{});
@@ -239,12 +241,15 @@ void Plan::check_index(std::size_t parameter, const char* call) const {
 
 void Plan::reduce_rest(Actions& actions) {
   BucketQueue& queue = readiness_.queue();
-  while (queue.is_any_left()) actions.emplace_back(Reduce{queue.take_next()});
+  while (queue.is_any_left()) actions.emplace_back(Reduce{queue.take_next(), windows_});
   if (options_.has_hook) {
     actions.emplace_back(FinishHooks{});
-    for (const std::size_t parameter : readiness_.idle_parameters()) actions.emplace_back(Zero{parameter});
+    for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
+      if (readiness_.is_frozen(parameter)) actions.emplace_back(Zero{parameter});
+    }
   }
   if (options_.buffer_sync == BufferSync::average) actions.emplace_back(AverageBuffers{});
+  ++windows_;
 }
 
 // What this rank says of the window that it ends.

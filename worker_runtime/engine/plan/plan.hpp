@@ -11,7 +11,7 @@
 // The collectives of a window are, on every rank and whatever happens on that rank:
 //   1. a BroadcastBuffers at the start of its last micro-batch, if the options say so
 //   2. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once
-//   3. a FinishHooks, if there is a communication hook, and a Zero of what it may have written to idle gradients
+//   3. a FinishHooks, if there is a communication hook, and a Zero of what it may have written to frozen gradients
 //   4. an AverageBuffers, if the options say so
 //   5. one Agree: the flags
 //   6. a Reduce of the buckets that were idle and are no more, and a FinishHooks if there is a hook, if the flags say
@@ -78,6 +78,7 @@ struct Zero {              // write zeros to the gradient of one parameter
 };
 struct Reduce {  // begin the all-reduce of a bucket
   std::size_t bucket = 0;
+  std::uint64_t window = 0;  // its number: how many were ended before, good or not; the same on all ranks
 };
 struct Agree {  // all-reduce the flags
   Agreement own;
@@ -232,6 +233,7 @@ class Plan {
   Readiness readiness_;
 
   std::uint64_t step_ = 0;
+  std::uint64_t windows_ = 0;  // that were ended, by end() or cancel()
   bool is_open_ = false;
   bool window_begun_ = false;
   Sync sync_ = Sync::on;

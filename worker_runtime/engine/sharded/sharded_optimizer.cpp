@@ -90,17 +90,7 @@ void check_index(std::size_t index, std::size_t count) {
 }
 
 // A rank's part of the optimizer's state: arrays of the elements of its pieces, one after the other.
-class Moments {
- public:
-  Moments() = default;
-  Moments(std::size_t arrays, std::size_t count) : arrays_(arrays, std::vector<float>(count)) {}
-
-  std::size_t array_count() const { return arrays_.size(); }
-  float* array(std::size_t which) { return arrays_[which].data(); }
-
- private:
-  std::vector<std::vector<float>> arrays_;
-};
+using Moments = std::vector<std::vector<float>>;
 
 // Where the elements of each piece lie in the arrays of its owner.
 std::vector<std::size_t> places_of(const std::vector<Piece>& pieces, int size) {
@@ -172,7 +162,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     collective_ = options;
     const int ranks = sharding_ == Sharding::none ? 1 : group.size();
     std::vector<Piece> pieces = gradient_engine::pieces_of(buckets, ranks);
-    Moments moments(moment_count(), count_of(pieces, owner()));
+    Moments moments(moment_count(), std::vector<float>(count_of(pieces, owner())));
     if (std::any_of(steps_.begin(), steps_.end(), [](std::int64_t steps) { return steps > 0; })) {
       carry_over(pieces, moments);
     }
@@ -182,7 +172,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     buckets_.clear();
     std::size_t count = 0;
     for (const GradientBucket& bucket : buckets) {
-      BucketState state{bucket.gradients, bucket.padded.count / static_cast<std::size_t>(ranks)};
+      BucketState state{bucket.padded.count / static_cast<std::size_t>(ranks)};
       if (sharding_ == Sharding::gradients) count += state.part_count;
       buckets_.push_back(std::move(state));
     }
@@ -281,11 +271,11 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& piece = pieces_[i];
       if (piece.owner != owner()) continue;
-      for (std::size_t which = 0; which < moments_.array_count(); ++which) {
+      for (std::size_t which = 0; which < moments_.size(); ++which) {
         state.push_back(
             {"optimizer." + parameters_[piece.parameter].name + "." + std::to_string(piece.first) + names[which],
              {static_cast<std::int64_t>(piece.count)},
-             MemoryRange(moments_.array(which) + places_[i], piece.count, DataType::float32)});
+             MemoryRange(moments_[which].data() + places_[i], piece.count, DataType::float32)});
       }
     }
     return state;
@@ -293,7 +283,6 @@ class ShardedOptimizer::Impl : public CommunicationHook {
 
  private:
   struct BucketState {
-    MemoryRange gradients;
     std::size_t part_count = 0;  // elements that each rank owns
     float* part = nullptr;       // the mean gradients that this rank owns
     bool is_reduced = false;     // since the last step()
@@ -319,10 +308,10 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     const float* const g = gradient_of(piece);
     const auto t = static_cast<std::size_t>(steps_[piece.parameter]);
     if (const auto* const adamw = std::get_if<AdamWOptions>(&options_)) {
-      return gradient_engine::update(*adamw, t, scale_, p, g, moments_.array(0) + place, moments_.array(1) + place,
+      return gradient_engine::update(*adamw, t, scale_, p, g, moments_[0].data() + place, moments_[1].data() + place,
                                      piece.count);
     }
-    float* const m = moments_.array_count() == 0 ? nullptr : moments_.array(0) + place;
+    float* const m = moments_.size() == 0 ? nullptr : moments_[0].data() + place;
     gradient_engine::update(std::get<SgdOptions>(options_), t, scale_, p, g, m, piece.count);
   }
 
@@ -363,13 +352,13 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   void carry_over(const std::vector<Piece>& pieces, Moments& moments) {
     const std::vector<std::size_t> places = places_of(pieces, sharding_ == Sharding::none ? 1 : group_.size());
     const std::vector<Move> moves = gradient_engine::moves_between(pieces_, pieces);
-    for (std::size_t which = 0; which < moments.array_count(); ++which) {
+    for (std::size_t which = 0; which < moments.size(); ++which) {
       Work sent = group_.coalesce(
           [&] {
             for (const Move& move : moves) {
               const int from = pieces_[move.from].owner, to = pieces[move.to].owner;
-              float* const source = moments_.array(which) + places_[move.from] + move.from_first;
-              float* const target = moments.array(which) + places[move.to] + move.to_first;
+              float* const source = moments_[which].data() + places_[move.from] + move.from_first;
+              float* const target = moments[which].data() + places[move.to] + move.to_first;
               if (from == owner() && to == owner()) {
                 std::copy_n(source, move.count, target);
               } else if (from == owner()) {
