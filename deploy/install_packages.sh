@@ -10,6 +10,7 @@ packages=(
   g++ cmake ninja-build
   libboost1.81-dev nlohmann-json3-dev libcli11-dev  # ddprun, its error files, flags of the other programs
   libssl-dev                                        # TLS between the nodes of a job that has a token
+  libxxhash-dev                                     # checksums of checkpoints
   libhwloc-dev                                      # cores and memory of the machine, for --numa-binding
   libgtest-dev libgmock-dev                         # tests
   iproute2                                          # tests over several hosts

@@ -3,6 +3,7 @@
 
 #include "ddp/bootstrap.hpp"
 #include "ddp/checkpoint.hpp"
+#include "ddp/checkpointer.hpp"
 #include "ddp/chunked_sampler.hpp"
 #include "ddp/collectives.hpp"
 #include "ddp/communication_hook.hpp"

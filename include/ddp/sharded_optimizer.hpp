@@ -103,10 +103,21 @@ class DDP_EXPORT ShardedOptimizer {
   // larger than norm_max (> 0), a factor of norm_max / norm for the gradients in the next step().
   double clip_gradients_by_norm(double norm_max);
 
-  // This rank's part, for a checkpoint that goes on with as many ranks and the same buckets: "optimizer.steps" (by
-  // parameter), and of each piece of a parameter "optimizer.<name>.<first>.m" (and ".v"), <first> being the piece's
-  // first element.
-  std::vector<Parameter> state();
+  // For a checkpoint (ddp::Checkpointer saves and loads both). How often each parameter was updated, the same on all
+  // ranks: one tensor, "optimizer.steps".
+  Parameter steps();
+
+  // Elements of one moment of a parameter.
+  struct Shard {
+    std::string name;                 // of the moment of the whole parameter: "optimizer.<name>.m" (and ".v")
+    std::vector<std::int64_t> shape;  // of the parameter
+    std::size_t first = 0;            // element at which values begin
+    MemoryRange values;
+  };
+  // This rank's part of the moments; with Sharding::none all of them, on every rank. Addresses are the same until
+  // buckets are rebuilt.
+  std::vector<Shard> shards();
+  Sharding sharding() const;
 
  private:
   class Impl;

@@ -18,35 +18,6 @@ constexpr const char* kMetadataName = "__metadata__";
 
 [[noreturn]] void refuse(const std::string& reason) { throw CheckpointError(reason); }
 
-const char* dtype_of(DataType type) {
-  switch (type) {
-    case DataType::float32: return "F32";
-    case DataType::float64: return "F64";
-    case DataType::int64: return "I64";
-    case DataType::float16: return "F16";
-    case DataType::bfloat16: return "BF16";
-    case DataType::int32: return "I32";
-    case DataType::uint8: return "U8";
-    case DataType::int8: return "I8";
-    case DataType::boolean: return "BOOL";
-    case DataType::float8_e4m3fn: return "F8_E4M3";
-    case DataType::float8_e5m2: return "F8_E5M2";
-  }
-  refuse("a data type without a name in safetensors");
-}
-
-DataType type_of(const std::string& dtype, const std::string& tensor) {
-  for (const DataType type :
-       {DataType::float32, DataType::float64, DataType::int64, DataType::float16, DataType::bfloat16, DataType::int32,
-        DataType::uint8, DataType::int8, DataType::boolean, DataType::float8_e4m3fn, DataType::float8_e5m2}) {
-    if (dtype == dtype_of(type)) return type;
-  }
-  const std::array known = {"F8_E8M0", "I16", "U16", "U32", "U64", "C64", "F4", "F6_E2M3", "F6_E3M2"};
-  const bool is_known = std::find(known.begin(), known.end(), dtype) != known.end();
-  refuse("tensor " + tensor + " is of type " + dtype + (is_known ? ", which is not supported" : ", which is unknown") +
-         " (F32, F64, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I8, U8 and BOOL are)");
-}
-
 // One tensor as the header gives it; a field that was not there is empty.
 struct RawTensor {
   std::optional<std::string> dtype;
@@ -152,35 +123,18 @@ struct Extent {
   std::string name;
 };
 
-// Number of elements and bytes, or a refusal where either does not fit into 63 bits.
-std::pair<std::uint64_t, std::uint64_t> size_of_shape(const std::vector<std::uint64_t>& shape, DataType type,
-                                                      const std::string& name) {
-  constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
-  std::uint64_t count = 1;
-  std::uint64_t bytes = 0;
-  for (const std::uint64_t extent : shape) {
-    if (extent > kMax || __builtin_mul_overflow(count, extent, &count)) {
-      refuse("the shape of tensor " + name + " overflows");
-    }
-  }
-  if (__builtin_mul_overflow(count, size_of(type), &bytes) || bytes > kMax) {
-    refuse("the shape of tensor " + name + " overflows");
-  }
-  return {count, bytes};
-}
-
 SafetensorsFile::Tensor check_tensor(const RawTensor& raw, const std::string& name, Extent& extent) {
   if (!raw.dtype) refuse("tensor " + name + " has no dtype");
   if (!raw.shape) refuse("tensor " + name + " has no shape");
   if (!raw.data_offsets || raw.data_offsets->size() != 2) refuse("tensor " + name + " has no pair of data_offsets");
   const DataType type = type_of(*raw.dtype, name);
-  const auto [count, bytes] = size_of_shape(*raw.shape, type, name);
+  const SizeOfShape size = size_of_shape(*raw.shape, type, name);
   extent = {(*raw.data_offsets)[0], (*raw.data_offsets)[1], name};
-  if (extent.begin > extent.end || extent.end - extent.begin != bytes) {
-    refuse("tensor " + name + " needs " + std::to_string(bytes) + " bytes but its data_offsets are " +
+  if (extent.begin > extent.end || extent.end - extent.begin != size.bytes) {
+    refuse("tensor " + name + " needs " + std::to_string(size.bytes) + " bytes but its data_offsets are " +
            std::to_string(extent.begin) + " and " + std::to_string(extent.end));
   }
-  return {type, {raw.shape->begin(), raw.shape->end()}, count, 0};
+  return {type, {raw.shape->begin(), raw.shape->end()}, size.count, 0};
 }
 
 // Every byte of the data belongs to exactly one tensor.
@@ -202,6 +156,49 @@ void check_cover(std::vector<Extent> extents, std::uint64_t data_bytes) {
 }
 
 }  // namespace
+
+const char* dtype_of(DataType type) {
+  switch (type) {
+    case DataType::float32: return "F32";
+    case DataType::float64: return "F64";
+    case DataType::int64: return "I64";
+    case DataType::float16: return "F16";
+    case DataType::bfloat16: return "BF16";
+    case DataType::int32: return "I32";
+    case DataType::uint8: return "U8";
+    case DataType::int8: return "I8";
+    case DataType::boolean: return "BOOL";
+    case DataType::float8_e4m3fn: return "F8_E4M3";
+    case DataType::float8_e5m2: return "F8_E5M2";
+  }
+  refuse("a data type without a name in safetensors");
+}
+
+DataType type_of(const std::string& dtype, const std::string& tensor) {
+  for (const DataType type :
+       {DataType::float32, DataType::float64, DataType::int64, DataType::float16, DataType::bfloat16, DataType::int32,
+        DataType::uint8, DataType::int8, DataType::boolean, DataType::float8_e4m3fn, DataType::float8_e5m2}) {
+    if (dtype == dtype_of(type)) return type;
+  }
+  const std::array known = {"F8_E8M0", "I16", "U16", "U32", "U64", "C64", "F4", "F6_E2M3", "F6_E3M2"};
+  const bool is_known = std::find(known.begin(), known.end(), dtype) != known.end();
+  refuse("tensor " + tensor + " is of type " + dtype + (is_known ? ", which is not supported" : ", which is unknown") +
+         " (F32, F64, F16, BF16, F8_E4M3, F8_E5M2, I64, I32, I8, U8 and BOOL are)");
+}
+
+SizeOfShape size_of_shape(std::span<const std::uint64_t> shape, DataType type, const std::string& tensor) {
+  constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
+  SizeOfShape size{1, 0};
+  for (const std::uint64_t extent : shape) {
+    if (extent > kMax || __builtin_mul_overflow(size.count, extent, &size.count)) {
+      refuse("the shape of tensor " + tensor + " overflows");
+    }
+  }
+  if (__builtin_mul_overflow(size.count, size_of(type), &size.bytes) || size.bytes > kMax) {
+    refuse("the shape of tensor " + tensor + " overflows");
+  }
+  return size;
+}
 
 Header parse_header(std::string_view json, std::uint64_t data_bytes) {
   if (json.empty() || json.front() != '{') refuse("the header does not start with {");

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,6 +20,17 @@ namespace ddp::checkpoint {
 
 constexpr std::size_t kLengthBytes = 8;                 // of the header's length, little-endian, at the file's start
 constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // Source: safetensors, MAX_HEADER_SIZE
+
+const char* dtype_of(DataType type);  // "F32"
+DataType type_of(const std::string& dtype,
+                 const std::string& tensor);  // throws CheckpointError, which names the tensor
+
+struct SizeOfShape {
+  std::uint64_t count = 0;  // of elements
+  std::uint64_t bytes = 0;
+};
+// Throws CheckpointError, which names the tensor, if either does not fit into 63 bits.
+SizeOfShape size_of_shape(std::span<const std::uint64_t> shape, DataType type, const std::string& tensor);
 
 struct Header {
   std::map<std::string, SafetensorsFile::Tensor> tensors;  // their offsets are those in the file

@@ -32,6 +32,7 @@ const char* name_of(Within within) {
     case Within::model_check: return "the making of a DistributedDataParallel";
     case Within::unused_check: return "the search for unused parameters";
     case Within::state_sync: return "the exchange of an elastic state";
+    case Within::checkpoint: return "saving or loading a checkpoint";
     case Within::all_gather_v: return "all_gather_v";
     case Within::reduce_scatter_v: return "reduce_scatter_v";
     case Within::all_to_all_v: return "all_to_all_v";

@@ -78,6 +78,7 @@ enum class Within : std::uint8_t {
   model_check,
   unused_check,
   state_sync,
+  checkpoint,
   all_gather_v,
   reduce_scatter_v,
   all_to_all_v,

@@ -265,21 +265,25 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     return norm;
   }
 
-  std::vector<Parameter> state() override {
-    std::vector<Parameter> state{{"optimizer.steps", {static_cast<std::int64_t>(steps_.size())}, steps_}};
+  Parameter steps() { return {"optimizer.steps", {static_cast<std::int64_t>(steps_.size())}, steps_}; }
+
+  std::vector<Shard> shards() {
+    require_model("shards");
     const char* const names[] = {".m", ".v"};
+    std::vector<Shard> shards;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& piece = pieces_[i];
       if (piece.owner != owner()) continue;
+      const Parameter& parameter = parameters_[piece.parameter];
       for (std::size_t which = 0; which < moments_.size(); ++which) {
-        state.push_back(
-            {"optimizer." + parameters_[piece.parameter].name + "." + std::to_string(piece.first) + names[which],
-             {static_cast<std::int64_t>(piece.count)},
-             MemoryRange(moments_[which].data() + places_[i], piece.count, DataType::float32)});
+        shards.push_back({"optimizer." + parameter.name + names[which], parameter.shape, piece.first,
+                          MemoryRange(moments_[which].data() + places_[i], piece.count, DataType::float32)});
       }
     }
-    return state;
+    return shards;
   }
+
+  Sharding sharding() const { return sharding_; }
 
  private:
   struct BucketState {
@@ -417,8 +421,12 @@ void ShardedOptimizer::set_skipped(std::size_t index, bool is_skipped) {
 double ShardedOptimizer::clip_gradients_by_norm(double norm_max) {
   return gradient_engine::require_impl(impl_, "ShardedOptimizer").clip_gradients_by_norm(norm_max);
 }
-std::vector<Parameter> ShardedOptimizer::state() {
-  return gradient_engine::require_impl(impl_, "ShardedOptimizer").state();
+Parameter ShardedOptimizer::steps() { return gradient_engine::require_impl(impl_, "ShardedOptimizer").steps(); }
+std::vector<ShardedOptimizer::Shard> ShardedOptimizer::shards() {
+  return gradient_engine::require_impl(impl_, "ShardedOptimizer").shards();
+}
+Sharding ShardedOptimizer::sharding() const {
+  return gradient_engine::require_impl(impl_, "ShardedOptimizer").sharding();
 }
 
 }  // namespace ddp

@@ -1,0 +1,212 @@
+// Saves the whole state of a training run while training goes on, and finds the newest valid state when it starts.
+//
+//   ddp::CheckpointerOptions options;
+//   options.directory = "checkpoints";
+//   ddp::Checkpointer checkpoints(world, options);
+//   checkpoints.add(parameters);                          // the same on all ranks
+//   checkpoints.add("step", step);
+//   checkpoints.add("sampler", cursor);                   // a SamplerCursor: also for another number of ranks
+//   checkpoints.add(optimizer);                           // a ShardedOptimizer: each rank saves its part
+//   checkpoints.add_own("random", generator);             // of each rank: a generator of <random>
+//   checkpoints.add_own([hook] { return hook->state(); });
+//   if (auto loaded = checkpoints.load()) ...             // everything is as it was when that checkpoint was saved
+//   for (...) {
+//     train_one_step();
+//     if (step % 100 == 0) checkpoints.save(step);        // copies the state to memory; a thread writes it
+//   }
+//   checkpoints.wait();                                   // the last one is on disk, or this throws
+//
+// What a rank copies in save() is its own state, and an equal share of the state that all ranks have alike. If a run
+// is loaded by as many ranks as saved it, training goes on with the same bits. Another number of ranks may load it,
+// too: the state of all ranks and that of a ShardedOptimizer is laid out anew; the own state of each rank is left as it
+// is, and LoadedCheckpoint::has_own_state says so.
+//
+// A checkpoint is named by the round of the group and by the step, and nothing is ever overwritten. The newest is that
+// of the highest round, then of the highest step. It counts once all of it is on disk: whatever stops a run half-way,
+// the checkpoint before is still there. The format: docs/checkpoints.md.
+//
+// Threads: one at a time. The thread that writes has a group of its own.
+// Errors:  an error of writing on any rank is thrown on all ranks, by the next save() or wait(). Training may go on
+//          after a CheckpointError: that checkpoint is missing, earlier ones stay.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ddp/elastic.hpp"
+#include "ddp/error.hpp"
+#include "ddp/export.hpp"
+#include "ddp/memory.hpp"
+#include "ddp/parameter.hpp"
+#include "ddp/process_group.hpp"
+#include "ddp/round.hpp"
+#include "ddp/sampler_cursor.hpp"
+#include "ddp/sharded_optimizer.hpp"
+
+namespace ddp {
+inline namespace DDP_ABI {
+
+namespace detail {
+template <class T, class = void>
+struct HasDataType : std::false_type {};
+template <class T>
+struct HasDataType<T, decltype(void(DataTypeOf<T>::value))> : std::true_type {};
+}  // namespace detail
+
+// Keeps the newest checkpoint in the memory of this process, and a copy of another rank's part: of a rank on another
+// host, if there is one. So a group of which one rank, or one host, is gone needs no disk. One object for a process; it
+// outlives the groups, as ElasticState does:
+//
+//   ddp::CheckpointMemory memory;
+//   ddp::run_elastic(state, [&](ddp::ProcessGroup world) {
+//     ddp::CheckpointerOptions options;
+//     options.memory = &memory;
+//     ddp::Checkpointer checkpoints(world, options);
+//     ...
+//
+// Memory:  four times this rank's part: the newest two checkpoints, each with another rank's part.
+// Threads: that of its Checkpointer.
+class DDP_EXPORT CheckpointMemory {
+ public:
+  class Impl;
+
+  CheckpointMemory();
+  ~CheckpointMemory();
+  CheckpointMemory(const CheckpointMemory&) = delete;
+  CheckpointMemory& operator=(const CheckpointMemory&) = delete;
+
+  const std::shared_ptr<Impl>& impl() const { return impl_; }  // for the library itself
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+enum class CheckpointForm : std::uint8_t {
+  parts,   // each rank writes its part, into a folder for each checkpoint. On a disk that all ranks reach, or on one of
+           // each host
+  single,  // rank 0 writes all into one safetensors file. It takes the memory of the whole state on rank 0
+};
+
+struct CheckpointerOptions {
+  std::filesystem::path directory{};  // empty: nothing is written; with `memory` only
+  CheckpointForm form = CheckpointForm::parts;
+  std::size_t keep = 2;                // complete checkpoints that stay; >= 1
+  CheckpointMemory* memory = nullptr;  // null: no copies in memory. On all ranks or on none
+  // Told on rank 0 which checkpoint load() passes over, and why. Empty: a line on stderr.
+  std::function<void(const std::string& message)> warn{};
+  std::chrono::milliseconds write_timeout{600'000};  // how long save() and wait() wait for a disk; > 0
+};
+
+struct LoadedCheckpoint {
+  RoundId round;
+  std::uint64_t step = 0;
+  int rank_count = 1;         // of the run that saved it
+  bool has_own_state = true;  // add_own(): as many ranks saved it, so each rank has its own state again
+  bool is_from_memory = false;
+};
+
+class DDP_EXPORT Checkpointer {
+ public:
+  // Collective. Throws InvalidArgument for options out of range.
+  Checkpointer(ProcessGroup group, CheckpointerOptions options);
+  // Waits for what is being written; says on stderr what nobody asked for.
+  ~Checkpointer();
+  Checkpointer(Checkpointer&& other) noexcept;
+  Checkpointer& operator=(Checkpointer&& other) noexcept;
+
+  // What is saved and loaded. The memory stays the caller's and at its place for the life of this object. All ranks add
+  // the same, in the same order. Names are unique: those of the state of all ranks, and those of add_own().
+  // Throws InvalidArgument for a shape that does not fit the values.
+
+  // The same on all ranks.
+  void add(Parameter tensor);
+  void add(const std::vector<Parameter>& tensors) {
+    for (const Parameter& each : tensors) add(each);
+  }
+
+  // A number, an enumerator, or an array of them. What has no DataType is saved as bytes.
+  template <class T, std::enable_if_t<detail::IsPlain<T>::value, int> = 0>
+  void add(const std::string& name, T& value) {
+    if constexpr (detail::HasDataType<T>::value) {
+      add({name, {}, MemoryRange(&value, 1)});
+    } else {
+      add({name, {static_cast<std::int64_t>(sizeof value)}, MemoryRange(&value, sizeof value, DataType::uint8)});
+    }
+  }
+
+  // A text of any length, such as the state of an object. take: may throw; load() then throws on all ranks.
+  struct Text {
+    std::function<std::string()> give;
+    std::function<void(const std::string& text)> take;
+  };
+  void add_text(std::string name, Text text);
+
+  template <class Sampler>
+  void add(std::string name, SamplerCursor<Sampler>& cursor) {
+    add_text(std::move(name), {[&cursor] { return to_string(cursor.state()); },
+                               [&cursor](const std::string& text) {
+                                 const auto position = parse_sampler_position(text);
+                                 if (!position) throw CheckpointError("a position of a sampler is " + text);
+                                 cursor.restore(*position);
+                               }});
+  }
+
+  // Its parts, wherever they lie when save() or load() is called: the model has to be made by then. Copies share their
+  // state, so this object keeps one.
+  void add(ShardedOptimizer optimizer);
+
+  // Of each rank for itself, such as hook->state(): called by save() and load(). The same names on all ranks.
+  void add_own(std::function<std::vector<Parameter>()> tensors);
+  void add_own_text(std::string name, Text text);
+
+  // The state of a random number generator of <random>, or of another class with << and >>.
+  template <class Generator, class = decltype(std::declval<std::ostream&>() << std::declval<const Generator&>()),
+            class = decltype(std::declval<std::istream&>() >> std::declval<Generator&>())>
+  void add_own(std::string name, Generator& generator) {
+    add_own_text(std::move(name), {[&generator] {
+                                     std::ostringstream out;
+                                     out << generator;
+                                     return out.str();
+                                   },
+                                   [&generator](const std::string& text) {
+                                     std::istringstream in(text);
+                                     if (!(in >> generator)) throw CheckpointError("a generator's state is " + text);
+                                   }});
+  }
+
+  // Copies the state, and returns while it is being written. Every rank calls it at the same step. Waits for the
+  // checkpoint before, and throws what that failed with; then nothing is copied. What fails in the copy, such as a name
+  // that is used twice, is an error of writing.
+  void save(std::uint64_t step);
+
+  // Waits until the last checkpoint is complete on all ranks. Throws CheckpointError if it is not, TimeoutError after
+  // write_timeout, and what the group fails with.
+  void wait();
+
+  // Collective. Fills all memory and calls all Text::take with the newest checkpoint that is complete and valid, in
+  // memory or on disk; the same on all ranks. Empty if there is none. A checkpoint of which a part is missing or torn
+  // is passed over with a warning that names it. Files may be on disks of their own on each host: each part is read by
+  // a rank that has it, and sent to the others.
+  // What was added has to be in the checkpoint; what the checkpoint has beyond that is left out.
+  // Throws CheckpointError, on all ranks, if all complete checkpoints are broken, or if the newest valid one lacks a
+  // tensor that was added, or has it in another type or shape; nothing is changed then. If reading fails in the middle,
+  // the memory is undefined.
+  std::optional<LoadedCheckpoint> load();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace DDP_ABI
+}  // namespace ddp

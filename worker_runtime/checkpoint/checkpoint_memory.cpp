@@ -1,0 +1,60 @@
+#include "worker_runtime/checkpoint/checkpoint_memory.hpp"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace ddp {
+
+namespace checkpoint {
+
+Image ImagePool::take(std::size_t bytes, const Allocate& allocate) {
+  const std::lock_guard lock(mutex_);
+  const auto is_free = [](const Buffer& buffer) { return buffer.data.use_count() == 1; };
+  const auto found = std::find_if(buffers_.begin(), buffers_.end(),
+                                  [&](const Buffer& buffer) { return is_free(buffer) && buffer.capacity >= bytes; });
+  if (found != buffers_.end()) return {found->data, bytes};
+  std::erase_if(buffers_, is_free);  // too small: make room before the next is allocated
+  const Buffer buffer{allocate(bytes), bytes};
+  buffers_.push_back(buffer);
+  return {buffer.data, bytes};
+}
+
+// The ranks in turns over the hosts, each of which gives its copy to the next: neighbours are on different hosts as
+// long as there are ranks on more than one.
+std::vector<int> copy_holders(const std::vector<int>& host_of) {
+  std::map<int, int> ranks_before;  // on each host
+  std::vector<std::tuple<int, int, int>> order;
+  for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
+    order.emplace_back(ranks_before[host_of[rank]]++, host_of[rank], static_cast<int>(rank));
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<int> holders(host_of.size());
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    holders[static_cast<std::size_t>(std::get<2>(order[i]))] = std::get<2>(order[(i + 1) % order.size()]);
+  }
+  return holders;
+}
+
+}  // namespace checkpoint
+
+void CheckpointMemory::Impl::make_room() {
+  const std::lock_guard lock(mutex_);
+  while (held_.size() >= kHeldMax) held_.erase(held_.begin());
+}
+
+void CheckpointMemory::Impl::keep(checkpoint::HeldCheckpoint held) {
+  const std::lock_guard lock(mutex_);
+  held_.push_back(std::move(held));
+}
+
+std::vector<checkpoint::HeldCheckpoint> CheckpointMemory::Impl::held() const {
+  const std::lock_guard lock(mutex_);
+  return held_;
+}
+
+CheckpointMemory::CheckpointMemory() : impl_(std::make_shared<Impl>()) {}
+CheckpointMemory::~CheckpointMemory() = default;
+
+}  // namespace ddp

@@ -1,0 +1,332 @@
+#include "worker_runtime/checkpoint/checkpoint_reader.hpp"
+
+#include "base/unique_fd.hpp"
+#include "ddp/error.hpp"
+#include "worker_runtime/checkpoint/candidates.hpp"
+#include "worker_runtime/checkpoint/checkpoint_files.hpp"
+#include "worker_runtime/process_group/host_bytes.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <map>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace ddp::checkpoint {
+namespace {
+
+using process_group::Within;
+
+// Of an error's text. What it says to try is for whoever reads that one file.
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+constexpr std::size_t kReadBytes = 4u << 20;  // at once, to compute a checksum
+
+// A part that this rank can read: a file, or memory.
+class PartReader {
+ public:
+  explicit PartReader(Image image) : image_(std::move(image)) {}
+  explicit PartReader(std::filesystem::path path) : path_(std::move(path)) {
+    fd_ = base::UniqueFd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    if (!fd_) fail(std::generic_category().message(errno));
+  }
+
+  void read(std::uint64_t at, std::span<std::byte> bytes) const {
+    if (image_.data) {
+      if (at + bytes.size() > image_.bytes) fail("it is shorter");
+      std::memcpy(bytes.data(), image_.data.get() + at, bytes.size());
+      return;
+    }
+    while (!bytes.empty()) {
+      const ssize_t count = ::pread(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0)
+        fail(count < 0 ? std::generic_category().message(errno) : "it ends at byte " + std::to_string(at));
+      at += static_cast<std::uint64_t>(count);
+      bytes = bytes.subspan(static_cast<std::size_t>(count));
+    }
+  }
+
+  void check(const Part& part) const {
+    if (!part.data_checksum) return;
+    XXH3_state_t* const state = XXH3_createState();
+    const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> owner(state, XXH3_freeState);
+    XXH3_64bits_reset(state);
+    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, part.bytes)));
+    for (std::uint64_t at = part.data_at; at < part.bytes; at += buffer.size()) {
+      const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), part.bytes - at));
+      read(at, {buffer.data(), count});
+      XXH3_64bits_update(state, buffer.data(), count);
+    }
+    const std::uint64_t checksum = XXH3_64bits_digest(state);
+    if (checksum == *part.data_checksum) return;
+    fail("its checksum is " + text_of_checksum(checksum) + " instead of " + text_of_checksum(*part.data_checksum));
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& reason) const {
+    throw CheckpointError((image_.data ? std::string("a part in memory") : path_.string()) + ": " + reason);
+  }
+
+  Image image_;
+  std::filesystem::path path_;
+  base::UniqueFd fd_;
+};
+
+// What this rank has of one checkpoint.
+struct Reachable {
+  Offer offer;
+  std::optional<Manifest> manifest;
+  std::map<std::size_t, Image> images;  // by part
+  std::map<std::size_t, std::filesystem::path> files;
+
+  PartReader reader_of(std::size_t part) const {
+    const auto image = images.find(part);
+    return image != images.end() ? PartReader(image->second) : PartReader(files.at(part));
+  }
+};
+
+Reachable in_memory(const HeldCheckpoint& held) {
+  Reachable reachable{
+      {held.manifest.id, Source::memory, held.manifest.parts.size(), {}, "memory", "", true}, held.manifest, {}, {}};
+  for (const HeldPart& part : held.parts) reachable.images[part.part] = part.image;
+  return reachable;
+}
+
+void read_parts(const CheckpointPath& path, Reachable& reachable) {
+  reachable.manifest = parse_manifest(read_text(manifest_path(path), kManifestBytesMax));
+  const Manifest& manifest = *reachable.manifest;
+  if (!(manifest.id == path.id)) throw CheckpointError("its manifest is of another checkpoint");
+  for (std::size_t part = 0; part < manifest.parts.size(); ++part) {
+    const auto file = part_path(path, part, manifest.parts.size());
+    std::error_code error;
+    const auto bytes = std::filesystem::file_size(file, error);
+    if (!error && bytes == manifest.parts[part].bytes) {
+      reachable.files[part] = file;
+    } else if (reachable.offer.problem.empty()) {
+      reachable.offer.problem = file.string() + ": " +
+                                (error ? error.message()
+                                       : "it has " + std::to_string(bytes) + " bytes instead of " +
+                                             std::to_string(manifest.parts[part].bytes));
+    }
+  }
+}
+
+void read_single(const CheckpointPath& path, Reachable& reachable) {
+  const SafetensorsFile file = SafetensorsFile::open(path.path);
+  std::uint64_t end = 0, data_at = std::filesystem::file_size(path.path);
+  for (const auto& [name, tensor] : file.tensors()) {
+    data_at = std::min<std::uint64_t>(data_at, tensor.offset);
+    end = std::max<std::uint64_t>(end, tensor.offset + tensor.count * size_of(tensor.type));
+  }
+  if (file.tensors().empty()) end = data_at;
+  reachable.manifest = manifest_of(file, data_at, end, path.id);
+  reachable.files[0] = path.path;
+}
+
+Reachable on_disk(const CheckpointPath& path) {
+  Reachable reachable{
+      {path.id, path.has_parts ? Source::parts : Source::single, 0, {}, path.path.string(), "", true}, {}, {}, {}};
+  try {
+    if (!is_complete(path)) {
+      reachable.offer.is_complete = false;
+      throw CheckpointError("its writer did not come to the end: it has no manifest.json");
+    }
+    path.has_parts ? read_parts(path, reachable) : read_single(path, reachable);
+  } catch (const std::exception& error) {
+    reachable.manifest.reset();
+    reachable.files.clear();
+    reachable.offer.problem = first_line(error.what());
+  }
+  return reachable;
+}
+
+std::vector<Reachable> reachable_from(const LoadFrom& from) {
+  std::vector<Reachable> all;
+  if (from.memory) {
+    for (const HeldCheckpoint& held : from.memory->held()) all.push_back(in_memory(held));
+  }
+  if (!from.directory.empty()) {
+    for (const CheckpointPath& path : list_checkpoints(from.directory)) all.push_back(on_disk(path));
+  }
+  for (Reachable& each : all) {
+    if (each.manifest) each.offer.part_count = each.manifest->parts.size();
+    for (const auto& [part, image] : each.images) each.offer.parts.push_back(part);
+    for (const auto& [part, file] : each.files) each.offer.parts.push_back(part);
+  }
+  return all;
+}
+
+// Calls that all ranks make together: an error of one is known to all.
+class Loader {
+ public:
+  Loader(ProcessGroup& group, const LoadFrom& from, TrainingState& state) : group_(group), from_(from), state_(state) {}
+
+  std::optional<LoadedCheckpoint> run() {
+    std::string problem = together([&] { reachable_ = reachable_from(from_); });
+    if (!problem.empty()) throw CheckpointError(problem);
+    std::vector<Offer> own;
+    for (const Reachable& each : reachable_) own.push_back(each.offer);
+    std::vector<std::vector<Offer>> offers;
+    for (const std::string& text : process_group::all_gather_texts(group_, encode(own), Within::checkpoint)) {
+      offers.push_back(parse_offers(text));
+    }
+    bool is_any_broken = false;
+    for (const Candidate& candidate : candidates_of(offers)) {
+      problem = candidate.problem.empty() ? verify(candidate) : candidate.problem;
+      if (problem.empty()) return load(candidate);
+      is_any_broken = is_any_broken || (candidate.is_complete && candidate.source != Source::memory);
+      if (group_.rank() == 0) from_.warn("checkpoint " + candidate.place + " is passed over: " + problem);
+    }
+    if (!is_any_broken) return {};
+    throw CheckpointError("no checkpoint in " + from_.directory.string() +
+                          " can be loaded, though there are some\nwhere: Checkpointer::load\n"
+                          "try:   see the warnings before; remove the broken checkpoints to start afresh");
+  }
+
+ private:
+  // Empty if no rank had a problem.
+  template <class Step>
+  std::string together(const Step& step) {
+    std::string problem;
+    try {
+      step();
+    } catch (const std::exception& error) {
+      problem = first_line(error.what());
+    }
+    const auto problems = process_group::all_gather_texts(group_, problem, Within::checkpoint);
+    for (std::size_t rank = 0; rank < problems.size(); ++rank) {
+      if (!problems[rank].empty()) return "rank " + std::to_string(rank) + ": " + problems[rank];
+    }
+    return "";
+  }
+
+  // Null if this rank has nothing of it.
+  const Reachable* find(const Candidate& candidate) const {
+    for (const Reachable& each : reachable_) {
+      if (each.offer.id == candidate.id && each.offer.source == candidate.source) return &each;
+    }
+    return nullptr;
+  }
+
+  std::string verify(const Candidate& candidate) {
+    return together([&] {
+      for (std::size_t part = 0; part < candidate.providers.size(); ++part) {
+        if (candidate.providers[part] != group_.rank()) continue;
+        const Reachable* const own = find(candidate);
+        own->reader_of(part).check(own->manifest->parts[part]);
+      }
+    });
+  }
+
+  // All ranks take the manifest of one.
+  Manifest share_manifest(const Candidate& candidate) {
+    const bool is_source = candidate.manifest_rank == group_.rank();
+    std::string text = is_source ? encode(*find(candidate)->manifest) : "";
+    const auto texts = process_group::all_gather_texts(group_, std::to_string(text.size()), Within::checkpoint);
+    text.resize(std::stoull(texts[static_cast<std::size_t>(candidate.manifest_rank)]));
+    process_group::broadcast(
+        group_, candidate.manifest_rank, text.size(),
+        [&](std::uint64_t at, std::span<std::byte> chunk) {
+          std::memcpy(chunk.data(), text.data() + at, chunk.size());
+        },
+        [&](std::uint64_t at, std::span<const std::byte> chunk) {
+          std::memcpy(text.data() + at, chunk.data(), chunk.size());
+        });
+    return parse_manifest(text);
+  }
+
+  LoadedCheckpoint load(const Candidate& candidate) {
+    const Manifest manifest = share_manifest(candidate);
+    const bool has_own = manifest.rank_count == group_.size();
+    LoadTargets targets;
+    std::vector<Read> reads;
+    std::string problem = together([&] {
+      targets = state_.to_load(manifest, group_.rank(), has_own);
+      reads = plan_reads(manifest, targets.wanted);
+    });
+    if (!problem.empty()) {
+      throw CheckpointError("checkpoint " + candidate.place + " can't be loaded: " + problem +
+                            "\nwhere: Checkpointer::load; nothing was changed\n"
+                            "try:   add the same tensors as when it was saved, or another folder");
+    }
+    for (std::size_t part = 0; part < manifest.parts.size(); ++part) {
+      transfer(candidate, manifest, part, targets, reads);
+    }
+    problem = together([&] {
+      for (const auto& [reader, text] : targets.texts) reader->take(text);
+    });
+    if (!problem.empty()) throw CheckpointError("checkpoint " + candidate.place + " can't be used: " + problem);
+    return {candidate.id.round, candidate.id.step, manifest.rank_count, has_own, candidate.source == Source::memory};
+  }
+
+  // A part of which no rank wants anything is not read. All ranks know what all want: no; so each part is sent.
+  void transfer(const Candidate& candidate, const Manifest& manifest, std::size_t part, const LoadTargets& targets,
+                const std::vector<Read>& reads) {
+    const int provider = candidate.providers[part];
+    std::optional<PartReader> reader;
+    const std::string problem = together([&] {
+      if (provider == group_.rank()) reader.emplace(find(candidate)->reader_of(part));
+    });
+    if (!problem.empty()) throw CheckpointError(problem);
+    std::vector<const Read*> own;  // in the order of bytes
+    for (const Read& read : reads) {
+      if (read.part == part) own.push_back(&read);
+    }
+    const std::uint64_t data_at = manifest.parts[part].data_at;
+    std::exception_ptr failure;  // of reading, on the provider: told when all have come to the end
+    process_group::broadcast(
+        group_, provider, manifest.parts[part].bytes - data_at,
+        [&](std::uint64_t at, std::span<std::byte> chunk) {
+          try {
+            if (!failure) reader->read(data_at + at, chunk);
+          } catch (const CheckpointError&) {
+            failure = std::current_exception();
+          }
+        },
+        [&](std::uint64_t at, std::span<const std::byte> chunk) { fill(own, targets, data_at + at, chunk); });
+    const std::string read_problem = together([&] {
+      if (failure) std::rethrow_exception(failure);
+    });
+    if (!read_problem.empty()) throw CheckpointError(read_problem);
+  }
+
+  // Copies what a chunk has, from byte `at` of a part on, to where it is wanted.
+  void fill(const std::vector<const Read*>& reads, const LoadTargets& targets, std::uint64_t at,
+            std::span<const std::byte> chunk) {
+    std::vector<process_group::DeviceMemory::Copy> to_host, to_device;
+    for (const Read* const read : reads) {
+      const std::uint64_t begin = std::max(at, read->from), end = std::min(at + chunk.size(), read->from + read->bytes);
+      if (begin >= end) continue;
+      const MemoryRange& memory = targets.memory[read->wanted];
+      auto& copies = memory.device == Device{} ? to_host : to_device;
+      copies.push_back({static_cast<std::byte*>(memory.data) + read->to + (begin - read->from),
+                        chunk.data() + (begin - at), static_cast<std::size_t>(end - begin)});
+    }
+    process_group::host_memory()->copy_from_host(to_host, nullptr);
+    if (!to_device.empty()) group_.impl()->backend().device_memory()->copy_from_host(to_device, nullptr);
+  }
+
+  ProcessGroup& group_;
+  const LoadFrom& from_;
+  TrainingState& state_;
+  std::vector<Reachable> reachable_;
+};
+
+}  // namespace
+
+std::optional<LoadedCheckpoint> load_newest(ProcessGroup& group, const LoadFrom& from, TrainingState& state) {
+  return Loader(group, from, state).run();
+}
+
+}  // namespace ddp::checkpoint

@@ -1,0 +1,112 @@
+#include "ddp/checkpointer.hpp"
+
+#include "ddp/error.hpp"
+#include "worker_runtime/checkpoint/checkpoint_memory.hpp"
+#include "worker_runtime/checkpoint/checkpoint_reader.hpp"
+#include "worker_runtime/checkpoint/checkpoint_writer.hpp"
+#include "worker_runtime/checkpoint/part_image.hpp"
+#include "worker_runtime/checkpoint/training_state.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
+
+#include <cstdio>
+#include <exception>
+#include <list>
+#include <utility>
+
+namespace ddp {
+namespace {
+
+void check_options(const CheckpointerOptions& options) {
+  const auto refuse = [](const std::string& what, const std::string& advice) {
+    throw InvalidArgument(what + "\nwhere: Checkpointer\ntry:   " + advice);
+  };
+  if (options.keep == 0) refuse("keep = 0 checkpoints", "1 or more");
+  if (options.write_timeout.count() <= 0) refuse("a write_timeout of 0 or less", "the time that a slow disk may take");
+  if (options.directory.empty() && options.memory == nullptr) {
+    refuse("neither a directory nor a memory", "options.directory = \"checkpoints\"");
+  }
+}
+
+std::function<void(const std::string&)> on_stderr() {
+  return [](const std::string& message) { std::fprintf(stderr, "warning: %s\n", message.c_str()); };
+}
+
+}  // namespace
+
+class Checkpointer::Impl {
+ public:
+  Impl(ProcessGroup group, CheckpointerOptions options)
+      : group_(std::move(group)),
+        device_(process_group::require_group(group_.impl()).backend().device_memory()),
+        from_{options.directory, options.memory == nullptr ? nullptr : options.memory->impl(),
+              options.warn ? std::move(options.warn) : on_stderr()},
+        writer_(group_.split(0, group_.rank()), {options.directory, options.form, options.keep, from_.memory},
+                options.write_timeout) {}
+
+  checkpoint::TrainingState& state() { return state_; }
+
+  void save(std::uint64_t step) {
+    writer_.wait();
+    try {
+      std::list<std::string> texts;
+      const std::vector<checkpoint::Entry> entries = state_.to_save(group_.rank(), group_.size(), texts);
+      checkpoint::PartLayout layout(entries, {group_.round(), step}, group_.rank(), group_.size());
+      checkpoint::Image image = writer_.take_image(static_cast<std::size_t>(layout.bytes()));
+      copy(entries, layout, image);
+      writer_.begin(std::move(layout), std::move(image));
+    } catch (const std::exception& error) {
+      writer_.begin_failed(error.what());  // else the other ranks would wait for this one
+    } catch (...) {
+      writer_.begin_failed("an exception that is no std::exception");
+    }
+  }
+
+  void wait() { writer_.wait(); }
+
+  std::optional<LoadedCheckpoint> load() {
+    writer_.wait();
+    return checkpoint::load_newest(group_, from_, state_);
+  }
+
+ private:
+  void copy(const std::vector<checkpoint::Entry>& entries, const checkpoint::PartLayout& layout,
+            const checkpoint::Image& image) {
+    std::vector<process_group::DeviceMemory::Copy> from_host, from_device;
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const MemoryRange& values = entries[i].values;
+      auto& copies = values.device == Device{} ? from_host : from_device;
+      copies.push_back({image.data.get() + layout.offset_of(i), values.data, values.bytes()});
+    }
+    process_group::host_memory()->copy_to_host(from_host, nullptr);
+    if (!from_device.empty()) device_->copy_to_host(from_device, nullptr);
+  }
+
+  ProcessGroup group_;
+  std::shared_ptr<process_group::DeviceMemory> device_;
+  checkpoint::LoadFrom from_;
+  checkpoint::TrainingState state_;
+  checkpoint::CheckpointWriter writer_;
+};
+
+Checkpointer::Checkpointer(ProcessGroup group, CheckpointerOptions options) {
+  check_options(options);
+  impl_ = std::make_unique<Impl>(std::move(group), std::move(options));
+}
+Checkpointer::~Checkpointer() = default;
+Checkpointer::Checkpointer(Checkpointer&& other) noexcept = default;
+Checkpointer& Checkpointer::operator=(Checkpointer&& other) noexcept = default;
+
+void Checkpointer::add(Parameter tensor) { impl_->state().add(std::move(tensor)); }
+void Checkpointer::add_text(std::string name, Text text) { impl_->state().add_text(std::move(name), std::move(text)); }
+void Checkpointer::add(ShardedOptimizer optimizer) { impl_->state().add(std::move(optimizer)); }
+void Checkpointer::add_own(std::function<std::vector<Parameter>()> tensors) {
+  impl_->state().add_own(std::move(tensors));
+}
+void Checkpointer::add_own_text(std::string name, Text text) {
+  impl_->state().add_own_text(std::move(name), std::move(text));
+}
+void Checkpointer::save(std::uint64_t step) { impl_->save(step); }
+void Checkpointer::wait() { impl_->wait(); }
+std::optional<LoadedCheckpoint> Checkpointer::load() { return impl_->load(); }
+
+}  // namespace ddp

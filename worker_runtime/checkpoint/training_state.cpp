@@ -1,0 +1,110 @@
+#include "worker_runtime/checkpoint/training_state.hpp"
+
+#include "ddp/error.hpp"
+#include "worker_runtime/tensor/shape.hpp"
+
+#include <cstdint>
+
+namespace ddp::checkpoint {
+namespace {
+
+void check_tensor_shape(const Parameter& tensor) {
+  if (tensor::element_count(tensor.shape) == tensor.values.count) return;
+  throw InvalidArgument("tensor " + tensor.name + " of shape " + tensor::shape_text(tensor.shape) + " has " +
+                        std::to_string(tensor.values.count) +
+                        " values\nwhere: Checkpointer\ntry:   as many values as the product of the shape");
+}
+
+Entry entry_of(const Parameter& tensor, int rank) {
+  check_tensor_shape(tensor);
+  return {{rank, tensor.name}, tensor.shape, 0, tensor.values};
+}
+
+Entry entry_of_text(const std::string& name, std::string& text, int rank) {
+  return {{rank, name},
+          {static_cast<std::int64_t>(text.size())},
+          0,
+          MemoryRange(text.data(), text.size(), DataType::uint8)};
+}
+
+Entry entry_of(const ShardedOptimizer::Shard& shard) {
+  return {{kAllRanks, shard.name}, shard.shape, shard.first, shard.values};
+}
+
+void want(LoadTargets& targets, const Entry& entry) {
+  targets.wanted.push_back({entry.key, entry.values.type, entry.shape, entry.first, entry.values.count});
+  targets.memory.push_back(entry.values);
+}
+
+void want_text(LoadTargets& targets, const Manifest& manifest, const std::string& name, int rank,
+               const Checkpointer::Text& reader) {
+  const auto found = manifest.tensors.find({rank, name});
+  if (found == manifest.tensors.end()) throw CheckpointError("it has no text " + name);
+  const ManifestTensor& tensor = found->second;
+  if (tensor.type != DataType::uint8 || tensor.shape.size() != 1) throw CheckpointError(name + " is no text");
+  std::uint64_t stored = 0;  // a manifest may say anything, but its pieces are within its parts
+  for (const Piece& piece : tensor.pieces) stored += piece.count;
+  if (static_cast<std::uint64_t>(tensor.shape[0]) > stored)
+    throw CheckpointError("not all of text " + name + " is there");
+  auto& filled = targets.texts.emplace_back();
+  filled.reader = &reader;
+  filled.text.resize(static_cast<std::size_t>(tensor.shape[0]));
+  want(targets, entry_of_text(name, filled.text, rank));
+}
+
+}  // namespace
+
+void TrainingState::add(Parameter tensor) {
+  check_tensor_shape(tensor);
+  tensors_.push_back(std::move(tensor));
+}
+
+std::vector<Entry> TrainingState::shared_tensors() {
+  std::vector<Entry> entries;
+  for (const Parameter& tensor : tensors_) entries.push_back(entry_of(tensor, kAllRanks));
+  for (ShardedOptimizer& optimizer : optimizers_) {
+    optimizer.wait();  // its parameters may be on their way, and are among the tensors
+    entries.push_back(entry_of(optimizer.steps(), kAllRanks));
+    if (optimizer.sharding() != Sharding::none) continue;
+    for (const auto& shard : optimizer.shards()) entries.push_back(entry_of(shard));
+  }
+  return entries;
+}
+
+std::vector<Entry> TrainingState::to_save(int rank, int rank_count, std::list<std::string>& texts) {
+  std::vector<Entry> entries = share_of(shared_tensors(), rank, rank_count);
+  for (ShardedOptimizer& optimizer : optimizers_) {
+    if (optimizer.sharding() == Sharding::none) continue;
+    for (const auto& shard : optimizer.shards()) entries.push_back(entry_of(shard));
+  }
+  if (rank == 0) {
+    for (const auto& [name, text] : texts_) {
+      entries.push_back(entry_of_text(name, texts.emplace_back(text.give()), kAllRanks));
+    }
+  }
+  for (const auto& tensors : own_) {
+    for (const Parameter& tensor : tensors()) entries.push_back(entry_of(tensor, rank));
+  }
+  for (const auto& [name, text] : own_texts_) {
+    entries.push_back(entry_of_text(name, texts.emplace_back(text.give()), rank));
+  }
+  return entries;
+}
+
+LoadTargets TrainingState::to_load(const Manifest& manifest, int rank, bool has_own) {
+  LoadTargets targets;
+  for (const Entry& entry : shared_tensors()) want(targets, entry);
+  for (ShardedOptimizer& optimizer : optimizers_) {
+    if (optimizer.sharding() == Sharding::none) continue;
+    for (const auto& shard : optimizer.shards()) want(targets, entry_of(shard));
+  }
+  for (const auto& [name, text] : texts_) want_text(targets, manifest, name, kAllRanks, text);
+  if (!has_own) return targets;
+  for (const auto& tensors : own_) {
+    for (const Parameter& tensor : tensors()) want(targets, entry_of(tensor, rank));
+  }
+  for (const auto& [name, text] : own_texts_) want_text(targets, manifest, name, rank, text);
+  return targets;
+}
+
+}  // namespace ddp::checkpoint

@@ -1,0 +1,58 @@
+// What a Checkpointer saves and loads, as its user has added it.
+//
+// Threads: one at a time.
+#pragma once
+
+#include <functional>
+#include <list>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ddp/checkpointer.hpp"
+#include "worker_runtime/checkpoint/manifest.hpp"
+#include "worker_runtime/checkpoint/part_image.hpp"
+
+namespace ddp::checkpoint {
+
+// Where wanted[i] of the manifest goes.
+struct LoadTargets {
+  std::vector<WantedPiece> wanted;
+  std::vector<MemoryRange> memory;  // of each wanted piece
+  // Called when all memory is filled. The texts are the memory of some wanted pieces.
+  struct FilledText {
+    const Checkpointer::Text* reader = nullptr;
+    std::string text;
+  };
+  std::list<FilledText> texts;  // a list, because their addresses are in `memory`
+};
+
+class TrainingState {
+ public:
+  void add(Parameter tensor);
+  void add_text(std::string name, Checkpointer::Text text) { texts_.emplace_back(std::move(name), std::move(text)); }
+  void add(ShardedOptimizer optimizer) { optimizers_.push_back(std::move(optimizer)); }
+  void add_own(std::function<std::vector<Parameter>()> tensors) { own_.push_back(std::move(tensors)); }
+  void add_own_text(std::string name, Checkpointer::Text text) {
+    own_texts_.emplace_back(std::move(name), std::move(text));
+  }
+
+  // What this rank saves. The texts are put into `texts`, which has to outlive the entries.
+  std::vector<Entry> to_save(int rank, int rank_count, std::list<std::string>& texts);
+
+  // Throws CheckpointError if the manifest lacks a text. has_own: whether each rank finds its own state there.
+  LoadTargets to_load(const Manifest& manifest, int rank, bool has_own);
+
+ private:
+  using NamedText = std::pair<std::string, Checkpointer::Text>;
+
+  std::vector<Entry> shared_tensors();
+
+  std::vector<Parameter> tensors_;
+  std::vector<NamedText> texts_;
+  std::vector<ShardedOptimizer> optimizers_;
+  std::vector<std::function<std::vector<Parameter>()>> own_;
+  std::vector<NamedText> own_texts_;
+};
+
+}  // namespace ddp::checkpoint

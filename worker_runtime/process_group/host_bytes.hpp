@@ -1,0 +1,43 @@
+// Bytes of host memory that ranks give each other through a group, whatever device its own memory is on.
+//
+// Collective calls. Threads and errors: those of ProcessGroup.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddp/process_group.hpp"
+#include "worker_runtime/process_group/backend.hpp"
+
+namespace ddp::process_group {
+
+// The texts of all ranks, by rank. For a few kilobytes of each.
+std::vector<std::string> all_gather_texts(ProcessGroup& group, const std::string& text, Within within,
+                                          CollectiveOptions options = {});
+
+// Sends to one rank, and receives from one; an empty span: neither. Both sides of a message have the same length. Every
+// rank of the group calls it, also one that has nothing to send or receive.
+struct Outgoing {
+  int peer = 0;
+  std::span<const std::byte> bytes{};
+};
+struct Incoming {
+  int peer = 0;
+  std::span<std::byte> bytes{};
+};
+void exchange(ProcessGroup& group, const Outgoing& send, const Incoming& receive, CollectiveOptions options = {});
+
+// Sends `bytes` bytes of root to all ranks, in chunks of a few MiB.
+//
+// fill: called on root, for each chunk: writes the bytes from `at` on
+// take: called on every rank, root too, for each chunk. The span ends with the call
+void broadcast(ProcessGroup& group, int root, std::uint64_t bytes,
+               const std::function<void(std::uint64_t at, std::span<std::byte> chunk)>& fill,
+               const std::function<void(std::uint64_t at, std::span<const std::byte> chunk)>& take,
+               CollectiveOptions options = {});
+
+}  // namespace ddp::process_group
