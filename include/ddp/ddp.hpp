@@ -19,6 +19,7 @@
 #include "ddp/metrics.hpp"
 #include "ddp/objects.hpp"
 #include "ddp/parameter.hpp"
+#include "ddp/parameter_check.hpp"
 #include "ddp/process_group.hpp"
 #include "ddp/round.hpp"
 #include "ddp/sampler_cursor.hpp"
