@@ -25,6 +25,7 @@
 #include "ddp/sampler_cursor.hpp"
 #include "ddp/sampling.hpp"
 #include "ddp/sharded_optimizer.hpp"
+#include "ddp/step_report.hpp"
 #include "ddp/stream_sampler.hpp"
 #include "ddp/sync_batch_norm.hpp"
 #include "ddp/trace.hpp"
