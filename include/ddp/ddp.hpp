@@ -21,6 +21,7 @@
 #include "ddp/parameter.hpp"
 #include "ddp/parameter_check.hpp"
 #include "ddp/process_group.hpp"
+#include "ddp/progress.hpp"
 #include "ddp/round.hpp"
 #include "ddp/sampler_cursor.hpp"
 #include "ddp/sampling.hpp"
