@@ -17,7 +17,7 @@ constexpr std::size_t kParametersMin = 1'000;
 constexpr std::size_t kParametersMax = 10'000'000'000;
 constexpr std::size_t kBatchMax = 4'096;
 constexpr std::size_t kStepsMax = 9'999;  // StepReportOptions::every takes one more
-constexpr const char* kRank = "rank";
+constexpr const char* kAsRank = "--as-rank";
 
 template <class Number>
 std::optional<Number> number_in(std::string_view text) {
@@ -115,8 +115,8 @@ std::variant<ShowText, Measure, RunRank> parse_command_line(const std::vector<st
   app.add_option("--save-single", measure.single_file,
                  "Write the samples per second of one rank, as StepReportOptions::single_rank_file takes them")
       ->type_name("FILE");
-  auto* rank = app.add_subcommand(kRank, "One of the ranks")->group("");  // an empty group: not in the help
-  declare_settings(*rank, measure.settings, parameters);
+  bool is_rank = false;
+  app.add_flag(kAsRank, is_rank, "Be one of the ranks")->group("");  // an empty group: not in the help
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes the last word first
   } catch (const CLI::CallForHelp&) {
@@ -126,13 +126,13 @@ std::variant<ShowText, Measure, RunRank> parse_command_line(const std::vector<st
   }
   if (show_version) return ShowText{"ddp-bench " + version + "\n"};
   measure.settings.parameters = parameters_in(parameters);
-  if (rank->parsed()) return RunRank{measure.settings};
+  if (is_rank) return RunRank{measure.settings};
   measure.ranks = ranks.empty() ? default_ranks(core_count) : ranks_in(ranks);
   return measure;
 }
 
 std::vector<std::string> rank_arguments(const Settings& settings) {
-  return {kRank, "--parameters=" + std::to_string(settings.parameters), "--batch=" + std::to_string(settings.batch),
+  return {kAsRank, "--parameters=" + std::to_string(settings.parameters), "--batch=" + std::to_string(settings.batch),
           "--steps=" + std::to_string(settings.steps)};
 }
 

@@ -66,11 +66,11 @@ std::string describe(const Settings& settings, std::size_t parameters) {
 }
 
 std::string table_head() {
-  return "ranks  samples/s  speedup  efficiency  step ms  compute  communication  waiting  barrier us\n";
+  return "ranks  samples/s  speedup  efficiency  step ms  compute  exposed comm  waiting  barrier us\n";
 }
 
 std::string table_row(const Result& result, const Result& one_rank) {
-  return row_text("%5d  %9.1f  %7.2f  %8.0f %%  %7.2f  %7.2f  %13.2f  %7.2f  %10.1f\n", result.ranks,
+  return row_text("%5d  %9.1f  %7.2f  %8.0f %%  %7.2f  %7.2f  %12.2f  %7.2f  %10.1f\n", result.ranks,
                   result.samples_per_second, speedup(result, one_rank), 100 * efficiency(result, one_rank),
                   step_ms(result), result.compute_ms, result.communication_ms, result.waiting_ms, result.barrier_us);
 }

@@ -84,9 +84,9 @@ TEST(DdpBenchCommandLine, GivesRanksTheSameSettings) {
   EXPECT_EQ(rank.settings.steps, 6U);
 }
 
-TEST(DdpBenchCommandLine, ShowsHelpWithoutTheRanksCommand) {
+TEST(DdpBenchCommandLine, ShowsHelpWithoutWhatItSaysToItsRanks) {
   const auto help = std::get<ShowText>(parse_command_line({"--help"}, kCores, "")).text;
-  EXPECT_THAT(help, AllOf(HasSubstr("--ranks LIST"), HasSubstr("--svg FILE"), Not(HasSubstr("One of the ranks"))));
+  EXPECT_THAT(help, AllOf(HasSubstr("--ranks LIST"), HasSubstr("--svg FILE"), Not(HasSubstr("--as-rank"))));
   EXPECT_EQ(std::get<ShowText>(parse_command_line({"--version"}, kCores, "1.2")).text, "ddp-bench 1.2\n");
 }
 

@@ -13,6 +13,7 @@ namespace ddp {
 namespace {
 
 constexpr std::chrono::milliseconds kDrawInterval{100};
+constexpr double kSecondsLeftMax = 1e9;     // more is not shown
 constexpr std::size_t kTerminalWidth = 80;  // where a terminal does not know its own
 
 // Asked anew for each drawing, so a window that changes its size is followed.
@@ -108,10 +109,9 @@ class Progress::Impl {
     const auto steps = static_cast<double>(state_.done - first_step_);
     state_.samples_per_second = seconds > 0 ? static_cast<double>(samples_) / seconds : 0;
     state_.left.reset();
-    if (steps > 0 && seconds > 0 && state_.total > state_.done) {
-      const auto rest = static_cast<double>(state_.total - state_.done);
-      state_.left = std::chrono::seconds(static_cast<std::int64_t>(seconds / steps * rest + 0.5));
-    }
+    if (steps <= 0 || seconds <= 0 || state_.total <= state_.done) return;
+    const double left = seconds / steps * static_cast<double>(state_.total - state_.done) + 0.5;
+    if (left < kSecondsLeftMax) state_.left = std::chrono::seconds(static_cast<std::int64_t>(left));
   }
 
   ProgressOptions options_;
