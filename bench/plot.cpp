@@ -98,8 +98,8 @@ std::string measured(const Axes& axes, const std::vector<PlotPoint>& points) {
     dots += words_at(x, y + 20, "middle", svg_text("%.2f", point.speedup), svg_text("fill=\"%s\"", kMeasured).c_str());
     last = x;
   }
-  return svg_text("<polyline points=\"") + path +
-         svg_text("\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", kMeasured) + dots;
+  return "<polyline points=\"" + path + svg_text("\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"/>\n", kMeasured) +
+         dots;
 }
 
 // Beside the title.
