@@ -16,8 +16,8 @@ inline namespace DDP_ABI {
 
 // Collective. Compares the parameters of all ranks, bit for bit, by a hash of 64 bits of each (so 0 and -0 differ, and
 // a NaN equals the same NaN). If they differ, throws MismatchError on all ranks, with the same text, which names the
-// first parameter that differs, and the ranks that differ from the majority. The group stays usable then. So it does if
-// ranks have other names, types, sizes or numbers of parameters.
+// first parameter that differs, and the ranks that differ from the majority. The group stays usable then. Names, types,
+// sizes and the number of parameters are compared too.
 //
 // Cost: one reading of the parameters, at about the speed of memory, and an all_gather of 16 bytes per rank. Only where
 // something differs, 8 bytes for each parameter and rank more.

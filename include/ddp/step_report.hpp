@@ -6,8 +6,8 @@
 //     auto step = model.begin_step();
 //     forward(batch);
 //     backward([&](std::size_t p) { step.ready(p); });
-//     report.finish(step, batch.size());                    // calls step.finish(); every 100 steps rank 0 prints a
-//     line optimizer.step();
+//     report.finish(step, batch.size());   // in place of step.finish(); every 100 steps rank 0 prints a line
+//     optimizer.step();
 //   }
 //
 // Measured on each rank, with the host's clock: from the end of one finish() to the call of the next (compute), and how
@@ -17,9 +17,8 @@
 //
 // Not measured:
 // - Communication that runs beside backward. It counts only as far as it slows computing, and then as compute.
-// - Waiting in other collectives of a step (should_stop() is none): it counts as compute, and hides who is slow.
-// Examples
-//   are BatchNorm over ranks, BufferSync::broadcast of several ranks' buffers, and collectives of the program.
+// - Waiting in other collectives between two calls of finish(), such as those of BatchNorm over ranks: it counts as
+//   compute, and hides which rank is slow.
 // - On a GPU, what the device does: calls return before their work is done. Times are those of the host, so the samples
 //   per second are right, and the parts of a step are not.
 // - Over several hosts, by how much longer the last host takes to get a result than the first: some of it counts as
