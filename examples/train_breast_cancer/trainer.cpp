@@ -32,6 +32,13 @@ std::size_t count_checkpoints(const std::filesystem::path& directory) {
   return count;
 }
 
+template <class... Values>
+std::string format(const char* form, Values... values) {
+  std::array<char, 160> text{};
+  std::snprintf(text.data(), text.size(), form, values...);
+  return text.data();
+}
+
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace
@@ -39,7 +46,7 @@ std::string first_line(const std::string& text) { return text.substr(0, text.fin
 Trainer::Trainer(ddp::ProcessGroup world, const Options& options)
     : world_(std::move(world)),
       options_(options),
-      display_(world_.rank() == 0),
+      display_(world_.rank(), {.lines = false}),
       checkpoints_(options.checkpoint_directory, kKeep) {
   run_agreed(world_, [this] { load_data(); });
   optimizer_.emplace(mlp_->parameters(), SgdOptions{.learning_rate = options_.learning_rate});
@@ -149,26 +156,32 @@ void Trainer::run() {
   const auto samples_per_second = [&] {
     return static_cast<double>((position_.step - first_step) * samples_per_step()) / seconds_since(start);
   };
-  while (!is_done()) {
-    Progress progress = {.epoch = static_cast<std::uint64_t>(position_.epoch),
-                         .epochs = options_.epochs,
-                         .batch = static_cast<std::size_t>(position_.samples / samples_per_step()),
-                         .batches = static_cast<std::size_t>(batches_per_epoch())};
-    std::vector<double> loss = {0};  // mean over the batches so far; then over all ranks too
-    for (double count = 1; progress.batch < progress.batches; ++count) {
+  const std::int64_t batches = batches_per_epoch();
+  std::int64_t batch = position_.samples / samples_per_step();
+  display_.begin(options_.epochs * static_cast<std::uint64_t>(batches),
+                 static_cast<std::uint64_t>(position_.epoch * batches + batch));
+  for (; !is_done(); batch = 0) {
+    const std::string epoch = epoch_text();
+    display_.set_label(epoch);
+    std::vector<double> loss = {0};  // mean over the batches so far; at the end of the epoch over all ranks too
+    for (double count = 1; batch < batches; ++count) {
       if (world_.should_stop()) return stop();
       loss[0] += (step() - loss[0]) / count;
       if (is_checkpoint_due()) save();
-      ++progress.batch;
-      progress.loss = loss[0];
-      progress.samples_per_second = samples_per_second();
-      display_.batch_done(progress);
+      if (++batch == batches) world_.all_reduce(loss, ddp::ReduceOp::average);
+      display_.step(static_cast<std::uint64_t>(samples_per_step()), loss[0]);
     }
-    world_.all_reduce(loss, ddp::ReduceOp::average);
-    progress.loss = loss[0];
-    display_.epoch_done(progress);
+    if (!display_.is_on_terminal()) {
+      display_.print_line(epoch + format("  loss %.4f  %.0f samples/s", loss[0], samples_per_second()));
+    }
   }
   report_end(samples_per_second());
+}
+
+std::string Trainer::epoch_text() const {
+  const std::string epochs = std::to_string(options_.epochs);
+  return format("epoch %*lld/%s", static_cast<int>(epochs.size()), static_cast<long long>(position_.epoch + 1),
+                epochs.c_str());
 }
 
 void Trainer::describe_work() {
@@ -200,16 +213,15 @@ void Trainer::save() {
 // The same step on all ranks; --resume goes on there.
 void Trainer::stop() {
   save();
+  display_.finish();
   display_.print_line("stopped after step " + std::to_string(position_.step) + "; checkpoint: " + last_checkpoint_);
   world_.barrier();  // no rank ends before rank 0 has saved
 }
 
 void Trainer::report_end(double samples_per_second) {
   save();
-  std::array<char, 128> text{};
-  std::snprintf(text.data(), text.size(), "test accuracy %.2f %% on %zu samples; %.0f samples/s in training",
-                100 * mlp_->accuracy(data_.test), data_.test.size(), samples_per_second);
-  display_.print_line(text.data());
+  display_.print_line(format("test accuracy %.2f %% on %zu samples; %.0f samples/s in training",
+                             100 * mlp_->accuracy(data_.test), data_.test.size(), samples_per_second));
   display_.print_line("checkpoint: " + last_checkpoint_);
   world_.barrier();  // no rank ends before rank 0 has saved
 }

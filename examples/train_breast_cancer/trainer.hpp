@@ -11,7 +11,6 @@
 #include "data.hpp"
 #include "mlp.hpp"
 #include "options.hpp"
-#include "progress.hpp"
 #include "training_state.hpp"
 
 namespace train {
@@ -36,6 +35,7 @@ class Trainer {
   void resume();
   void keep_earlier_checkpoints();
   void describe_work();
+  std::string epoch_text() const;  // "epoch  3/30", of the one under way
   void align_position();
   std::int64_t samples_per_step() const;   // of all workers
   std::int64_t batches_per_epoch() const;  // of each worker
@@ -46,7 +46,7 @@ class Trainer {
 
   ddp::ProcessGroup world_;
   Options options_;
-  ProgressDisplay display_;
+  ddp::Progress display_;  // lines of epochs are the trainer's own
   ddp::CheckpointDirectory checkpoints_;
 
   Split data_;

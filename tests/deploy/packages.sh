@@ -13,8 +13,8 @@ tar -C "$scratch/tar" --strip-components=1 -xf "$scratch"/packages/*.tar.gz
 dpkg-deb -x "$scratch"/packages/*.deb "$scratch/deb"
 
 diff -r "$scratch/tar" "$scratch/deb/usr" || fail "the .deb and the .tar.gz differ"
-for file in bin/ddprun bin/ddp-rendezvous include/ddp/ddp.hpp lib/cmake/ddp/ddp-config.cmake share/man/man1/ddprun.1 \
-  share/bash-completion/completions/ddprun share/zsh/site-functions/_ddprun \
+for file in bin/ddprun bin/ddp-rendezvous bin/ddp-bench include/ddp/ddp.hpp lib/cmake/ddp/ddp-config.cmake \
+  share/man/man1/ddprun.1 share/bash-completion/completions/ddprun share/zsh/site-functions/_ddprun \
   share/fish/vendor_completions.d/ddprun.fish share/ddprun/kubernetes/train.yaml \
   lib/systemd/system/ddp-rendezvous.service share/doc/ddprun/LICENSE share/doc/ddprun/docs/exit_codes.md; do
   [ -s "$scratch/tar/$file" ] || fail "the packages lack $file"
@@ -42,4 +42,4 @@ while read -r file; do
   ! readelf -S "$file" | grep -q '\.debug_info' || fail "$name is not stripped"
   ! readelf -d "$file" | grep -E 'R(UN)?PATH' || fail "$name has a path of the machine that built it"
 done < <(find "$scratch/tar" -type f)
-[ "$elf_files" = 3 ] || fail "$elf_files programs and libraries instead of ddprun, ddp-rendezvous and libddp"
+[ "$elf_files" = 4 ] || fail "$elf_files programs and libraries instead of ddprun, ddp-rendezvous, ddp-bench and libddp"

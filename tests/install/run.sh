@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # run.sh BUILD_FOLDER COMPILER GENERATOR SANITIZERS: installs into a scratch folder, builds consumer/ and a copy of the
-# example against it, runs both under the installed ddprun, and looks at what the library shows and needs, and at each
-# header.
+# example against it, runs both under the installed ddprun, runs ddp-bench, and looks at what the library shows and
+# needs, and at each header.
 set -eu
 build=$1 compiler=$2 generator=$3 sanitizers=$4
 here=$(cd "$(dirname "$0")" && pwd)
@@ -25,6 +25,10 @@ out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=3 "$scratch/bui
 out=$("$scratch/prefix/bin/ddprun" --standalone --nproc-per-node=2 "$scratch/build/example/train_breast_cancer" \
   --epochs 1 --data "$here/../../examples/data/breast_cancer.csv" --checkpoint-dir "$scratch/checkpoints")
 echo "$out" | grep -q '^test accuracy ' || { echo "unexpected output: $out"; exit 1; }
+
+out=$("$scratch/prefix/bin/ddp-bench" --ranks=2 --parameters=10k --steps=2 --svg "$scratch/speedup.svg")
+echo "$out" | grep -q '^ *2  *[0-9]' || { echo "unexpected output: $out"; exit 1; }
+[ -s "$scratch/speedup.svg" ] || { echo "ddp-bench drew nothing"; exit 1; }
 
 # Only the public interface may be visible: anything else could clash with a program's own libraries.
 library=$(echo "$scratch"/prefix/lib*/libddp.so "$scratch"/prefix/lib/*/libddp.so | tr ' ' '\n' | grep -v '\*' |

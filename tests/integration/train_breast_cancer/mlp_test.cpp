@@ -1,26 +1,17 @@
 #include "examples/train_breast_cancer/mlp.hpp"
 
-#include "examples/train_breast_cancer/progress.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 #include <random>
-#include <string>
 #include <vector>
 
 namespace {
 
 using testing::ElementsAre;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
 using train::Mlp;
-using train::Progress;
-using train::render_bar;
 using train::Samples;
 
 Samples random_samples(std::size_t count, std::size_t features, int classes) {
@@ -93,24 +84,6 @@ TEST(Mlp, FirstWeightsDependOnTheSeedOnly) {
   EXPECT_EQ(weights(3), weights(3));
   EXPECT_NE(weights(3), weights(4));
   for (const float weight : weights(3)) EXPECT_LE(std::abs(weight), std::sqrt(6.0F / 5));
-}
-
-TEST(ProgressBar, FitsAnyWidth) {
-  const Progress progress = {
-      .epoch = 11, .epochs = 30, .batch = 14, .batches = 28, .loss = 0.0812, .samples_per_second = 1234};
-  for (std::size_t width = 0; width <= 200; ++width) ASSERT_EQ(render_bar(progress, width).size(), width);
-  EXPECT_THAT(render_bar(progress, 79), StartsWith("epoch 12/30  38 % [==========="));
-  EXPECT_THAT(render_bar(progress, 79), HasSubstr(" ] loss 0.0812, 1234 samples/s"));
-  EXPECT_THAT(render_bar(progress, 45), Not(HasSubstr("[")));
-  EXPECT_THAT(render_bar(progress, 45), StartsWith("epoch 12/30  38 % loss 0.0812"));
-}
-
-TEST(ProgressBar, IsFullAtTheEndOnly) {
-  Progress progress = {.epoch = 29, .epochs = 30, .batch = 27, .batches = 28};
-  EXPECT_THAT(render_bar(progress, 79), HasSubstr(" 99 % ["));
-  progress.batch = 28;
-  EXPECT_THAT(render_bar(progress, 79), HasSubstr("=] "));
-  EXPECT_THAT(render_bar(progress, 79), HasSubstr("100 %"));
 }
 
 }  // namespace

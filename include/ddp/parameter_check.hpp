@@ -1,0 +1,30 @@
+// Finds ranks whose parameters have drifted apart:
+//
+//   ddp::check_parameters_equal(world, parameters);   // every rank calls it, say every 1000 steps
+//
+// StepReportOptions::check_every does so every n steps.
+#pragma once
+
+#include <vector>
+
+#include "ddp/export.hpp"
+#include "ddp/parameter.hpp"
+#include "ddp/process_group.hpp"
+
+namespace ddp {
+inline namespace DDP_ABI {
+
+// Collective. Compares the parameters of all ranks, bit for bit, by a hash of 64 bits of each (so 0 and -0 differ, and
+// a NaN equals the same NaN). If they differ, throws MismatchError on all ranks, with the same text, which names the
+// first parameter that differs, and the ranks that differ from the majority. The group stays usable then. Names, types,
+// sizes and the number of parameters are compared too.
+//
+// Cost: one reading of the parameters, at about the speed of memory, and an all_gather of 16 bytes per rank. Only where
+// something differs, 8 bytes for each parameter and rank more.
+// Memory: of the host. Throws InvalidArgument for parameters in a GPU's, before anything is sent; a program copies them
+// to the host first.
+DDP_EXPORT void check_parameters_equal(ProcessGroup& group, const std::vector<Parameter>& parameters,
+                                       CollectiveOptions options = {});
+
+}  // namespace DDP_ABI
+}  // namespace ddp
