@@ -11,6 +11,7 @@ packages=(
   libboost1.81-dev nlohmann-json3-dev libcli11-dev  # ddprun, its error files, flags of the other programs
   libssl-dev                                        # TLS between the nodes of a job that has a token
   libhwloc-dev                                      # cores and memory of the machine, for --numa-binding
+  libopenblas-serial-dev                            # products of matrices, for examples/train_transformer
   libgtest-dev libgmock-dev                         # tests
   iproute2                                          # tests over several hosts
   spin                                              # tests of the meeting of ranks as a model
