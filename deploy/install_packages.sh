@@ -12,6 +12,7 @@ packages=(
   libssl-dev                                        # TLS between the nodes of a job that has a token
   libxxhash-dev                                     # checksums of checkpoints
   libhwloc-dev                                      # cores and memory of the machine, for --numa-binding
+  libopenblas-serial-dev                            # products of matrices, for examples/train_transformer
   libgtest-dev libgmock-dev                         # tests
   iproute2                                          # tests over several hosts
   spin                                              # tests of the meeting of ranks as a model

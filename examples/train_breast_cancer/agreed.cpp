@@ -3,6 +3,7 @@
 #include "input_error.hpp"
 
 #include <cstdint>
+#include <cstdio>
 #include <vector>
 
 namespace train {
@@ -37,6 +38,20 @@ void run_agreed(ddp::ProcessGroup& world, const std::function<void()>& work) {
     if (static_cast<int>(rank) == world.rank()) std::rethrow_exception(failure);
     wait_for_the_end_of_another(world);
     throw ToldElsewhere(static_cast<int>(codes[rank]));
+  }
+}
+
+int report_failure() {
+  try {
+    throw;
+  } catch (const ToldElsewhere& error) {
+    return error.exit_code();
+  } catch (const InputError& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kExitWrongInput;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return kExitFailure;
   }
 }
 

@@ -23,4 +23,7 @@ class ToldElsewhere : public std::exception {
 // launcher, which stops the others when the first rank ends, does not stop the one that is about to print it.
 void run_agreed(ddp::ProcessGroup& world, const std::function<void()>& work);
 
+// Prints the exception that is being handled, unless it is ToldElsewhere. Returns the exit code that it stands for.
+int report_failure();
+
 }  // namespace train

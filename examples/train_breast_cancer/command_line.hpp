@@ -25,14 +25,17 @@ inline void require_range(const CLI::App& app, const char* option, std::size_t v
   }
 }
 
+inline void require_learning_rate(const CLI::App& app, double rate) {
+  if (std::isfinite(rate) && rate > 0) return;
+  refuse(app, "--learning-rate is " + std::to_string(rate) + ", not a number above 0");
+}
+
 // Those that say how to train.
 template <class Options>
 void check_training(const CLI::App& app, const Options& options) {
   require_range(app, "--batch-size", options.batch_size, kBatchSizeMax);
   if (options.epochs < 1) refuse(app, "--epochs is 0, not 1 or more");
-  if (!std::isfinite(options.learning_rate) || options.learning_rate <= 0) {
-    refuse(app, "--learning-rate is " + std::to_string(options.learning_rate) + ", not a number above 0");
-  }
+  require_learning_rate(app, options.learning_rate);
 }
 
 // False where only help was asked for, which the first rank prints; that is asked of the environment, because help

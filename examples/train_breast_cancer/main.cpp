@@ -8,7 +8,6 @@
 
 #include <ddp/process_group.hpp>
 
-#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <optional>
@@ -42,21 +41,6 @@ void run(ddp::ProcessGroup& world, const CommandLine& command_line) {
   trainer.run();
 }
 
-// Prints the exception that is being handled and returns the exit code that it stands for.
-int report_failure() {
-  try {
-    throw;
-  } catch (const train::ToldElsewhere& error) {
-    return error.exit_code();
-  } catch (const train::InputError& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return train::kExitWrongInput;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
-    return train::kExitFailure;
-  }
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -71,6 +55,6 @@ int main(int argc, char** argv) {
   } catch (...) {
     // Not `return`: that would leave the group first, and the ranks that wait for this one would end before it. So the
     // launcher sees the rank that has told the reason end first.
-    std::exit(report_failure());
+    std::exit(train::report_failure());
   }
 }

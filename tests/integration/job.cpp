@@ -220,6 +220,18 @@ bool Job::is_gone_within(std::chrono::milliseconds limit) const {
   return becomes_true([this] { return processes().empty(); }, limit);
 }
 
+pid_t worker_of(const Job& job, const std::string& program, int rank) {
+  const std::string end(1, '\0');
+  for (const pid_t pid : job.processes()) {
+    const std::filesystem::path process = "/proc/" + std::to_string(pid);
+    std::error_code ignored;
+    if (std::filesystem::read_symlink(process / "exe", ignored) != std::filesystem::canonical(program)) continue;
+    const std::string variables = end + contents_of(process / "environ");
+    if (variables.find(end + "RANK=" + std::to_string(rank) + end) != std::string::npos) return pid;
+  }
+  return -1;
+}
+
 char process_state(pid_t pid) {
   const std::string text = contents_of("/proc/" + std::to_string(pid) + "/stat");
   const auto at = text.rfind(')');

@@ -86,6 +86,9 @@ std::vector<std::string> shell(int workers, const std::string& script, std::vect
 // Asks again and again, as nothing tells when another's process changes state, until it is so or the limit is over.
 bool becomes_true(const std::function<bool()>& condition, std::chrono::milliseconds limit = kPatience);
 
+// The pid of the worker of this rank, which runs `program`; -1 if there is none.
+pid_t worker_of(const Job& job, const std::string& program, int rank);
+
 // The path of a built program; an absolute one stays as it is.
 std::string built(const std::string& program);
 

@@ -226,19 +226,6 @@ TEST_F(Program, DrawsOneBarOnATerminal) {
   EXPECT_THAT(ranks.out(), Not(HasSubstr("\nepoch "))) << "lines of epochs beside the bar";
 }
 
-// The pid of the worker of this rank; -1 where there is none.
-pid_t worker(const Job& ranks, int rank) {
-  for (const pid_t pid : ranks.processes()) {
-    const fs::path process = "/proc/" + std::to_string(pid);
-    std::error_code ignored;
-    if (fs::read_symlink(process / "exe", ignored) != fs::canonical(kProgram)) continue;
-    const std::string end(1, '\0');
-    const std::string variables = end + contents_of(process / "environ");
-    if (variables.find(end + "RANK=" + std::to_string(rank) + end) != std::string::npos) return pid;
-  }
-  return -1;
-}
-
 // The first life of the workers would go on for hours; the second goes on for 20 epochs from where that one ended.
 // Without LeakSanitizer, where there is one: it stops a worker's threads at its end, and hangs where ddprun's SIGTERM
 // comes just then.
@@ -255,7 +242,7 @@ TEST_F(Program, AWorkerKilledInMidTrainingCostsNoMoreThanTheStepsSinceTheLastChe
         {.environment = {"ASAN_OPTIONS=detect_leaks=0"}, .terminal = false});
     ASSERT_TRUE(ddp::test::becomes_true([&] { return !checkpoints().empty(); }));
     const double saved = newest_step();
-    const pid_t pid = worker(ranks, victim);
+    const pid_t pid = ddp::test::worker_of(ranks, kProgram, victim);
     ASSERT_GT(pid, 0);
     ASSERT_EQ(::kill(pid, SIGKILL), 0);
     EXPECT_EQ(ranks.wait(), 0) << ranks.err();

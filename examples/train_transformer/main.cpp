@@ -1,0 +1,79 @@
+// Trains a small transformer on a text, on one rank or on many.
+//
+//   train_transformer --baseline one.txt                                  one rank
+//   ddprun --standalone --nproc-per-node=4 train_transformer --baseline one.txt --bf16 --loss-curve loss.svg
+//   ddprun --standalone --nproc-per-node=4 --max-restarts=3 train_transformer --elastic
+//
+// training.cpp has the training loop, and engine.cpp what --zero2, --bf16, --powersgd and --local-sgd change. Ends with
+// 0; with 2 for wrong flags or a wrong text; with 1 for any other error.
+#include <ddp/elastic.hpp>
+#include <ddp/process_group.hpp>
+
+#include <cstdlib>
+#include <exception>
+#include <optional>
+
+#include "agreed.hpp"
+#include "input_error.hpp"
+#include "options.hpp"
+#include "text.hpp"
+#include "training.hpp"
+
+namespace {
+
+// What the command line asks for, or what is wrong with it: the ranks agree on that before one of them prints it.
+struct Input {
+  std::optional<transformer::Options> options;  // empty if only help was asked for
+  std::optional<transformer::Text> text;
+  std::exception_ptr wrong;
+};
+
+Input read_input(int argc, char** argv) {
+  Input input;
+  try {
+    input.options = transformer::parse_options(argc, argv);
+    if (input.options) input.text = transformer::read_text(input.options->data);
+  } catch (const train::InputError&) {
+    input.wrong = std::current_exception();
+  }
+  return input;
+}
+
+void train_once(ddp::ProcessGroup& world, const Input& input) {
+  train::run_agreed(world, [&] {
+    if (input.wrong) std::rethrow_exception(input.wrong);
+  });
+  transformer::TrainingState state(*input.options, *input.text);
+  transformer::Training{*input.options, *input.text, state, [] {}}.run(world);
+}
+
+// Goes on from the last commit if a rank fails.
+void train_elastic(const Input& input) {
+  transformer::TrainingState state(*input.options, *input.text);
+  ddp::ElasticState kept;
+  state.add_to(kept);
+  transformer::Training training{*input.options, *input.text, state, [&kept] { kept.commit(); }};
+  ddp::run_elastic(kept, [&training](ddp::ProcessGroup world) { training.run(world); });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Input input = read_input(argc, argv);
+  const bool is_help = !input.options && !input.wrong;
+  if (is_help) return 0;
+  ddp::ProcessGroup world;
+  try {
+    if (!input.wrong && input.options->elastic) {
+      train_elastic(input);
+    } else {
+      world = ddp::init_process_group();
+      train_once(world, input);
+    }
+    return 0;
+  } catch (...) {
+    // Not `return`: that would leave the group first, and the ranks that wait for this one would end before it. So the
+    // launcher sees the rank that has told the reason end first.
+    std::exit(train::report_failure());
+  }
+}

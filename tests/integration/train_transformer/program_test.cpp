@@ -1,0 +1,142 @@
+// The example program from outside: what it prints, how it ends, and that it goes on when a rank is killed.
+
+#include "tests/integration/job.hpp"
+#include "tests/sanitized.hpp"
+#include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+namespace {
+
+using ddp::test::built;
+using ddp::test::contents_of;
+using ddp::test::Job;
+using ddp::test::kIsSanitized;
+using ddp::test::matches;
+using ddp::test::occurrences;
+using ddp::test::ScratchDirectory;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+const std::string kProgram = built("train_transformer");
+
+// ddprun's arguments.
+std::vector<std::string> job(int ranks, const std::vector<std::string>& arguments,
+                             const std::vector<std::string>& launcher_options = {}) {
+  std::vector<std::string> words = {"--standalone", "--nproc-per-node=" + std::to_string(ranks)};
+  words.insert(words.end(), launcher_options.begin(), launcher_options.end());
+  words.push_back(kProgram);
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  return words;
+}
+
+// Arguments for a small model.
+std::vector<std::string> small(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"--layers=1", "--width=32", "--context=32", "--learning-rate=0.01"});
+  return arguments;
+}
+
+double last_number_after(const std::string& text, const std::string& label) {
+  const auto at = text.rfind(label);
+  return at == std::string::npos ? -1 : std::strtod(text.c_str() + at + label.size(), nullptr);
+}
+
+TEST(TransformerProgram, PrintsRatesLossesAndScalingEfficiencyAndDrawsTheLossCurve) {
+  const ScratchDirectory scratch;
+  const std::string baseline = "--baseline=" + (scratch.path() / "one.txt").string();
+  const std::string curve = (scratch.path() / "loss.svg").string();
+  Job alone(job(1, small({"--steps=25", baseline})));
+  EXPECT_EQ(alone.wait(), 0) << alone.err();
+  EXPECT_THAT(alone.out(), HasSubstr("rate of one rank written to "));
+
+  Job two(job(2, small({"--steps=25", baseline, "--loss-curve=" + curve})));
+  EXPECT_EQ(two.wait(), 0) << two.err();
+  EXPECT_THAT(two.out(), StartsWith("2 ranks from step 0, "));
+  EXPECT_EQ(matches(two.out(), "step +(10|20|25)/25  loss [0-9.]+  [0-9]+ samples/s  [0-9]+ characters/s\n").size(), 3U)
+      << two.out();
+  EXPECT_EQ(matches(two.out(), "scaling efficiency: [0-9.]+ % ").size(), 1U) << two.out();
+  EXPECT_THAT(contents_of(curve), AllOf(StartsWith("<svg "), HasSubstr("batch 8, 2 ranks, plain</text>")));
+}
+
+TEST(TransformerProgram, EachFlagTrains) {
+  for (const char* flag : {"--zero2", "--bf16", "--powersgd", "--powersgd=2", "--local-sgd", "--local-sgd=4"}) {
+    SCOPED_TRACE(flag);
+    Job ranks(job(2, small({"--steps=30", flag})));
+    EXPECT_EQ(ranks.wait(), 0) << ranks.err();
+    EXPECT_LT(last_number_after(ranks.out(), "  loss "), 3.4) << ranks.out();
+  }
+}
+
+TEST(TransformerProgram, WrongInputEndsWith2AndIsPrintedOnce) {
+  const struct {
+    std::vector<std::string> arguments;
+    std::string want;
+  } cases[] = {
+      {{"--zero2", "--bf16"}, "--zero2 and --bf16 exclude each other"},
+      {{"--powersgd", "--local-sgd"}, "--powersgd and --local-sgd exclude each other"},
+      {{"--zero2", "--elastic"}, "--zero2 and --elastic exclude each other"},
+      {{"--powersgd=0"}, "--powersgd is 0, not 1 to 64"},
+      {{"--local-sgd=0"}, "--local-sgd is 0, not 1 to 1000000"},
+      {{"--steps=0"}, "--steps is 0"},
+      {{"--width=40"}, "--width is 40, not a multiple of 16"},
+      {{"--learning-rate=nan"}, "--learning-rate is nan"},
+      {{"--batch-size=3000"}, "the text has 1955 samples of 64 characters, too few for one step of 6000"},
+      {{"--data=nowhere.txt", "--elastic"}, "can't read the text: No such file or directory\nwhere: nowhere.txt"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.want);
+    Job ranks(job(2, c.arguments));
+    EXPECT_EQ(ranks.wait(), 2) << ranks.err();
+    // ddprun's own report comes after, and says it again with a margin.
+    EXPECT_EQ(occurrences("\n" + ranks.err(), "\nerror: " + c.want), 1) << ranks.err();
+  }
+}
+
+// Without LeakSanitizer, where there is one: see train_breast_cancer's test of a killed worker.
+TEST(TransformerProgram, ElasticRunGoesOnAfterARankIsKilled) {
+  constexpr int kSteps = kIsSanitized ? 150 : 300;
+  for (const char* flag : {"", "--local-sgd=4"}) {
+    SCOPED_TRACE(flag);
+    const ScratchDirectory scratch;
+    const std::string curve = (scratch.path() / "loss.svg").string();
+    std::vector<std::string> arguments = {"--steps=" + std::to_string(kSteps), "--elastic", "--loss-curve=" + curve};
+    if (*flag != 0) arguments.emplace_back(flag);
+    Job ranks(job(2, small(arguments), {"--max-restarts=1"}), {.environment = {"ASAN_OPTIONS=detect_leaks=0"}});
+    ASSERT_TRUE(ranks.prints("step     30/")) << ranks.err();
+    const pid_t victim = ddp::test::worker_of(ranks, kProgram, 0);
+    const pid_t other = ddp::test::worker_of(ranks, kProgram, 1);
+    ASSERT_GT(victim, 0);
+    ASSERT_GT(other, 0);
+    ASSERT_EQ(::kill(victim, SIGKILL), 0);
+    ASSERT_TRUE(ranks.prints("2 ranks from step ", 2)) << ranks.out() << ranks.err();
+    EXPECT_EQ(::kill(other, 0), 0) << "the other rank was started anew";
+    EXPECT_EQ(ranks.wait(), 0) << ranks.err();
+    EXPECT_GE(last_number_after(ranks.out(), "2 ranks from step "), 20) << ranks.out();
+    EXPECT_LT(last_number_after(ranks.out(), "  loss "), 2.8) << ranks.out();
+    const auto points = matches(contents_of(curve), "points=\"([^\"]*)\"");  // "X,Y X,Y ", also of the steps before
+    ASSERT_EQ(points.size(), 1U);
+    EXPECT_EQ(occurrences(points[0][1], ","), kSteps / 10);
+    EXPECT_THAT(points[0][1], Not(HasSubstr("nan")));
+  }
+}
+
+TEST(TransformerProgram, HelpNamesAllFlags) {
+  Job alone({"--help"}, {.environment = {}, .program = kProgram});
+  EXPECT_EQ(alone.wait(), 0);
+  for (const char* flag :
+       {"--data", "--steps", "--batch-size", "--layers", "--width", "--context", "--learning-rate", "--seed",
+        "--loss-curve", "--baseline", "--zero2", "--bf16", "--powersgd", "--local-sgd", "--elastic"}) {
+    EXPECT_THAT(alone.out(), HasSubstr(flag));
+  }
+}
+
+}  // namespace
