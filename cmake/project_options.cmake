@@ -34,6 +34,8 @@ if(DDP_SANITIZE)
     # This check looks whether memory is readable by means of a pipe, and takes it for broken where descriptors have run
     # out, which a test brings about.
     add_compile_options(-fno-sanitize=vptr)
+    # AddressSanitizer finds what these two do, which take an eighth of the time that a library compiles.
+    add_compile_options(-fno-sanitize=null,object-size)
   endif()
 endif()
 

@@ -10,6 +10,7 @@
 
 namespace ddp::fuzz {
 
+void checkpoint(std::string_view input);
 void cpu_handshake(std::string_view input);
 void error_json(std::string_view input);
 void first_bytes(std::string_view input);

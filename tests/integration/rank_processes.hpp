@@ -53,9 +53,11 @@ class RankProcesses {
   void expect_success(int rank);
   void expect_killed(int rank, int signal = SIGKILL);
 
+  // Waits for the rank's end, and returns what waitpid() says of it.
+  int wait_status(int rank);
+
  private:
   void start_store(const std::function<pid_t()>& fork, bool for_all_hosts);
-  int wait_status(int rank);
 
   std::uint16_t port_ = 0;
   pid_t store_ = 0;

@@ -99,7 +99,9 @@ std::vector<Candidate> candidates_of(const std::vector<std::vector<Offer>>& offe
             "no rank has the part of rank " + std::to_string(part) + " of " + std::to_string(found.holders.size());
         break;
       }
-      candidate.providers.push_back(holders[part % holders.size()]);
+      // A rank that has the part of its own number mostly wants it itself.
+      const bool has_own = std::find(holders.begin(), holders.end(), static_cast<int>(part)) != holders.end();
+      candidate.providers.push_back(has_own ? static_cast<int>(part) : holders[part % holders.size()]);
     }
     if (found.has_manifest && missing.empty()) {
       candidate.problem.clear();  // what one rank lacks another has

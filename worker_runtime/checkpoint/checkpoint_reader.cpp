@@ -260,8 +260,10 @@ class Loader {
                             "\nwhere: Checkpointer::load; nothing was changed\n"
                             "try:   add the same tensors as when it was saved, or another folder");
     }
+    const std::vector<Audience> audiences = audiences_of(candidate, manifest.parts.size(), reads);
     for (std::size_t part = 0; part < manifest.parts.size(); ++part) {
-      transfer(candidate, manifest, part, targets, reads);
+      if (audiences[part] == Audience::nobody) continue;
+      transfer(candidate, manifest, part, audiences[part], targets, reads);
     }
     problem = together([&] {
       for (const auto& [reader, text] : targets.texts) reader->take(text);
@@ -270,35 +272,60 @@ class Loader {
     return {candidate.id.round, candidate.id.step, manifest.rank_count, has_own, candidate.source == Source::memory};
   }
 
-  // A part of which no rank wants anything is not read. All ranks know what all want: no; so each part is sent.
-  void transfer(const Candidate& candidate, const Manifest& manifest, std::size_t part, const LoadTargets& targets,
-                const std::vector<Read>& reads) {
+  // Who wants bytes of a part; the same on all ranks.
+  enum class Audience { nobody, provider, others };
+
+  std::vector<Audience> audiences_of(const Candidate& candidate, std::size_t part_count,
+                                     const std::vector<Read>& reads) {
+    std::string wanted(part_count, '0');
+    for (const Read& read : reads) wanted[read.part] = '1';
+    const auto by_rank = process_group::all_gather_texts(group_, wanted, Within::checkpoint);
+    std::vector<Audience> audiences(part_count, Audience::nobody);
+    for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
+      for (std::size_t part = 0; part < part_count; ++part) {
+        if (by_rank[rank][part] == '0' || audiences[part] == Audience::others) continue;
+        const bool is_provider = candidate.providers[part] == static_cast<int>(rank);
+        audiences[part] = is_provider ? Audience::provider : Audience::others;
+      }
+    }
+    return audiences;
+  }
+
+  void transfer(const Candidate& candidate, const Manifest& manifest, std::size_t part, Audience audience,
+                const LoadTargets& targets, const std::vector<Read>& reads) {
     const int provider = candidate.providers[part];
-    std::optional<PartReader> reader;
-    const std::string problem = together([&] {
-      if (provider == group_.rank()) reader.emplace(find(candidate)->reader_of(part));
-    });
-    if (!problem.empty()) throw CheckpointError(problem);
     std::vector<const Read*> own;  // in the order of bytes
     for (const Read& read : reads) {
       if (read.part == part) own.push_back(&read);
     }
-    const std::uint64_t data_at = manifest.parts[part].data_at;
+    const std::uint64_t data_at = manifest.parts[part].data_at, bytes = manifest.parts[part].bytes - data_at;
+    std::optional<PartReader> reader;
     std::exception_ptr failure;  // of reading, on the provider: told when all have come to the end
-    process_group::broadcast(
-        group_, provider, manifest.parts[part].bytes - data_at,
-        [&](std::uint64_t at, std::span<std::byte> chunk) {
-          try {
-            if (!failure) reader->read(data_at + at, chunk);
-          } catch (const CheckpointError&) {
-            failure = std::current_exception();
-          }
-        },
-        [&](std::uint64_t at, std::span<const std::byte> chunk) { fill(own, targets, data_at + at, chunk); });
-    const std::string read_problem = together([&] {
+    const auto read = [&](std::uint64_t at, std::span<std::byte> chunk) {
+      try {
+        if (!reader) reader.emplace(find(candidate)->reader_of(part));
+        if (!failure) reader->read(data_at + at, chunk);
+      } catch (const CheckpointError&) {
+        failure = std::current_exception();
+      }
+    };
+    const auto take = [&](std::uint64_t at, std::span<const std::byte> chunk) {
+      fill(own, targets, data_at + at, chunk);
+    };
+    if (audience == Audience::others) {
+      process_group::broadcast(group_, provider, bytes, read, take);
+    } else if (provider == group_.rank()) {
+      std::vector<std::byte> chunk(static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, bytes)));
+      for (std::uint64_t at = 0; at < bytes; at += chunk.size()) {
+        const std::span<std::byte> now(chunk.data(), std::min<std::uint64_t>(chunk.size(), bytes - at));
+        read(at, now);
+        take(at, now);
+      }
+    }
+    const std::string problem = together([&] {
       if (failure) std::rethrow_exception(failure);
     });
-    if (!read_problem.empty()) throw CheckpointError(read_problem);
+    if (!problem.empty()) throw CheckpointError(problem);
   }
 
   // Copies what a chunk has, from byte `at` of a part on, to where it is wanted.

@@ -1,11 +1,17 @@
 #include "worker_runtime/process_group/device_memory.hpp"
 
+#include <sys/mman.h>
+
+#include <cstdlib>
 #include <cstring>
+#include <new>
 #include <vector>
 
 namespace ddp::process_group {
 
 namespace {
+
+constexpr std::size_t kHugePageBytes = 2u << 20;
 
 class FinishedCopy : public HostCopy {
  public:
@@ -34,7 +40,13 @@ class HostMemory : public DeviceMemory {
   void copy_to_host(std::span<const Copy> copies, void*) override { copy_all(copies); }
   void copy_from_host(std::span<const Copy> copies, void*) override { copy_all(copies); }
   std::shared_ptr<std::byte[]> allocate_on_host(std::size_t bytes) override {
-    return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+    if (bytes < kHugePageBytes) return std::shared_ptr<std::byte[]>(new std::byte[bytes]);
+    // The first copy into it would otherwise take a page fault for every 4 KiB.
+    const std::size_t padded = (bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kHugePageBytes, padded));
+    if (memory == nullptr) throw std::bad_alloc();
+    ::madvise(memory, padded, MADV_HUGEPAGE);
+    return {memory, [](std::byte* each) { std::free(each); }};
   }
 
  private:
