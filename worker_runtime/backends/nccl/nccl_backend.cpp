@@ -15,7 +15,7 @@
 #include "worker_runtime/backends/nccl/device_choice.hpp"
 #include "worker_runtime/backends/nccl/group.hpp"
 #include "worker_runtime/backends/nccl/unique_id.hpp"
-#include "worker_runtime/core/bootstrap/agreement.hpp"
+#include "worker_runtime/core/bootstrap/store_agreement.hpp"
 #include "worker_runtime/core/failure/store_news.hpp"
 
 namespace ddp::nccl_backend {
@@ -147,7 +147,7 @@ std::string uuid_of(int device) {
 }
 
 // A rank that has no device tells the others, which then need not wait for it.
-int take_device_or_tell(const Membership& who, const InitOptions& options, core::Agreement* agreement) {
+int take_device_or_tell(const Membership& who, const InitOptions& options, core::StoreAgreement* agreement) {
   try {
     return take_device(who, options);
   } catch (const InvalidArgument& error) {
@@ -197,7 +197,7 @@ std::unique_ptr<process_group::Backend> make_nccl_backend(core::Bootstrap& boots
   const std::string key_prefix = bootstrap.key_prefix + "nccl_" + to_string(who.round) + "/";
   const NcclLibrary& nccl = NcclLibrary::of_process();
   const CommunicatorConfig config(options.nccl, nccl);
-  std::optional<core::Agreement> agreement;
+  std::optional<core::StoreAgreement> agreement;
   if (bootstrap.store) {
     const core::StartingRank own{.backend = "nccl", .rank = who.rank, .size = who.size, .pid = ::getpid()};
     agreement.emplace(own, *bootstrap.store, key_prefix + "start/", deadline);

@@ -23,7 +23,7 @@ std::string claim_of(const Arrival& arrival) {
   return std::to_string(arrival.rank) + (arrival.share_device ? " shared" : " alone");
 }
 
-void agree_on_version(const Arrival& own, core::Agreement& agreement) {
+void agree_on_version(const Arrival& own, core::StoreAgreement& agreement) {
   const std::string version = std::to_string(own.nccl_version);
   const std::string first = agreement.first("version", version);
   if (first == version) return;
@@ -32,7 +32,7 @@ void agree_on_version(const Arrival& own, core::Agreement& agreement) {
                    "\ntry:   the same NCCL on every host; DDP_NCCL_LIBRARY names the one to take");
 }
 
-void claim_gpu(const Arrival& own, core::Agreement& agreement) {
+void claim_gpu(const Arrival& own, core::StoreAgreement& agreement) {
   const std::string claim = claim_of(own);
   const std::string first = agreement.first("gpu/" + own.host + "/" + own.gpu, claim);
   const bool all_share = own.share_device && first.ends_with(" shared");
@@ -60,7 +60,7 @@ abi::UniqueId id_of_one(const NcclLibrary& nccl) {
               "\ntry:   " + nccl.log_advice() + "; NCCL_SOCKET_IFNAME names the network interface to take");
 }
 
-abi::UniqueId agree_on_id(const Arrival& own, const NcclLibrary& nccl, core::Agreement& agreement) {
+abi::UniqueId agree_on_id(const Arrival& own, const NcclLibrary& nccl, core::StoreAgreement& agreement) {
   if (own.rank == 0) {
     const abi::UniqueId id = id_of_one(nccl);
     agreement.give("id", std::string(id.internal, sizeof id.internal));

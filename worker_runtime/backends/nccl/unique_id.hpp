@@ -6,7 +6,7 @@
 #include <string>
 
 #include "worker_runtime/backends/nccl/nccl_library.hpp"
-#include "worker_runtime/core/bootstrap/agreement.hpp"
+#include "worker_runtime/core/bootstrap/store_agreement.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -21,7 +21,7 @@ struct Arrival {
 
 // The id that rank 0 gives. Throws InvalidArgument on every rank if two ranks are on one GPU and not both mean it, or
 // have different NCCLs; and as `agreement`.
-abi::UniqueId agree_on_id(const Arrival& own, const NcclLibrary& nccl, core::Agreement& agreement);
+abi::UniqueId agree_on_id(const Arrival& own, const NcclLibrary& nccl, core::StoreAgreement& agreement);
 
 // For a group without a store.
 abi::UniqueId id_of_one(const NcclLibrary& nccl);

@@ -1,4 +1,4 @@
-#include "worker_runtime/core/bootstrap/agreement.hpp"
+#include "worker_runtime/core/bootstrap/store_agreement.hpp"
 
 #include <chrono>
 #include <string_view>
@@ -20,26 +20,26 @@ std::string arrival_key(int rank) { return "here/" + std::to_string(rank); }
 
 }  // namespace
 
-Agreement::Agreement(StartingRank own, Store& store, std::string key_prefix, const base::Deadline& deadline)
+StoreAgreement::StoreAgreement(StartingRank own, Store& store, std::string key_prefix, const base::Deadline& deadline)
     : own_(std::move(own)), store_(store), key_prefix_(std::move(key_prefix)), deadline_(deadline) {
   store_.add(key(arrival_key(own_.rank)), 1, deadline_.end());
 }
 
-std::string Agreement::first(const std::string& name, const std::string& value) {
+std::string StoreAgreement::first(const std::string& name, const std::string& value) {
   if (store_.add(key(name) + "/givers", 1, deadline_.end()) > 1) return take(name);
   give(name, value);
   return value;
 }
 
-void Agreement::give(const std::string& name, const std::string& value) {
+void StoreAgreement::give(const std::string& name, const std::string& value) {
   store_.set(key(name), value, deadline_.end());
 }
 
-std::string Agreement::take(const std::string& name) { return store_.get(key(name), deadline_.end()); }
+std::string StoreAgreement::take(const std::string& name) { return store_.get(key(name), deadline_.end()); }
 
-void Agreement::refuse(const std::string& why) { first("verdict", std::string(kRefused) + why); }
+void StoreAgreement::refuse(const std::string& why) { first("verdict", std::string(kRefused) + why); }
 
-void Agreement::wait_for_all() {
+void StoreAgreement::wait_for_all() {
   std::string verdict;
   try {
     const bool is_last = store_.add(key("arrived"), 1, deadline_.end()) >= own_.size;
@@ -52,7 +52,7 @@ void Agreement::wait_for_all() {
   throw StoreError("the key '" + key("verdict") + "' of the store holds '" + verdict.substr(0, 100) + "'");
 }
 
-void Agreement::throw_missing() {
+void StoreAgreement::throw_missing() {
   std::vector<int> missing;
   const auto end = std::chrono::steady_clock::now() + kLookLimit;
   for (int rank = 0; rank < own_.size && missing.size() < kMissingMax; ++rank) {

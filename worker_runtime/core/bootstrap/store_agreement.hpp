@@ -14,10 +14,10 @@
 
 namespace ddp::core {
 
-class Agreement {
+class StoreAgreement {
  public:
   // `key_prefix` is of this step alone. Each call throws StoreError, and TimeoutError at the deadline.
-  Agreement(StartingRank own, Store& store, std::string key_prefix, const base::Deadline& deadline);
+  StoreAgreement(StartingRank own, Store& store, std::string key_prefix, const base::Deadline& deadline);
 
   // The value of the rank that has given one for `name` first.
   std::string first(const std::string& name, const std::string& value);
