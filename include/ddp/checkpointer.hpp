@@ -64,8 +64,9 @@ struct HasDataType<T, decltype(void(DataTypeOf<T>::value))> : std::true_type {};
 }  // namespace detail
 
 // Keeps the newest checkpoint in the memory of this process, and a copy of another rank's part: of a rank on another
-// host, if there is one. So a group of which one rank, or one host, is gone needs no disk. One object for a process; it
-// outlives the groups, as ElasticState does:
+// host, if there is one. So a group of which one rank, or one host, is gone needs no disk; load() then gives the copies
+// to the ranks of the new group, before it returns. One object for a process; it outlives the groups, as ElasticState
+// does:
 //
 //   ddp::CheckpointMemory memory;
 //   ddp::run_elastic(state, [&](ddp::ProcessGroup world) {
@@ -104,7 +105,7 @@ struct CheckpointerOptions {
   CheckpointMemory* memory = nullptr;  // null: no copies in memory. On all ranks or on none
   // Told on rank 0 which checkpoint load() passes over, and why. Empty: a line on stderr.
   std::function<void(const std::string& message)> warn{};
-  std::chrono::milliseconds write_timeout{600'000};  // how long save() and wait() wait for a disk; > 0
+  std::chrono::milliseconds write_timeout{600'000};  // how long save(), wait() and other ranks wait for a disk; > 0
 };
 
 struct LoadedCheckpoint {
@@ -119,7 +120,8 @@ class DDP_EXPORT Checkpointer {
  public:
   // Collective. Throws InvalidArgument for options out of range.
   Checkpointer(ProcessGroup group, CheckpointerOptions options);
-  // Waits for what is being written; says on stderr what nobody asked for.
+  // Waits for what is being written; says on stderr what nobody asked for. If the group has failed, what is being
+  // written is given up instead.
   ~Checkpointer();
   Checkpointer(Checkpointer&& other) noexcept;
   Checkpointer& operator=(Checkpointer&& other) noexcept;

@@ -55,6 +55,17 @@ inline void print(const std::string& line) {
   static_cast<void>(!::write(STDOUT_FILENO, (line + "\n").data(), line.size() + 1));
 }
 
+// Waits until a file of the folder is gone. Prints `line` once it waits.
+inline void wait_while_exists(const std::string& folder, const std::string& file, const std::string& line) {
+  const int removals = ::inotify_init1(IN_CLOEXEC);
+  ::inotify_add_watch(removals, folder.c_str(), IN_DELETE);
+  print(line);
+  alignas(inotify_event) char events[4096];
+  while (exists(file) && (::read(removals, events, sizeof events) > 0 || errno == EINTR)) {
+  }
+  ::close(removals);
+}
+
 class Worker {
  public:
   Worker(std::string folder, std::chrono::milliseconds timeout) : folder_(std::move(folder)) {
@@ -99,7 +110,9 @@ class Worker {
           " descriptors=" + std::to_string(descriptor_count()) + " mappings=" + std::to_string(mapping_count()) + " ;");
     std::vector<std::int64_t> values(kCount);
     while (true) {
-      if (world.rank() == 0 && exists(folder_ + "/compute")) compute();
+      if (world.rank() == 0 && exists(folder_ + "/compute")) {
+        wait_while_exists(folder_, folder_ + "/compute", "computes ;");
+      }
       for (std::size_t i = 0; i < kCount; ++i) values[i] = step_ * 1000 + static_cast<std::int64_t>(i);
       values[0] = world.rank() == 0 && exists(folder_ + "/stop") ? 1 : 0;
       if (!update(world, values)) return;
@@ -107,16 +120,6 @@ class Worker {
       state_.commit();
       log_commit(world.size());
     }
-  }
-
-  void compute() {
-    const int removals = ::inotify_init1(IN_CLOEXEC);
-    ::inotify_add_watch(removals, folder_.c_str(), IN_DELETE);
-    print("computes ;");
-    alignas(inotify_event) char events[4096];
-    while (exists(folder_ + "/compute") && (::read(removals, events, sizeof events) > 0 || errno == EINTR)) {
-    }
-    ::close(removals);
   }
 
   void log_commit(int size) {

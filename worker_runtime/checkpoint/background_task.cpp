@@ -38,11 +38,14 @@ struct BackgroundTask::State {
   }
 };
 
-BackgroundTask::~BackgroundTask() {
-  if (!state_) return;
-  const std::lock_guard lock(state_->mutex);
-  state_->is_over = true;
-  state_->changed.notify_all();
+BackgroundTask::~BackgroundTask() { forget(); }
+
+void BackgroundTask::forget() {
+  const auto state = std::exchange(state_, nullptr);
+  if (!state) return;
+  const std::lock_guard lock(state->mutex);
+  state->is_over = true;
+  state->changed.notify_all();
 }
 
 void BackgroundTask::begin(std::function<void()> task) {

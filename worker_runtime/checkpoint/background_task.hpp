@@ -23,6 +23,9 @@ class BackgroundTask {
   // Waits for the task under way, if there is one: false where it has not ended by then. Throws, once, what it threw.
   [[nodiscard]] bool wait_until(std::chrono::steady_clock::time_point end);
 
+  // A task under way goes on, as at the end of this object; nobody hears how it ends.
+  void forget();
+
  private:
   struct State;
   std::shared_ptr<State> state_;  // null before the first task

@@ -46,7 +46,20 @@ void CheckpointMemory::Impl::make_room() {
 
 void CheckpointMemory::Impl::keep(checkpoint::HeldCheckpoint held) {
   const std::lock_guard lock(mutex_);
-  held_.push_back(std::move(held));
+  const checkpoint::CheckpointId& id = held.manifest.id;
+  const auto place = std::lower_bound(
+      held_.begin(), held_.end(), id,
+      [](const checkpoint::HeldCheckpoint& each, const checkpoint::CheckpointId& of) { return each.manifest.id < of; });
+  if (place != held_.end() && place->manifest.id == id) {
+    *place = std::move(held);
+  } else {
+    held_.insert(place, std::move(held));
+  }
+}
+
+void CheckpointMemory::Impl::keep_only(const std::optional<checkpoint::CheckpointId>& id) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(held_, [&](const checkpoint::HeldCheckpoint& each) { return !id || !(each.manifest.id == *id); });
 }
 
 std::vector<checkpoint::HeldCheckpoint> CheckpointMemory::Impl::held() const {

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -62,7 +63,13 @@ class CheckpointMemory::Impl {
 
   // Before a part is made: of two checkpoints the older one goes, and its buffers are free.
   void make_room();
+
+  // Replaces one of the same id.
   void keep(checkpoint::HeldCheckpoint held);
+
+  // When all ranks have agreed on the newest checkpoint that is whole: the others go. Newer ones lack parts, and one of
+  // these would take the place of the whole one in make_room(). Empty: all go.
+  void keep_only(const std::optional<checkpoint::CheckpointId>& id);
   std::vector<checkpoint::HeldCheckpoint> held() const;
 
  private:
@@ -70,7 +77,7 @@ class CheckpointMemory::Impl {
 
   checkpoint::ImagePool pool_;
   mutable std::mutex mutex_;
-  std::vector<checkpoint::HeldCheckpoint> held_;  // oldest first
+  std::vector<checkpoint::HeldCheckpoint> held_;  // by id: a thread of an earlier round may come late
 };
 
 }  // namespace ddp

@@ -97,8 +97,9 @@ struct Reachable {
 };
 
 Reachable in_memory(const HeldCheckpoint& held) {
+  const std::string place = "of step " + std::to_string(held.manifest.id.step) + " in memory";
   Reachable reachable{
-      {held.manifest.id, Source::memory, held.manifest.parts.size(), {}, "memory", "", true}, held.manifest, {}, {}};
+      {held.manifest.id, Source::memory, held.manifest.parts.size(), {}, place, "", true}, held.manifest, {}, {}};
   for (const HeldPart& part : held.parts) reachable.images[part.part] = part.image;
   return reachable;
 }

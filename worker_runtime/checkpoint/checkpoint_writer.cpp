@@ -23,6 +23,8 @@ namespace {
 using process_group::Within;
 
 constexpr char kProblem = '!';  // begins a text that is no manifest
+// Collectives of a group that is aborted end within milliseconds; a disk may take longer.
+constexpr std::chrono::milliseconds kGiveUpWait{200};
 
 void write_file(const std::filesystem::path& path, std::span<const std::byte> bytes, AtomicFile::Existing existing) {
   AtomicFile file(path);
@@ -35,14 +37,16 @@ void write_file(const std::filesystem::path& path, std::span<const std::byte> by
 // What the thread works with; it keeps this alive, also if its caller has given up.
 class CheckpointWriter::Task {
  public:
-  Task(ProcessGroup group, Where where)
-      : group_(std::move(group)), where_(std::move(where)), device_(group_.impl()->backend().device_memory()) {
-    layout_ = core::HostLayout::from_identities(
-        process_group::all_gather_texts(group_, core::host_identity(), Within::checkpoint));
+  Task(ProcessGroup group, Where where, std::chrono::milliseconds timeout)
+      : group_(std::move(group)),
+        where_(std::move(where)),
+        options_{.timeout = timeout},
+        device_(group_.impl()->backend().device_memory()) {
+    layout_ = core::HostLayout::from_identities(gather(core::host_identity()));
     std::vector<int> host_of;
     for (int rank = 0; rank < group_.size(); ++rank) host_of.push_back(layout_.host_of(rank));
     holders_ = copy_holders(host_of);
-    if (!where_.directory.empty()) agent_link::tell_checkpoint_directory();
+    agent_link::tell_checkpoint_directory();
   }
 
   Image take_image(std::size_t bytes) {
@@ -50,30 +54,38 @@ class CheckpointWriter::Task {
     return pool().take(bytes, [this](std::size_t size) { return device_->allocate_on_host(size); });
   }
 
-  void run(const PartLayout& layout, const Image& image) {
+  void run(const PartLayout& layout, const Image& image, Extent extent) {
     const Part part = layout.seal(image.data.get());
     const Manifest manifest = agree_on(encode(layout.manifest(part)), "");
     if (where_.memory) copy_to_memory(manifest, image);
-    if (where_.directory.empty()) return;
-    if (where_.form == CheckpointForm::parts) {
-      write_parts(manifest, image);
-    } else {
-      write_single(manifest, image);
+    if (extent == Extent::memory_only) return;
+    if (!where_.directory.empty()) {
+      if (where_.form == CheckpointForm::parts) {
+        write_parts(manifest, image);
+      } else {
+        write_single(manifest, image);
+      }
     }
     agent_link::tell_checkpoint_saved(manifest.id.step);
   }
 
   void run_failed(const std::string& problem) { static_cast<void>(agree_on("", problem)); }
 
+  // From any thread.
+  void abort(const std::string& reason) { group_.abort(reason); }
+
  private:
   int rank() const { return group_.rank(); }
   bool is_host_leader() const { return layout_.leader_of(layout_.host_of(rank())) == rank(); }
   ImagePool& pool() { return where_.memory ? where_.memory->pool() : pool_; }
 
+  std::vector<std::string> gather(const std::string& text) {
+    return process_group::all_gather_texts(group_, text, Within::checkpoint, options_);
+  }
+
   // own: the manifest of this rank's part; empty if there is a problem
   Manifest agree_on(const std::string& own, const std::string& problem) {
-    const auto texts =
-        process_group::all_gather_texts(group_, problem.empty() ? own : kProblem + problem, Within::checkpoint);
+    const auto texts = gather(problem.empty() ? own : kProblem + problem);
     std::vector<Manifest> manifests;
     for (std::size_t r = 0; r < texts.size(); ++r) {
       if (texts[r].front() == kProblem) {
@@ -94,11 +106,11 @@ class CheckpointWriter::Task {
       const Image copy = pool().take(static_cast<std::size_t>(theirs.bytes), [](std::size_t size) {
         return process_group::host_memory()->allocate_on_host(size);
       });
-      process_group::exchange(group_, {holder, image.span()}, {owner, {copy.data.get(), copy.bytes}});
+      process_group::exchange(group_, {holder, image.span()}, {owner, {copy.data.get(), copy.bytes}}, options_);
       held.parts.push_back({static_cast<std::size_t>(owner), copy});
     }
     where_.memory->keep(std::move(held));
-    group_.barrier();
+    group_.barrier(options_);
   }
 
   // Every rank does its part; what fails on one fails on all.
@@ -110,7 +122,7 @@ class CheckpointWriter::Task {
     } catch (const std::exception& error) {
       problem = error.what();
     }
-    const auto problems = process_group::all_gather_texts(group_, problem, Within::checkpoint);
+    const auto problems = gather(problem);
     for (std::size_t r = 0; r < problems.size(); ++r) {
       if (problems[r].empty()) continue;
       throw CheckpointError("the checkpoint of step " + std::to_string(manifest.id.step) + " is not complete: rank " +
@@ -162,7 +174,7 @@ class CheckpointWriter::Task {
                              [](std::size_t size) { return process_group::host_memory()->allocate_on_host(size); });
       }
       process_group::exchange(group_, {0, rank() == source ? image.span() : std::span<const std::byte>()},
-                              {source, {theirs.data.get(), theirs.bytes}});
+                              {source, {theirs.data.get(), theirs.bytes}}, options_);
       if (rank() == 0) whole.place(static_cast<std::size_t>(source), theirs.span());
     }
     together(manifest, [&] {
@@ -218,6 +230,7 @@ class CheckpointWriter::Task {
 
   ProcessGroup group_;
   Where where_;
+  CollectiveOptions options_;
   std::shared_ptr<process_group::DeviceMemory> device_;
   core::HostLayout layout_;
   std::vector<int> holders_;  // of the copy of each rank's part
@@ -225,14 +238,24 @@ class CheckpointWriter::Task {
 };
 
 CheckpointWriter::CheckpointWriter(ProcessGroup group, Where where, std::chrono::milliseconds timeout)
-    : task_(std::make_shared<Task>(std::move(group), std::move(where))), timeout_(timeout) {}
+    : task_(std::make_shared<Task>(std::move(group), std::move(where), timeout)), timeout_(timeout) {}
 
 CheckpointWriter::~CheckpointWriter() {
   try {
     wait();
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "error: %s\n", error.what());
+    const bool is_told = std::uncaught_exceptions() > exceptions_ && !dynamic_cast<const CheckpointError*>(&error);
+    if (!is_told) std::fprintf(stderr, "error: %s\n", error.what());
   }
+}
+
+void CheckpointWriter::give_up(const std::string& reason) {
+  task_->abort(reason);
+  try {
+    static_cast<void>(thread_.wait_until(std::chrono::steady_clock::now() + kGiveUpWait));
+  } catch (const std::exception&) {  // the group's failure, which the caller knows
+  }
+  thread_.forget();
 }
 
 void CheckpointWriter::wait() {
@@ -243,8 +266,10 @@ void CheckpointWriter::wait() {
 
 Image CheckpointWriter::take_image(std::size_t bytes) { return task_->take_image(bytes); }
 
-void CheckpointWriter::begin(PartLayout layout, Image image) {
-  thread_.begin([task = task_, layout = std::move(layout), image = std::move(image)] { task->run(layout, image); });
+void CheckpointWriter::begin(PartLayout layout, Image image, Extent extent) {
+  thread_.begin([task = task_, layout = std::move(layout), image = std::move(image), extent] {
+    task->run(layout, image, extent);
+  });
 }
 
 void CheckpointWriter::begin_failed(const std::string& problem) {

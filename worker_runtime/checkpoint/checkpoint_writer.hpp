@@ -6,6 +6,8 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -26,11 +28,16 @@ class CheckpointWriter {
     std::shared_ptr<CheckpointMemory::Impl> memory;  // null: no copies in memory
   };
 
-  // Collective over the group, whose only user this is from now on.
+  enum class Extent : std::uint8_t { everywhere, memory_only };
+
+  // Collective over the group, whose only user this is from now on. timeout: of wait(), and of each collective: ranks
+  // wait for the slowest disk.
   CheckpointWriter(ProcessGroup group, Where where, std::chrono::milliseconds timeout);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  ~CheckpointWriter();  // waits, and says on stderr what nobody has been told
+  // Waits, and says on stderr what nobody has been told. That is not an error of the group if an exception is on its
+  // way.
+  ~CheckpointWriter();
 
   // Waits for the checkpoint before. Throws what that failed with, or TimeoutError.
   void wait();
@@ -39,10 +46,14 @@ class CheckpointWriter {
   Image take_image(std::size_t bytes);
 
   // Begins to write what take_image() gave, which is filled but for its header. Requires the same.
-  void begin(PartLayout layout, Image image);
+  void begin(PartLayout layout, Image image, Extent extent);
 
   // Instead, on a rank that can't make its part: the other ranks are told why.
   void begin_failed(const std::string& problem);
+
+  // When the ranks can't work together any more: ends the group, and forgets what is being written. A rank whose disk
+  // is slow does not wait for it: its thread goes on by itself, and changes no complete checkpoint.
+  void give_up(const std::string& reason);
 
  private:
   class Task;
@@ -50,6 +61,7 @@ class CheckpointWriter {
   std::shared_ptr<Task> task_;
   std::chrono::milliseconds timeout_;
   BackgroundTask thread_;
+  int exceptions_ = std::uncaught_exceptions();  // on their way when this was made
 };
 
 }  // namespace ddp::checkpoint

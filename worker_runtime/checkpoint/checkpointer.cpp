@@ -43,17 +43,51 @@ class Checkpointer::Impl {
         writer_(group_.split(0, group_.rank()), {options.directory, options.form, options.keep, from_.memory},
                 options.write_timeout) {}
 
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  // The writer has a group of its own, which may wait for a rank that the failed group no longer waits for.
+  ~Impl() {
+    if (group_.impl()->has_failed()) writer_.give_up("the group of the Checkpointer has failed");
+  }
+
   checkpoint::TrainingState& state() { return state_; }
 
   void save(std::uint64_t step) {
     writer_.wait();
+    begin(step, checkpoint::CheckpointWriter::Extent::everywhere);
+  }
+
+  void wait() { writer_.wait(); }
+
+  std::optional<LoadedCheckpoint> load() {
+    writer_.wait();
+    const auto loaded = checkpoint::load_newest(group_, from_, state_);
+    if (from_.memory) keep_in_memory(loaded);
+    return loaded;
+  }
+
+ private:
+  // A rank that came new holds nothing yet, and parts of another number of ranks lie elsewhere.
+  void keep_in_memory(const std::optional<LoadedCheckpoint>& loaded) {
+    if (!loaded || !loaded->is_from_memory) {
+      from_.memory->keep_only({});
+    } else {
+      from_.memory->keep_only(checkpoint::CheckpointId{loaded->round, loaded->step});
+    }
+    if (!loaded) return;
+    begin(loaded->step, checkpoint::CheckpointWriter::Extent::memory_only);
+    writer_.wait();
+  }
+
+  void begin(std::uint64_t step, checkpoint::CheckpointWriter::Extent extent) {
     try {
       std::list<std::string> texts;
       const std::vector<checkpoint::Entry> entries = state_.to_save(group_.rank(), group_.size(), texts);
       checkpoint::PartLayout layout(entries, {group_.round(), step}, group_.rank(), group_.size());
       checkpoint::Image image = writer_.take_image(static_cast<std::size_t>(layout.bytes()));
       copy(entries, layout, image);
-      writer_.begin(std::move(layout), std::move(image));
+      writer_.begin(std::move(layout), std::move(image), extent);
     } catch (const std::exception& error) {
       writer_.begin_failed(error.what());  // else the other ranks would wait for this one
     } catch (...) {
@@ -61,14 +95,6 @@ class Checkpointer::Impl {
     }
   }
 
-  void wait() { writer_.wait(); }
-
-  std::optional<LoadedCheckpoint> load() {
-    writer_.wait();
-    return checkpoint::load_newest(group_, from_, state_);
-  }
-
- private:
   void copy(const std::vector<checkpoint::Entry>& entries, const checkpoint::PartLayout& layout,
             const checkpoint::Image& image) {
     std::vector<process_group::DeviceMemory::Copy> from_host, from_device;

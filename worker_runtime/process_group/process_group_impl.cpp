@@ -35,6 +35,13 @@ void ProcessGroup::Impl::add_sub_group(const std::shared_ptr<Impl>& group) {
   if (round_over) group->abort(*round_over, AbortCause::round_over);
 }
 
+bool ProcessGroup::Impl::has_failed() {
+  bool failed = false;
+  backend_->set_failure_listener([&failed](const std::string&) { failed = true; });
+  backend_->set_failure_listener({});
+  return failed;
+}
+
 namespace process_group {
 
 ProcessGroup::Impl& require_group(const std::shared_ptr<ProcessGroup::Impl>& impl) {

@@ -35,6 +35,10 @@ class ProcessGroup::Impl {
   void abort(const std::string& reason, process_group::AbortCause cause);
   void add_sub_group(const std::shared_ptr<Impl>& group);
 
+  // Whether the backend has found that the group is of no further use; not whether it was aborted. Takes the place of
+  // the backend's failure listener.
+  bool has_failed();
+
  private:
   process_group::Membership membership_;
   std::chrono::milliseconds timeout_;  // of a collective that names none

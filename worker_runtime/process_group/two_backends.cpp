@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "worker_runtime/core/failure/failure_listener.hpp"
 
 namespace ddp::process_group {
 
@@ -13,10 +14,14 @@ class TwoBackends : public Backend {
  public:
   TwoBackends(std::unique_ptr<Backend> host, std::unique_ptr<Backend> device)
       : host_(std::move(host)), device_(std::move(device)) {
-    host_->set_failure_listener(
-        [this](const std::string& reason) { device_->abort("its cpu side failed: " + reason, AbortCause::program); });
-    device_->set_failure_listener(
-        [this](const std::string& reason) { host_->abort("its cuda side failed: " + reason, AbortCause::program); });
+    host_->set_failure_listener([this](const std::string& reason) {
+      device_->abort("its cpu side failed: " + reason, AbortCause::program);
+      failure_.tell(reason);
+    });
+    device_->set_failure_listener([this](const std::string& reason) {
+      host_->abort("its cuda side failed: " + reason, AbortCause::program);
+      failure_.tell(reason);
+    });
   }
 
   ~TwoBackends() override {
@@ -66,13 +71,14 @@ class TwoBackends : public Backend {
     device_->abort(reason, cause);
   }
 
-  void set_failure_listener(FailureListener) override {}  // nothing is built on a group of two
+  void set_failure_listener(FailureListener tell) override { failure_.set(std::move(tell)); }
 
  private:
   Backend& backend_of(const Collective& collective) const {
     return host_->reaches(collective.input.device) ? *host_ : *device_;
   }
 
+  core::FailureListener failure_;  // of either
   std::unique_ptr<Backend> host_;
   std::unique_ptr<Backend> device_;
 };

@@ -190,6 +190,32 @@ TEST(Candidates, OffersKeepTheirFieldsOnTheWay) {
   EXPECT_EQ(got.is_complete, sent.is_complete);
 }
 
+std::string steps_of(const CheckpointMemory::Impl& memory) {
+  std::string text;
+  for (const HeldCheckpoint& each : memory.held()) text += std::to_string(each.manifest.id.step) + " ";
+  return text;
+}
+
+TEST(CheckpointMemory, MakesRoomByTheOldestAlsoIfThatCameLast) {
+  CheckpointMemory::Impl memory;
+  const auto keep = [&](std::uint64_t step) { memory.keep({{{kId.round, step}, {}, {}, 1}, {}}); };
+  keep(2), keep(3), keep(1), keep(3);
+  EXPECT_EQ(steps_of(memory), "1 2 3 ");
+  memory.make_room();
+  EXPECT_EQ(steps_of(memory), "3 ");
+}
+
+TEST(CheckpointMemory, ACheckpointOfWhichPartsAreLostDoesNotOutliveTheWholeOne) {
+  CheckpointMemory::Impl memory;
+  memory.keep({{{kId.round, 1}, {}, {}, 1}, {}});
+  memory.keep({{{kId.round, 2}, {}, {}, 1}, {}});  // on this rank only
+  memory.keep_only(CheckpointId{kId.round, 1});
+  memory.make_room();
+  EXPECT_EQ(steps_of(memory), "1 ");
+  memory.keep_only({});
+  EXPECT_EQ(steps_of(memory), "");
+}
+
 TEST(CopyHolders, AreOnAnotherHostWhereThereIsOne) {
   EXPECT_THAT(copy_holders({0}), ElementsAre(0));
   EXPECT_THAT(copy_holders({0, 0, 0}), ElementsAre(1, 2, 0));

@@ -11,6 +11,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -438,6 +440,100 @@ TEST(Checkpointer, ARankThatIsReplacedRecoversFromTheMemoryOfTheOthers) {
     return lost.checkpoints().load() ? "found something" : "same";
   });
   EXPECT_THAT(results, Each("same"));
+}
+
+TEST(Checkpointer, AfterLoadingTheNextRankMayBeReplacedAtOnce) {
+  const auto results = results_of_ranks(3, [&](ProcessGroup world) -> std::string {
+    auto memory = std::make_unique<CheckpointMemory>();
+    CheckpointerOptions options;
+    options.memory = memory.get();
+    std::string text;
+    {
+      TrainingRun run(world, options);
+      run.train(2), run.save();
+      run.checkpoints().wait();
+      text = run.text();
+    }
+    for (int replaced = 0; replaced < world.size(); ++replaced) {
+      if (world.rank() == replaced) memory = std::make_unique<CheckpointMemory>();
+      options.memory = memory.get();
+      TrainingRun run(world, options);
+      const auto loaded = run.checkpoints().load();
+      if (!loaded || !loaded->is_from_memory || run.text() != text) return "lost with " + std::to_string(replaced);
+    }
+    return "same";
+  });
+  EXPECT_THAT(results, Each("same"));
+}
+
+TEST(Checkpointer, TakesTheNewestThatIsWholeOfMemoryAndDisk) {
+  const ScratchDirectory scratch;
+  const auto results = results_of_ranks(3, [&](ProcessGroup world) -> std::string {
+    auto memory = std::make_unique<CheckpointMemory>();
+    std::string warnings;
+    CheckpointerOptions in_memory, on_disk = into(scratch.path());
+    in_memory.memory = memory.get();
+    {
+      TrainingRun disk(world, on_disk), kept(world, in_memory);
+      disk.train(1), disk.save();
+      disk.checkpoints().wait();
+      kept.train(2), kept.save();
+      kept.checkpoints().wait();
+    }
+    if (world.rank() > 0) memory = std::make_unique<CheckpointMemory>();  // rank 2 had the copy of rank 1's part
+    CheckpointerOptions both = on_disk;
+    both.memory = memory.get();
+    both.warn = [&](const std::string& message) { warnings += message; };
+    TrainingRun older(world, both);
+    const auto from_disk = older.checkpoints().load();
+    older.train(2), older.save();  // of step 3, and complete in both
+    older.checkpoints().wait();
+    {
+      TrainingRun disk(world, on_disk);
+      disk.train(4), disk.save();
+      disk.checkpoints().wait();
+    }
+    TrainingRun newer(world, both), again(world, both);
+    const auto newest = newer.checkpoints().load(), held = again.checkpoints().load();
+    const auto text = [](const LoadedCheckpoint& of) {
+      return std::to_string(of.step) + (of.is_from_memory ? " memory; " : " disk; ");
+    };
+    return text(*from_disk) + text(*newest) + text(*held) + warnings;
+  });
+  EXPECT_EQ(results[0],
+            "1 disk; 4 disk; 4 memory; "
+            "checkpoint of step 2 in memory is passed over: no rank has the part of rank 1 of 3");
+  EXPECT_EQ(results[1], "1 disk; 4 disk; 4 memory; ");
+}
+
+// The checkpoint of rank 0 waits for rank 1, which never saves it.
+TEST(Checkpointer, IfTheGroupHasFailedItsEndWaitsForNothingAndSaysNothing) {
+  const ScratchDirectory scratch;
+  const testing::Shared<std::atomic<bool>> is_over;
+  testing::run_ranks(2, [&](int) {
+    const auto world = std::make_unique<ProcessGroup>(init_process_group({.timeout = testing::kPatience}));
+    CheckpointMemory memory;
+    CheckpointerOptions options = into(scratch.path());  // write_timeout is longer than the test may take
+    options.memory = &memory;
+    std::int64_t number = 1;
+    std::string thrown;
+    ::testing::internal::CaptureStderr();
+    try {
+      Checkpointer checkpoints(*world, options);
+      checkpoints.add("number", number);
+      if (world->rank() == 1) {
+        testing::wait_until([&] { return is_over->load(); });
+      } else {
+        checkpoints.save(1);
+        world->barrier({.timeout = std::chrono::milliseconds(50)});
+      }
+    } catch (const TimeoutError&) {
+      thrown = "TimeoutError";
+    }
+    is_over->store(true);
+    EXPECT_EQ(thrown, world->rank() == 0 ? "TimeoutError" : "");
+    EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  });
 }
 
 TEST(Checkpointer, TheStateOfAHookIsEachRanksOwn) {

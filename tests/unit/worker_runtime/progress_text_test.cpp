@@ -11,10 +11,10 @@ namespace ddp::metrics {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
 
 const ProgressState kHalf{
     .done = 50, .total = 100, .samples_per_second = 1234, .loss = 0.0812, .left = std::chrono::seconds(42)};

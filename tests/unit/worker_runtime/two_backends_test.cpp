@@ -85,6 +85,12 @@ TEST_F(TwoBackends, AFailureOfOneEndsTheOther) {
   EXPECT_EQ(on_cpu_->aborts[0].first, "its cuda side failed: NCCL gave up");
 }
 
+TEST_F(TwoBackends, AFailureOfOneIsTheGroups) {
+  EXPECT_FALSE(group_.impl()->has_failed());
+  on_gpu_->listener("NCCL gave up");
+  EXPECT_TRUE(group_.impl()->has_failed());
+}
+
 TEST_F(TwoBackends, AbortEndsBoth) {
   group_.abort("enough");
   EXPECT_EQ(on_cpu_->aborts, (std::vector{std::make_pair(std::string("enough"), AbortCause::program)}));
