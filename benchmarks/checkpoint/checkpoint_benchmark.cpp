@@ -58,12 +58,12 @@ struct Bench {
   int rounds;
   std::vector<float> values = std::vector<float>(bytes / sizeof(float), 1.0f);
 
-  void print(const char* what, double milliseconds, double limit, const char* of) {
+  void print(const char* what, double seconds, double limit, const char* of) {
     if (world.rank() != 0) return;
     if (limit > 0) {
-      std::printf("| %s | %.1f ms | %.2f of %s |\n", what, milliseconds * 1e3, milliseconds / limit, of);
+      std::printf("| %s | %.1f ms | %.2f of %s |\n", what, seconds * 1e3, seconds / limit, of);
     } else {
-      std::printf("| %s | %.1f ms | |\n", what, milliseconds * 1e3);
+      std::printf("| %s | %.1f ms | |\n", what, seconds * 1e3);
     }
   }
 

@@ -25,7 +25,9 @@
 // of the highest round, then of the highest step. It counts once all of it is on disk: whatever stops a run half-way,
 // the checkpoint before is still there. The format: docs/checkpoints.md.
 //
-// Threads: one at a time. The thread that writes has a group of its own.
+// Threads: one at a time. The thread that writes has a group of its own. A Checkpointer that was moved from may only be
+//          destroyed or assigned to.
+// Group:   it takes host memory: of the backend cpu, or cpu:cpu,cuda:nccl. Tensors may be on its GPU.
 // Errors:  an error of writing on any rank is thrown on all ranks, by the next save() or wait(). Training may go on
 //          after a CheckpointError: that checkpoint is missing, earlier ones stay.
 #pragma once
@@ -35,6 +37,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <locale>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -64,9 +67,9 @@ struct HasDataType<T, decltype(void(DataTypeOf<T>::value))> : std::true_type {};
 }  // namespace detail
 
 // Keeps the newest checkpoint in the memory of this process, and a copy of another rank's part: of a rank on another
-// host, if there is one. So a group of which one rank, or one host, is gone needs no disk; load() then gives the copies
-// to the ranks of the new group, before it returns. One object for a process; it outlives the groups, as ElasticState
-// does:
+// host, unless one host has more than half of the ranks. So a group of which one rank, or one host, is gone needs no
+// disk; load() then gives the copies to the ranks of the new group, before it returns. One object for a process; it
+// outlives the groups, as ElasticState does:
 //
 //   ddp::CheckpointMemory memory;
 //   ddp::run_elastic(state, [&](ddp::ProcessGroup world) {
@@ -103,7 +106,7 @@ struct CheckpointerOptions {
   CheckpointForm form = CheckpointForm::parts;
   std::size_t keep = 2;                // complete checkpoints that stay; >= 1
   CheckpointMemory* memory = nullptr;  // null: no copies in memory. On all ranks or on none
-  // Told on rank 0 which checkpoint load() passes over, and why. Empty: a line on stderr.
+  // Told on rank 0 which checkpoint load() passes over, and why. Empty: a line on stderr. What it throws is dropped.
   std::function<void(const std::string& message)> warn{};
   std::chrono::milliseconds write_timeout{600'000};  // how long save(), wait() and other ranks wait for a disk; > 0
 };
@@ -111,7 +114,7 @@ struct CheckpointerOptions {
 struct LoadedCheckpoint {
   RoundId round;
   std::uint64_t step = 0;
-  int rank_count = 1;         // of the run that saved it
+  int rank_count = 1;         // of the run that saved it; 0 for a file of another program
   bool has_own_state = true;  // add_own(): as many ranks saved it, so each rank has its own state again
   bool is_from_memory = false;
 };
@@ -120,8 +123,8 @@ class DDP_EXPORT Checkpointer {
  public:
   // Collective. Throws InvalidArgument for options out of range.
   Checkpointer(ProcessGroup group, CheckpointerOptions options);
-  // Waits for what is being written; says on stderr what nobody asked for. If the group has failed, what is being
-  // written is given up instead.
+  // Waits for the save under way. Prints an error that no call has thrown. If the group has failed, the save is given
+  // up instead.
   ~Checkpointer();
   Checkpointer(Checkpointer&& other) noexcept;
   Checkpointer& operator=(Checkpointer&& other) noexcept;
@@ -177,11 +180,13 @@ class DDP_EXPORT Checkpointer {
   void add_own(std::string name, Generator& generator) {
     add_own_text(std::move(name), {[&generator] {
                                      std::ostringstream out;
+                                     out.imbue(std::locale::classic());
                                      out << generator;
                                      return out.str();
                                    },
                                    [&generator](const std::string& text) {
                                      std::istringstream in(text);
+                                     in.imbue(std::locale::classic());
                                      if (!(in >> generator)) throw CheckpointError("a generator's state is " + text);
                                    }});
   }

@@ -50,8 +50,9 @@ void BackgroundTask::forget() {
 
 void BackgroundTask::begin(std::function<void()> task) {
   if (!state_) {
-    state_ = std::make_shared<State>();
-    base::start_quiet_thread([state = state_] { state->run(); }).detach();
+    auto state = std::make_shared<State>();
+    base::start_quiet_thread([state] { state->run(); }).detach();
+    state_ = std::move(state);
   }
   const std::lock_guard lock(state_->mutex);
   state_->task = std::move(task);

@@ -1,6 +1,6 @@
 // A thread that does one task at a time.
 //
-// Threads: one caller. A task that has not ended when this object does goes on with what it holds by itself.
+// Threads: one caller. If a task is still running when this object ends, the task runs on by itself.
 #pragma once
 
 #include <chrono>

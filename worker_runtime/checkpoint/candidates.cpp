@@ -4,14 +4,20 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 namespace ddp::checkpoint {
 namespace {
 
-struct NewestFirst {
-  bool operator()(const std::pair<CheckpointId, Source>& a, const std::pair<CheckpointId, Source>& b) const {
-    return a.first == b.first ? a.second < b.second : b.first < a.first;
+struct Key {
+  CheckpointId id;
+  Source source;
+  std::uint64_t manifest_checksum;
+
+  friend bool operator<(const Key& a, const Key& b) {  // newest first
+    if (!(a.id == b.id)) return b.id < a.id;
+    return std::tie(a.source, a.manifest_checksum) < std::tie(b.source, b.manifest_checksum);
   }
 };
 
@@ -33,7 +39,7 @@ std::string encode(const std::vector<Offer>& offers) {
   auto json = nlohmann::json::array();
   for (const Offer& offer : offers) {
     json.push_back({to_string(offer.id.round), offer.id.step, static_cast<int>(offer.source), offer.part_count,
-                    ranges_of(offer.parts), offer.place, offer.problem, offer.is_complete});
+                    ranges_of(offer.parts), offer.place, offer.problem, offer.is_complete, offer.manifest_checksum});
   }
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -44,6 +50,7 @@ std::vector<Offer> parse_offers(std::string_view text) {
     Offer offer{{parse_round_id(json[0].get<std::string>()).value_or(RoundId{}), json[1].get<std::uint64_t>()},
                 static_cast<Source>(json[2].get<int>()),
                 json[3].get<std::size_t>(),
+                json[8].get<std::uint64_t>(),
                 {},
                 json[5].get<std::string>(),
                 json[6].get<std::string>(),
@@ -64,19 +71,19 @@ std::vector<Candidate> candidates_of(const std::vector<std::vector<Offer>>& offe
     std::vector<std::vector<int>> holders;  // ranks by part
     bool has_manifest = false;
   };
-  std::map<std::pair<CheckpointId, Source>, Found, NewestFirst> all;
+  std::map<Key, Found> all;
   for (std::size_t rank = 0; rank < offers.size(); ++rank) {
     for (const Offer& offer : offers[rank]) {
-      const auto [entry, is_new] = all.try_emplace({offer.id, offer.source});
+      const auto [entry, is_new] = all.try_emplace({offer.id, offer.source, offer.manifest_checksum});
       auto& [candidate, holders, has_manifest] = entry->second;
       if (is_new) {
         candidate.id = offer.id;
         candidate.source = offer.source;
         candidate.place = offer.place;
-        candidate.is_complete = false;
+        candidate.manifest_checksum = offer.manifest_checksum;
       }
       if (candidate.problem.empty()) candidate.problem = offer.problem;
-      candidate.is_complete = candidate.is_complete || offer.is_complete;
+      candidate.is_complete = candidate.is_complete && offer.is_complete;
       if (offer.part_count == 0) continue;
       if (!has_manifest) {
         candidate.manifest_rank = static_cast<int>(rank);
@@ -91,6 +98,8 @@ std::vector<Candidate> candidates_of(const std::vector<std::vector<Offer>>& offe
   std::vector<Candidate> candidates;
   for (auto& [key, found] : all) {
     Candidate& candidate = found.candidate;
+    const auto without_manifest = all.find({key.id, key.source, 0});
+    if (without_manifest != all.end() && !without_manifest->second.candidate.is_complete) candidate.is_complete = false;
     std::string missing;
     for (std::size_t part = 0; part < found.holders.size(); ++part) {
       const auto& holders = found.holders[part];

@@ -98,6 +98,17 @@ void make_directory(const std::filesystem::path& directory) {
   for (const std::filesystem::path& parent : parents) sync_directory(parent);
 }
 
+void require_not_superseded(const std::filesystem::path& directory, const CheckpointPath& checkpoint,
+                            std::size_t keep) {
+  std::vector<CheckpointPath> newer = list_checkpoints(directory);
+  std::erase_if(newer, [&](const CheckpointPath& each) { return !(checkpoint.id < each.id) || !is_complete(each); });
+  if (newer.size() < keep) return;
+  throw CheckpointError("checkpoint " + checkpoint.path.string() + " was superseded: the newest is " +
+                        newer.front().path.filename().string() +
+                        "\nwhere: saving a checkpoint; newer rounds have filled the places of this folder\n"
+                        "try:   another folder for this run, or remove the newer checkpoints if they are of no use");
+}
+
 void remove_old(const std::filesystem::path& directory, std::size_t keep) {
   std::size_t complete = 0;
   for (const CheckpointPath& each : list_checkpoints(directory)) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 namespace ddp {
@@ -15,24 +14,28 @@ Image ImagePool::take(std::size_t bytes, const Allocate& allocate) {
   const auto found = std::find_if(buffers_.begin(), buffers_.end(),
                                   [&](const Buffer& buffer) { return is_free(buffer) && buffer.capacity >= bytes; });
   if (found != buffers_.end()) return {found->data, bytes};
-  std::erase_if(buffers_, is_free);  // too small: make room before the next is allocated
-  const Buffer buffer{allocate(bytes), bytes};
+  std::erase_if(buffers_, is_free);                // too small: make room before the next is allocated
+  const std::size_t capacity = bytes + bytes / 8;  // texts have another length each time
+  const Buffer buffer{allocate(capacity), capacity};
   buffers_.push_back(buffer);
   return {buffer.data, bytes};
 }
 
-// The ranks in turns over the hosts, each of which gives its copy to the next: neighbours are on different hosts as
-// long as there are ranks on more than one.
+// All ranks, ordered by host, give their copies to the rank that is as many places further as the largest host has
+// ranks.
 std::vector<int> copy_holders(const std::vector<int>& host_of) {
-  std::map<int, int> ranks_before;  // on each host
-  std::vector<std::tuple<int, int, int>> order;
-  for (std::size_t rank = 0; rank < host_of.size(); ++rank) {
-    order.emplace_back(ranks_before[host_of[rank]]++, host_of[rank], static_cast<int>(rank));
+  std::map<int, std::vector<int>> ranks_of;
+  for (std::size_t rank = 0; rank < host_of.size(); ++rank) ranks_of[host_of[rank]].push_back(static_cast<int>(rank));
+  std::vector<int> order;
+  std::size_t largest = 0;
+  for (const auto& [host, ranks] : ranks_of) {
+    order.insert(order.end(), ranks.begin(), ranks.end());
+    largest = std::max(largest, ranks.size());
   }
-  std::sort(order.begin(), order.end());
+  const std::size_t shift = ranks_of.size() == 1 ? 1 : largest;
   std::vector<int> holders(host_of.size());
   for (std::size_t i = 0; i < order.size(); ++i) {
-    holders[static_cast<std::size_t>(std::get<2>(order[i]))] = std::get<2>(order[(i + 1) % order.size()]);
+    holders[static_cast<std::size_t>(order[i])] = order[(i + shift) % order.size()];
   }
   return holders;
 }

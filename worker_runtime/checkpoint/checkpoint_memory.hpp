@@ -49,8 +49,8 @@ struct HeldCheckpoint {
   std::vector<HeldPart> parts;  // this rank's own, and the copy of another's
 };
 
-// Which rank keeps the copy of each rank's part: a permutation, which gives it to another host where it can. host_of[r]
-// is a number of rank r's host.
+// Which rank keeps the copy of each rank's part: a permutation. It is a rank of another host, unless one host has more
+// than half of all ranks. host_of[r] is a number of rank r's host.
 std::vector<int> copy_holders(const std::vector<int>& host_of);
 
 }  // namespace ddp::checkpoint
@@ -60,6 +60,7 @@ namespace ddp {
 class CheckpointMemory::Impl {
  public:
   checkpoint::ImagePool& pool() { return pool_; }
+  checkpoint::ImagePool& plain_pool() { return plain_pool_; }  // of the copies of other ranks' parts
 
   // Before a part is made: of two checkpoints the older one goes, and its buffers are free.
   void make_room();
@@ -75,7 +76,7 @@ class CheckpointMemory::Impl {
  private:
   static constexpr std::size_t kHeldMax = 2;
 
-  checkpoint::ImagePool pool_;
+  checkpoint::ImagePool pool_, plain_pool_;
   mutable std::mutex mutex_;
   std::vector<checkpoint::HeldCheckpoint> held_;  // by id: a thread of an earlier round may come late
 };

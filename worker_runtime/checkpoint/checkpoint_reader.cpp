@@ -4,11 +4,10 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/checkpoint/candidates.hpp"
 #include "worker_runtime/checkpoint/checkpoint_files.hpp"
+#include "worker_runtime/checkpoint/checksum.hpp"
+#include "worker_runtime/checkpoint/problem.hpp"
 #include "worker_runtime/process_group/host_bytes.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -59,18 +58,16 @@ class PartReader {
 
   void check(const Part& part) const {
     if (!part.data_checksum) return;
-    XXH3_state_t* const state = XXH3_createState();
-    const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> owner(state, XXH3_freeState);
-    XXH3_64bits_reset(state);
+    Checksum checksum;
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, part.bytes)));
     for (std::uint64_t at = part.data_at; at < part.bytes; at += buffer.size()) {
       const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), part.bytes - at));
       read(at, {buffer.data(), count});
-      XXH3_64bits_update(state, buffer.data(), count);
+      checksum.add({buffer.data(), count});
     }
-    const std::uint64_t checksum = XXH3_64bits_digest(state);
-    if (checksum == *part.data_checksum) return;
-    fail("its checksum is " + text_of_checksum(checksum) + " instead of " + text_of_checksum(*part.data_checksum));
+    if (checksum.value() == *part.data_checksum) return;
+    fail("its checksum is " + text_of_checksum(checksum.value()) + " instead of " +
+         text_of_checksum(*part.data_checksum));
   }
 
  private:
@@ -99,13 +96,13 @@ struct Reachable {
 Reachable in_memory(const HeldCheckpoint& held) {
   const std::string place = "of step " + std::to_string(held.manifest.id.step) + " in memory";
   Reachable reachable{
-      {held.manifest.id, Source::memory, held.manifest.parts.size(), {}, place, "", true}, held.manifest, {}, {}};
+      {held.manifest.id, Source::memory, held.manifest.parts.size(), 0, {}, place, "", true}, held.manifest, {}, {}};
   for (const HeldPart& part : held.parts) reachable.images[part.part] = part.image;
   return reachable;
 }
 
 void read_parts(const CheckpointPath& path, Reachable& reachable) {
-  reachable.manifest = parse_manifest(read_text(manifest_path(path), kManifestBytesMax));
+  reachable.manifest = parse_checked_manifest(read_text(manifest_path(path), kManifestBytesMax));
   const Manifest& manifest = *reachable.manifest;
   if (!(manifest.id == path.id)) throw CheckpointError("its manifest is of another checkpoint");
   for (std::size_t part = 0; part < manifest.parts.size(); ++part) {
@@ -137,7 +134,7 @@ void read_single(const CheckpointPath& path, Reachable& reachable) {
 
 Reachable on_disk(const CheckpointPath& path) {
   Reachable reachable{
-      {path.id, path.has_parts ? Source::parts : Source::single, 0, {}, path.path.string(), "", true}, {}, {}, {}};
+      {path.id, path.has_parts ? Source::parts : Source::single, 0, 0, {}, path.path.string(), "", true}, {}, {}, {}};
   try {
     if (!is_complete(path)) {
       reachable.offer.is_complete = false;
@@ -161,7 +158,11 @@ std::vector<Reachable> reachable_from(const LoadFrom& from) {
     for (const CheckpointPath& path : list_checkpoints(from.directory)) all.push_back(on_disk(path));
   }
   for (Reachable& each : all) {
-    if (each.manifest) each.offer.part_count = each.manifest->parts.size();
+    if (each.manifest) {
+      each.offer.part_count = each.manifest->parts.size();
+      const std::string text = encode(*each.manifest);
+      each.offer.manifest_checksum = checksum_of(std::as_bytes(std::span(text)));
+    }
     for (const auto& [part, image] : each.images) each.offer.parts.push_back(part);
     for (const auto& [part, file] : each.files) each.offer.parts.push_back(part);
   }
@@ -179,17 +180,20 @@ class Loader {
     std::vector<Offer> own;
     for (const Reachable& each : reachable_) own.push_back(each.offer);
     std::vector<std::vector<Offer>> offers;
-    for (const std::string& text : process_group::all_gather_texts(group_, encode(own), Within::checkpoint)) {
-      offers.push_back(parse_offers(text));
-    }
+    for (const std::string& text : gather(encode(own))) offers.push_back(parse_offers(text));
     bool is_any_broken = false;
-    for (const Candidate& candidate : candidates_of(offers)) {
+    const std::vector<Candidate> candidates = candidates_of(offers);
+    for (const Candidate& candidate : candidates) {
       problem = candidate.problem.empty() ? verify(candidate) : candidate.problem;
       if (problem.empty()) return load(candidate);
       is_any_broken = is_any_broken || (candidate.is_complete && candidate.source != Source::memory);
-      if (group_.rank() == 0) from_.warn("checkpoint " + candidate.place + " is passed over: " + problem);
+      if (group_.rank() == 0) {
+        static_cast<void>(
+            problem_of([&] { from_.warn("checkpoint " + candidate.place + " is passed over: " + problem); }));
+      }
     }
     if (!is_any_broken) return {};
+    if (is_any_new(candidates)) return run();  // another job has removed those, because it has saved newer ones
     throw CheckpointError("no checkpoint in " + from_.directory.string() +
                           " can be loaded, though there are some\nwhere: Checkpointer::load\n"
                           "try:   see the warnings before; remove the broken checkpoints to start afresh");
@@ -199,23 +203,37 @@ class Loader {
   // Empty if no rank had a problem.
   template <class Step>
   std::string together(const Step& step) {
-    std::string problem;
-    try {
-      step();
-    } catch (const std::exception& error) {
-      problem = first_line(error.what());
-    }
-    const auto problems = process_group::all_gather_texts(group_, problem, Within::checkpoint);
+    const auto problems = gather(first_line(problem_of(step)));
     for (std::size_t rank = 0; rank < problems.size(); ++rank) {
       if (!problems[rank].empty()) return "rank " + std::to_string(rank) + ": " + problems[rank];
     }
     return "";
   }
 
+  std::vector<std::string> gather(const std::string& text) {
+    return process_group::all_gather_texts(group_, text, Within::checkpoint, from_.options);
+  }
+
+  // Whether any rank sees a complete checkpoint that is newer than the newest candidate.
+  bool is_any_new(const std::vector<Candidate>& candidates) {
+    bool is_new = false;
+    static_cast<void>(problem_of([&] {
+      for (const CheckpointPath& path : list_checkpoints(from_.directory)) {
+        is_new = is_new || (candidates.front().id < path.id && is_complete(path));
+      }
+    }));
+    const auto texts = gather(is_new ? "new" : "");
+    return std::any_of(texts.begin(), texts.end(), [](const std::string& text) { return !text.empty(); });
+  }
+
   // Null if this rank has nothing of it.
   const Reachable* find(const Candidate& candidate) const {
     for (const Reachable& each : reachable_) {
-      if (each.offer.id == candidate.id && each.offer.source == candidate.source) return &each;
+      const Offer& offer = each.offer;
+      if (offer.id == candidate.id && offer.source == candidate.source &&
+          offer.manifest_checksum == candidate.manifest_checksum) {
+        return &each;
+      }
     }
     return nullptr;
   }
@@ -234,7 +252,7 @@ class Loader {
   Manifest share_manifest(const Candidate& candidate) {
     const bool is_source = candidate.manifest_rank == group_.rank();
     std::string text = is_source ? encode(*find(candidate)->manifest) : "";
-    const auto texts = process_group::all_gather_texts(group_, std::to_string(text.size()), Within::checkpoint);
+    const auto texts = gather(std::to_string(text.size()));
     text.resize(std::stoull(texts[static_cast<std::size_t>(candidate.manifest_rank)]));
     process_group::broadcast(
         group_, candidate.manifest_rank, text.size(),
@@ -243,7 +261,8 @@ class Loader {
         },
         [&](std::uint64_t at, std::span<const std::byte> chunk) {
           std::memcpy(text.data() + at, chunk.data(), chunk.size());
-        });
+        },
+        from_.options);
     return parse_manifest(text);
   }
 
@@ -254,6 +273,7 @@ class Loader {
     std::vector<Read> reads;
     std::string problem = together([&] {
       targets = state_.to_load(manifest, group_.rank(), has_own);
+      check_devices(targets.memory);
       reads = plan_reads(manifest, targets.wanted);
     });
     if (!problem.empty()) {
@@ -273,6 +293,10 @@ class Loader {
     return {candidate.id.round, candidate.id.step, manifest.rank_count, has_own, candidate.source == Source::memory};
   }
 
+  void check_devices(const std::vector<MemoryRange>& ranges) const {
+    for (const MemoryRange& range : ranges) require_reachable(range.device, group_.device());
+  }
+
   // Who wants bytes of a part; the same on all ranks.
   enum class Audience { nobody, provider, others };
 
@@ -280,7 +304,7 @@ class Loader {
                                      const std::vector<Read>& reads) {
     std::string wanted(part_count, '0');
     for (const Read& read : reads) wanted[read.part] = '1';
-    const auto by_rank = process_group::all_gather_texts(group_, wanted, Within::checkpoint);
+    const auto by_rank = gather(wanted);
     std::vector<Audience> audiences(part_count, Audience::nobody);
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       for (std::size_t part = 0; part < part_count; ++part) {
@@ -301,7 +325,7 @@ class Loader {
     }
     const std::uint64_t data_at = manifest.parts[part].data_at, bytes = manifest.parts[part].bytes - data_at;
     std::optional<PartReader> reader;
-    std::exception_ptr failure;  // of reading, on the provider: told when all have come to the end
+    std::exception_ptr failure;  // of reading, on the provider; thrown after the last chunk, on all ranks
     const auto read = [&](std::uint64_t at, std::span<std::byte> chunk) {
       try {
         if (!reader) reader.emplace(find(candidate)->reader_of(part));
@@ -314,7 +338,7 @@ class Loader {
       fill(own, targets, data_at + at, chunk);
     };
     if (audience == Audience::others) {
-      process_group::broadcast(group_, provider, bytes, read, take);
+      process_group::broadcast(group_, provider, bytes, read, take, from_.options);
     } else if (provider == group_.rank()) {
       std::vector<std::byte> chunk(static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, bytes)));
       for (std::uint64_t at = 0; at < bytes; at += chunk.size()) {

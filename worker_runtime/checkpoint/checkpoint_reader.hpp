@@ -19,6 +19,7 @@ struct LoadFrom {
   std::filesystem::path directory;                 // empty: no files
   std::shared_ptr<CheckpointMemory::Impl> memory;  // null: no copies in memory
   std::function<void(const std::string&)> warn;    // on rank 0
+  CollectiveOptions options;                       // ranks wait for the slowest disk
 };
 
 // Collective; as Checkpointer::load().

@@ -5,6 +5,8 @@
 #include "worker_runtime/checkpoint/atomic_file.hpp"
 #include "worker_runtime/checkpoint/checkpoint_files.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
+#include "worker_runtime/checkpoint/problem.hpp"
+#include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/host_bytes.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -57,9 +59,11 @@ class CheckpointWriter::Task {
   void run(const PartLayout& layout, const Image& image, Extent extent) {
     const Part part = layout.seal(image.data.get());
     const Manifest manifest = agree_on(encode(layout.manifest(part)), "");
+    const bool writes_files = extent == Extent::everywhere && !where_.directory.empty();
+    if (writes_files) together(manifest, [&] { check_place(manifest); });
     if (where_.memory) copy_to_memory(manifest, image);
     if (extent == Extent::memory_only) return;
-    if (!where_.directory.empty()) {
+    if (writes_files) {
       if (where_.form == CheckpointForm::parts) {
         write_parts(manifest, image);
       } else {
@@ -78,6 +82,13 @@ class CheckpointWriter::Task {
   int rank() const { return group_.rank(); }
   bool is_host_leader() const { return layout_.leader_of(layout_.host_of(rank())) == rank(); }
   ImagePool& pool() { return where_.memory ? where_.memory->pool() : pool_; }
+
+  // Of plain memory, which is not for copies to and from a GPU.
+  Image take_plain_image(std::uint64_t bytes) {
+    ImagePool& pool = where_.memory ? where_.memory->plain_pool() : plain_pool_;
+    return pool.take(static_cast<std::size_t>(bytes),
+                     [](std::size_t size) { return process_group::host_memory()->allocate_on_host(size); });
+  }
 
   std::vector<std::string> gather(const std::string& text) {
     return process_group::all_gather_texts(group_, text, Within::checkpoint, options_);
@@ -103,26 +114,19 @@ class CheckpointWriter::Task {
     if (holder != rank()) {
       const auto owner = static_cast<int>(std::find(holders_.begin(), holders_.end(), rank()) - holders_.begin());
       const Part& theirs = manifest.parts[static_cast<std::size_t>(owner)];
-      const Image copy = pool().take(static_cast<std::size_t>(theirs.bytes), [](std::size_t size) {
-        return process_group::host_memory()->allocate_on_host(size);
-      });
+      Image copy;
+      together(manifest, [&] { copy = take_plain_image(theirs.bytes); });
       process_group::exchange(group_, {holder, image.span()}, {owner, {copy.data.get(), copy.bytes}}, options_);
       held.parts.push_back({static_cast<std::size_t>(owner), copy});
     }
     where_.memory->keep(std::move(held));
-    group_.barrier(options_);
+    gather("");
   }
 
   // Every rank does its part; what fails on one fails on all.
   template <class Step>
   void together(const Manifest& manifest, const Step& step) {
-    std::string problem;
-    try {
-      step();
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-    const auto problems = gather(problem);
+    const auto problems = gather(problem_of(step));
     for (std::size_t r = 0; r < problems.size(); ++r) {
       if (problems[r].empty()) continue;
       throw CheckpointError("the checkpoint of step " + std::to_string(manifest.id.step) + " is not complete: rank " +
@@ -130,37 +134,63 @@ class CheckpointWriter::Task {
     }
   }
 
+  CheckpointPath place_of(const Manifest& manifest) const {
+    return where_.form == CheckpointForm::parts ? folder_of_parts(where_.directory, manifest.id)
+                                                : single_file(where_.directory, manifest.id);
+  }
+
+  // Before anything is changed.
+  void check_place(const Manifest& manifest) const {
+    const CheckpointPath place = place_of(manifest);
+    if (std::filesystem::exists(place.has_parts ? manifest_path(place) : place.path)) refuse_existing(place);
+    require_not_superseded(where_.directory, place, where_.keep);
+    const std::size_t bytes = encode(manifest).size();
+    if (bytes > kManifestBytesMax) {
+      throw CheckpointError("its manifest would have " + std::to_string(bytes) + " bytes, more than " +
+                            std::to_string(kManifestBytesMax) + "\ntry:   fewer tensors, or fewer ranks");
+    }
+  }
+
   void write_parts(const Manifest& manifest, const Image& image) {
-    const CheckpointPath folder = folder_of_parts(where_.directory, manifest.id);
+    const CheckpointPath folder = place_of(manifest);
     together(manifest, [&] {
-      // Files of the same names may be there: of the ranks of this host, or of a run that did not come to the end.
-      if (std::filesystem::exists(manifest_path(folder))) refuse_existing(folder);
       make_directory(folder.path);
+      // Replaces what an earlier save that failed has left.
       write_file(part_path(folder, static_cast<std::size_t>(rank()), manifest.parts.size()), image.span(),
                  AtomicFile::Existing::replace);
     });
     // One rank of each host makes it complete, and any that has a folder of its own. If hosts share the disk, each
     // writes the same.
     const std::string text = encode(manifest);
+    bool tidies_up = is_host_leader();
     const auto complete = [&] {
       write_file(manifest_path(folder), std::as_bytes(std::span(text)), AtomicFile::Existing::replace);
-      remove_old(where_.directory, where_.keep);
     };
     together(manifest, [&] {
       if (is_host_leader()) complete();
     });
     together(manifest, [&] {
-      if (!std::filesystem::exists(manifest_path(folder))) complete();
+      if (std::filesystem::exists(manifest_path(folder))) return;
+      tidies_up = true;
+      complete();
     });
+    // Only now is the new one complete on all hosts, and the old ones are needed no more.
+    if (tidies_up) static_cast<void>(problem_of([&] { remove_old(where_.directory, where_.keep); }));
   }
 
   void write_single(const Manifest& manifest, const Image& image) {
-    const CheckpointPath file = single_file(where_.directory, manifest.id);
+    const CheckpointPath file = place_of(manifest);
     SingleImage whole;
+    Image received;  // a part of another rank
     together(manifest, [&] {
       if (rank() != 0) return;
-      if (std::filesystem::exists(file.path)) refuse_existing(file);
-      whole = SingleImage::of(manifest, pool(), group_.size());
+      whole = SingleImage::of(manifest, group_.size());
+      whole.image = take_plain_image(whole.layout->bytes());
+      std::uint64_t longest = 0;
+      for (std::size_t part = 1; part < manifest.parts.size(); ++part) {
+        longest = std::max(longest, manifest.parts[part].bytes);
+      }
+      received = take_plain_image(longest);
     });
     for (int source = 0; source < group_.size(); ++source) {
       const Part& part = manifest.parts[static_cast<std::size_t>(source)];
@@ -168,22 +198,19 @@ class CheckpointWriter::Task {
         if (rank() == 0) whole.place(0, image.span());
         continue;
       }
-      Image theirs;
-      if (rank() == 0) {
-        theirs = pool().take(static_cast<std::size_t>(part.bytes),
-                             [](std::size_t size) { return process_group::host_memory()->allocate_on_host(size); });
-      }
-      process_group::exchange(group_, {0, rank() == source ? image.span() : std::span<const std::byte>()},
-                              {source, {theirs.data.get(), theirs.bytes}}, options_);
-      if (rank() == 0) whole.place(static_cast<std::size_t>(source), theirs.span());
+      if (rank() == source) process_group::exchange(group_, {0, image.span()}, {}, options_);
+      if (rank() != 0) continue;
+      const std::span<std::byte> theirs(received.data.get(), static_cast<std::size_t>(part.bytes));
+      process_group::exchange(group_, {}, {source, theirs}, options_);
+      whole.place(static_cast<std::size_t>(source), theirs);
     }
     together(manifest, [&] {
       if (rank() != 0) return;
       whole.seal();
       make_directory(where_.directory);
       write_file(file.path, whole.image.span(), AtomicFile::Existing::refuse);
-      remove_old(where_.directory, where_.keep);
     });
+    if (rank() == 0) static_cast<void>(problem_of([&] { remove_old(where_.directory, where_.keep); }));
   }
 
   // The whole of a checkpoint as one safetensors file, which is put together from parts.
@@ -193,7 +220,7 @@ class CheckpointWriter::Task {
     std::vector<std::uint64_t> offsets;  // by wanted tensor
     Image image;
 
-    static SingleImage of(const Manifest& manifest, ImagePool& pool, int rank_count) {
+    static SingleImage of(const Manifest& manifest, int rank_count) {
       SingleImage whole;
       std::vector<Entry> entries;
       std::vector<WantedPiece> wanted;
@@ -206,8 +233,6 @@ class CheckpointWriter::Task {
       whole.layout.emplace(entries, manifest.id, 0, rank_count);
       whole.reads = plan_reads(manifest, wanted);
       for (std::size_t i = 0; i < entries.size(); ++i) whole.offsets.push_back(whole.layout->offset_of(i));
-      whole.image = pool.take(static_cast<std::size_t>(whole.layout->bytes()),
-                              [](std::size_t size) { return process_group::host_memory()->allocate_on_host(size); });
       return whole;
     }
 
@@ -234,7 +259,8 @@ class CheckpointWriter::Task {
   std::shared_ptr<process_group::DeviceMemory> device_;
   core::HostLayout layout_;
   std::vector<int> holders_;  // of the copy of each rank's part
-  ImagePool pool_;            // without memory
+  ImagePool pool_;            // without memory; as is the next
+  ImagePool plain_pool_;
 };
 
 CheckpointWriter::CheckpointWriter(ProcessGroup group, Where where, std::chrono::milliseconds timeout)
@@ -259,7 +285,7 @@ void CheckpointWriter::give_up(const std::string& reason) {
 }
 
 void CheckpointWriter::wait() {
-  if (thread_.wait_until(std::chrono::steady_clock::now() + timeout_)) return;
+  if (thread_.wait_until(process_group::deadline_after(timeout_).end())) return;
   throw TimeoutError("the checkpoint before is still being written, after " + std::to_string(timeout_.count()) +
                      " ms\nwhere: Checkpointer\ntry:   a faster disk, fewer checkpoints, or a longer write_timeout");
 }

@@ -35,8 +35,8 @@ class CheckpointWriter {
   CheckpointWriter(ProcessGroup group, Where where, std::chrono::milliseconds timeout);
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
-  // Waits, and says on stderr what nobody has been told. That is not an error of the group if an exception is on its
-  // way.
+  // Waits for the save under way. Prints an error that no call has thrown; but for an error of the group while an
+  // exception is on its way.
   ~CheckpointWriter();
 
   // Waits for the checkpoint before. Throws what that failed with, or TimeoutError.

@@ -5,6 +5,7 @@
 #include "worker_runtime/checkpoint/checkpoint_reader.hpp"
 #include "worker_runtime/checkpoint/checkpoint_writer.hpp"
 #include "worker_runtime/checkpoint/part_image.hpp"
+#include "worker_runtime/checkpoint/problem.hpp"
 #include "worker_runtime/checkpoint/training_state.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -27,6 +28,14 @@ void check_options(const CheckpointerOptions& options) {
   }
 }
 
+// The thread that writes would take turns with training on a GPU's default stream, in another order on each rank.
+void check_group(const ProcessGroup& group) {
+  if (process_group::require_group(group.impl()).backend().reaches({})) return;
+  throw InvalidArgument(
+      "a group that does not take host memory\nwhere: Checkpointer\n"
+      "try:   init_process_group() with the backend cpu:cpu,cuda:nccl");
+}
+
 std::function<void(const std::string&)> on_stderr() {
   return [](const std::string& message) { std::fprintf(stderr, "warning: %s\n", message.c_str()); };
 }
@@ -38,8 +47,10 @@ class Checkpointer::Impl {
   Impl(ProcessGroup group, CheckpointerOptions options)
       : group_(std::move(group)),
         device_(process_group::require_group(group_.impl()).backend().device_memory()),
-        from_{options.directory, options.memory == nullptr ? nullptr : options.memory->impl(),
-              options.warn ? std::move(options.warn) : on_stderr()},
+        from_{options.directory,
+              options.memory == nullptr ? nullptr : options.memory->impl(),
+              options.warn ? std::move(options.warn) : on_stderr(),
+              {.timeout = options.write_timeout}},
         writer_(group_.split(0, group_.rank()), {options.directory, options.form, options.keep, from_.memory},
                 options.write_timeout) {}
 
@@ -81,22 +92,22 @@ class Checkpointer::Impl {
   }
 
   void begin(std::uint64_t step, checkpoint::CheckpointWriter::Extent extent) {
-    try {
+    const std::string problem = checkpoint::problem_of([&] {
       std::list<std::string> texts;
       const std::vector<checkpoint::Entry> entries = state_.to_save(group_.rank(), group_.size(), texts);
       checkpoint::PartLayout layout(entries, {group_.round(), step}, group_.rank(), group_.size());
       checkpoint::Image image = writer_.take_image(static_cast<std::size_t>(layout.bytes()));
       copy(entries, layout, image);
       writer_.begin(std::move(layout), std::move(image), extent);
-    } catch (const std::exception& error) {
-      writer_.begin_failed(error.what());  // else the other ranks would wait for this one
-    } catch (...) {
-      writer_.begin_failed("an exception that is no std::exception");
-    }
+    });
+    if (!problem.empty()) writer_.begin_failed(problem);  // else the other ranks would wait for this one
   }
 
   void copy(const std::vector<checkpoint::Entry>& entries, const checkpoint::PartLayout& layout,
             const checkpoint::Image& image) {
+    for (const checkpoint::Entry& entry : entries) {
+      checkpoint::require_reachable(entry.values.device, group_.device());
+    }
     std::vector<process_group::DeviceMemory::Copy> from_host, from_device;
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const MemoryRange& values = entries[i].values;
@@ -116,6 +127,7 @@ class Checkpointer::Impl {
 
 Checkpointer::Checkpointer(ProcessGroup group, CheckpointerOptions options) {
   check_options(options);
+  check_group(group);
   impl_ = std::make_unique<Impl>(std::move(group), std::move(options));
 }
 Checkpointer::~Checkpointer() = default;

@@ -1,6 +1,7 @@
 #include "worker_runtime/checkpoint/manifest.hpp"
 
 #include "ddp/error.hpp"
+#include "worker_runtime/checkpoint/checksum.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
 #include "worker_runtime/tensor/shape.hpp"
 
@@ -53,7 +54,7 @@ std::uint64_t checksum_of_text(const std::string& text) {
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
   if (text.size() != 16 || error != std::errc() || end != text.data() + text.size()) {
-    refuse_manifest("a checksum of the manifest is no 16 hexadecimal digits");
+    refuse_manifest("a checksum of the manifest does not have 16 hexadecimal digits");
   }
   return value;
 }
@@ -74,6 +75,7 @@ Piece parse_piece(const nlohmann::json& json, const std::vector<Part>& parts, co
     refuse_manifest("a piece of tensor " + name + " has elements beyond the tensor");
   }
   const std::uint64_t part_bytes = parts[piece.part].bytes;
+  if (piece.offset < parts[piece.part].data_at) refuse_manifest("a piece of tensor " + name + " is before the data");
   if (piece.offset > part_bytes || piece.count > (part_bytes - piece.offset) / element_bytes) {
     refuse_manifest("a piece of tensor " + name + " has bytes beyond its part");
   }
@@ -111,6 +113,14 @@ std::string text_of(DataType type, const std::vector<std::int64_t>& shape) {
   return std::string(name_of(type)) + " " + tensor::shape_text(shape);
 }
 
+// Where a manifest says its own checksum. It is computed with zeros in that place.
+constexpr const char* kOwnChecksumKey = "\"manifest_xxh3_64\":\"";
+
+[[noreturn]] void refuse_unsaved(const TensorKey& key, std::uint64_t first) {
+  throw MismatchError("elements " + std::to_string(first) + " and on of tensor " + text_of(key) +
+                      " are saved by no rank\nwhere: Checkpointer::save\ntry:   the same tensors on all ranks");
+}
+
 }  // namespace
 
 std::string text_of_checksum(std::uint64_t checksum) {
@@ -122,6 +132,7 @@ std::string text_of_checksum(std::uint64_t checksum) {
 std::string encode(const Manifest& manifest) {
   nlohmann::ordered_json json;
   json["format"] = kFormat;
+  json["manifest_xxh3_64"] = text_of_checksum(0);
   json["round"] = to_string(manifest.id.round);
   json["step"] = manifest.id.step;
   json["ranks"] = manifest.rank_count;
@@ -143,7 +154,10 @@ std::string encode(const Manifest& manifest) {
     tensors.push_back(std::move(entry));
   }
   try {
-    return json.dump();
+    std::string text = json.dump();
+    const std::string checksum = text_of_checksum(checksum_of(std::as_bytes(std::span(text))));
+    text.replace(text.find(kOwnChecksumKey) + std::string(kOwnChecksumKey).size(), checksum.size(), checksum);
+    return text;
   } catch (const nlohmann::json::type_error&) {
     refuse_manifest("the name of a tensor is not UTF-8");
   }
@@ -171,6 +185,19 @@ Manifest parse_manifest(std::string_view text) {
     }
   }
   return manifest;
+}
+
+Manifest parse_checked_manifest(std::string text) {
+  const std::size_t key = text.find(kOwnChecksumKey);
+  if (key == std::string::npos) refuse_manifest("the manifest has no checksum");
+  const std::size_t place = key + std::string(kOwnChecksumKey).size();
+  const std::string zeros = text_of_checksum(0);
+  const std::string said = text.substr(place, zeros.size());
+  if (said.size() < zeros.size()) refuse_manifest("the manifest ends in its checksum");
+  text.replace(place, zeros.size(), zeros);
+  const std::string computed = text_of_checksum(checksum_of(std::as_bytes(std::span(text))));
+  if (said != computed) refuse_manifest("the manifest's checksum is " + computed + " instead of " + said);
+  return parse_manifest(text);
 }
 
 Manifest merge(std::span<const Manifest> of_ranks) {
@@ -206,8 +233,11 @@ Manifest merge(std::span<const Manifest> of_ranks) {
         throw MismatchError("tensor " + text_of(key) +
                             " is saved twice\nwhere: Checkpointer::save\ntry:   another name for one of them");
       }
+      if (piece.first > end) refuse_unsaved(key, end);
       end = piece.first + piece.count;
     }
+    const std::vector<std::uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
+    if (end != size_of_shape(shape, tensor.type, key.name).count) refuse_unsaved(key, end);
   }
   return merged;
 }

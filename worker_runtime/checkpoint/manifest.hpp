@@ -4,7 +4,8 @@
 // checkpoint is complete once its manifest is there.
 //
 // A manifest is a JSON object:
-//   {"format": "ddprun checkpoint 1", "round": "<round id>", "step": 7, "ranks": 4,
+//   {"format": "ddprun checkpoint 1", "manifest_xxh3_64": "<16 hexadecimal digits>", "round": "<round id>", "step": 7,
+//   "ranks": 4,
 //    "parts": [{"bytes": 4096, "data_at": 512, "data_xxh3_64": "<16 hexadecimal digits>"}, ...],   by rank
 //    "tensors": [{"name": "w", "dtype": "F32", "shape": [2, 3], "rank": 1,
 //                 "pieces": [{"part": 0, "first": 0, "count": 6, "offset": 512}]}, ...]}
@@ -75,7 +76,7 @@ struct Manifest {
   CheckpointId id;
   std::vector<Part> parts;  // by rank; one of a checkpoint in a single file
   std::map<TensorKey, ManifestTensor> tensors;
-  int rank_count = 1;  // of the ranks that saved it
+  int rank_count = 1;  // of the ranks that saved it; 0 if that is not known
 };
 
 std::string encode(const Manifest& manifest);  // of parts with checksums
@@ -85,9 +86,12 @@ std::string text_of_checksum(std::uint64_t checksum);  // 16 hexadecimal digits
 // Throws CheckpointError with the reason; the caller adds the path.
 Manifest parse_manifest(std::string_view json);
 
+// The same for the text of a file, whose checksum is compared first.
+Manifest parse_checked_manifest(std::string text);
+
 // The manifest of all parts, from what each rank says of its own: manifests with that one part. By rank. Throws
-// MismatchError if the ranks disagree on the checkpoint's id, or on the type or the shape of a tensor, and if an
-// element of a tensor is there twice.
+// MismatchError if the ranks disagree on the checkpoint's id, or on the type or the shape of a tensor, and unless each
+// element of a tensor is there once.
 Manifest merge(std::span<const Manifest> of_ranks);
 
 // Elements of a tensor that a rank has, or wants.

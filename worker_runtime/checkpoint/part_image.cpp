@@ -1,9 +1,7 @@
 #include "worker_runtime/checkpoint/part_image.hpp"
 
 #include "ddp/error.hpp"
-
-#define XXH_INLINE_ALL
-#include <xxhash.h>
+#include "worker_runtime/checkpoint/checksum.hpp"
 
 #include <algorithm>
 #include <charconv>
@@ -22,14 +20,6 @@ constexpr const char* kRankPrefix = "rank_";
 // "rank_3/name"
 std::string own_name(int rank, const std::string& name) { return kRankPrefix + std::to_string(rank) + "/" + name; }
 
-std::string name_in_part(const Entry& entry) {
-  if (entry.key.rank != kAllRanks) return own_name(entry.key.rank, entry.key.name);
-  const std::vector<std::uint64_t> shape(entry.shape.begin(), entry.shape.end());
-  if (size_of_shape(shape, entry.values.type, entry.key.name).count == entry.values.count) return entry.key.name;
-  return entry.key.name + "[" + std::to_string(entry.first) + ":" + std::to_string(entry.first + entry.values.count) +
-         "]";
-}
-
 TensorKey key_of(const std::string& name, int rank_count) {
   const std::string prefix = kRankPrefix;
   const std::size_t slash = name.find('/');
@@ -39,6 +29,17 @@ TensorKey key_of(const std::string& name, int rank_count) {
   const bool is_own = error == std::errc() && rank >= 0 && rank < rank_count && end == name.data() + slash &&
                       own_name(rank, name.substr(slash + 1)) == name;
   return is_own ? TensorKey{rank, name.substr(slash + 1)} : TensorKey{kAllRanks, name};
+}
+
+std::string name_in_part(const Entry& entry) {
+  if (entry.key.rank != kAllRanks) return own_name(entry.key.rank, entry.key.name);
+  if (key_of(entry.key.name, static_cast<int>(kPartsMax)).rank != kAllRanks) {
+    throw CheckpointError("the name " + entry.key.name + " is reserved for a tensor of one rank");
+  }
+  const std::vector<std::uint64_t> shape(entry.shape.begin(), entry.shape.end());
+  if (size_of_shape(shape, entry.values.type, entry.key.name).count == entry.values.count) return entry.key.name;
+  return entry.key.name + "[" + std::to_string(entry.first) + ":" + std::to_string(entry.first + entry.values.count) +
+         "]";
 }
 
 std::optional<std::uint64_t> number_in(const Metadata& metadata, const char* key, int base) {
@@ -139,14 +140,12 @@ Manifest PartLayout::manifest(const Part& part) const {
   return manifest;
 }
 
-std::uint64_t checksum_of(std::span<const std::byte> data) { return XXH3_64bits(data.data(), data.size()); }
-
 Manifest manifest_of(const SafetensorsFile& file, std::uint64_t data_at, std::uint64_t file_bytes,
                      const CheckpointId& id) {
   Manifest manifest{id, {{file_bytes, number_in(file.metadata(), kChecksumKey, 16), data_at}}, {}};
   const auto ranks = number_in(file.metadata(), kRanksKey, 10);
   const int rank_count = ranks && *ranks <= kPartsMax ? static_cast<int>(*ranks) : 0;
-  manifest.rank_count = std::max(1, rank_count);
+  manifest.rank_count = rank_count;
   for (const auto& [name, tensor] : file.tensors()) {
     manifest.tensors[key_of(name, rank_count)] = {tensor.type, tensor.shape, {{0, 0, tensor.count, tensor.offset}}};
   }

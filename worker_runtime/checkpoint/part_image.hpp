@@ -63,8 +63,6 @@ class PartLayout {
   std::uint64_t bytes_ = 0;
 };
 
-std::uint64_t checksum_of(std::span<const std::byte> data);
-
 // Of a single safetensors file, whether a PartLayout made it or another program. Has no checksum in the second case.
 Manifest manifest_of(const SafetensorsFile& file, std::uint64_t data_at, std::uint64_t file_bytes,
                      const CheckpointId& id);

@@ -54,6 +54,13 @@ void want_text(LoadTargets& targets, const Manifest& manifest, const std::string
 
 }  // namespace
 
+void require_reachable(const Device& device, const Device& of_group) {
+  if (device == Device{} || device == of_group) return;
+  throw InvalidArgument("a tensor in the memory of cuda:" + std::to_string(device.index) +
+                        ", which the group does not reach\nwhere: Checkpointer\n"
+                        "try:   a group of the backend cpu:cpu,cuda:nccl on that device");
+}
+
 void TrainingState::add(Parameter tensor) {
   check_tensor_shape(tensor);
   tensors_.push_back(std::move(tensor));

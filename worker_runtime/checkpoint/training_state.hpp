@@ -27,6 +27,9 @@ struct LoadTargets {
   std::list<FilledText> texts;  // a list, because their addresses are in `memory`
 };
 
+// Throws InvalidArgument for the memory of a device that the group does not have.
+void require_reachable(const Device& device, const Device& of_group);
+
 class TrainingState {
  public:
   void add(Parameter tensor);

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
 #include "worker_runtime/process_group/all_gather_words.hpp"
-#include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp::process_group {
 namespace {
@@ -14,56 +12,6 @@ constexpr std::size_t kChunkBytes = 8u << 20;
 constexpr std::size_t kWordBytes = sizeof(std::int64_t);
 
 std::size_t words_of(std::size_t bytes) { return (bytes + kWordBytes - 1) / kWordBytes; }
-
-// Memory of the group's device, and where the host reaches it.
-class Chunk {
- public:
-  Chunk(ProcessGroup& group, std::size_t bytes, const CollectiveOptions& options)
-      : memory_(group.allocate(words_of(std::max<std::size_t>(bytes, 1)) * kWordBytes, options)), options_(options) {
-    if (memory_.device() == Device{}) return;
-    device_ = group.impl()->backend().device_memory();
-    on_host_ = device_->allocate_on_host(memory_.bytes());
-  }
-
-  std::byte* host() const { return device_ ? on_host_.get() : static_cast<std::byte*>(memory_.data()); }
-  MemoryRange range(std::size_t bytes) const {
-    return {memory_.data(), words_of(bytes), DataType::int64, memory_.device()};
-  }
-  void to_device(std::size_t bytes) {
-    if (!device_) return;
-    const DeviceMemory::Copy copy{memory_.data(), on_host_.get(), bytes};
-    device_->copy_from_host({&copy, 1}, options_.stream);
-  }
-  void to_host(std::size_t bytes) {
-    if (!device_) return;
-    const DeviceMemory::Copy copy{on_host_.get(), memory_.data(), bytes};
-    device_->copy_to_host({&copy, 1}, options_.stream);
-  }
-
- private:
-  RegisteredMemory memory_;
-  CollectiveOptions options_;
-  std::shared_ptr<DeviceMemory> device_;  // null: the memory is the host's
-  std::shared_ptr<std::byte[]> on_host_;
-};
-
-// Both as one; `to` and `from` are memory of the group's device.
-void send_and_receive(ProcessGroup& group, ConstMemoryRange from, int to_peer, MemoryRange to, int from_peer,
-                      const CollectiveOptions& options) {
-  Work work = group.coalesce(
-      [&] {
-        if (from.count > 0) static_cast<void>(group.send_async(from, to_peer, options));
-        if (to.count > 0) static_cast<void>(group.receive_async(to, from_peer, options));
-      },
-      options);
-  work.wait();
-}
-
-template <class Bytes>
-Bytes part_of(Bytes bytes, std::size_t at) {
-  const std::size_t first = std::min(at, bytes.size());
-  return bytes.subspan(first, std::min(kChunkBytes, bytes.size() - first));
-}
 
 }  // namespace
 
@@ -84,25 +32,15 @@ std::vector<std::string> all_gather_texts(ProcessGroup& group, const std::string
 }
 
 void exchange(ProcessGroup& group, const Outgoing& send, const Incoming& receive, CollectiveOptions options) {
-  if (group.impl()->backend().reaches({})) {
-    return send_and_receive(group, {send.bytes.data(), send.bytes.size(), DataType::uint8}, send.peer,
-                            {receive.bytes.data(), receive.bytes.size(), DataType::uint8}, receive.peer, options);
-  }
-  Chunk outgoing(group, kChunkBytes, options), incoming(group, kChunkBytes, options);  // collective
-  for (std::size_t at = 0; at < std::max(send.bytes.size(), receive.bytes.size()); at += kChunkBytes) {
-    const auto sent = part_of(send.bytes, at);
-    const auto received = part_of(receive.bytes, at);
-    if (!sent.empty()) {
-      std::memcpy(outgoing.host(), sent.data(), sent.size());
-      outgoing.to_device(sent.size());
-    }
-    send_and_receive(group, outgoing.range(sent.size()), send.peer, incoming.range(received.size()), receive.peer,
-                     options);
-    if (!received.empty()) {
-      incoming.to_host(received.size());
-      std::memcpy(received.data(), incoming.host(), received.size());
-    }
-  }
+  Work work = group.coalesce(
+      [&] {
+        const ConstMemoryRange from(send.bytes.data(), send.bytes.size(), DataType::uint8);
+        const MemoryRange to(receive.bytes.data(), receive.bytes.size(), DataType::uint8);
+        if (from.count > 0) static_cast<void>(group.send_async(from, send.peer, options));
+        if (to.count > 0) static_cast<void>(group.receive_async(to, receive.peer, options));
+      },
+      options);
+  work.wait();
 }
 
 void broadcast(ProcessGroup& group, int root, std::uint64_t bytes,
@@ -110,16 +48,21 @@ void broadcast(ProcessGroup& group, int root, std::uint64_t bytes,
                const std::function<void(std::uint64_t at, std::span<const std::byte> chunk)>& take,
                CollectiveOptions options) {
   if (bytes == 0) return;
-  Chunk chunk(group, static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes)), options);
-  for (std::uint64_t at = 0; at < bytes; at += kChunkBytes) {
-    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes - at));
-    if (root == group.rank()) {
-      fill(at, {chunk.host(), count});
-      chunk.to_device(count);
-    }
-    group.broadcast(chunk.range(count), root, options);
-    if (root != group.rank()) chunk.to_host(count);
-    take(at, {chunk.host(), count});
+  const auto chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(kChunkBytes, bytes));
+  // Registered memory is faster, where it is the host's.
+  RegisteredMemory registered;
+  std::vector<std::byte> plain;
+  if (group.device() == Device{}) {
+    registered = group.allocate(chunk_bytes, options);
+  } else {
+    plain.resize(chunk_bytes);
+  }
+  auto* const chunk = plain.empty() ? static_cast<std::byte*>(registered.data()) : plain.data();
+  for (std::uint64_t at = 0; at < bytes; at += chunk_bytes) {
+    const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(chunk_bytes, bytes - at));
+    if (root == group.rank()) fill(at, {chunk, count});
+    group.broadcast({chunk, count, DataType::uint8}, root, options);
+    take(at, {chunk, count});
   }
 }
 

@@ -1,6 +1,6 @@
-// Bytes of host memory that ranks give each other through a group, whatever device its own memory is on.
+// Bytes of host memory that ranks give each other through a group that takes host memory.
 //
-// Collective calls. Threads and errors: those of ProcessGroup.
+// Threads and errors: those of ProcessGroup.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,11 @@
 
 namespace ddp::process_group {
 
-// The texts of all ranks, by rank. For a few kilobytes of each.
+// Collective: the texts of all ranks, by rank. Takes memory for as many of the longest.
 std::vector<std::string> all_gather_texts(ProcessGroup& group, const std::string& text, Within within,
                                           CollectiveOptions options = {});
 
-// Sends to one rank, and receives from one; an empty span: neither. Both sides of a message have the same length. Every
-// rank of the group calls it, also one that has nothing to send or receive.
+// Sends to one rank, and receives from one; an empty span: neither. Both sides of a message have the same length.
 struct Outgoing {
   int peer = 0;
   std::span<const std::byte> bytes{};
@@ -31,7 +30,7 @@ struct Incoming {
 };
 void exchange(ProcessGroup& group, const Outgoing& send, const Incoming& receive, CollectiveOptions options = {});
 
-// Sends `bytes` bytes of root to all ranks, in chunks of a few MiB.
+// Collective: sends `bytes` bytes of root to all ranks, in chunks of a few MiB.
 //
 // fill: called on root, for each chunk: writes the bytes from `at` on
 // take: called on every rank, root too, for each chunk. The span ends with the call

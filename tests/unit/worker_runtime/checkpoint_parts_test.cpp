@@ -115,10 +115,16 @@ std::string refusal_of(const Call& call) {
 
 TEST(Manifest, RefusesWhatContradictsItself) {
   const std::string good =
-      R"({"format":"ddprun checkpoint 1","round":"1700000000-0000000000000007-3","step":1,"ranks":1,)"
+      R"({"format":"ddprun checkpoint 1","manifest_xxh3_64":"0000000000000000","round":"1700000000-0000000000000007-3","step":1,"ranks":1,)"
       R"("parts":[{"bytes":100,"data_at":60,"data_xxh3_64":"0123456789abcdef"}],)"
       R"("tensors":[{"name":"w","dtype":"F32","shape":[2,5],"pieces":[{"part":0,"first":0,"count":10,"offset":60}]}]})";
-  EXPECT_EQ(encode(parse_manifest(good)), good);
+  const std::string sealed = encode(parse_manifest(good));
+  EXPECT_EQ(encode(parse_checked_manifest(sealed)), sealed);
+  for (const char* change : {"\"count\":10", "\"step\":1", "0123456789abcdef"}) {
+    std::string changed = sealed;
+    ++changed[changed.find(change) + 8];
+    EXPECT_THAT(refusal_of([&] { return parse_checked_manifest(changed); }), HasSubstr("manifest")) << changed;
+  }
   const struct {
     const char* from;
     const char* to;
@@ -133,6 +139,7 @@ TEST(Manifest, RefusesWhatContradictsItself) {
       {"\"count\":10", "\"count\":11", "elements beyond the tensor"},
       {"\"first\":0", "\"first\":1", "elements beyond the tensor"},
       {"\"offset\":60", "\"offset\":61", "bytes beyond its part"},
+      {"\"offset\":60", "\"offset\":59", "before the data"},
       {"\"offset\":60", "\"offset\":-1", "no number offset"},
       {"[2,5]", "[2,\"5\"]", "not made of numbers"},
       {"[2,5]", "[4294967296,4294967296]", "overflows"},
@@ -144,6 +151,22 @@ TEST(Manifest, RefusesWhatContradictsItself) {
     std::string bad = good;
     bad.replace(bad.find(each.from), std::string(each.from).size(), each.to);
     EXPECT_THAT(refusal_of([&] { return parse_manifest(bad); }), HasSubstr(each.want)) << bad;
+  }
+}
+
+TEST(Manifest, ATensorThatIsNotSavedAsAWholeIsRefusedAtOnce) {
+  std::vector<float> a(4), b(4);
+  const Entry entry_a{{kAllRanks, "a"}, {4}, 0, a}, entry_b{{kAllRanks, "b"}, {4}, 0, b};
+  std::vector<Manifest> manifests;
+  for (int rank = 0; rank < 2; ++rank) {  // rank 0 does not know of b
+    const std::vector<Entry> all = rank == 0 ? std::vector{entry_a} : std::vector{entry_a, entry_b};
+    manifests.push_back(PartLayout(share_of(all, rank, 2), kId, rank, 2).manifest({}));
+  }
+  try {
+    merge(manifests);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const MismatchError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("elements 2 and on of tensor a are saved by no rank"));
   }
 }
 
@@ -160,7 +183,7 @@ TEST(Manifest, ATensorOfWhichElementsAreMissingIsNotRead) {
 }
 
 Offer offer(std::uint64_t step, Source source, std::vector<std::size_t> parts, std::size_t part_count = 2) {
-  return {{kId.round, step}, source, part_count, std::move(parts), "place", "", true};
+  return {{kId.round, step}, source, part_count, 1, std::move(parts), "place", "", true};
 }
 
 TEST(Candidates, AreTheNewestFirstAndMemoryBeforeDisk) {
@@ -176,6 +199,23 @@ TEST(Candidates, AreTheNewestFirstAndMemoryBeforeDisk) {
   EXPECT_EQ(text, "3m 1 (no rank has the part of rank 1 of 2); 2m 1 1; 2d 0 1; 1d 0 0; ");
 }
 
+TEST(Candidates, PartsOfTwoCheckpointsOfOneIdAreNeverMixed) {
+  Offer other = offer(1, Source::memory, {1});
+  other.manifest_checksum = 2;
+  std::string text;
+  for (const Candidate& each : candidates_of({{offer(1, Source::memory, {0})}, {other}})) text += each.problem + "; ";
+  EXPECT_EQ(text, "no rank has the part of rank 1 of 2; no rank has the part of rank 0 of 2; ");
+}
+
+TEST(Candidates, AreNotCompleteIfAManifestIsMissingOnSomeRank) {
+  Offer unfinished = offer(1, Source::parts, {}, 0);
+  unfinished.manifest_checksum = 0;
+  unfinished.is_complete = false;
+  for (const Candidate& each : candidates_of({{offer(1, Source::parts, {0})}, {unfinished}})) {
+    EXPECT_FALSE(each.is_complete) << each.problem;
+  }
+}
+
 TEST(Candidates, OffersKeepTheirFieldsOnTheWay) {
   Offer sent = offer(7, Source::single, {0, 1, 2, 5, 7, 8}, 9);
   sent.problem = "a \"problem\"";
@@ -184,6 +224,7 @@ TEST(Candidates, OffersKeepTheirFieldsOnTheWay) {
   EXPECT_EQ(got.id, sent.id);
   EXPECT_EQ(got.source, sent.source);
   EXPECT_EQ(got.part_count, sent.part_count);
+  EXPECT_EQ(got.manifest_checksum, sent.manifest_checksum);
   EXPECT_EQ(got.parts, sent.parts);
   EXPECT_EQ(got.place, sent.place);
   EXPECT_EQ(got.problem, sent.problem);
@@ -219,8 +260,10 @@ TEST(CheckpointMemory, ACheckpointOfWhichPartsAreLostDoesNotOutliveTheWholeOne) 
 TEST(CopyHolders, AreOnAnotherHostWhereThereIsOne) {
   EXPECT_THAT(copy_holders({0}), ElementsAre(0));
   EXPECT_THAT(copy_holders({0, 0, 0}), ElementsAre(1, 2, 0));
-  EXPECT_THAT(copy_holders({0, 0, 1, 1}), ElementsAre(2, 3, 1, 0));
-  for (const std::vector<int>& hosts : {std::vector{0, 1, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2}, {0, 1, 2, 3}}) {
+  EXPECT_THAT(copy_holders({0, 0, 1, 1}), ElementsAre(2, 3, 0, 1));
+  EXPECT_THAT(copy_holders({0, 0, 0, 1}), ElementsAre(3, 0, 1, 2)) << "one host has more than half";
+  for (const std::vector<int>& hosts :
+       {std::vector{0, 1, 0, 1}, {0, 0, 0, 1, 1, 1, 2, 2, 2}, {0, 0, 0, 1, 1, 2}, {0, 1, 2, 3}}) {
     const std::vector<int> holders = copy_holders(hosts);
     std::vector<int> sorted = holders;
     std::sort(sorted.begin(), sorted.end());
