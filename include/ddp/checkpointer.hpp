@@ -120,8 +120,8 @@ class DDP_EXPORT Checkpointer {
  public:
   // Collective. Throws InvalidArgument for options out of range.
   Checkpointer(ProcessGroup group, CheckpointerOptions options);
-  // Waits for what is being written; says on stderr what nobody asked for. If the group has failed, what is being
-  // written is given up instead.
+  // Waits for what is being written; says on stderr what nobody asked for. If the group has failed, or was
+  // aborted, what is being written is given up instead.
   ~Checkpointer();
   Checkpointer(Checkpointer&& other) noexcept;
   Checkpointer& operator=(Checkpointer&& other) noexcept;
