@@ -36,10 +36,13 @@ void AdamW::step(const std::vector<float*>& gradients) {
   }
 }
 
-void AdamW::add_to(ddp::ElasticState& state) {
-  state.add(steps_);
-  for (std::vector<float>& mean : means_) state.add(mean);
-  for (std::vector<float>& square : squares_) state.add(square);
+std::vector<ddp::Parameter> AdamW::state() {
+  std::vector<ddp::Parameter> tensors = {{"adamw.steps", {}, ddp::MemoryRange(&steps_, 1)}};
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    tensors.push_back({"adamw." + parameters_[p].name + ".mean", parameters_[p].shape, means_[p]});
+    tensors.push_back({"adamw." + parameters_[p].name + ".square", parameters_[p].shape, squares_[p]});
+  }
+  return tensors;
 }
 
 }  // namespace transformer

@@ -2,7 +2,6 @@
 // (ddp::ShardedOptimizer divides the state; --zero2 uses that.)
 #pragma once
 
-#include <ddp/elastic.hpp>
 #include <ddp/parameter.hpp>
 #include <ddp/sharded_optimizer.hpp>
 
@@ -18,8 +17,8 @@ class AdamW {
   // gradients[p] points at those of parameter p.
   void step(const std::vector<float*>& gradients);
 
-  // The state must stay at its place from then on.
-  void add_to(ddp::ElasticState& state);
+  // For a checkpoint. The memory stays at its place.
+  std::vector<ddp::Parameter> state();
 
  private:
   std::vector<ddp::Parameter> parameters_;

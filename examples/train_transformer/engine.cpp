@@ -31,17 +31,31 @@ Engine::Engine(ddp::ProcessGroup world, std::vector<ddp::Parameter> parameters, 
     sharded_.emplace(world_, parameters_, adamw_options(options), ddp::Sharding::gradients);
     sharded_->prepare(engine);
   } else if (options.bf16) {
-    engine.communication_hook = ddp::compressed_all_reduce();
+    hook_ = ddp::compressed_all_reduce();
   } else if (options.powersgd_rank > 0) {
-    engine.communication_hook = ddp::power_sgd({.rank = options.powersgd_rank, .start_step = kExactSteps});
+    hook_ = ddp::power_sgd({.rank = options.powersgd_rank, .start_step = kExactSteps});
   } else if (options.local_sgd_period > 0) {
-    engine.communication_hook = ddp::post_local_sgd();
+    hook_ = ddp::post_local_sgd();
     average_.emplace(std::vector<ddp::AverageLevel>{{world_, options.local_sgd_period}}, parameters_);
   }
+  if (hook_) engine.communication_hook = hook_;
   model_.emplace(world_, parameters_, engine);
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     gradients_.push_back(static_cast<float*>(model_->gradient(p).data));
   }
+}
+
+void Engine::add_to(ddp::Checkpointer& checkpoints) {
+  checkpoints.add(parameters_);
+  if (sharded_) {
+    checkpoints.add(*sharded_);
+  } else if (average_) {  // each rank's optimizer has seen gradients of its own
+    checkpoints.add_own([this] { return optimizer_.state(); });
+    checkpoints.add_own([this] { return average_->state(); });
+  } else {
+    checkpoints.add(optimizer_.state());
+  }
+  if (hook_) checkpoints.add_own([this] { return hook_->state(); });
 }
 
 ddp::DistributedDataParallel::Step Engine::begin_step() {

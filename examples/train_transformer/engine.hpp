@@ -2,12 +2,15 @@
 // and --local-sgd ask for them.
 #pragma once
 
+#include <ddp/checkpointer.hpp>
+#include <ddp/communication_hook.hpp>
 #include <ddp/distributed_data_parallel.hpp>
 #include <ddp/local_sgd.hpp>
 #include <ddp/parameter.hpp>
 #include <ddp/process_group.hpp>
 #include <ddp/sharded_optimizer.hpp>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -22,6 +25,9 @@ class Engine {
  public:
   // Collective. The parameters become those of rank 0. `optimizer` is that of all flags but --zero2.
   Engine(ddp::ProcessGroup world, std::vector<ddp::Parameter> parameters, AdamW& optimizer, const Options& options);
+
+  // Parameters, and the state of optimizer and hook.
+  void add_to(ddp::Checkpointer& checkpoints);
 
   // Collective, before forward.
   ddp::DistributedDataParallel::Step begin_step();
@@ -39,6 +45,7 @@ class Engine {
   ddp::ProcessGroup world_;
   std::vector<ddp::Parameter> parameters_;
   AdamW& optimizer_;
+  std::shared_ptr<ddp::CommunicationHook> hook_;  // null: gradients are averaged as they are, or divided
   std::optional<ddp::ShardedOptimizer> sharded_;
   std::optional<ddp::ParameterAverage> average_;
   std::optional<ddp::DistributedDataParallel> model_;

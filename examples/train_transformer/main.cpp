@@ -1,11 +1,12 @@
 // Trains a small transformer on a text, on one rank or on many.
 //
-//   train_transformer --baseline one.txt                                  one rank
-//   ddprun --standalone --nproc-per-node=4 train_transformer --baseline one.txt --bf16 --loss-curve loss.svg
-//   ddprun --standalone --nproc-per-node=4 --max-restarts=3 train_transformer --elastic
+//   train_transformer --baseline one.json                                  one rank
+//   ddprun --standalone --nproc-per-node=4 train_transformer --baseline one.json --bf16 --loss-curve loss.svg
+//   ddprun --standalone --nproc-per-node=4 --max-restarts=3 train_transformer --zero2 --elastic --checkpoints=saved
 //
 // training.cpp has the training loop, and engine.cpp what --zero2, --bf16, --powersgd and --local-sgd change. Ends with
 // 0; with 2 for wrong flags or a wrong text; with 1 for any other error.
+#include <ddp/checkpointer.hpp>
 #include <ddp/elastic.hpp>
 #include <ddp/process_group.hpp>
 
@@ -44,16 +45,17 @@ void train_once(ddp::ProcessGroup& world, const Input& input) {
     if (input.wrong) std::rethrow_exception(input.wrong);
   });
   transformer::TrainingState state(*input.options, *input.text);
-  transformer::Training{*input.options, *input.text, state, [] {}}.run(world);
+  transformer::Training{*input.options, *input.text, state}.run(world);
 }
 
-// Goes on from the last commit if a rank fails.
+// Goes on from the newest checkpoint if a rank fails: each rank has its part of it in memory, and a copy of another's.
 void train_elastic(const Input& input) {
-  transformer::TrainingState state(*input.options, *input.text);
-  ddp::ElasticState kept;
-  state.add_to(kept);
-  transformer::Training training{*input.options, *input.text, state, [&kept] { kept.commit(); }};
-  ddp::run_elastic(kept, [&training](ddp::ProcessGroup world) { training.run(world); });
+  ddp::CheckpointMemory memory;
+  ddp::ElasticState nothing;  // all state is in checkpoints
+  ddp::run_elastic(nothing, [&](ddp::ProcessGroup world) {
+    transformer::TrainingState state(*input.options, *input.text);
+    transformer::Training{*input.options, *input.text, state, &memory}.run(world);
+  });
 }
 
 }  // namespace

@@ -28,6 +28,8 @@ void declare(CLI::App& app, Options& options) {
   app.add_option("--baseline", options.baseline,
                  "File with the samples per second of one rank: a run with one rank writes it, others print their "
                  "scaling efficiency");
+  app.add_option("--checkpoints", options.checkpoints,
+                 "Save the state of training to this folder every 10 steps, and go on from the newest one there");
   app.add_flag("--zero2", options.zero2, "Divide optimizer state and gradients among the ranks (ZeRO stage 2)");
   app.add_flag("--bf16", options.bf16, "Send gradients as bfloat16");
   app.add_flag("--powersgd{4}", options.powersgd_rank, "Send gradients as matrices of this rank (PowerSGD)");
@@ -43,11 +45,7 @@ std::string conflict(const Options& options) {
   if (options.bf16) methods.emplace_back("--bf16");
   if (options.powersgd_rank > 0) methods.emplace_back("--powersgd");
   if (options.local_sgd_period > 0) methods.emplace_back("--local-sgd");
-  if (methods.size() > 1) return methods[0] + " and " + methods[1] + " exclude each other";
-  if (options.zero2 && options.elastic) {
-    return "--zero2 and --elastic exclude each other: a rank that fails takes its part of the optimizer's state along";
-  }
-  return {};
+  return methods.size() > 1 ? methods[0] + " and " + methods[1] + " exclude each other" : std::string();
 }
 
 void check(const CLI::App& app, const Options& options) {

@@ -17,9 +17,10 @@ struct Options {
   std::size_t width = 64;    // a multiple of kHeadWidth
   std::size_t context = 64;  // characters of a sample
   double learning_rate = 0.003;
-  std::uint64_t seed = 0;            // of the first parameters and of the order of the samples
-  std::filesystem::path loss_curve;  // empty: none is written
-  std::filesystem::path baseline;    // samples per second of one rank; empty: not compared
+  std::uint64_t seed = 0;             // of the first parameters and of the order of the samples
+  std::filesystem::path loss_curve;   // empty: none is written
+  std::filesystem::path baseline;     // samples per second of one rank; empty: not compared
+  std::filesystem::path checkpoints;  // folder; empty: none are written
 
   // How ranks combine what they learn. At most one of these four; without any, gradients are averaged as they are.
   bool zero2 = false;

@@ -1,12 +1,10 @@
 // The training loop, and all that changes from step to step.
 #pragma once
 
-#include <ddp/elastic.hpp>
+#include <ddp/checkpointer.hpp>
 #include <ddp/process_group.hpp>
-#include <ddp/sampling.hpp>
 
 #include <cstdint>
-#include <functional>
 #include <vector>
 
 #include "adamw.hpp"
@@ -18,19 +16,17 @@
 namespace transformer {
 
 constexpr std::uint64_t kReportEvery = 10;  // steps
+constexpr std::uint64_t kSaveEvery = 10;    // steps, or a few more: parameters must be the same on all ranks
 
-// What a rank must have to go on where another one was.
+// Beside these a checkpoint has the position of the sampler, and the state of the engine.
 struct TrainingState {
   TrainingState(const Options& options, const Text& text);
-
-  void add_to(ddp::ElasticState& state);
 
   // The losses so far.
   std::vector<LossPoint> loss_points() const;
 
   Transformer model;
   AdamW optimizer;
-  ddp::SamplerPosition position;
   std::uint64_t step = 0;
   std::vector<double> losses;  // of each kReportEvery steps, the mean over these and over ranks
 };
@@ -39,10 +35,10 @@ struct Training {
   const Options& options;
   const Text& text;
   TrainingState& state;
-  std::function<void()> commit;  // called where the state is the same on all ranks, and whole
+  ddp::CheckpointMemory* memory = nullptr;  // not null: checkpoints are kept there, too
 
-  // Collective. Trains from where the state stands to the end; rank 0 prints how it goes. Throws train::InputError
-  // if the text is too short for a step.
+  // Collective. Trains from the newest checkpoint, or else from where the state stands, to the end; rank 0 prints how
+  // it goes. Throws train::InputError if the text is too short for a step.
   void run(ddp::ProcessGroup& world);
 };
 

@@ -123,8 +123,8 @@ class DDP_EXPORT Checkpointer {
  public:
   // Collective. Throws InvalidArgument for options out of range.
   Checkpointer(ProcessGroup group, CheckpointerOptions options);
-  // Waits for the save under way. Prints an error that no call has thrown. If the group has failed, the save is given
-  // up instead.
+  // Waits for the save under way. Prints an error that no call has thrown. If the group has failed, or was aborted, the
+  // save is given up instead.
   ~Checkpointer();
   Checkpointer(Checkpointer&& other) noexcept;
   Checkpointer& operator=(Checkpointer&& other) noexcept;

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <ostream>
 #include <set>
 #include <sstream>
 #include <string>
@@ -128,6 +129,8 @@ std::string bits_of_undisturbed(const std::string& method) {
 struct Case {
   const char* method;
   const char* store;
+
+  friend void PrintTo(const Case& of, std::ostream* out) { *out << of.method << " " << of.store; }
 };
 
 class ElasticTraining : public ::testing::TestWithParam<Case> {};

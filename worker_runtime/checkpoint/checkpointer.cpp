@@ -59,7 +59,7 @@ class Checkpointer::Impl {
 
   // The writer has a group of its own, which may wait for a rank that the failed group no longer waits for.
   ~Impl() {
-    if (group_.impl()->has_failed()) writer_.give_up("the group of the Checkpointer has failed");
+    if (group_.impl()->has_failed()) writer_.give_up("the group of the Checkpointer has failed, or was aborted");
   }
 
   checkpoint::TrainingState& state() { return state_; }

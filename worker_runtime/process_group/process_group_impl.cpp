@@ -9,6 +9,10 @@ namespace ddp {
 using process_group::AbortCause;
 
 void ProcessGroup::Impl::abort(const std::string& reason, AbortCause cause) {
+  {
+    const std::lock_guard lock(mutex_);
+    is_aborted_ = true;
+  }
   if (cause == AbortCause::round_over) {
     std::vector<std::weak_ptr<Impl>> sub_groups;
     {
@@ -37,6 +41,10 @@ void ProcessGroup::Impl::add_sub_group(const std::shared_ptr<Impl>& group) {
 
 bool ProcessGroup::Impl::has_failed() {
   bool failed = false;
+  {
+    const std::lock_guard lock(mutex_);
+    failed = is_aborted_;
+  }
   backend_->set_failure_listener([&failed](const std::string&) { failed = true; });
   backend_->set_failure_listener({});
   return failed;

@@ -35,8 +35,8 @@ class ProcessGroup::Impl {
   void abort(const std::string& reason, process_group::AbortCause cause);
   void add_sub_group(const std::shared_ptr<Impl>& group);
 
-  // Whether the backend has found that the group is of no further use; not whether it was aborted. Takes the place of
-  // the backend's failure listener.
+  // Whether the group is of no further use: it was aborted, or the backend has found so itself. Takes the place of the
+  // backend's failure listener.
   bool has_failed();
 
  private:
@@ -44,7 +44,8 @@ class ProcessGroup::Impl {
   std::chrono::milliseconds timeout_;  // of a collective that names none
   std::unique_ptr<process_group::Backend> backend_;
   std::mutex mutex_;
-  std::optional<std::string> round_over_;  // guarded by mutex_, as is the next; why the round is over
+  bool is_aborted_ = false;                // guarded by mutex_, as are the next two
+  std::optional<std::string> round_over_;  // why the round is over
   std::vector<std::weak_ptr<Impl>> sub_groups_;
 };
 

@@ -52,18 +52,21 @@ double last_number_after(const std::string& text, const std::string& label) {
 
 TEST(TransformerProgram, PrintsRatesLossesAndScalingEfficiencyAndDrawsTheLossCurve) {
   const ScratchDirectory scratch;
-  const std::string baseline = "--baseline=" + (scratch.path() / "one.txt").string();
+  const std::string baseline = "--baseline=" + (scratch.path() / "one.json").string();
   const std::string curve = (scratch.path() / "loss.svg").string();
   Job alone(job(1, small({"--steps=25", baseline})));
   EXPECT_EQ(alone.wait(), 0) << alone.err();
-  EXPECT_THAT(alone.out(), HasSubstr("rate of one rank written to "));
 
   Job two(job(2, small({"--steps=25", baseline, "--loss-curve=" + curve})));
   EXPECT_EQ(two.wait(), 0) << two.err();
   EXPECT_THAT(two.out(), StartsWith("2 ranks from step 0, "));
-  EXPECT_EQ(matches(two.out(), "step +(10|20|25)/25  loss [0-9.]+  [0-9]+ samples/s  [0-9]+ characters/s\n").size(), 3U)
+  EXPECT_EQ(matches(two.out(),
+                    "loss [0-9.]+, step (10|20): [0-9]+ samples/s, efficiency [0-9]+ %; step [0-9.]+ ms: "
+                    "compute [^;\n]*; rank [01] was slowest in [^\n]*\n")
+                .size(),
+            2U)
       << two.out();
-  EXPECT_EQ(matches(two.out(), "scaling efficiency: [0-9.]+ % ").size(), 1U) << two.out();
+  EXPECT_EQ(matches(two.out(), "loss [0-9.]+, step 25\n").size(), 1U) << two.out();
   EXPECT_THAT(contents_of(curve), AllOf(StartsWith("<svg "), HasSubstr("batch 8, 2 ranks, plain</text>")));
 }
 
@@ -72,8 +75,20 @@ TEST(TransformerProgram, EachFlagTrains) {
     SCOPED_TRACE(flag);
     Job ranks(job(2, small({"--steps=30", flag})));
     EXPECT_EQ(ranks.wait(), 0) << ranks.err();
-    EXPECT_LT(last_number_after(ranks.out(), "  loss "), 3.4) << ranks.out();
+    EXPECT_LT(last_number_after(ranks.out(), "loss "), 3.4) << ranks.out();
   }
+}
+
+TEST(TransformerProgram, GoesOnFromACheckpointOfAnotherNumberOfRanks) {
+  const ScratchDirectory scratch;
+  const std::string checkpoints = "--checkpoints=" + (scratch.path() / "saved").string();
+  Job two(job(2, small({"--steps=20", "--zero2", checkpoints})));
+  EXPECT_EQ(two.wait(), 0) << two.err();
+  EXPECT_THAT(two.out(), StartsWith("2 ranks from step 0, "));
+  Job three(job(3, small({"--steps=30", "--zero2", checkpoints})));
+  EXPECT_EQ(three.wait(), 0) << three.err();
+  EXPECT_THAT(three.out(), StartsWith("loaded the checkpoint of step 20, saved by 2 ranks\n3 ranks from step 20, "));
+  EXPECT_LT(last_number_after(three.out(), "loss "), last_number_after(two.out(), "loss ")) << three.out();
 }
 
 TEST(TransformerProgram, WrongInputEndsWith2AndIsPrintedOnce) {
@@ -83,7 +98,6 @@ TEST(TransformerProgram, WrongInputEndsWith2AndIsPrintedOnce) {
   } cases[] = {
       {{"--zero2", "--bf16"}, "--zero2 and --bf16 exclude each other"},
       {{"--powersgd", "--local-sgd"}, "--powersgd and --local-sgd exclude each other"},
-      {{"--zero2", "--elastic"}, "--zero2 and --elastic exclude each other"},
       {{"--powersgd=0"}, "--powersgd is 0, not 1 to 64"},
       {{"--local-sgd=0"}, "--local-sgd is 0, not 1 to 1000000"},
       {{"--steps=0"}, "--steps is 0"},
@@ -104,14 +118,14 @@ TEST(TransformerProgram, WrongInputEndsWith2AndIsPrintedOnce) {
 // Without LeakSanitizer, where there is one: see train_breast_cancer's test of a killed worker.
 TEST(TransformerProgram, ElasticRunGoesOnAfterARankIsKilled) {
   constexpr int kSteps = kIsSanitized ? 150 : 300;
-  for (const char* flag : {"", "--local-sgd=4"}) {
+  for (const char* flag : {"--zero2", "--local-sgd=4"}) {
     SCOPED_TRACE(flag);
     const ScratchDirectory scratch;
     const std::string curve = (scratch.path() / "loss.svg").string();
-    std::vector<std::string> arguments = {"--steps=" + std::to_string(kSteps), "--elastic", "--loss-curve=" + curve};
-    if (*flag != 0) arguments.emplace_back(flag);
+    const std::vector<std::string> arguments = {flag, "--elastic", "--steps=" + std::to_string(kSteps),
+                                                "--loss-curve=" + curve};
     Job ranks(job(2, small(arguments), {"--max-restarts=1"}), {.environment = {"ASAN_OPTIONS=detect_leaks=0"}});
-    ASSERT_TRUE(ranks.prints("step     30/")) << ranks.err();
+    ASSERT_TRUE(ranks.prints(", step 30")) << ranks.err();
     const pid_t victim = ddp::test::worker_of(ranks, kProgram, 0);
     const pid_t other = ddp::test::worker_of(ranks, kProgram, 1);
     ASSERT_GT(victim, 0);
@@ -120,8 +134,8 @@ TEST(TransformerProgram, ElasticRunGoesOnAfterARankIsKilled) {
     ASSERT_TRUE(ranks.prints("2 ranks from step ", 2)) << ranks.out() << ranks.err();
     EXPECT_EQ(::kill(other, 0), 0) << "the other rank was started anew";
     EXPECT_EQ(ranks.wait(), 0) << ranks.err();
-    EXPECT_GE(last_number_after(ranks.out(), "2 ranks from step "), 20) << ranks.out();
-    EXPECT_LT(last_number_after(ranks.out(), "  loss "), 2.8) << ranks.out();
+    EXPECT_GE(last_number_after(ranks.out(), "loaded the checkpoint of step "), 10) << ranks.out();
+    EXPECT_LT(last_number_after(ranks.out(), "loss "), 2.8) << ranks.out();
     const auto points = matches(contents_of(curve), "points=\"([^\"]*)\"");  // "X,Y X,Y ", also of the steps before
     ASSERT_EQ(points.size(), 1U);
     EXPECT_EQ(occurrences(points[0][1], ","), kSteps / 10);
@@ -134,7 +148,7 @@ TEST(TransformerProgram, HelpNamesAllFlags) {
   EXPECT_EQ(alone.wait(), 0);
   for (const char* flag :
        {"--data", "--steps", "--batch-size", "--layers", "--width", "--context", "--learning-rate", "--seed",
-        "--loss-curve", "--baseline", "--zero2", "--bf16", "--powersgd", "--local-sgd", "--elastic"}) {
+        "--loss-curve", "--baseline", "--checkpoints", "--zero2", "--bf16", "--powersgd", "--local-sgd", "--elastic"}) {
     EXPECT_THAT(alone.out(), HasSubstr(flag));
   }
 }

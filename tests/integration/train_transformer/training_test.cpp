@@ -43,7 +43,7 @@ Outcome train(int ranks, const Options& options) {
   const Text text = transformer::read_text(options.data);
   auto results = results_of_ranks(ranks, [&](ddp::ProcessGroup world) {
     TrainingState state(options, text);
-    Training{options, text, state, [] {}}.run(world);
+    Training{options, text, state}.run(world);
     std::string bytes(reinterpret_cast<const char*>(state.losses.data()), state.losses.size() * sizeof(double));
     for (const ddp::Parameter& parameter : state.model.parameters()) {
       bytes.append(static_cast<const char*>(parameter.values.data), parameter.values.bytes());
@@ -93,6 +93,33 @@ TEST(TransformerTraining, EachFlagEndsNearTheLossOfPlainTrainingWithTheSameParam
     ASSERT_EQ(outcome.parameters.size(), 2U);
     EXPECT_TRUE(outcome.parameters[0] == outcome.parameters[1]);
     EXPECT_FALSE(outcome.parameters[0] == plain.parameters[0]) << "the flag changed nothing";
+  }
+}
+
+// But for --local-sgd, whose last average comes early where a run ends.
+TEST(TransformerTraining, ARunThatIsResumedEndsInTheBitsOfOneThatWasNotStopped) {
+  const struct {
+    const char* flag;
+    void (*set)(Options& options);
+  } cases[] = {
+      {"none", [](Options&) {}},
+      {"--zero2", [](Options& options) { options.zero2 = true; }},
+      {"--powersgd", [](Options& options) { options.powersgd_rank = 4; }},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.flag);
+    const ddp::test::ScratchDirectory scratch;
+    Options options = small_options();
+    options.steps = 30;
+    c.set(options);
+    const Outcome whole = train(2, options);
+    options.checkpoints = scratch.path() / "saved";
+    options.steps = 20;
+    train(2, options);
+    options.steps = 30;
+    const Outcome resumed = train(2, options);
+    EXPECT_EQ(resumed.losses, whole.losses);
+    EXPECT_TRUE(resumed.parameters == whole.parameters);
   }
 }
 

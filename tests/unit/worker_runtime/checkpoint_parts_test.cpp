@@ -115,7 +115,8 @@ std::string refusal_of(const Call& call) {
 
 TEST(Manifest, RefusesWhatContradictsItself) {
   const std::string good =
-      R"({"format":"ddprun checkpoint 1","manifest_xxh3_64":"0000000000000000","round":"1700000000-0000000000000007-3","step":1,"ranks":1,)"
+      R"({"format":"ddprun checkpoint 1","manifest_xxh3_64":"0000000000000000",)"
+      R"("round":"1700000000-0000000000000007-3","step":1,"ranks":1,)"
       R"("parts":[{"bytes":100,"data_at":60,"data_xxh3_64":"0123456789abcdef"}],)"
       R"("tensors":[{"name":"w","dtype":"F32","shape":[2,5],"pieces":[{"part":0,"first":0,"count":10,"offset":60}]}]})";
   const std::string sealed = encode(parse_manifest(good));
