@@ -106,7 +106,8 @@ class DDP_EXPORT DistributedDataParallel {
   class DDP_EXPORT Step;
 
   // Collective. Compares names, shapes, types and options over all ranks, then broadcasts the values from rank 0.
-  // Parameters are float32 or float64.
+  // Parameters are float32, float64, float16 or bfloat16, and gradients of the same type: those of 16 bits are summed
+  // in float32, and their mean is rounded. For float32 master weights see ShardedOptimizer.
   // Throws MismatchError, with both sides of the first difference, on every rank; InvalidArgument for a model without
   // parameters, a name used twice, a shape that does not fit, a type or a device that is not supported, values that are
   // not aligned to their type.

@@ -1,5 +1,5 @@
 // What is done with all gradients of a model between finish() and the optimizer's step. In host memory only: on a GPU
-// these throw InvalidArgument.
+// these throw InvalidArgument. Gradients of 16 bits are computed with in float32, and rounded to nearest even.
 //
 // Threads: that of the model. Copies of an object share its state.
 #pragma once
@@ -12,6 +12,7 @@
 #include "ddp/export.hpp"
 #include "ddp/parameter.hpp"
 #include "ddp/process_group.hpp"
+#include "ddp/sharded_optimizer.hpp"
 
 namespace ddp {
 inline namespace DDP_ABI {
@@ -50,8 +51,13 @@ class DDP_EXPORT LossScaler {
 
   // Collective: one all_reduce of 4 bytes, so that all ranks decide alike, also with a communication hook that leaves
   // gradients different. Divides all gradients by the scale. False if a gradient of any rank is infinite or NaN: the
-  // optimizer's step is to be left out. Then the scale grows or shrinks.
+  // optimizer's step is to be left out. Then the scale grows or shrinks. Gradients of 16 bits are rounded: small
+  // ones of float16 are lost, so use the other unscale().
   [[nodiscard]] bool unscale(DistributedDataParallel& model);
+
+  // The same for a ShardedOptimizer, whatever its Sharding: its next step() divides the gradients by the scale, in
+  // float32. clip_gradients_by_norm() of the optimizer may follow.
+  [[nodiscard]] bool unscale(ShardedOptimizer& optimizer);
 
   // "loss_scaler.scale" and "loss_scaler.good_steps", for checkpoints; the same on all ranks.
   std::vector<Parameter> state();

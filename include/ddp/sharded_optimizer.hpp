@@ -15,19 +15,25 @@
 //   }
 //   optimizer.wait();  // before parameters are read, such as for a checkpoint
 //
-// Memory of float32 parameters on N ranks, in bytes for each with AdamW (parameter, gradient, two moments):
-//   Sharding::none         16
-//   Sharding::optimizer    8 + 8 / N
-//   Sharding::gradients    4 + 12 / N, and up to two buckets
+// Parameters may be float32, float16 or bfloat16, also in one list. For those of 16 bits, which have gradients of the
+// same type, the optimizer keeps float32 master weights: the parameters' values before the first step(). It updates
+// these, and rounds them to the parameters, to nearest even. What the program writes to a parameter of 16 bits after
+// that is overwritten by the next step().
+//
+// Memory on N ranks, in bytes for each parameter with AdamW (parameter, gradient, master weight, two moments):
+//                          float32       float16 and bfloat16
+//   Sharding::none         16            16
+//   Sharding::optimizer    8 + 8 / N     4 + 12 / N
+//   Sharding::gradients    4 + 12 / N    2 + 14 / N    and up to two buckets
 // while training goes on. Making the model, and rebuilding its buckets, takes the full gradients for a moment, and with
 // Sync::off they stay until the next step with Sync::on.
 //
 // On one or two hosts parameters have the same bits with each of them: all use the same arithmetic on the same means.
 // On more hosts the means of reduce_scatter and all_reduce are rounded differently, and clipping adds squares in
-// another order. A bucket that does not divide by the ranks is padded. LossScaler and the functions of
-// gradient_scaling.hpp refuse a model whose gradients are divided.
+// another order. A bucket that does not divide by the ranks is padded. The functions of gradient_scaling.hpp refuse a
+// model whose gradients are divided; LossScaler::unscale() takes the optimizer instead.
 //
-// In host memory, float32. Threads: that of the model. Copies share their state.
+// In host memory. Threads: that of the model. Copies share their state.
 #pragma once
 
 #include <cstddef>
@@ -75,7 +81,7 @@ class DDP_EXPORT ShardedOptimizer {
  public:
   // group, parameters: those of the model, in the same order. The memory of parameters outlives this object and the
   // model; the last of them that ends waits for what is still sent. Throws InvalidArgument for options out of range,
-  // and for parameters that are not float32 in host memory.
+  // and for parameters of other types, or not in host memory.
   ShardedOptimizer(ProcessGroup group, std::vector<Parameter> parameters,
                    std::variant<AdamWOptions, SgdOptions> options, Sharding sharding);
 
@@ -103,18 +109,23 @@ class DDP_EXPORT ShardedOptimizer {
   // larger than norm_max (> 0), a factor of norm_max / norm for the gradients in the next step().
   double clip_gradients_by_norm(double norm_max);
 
+  // Collective, between finish() and step(): one all_reduce of 4 bytes. The gradients in the next step() are divided by
+  // `scale` (> 0), in float32. False if a gradient of any rank is infinite or NaN: then step() is to be left out, and
+  // these gradients are forgotten. clip_gradients_by_norm() comes after it.
+  [[nodiscard]] bool unscale_gradients(double scale);
+
   // For a checkpoint (ddp::Checkpointer saves and loads both). How often each parameter was updated, the same on all
   // ranks: one tensor, "optimizer.steps".
   Parameter steps();
 
-  // Elements of one moment of a parameter.
+  // Elements of one moment, or of the float32 master weights, of a parameter.
   struct Shard {
-    std::string name;                 // of the moment of the whole parameter: "optimizer.<name>.m" (and ".v")
+    std::string name;                 // of that of the whole parameter: "optimizer.<name>.m", ".v" or ".master"
     std::vector<std::int64_t> shape;  // of the parameter
     std::size_t first = 0;            // element at which values begin
     MemoryRange values;
   };
-  // This rank's part of the moments; with Sharding::none all of them, on every rank. Addresses are the same until
+  // This rank's part of them; with Sharding::none all of them, on every rank. Addresses are the same until
   // buckets are rebuilt.
   std::vector<Shard> shards();
   Sharding sharding() const;

@@ -16,8 +16,10 @@ TEST(EngineVectors, LibddpComesToThePyTorchParameters) {
   const std::string vectors = std::string(DDP_TEST_SOURCE_DIR) + "/tests/integration/engine_vectors";
   Job job({"--standalone", "--nproc-per-node=2", std::string(DDP_TEST_BIN_DIR) + "/engine_steps", vectors});
   EXPECT_EQ(job.wait(), 0) << job.out() << job.err();
-  for (const char* const each : {"plain", "accumulation", "unused", "static_graph", "bfloat16", "uneven_inputs",
-                                 "power_sgd_1", "power_sgd_2", "local_sgd", "adamw", "zero_1", "zero_2"}) {
+  for (const char* const each :
+       {"plain", "accumulation", "unused", "static_graph", "bfloat16", "uneven_inputs", "power_sgd_1", "power_sgd_2",
+        "local_sgd", "adamw", "zero_1", "zero_2", "adamw_master_weights", "zero_1_master_weights",
+        "zero_2_master_weights", "batch_norm"}) {
     EXPECT_THAT(job.out(), HasSubstr(std::string(each) + ": largest difference "));
   }
 }

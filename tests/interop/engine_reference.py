@@ -2,8 +2,9 @@
 training with libddp, starts from and has to come to: float32 in native byte order, rank 0's.
 
   initial.f32       the parameters, one after the other, as `Network` has them
-  CASE.f32          the parameters after step 20, and after the last one
+  CASE.f32          the parameters after step 20, and after the last one; or their float32 master weights
   CASE.q.f32        of PowerSGD: for each compressed parameter, the first q in rows of [rank, columns]
+  batch_norm.f32    see write_batch_norm()
 """
 
 import argparse
@@ -16,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, post_loca
 from torch.distributed.algorithms.join import Join
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.functional import softsign
+from torch.nn.functional import batch_norm, softsign
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS, ROWS, INPUTS, HIDDEN, OUTPUTS, RATE = 100, 8, 24, 32, 8, 0.05
@@ -52,26 +53,45 @@ class Network(torch.nn.Module):
             seed += 2
 
     def forward(self, x, middles, has_extra):
-        hidden = softsign(x @ self.first_weight.T + self.first_bias)
+        its = {name: p.float() for name, p in self.named_parameters()}  # the same tensors, unless they have 16 bits
+        hidden = softsign(x @ its["first_weight"].T + its["first_bias"])
         for _ in range(middles):
-            hidden = softsign(hidden @ self.middle_weight.T + self.middle_bias)
-        out = hidden @ self.last_weight.T + self.last_bias
+            hidden = softsign(hidden @ its["middle_weight"].T + its["middle_bias"])
+        out = hidden @ its["last_weight"].T + its["last_bias"]
         if has_extra:
-            out = out + hidden @ self.extra_weight.T + self.extra_bias
+            out = out + hidden @ its["extra_weight"].T + its["extra_bias"]
         return out
 
 
 def floats(tensors):
-    return torch.cat([t.detach().flatten() for t in tensors]).numpy().tobytes()
+    return torch.cat([t.detach().float().flatten() for t in tensors]).numpy().tobytes()
+
+
+class MasterWeights:
+    """AdamW on float32 copies of the parameters, which are rounded to them."""
+
+    def __init__(self, parameters, **options):
+        self.parameters = list(parameters)
+        self.masters = [p.detach().float().clone() for p in self.parameters]
+        self.optimizer = torch.optim.AdamW(self.masters, **options)
+
+    def step(self):
+        for p, master in zip(self.parameters, self.masters):
+            master.grad = p.grad.float()
+        self.optimizer.step()
+        with torch.no_grad():
+            for p, master in zip(self.parameters, self.masters):
+                p.copy_(master)
 
 
 class Training:
-    def __init__(self, folder, case, rank, **ddp_options):
+    def __init__(self, folder, case, rank, dtype=torch.float32, **ddp_options):
         self.folder, self.case, self.rank = folder, case, rank
-        self.network = Network()
+        self.network = Network().to(dtype)
         self.model = DistributedDataParallel(self.network, **ddp_options)
         self.averager = None
         self.optimizer = None  # in place of plain descent
+        self.masters = None  # what is written in place of the parameters
         self.results = b""
 
     def run(self, steps=STEPS, middles=1, micro_batches=1, has_extra=lambda step: True):
@@ -91,7 +111,7 @@ class Training:
             if self.averager:  # takes parameters with a gradient only
                 self.averager.average_parameters(self.network.parameters())
             if step + 1 in (20, STEPS):
-                self.results += floats(self.network.parameters())
+                self.results += floats(self.masters or self.network.parameters())
 
     def write(self):
         if self.rank == 0:
@@ -129,6 +149,27 @@ def train_power_sgd(folder, rank, approximation):
         (folder / f"{training.case}.q.f32").write_bytes(floats(first_q[name].squeeze(0).T for name in weights))
 
 
+BATCHES, CHANNELS, POINTS = [(5, 3), (4, 0), (0, 6)], 3, 4  # samples of each of two ranks, in each step
+
+
+def write_batch_norm(folder):
+    """Batch normalisation of the joined batch, as torch.nn.SyncBatchNorm runs on GPUs only. For each step y, the
+    running mean and variance, and the gradients of x, weight and bias, of that step alone."""
+    weight = (numbers(CHANNELS, 6000) + 2).requires_grad_()
+    bias = numbers(CHANNELS, 6001).requires_grad_()
+    running_mean, running_variance = torch.zeros(CHANNELS), torch.ones(CHANNELS)
+    results = b""
+    for step, batches in enumerate(BATCHES):
+        shape = (sum(batches), CHANNELS, POINTS)
+        x = (numbers(torch.Size(shape).numel(), 6010 + 2 * step).reshape(shape) + 3).requires_grad_()
+        of_y = numbers(x.numel(), 6011 + 2 * step).reshape(shape)
+        weight.grad = bias.grad = None
+        y = batch_norm(x, running_mean, running_variance, weight, bias, training=True, momentum=0.1, eps=1e-5)
+        y.backward(of_y)
+        results += floats([y, running_mean, running_variance, x.grad, weight.grad, bias.grad])
+    (folder / "batch_norm.f32").write_bytes(results)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
@@ -138,6 +179,7 @@ def main():
     rank = dist.get_rank()
     if rank == 0:
         (folder / "initial.f32").write_bytes(floats(Network().parameters()))
+        write_batch_norm(folder)
 
     def train(case, after_init=lambda training: None, ddp_options=None, **run_options):
         training = Training(folder, case, rank, **(ddp_options or {}))
@@ -173,6 +215,12 @@ def main():
         )
 
     train("zero", zero)
+
+    def master_weights(training):
+        training.optimizer = MasterWeights(training.network.parameters(), lr=0.01, weight_decay=0.1)
+        training.masters = training.optimizer.masters
+
+    train("master_weights", master_weights, ddp_options={"dtype": torch.bfloat16})
     dist.destroy_process_group()
 
 

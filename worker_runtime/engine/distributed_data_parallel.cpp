@@ -95,6 +95,7 @@ PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParalle
           .is_static_graph = options.static_graph,
           .uneven_inputs = options.uneven_inputs,
           .has_hook = options.communication_hook != nullptr,
+          .releases_gradients = options.release_gradients,
           .buffer_sync = ranges_of(options.buffers).empty() ? BufferSync::none : options.buffer_sync,
           .look_at = waits ? LookAt::end_of_window : LookAt::end_of_next_window};
 }

@@ -70,16 +70,17 @@ class LossScaler::Impl {
     std::int32_t is_bad = 0;
     for (const MemoryRange& bucket : buckets) is_bad = is_bad != 0 || !is_finite(bucket) ? 1 : 0;
     group_.all_reduce(MemoryRange(&is_bad, 1, DataType::int32), ReduceOp::max, options_.collective);
-    if (is_bad != 0) {
-      scale_ = std::max(scale_ * options_.backoff, kSmallest);
-      good_steps_ = 0;
-      return false;
+    if (is_bad == 0) {
+      for (const MemoryRange& bucket : buckets) gradient_engine::scale(bucket, 1 / scale_);
     }
-    for (const MemoryRange& bucket : buckets) gradient_engine::scale(bucket, 1 / scale_);
-    if (static_cast<std::uint64_t>(++good_steps_) < options_.growth_interval) return true;
-    scale_ = std::min(scale_ * options_.growth, kLargest);
-    good_steps_ = 0;
-    return true;
+    adapt(is_bad == 0);
+    return is_bad == 0;
+  }
+
+  bool unscale(ShardedOptimizer& optimizer) {
+    const bool is_good = optimizer.unscale_gradients(scale_);
+    adapt(is_good);
+    return is_good;
   }
 
   std::vector<Parameter> state() {
@@ -90,6 +91,16 @@ class LossScaler::Impl {
  private:
   // Scales that a float32 holds, and whose inverse it holds.
   static constexpr double kSmallest = 0x1p-100, kLargest = 0x1p100;
+
+  void adapt(bool is_good) {
+    if (!is_good) {
+      scale_ = std::max(scale_ * options_.backoff, kSmallest);
+      good_steps_ = 0;
+    } else if (static_cast<std::uint64_t>(++good_steps_) >= options_.growth_interval) {
+      scale_ = std::min(scale_ * options_.growth, kLargest);
+      good_steps_ = 0;
+    }
+  }
 
   ProcessGroup group_;
   LossScalerOptions options_;
@@ -117,6 +128,9 @@ LossScaler::LossScaler(ProcessGroup group, LossScalerOptions options) {
 double LossScaler::scale() const { return gradient_engine::require_impl(impl_, "LossScaler").scale(); }
 bool LossScaler::unscale(DistributedDataParallel& model) {
   return gradient_engine::require_impl(impl_, "LossScaler").unscale(model);
+}
+bool LossScaler::unscale(ShardedOptimizer& optimizer) {
+  return gradient_engine::require_impl(impl_, "LossScaler").unscale(optimizer);
 }
 std::vector<Parameter> LossScaler::state() { return gradient_engine::require_impl(impl_, "LossScaler").state(); }
 

@@ -73,7 +73,6 @@ void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
 }
 
 void HookRunner::begin(std::size_t bucket, std::uint64_t step) {
-  if (release_) finish();
   UnderWay begun{bucket, step};
   if (go_on(begun, 0)) {
     under_way_.push_back(std::move(begun));

@@ -23,8 +23,7 @@ class HookRunner {
 
   // parameters: of the model, without use of their values. hook: not null. Throws InvalidArgument if another model uses
   // it.
-  // release: empty, or called with the memory of each bucket that has gone through its stages. All stages of a bucket
-  // are then over before the next bucket begins.
+  // release: empty, or called with the memory of each bucket that has gone through its stages.
   HookRunner(ProcessGroup group, std::shared_ptr<CommunicationHook> hook, std::vector<Parameter> parameters,
              CollectiveOptions options, Release release);
 

@@ -60,9 +60,11 @@ void check_memory(const std::string& name, const Parameter& checked, Device devi
 
 void check_parameter(const Parameter& parameter, Device device) {
   const DataType type = parameter.values.type;
-  if (type != DataType::float32 && type != DataType::float64) {
+  const bool has_gradient =
+      type == DataType::float32 || type == DataType::float64 || type == DataType::float16 || type == DataType::bfloat16;
+  if (!has_gradient) {
     refuse("parameter " + parameter.name + " is of type " + name_of(type) + ", which has no gradient",
-           "float32 or float64");
+           "float32, float64, float16 or bfloat16");
   }
   check_memory("parameter " + parameter.name, parameter, device);
 }

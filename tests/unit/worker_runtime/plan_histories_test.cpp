@@ -2,17 +2,22 @@
 // gradients ready in an order of its own, leaves some out, cancels; collectives fail; buckets are rebuilt; options
 // differ from history to history. A history is right if no rank waits for ever, all ranks begin the same collectives in
 // the same order, each gradient is reduced once in a window and not before it is complete, and every rank is told what
-// happened.
+// happened. In some histories gradients are divided among the ranks, as ShardedOptimizer does: then each rank gets
+// exactly its own part, and in some of them gradients are released, so that one bucket is on its way at a time.
 #include "worker_runtime/engine/plan/plan.hpp"
 
 #include "ddp/error.hpp"
 #include "tests/sanitized.hpp"
+#include "worker_runtime/engine/layout/layout.hpp"
+#include "worker_runtime/engine/sharded/shards.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -253,6 +258,7 @@ PlanOptions draw_options(Dice& dice) {
                                                  : Unused::keep,
                       .is_static_graph = dice.one_in(3)};
   options.has_hook = dice.one_in(2);
+  options.releases_gradients = options.has_hook && dice.one_in(3);
   options.buffer_sync = static_cast<BufferSync>(dice.below(3));
   const UnevenInputs uneven[] = {UnevenInputs::divide_by_all, UnevenInputs::divide_by_active, UnevenInputs::stop};
   if (dice.one_in(3)) options.uneven_inputs = uneven[dice.below(3)];
@@ -265,11 +271,46 @@ PlanOptions draw_options(Dice& dice) {
 
 struct Collective {
   std::string name{};
-  std::vector<std::size_t> parameters{};  // of the bucket
+  std::vector<std::size_t> parameters{};   // of the bucket
+  std::optional<std::size_t> scattered{};  // the bucket of a reduce_scatter
   std::size_t arrived = 0;
-  Values sums{};
+  Values sums{};  // by parameter; of a reduce_scatter by element, padding included
   Agreement agreement{};
 };
+
+// Where the elements of gradients lie in buckets, and which rank owns them. The memory has addresses only.
+struct Division {
+  std::vector<GradientBucket> buckets;
+  std::vector<Piece> pieces;
+};
+
+constexpr std::size_t kAligned = kGradientAlignmentBytes / sizeof(float);
+
+// counts: elements, by parameter.
+Division divide(const Buckets& lists, const std::vector<std::size_t>& counts, std::size_t rank_count) {
+  static std::array<float, 1024> memory;
+  Division division;
+  for (const std::vector<std::size_t>& list : lists) {
+    GradientBucket bucket;
+    bucket.number = division.buckets.size();
+    bucket.indices = list;
+    std::size_t end = 0;
+    for (const std::size_t parameter : list) {
+      const std::size_t start = (end + kAligned - 1) / kAligned * kAligned;
+      bucket.parameters.push_back({"p", {}, {memory.data() + start, counts[parameter], DataType::float32}});
+      end = start + counts[parameter];
+    }
+    const std::size_t multiple = kAligned * rank_count;
+    bucket.padded = {memory.data(), (end + multiple - 1) / multiple * multiple, DataType::float32};
+    require(bucket.padded.count <= memory.size(), "a bucket is too large for this test");
+    division.buckets.push_back(std::move(bucket));
+  }
+  division.pieces = pieces_of(division.buckets, static_cast<int>(rank_count));
+  return division;
+}
+
+// What a parameter's gradient has as element i: no two of its elements have the same.
+std::int64_t element(std::int64_t gradient, std::size_t i) { return gradient * static_cast<std::int64_t>(i + 1); }
 
 struct Rank {
   Plan plan;
@@ -287,6 +328,8 @@ struct Rank {
   std::deque<std::size_t> untold{};       // windows whose outcome it is still to hear
   std::optional<std::string> told{};      // in this end() or cancel()
   double scaled_by = 1;                   // in this window
+  std::vector<std::size_t> under_way{};   // buckets whose hooks are not finished
+  std::vector<Values> parts{};            // by bucket: the sums that this rank owns, if gradients are divided
   std::optional<std::uint64_t> number{};  // of this window, as its first Reduce has it
 };
 
@@ -297,6 +340,7 @@ class History {
         rank_count_(1 + dice_.below(4)),
         parameter_count_(1 + dice_.below(5)),
         options_(draw_options(dice_)),
+        is_divided_(options_.releases_gradients || (options_.has_hook && dice_.one_in(3))),
         windows_(draw_windows(rank_count_, parameter_count_, options_, dice_)),
         fails_at_(dice_.one_in(4) ? dice_.below(12) : SIZE_MAX) {
     const Buckets buckets = draw_buckets(parameter_count_, dice_);
@@ -307,7 +351,21 @@ class History {
                         .frozen = std::vector<bool>(parameter_count_),
                         .reduced = std::vector<int>(parameter_count_)});
     }
-    buckets_.assign(rank_count_, buckets);
+    const std::size_t counts[] = {1, 5, 16, 40};
+    for (std::size_t p = 0; p < parameter_count_; ++p) counts_.push_back(counts[dice_.below(std::size(counts))]);
+    buckets_.resize(rank_count_);
+    divisions_.resize(rank_count_);
+    for (std::size_t rank = 0; rank < rank_count_; ++rank) set_buckets(rank, buckets);
+  }
+
+  void set_buckets(std::size_t rank, const Buckets& buckets) {
+    buckets_[rank] = buckets;
+    if (!is_divided_) return;
+    const auto same = std::find_if(buckets_.begin(), buckets_.end(),
+                                   [&](const Buckets& each) { return &each != &buckets_[rank] && each == buckets; });
+    divisions_[rank] = same == buckets_.end() ? std::make_shared<const Division>(divide(buckets, counts_, rank_count_))
+                                              : divisions_[static_cast<std::size_t>(same - buckets_.begin())];
+    ranks_[rank].parts.assign(buckets.size(), {});
   }
 
   Plan plan_of(std::size_t rank, const Buckets& buckets) const {
@@ -401,7 +459,7 @@ class History {
   void rebuild(std::size_t rank, Buckets buckets) {
     Rank& its = ranks_[rank];
     std::rotate(buckets.begin(), buckets.begin() + 1, buckets.end());
-    buckets_[rank] = std::move(buckets);
+    set_buckets(rank, buckets);
     its.plan.rebuild(buckets_[rank]);
     require(!its.plan.is_rebuild_due(), "a second rebuild is due");
     its.waits = true;
@@ -448,19 +506,45 @@ class History {
     const std::size_t number = ranks_[rank].begun++;
     if (number == collectives_.size()) {
       collectives_.push_back(its);
-      collectives_.back().sums.resize(its.parameters.size());
+      collectives_.back().sums.resize(its.scattered ? divisions_[rank]->buckets[*its.scattered].padded.count
+                                                    : its.parameters.size());
     }
     Collective& all = collectives_[number];
     require(all.name == its.name && all.parameters == its.parameters,
             "collective " + std::to_string(number) + " is " + all.name + " on one rank, " + its.name + " on another");
-    for (std::size_t i = 0; i < its.parameters.size(); ++i) {
-      all.sums[i] += ranks_[rank].gradients[its.parameters[i]];
+    if (its.scattered) {
+      add_elements(rank, divisions_[rank]->buckets[*its.scattered], all.sums);
+    } else {
+      for (std::size_t i = 0; i < its.parameters.size(); ++i) {
+        all.sums[i] += ranks_[rank].gradients[its.parameters[i]];
+      }
     }
     merge(all.agreement, its.agreement);
     if (++all.arrived < rank_count_) return;
     if (number == fails_at_) return fail();
+    if (all.scattered) return scatter(all);
     for (Rank& each : ranks_) {
       for (std::size_t i = 0; i < all.parameters.size(); ++i) each.gradients[all.parameters[i]] = all.sums[i];
+    }
+  }
+
+  void add_elements(std::size_t rank, const GradientBucket& bucket, Values& sums) const {
+    const auto* const start = static_cast<const float*>(bucket.padded.data);
+    for (std::size_t p = 0; p < bucket.indices.size(); ++p) {
+      const MemoryRange& range = bucket.parameters[p].values;
+      const auto at = static_cast<std::size_t>(static_cast<const float*>(range.data) - start);
+      const std::int64_t gradient = ranks_[rank].gradients[bucket.indices[p]];
+      for (std::size_t i = 0; i < range.count; ++i) sums[at + i] += element(gradient, i);
+    }
+  }
+
+  // Rank r gets the r-th part.
+  void scatter(const Collective& all) {
+    const auto count = static_cast<std::ptrdiff_t>(all.sums.size() / rank_count_);
+    auto next = all.sums.begin();
+    for (Rank& each : ranks_) {
+      each.parts[*all.scattered].assign(next, next + count);
+      next += count;
     }
   }
 
@@ -492,11 +576,12 @@ class History {
       its.results.clear();
       its.untold.clear();
       its.told.reset();
+      its.under_way.clear();
       its.number.reset();
       its.begun = its.op = 0;
       its.waits = its.is_closing = false;
       its.window = next;
-      buckets_[rank] = buckets_[0];
+      set_buckets(rank, Buckets(buckets_[0]));
     }
   }
 
@@ -507,9 +592,22 @@ class History {
     begin(rank, {.name = "broadcast buffers of " + std::to_string(action.root)});
   }
 
-  void perform(std::size_t rank, const FinishHooks&) {
-    ranks_[rank].waits = true;
+  void perform(std::size_t rank, const FinishHooks& action) {
+    Rank& its = ranks_[rank];
+    its.waits = true;
+    if (is_divided_) {  // there is one stage
+      if (must_wait(its)) return its.actions.push_front(action);
+      if (options_.releases_gradients) release(its, buckets_[rank]);
+      return its.under_way.clear();
+    }
+    its.under_way.clear();
     begin(rank, {.name = "later stages of hooks"});
+  }
+
+  static void release(Rank& its, const Buckets& buckets) {
+    for (const std::size_t bucket : its.under_way) {
+      for (const std::size_t parameter : buckets[bucket]) its.gradients[parameter] = 0;
+    }
   }
 
   void perform(std::size_t rank, const AverageBuffers&) { begin(rank, {.name = "average buffers"}); }
@@ -532,7 +630,11 @@ class History {
     if (!its.number) its.number = action.window;
     require(its.number == action.window, "a window has two numbers");
     const std::string name = "reduce " + std::to_string(action.bucket) + " in window " + std::to_string(action.window);
-    begin(rank, {.name = name, .parameters = parameters});
+    require(!options_.releases_gradients || its.under_way.empty(), "two buckets are on their way at a time");
+    its.under_way.push_back(action.bucket);
+    Collective collective{.name = name, .parameters = parameters};
+    if (is_divided_) collective.scattered = action.bucket;
+    begin(rank, collective);
   }
 
   void perform(std::size_t rank, const Scale& action) { ranks_[rank].scaled_by = action.factor; }
@@ -608,8 +710,10 @@ class History {
     }
     const bool is_finished = !window.ranks[rank].is_cancelled;
     if (is_finished && window.outcome().empty()) {
-      for (std::size_t p = 0; p < parameter_count_; ++p) require(its.gradients[p] == window.sum(p), "a wrong sum");
+      is_divided_ ? check_parts(rank, window) : check_sums(its, window);
     }
+    require(its.under_way.empty() || !options_.has_hook, "a hook is not finished");
+    its.under_way.clear();
     if (options_.look_at == LookAt::end_of_window) {
       check_told(its, is_finished ? std::optional(its.window) : std::nullopt);
     } else {
@@ -623,6 +727,29 @@ class History {
     its.is_closing = false;
     its.op = 0;
     ++its.window;
+  }
+
+  void check_sums(const Rank& its, const Window& window) const {
+    for (std::size_t p = 0; p < parameter_count_; ++p) require(its.gradients[p] == window.sum(p), "a wrong sum");
+  }
+
+  // This rank has the sums of the elements that it owns; those of all ranks together are all elements, each once.
+  void check_parts(std::size_t rank, const Window& window) const {
+    const Rank& its = ranks_[rank];
+    std::vector<std::size_t> owned(parameter_count_);
+    for (const Piece& piece : divisions_[rank]->pieces) {
+      owned[piece.parameter] += piece.count;
+      if (static_cast<std::size_t>(piece.owner) != rank || its.reduced[piece.parameter] == 0) continue;
+      const Values& part = its.parts[piece.bucket];
+      require(piece.offset + piece.count <= part.size(), "a rank's part is too small");
+      const std::int64_t sum = window.sum(piece.parameter);
+      for (std::size_t i = 0; i < piece.count; ++i) {
+        require(part[piece.offset + i] == element(sum, piece.first + i), "a rank has another part than its own");
+      }
+    }
+    require(owned == counts_, "an element has no owner, or several");
+    if (!options_.releases_gradients) return;
+    for (const std::int64_t each : its.gradients) require(each == 0, "a gradient was not released");
   }
 
   std::size_t rank_of(const Rank& its) const { return static_cast<std::size_t>(&its - ranks_.data()); }
@@ -653,10 +780,13 @@ class History {
   std::size_t rank_count_;
   std::size_t parameter_count_;
   PlanOptions options_;
+  bool is_divided_;  // gradients, among the ranks: buckets are reduced by a reduce_scatter
   std::vector<Window> windows_;
   std::size_t fails_at_;  // number of a collective
   std::vector<Rank> ranks_;
-  std::vector<Buckets> buckets_;  // by rank
+  std::vector<std::size_t> counts_;                         // of elements, by parameter
+  std::vector<Buckets> buckets_;                            // by rank
+  std::vector<std::shared_ptr<const Division>> divisions_;  // by rank
   std::vector<Collective> collectives_;
 };
 

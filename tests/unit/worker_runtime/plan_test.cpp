@@ -564,6 +564,15 @@ TEST(Plan, HooksAreFinishedBeforeTheFlags) {
   EXPECT_THAT(cancel(plan), ElementsAre("finish hooks", "average buffers", "agree canceller=1 unread"));
 }
 
+TEST(Plan, ReleasedGradientsOfABucketAreFinishedBeforeTheNextBucket) {
+  Plan plan = five_parameters({.has_hook = true, .releases_gradients = true});
+  plan.begin(Sync::on);
+  EXPECT_THAT(ready(plan, 4), ElementsAre("finish hooks", "reduce 0"));
+  EXPECT_THAT(ready(plan, 3), IsEmpty());
+  EXPECT_THAT(cancel(plan), ElementsAre("finish hooks", "reduce 1", "finish hooks", "reduce 2", "finish hooks",
+                                        "agree canceller=1 unread"));
+}
+
 TEST(Plan, BuffersAreAveragedBeforeTheFlags) {
   Plan plan = five_parameters({.buffer_sync = BufferSync::average});
   plan.begin(Sync::on);

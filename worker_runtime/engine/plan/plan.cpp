@@ -30,6 +30,11 @@ namespace {
                       "try:   compute no gradient for it, or call set_frozen(index, false) before the step");
 }
 
+void add_reduce(Actions& actions, const PlanOptions& options, Reduce reduce) {
+  if (options.releases_gradients) actions.emplace_back(FinishHooks{});
+  actions.emplace_back(reduce);
+}
+
 }  // namespace
 
 Plan::Plan(std::vector<std::string> names, const std::vector<std::vector<std::size_t>>& buckets, PlanOptions options)
@@ -91,7 +96,7 @@ Actions Plan::ready(std::uint64_t step, std::size_t parameter) {
   }
   readiness_.complete(parameter);
   BucketQueue& queue = readiness_.queue();
-  while (queue.is_next_complete()) actions.emplace_back(Reduce{queue.take_next(), windows_});
+  while (queue.is_next_complete()) add_reduce(actions, options_, {queue.take_next(), windows_});
   return actions;
 }
 
@@ -190,7 +195,7 @@ Actions Plan::peeked(const Agreement& of_all) {
   Actions actions;
   const Flags& flags = of_all.flags;
   if (flags.canceller > 0 || flags.fault != 0 || !flags.have_frozen_the_same()) return actions;
-  for (const std::size_t bucket : readiness_.agree_on_frozen()) actions.emplace_back(Reduce{bucket, windows_ - 1});
+  for (const std::size_t bucket : readiness_.agree_on_frozen()) add_reduce(actions, options_, {bucket, windows_ - 1});
   if (actions.empty()) return actions;
   if (options_.has_hook) actions.emplace_back(FinishHooks{});
   actions.emplace_back(Drain{});
@@ -241,7 +246,7 @@ void Plan::check_index(std::size_t parameter, const char* call) const {
 
 void Plan::reduce_rest(Actions& actions) {
   BucketQueue& queue = readiness_.queue();
-  while (queue.is_any_left()) actions.emplace_back(Reduce{queue.take_next(), windows_});
+  while (queue.is_any_left()) add_reduce(actions, options_, {queue.take_next(), windows_});
   if (options_.has_hook) {
     actions.emplace_back(FinishHooks{});
     for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {

@@ -10,7 +10,8 @@
 //
 // The collectives of a window are, on every rank and whatever happens on that rank:
 //   1. a BroadcastBuffers at the start of its last micro-batch, if the options say so
-//   2. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once
+//   2. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once; before
+//   each of them a FinishHooks, if gradients are released
 //   3. a FinishHooks, if there is a communication hook, and a Zero of what it may have written to frozen gradients
 //   4. an AverageBuffers, if the options say so
 //   5. one Agree: the flags
@@ -127,6 +128,7 @@ struct PlanOptions {
   bool is_static_graph = false;
   UnevenInputs uneven_inputs = UnevenInputs::off;
   bool has_hook = false;                      // which reduces the buckets
+  bool releases_gradients = false;            // when the hook is finished: one bucket is on its way at a time
   BufferSync buffer_sync = BufferSync::none;  // of the buffers that the model has; none if it has none
   LookAt look_at = LookAt::end_of_window;     // end_of_window with uneven inputs
 };

@@ -13,15 +13,14 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/hooks/exact_text.hpp"
-#include "worker_runtime/engine/hooks/host_gradients_only.hpp"
 #include "worker_runtime/engine/host_gradients.hpp"
+#include "worker_runtime/engine/sharded/optimizer_state.hpp"
 #include "worker_runtime/engine/sharded/shards.hpp"
 #include "worker_runtime/engine/sharded/update.hpp"
 
 namespace ddp {
 namespace {
 
-using gradient_engine::Move;
 using gradient_engine::Piece;
 
 [[noreturn]] void refuse_optimizer(const std::string& what, const std::string& advice) {
@@ -61,10 +60,12 @@ std::string text_of(const SgdOptions& its) {
 
 void check_optimized(const std::vector<Parameter>& parameters) {
   for (const Parameter& each : parameters) {
-    if (each.values.device.kind == Device::Kind::cpu && each.values.type == DataType::float32) continue;
-    refuse_optimizer("parameter " + each.name + " is of type " + name_of(each.values.type) +
+    const DataType type = each.values.type;
+    const bool is_known = type == DataType::float32 || type == DataType::float16 || type == DataType::bfloat16;
+    if (each.values.device.kind == Device::Kind::cpu && is_known) continue;
+    refuse_optimizer("parameter " + each.name + " is of type " + name_of(type) +
                          (each.values.device.kind == Device::Kind::cpu ? "" : ", on a GPU"),
-                     "float32 in host memory");
+                     "float32, float16 or bfloat16 in host memory");
   }
 }
 
@@ -74,7 +75,9 @@ void check_same_parameters(const std::vector<Parameter>& parameters, const std::
     for (std::size_t i = 0; i < bucket.indices.size(); ++i, ++count) {
       const std::size_t index = bucket.indices[i];
       const bool is_same = index < parameters.size() && parameters[index].name == bucket.parameters[i].name &&
-                           parameters[index].values.count == bucket.parameters[i].values.count;
+                           parameters[index].values.count == bucket.parameters[i].values.count &&
+                           parameters[index].values.type == bucket.gradients.type &&
+                           bucket.gradients.device.kind == Device::Kind::cpu;
       if (!is_same) refuse_optimizer("the model has other parameters than the optimizer", "the same list for both");
     }
   }
@@ -89,24 +92,25 @@ void check_index(std::size_t index, std::size_t count) {
                    "an index into the parameters that it was made with");
 }
 
-// A rank's part of the optimizer's state: arrays of the elements of its pieces, one after the other.
-using Moments = std::vector<std::vector<float>>;
-
-// Where the elements of each piece lie in the arrays of its owner.
-std::vector<std::size_t> places_of(const std::vector<Piece>& pieces, int size) {
-  std::vector<std::size_t> next(static_cast<std::size_t>(size)), places;
-  for (const Piece& piece : pieces) {
-    std::size_t& place = next[static_cast<std::size_t>(piece.owner)];
-    places.push_back(place);
-    place += piece.count;
-  }
-  return places;
+// Some of its elements.
+MemoryRange part_of(const MemoryRange& values, std::size_t first, std::size_t count) {
+  return {static_cast<std::byte*>(values.data) + first * size_of(values.type), count, values.type, values.device};
 }
 
-std::size_t count_of(const std::vector<Piece>& pieces, int owner) {
-  std::size_t count = 0;
-  for (const Piece& piece : pieces) count += piece.owner == owner ? piece.count : 0;
-  return count;
+MemoryRange values_of(const Piece& piece, const std::vector<Parameter>& parameters) {
+  return part_of(parameters[piece.parameter].values, piece.first, piece.count);
+}
+
+std::size_t moment_count(const std::variant<AdamWOptions, SgdOptions>& options) {
+  const auto* const sgd = std::get_if<SgdOptions>(&options);
+  return sgd == nullptr ? 2 : sgd->momentum > 0 ? 1 : 0;
+}
+
+void give_up(ProcessGroup& group) noexcept {
+  try {
+    group.abort("a ShardedOptimizer ended by an exception");
+  } catch (...) {  // a forked child has no part in the group
+  }
 }
 
 }  // namespace
@@ -122,15 +126,16 @@ class ShardedOptimizer::Impl : public CommunicationHook {
         options_(std::move(options)),
         sharding_(sharding),
         steps_(parameters_.size()),
-        skipped_(parameters_.size()) {}
+        skipped_(parameters_.size()),
+        state_(parameters_, moment_count(options_)) {}
 
   // Nobody writes to the parameters afterwards. While an exception is on its way, the other ranks may be at something
   // else.
   ~Impl() override {
-    if (std::uncaught_exceptions() > 0) give_up();
+    if (std::uncaught_exceptions() > 0) give_up(group_);
     for (BucketState& bucket : buckets_) {
       try {
-        wait_for(bucket);
+        bucket.wait();
       } catch (...) {  // nobody asks any more
       }
     }
@@ -144,6 +149,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     for (const Parameter& each : parameters_) {
       parameters.add(each.name);
       parameters.add(each.values.count);
+      parameters.add(static_cast<std::uint64_t>(each.values.type));
     }
     return std::string("ShardedOptimizer, sharding = ") + shardings[static_cast<std::size_t>(sharding_)] + ", " +
            std::visit([](const auto& options) { return text_of(options); }, options_) +
@@ -153,7 +159,6 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   bool leaves_gradients() const override { return sharding_ == Sharding::none; }
 
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override {
-    gradient_engine::require_float32_on_host(buckets, "ShardedOptimizer");
     if (group.impl() != group_.impl()) {
       refuse_optimizer("the model has another group than the optimizer", "the same group for both");
     }
@@ -162,30 +167,26 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     collective_ = options;
     const int ranks = sharding_ == Sharding::none ? 1 : group.size();
     std::vector<Piece> pieces = gradient_engine::pieces_of(buckets, ranks);
-    Moments moments(moment_count(), std::vector<float>(count_of(pieces, owner())));
     if (std::any_of(steps_.begin(), steps_.end(), [](std::int64_t steps) { return steps > 0; })) {
-      carry_over(pieces, moments);
+      state_.redivide(std::move(pieces), group_, owner(), collective_);
+    } else {
+      state_.begin(std::move(pieces), owner());
     }
-    pieces_ = std::move(pieces);
-    places_ = places_of(pieces_, ranks);
-    moments_ = std::move(moments);
     buckets_.clear();
-    std::size_t count = 0;
+    std::size_t bytes = 0;  // of this rank's parts
     for (const GradientBucket& bucket : buckets) {
-      BucketState state{bucket.padded.count / static_cast<std::size_t>(ranks)};
-      if (sharding_ == Sharding::gradients) count += state.part_count;
-      buckets_.push_back(std::move(state));
+      MemoryRange part = bucket.padded;
+      part.count /= static_cast<std::size_t>(ranks);
+      bytes += part.bytes();
+      part.data = static_cast<std::byte*>(part.data) + static_cast<std::size_t>(owner()) * part.bytes();
+      buckets_.push_back({part});
     }
-    if (sharding_ == Sharding::gradients) shards_ = group.allocate(count * sizeof(float), options);
-    auto* next = static_cast<float*>(shards_.data());
-    for (std::size_t i = 0; i < buckets_.size(); ++i) {
-      auto* const start = static_cast<float*>(buckets[i].padded.data);
-      if (sharding_ == Sharding::gradients) {
-        buckets_[i].part = next;
-        next += buckets_[i].part_count;
-      } else {
-        buckets_[i].part = start + static_cast<std::size_t>(owner()) * buckets_[i].part_count;
-      }
+    if (sharding_ != Sharding::gradients) return;
+    shards_ = group.allocate(bytes, options);
+    auto* next = static_cast<std::byte*>(shards_.data());
+    for (BucketState& bucket : buckets_) {
+      bucket.part.data = next;
+      next += bucket.part.bytes();
     }
   }
 
@@ -198,43 +199,36 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     if (sharding_ == Sharding::none) {
       return call.group.all_reduce_async(call.bucket.gradients, ReduceOp::average, call.options);
     }
-    return call.group.reduce_scatter_async(call.bucket.padded, {bucket.part, bucket.part_count, DataType::float32},
-                                           ReduceOp::average, call.options);
+    return call.group.reduce_scatter_async(call.bucket.padded, bucket.part, ReduceOp::average, call.options);
   }
 
   // --- as an optimizer ---
 
-  void prepare(DistributedDataParallelOptions& options, const std::shared_ptr<Impl>& self) {
-    options.communication_hook = self;
-    options.release_gradients = sharding_ == Sharding::gradients;
-  }
-
   void step() {
     require_model("step");
     wait();
+    state_.make_masters();
     std::vector<bool> is_counted(parameters_.size());
-    for (const Piece& piece : pieces_) {
+    for (const Piece& piece : state_.pieces()) {
       if (!is_updated(piece) || is_counted[piece.parameter]) continue;
       is_counted[piece.parameter] = true;
       ++steps_[piece.parameter];
     }
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      const Piece& piece = pieces_[i];
-      if (piece.owner == owner() && is_updated(piece)) update(piece, places_[i]);
+    for (std::size_t i = 0; i < state_.pieces().size(); ++i) {
+      if (is_own_and_updated(state_.pieces()[i])) update(i);
     }
-    scale_ = 1;
     if (sharding_ != Sharding::none) begin_to_share();
-    for (BucketState& bucket : buckets_) bucket.is_reduced = false;
+    end_step();
   }
 
   void wait() {
-    for (BucketState& bucket : buckets_) wait_for(bucket);
+    for (BucketState& bucket : buckets_) bucket.wait();
   }
 
   void wait(std::size_t index) {
     check_index(index, parameters_.size());
-    for (const Piece& piece : pieces_) {
-      if (piece.parameter == index) return wait_for(buckets_[piece.bucket]);
+    for (const Piece& piece : state_.pieces()) {
+      if (piece.parameter == index) return buckets_[piece.bucket].wait();
     }
   }
 
@@ -251,129 +245,107 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   double clip_gradients_by_norm(double norm_max) {
     require_model("clip_gradients_by_norm");
     require_range("norm_max", norm_max, norm_max > 0, "a number above 0");
-    scale_ = 1;
+    clip_ = 1;
     double squares = 0;
-    for (const Piece& piece : pieces_) {
-      if (piece.owner != owner() || !is_updated(piece)) continue;
-      squares += gradient_engine::sum_of_squares({gradient_of(piece), piece.count, DataType::float32});
+    for (const Piece& piece : state_.pieces()) {
+      if (is_own_and_updated(piece)) squares += gradient_engine::sum_of_squares(gradient_of(piece));
     }
     if (sharding_ != Sharding::none) {
       group_.all_reduce(MemoryRange(&squares, 1, DataType::float64), ReduceOp::sum, collective_);
     }
-    const double norm = std::sqrt(squares);
-    if (norm > norm_max && !std::isinf(norm)) scale_ = static_cast<float>(norm_max / norm);
+    const double norm = std::sqrt(squares) * unscale_;
+    if (norm > norm_max && !std::isinf(norm)) clip_ = norm_max / norm;
     return norm;
+  }
+
+  bool unscale_gradients(double scale) {
+    require_model("unscale_gradients");
+    require_range("scale", scale, scale > 0 && std::isfinite(scale), "a finite number above 0");
+    std::int32_t is_bad = 0;
+    for (const Piece& piece : state_.pieces()) {
+      if (is_own_and_updated(piece) && !gradient_engine::is_finite(gradient_of(piece))) is_bad = 1;
+    }
+    group_.all_reduce(MemoryRange(&is_bad, 1, DataType::int32), ReduceOp::max, collective_);
+    if (is_bad != 0) {
+      end_step();
+      return false;
+    }
+    unscale_ = 1 / scale;
+    return true;
   }
 
   Parameter steps() { return {"optimizer.steps", {static_cast<std::int64_t>(steps_.size())}, steps_}; }
 
   std::vector<Shard> shards() {
     require_model("shards");
-    const char* const names[] = {".m", ".v"};
-    std::vector<Shard> shards;
-    for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      const Piece& piece = pieces_[i];
-      if (piece.owner != owner()) continue;
-      const Parameter& parameter = parameters_[piece.parameter];
-      for (std::size_t which = 0; which < moments_.size(); ++which) {
-        shards.push_back({"optimizer." + parameter.name + names[which], parameter.shape, piece.first,
-                          MemoryRange(moments_[which].data() + places_[i], piece.count, DataType::float32)});
-      }
-    }
-    return shards;
+    state_.make_masters();
+    return state_.shards();
   }
 
   Sharding sharding() const { return sharding_; }
 
  private:
   struct BucketState {
-    std::size_t part_count = 0;  // elements that each rank owns
-    float* part = nullptr;       // the mean gradients that this rank owns
-    bool is_reduced = false;     // since the last step()
-    Work sharing{};              // of the parameters
+    MemoryRange part;         // the mean gradients that this rank owns
+    bool is_reduced = false;  // since the last step()
+    Work sharing{};           // of the parameters
+
+    void wait() {
+      sharing.wait();
+      sharing = {};
+    }
   };
 
   int owner() const { return sharding_ == Sharding::none ? 0 : group_.rank(); }
 
-  std::size_t moment_count() const {
-    const auto* const sgd = std::get_if<SgdOptions>(&options_);
-    return sgd == nullptr ? 2 : sgd->momentum > 0 ? 1 : 0;
-  }
-
   bool is_updated(const Piece& piece) const { return buckets_[piece.bucket].is_reduced && !skipped_[piece.parameter]; }
 
-  float* gradient_of(const Piece& piece) { return buckets_[piece.bucket].part + piece.offset; }
-  float* values_of(const Piece& piece) const {
-    return static_cast<float*>(parameters_[piece.parameter].values.data) + piece.first;
+  bool is_own_and_updated(const Piece& piece) const { return piece.owner == owner() && is_updated(piece); }
+
+  MemoryRange gradient_of(const Piece& piece) const {
+    return part_of(buckets_[piece.bucket].part, piece.offset, piece.count);
   }
 
-  void update(const Piece& piece, std::size_t place) {
-    float* const p = values_of(piece);
-    const float* const g = gradient_of(piece);
+  void update(std::size_t index) {
+    const Piece& piece = state_.pieces()[index];
+    const MemoryRange p = values_of(piece, parameters_), g = gradient_of(piece);
     const auto t = static_cast<std::size_t>(steps_[piece.parameter]);
-    if (const auto* const adamw = std::get_if<AdamWOptions>(&options_)) {
-      return gradient_engine::update(*adamw, t, scale_, p, g, moments_[0].data() + place, moments_[1].data() + place,
-                                     piece.count);
+    const auto scale = static_cast<float>(unscale_ * clip_);
+    gradient_engine::Elements its{nullptr, nullptr, state_.moment(0, index), state_.moment(1, index), piece.count};
+    if (float* const master = state_.master(index)) {
+      its.p = master;
+      gradient_engine::update(options_, t, scale, its,
+                              {p.type, static_cast<std::uint16_t*>(p.data), static_cast<std::uint16_t*>(g.data)});
+    } else {
+      its.p = static_cast<float*>(p.data);
+      its.g = static_cast<float*>(g.data);
+      gradient_engine::update(options_, t, scale, its);
     }
-    float* const m = moments_.size() == 0 ? nullptr : moments_[0].data() + place;
-    gradient_engine::update(std::get<SgdOptions>(options_), t, scale_, p, g, m, piece.count);
+  }
+
+  void end_step() {
+    unscale_ = clip_ = 1;
+    for (BucketState& bucket : buckets_) bucket.is_reduced = false;
   }
 
   // Each bucket's parameters, as one call.
   void begin_to_share() {
-    for (std::size_t first = 0; first < pieces_.size();) {
-      const std::size_t bucket = pieces_[first].bucket;
+    const std::vector<Piece>& pieces = state_.pieces();
+    for (std::size_t first = 0; first < pieces.size();) {
+      const std::size_t bucket = pieces[first].bucket;
       std::size_t end = first;
-      while (end < pieces_.size() && pieces_[end].bucket == bucket) ++end;
+      while (end < pieces.size() && pieces[end].bucket == bucket) ++end;
       if (buckets_[bucket].is_reduced) {
         buckets_[bucket].sharing = group_.coalesce(
             [&] {
               for (std::size_t i = first; i < end; ++i) {
-                const Piece& piece = pieces_[i];
-                const MemoryRange values(values_of(piece), piece.count, DataType::float32);
-                static_cast<void>(group_.broadcast_async(values, piece.owner, collective_));
+                static_cast<void>(
+                    group_.broadcast_async(values_of(pieces[i], parameters_), pieces[i].owner, collective_));
               }
             },
             collective_);
       }
       first = end;
-    }
-  }
-
-  static void wait_for(BucketState& bucket) {
-    bucket.sharing.wait();
-    bucket.sharing = {};
-  }
-
-  void give_up() noexcept {
-    try {
-      group_.abort("a ShardedOptimizer ended by an exception");
-    } catch (...) {  // a forked child has no part in the group
-    }
-  }
-
-  // Collective: what this rank has of the old division and others need, and the other way round.
-  void carry_over(const std::vector<Piece>& pieces, Moments& moments) {
-    const std::vector<std::size_t> places = places_of(pieces, sharding_ == Sharding::none ? 1 : group_.size());
-    const std::vector<Move> moves = gradient_engine::moves_between(pieces_, pieces);
-    for (std::size_t which = 0; which < moments.size(); ++which) {
-      Work sent = group_.coalesce(
-          [&] {
-            for (const Move& move : moves) {
-              const int from = pieces_[move.from].owner, to = pieces[move.to].owner;
-              float* const source = moments_[which].data() + places_[move.from] + move.from_first;
-              float* const target = moments[which].data() + places[move.to] + move.to_first;
-              if (from == owner() && to == owner()) {
-                std::copy_n(source, move.count, target);
-              } else if (from == owner()) {
-                static_cast<void>(group_.send_async({source, move.count, DataType::float32}, to, collective_));
-              } else if (to == owner()) {
-                static_cast<void>(group_.receive_async({target, move.count, DataType::float32}, from, collective_));
-              }
-            }
-          },
-          collective_);
-      sent.wait();
     }
   }
 
@@ -390,12 +362,10 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   std::vector<std::int64_t> steps_;  // by parameter: that have updated it
   std::vector<bool> skipped_;        // by parameter
   CollectiveOptions collective_{};
-  std::vector<Piece> pieces_;
-  std::vector<std::size_t> places_;  // by piece, in the moments of its owner
-  Moments moments_;
+  gradient_engine::OptimizerState state_;
   std::vector<BucketState> buckets_;
-  RegisteredMemory shards_;  // of gradients, with Sharding::gradients
-  float scale_ = 1;          // of the gradients of the next step()
+  RegisteredMemory shards_;        // of gradients, with Sharding::gradients
+  double unscale_ = 1, clip_ = 1;  // factors of the gradients in the next step()
 };
 
 ShardedOptimizer::ShardedOptimizer(ProcessGroup group, std::vector<Parameter> parameters,
@@ -407,7 +377,8 @@ ShardedOptimizer::ShardedOptimizer(ProcessGroup group, std::vector<Parameter> pa
 }
 
 void ShardedOptimizer::prepare(DistributedDataParallelOptions& options) {
-  gradient_engine::require_impl(impl_, "ShardedOptimizer").prepare(options, impl_);
+  options.release_gradients = sharding() == Sharding::gradients;
+  options.communication_hook = impl_;
 }
 void ShardedOptimizer::step() { gradient_engine::require_impl(impl_, "ShardedOptimizer").step(); }
 void ShardedOptimizer::wait() { gradient_engine::require_impl(impl_, "ShardedOptimizer").wait(); }
@@ -420,6 +391,9 @@ void ShardedOptimizer::set_skipped(std::size_t index, bool is_skipped) {
 }
 double ShardedOptimizer::clip_gradients_by_norm(double norm_max) {
   return gradient_engine::require_impl(impl_, "ShardedOptimizer").clip_gradients_by_norm(norm_max);
+}
+bool ShardedOptimizer::unscale_gradients(double scale) {
+  return gradient_engine::require_impl(impl_, "ShardedOptimizer").unscale_gradients(scale);
 }
 Parameter ShardedOptimizer::steps() { return gradient_engine::require_impl(impl_, "ShardedOptimizer").steps(); }
 std::vector<ShardedOptimizer::Shard> ShardedOptimizer::shards() {

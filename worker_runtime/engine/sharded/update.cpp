@@ -1,12 +1,19 @@
 // Compiled with -O3, which makes vector code of these loops.
 #include "worker_runtime/engine/sharded/update.hpp"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
-namespace ddp::gradient_engine {
+#include "worker_runtime/tensor/convert.hpp"
 
-void update(const AdamWOptions& options, std::size_t step, float scale, float* __restrict__ p,
-            const float* __restrict__ g, float* __restrict__ m, float* __restrict__ v, std::size_t count) {
+namespace ddp::gradient_engine {
+namespace {
+
+constexpr std::size_t kBlock = 2048;  // gradients that are widened at a time; they fit into a core's first cache
+
+void update_each(const AdamWOptions& options, std::size_t step, float scale, float* __restrict__ p,
+                 const float* __restrict__ g, float* __restrict__ m, float* __restrict__ v, std::size_t count) {
   const auto t = static_cast<double>(step);
   const auto kept = static_cast<float>(1 - options.learning_rate * options.weight_decay);
   const auto new_part = static_cast<float>(1 - options.beta1);
@@ -23,8 +30,8 @@ void update(const AdamWOptions& options, std::size_t step, float scale, float* _
   }
 }
 
-void update(const SgdOptions& options, std::size_t step, float scale, float* __restrict__ p,
-            const float* __restrict__ g, float* __restrict__ m, std::size_t count) {
+void update_each(const SgdOptions& options, std::size_t step, float scale, float* __restrict__ p,
+                 const float* __restrict__ g, float* __restrict__ m, std::size_t count) {
   const auto rate = static_cast<float>(options.learning_rate);
   const auto decay = static_cast<float>(options.weight_decay);
   if (m == nullptr) {
@@ -44,6 +51,30 @@ void update(const SgdOptions& options, std::size_t step, float scale, float* __r
       m[i] = old_part * m[i] + (g[i] * scale + decay * p[i]);
       p[i] -= rate * m[i];
     }
+  }
+}
+
+}  // namespace
+
+void update(const std::variant<AdamWOptions, SgdOptions>& options, std::size_t step, float scale,
+            const Elements& elements) {
+  const auto [p, g, m, v, count] = elements;
+  if (const auto* const adamw = std::get_if<AdamWOptions>(&options)) {
+    return update_each(*adamw, step, scale, p, g, m, v, count);
+  }
+  update_each(std::get<SgdOptions>(options), step, scale, p, g, m, count);
+}
+
+void update(const std::variant<AdamWOptions, SgdOptions>& options, std::size_t step, float scale,
+            const Elements& elements, const HalfElements& half) {
+  std::array<float, kBlock> gradients;
+  const auto from = [](float* values, std::size_t first) { return values == nullptr ? nullptr : values + first; };
+  for (std::size_t first = 0; first < elements.count; first += kBlock) {
+    const std::size_t count = std::min(kBlock, elements.count - first);
+    float* const masters = elements.p + first;
+    tensor::widen(half.g + first, gradients.data(), count, half.type);
+    update(options, step, scale, {masters, gradients.data(), from(elements.m, first), from(elements.v, first), count});
+    tensor::narrow(masters, half.p + first, count, half.type);
   }
 }
 

@@ -4,16 +4,36 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <variant>
 
+#include "ddp/memory.hpp"
 #include "ddp/sharded_optimizer.hpp"
 
 namespace ddp::gradient_engine {
 
-// Arrays of `count`; none overlaps another. scale: what the gradient is multiplied by first. step: from 1 on.
-void update(const AdamWOptions& options, std::size_t step, float scale, float* p, const float* g, float* m, float* v,
-            std::size_t count);
-// m: null without momentum.
-void update(const SgdOptions& options, std::size_t step, float scale, float* p, const float* g, float* m,
-            std::size_t count);
+// Of the same elements; no array overlaps another.
+struct Elements {
+  float* p;
+  const float* g;
+  float* m;  // null without momentum
+  float* v;  // null but for AdamW
+  std::size_t count;
+};
+
+// scale: what the gradient is multiplied by first. step: from 1 on.
+void update(const std::variant<AdamWOptions, SgdOptions>& options, std::size_t step, float scale,
+            const Elements& elements);
+
+// Parameters and gradients of 16 bits.
+struct HalfElements {
+  DataType type;
+  std::uint16_t* p;
+  const std::uint16_t* g;
+};
+
+// Updates the masters, which are the p of `elements` (its g is not used), and rounds them to the parameters.
+void update(const std::variant<AdamWOptions, SgdOptions>& options, std::size_t step, float scale,
+            const Elements& elements, const HalfElements& half);
 
 }  // namespace ddp::gradient_engine
