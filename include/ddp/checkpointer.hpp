@@ -167,8 +167,8 @@ class DDP_EXPORT Checkpointer {
   }
 
   // Its parts, wherever they lie when save() or load() is called: the model has to be made by then. Copies share their
-  // state, so this object keeps one.
-  void add(ShardedOptimizer optimizer);
+  // state, so this object keeps one. name: what the names of its tensors begin with; another for each optimizer.
+  void add(ShardedOptimizer optimizer, std::string name = "optimizer");
 
   // Of each rank for itself, such as hook->state(): called by save() and load(). The same names on all ranks.
   void add_own(std::function<std::vector<Parameter>()> tensors);

@@ -136,7 +136,9 @@ Checkpointer& Checkpointer::operator=(Checkpointer&& other) noexcept = default;
 
 void Checkpointer::add(Parameter tensor) { impl_->state().add(std::move(tensor)); }
 void Checkpointer::add_text(std::string name, Text text) { impl_->state().add_text(std::move(name), std::move(text)); }
-void Checkpointer::add(ShardedOptimizer optimizer) { impl_->state().add(std::move(optimizer)); }
+void Checkpointer::add(ShardedOptimizer optimizer, std::string name) {
+  impl_->state().add(std::move(name), std::move(optimizer));
+}
 void Checkpointer::add_own(std::function<std::vector<Parameter>()> tensors) {
   impl_->state().add_own(std::move(tensors));
 }

@@ -27,8 +27,13 @@ Entry entry_of_text(const std::string& name, std::string& text, int rank) {
           MemoryRange(text.data(), text.size(), DataType::uint8)};
 }
 
-Entry entry_of(const ShardedOptimizer::Shard& shard) {
-  return {{kAllRanks, shard.name}, shard.shape, shard.first, shard.values};
+// Of the names that a ShardedOptimizer gives.
+std::string renamed(const std::string& tensor, const std::string& optimizer) {
+  return optimizer + tensor.substr(std::string("optimizer").size());
+}
+
+Entry entry_of(const ShardedOptimizer::Shard& shard, const std::string& optimizer) {
+  return {{kAllRanks, renamed(shard.name, optimizer)}, shard.shape, shard.first, shard.values};
 }
 
 void want(LoadTargets& targets, const Entry& entry) {
@@ -69,21 +74,29 @@ void TrainingState::add(Parameter tensor) {
 std::vector<Entry> TrainingState::shared_tensors() {
   std::vector<Entry> entries;
   for (const Parameter& tensor : tensors_) entries.push_back(entry_of(tensor, kAllRanks));
-  for (ShardedOptimizer& optimizer : optimizers_) {
+  for (auto& [name, optimizer] : optimizers_) {
     optimizer.wait();  // its parameters may be on their way, and are among the tensors
-    entries.push_back(entry_of(optimizer.steps(), kAllRanks));
+    Parameter steps = optimizer.steps();
+    steps.name = renamed(steps.name, name);
+    entries.push_back(entry_of(steps, kAllRanks));
     if (optimizer.sharding() != Sharding::none) continue;
-    for (const auto& shard : optimizer.shards()) entries.push_back(entry_of(shard));
+    for (const auto& shard : optimizer.shards()) entries.push_back(entry_of(shard, name));
+  }
+  return entries;
+}
+
+std::vector<Entry> TrainingState::shards() {
+  std::vector<Entry> entries;
+  for (auto& [name, optimizer] : optimizers_) {
+    if (optimizer.sharding() == Sharding::none) continue;
+    for (const auto& shard : optimizer.shards()) entries.push_back(entry_of(shard, name));
   }
   return entries;
 }
 
 std::vector<Entry> TrainingState::to_save(int rank, int rank_count, std::list<std::string>& texts) {
   std::vector<Entry> entries = share_of(shared_tensors(), rank, rank_count);
-  for (ShardedOptimizer& optimizer : optimizers_) {
-    if (optimizer.sharding() == Sharding::none) continue;
-    for (const auto& shard : optimizer.shards()) entries.push_back(entry_of(shard));
-  }
+  for (Entry& shard : shards()) entries.push_back(std::move(shard));
   if (rank == 0) {
     for (const auto& [name, text] : texts_) {
       entries.push_back(entry_of_text(name, texts.emplace_back(text.give()), kAllRanks));
@@ -101,10 +114,7 @@ std::vector<Entry> TrainingState::to_save(int rank, int rank_count, std::list<st
 LoadTargets TrainingState::to_load(const Manifest& manifest, int rank, bool has_own) {
   LoadTargets targets;
   for (const Entry& entry : shared_tensors()) want(targets, entry);
-  for (ShardedOptimizer& optimizer : optimizers_) {
-    if (optimizer.sharding() == Sharding::none) continue;
-    for (const auto& shard : optimizer.shards()) want(targets, entry_of(shard));
-  }
+  for (const Entry& shard : shards()) want(targets, shard);
   for (const auto& [name, text] : texts_) want_text(targets, manifest, name, kAllRanks, text);
   if (!has_own) return targets;
   for (const auto& tensors : own_) {

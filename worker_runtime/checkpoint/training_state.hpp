@@ -34,7 +34,9 @@ class TrainingState {
  public:
   void add(Parameter tensor);
   void add_text(std::string name, Checkpointer::Text text) { texts_.emplace_back(std::move(name), std::move(text)); }
-  void add(ShardedOptimizer optimizer) { optimizers_.push_back(std::move(optimizer)); }
+  void add(std::string name, ShardedOptimizer optimizer) {
+    optimizers_.emplace_back(std::move(name), std::move(optimizer));
+  }
   void add_own(std::function<std::vector<Parameter>()> tensors) { own_.push_back(std::move(tensors)); }
   void add_own_text(std::string name, Checkpointer::Text text) {
     own_texts_.emplace_back(std::move(name), std::move(text));
@@ -50,10 +52,11 @@ class TrainingState {
   using NamedText = std::pair<std::string, Checkpointer::Text>;
 
   std::vector<Entry> shared_tensors();
+  std::vector<Entry> shards();
 
   std::vector<Parameter> tensors_;
   std::vector<NamedText> texts_;
-  std::vector<ShardedOptimizer> optimizers_;
+  std::vector<std::pair<std::string, ShardedOptimizer>> optimizers_;
   std::vector<std::function<std::vector<Parameter>()>> own_;
   std::vector<NamedText> own_texts_;
 };
