@@ -25,8 +25,8 @@
 //   Sharding::none         16            16
 //   Sharding::optimizer    8 + 8 / N     4 + 12 / N
 //   Sharding::gradients    4 + 12 / N    2 + 14 / N    and up to two buckets
-// while training goes on. Making the model, and rebuilding its buckets, takes the full gradients for a moment, and with
-// Sync::off they stay until the next step with Sync::on.
+// while training goes on. Rebuilding the buckets takes the old and the new of a moment together, one after the other.
+// With Sync::off the full gradients stay until the next step with Sync::on.
 //
 // On one or two hosts parameters have the same bits with each of them: all use the same arithmetic on the same means.
 // On more hosts the means of reduce_scatter and all_reduce are rounded differently, and clipping adds squares in

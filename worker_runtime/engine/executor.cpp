@@ -21,7 +21,7 @@ Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout,
       memory_(parameters),
       buffers_(std::move(buffers)),
       releases_(releases) {
-  memory_.allocate(group_, std::move(layout), options_);
+  memory_.allocate(group_, std::move(layout), releases_, options_);
   if (!hook) return;
   hook_.emplace(group_, hook, parameters, options_, releases ? HookRunner::Release(&release_to_system) : nullptr);
   hook_->set_buckets(memory_.layout(), memory_.all());
@@ -152,7 +152,7 @@ void Executor::broadcast(const std::vector<MemoryRange>& values, int root) {
 }
 
 void Executor::rebuild(Layout layout) {
-  memory_.allocate(group_, std::move(layout), options_);
+  memory_.allocate(group_, std::move(layout), releases_, options_);
   if (hook_) hook_->set_buckets(memory_.layout(), memory_.all());
 }
 

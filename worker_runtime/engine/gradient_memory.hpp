@@ -12,6 +12,7 @@
 #include "ddp/parameter.hpp"
 #include "ddp/process_group.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp::gradient_engine {
 
@@ -25,9 +26,11 @@ class GradientMemory {
     }
   }
 
-  // Collective: memory for a layout, all zeros. What was there before is given back.
-  void allocate(ProcessGroup& group, Layout layout, CollectiveOptions options) {
-    memory_ = group.allocate(layout.bytes, options);
+  // Collective: memory for a layout, all zeros. What was there before is given back. is_sparse: gradients take host
+  // memory only when they are written to.
+  void allocate(ProcessGroup& group, Layout layout, bool is_sparse, CollectiveOptions options) {
+    const std::size_t sparse_bytes = is_sparse ? layout.flags_offset : 0;
+    memory_ = process_group::allocate_sparse(group, layout.bytes, sparse_bytes, options);
     layout_ = std::move(layout);
   }
 

@@ -383,7 +383,7 @@ TEST(ShardedOptimizer, GradientsGiveTheirMemoryBack) {
     const std::vector<Parameter> parameters{{"large", {1 << 20}, large}};
     ShardedOptimizer optimizer(world, parameters, SgdOptions{}, Sharding::gradients);
     DistributedDataParallel model(world, parameters, small_buckets(optimizer));
-    std::string text;
+    std::string text = std::to_string(resident_pages(model.gradient(0))) + " made ";
     for (int i = 0; i < 2; ++i) {
       train_step(model, optimizer, world.rank(), i, {0});
       optimizer.step();
@@ -395,7 +395,7 @@ TEST(ShardedOptimizer, GradientsGiveTheirMemoryBack) {
     optimizer.wait();
     return text;
   });
-  EXPECT_THAT(results, Each("0 zero 0 zero "));
+  EXPECT_THAT(results, Each("0 made 0 zero 0 zero "));
 }
 
 TEST(ShardedOptimizer, RefusesWhatItCannotDo) {
