@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <random>
+#include <string>
 
 namespace ddp::benchmarks {
 
@@ -50,19 +52,21 @@ void Mlp::forward() {
   }
 }
 
-void Mlp::backward(const std::vector<Gradients>& gradients, const std::function<void(std::size_t)>& ready) {
+void Mlp::backward(const std::vector<float*>& gradients, const std::function<void(std::size_t)>& ready) {
   const auto batch = as_int(sizes_.batch), width = as_int(sizes_.width);
   const auto& out = activations_.back();
   for (std::size_t i = 0; i < error_.size(); ++i) error_[i] = (out[i] - targets_[i]) / static_cast<float>(sizes_.batch);
   for (std::size_t layer = sizes_.layers; layer-- > 0;) {
     const auto& in = activations_[layer];
+    const std::size_t weights = 2 * layer, biases = weights + 1;
     ::cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, width, width, batch, 1, error_.data(), width, in.data(),
-                  width, 0, gradients[layer].weights, width);
-    std::fill_n(gradients[layer].biases, sizes_.width, 0.0F);
+                  width, 0, gradients[weights], width);
+    std::fill_n(gradients[biases], sizes_.width, 0.0F);
     for (std::size_t i = 0; i < sizes_.batch; ++i) {
-      for (std::size_t j = 0; j < sizes_.width; ++j) gradients[layer].biases[j] += error_[i * sizes_.width + j];
+      for (std::size_t j = 0; j < sizes_.width; ++j) gradients[biases][j] += error_[i * sizes_.width + j];
     }
-    ready(layer);
+    ready(biases);
+    ready(weights);
     if (layer == 0) return;
     ::cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, batch, width, width, 1, error_.data(), width,
                   weights_[layer].data(), width, 0, error_below_.data(), width);
@@ -70,9 +74,20 @@ void Mlp::backward(const std::vector<Gradients>& gradients, const std::function<
   }
 }
 
-void Mlp::step(const std::vector<Gradients>& gradients, const std::function<void(std::size_t)>& ready) {
+void Mlp::step(const std::vector<float*>& gradients, const std::function<void(std::size_t)>& ready) {
   forward();
   backward(gradients, ready);
+}
+
+std::vector<Parameter> Mlp::parameters() {
+  const auto width = static_cast<std::int64_t>(sizes_.width);
+  std::vector<Parameter> out;
+  for (std::size_t layer = 0; layer < sizes_.layers; ++layer) {
+    const std::string name = "layer" + std::to_string(layer);
+    out.push_back({name + ".weight", {width, width}, weights_[layer]});
+    out.push_back({name + ".bias", {width}, biases_[layer]});
+  }
+  return out;
 }
 
 }  // namespace ddp::benchmarks

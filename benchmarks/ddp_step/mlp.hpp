@@ -5,9 +5,11 @@
 #include <functional>
 #include <vector>
 
+#include "benchmarks/ddp_step/model.hpp"
+
 namespace ddp::benchmarks {
 
-class Mlp {
+class Mlp : public Model {
  public:
   struct Sizes {
     std::size_t layers = 4;
@@ -17,23 +19,14 @@ class Mlp {
 
   Mlp(const Sizes& sizes, unsigned seed);
 
-  const Sizes& sizes() const { return sizes_; }
-  std::vector<float>& weights(std::size_t layer) { return weights_[layer]; }  // [out][in]
-  std::vector<float>& biases(std::size_t layer) { return biases_[layer]; }
+  std::vector<Parameter> parameters() override;  // of each layer the weights [out][in], then the biases
 
-  // Where the gradients of a layer go; backward overwrites them.
-  struct Gradients {
-    float* weights;
-    float* biases;
-  };
-
-  // One forward and backward pass. `ready` is called as soon as a layer's gradients are written, the last layer first,
-  // before what the layer below needs is computed.
-  void step(const std::vector<Gradients>& gradients, const std::function<void(std::size_t layer)>& ready);
+  // A layer's gradients are ready before what the layer below needs is computed.
+  void step(const std::vector<float*>& gradients, const std::function<void(std::size_t parameter)>& ready) override;
 
  private:
   void forward();
-  void backward(const std::vector<Gradients>& gradients, const std::function<void(std::size_t)>& ready);
+  void backward(const std::vector<float*>& gradients, const std::function<void(std::size_t)>& ready);
 
   Sizes sizes_;
   std::vector<std::vector<float>> weights_, biases_;

@@ -1,83 +1,60 @@
 #include "benchmarks/ddp_step/our_training.hpp"
 
 #include <ddp/ddp.hpp>
+#include <ddp/trace.hpp>
 
-#include <algorithm>
 #include <cmath>
-#include <cstdint>
+#include <map>
+#include <memory>
 #include <stdexcept>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/common/sides/serve.hpp"
 #include "benchmarks/common/sides/values.hpp"
-#include "benchmarks/ddp_step/mlp.hpp"
+#include "benchmarks/ddp_step/variant.hpp"
 
 namespace ddp::benchmarks {
 
 namespace {
 
-std::vector<Parameter> parameters_of(Mlp& mlp) {
-  const auto width = static_cast<std::int64_t>(mlp.sizes().width);
-  std::vector<Parameter> out;
-  for (std::size_t layer = 0; layer < mlp.sizes().layers; ++layer) {
-    const std::string name = "layer" + std::to_string(layer);
-    out.push_back({name + ".weight", {width, width}, mlp.weights(layer)});
-    out.push_back({name + ".bias", {width}, mlp.biases(layer)});
-  }
-  return out;
-}
-
-DistributedDataParallelOptions overwriting() {
-  DistributedDataParallelOptions out;
-  out.zero_gradients = false;  // the backward pass writes every gradient
-  return out;
-}
-
 class Training : public Side {
  public:
-  explicit Training(const ProcessGroup& group)
+  Training(const ProcessGroup& group, const std::string& model, std::string trace_folder)
       : group_(group),
-        mlp_({}, 17 + static_cast<unsigned>(group.rank())),
-        model_(group, parameters_of(mlp_), overwriting()) {
-    for (std::size_t layer = 0; layer < mlp_.sizes().layers; ++layer) {
-      gradients_.push_back({static_cast<float*>(model_.gradient(2 * layer).data),
-                            static_cast<float*>(model_.gradient(2 * layer + 1).data)});
-    }
-  }
+        trace_folder_(std::move(trace_folder)),
+        model_(make_model(model, 17 + static_cast<unsigned>(group.rank()))),
+        count_(parameter_count(*model_)) {}
 
   void prepare(const Request& request) override {
-    what_ = request.what;
-    if (what_ != "sync" && what_ != "no_sync" && what_ != "all_reduce")
-      throw std::invalid_argument("no step: " + what_);
-    if (what_ == "all_reduce" && all_gradients_.data() == nullptr) all_gradients_ = group_.allocate(parameter_bytes());
+    if (request.bytes != count_ * sizeof(float)) throw std::invalid_argument("the model has another size");
+    request_ = request;
+    if (request.what == "all_reduce") {
+      if (all_gradients_.data() == nullptr) all_gradients_ = group_.allocate(request.bytes);
+    } else if (!variants_.contains(variant_name())) {
+      variants_[variant_name()] = std::make_unique<Variant>(group_, *model_, variant_name());
+    }
   }
 
   void rewrite() override {
-    if (what_ == "all_reduce")
-      write_values(static_cast<float*>(all_gradients_.data()), parameter_count(), group_.rank());
+    if (request_.what == "all_reduce") write_values(static_cast<float*>(all_gradients_.data()), count_, group_.rank());
   }
 
   void call() override {
-    if (what_ == "all_reduce") {
-      group_.all_reduce({static_cast<float*>(all_gradients_.data()), parameter_count()});
-    } else {
-      step(what_ == "sync" ? Sync::on : Sync::off);
-    }
+    if (request_.memory != "traced") return steps();
+    Trace trace(trace_file(trace_folder_, request_.what, group_.rank()));
+    steps();
+    trace.finish();
   }
 
+  // The gradients of "sync" are the mean of what each rank has without sync. Hooks that send less have other results.
   bool is_right() override {
-    if (what_ == "all_reduce")
-      return are_sums(static_cast<float*>(all_gradients_.data()), parameter_count(), group_.size());
-    if (what_ == "no_sync") return true;
-    // The gradients that came out are the mean of what each rank has without sync.
-    const auto biases = [&] {
-      const float* const first = gradients_.front().biases;
-      return std::vector<float>(first, first + mlp_.sizes().width);
-    };
-    const auto synced = biases();
-    step(Sync::off);
-    auto mean = biases();
+    if (request_.what == "all_reduce")
+      return are_sums(static_cast<float*>(all_gradients_.data()), count_, group_.size());
+    if (request_.what != "sync") return true;
+    const auto synced = gradients();
+    variants_.at("sync")->step(Sync::off);
+    auto mean = gradients();
     group_.all_reduce(mean, ReduceOp::average);
     for (std::size_t i = 0; i < mean.size(); ++i) {
       if (!(std::abs(mean[i] - synced[i]) <= 1e-5F + 1e-3F * std::abs(mean[i]))) return false;
@@ -88,30 +65,44 @@ class Training : public Side {
   void release() override { all_gradients_ = {}; }
 
  private:
-  void step(Sync sync) {
-    auto step = model_.begin_step(sync);
-    mlp_.step(gradients_, [&](std::size_t layer) {
-      step.ready(2 * layer + 1);
-      step.ready(2 * layer);
-    });
-    step.finish();
+  std::string variant_name() const { return request_.what == "no_sync" ? "sync" : request_.what; }
+
+  void steps() {
+    if (request_.what == "all_reduce") return group_.all_reduce({static_cast<float*>(all_gradients_.data()), count_});
+    Variant& variant = *variants_.at(variant_name());
+    for (int i = 0; i < period_of(request_.what); ++i) {
+      variant.step(request_.what == "no_sync" ? Sync::off : Sync::on);
+    }
   }
-  std::size_t parameter_count() const { return mlp_.sizes().layers * (mlp_.sizes().width + 1) * mlp_.sizes().width; }
-  std::size_t parameter_bytes() const { return parameter_count() * sizeof(float); }
+
+  std::vector<float> gradients() {
+    std::vector<float> out;
+    const auto parameters = model_->parameters();
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      const float* const gradient = variants_.at("sync")->gradients()[p];
+      out.insert(out.end(), gradient, gradient + parameters[p].values.count);
+    }
+    return out;
+  }
 
   ProcessGroup group_;
-  Mlp mlp_;
-  DistributedDataParallel model_;
-  std::vector<Mlp::Gradients> gradients_;
+  std::string trace_folder_;
+  std::unique_ptr<Model> model_;
+  std::size_t count_;  // of elements of all parameters
+  std::map<std::string, std::unique_ptr<Variant>> variants_;
   RegisteredMemory all_gradients_;  // as many bytes in one buffer
-  std::string what_;
+  Request request_;
 };
 
 }  // namespace
 
-int be_training_rank(const char* socket_name) {
+std::string trace_file(const std::string& folder, const std::string& variant, int rank) {
+  return folder + "/" + variant + "." + std::to_string(rank) + ".json";
+}
+
+int be_training_rank(const char* socket_name, const char* model, const char* trace_folder) {
   const auto group = init_process_group();
-  Training training(group);
+  Training training(group, model, trace_folder);
   RankLink link(socket_name, group.rank());
   serve(training, link, group.rank(), group.size());
   return 0;
