@@ -165,6 +165,7 @@ nlohmann::json measure_model(const Plan& plan, SideProcesses& z) {
   const auto torch = torch_side(folder, plan);
   warm_up(ours, plan, kBasics);
   warm_up(ours, plan, kVariants);
+  z.release();  // by all its processes, before one of them writes to buffers of another size
   turn(z, plan, "all_reduce", true);
   std::map<std::string, double> bytes{{"sync", bytes_of(ours, plan, "sync", traces)}};
   for (const auto& what : kVariants) bytes[what] = bytes_of(ours, plan, what, traces);
