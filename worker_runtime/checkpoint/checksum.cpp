@@ -1,5 +1,6 @@
 #include "worker_runtime/checkpoint/checksum.hpp"
 
+// Its functions can only be inlined if they are optimised: see CMakeLists.txt.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
