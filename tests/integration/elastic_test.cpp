@@ -245,19 +245,9 @@ TEST_F(Elastic, AStopWhileWorkersTrain_EndsThemAll) {
   EXPECT_TRUE(job.is_gone_within());
 }
 
-std::vector<std::string> node(const std::string& nodes, int rank, const std::string& port, int workers) {
-  return {"--nnodes=" + nodes,
-          "--rdzv-backend=c10d",
-          "--rdzv-endpoint=127.0.0.1:" + port,
-          "--rdzv-id=elastic",
-          "--nproc-per-node=" + std::to_string(workers),
-          "--max-restarts=3",
-          std::string("--rdzv-conf=last_call_timeout=1,is_host=") + (rank == 0 ? "1" : "0")};
-}
-
 TEST_F(Elastic, TwoNodes_AKilledWorkerOfOneIsReplacedAndAllOthersOfBothLiveOn) {
   const auto port = free_port();
-  Job zero(arguments(node("2", 0, port, 2))), one(arguments(node("2", 1, port, 2)));
+  Job zero(arguments(elastic_node("2", 0, port, 2))), one(arguments(elastic_node("2", 1, port, 2)));
   auto before = pids_of(zero, 0, 2);
   before.merge(pids_of(one, 0, 2));
   expect_progress();
@@ -279,8 +269,8 @@ TEST_F(Elastic, TwoNodes_AKilledWorkerOfOneIsReplacedAndAllOthersOfBothLiveOn) {
 
 TEST_F(Elastic, TwoNodes_AStoppedRankOfTheOtherNodeIsKilledAtTheDeadline) {
   const auto port = free_port();
-  Job zero(arguments(node("2", 0, port, 1), elastic_place().timeout_ms)),
-      one(arguments(node("2", 1, port, 1), elastic_place().timeout_ms));
+  Job zero(arguments(elastic_node("2", 0, port, 1), elastic_place().timeout_ms)),
+      one(arguments(elastic_node("2", 1, port, 1), elastic_place().timeout_ms));
   const auto here = pids_of(zero, 0, 1), there = pids_of(one, 0, 1);
   expect_progress();
   ::kill(static_cast<pid_t>(there.at(1)), SIGSTOP);
@@ -295,7 +285,7 @@ TEST_F(Elastic, TwoNodes_AStoppedRankOfTheOtherNodeIsKilledAtTheDeadline) {
 
 TEST_F(Elastic, OneToTwoNodes_WhereTheAgentOfOneIsKilledTheOtherGoesOnAloneInTheSameProcess) {
   const auto port = free_port();
-  Job zero(arguments(node("1:2", 0, port, 1))), one(arguments(node("1:2", 1, port, 1)));
+  Job zero(arguments(elastic_node("1:2", 0, port, 1))), one(arguments(elastic_node("1:2", 1, port, 1)));
   const auto here = pids_of(zero, 0, 1);
   pids_of(one, 0, 1);
   expect_progress();

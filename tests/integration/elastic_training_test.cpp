@@ -169,23 +169,13 @@ INSTANTIATE_TEST_SUITE_P(Features, ElasticTraining,
                          ::testing::Values(Case{"power_sgd", "memory"}, Case{"zero2", "memory"}, Case{"zero2", "disk"}),
                          [](const auto& info) { return std::string(info.param.method) + "_" + info.param.store; });
 
-std::vector<std::string> node(int rank, const std::string& port, int workers) {
-  return {"--nnodes=1:2",
-          "--rdzv-backend=c10d",
-          "--rdzv-endpoint=127.0.0.1:" + port,
-          "--rdzv-id=elastic_training",
-          "--nproc-per-node=" + std::to_string(workers),
-          "--max-restarts=3",
-          std::string("--rdzv-conf=last_call_timeout=1,is_host=") + (rank == 0 ? "1" : "0")};
-}
-
 TEST(ElasticTrainingNodes, ANodeThatIsLostLeavesItsShardsToTheOthers) {
   constexpr int kStep = 11;  // in the second epoch
   const TrainingJob run("zero2", "memory");
   const std::string hold = "hold_" + std::to_string(kStep);
   run.make(hold);
   const auto port = free_port();
-  Job zero(run.arguments(node(0, port, 2))), one(run.arguments(node(1, port, 1)));
+  Job zero(run.arguments(elastic_node("1:2", 0, port, 2))), one(run.arguments(elastic_node("1:2", 1, port, 1)));
   ASSERT_TRUE(zero.prints("holds ;")) << zero.out() << zero.err();
   const auto before = of_ranks(zero, 0, "pid");
   ASSERT_EQ(before.size(), 2u) << "of three ranks";

@@ -244,6 +244,16 @@ std::vector<std::string> shell(int workers, const std::string& script, std::vect
   return options;
 }
 
+std::vector<std::string> elastic_node(const std::string& nodes, int rank, const std::string& port, int workers) {
+  return {"--nnodes=" + nodes,
+          "--rdzv-backend=c10d",
+          "--rdzv-endpoint=127.0.0.1:" + port,
+          "--rdzv-id=elastic",
+          "--nproc-per-node=" + std::to_string(workers),
+          "--max-restarts=3",
+          std::string("--rdzv-conf=last_call_timeout=1,is_host=") + (rank == 0 ? "1" : "0")};
+}
+
 bool becomes_true(const std::function<bool()>& condition, std::chrono::milliseconds limit) {
   const auto deadline = Clock::now() + limit;
   while (!condition()) {

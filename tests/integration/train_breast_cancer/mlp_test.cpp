@@ -1,5 +1,7 @@
 #include "examples/train_breast_cancer/mlp.hpp"
 
+#include "tests/integration/gradients.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +12,7 @@
 
 namespace {
 
+using ddp::test::Gradients;
 using testing::ElementsAre;
 using train::Mlp;
 using train::Samples;
@@ -25,15 +28,6 @@ Samples random_samples(std::size_t count, std::size_t features, int classes) {
   }
   return samples;
 }
-
-struct Gradients {
-  explicit Gradients(const std::vector<ddp::Parameter>& parameters) {
-    for (const auto& parameter : parameters) values.emplace_back(parameter.values.count);
-    for (auto& value : values) pointers.push_back(value.data());
-  }
-  std::vector<std::vector<float>> values;
-  std::vector<float*> pointers;
-};
 
 TEST(Mlp, BackwardAgreesWithTheSlopeOfTheLoss) {
   Mlp mlp({5, 7, 6, 3}, 1);

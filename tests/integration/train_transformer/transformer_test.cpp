@@ -1,6 +1,7 @@
 #include "examples/train_transformer/transformer.hpp"
 
 #include "examples/train_breast_cancer/input_error.hpp"
+#include "tests/integration/gradients.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,6 +15,7 @@
 
 namespace {
 
+using ddp::test::Gradients;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using transformer::Attention;
@@ -35,15 +37,6 @@ Batch random_batch(std::size_t samples) {
   }
   return batch;
 }
-
-struct Gradients {
-  explicit Gradients(const std::vector<ddp::Parameter>& parameters) {
-    for (const auto& parameter : parameters) values.emplace_back(parameter.values.count);
-    for (auto& value : values) pointers.push_back(value.data());
-  }
-  std::vector<std::vector<float>> values;
-  std::vector<float*> pointers;
-};
 
 double norm(const std::vector<float>& values) {
   double squares = 0;
