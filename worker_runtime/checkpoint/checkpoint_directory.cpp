@@ -24,13 +24,6 @@ std::vector<CheckpointPath> list(const std::filesystem::path& directory) {
   return entries;
 }
 
-[[noreturn]] void fail_superseded(const CheckpointPath& entry, const CheckpointPath& newest) {
-  throw CheckpointError("checkpoint " + entry.path.string() + " was superseded: the newest is " +
-                        newest.path.filename().string() +
-                        "\nwhere: saving a checkpoint; newer rounds have filled the places of this folder\n"
-                        "try:   another folder for this run, or remove the newer checkpoints if they are of no use");
-}
-
 }  // namespace
 
 CheckpointDirectory::CheckpointDirectory(std::filesystem::path directory, std::size_t keep)
@@ -52,7 +45,7 @@ std::filesystem::path CheckpointDirectory::save(const RoundId& round, std::uint6
   std::error_code ignored;  // what can't be removed now will be the next time
   for (std::size_t i = keep_; i < entries.size(); ++i) std::filesystem::remove(entries[i].path, ignored);
   checkpoint::remove_abandoned(directory_);
-  if (entries.size() >= keep_ && saved.id < entries[keep_ - 1].id) fail_superseded(saved, entries.front());
+  if (entries.size() >= keep_ && saved.id < entries[keep_ - 1].id) checkpoint::fail_superseded(saved, entries.front());
   agent_link::tell_checkpoint_saved(step);
   return saved.path;
 }

@@ -103,8 +103,12 @@ void require_not_superseded(const std::filesystem::path& directory, const Checkp
   std::vector<CheckpointPath> newer = list_checkpoints(directory);
   std::erase_if(newer, [&](const CheckpointPath& each) { return !(checkpoint.id < each.id) || !is_complete(each); });
   if (newer.size() < keep) return;
+  fail_superseded(checkpoint, newer.front());
+}
+
+void fail_superseded(const CheckpointPath& checkpoint, const CheckpointPath& newest) {
   throw CheckpointError("checkpoint " + checkpoint.path.string() + " was superseded: the newest is " +
-                        newer.front().path.filename().string() +
+                        newest.path.filename().string() +
                         "\nwhere: saving a checkpoint; newer rounds have filled the places of this folder\n"
                         "try:   another folder for this run, or remove the newer checkpoints if they are of no use");
 }

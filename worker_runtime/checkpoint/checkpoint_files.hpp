@@ -41,6 +41,8 @@ void make_directory(const std::filesystem::path& directory);
 // Throws CheckpointError if `keep` complete checkpoints are newer than this one: it would be the first to be removed.
 void require_not_superseded(const std::filesystem::path& directory, const CheckpointPath& checkpoint, std::size_t keep);
 
+[[noreturn]] void fail_superseded(const CheckpointPath& checkpoint, const CheckpointPath& newest);
+
 // Removes all but the newest `keep` complete checkpoints, and what is incomplete and older than the newest complete
 // one. What can't be removed stays. A folder loses its manifest first, so that it is never taken for complete again.
 void remove_old(const std::filesystem::path& directory, std::size_t keep);

@@ -4,10 +4,11 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/checkpoint/candidates.hpp"
 #include "worker_runtime/checkpoint/checkpoint_files.hpp"
-#include "worker_runtime/checkpoint/checksum.hpp"
 #include "worker_runtime/checkpoint/problem.hpp"
+#include "worker_runtime/checkpoint/read_at.hpp"
 #include "worker_runtime/process_group/host_bytes.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
+#include "worker_runtime/tensor/checksum.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -46,19 +47,16 @@ class PartReader {
       std::memcpy(bytes.data(), image_.data.get() + at, bytes.size());
       return;
     }
-    while (!bytes.empty()) {
-      const ssize_t count = ::pread(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(at));
-      if (count < 0 && errno == EINTR) continue;
-      if (count <= 0)
-        fail(count < 0 ? std::generic_category().message(errno) : "it ends at byte " + std::to_string(at));
-      at += static_cast<std::uint64_t>(count);
-      bytes = bytes.subspan(static_cast<std::size_t>(count));
+    try {
+      read_at(fd_.get(), bytes, at);
+    } catch (const CheckpointError& error) {
+      fail(error.what());
     }
   }
 
   void check(const Part& part) const {
     if (!part.data_checksum) return;
-    Checksum checksum;
+    tensor::Checksum checksum;
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min<std::uint64_t>(kReadBytes, part.bytes)));
     for (std::uint64_t at = part.data_at; at < part.bytes; at += buffer.size()) {
       const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), part.bytes - at));
@@ -161,7 +159,7 @@ std::vector<Reachable> reachable_from(const LoadFrom& from) {
     if (each.manifest) {
       each.offer.part_count = each.manifest->parts.size();
       const std::string text = encode(*each.manifest);
-      each.offer.manifest_checksum = checksum_of(std::as_bytes(std::span(text)));
+      each.offer.manifest_checksum = tensor::checksum_of(std::as_bytes(std::span(text)));
     }
     for (const auto& [part, image] : each.images) each.offer.parts.push_back(part);
     for (const auto& [part, file] : each.files) each.offer.parts.push_back(part);
@@ -203,11 +201,7 @@ class Loader {
   // Empty if no rank had a problem.
   template <class Step>
   std::string together(const Step& step) {
-    const auto problems = gather(first_line(problem_of(step)));
-    for (std::size_t rank = 0; rank < problems.size(); ++rank) {
-      if (!problems[rank].empty()) return "rank " + std::to_string(rank) + ": " + problems[rank];
-    }
-    return "";
+    return problem_of_ranks(group_, first_line(problem_of(step)), from_.options);
   }
 
   std::vector<std::string> gather(const std::string& text) {

@@ -60,12 +60,13 @@ class CheckpointWriter::Task {
     const Part part = layout.seal(image.data.get());
     const Manifest manifest = agree_on(encode(layout.manifest(part)), "");
     const bool writes_files = extent == Extent::everywhere && !where_.directory.empty();
-    if (writes_files) together(manifest, [&] { check_place(manifest); });
+    const std::string text = writes_files ? encode(manifest) : "";
+    if (writes_files) together(manifest, [&] { check_place(manifest, text.size()); });
     if (where_.memory) copy_to_memory(manifest, image);
     if (extent == Extent::memory_only) return;
     if (writes_files) {
       if (where_.form == CheckpointForm::parts) {
-        write_parts(manifest, image);
+        write_parts(manifest, text, image);
       } else {
         write_single(manifest, image);
       }
@@ -126,12 +127,10 @@ class CheckpointWriter::Task {
   // Every rank does its part; what fails on one fails on all.
   template <class Step>
   void together(const Manifest& manifest, const Step& step) {
-    const auto problems = gather(problem_of(step));
-    for (std::size_t r = 0; r < problems.size(); ++r) {
-      if (problems[r].empty()) continue;
-      throw CheckpointError("the checkpoint of step " + std::to_string(manifest.id.step) + " is not complete: rank " +
-                            std::to_string(r) + ": " + problems[r]);
-    }
+    const std::string problem = problem_of_ranks(group_, problem_of(step), options_);
+    if (problem.empty()) return;
+    throw CheckpointError("the checkpoint of step " + std::to_string(manifest.id.step) +
+                          " is not complete: " + problem);
   }
 
   CheckpointPath place_of(const Manifest& manifest) const {
@@ -140,18 +139,18 @@ class CheckpointWriter::Task {
   }
 
   // Before anything is changed.
-  void check_place(const Manifest& manifest) const {
+  void check_place(const Manifest& manifest, std::size_t manifest_bytes) const {
     const CheckpointPath place = place_of(manifest);
     if (std::filesystem::exists(place.has_parts ? manifest_path(place) : place.path)) refuse_existing(place);
     require_not_superseded(where_.directory, place, where_.keep);
-    const std::size_t bytes = encode(manifest).size();
-    if (bytes > kManifestBytesMax) {
-      throw CheckpointError("its manifest would have " + std::to_string(bytes) + " bytes, more than " +
+    if (manifest_bytes > kManifestBytesMax) {
+      throw CheckpointError("its manifest would have " + std::to_string(manifest_bytes) + " bytes, more than " +
                             std::to_string(kManifestBytesMax) + "\ntry:   fewer tensors, or fewer ranks");
     }
   }
 
-  void write_parts(const Manifest& manifest, const Image& image) {
+  // text: that of the manifest
+  void write_parts(const Manifest& manifest, const std::string& text, const Image& image) {
     const CheckpointPath folder = place_of(manifest);
     together(manifest, [&] {
       make_directory(folder.path);
@@ -161,7 +160,6 @@ class CheckpointWriter::Task {
     });
     // One rank of each host makes it complete, and any that has a folder of its own. If hosts share the disk, each
     // writes the same.
-    const std::string text = encode(manifest);
     bool tidies_up = is_host_leader();
     const auto complete = [&] {
       write_file(manifest_path(folder), std::as_bytes(std::span(text)), AtomicFile::Existing::replace);

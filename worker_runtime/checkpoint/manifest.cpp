@@ -1,8 +1,8 @@
 #include "worker_runtime/checkpoint/manifest.hpp"
 
 #include "ddp/error.hpp"
-#include "worker_runtime/checkpoint/checksum.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
+#include "worker_runtime/tensor/checksum.hpp"
 #include "worker_runtime/tensor/shape.hpp"
 
 #include <nlohmann/json.hpp>
@@ -155,7 +155,7 @@ std::string encode(const Manifest& manifest) {
   }
   try {
     std::string text = json.dump();
-    const std::string checksum = text_of_checksum(checksum_of(std::as_bytes(std::span(text))));
+    const std::string checksum = text_of_checksum(tensor::checksum_of(std::as_bytes(std::span(text))));
     text.replace(text.find(kOwnChecksumKey) + std::string(kOwnChecksumKey).size(), checksum.size(), checksum);
     return text;
   } catch (const nlohmann::json::type_error&) {
@@ -195,7 +195,7 @@ Manifest parse_checked_manifest(std::string text) {
   const std::string said = text.substr(place, zeros.size());
   if (said.size() < zeros.size()) refuse_manifest("the manifest ends in its checksum");
   text.replace(place, zeros.size(), zeros);
-  const std::string computed = text_of_checksum(checksum_of(std::as_bytes(std::span(text))));
+  const std::string computed = text_of_checksum(tensor::checksum_of(std::as_bytes(std::span(text))));
   if (said != computed) refuse_manifest("the manifest's checksum is " + computed + " instead of " + said);
   return parse_manifest(text);
 }

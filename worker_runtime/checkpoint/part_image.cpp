@@ -1,12 +1,12 @@
 #include "worker_runtime/checkpoint/part_image.hpp"
 
 #include "ddp/error.hpp"
-#include "worker_runtime/checkpoint/checksum.hpp"
+#include "worker_runtime/tensor/checksum.hpp"
 
 #include <algorithm>
 #include <charconv>
 #include <cstring>
-#include <numeric>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -86,33 +86,28 @@ std::vector<Entry> share_of(const std::vector<Entry>& entries, int rank, int ran
 
 PartLayout::PartLayout(std::span<const Entry> entries, const CheckpointId& id, int rank, int rank_count) : id_(id) {
   std::vector<NamedTensor> tensors;
-  std::vector<std::size_t> order(entries.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<std::string> names;
-  for (const Entry& entry : entries) names.push_back(name_in_part(entry));
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    const std::size_t a_bytes = size_of(entries[a].values.type), b_bytes = size_of(entries[b].values.type);
-    return a_bytes != b_bytes ? a_bytes > b_bytes : names[a] < names[b];
-  });
-  for (const std::size_t index : order) {
-    const Entry& entry = entries[index];
-    const bool is_whole = names[index] == entry.key.name || entry.key.rank != kAllRanks;
-    tensors.push_back({names[index],
-                       is_whole ? entry.shape : std::vector{static_cast<std::int64_t>(entry.values.count)},
-                       entry.values});
+  for (const Entry& entry : entries) {
+    const std::string& name = names.emplace_back(name_in_part(entry));
+    const bool is_whole = name == entry.key.name || entry.key.rank != kAllRanks;
+    tensors.push_back(
+        {name, is_whole ? entry.shape : std::vector{static_cast<std::int64_t>(entry.values.count)}, entry.values});
   }
+  tensors = in_file_order(std::move(tensors));
   header_ = encode_header(tensors, {{"round", to_string(id.round)},
                                     {"step", std::to_string(id.step)},
                                     {"rank", std::to_string(rank)},
                                     {kRanksKey, std::to_string(rank_count)},
                                     {kChecksumKey, std::string(16, '0')}});
-  offsets_.resize(entries.size());
   bytes_ = kLengthBytes + header_.size();
-  for (const std::size_t index : order) {
-    offsets_[index] = bytes_;
-    bytes_ += entries[index].values.bytes();
+  std::map<std::string, std::uint64_t> offset_of_name;  // encode_header() refuses a name that is there twice
+  for (const NamedTensor& tensor : tensors) {
+    offset_of_name[tensor.name] = bytes_;
+    bytes_ += tensor.values.bytes();
   }
-  for (const Entry& entry : entries) {
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const Entry& entry = entries[i];
+    offsets_.push_back(offset_of_name[names[i]]);
     places_.push_back({entry.key, entry.values.type, entry.shape, entry.first, entry.values.count});
   }
 }
@@ -121,7 +116,7 @@ Part PartLayout::seal(std::byte* image) const {
   const std::uint64_t header_bytes = header_.size(), before_data = kLengthBytes + header_.size();
   std::memcpy(image, &header_bytes, kLengthBytes);
   std::memcpy(image + kLengthBytes, header_.data(), header_.size());
-  const Part part{bytes_, checksum_of({image + before_data, bytes_ - before_data}), before_data};
+  const Part part{bytes_, tensor::checksum_of({image + before_data, bytes_ - before_data}), before_data};
   // The metadata is the first in the header, and this key the first in the metadata.
   const std::string key = std::string("\"") + kChecksumKey + "\":\"";
   const std::string digits = text_of_checksum(*part.data_checksum);

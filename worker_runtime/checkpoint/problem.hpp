@@ -4,6 +4,8 @@
 #include <exception>
 #include <string>
 
+#include "ddp/process_group.hpp"
+
 namespace ddp::checkpoint {
 
 // What `step` throws; empty: nothing.
@@ -19,5 +21,8 @@ std::string problem_of(const Step& step) {
     return "an exception that is no std::exception";
   }
 }
+
+// Collective: "rank 1: <its problem>" of the lowest rank that has one; empty if no rank has. own: of this rank.
+std::string problem_of_ranks(ProcessGroup& group, const std::string& own, CollectiveOptions options);
 
 }  // namespace ddp::checkpoint

@@ -3,6 +3,7 @@
 #include "base/unique_fd.hpp"
 #include "ddp/error.hpp"
 #include "worker_runtime/checkpoint/atomic_file.hpp"
+#include "worker_runtime/checkpoint/read_at.hpp"
 #include "worker_runtime/checkpoint/safetensors_header.hpp"
 #include "worker_runtime/checkpoint/write_safetensors.hpp"
 #include "worker_runtime/tensor/shape.hpp"
@@ -26,8 +27,6 @@ using tensor::shape_text;
 
 namespace {
 
-constexpr std::size_t kReadBytesMax = std::size_t{1} << 30;  // one pread() gives a little less than 2 GiB at most
-
 [[noreturn]] void refuse(const std::filesystem::path& path, const std::string& reason) {
   throw CheckpointError("can't read " + path.string() + ": " + reason +
                         "\nwhere: reading a checkpoint\ntry:   another checkpoint, or start afresh");
@@ -36,15 +35,10 @@ constexpr std::size_t kReadBytesMax = std::size_t{1} << 30;  // one pread() give
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
 void read_at(const std::filesystem::path& path, int fd, void* data, std::size_t bytes, std::size_t offset) {
-  auto* next = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t count = ::pread(fd, next, std::min(bytes, kReadBytesMax), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) refuse(path, reason_of(errno));
-    if (count == 0) refuse(path, "it ends at byte " + std::to_string(offset));
-    next += count;
-    bytes -= static_cast<std::size_t>(count);
-    offset += static_cast<std::size_t>(count);
+  try {
+    checkpoint::read_at(fd, {static_cast<std::byte*>(data), bytes}, offset);
+  } catch (const CheckpointError& error) {
+    refuse(path, error.what());
   }
 }
 

@@ -1,21 +1,22 @@
 #include "ddp/parameter_check.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "ddp/error.hpp"
-#include "worker_runtime/metrics/value_hash.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/rank_list.hpp"
+#include "worker_runtime/tensor/checksum.hpp"
 
 namespace ddp {
 namespace {
 
-using metrics::ValueHash;
 using process_group::list_ranks;
 using HashWords = std::vector<std::int64_t>;
 
@@ -24,10 +25,11 @@ constexpr std::size_t kNameWords = 32;  // 256 bytes of a name are shown
 constexpr std::size_t kSidesMax = 8;    // that a message lists
 
 std::int64_t hash_of_parameter(const Parameter& parameter) {
-  ValueHash hash;
-  hash.add(parameter.name.data(), parameter.name.size());
-  hash.add(static_cast<std::uint64_t>(parameter.values.type));
-  hash.add(parameter.values.data, parameter.values.bytes());
+  const std::array<std::uint64_t, 2> head{parameter.name.size(), static_cast<std::uint64_t>(parameter.values.type)};
+  tensor::Checksum hash;
+  hash.add(std::as_bytes(std::span(head)));
+  hash.add(std::as_bytes(std::span(parameter.name)));
+  hash.add({static_cast<const std::byte*>(parameter.values.data), parameter.values.bytes()});
   return static_cast<std::int64_t>(hash.value());
 }
 
@@ -44,9 +46,7 @@ HashWords hashes_of(const std::vector<Parameter>& parameters) {
 }
 
 std::int64_t hash_of_words(const HashWords& words) {
-  ValueHash hash;
-  hash.add(words.data(), words.size() * sizeof(std::int64_t));
-  return static_cast<std::int64_t>(hash.value());
+  return static_cast<std::int64_t>(tensor::checksum_of(std::as_bytes(std::span(words))));
 }
 
 // The ranks that have the same word, of `count` words of each rank the one at `index`; in the order of their first.

@@ -1,10 +1,10 @@
-#include "worker_runtime/checkpoint/checksum.hpp"
+#include "worker_runtime/tensor/checksum.hpp"
 
 // Its functions can only be inlined if they are optimised: see CMakeLists.txt.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-namespace ddp::checkpoint {
+namespace ddp::tensor {
 
 struct Checksum::State {
   XXH3_state_t state;
@@ -18,4 +18,4 @@ Checksum::~Checksum() = default;
 void Checksum::add(std::span<const std::byte> data) { XXH3_64bits_update(&state_->state, data.data(), data.size()); }
 std::uint64_t Checksum::value() const { return XXH3_64bits_digest(&state_->state); }
 
-}  // namespace ddp::checkpoint
+}  // namespace ddp::tensor

@@ -1,4 +1,6 @@
-// The checksum of parts and manifests: XXH3 with 64 bits. Source: https://github.com/Cyan4973/xxHash
+// The checksum of bytes: XXH3 with 64 bits. It finds differences, not attacks. Pure.
+//
+// Source: https://github.com/Cyan4973/xxHash
 #pragma once
 
 #include <cstddef>
@@ -6,7 +8,7 @@
 #include <memory>
 #include <span>
 
-namespace ddp::checkpoint {
+namespace ddp::tensor {
 
 std::uint64_t checksum_of(std::span<const std::byte> data);
 
@@ -26,4 +28,4 @@ class Checksum {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace ddp::checkpoint
+}  // namespace ddp::tensor
