@@ -60,8 +60,11 @@ echo "$out" | grep -qE '^test accuracy 9' || fail "the main job did not train:" 
 # Two nodes that meet at a daemon: names, connections, the store, and the messages of both programs.
 # shellcheck disable=SC2016  # the shell in the bare Debian expands these
 out=$(in_bare 65532 '
-  ddp-rendezvous --host 127.0.0.1 --port 29400 >daemon.log 2>&1 &
+  mkfifo daemon.out
+  ddp-rendezvous --host 127.0.0.1 --port 29400 >daemon.out &
   daemon=$!
+  exec 3<daemon.out
+  read -r listens <&3  # otherwise a node might take the port
   for node in 0 1; do
     ddprun --nnodes=2 --nproc-per-node=2 --rdzv-backend=c10d --rdzv-endpoint=localhost:29400 --rdzv-id=bare \
       --rdzv-conf=join_timeout=60 ./train_breast_cancer_alone --epochs 1 --data breast_cancer.csv \
