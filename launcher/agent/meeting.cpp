@@ -17,7 +17,7 @@ namespace ddp::launcher {
 using rendezvous::EndpointName;
 using rendezvous::MembershipClient;
 using rendezvous::MembershipServer;
-using Mode = RendezvousConfig::Mode;
+using RendezvousMode = RendezvousConfig::Mode;
 
 namespace {
 
@@ -44,7 +44,7 @@ std::string holders_of(const RendezvousConfig& rendezvous) {
 // All nodes of a job whose endpoint is at a loopback address are on this host, and reach each other there, unless this
 // one is to be reached at another address. Empty: all addresses.
 std::vector<std::string> listening_addresses(const RendezvousConfig& rendezvous) {
-  if (rendezvous.mode == Mode::local) return {kLoopback};
+  if (rendezvous.mode == RendezvousMode::local) return {kLoopback};
   if (!is_loopback(rendezvous.host) || (rendezvous.nodes_max > 1 && !rendezvous.local_address.empty())) return {};
   return {with_loopback_address(rendezvous.host)};
 }
@@ -110,7 +110,7 @@ void Meeting::begin_held_round() {
 std::optional<bool> Meeting::serves_by_settings() const {
   const auto& rendezvous = config_.rendezvous;
   if (rendezvous.nodes_max == 1) return true;
-  return rendezvous.mode == Mode::fixed ? rendezvous.node_rank == 0 : rendezvous.is_host;
+  return rendezvous.mode == RendezvousMode::fixed ? rendezvous.node_rank == 0 : rendezvous.is_host;
 }
 
 void Meeting::start() {

@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 
+#include "rendezvous/control/link_lost.hpp"
 #include "rendezvous/control/session.hpp"
 #include "rendezvous/security/tls.hpp"
 
@@ -30,11 +31,6 @@ struct EndpointName {
 
 // "node0:29400", "[fd00::1]:29400", "node0:29400-29407"
 std::string text_of(const EndpointName& endpoint);
-
-// Why an agent cannot take part, or no longer: the parts of an error message.
-struct LinkLost {
-  std::string what, where, try_this;
-};
 
 class MembershipClient {
  public:

@@ -10,6 +10,7 @@
 namespace ddp::simulation {
 
 using namespace rendezvous;
+using launcher::NodeCore;
 using launcher::WorkerGroupEvent;
 
 namespace {
@@ -54,17 +55,15 @@ Node::Node(World& world, int number, int host, int workers, bool serves)
       hello_(hello_of(world.job, number, host, workers)),
       serves_first_(serves),
       session_(session_options(world.job), hello_, world.clock.now()),
-      group_({workers, world.job.grace, world.job.signal_window}),
+      core_({workers, world.job.nodes_max, world.job.grace, world.job.signal_window, {}, hello_.host_name}),
       workers_(
           world, tree_, guardian_, process_, workers,
-          [this](const std::vector<WorkerGroupEvent>& events) { group_step(events); },
+          [this](const std::vector<WorkerGroupEvent>& events) { decide(events); },
           [this](int local_rank, const RoundId& round, std::uint64_t call) {
-            if (is_finished_ || !(round == start_.round)) return;
-            vote_.answer(local_rank, call);
-            vote();
+            decide(NodeCore::WorkerSaid{local_rank, worker_link::StopReady{round.number, call}});
           }),
       session_timer_(world.clock, process_),
-      group_timer_(world.clock, process_) {}
+      core_timer_(world.clock, process_) {}
 
 void Node::start() {
   world_.trace(name(), " starts, ", workers_.count(), " workers", serves_first_ ? ", serves the endpoint" : "");
@@ -86,7 +85,9 @@ void Node::kill_guardian() {
   world_.trace(guardian_.name, " is killed");
   guardian_.is_alive = false;
   workers_.abandon();
-  world_.clock.after(kAtOnce, &process_, [this] { finish(128 + SIGKILL); });
+  world_.clock.after(kAtOnce, &process_, [this] {
+    decide(NodeCore::GuardianEnded{{launcher::Ending::Kind::killed, SIGKILL, false}, 1});
+  });
 }
 
 void Node::kill_both() {
@@ -105,26 +106,20 @@ void Node::lose() {
 void Node::stop(int signal_number) {
   world_.trace(name(), " is told to stop");
   is_told_to_stop_ = true;
-  const bool is_outside = !serves() && !in_job_;
-  if (group_.is_idle()) ++stops_while_waiting_;
-  const bool is_last = world_.job.nodes_max > 1 && stops_while_waiting_ > (serves() ? 2 : 1);
-  group_step({launcher::StopSignal{signal_number}});
-  say(StopAsked{signal_number});
-  if (group_.is_idle() && (is_outside || is_last)) finish(128 + signal_number);
+  decide(NodeCore::StopSignalled{signal_number});
 }
 
 void Node::warn(int signal_number) {
   world_.trace(name(), " is warned");
-  group_step({launcher::WarningSignal{signal_number}});
-  say(StopAsked{signal_number, true});
+  decide(NodeCore::WarningSignalled{signal_number});
 }
 
-void Node::finish(int exit_code) {
-  if (std::exchange(is_finished_, true)) return;
-  world_.trace(name(), " finishes with ", exit_code);
-  exit_code_ = exit_code;
+void Node::perform(const NodeCore::Finish& action) {
+  is_finished_ = true;
+  world_.trace(name(), " finishes with ", action.exit_code);
+  exit_code_ = action.exit_code;
   session_timer_.cancel();
-  group_timer_.cancel();
+  core_timer_.cancel();
   if (server_) server_->stop();
   if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
   world_.clock.after(kAtOnce, &process_, [this] { end_process(); });
@@ -248,7 +243,13 @@ void Node::perform(const Session::Say& action) {
 
 void Node::perform(const Session::HandOn& action) {
   if (is_finished_) return;
-  std::visit([this](const auto& message) { take(message); }, action.message);
+  if (const auto* welcome = std::get_if<Welcome>(&action.message)) {
+    const auto own = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start());
+    clock_offset_ = welcome->job_time - own;
+  }
+  if (const auto* refused = std::get_if<Refused>(&action.message)) return perform(Session::GiveUp{*refused});
+  if (const auto* verdict = std::get_if<FinishJob>(&action.message)) verdict_ = *verdict;
+  decide(NodeCore::MembershipSaid{action.message, world_.address_of(world_.endpoint_host())});
 }
 
 void Node::perform(const Session::Serve& action) {
@@ -263,143 +264,71 @@ void Node::perform(const Session::Serve& action) {
 
 void Node::perform(const Session::StopWorkers& action) {
   world_.trace(name(), " stops its workers: ", action.why);
-  world_.clock.at(world_.clock.now(), &process_, [this] {
-    if (!group_.is_idle()) group_step({launcher::StopWorkers{SIGTERM}});
-  });
+  world_.clock.at(world_.clock.now(), &process_, [this, why = action.why] { decide(NodeCore::Orphaned{why}); });
 }
 
 void Node::perform(const Session::GiveUp& action) {
-  world_.trace(name(), " gives up: ", action.refused ? action.refused->what : "nobody was reached");
-  if (is_finished_ || is_lost_) return;
-  is_lost_ = true;
-  farewell_to_.reset();
-  if (group_.is_idle()) return finish(kRendezvousFailed);
-  group_step({launcher::StopWorkers{SIGTERM}});
+  const auto why = action.refused ? action.refused->what : "nobody was reached";
+  world_.trace(name(), " gives up: ", why);
+  decide(NodeCore::MembershipLost{{why, "", ""}});
 }
 
 void Node::say(const ToMembership& message) { session_step(Session::Said{message}); }
 
-// --- what membership says ---
+// --- what the core decides ---
 
-void Node::take(const Welcome& message) {
-  const auto own = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start());
-  clock_offset_ = message.job_time - own;
-  farewell_to_ = server_ ? std::nullopt : session_.whereabouts();
+void Node::decide(const NodeCore::Event& event) {
+  const NodeCore::Facts facts{world_.clock.now(), job_time(), serves(), session_.is_joined()};
+  perform(core_.step(event, facts));
 }
 
-void Node::take(const Refused& message) { perform(Session::GiveUp{message}); }
-
-void Node::take(const OpenStore& message) {
-  in_job_ = true;
-  if (message.is_last) say(StoreOpened{message.round.number, 4000});
-}
-
-void Node::take(const StartRound& message) {
-  in_job_ = true;
-  start_ = message;
-  vote_.begin_round();
-  group_step({launcher::BeginRound{}});
-}
-
-void Node::take(const StopRound& message) {
-  if (message.round == start_.round.number) group_step({launcher::StopWorkers{message.signal_number, message.kill}});
-}
-
-void Node::take(const PrepareStop& message) {
-  if (message.round != start_.round.number) return;
-  vote_.ask(message.is_warning);
-  vote();
-}
-
-void Node::take(const StopAt& message) {
-  if (message.round != start_.round.number || group_.is_idle()) return;
-  workers_.stop_at(message.call);
-  if (message.signal_number != 0) group_step({launcher::StopAtStep{}});
-}
-
-void Node::vote() {
-  const auto next = vote_.next(group_.voters());
-  for (const int local_rank : next.ask) workers_.prepare_stop(local_rank);
-  if (next.answer) say(StopReady{start_.round.number, next.answer->call});
-}
-
-void Node::take(const FinishJob& message) {
-  verdict_ = message;
-  farewell_to_.reset();
-  finish(message.exit_code);
-}
-
-// --- what the worker group decides ---
-
-void Node::group_step(const std::vector<WorkerGroupEvent>& events) {
-  if (!is_finished_) perform(group_.step(events, world_.clock.now()));
-}
-
-void Node::perform(const launcher::WorkerGroup::Actions& actions) {
-  if (is_finished_) return;
+void Node::perform(const NodeCore::Actions& actions) {
   for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
-  vote();
-  const auto deadline = is_finished_ ? std::nullopt : group_.next_deadline();
-  if (deadline == group_waits_) return;
-  group_waits_ = deadline;
-  group_timer_.set(deadline, [this] {
-    group_waits_.reset();
-    perform(group_.tick(world_.clock.now()));
+  const auto deadline = core_.next_deadline();
+  if (deadline == core_waits_) return;
+  core_waits_ = deadline;
+  core_timer_.set(deadline, [this] {
+    core_waits_.reset();
+    perform(core_.tick({world_.clock.now(), job_time(), serves(), session_.is_joined()}));
   });
 }
 
-void Node::perform(const launcher::SpawnWorkers& action) {
-  world_.trace(name(), " begins round ", to_string(start_.round), " as node ", start_.group_rank, " of ",
-               start_.group_world_size);
-  world_.checks.begins(*this, start_);
-  workers_.spawn(start_.round);
+void Node::perform(const NodeCore::Spawn& action) {
+  const auto& start = core_.round();
+  world_.trace(name(), " begins round ", to_string(start.round), " as node ", start.group_rank, " of ",
+               start.group_world_size);
+  world_.checks.begins(*this, start);
+  workers_.spawn(start.round);
   std::vector<WorkerGroupEvent> started;
   for (const int local_rank : action.local_ranks) started.emplace_back(launcher::WorkerStarted{local_rank});
-  world_.clock.at(world_.clock.now(), &process_, [this, started] { group_step(started); });
+  world_.clock.at(world_.clock.now(), &process_, [this, started] { decide(started); });
 }
-
-void Node::perform(const launcher::TellStarted&) { say(RoundStarted{start_.round.number}); }
 
 void Node::perform(const launcher::KillOrphans&) {
   workers_.kill_orphans();
-  world_.clock.at(world_.clock.now(), &process_, [this] { group_step({launcher::OrphansGone{}}); });
+  world_.clock.at(world_.clock.now(), &process_, [this] { decide(NodeCore::WorkersChanged{launcher::OrphansGone{}}); });
 }
 
-void Node::perform(const launcher::TellFailure&) {
-  say(RoundFailed{start_.round.number, "a worker failed on " + name()});
-}
-
-void Node::perform(const launcher::TellEnded& action) {
-  world_.trace(name(), " has ended its round, failures ", action.failures.size(), ", stopped ", action.stopped,
-               action.tree_survived ? ", some could not be killed" : "");
-  if (is_lost_) return finish(kRendezvousFailed);
-  RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step};
-  if (action.signalled) {
-    ended.signal_number = action.signalled->signal_number;
-    ended.signalled_at = job_time_at(action.signalled->at);
-  }
-  for (const auto& failure : action.failures) {
-    if (ended.failures.size() == kFailuresMax) break;
-    ended.failures.push_back(report_of(failure));
-  }
+void Node::perform(const NodeCore::SendRoundEnded& action) {
+  const auto& ended = action.message;
+  world_.trace(name(), " has ended its round, failures ", ended.failures.size(), ", stopped ", ended.stopped,
+               ended.tree_survived ? ", some could not be killed" : "");
   say(ended);
 }
 
-FailureReport Node::report_of(const launcher::Failure& failure) const {
-  FailureReport report;
-  report.rank = start_.rank_first + failure.local_rank;
-  report.local_rank = failure.local_rank;
-  report.host = name();
-  report.ending = failure.ending;
-  report.round = start_.round.number;
-  report.after = failure.after;
-  report.job_time = job_time_at(failure.at);
-  return report;
+// What virtual workers do not know of is not told them.
+void Node::perform(const NodeCore::SendToWorker& action) {
+  if (std::holds_alternative<worker_link::PrepareStop>(action.message)) workers_.prepare_stop(action.local_rank);
 }
 
-std::chrono::milliseconds Node::job_time_at(TimePoint time) const {
-  const auto ago = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.now() - time);
-  return std::max(std::chrono::milliseconds(0), job_time() - ago);
+void Node::perform(const NodeCore::SendToWorkers& action) {
+  if (const auto* stop = std::get_if<worker_link::StopAt>(&action.message)) workers_.stop_at(stop->call);
+}
+
+void Node::perform(const NodeCore::OpenStore& action) { decide(NodeCore::StoreIsOpen{action.round, 4000}); }
+
+void Node::perform(const NodeCore::SetFarewell& action) {
+  farewell_to_ = action.is_wanted && !server_ ? session_.whereabouts() : std::nullopt;
 }
 
 std::chrono::milliseconds Node::job_time() const {

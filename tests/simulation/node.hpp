@@ -1,5 +1,6 @@
-// One ddprun: the real cores of the agent (Session, WorkerGroup, and Membership where it serves the job) with virtual
-// connections, workers and guardian, joined as launcher/agent/agent.cpp and meeting.cpp join the real ones.
+// One ddprun: the real cores of the agent (NodeCore, Session, and Membership where it serves the job) with virtual
+// connections, workers and guardian. It performs NodeCore's actions as launcher/agent/agent.cpp does; how Session and
+// Membership are joined repeats launcher/agent/meeting.cpp.
 #pragma once
 
 #include <memory>
@@ -7,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/worker_group/stop_vote.hpp"
-#include "launcher/worker_group/worker_group.hpp"
+#include "launcher/node/node_core.hpp"
 #include "rendezvous/control/session.hpp"
 #include "tests/simulation/server.hpp"
 #include "tests/simulation/workers.hpp"
@@ -38,7 +38,7 @@ class Node {
   int host() const { return process_.host; }
   const std::string& name() const { return process_.name; }
   const std::string& key() const { return hello_.node_key; }
-  const rendezvous::StartRound& round() const { return start_; }
+  const rendezvous::StartRound& round() const { return core_.round(); }
   const Workers& workers() const { return workers_; }
   Workers& workers() { return workers_; }
   Process& process() { return process_; }
@@ -70,52 +70,47 @@ class Node {
   void perform(const rendezvous::Session::GiveUp& action);
   void say(const rendezvous::ToMembership& message);
 
-  // --- what membership says ---
-  void take(const rendezvous::Welcome& message);
-  void take(const rendezvous::Elsewhere&) {}
-  void take(const rendezvous::RoundEstablished&) {}
-  void take(const rendezvous::PrepareStop& message);
-  void take(const rendezvous::StopAt& message);
-  void take(const rendezvous::Refused& message);
-  void take(const rendezvous::OpenStore& message);
-  void take(const rendezvous::StartRound& message);
-  void take(const rendezvous::StopRound& message);
-  void take(const rendezvous::FinishJob& message);
-
-  // --- what the worker group decides ---
-  void vote();
-  void group_step(const std::vector<launcher::WorkerGroupEvent>& events);
-  void perform(const launcher::WorkerGroup::Actions& actions);
-  void perform(const launcher::SpawnWorkers& action);
+  // --- what the core decides ---
+  void decide(const launcher::NodeCore::Event& event);
+  void perform(const launcher::NodeCore::Actions& actions);
+  void perform(const launcher::NodeCore::Print&) {}
+  void perform(const launcher::NodeCore::PrintText&) {}
+  void perform(const launcher::NodeCore::PrintError&) {}
+  void perform(const launcher::NodeCore::Send& action) { say(action.message); }
+  void perform(const launcher::NodeCore::SendRoundEnded& action);
+  void perform(const launcher::NodeCore::SendToWorker& action);
+  void perform(const launcher::NodeCore::SendToWorkers& action);
+  void perform(const launcher::NodeCore::Spawn& action);
+  // Virtual workers take no seats and name no rank that hangs.
+  void perform(const launcher::NodeCore::Seat&) {}
+  void perform(const launcher::SignalWorker&) {}
+  void perform(const launcher::KillWorker&) {}
   void perform(const launcher::SignalTree& action) { workers_.signal_tree(action.signal_number); }
   void perform(const launcher::KillOrphans&);
   void perform(const launcher::KillTree&) { workers_.kill_tree(); }
-  void perform(const launcher::TellStarted&);
-  // Virtual workers take no seats and name no rank that hangs.
-  void perform(const launcher::SeatWorkers&) {}
-  void perform(const launcher::TellRoundOver&) {}
-  void perform(const launcher::SignalWorker&) {}
-  void perform(const launcher::KillWorker&) {}
-  void perform(const launcher::TellFailure& action);
-  void perform(const launcher::TellEnded& action);
-  rendezvous::FailureReport report_of(const launcher::Failure& failure) const;
+  void perform(const launcher::NodeCore::ForwardSignal&) {}
+  void perform(const launcher::NodeCore::SuspendProcess&) {}
+  void perform(const launcher::NodeCore::ForgetTree&) {}
+  void perform(const launcher::NodeCore::OpenStore& action);
+  void perform(const launcher::NodeCore::CloseOutput&) {}
+  void perform(const launcher::NodeCore::SetFarewell& action);
+  void perform(const launcher::NodeCore::TellCaller&) {}
+  void perform(const launcher::NodeCore::Finish& action);
+  void perform(const launcher::NodeCore::Quit&) { end_process(); }
 
-  void finish(int exit_code);
   void end_process();
   void guardian_takes_over();
   std::chrono::milliseconds job_time() const;
-  std::chrono::milliseconds job_time_at(TimePoint time) const;
 
   World& world_;
   Process process_, guardian_, tree_;
   rendezvous::Hello hello_;
   const bool serves_first_;
   rendezvous::Session session_;
-  launcher::WorkerGroup group_;
-  launcher::StopVote vote_;
+  launcher::NodeCore core_;
   Workers workers_;
-  Timer session_timer_, group_timer_;
-  std::optional<TimePoint> session_waits_, group_waits_;
+  Timer session_timer_, core_timer_;
+  std::optional<TimePoint> session_waits_, core_waits_;
   std::unique_ptr<Server> server_;
   std::vector<std::unique_ptr<Server>> former_servers_;
   Channel* channel_ = nullptr;
@@ -123,9 +118,7 @@ class Node {
   rendezvous::Session::Target target_;
   std::optional<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
   std::chrono::milliseconds clock_offset_{0};
-  rendezvous::StartRound start_;
-  int stops_while_waiting_ = 0;
-  bool in_job_ = false, is_finished_ = false, is_lost_ = false, is_told_to_stop_ = false;
+  bool is_finished_ = false, is_told_to_stop_ = false;
   std::optional<int> exit_code_;
   std::optional<rendezvous::FinishJob> verdict_;
 };

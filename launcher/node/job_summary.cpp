@@ -1,4 +1,4 @@
-#include "launcher/worker_group/summary.hpp"
+#include "launcher/node/job_summary.hpp"
 
 #include <algorithm>
 #include <cctype>

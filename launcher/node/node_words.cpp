@@ -1,4 +1,4 @@
-#include "launcher/agent/notices.hpp"
+#include "launcher/node/node_words.hpp"
 
 #include <csignal>
 

@@ -1,0 +1,407 @@
+#include "launcher/node/node_core.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include "base/printable.hpp"
+#include "launcher/node/job_summary.hpp"
+#include "launcher/node/node_words.hpp"
+#include "rendezvous/membership/membership.hpp"
+
+namespace ddp::launcher {
+
+using rendezvous::FailureReport;
+using rendezvous::RoundEnded;
+
+NodeCore::NodeCore(NodeOptions options)
+    : options_(std::move(options)),
+      group_({options_.workers, options_.grace, options_.signal_window}),
+      progress_(options_.workers) {}
+
+NodeCore::Actions NodeCore::step(const Event& event, const Facts& facts) {
+  facts_ = facts;
+  out_.clear();
+  std::visit([this](const auto& what) { take(what); }, event);
+  return std::move(out_);
+}
+
+NodeCore::Actions NodeCore::tick(const Facts& facts) {
+  facts_ = facts;
+  out_.clear();
+  if (!finished_) follow(group_.tick(facts.now));
+  return std::move(out_);
+}
+
+std::optional<TimePoint> NodeCore::next_deadline() const { return finished_ ? std::nullopt : group_.next_deadline(); }
+
+// --- signals ---
+
+void NodeCore::take(const StopSignalled& event) {
+  if (finished_) return out_.emplace_back(Quit{}), void();  // only output that nobody reads was left
+  if (!std::exchange(stop_announced_, true)) {
+    is_step_hoped_for_ = group_.stops_at_step(event.signal_number);
+    print(signal_name(event.signal_number) + event.sender + ": " +
+          stop_text(options_.workers, group_.is_idle(), is_step_hoped_for_, options_.grace));
+  }
+  stop(event.signal_number);
+}
+
+void NodeCore::take(const OutputClosed&) {
+  if (finished_) return;
+  stop_announced_ = true;
+  stop(SIGPIPE);
+}
+
+void NodeCore::stop(int signal_number) {
+  // Nobody else would tell us that it is over.
+  const bool is_outside = !facts_.serves_endpoint && (!in_job_ || !facts_.is_joined);
+  stop_signal_ = signal_number;
+  // Without workers here this node waits for the others' verdict. Who serves the endpoint stays to tell them how it
+  // ended; the third signal is for a node that never answers. A node alone has its verdict coming.
+  if (group_.is_idle()) ++stops_while_waiting_;
+  const bool is_last = !is_alone() && stops_while_waiting_ > (facts_.serves_endpoint ? 2 : 1);
+  step_workers({StopSignal{signal_number}});
+  send(rendezvous::StopAsked{signal_number});
+  if (group_.is_idle() && (is_outside || is_last)) end_with(128 + signal_number);
+}
+
+void NodeCore::take(const WarningSignalled& event) {
+  if (finished_) return;
+  warning_ = event.signal_number;
+  warned_by_ = event.sender;
+  out_.emplace_back(ForwardSignal{event.signal_number});
+  step_workers({WarningSignal{event.signal_number}});
+  send(rendezvous::StopAsked{event.signal_number, true});
+}
+
+void NodeCore::take(const SignalForwarded& event) {
+  print(warning_text(warning_, warned_by_, event.handlers, group_.can_stop_at_step()));
+}
+
+void NodeCore::take(const SuspendSignalled&) {
+  if (!is_alone()) return print("ctrl-z suspends no job of several nodes: the others would take this one for dead");
+  suspending_ = true;
+  if (!finished_) out_.emplace_back(SignalTree{SIGSTOP});
+}
+
+void NodeCore::take(const ContinueSignalled&) {
+  suspending_ = false;
+  if (!finished_) out_.emplace_back(SignalTree{SIGCONT});
+}
+
+void NodeCore::take(const TreeHasSignal& event) {
+  if (event.signal_number == SIGSTOP && suspending_) out_.emplace_back(SuspendProcess{});  // unless continued meanwhile
+}
+
+// --- guardian and workers ---
+
+// The guardian is not to end before us. Then its workers died with it, and what they left is ours to end.
+void NodeCore::take(const GuardianEnded& event) {
+  if (finished_) return;
+  out_.emplace_back(CloseOutput{});
+  out_.emplace_back(
+      PrintError{{"ddprun's guardian process " + describe(event.ending) + "; " + all_workers(options_.workers) +
+                      (options_.workers == 1 ? " was" : " were") + " ended with it",
+                  "host " + options_.host_name + ", pid " + std::to_string(event.pid),
+                  "find who sent it the signal: memory limits and `kill` reach every process of a job"}});
+  finish(std::max(1, exit_code_of(event.ending)));
+}
+
+void NodeCore::take(const WorkersChanged& event) { step_workers(event); }
+
+void NodeCore::take(const WorkerSaid& event) {
+  std::visit([this, &event](const auto& message) { hear(event.local_rank, message); }, event.message);
+}
+
+void NodeCore::take(const WorkerLinkLost& event) {
+  print("rank " + std::to_string(start_.rank_first + event.local_rank) + ": " + event.why + "; it gets no new seat");
+  step_workers({WorkerSaidHello{event.local_rank, false, false}});
+}
+
+// The others are told why, and end as this node does.
+void NodeCore::take(const SpawnFailed& event) {
+  why_not_spawned_ = event.why;
+  std::vector<WorkerGroupEvent> events;
+  for (const int local_rank : event.local_ranks)
+    events.emplace_back(WorkerEnded{local_rank, {Ending::Kind::not_started, EIO, false}});
+  events.emplace_back(TreeEmpty{});
+  step_workers(events);
+}
+
+// They wait on, and the round ends as if they had left it at once.
+void NodeCore::take(const SeatsFailed& event) {
+  std::vector<WorkerGroupEvent> events;
+  for (const int local_rank : event.local_ranks) events.emplace_back(WorkerLeft{local_rank, event.why, {}});
+  step_workers(events);
+}
+
+void NodeCore::hear(int local_rank, const worker_link::Hello& message) {
+  const bool is_known = message.version == worker_link::kVersion;
+  step_workers({WorkerSaidHello{local_rank, message.takes_seats && is_known, message.takes_stops && is_known}});
+}
+
+void NodeCore::hear(int local_rank, const worker_link::Left& message) {
+  if (is_of_round(message.round))
+    step_workers({WorkerLeft{local_rank, base::printable(message.why), message.hung_ranks}});
+}
+
+void NodeCore::hear(int local_rank, const worker_link::Progress& message) {
+  if (is_of_round(message.round) && progress_.take(local_rank, message)) send(rendezvous::FirstStep{message.round});
+}
+
+void NodeCore::hear(int local_rank, const worker_link::StopReady& message) {
+  if (!is_of_round(message.round)) return;
+  vote_.answer(local_rank, message.call);
+  vote();
+}
+
+void NodeCore::hear(int local_rank, const worker_link::Stopping& message) {
+  if (is_of_round(message.round)) step_workers({WorkerStopping{local_rank}});
+}
+
+void NodeCore::vote() {
+  const auto next = vote_.next(group_.voters());
+  for (const int local_rank : next.ask)
+    out_.emplace_back(SendToWorker{local_rank, worker_link::PrepareStop{start_.round.number}});
+  if (next.answer) send(rendezvous::StopReady{start_.round.number, next.answer->call});
+}
+
+// --- membership ---
+
+void NodeCore::take(const MembershipSaid& event) {
+  if (const auto* start = std::get_if<rendezvous::StartRound>(&event.message)) {
+    store_address_ = !start->master_address.empty() ? start->master_address
+                     : event.endpoint_host.empty()  ? "127.0.0.1"
+                                                    : event.endpoint_host;
+  }
+  std::visit([this](const auto& message) { hear(message); }, event.message);
+}
+
+// From here on this node's guardian can tell the others of its end.
+void NodeCore::hear(const rendezvous::Welcome& message) {
+  if (message.is_spare)
+    print_of_job("the job has the " + rendezvous::counted(options_.nodes_max, "node") +
+                 " that it takes: this one is a spare, and waits until it is needed");
+  out_.emplace_back(SetFarewell{true});
+}
+
+void NodeCore::hear(const rendezvous::PrepareStop& message) {
+  if (!is_of_round(message.round)) return;
+  vote_.ask(message.is_warning);
+  vote();
+}
+
+void NodeCore::hear(const rendezvous::StopAt& message) {
+  if (!is_of_round(message.round) || group_.is_idle()) return;
+  if (std::exchange(stop_call_, message.call) != message.call && group_.can_stop_at_step())
+    print_of_job(step_text(options_.workers, message.call));
+  out_.emplace_back(SendToWorkers{worker_link::StopAt{message.round, message.call}});
+  if (message.signal_number != 0) step_workers({StopAtStep{}});
+}
+
+void NodeCore::hear(const rendezvous::OpenStore& message) {
+  in_job_ = true;
+  if (std::exchange(opening_, message.round) != message.round) store_users_.clear();
+  for (const auto& text : message.allow) {
+    const auto address = base::parse_address(text);
+    if (address) store_users_.insert(*address);
+    // The user alone can open the store to more than the job's nodes (--store-allow).
+    if (!address || store_users_.size() > rendezvous::kRoundAddressesMax)
+      return take(MembershipLost{{"the endpoint wants the store to be open to more than the addresses of nodes",
+                                  "opening the store of the job, which this node is to serve",
+                                  "find out what serves the endpoint: no ddprun or ddp-rendezvous wants that"}});
+  }
+  if (message.is_last) out_.emplace_back(OpenStore{message.round, std::exchange(store_users_, {})});
+}
+
+void NodeCore::take(const StoreIsOpen& event) { send(rendezvous::StoreOpened{event.round.number, event.port}); }
+
+void NodeCore::take(const StoreFailed& event) {
+  take(MembershipLost{
+      {event.why, "opening the store of the job, which this node is to serve", "`--port-range=A-B` with free ports"}});
+}
+
+void NodeCore::hear(const rendezvous::StartRound& message) {
+  in_job_ = true;
+  const bool had_a_round = start_.round.term != 0, cost_a_restart = message.restart_count > start_.restart_count;
+  start_ = message;
+  stop_why_.clear();
+  why_not_spawned_.clear();
+  stop_call_.reset();
+  vote_.begin_round();
+  progress_.begin_round();
+  if (!message.why.empty() && had_a_round)
+    print_of_job(message.why + ": " +
+                 how_it_goes_on(options_.workers, static_cast<int>(group_.waiting().size()), is_alone()) +
+                 (cost_a_restart ? restart_text(message, options_.restart_window) : ""));
+  if (!is_alone())
+    print_of_job("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) +
+                 " of " + std::to_string(message.group_world_size) + ", " +
+                 ranks_text(message.rank_first, options_.workers) + " of " + std::to_string(message.world_size) +
+                 ", store at " + store_address_ + ":" + std::to_string(message.master_port));
+  step_workers({BeginRound{}});
+}
+
+void NodeCore::hear(const rendezvous::StopRound& message) {
+  if (!is_of_round(message.round)) return;
+  if (!message.why.empty()) stop_why_ = message.why;
+  if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
+    print_of_job(message.why + ": " + stopped_text());
+  StopWorkers stop{message.signal_number, message.kill, message.reseat, {}};
+  for (const int rank : message.hung_ranks) {
+    const int local_rank = rank - start_.rank_first;
+    if (local_rank >= 0 && local_rank < options_.workers) stop.hung.push_back(local_rank);
+  }
+  step_workers({stop});
+}
+
+void NodeCore::hear(const rendezvous::FinishJob& message) {
+  const auto summary = job_summary(message);
+  const bool is_known = !message.cause && stop_announced_ && message.try_this.empty();
+  const bool is_error = message.cause || !message.try_this.empty();
+  if (!summary.empty() && (!is_known || message.exit_code == rendezvous::kStoppedAtStep))
+    out_.emplace_back(PrintText{(is_error ? "" : "ddprun: ") + summary});
+  if (message.cause) {
+    const FailureReport& cause = *message.cause;
+    const bool is_own = is_of_round(cause.round) && cause.local_rank < options_.workers &&
+                        cause.rank == start_.rank_first + cause.local_rank;
+    out_.emplace_back(TellCaller{cause, is_own});
+  }
+  report_ = message.report;
+  if (report_ && report_->rounds_count > 1 && start_.round.term != 0 && start_.group_rank == 0)
+    out_.emplace_back(PrintText{"ddprun: " + describe(*report_)});
+  out_.emplace_back(SetFarewell{false});  // nobody waits for it
+  end_with(message.exit_code);
+}
+
+// The others may have gone on without this node, which looks for them.
+void NodeCore::take(const Orphaned& event) {
+  if (finished_ || group_.is_idle()) return;
+  print(event.why + ": " + stopped_text());
+  step_workers({StopWorkers{SIGTERM}});
+}
+
+// Nobody tells us any more what the job does: its workers here are stopped.
+void NodeCore::take(const MembershipLost& event) {
+  if (finished_ || lost_ || verdict_) return;
+  lost_ = true;
+  out_.emplace_back(SetFarewell{false});
+  if (stop_signal_ != 0 && group_.is_idle()) return end_with(128 + stop_signal_);  // nobody is left to tell more
+  out_.emplace_back(PrintError{event.why});
+  if (group_.is_idle()) return end_with(rendezvous::kRendezvousFailed);
+  step_workers({StopWorkers{SIGTERM}});
+}
+
+// Workers that are left, be it that they wait for a seat, get the same stop as ever, and what they print is still
+// shown.
+void NodeCore::end_with(int exit_code) {
+  if (group_.waiting().empty() && group_.is_idle()) return finish(exit_code);
+  verdict_ = exit_code;
+  step_workers({EndJob{}});
+}
+
+void NodeCore::finish(int exit_code) {
+  if (std::exchange(finished_, true)) return;
+  out_.emplace_back(Finish{exit_code});
+}
+
+// --- what the worker group decides ---
+
+void NodeCore::step_workers(const std::vector<WorkerGroupEvent>& events) {
+  if (!finished_) follow(group_.step(events, facts_.now));
+}
+
+void NodeCore::follow(const WorkerGroup::Actions& actions) {
+  for (const auto& action : actions) std::visit([this](const auto& what) { follow(what); }, action);
+  vote();
+}
+
+void NodeCore::follow(const SpawnWorkers& action) {
+  out_.emplace_back(Spawn{action.local_ranks, is_alone() && !std::exchange(has_spawned_, true)});
+}
+
+void NodeCore::follow(const SeatWorkers& action) {
+  out_.emplace_back(Seat{action.local_ranks, static_cast<int>(action.local_ranks.size()) == options_.workers});
+}
+
+void NodeCore::follow(const TellRoundOver& action) {
+  for (const int local_rank : action.local_ranks)
+    out_.emplace_back(SendToWorker{local_rank, worker_link::RoundOver{start_.round.number, stop_why_}});
+}
+
+void NodeCore::follow(const SignalTree& action) {
+  const auto count = static_cast<int>(group_.voters().size());
+  if (std::exchange(is_step_hoped_for_, false) && count > 0)
+    print(no_step_text(count, action.signal_number, stop_why_));
+  out_.emplace_back(SendToWorkers{worker_link::Stop{stop_why_}});
+  out_.emplace_back(action);
+}
+
+void NodeCore::follow(const SignalWorker& action) {
+  out_.emplace_back(SendToWorker{action.local_rank, worker_link::Stop{stop_why_}});
+  out_.emplace_back(action);
+}
+
+void NodeCore::follow(const TellStarted&) { send(rendezvous::RoundStarted{start_.round.number}); }
+
+void NodeCore::follow(const TellFailure& action) {
+  stop_why_ = describe_failure(report_of(action.failure)) + " on host " + options_.host_name;
+  if (!action.failure.message.empty()) stop_why_ += " (" + action.failure.message + ")";
+  send(rendezvous::RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_at(action.failure.at)});
+}
+
+void NodeCore::follow(const TellEnded& action) {
+  out_.emplace_back(CloseOutput{group_.waiting()});
+  if (action.tree_survived) {
+    out_.emplace_back(ForgetTree{});
+    out_.emplace_back(PrintError{
+        {"some processes of the job could not be killed: they hang in the kernel", "host " + options_.host_name,
+         "`ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them"}});
+  }
+  if (verdict_) return finish(*verdict_);
+  if (lost_) return end_with(rendezvous::kRendezvousFailed);
+  // Nobody waits for more; but that all have kept their state is worth telling, once the connection is there again.
+  if (stop_signal_ != 0 && !facts_.is_joined && action.stopped_at_step == 0) return end_with(128 + stop_signal_);
+  RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step,
+                   progress_.kept()};
+  if (action.signalled) {
+    ended.signal_number = action.signalled->signal_number;
+    ended.signalled_at = job_time_at(action.signalled->at);
+  }
+  for (const auto& failure : action.failures) {
+    if (ended.failures.size() == rendezvous::kFailuresMax) break;
+    ended.failures.push_back(report_of(failure));
+  }
+  out_.emplace_back(SendRoundEnded{std::move(ended)});
+}
+
+// --- helpers ---
+
+FailureReport NodeCore::report_of(const Failure& failure) const {
+  FailureReport report;
+  report.rank = start_.rank_first + failure.local_rank;
+  report.local_rank = failure.local_rank;
+  report.host = options_.host_name;
+  report.ending = failure.ending;
+  report.round = start_.round.number;
+  report.after = failure.after;
+  report.job_time = job_time_at(failure.at);
+  report.message = failure.message.empty() ? why_not_spawned_ : failure.message;
+  return report;
+}
+
+std::chrono::milliseconds NodeCore::job_time_at(TimePoint time) const {
+  const auto ago = std::chrono::duration_cast<std::chrono::milliseconds>(facts_.now - time);
+  return std::max(std::chrono::milliseconds(0), facts_.job_time - ago);
+}
+
+// Where membership is in this process it is the user's own job that speaks; another host may speak without end.
+void NodeCore::print_of_job(std::string line) { out_.emplace_back(Print{std::move(line), !facts_.serves_endpoint}); }
+
+std::string NodeCore::stopped_text() const {
+  return all_workers(options_.workers) + " of this node " + (options_.workers == 1 ? "is" : "are") + " stopped";
+}
+
+}  // namespace ddp::launcher

@@ -1,0 +1,292 @@
+// Decides what one ddprun does in its job: when workers start and stop, what membership and the workers are told, what
+// the user reads, and the exit code.
+//
+// Pure: events, the time and a few facts go in, actions come out. No process, socket, clock or file. The agent performs
+// the actions (launcher/agent/agent.hpp); the simulation drives the same class in a virtual world.
+//
+// It joins three parts: WorkerGroup decides how the workers of this node start and end, StopVote at which step they can
+// stop, RoundProgress how far they have come. How the node stays in touch with membership is decided elsewhere
+// (rendezvous/control/session.hpp); what that reports comes in as events.
+//
+// Threads: one caller at a time (the agent's event loop).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/address.hpp"
+#include "launcher/worker_group/round_progress.hpp"
+#include "launcher/worker_group/stop_vote.hpp"
+#include "launcher/worker_group/worker_group.hpp"
+#include "rendezvous/control/link_lost.hpp"
+#include "rendezvous/membership/messages.hpp"
+#include "rendezvous/worker_link/message.hpp"
+
+namespace ddp::launcher {
+
+struct NodeOptions {
+  int workers = 1;    // on this node
+  int nodes_max = 1;  // 1: the job has this node alone
+  std::chrono::milliseconds grace{30'000};
+  std::chrono::milliseconds signal_window{0};   // see WorkerGroupOptions
+  std::chrono::milliseconds restart_window{0};  // 0: restarts count for the whole job
+  std::string host_name;
+};
+
+class NodeCore {
+ public:
+  // What is so when an event comes.
+  struct Facts {
+    TimePoint now;
+    std::chrono::milliseconds job_time{0};  // now, on the job's clock
+    bool serves_endpoint = false;           // membership is in this process
+    bool is_joined = false;                 // somebody hears what is sent to membership
+  };
+
+  // Events: signals to this ddprun. `sender` is for the user, as sender_of() has it.
+  struct StopSignalled {
+    int signal_number;
+    std::string sender{};
+  };
+  struct WarningSignalled {  // one that is passed on to the workers
+    int signal_number;
+    std::string sender{};
+  };
+  struct SuspendSignalled {};   // ctrl-z
+  struct ContinueSignalled {};  // also after this process was suspended
+  struct OutputClosed {};       // nobody reads the standard output any more
+
+  // Events: the guardian and the workers.
+  using WorkersChanged = std::vector<WorkerGroupEvent>;  // at one instant
+  struct TreeHasSignal {                                 // a SignalTree was carried out
+    int signal_number;
+  };
+  struct SignalForwarded {  // a ForwardSignal was
+    int handlers;           // workers that handle it
+  };
+  struct GuardianEnded {
+    Ending ending;
+    std::int64_t pid = 0;
+  };
+  struct WorkerSaid {
+    int local_rank;
+    worker_link::ToAgent message;
+  };
+  struct WorkerLinkLost {  // it says nonsense, or reads nothing
+    int local_rank;
+    std::string why;
+  };
+  struct SpawnFailed {  // of these local ranks, none has been started
+    std::string why;
+    std::vector<int> local_ranks;
+  };
+  struct SeatsFailed {  // these local ranks get no seat
+    std::string why;
+    std::vector<int> local_ranks;
+  };
+
+  // Events: membership.
+  struct MembershipSaid {
+    rendezvous::ToAgent message;
+    std::string endpoint_host{};  // as workers of this node reach it
+  };
+  struct MembershipLost {
+    rendezvous::LinkLost why;
+  };
+  struct Orphaned {  // nobody who knows of the job is in reach
+    std::string why;
+  };
+  struct StoreIsOpen {
+    RoundId round;
+    std::uint16_t port = 0;
+  };
+  struct StoreFailed {
+    std::string why;
+  };
+
+  using Event =
+      std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed, WorkersChanged,
+                   TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost, SpawnFailed, SeatsFailed,
+                   MembershipSaid, MembershipLost, Orphaned, StoreIsOpen, StoreFailed>;
+
+  // Actions: what the user reads.
+  struct Print {  // one line of ddprun's
+    std::string line;
+    bool is_limited = false;  // another host can cause it without end
+  };
+  struct PrintText {  // whole lines, as they are
+    std::string text;
+  };
+  struct PrintError {
+    rendezvous::LinkLost error;
+  };
+
+  // Actions: messages.
+  struct Send {  // to membership
+    rendezvous::ToMembership message;
+  };
+  // To membership. The failures lack what only the machine knows: pid, program, what the worker left in its error file
+  // (as `message`, where that is empty), its stderr.
+  struct SendRoundEnded {
+    rendezvous::RoundEnded message;
+  };
+  struct SendToWorker {
+    int local_rank;
+    std::variant<worker_link::RoundOver, worker_link::Stop, worker_link::PrepareStop> message;
+  };
+  struct SendToWorkers {  // all that listen
+    std::variant<worker_link::Stop, worker_link::StopAt> message;
+  };
+
+  // Actions: processes. The round is round(); signals and kills are WorkerGroup's.
+  struct Spawn {
+    std::vector<int> local_ranks;
+    bool may_throw =
+        false;  // nothing of the job has run: an error ends ddprun as wrong input does, without SpawnFailed
+  };
+  struct Seat {
+    std::vector<int> local_ranks;
+    bool are_all = false;  // workers of this node
+  };
+  struct ForwardSignal {  // to the workers that handle it
+    int signal_number;
+  };
+  struct SuspendProcess {};  // this one; ContinueSignalled is the answer
+  struct ForgetTree {};      // what is left of it can't be killed
+
+  // Actions: the rest.
+  struct OpenStore {  // a fresh one; StoreIsOpen or StoreFailed is the answer
+    RoundId round;
+    std::set<base::Address> users;
+  };
+  struct CloseOutput {  // of the round's workers, but for those that live on
+    std::vector<int> kept{};
+  };
+  struct SetFarewell {  // the guardian is to tell membership when this process has ended
+    bool is_wanted;
+  };
+  struct TellCaller {  // a launcher that has started this one
+    rendezvous::FailureReport cause;
+    bool is_own = false;  // a worker of this node, in the last round
+  };
+  struct Finish {  // nothing of the job is left here: end, once all that was said has gone
+    int exit_code;
+  };
+  struct Quit {};  // end at once
+
+  using Action =
+      std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers, Spawn, Seat,
+                   SignalWorker, KillWorker, SignalTree, KillOrphans, KillTree, ForwardSignal, SuspendProcess,
+                   ForgetTree, OpenStore, CloseOutput, SetFarewell, TellCaller, Finish, Quit>;
+  using Actions = std::vector<Action>;
+
+  explicit NodeCore(NodeOptions options);
+
+  [[nodiscard]] Actions step(const Event& event, const Facts& facts);
+
+  // Does what has fallen due; calling early or twice is harmless.
+  [[nodiscard]] Actions tick(const Facts& facts);
+
+  // When tick() next has work; empty while only an event can change anything.
+  [[nodiscard]] std::optional<TimePoint> next_deadline() const;
+
+  const rendezvous::StartRound& round() const { return start_; }       // the current one, or the last
+  const std::string& store_address() const { return store_address_; }  // of that round, for this node's workers
+  const std::optional<rendezvous::RunReport>& report() const { return report_; }
+  bool is_finished() const { return finished_; }
+
+ private:
+  void take(const StopSignalled& event);
+  void take(const WarningSignalled& event);
+  void take(const SuspendSignalled& event);
+  void take(const ContinueSignalled& event);
+  void take(const OutputClosed& event);
+  void take(const WorkersChanged& event);
+  void take(const TreeHasSignal& event);
+  void take(const SignalForwarded& event);
+  void take(const GuardianEnded& event);
+  void take(const WorkerSaid& event);
+  void take(const WorkerLinkLost& event);
+  void take(const SpawnFailed& event);
+  void take(const SeatsFailed& event);
+  void take(const MembershipSaid& event);
+  void take(const MembershipLost& event);
+  void take(const Orphaned& event);
+  void take(const StoreIsOpen& event);
+  void take(const StoreFailed& event);
+
+  void hear(const rendezvous::Welcome& message);
+  void hear(const rendezvous::Elsewhere&) {}  // these three are the session's
+  void hear(const rendezvous::Refused&) {}
+  void hear(const rendezvous::RoundEstablished&) {}
+  void hear(const rendezvous::PrepareStop& message);
+  void hear(const rendezvous::StopAt& message);
+  void hear(const rendezvous::OpenStore& message);
+  void hear(const rendezvous::StartRound& message);
+  void hear(const rendezvous::StopRound& message);
+  void hear(const rendezvous::FinishJob& message);
+
+  void hear(int local_rank, const worker_link::Hello& message);
+  void hear(int local_rank, const worker_link::Left& message);
+  void hear(int local_rank, const worker_link::Progress& message);
+  void hear(int local_rank, const worker_link::StopReady& message);
+  void hear(int local_rank, const worker_link::Stopping& message);
+
+  void step_workers(const std::vector<WorkerGroupEvent>& events);
+  void follow(const WorkerGroup::Actions& actions);
+  void follow(const SpawnWorkers& action);
+  void follow(const SeatWorkers& action);
+  void follow(const TellRoundOver& action);
+  void follow(const SignalWorker& action);
+  void follow(const KillWorker& action) { out_.emplace_back(action); }
+  void follow(const SignalTree& action);
+  void follow(const KillOrphans& action) { out_.emplace_back(action); }
+  void follow(const KillTree& action) { out_.emplace_back(action); }
+  void follow(const TellStarted& action);
+  void follow(const TellFailure& action);
+  void follow(const TellEnded& action);
+
+  void stop(int signal_number);
+  void vote();
+  void end_with(int exit_code);
+  void finish(int exit_code);
+  void print(std::string line) { out_.emplace_back(Print{std::move(line)}); }
+  void print_of_job(std::string line);
+  void send(rendezvous::ToMembership message) { out_.emplace_back(Send{std::move(message)}); }
+  bool is_alone() const { return options_.nodes_max == 1; }
+  bool is_of_round(std::uint32_t number) const { return number == start_.round.number; }
+  std::string stopped_text() const;
+  rendezvous::FailureReport report_of(const Failure& failure) const;
+  std::chrono::milliseconds job_time_at(TimePoint time) const;
+
+  NodeOptions options_;
+  WorkerGroup group_;
+  StopVote vote_;
+  RoundProgress progress_;
+  Facts facts_;  // of the event that is being taken in
+  Actions out_;
+  RoundId opening_;                      // the round whose store is asked for
+  std::set<base::Address> store_users_;  // as far as they have been told
+  rendezvous::StartRound start_;
+  std::string store_address_;
+  std::optional<rendezvous::RunReport> report_;
+  std::string why_not_spawned_;             // any worker of the round
+  std::string stop_why_;                    // why the round is being stopped, as far as it is known here
+  std::optional<std::uint64_t> stop_call_;  // of should_stop(), at which the round's workers are to stop
+  std::optional<int> verdict_;              // once the job has ended, while workers that are left are stopped
+  int stops_while_waiting_ = 0;
+  int stop_signal_ = 0;  // that this ddprun was told to stop by
+  int warning_ = 0;      // that came last, and from whom
+  std::string warned_by_;
+  bool in_job_ = false;             // membership counts this node in
+  bool has_spawned_ = false;        // a worker, in whatever round
+  bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one
+  bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
+};
+
+}  // namespace ddp::launcher
