@@ -78,7 +78,7 @@ TEST(TokenAlert, ForgedAlertsDoNotKeepANodeFromItsEndpoint) {
 
 TEST(TokenAlert, AlertsThatGoOnEndTheNodeWithTheirReason) {
   const Forger forger;
-  Job node(node_at(forger.port, "echo never", 2, {"--rdzv-conf=join_timeout=2"}), with_token(kToken));
+  Job node(node_at(forger.port, "echo never", 2, {"--rdzv-conf=join_timeout=6"}), with_token(kToken));
   std::thread attack([&] {
     while (forger.answer(kAccessDenied)) {
     }
