@@ -27,25 +27,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kPortGroups = 1500;  // so many jobs have ports of their own
-constexpr int kPorts = 8;
-
-int first_port_of(int job) { return 20'000 + kPorts * (job % kPortGroups); }
-
-// A job's number whose ports nobody has.
-int free_job() {
-  for (static int candidate = static_cast<int>(::getpid()) * 3;;) {
-    const int first = first_port_of(++candidate);
-    bool is_free = true;
-    for (int port = first; port < first + kPorts && is_free; ++port) {
-      std::uint16_t number = 0;
-      bound_socket(static_cast<std::uint16_t>(port), number);
-      is_free = number == port;
-    }
-    if (is_free) return candidate;
-  }
-}
-
 struct Task {
   int job = 0, node = 0, nodes = 2;
   std::string list = "localhost,second";
@@ -199,7 +180,7 @@ TEST(DdprunStep, WhereNobodyServesTheJobEachPortsReasonIsTold) {
 TEST(DdprunStep, WhereAllPortsAreTakenItIsTold) {
   const int job = free_job(), first = first_port_of(job);
   std::vector<base::UniqueFd> holders;
-  for (int i = 0; i < kPorts; ++i) {
+  for (int i = 0; i < kPortsOfStep; ++i) {
     std::uint16_t number = 0;
     holders.push_back(bound_socket(static_cast<std::uint16_t>(first + i), number));
     ASSERT_EQ(::listen(holders.back().get(), 8), 0);

@@ -27,6 +27,7 @@
 #include "rendezvous/store/client.hpp"
 #include "rendezvous/store/store_thread.hpp"
 #include "tests/integration/as_task.hpp"
+#include "tests/integration/free_port.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
 #include "worker_runtime/core/bootstrap/rank0_store.hpp"
@@ -46,7 +47,7 @@ using testing::thrown_by;
 using testing::wait_until;
 
 testing::Step step_of_one_node(int tasks) {
-  return {.job = std::to_string(::getpid()), .node_of = std::vector<int>(static_cast<std::size_t>(tasks), 0)};
+  return {.job = std::to_string(test::free_job()), .node_of = std::vector<int>(static_cast<std::size_t>(tasks), 0)};
 }
 
 std::uint16_t first_port_of(const testing::Step& step) { return slurm::ports_of({.job = step.job, .step = "0"}).first; }
