@@ -116,7 +116,7 @@ clean_up() {
   rm -rf "$scratch"
   # What a timeout has killed may not have ended yet.
   # shellcheck disable=SC2016  # the inner shell expands this
-  timeout 10 sh -c 'until grep -q "populated 0" "$0"; do sleep 0.1; done' "$group/cgroup.events"
+  timeout 60 sh -c 'until grep -q "populated 0" "$0"; do sleep 0.1; done' "$group/cgroup.events"
   find "$group" -depth -type d -exec rmdir {} \;
 }
 trap clean_up EXIT

@@ -74,7 +74,7 @@ TEST(StoreNews, AreNotToldWhereTheStoreIsAnObject) {
     ::setenv("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL, 1);
     InitOptions options;
     options.backend = "nccl";
-    options.timeout = milliseconds(500);
+    options.timeout = milliseconds(2'000);
     auto group = init_process_group({.rank = rank, .size = 2, .store = store}, options);
     nccl_test::connect(group);
     EXPECT_EQ(connections_to(store_port()), 1U) << "the object's own";
@@ -86,7 +86,7 @@ TEST(StoreNews, AreNotToldWhereTheStoreIsAnObject) {
 
 TEST(Mismatch, IsFoundWhenTheTimeIsUp) {
   run_ranks(2, [](int rank) {
-    auto group = join(milliseconds(500));
+    auto group = join(milliseconds(2'000));
     const Array<float> values(group.device(), 100);
     const auto error = thrown_by<MismatchError>([&] {
       rank == 0 ? group.all_reduce(values.range()) : group.broadcast(values.range(), 0);
@@ -136,7 +136,7 @@ void expect_death_is_seen(const std::string& fault, const std::string& dead_peer
   RankProcesses ranks(3, [&](int rank) {
     set_variable("FAKE_NCCL_DEAD_PEER", dead_peer);
     if (rank == 1) set_faults(fault);
-    auto group = join(milliseconds(dead_peer == "hang" ? 700 : 30'000));
+    auto group = join(milliseconds(dead_peer == "hang" ? 3'000 : 30'000));
     const Array<float> values(group.device(), 100);
     try {
       reduce_without_end(group, values.range());

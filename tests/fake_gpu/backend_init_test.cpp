@@ -163,14 +163,14 @@ TEST(Init, RanksThatShareAGpuAreToldWhatNcclWants) {
 TEST(Init, ThatNeverEndsIsGivenUpAtTheDeadline) {
   run_ranks(2, [](int rank) {
     if (rank == 0) {  // which sees rank 1 give up, where that is a little earlier
-      EXPECT_THROW(join(milliseconds(700)), Error);
+      EXPECT_THROW(join(milliseconds(2'000)), Error);
       EXPECT_EQ(fake_gpu_live("ncclComm"), 0U);
       return;
     }
     set_faults("ncclCommInitRankConfig:1:hang");
-    const auto error = thrown_by<TimeoutError>([] { join(milliseconds(700)); });
+    const auto error = thrown_by<TimeoutError>([] { join(milliseconds(2'000)); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("NCCL did not connect the 2 ranks within 700 ms, though all have come"),
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("NCCL did not connect the 2 ranks within 2000 ms, though all have come"),
                                      HasSubstr("where: rank 1 of 2"), HasSubstr("NCCL_SOCKET_IFNAME")));
     EXPECT_EQ(fake_gpu_live("ncclComm"), 0U);
   });
@@ -179,7 +179,7 @@ TEST(Init, ThatNeverEndsIsGivenUpAtTheDeadline) {
 TEST(Init, ARankThatDiesMeanwhileIsSeenAtTheDeadline) {
   testing::RankProcesses ranks(2, [](int rank) {
     if (rank == 1) set_faults("ncclCommInitRankConfig:1:die_inside");
-    thrown_by<TimeoutError>([] { join(milliseconds(500)); });
+    thrown_by<TimeoutError>([] { join(milliseconds(2'000)); });
   });
   ranks.expect_killed(1);
   ranks.expect_success(0);
@@ -196,7 +196,7 @@ TEST(Init, ThatIsOnlySlowIsWaitedFor) {
 TEST(Init, NamesARankThatDoesNotCome) {
   testing::RankProcesses ranks(3,
                                [](int) {
-                                 const auto error = thrown_by<TimeoutError>([] { join(milliseconds(500)); });
+                                 const auto error = thrown_by<TimeoutError>([] { join(milliseconds(2'000)); });
                                  ASSERT_TRUE(error);
                                  EXPECT_THAT(error->ranks(), ElementsAre(1));
                                },

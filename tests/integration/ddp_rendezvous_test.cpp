@@ -11,6 +11,7 @@
 
 #include "base/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
+#include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 
 namespace ddp::test {
@@ -156,8 +157,8 @@ TEST(DdpRendezvousJobs, GoOnWithoutAnyOfTheirNodes) {
 }
 
 TEST(DdpRendezvousJobs, OutliveTheDaemonAndComeBackToTheNextOne) {
-  auto daemon = std::make_unique<Daemon>();
-  const auto port = daemon->port();
+  const auto port = static_cast<std::uint16_t>(std::stoi(free_port()));  // nobody takes it while the daemon is away
+  auto daemon = std::make_unique<Daemon>(port);
   auto arguments = daemon->node("job", "2", "echo worker $$ of round ${DDPRUN_ROUND_ID##*-}; " + kStay);
   arguments.insert(arguments.begin(), "--max-restarts=1");
   Job first(arguments), second(arguments);

@@ -215,7 +215,7 @@ TEST(DdprunNodes, ANodeThatDiesStopsTheOthersAndIsNamed) {
 
 TEST(DdprunNodes, TheEndpointsDeathEndsTheOtherOfTwoWithAReason) {
   const auto port = free_port();
-  const std::vector<std::string> conf{"--rdzv-conf=join_timeout=5,heartbeat_timeout=1"};
+  const std::vector<std::string> conf{"--rdzv-conf=join_timeout=8"};
   Job zero(node(fixed(2, 0, port), "echo up; " + kStay, conf)), one(node(fixed(2, 1, port), "echo up; " + kStay, conf));
   ASSERT_TRUE(zero.prints("up", 2));
   ASSERT_TRUE(one.prints("up", 2));
@@ -337,7 +337,7 @@ TEST(DdprunNodes, StrangersOnThePortDisturbNobody) {
 
 TEST(DdprunNodes, AnEndpointThatNobodyServesIsTold) {
   const auto port = free_port();
-  Job job(node(dynamic(2, port), "true", {"--rdzv-conf=is_host=false,join_timeout=1"}));
+  Job job(node(dynamic(2, port), "true", {"--rdzv-conf=is_host=false,join_timeout=3"}));
   EXPECT_EQ(job.wait(), 77);
   EXPECT_THAT(job.err(),
               AllOf(HasSubstr("error: no answer from ddprun at localhost:" + port), HasSubstr("Connection refused"),
@@ -366,7 +366,7 @@ TEST(DdprunNodes, ATakenMasterPortIsTold) {
 TEST(DdprunNodes, MissingNodesAreCountedAndNamed) {
   const auto port = free_port();
   Job two(node(fixed(3, 2, port), "true"));
-  Job zero(node(fixed(3, 0, port), "true", {"--rdzv-conf=timeout=4"}));
+  Job zero(node(fixed(3, 0, port), "true", {"--rdzv-conf=timeout=8"}));
   EXPECT_EQ(zero.wait(), 77);
   EXPECT_EQ(two.wait(), 77);
   for (auto* job : {&zero, &two})

@@ -27,25 +27,6 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kPortGroups = 1500;  // so many jobs have ports of their own
-constexpr int kPorts = 8;
-
-int first_port_of(int job) { return 20'000 + kPorts * (job % kPortGroups); }
-
-// A job's number whose ports nobody has.
-int free_job() {
-  for (static int candidate = static_cast<int>(::getpid()) * 3;;) {
-    const int first = first_port_of(++candidate);
-    bool is_free = true;
-    for (int port = first; port < first + kPorts && is_free; ++port) {
-      std::uint16_t number = 0;
-      bound_socket(static_cast<std::uint16_t>(port), number);
-      is_free = number == port;
-    }
-    if (is_free) return candidate;
-  }
-}
-
 struct Task {
   int job = 0, node = 0, nodes = 2;
   std::string list = "localhost,second";
@@ -141,7 +122,7 @@ TEST(DdprunStep, AnotherJobWithAnotherTokenIsPassedBy_AndTheReasonIsTold) {
   ASSERT_TRUE(zero->prints("waiting"));
   for (const std::string token : {"DDPRUN_TOKEN=two_two_two_two_", "HOME=/nonexistent"}) {  // another one, or none
     SCOPED_TRACE(token);
-    const auto alone = start({other, 1}, kShowStep, {"--rdzv-conf=join_timeout=1"}, {token});
+    const auto alone = start({other, 1}, kShowStep, {"--rdzv-conf=join_timeout=5"}, {token});
     EXPECT_EQ(alone->wait(), 77);
     EXPECT_THAT(alone->err(), AllOf(HasSubstr("port " + std::to_string(first) + ": "), HasSubstr("token"),
                                     HasSubstr("\ntry:   the same token on all nodes")));
@@ -171,8 +152,7 @@ TEST(DdprunStep, PortsThatOthersHaveArePassedBy) {
   serves.program = "ddp-rendezvous";
   Job daemon({"--port", std::to_string(first + 4)}, serves);  // would take in any job
   ASSERT_TRUE(daemon.prints("listens on"));
-  const auto one = start({job, 1}, kShowStep, {"--rdzv-conf=heartbeat_timeout=1"});
-  const auto zero = start({job, 0}, kShowStep, {"--rdzv-conf=heartbeat_timeout=1"});
+  const auto one = start({job, 1}, kShowStep), zero = start({job, 0}, kShowStep);
   EXPECT_EQ(zero->wait(), 0) << zero->err();
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2 at 127.0.0.1:" + std::to_string(first + 5)));
@@ -183,13 +163,13 @@ TEST(DdprunStep, WhereNobodyServesTheJobEachPortsReasonIsTold) {
   const Stranger web(first, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
   const auto other = start({job + kPortGroups, 0}, "true");
   ASSERT_TRUE(other->prints("waiting"));
-  const auto one = start({job, 1}, "true", {"--rdzv-conf=join_timeout=3"});
+  const auto one = start({job, 1}, "true", {"--rdzv-conf=join_timeout=6"});
   EXPECT_EQ(one->wait(), 77);
   const auto range = std::to_string(first) + "-" + std::to_string(first + 7);
   EXPECT_THAT(
       one->err(),
       AllOf(HasSubstr("no answer from localhost:" + range + " yet: "),
-            HasSubstr("error: no answer from ddprun at localhost:" + range + " within 3 s"),
+            HasSubstr("error: no answer from ddprun at localhost:" + range + " within 6 s"),
             HasSubstr("port " + std::to_string(first) + ": what answers there is no ddprun (it speaks HTTP)"),
             HasSubstr("port " + std::to_string(first + 1) + ": the endpoint serves another job than '" +
                       std::to_string(job) + ".0'"),
@@ -200,7 +180,7 @@ TEST(DdprunStep, WhereNobodyServesTheJobEachPortsReasonIsTold) {
 TEST(DdprunStep, WhereAllPortsAreTakenItIsTold) {
   const int job = free_job(), first = first_port_of(job);
   std::vector<base::UniqueFd> holders;
-  for (int i = 0; i < kPorts; ++i) {
+  for (int i = 0; i < kPortsOfStep; ++i) {
     std::uint16_t number = 0;
     holders.push_back(bound_socket(static_cast<std::uint16_t>(first + i), number));
     ASSERT_EQ(::listen(holders.back().get(), 8), 0);
@@ -302,7 +282,7 @@ TEST_F(DdprunStepNames, WhereNobodyKnowsTheNameTheFirstNodesWorkersGetAnAddressO
 TEST_F(DdprunStepNames, SlurmIsNotAskedAgainAtOnceWhereItKnowsNothing) {
   const auto asked = scratch.path() / "asked";
   write_scontrol("echo asked >> " + asked.string() + "; exit 1");
-  const auto one = start_node(1, {"--rdzv-conf=join_timeout=3"});
+  const auto one = start_node(1, {"--rdzv-conf=join_timeout=6"});
   EXPECT_EQ(one->wait(), 77);
   EXPECT_EQ(contents_of(asked), "asked\n");
   EXPECT_THAT(one->err(), HasSubstr("scontrol -o show node first.invalid"));
@@ -310,7 +290,7 @@ TEST_F(DdprunStepNames, SlurmIsNotAskedAgainAtOnceWhereItKnowsNothing) {
 
 TEST_F(DdprunStepNames, WhatSlurmAnswersInsteadIsTold) {
   write_scontrol("echo 'slurm_load_node error: Unable to contact slurm controller (connect failure)' >&2; exit 1");
-  const auto one = start_node(1, {"--rdzv-conf=join_timeout=1"});
+  const auto one = start_node(1, {"--rdzv-conf=join_timeout=5"});
   EXPECT_EQ(one->wait(), 77);
   EXPECT_THAT(one->err(),
               AllOf(HasSubstr("the name first.invalid can't be resolved"),

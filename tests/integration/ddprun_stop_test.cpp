@@ -121,7 +121,7 @@ TEST_F(DdprunStop, ASecondSignalKillsWhoHasNotEnded) {
 }
 
 TEST_F(DdprunStop, WhoHasNotEndedWhenTheGraceIsOverIsKilled) {
-  Job job(workers(2, {"--shutdown-timeout=1"}, {"hang=1"}));
+  Job job(workers(2, {"--shutdown-timeout=6"}, {"hang=1"}));  // half of it is for agreeing on a step
   ASSERT_TRUE(job.prints("up round", 2));
   job.kill(SIGTERM);
   EXPECT_EQ(job.wait(), 143) << job.err();
@@ -145,7 +145,7 @@ TEST_F(DdprunStop, WhereTheWorkIsDoneBeforeTheStepItIsNoStop) {
 }
 
 TEST_F(DdprunStop, AWarningStopsAtOneStepOnceAllTakePart) {
-  Job job(workers(2, {"--forward-signals=SIGUSR1", "--shutdown-timeout=1"}, {"late=1"}));
+  Job job(workers(2, {"--forward-signals=SIGUSR1", "--shutdown-timeout=10"}, {"late=1"}));
   ASSERT_TRUE(job.prints("up round", 2));
   job.kill(SIGUSR1);
   ASSERT_TRUE(job.prints("no worker of this node handles it"));

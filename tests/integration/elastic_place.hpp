@@ -9,7 +9,7 @@ namespace ddp::test {
 struct ElasticPlace {
   std::string worker;      // the program, in the build's bin folder
   int kills;               // how often workers are killed in a row
-  std::string timeout_ms;  // of a collective that some rank never enters; a GPU needs seconds where a CPU needs none
+  std::string timeout_ms;  // of a collective that some rank never enters, and of a meeting of the ranks
 };
 
 const ElasticPlace& elastic_place();

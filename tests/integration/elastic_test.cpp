@@ -1,11 +1,8 @@
 // run_elastic under the real ddprun: workers are killed and stopped from outside, the others live on.
-#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.hpp"
 #include "tests/integration/elastic_place.hpp"
+#include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/sanitized.hpp"
 #include "tests/text.hpp"
@@ -91,20 +88,6 @@ std::map<int, long> of_ranks(const Job& job, int round, const std::string& name)
 std::map<int, long> pids_of(Job& job, int round, int size) {
   EXPECT_TRUE(job.prints("begin round=" + std::to_string(round) + " ", size)) << job.out() << job.err();
   return of_ranks(job, round, "pid");
-}
-
-// Below those that the kernel gives out by itself, and another one for each process: tests run side by side.
-std::string free_port() {
-  static unsigned candidate = static_cast<unsigned>(::getpid()) * 7;
-  while (true) {
-    const auto port = static_cast<std::uint16_t>(20'000 + candidate++ % 12'000);
-    const base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    address.sin_port = htons(port);
-    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return std::to_string(port);
-  }
 }
 
 int count_of(const std::string& text, const std::string& what) {

@@ -251,7 +251,7 @@ std::vector<std::string> elastic_node(const std::string& nodes, int rank, const 
           "--rdzv-id=elastic",
           "--nproc-per-node=" + std::to_string(workers),
           "--max-restarts=3",
-          std::string("--rdzv-conf=last_call_timeout=1,is_host=") + (rank == 0 ? "1" : "0")};
+          std::string("--rdzv-conf=last_call_timeout=60,is_host=") + (rank == 0 ? "1" : "0")};
 }
 
 bool becomes_true(const std::function<bool()>& condition, std::chrono::milliseconds limit) {

@@ -83,7 +83,8 @@ inline const std::string kStay = "exec tail -f /dev/null";
 // The command line of workers that run a shell script on one node.
 std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options = {});
 
-// ddprun's options on a node of an elastic job over loopback; node 0 serves the rendezvous.
+// ddprun's options on a node of an elastic job over loopback; node 0 serves the rendezvous. The first round begins when
+// all nodes have come, however late the last one starts.
 std::vector<std::string> elastic_node(const std::string& nodes, int rank, const std::string& port, int workers);
 
 // Asks again and again, as nothing tells when another's process changes state, until it is so or the limit is over.

@@ -33,7 +33,7 @@ int main(int argument_count, char** arguments) {
     if (group.rank() == last) {
       for (int rank = 0; rank < last; ++rank) wait_for_file(folder + "/flight_recorder_" + std::to_string(rank));
     }
-    group.all_reduce(values, ddp::ReduceOp::sum, {std::chrono::milliseconds(300)});
+    group.all_reduce(values, ddp::ReduceOp::sum, {std::chrono::milliseconds(2'000)});
   } catch (const ddp::Error& error) {
     std::printf("rank %d caught: %s\n", group.rank(), error.what());
     return 0;

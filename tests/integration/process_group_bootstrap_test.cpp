@@ -158,7 +158,7 @@ TEST(Bootstrap, ByAnObjectNamesTheRankThatNeverComes) {
   const auto body = [](int rank) {
     const BootstrapOptions place{
         .rank = rank, .size = kRankCount, .store = std::make_shared<LentStore>(port_without_environment())};
-    const auto error = thrown_by<TimeoutError>([&] { init_process_group(place, {.timeout = milliseconds(500)}); });
+    const auto error = thrown_by<TimeoutError>([&] { init_process_group(place, {.timeout = milliseconds(2'000)}); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1));
   };

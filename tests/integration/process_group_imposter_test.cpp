@@ -38,7 +38,7 @@ using testing::thrown_by;
 using testing::wait_until;
 using namespace core;
 
-constexpr milliseconds kSoon{1'000};
+constexpr milliseconds kSoon{2'000};
 constexpr int kSize = 3;  // ranks 0 and 2 are on one host
 constexpr int kImposter = 1;
 constexpr std::size_t kCount = 64;            // float32: goes along with the opening of its call

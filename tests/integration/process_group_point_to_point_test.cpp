@@ -494,14 +494,14 @@ TEST(Timeout, OfSeveralCallsNamesAllThatDidNotCome) {
                 static_cast<void>(group.receive_async(values, 2));
                 static_cast<void>(group.send_async(values, 1));
               },
-              {.timeout = milliseconds(2'000)})
+              {.timeout = milliseconds(5'000)})
           .wait();
     });
     *done = true;
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1, 2));
     EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 1 and 2 did not come to what this rank has called with them, "
-                                               "beginning with send of 8 float32 to rank 2, message 1, within 2000 ms"),
+                                               "beginning with send of 8 float32 to rank 2, message 1, within 5000 ms"),
                                      HasSubstr("; rank 1 (pid "), HasSubstr("; rank 2 (pid ")));
   });
 }
@@ -511,7 +511,7 @@ TEST(Timeout, OfTwoThatBothSendFirst) {
     auto group = init_process_group();
     std::vector<float> values(1);
     const auto error =
-        thrown_by<Error>([&] { group.send(values, 1 - rank, {.timeout = milliseconds(rank == 0 ? 100 : 60'000)}); });
+        thrown_by<Error>([&] { group.send(values, 1 - rank, {.timeout = milliseconds(rank == 0 ? 2'000 : 60'000)}); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), HasSubstr(rank == 0 ? "in one coalesce()" : "gave up on the group"));
   });

@@ -289,7 +289,7 @@ TEST(Timeout, OfASplitNamesWhoDidNotCome) {
     auto world = init_process_group({.timeout = kNotForEver});
     world.barrier();
     if (rank % 2 == 1) return wait_until([&] { return timed_out->load() == 2; });
-    const auto error = thrown_by<TimeoutError>([&] { world.split(0, 0, {.timeout = milliseconds(100)}); });
+    const auto error = thrown_by<TimeoutError>([&] { world.split(0, 0, {.timeout = milliseconds(2'000)}); });
     ++*timed_out;
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1, 3));

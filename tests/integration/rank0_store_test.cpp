@@ -27,6 +27,7 @@
 #include "rendezvous/store/client.hpp"
 #include "rendezvous/store/store_thread.hpp"
 #include "tests/integration/as_task.hpp"
+#include "tests/integration/free_port.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
 #include "worker_runtime/core/bootstrap/rank0_store.hpp"
@@ -46,7 +47,7 @@ using testing::thrown_by;
 using testing::wait_until;
 
 testing::Step step_of_one_node(int tasks) {
-  return {.job = std::to_string(::getpid()), .node_of = std::vector<int>(static_cast<std::size_t>(tasks), 0)};
+  return {.job = std::to_string(test::free_job()), .node_of = std::vector<int>(static_cast<std::size_t>(tasks), 0)};
 }
 
 std::uint16_t first_port_of(const testing::Step& step) { return slurm::ports_of({.job = step.job, .step = "0"}).first; }
@@ -359,10 +360,10 @@ TEST(Rank0Store, AtItsDeadlineSaysWhatWasAtEachPort) {
   ASSERT_TRUE(silent);
   const auto body = [&](int rank) {
     testing::become_task(step, rank);
-    const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(300)}); });
+    const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(2'000)}); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(0));
-    EXPECT_THAT(error->what(), HasSubstr("rank 0 did not serve its store within 300 ms"));
+    EXPECT_THAT(error->what(), HasSubstr("rank 0 did not serve its store within 2000 ms"));
     EXPECT_THAT(error->what(), HasSubstr("127.0.0.1:" + std::to_string(first) + ": Connection refused"));
     EXPECT_THAT(error->what(), HasSubstr(std::to_string(first + 1) + ": no answer within "));
     EXPECT_THAT(error->what(), HasSubstr("\nwhere: rank 1 of 2 (SLURM_PROCID), job 'slurm " + step.job + ".0'"));

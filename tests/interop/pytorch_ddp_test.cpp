@@ -1,13 +1,11 @@
 // PyTorch's DistributedDataParallel in workers of ddprun: scripts that run under torchrun run under ddprun.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <ostream>
 
+#include "tests/integration/free_port.hpp"
 #include "tests/interop/python.hpp"
 
 namespace ddp::test {
@@ -15,19 +13,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using PytorchDdp = PythonTest;
-
-// A port that nothing listens on now.
-int free_port() {
-  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof address;
-  ::bind(fd, reinterpret_cast<sockaddr*>(&address), length);
-  ::getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length);
-  ::close(fd);
-  return ntohs(address.sin_port);
-}
 
 TEST_F(PytorchDdp, AScriptRunsUnchanged) {
   Job job({"--standalone", "--nproc-per-node=4", script("train_ddp.py")}, python_job());
@@ -81,7 +66,7 @@ void PrintTo(const Meeting& meeting, std::ostream* out) { *out << meeting.name; 
 class PytorchDdpOnTwoAgents : public PythonTest, public ::testing::WithParamInterface<Meeting> {};
 
 TEST_P(PytorchDdpOnTwoAgents, AScriptRunsUnchangedAfterARestartInTheMiddle) {
-  const auto port = std::to_string(free_port());
+  const auto port = free_port();
   const auto arguments = [&](int node) {
     auto words = GetParam().options(node, port);
     words.insert(words.end(), {"--nnodes=2", "--nproc-per-node=2", "--max-restarts=1", script("train_ddp.py"),

@@ -397,11 +397,10 @@ TEST_F(DdprunHosts, AHostThatCrashesIsReplaced) {
   auto* hosts = make_hosts({.count = 3});
   if (hosts == nullptr) return;
   const auto node = [&](int host, int rank) {
-    return hosts->run(
-        host, ddprun(with(with(fixed(2, rank, Hosts::name(0)), "--max-restarts=1"), "--rdzv-conf=heartbeat_timeout=1"),
-                     {"sh", "-c",
-                      "[ ${DDPRUN_ROUND_ID##*-} = 0 ] && exec " + built("store_barrier") + " stay; exec " +
-                          built("store_barrier")}));
+    return hosts->run(host, ddprun(with(fixed(2, rank, Hosts::name(0)), "--max-restarts=1"),
+                                   {"sh", "-c",
+                                    "[ ${DDPRUN_ROUND_ID##*-} = 0 ] && exec " + built("store_barrier") +
+                                        " stay; exec " + built("store_barrier")}));
   };
   auto zero = node(0, 0), one = node(1, 1);
   ASSERT_TRUE(zero.prints("met all", 2)) << zero.err();

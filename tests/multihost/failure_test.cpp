@@ -188,7 +188,7 @@ TEST_F(FailureOverHosts, AtTheDeadlineAllNameTheMissingRankAndWhatItDidLast) {
       std::vector<float> values(7);
       group.all_reduce(values);
       if (rank == missing) return wait_until([&] { return timed_out->load() == 4; });
-      const auto error = thrown_by<TimeoutError>([&] { group.barrier({.timeout = milliseconds(500)}); });
+      const auto error = thrown_by<TimeoutError>([&] { group.barrier({.timeout = milliseconds(2'000)}); });
       ++*timed_out;
       ASSERT_TRUE(error);
       EXPECT_THAT(error->ranks(), ElementsAre(missing)) << error->what();
@@ -205,7 +205,7 @@ TEST_F(FailureOverHosts, AMonitoredBarrierNamesTheMissingRanksOfAllHosts) {
     auto group = init_process_group({.timeout = kNotForEver});
     group.monitored_barrier();
     if (rank == 1 || rank == 4 || rank == 5) return wait_until([&] { return timed_out->load() == 3; });
-    const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = milliseconds(500)}); });
+    const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = milliseconds(2'000)}); });
     ++*timed_out;
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(1, 4, 5));
@@ -218,7 +218,7 @@ TEST_F(FailureOverHosts, AMonitoredBarrierNamesNobodyWhoHasCome) {
   run_ranks({*hosts_, kTwoHosts, ""}, [&](int rank) {
     auto group = init_process_group({.timeout = kNotForEver});
     if (rank == 3) return wait_until([&] { return timed_out->load() == 4; });
-    const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = milliseconds(500)}); });
+    const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = milliseconds(2'000)}); });
     ++*timed_out;
     ASSERT_TRUE(error);
     EXPECT_THAT(error->ranks(), ElementsAre(3));
@@ -235,7 +235,7 @@ TEST_F(FailureOverHosts, AMonitoredBarrierNamesTheMissingRanksOfAHostThatIsStill
     auto group = init_process_group({.timeout = kNotForEver});
     group.monitored_barrier();
     if (rank == 2 || rank == 4) return wait_until([&] { return timed_out->load() == 3; });
-    const milliseconds timeout(rank == 1 ? 500 : 2000);
+    const milliseconds timeout(rank == 1 ? 2'000 : 6'000);
     const auto error = thrown_by<TimeoutError>([&] { group.monitored_barrier({.timeout = timeout}); });
     ++*timed_out;
     ASSERT_TRUE(error);
@@ -252,7 +252,7 @@ TEST_F(FailureOverHosts, RanksOfASilentHostAreNamedAtTheDeadline) {
     group.barrier();
     ++*ready;
     wait_until([&] { return is_cut->load(); });
-    const auto error = thrown_by<TimeoutError>([&] { group.barrier({.timeout = milliseconds(500)}); });
+    const auto error = thrown_by<TimeoutError>([&] { group.barrier({.timeout = milliseconds(2'000)}); });
     ASSERT_TRUE(error);
     EXPECT_EQ(error->ranks(), rank < 2 ? (std::vector<int>{2, 3, 4}) : (std::vector<int>{0, 1})) << error->what();
     EXPECT_THAT(error->what(), HasSubstr(rank < 2 ? "; rank 2 (pid " : "; rank 0 (pid "));

@@ -46,7 +46,7 @@ using testing::thrown_by;
 using testing::wait_until;
 
 constexpr std::size_t kLarge = 1'500'001;  // of int64: goes round the hosts in a ring, in several pieces
-constexpr milliseconds kLimit{2'000};
+constexpr milliseconds kLimit{5'000};
 
 class NetworkFaults : public test::Multihost {};
 

@@ -84,7 +84,7 @@ TEST_F(Rank0StoreOverHosts, ANodeThatNobodyKnowsIsNamed) {
   const auto body = [&](int rank) {
     testing::become_task(step, rank);
     ::setenv("PATH", "/nowhere", 1);
-    const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(500)}); });
+    const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(3'000)}); });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), HasSubstr("the name x0 can't be resolved"));
     EXPECT_THAT(error->what(), HasSubstr("`scontrol -o show node x0` can't be run"));
@@ -209,7 +209,7 @@ TEST_F(Rank0StoreOverHosts, AMasterAddrThatIsLoopbackThereLetsNobodyIn) {
   };
   run_ranks({*hosts_, {0, 1}, ""}, [&](int rank) {
     become_rank(rank);
-    const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(1'500)}); });
+    const auto error = thrown_by<TimeoutError>([] { init_process_group({.timeout = milliseconds(5'000)}); });
     ASSERT_TRUE(error);
     const auto told = rank == 0 ? "; DDPRUN_STORE_ALLOW=10.77.0.2/32 admits it, DDPRUN_STORE_ALLOW=any everybody"
                                 : "it hung up during the handshake: no store, or one that refuses this host, see "

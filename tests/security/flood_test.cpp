@@ -102,7 +102,7 @@ TEST_F(FloodOfSilentConnections, DoesNotKeepNodesFromTheDaemon) {
   const auto port = daemon.number_after("membership listens on port ");
   Flood flood(static_cast<std::uint16_t>(port), kFlood);
   ASSERT_TRUE(flood.is_connected());
-  const auto arguments = node_at(std::to_string(port), "join_timeout=20", "true");
+  const auto arguments = node_at(std::to_string(port), "join_timeout=50", "true");
   Job first(arguments), second(arguments);
   EXPECT_EQ(first.wait(), 0) << first.err() << daemon.err();
   EXPECT_EQ(second.wait(), 0) << second.err() << daemon.err();
@@ -116,7 +116,7 @@ TEST_F(FloodOfSilentConnections, DoesNotKeepNodesFromADdprunThatServesTheEndpoin
   ASSERT_TRUE(host.prints("waiting")) << host.err();
   Flood flood(static_cast<std::uint16_t>(std::stoi(port)), kFlood);
   ASSERT_TRUE(flood.is_connected());
-  Job node(node_at(port, "is_host=false,join_timeout=20", "true"));
+  Job node(node_at(port, "is_host=false,join_timeout=50", "true"));
   EXPECT_EQ(node.wait(), 0) << node.err() << host.err();
   EXPECT_EQ(host.wait(), 0) << host.err();
   EXPECT_THAT(host.out(), HasSubstr("limit 512\n")) << "workers have the limit that ddprun was started with";
@@ -150,7 +150,7 @@ TEST(FloodOfRefusedHellos, TakesNoPlaceOfANodeThatComesThen) {
     refused.push_back(one_that_stays(static_cast<std::uint16_t>(std::stoi(port)), hello.dump()));
     EXPECT_THAT(refused.back().receive(64), HasSubstr("\"is_other_job\":true"));
   }
-  Job node(node_at(port, "is_host=false,join_timeout=20", "true"));
+  Job node(node_at(port, "is_host=false,join_timeout=50", "true"));
   EXPECT_EQ(node.wait(), 0) << node.err() << host.err();
   EXPECT_EQ(host.wait(), 0) << host.err();
 }
@@ -176,7 +176,7 @@ TEST(FloodOfJobs, ByOneAddressIsBoundedAndKeepsNobodyElseOut) {
   EXPECT_THAT(begin(kShare).receive(220),
               AllOf(HasSubstr("\"type\":\"refused\""), HasSubstr("the endpoint has 128 jobs that nodes of this")));
   EXPECT_TRUE(daemon.prints("a node at 127.1.0.1 was refused: the endpoint has 128 jobs")) << daemon.err();
-  const auto arguments = node_at(std::to_string(port), "join_timeout=20", "true");
+  const auto arguments = node_at(std::to_string(port), "join_timeout=50", "true");
   Job first(arguments), second(arguments);
   EXPECT_EQ(first.wait(), 0) << first.err() << daemon.err();
   EXPECT_EQ(second.wait(), 0) << second.err() << daemon.err();

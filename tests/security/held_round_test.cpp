@@ -117,8 +117,8 @@ TEST(HeldRound, NewerRoundOfASpareIsRefusedAndEndsNoWorkerWhereAnAgentServes) {
 }
 
 TEST(HeldRound, LiarsThatComeFirstToANewDaemonDoNotTakeTheJobOver) {
-  auto daemon = std::make_unique<Daemon>();
-  const auto port = daemon->port();
+  const auto port = static_cast<std::uint16_t>(std::stoi(free_port()));  // nobody takes it while the daemon is away
+  auto daemon = std::make_unique<Daemon>(port);
   const auto nodes = three_nodes(daemon->node("3", kShowRound));
   const auto& out = nodes[0]->out();
   const auto round = out.substr(out.find("round ") + 6, out.find(" is restart") - out.find("round ") - 6);

@@ -177,7 +177,7 @@ TEST(SmallDoors, EndpointCannotOpenTheStoreOfANodeToEverybody) {
       channel = std::make_unique<Channel>(io, base::UniqueFd(socket.release()), Channel::Side::server,
                                           Channel::Options(), std::move(handlers));
     });
-    Job node(member_of("job", std::to_string(acceptor.local_endpoint().port()), "false,join_timeout=3"));
+    Job node(member_of("job", std::to_string(acceptor.local_endpoint().port()), "false,join_timeout=8"));
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (!is_over && io.run_one_until(deadline) == 1) {
     }

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/unique_fd.hpp"
+#include "tests/integration/free_port.hpp"
 #include "tests/security/nodes_with_tokens.hpp"
 
 namespace ddp::test::token {
@@ -27,16 +28,14 @@ class Forger {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t length = sizeof address;
+    address.sin_port = htons(static_cast<std::uint16_t>(port));
     const int yes = 1;
     ::setsockopt(door_.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
     if (::bind(door_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(door_.get(), 16) != 0 ||
-        ::getsockname(door_.get(), reinterpret_cast<sockaddr*>(&address), &length) != 0)
+        ::listen(door_.get(), 16) != 0)
       throw std::runtime_error("no port to listen on");
     const timeval patience{kPatience.count(), 0};
     ::setsockopt(door_.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-    port = ntohs(address.sin_port);
   }
 
   // To one connection. False at the deadline.
@@ -50,7 +49,7 @@ class Forger {
 
   void stop() const { ::shutdown(door_.get(), SHUT_RDWR); }  // no connection comes any more
 
-  long port = 0;
+  const long port = std::stol(free_port());  // which a daemon may get afterwards
 
  private:
   const base::UniqueFd door_{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
@@ -78,7 +77,7 @@ TEST(TokenAlert, ForgedAlertsDoNotKeepANodeFromItsEndpoint) {
 
 TEST(TokenAlert, AlertsThatGoOnEndTheNodeWithTheirReason) {
   const Forger forger;
-  Job node(node_at(forger.port, "echo never", 2, {"--rdzv-conf=join_timeout=2"}), with_token(kToken));
+  Job node(node_at(forger.port, "echo never", 2, {"--rdzv-conf=join_timeout=6"}), with_token(kToken));
   std::thread attack([&] {
     while (forger.answer(kAccessDenied)) {
     }

@@ -5,8 +5,10 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tests/integration/free_port.hpp"
 #include "tests/security/nodes_with_tokens.hpp"
 
 namespace ddp::test::token {
@@ -44,8 +46,8 @@ TEST(TokenRotation, EndpointWithBothTokensTakesInNodesOfEveryStep) {
 
 TEST(TokenRotation, RunningJobGoesOnAtTheDaemonOfTheNextStepAndTakesInItsNodes) {
   const std::vector<std::string> elastic{"--nnodes=1:2", "--rdzv-conf=last_call_timeout=0.1"};
-  std::optional<Daemon> daemon(with_token(kOld, "ddp-rendezvous"));
-  const auto port = daemon->port;
+  const auto port = std::stol(free_port());  // nobody takes it while the daemon is away
+  std::optional<Daemon> daemon(std::in_place, with_token(kOld, "ddp-rendezvous"), port);
   Job running(node_at(port, "echo up $WORLD_SIZE; " + kStay, 2, elastic), with_token(kOld));
   ASSERT_TRUE(running.prints("up 1\n")) << running.err();
   daemon.reset();

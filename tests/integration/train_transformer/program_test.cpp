@@ -125,11 +125,12 @@ TEST(TransformerProgram, ElasticRunGoesOnAfterARankIsKilled) {
     const std::vector<std::string> arguments = {flag, "--elastic", "--steps=" + std::to_string(kSteps),
                                                 "--loss-curve=" + curve};
     Job ranks(job(2, small(arguments), {"--max-restarts=1"}), {.environment = {"ASAN_OPTIONS=detect_leaks=0"}});
-    ASSERT_TRUE(ranks.prints(", step 30")) << ranks.err();
-    const pid_t victim = ddp::test::worker_of(ranks, kProgram, 0);
+    ASSERT_TRUE(ranks.prints("2 ranks from step ")) << ranks.err();
+    const pid_t victim = ddp::test::worker_of(ranks, kProgram, 0);  // before, as the steps do not wait for it
     const pid_t other = ddp::test::worker_of(ranks, kProgram, 1);
     ASSERT_GT(victim, 0);
     ASSERT_GT(other, 0);
+    ASSERT_TRUE(ranks.prints(", step 30")) << ranks.err();
     ASSERT_EQ(::kill(victim, SIGKILL), 0);
     ASSERT_TRUE(ranks.prints("2 ranks from step ", 2)) << ranks.out() << ranks.err();
     EXPECT_EQ(::kill(other, 0), 0) << "the other rank was started anew";

@@ -22,7 +22,7 @@
 namespace ddp::launcher::guardian {
 namespace {
 
-constexpr int kPatienceMs = 20'000;
+constexpr int kPatienceMs = 60'000;
 
 // The first report of one of these kinds on a worker that is asked for; empty at the deadline.
 std::optional<Report> start_worker(const GuardianHandle& guardian, const std::set<ReportKind>& kinds,

@@ -34,7 +34,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{60};
 
 // This process's stdout and stderr are others meanwhile: two files, or a terminal.
 class StandardStreams {
@@ -361,7 +361,7 @@ TEST_F(OutputTest, ADiskThatHangsKeepsTheLoopForAMomentOnlyAndLosesNothing) {
   std::string written(text.size(), '\0');
   for (std::size_t at = 0; at < written.size();) {
     pollfd wait{disk, POLLIN, 0};
-    ASSERT_EQ(::poll(&wait, 1, 20'000), 1);
+    ASSERT_EQ(::poll(&wait, 1, 60'000), 1);
     const auto length = ::read(disk, written.data() + at, written.size() - at);
     ASSERT_GT(length, 0);
     at += static_cast<std::size_t>(length);
@@ -414,7 +414,7 @@ TEST_F(OutputTest, ATeedStreamIsATerminalWhereTheConsoleIsOne) {
   output.end_round();
   EXPECT_EQ(log(0), "\r50%\nred\n");
   std::string seen;
-  for (pollfd wait{terminal_, POLLIN, 0}; seen.find("red\r\n") == std::string::npos && ::poll(&wait, 1, 20'000) == 1;) {
+  for (pollfd wait{terminal_, POLLIN, 0}; seen.find("red\r\n") == std::string::npos && ::poll(&wait, 1, 60'000) == 1;) {
     char buffer[256];
     const auto length = ::read(terminal_, buffer, sizeof buffer);
     if (length <= 0) break;

@@ -174,11 +174,11 @@ TEST(StoreClient, ConnectTriesAgainAfterRefusalAndHangUp) {
 TEST(StoreClient, ConnectGivesUpAtItsDeadlineWithTheLastReason) {
   const RawListener deaf(false);
   EXPECT_THAT(message_of<TimeoutError>(
-                  [&] { Client::connect({.host = "127.0.0.1", .port = deaf.port(), .deadline = in(30ms)}); }),
+                  [&] { Client::connect({.host = "127.0.0.1", .port = deaf.port(), .deadline = in(500ms)}); }),
               AllOf(HasSubstr("127.0.0.1:" + std::to_string(deaf.port())), HasSubstr("Connection refused")));
   const RawListener silent;  // the kernel connects, nobody answers
   EXPECT_THAT(message_of<TimeoutError>(
-                  [&] { Client::connect({.host = "127.0.0.1", .port = silent.port(), .deadline = in(30ms)}); }),
+                  [&] { Client::connect({.host = "127.0.0.1", .port = silent.port(), .deadline = in(500ms)}); }),
               HasSubstr("no answer from the store"));
   EXPECT_THAT(
       message_of<TimeoutError>([&] { Client::connect({.host = "::1", .port = deaf.port(), .deadline = TimePoint{}}); }),
@@ -328,7 +328,7 @@ TEST(StoreClient, SignalsDoNotDisturbAWait) {
 }
 
 TEST(StoreClient, TheResolversThreadTakesNoSignals) {
-  const auto patience = in(20s);
+  const auto patience = in(60s);
   while (signals_of_resolver < 0 && in(0s) < patience)  // until the thread has been given a core
     EXPECT_THROW(Client::connect({.host = kNobodysHost, .port = 1, .deadline = in(100ms)}), TimeoutError);
   EXPECT_EQ(signals_of_resolver, 0);

@@ -198,7 +198,7 @@ TEST_P(ControlChannel, NobodyHearsOfItsEndAfterItWasClosed) {
 
 TEST_P(ControlChannel, AnEndThatThePeersKernelTellsIsToldFromSilence) {
   auto impatient = options();
-  impatient.handshake_timeout = impatient.heartbeat_timeout = 200ms;
+  impatient.handshake_timeout = impatient.heartbeat_timeout = 2s;
   std::optional<Channel::Closed> of_the_dead, of_the_silent;
   auto dead = connected_pair(), silent = connected_pair();
   bool is_open = false;
@@ -216,7 +216,7 @@ TEST_P(ControlChannel, AnEndThatThePeersKernelTellsIsToldFromSilence) {
 }
 
 TEST_P(ControlChannel, WhoOpensAConnectionAndSaysNothingIsCutOff) {
-  serve_job(100ms);
+  serve_job(1s);
   auto pair = connected_pair();
   adopt(pair);
   bool opened = false, closed = false;
@@ -594,7 +594,7 @@ class ATokenIsAskedFor : public ControlChannel {
     tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
     accept_next(acceptor, its_token != nullptr);
     std::optional<LinkLost> lost;
-    MembershipClient client(io, {"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{2s, 3s, 60s}, hello(),
+    MembershipClient client(io, {"127.0.0.1", acceptor.local_endpoint().port()}, Session::Options{8s, 3s, 60s}, hello(),
                             {[](const ToAgent&) {},
                              [&](const LinkLost& why) { lost = why; },
                              [&](const std::string& line) { said_by_node.push_back(line); },
@@ -637,7 +637,7 @@ TEST_P(ATokenIsAskedFor, WhoHasAnotherOneSaysSoAtOnceAndTriesAgain) {
   EXPECT_THAT(lost->what, HasSubstr("the endpoint has another token than this node (127.0.0.1)"));
   EXPECT_THAT(lost->try_this, HasSubstr("--token-file"));
   EXPECT_THAT(said_by_node,
-              ElementsAre(lost->what + ", which anybody on the way could say; it is tried again for 500 ms"));
+              ElementsAre(lost->what + ", which anybody on the way could say; it is tried again for 2 s"));
   EXPECT_GT(accepted, 1);
   EXPECT_THAT(said.back(),
               HasSubstr("from 127.0.0.1 ended before it said which job it belongs to: it has another token"));

@@ -27,7 +27,7 @@ using Want = TlsSession::Want;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr int kPatienceMs = 20'000;
+constexpr int kPatienceMs = 60'000;
 
 struct Wire {
   base::UniqueFd near, far;

@@ -261,7 +261,7 @@ TEST_P(HostExchange, ALeaderWhoseNeighbourIsGoneNamesIt) {
   leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait&) {
     HostRing ring;
     std::vector<float> values(400'003);
-    base::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
+    base::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(1'000));
     const auto end = ring.all_reduce(streams, std::as_writable_bytes(std::span(values)), DataType::float32,
                                      ReduceOp::sum, 1, {[] { return false; }, deadline});
     EXPECT_NE(end.kind, End::Kind::complete);
@@ -315,7 +315,7 @@ TEST_P(HostExchange, ABroadcastNamesTheNeighbourThatIsGone) {
     std::atomic<int> named{0};
     leaders.run([&](int host, HostStreams& streams, const HostStreams::Wait&) {
       std::vector<std::byte> bytes(3'000'000);
-      base::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(300));
+      base::Deadline deadline(Clock::now(), Clock::now() + std::chrono::milliseconds(1'000));
       const auto end = HostRing::broadcast(streams, bytes, root, {[] { return false; }, deadline});
       if (end.kind != End::Kind::host_lost) return;
       EXPECT_THAT(end.hosts, ::testing::ElementsAre(kGone));
