@@ -1,0 +1,232 @@
+#include "launcher/node/node_core.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "rendezvous/membership/membership.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+using namespace std::chrono_literals;
+
+using Actions = NodeCore::Actions;
+
+template <class What>
+std::vector<What> all(const Actions& actions) {
+  std::vector<What> out;
+  for (const auto& action : actions)
+    if (const auto* what = std::get_if<What>(&action)) out.push_back(*what);
+  return out;
+}
+
+template <class Message>
+std::vector<Message> sent(const Actions& actions) {
+  std::vector<Message> out;
+  for (const auto& send : all<NodeCore::Send>(actions))
+    if (const auto* message = std::get_if<Message>(&send.message)) out.push_back(*message);
+  return out;
+}
+
+std::vector<int> exit_codes(const Actions& actions) {
+  std::vector<int> out;
+  for (const auto& finish : all<NodeCore::Finish>(actions)) out.push_back(finish.exit_code);
+  return out;
+}
+
+std::string printed(const Actions& actions) {
+  std::string out;
+  for (const auto& line : all<NodeCore::Print>(actions)) out += line.line + "\n";
+  for (const auto& text : all<NodeCore::PrintText>(actions)) out += text.text;
+  return out;
+}
+
+// One of two nodes with two workers each, which another node serves.
+class NodeCoreOfTwo : public ::testing::Test {
+ protected:
+  Actions step(const NodeCore::Event& event) { return core_.step(event, facts_); }
+
+  Actions hear(const rendezvous::ToAgent& message) { return step(NodeCore::MembershipSaid{message, "node0"}); }
+
+  static rendezvous::StartRound start(std::uint32_t round) {
+    rendezvous::StartRound out;
+    out.round = {1, 0, round};
+    out.group_rank = 1;
+    out.group_world_size = 2;
+    out.rank_first = 2;
+    out.world_size = 4;
+    out.master_port = 4000;
+    return out;
+  }
+
+  void run(std::uint32_t round = 0) {
+    hear(rendezvous::Welcome{});
+    ASSERT_EQ(all<NodeCore::Spawn>(hear(start(round))).size(), 1U);
+    step({NodeCore::WorkersChanged{WorkerStarted{0}, WorkerStarted{1}}});
+  }
+
+  NodeCore core_{{2, 2, 30s, 0ms, 0ms, "b"}};
+  NodeCore::Facts facts_{TimePoint(100s), 5s, false, true};
+};
+
+TEST_F(NodeCoreOfTwo, ReachesTheStoreWhereMembershipSaysElseAtTheEndpointElseOnThisHost) {
+  EXPECT_THAT(printed(hear(start(0))), HasSubstr("ranks 2 to 3 of 4, store at node0:4000"));
+  auto elsewhere = start(1);
+  elsewhere.master_address = "10.0.0.7";
+  hear(elsewhere);
+  EXPECT_EQ(core_.store_address(), "10.0.0.7");
+  step(NodeCore::MembershipSaid{start(2), ""});
+  EXPECT_EQ(core_.store_address(), "127.0.0.1");
+}
+
+TEST_F(NodeCoreOfTwo, WhatAnotherHostCanCauseIsPrintedWithALimit) {
+  const auto lines = all<NodeCore::Print>(hear(start(0)));
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_TRUE(lines.front().is_limited);
+  facts_.serves_endpoint = true;
+  EXPECT_FALSE(all<NodeCore::Print>(hear(start(1))).front().is_limited);
+}
+
+TEST_F(NodeCoreOfTwo, WhyAWorkerCouldNotBeSpawnedIsToldOfThatRoundOnly) {
+  hear(start(0));
+  auto actions = step(NodeCore::SpawnFailed{"no such file", {0, 1}});
+  auto ended = all<NodeCore::SendRoundEnded>(actions);
+  ASSERT_EQ(ended.size(), 1U);
+  ASSERT_EQ(ended.front().message.failures.size(), 2U);
+  EXPECT_EQ(ended.front().message.failures.front().message, "no such file");
+  EXPECT_EQ(ended.front().message.failures.front().rank, 2);
+  EXPECT_EQ(ended.front().message.failures.front().host, "b");
+
+  run(1);
+  actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 3, false}},
+                                           WorkerEnded{1, {Ending::Kind::exited, 3, false}}, TreeEmpty{}}});
+  ended = all<NodeCore::SendRoundEnded>(actions);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended.front().message.failures.front().message, "") << "its own error file says why";
+}
+
+TEST_F(NodeCoreOfTwo, AFailureIsToldAtOnceInTheJobsTimeWhichIsNeverNegative) {
+  run();
+  facts_.job_time = 0ms;
+  const auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGSEGV, false}}}});
+  const auto failed = sent<rendezvous::RoundFailed>(actions);
+  ASSERT_EQ(failed.size(), 1U);
+  EXPECT_THAT(failed.front().what, HasSubstr("rank 2 was killed by SIGSEGV"));
+  EXPECT_THAT(failed.front().what, HasSubstr("on host b"));
+  EXPECT_EQ(failed.front().job_time, 0ms);
+}
+
+TEST_F(NodeCoreOfTwo, AVerdictEndsTheWorkersThatAreLeftFirst) {
+  run();
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 9;
+  auto actions = hear(verdict);
+  EXPECT_TRUE(exit_codes(actions).empty());
+  EXPECT_FALSE(all<SignalTree>(actions).empty());
+  actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
+                                           WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}});
+  EXPECT_EQ(exit_codes(actions), std::vector{9});
+  EXPECT_TRUE(core_.is_finished());
+  EXPECT_FALSE(core_.next_deadline());
+}
+
+TEST_F(NodeCoreOfTwo, WhatMembershipSaysOfAnotherRoundIsPassedOver) {
+  run(3);
+  rendezvous::StopRound stop;
+  stop.round = 2;
+  EXPECT_TRUE(all<SignalTree>(hear(stop)).empty());
+  stop.round = 3;
+  EXPECT_EQ(all<SignalTree>(hear(stop)).size(), 1U);
+}
+
+TEST_F(NodeCoreOfTwo, TheLossOfMembershipEndsTheWorkersAndThenTheNode) {
+  run();
+  auto actions = step(NodeCore::MembershipLost{{"nobody answers", "there", "this"}});
+  ASSERT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+  EXPECT_FALSE(all<NodeCore::SetFarewell>(actions).front().is_wanted);
+  EXPECT_TRUE(exit_codes(actions).empty());
+  actions = step(NodeCore::MembershipLost{{"nobody answers", "there", "this"}});
+  EXPECT_TRUE(actions.empty()) << "told once";
+  actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
+                                           WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}});
+  EXPECT_EQ(exit_codes(actions), std::vector{rendezvous::kRendezvousFailed});
+}
+
+TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {
+  hear(rendezvous::Welcome{});
+  facts_.is_joined = false;
+  const auto actions = step(NodeCore::StopSignalled{SIGINT, " from pid 7 (uid 0)"});
+  EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGINT});
+  EXPECT_THAT(printed(actions), HasSubstr("SIGINT from pid 7 (uid 0): stopping"));
+  EXPECT_EQ(all<NodeCore::Quit>(step(NodeCore::StopSignalled{SIGINT})).size(), 1U) << "only its output was left";
+}
+
+TEST_F(NodeCoreOfTwo, AStopThatOthersHearWaitsForTheVerdict) {
+  hear(rendezvous::Welcome{});
+  hear(rendezvous::OpenStore{{1, 0, 0}, {}, true});
+  auto actions = step(NodeCore::StopSignalled{SIGTERM});
+  EXPECT_TRUE(exit_codes(actions).empty());
+  EXPECT_EQ(sent<rendezvous::StopAsked>(actions).size(), 1U);
+  actions = step(NodeCore::StopSignalled{SIGTERM});
+  EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGTERM}) << "the second time it waits no more";
+}
+
+TEST_F(NodeCoreOfTwo, TheEndOfTheGuardianIsTheEndOfTheNode) {
+  run();
+  const auto actions = step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77});
+  ASSERT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+  EXPECT_THAT(all<NodeCore::PrintError>(actions).front().error.where, HasSubstr("pid 77"));
+  EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGKILL});
+}
+
+TEST_F(NodeCoreOfTwo, AStoreForMoreThanNodesIsRefused) {
+  rendezvous::OpenStore open{{1, 0, 0}, {"10.0.0.1", "everybody"}, true};
+  EXPECT_EQ(exit_codes(hear(open)), std::vector{rendezvous::kRendezvousFailed});
+}
+
+TEST_F(NodeCoreOfTwo, TheAddressesOfAStoreMayComeInParts) {
+  EXPECT_TRUE(all<NodeCore::OpenStore>(hear(rendezvous::OpenStore{{1, 0, 0}, {"10.0.0.1"}, false})).empty());
+  const auto opened = all<NodeCore::OpenStore>(hear(rendezvous::OpenStore{{1, 0, 0}, {"10.0.0.2"}, true}));
+  ASSERT_EQ(opened.size(), 1U);
+  EXPECT_EQ(opened.front().users.size(), 2U);
+  EXPECT_EQ(sent<rendezvous::StoreOpened>(step(NodeCore::StoreIsOpen{{1, 0, 0}, 4000})).front().port, 4000);
+  // Those of a round that was given up are not users of the next one's.
+  hear(rendezvous::OpenStore{{1, 0, 1}, {"10.0.0.3"}, false});
+  EXPECT_EQ(all<NodeCore::OpenStore>(hear(rendezvous::OpenStore{{1, 0, 2}, {"10.0.0.4"}, true})).front().users.size(),
+            1U);
+}
+
+TEST_F(NodeCoreOfTwo, CtrlZSuspendsNoJobOfSeveralNodes) {
+  auto actions = step(NodeCore::SuspendSignalled{});
+  EXPECT_TRUE(all<SignalTree>(actions).empty());
+  EXPECT_THAT(printed(actions), HasSubstr("ctrl-z suspends no job of several nodes"));
+  EXPECT_TRUE(step(NodeCore::TreeHasSignal{SIGSTOP}).empty());
+}
+
+TEST(NodeCoreAlone, CtrlZSuspendsTheWorkersThenDdprunUnlessItWasContinuedMeanwhile) {
+  NodeCore core({2, 1, 30s, 0ms, 0ms, "a"});
+  const NodeCore::Facts facts{TimePoint(100s), 5s, true, true};
+  EXPECT_EQ(all<SignalTree>(core.step(NodeCore::SuspendSignalled{}, facts)).front().signal_number, SIGSTOP);
+  EXPECT_EQ(all<NodeCore::SuspendProcess>(core.step(NodeCore::TreeHasSignal{SIGSTOP}, facts)).size(), 1U);
+  EXPECT_EQ(all<SignalTree>(core.step(NodeCore::ContinueSignalled{}, facts)).front().signal_number, SIGCONT);
+  EXPECT_TRUE(core.step(NodeCore::TreeHasSignal{SIGSTOP}, facts).empty());
+}
+
+TEST(NodeCoreAlone, AnErrorBeforeAnyWorkerRanEndsDdprunAsWrongInputDoes) {
+  NodeCore core({1, 1, 30s, 0ms, 0ms, "a"});
+  const NodeCore::Facts facts{TimePoint(100s), 5s, true, true};
+  rendezvous::StartRound start;
+  start.round = {1, 0, 0};
+  EXPECT_TRUE(all<NodeCore::Spawn>(core.step(NodeCore::MembershipSaid{start, "a"}, facts)).front().may_throw);
+  static_cast<void>(core.step({NodeCore::WorkersChanged{WorkerStarted{0}}}, facts));
+  static_cast<void>(
+      core.step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 1, false}}, TreeEmpty{}}}, facts));
+  start.round = {1, 0, 1};
+  EXPECT_FALSE(all<NodeCore::Spawn>(core.step(NodeCore::MembershipSaid{start, "a"}, facts)).front().may_throw);
+}
+
+}  // namespace
+}  // namespace ddp::launcher
