@@ -120,7 +120,7 @@ void Node::perform(const NodeCore::Finish& action) {
   exit_code_ = action.exit_code;
   session_timer_.cancel();
   core_timer_.cancel();
-  if (server_) server_->stop();
+  if (server_) server_->finish();
   if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
   world_.clock.after(kAtOnce, &process_, [this] { end_process(); });
 }

@@ -1,5 +1,5 @@
-// The real membership behind virtual connections, as rendezvous/control/membership_server.hpp and reception.hpp join it
-// to real ones.
+// The real core of a host of membership behind virtual connections: performs its actions as
+// rendezvous/control/membership_server.cpp does.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/membership/membership.hpp"
+#include "rendezvous/host/host_core.hpp"
 #include "tests/simulation/clock.hpp"
 #include "tests/simulation/network.hpp"
 
@@ -30,10 +30,11 @@ class Server {
   void send(const rendezvous::ToMembership& message);  // of the own node
   void take_in(Channel& channel, const rendezvous::Hello& hello);
   bool take_farewell(const std::string& node_key);
-  void stop();  // nothing is said, nothing is heard any more
+  void finish();  // the own agent wants nothing more
+  void stop();    // nothing is said, nothing is heard any more
 
-  const rendezvous::Membership& membership() const { return membership_; }
-  bool is_over() const { return sessions_.empty() && (membership_.is_finished() || membership_.is_abandoned()); }
+  const rendezvous::Membership& membership() const { return core_.membership(); }
+  bool is_over() const { return core_.is_over(); }
   std::chrono::milliseconds job_time() const;
 
  private:
@@ -43,24 +44,27 @@ class Server {
     RoundId claimed;
   };
 
-  void step(const rendezvous::MembershipEvent& event);
-  void perform(const rendezvous::Membership::Actions& actions);
-  void tell(rendezvous::NodeId id, const rendezvous::ToAgent& message);
+  void step(const rendezvous::HostCore::Event& event);
+  void perform(const rendezvous::HostCore::Actions& actions);
+  void perform(const rendezvous::HostCore::Tell& action);
+  void perform(const rendezvous::HostCore::TellOwnAgent& action);
+  void perform(const rendezvous::HostCore::Close& action);
+  void perform(const rendezvous::HostCore::Drop& action);
+  void perform(const rendezvous::HostCore::Print& action);
+  void perform(const rendezvous::HostCore::StepDown& action);
+  void perform(const rendezvous::HostCore::Finish&) {}
   void lose(rendezvous::NodeId id, const Closed& how);
   void watch_resumption(const std::string& node_key);
   bool has_been_gone(const rendezvous::Hello& hello) const;
-  void leave(rendezvous::NodeId id);
-  void dissolve(const std::string& why);
   void wait_for_deadline();
 
   World& world_;
   Process& owner_;
   OwnNode own_node_;
   const TimePoint began_;
-  rendezvous::Membership membership_;
+  rendezvous::HostCore core_;
   Timer timer_;
   std::optional<TimePoint> waiting_until_;
-  std::uint64_t nodes_seen_ = 0;
   std::map<rendezvous::NodeId, Session> sessions_;
   struct Loss {
     TimePoint at;

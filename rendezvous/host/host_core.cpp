@@ -1,0 +1,169 @@
+#include "rendezvous/host/host_core.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ddp::rendezvous {
+
+namespace {
+
+constexpr NodeId kOwnNode{0};
+constexpr std::size_t kSparesMax = 256;
+constexpr std::size_t kRefusedMax = 256;  // whose connections are still open
+constexpr std::chrono::milliseconds kFarewellLimit{5'000};
+
+bool is_refused(const Membership::Actions& actions, NodeId node) {
+  return std::any_of(actions.begin(), actions.end(), [node](const MembershipAction& action) {
+    const auto* send = std::get_if<Send>(&action);
+    return send != nullptr && send->to == node && std::holds_alternative<Refused>(send->message);
+  });
+}
+
+}  // namespace
+
+HostCore::HostCore(MembershipOptions options, bool has_own_agent, TimePoint now)
+    : has_own_agent_(has_own_agent), began_(now), membership_(std::move(options), now) {}
+
+HostCore::Actions HostCore::step(const Event& event, TimePoint now) {
+  out_.clear();
+  std::visit([this, now](const auto& what) { take(what, now); }, event);
+  return std::move(out_);
+}
+
+HostCore::Actions HostCore::tick(TimePoint now) {
+  out_.clear();
+  if (has_stepped_down_) return {};
+  if (farewell_ends_ && *farewell_ends_ <= now) {
+    while (!connections_.empty()) drop(connections_.begin()->first);
+  } else if (!is_finishing_) {
+    follow(membership_.tick(now));
+  }
+  return std::move(out_);
+}
+
+std::optional<TimePoint> HostCore::next_deadline() const {
+  if (has_stepped_down_) return {};
+  return is_finishing_ ? farewell_ends_ : membership_.next_deadline();
+}
+
+std::chrono::milliseconds HostCore::job_time(TimePoint now) const {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(now - began_);
+}
+
+void HostCore::take(const Came& event, TimePoint now) {
+  connections_[event.node] = {};
+  const Hello& hello = event.hello;
+  const bool is_known = membership_.knows(hello.node_key);
+  if (has_stepped_down_ || is_finishing_ || (membership_.is_finished() && !is_known)) return close(event.node);
+  if (const auto refused = membership_.other_job(hello)) return tell(event.node, *refused);
+  const auto connections_max = static_cast<std::size_t>(membership_.nodes_max_for(hello)) + kSparesMax;
+  if (connections_.size() - refused_.size() > connections_max && !is_known)
+    return tell(event.node, Refused{"the job has " + std::to_string(connections_max) + " nodes and spares already",
+                                    "fewer spares, or a larger --nnodes", false, hello.held.has_value()});
+  const Welcome welcome{job_time(now), membership_.is_full() && !is_known};
+  const auto actions = membership_.step(Joined{event.node, hello, event.address, false}, now);
+  if (!is_refused(actions, event.node)) tell(event.node, welcome);
+  follow(actions);
+}
+
+void HostCore::take(const Said& event, TimePoint now) {
+  const auto found = connections_.find(event.node);
+  if (found == connections_.end() || found->second.is_leaving) return;
+  if (std::holds_alternative<Hello>(event.message)) {
+    out_.emplace_back(Drop{event.node});
+    return take(Ended{event.node, "malformed message: hello comes first, and once"}, now);
+  }
+  follow(membership_.step(Heard{event.node, event.message}, now));
+}
+
+void HostCore::take(const Ended& event, TimePoint now) {
+  const auto found = connections_.find(event.node);
+  if (found == connections_.end()) return;
+  const bool was_leaving = found->second.is_leaving;
+  forget(event.node);
+  if (was_leaving || has_stepped_down_) return;
+  if (event.by_peer)
+    follow(membership_.step(Disconnected{event.node, event.why}, now));
+  else
+    follow(membership_.step(Left{event.node, event.why, false}, now));
+}
+
+void HostCore::take(const OwnAgentSaid& event, TimePoint now) {
+  if (has_stepped_down_) return;
+  const auto* hello = std::get_if<Hello>(&event.message);
+  if (hello == nullptr) return follow(membership_.step(Heard{kOwnNode, event.message}, now));
+  tell(kOwnNode, Welcome{job_time(now)});
+  follow(membership_.step(Joined{kOwnNode, *hello, {}, true}, now));
+}
+
+void HostCore::take(const GuardianSaid& event, TimePoint now) {
+  if (knows(event.node_key)) follow(membership_.step(Farewell{event.node_key}, now));
+}
+
+void HostCore::take(const OwnAgentFinished&, TimePoint now) {
+  is_finishing_ = true;
+  farewell_ends_ = now + kFarewellLimit;
+  for (const auto& [node, connection] : connections_)
+    if (!connection.is_leaving) close(node);
+  if (connections_.empty() && std::exchange(farewell_ends_, std::nullopt)) out_.emplace_back(Finish{});
+}
+
+void HostCore::follow(const Membership::Actions& actions) {
+  for (const auto& action : actions) {
+    if (const auto* send = std::get_if<Send>(&action)) tell(send->to, send->message);
+    if (const auto* dropped = std::get_if<rendezvous::Drop>(&action); dropped && connections_.count(dropped->node) != 0)
+      drop(dropped->node);
+    if (const auto* down = std::get_if<rendezvous::StepDown>(&action)) step_down(down->why);
+    if (const auto* say = std::get_if<Say>(&action)) out_.emplace_back(Print{say->text});
+  }
+}
+
+void HostCore::tell(NodeId node, const ToAgent& message) {
+  if (node == kOwnNode) return out_.emplace_back(TellOwnAgent{message}), void();
+  if (connections_.count(node) == 0) return;
+  out_.emplace_back(Tell{node, message});
+  if (std::holds_alternative<Refused>(message)) return refuse(node);
+  if (std::holds_alternative<FinishJob>(message)) close(node);
+}
+
+// It has been told. Whoever does not close its connection then is not waited for where others are to be told too.
+void HostCore::refuse(NodeId node) {
+  close(node);
+  refused_.insert(node);
+  if (refused_.size() > kRefusedMax) drop(*refused_.begin());
+}
+
+void HostCore::close(NodeId node) {
+  connections_.at(node).is_leaving = true;
+  out_.emplace_back(Close{node});
+}
+
+void HostCore::drop(NodeId node) {
+  out_.emplace_back(Drop{node});
+  forget(node);
+}
+
+void HostCore::forget(NodeId node) {
+  connections_.erase(node);
+  refused_.erase(node);
+  if (connections_.empty() && std::exchange(farewell_ends_, std::nullopt)) out_.emplace_back(Finish{});
+}
+
+void HostCore::step_down(const std::string& why) {
+  if (!has_own_agent_) {
+    FinishJob verdict;
+    verdict.exit_code = kRendezvousFailed;
+    verdict.what = why;
+    verdict.try_this =
+        "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
+    for (const auto& [node, connection] : connections_)
+      if (!connection.is_leaving) tell(node, verdict);
+    return;
+  }
+  has_stepped_down_ = true;
+  farewell_ends_.reset();
+  while (!connections_.empty()) drop(connections_.begin()->first);
+  out_.emplace_back(StepDown{why});
+}
+
+}  // namespace ddp::rendezvous
