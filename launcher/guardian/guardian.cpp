@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <climits>
 #include <deque>
 #include <filesystem>
@@ -135,6 +136,7 @@ class Guardian {
     sigemptyset(&child_ended);
     sigaddset(&child_ended, SIGCHLD);
     signals_.reset(::signalfd(-1, &child_ended, SFD_CLOEXEC | SFD_NONBLOCK));
+    if (!signals_) throw std::system_error(errno, std::generic_category(), "signalfd of the guardian");
   }
 
   const Farewell& farewell() const { return farewell_; }
@@ -377,7 +379,7 @@ void let_go_of_standard_descriptors() {
   for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);
 }
 
-[[noreturn]] void run_guardian(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
+void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "ddprun-guardian");
@@ -391,7 +393,18 @@ void let_go_of_standard_descriptors() {
   if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
   std::error_code ignored;
   if (!options.scratch_directory.empty()) std::filesystem::remove_all(options.scratch_directory, ignored);
-  ::_exit(0);
+}
+
+// Never returns or throws into the copy of ddprun that called it. After an error its workers are ended, and it is: the
+// agent sees that.
+[[noreturn]] void run_guardian(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) noexcept {
+  try {
+    serve_until_ddprun_ends(options, std::move(socket), std::move(agent));
+  } catch (...) {
+    static_cast<void>(kill_all_children({}, kKillLimitMs));
+    ::_exit(EXIT_FAILURE);
+  }
+  ::_exit(EXIT_SUCCESS);
 }
 
 }  // namespace

@@ -645,6 +645,8 @@ constexpr const char* kToMembership[] = {"hello",        "store_opened", "round_
                                          "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
 constexpr const char* kToAgent[] = {"welcome",           "elsewhere",    "refused", "open_store", "start_round",
                                     "round_established", "prepare_stop", "stop_at", "stop_round", "finish_job"};
+static_assert(std::size(kToMembership) == std::variant_size_v<ToMembership>);
+static_assert(std::size(kToAgent) == std::variant_size_v<ToAgent>);
 
 template <class Variant>
 std::string text_of(Variant message, const char* type) {

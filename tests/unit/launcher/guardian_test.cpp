@@ -10,6 +10,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <deque>
 #include <optional>
 #include <set>
@@ -59,6 +60,25 @@ TEST(Guardian, CoresThatAreGoneAreAFailedStart) {
     EXPECT_TRUE(!is_gone || report->value == EINVAL) << report->value;
     end(std::move(guardian));
   }
+}
+
+TEST(Guardian, AnErrorInItEndsItAndItsWorkersAndReachesNoCopyOfItsCaller) {
+  GuardianOptions options{{"/bin/sleep", {"sleep", "1000"}}, {}, {}, {1024, 1024}, {}, ""};
+  sigemptyset(&options.worker_signal_mask);
+  GuardianHandle guardian;
+  try {
+    guardian = start_guardian(options);
+  } catch (...) {
+    ::_exit(42);  // the guardian, which came out of its function as a copy of this test
+  }
+  const auto worker = start_worker(guardian, {ReportKind::spawned});
+  ASSERT_TRUE(worker);
+  send_request(guardian.socket.get(), {RequestKind::set_farewell, 0, 0, {"key", "10.0.0.1", "no port"}}, {});
+  int status = 0;
+  ASSERT_EQ(::waitpid(guardian.pid, &status, 0), guardian.pid);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_FAILURE) << status;
+  EXPECT_EQ(::kill(worker->pid, 0), -1);
+  EXPECT_EQ(errno, ESRCH);
 }
 
 TEST(Guardian, StartsNoWorkerWithAVariableOfAnotherList) {
