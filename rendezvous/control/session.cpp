@@ -44,7 +44,7 @@ Session::Actions Session::tick(TimePoint now) {
   if (const auto ends = orphan_deadline(); ends && now >= *ends) {
     is_orphan_ = true;
     out_.push_back(
-        StopWorkers{"nobody who knows of the job has answered for " + describe_duration(options_.orphan_limit)});
+        StopOrphans{"nobody who knows of the job has answered for " + describe_duration(options_.orphan_limit)});
   }
   if (!do_workers_run() && now >= join_deadline_) {
     out_.push_back(GiveUp{});
@@ -89,7 +89,7 @@ void Session::take(const Hosting&, TimePoint) {
 // Whoever goes on without this node is one of its successors, or with them.
 void Session::take(const SteppedDown& event, TimePoint now) {
   if (!std::exchange(is_host_, false)) return;
-  if (do_workers_run()) out_.push_back(StopWorkers{event.why});
+  if (do_workers_run()) out_.push_back(StopOrphans{event.why});
   join_deadline_ = now + options_.join_timeout;
   std::vector<Target> others;
   for (const auto& successor : successors_left()) others.push_back({successor.address, successor.port});
@@ -110,7 +110,7 @@ void Session::take(const Connected& event, TimePoint) {
 void Session::greet() {
   state_ = State::greeting;
   hello_.held = held_ && held_->is_left_behind && ended_ ? std::nullopt : held_;
-  say(hello_);
+  send(hello_);
 }
 
 void Session::take(const Ended& event, TimePoint now) {
@@ -273,14 +273,14 @@ void Session::hear(const Welcome& message, TimePoint now) {
   silent_since_.reset();
   disowned_since_.reset();
   out_.push_back(HandOn{message});
-  if (opened_ && (!held_ || opened_->round > held_->round.number)) say(*opened_);
+  if (opened_ && (!held_ || opened_->round > held_->round.number)) send(*opened_);
   if (hello_.held) {  // else nobody there knows the round, and another one may have its number
-    if (started_) say(*started_);
-    if (first_step_) say(*first_step_);
-    if (failed_) say(*failed_);
-    if (ended_) say(*ended_);
+    if (started_) send(*started_);
+    if (first_step_) send(*first_step_);
+    if (failed_) send(*failed_);
+    if (ended_) send(*ended_);
   }
-  if (stop_asked_) say(*stop_asked_);
+  if (stop_asked_) send(*stop_asked_);
 }
 
 // Somebody who is no membership has answered: he lives, and will serve in his turn.
@@ -317,7 +317,7 @@ void Session::hear(const OpenStore& message, TimePoint) {
   if (message.round < newest_) return;
   newest_ = message.round;
   if (opened_ && opened_->round == message.round.number && (!held_ || held_->round < message.round)) {
-    if (message.is_last) say(*opened_);
+    if (message.is_last) send(*opened_);
     return;
   }
   out_.push_back(HandOn{message});
@@ -383,7 +383,7 @@ void Session::take(const Said& event, TimePoint now) {
     ended_ = *ended;
     if (state_ != State::joined) join_deadline_ = now + options_.join_timeout;
   }
-  if (state_ == State::joined) say(event.message);
+  if (state_ == State::joined) send(event.message);
 }
 
 }  // namespace ddp::rendezvous

@@ -81,7 +81,7 @@ class Session {
     Milliseconds limit{0};  // for the answer
   };
   struct HangUp {};  // the connection or the attempt; its end is not told
-  struct Say {       // on the connection
+  struct Send {      // on the connection
     ToMembership message;
   };
   struct HandOn {  // to this agent
@@ -90,13 +90,13 @@ class Session {
   struct Serve {                         // membership, as the next host: Hosting is the answer
     std::optional<int> lost_group_rank;  // of the host that is lost
   };
-  struct StopWorkers {
+  struct StopOrphans {  // the workers, as nobody who knows of their round is in reach
     std::string why;
   };
   struct GiveUp {
     std::optional<Refused> refused;  // empty: nobody was reached
   };
-  using Action = std::variant<Connect, HangUp, Say, HandOn, Serve, StopWorkers, GiveUp>;
+  using Action = std::variant<Connect, HangUp, Send, HandOn, Serve, StopOrphans, GiveUp>;
   using Actions = std::vector<Action>;
 
   // The wait for the job begins now. The hello is said on each connection, with what is held then.
@@ -164,7 +164,7 @@ class Session {
   Milliseconds pause_max() const;
   bool do_workers_run() const { return held_ && !ended_; }
   bool is_in_touch() const { return state_ == State::joined || is_host_; }
-  void say(const ToMembership& message) { out_.emplace_back(Say{message}); }
+  void send(const ToMembership& message) { out_.emplace_back(Send{message}); }
 
   Options options_;
   Hello hello_;

@@ -114,7 +114,7 @@ void HostCore::follow(const Membership::Actions& actions) {
     if (const auto* dropped = std::get_if<rendezvous::Drop>(&action); dropped && connections_.count(dropped->node) != 0)
       drop(dropped->node);
     if (const auto* down = std::get_if<rendezvous::StepDown>(&action)) step_down(down->why);
-    if (const auto* say = std::get_if<Say>(&action)) out_.emplace_back(Print{say->text});
+    if (const auto* print = std::get_if<rendezvous::Print>(&action)) out_.emplace_back(Print{print->text});
   }
 }
 

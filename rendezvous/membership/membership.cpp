@@ -157,7 +157,7 @@ void Membership::take(const Joined& event, TimePoint now) {
   }
   if (auto refused = objection(event.hello)) {
     if (!refused->is_other_job)
-      say("host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what);
+      print("host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what);
     return send(event.node, *refused);
   }
   Node node;
@@ -193,7 +193,7 @@ void Membership::note_loss(const std::string& what, TimePoint happened, TimePoin
   lost_node_ = what;
   lost_at_ = job_time(now);
   end_happened_ = happened;
-  say(lost_node_);
+  print(lost_node_);
 }
 
 void Membership::lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now) {
@@ -216,7 +216,7 @@ void Membership::take(const Left& event, TimePoint now) {
   quorum_.leave(node.hello.node_key, event.is_end_proven);
   has_member_left_ = has_member_left_ || node.is_member;
   if (phase_ == Phase::gathering) {
-    say("host " + node.hello.host_name + " has left: " + event.why);
+    print("host " + node.hello.host_name + " has left: " + event.why);
     if (!may_go_on()) return step_down(why_too_few());
     if (are_claims_open()) decide_claims(now);
     return go_on(now);
@@ -279,12 +279,12 @@ void Membership::gather(TimePoint now) {
   if (count < options_.nodes_min) {
     last_call_ends_.reset();
     if (count > 0 && !std::exchange(is_wait_said_, true))
-      say("waiting for " + counted(options_.nodes_min - count, "more node") + ", for up to " +
-          describe_duration(options_.join_timeout) + "; here: " + names_of_nodes());
+      print("waiting for " + counted(options_.nodes_min - count, "more node") + ", for up to " +
+            describe_duration(options_.join_timeout) + "; here: " + names_of_nodes());
   } else if (!last_call_ends_) {
     last_call_ends_ = now + options_.last_call_timeout;
-    say("waiting " + describe_duration(options_.last_call_timeout) + " for up to " +
-        counted(options_.nodes_max - count, "more node") + "; here: " + names_of_nodes());
+    print("waiting " + describe_duration(options_.last_call_timeout) + " for up to " +
+          counted(options_.nodes_max - count, "more node") + "; here: " + names_of_nodes());
   }
   deadline_ = std::min(last_call_ends_.value_or(gathering_ends_), gathering_ends_);
 }
@@ -340,8 +340,8 @@ void Membership::call_newcomers(TimePoint now) {
   deadline_ = last_call_ends_;
   if (now < *last_call_ends_) {
     if (is_new)
-      say(those + "; the next round begins in " +
-          describe_duration(std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now)));
+      print(those + "; the next round begins in " +
+            describe_duration(std::chrono::duration_cast<std::chrono::milliseconds>(*last_call_ends_ - now)));
     return;
   }
   growth_ = those;

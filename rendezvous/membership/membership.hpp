@@ -125,7 +125,7 @@ struct Send {
   NodeId to;
   ToAgent message;
 };
-struct Say {
+struct Print {
   std::string text;
 };  // to the operator at the endpoint
 // The node has come again on another connection: this one is closed, and nothing of it is reported any more.
@@ -137,7 +137,7 @@ struct Drop {
 struct StepDown {
   std::string why;
 };
-using MembershipAction = std::variant<Send, Say, Drop, StepDown>;
+using MembershipAction = std::variant<Send, Print, Drop, StepDown>;
 
 class Membership {
  public:
@@ -340,7 +340,7 @@ class Membership {
     return began_ + std::clamp(time, std::chrono::milliseconds(0), job_time(now));
   }
   void send(NodeId to, const ToAgent& message) { out_.emplace_back(Send{to, message}); }
-  void say(const std::string& text) { out_.emplace_back(Say{text}); }
+  void print(const std::string& text) { out_.emplace_back(Print{text}); }
 
   MembershipOptions options_;
   const TimePoint began_;  // on the job's clock: 0

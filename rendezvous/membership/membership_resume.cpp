@@ -235,10 +235,11 @@ void Membership::name_claimant(const Node& node, const Held& held, TimePoint now
     return;
   }
   next_claim_said_ = now + kClaimsSaidEach;
-  say("host " + node.hello.host_name + " (" + node.seen_address + ") says that it has round " +
-      std::to_string(held.round.number) + " of the job, of which the nodes here know nothing: that does not count" +
-      (claims_unsaid_ == 0 ? ""
-                           : "; " + counted(std::exchange(claims_unsaid_, 0), "claim") + " before it did not either"));
+  print("host " + node.hello.host_name + " (" + node.seen_address + ") says that it has round " +
+        std::to_string(held.round.number) + " of the job, of which the nodes here know nothing: that does not count" +
+        (claims_unsaid_ == 0
+             ? ""
+             : "; " + counted(std::exchange(claims_unsaid_, 0), "claim") + " before it did not either"));
 }
 
 void Membership::adopt(const Held& held, TimePoint now) {
@@ -268,8 +269,8 @@ void Membership::adopt(const Held& held, TimePoint now) {
     lost_at_ = job_time(now);
   }
   restate_ends_ = restate_ends;
-  say("the job is in round " + std::to_string(round_) + " of " + counted(held.group_world_size, "node") +
-      ", which go on" + (lost_node_.empty() ? "" : "; " + lost_node_));
+  print("the job is in round " + std::to_string(round_) + " of " + counted(held.group_world_size, "node") +
+        ", which go on" + (lost_node_.empty() ? "" : "; " + lost_node_));
 }
 
 void Membership::seat(NodeId id, const Held& held, TimePoint now) {

@@ -84,8 +84,8 @@ void Membership::form_round(TimePoint now) {
   }
   for (auto& [id, node] : nodes_) {
     if (node.is_member && !std::binary_search(ids.begin(), ids.end(), id))
-      say("host " + node.hello.host_name + " ended " + std::to_string(CoolDown::kBlames) +
-          " rounds within 10 min and is left out for 5 min");
+      print("host " + node.hello.host_name + " ended " + std::to_string(CoolDown::kBlames) +
+            " rounds within 10 min and is left out for 5 min");
     if (!std::binary_search(ids.begin(), ids.end(), id))
       node.group_rank.reset();  // another node may have it from now on
     node.is_member = false;

@@ -25,7 +25,7 @@ void Membership::take(NodeId from, const StopAsked& message, TimePoint now) {
   const auto why = signal_name(message.signal_number) + " to ddprun on host " + nodes_.at(from).hello.host_name;
   if ((phase_ != Phase::gathering || are_claims_open()) && !nodes_.at(from).is_member &&
       !nodes_.at(from).is_endpoint_host) {
-    say(why + ", which was a spare: it leaves");
+    print(why + ", which was a spare: it leaves");
     return stop_spare(from, message.signal_number, now);
   }
   auto& first_came = nodes_.at(from).stop_asked;  // one to each node is a scheduler's way, two to one are a person's
@@ -55,8 +55,8 @@ void Membership::take_warning(NodeId from, const StopAsked& message, TimePoint n
   auto& node = nodes_.at(from);
   node.was_warned = true;
   if (stop_signal_ != 0 || !node.is_member || std::exchange(is_warned_, true)) return;
-  say(signal_name(message.signal_number) + " to ddprun on host " + nodes_.at(from).hello.host_name +
-      ": the job is to stop at its next step");
+  print(signal_name(message.signal_number) + " to ddprun on host " + nodes_.at(from).hello.host_name +
+        ": the job is to stop at its next step");
   if (phase_ == Phase::running) ask_for_a_step(now);
 }
 
@@ -165,7 +165,7 @@ void Membership::tell_of_stop(NodeId id, const Node& node) {
 // After a warning all go on: workers wait for a decision a little longer than this membership for answers.
 void Membership::give_up_agreement(TimePoint now) {
   if (stop_signal_ == 0) {
-    say("the nodes did not agree on a step to stop at; the warning is passed over");
+    print("the nodes did not agree on a step to stop at; the warning is passed over");
     return forget_stop_at_step();
   }
   note_signalled(job_time(now));

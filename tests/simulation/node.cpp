@@ -236,7 +236,7 @@ void Node::close_channel() {
   if (channel_ != nullptr) std::exchange(channel_, nullptr)->close_quietly();
 }
 
-void Node::perform(const Session::Say& action) {
+void Node::perform(const Session::Send& action) {
   if (server_) return server_->send(action.message);
   if (channel_ != nullptr) channel_->send(action.message);
 }
@@ -262,7 +262,7 @@ void Node::perform(const Session::Serve& action) {
   });
 }
 
-void Node::perform(const Session::StopWorkers& action) {
+void Node::perform(const Session::StopOrphans& action) {
   world_.trace(name(), " stops its workers: ", action.why);
   world_.clock.at(world_.clock.now(), &process_, [this, why = action.why] { decide(NodeCore::Orphaned{why}); });
 }

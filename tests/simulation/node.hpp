@@ -63,10 +63,10 @@ class Node {
   void perform(const rendezvous::Session::Actions& actions);
   void perform(const rendezvous::Session::Connect& action);
   void perform(const rendezvous::Session::HangUp& action);
-  void perform(const rendezvous::Session::Say& action);
+  void perform(const rendezvous::Session::Send& action);
   void perform(const rendezvous::Session::HandOn& action);
   void perform(const rendezvous::Session::Serve& action);
-  void perform(const rendezvous::Session::StopWorkers& action);
+  void perform(const rendezvous::Session::StopOrphans& action);
   void perform(const rendezvous::Session::GiveUp& action);
   void say(const rendezvous::ToMembership& message);
 

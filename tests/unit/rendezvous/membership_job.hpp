@@ -96,7 +96,7 @@ class Job : public ::testing::Test {
   void hear(const Membership::Actions& actions) {
     std::vector<std::pair<NodeId, ToMembership>> answers;
     for (const auto& action : actions) {
-      if (const auto* say = std::get_if<Say>(&action)) said.push_back(say->text);
+      if (const auto* say = std::get_if<Print>(&action)) said.push_back(say->text);
       if (const auto* drop = std::get_if<Drop>(&action)) dropped.push_back(static_cast<std::uint64_t>(drop->node));
       if (const auto* down = std::get_if<StepDown>(&action)) stepped_down = down->why;
       const auto* send = std::get_if<Send>(&action);

@@ -72,7 +72,7 @@ class SessionTest : public ::testing::Test {
       if (!out.empty()) out += ", ";
       if (const auto* connect = std::get_if<Session::Connect>(&action)) out += "connect " + text_of(connect->to);
       if (std::holds_alternative<Session::HangUp>(action)) out += "hang up";
-      if (const auto* say = std::get_if<Session::Say>(&action)) {
+      if (const auto* say = std::get_if<Session::Send>(&action)) {
         constexpr const char* kNames[] = {"hello",        "store_opened", "round_started", "first_step",
                                           "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
         out += std::string("say ") + kNames[say->message.index()];
@@ -93,7 +93,7 @@ class SessionTest : public ::testing::Test {
       }
       if (const auto* serve = std::get_if<Session::Serve>(&action))
         out += "serve without " + (serve->lost_group_rank ? std::to_string(*serve->lost_group_rank) : "?");
-      if (std::holds_alternative<Session::StopWorkers>(action)) out += "stop workers";
+      if (std::holds_alternative<Session::StopOrphans>(action)) out += "stop workers";
       if (const auto* give_up = std::get_if<Session::GiveUp>(&action))
         out += give_up->refused ? "give up: " + give_up->refused->what : "give up";
     }
@@ -296,7 +296,7 @@ TEST_F(SessionTest, TheNoncesOfTheLastEightRoundsAreReturned) {
   now += 10s;
   static_cast<void>(session.tick(now));
   const auto actions = session.step(Session::Connected{kFirst}, now);
-  const auto& hello = std::get<Hello>(std::get<Session::Say>(actions.at(0)).message);
+  const auto& hello = std::get<Hello>(std::get<Session::Send>(actions.at(0)).message);
   ASSERT_EQ(hello.held->nonces.size(), kNoncesMax);
   EXPECT_EQ(hello.held->nonces.front(), "nonce-9");
   EXPECT_EQ(hello.held->nonces.back(), "nonce-2");
@@ -309,7 +309,7 @@ TEST_F(SessionTest, TheStepThatTheRoundWasToldIsReturned) {
     now += 10s;
     static_cast<void>(session.tick(now));
     const auto actions = session.step(Session::Connected{kFirst}, now);
-    const auto& hello = std::get<Hello>(std::get<Session::Say>(actions.at(0)).message);
+    const auto& hello = std::get<Hello>(std::get<Session::Send>(actions.at(0)).message);
     (void)hear(Welcome{});
     return hello.held->stop_call;
   };
@@ -440,7 +440,7 @@ TEST_F(SessionTest, AWarningIsNoStopAndTakesNoStopsPlace) {
   (void)next();
   (void)step(Session::Connected{kFirst});
   const auto actions = session.step(Session::Heard{Welcome{}}, now);
-  const auto* last = std::get_if<Session::Say>(&actions.back());
+  const auto* last = std::get_if<Session::Send>(&actions.back());
   ASSERT_NE(last, nullptr);
   EXPECT_EQ(std::get<StopAsked>(last->message), StopAsked{15});
 }
