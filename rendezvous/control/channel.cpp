@@ -53,7 +53,7 @@ Channel::Closed reason_of(security::TlsFailure failure, Channel::Side side) {
     case security::TlsFailure::stranger:
       return {is_client ? "what answers there is no ddprun (it does not know the token's TLS)"
                         : "it speaks TLS, but as no ddprun does",
-              false, "", "another TLS"};
+              false, "", "another TLS", is_client};
     case security::TlsFailure::broken: break;
   }
   return {"what it sent was changed on its way"};
@@ -75,6 +75,12 @@ bool names_host(const std::string& header) {
   if (has_bracket && (end == header.size() || host.find(':') == std::string::npos)) return false;
   return base::is_host(host) &&
          (port.empty() || (port.front() == ':' && port.find_first_not_of("0123456789", 1) == std::string::npos));
+}
+
+Channel::Closed stranger(std::string why) {
+  Channel::Closed out{std::move(why)};
+  out.is_stranger = true;
+  return out;
 }
 
 Channel::Closed reason_of(error_code error) {
@@ -233,11 +239,10 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     if (closed_) return;
     limit_.cancel();
     if (error == websocket::error::upgrade_declined) return fail(declined());
-    if (error == http::error::bad_version || error == http::error::end_of_stream ||
-        error == http::error::bad_line_ending || error == http::error::partial_message || error == asio::error::eof)
-      return fail({error == http::error::bad_version ? "what answers there is no ddprun"
-                                                     : "it closed the connection without an answer",
-                   error != http::error::bad_version});
+    if (error == http::error::bad_version) return fail(stranger("what answers there is no ddprun"));
+    if (error == http::error::end_of_stream || error == http::error::bad_line_ending ||
+        error == http::error::partial_message || error == asio::error::eof)
+      return fail({"it closed the connection without an answer", true});
     if (error) return fail(why(error));
     is_open_ = true;
     read_next();
@@ -247,7 +252,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
 
   // Why a client got no WebSocket.
   Closed declined() const {
-    if (answer_[http::field::server] != kProduct) return {"what answers there is no ddprun (it speaks HTTP)"};
+    if (answer_[http::field::server] != kProduct) return stranger("what answers there is no ddprun (it speaks HTTP)");
     if (answer_.result() == http::status::unauthorized)
       return {"the endpoint asks for a token, and this node has none", false, kSameToken};
     return reason_of(websocket::error::upgrade_declined);

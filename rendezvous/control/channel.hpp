@@ -58,6 +58,7 @@ class Channel {
     bool by_peer = false;
     std::string try_this{};           // not empty: it is no use to try again, until this has been done
     const char* reason = "no hello";  // as base::Warning::reason, for a server that had no hello from the peer
+    bool is_stranger = false;         // to a client: what answers is no ddprun
   };
 
   // Each is called from the event loop, never from within a call of this class; none after close(). They may destroy

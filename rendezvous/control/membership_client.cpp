@@ -167,7 +167,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void perform(const Session::HangUp&) { hang_up(); }
 
-  void perform(const Session::Say& action) {
+  void perform(const Session::Send& action) {
     if (own_ != nullptr) return own_->send(action.message);
     if (channel_) channel_->send(to_json(action.message));
   }
@@ -182,7 +182,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     asio::post(io_, [serve = handlers_.serve, action] { serve(action.lost_group_rank); });
   }
 
-  void perform(const Session::StopWorkers& action) {
+  void perform(const Session::StopOrphans& action) {
     asio::post(io_, [stop = handlers_.stop_workers, why = action.why] { stop(why); });
   }
 
@@ -329,7 +329,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       note_answer(kind, how.try_this);
       if (is_final && is_refused_everywhere())
         return refuse(reason_with(why, false), text_of(endpoint()), advice_of_ports());
-      ended(kind, why);
+      ended(kind, why, false, {}, how.is_stranger);
     };
     present_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
     channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
@@ -358,10 +358,12 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     }
   }
 
-  void ended(How how, const std::string& why, bool is_host_unknown = false, std::optional<Refused> refused = {}) {
+  void ended(How how, const std::string& why, bool is_host_unknown = false, std::optional<Refused> refused = {},
+             bool is_stranger = false) {
     if (!handlers_.message) return;
     hang_up();
     tell_of(why, is_host_unknown);
+    is_stranger_there_ = is_stranger;
     step(Session::Ended{how, std::uniform_real_distribution<double>(0, 1)(dice_), is_host_unknown, std::move(refused)});
   }
 
@@ -466,6 +468,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void tell_of(const std::string& why, bool is_of_all_ports = false) {
+    is_stranger_there_ = false;
     if (session_.is_joined()) lost_why_ = why;
     if (session_.is_joined() && !std::exchange(is_broken_, true))
       handlers_.say("the connection to the endpoint " + place() + " is lost: " + why + "; it is tried again" +
@@ -490,7 +493,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (may_be_at_another_port())
       return "look at the output of ddprun on " + endpoint_.host +
              ", which opens the first free one of these ports; between the nodes all of them must be open";
-    if (last_reason_.find("is no ddprun") != std::string::npos)
+    if (is_stranger_there_)
       return "another port, the same on all nodes; `ss -ltnp` on that host shows who has this one";
     return "start ddprun on the node that has one of the endpoint's addresses, with the same endpoint; a node that is "
            "behind "
@@ -552,6 +555,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended
   Clock::time_point reason_since_;
   int attempts_ = 0;
+  bool is_stranger_there_ = false;  // what answered last is no ddprun
   bool is_reason_said_ = false, has_joined_ = false, is_broken_ = false;
 };
 

@@ -7,10 +7,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/unique_fd.hpp"
@@ -351,6 +353,28 @@ TEST(DdprunNodes, AnEndpointThatIsNoDdprunIsTold) {
   Job job(node(dynamic(2, std::to_string(port)), "true", {"--rdzv-conf=is_host=false,join_timeout=2"}));
   EXPECT_EQ(job.wait(), 77);
   EXPECT_THAT(job.err(), HasSubstr("error: no answer from ddprun at localhost:"));
+}
+
+TEST(DdprunNodes, AnEndpointThatSpeaksHttpIsToldWithAnotherAdvice) {
+  std::uint16_t port = 0;
+  const auto listening = bound_socket(0, port);
+  ASSERT_EQ(::listen(listening.get(), 8), 0);
+  std::thread server([&] {
+    for (;;) {
+      const base::UniqueFd visitor(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!visitor) return;
+      const std::string answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+      std::array<char, 4096> request{};
+      if (::read(visitor.get(), request.data(), request.size()) <= 0) continue;
+      static_cast<void>(!::write(visitor.get(), answer.data(), answer.size()));
+    }
+  });
+  Job job(node(dynamic(2, std::to_string(port)), "true", {"--rdzv-conf=is_host=false,join_timeout=3"}));
+  EXPECT_EQ(job.wait(), 77);
+  EXPECT_THAT(job.err(), AllOf(HasSubstr("what answers there is no ddprun (it speaks HTTP)"),
+                               HasSubstr("try:   another port, the same on all nodes; `ss -ltnp` on that host")));
+  ::shutdown(listening.get(), SHUT_RDWR);
+  server.join();
 }
 
 TEST(DdprunNodes, ATakenMasterPortIsTold) {

@@ -739,6 +739,7 @@ TEST_P(ATokenIsAskedFor, WhoAnswersWithoutTheKeyIsNoEndpoint) {
   store::RawSocket(std::move(pair.server)).send("HTTP/1.1 400 Bad Request\r\n\r\n");
   ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
   EXPECT_THAT(closed->why, HasSubstr("what answers there is no ddprun"));
+  EXPECT_TRUE(closed->is_stranger);
   EXPECT_EQ(closed->try_this, "") << "something else may be there later";
 }
 
