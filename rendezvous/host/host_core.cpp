@@ -101,6 +101,11 @@ void HostCore::take(const GuardianSaid& event, TimePoint now) {
 }
 
 void HostCore::take(const OwnAgentFinished&, TimePoint now) {
+  if (has_stepped_down_) {  // what has come since is told nothing
+    while (!connections_.empty()) drop(connections_.begin()->first);
+    out_.emplace_back(Finish{});
+    return;
+  }
   is_finishing_ = true;
   farewell_ends_ = now + kFarewellLimit;
   for (const auto& [node, connection] : connections_)
@@ -110,10 +115,11 @@ void HostCore::take(const OwnAgentFinished&, TimePoint now) {
 
 void HostCore::follow(const Membership::Actions& actions) {
   for (const auto& action : actions) {
-    if (const auto* send = std::get_if<Send>(&action)) tell(send->to, send->message);
+    if (const auto* send = std::get_if<rendezvous::Send>(&action)) tell(send->to, send->message);
     if (const auto* dropped = std::get_if<rendezvous::Drop>(&action); dropped && connections_.count(dropped->node) != 0)
       drop(dropped->node);
     if (const auto* down = std::get_if<rendezvous::StepDown>(&action)) step_down(down->why);
+    if (has_stepped_down_) return;
     if (const auto* print = std::get_if<rendezvous::Print>(&action)) out_.emplace_back(Print{print->text});
   }
 }

@@ -1,6 +1,6 @@
 // One ddprun: the real cores of the agent (NodeCore, Session, and Membership where it serves the job) with virtual
-// connections, workers and guardian. It performs NodeCore's actions as launcher/agent/agent.cpp does; how Session and
-// Membership are joined repeats launcher/agent/meeting.cpp.
+// connections, workers and guardian. It performs those of NodeCore's actions that a virtual world has, as
+// launcher/agent/agent.cpp does; how Session and Membership are joined repeats launcher/agent/meeting.cpp.
 #pragma once
 
 #include <memory>
@@ -81,6 +81,7 @@ class Node {
   void perform(const launcher::NodeCore::SendToWorker& action);
   void perform(const launcher::NodeCore::SendToWorkers& action);
   void perform(const launcher::NodeCore::Spawn& action);
+  void perform(const launcher::NodeCore::Rethrow&) {}  // every spawn succeeds
   // Virtual workers take no seats and name no rank that hangs.
   void perform(const launcher::NodeCore::Seat&) {}
   void perform(const launcher::SignalWorker&) {}

@@ -9,6 +9,12 @@ namespace ddp::simulation {
 
 using namespace rendezvous;
 
+namespace {
+
+constexpr Duration kUntilClosed = 1ms;
+
+}  // namespace
+
 Server::Server(World& world, Process& owner, MembershipOptions options, OwnNode own_node)
     : world_(world),
       owner_(owner),
@@ -112,10 +118,12 @@ void Server::perform(const HostCore::Tell& action) {
   session.channel->send(action.message);
 }
 
-// What was said arrives, then the end.
+// What was said arrives, then the end; this host hears a little later that it has.
 void Server::perform(const HostCore::Close& action) {
   perform(HostCore::Drop{action.node});
-  step(HostCore::Ended{action.node, ""});
+  world_.clock.after(kUntilClosed, &owner_, [this, node = action.node] {
+    if (!is_stopped_) step(HostCore::Ended{node, ""});
+  });
 }
 
 void Server::perform(const HostCore::Drop& action) {

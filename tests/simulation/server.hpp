@@ -1,5 +1,6 @@
 // The real core of a host of membership behind virtual connections: performs its actions as
-// rendezvous/control/membership_server.cpp does.
+// rendezvous/control/membership_server.cpp does, but for Finish: the process of an agent ends shortly after it wants
+// nothing more.
 #pragma once
 
 #include <cstdint>

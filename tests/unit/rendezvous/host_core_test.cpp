@@ -1,0 +1,162 @@
+#include "rendezvous/host/host_core.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::HasSubstr;
+
+using Actions = HostCore::Actions;
+
+template <class What>
+std::vector<What> all(const Actions& actions) {
+  std::vector<What> out;
+  for (const auto& action : actions)
+    if (const auto* what = std::get_if<What>(&action)) out.push_back(*what);
+  return out;
+}
+
+template <class Message>
+int told(const Actions& actions) {
+  int count = 0;
+  for (const auto& tell : all<HostCore::Tell>(actions)) count += std::holds_alternative<Message>(tell.message);
+  return count;
+}
+
+std::string key_of(int number) {
+  const auto digits = std::to_string(number);
+  return std::string(32 - digits.size(), '0') + digits;
+}
+
+// An agent that serves the endpoint of a job of two nodes, which it is one of.
+class HostOfTwo : public ::testing::Test {
+ protected:
+  static MembershipOptions options() {
+    MembershipOptions out;
+    out.run_id = "job";
+    out.nodes_min = out.nodes_max = 2;
+    out.term = {1700000000, 7, 0};
+    out.nonce = [] { return std::string(32, 'a'); };
+    return out;
+  }
+
+  static Hello hello(int number, const std::string& run_id = "job") {
+    Hello out;
+    out.run_id = run_id;
+    out.node_key = key_of(number);
+    out.host_name = "h" + std::to_string(number);
+    out.nodes_min = out.nodes_max = 2;
+    return out;
+  }
+
+  Actions step(const HostCore::Event& event) { return core_.step(event, now_); }
+
+  NodeId come(const Hello& hello, Actions* actions = nullptr) {
+    const auto node = core_.new_node();
+    auto out = step(HostCore::Came{node, hello, "10.0.0.2"});
+    if (actions != nullptr) *actions = std::move(out);
+    return node;
+  }
+
+  TimePoint now_{1000s};
+  HostCore core_{options(), true, now_};
+};
+
+TEST_F(HostOfTwo, WelcomesTheNodesOfItsJobAndItsOwnAgent) {
+  const auto own = step(HostCore::OwnAgentSaid{hello(0)});
+  ASSERT_FALSE(all<HostCore::TellOwnAgent>(own).empty());
+  EXPECT_TRUE(std::holds_alternative<Welcome>(all<HostCore::TellOwnAgent>(own).front().message));
+  now_ += 3s;
+  Actions actions;
+  come(hello(1), &actions);
+  ASSERT_EQ(told<Welcome>(actions), 1);
+  EXPECT_EQ(std::get<Welcome>(all<HostCore::Tell>(actions).front().message).job_time, 3s);
+}
+
+TEST_F(HostOfTwo, RefusesOtherJobsAndEndsTheirConnectionsOnceTheyHaveBeenTold) {
+  Actions actions;
+  const auto node = come(hello(1, "another"), &actions);
+  EXPECT_EQ(told<Refused>(actions), 1);
+  EXPECT_EQ(told<Welcome>(actions), 0);
+  ASSERT_EQ(all<HostCore::Close>(actions).size(), 1U);
+  EXPECT_EQ(all<HostCore::Close>(actions).front().node, node);
+  EXPECT_TRUE(step(HostCore::Said{node, StopAsked{15}}).empty()) << "it is not heard any more";
+}
+
+TEST_F(HostOfTwo, KeepsAtMost256RefusedConnectionsOpen) {
+  const auto first = come(hello(1, "another"));
+  Actions actions;
+  for (int number = 2; number <= 256; ++number) {
+    come(hello(number, "another"), &actions);
+    ASSERT_TRUE(all<HostCore::Drop>(actions).empty()) << number;
+  }
+  come(hello(257, "another"), &actions);
+  ASSERT_EQ(all<HostCore::Drop>(actions).size(), 1U);
+  EXPECT_EQ(all<HostCore::Drop>(actions).front().node, first);
+}
+
+TEST_F(HostOfTwo, TakesSoManySparesAndNoMore) {
+  Actions actions;
+  for (int number = 1; number <= 258; ++number) {
+    come(hello(number), &actions);
+    ASSERT_EQ(told<Refused>(actions), 0) << number;
+  }
+  come(hello(259), &actions);
+  ASSERT_EQ(told<Refused>(actions), 1);
+  EXPECT_THAT(std::get<Refused>(all<HostCore::Tell>(actions).front().message).what,
+              HasSubstr("258 nodes and spares already"));
+}
+
+TEST_F(HostOfTwo, EndsAConnectionThatSaysHelloTwice) {
+  const auto node = come(hello(1));
+  const auto actions = step(HostCore::Said{node, hello(1)});
+  ASSERT_EQ(all<HostCore::Drop>(actions).size(), 1U);
+  EXPECT_EQ(all<HostCore::Drop>(actions).front().node, node);
+}
+
+TEST_F(HostOfTwo, FinishesOnceEveryConnectionHasEnded) {
+  const auto one = come(hello(1)), two = come(hello(2));
+  auto actions = step(HostCore::OwnAgentFinished{});
+  EXPECT_EQ(all<HostCore::Close>(actions).size(), 2U);
+  EXPECT_TRUE(all<HostCore::Finish>(actions).empty());
+  EXPECT_TRUE(all<HostCore::Finish>(step(HostCore::Ended{one, ""})).empty());
+  EXPECT_EQ(all<HostCore::Finish>(step(HostCore::Ended{two, ""})).size(), 1U);
+  EXPECT_FALSE(core_.next_deadline());
+}
+
+TEST_F(HostOfTwo, WaitsFiveSecondsForAConnectionThatDoesNotEnd) {
+  const auto node = come(hello(1));
+  static_cast<void>(step(HostCore::OwnAgentFinished{}));
+  ASSERT_EQ(core_.next_deadline(), now_ + 5s);
+  now_ += 4999ms;
+  EXPECT_TRUE(core_.tick(now_).empty());
+  now_ += 1ms;
+  const auto actions = core_.tick(now_);
+  ASSERT_EQ(all<HostCore::Drop>(actions).size(), 1U);
+  EXPECT_EQ(all<HostCore::Drop>(actions).front().node, node);
+  EXPECT_EQ(all<HostCore::Finish>(actions).size(), 1U);
+  EXPECT_TRUE(core_.tick(now_ + 1h).empty());
+}
+
+TEST_F(HostOfTwo, FinishesAtOnceWhereNobodyIsConnectedAndWelcomesNobodyThen) {
+  EXPECT_EQ(all<HostCore::Finish>(step(HostCore::OwnAgentFinished{})).size(), 1U);
+  Actions actions;
+  come(hello(1), &actions);
+  EXPECT_EQ(told<Welcome>(actions), 0);
+  EXPECT_EQ(all<HostCore::Close>(actions).size(), 1U);
+}
+
+TEST_F(HostOfTwo, HearsOfItsOwnNodesGuardiansOnly) {
+  EXPECT_FALSE(core_.knows(key_of(1)));
+  come(hello(1));
+  EXPECT_TRUE(core_.knows(key_of(1)));
+  EXPECT_FALSE(core_.knows(key_of(2)));
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous
