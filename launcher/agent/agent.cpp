@@ -10,6 +10,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <exception>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -213,6 +214,8 @@ class Agent {
 
   // --- what the core decides ---
 
+  // What an action causes comes later, as an event of its own; only OpenStore and SuspendProcess have their answers at
+  // once, and stand at the end of what was decided.
   void perform(const NodeCore::Actions& actions) {
     for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
     const auto deadline = core_.next_deadline();
@@ -263,11 +266,13 @@ class Agent {
       open_output(others_than(action.local_ranks));
       for (; !left.empty(); left.erase(left.begin())) spawn(left.front());
     } catch (const std::exception& error) {
-      if (action.may_throw && left.size() == action.local_ranks.size()) throw;
+      spawn_error_ = std::current_exception();
       // Not within the step that asked for them.
       asio::post(io_, [this, why = text_of(error), left] { decide(NodeCore::SpawnFailed{why, left}); });
     }
   }
+
+  void perform(const NodeCore::Rethrow&) { std::rethrow_exception(spawn_error_); }
 
   void spawn(int local_rank) {
     const auto socket = links_.open(local_rank);
@@ -428,6 +433,7 @@ class Agent {
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};
   store::Server store_;
   Meeting meeting_;
+  std::exception_ptr spawn_error_;  // the last one
   int exit_code_ = 1;
   int shown_rank_first_ = -1;  // by --display-binding
 };

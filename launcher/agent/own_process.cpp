@@ -31,6 +31,11 @@ sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>
   return set;
 }
 
+std::string sender_of(const signalfd_siginfo& info) {
+  if (info.ssi_code != SI_USER && info.ssi_code != SI_QUEUE) return {};
+  return " from pid " + std::to_string(info.ssi_pid) + " (uid " + std::to_string(info.ssi_uid) + ")";
+}
+
 int open_signalfd(const sigset_t& signals) {
   const int fd = ::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
   if (fd < 0) throw std::system_error(errno, std::generic_category(), "signalfd");

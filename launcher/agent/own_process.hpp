@@ -5,6 +5,7 @@
 
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 
 #include <string>
 #include <vector>
@@ -19,6 +20,9 @@ sigset_t signals_to_take_in(const std::vector<int>& stop, const std::vector<int>
 
 // In a step such a warning comes to every process, of which those that do not expect it would die.
 bool is_ignored_by_workers(int warning);
+
+// " from pid 17 (uid 1000)"; empty where no process sent the signal.
+std::string sender_of(const signalfd_siginfo& info);
 
 // Throws std::system_error.
 int open_signalfd(const sigset_t& signals);

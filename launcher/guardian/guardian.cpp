@@ -14,8 +14,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <climits>
+#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <map>
@@ -391,20 +391,21 @@ void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd sock
   guardian.serve();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
   if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
-  std::error_code ignored;
-  if (!options.scratch_directory.empty()) std::filesystem::remove_all(options.scratch_directory, ignored);
 }
 
-// Never returns or throws into the copy of ddprun that called it. After an error its workers are ended, and it is: the
-// agent sees that.
+// Never returns or throws into the copy of ddprun that called it. At an error it ends its workers, then itself with an
+// exit code that the agent sees.
 [[noreturn]] void run_guardian(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) noexcept {
+  int exit_code = EXIT_SUCCESS;
   try {
     serve_until_ddprun_ends(options, std::move(socket), std::move(agent));
   } catch (...) {
     static_cast<void>(kill_all_children({}, kKillLimitMs));
-    ::_exit(EXIT_FAILURE);
+    exit_code = EXIT_FAILURE;
   }
-  ::_exit(EXIT_SUCCESS);
+  std::error_code ignored;
+  if (!options.scratch_directory.empty()) std::filesystem::remove_all(options.scratch_directory, ignored);
+  ::_exit(exit_code);
 }
 
 }  // namespace

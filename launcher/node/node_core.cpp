@@ -39,7 +39,10 @@ std::optional<TimePoint> NodeCore::next_deadline() const { return finished_ ? st
 // --- signals ---
 
 void NodeCore::take(const StopSignalled& event) {
-  if (finished_) return out_.emplace_back(Quit{}), void();  // only output that nobody reads was left
+  if (finished_) {  // only output that nobody reads was left
+    out_.emplace_back(Quit{});
+    return;
+  }
   if (!std::exchange(stop_announced_, true)) {
     is_step_hoped_for_ = group_.stops_at_step(event.signal_number);
     print(signal_name(event.signal_number) + event.sender + ": " +
@@ -109,7 +112,10 @@ void NodeCore::take(const GuardianEnded& event) {
   finish(std::max(1, exit_code_of(event.ending)));
 }
 
-void NodeCore::take(const WorkersChanged& event) { step_workers(event); }
+void NodeCore::take(const WorkersChanged& event) {
+  for (const auto& each : event) has_spawned_ = has_spawned_ || std::holds_alternative<WorkerStarted>(each);
+  step_workers(event);
+}
 
 void NodeCore::take(const WorkerSaid& event) {
   std::visit([this, &event](const auto& message) { hear(event.local_rank, message); }, event.message);
@@ -120,8 +126,13 @@ void NodeCore::take(const WorkerLinkLost& event) {
   step_workers({WorkerSaidHello{event.local_rank, false, false}});
 }
 
-// The others are told why, and end as this node does.
+// Where other nodes take part they are told why, and end as this node does.
 void NodeCore::take(const SpawnFailed& event) {
+  if (static_cast<int>(event.local_ranks.size()) < options_.workers) has_spawned_ = true;
+  if (is_alone() && !has_spawned_) {
+    out_.emplace_back(Rethrow{});
+    return;
+  }
   why_not_spawned_ = event.why;
   std::vector<WorkerGroupEvent> events;
   for (const int local_rank : event.local_ranks)
@@ -265,7 +276,7 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
     out_.emplace_back(PrintText{(is_error ? "" : "ddprun: ") + summary});
   if (message.cause) {
     const FailureReport& cause = *message.cause;
-    const bool is_own = is_of_round(cause.round) && cause.local_rank < options_.workers &&
+    const bool is_own = start_.round.term != 0 && is_of_round(cause.round) && cause.local_rank < options_.workers &&
                         cause.rank == start_.rank_first + cause.local_rank;
     out_.emplace_back(TellCaller{cause, is_own});
   }
@@ -318,9 +329,7 @@ void NodeCore::follow(const WorkerGroup::Actions& actions) {
   vote();
 }
 
-void NodeCore::follow(const SpawnWorkers& action) {
-  out_.emplace_back(Spawn{action.local_ranks, is_alone() && !std::exchange(has_spawned_, true)});
-}
+void NodeCore::follow(const SpawnWorkers& action) { out_.emplace_back(Spawn{action.local_ranks}); }
 
 void NodeCore::follow(const SeatWorkers& action) {
   out_.emplace_back(Seat{action.local_ranks, static_cast<int>(action.local_ranks.size()) == options_.workers});

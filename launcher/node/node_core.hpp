@@ -144,11 +144,10 @@ class NodeCore {
   };
 
   // Actions: processes. The round is round(); signals and kills are WorkerGroup's.
-  struct Spawn {
+  struct Spawn {  // SpawnFailed is the answer where not all of them can be
     std::vector<int> local_ranks;
-    bool may_throw =
-        false;  // nothing of the job has run: an error ends ddprun as wrong input does, without SpawnFailed
   };
+  struct Rethrow {};  // the error of that: nothing of the job has run, so ddprun ends as it does at wrong input
   struct Seat {
     std::vector<int> local_ranks;
     bool are_all = false;  // workers of this node
@@ -180,8 +179,8 @@ class NodeCore {
   struct Quit {};  // end at once
 
   using Action =
-      std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers, Spawn, Seat,
-                   SignalWorker, KillWorker, SignalTree, KillOrphans, KillTree, ForwardSignal, SuspendProcess,
+      std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers, Spawn, Rethrow,
+                   Seat, SignalWorker, KillWorker, SignalTree, KillOrphans, KillTree, ForwardSignal, SuspendProcess,
                    ForgetTree, OpenStore, CloseOutput, SetFarewell, TellCaller, Finish, Quit>;
   using Actions = std::vector<Action>;
 
@@ -284,7 +283,7 @@ class NodeCore {
   int warning_ = 0;      // that came last, and from whom
   std::string warned_by_;
   bool in_job_ = false;             // membership counts this node in
-  bool has_spawned_ = false;        // a worker, in whatever round
+  bool has_spawned_ = false;        // a worker was started, in whatever round
   bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
 };

@@ -1,7 +1,5 @@
 #include "launcher/node/node_words.hpp"
 
-#include <csignal>
-
 namespace ddp::launcher {
 
 using rendezvous::counted;
@@ -14,11 +12,6 @@ std::string all_workers(int workers) {
 std::string ranks_text(int rank_first, int workers) {
   const auto first = std::to_string(rank_first);
   return workers == 1 ? "rank " + first : "ranks " + first + " to " + std::to_string(rank_first + workers - 1);
-}
-
-std::string sender_of(const signalfd_siginfo& info) {
-  if (info.ssi_code != SI_USER && info.ssi_code != SI_QUEUE) return {};
-  return " from pid " + std::to_string(info.ssi_pid) + " (uid " + std::to_string(info.ssi_uid) + ")";
 }
 
 std::string how_it_goes_on(int workers, int waiting, bool is_alone) {

@@ -3,8 +3,6 @@
 // Pure.
 #pragma once
 
-#include <sys/signalfd.h>
-
 #include <chrono>
 #include <cstdint>
 #include <string>
@@ -15,7 +13,6 @@ namespace ddp::launcher {
 
 std::string all_workers(int workers);                 // "the worker", "both workers", "all 8 workers"
 std::string ranks_text(int rank_first, int workers);  // "rank 3", "ranks 0 to 7"
-std::string sender_of(const signalfd_siginfo& info);  // " from pid 17 (uid 1000)"; empty where no process sent it
 
 // "both workers start again": what a new round means where `waiting` of this node's workers live on.
 std::string how_it_goes_on(int workers, int waiting, bool is_alone);

@@ -183,7 +183,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void perform(const Session::StopOrphans& action) {
-    asio::post(io_, [stop = handlers_.stop_workers, why = action.why] { stop(why); });
+    asio::post(io_, [stop = handlers_.stop_orphans, why = action.why] { stop(why); });
   }
 
   void perform(const Session::GiveUp& action) {

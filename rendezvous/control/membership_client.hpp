@@ -40,7 +40,7 @@ class MembershipClient {
     std::function<void(const LinkLost& why)> lost;  // at most once, and nothing after it
     std::function<void(const std::string& line)> say;
     // Nobody who knows of the job is in reach, or those that are may not go on: this node's workers are to end.
-    std::function<void(const std::string& why)> stop_workers{};
+    std::function<void(const std::string& why)> stop_orphans{};
     // This process is to serve membership next, and to say so by host().
     std::function<void(std::optional<int> lost_group_rank)> serve{};
   };

@@ -108,15 +108,84 @@ TEST_F(NodeCoreOfTwo, WhyAWorkerCouldNotBeSpawnedIsToldOfThatRoundOnly) {
   EXPECT_EQ(ended.front().message.failures.front().message, "") << "its own error file says why";
 }
 
-TEST_F(NodeCoreOfTwo, AFailureIsToldAtOnceInTheJobsTimeWhichIsNeverNegative) {
+TEST_F(NodeCoreOfTwo, AFailureIsToldAtOnce) {
   run();
-  facts_.job_time = 0ms;
   const auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGSEGV, false}}}});
   const auto failed = sent<rendezvous::RoundFailed>(actions);
   ASSERT_EQ(failed.size(), 1U);
   EXPECT_THAT(failed.front().what, HasSubstr("rank 2 was killed by SIGSEGV"));
   EXPECT_THAT(failed.front().what, HasSubstr("on host b"));
+  EXPECT_EQ(failed.front().job_time, 5s);
+}
+
+TEST_F(NodeCoreOfTwo, AFailureFromBeforeTheJobsClockBeganHasItsFirstTime) {
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::Hello{worker_link::kVersion, true, false}});
+  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "gave up"}});  // told once nothing explains it
+  facts_.now += 10s;
+  facts_.job_time = 0ms;
+  const auto failed = sent<rendezvous::RoundFailed>(core_.tick(facts_));
+  ASSERT_EQ(failed.size(), 1U);
+  EXPECT_THAT(failed.front().what, HasSubstr("(gave up)"));
   EXPECT_EQ(failed.front().job_time, 0ms);
+}
+
+TEST_F(NodeCoreOfTwo, TheErrorFileOfACauseIsOfThisNodeOnlyWhereItsRankIs) {
+  rendezvous::FinishJob verdict;
+  verdict.cause.emplace();  // rank 0 in round 0
+  EXPECT_FALSE(all<NodeCore::TellCaller>(hear(verdict)).front().is_own) << "this node has had no round";
+  NodeCore other({2, 2, 30s, 0ms, 0ms, "b"});
+  static_cast<void>(other.step(NodeCore::MembershipSaid{start(0), "node0"}, facts_));
+  verdict.cause->rank = 3;
+  verdict.cause->local_rank = 1;
+  const auto actions = other.step(NodeCore::MembershipSaid{verdict, "node0"}, facts_);
+  EXPECT_TRUE(all<NodeCore::TellCaller>(actions).front().is_own);
+}
+
+TEST_F(NodeCoreOfTwo, AWorkerThatTakesNoSeatIsToldAndWhoGetsNoneHasLeft) {
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::Hello{worker_link::kVersion, true, false}});
+  EXPECT_THAT(printed(step(NodeCore::WorkerLinkLost{0, "it reads nothing"})),
+              HasSubstr("rank 2: it reads nothing; it gets no new seat"));
+  rendezvous::StopRound stop;
+  stop.round = 0;
+  stop.reseat = true;
+  EXPECT_FALSE(all<SignalTree>(hear(stop)).empty()) << "none of the workers takes a seat";
+}
+
+TEST_F(NodeCoreOfTwo, OrphansAreStopped) {
+  EXPECT_TRUE(step(NodeCore::Orphaned{"nobody answers"}).empty()) << "there are none";
+  run();
+  const auto actions = step(NodeCore::Orphaned{"nobody answers"});
+  EXPECT_THAT(printed(actions), HasSubstr("nobody answers: both workers of this node are stopped"));
+  EXPECT_EQ(all<SignalTree>(actions).front().signal_number, SIGTERM);
+}
+
+TEST_F(NodeCoreOfTwo, AClosedOutputStopsTheJobWithoutALine) {
+  run();
+  const auto actions = step(NodeCore::OutputClosed{});
+  EXPECT_EQ(printed(actions), "");
+  EXPECT_EQ(sent<rendezvous::StopAsked>(actions).front().signal_number, SIGPIPE);
+}
+
+TEST_F(NodeCoreOfTwo, WorkersAreAskedForAStepAndToldTheOneThatIsAgreedOn) {
+  run();
+  for (const int local_rank : {0, 1})
+    step(NodeCore::WorkerSaid{local_rank, worker_link::Hello{worker_link::kVersion, false, true}});
+  auto actions = hear(rendezvous::PrepareStop{0, false});
+  EXPECT_EQ(all<NodeCore::SendToWorker>(actions).size(), 2U);
+  step(NodeCore::WorkerSaid{0, worker_link::StopReady{0, 7}});
+  actions = step(NodeCore::WorkerSaid{1, worker_link::StopReady{0, 9}});
+  EXPECT_EQ(sent<rendezvous::StopReady>(actions).front().call, 9);
+  actions = hear(rendezvous::StopAt{0, 9, SIGTERM});
+  EXPECT_EQ(std::get<worker_link::StopAt>(all<NodeCore::SendToWorkers>(actions).front().message).call, 9);
+  EXPECT_THAT(printed(actions), HasSubstr("both workers stop at call 9 of should_stop()"));
+}
+
+TEST_F(NodeCoreOfTwo, WhoServesTheEndpointWaitsForTheThirdStop) {
+  facts_.serves_endpoint = true;
+  for (const int stop : {1, 2, 3})
+    EXPECT_EQ(exit_codes(step(NodeCore::StopSignalled{SIGTERM})).empty(), stop < 3) << stop;
 }
 
 TEST_F(NodeCoreOfTwo, AVerdictEndsTheWorkersThatAreLeftFirst) {
@@ -216,16 +285,24 @@ TEST(NodeCoreAlone, CtrlZSuspendsTheWorkersThenDdprunUnlessItWasContinuedMeanwhi
 }
 
 TEST(NodeCoreAlone, AnErrorBeforeAnyWorkerRanEndsDdprunAsWrongInputDoes) {
-  NodeCore core({1, 1, 30s, 0ms, 0ms, "a"});
   const NodeCore::Facts facts{TimePoint(100s), 5s, true, true};
   rendezvous::StartRound start;
   start.round = {1, 0, 0};
-  EXPECT_TRUE(all<NodeCore::Spawn>(core.step(NodeCore::MembershipSaid{start, "a"}, facts)).front().may_throw);
+  for (const bool has_one_started : {false, true}) {
+    NodeCore core({2, 1, 30s, 0ms, 0ms, "a"});
+    static_cast<void>(core.step(NodeCore::MembershipSaid{start, "a"}, facts));
+    const auto failed = has_one_started ? std::vector{1} : std::vector{0, 1};
+    const auto actions = core.step(NodeCore::SpawnFailed{"no log directory", failed}, facts);
+    EXPECT_EQ(all<NodeCore::Rethrow>(actions).size(), has_one_started ? 0U : 1U);
+  }
+  NodeCore core({1, 1, 30s, 0ms, 0ms, "a"});
+  static_cast<void>(core.step(NodeCore::MembershipSaid{start, "a"}, facts));
   static_cast<void>(core.step({NodeCore::WorkersChanged{WorkerStarted{0}}}, facts));
   static_cast<void>(
       core.step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 1, false}}, TreeEmpty{}}}, facts));
-  start.round = {1, 0, 1};
-  EXPECT_FALSE(all<NodeCore::Spawn>(core.step(NodeCore::MembershipSaid{start, "a"}, facts)).front().may_throw);
+  start.round.number = 1;
+  static_cast<void>(core.step(NodeCore::MembershipSaid{start, "a"}, facts));
+  EXPECT_TRUE(all<NodeCore::Rethrow>(core.step(NodeCore::SpawnFailed{"no log directory", {0}}, facts)).empty());
 }
 
 }  // namespace
