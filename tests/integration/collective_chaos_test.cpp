@@ -43,7 +43,7 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kSizeMax = 8;
-constexpr auto kGenerous = std::chrono::seconds(60);  // far above any right answer
+constexpr auto kGenerous = std::chrono::seconds(20);  // far above any right answer
 constexpr auto kTimeout = std::chrono::seconds(2);    // of calls where a rank is stopped
 constexpr auto kTimeoutOtherwise = std::chrono::minutes(5);
 constexpr testing::Limits kLimits{.bytes_max = 1u << 20, .all_bytes_max = 4u << 20, .work_max = 2'000'000};

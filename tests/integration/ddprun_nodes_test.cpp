@@ -355,26 +355,44 @@ TEST(DdprunNodes, AnEndpointThatIsNoDdprunIsTold) {
   EXPECT_THAT(job.err(), HasSubstr("error: no answer from ddprun at localhost:"));
 }
 
-TEST(DdprunNodes, AnEndpointThatSpeaksHttpIsToldWithAnotherAdvice) {
-  std::uint16_t port = 0;
-  const auto listening = bound_socket(0, port);
-  ASSERT_EQ(::listen(listening.get(), 8), 0);
-  std::thread server([&] {
-    for (;;) {
-      const base::UniqueFd visitor(::accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+// Answers each request with "not found", as a web server would, until its end.
+class WebServer {
+ public:
+  ~WebServer() {
+    ::shutdown(listening_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  std::string port() const { return std::to_string(port_); }
+
+ private:
+  void serve() const {
+    const std::string answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+    std::array<char, 4096> request{};
+    while (true) {
+      const base::UniqueFd visitor(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!visitor) return;
-      const std::string answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
-      std::array<char, 4096> request{};
-      if (::read(visitor.get(), request.data(), request.size()) <= 0) continue;
-      static_cast<void>(!::write(visitor.get(), answer.data(), answer.size()));
+      if (::read(visitor.get(), request.data(), request.size()) > 0)
+        static_cast<void>(!::write(visitor.get(), answer.data(), answer.size()));
     }
-  });
-  Job job(node(dynamic(2, std::to_string(port)), "true", {"--rdzv-conf=is_host=false,join_timeout=3"}));
+  }
+
+  static base::UniqueFd listen(std::uint16_t& port) {
+    auto socket = bound_socket(0, port);
+    ::listen(socket.get(), 8);
+    return socket;
+  }
+
+  std::uint16_t port_ = 0;
+  const base::UniqueFd listening_ = listen(port_);
+  std::thread thread_{[this] { serve(); }};
+};
+
+TEST(DdprunNodes, AnEndpointThatSpeaksHttpIsToldWithAnotherAdvice) {
+  const WebServer server;
+  Job job(node(dynamic(2, server.port()), "true", {"--rdzv-conf=is_host=false,join_timeout=6"}));
   EXPECT_EQ(job.wait(), 77);
   EXPECT_THAT(job.err(), AllOf(HasSubstr("what answers there is no ddprun (it speaks HTTP)"),
                                HasSubstr("try:   another port, the same on all nodes; `ss -ltnp` on that host")));
-  ::shutdown(listening.get(), SHUT_RDWR);
-  server.join();
 }
 
 TEST(DdprunNodes, ATakenMasterPortIsTold) {

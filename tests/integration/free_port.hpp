@@ -34,7 +34,8 @@ inline base::UniqueFd bound_socket(std::uint16_t port, std::uint16_t& number) {
 }
 
 // False where the port is taken, or another test has it: between the choice of a port and the moment at which a program
-// listens there, nothing else would tell. This process has it until its end, by the name of a socket.
+// listens there, nothing else would tell. This process, and what it forks, has it until its end, by the name of a
+// socket.
 inline bool reserve_port(std::uint16_t port) {
   std::uint16_t number = 0;
   bound_socket(port, number);

@@ -84,7 +84,7 @@ inline const std::string kStay = "exec tail -f /dev/null";
 std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options = {});
 
 // ddprun's options on a node of an elastic job over loopback; node 0 serves the rendezvous. The first round begins when
-// all nodes have come, however late the last one starts.
+// all nodes have come, and waits for the last one for up to 60 s; so does a later round that may grow.
 std::vector<std::string> elastic_node(const std::string& nodes, int rank, const std::string& port, int workers);
 
 // Asks again and again, as nothing tells when another's process changes state, until it is so or the limit is over.
