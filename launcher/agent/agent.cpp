@@ -31,7 +31,6 @@
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/node/node_core.hpp"
-#include "launcher/node/node_words.hpp"
 #include "launcher/output/error_file.hpp"
 #include "launcher/output/output.hpp"
 #include "rendezvous/membership/membership.hpp"

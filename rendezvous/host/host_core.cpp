@@ -34,7 +34,7 @@ HostCore::Actions HostCore::tick(TimePoint now) {
   out_.clear();
   if (has_stepped_down_) return {};
   if (farewell_ends_ && *farewell_ends_ <= now) {
-    while (!connections_.empty()) drop(connections_.begin()->first);
+    drop_all();
   } else if (!is_finishing_) {
     follow(membership_.tick(now));
   }
@@ -102,7 +102,7 @@ void HostCore::take(const GuardianSaid& event, TimePoint now) {
 
 void HostCore::take(const OwnAgentFinished&, TimePoint now) {
   if (has_stepped_down_) {  // what has come since is told nothing
-    while (!connections_.empty()) drop(connections_.begin()->first);
+    drop_all();
     out_.emplace_back(Finish{});
     return;
   }
@@ -149,6 +149,10 @@ void HostCore::drop(NodeId node) {
   forget(node);
 }
 
+void HostCore::drop_all() {
+  while (!connections_.empty()) drop(connections_.begin()->first);
+}
+
 void HostCore::forget(NodeId node) {
   connections_.erase(node);
   refused_.erase(node);
@@ -168,7 +172,7 @@ void HostCore::step_down(const std::string& why) {
   }
   has_stepped_down_ = true;
   farewell_ends_.reset();
-  while (!connections_.empty()) drop(connections_.begin()->first);
+  drop_all();
   out_.emplace_back(StepDown{why});
 }
 

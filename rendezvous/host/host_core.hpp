@@ -114,6 +114,7 @@ class HostCore {
   void refuse(NodeId node);
   void forget(NodeId node);
   void drop(NodeId node);
+  void drop_all();
   void step_down(const std::string& why);
 
   const bool has_own_agent_;

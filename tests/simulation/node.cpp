@@ -115,7 +115,6 @@ void Node::warn(int signal_number) {
 }
 
 void Node::perform(const NodeCore::Finish& action) {
-  is_finished_ = true;
   world_.trace(name(), " finishes with ", action.exit_code);
   exit_code_ = action.exit_code;
   session_timer_.cancel();
@@ -172,7 +171,7 @@ void Node::visitor_says(Channel& channel, const Message& message) {
     return channel.close();
   }
   const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
-  if (hello == nullptr || is_finished_) return channel.close();
+  if (hello == nullptr || has_finished()) return channel.close();
   if (server_) return server_->take_in(channel, *hello);
   if (const auto where = session_.whereabouts()) {
     world_.trace(name(), " sends ", hello->host_name, " to ", where->address);
@@ -184,12 +183,12 @@ void Node::visitor_says(Channel& channel, const Message& message) {
 // --- what the session decides ---
 
 void Node::session_step(const Event& event) {
-  if (!is_finished_) perform(session_.step(event, world_.clock.now()));
+  if (!has_finished()) perform(session_.step(event, world_.clock.now()));
 }
 
 void Node::perform(const Session::Actions& actions) {
   for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
-  const auto deadline = is_finished_ ? std::nullopt : session_.next_deadline();
+  const auto deadline = has_finished() ? std::nullopt : session_.next_deadline();
   if (deadline == session_waits_) return;
   session_waits_ = deadline;
   session_timer_.set(deadline, [this] {
@@ -207,7 +206,7 @@ void Node::perform(const Session::Connect& action) {
   world_.network->connect(
       process_, host, port, action.limit,
       [this, host, port, attempt = attempts_](Network::Attempt how, Channel* channel) {
-        if (attempt != attempts_ || is_finished_) {
+        if (attempt != attempts_ || has_finished()) {
           if (channel != nullptr) channel->close();
           return;
         }
@@ -242,7 +241,7 @@ void Node::perform(const Session::Send& action) {
 }
 
 void Node::perform(const Session::HandOn& action) {
-  if (is_finished_) return;
+  if (has_finished()) return;
   if (const auto* welcome = std::get_if<Welcome>(&action.message)) {
     const auto own = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start());
     clock_offset_ = welcome->job_time - own;
@@ -277,10 +276,9 @@ void Node::say(const ToMembership& message) { session_step(Session::Said{message
 
 // --- what the core decides ---
 
-void Node::decide(const NodeCore::Event& event) {
-  const NodeCore::Facts facts{world_.clock.now(), job_time(), serves(), session_.is_joined()};
-  perform(core_.step(event, facts));
-}
+NodeCore::Facts Node::facts() const { return {world_.clock.now(), job_time(), serves(), session_.is_joined()}; }
+
+void Node::decide(const NodeCore::Event& event) { perform(core_.step(event, facts())); }
 
 void Node::perform(const NodeCore::Actions& actions) {
   for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
@@ -289,7 +287,7 @@ void Node::perform(const NodeCore::Actions& actions) {
   core_waits_ = deadline;
   core_timer_.set(deadline, [this] {
     core_waits_.reset();
-    perform(core_.tick({world_.clock.now(), job_time(), serves(), session_.is_joined()}));
+    perform(core_.tick(facts()));
   });
 }
 

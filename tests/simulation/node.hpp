@@ -72,6 +72,7 @@ class Node {
 
   // --- what the core decides ---
   void decide(const launcher::NodeCore::Event& event);
+  launcher::NodeCore::Facts facts() const;
   void perform(const launcher::NodeCore::Actions& actions);
   void perform(const launcher::NodeCore::Print&) {}
   void perform(const launcher::NodeCore::PrintText&) {}
@@ -119,7 +120,7 @@ class Node {
   rendezvous::Session::Target target_;
   std::optional<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
   std::chrono::milliseconds clock_offset_{0};
-  bool is_finished_ = false, is_told_to_stop_ = false;
+  bool is_told_to_stop_ = false;
   std::optional<int> exit_code_;
   std::optional<rendezvous::FinishJob> verdict_;
 };

@@ -6,22 +6,16 @@
 #include <csignal>
 
 #include "rendezvous/membership/membership.hpp"
+#include "tests/unit/actions_of.hpp"
 
 namespace ddp::launcher {
 namespace {
 
+using testing::all;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
 using Actions = NodeCore::Actions;
-
-template <class What>
-std::vector<What> all(const Actions& actions) {
-  std::vector<What> out;
-  for (const auto& action : actions)
-    if (const auto* what = std::get_if<What>(&action)) out.push_back(*what);
-  return out;
-}
 
 template <class Message>
 std::vector<Message> sent(const Actions& actions) {

@@ -5,21 +5,16 @@
 
 #include <string>
 
+#include "tests/unit/actions_of.hpp"
+
 namespace ddp::rendezvous {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::all;
 using ::testing::HasSubstr;
 
 using Actions = HostCore::Actions;
-
-template <class What>
-std::vector<What> all(const Actions& actions) {
-  std::vector<What> out;
-  for (const auto& action : actions)
-    if (const auto* what = std::get_if<What>(&action)) out.push_back(*what);
-  return out;
-}
 
 template <class Message>
 int told(const Actions& actions) {
