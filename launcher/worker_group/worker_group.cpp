@@ -118,6 +118,14 @@ bool WorkerGroup::has_failed_by_itself(const Worker& worker) const {
          !worker.is_signalled;
 }
 
+// Another node's workers may miss a killed worker, and end, before its death is noticed here. While a round is stopped,
+// ddprun sends no SIGKILL; of any other signal a worker has died by itself as long as ours was not sent. A stop of
+// this ddprun is different: who signals ddprun may signal the workers too.
+bool WorkerGroup::was_killed_by_others(const Ending& ending) const {
+  if (phase_ != Phase::stopping || stop_signal_ != 0 || ending.kind != Ending::Kind::killed) return false;
+  return ending.value == SIGKILL || (tree_signal_ != 0 && !is_tree_signalled_ && !is_schedulers_signal(ending));
+}
+
 // It ended before our own signal was sent, and what failed first may have been the consequence.
 bool WorkerGroup::has_died_of_schedulers(const Ending& ending) const {
   return options_.signal_window.count() > 0 && phase_ == Phase::stopping && tree_signal_ != 0 && !is_tree_signalled_ &&
@@ -139,7 +147,7 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
     if (phase_ != Phase::running) --stopped_;  // all that ran then were counted when the stop began
   }
   if (!has_stopped && !event.ending.is_success() &&
-      (has_failed_by_itself(was) || has_died_of_schedulers(event.ending))) {
+      (has_failed_by_itself(was) || was_killed_by_others(event.ending) || has_died_of_schedulers(event.ending))) {
     auto failure = failure_of(event.local_rank, event.ending, now);
     if (phase_ == Phase::running) return fail(std::move(failure), {}, now, out);
     note_failure(std::move(failure));

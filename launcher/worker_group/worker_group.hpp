@@ -198,6 +198,7 @@ class WorkerGroup {
   void take(const StopWorkers& event, TimePoint now, Actions& out);
   void take(const EndJob& event, TimePoint now, Actions& out);
   bool has_failed_by_itself(const Worker& worker) const;
+  bool was_killed_by_others(const Ending& ending) const;
   bool has_died_of_schedulers(const Ending& ending) const;
   bool has_stopped_at_step(const Worker& worker, const Ending& ending) const;
   void note_own_signal(int signal_number, TimePoint now);

@@ -14,6 +14,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kSameMoment = 50ms;   // clocks of nodes are no more exact
 constexpr auto kLateReport = 250ms;  // of a death, from a loaded machine
+constexpr auto kLateEnd = 2s;        // of a killed process, whose connections may close before its memory is freed
 constexpr auto kUnnoticed = 10s;     // how long after its consequences the loss of a node may become known
 constexpr auto kStoreLimit = 30s;    // to open it takes milliseconds
 constexpr auto kStopMargin = 60s;    // beyond the grace, for what is left to be killed, reaped and reported
@@ -47,10 +48,12 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
     if (earlier(i, first)) first = i;
   if (was_killed_from_outside(failures[first])) return first;
   std::optional<std::size_t> killed;
-  for (std::size_t i = 0; i < failures.size(); ++i)
-    if (was_killed_from_outside(failures[i]) && failures[i].job_time - failures[first].job_time <= kLateReport &&
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    const auto late = failures[i].ending.value == SIGKILL ? kLateEnd : kLateReport;
+    if (was_killed_from_outside(failures[i]) && failures[i].job_time - failures[first].job_time <= late &&
         (!killed || earlier(i, *killed)))
       killed = i;
+  }
   return killed.value_or(first);
 }
 

@@ -193,6 +193,38 @@ TEST_F(Group, AFailureBeforeTheStopOfOthersComesThroughIsToldAsSuch) {
   EXPECT_EQ(ended().failures.size(), 1u);
 }
 
+TEST_F(Group, WhoWasKilledByOthersHasFailedThoughAnotherNodeMissedItAndTheStopCameFirst) {
+  begin(3);
+  EXPECT_EQ(step({StopWorkers{SIGTERM}}), "T15");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGSEGV)}}), "") << "before our signal";
+  EXPECT_EQ(step({TreeSignalled{SIGTERM}, WorkerEnded{1, killed(SIGKILL)}}), "") << "its death took a while";
+  EXPECT_EQ(step({WorkerEnded{2, killed(SIGSEGV)}, TreeEmpty{}}), "E") << "be it in its handler of our signal";
+  ASSERT_EQ(ended().failures.size(), 2u);
+  EXPECT_EQ(ended().failures[0].local_rank, 0);
+  EXPECT_EQ(ended().failures[1].local_rank, 1);
+  EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, WhoIsKilledWhileDdprunItselfIsToldToStopHasNotFailed) {
+  begin(2);
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "T15");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGKILL)}, WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+  EXPECT_EQ(ended().stopped, 2);
+}
+
+TEST_F(Group, WhoWasKilledByOthersWhileItIsOnlyToldToLeaveHasFailed) {
+  begin_with_seats(2);
+  EXPECT_EQ(step({WorkerSaidHello{1, false}}), "");
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R0 W1:15");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGKILL)}}), "") << "that has the signal";
+  EXPECT_EQ(step({WorkerLeft{0, "why"}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].local_rank, 1);
+  EXPECT_EQ(ended().stopped, 1);
+}
+
 TEST_F(Group, ARoundHasStartedWhenEveryWorkerIsSpawned) {
   begin(2);
   EXPECT_EQ(step({WorkerStarted{1}}), "");
