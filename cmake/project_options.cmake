@@ -36,6 +36,8 @@ if(DDP_SANITIZE)
     add_compile_options(-fno-sanitize=vptr)
     # AddressSanitizer finds what these two do, which take an eighth of the time that a library compiles.
     add_compile_options(-fno-sanitize=null,object-size)
+    # A quarter of the time in which Boost's templates compile, in code that casts no memory to types.
+    target_compile_options(project_asio INTERFACE -fno-sanitize=alignment)
   endif()
 endif()
 

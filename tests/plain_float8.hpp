@@ -3,10 +3,12 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "ddp/memory.hpp"
@@ -39,25 +41,36 @@ double meaning_of(int code) {
 }
 
 template <class T>
-float decoded(T value) {
-  const int code = value.bits & 0x7f;
+float meaning(std::uint8_t bits) {
+  const int code = bits & 0x7f;
   float magnitude = static_cast<float>(meaning_of<T>(code));
   if (code > T::kCodeOfLargest) {
     const bool is_infinity = code == 0x7c;  // float8_e5m2's
     magnitude = is_infinity ? std::numeric_limits<float>::infinity() : std::numeric_limits<float>::quiet_NaN();
   }
-  return (value.bits & 0x80) != 0 ? -magnitude : magnitude;
+  return (bits & 0x80) != 0 ? -magnitude : magnitude;
+}
+
+// Tests decode and encode many millions of values, so both look into tables that are made of the definitions.
+template <class T>
+float decoded(T value) {
+  static const std::vector<float> meanings = [] {
+    std::vector<float> all;
+    for (int bits = 0; bits < 256; ++bits) all.push_back(meaning<T>(static_cast<std::uint8_t>(bits)));
+    return all;
+  }();
+  return meanings[value.bits];
 }
 
 // To the nearest, of two as near the even code. There is one NaN.
 template <class T>
-T encoded(float value) {
+std::uint8_t nearest_code(float value) {
   static const std::vector<double> meanings = [] {
     std::vector<double> all;
     for (int code = 0; code <= T::kCodeOfLargest + 1; ++code) all.push_back(meaning_of<T>(code));
     return all;
   }();
-  if (std::isnan(value)) return {0x7f};
+  if (std::isnan(value)) return 0x7f;
   const double magnitude = std::fabs(static_cast<double>(value));
   const auto above = std::lower_bound(meanings.begin(), meanings.end() - 1, magnitude) - meanings.begin();
   auto code = static_cast<std::size_t>(above);
@@ -66,7 +79,22 @@ T encoded(float value) {
     const double to_below = magnitude - meanings[code - 1];
     if (to_below < to_above || (to_below == to_above && code % 2 == 1)) --code;
   }
-  return {static_cast<std::uint8_t>(code | (std::signbit(value) && code != 0x7f ? 0x80u : 0u))};
+  return static_cast<std::uint8_t>(code | (std::signbit(value) && code != 0x7f ? 0x80u : 0u));
+}
+
+// By the upper 16 bits of the value, where all values with these have one code; else by the definition.
+template <class T>
+T encoded(float value) {
+  static const std::vector<std::pair<std::uint8_t, bool>> codes = [] {
+    std::vector<std::pair<std::uint8_t, bool>> all;
+    for (std::uint32_t upper = 0; upper < 1u << 16; ++upper) {
+      const auto first = nearest_code<T>(std::bit_cast<float>(upper << 16));
+      all.emplace_back(first, first == nearest_code<T>(std::bit_cast<float>(upper << 16 | 0xffff)));
+    }
+    return all;
+  }();
+  const auto& [code, is_of_all] = codes[std::bit_cast<std::uint32_t>(value) >> 16];
+  return {is_of_all ? code : nearest_code<T>(value)};
 }
 
 }  // namespace ddp::testing

@@ -71,9 +71,8 @@ class DeviceBuffer {
     if (any_registered) registered_ = group.allocate(count * sizeof(T) + 1);
     EXPECT_EQ(cudaMalloc(&plain_, count * sizeof(T) + 1), cudaSuccess);
     data_ = static_cast<T*>(is_registered ? registered_.data() : plain_);
-    std::vector<T> own(count);
-    for (std::size_t i = 0; i < count; ++i) own[i] = testing::element<T>(group.rank(), i);
-    write(0, own);
+    const T* const own = testing::elements<T>(group.rank(), count).values;
+    write(0, {own, own + count});
   }
   DeviceBuffer(DeviceBuffer&& other) noexcept
       : count_(other.count_),

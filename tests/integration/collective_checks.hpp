@@ -49,7 +49,7 @@ void check_in_place_collectives(ProcessGroup& group, Where where, std::size_t co
   for (const ReduceOp op : ops_for<T>(count)) {
     auto inout = buffer<T, Buffer>(group, where, count);
     group.all_reduce(inout.range(), op, options_for(op, group.rank()));
-    expect_bits("all_reduce", inout.values().data(), count, [&](std::size_t i) { return reduced<T>(op, ranks, i); });
+    expect_bits("all_reduce", inout.values().data(), count, reduced<T>(op, ranks));
   }
   for (const int root : {0, group.size() - 1}) {
     auto inout = buffer<T, Buffer>(group, where, count);
@@ -77,13 +77,13 @@ void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t c
 
   for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T, Buffer>(group, where, all);
+    const auto sum = reduced<T>(op, ranks);
     group.reduce_scatter(input.range(), one.range(), op, options_for(op, group.rank()));
-    expect_bits("reduce_scatter", one.values().data(), count,
-                [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
+    expect_bits("reduce_scatter", one.values().data(), count, [&](std::size_t i) { return sum(own + i); });
     if (op != ReduceOp::sum) continue;
     group.reduce_scatter(input.range(), input.part(own, count), op);
     expect_bits("reduce_scatter in place", input.values().data() + own, count,
-                [&](std::size_t i) { return reduced<T>(op, ranks, own + i); });
+                [&](std::size_t i) { return sum(own + i); });
   }
 }
 
@@ -108,18 +108,18 @@ void check_divided_collectives(ProcessGroup& group, Where where, std::size_t cou
     expect_bits("scatter", one.values().data(), count, [&](std::size_t i) { return element<T>(root, own + i); });
 
     for (const ReduceOp op : ops_for<T>(count)) {
+      const auto sum = reduced<T>(op, ranks);
       auto input = buffer<T, Buffer>(group, where, count);
       auto output = buffer<T, Buffer>(group, where, count);
       group.reduce(input.range(), is_root ? output.range() : output.part(0, 0), root, op,
                    options_for(op, group.rank()));
       expect_bits("reduce", output.values().data(), count,
-                  [&](std::size_t i) { return is_root ? reduced<T>(op, ranks, i) : element<T>(group.rank(), i); });
+                  [&](std::size_t i) { return is_root ? sum(i) : element<T>(group.rank(), i); });
       expect_bits("input of reduce", input.values().data(), count,
                   [&](std::size_t i) { return element<T>(group.rank(), i); });
       group.reduce(input.range(), is_root ? input.range() : input.part(0, 0), root, op, options_for(op, group.rank()));
       if (is_root) {
-        expect_bits("reduce in place", input.values().data(), count,
-                    [&](std::size_t i) { return reduced<T>(op, ranks, i); });
+        expect_bits("reduce in place", input.values().data(), count, sum);
       }
     }
   }
@@ -168,10 +168,11 @@ void check_uneven_collectives(ProcessGroup& group, const RanksByHost& ranks, Whe
   });
 
   for (const ReduceOp op : ops_for<T>(count)) {
+    const auto sum = reduced<T>(op, ranks);
+    const auto begin = begin_of(counts, group.rank());
     auto input = buffer<T, Buffer>(group, where, most);
     group.reduce_scatter_v(input.part(0, all), one.part(0, own), counts, op, options_for(op, group.rank()));
-    expect_bits("reduce_scatter_v", one.values().data(), own,
-                [&](std::size_t i) { return reduced<T>(op, ranks, begin_of(counts, group.rank()) + i); });
+    expect_bits("reduce_scatter_v", one.values().data(), own, [&](std::size_t i) { return sum(begin + i); });
   }
 
   auto input = buffer<T, Buffer>(group, where, most);

@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <map>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tests/plain_reduction.hpp"
@@ -38,10 +40,28 @@ inline CollectiveOptions options_for(ReduceOp op, int rank, CollectiveOptions op
 
 using RanksByHost = std::vector<std::vector<int>>;  // the host with the lowest rank first, as sums go
 
-// What element i of a rank starts as: sums of these depend on their order, those of integers overflow, and here and
-// there one is NaN.
+// Values that a test asks for many times: of index 0 to count() - 1, each computed once.
 template <class T>
-T element(int rank, std::size_t i) {
+class Remembered {
+ public:
+  std::size_t count() const { return values_.size(); }
+  const T* values() const { return values_.data(); }
+
+  // Moves the values that are there.
+  template <class Value>
+  void extend(std::size_t least, const Value& value) {
+    const std::size_t computed = values_.size();
+    if (least <= computed) return;
+    values_.resize(std::max(least, 2 * computed));
+    for (std::size_t i = computed; i < values_.size(); ++i) values_[i] = value(i);
+  }
+
+ private:
+  std::vector<T> values_;
+};
+
+template <class T>
+T computed_element(int rank, std::size_t i) {
   const std::uint64_t mixed =
       (static_cast<std::uint64_t>(rank) + 1) * 0x9e3779b97f4a7c15u ^ (i + 1) * 0xbf58476d1ce4e5b9u;
   if constexpr (kIsBoolean<T>) {
@@ -56,6 +76,35 @@ T element(int rank, std::size_t i) {
   }
 }
 
+template <class T>
+struct Elements {
+  int rank = -1;
+  std::size_t count = 0;
+  const T* values = nullptr;
+};
+template <class T>
+constinit inline thread_local Elements<T> elements_asked_for_last{};
+
+// The elements of a rank, `count` or more of them; until the next call.
+template <class T>
+const Elements<T>& elements(int rank, std::size_t count) {
+  auto& last = elements_asked_for_last<T>;
+  if (rank != last.rank || count > last.count) {
+    thread_local std::map<int, Remembered<T>> all;
+    auto& its = all[rank];
+    its.extend(count, [&](std::size_t i) { return computed_element<T>(rank, i); });
+    last = {rank, its.count(), its.values()};
+  }
+  return last;
+}
+
+// What element i of a rank starts as: sums of these depend on their order, those of integers overflow, and here and
+// there one is NaN.
+template <class T>
+T element(int rank, std::size_t i) {
+  return elements<T>(rank, i + 1).values[i];
+}
+
 // What of it goes into a reduction.
 template <class T>
 T given(ReduceOp op, int rank, T value) {
@@ -64,7 +113,7 @@ T given(ReduceOp op, int rank, T value) {
 
 // Over the ranks of each host, then over the hosts.
 template <class T>
-T reduced(ReduceOp op, const RanksByHost& by_host, std::size_t i) {
+T computed_reduction(ReduceOp op, const RanksByHost& by_host, std::size_t i) {
   Wide<T> of_all{};
   std::size_t size = 0;
   for (std::size_t host = 0; host < by_host.size(); ++host) {
@@ -79,6 +128,31 @@ T reduced(ReduceOp op, const RanksByHost& by_host, std::size_t i) {
   return narrowed<T>(divided(op, of_all, size));
 }
 
+// What element i of a reduction has to be: reduced<T>(op, by_host)(i).
+template <class T>
+class Reduced {
+ public:
+  Reduced(ReduceOp op, const RanksByHost& by_host) : op_(op), by_host_(by_host) {
+    thread_local std::map<std::pair<ReduceOp, RanksByHost>, Remembered<T>> all;
+    values_ = &all[{op, by_host}];
+  }
+  T operator()(std::size_t i) const {
+    if (i >= values_->count())
+      values_->extend(i + 1, [&](std::size_t index) { return computed_reduction<T>(op_, by_host_, index); });
+    return values_->values()[i];
+  }
+
+ private:
+  ReduceOp op_;
+  RanksByHost by_host_;
+  Remembered<T>* values_;
+};
+
+template <class T>
+Reduced<T> reduced(ReduceOp op, const RanksByHost& by_host) {
+  return {op, by_host};
+}
+
 // Memory of `count` elements, filled with a rank's elements: the group's where `is_registered`, else plain. Allocating
 // is collective, so every rank says too whether any rank has it registered.
 template <class T>
@@ -88,7 +162,7 @@ class Buffer {
       : plain_(count), count_(count) {
     if (any_registered) registered_ = group.allocate(count * sizeof(T) + 1);
     data_ = is_registered ? static_cast<T*>(registered_.data()) : plain_.data();
-    for (std::size_t i = 0; i < count; ++i) data_[i] = element<T>(group.rank(), i);
+    std::copy_n(elements<T>(group.rank(), count).values, count, data_);
   }
 
   MemoryRange range() const { return {data_, count_}; }
@@ -110,11 +184,14 @@ class Buffer {
 // sanitizers.
 template <class T, class Want>
 void expect_bits(const std::string& what, const T* have, std::size_t count, const Want& want) {
-  for (std::size_t i = 0; i < count; ++i) {
-    const T wanted = want(i);
-    if (std::memcmp(&have[i], &wanted, sizeof(T)) == 0) continue;
-    FAIL() << what << ", element " << i << " of " << count << ": " << +widened(have[i]) << ", not " << +widened(wanted);
-  }
+  if (count == 0) return;
+  std::vector<T> wanted(count);
+  for (std::size_t i = 0; i < count; ++i) wanted[i] = want(i);
+  if (std::memcmp(have, wanted.data(), count * sizeof(T)) == 0) return;
+  std::size_t i = 0;
+  while (std::memcmp(&have[i], &wanted[i], sizeof(T)) == 0) ++i;
+  FAIL() << what << ", element " << i << " of " << count << ": " << +widened(have[i]) << ", not "
+         << +widened(wanted[i]);
 }
 
 }  // namespace ddp::testing

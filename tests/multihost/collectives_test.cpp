@@ -76,7 +76,11 @@ class Sums {
     count_ = count;
   }
 
-  T operator()(ReduceOp op, std::size_t i) const { return reduced<T>(op, from_[first_host(i)], i); }
+  auto of(ReduceOp op) const {
+    std::vector<testing::Reduced<T>> from;
+    for (const auto& by_host : from_) from.push_back(reduced<T>(op, by_host));
+    return [this, from](std::size_t i) { return from[first_host(i)](i); };
+  }
 
  private:
   using Exchanged = testing::Wide<T>;
@@ -119,10 +123,10 @@ void check_rooted_collectives(ProcessGroup& group, const RanksByHost& by_host, W
       auto input = buffer<T>(group, where, count);
       auto output = buffer<T>(group, where, count);
       group.reduce(input.range(), only_at(group, root, output), root, op, options_for(op, group.rank()));
-      if (is_root) expect_bits("reduce", output.data(), count, [&](std::size_t i) { return sums(op, i); });
+      if (is_root) expect_bits("reduce", output.data(), count, sums.of(op));
       expect_bits("input of reduce", input.data(), count, [&](std::size_t i) { return element<T>(group.rank(), i); });
       group.reduce(input.range(), only_at(group, root, input), root, op, options_for(op, group.rank()));
-      if (is_root) expect_bits("reduce in place", input.data(), count, [&](std::size_t i) { return sums(op, i); });
+      if (is_root) expect_bits("reduce in place", input.data(), count, sums.of(op));
     }
     auto one = buffer<T>(group, where, count);
     auto many = buffer<T>(group, where, all);
@@ -148,7 +152,7 @@ void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where wh
   for (const ReduceOp op : ops_for<T>(count)) {
     auto inout = buffer<T>(group, where, count);
     group.all_reduce(inout.range(), op, options_for(op, group.rank()));
-    expect_bits("all_reduce", inout.data(), count, [&](std::size_t i) { return sums(op, i); });
+    expect_bits("all_reduce", inout.data(), count, sums.of(op));
   }
   const int roots = count > 100'000 ? 1 : group.size();
   for (int root = 0; root < roots; ++root) {
@@ -171,7 +175,8 @@ void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where wh
   for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T>(group, where, all);
     group.reduce_scatter(input.range(), one.range(), op, options_for(op, group.rank()));
-    expect_bits("reduce_scatter", one.data(), each, [&](std::size_t i) { return reduced<T>(op, by_host, own + i); });
+    const auto sum = reduced<T>(op, by_host);
+    expect_bits("reduce_scatter", one.data(), each, [&](std::size_t i) { return sum(own + i); });
   }
 }
 
