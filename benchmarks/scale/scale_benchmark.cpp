@@ -528,7 +528,7 @@ class Swarm {
   // What the swarm waits for is found without parsing, so that the daemon is timed, not this.
   void hear(std::size_t index, std::string_view text) {
     if (!awaited_.empty() && text.find(awaited_) != std::string_view::npos) return hear_awaited(index, text);
-    const auto message = to_agent_of(text);
+    const auto message = to_agent_of(text).value();
     if (std::holds_alternative<Welcome>(message)) {
       if (std::exchange(agents_[index].is_welcome, true)) fail("an agent was welcomed twice");
       ++welcomed_;
@@ -548,7 +548,7 @@ class Swarm {
       if (at == std::string_view::npos || rank >= group_ranks_.size() || group_ranks_[rank])
         fail("two agents got the same rank, or one got none");
       group_ranks_[rank] = true;
-      if (told_ == 0) round_ = std::get<StartRound>(to_agent_of(text)).round.number;
+      if (told_ == 0) round_ = std::get<StartRound>(to_agent_of(text).value()).round.number;
       started_.push_back(index);
     }
     if (++told_ < alive_) return;

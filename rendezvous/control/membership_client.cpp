@@ -337,8 +337,11 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void take(std::string_view text) {
     try {
-      const auto message = to_agent_of(text, workers_);
+      const auto known = to_agent_of(text, workers_);
+      if (!known) return;
+      const auto& message = *known;
       if (const auto* welcome = std::get_if<Welcome>(&message)) {
+        refusal_said_.clear();
         clock_offset_ = welcome->job_time - (greeted_at_ + since_start()) / 2;
         if (std::exchange(is_broken_, false)) handlers_.say("connected to the job again, at " + place());
         has_joined_ = true;
@@ -352,6 +355,10 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       if (is_other_job || std::holds_alternative<Elsewhere>(message)) present_.reset();
       if (is_other_job) note_answer(How::refused);
       if (is_other_job && (may_be_at_another_port() || has_joined_)) tell_of(refused->what);
+      // For now: it is tried again.
+      if (refused != nullptr && refused->is_round_unknown && session_.had_round() &&
+          std::exchange(refusal_said_, refused->what) != refused->what)
+        handlers_.say("refused at " + place() + ": " + refused->what + "; " + refused->try_this);
       step(Session::Heard{message});
     } catch (const Error& error) {
       ended(How::closed, error.what());
@@ -551,7 +558,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::map<int, PortAnswer> port_answers_;          // the last ones
   std::optional<Clock::time_point> refused_since_;  // none was silent, and one refused for good
   milliseconds greeted_at_{0}, clock_offset_{0};
-  std::string last_reason_;
+  std::string last_reason_, refusal_said_;
   std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended
   Clock::time_point reason_since_;
   int attempts_ = 0;

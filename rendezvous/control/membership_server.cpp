@@ -77,7 +77,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
  private:
   void take(NodeId id, std::string_view text) {
     try {
-      step(HostCore::Said{id, to_membership_of(text)});
+      if (const auto message = to_membership_of(text)) step(HostCore::Said{id, *message});
     } catch (const Error& error) {
       lose(id, error.what(), false);
     }

@@ -195,7 +195,8 @@ void write(Json& object, const char* name, const std::optional<Value>& value) {
   if (value) object[name] = json_of(*value);
 }
 
-// --- each message once, for both ways: visit(field name, field) ---
+// --- each message once, for both ways: visit(field name, field), or visit(field name, field, value if it is absent)
+// --- Older peers do not write every field.
 
 template <class Visit>
 void fields(Held& m, Visit visit) {
@@ -205,13 +206,14 @@ void fields(Held& m, Visit visit) {
   visit("restart_count", m.restart_count);
   visit("is_established", m.is_established);
   visit("is_left_behind", m.is_left_behind);
-  visit("nonces", m.nonces);
+  visit("nonces", m.nonces, std::vector<std::string>());
   visit("stop_call", m.stop_call);
 }
 
 template <class Visit>
 void fields(Hello& m, Visit visit) {
-  visit("version", m.version);
+  visit("version", m.versions.low);  // this name, as older endpoints look for it
+  visit("version_max", m.versions.high, m.versions.low);
   visit("run_id", m.run_id);
   visit("node_key", m.node_key);
   visit("host_name", m.host_name);
@@ -289,6 +291,7 @@ template <class Visit>
 void fields(Welcome& m, Visit visit) {
   visit("job_time_ms", m.job_time);
   visit("is_spare", m.is_spare);
+  visit("version", m.version, 1);
 }
 
 template <class Visit>
@@ -309,7 +312,7 @@ void fields(Refused& m, Visit visit) {
   visit("what", m.what);
   visit("try", m.try_this);
   visit("is_other_job", m.is_other_job);
-  visit("is_round_unknown", m.is_round_unknown);
+  visit("is_round_unknown", m.is_round_unknown, false);
 }
 
 template <class Visit>
@@ -335,7 +338,7 @@ void fields(StartRound& m, Visit visit) {
   visit("why", m.why);
   visit("successors", m.successors);
   visit("host_group_rank", m.host_group_rank);
-  visit("nonce", m.nonce);
+  visit("nonce", m.nonce, std::string());
 }
 
 template <class Visit>
@@ -468,6 +471,8 @@ void check_secret(const char* name, const std::string& text) {
 // above: a text, for example, holds no control character.
 
 void check(const Hello& m) {
+  check_range("version", m.versions.low, 1, kVersionMax);
+  check_range("version_max", m.versions.high, m.versions.low, kVersionMax);
   check_name("run_id", m.run_id);
   check_name("host_name", m.host_name);
   check_name("role", m.role);
@@ -491,7 +496,7 @@ void check(const Held& m) {
   check_range("group_world_size", m.group_world_size, 1, kNodesMax);
   check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
   check_count("restart_count", m.restart_count);
-  if (m.nonces.empty() || m.nonces.size() > kNoncesMax) refuse("nonces", "is empty, or too long");
+  if (m.nonces.size() > kNoncesMax) refuse("nonces", "is too long");
   for (const auto& nonce : m.nonces) check_secret("nonces", nonce);
   if (m.stop_call) check_range("stop_call", static_cast<std::int64_t>(*m.stop_call), 1, kStepMax);
 }
@@ -524,7 +529,10 @@ void check(const FailureReport& m) {
   if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
 }
 
-void check(const Welcome& m) { check_time("job_time_ms", m.job_time); }
+void check(const Welcome& m) {
+  check_time("job_time_ms", m.job_time);
+  check_range("version", m.version, 1, kVersionMax);
+}
 
 void check(const Elsewhere& m) {
   check_address("address", m.address);
@@ -556,7 +564,7 @@ void check(const StartRound& m) {
   check_range("master_port", m.master_port, 1, 0xffff);
   for (const auto& successor : m.successors) check_range("group_rank", successor.group_rank, 0, m.group_world_size - 1);
   if (m.host_group_rank) check_range("host_group_rank", *m.host_group_rank, 0, m.group_world_size - 1);
-  check_secret("nonce", m.nonce);
+  if (!m.nonce.empty()) check_secret("nonce", m.nonce);
 }
 
 // Of an agent with so many workers, which it alone knows.
@@ -603,16 +611,30 @@ void check(const RunReport& m) {
 }
 
 template <class Part>
+void read_fields(const Json& object, Part& out) {
+  fields(out, [&](const char* name, auto& value, auto... if_absent) {
+    if constexpr (sizeof...(if_absent) > 0)
+      if (!object.contains(name)) return void(((value = if_absent), ...));
+    read(object, name, value);
+  });
+}
+
+template <class Part>
+void write_fields(Json& object, Part& part) {
+  fields(part, [&](const char* name, auto& value, const auto&...) { write(object, name, value); });
+}
+
+template <class Part>
 void read_part(const Json& object, Part& out) {
   if (!object.is_object()) throw Error("malformed message: a part of it is no object");
-  fields(out, [&](const char* name, auto& value) { read(object, name, value); });
+  read_fields(object, out);
   check(out);
 }
 
 template <class Part>
 Json json_of_part(Part part) {
   Json out = Json::object();
-  fields(part, [&](const char* name, auto& value) { write(out, name, value); });
+  write_fields(out, part);
   return out;
 }
 
@@ -628,14 +650,14 @@ Json json_of(const RunReport& report) { return json_of_part(report); }
 void read(const Json& object, FailureReport& out) {
   if (!object.is_object()) throw Error("malformed message: a failure is no object");
   read_kind(object, "ending", out.ending.kind, Ending::Kind::left);
-  fields(out, [&](const char* name, auto& value) { read(object, name, value); });
+  read_fields(object, out);
   check(out);
 }
 
 Json json_of(const FailureReport& failure) {
   auto copy = failure;
   Json out{{"ending", static_cast<int>(failure.ending.kind)}};
-  fields(copy, [&](const char* name, auto& value) { write(out, name, value); });
+  write_fields(out, copy);
   return out;
 }
 
@@ -651,13 +673,12 @@ static_assert(std::size(kToAgent) == std::variant_size_v<ToAgent>);
 template <class Variant>
 std::string text_of(Variant message, const char* type) {
   Json out{{"type", type}};
-  std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { write(out, name, value); }); },
-             message);
+  std::visit([&](auto& content) { write_fields(out, content); }, message);
   return out.dump();
 }
 
 template <class Variant>
-Variant message_of(std::string_view json, const char* const* types) {
+std::optional<Variant> message_of(std::string_view json, const char* const* types) {
   if (base::is_nested_deeper(json, kDepthMax)) throw Error("malformed message: it is nested too deep");
   const auto object = Json::parse(json, nullptr, false);
   if (!object.is_object()) throw Error("malformed message: no JSON object");
@@ -669,9 +690,8 @@ Variant message_of(std::string_view json, const char* const* types) {
     ((type == types[Is] ? (found = true, out.template emplace<Is>(), void()) : void()), ...);
   }
   (std::make_index_sequence<std::variant_size_v<Variant>>());
-  if (!found) throw Error("malformed message: no such type");
-  std::visit([&](auto& content) { fields(content, [&](const char* name, auto& value) { read(object, name, value); }); },
-             out);
+  if (!found) return {};
+  std::visit([&](auto& content) { read_fields(object, content); }, out);
   std::visit([](const auto& content) { check(content); }, out);
   return out;
 }
@@ -680,10 +700,12 @@ Variant message_of(std::string_view json, const char* const* types) {
 
 std::string to_json(const ToMembership& message) { return text_of(message, kToMembership[message.index()]); }
 std::string to_json(const ToAgent& message) { return text_of(message, kToAgent[message.index()]); }
-ToMembership to_membership_of(std::string_view json) { return message_of<ToMembership>(json, kToMembership); }
-ToAgent to_agent_of(std::string_view json, int workers) {
+std::optional<ToMembership> to_membership_of(std::string_view json) {
+  return message_of<ToMembership>(json, kToMembership);
+}
+std::optional<ToAgent> to_agent_of(std::string_view json, int workers) {
   auto message = message_of<ToAgent>(json, kToAgent);
-  if (const auto* start = std::get_if<StartRound>(&message)) check_share(*start, workers);
+  if (const auto* start = message ? std::get_if<StartRound>(&*message) : nullptr) check_share(*start, workers);
   return message;
 }
 

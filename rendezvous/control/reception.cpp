@@ -152,7 +152,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
   void take(std::uint64_t number, std::string_view text) {
     try {
       auto message = to_membership_of(text);
-      auto* hello = std::get_if<Hello>(&message);
+      auto* hello = message ? std::get_if<Hello>(&*message) : nullptr;
       if (hello == nullptr) throw Error("malformed message: hello comes first, and once");
       const auto source = visitors_.at(number).from.address;
       const auto direction = direct_(*hello, source);

@@ -253,6 +253,14 @@ void Session::take(const Heard& event, TimePoint now) {
 
 // Both sides say what they have, in place of what was lost with the connection before.
 void Session::hear(const Welcome& message, TimePoint now) {
+  if (message.version < hello_.versions.low || message.version > hello_.versions.high) {
+    const auto refused = Refused{"the endpoint wants to speak version " + std::to_string(message.version) +
+                                     " of the control channel's protocol, which this node's ddprun does not",
+                                 "install the same version of ddprun on this host and at the endpoint"};
+    out_.push_back(GiveUp{refused});
+    state_ = State::over;
+    return;
+  }
   state_ = State::joined;
   joined_at_ = now;
   pause_ = kPauseFirst;
@@ -330,7 +338,10 @@ void Session::hear(const StartRound& message, TimePoint) {
   host_group_rank_ = message.host_group_rank;
   if (held_ && held_->round == message.round) return;  // it has been begun
   auto nonces = held_ ? std::move(held_->nonces) : std::vector<std::string>();
-  nonces.insert(nonces.begin(), message.nonce);
+  if (message.nonce.empty())
+    nonces.clear();  // the first one is that of this round
+  else
+    nonces.insert(nonces.begin(), message.nonce);
   if (nonces.size() > kNoncesMax) nonces.resize(kNoncesMax);
   held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count, false,
                false,         std::move(nonces)};

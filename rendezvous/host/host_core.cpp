@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/membership/versions.hpp"
+
 namespace ddp::rendezvous {
 
 namespace {
@@ -21,8 +23,8 @@ bool is_refused(const Membership::Actions& actions, NodeId node) {
 
 }  // namespace
 
-HostCore::HostCore(MembershipOptions options, bool has_own_agent, TimePoint now)
-    : has_own_agent_(has_own_agent), began_(now), membership_(std::move(options), now) {}
+HostCore::HostCore(MembershipOptions options, bool has_own_agent, TimePoint now, const VersionRange& versions)
+    : has_own_agent_(has_own_agent), versions_(versions), began_(now), membership_(std::move(options), now) {}
 
 HostCore::Actions HostCore::step(const Event& event, TimePoint now) {
   out_.clear();
@@ -56,11 +58,16 @@ void HostCore::take(const Came& event, TimePoint now) {
   const bool is_known = membership_.knows(hello.node_key);
   if (has_stepped_down_ || is_finishing_ || (membership_.is_finished() && !is_known)) return close(event.node);
   if (const auto refused = membership_.other_job(hello)) return tell(event.node, *refused);
+  const auto version = choose_version(hello, versions_, has_own_agent_ ? "ddprun" : "ddp-rendezvous");
+  if (const auto* refused = std::get_if<Refused>(&version)) {
+    out_.emplace_back(Print{"host " + hello.host_name + " (" + event.address + ") was refused: " + refused->what});
+    return tell(event.node, *refused);
+  }
   const auto connections_max = static_cast<std::size_t>(membership_.nodes_max_for(hello)) + kSparesMax;
   if (connections_.size() - refused_.size() > connections_max && !is_known)
     return tell(event.node, Refused{"the job has " + std::to_string(connections_max) + " nodes and spares already",
                                     "fewer spares, or a larger --nnodes", false, hello.held.has_value()});
-  const Welcome welcome{job_time(now), membership_.is_full() && !is_known};
+  const Welcome welcome{job_time(now), membership_.is_full() && !is_known, std::get<int>(version)};
   const auto actions = membership_.step(Joined{event.node, hello, event.address, false}, now);
   if (!is_refused(actions, event.node)) tell(event.node, welcome);
   follow(actions);
@@ -92,7 +99,7 @@ void HostCore::take(const OwnAgentSaid& event, TimePoint now) {
   if (has_stepped_down_) return;
   const auto* hello = std::get_if<Hello>(&event.message);
   if (hello == nullptr) return follow(membership_.step(Heard{kOwnNode, event.message}, now));
-  tell(kOwnNode, Welcome{job_time(now)});
+  tell(kOwnNode, Welcome{job_time(now), false, versions_.high});
   follow(membership_.step(Joined{kOwnNode, *hello, {}, true}, now));
 }
 

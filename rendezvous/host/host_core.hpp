@@ -73,7 +73,8 @@ class HostCore {
 
   // has_own_agent: an agent of the job is in this process, and is told where this membership may not go on; else the
   // job ends for all nodes then.
-  HostCore(MembershipOptions options, bool has_own_agent, TimePoint now);
+  // Nodes that speak none of `versions` are refused.
+  HostCore(MembershipOptions options, bool has_own_agent, TimePoint now, const VersionRange& versions = kVersions);
 
   NodeId new_node() { return NodeId{++nodes_seen_}; }
 
@@ -118,6 +119,7 @@ class HostCore {
   void step_down(const std::string& why);
 
   const bool has_own_agent_;
+  const VersionRange versions_;
   const TimePoint began_;
   Membership membership_;
   std::uint64_t nodes_seen_ = 0;

@@ -7,8 +7,9 @@ namespace ddp::rendezvous {
 
 void Claims::add(const std::string& node_key, const Held& claim, bool is_own) {
   withdraw(node_key);
-  const auto nonces = claim.nonces.empty() ? std::vector{node_key} : claim.nonces;
+  const auto nonces = claim.nonces.empty() ? std::vector{to_string(claim.round)} : claim.nonces;
   auto& set = sets_[join_sets(nonces)];
+  set.has_nonces = !claim.nonces.empty();
   ++set.claimants;
   set.has_own = set.has_own || is_own;
   const RoundKey key{claim.round, nonces.front()};
@@ -80,7 +81,9 @@ void Claims::withdraw(const std::string& node_key) {
 
 std::optional<Claims::Choice> Claims::choice(std::optional<int> lost) const {
   const Set* best = nullptr;
-  const auto rank = [](const Set& set) { return std::tuple(set.has_own, set.claimants, set.rounds.rbegin()->first); };
+  const auto rank = [](const Set& set) {
+    return std::tuple(set.has_own, set.has_nonces, set.claimants, set.rounds.rbegin()->first);
+  };
   for (const auto& [id, set] : sets_)
     if (best == nullptr || rank(*best) < rank(set)) best = &set;
   if (best == nullptr && left_) return Choice{*left_, {}, true, false, false};
@@ -88,8 +91,8 @@ std::optional<Claims::Choice> Claims::choice(std::optional<int> lost) const {
   const auto& round = round_of(*best);
   const bool is_lost_missing =
       lost && *lost < round.claim.group_world_size && round.ranks.count(*lost) == 0 && round.gone.count(*lost) == 0;
-  return Choice{round.claim, round.gone, best->claimants == 1 && !best->has_own, is_greater_part(round),
-                missing(round) == (is_lost_missing ? 1 : 0)};
+  return Choice{round.claim, round.gone, (best->claimants == 1 || !best->has_nonces) && !best->has_own,
+                is_greater_part(round), missing(round) == (is_lost_missing ? 1 : 0)};
 }
 
 // The newest one, unless it had not begun everywhere, is not that of its greater part, and the greater part of an older

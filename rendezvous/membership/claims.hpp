@@ -5,6 +5,9 @@
 // one set. The largest set is believed, of equal ones the one with the newer round; the node of this very process is
 // believed before all others. The round is the newest one of the set that had begun on all of its nodes, or whose
 // greater part claims it.
+//
+// A round that an older membership began has no nonce. Nodes that claim such a round by the same id are one set, which
+// is believed only where there is no set with nonces, and no sooner than a lone node.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +26,7 @@ class Claims {
   struct Choice {
     Held claim;                       // of some node that has the round
     std::map<int, std::string> gone;  // group ranks and node keys of its claimants that have ended for certain
-    bool is_lone = false;             // one node's, and not the one of this process: nobody bears it out
+    bool is_lone = false;             // one node's, or without nonces, and not of this process: nobody bears it out
     bool is_greater_part = false;     // the round's claimants are, of its members whose end is not proven
     bool is_whole = false;            // no other member can come
   };
@@ -48,6 +51,7 @@ class Claims {
   struct Set {
     std::size_t claimants = 0;
     bool has_own = false;
+    bool has_nonces = true;            // else what stands for them is the id of the round
     std::map<RoundKey, Round> rounds;  // that somebody claims
     std::vector<std::string> nonces;
   };

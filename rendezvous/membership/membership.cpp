@@ -108,10 +108,6 @@ std::optional<Refused> Membership::other_job(const Hello& hello) const {
 
 std::optional<Refused> Membership::objection(const Hello& hello) const {
   if (auto other = other_job(hello)) return other;
-  if (hello.version != kProtocolVersion)
-    return Refused{"this ddprun speaks version " + std::to_string(hello.version) + " of the protocol, the endpoint " +
-                       std::to_string(kProtocolVersion),
-                   "install the same version of ddprun on all nodes"};
   const bool may_settings_follow = hello.held && follows_claims();
   if (!may_settings_follow && (hello.nodes_min != options_.nodes_min || hello.nodes_max != options_.nodes_max)) {
     const auto range = [](int low, int high) {

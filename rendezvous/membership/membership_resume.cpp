@@ -95,7 +95,8 @@ void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) 
   if (held.is_left_behind || is_left_behind) return end_older_round(id, held.round.number);
   if (rounds_begun_ == 0) return claim(id, held, now);
   if (held.round < round_id_) return end_older_round(id, held.round.number);
-  const bool has_nonce = !held.nonces.empty() && held.nonces.front() == nonces_.front();
+  const auto nonce_of = [](const auto& nonces) { return nonces.empty() ? std::string() : nonces.front(); };
+  const bool has_nonce = nonce_of(held.nonces) == nonce_of(nonces_);  // of none, if an older membership began the round
   if (held.round != round_id_ || !has_nonce) return take_claim_of_another_round(id, held, now);
   if (awaited_.has(held.group_rank) && (phase_ == Phase::running || phase_ == Phase::stopping))
     return seat(id, held, now);
@@ -222,8 +223,13 @@ void Membership::take_claim_of_another_round(NodeId id, const Held& held, TimePo
     return end_older_round(id, held.round.number);
   }
   // It may be true nevertheless, and not be noticed here yet. So the node may come again, or look for the others.
-  send(id, Refused{"the nodes at the endpoint know nothing of round " + round + " of the job, which this node has",
-                   "start ddprun again on this host, so that it joins without that round", false, true});
+  Refused refused{"the nodes at the endpoint know nothing of round " + round + " of the job, which this node has",
+                  "start ddprun again on this host, so that it joins without that round", false, true};
+  if (held.nonces.empty()) {
+    refused.what += " and cannot prove, as ddprun on host " + node.hello.host_name + " is too old, or the endpoint was";
+    refused.try_this = "upgrade ddprun on host " + node.hello.host_name + " and start it again";
+  }
+  send(id, refused);
   if (node.is_member) return take(Left{id, "it has round " + round + " of others", false}, now);
   forget(id);
 }

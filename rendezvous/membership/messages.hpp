@@ -17,7 +17,13 @@
 
 namespace ddp::rendezvous {
 
-constexpr int kProtocolVersion = 1;
+// The versions of this protocol that a program speaks: all from `low` to `high`.
+struct VersionRange {
+  int low = 1, high = 1;
+  bool operator==(const VersionRange&) const = default;
+};
+constexpr VersionRange kVersions{1, 1};  // that this program speaks
+constexpr int kVersionMax = 1'000'000;
 
 // --- from an agent ---
 
@@ -30,7 +36,8 @@ struct Held {
   bool is_established = false;  // it was told so
   bool is_left_behind = false;  // it was told that the others have gone on without it, and has workers to end
   // Of the last rounds that the node was a member of, at most kNoncesMax; the first is that of `round`. Only members
-  // know the nonce of a round, so nodes that share one were members together.
+  // know the nonce of a round, so nodes that share one were members together. Empty: an older ddprun has no nonces, and
+  // a round of an older membership has none.
   std::vector<std::string> nonces{};
   std::optional<std::uint64_t> stop_call{};  // that StopAt has told this node in `round`
   bool operator==(const Held&) const = default;
@@ -43,7 +50,7 @@ constexpr int kRoundWithLogsMax = 1'000'000'000;
 
 // The first thing that an agent says on each connection.
 struct Hello {
-  int version = kProtocolVersion;
+  VersionRange versions = kVersions;  // that this node speaks
   std::string run_id;
   std::string node_key;  // 32 hexadecimal digits, of this run of ddprun and known to membership alone: it names the
                          // node when it comes again, and proves the word of its guardian that it has ended
@@ -147,6 +154,7 @@ using ToMembership =
 struct Welcome {
   std::chrono::milliseconds job_time{0};  // now, on the job's clock
   bool is_spare = false;                  // a round of as many nodes as the job takes is under way: the node waits
+  int version = 1;                        // of the protocol, which both sides speak from here on
   bool operator==(const Welcome&) const = default;
 };
 
@@ -195,7 +203,9 @@ struct StartRound {
   // In the order of group ranks, at most kSuccessorsMax; none where the endpoint stays.
   std::vector<Successor> successors{};
   std::optional<int> host_group_rank{};  // of the node whose agent serves the endpoint, where one does
-  std::string nonce{};  // of the round, 32 hexadecimal digits; secret: its members return it in Held, nothing shows it
+  // Of the round, 32 hexadecimal digits; secret: its members return it in Held, nothing shows it. Empty: an older
+  // membership has none.
+  std::string nonce{};
   bool operator==(const StartRound&) const = default;
 };
 

@@ -149,7 +149,7 @@ class MembershipWorld {
     if (is_guessed(hello_text)) return;
     try {
       const auto message = to_membership_of(hello_text);
-      const auto* hello = std::get_if<Hello>(&message);
+      const auto* hello = message ? std::get_if<Hello>(&*message) : nullptr;
       if (hello == nullptr) return;  // the reception closes the connection
       if (is_alone() && hello->node_key != secret('e', 0)) return;
       take_in(slot, *hello);
@@ -162,8 +162,9 @@ class MembershipWorld {
     const NodeId id = sessions_.at(slot).id;
     try {
       const auto message = to_membership_of(text);
-      if (std::holds_alternative<Hello>(message)) throw ddp::Error("hello comes once");
-      step(Heard{id, message});
+      if (!message) return;
+      if (std::holds_alternative<Hello>(*message)) throw ddp::Error("hello comes once");
+      step(Heard{id, *message});
     } catch (const ddp::Error&) {
       sessions_.erase(slot);
       step(Left{id, "malformed", false});
@@ -558,7 +559,7 @@ class Draw {
     if (numbers & 16) out.highest_round = number();
     if (numbers & 32) out.standby_port = static_cast<std::uint16_t>(number());
     if (numbers & 64) out.grace = time();
-    if (numbers & 128) out.version = number();
+    if (numbers & 128) out.versions.high = number();
     out.was_welcomed = (bits & 4) != 0;
     out.is_served_by_agent = (bits & 8) != 0;
     out.wants_report = (bits & 16) != 0;

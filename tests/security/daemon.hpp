@@ -58,7 +58,7 @@ class HostileMember {
   bool opens_store() {
     const auto open = peer_.hear("open_store");
     if (!open) return false;
-    round_ = std::get<rendezvous::OpenStore>(rendezvous::to_agent_of(*open)).round.number;
+    round_ = std::get<rendezvous::OpenStore>(rendezvous::to_agent_of(*open).value()).round.number;
     peer_.say(json_of(rendezvous::ToMembership(rendezvous::StoreOpened{round_, 29400})).dump());
     return true;
   }

@@ -43,9 +43,9 @@ void Channel::take(Packet packet) {
   if (auto* text = std::get_if<std::string>(&packet)) {
     Message message;
     if (is_server_)
-      message = rendezvous::to_membership_of(*text);
+      message = rendezvous::to_membership_of(*text).value();
     else
-      message = rendezvous::to_agent_of(*text);
+      message = rendezvous::to_agent_of(*text).value();
     return handlers_.message ? handlers_.message(message) : void();
   }
   if (handlers_.message) handlers_.message(std::get<Message>(packet));

@@ -22,6 +22,7 @@ Hello hello_of(const Job& job, int number, int host, int workers) {
   char key[33];
   std::snprintf(key, sizeof key, "%032x", static_cast<unsigned>(number));
   Hello hello;
+  hello.versions = job.node_versions;
   hello.run_id = kRunId;
   hello.node_key = key;
   hello.host_name = "h" + std::to_string(host);

@@ -20,7 +20,8 @@ Server::Server(World& world, Process& owner, MembershipOptions options, OwnNode 
       owner_(owner),
       own_node_(std::move(own_node)),
       began_(world.clock.now()),
-      core_(options, own_node_.stepped_down != nullptr, began_),
+      core_(options, own_node_.stepped_down != nullptr, began_,
+            own_node_.stepped_down != nullptr ? world.job.node_versions : world.job.daemon_versions),
       timer_(world.clock, owner),
       options_(std::move(options)) {
   wait_for_deadline();

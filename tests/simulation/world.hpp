@@ -43,8 +43,9 @@ struct Job {
   std::chrono::milliseconds signal_window{0};                            // of agents under a scheduler
   Duration collective_timeout_min = 1ms, collective_timeout_max = 20ms;  // until a missing rank is noticed
   bool is_collective_endless = false;                                    // it is not
-  std::vector<PortHolder> ports{PortHolder::nobody};  // those at which the endpoint may be, and who else is there
-  int endpoint_at = 0;                                // which of them it has
+  std::vector<PortHolder> ports{PortHolder::nobody};        // those at which the endpoint may be, and who else is there
+  int endpoint_at = 0;                                      // which of them it has
+  rendezvous::VersionRange daemon_versions, node_versions;  // those that start from now on
 };
 
 class World {

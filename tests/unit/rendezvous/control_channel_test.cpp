@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
@@ -245,6 +246,25 @@ TEST_P(ControlChannel, AJobThatEndsTakesNobodyInAnyMore) {
   EXPECT_FALSE(heard);
 }
 
+TEST_P(ControlChannel, NodeMaySayWhatTheEndpointDoesNotKnow) {
+  serve_job();
+  auto pair = connected_pair();
+  adopt(pair);
+  std::optional<Channel::Closed> closed;
+  std::unique_ptr<Channel> node;
+  node = std::make_unique<Channel>(io, std::move(pair.client), Channel::Side::client, options(),
+                                   Channel::Handlers{[&] {
+                                                       node->send(to_json(ToMembership(hello())));
+                                                       node->send(R"({"type":"sing","song":[1]})");
+                                                       node->send(to_json(ToMembership(StopAsked{15})));
+                                                     },
+                                                     {},
+                                                     [&](const Channel::Closed& how) { closed = how; }});
+  ASSERT_TRUE(run_until([&] { return server->membership().is_ending() || closed; }));
+  EXPECT_TRUE(server->membership().is_ending());
+  EXPECT_THAT(said, Not(Contains(HasSubstr("malformed"))));
+}
+
 TEST_P(ControlChannel, ThoseWhoSayNothingHaveABound) {
   serve_job();
   std::vector<Pair> waiting;
@@ -450,7 +470,8 @@ class ControlClient : public ControlChannel {
       if (error) return;
       endpoint = std::make_unique<Channel>(
           io, base::UniqueFd(socket.release()), Channel::Side::server, options(),
-          Channel::Handlers{{}, [this](std::string_view text) { heard.push_back(to_membership_of(text)); }, {}});
+          Channel::Handlers{
+              {}, [this](std::string_view text) { heard.push_back(to_membership_of(text).value()); }, {}});
       take_next();
     });
   }
@@ -510,6 +531,40 @@ TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
       said,
       Contains(HasSubstr("is lost: it closed the connection (127.0.0.1); it is tried again, and the workers go on")));
   EXPECT_THAT(said, Contains(HasSubstr("connected to the job again")));
+  EXPECT_FALSE(lost);
+}
+
+TEST_P(ControlClient, IgnoresMessagesOfATypeThatItDoesNotKnow) {
+  join(60s);
+  endpoint->send(R"({"type":"sing"})");
+  tell(Welcome{});
+  endpoint->send(R"({"type":"sing","song":[1]})");
+  StartRound start;
+  start.master_port = 29400;
+  start.nonce = std::string(32, 'b');
+  tell(start);
+  ASSERT_TRUE(run_until([&] { return rounds == 1; }));
+  EXPECT_EQ(heard.size(), 1u) << "on one connection";
+}
+
+TEST_P(ControlClient, SaysOnceWhyItIsRefusedWhileItsWorkersRun) {
+  join(60s);
+  tell(Welcome{});
+  StartRound start;
+  start.round = {100, 7, 3};
+  start.master_port = 29400;
+  start.nonce = std::string(32, 'b');
+  tell(start);
+  ASSERT_TRUE(run_until([&] { return rounds == 1; }));
+  endpoint.reset();
+  for (std::size_t hellos = 2; hellos <= 4; ++hellos) {
+    ASSERT_TRUE(run_until([&] { return heard.size() == hellos; }));
+    tell(Refused{"the endpoint's ddp-rendezvous is too old", "upgrade ddp-rendezvous", false, true});
+  }
+  const auto is_of_it = [](const std::string& line) {
+    return line.find("is too old; upgrade ddp-rendezvous") != std::string::npos;
+  };
+  EXPECT_EQ(std::count_if(said.begin(), said.end(), is_of_it), 1);
   EXPECT_FALSE(lost);
 }
 

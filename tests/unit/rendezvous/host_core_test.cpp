@@ -73,6 +73,41 @@ TEST_F(HostOfTwo, WelcomesTheNodesOfItsJobAndItsOwnAgent) {
   EXPECT_EQ(std::get<Welcome>(all<HostCore::Tell>(actions).front().message).job_time, 3s);
 }
 
+TEST_F(HostOfTwo, SpeaksTheHighestVersionThatBothSpeak) {
+  HostCore host(options(), true, now_, {2, 4});
+  const auto own = host.step(HostCore::OwnAgentSaid{hello(0)}, now_);
+  EXPECT_EQ(std::get<Welcome>(all<HostCore::TellOwnAgent>(own).front().message).version, 4);
+  auto node = hello(1);
+  node.versions = {1, 3};
+  const auto actions = host.step(HostCore::Came{host.new_node(), node, "10.0.0.2"}, now_);
+  ASSERT_EQ(told<Welcome>(actions), 1);
+  EXPECT_EQ(std::get<Welcome>(all<HostCore::Tell>(actions).front().message).version, 3);
+}
+
+TEST_F(HostOfTwo, RefusesANodeWithoutACommonVersionAndSaysWhichSideToUpgrade) {
+  const struct {
+    bool has_own_agent;
+    VersionRange node;
+    const char* try_this;
+  } cases[] = {{true, {1, 1}, "upgrade ddprun on host h1"},
+               {false, {1, 1}, "upgrade ddprun on host h1"},
+               {true, {5, 6}, "upgrade ddprun at the endpoint"},
+               {false, {5, 6}, "upgrade ddp-rendezvous at the endpoint"}};
+  for (const auto& c : cases) {
+    HostCore host(options(), c.has_own_agent, now_, {2, 4});
+    auto node = hello(1);
+    node.versions = c.node;
+    const auto actions = host.step(HostCore::Came{host.new_node(), node, "10.0.0.2"}, now_);
+    ASSERT_EQ(told<Refused>(actions), 1);
+    EXPECT_EQ(told<Welcome>(actions), 0);
+    EXPECT_EQ(std::get<Refused>(all<HostCore::Tell>(actions).front().message).try_this, c.try_this);
+    EXPECT_EQ(all<HostCore::Close>(actions).size(), 1U);
+    ASSERT_EQ(all<HostCore::Print>(actions).size(), 1U);
+    EXPECT_THAT(all<HostCore::Print>(actions).front().line, HasSubstr("host h1 (10.0.0.2) was refused: ddprun on"));
+    EXPECT_TRUE(host.membership().is_empty());
+  }
+}
+
 TEST_F(HostOfTwo, RefusesOtherJobsAndEndsTheirConnectionsOnceTheyHaveBeenTold) {
   Actions actions;
   const auto node = come(hello(1, "another"), &actions);

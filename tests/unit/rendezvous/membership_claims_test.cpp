@@ -174,6 +174,44 @@ TEST_F(MembershipClaims, ALoneClaimNeverDisplacesASet) {
   }
 }
 
+TEST_F(MembershipClaims, NodesOfARoundWithoutNoncesGoOnWhenTheWaitIsOver) {
+  greater_part_only = false;
+  begin_with(3, 3);
+  begin_anew(3, 3);
+  for (const int i : {1, 2, 3}) {
+    held[i].nonces.clear();  // an older membership began the round
+    comes_again(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(i + 10), held[i]);
+  }
+  EXPECT_EQ(membership->view().round, -1) << "others may come that prove what they say";
+  pass(7s);
+  expect_undisturbed({11, 12, 13});
+}
+
+TEST_F(MembershipClaims, ClaimsWithoutNoncesNeverDisplaceThoseWithNonces) {
+  greater_part_only = false;
+  begin_with(3, 3);
+  begin_anew(3, 3);
+  for (std::uint64_t id = 21; id <= 24; ++id) {
+    auto lie = a_lie(3);
+    lie.nonces.clear();
+    comes_again(id, id, lie);
+  }
+  for (const int i : {1, 2, 3}) comes_again(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(i + 10), held[i]);
+  expect_undisturbed({11, 12, 13});
+  for (std::uint64_t id = 21; id <= 24; ++id) expect_refused(id);
+}
+
+TEST_F(MembershipClaims, NodeThatIsTooOldToProveItsRoundIsToBeUpgraded) {
+  greater_part_only = false;
+  begin_with(3, 3);
+  begin_anew(3, 3);
+  held[3].nonces.clear();
+  for (const int i : {1, 2, 3}) comes_again(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(i + 10), held[i]);
+  expect_refused(13);
+  EXPECT_THAT(refused.at(13).what, HasSubstr("ddprun on host h3 is too old"));
+  EXPECT_THAT(refused.at(13).try_this, HasSubstr("upgrade ddprun on host h3"));
+}
+
 TEST_F(MembershipClaims, ALieAboutARoundOfOneNodeIsNoGreaterPartAtOnce) {
   greater_part_only = false;
   begin(1, 3, 1);

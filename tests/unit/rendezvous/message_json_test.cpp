@@ -27,7 +27,7 @@ FailureReport some_failure() {
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
   Hello plain;
   plain.node_key = kKey;
-  const ToMembership up[] = {Hello{1,
+  const ToMembership up[] = {Hello{{1, 3},
                                    "bert",
                                    kKey,
                                    "gpu17",
@@ -78,7 +78,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
   start.host_group_rank = 0;
   start.nonce = kNonce;
-  const ToAgent down[] = {Welcome{1234ms, true},
+  const ToAgent down[] = {Welcome{1234ms, true, 2},
                           Elsewhere{"10.0.0.2", 29501},
                           Refused{"no", "yes"},
                           Refused{"no", "yes", false, true},
@@ -107,11 +107,35 @@ TEST(MessageJson, ANewerPeerMaySayMore) {
             ToMembership(StopAsked{2}));
 }
 
+TEST(MessageJson, MessageOfAnUnknownTypeIsToBeIgnored) {
+  EXPECT_EQ(to_membership_of(R"({"type":"sing","song":1})"), std::nullopt);
+  EXPECT_EQ(to_agent_of(R"({"type":"sing"})"), std::nullopt);
+  EXPECT_EQ(to_agent_of(R"({"type":"stop_asked"})"), std::nullopt) << "the other side's";
+}
+
+TEST(MessageJson, HelloHasTheRangeOfVersionsOrOneVersion) {
+  Hello hello;
+  hello.node_key = kKey;
+  const auto versions_of = [](const nlohmann::json& json) {
+    return std::get<Hello>(to_membership_of(json.dump()).value()).versions;
+  };
+  for (const int version : {1, 2, 7}) {
+    auto json = nlohmann::json::parse(to_json(ToMembership(hello)));
+    json["version"] = version;
+    json.erase("version_max");
+    EXPECT_EQ(versions_of(json), (VersionRange{version, version})) << "as older ddpruns say it";
+    json["version_max"] = 7;
+    EXPECT_EQ(versions_of(json), (VersionRange{version, 7}));
+    json["version_max"] = version - 1;
+    EXPECT_THROW(versions_of(json), Error);
+  }
+}
+
 TEST(MessageJson, TextsAreMadePrintableAndCutWhereTheyAreWritten) {
   auto failure = some_failure();
   failure.message = "caf\xe9\n" + std::string(100'000, 'x');
   failure.stderr_tail = {std::string("\x1b[2J\0", 5)};
-  const auto back = std::get<RoundEnded>(to_membership_of(to_json(ToMembership(RoundEnded{1, {failure}}))));
+  const auto back = std::get<RoundEnded>(to_membership_of(to_json(ToMembership(RoundEnded{1, {failure}}))).value());
   EXPECT_THAT(back.failures.front().message, ::testing::StartsWith("caf\\xe9\\nxxx"));
   EXPECT_EQ(back.failures.front().message.size(), 2048u);
   EXPECT_THAT(back.failures.front().stderr_tail, ::testing::ElementsAre("\\x1b[2J\\x00"));
@@ -203,7 +227,9 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
   hello.addresses = {"10.0.0.1"};
   expect_checked(
       to_json(ToMembership(hello)),
-      {{"/workers", {0, -1, 16'385, 1'000'000'000}, {1, 16'384}},
+      {{"/version", {0, -1, 1'000'001, "1", 1.5}, {1}},
+       {"/version_max", {0, -1, 1'000'001, std::int64_t{1} << 62, "1"}, {1, 1'000'000}},
+       {"/workers", {0, -1, 16'385, 1'000'000'000}, {1, 16'384}},
        {"/node_rank", {-1, 65'536}, {65'535}},
        {"/nodes_min", {0, 5}, {4}},
        {"/nodes_max", {0, 65'537}, {65'536}},
@@ -221,7 +247,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
        {"/held/group_world_size", {0, 65'537}},
        {"/held/restart_count", {-1}},
        {"/held/stop_call", {0, -1, (std::int64_t{1} << 52) + 1}, {1, std::int64_t{1} << 52}},
-       {"/held/nonces", {Json::array(), Json(std::vector<std::string>(kNoncesMax + 1, kNonce))}},
+       {"/held/nonces", {Json(std::vector<std::string>(kNoncesMax + 1, kNonce))}, {Json::array()}},
        {"/held/nonces/0", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a'), 7}, {kKey}},
        {"/restarts_max", {-1}},
        {"/restart_window_ms", {-1, 400 * kDay}},
@@ -296,13 +322,14 @@ TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
                   {"/successors/0/port", {0, 65'536}},
                   {"/successors/0/group_rank", {-1, 2}},
                   {"/host_group_rank", {-1, 2}},
-                  {"/nonce", {"", std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a')}},
+                  {"/nonce", {std::string(31, 'a'), std::string(32, 'A'), std::string(33, 'a')}, {""}},
                   {"/round", {"1-0000000000000001", "-1-0000000000000001-1", "1-0000000000000001-4294967296"}}},
                  parse);
   expect_checked(to_json(ToAgent(Elsewhere{"10.0.0.1", 1})), {{"/address", kNoAddresses}, {"/port", {0}}}, parse);
   expect_checked(to_json(ToAgent(OpenStore{{1, 1, 1}, {"10.0.0.1"}, true})),
                  {{"/allow/0", kNoAddresses}, {"/allow", {Json(std::vector<std::string>(257, "10.0.0.1"))}}}, parse);
-  expect_checked(to_json(ToAgent(Welcome{})), {{"/job_time_ms", {-1, 101 * 366 * kDay}}}, parse);
+  expect_checked(to_json(ToAgent(Welcome{})),
+                 {{"/job_time_ms", {-1, 101 * 366 * kDay}}, {"/version", {0, -1, 1'000'001}, {1, 1'000'000}}}, parse);
   expect_checked(to_json(ToAgent(StopAt{1, 1, 0})), {{"/call", {0}}, {"/signal_number", {-1, 65}}}, parse);
   expect_checked(to_json(ToAgent(StopRound{1, 15, false, false, "", {1}})),
                  {{"/signal_number", {0, 65}}, {"/hung_ranks/0", {-1}}, {"/why", {kNul}}}, parse);
@@ -371,7 +398,6 @@ TEST(MessageJson, WhatIsMalformedIsRefusedByName) {
       {"{\"type\":\"stop_asked\"", "no JSON object"},
       {"{}", "\"type\" is missing"},
       {R"({"type":7})", "\"type\" is no text"},
-      {R"({"type":"sing"})", "no such type"},
       {R"({"type":"stop_asked"})", "\"signal_number\" is missing"},
       {R"({"type":"stop_asked","signal_number":"2"})", "no whole number"},
       {R"({"type":"stop_asked","signal_number":2.5})", "no whole number"},

@@ -104,6 +104,18 @@ class SessionTest : public ::testing::Test {
   Session session{{60s, 3s, 30s}, Hello{}, now};
 };
 
+TEST_F(SessionTest, GivesUpAtAnEndpointThatWantsAVersionWhichItDoesNotSpeak) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");
+  Welcome welcome;
+  welcome.version = kVersions.high + 1;
+  const auto actions = session.step(Session::Heard{welcome}, now);
+  ASSERT_EQ(actions.size(), 1U);
+  const auto* given_up = std::get_if<Session::GiveUp>(&actions.front());
+  ASSERT_NE(given_up, nullptr);
+  EXPECT_NE(given_up->refused->what.find("version 2"), std::string::npos) << given_up->refused->what;
+}
+
 TEST_F(SessionTest, TheEndpointIsTriedUntilTheJoinTimeout_WithGrowingPauses) {
   EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
   milliseconds last = 0ms;
