@@ -254,7 +254,15 @@ void World::workers_changed() {
     for (auto* node : alive_) was_cut_off(*node);
   checks.collectives_complete(
       alive_, [this](int from, int to) { return network->is_open(from, to); },
-      [this](Node& node) { return job.is_daemon_apart && was_cut_off(node); });
+      [this](Node& node) { return job.is_daemon_apart && (was_cut_off(node) || is_told_to_stop(node)); });
+}
+
+// Whoever comes for a job that is ending in a daemon begins the next one of its name at once, while the workers of the
+// old one still have their grace.
+bool World::is_told_to_stop(const Node& node) const {
+  return std::any_of(alive_.begin(), alive_.end(), [&](const Node* other) {
+    return other->is_told_to_stop() && other->workers().round() == node.workers().round();
+  });
 }
 
 // A daemon that never stopped goes on with whoever reaches it, so those of an older round that it does not hear may go

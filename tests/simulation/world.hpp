@@ -127,6 +127,7 @@ class World {
   void write(const std::string& line);
   void trace_message(const std::string& name, const rendezvous::ToAgent& message);
   bool was_cut_off(Node& node);
+  bool is_told_to_stop(const Node& node) const;  // or another one of its round
   void start_stranger(int port, PortHolder holder);
   void direct(Daemon& daemon, Channel& channel, const rendezvous::Hello& hello);
   void go_on(Process& process, Duration paused);
