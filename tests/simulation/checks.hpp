@@ -52,6 +52,7 @@ class Checks {
   bool was_disowned(const RoundId& round) const { return disowned_.count(round) != 0; }
   // A node has come or gone, or may seem to.
   void members_change() { ++changes_of_members_; }
+  int changes_of_members() const { return changes_of_members_; }
 
   // Some worker has come or gone, or what can reach what has changed: a collective of each round whose members all
   // work, and reach each other, completes now. may_be_unheard: whether one of an older round may go on by itself, as it

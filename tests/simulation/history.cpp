@@ -4,6 +4,7 @@
 #include <csignal>
 #include <exception>
 
+#include "tests/simulation/faults.hpp"
 #include "tests/simulation/world.hpp"
 
 namespace ddp::simulation {
@@ -15,9 +16,11 @@ constexpr std::uint64_t kEventsMax = 300'000;  // of one history; more is a stor
 
 class History {
  public:
-  History(std::uint64_t seed, const HistoryOptions& options) : world_(seed, static_cast<bool>(options.trace)) {
+  History(std::uint64_t seed, const HistoryOptions& options)
+      : world_(seed, static_cast<bool>(options.trace)), switched_(world_, options.faults) {
     world_.out = options.trace;
     draw_job(options.as_json);
+    job().is_signal_told = !options.faults.empty();
     if (options.has_ports && !job().is_daemon_apart) draw_ports();
   }
 
@@ -28,6 +31,7 @@ class History {
       for (int i = 0; i < faults_; ++i) {
         run_for(time_of_next_fault());
         befall();
+        switched_.perhaps_befall(pace_);
       }
       run_for(dice().between(0ms, 3s));
       if (is_scheduled_)
@@ -45,6 +49,8 @@ class History {
     result.rounds = world_.checks.rounds_told();
     result.completed = world_.checks.rounds_completed();
     result.faults = faults_;
+    result.drawn = switched_.drawn();
+    result.blamed_right = world_.blame.times_right();
     if (!result.violation.empty()) world_.trace("VIOLATION: ", result.violation);
     return result;
   }
@@ -132,6 +138,7 @@ class History {
   }
 
   void befall() {
+    world_.blame.forget();
     if (stops_ && dice().chance(30)) return warns_ && world_.stop_dice.chance(70) ? warn_some_node() : stop_some_node();
     if (finishes_ && dice().chance(30)) return finish_work();
     switch (dice().between(0, 15)) {
@@ -310,6 +317,7 @@ class History {
   void heal() {
     world_.trace("all faults are over");
     world_.network->unblock_all();
+    switched_.end();
     world_.network->delays(50us, job().network.delay_max);
     for (int host = 0; host < job().hosts; ++host) bring_back(host);
     if (job().is_daemon_apart && !world_.is_daemon_alive()) world_.start_daemon();
@@ -373,6 +381,7 @@ class History {
   }
 
   World world_;
+  Faults switched_;
   int faults_ = 0;
   Duration pace_{0};
   bool breaks_connections_ = false, stops_ = false, warns_ = false, finishes_ = false, is_stopped_ = false,

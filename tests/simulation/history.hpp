@@ -4,15 +4,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 
 #include "tests/simulation/clock.hpp"
+#include "tests/simulation/switches.hpp"
 
 namespace ddp::simulation {
 
 struct HistoryOptions {
   bool as_json = false;    // messages go through their texts
   bool has_ports = false;  // the endpoint is at one of several, others have some of the rest
+  std::set<Fault> faults;  // that befall it beside those of every history
   std::function<void(const std::string& line)> trace;  // if wanted
 };
 
@@ -22,7 +25,9 @@ struct HistoryResult {
   std::size_t rounds = 0;     // that were begun
   std::size_t completed = 0;  // in which a collective could complete
   int faults = 0;
-  bool goes_on = false;  // in the end; else the job has ended
+  FaultCounts drawn{};           // of HistoryOptions::faults
+  std::size_t blamed_right = 0;  // killed workers whose end was reported late, and who were named as the cause
+  bool goes_on = false;          // in the end; else the job has ended
 };
 
 HistoryResult play(std::uint64_t seed, const HistoryOptions& options);

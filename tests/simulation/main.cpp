@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <iostream>
+#include <set>
+#include <stdexcept>
 #include <string>
 
 #include "tests/simulation/history.hpp"
@@ -15,12 +17,14 @@ constexpr const char* kUsage =
     "usage: membership_simulation --seeds=FROM-TO | --seconds=N [--from=SEED] | --seed=N [--trace]\n"
     "       --json       messages go through their texts\n"
     "       --ports      the endpoint is at one of several ports\n"
+    "       --faults=NAME,NAME  more faults; `all` for all of them\n"
     "       --keep-going after a violation, and counts them\n";
 
 struct Options {
   std::uint64_t first = 1, last = 1000;
   double seconds = 0;
   bool trace = false, json = false, ports = false, keep_going = false;
+  std::set<Fault> faults;
 };
 
 bool take(const std::string& argument, Options& options) {
@@ -31,6 +35,10 @@ bool take(const std::string& argument, Options& options) {
   if (argument == "--json") return options.json = true;
   if (argument == "--ports") return options.ports = true;
   if (argument == "--keep-going") return options.keep_going = true;
+  if (const auto names = value_of("--faults="); !names.empty()) {
+    options.faults = faults_of(names);
+    return true;
+  }
   if (const auto seed = value_of("--seed="); !seed.empty()) {
     options.first = options.last = std::strtoull(seed.c_str(), nullptr, 10);
     return true;
@@ -52,14 +60,27 @@ bool take(const std::string& argument, Options& options) {
   return true;
 }
 
+// What else a replay needs.
+std::string flags_of(const Options& options) {
+  std::string out;
+  if (options.json) out += " --json";
+  if (options.ports) out += " --ports";
+  std::string names;
+  for (const auto fault : options.faults) names += (names.empty() ? "" : ",") + name_of(fault);
+  if (!names.empty()) out += " --faults=" + names;
+  return out;
+}
+
 int run(const Options& options) {
   HistoryOptions history;
   history.as_json = options.json;
   history.has_ports = options.ports;
+  history.faults = options.faults;
   if (options.trace) history.trace = [](const std::string& line) { std::cout << line << '\n'; };
   const auto began = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-  std::uint64_t histories = 0, events = 0, rounds = 0, completed = 0, going_on = 0, violations = 0;
+  std::uint64_t histories = 0, events = 0, rounds = 0, completed = 0, going_on = 0, violations = 0, blamed_right = 0;
+  FaultCounts drawn{};
   for (auto seed = options.first; seed <= options.last; ++seed) {
     if (options.seconds > 0 && elapsed() >= options.seconds) break;
     const auto result = play(seed, history);
@@ -68,15 +89,22 @@ int run(const Options& options) {
     rounds += result.rounds;
     completed += result.completed;
     going_on += result.goes_on;
+    blamed_right += result.blamed_right;
+    for (std::size_t i = 0; i < kFaults; ++i) drawn[i] += result.drawn[i];
     if (result.violation.empty()) continue;
     ++violations;
     std::cout << "seed " << seed << ": " << result.violation << "\n  replay: membership_simulation --seed=" << seed
-              << " --trace\n";
+              << flags_of(options) << " --trace\n";
     if (!options.keep_going) break;
   }
   std::cout << histories << " histories in " << elapsed() << " s (" << static_cast<double>(histories) / elapsed()
             << " a second), " << events << " events, " << rounds << " rounds, " << completed << " of them complete, "
             << going_on << " jobs that go on, " << violations << " violations\n";
+  if (!options.faults.empty()) {
+    std::cout << "drawn:";
+    for (const auto fault : options.faults) std::cout << ' ' << name_of(fault) << ' ' << drawn[index_of(fault)];
+    std::cout << "; " << blamed_right << " late deaths named as the cause\n";
+  }
   return violations == 0 ? 0 : 1;
 }
 
@@ -84,10 +112,15 @@ int run(const Options& options) {
 
 int main(int argc, char** argv) {
   Options options;
-  for (int i = 1; i < argc; ++i)
-    if (!take(argv[i], options)) {
-      std::cerr << kUsage;
-      return 2;
-    }
+  try {
+    for (int i = 1; i < argc; ++i)
+      if (!take(argv[i], options)) {
+        std::cerr << kUsage;
+        return 2;
+      }
+  } catch (const std::invalid_argument& error) {
+    std::cerr << error.what() << '\n';
+    return 2;
+  }
   return run(options);
 }

@@ -2,6 +2,8 @@
 
 #include <csignal>
 #include <cstdint>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -77,6 +79,45 @@ TEST(MembershipSimulation, TheEndpointMayBeAtOneOfSeveralPortsOfWhichOthersHaveS
     completed += result.completed;
   }
   EXPECT_GT(completed, kHistoriesWithPorts) << "the nodes hardly ever meet";
+}
+
+TEST(MembershipSimulation, EachFaultWithASwitchIsDrawnWhereItIsOnAndNoneElse) {
+  for (const auto fault : faults_of("all")) {
+    SCOPED_TRACE(name_of(fault));
+    HistoryOptions options;
+    options.faults = {fault};
+    FaultCounts drawn{};
+    for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+      const auto counts = play(seed, options).drawn;
+      for (std::size_t i = 0; i < kFaults; ++i) drawn[i] += counts[i];
+    }
+    for (std::size_t i = 0; i < kFaults; ++i) EXPECT_EQ(drawn[i] > 0, i == index_of(fault)) << drawn[i];
+  }
+}
+
+TEST(MembershipSimulation, AnUnknownFaultIsRefusedWithTheNamesOfAll) {
+  EXPECT_EQ(faults_of("all").size(), kFaults);
+  EXPECT_EQ(faults_of("one-way,late-death"), (std::set<Fault>{Fault::one_way, Fault::late_death}));
+  try {
+    faults_of("reset,tyop");
+    FAIL();
+  } catch (const std::invalid_argument& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "there is no fault 'tyop'; there are: all, reset, refusal, close, one-way, cut, stall, late-death, "
+              "replaced-host, stop");
+  }
+}
+
+TEST(MembershipSimulation, KilledWorkerWhoseEndIsReportedLateIsTheCause) {
+  HistoryOptions options;
+  options.faults = {Fault::late_death};
+  std::size_t blamed_right = 0;
+  for (std::uint64_t seed = 1; seed <= 1000 / kShorter; ++seed) {
+    const auto result = play(seed, options);
+    ASSERT_EQ(result.violation, "") << replay(seed) << " --faults=late-death";
+    blamed_right += result.blamed_right;
+  }
+  EXPECT_GT(blamed_right, 50 / kShorter) << "deaths that nothing else disturbs are too rare to prove anything";
 }
 
 // A job that works undisturbed until a scheduler signals every process of it.

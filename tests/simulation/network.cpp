@@ -35,7 +35,7 @@ void Channel::arrive() {
 }
 
 void Channel::take(Packet packet) {
-  if (!is_open_) return;
+  if (!is_open_ || is_reset_) return;
   if (std::holds_alternative<End>(packet)) {
     is_socket_open_ = false;
     return fail({"it closed the connection", true});
@@ -143,7 +143,7 @@ void Network::knock(const std::shared_ptr<Try>& attempt, int times) {
     if (!is_open(from.host, attempt->host) || !is_open(attempt->host, from.host)) return again();
     if (swallowed_.count({attempt->host, attempt->port}) != 0) return again();
     const auto found = listeners_.find({attempt->host, attempt->port});
-    if (found == listeners_.end())
+    if (found == listeners_.end() || refusals_.count({attempt->host, attempt->port}) != 0)
       return clock_.after(delay(), &from, [this, attempt] { end(attempt, Attempt::refused, nullptr); });
     auto& owner = *found->second.owner;
     clock_.at(clock_.now(), &owner, [this, attempt, &from, &owner] {
@@ -202,6 +202,34 @@ void Network::break_connections(int a, int b) {
     for (auto* side : {&channel, channel.peer_})
       clock_.after(delay(), &side->owner_, [side] { side->fail({"the connection was reset", true}); });
   }
+}
+
+std::vector<Channel*> Network::connections() {
+  std::vector<Channel*> out;
+  for (auto& channel : channels_)
+    if (!channel.is_server_ && !channel.is_reset_ && channel.is_open_ && channel.peer_->is_open_ &&
+        channel.owner_.is_alive && channel.peer_->owner_.is_alive)
+      out.push_back(&channel);
+  return out;
+}
+
+void Network::reset(Channel& channel) {
+  for (auto* side : {&channel, channel.peer_}) {
+    side->is_reset_ = true;
+    clock_.after(delay(), &side->owner_, [side] { side->fail({"the connection was reset", true}); });
+  }
+}
+
+std::vector<std::pair<int, int>> Network::ports() const {
+  std::vector<std::pair<int, int>> out;
+  for (const auto& [place, listener] : listeners_)
+    if (listener.owner->is_alive && listener.owner->name != kStrangers) out.push_back(place);
+  return out;
+}
+
+void Network::accept(int host, int port) {
+  const auto found = refusals_.find({host, port});
+  if (found != refusals_.end() && --found->second == 0) refusals_.erase(found);
 }
 
 void Network::all_seem_silent_to(const Process& process) {

@@ -31,6 +31,8 @@ struct Closed {
   bool by_peer = false;
 };
 
+constexpr const char* kStrangers = "strangers";  // the process of those that are no part of the job
+
 class Network;
 
 // One side of a connection, as control/channel.hpp is.
@@ -53,7 +55,7 @@ class Channel {
   void close_quietly();
 
   bool is_open() const { return is_open_; }
-  Process& owner() { return owner_; }
+  Process& owner() const { return owner_; }
   const Channel& peer() const { return *peer_; }
   int peer_host() const { return peer_->owner_.host; }
 
@@ -81,6 +83,7 @@ class Channel {
   bool is_open_ = true;
   bool is_quiet_ = false;       // close_quietly() is what its end means
   bool is_socket_open_ = true;  // as the kernel has it
+  bool is_reset_ = false;       // nothing more comes but the news of it
   bool is_silent_ = false;      // nothing can come
   std::uint64_t silences_ = 0;
 };
@@ -122,6 +125,15 @@ class Network {
   void bring_back(int host);
   // The connections between these hosts end on both sides, as when something between them forgets them.
   void break_connections(int a, int b);
+  // Those that are open, by their client's side, between processes that live.
+  std::vector<Channel*> connections();
+  // Both sides hear of an error by the other; what is under way is lost.
+  void reset(Channel& channel);
+  std::vector<std::pair<int, int>> ports() const;  // host and port, of processes of the job
+  // The host's kernel says that nobody listens there, as often as refuse() was called and accept() was not.
+  void refuse(int host, int port) { ++refusals_[{host, port}]; }
+  void accept(int host, int port);
+  void accept_all() { refusals_.clear(); }
   void all_seem_silent_to(const Process& process);
   void end_of(Process& process);  // its kernel closes what it had open
   void delays(Duration shortest, Duration longest) { options_.delay_min = shortest, options_.delay_max = longest; }
@@ -159,6 +171,7 @@ class Network {
   std::vector<bool> is_lost_;
   std::map<std::pair<int, int>, Listener> listeners_;
   std::set<std::pair<int, int>> swallowed_;
+  std::map<std::pair<int, int>, int> refusals_;
   std::deque<Channel> channels_;  // for ever: events name them
 };
 

@@ -18,13 +18,17 @@ namespace {
 constexpr Duration kAtOnce = 100us;
 constexpr Duration kFarewellLimit = 1s;
 
-Hello hello_of(const Job& job, int number, int host, int workers) {
+std::string key_of(int number) {
   char key[33];
   std::snprintf(key, sizeof key, "%032x", static_cast<unsigned>(number));
+  return key;
+}
+
+Hello hello_of(const Job& job, int number, int host, int workers) {
   Hello hello;
   hello.versions = job.node_versions;
   hello.run_id = kRunId;
-  hello.node_key = key;
+  hello.node_key = key_of(number);
   hello.host_name = "h" + std::to_string(host);
   hello.nodes_min = job.nodes_min;
   hello.nodes_max = job.nodes_max;
@@ -34,6 +38,12 @@ Hello hello_of(const Job& job, int number, int host, int workers) {
   hello.join_timeout = job.join_timeout;
   hello.last_call_timeout = job.last_call_timeout;
   hello.grace = job.grace;
+  return hello;
+}
+
+Hello hello_in_place_of(Hello hello, int number, int workers) {
+  hello.node_key = key_of(number);
+  hello.workers = workers;
   return hello;
 }
 
@@ -48,12 +58,13 @@ Session::Options session_options(const Job& job) {
 
 }  // namespace
 
-Node::Node(World& world, int number, int host, int workers, bool serves)
+Node::Node(World& world, int number, int host, int workers, bool serves, const Node* in_place_of)
     : world_(world),
       process_{"n" + std::to_string(number) + "@h" + std::to_string(host), host},
       guardian_{process_.name + "'s guardian", host},
       tree_{process_.name + "'s workers", host},
-      hello_(hello_of(world.job, number, host, workers)),
+      hello_(in_place_of != nullptr ? hello_in_place_of(in_place_of->hello_, number, workers)
+                                    : hello_of(world.job, number, host, workers)),
       serves_first_(serves),
       session_(session_options(world.job), hello_, world.clock.now()),
       core_({workers, world.job.nodes_max, world.job.grace, world.job.signal_window, {}, hello_.host_name}),
@@ -107,12 +118,22 @@ void Node::lose() {
 void Node::stop(int signal_number) {
   world_.trace(name(), " is told to stop");
   is_told_to_stop_ = true;
+  world_.blame.end();
   decide(NodeCore::StopSignalled{signal_number});
 }
 
 void Node::warn(int signal_number) {
   world_.trace(name(), " is warned");
+  world_.blame.end();
   decide(NodeCore::WarningSignalled{signal_number});
+}
+
+bool Node::close_in_order(double jitter) {
+  if (channel_ == nullptr || !session_.is_joined()) return false;
+  world_.trace(name(), " closes its connection and comes again");
+  std::exchange(channel_, nullptr)->close();
+  session_step(Session::Ended{Session::How::closed, jitter});
+  return true;
 }
 
 void Node::perform(const NodeCore::Finish& action) {

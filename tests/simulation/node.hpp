@@ -19,7 +19,8 @@ class World;
 
 class Node {
  public:
-  Node(World& world, int number, int host, int workers, bool serves);
+  // in_place_of: whose host name and port it takes over; null for a name and a port of its own.
+  Node(World& world, int number, int host, int workers, bool serves, const Node* in_place_of);
 
   void start();
   void kill();           // its guardian ends the workers and says so
@@ -28,6 +29,8 @@ class Node {
   void lose();  // with its host
   void stop(int signal_number);
   void warn(int signal_number);
+  // Its connection to membership ends, and it comes again. False where it has none.
+  bool close_in_order(double jitter);
 
   bool is_alive() const { return process_.is_alive; }
   bool runs() const { return process_.runs(); }
@@ -38,6 +41,7 @@ class Node {
   int host() const { return process_.host; }
   const std::string& name() const { return process_.name; }
   const std::string& key() const { return hello_.node_key; }
+  const std::string& host_name() const { return hello_.host_name; }
   const rendezvous::StartRound& round() const { return core_.round(); }
   const Workers& workers() const { return workers_; }
   Workers& workers() { return workers_; }
@@ -48,6 +52,7 @@ class Node {
   const Server* server() const { return server_.get(); }
   bool serves() const { return server_ != nullptr; }
   const rendezvous::Session& session() const { return session_; }
+  std::chrono::milliseconds job_time() const;
   std::optional<TimePoint> unheard_at;  // when the daemon could not reach it, the last time that it mattered
 
  private:
@@ -102,7 +107,6 @@ class Node {
 
   void end_process();
   void guardian_takes_over();
-  std::chrono::milliseconds job_time() const;
 
   World& world_;
   Process process_, guardian_, tree_;

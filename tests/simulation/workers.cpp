@@ -70,6 +70,7 @@ void Workers::signal_tree(int signal_number) {
                 fails ? Ending{Ending::Kind::exited, 1, false} : Ending{Ending::Kind::killed, signal_number, false});
     }
     if (orphans_ > 0 && world_.dice.chance(70)) end_orphan();
+    if (world_.job.is_signal_told) tell({launcher::TreeSignalled{signal_number}});
   });
 }
 
@@ -132,15 +133,18 @@ void Workers::abandon() {
 
 void Workers::end_after(int local_rank, Duration time, Ending ending) {
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
-  if (worker.state == State::none) return;
+  if (worker.state == State::none || worker.state == State::dying) return;
   world_.clock.after(time, &tree_, [this, &worker, local_rank, ending, incarnation = worker.incarnation] {
-    if (worker.incarnation == incarnation && worker.state != State::none) end(local_rank, ending);
+    if (worker.incarnation == incarnation && worker.state != State::none && worker.state != State::dying)
+      end(local_rank, ending);
   });
 }
 
 void Workers::fail(int local_rank, Ending ending) {
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
-  if (worker.state == State::none || (worker.state == State::hung && ending.kind == Ending::Kind::exited)) return;
+  if (worker.state == State::none || worker.state == State::dying ||
+      (worker.state == State::hung && ending.kind == Ending::Kind::exited))
+    return;
   if (world_.dice.chance(world_.job.workers.leaves_orphan_percent)) ++orphans_;
   end(local_rank, ending);
 }
@@ -154,6 +158,14 @@ void Workers::take_schedulers_signal(int local_rank, int signal_number) {
 void Workers::hang(int local_rank) {
   auto& worker = workers_[static_cast<std::size_t>(local_rank)];
   if (worker.state == State::working) set(worker, State::hung);
+}
+
+void Workers::die_slowly(int local_rank, Duration time) {
+  auto& worker = workers_[static_cast<std::size_t>(local_rank)];
+  set(worker, State::dying);
+  world_.clock.after(time, &tree_, [this, &worker, local_rank, incarnation = worker.incarnation] {
+    if (worker.incarnation == incarnation && worker.state == State::dying) end(local_rank, kKilled);
+  });
 }
 
 void Workers::end(int local_rank, Ending ending) {

@@ -53,6 +53,7 @@ class Workers {
   // --- what happens to them ---
   void fail(int local_rank, launcher::Ending ending);
   void hang(int local_rank);
+  void die_slowly(int local_rank, Duration time);                  // it is killed now, and is gone only then
   void take_schedulers_signal(int local_rank, int signal_number);  // who asks should_stop() is not ended by it
   void finish_work();                                              // those that work end well, soon
 
@@ -64,7 +65,7 @@ class Workers {
   const RoundId& round() const { return round_; }
 
  private:
-  enum class State { none, starting, working, hung };
+  enum class State { none, starting, working, hung, dying };
   struct Worker {
     State state = State::none;
     std::uint64_t incarnation = 0;

@@ -9,7 +9,7 @@ namespace ddp::simulation {
 using namespace rendezvous;
 
 World::World(std::uint64_t seed, bool wants_trace)
-    : dice(seed), stop_dice(~seed), scheduler_dice(seed + 0x5c4ed), traces(wants_trace) {}
+    : dice(seed), stop_dice(~seed), scheduler_dice(seed + 0x5c4ed), fault_dice(seed + 0xfa017), traces(wants_trace) {}
 
 void World::write(const std::string& line) {
   if (!out) return;
@@ -62,10 +62,10 @@ MembershipOptions World::options_for(const Hello& hello, const JobBefore& before
 
 // --- processes ---
 
-Node& World::start_node(int host) {
+Node& World::start_node(int host, const Node* in_place_of) {
   const bool serves = host == 0 && !job.is_daemon_apart;
   const int workers = dice.between(1, job.workers_max);
-  nodes_.push_back(std::make_unique<Node>(*this, nodes_started_++, host, workers, serves));
+  nodes_.push_back(std::make_unique<Node>(*this, nodes_started_++, host, workers, serves, in_place_of));
   auto& node = *nodes_.back();
   alive_.push_back(&node);
   checks.members_change();
@@ -138,6 +138,25 @@ const Membership* World::membership_of_daemon() const {
   return running != nullptr ? &running->membership() : nullptr;
 }
 
+bool World::is_round_undisturbed(const RoundId& round, std::chrono::milliseconds clocks_differ_by) const {
+  if (!checks.is_complete(round) || checks.newest_complete() != round) return false;
+  const auto is_two_way = [this](int a, int b) { return network->is_open(a, b) && network->is_open(b, a); };
+  if (job.is_daemon_apart && (!is_daemon_alive() || !daemon_->process.runs())) return false;
+  std::optional<std::chrono::milliseconds> first, last;
+  for (const auto* node : alive_) {
+    if (node->serves() && !node->runs()) return false;
+    if (node->round().round != round) continue;
+    if (!node->runs() || !node->session().is_joined()) return false;
+    if (job.is_daemon_apart && !is_two_way(node->host(), job.hosts)) return false;
+    for (const auto* other : alive_)
+      if ((other->round().round == round || other->serves()) && !is_two_way(node->host(), other->host())) return false;
+    const auto time = node->job_time();
+    first = first ? std::min(*first, time) : time;
+    last = last ? std::max(*last, time) : time;
+  }
+  return first && *last - *first <= clocks_differ_by;
+}
+
 // --- pauses ---
 
 void World::pause(Process& process, Duration time) {
@@ -176,6 +195,7 @@ void World::lose_host(int host) {
 
 void World::signal_every_process(int signal_number, Duration within) {
   trace("every process gets signal ", signal_number);
+  blame.end();
   const auto time = [&] { return scheduler_dice.between(Duration(0), within); };
   for (auto* node : alive_) {
     clock.after(time(), &node->process(), [node, signal_number] {
@@ -196,7 +216,9 @@ std::string World::name_of(const std::string& node_key) const {
 
 void World::tells(const Server& server, const std::string& node_key, const ToAgent& message) {
   trace_message(name_of(node_key), message);
-  if (!is_stranger(node_key)) checks.is_told(&server, node_of(node_key), message);
+  if (is_stranger(node_key)) return;
+  checks.is_told(&server, node_of(node_key), message);
+  blame.is_told(message, checks.changes_of_members());
 }
 
 void World::trace_heard(const std::string& node_key, const ToMembership& message) {
@@ -232,7 +254,15 @@ void World::workers_changed() {
     for (auto* node : alive_) was_cut_off(*node);
   checks.collectives_complete(
       alive_, [this](int from, int to) { return network->is_open(from, to); },
-      [this](Node& node) { return job.is_daemon_apart && was_cut_off(node); });
+      [this](Node& node) { return job.is_daemon_apart && (was_cut_off(node) || is_told_to_stop(node)); });
+}
+
+// Whoever comes for a job that is ending in a daemon begins the next one of its name at once, while the workers of the
+// old one still have their grace.
+bool World::is_told_to_stop(const Node& node) const {
+  return std::any_of(alive_.begin(), alive_.end(), [&](const Node* other) {
+    return other->is_told_to_stop() && other->workers().round() == node.workers().round();
+  });
 }
 
 // A daemon that never stopped goes on with whoever reaches it, so those of an older round that it does not hear may go

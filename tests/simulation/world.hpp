@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rendezvous/daemon/job_table.hpp"
+#include "tests/simulation/blame.hpp"
 #include "tests/simulation/checks.hpp"
 #include "tests/simulation/clock.hpp"
 #include "tests/simulation/dice.hpp"
@@ -40,6 +41,7 @@ struct Job {
   NetworkOptions network;
   WorkerHabits workers;
   int workers_max = 2;
+  bool is_signal_told = false;  // by the guardian; in histories with switches only, as the others are to stay the same
   std::chrono::milliseconds signal_window{0};                            // of agents under a scheduler
   Duration collective_timeout_min = 1ms, collective_timeout_max = 20ms;  // until a missing rank is noticed
   bool is_collective_endless = false;                                    // it is not
@@ -67,8 +69,10 @@ class World {
   Dice dice;
   Dice stop_dice;       // for all that belongs to stops at one step: the histories without any stay what they were
   Dice scheduler_dice;  // the same, for what a scheduler does
+  Dice fault_dice;      // the same, for the faults that have a switch
   std::unique_ptr<Network> network;
   Checks checks;
+  Blame blame;
   bool traces;
   template <typename... Parts>
   void trace(const Parts&... parts) {
@@ -92,7 +96,7 @@ class World {
 
   // --- what happens ---
   void begin();
-  Node& start_node(int host);
+  Node& start_node(int host, const Node* in_place_of = nullptr);
   void start_daemon();
   void kill_daemon();
   bool is_daemon_alive() const { return daemon_ && daemon_->process.is_alive; }
@@ -106,6 +110,9 @@ class World {
   Node* node_on(int host) const;
   const std::deque<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   const rendezvous::Membership* membership_of_daemon() const;
+  // All of its members are at work, run, and are in touch with each other and with their membership, and their clocks
+  // differ by no more than this.
+  bool is_round_undisturbed(const RoundId& round, std::chrono::milliseconds clocks_differ_by) const;
   int endpoint_port() const { return kEndpointPort + job.endpoint_at; }
   int endpoint_host() const { return job.is_daemon_apart ? job.hosts : 0; }
   int hosts() const { return job.hosts + (job.is_daemon_apart ? 1 : 0); }
@@ -121,13 +128,14 @@ class World {
   void write(const std::string& line);
   void trace_message(const std::string& name, const rendezvous::ToAgent& message);
   bool was_cut_off(Node& node);
+  bool is_told_to_stop(const Node& node) const;  // or another one of its round
   void start_stranger(int port, PortHolder holder);
   void direct(Daemon& daemon, Channel& channel, const rendezvous::Hello& hello);
   void go_on(Process& process, Duration paused);
 
   std::deque<std::unique_ptr<Node>> nodes_;
   std::vector<Node*> alive_;
-  Process strangers_{"strangers", 0};
+  Process strangers_{kStrangers, 0};
   std::deque<std::unique_ptr<Daemon>> daemons_;
   Daemon* daemon_ = nullptr;
   std::uint64_t terms_ = 0, nonces_ = 0;

@@ -1,0 +1,210 @@
+#include "tests/simulation/faults.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+namespace ddp::simulation {
+
+using launcher::Ending;
+
+namespace {
+
+constexpr Ending kExitedWithAnError{Ending::Kind::exited, 1, false};
+constexpr Duration kLatestReport = 2s;
+
+// Clocks of nodes differ by the delay of the message that set them.
+constexpr std::chrono::milliseconds kSlackOfClocks{350};
+
+}  // namespace
+
+void Faults::perhaps_befall(Duration within) {
+  if (wanted_.empty() || !dice().chance(70)) return;
+  for (int i = dice().between(1, 2); i > 0; --i) {
+    const auto fault = dice().one_of(wanted_);
+    world_.clock.after(dice().between(0ms, within), nullptr, [this, fault] { befall(fault); });
+  }
+}
+
+void Faults::end() {
+  is_over_ = true;
+  world_.network->accept_all();
+}
+
+void Faults::befall(Fault fault) {
+  if (is_over_) return;
+  world_.blame.forget();
+  const auto happens = [&] {
+    switch (fault) {
+      case Fault::reset: return reset();
+      case Fault::refusal: return refuse();
+      case Fault::close: return close();
+      case Fault::one_way: return block_one_way();
+      case Fault::cut: return cut();
+      case Fault::stall: return stall();
+      case Fault::late_death: return kill_worker();
+      case Fault::replaced_host: return replace_host();
+      case Fault::stop: return stop();
+    }
+    return false;
+  };
+  drawn_[index_of(fault)] += happens();
+}
+
+// --- connections ---
+
+bool Faults::reset() {
+  const auto open = world_.network->connections();
+  if (open.empty()) return false;
+  auto& channel = *dice().one_of(open);
+  world_.trace("fault: the connection of ", channel.owner().name, " to ", channel.peer().owner().name, " is reset");
+  world_.network->reset(channel);
+  return true;
+}
+
+bool Faults::refuse() {
+  const auto ports = world_.network->ports();
+  if (ports.empty()) return false;
+  const auto [host, port] = dice().one_of(ports);
+  const auto time = dice().between(10ms, 5 * limit());
+  world_.trace("fault: host ", host, " refuses connections to port ", port, " for ", time.count() / 1000, " ms");
+  world_.network->refuse(host, port);
+  world_.clock.after(time, nullptr, [this, host = host, port = port] { world_.network->accept(host, port); });
+  return true;
+}
+
+bool Faults::close() {
+  auto* node = some_node();
+  if (node == nullptr || !node->runs() || !node->workers().is_any_left()) return false;
+  return node->close_in_order(static_cast<double>(dice().below(1000)) / 1000);
+}
+
+// --- the network ---
+
+// Up to longer than anybody waits for the others.
+Duration Faults::some_time() {
+  return dice().between(Duration(10ms), dice().one_of<Duration>({limit(), 5 * limit(), job().orphan_limit + 5s}));
+}
+
+bool Faults::block_one_way() {
+  if (world_.hosts() < 2) return false;
+  const int from = dice().between(0, world_.hosts() - 1);
+  const int to = (from + dice().between(1, world_.hosts() - 1)) % world_.hosts();
+  const auto time = some_time();
+  world_.trace("fault: nothing goes from host ", from, " to host ", to, " for ", time.count() / 1000, " ms");
+  block_for(from, to, time);
+  return true;
+}
+
+bool Faults::cut() {
+  if (world_.hosts() < 3) return false;
+  const int a = dice().between(0, world_.hosts() - 1);
+  const int b = (a + dice().between(1, world_.hosts() - 1)) % world_.hosts();
+  const auto time = some_time();
+  world_.trace("fault: hosts ", a, " and ", b, " can't reach each other for ", time.count() / 1000, " ms");
+  block_for(a, b, time);
+  block_for(b, a, time);
+  miss_each_other(a, b);
+  return true;
+}
+
+void Faults::block_for(int from, int to, Duration time) {
+  world_.checks.members_change();
+  world_.network->block(from, to);
+  world_.clock.after(time, nullptr, [this, from, to] { world_.network->unblock(from, to); });
+}
+
+// Membership may reach both of them, so only the deadlines of their collectives tell that there is a cut.
+void Faults::miss_each_other(int a, int b) {
+  if (job().is_collective_endless) return;
+  const auto timeout = dice().between(job().collective_timeout_min, job().collective_timeout_max);
+  world_.clock.after(timeout, nullptr, [this, a, b] {
+    if (is_over_ || world_.network->is_open(a, b) || world_.network->is_open(b, a)) return;
+    auto *one = world_.node_on(a), *other = world_.node_on(b);
+    if (one != nullptr && other != nullptr && one->workers().round() == other->workers().round() &&
+        one->workers().do_all_work() && other->workers().do_all_work()) {
+      fail_a_worker(*one);
+      fail_a_worker(*other);
+    }
+    world_.clock.after(1s, nullptr, [this, a, b] { miss_each_other(a, b); });
+  });
+}
+
+void Faults::fail_a_worker(Node& node) {
+  const int local_rank = dice().between(0, node.workers().count() - 1);
+  world_.checks.fails(node.workers().round());
+  node.workers().fail(local_rank, kExitedWithAnError);
+}
+
+// --- processes ---
+
+Node* Faults::some_node() {
+  const auto alive = world_.nodes_alive();
+  return alive.empty() ? nullptr : dice().one_of(alive);
+}
+
+// What comes over its connections waits. Who connects gets no answer, as the loop has a part in every handshake.
+bool Faults::stall() {
+  const auto time = dice().between(limit(), 3 * limit());
+  if (world_.is_daemon_alive() && dice().chance(30)) {
+    world_.pause(world_.daemon_process(), time);
+    return true;
+  }
+  auto* node = some_node();
+  if (node == nullptr) return false;
+  world_.pause(node->process(), time);
+  return true;
+}
+
+bool Faults::kill_worker() {
+  auto* node = some_node();
+  if (node == nullptr || !node->tree().runs()) return false;
+  auto& workers = node->workers();
+  const int local_rank = dice().between(0, workers.count() - 1);
+  const auto delay = dice().between(Duration(0), kLatestReport);
+  if (!workers.does_work(local_rank)) return false;
+  world_.trace("fault: a worker of ", node->name(), " is killed, which is reported ", delay.count() / 1000,
+               " ms later");
+  const auto& round = node->round();
+  // Later than the grace it can't be told from a worker that ddprun has killed.
+  const bool is_in_time = delay + kSlackOfClocks <= kLatestReport && delay < Duration(job().grace);
+  if (is_in_time && world_.is_round_undisturbed(round.round, kSlackOfClocks))
+    world_.blame.expect({round.round, node->host_name(), round.rank_first + local_rank, local_rank,
+                         world_.checks.changes_of_members()});
+  world_.checks.fails(workers.round());
+  workers.die_slowly(local_rank, delay);
+  world_.worker_ended(workers.round(), false);
+  return true;
+}
+
+// By another machine or another ddprun. The endpoint's own node has no successor in its place.
+bool Faults::replace_host() {
+  auto* old = some_node();
+  if (old == nullptr || (old->host() == 0 && !job().is_daemon_apart) || world_.network->is_lost(old->host()))
+    return false;
+  world_.trace("fault: another ddprun comes in place of ", old->name());
+  int host = old->host();
+  switch (dice().between(0, 2)) {
+    case 0: old->kill(); break;       // its guardian ends its workers, and says so
+    case 1: old->kill_both(); break;  // its kernel closes its connection
+    default:                          // nobody says anything
+      world_.lose_host(host);
+      world_.network->bring_back(host);
+  }
+  if (dice().chance(30))  // of the same name at another address
+    for (int other = 1; other < job().hosts; ++other)
+      if (world_.node_on(other) == nullptr && !world_.network->is_lost(other)) host = other;
+  world_.clock.after(dice().between(0ms, limit()), nullptr, [this, host, old] {
+    if (world_.node_on(host) == nullptr && !world_.network->is_lost(host)) world_.start_node(host, old);
+  });
+  return true;
+}
+
+bool Faults::stop() {
+  auto* node = some_node();
+  if (node == nullptr || !node->runs()) return false;
+  world_.clock.after(0ms, &node->process(), [node] { node->stop(SIGTERM); });
+  return true;
+}
+
+}  // namespace ddp::simulation

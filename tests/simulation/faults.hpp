@@ -1,0 +1,53 @@
+// Does the faults that have a switch. They draw from a generator of their own, so that the histories without any stay
+// what they were.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "tests/simulation/switches.hpp"
+#include "tests/simulation/world.hpp"
+
+namespace ddp::simulation {
+
+class Faults {
+ public:
+  Faults(World& world, const std::set<Fault>& wanted) : world_(world), wanted_(wanted.begin(), wanted.end()) {}
+
+  // Some of those that are switched on, perhaps, within this time. Without any nothing is drawn.
+  void perhaps_befall(Duration within);
+
+  // All are over, and no other comes.
+  void end();
+
+  const FaultCounts& drawn() const { return drawn_; }
+
+ private:
+  Dice& dice() { return world_.fault_dice; }
+  Job& job() { return world_.job; }
+  Duration limit() { return world_.job.network.heartbeat_timeout; }
+
+  void befall(Fault fault);
+  bool reset();
+  bool refuse();
+  bool close();
+  bool block_one_way();
+  bool cut();
+  bool stall();
+  bool kill_worker();
+  bool replace_host();
+  bool stop();
+
+  void block_for(int from, int to, Duration time);
+  void miss_each_other(int a, int b);
+  void fail_a_worker(Node& node);
+  Node* some_node();
+  Duration some_time();
+
+  World& world_;
+  const std::vector<Fault> wanted_;
+  FaultCounts drawn_{};
+  bool is_over_ = false;
+};
+
+}  // namespace ddp::simulation

@@ -1,0 +1,32 @@
+// The faults that have a switch: they befall a history only where they are asked for.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <set>
+#include <string>
+
+namespace ddp::simulation {
+
+enum class Fault {
+  reset,       // a connection between live processes is reset, what is under way on it is lost
+  refusal,     // for a while the kernel of a live host refuses connections to a port that a process listens on
+  close,       // an agent that lives and has workers closes its connection as a client that ends does, and comes again
+  one_way,     // for a while nothing goes from one host to another, while the way back works
+  cut,         // for a while two hosts can't reach each other, and reach all others
+  stall,       // an event loop does nothing, its connections stay open and what comes over them waits
+  late_death,  // a worker is killed, and its end is reported up to 2 s later
+  replaced_host,  // a new ddprun comes in place of another one that is gone, before anybody may have noticed
+  stop,           // one ddprun gets SIGTERM
+};
+constexpr std::size_t kFaults = 9;
+
+constexpr std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
+std::string name_of(Fault fault);
+
+// Of names divided by commas, or "all". Throws std::invalid_argument, which lists the names.
+std::set<Fault> faults_of(const std::string& names);
+
+using FaultCounts = std::array<std::size_t, kFaults>;  // by Fault
+
+}  // namespace ddp::simulation
