@@ -89,8 +89,19 @@ class OutputTest : public ::testing::Test {
               static_cast<ssize_t>(text.size()));
   }
 
-  std::string out() const { return contents_of(scratch_.path() / "out"); }
-  std::string err() const { return contents_of(scratch_.path() / "err"); }
+  // What is in them once the console is written.
+  std::string out() { return drain(), contents_of(scratch_.path() / "out"); }
+  std::string err() { return drain(), contents_of(scratch_.path() / "err"); }
+
+  void drain() {
+    const auto drained = std::make_shared<bool>(false);
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    output_->when_drained([drained] { *drained = true; });
+    io_.restart();
+    while (!*drained && io_.run_one_until(deadline) > 0) continue;
+    EXPECT_TRUE(*drained);
+  }
+
   fs::path round(int number = 0) const { return logs_ / "run" / ("round_" + std::to_string(number)); }
   std::string log(int rank, const std::string& name = "stdout.log") const {
     return contents_of(round() / ("rank_" + std::to_string(rank)) / name);
