@@ -142,5 +142,21 @@ TEST_F(DdprunDiskOfLogs, AStopDoesNotWaitForTheDisk) {
   EXPECT_EQ(occurrences(job.out(), "round 1"), 0);
 }
 
+TEST_F(DdprunDisk, AStalledLogOfTheDaemonHoldsUpNoJob) {
+  disk_.stall();
+  auto options = with_stream(2);
+  options.program = "ddp-rendezvous";
+  Job daemon({"--port", "0"}, options);
+  const auto port = std::to_string(daemon.number_after("membership listens on port "));
+  ASSERT_TRUE(disk_.holds(console_));
+  Job job({"--nnodes=1:2", "--rdzv-conf=last_call_timeout=1", "--nproc-per-node=1", "--rdzv-backend=c10d",
+           "--rdzv-id=the_job", "--rdzv-endpoint=127.0.0.1:" + port, "true"});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  disk_.heal();
+  daemon.kill(SIGTERM);
+  EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
+  EXPECT_THAT(contents_of(console_), HasSubstr("ddp-rendezvous: job the_job: "));
+}
+
 }  // namespace
 }  // namespace ddp::test
