@@ -22,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -241,7 +242,13 @@ void print_timer_lateness(const fs::path& scratch, const char* name, int workers
   double longest_turn_us = 0;
   {
     ddp::launcher::Output output(io, options, scratch.string(), [] {});
-    output.begin_round({"run", 0, 0, workers, workers, "default", false});
+    bool is_open = false;
+    output.begin_round({"run", 0, 0, workers, workers, "default", false}, {}, [&is_open](std::exception_ptr error) {
+      if (error) std::rethrow_exception(error);
+      is_open = true;
+    });
+    while (!is_open) io.run_one();
+    io.restart();  // it may have had nothing else to do
     int running = 0;
     for (int rank = 0; rank < workers; ++rank) {
       const auto side = output.worker_side(rank);

@@ -258,11 +258,17 @@ class Agent {
     std::visit([&](const auto& message) { links_.send_to_all(message); }, action.message);
   }
 
-  void perform(const NodeCore::Spawn& action) {
+  void perform(const NodeCore::OpenOutput& action) {
     show_bindings();
+    open_output(others_than(action.local_ranks), [this](std::exception_ptr error) {
+      spawn_error_ = error;
+      decide(NodeCore::OutputOpened{error ? std::optional(text_of(error)) : std::nullopt});
+    });
+  }
+
+  void perform(const NodeCore::Spawn& action) {
     auto left = action.local_ranks;
     try {
-      open_output(others_than(action.local_ranks));
       for (; !left.empty(); left.erase(left.begin())) spawn(left.front());
     } catch (const std::exception& error) {
       spawn_error_ = std::current_exception();
@@ -284,7 +290,7 @@ class Agent {
     try {
       if (action.are_all) {
         show_bindings();
-        open_output(action.local_ranks);
+        open_output(action.local_ranks, [](std::exception_ptr) {});  // there is nothing to open
       }
     } catch (const std::exception& error) {
       return asio::post(io_, [this, why = text_of(error), local_ranks = action.local_ranks] {
@@ -299,11 +305,11 @@ class Agent {
     }
   }
 
-  void open_output(const std::vector<int>& kept) {
+  void open_output(const std::vector<int>& kept, Output::Opened opened) {
     const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
     output_.begin_round({run_id_, core_.round().round.number, core_.round().rank_first, config_.workers,
                          core_.round().world_size, config_.role, foreground},
-                        kept);
+                        kept, std::move(opened));
   }
 
   std::vector<std::string> variables_of(int local_rank) const {
@@ -330,6 +336,14 @@ class Agent {
 
   std::optional<int> core_share(int local_rank) const {
     return bindings_.empty() ? std::nullopt : bindings_[static_cast<std::size_t>(local_rank)].core_share;
+  }
+
+  static std::string text_of(const std::exception_ptr& error) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::exception& what) {
+      return text_of(what);
+    }
   }
 
   static std::string text_of(const std::exception& error) {

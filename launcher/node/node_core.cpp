@@ -126,6 +126,22 @@ void NodeCore::take(const WorkerLinkLost& event) {
   step_workers({WorkerSaidHello{event.local_rank, false, false}});
 }
 
+void NodeCore::take(const OutputOpened& event) {
+  if (finished_ || to_spawn_.empty()) return;
+  auto local_ranks = std::exchange(to_spawn_, {});
+  if (event.why_not) return take(SpawnFailed{*event.why_not, std::move(local_ranks)});
+  out_.emplace_back(Spawn{std::move(local_ranks)});
+}
+
+// The round is being stopped while a disk still opens the output of its workers.
+void NodeCore::spawn_nobody() {
+  std::vector<WorkerGroupEvent> events;
+  for (const int local_rank : std::exchange(to_spawn_, {}))
+    events.emplace_back(WorkerEnded{local_rank, {Ending::Kind::not_started, ECANCELED, false}});
+  events.emplace_back(TreeEmpty{});
+  step_workers(events);
+}
+
 // Where other nodes take part they are told why, and end as this node does.
 void NodeCore::take(const SpawnFailed& event) {
   if (static_cast<int>(event.local_ranks.size()) < options_.workers) has_spawned_ = true;
@@ -327,9 +343,14 @@ void NodeCore::step_workers(const std::vector<WorkerGroupEvent>& events) {
 void NodeCore::follow(const WorkerGroup::Actions& actions) {
   for (const auto& action : actions) std::visit([this](const auto& what) { follow(what); }, action);
   vote();
+  if (!to_spawn_.empty() && !group_.is_running()) spawn_nobody();
 }
 
-void NodeCore::follow(const SpawnWorkers& action) { out_.emplace_back(Spawn{action.local_ranks}); }
+// The files on which their output goes may take long to open.
+void NodeCore::follow(const SpawnWorkers& action) {
+  to_spawn_ = action.local_ranks;
+  out_.emplace_back(OpenOutput{action.local_ranks});
+}
 
 void NodeCore::follow(const SeatWorkers& action) {
   out_.emplace_back(Seat{action.local_ranks, static_cast<int>(action.local_ranks.size()) == options_.workers});

@@ -81,6 +81,9 @@ class NodeCore {
     int local_rank;
     std::string why;
   };
+  struct OutputOpened {                    // the answer to OpenOutput
+    std::optional<std::string> why_not{};  // it failed
+  };
   struct SpawnFailed {  // of these local ranks, none has been started
     std::string why;
     std::vector<int> local_ranks;
@@ -111,8 +114,8 @@ class NodeCore {
 
   using Event =
       std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed, WorkersChanged,
-                   TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost, SpawnFailed, SeatsFailed,
-                   MembershipSaid, MembershipLost, Orphaned, StoreIsOpen, StoreFailed>;
+                   TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost, OutputOpened, SpawnFailed,
+                   SeatsFailed, MembershipSaid, MembershipLost, Orphaned, StoreIsOpen, StoreFailed>;
 
   // Actions: what the user reads.
   struct Print {  // one line of ddprun's
@@ -144,7 +147,10 @@ class NodeCore {
   };
 
   // Actions: processes. The round is round(); signals and kills are WorkerGroup's.
-  struct Spawn {  // SpawnFailed is the answer where not all of them can be
+  struct OpenOutput {  // of these workers, in the round that begins; OutputOpened is the answer, later
+    std::vector<int> local_ranks;
+  };
+  struct Spawn {  // their output is open; SpawnFailed is the answer where not all of them can be
     std::vector<int> local_ranks;
   };
   struct Rethrow {};  // the error of that: nothing of the job has run, so ddprun ends as it does at wrong input
@@ -163,7 +169,7 @@ class NodeCore {
     RoundId round;
     std::set<base::Address> users;
   };
-  struct CloseOutput {  // of the round's workers, but for those that live on
+  struct CloseOutput {  // of the round's workers, but for those that live on; OutputOpened comes no more
     std::vector<int> kept{};
   };
   struct SetFarewell {  // the guardian is to tell membership when this process has ended
@@ -179,9 +185,9 @@ class NodeCore {
   struct Quit {};  // end at once
 
   using Action =
-      std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers, Spawn, Rethrow,
-                   Seat, SignalWorker, KillWorker, SignalTree, KillOrphans, KillTree, ForwardSignal, SuspendProcess,
-                   ForgetTree, OpenStore, CloseOutput, SetFarewell, TellCaller, Finish, Quit>;
+      std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers, OpenOutput, Spawn,
+                   Rethrow, Seat, SignalWorker, KillWorker, SignalTree, KillOrphans, KillTree, ForwardSignal,
+                   SuspendProcess, ForgetTree, OpenStore, CloseOutput, SetFarewell, TellCaller, Finish, Quit>;
   using Actions = std::vector<Action>;
 
   explicit NodeCore(NodeOptions options);
@@ -211,6 +217,7 @@ class NodeCore {
   void take(const GuardianEnded& event);
   void take(const WorkerSaid& event);
   void take(const WorkerLinkLost& event);
+  void take(const OutputOpened& event);
   void take(const SpawnFailed& event);
   void take(const SeatsFailed& event);
   void take(const MembershipSaid& event);
@@ -251,6 +258,7 @@ class NodeCore {
   void follow(const TellEnded& action);
 
   void stop(int signal_number);
+  void spawn_nobody();
   void vote();
   void end_with(int exit_code);
   void finish(int exit_code);
@@ -274,6 +282,7 @@ class NodeCore {
   rendezvous::StartRound start_;
   std::string store_address_;
   std::optional<rendezvous::RunReport> report_;
+  std::vector<int> to_spawn_;               // once their output is open
   std::string why_not_spawned_;             // any worker of the round
   std::string stop_why_;                    // why the round is being stopped, as far as it is known here
   std::optional<std::uint64_t> stop_call_;  // of should_stop(), at which the round's workers are to stop

@@ -9,8 +9,11 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <string>
 
+#include "base/file_thread.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
@@ -18,6 +21,27 @@ namespace {
 
 constexpr std::size_t kUnreadBytesMax = 16u << 20;
 constexpr int kPipeBytes = 1 << 20;  // the usual limit; with 64 KiB a reader on a busy machine falls behind
+constexpr std::size_t kFileWriteBytes = 256 * 1024;  // handed to a file's thread at once
+constexpr std::chrono::seconds kFileEndLimit{2};     // for what is left when ddprun ends without waiting for its output
+
+// What a file's thread writes: it may outlive the destination, so it has a descriptor of its own.
+struct FileWrite {
+  std::shared_ptr<const base::UniqueFd> file;
+  std::string bytes;
+  int error = 0;  // afterwards: 0, or the errno for which not all could be written
+
+  void run() {
+    for (std::string_view left = bytes; !left.empty();) {
+      const auto written = ::write(file->get(), left.data(), left.size());
+      if (written > 0) {
+        left.remove_prefix(static_cast<std::size_t>(written));
+      } else if (written == 0 || errno != EINTR) {
+        error = written == 0 ? ENOSPC : errno;
+        return;
+      }
+    }
+  }
+};
 
 bool same_file(int a, int b) {
   struct stat x {
@@ -44,6 +68,10 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
     }
     if (S_ISFIFO(info.st_mode)) ::fcntl(fd, F_SETPIPE_SZ, kPipeBytes);  // may be refused
     if (!file_) file_.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    if (kind_ == Kind::file && file_) {
+      thread_.emplace(io, kFileEndLimit);
+      shared_file_ = std::make_shared<const base::UniqueFd>(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
+    }
     terminal_ = ::isatty(fd) != 0;
     boost::system::error_code refused;  // epoll refuses what never blocks, such as /dev/null
     if (kind_ != Kind::file) descriptor_.assign(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 3), refused);
@@ -68,8 +96,15 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
     if (!waiting_) tell_drained();
   }
 
+  // Of a file, what is left is still written, unless that takes too long.
   void close() {
     drained_ = nullptr;
+    if (thread_) {
+      const auto left = output_.front().substr(in_flight_);
+      if (!broken_ && !left.empty())
+        thread_->post([write = FileWrite{shared_file_, std::string(left)}]() mutable { write.run(); }, [] {});
+      thread_.reset();
+    }
     boost::system::error_code ignored;
     descriptor_.close(ignored);
   }
@@ -89,6 +124,7 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
   }
 
   void write_some() {
+    if (thread_) return write_on_thread();
     while (!output_.front().empty()) {
       const auto written = write_without_blocking(output_.front());
       if (written >= 0) {
@@ -100,6 +136,22 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
       }
     }
     tell_drained();
+  }
+
+  void write_on_thread() {
+    if (output_.front().empty()) return tell_drained();
+    waiting_ = true;
+    auto write =
+        std::make_shared<FileWrite>(FileWrite{shared_file_, std::string(output_.front().substr(0, kFileWriteBytes))});
+    in_flight_ = write->bytes.size();
+    thread_->post([write] { write->run(); },
+                  [self = shared_from_this(), write] {
+                    self->waiting_ = false;
+                    self->output_.pop(std::exchange(self->in_flight_, 0));
+                    if (!self->thread_) return;  // closed
+                    if (write->error != 0) return self->give_up(write->error);
+                    self->write_on_thread();
+                  });
   }
 
   void wait_for_room() {
@@ -127,7 +179,10 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
   Kind kind_ = Kind::shared_description;
   BoundedOutput output_;
   LineMerger merger_;
-  boost::asio::posix::stream_descriptor descriptor_;  // a duplicate of file_, to wait for room
+  boost::asio::posix::stream_descriptor descriptor_;   // a duplicate of file_, to wait for room
+  std::optional<base::FileThread> thread_;             // of a regular file, until close()
+  std::shared_ptr<const base::UniqueFd> shared_file_;  // a duplicate of file_ for it
+  std::size_t in_flight_ = 0;                          // bytes at the front of output_ that it is writing
   std::function<void(int error)> failed_;  // writing failed with this errno, so all is lost from here; called once
   std::function<void()> drained_;
   bool terminal_ = false, waiting_ = false, broken_ = false;

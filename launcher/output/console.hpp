@@ -2,7 +2,8 @@
 //
 // The two are one destination where they are the same terminal, pipe or file, so that order is kept. Writing never
 // blocks the event loop, and never makes the user's descriptors non-blocking, which the user's shell shares: a terminal
-// or pipe is opened anew for a description of our own, a regular file is written directly, a socket with MSG_DONTWAIT.
+// or pipe is opened anew for a description of our own, a regular file is written by a thread of its own, because its
+// disk may stop answering, a socket with MSG_DONTWAIT.
 //
 // Threads: the event loop's only.
 #pragma once

@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/asio/post.hpp>
 #include <cerrno>
+#include <chrono>
 #include <map>
 #include <optional>
 #include <system_error>
 #include <utility>
 
+#include "base/file_thread.hpp"
 #include "base/host_name.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/console_reader.hpp"
@@ -23,6 +26,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr const char* kNoFiles = "/dev/null";
+constexpr std::chrono::seconds kFilesEndLimit{2};  // at the end of ddprun: what is left matters little
 
 bool is_in(const std::vector<RankRange>& ranges, int rank) {
   return ranges.empty() || std::any_of(ranges.begin(), ranges.end(), [&](const RankRange& range) {
@@ -36,6 +40,30 @@ base::UniqueFd open_nothing(int flags) {
   return fd;
 }
 
+// The folders and files of a round on their way. run() and close() are the disk thread's, `is_wanted` is the loop's.
+struct Opening {
+  std::optional<LogTree> tree;  // empty: there are none
+  std::string run_id;
+  std::uint32_t round = 0;
+  std::vector<int> ranks{};                       // global ones; each gets a folder
+  std::map<std::string, base::UniqueFd> files{};  // by their paths
+  std::exception_ptr error{};
+  bool is_wanted = true;
+
+  void run() {
+    try {
+      for (const int rank : ranks) tree->make_rank_directory(run_id, round, rank);
+      for (auto& [path, file] : files) file = open_log_file(path);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  }
+
+  void close() { files.clear(); }
+
+  base::UniqueFd take(const std::string& path) { return std::move(files.at(path)); }
+};
+
 }  // namespace
 
 class Output::Impl {
@@ -46,38 +74,35 @@ class Output::Impl {
         options_(std::move(options)),
         scratch_directory_(std::move(scratch_directory)),
         tree_(open_tree()),
-        console_(io, console_options(std::move(reader_gone))) {}
+        console_(io, console_options(std::move(reader_gone))) {
+    if (tree_) disk_.emplace(io, kFilesEndLimit);
+  }
 
   ~Impl() {
+    give_up_opening();
     if (log_thread_) log_thread_->stop();
   }
 
-  void begin_round(const Round& round, const std::vector<int>& kept) {
+  void begin_round(const Round& round, const std::vector<int>& kept, Opened opened) {
     end_round(kept);  // of who did not; nothing otherwise
     round_ = round;
     workers_.resize(static_cast<std::size_t>(round.workers));
     console_.set_workers(round.workers);
-    const auto size = console_.terminal_size();
-    std::vector<LogThread::Stream> streams;
-    std::shared_ptr<DuplicateFile> duplicates[2];
+    std::vector<int> begun;
     for (int rank = 0; rank < round.workers; ++rank) {
       auto& worker = worker_of(rank);
       for (int stream : {1, 2}) worker.prefix[stream - 1] = LinePrefix(prefix_template(rank, stream), facts_of({rank}));
       if (worker.is_open) continue;
-      worker = Worker{.prefix = worker.prefix, .is_open = true, .is_new = true};
+      worker = Worker{.prefix = worker.prefix, .is_open = true};
       worker.directory = directory_of_round(rank);
-      if (tree_) tree_->make_rank_directory(round.run_id, round.number, round.rank_first + rank);
-      worker.side[0] = open_stdin(rank == 0 && round.rank_first == 0 && round.foreground);
-      for (int stream : {1, 2}) open_stream(rank, stream, size, duplicates[stream - 1], streams);
+      begun.push_back(rank);
     }
-    if (!streams.empty()) log_thread().add(std::move(streams));
-    for (auto& worker : workers_)
-      if (std::exchange(worker.is_new, false))
-        for (const auto& reader : worker.readers)
-          if (reader) reader->start();
-    if (tree_ && options_.log_directory.empty() && !std::exchange(told_where_, true))
-      say("ddprun: " + (tree_->notice().empty() ? "" : tree_->notice() + ", so ") + "log files are in " +
-          tree_->run_directory(round.run_id));
+    opening_ = opening_of(begun);
+    auto go_on = [this, opening = opening_, begun, opened = std::move(opened)] {
+      if (opening->is_wanted) opened(open_streams(begun));
+    };
+    if (opening_->ranks.empty()) return boost::asio::post(io_, std::move(go_on));
+    disk_->post([opening = opening_] { opening->run(); }, std::move(go_on));
   }
 
   std::array<int, 3> worker_side(int local_rank) const {
@@ -86,10 +111,19 @@ class Output::Impl {
   }
 
   void worker_is_spawned(int local_rank) {
-    for (auto& fd : worker_of(local_rank).side) fd.reset();
+    auto& worker = worker_of(local_rank);
+    for (std::size_t stream = 0; stream < worker.side.size(); ++stream) {
+      if (!std::exchange(worker.is_file[stream], false)) {
+        worker.side[stream].reset();
+      } else {  // file systems of networks, and of processes, may wait in close()
+        disk_->post([file = std::make_shared<base::UniqueFd>(std::move(worker.side[stream]))] { file->reset(); },
+                    [] {});
+      }
+    }
   }
 
   void end_round(const std::vector<int>& kept) {
+    give_up_opening();
     std::vector<int> ended;
     for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank)
       if (worker_of(rank).is_open && std::find(kept.begin(), kept.end(), rank) == kept.end()) ended.push_back(rank);
@@ -144,12 +178,12 @@ class Output::Impl {
  private:
   struct Worker {
     std::array<base::UniqueFd, 3> side{};
+    std::array<bool, 3> is_file{};                            // of each of them: it is the log file itself
     std::array<std::shared_ptr<ConsoleReader>, 2> readers{};  // of what goes to the console only; else null
     std::array<LinePrefix, 2> prefix{};
     LineTail stderr_tail{};   // where stderr goes to the console only
     std::string directory{};  // of the round and the rank that it began with; its files are there
     bool is_open = false;     // until the end of the last round that it takes part in
-    bool is_new = false;      // its streams are not read yet
   };
 
   // --- what the options mean ---
@@ -237,15 +271,63 @@ class Output::Impl {
     return fd;
   }
 
-  void open_stream(int rank, int stream, const std::optional<winsize>& size, std::shared_ptr<DuplicateFile>& duplicates,
-                   std::vector<LogThread::Stream>& streams) {
+  std::shared_ptr<Opening> opening_of(const std::vector<int>& local_ranks) const {
+    auto out = std::make_shared<Opening>(Opening{tree_, round_.run_id, round_.number});
+    if (!tree_) return out;
+    for (const int rank : local_ranks) {
+      out->ranks.push_back(round_.rank_first + rank);
+      for (int stream : {1, 2}) {
+        const auto file = file_of(rank, stream);
+        if (!file.empty()) out->files[file];
+        if (!file.empty() && options_.tee.has(rank, stream) && !wanted_duplicates(stream).empty())
+          out->files[duplicates_file(stream)];
+      }
+    }
+    return out;
+  }
+
+  void give_up_opening() {
+    if (!opening_) return;
+    opening_->is_wanted = false;
+    if (disk_) disk_->post([opening = opening_] { opening->close(); }, [] {});
+    opening_.reset();
+  }
+
+  // The streams of workers whose files are open.
+  std::exception_ptr open_streams(const std::vector<int>& local_ranks) {
+    const auto opening = std::exchange(opening_, nullptr);
+    try {
+      if (opening->error) std::rethrow_exception(opening->error);
+      const auto size = console_.terminal_size();
+      std::vector<LogThread::Stream> streams;
+      std::shared_ptr<DuplicateFile> duplicates[2];
+      for (const int rank : local_ranks) {
+        worker_of(rank).side[0] = open_stdin(rank == 0 && round_.rank_first == 0 && round_.foreground);
+        for (int stream : {1, 2}) open_stream(rank, stream, size, *opening, duplicates[stream - 1], streams);
+      }
+      if (!streams.empty()) log_thread().add(std::move(streams));
+      for (const int rank : local_ranks)
+        for (const auto& reader : worker_of(rank).readers)
+          if (reader) reader->start();
+    } catch (...) {
+      return std::current_exception();
+    }
+    if (tree_ && options_.log_directory.empty() && !std::exchange(told_where_, true))
+      say("ddprun: " + (tree_->notice().empty() ? "" : tree_->notice() + ", so ") + "log files are in " +
+          tree_->run_directory(round_.run_id));
+    return nullptr;
+  }
+
+  void open_stream(int rank, int stream, const std::optional<winsize>& size, Opening& opening,
+                   std::shared_ptr<DuplicateFile>& duplicates, std::vector<LogThread::Stream>& streams) {
     auto& worker = worker_of(rank);
     auto& side = worker.side[static_cast<std::size_t>(stream)];
     const bool shown = is_shown(rank);
     const bool tee = options_.tee.has(rank, stream);
     const auto file = file_of(rank, stream);
     if (!file.empty() && (!tee || (!shown && wanted_duplicates(stream).empty()))) {
-      side = open_log_file(file);
+      side = opening.take(file);
+      worker.is_file[static_cast<std::size_t>(stream)] = true;
       return;
     }
     if (file.empty() && (!shown || (!tee && options_.redirects.has(rank, stream)))) {
@@ -265,10 +347,10 @@ class Output::Impl {
           });
       return;
     }
-    if (!duplicates && !wanted_duplicates(stream).empty()) duplicates = open_duplicates(stream);
+    if (!duplicates && !wanted_duplicates(stream).empty()) duplicates = duplicates_of(stream, opening);
     streams.push_back({{rank, stream},
                        std::move(ends.agent),
-                       LogFile(open_log_file(file), file),
+                       LogFile(opening.take(file), file),
                        shown,
                        taken,
                        duplicates,
@@ -276,12 +358,14 @@ class Output::Impl {
   }
 
   // One per node, because two machines that append to one file of a network's file system tear its lines.
-  std::shared_ptr<DuplicateFile> open_duplicates(int stream) const {
-    const auto path = tree_->round_directory(round_.run_id, round_.number) + "/filtered_" +
-                      (stream == 1 ? "stdout" : "stderr") +
-                      (round_.rank_first == 0 ? "" : "_from_rank_" + std::to_string(round_.rank_first)) + ".log";
-    return std::make_shared<DuplicateFile>(
-        DuplicateFile{LogFile(open_log_file(path), path), wanted_duplicates(stream)});
+  std::string duplicates_file(int stream) const {
+    return tree_->round_directory(round_.run_id, round_.number) + "/filtered_" + (stream == 1 ? "stdout" : "stderr") +
+           (round_.rank_first == 0 ? "" : "_from_rank_" + std::to_string(round_.rank_first)) + ".log";
+  }
+
+  std::shared_ptr<DuplicateFile> duplicates_of(int stream, Opening& opening) const {
+    const auto path = duplicates_file(stream);
+    return std::make_shared<DuplicateFile>(DuplicateFile{LogFile(opening.take(path), path), wanted_duplicates(stream)});
   }
 
   LogThread& log_thread() {
@@ -306,6 +390,8 @@ class Output::Impl {
   Console console_;
   Round round_;
   std::vector<Worker> workers_;
+  std::optional<base::FileThread> disk_;   // where there are log files
+  std::shared_ptr<Opening> opening_;       // of this round, until it is done
   std::shared_ptr<LogThread> log_thread_;  // once something is tee'd
   bool told_where_ = false, told_slow_ = false;
 };
@@ -316,7 +402,9 @@ Output::Output(boost::asio::io_context& io, OutputOptions options, std::string s
 
 Output::~Output() = default;
 
-void Output::begin_round(const Round& round, const std::vector<int>& kept) { impl_->begin_round(round, kept); }
+void Output::begin_round(const Round& round, const std::vector<int>& kept, Opened opened) {
+  impl_->begin_round(round, kept, std::move(opened));
+}
 std::array<int, 3> Output::worker_side(int local_rank) const { return impl_->worker_side(local_rank); }
 void Output::worker_is_spawned(int local_rank) { impl_->worker_is_spawned(local_rank); }
 void Output::end_round(const std::vector<int>& kept) { impl_->end_round(kept); }

@@ -3,7 +3,7 @@
 // Owns the console, each worker's streams of the current round and the log tree:
 //   <log-dir>/<run id>/round_<n>/rank_<r>/{stdout,stderr}.log, error.json
 // No round's files are ever deleted or written over. The console is bounded and drops (console.hpp); a file never
-// loses or tears a line, and no file is written on the event loop.
+// loses or tears a line. No file is opened, written or closed on the event loop, as its disk may stop answering.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -11,6 +11,7 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -39,12 +40,16 @@ class Output {
          std::function<void()> reader_gone);
   ~Output();
 
-  // Makes the round's folders and opens every worker's streams, but for those that live on from the round before (local
-  // ranks): these keep theirs, and the files that they had. Ends the round before where nobody has. Throws UsageError
-  // (disk full, no rights).
-  void begin_round(const Round& round, const std::vector<int>& kept = {});
+  // Null, or what went wrong: UsageError (disk full, no rights), std::system_error (descriptors run out).
+  using Opened = std::function<void(std::exception_ptr error)>;
 
-  // For the worker: stdin, stdout, stderr; to be handed over once, then worker_is_spawned() lets go of them.
+  // Makes the round's folders and opens every worker's streams, but for those that live on from the round before (local
+  // ranks): these keep theirs, and the files that they had. Ends the round before where nobody has. Names of files are
+  // known at once. `opened` is called later, from the loop; no more after end_round() or another begin_round().
+  void begin_round(const Round& round, const std::vector<int>& kept, Opened opened);
+
+  // For the worker: stdin, stdout, stderr, once they are open; to be handed over once, then worker_is_spawned() lets go
+  // of them.
   std::array<int, 3> worker_side(int local_rank) const;
   void worker_is_spawned(int local_rank);
 

@@ -156,6 +156,7 @@ class WorkerGroup {
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
   bool is_idle() const { return phase_ == Phase::idle; }
+  bool is_running() const { return phase_ == Phase::running; }  // a round, that is not being stopped
 
   // Workers that have left the last round and wait for a seat.
   std::vector<int> waiting() const;

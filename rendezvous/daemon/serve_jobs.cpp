@@ -71,7 +71,7 @@ std::optional<security::Tokens> tokens_of(const ServeJobs& options, const std::o
 int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token_variable) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  base::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
+  base::LineWriter say(io, STDERR_FILENO, "ddp-rendezvous: ");
   base::WarningLog warnings(io, std::ref(say));
   base::BoundedLog say_of_jobs(io, std::ref(say), base::LineLimit(kLinesAtOnce, kLinePeriod));
   JobTable<MembershipServer> jobs(handlers_of(io, say_of_jobs, options.heartbeat_timeout),

@@ -17,7 +17,7 @@ namespace ddp::rendezvous {
 int serve_store(const ServeStore& options) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  base::LineWriter say(STDERR_FILENO, "ddp-rendezvous: ");
+  base::LineWriter say(io, STDERR_FILENO, "ddp-rendezvous: ");
   base::WarningLog warnings(io, std::ref(say));
   store::Server server(io, {.allow = options.allow,
                             .total_bytes_max = static_cast<std::size_t>(options.memory_mib) << 20,

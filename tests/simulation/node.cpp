@@ -313,6 +313,10 @@ void Node::perform(const NodeCore::Actions& actions) {
   });
 }
 
+void Node::perform(const NodeCore::OpenOutput&) {
+  world_.clock.at(world_.clock.now(), &process_, [this] { decide(NodeCore::OutputOpened{}); });
+}
+
 void Node::perform(const NodeCore::Spawn& action) {
   const auto& start = core_.round();
   world_.trace(name(), " begins round ", to_string(start.round), " as node ", start.group_rank, " of ",

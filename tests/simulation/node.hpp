@@ -86,6 +86,7 @@ class Node {
   void perform(const launcher::NodeCore::SendRoundEnded& action);
   void perform(const launcher::NodeCore::SendToWorker& action);
   void perform(const launcher::NodeCore::SendToWorkers& action);
+  void perform(const launcher::NodeCore::OpenOutput& action);
   void perform(const launcher::NodeCore::Spawn& action);
   void perform(const launcher::NodeCore::Rethrow&) {}  // every spawn succeeds
   // Virtual workers take no seats and name no rank that hangs.

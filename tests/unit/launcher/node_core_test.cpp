@@ -58,7 +58,8 @@ class NodeCoreOfTwo : public ::testing::Test {
 
   void run(std::uint32_t round = 0) {
     hear(rendezvous::Welcome{});
-    ASSERT_EQ(all<NodeCore::Spawn>(hear(start(round))).size(), 1U);
+    ASSERT_EQ(all<NodeCore::OpenOutput>(hear(start(round))).size(), 1U);
+    ASSERT_EQ(all<NodeCore::Spawn>(step(NodeCore::OutputOpened{})).size(), 1U);
     step({NodeCore::WorkersChanged{WorkerStarted{0}, WorkerStarted{1}}});
   }
 
@@ -84,8 +85,40 @@ TEST_F(NodeCoreOfTwo, WhatAnotherHostCanCauseIsPrintedWithALimit) {
   EXPECT_FALSE(all<NodeCore::Print>(hear(start(1))).front().is_limited);
 }
 
+TEST_F(NodeCoreOfTwo, WorkersAreSpawnedOnceTheirOutputIsOpen) {
+  hear(rendezvous::Welcome{});
+  EXPECT_TRUE(all<NodeCore::Spawn>(hear(start(0))).empty());
+  const auto spawned = all<NodeCore::Spawn>(step(NodeCore::OutputOpened{}));
+  ASSERT_EQ(spawned.size(), 1U);
+  EXPECT_EQ(spawned.front().local_ranks, (std::vector{0, 1}));
+  EXPECT_TRUE(all<NodeCore::Spawn>(step(NodeCore::OutputOpened{})).empty());
+}
+
+TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenEndsAtOnceAndSpawnsNobody) {
+  hear(rendezvous::Welcome{});
+  hear(start(0));
+  const auto actions = hear(rendezvous::StopRound{.round = 0, .signal_number = SIGTERM, .why = "rank 0 failed"});
+  const auto ended = all<NodeCore::SendRoundEnded>(actions);
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended.front().message.stopped, 2);
+  EXPECT_TRUE(ended.front().message.failures.empty());
+  EXPECT_EQ(all<NodeCore::CloseOutput>(actions).size(), 1U);
+  EXPECT_TRUE(step(NodeCore::OutputOpened{}).empty());
+  run(1);
+}
+
+TEST_F(NodeCoreOfTwo, OutputThatCannotBeOpenedFailsItsWorkers) {
+  hear(rendezvous::Welcome{});
+  hear(start(0));
+  const auto ended = all<NodeCore::SendRoundEnded>(step(NodeCore::OutputOpened{"no space"}));
+  ASSERT_EQ(ended.size(), 1U);
+  ASSERT_EQ(ended.front().message.failures.size(), 2U);
+  EXPECT_EQ(ended.front().message.failures.front().message, "no space");
+}
+
 TEST_F(NodeCoreOfTwo, WhyAWorkerCouldNotBeSpawnedIsToldOfThatRoundOnly) {
   hear(start(0));
+  step(NodeCore::OutputOpened{});
   auto actions = step(NodeCore::SpawnFailed{"no such file", {0, 1}});
   auto ended = all<NodeCore::SendRoundEnded>(actions);
   ASSERT_EQ(ended.size(), 1U);
@@ -285,17 +318,20 @@ TEST(NodeCoreAlone, AnErrorBeforeAnyWorkerRanEndsDdprunAsWrongInputDoes) {
   for (const bool has_one_started : {false, true}) {
     NodeCore core({2, 1, 30s, 0ms, 0ms, "a"});
     static_cast<void>(core.step(NodeCore::MembershipSaid{start, "a"}, facts));
+    static_cast<void>(core.step(NodeCore::OutputOpened{}, facts));
     const auto failed = has_one_started ? std::vector{1} : std::vector{0, 1};
     const auto actions = core.step(NodeCore::SpawnFailed{"no log directory", failed}, facts);
     EXPECT_EQ(all<NodeCore::Rethrow>(actions).size(), has_one_started ? 0U : 1U);
   }
   NodeCore core({1, 1, 30s, 0ms, 0ms, "a"});
   static_cast<void>(core.step(NodeCore::MembershipSaid{start, "a"}, facts));
+  static_cast<void>(core.step(NodeCore::OutputOpened{}, facts));
   static_cast<void>(core.step({NodeCore::WorkersChanged{WorkerStarted{0}}}, facts));
   static_cast<void>(
       core.step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 1, false}}, TreeEmpty{}}}, facts));
   start.round.number = 1;
   static_cast<void>(core.step(NodeCore::MembershipSaid{start, "a"}, facts));
+  static_cast<void>(core.step(NodeCore::OutputOpened{}, facts));
   EXPECT_TRUE(all<NodeCore::Rethrow>(core.step(NodeCore::SpawnFailed{"no log directory", {0}}, facts)).empty());
 }
 

@@ -12,8 +12,10 @@
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
+#include <exception>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -80,8 +82,23 @@ class OutputTest : public ::testing::Test {
     }
     output_ = std::make_unique<Output>(io_, options_, (scratch_.path() / "scratch").string(), [] {});
     round_.workers = round_.world_size = workers;
-    output_->begin_round(round_);
+    begin_round();
     return *output_;
+  }
+
+  // Until its streams are open. Throws what went wrong.
+  void begin_round(const std::vector<int>& kept = {}) {
+    auto result = std::make_shared<std::optional<std::exception_ptr>>();
+    output_->begin_round(round_, kept, [result](std::exception_ptr error) { *result = error; });
+    run_until([result] { return result->has_value(); });
+    if (result->value_or(nullptr)) std::rethrow_exception(**result);
+  }
+
+  void run_until(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    io_.restart();
+    while (!condition() && io_.run_one_until(deadline) > 0) continue;
+    EXPECT_TRUE(condition());
   }
 
   void print(int rank, int stream, const std::string& text) {
@@ -89,8 +106,16 @@ class OutputTest : public ::testing::Test {
               static_cast<ssize_t>(text.size()));
   }
 
-  std::string out() const { return contents_of(scratch_.path() / "out"); }
-  std::string err() const { return contents_of(scratch_.path() / "err"); }
+  // What is in them once the console is written.
+  std::string out() { return drain(), contents_of(scratch_.path() / "out"); }
+  std::string err() { return drain(), contents_of(scratch_.path() / "err"); }
+
+  void drain() {
+    const auto drained = std::make_shared<bool>(false);
+    output_->when_drained([drained] { *drained = true; });
+    run_until([drained] { return *drained; });
+  }
+
   fs::path round(int number = 0) const { return logs_ / "run" / ("round_" + std::to_string(number)); }
   std::string log(int rank, const std::string& name = "stdout.log") const {
     return contents_of(round() / ("rank_" + std::to_string(rank)) / name);
@@ -278,10 +303,10 @@ TEST_F(OutputTest, ARestartTouchesNoFileOfEarlierRounds) {
   print(0, 1, "first\n");
   output.end_round();
   round_.number = 1;
-  output.begin_round(round_);
+  begin_round();
   print(0, 1, "second\n");
   output.end_round();
-  output.begin_round(round_);  // the same again
+  begin_round();  // the same again
   print(0, 1, "third\n");
   output.end_round();
   EXPECT_EQ(log(0), "first\n");
@@ -302,7 +327,7 @@ TEST_F(OutputTest, AWorkerThatLivesOnKeepsItsStreamsAndItsFiles) {
     output.end_round({0});
     round_.number = 1;
     round_.rank_first = 4;
-    output.begin_round(round_, {0});
+    begin_round({0});
     ASSERT_EQ(::write(kept, "still\n", 6), 6);
     print(1, 1, "new\n");
     EXPECT_EQ(output.error_file(0), round(0) / "rank_0/error.json");
@@ -357,7 +382,7 @@ TEST_F(OutputTest, ADiskThatHangsKeepsTheLoopForAMomentOnlyAndLosesNothing) {
   output_->end_round();
   EXPECT_THAT(err(), HasSubstr("the disk of the log files is slow"));
   round_.number = 1;
-  output_->begin_round(round_);  // the job goes on
+  begin_round();  // the job goes on
   std::string written(text.size(), '\0');
   for (std::size_t at = 0; at < written.size();) {
     pollfd wait{disk, POLLIN, 0};
@@ -370,6 +395,28 @@ TEST_F(OutputTest, ADiskThatHangsKeepsTheLoopForAMomentOnlyAndLosesNothing) {
   print(0, 1, "next\n");
   output_->end_round();
   EXPECT_EQ(contents_of(round(1) / "rank_0/stdout.log"), "next\n");
+  ::close(disk);
+}
+
+// A FIFO that nobody reads stands for the disk: opening it waits.
+TEST_F(OutputTest, ARoundThatEndsBeforeItsFilesAreOpenIsForgotten) {
+  options_.redirects.all = 1;
+  begin(1);
+  output_->end_round();
+  round_.number = 1;
+  fs::create_directories(round(1) / "rank_0");
+  const auto path = round(1) / "rank_0/stdout.log";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  bool is_open = false;
+  output_->begin_round(round_, {}, [&](std::exception_ptr) { is_open = true; });
+  EXPECT_EQ(output_->error_file(0), round(1) / "rank_0/error.json");
+  output_->end_round();
+  round_.number = 2;
+  const int disk = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  begin_round();  // behind the other
+  EXPECT_FALSE(is_open);
+  print(0, 1, "new\n");
+  EXPECT_EQ(contents_of(round(2) / "rank_0/stdout.log"), "new\n");
   ::close(disk);
 }
 

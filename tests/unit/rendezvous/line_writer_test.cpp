@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <boost/asio/io_context.hpp>
 #include <climits>
 #include <string>
 
@@ -32,25 +33,26 @@ class Lines : public ::testing::Test {
     return out;
   }
 
+  boost::asio::io_context io_;
   UniqueFd reading_, writing_;
 };
 
 TEST_F(Lines, StayOneLineWhateverOthersHavePutIntoThem) {
-  LineWriter say(writing_.get(), "x: ");
+  LineWriter say(io_, writing_.get(), "x: ");
   say("host a\nx: b\x1b[2J\xc2\x9b"
       "2J\xe2\x80\xa8 has left");
   EXPECT_EQ(came(), "x: host a\\nx: b\\x1b[2J\\u009b2J\\u2028 has left\n");
 }
 
 TEST_F(Lines, HaveThePrefix) {
-  LineWriter say(writing_.get(), "x: ");
+  LineWriter say(io_, writing_.get(), "x: ");
   say("one");
   say("two");
   EXPECT_EQ(came(), "x: one\nx: two\n");
 }
 
 TEST_F(Lines, AreDroppedAndCountedWhereNobodyReads) {
-  LineWriter say(writing_.get(), "");
+  LineWriter say(io_, writing_.get(), "");
   const std::string line(1000, 'a');
   for (int i = 0; i < 1000; ++i) say(line);  // far more than a pipe holds; a call that waited would never return
   const auto written = came();
@@ -61,7 +63,7 @@ TEST_F(Lines, AreDroppedAndCountedWhereNobodyReads) {
 }
 
 TEST_F(Lines, AreCutToWhatGoesInAtOnce) {
-  LineWriter say(writing_.get(), "");
+  LineWriter say(io_, writing_.get(), "");
   say(std::string(100'000, 'a'));
   EXPECT_EQ(came(), std::string(PIPE_BUF - 1, 'a') + "\n");
 }

@@ -1,0 +1,162 @@
+// A disk that stops answering behind ddprun's files: what else ddprun has to do goes on.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "tests/integration/job.hpp"
+#include "tests/integration/stalling_disk.hpp"
+#include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
+
+namespace ddp::test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+class DdprunDisk : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!StallingDisk::is_possible()) GTEST_SKIP() << "this kernel lets no process answer for another's system calls";
+    fs::create_directory(folder_);
+  }
+
+  std::string path_of(const std::string& name) const { return (scratch_.path() / name).string(); }
+  bool appears(const std::string& name) const {
+    return becomes_true([&] { return fs::exists(path_of(name)); });
+  }
+
+  // ddprun's standard stream goes to a file on the disk.
+  Job::Options with_stream(int stream) const {
+    Job::Options options;
+    options.before_exec = [this, stream] {
+      const int file = ::open(console_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+      ::dup2(file, stream);
+      disk_.enter();
+    };
+    return options;
+  }
+
+  ScratchDirectory scratch_;
+  const fs::path folder_ = scratch_.path() / "disk";
+  const std::string console_ = (folder_ / "console").string();
+  StallingDisk disk_{folder_};
+};
+
+TEST_F(DdprunDisk, AStalledStdoutHoldsUpNeitherWorkersNorAStop) {
+  disk_.stall();
+  Job job(shell(1, "trap 'touch " + path_of("stopped") + "; exit 0' TERM; echo first; seq 300000; touch " +
+                       path_of("printed") + "; while :; do :; done"),
+          with_stream(1));
+  ASSERT_TRUE(disk_.holds(console_));
+  EXPECT_TRUE(appears("printed"));  // beyond what its pipe holds
+  job.kill(SIGTERM);
+  EXPECT_TRUE(appears("stopped"));
+  disk_.heal();
+  EXPECT_EQ(job.wait(), 143);
+  const auto text = contents_of(console_);
+  EXPECT_THAT(text, StartsWith("first\n1\n2\n"));
+  EXPECT_THAT(text.substr(text.size() - 100), EndsWith("\n299999\n300000\n"));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 300'001);
+}
+
+TEST_F(DdprunDisk, WhatAStalledStdoutHasNoRoomForIsDroppedAndCounted) {
+  disk_.stall();
+  Job job(shell(1, "seq 2700000; touch " + path_of("printed") + "; " + kStay), with_stream(1));
+  EXPECT_TRUE(appears("printed"));
+  disk_.heal();
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  const auto text = contents_of(console_);
+  EXPECT_EQ(text.substr(0, 6), "1\n2\n3\n");
+  EXPECT_EQ(occurrences(text, "ddprun: dropped "), 1);
+}
+
+TEST_F(DdprunDisk, AStalledStderrHoldsUpNoRestart) {
+  disk_.stall();
+  const auto ready = path_of("ready") + "$TORCHELASTIC_RESTART_COUNT";
+  Job job(shell(2,
+                "if [ $RANK = 1 ]; then until [ -e " + ready + " ]; do :; done; exit 3; fi; echo hello; touch " +
+                    ready + "; " + kStay,
+                {"--max-restarts=1"}),
+          with_stream(2));
+  EXPECT_TRUE(job.prints("hello", 2));
+  ASSERT_TRUE(disk_.holds(console_));
+  disk_.heal();
+  EXPECT_EQ(job.wait(), 3);
+  const auto text = contents_of(console_);
+  EXPECT_LT(text.find("restart"), text.find("error: rank 1 ")) << text;
+  EXPECT_THAT(text, HasSubstr("error: rank 1 "));
+}
+
+// One worker whose round 0 fails as soon as the file "go" is there; round 1 begins on a disk that has stalled
+// meanwhile.
+class DdprunDiskOfLogs : public DdprunDisk {
+ protected:
+  void stall_at_restart(Job& job) {
+    ASSERT_TRUE(job.prints("round 0"));
+    disk_.stall();
+    std::ofstream(path_of("go"));
+    ASSERT_TRUE(disk_.holds(folder_ / "logs"));
+  }
+
+  std::vector<std::string> command() const {
+    return shell(1,
+                 "echo round $TORCHELASTIC_RESTART_COUNT; [ $TORCHELASTIC_RESTART_COUNT = 0 ] || " + kStay +
+                     "; until [ -e " + path_of("go") + " ]; do :; done; exit 3",
+                 {"--log-dir=" + (folder_ / "logs").string(), "--tee=1", "--max-restarts=1"});
+  }
+
+  Job::Options options() const {
+    Job::Options out;
+    out.before_exec = [this] { disk_.enter(); };
+    return out;
+  }
+};
+
+TEST_F(DdprunDiskOfLogs, ARoundBeginsWhenTheDiskAnswersAgain) {
+  Job job(command(), options());
+  stall_at_restart(job);
+  EXPECT_EQ(occurrences(job.out(), "round 1"), 0);
+  disk_.heal();
+  EXPECT_TRUE(job.prints("round 1"));
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+}
+
+TEST_F(DdprunDiskOfLogs, AStopDoesNotWaitForTheDisk) {
+  Job job(command(), options());
+  stall_at_restart(job);
+  job.kill(SIGTERM);
+  EXPECT_EQ(job.wait(), 143);
+  EXPECT_EQ(occurrences(job.out(), "round 1"), 0);
+}
+
+TEST_F(DdprunDisk, AStalledLogOfTheDaemonHoldsUpNoJob) {
+  disk_.stall();
+  auto options = with_stream(2);
+  options.program = "ddp-rendezvous";
+  Job daemon({"--port", "0"}, options);
+  const auto port = std::to_string(daemon.number_after("membership listens on port "));
+  ASSERT_TRUE(disk_.holds(console_));
+  Job job({"--nnodes=1:2", "--rdzv-conf=last_call_timeout=1", "--nproc-per-node=1", "--rdzv-backend=c10d",
+           "--rdzv-id=the_job", "--rdzv-endpoint=127.0.0.1:" + port, "true"});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  disk_.heal();
+  daemon.kill(SIGTERM);
+  EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
+  EXPECT_THAT(contents_of(console_), HasSubstr("ddp-rendezvous: job the_job: "));
+}
+
+}  // namespace
+}  // namespace ddp::test
