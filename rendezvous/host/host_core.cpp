@@ -57,6 +57,7 @@ void HostCore::take(const Came& event, TimePoint now) {
   const Hello& hello = event.hello;
   const bool is_known = membership_.knows(hello.node_key);
   if (has_stepped_down_ || is_finishing_ || (membership_.is_finished() && !is_known)) return close(event.node);
+  if (verdict_) return tell(event.node, *verdict_);
   if (const auto refused = membership_.other_job(hello)) return tell(event.node, *refused);
   const auto version = choose_version(hello, versions_, has_own_agent_ ? "ddprun" : "ddp-rendezvous");
   if (const auto* refused = std::get_if<Refused>(&version)) {
@@ -173,8 +174,9 @@ void HostCore::step_down(const std::string& why) {
     verdict.what = why;
     verdict.try_this =
         "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
+    verdict_ = std::move(verdict);
     for (const auto& [node, connection] : connections_)
-      if (!connection.is_leaving) tell(node, verdict);
+      if (!connection.is_leaving) tell(node, *verdict_);
     return;
   }
   has_stepped_down_ = true;

@@ -42,6 +42,17 @@ constexpr struct {
     {1606, "rounds without end, on a node that had been told to stop"},
 };
 
+// The same, of histories with faults that are switched on.
+constexpr struct {
+  std::uint64_t seed;
+  const char* faults;
+  const char* found;
+} kFoundWithFaults[] = {
+    {4962, "close", "a daemon gave a job up, and a node that came again then waited for its verdict for ever"},
+    {126, "stall", "the same"},
+    {12490, "stall", "the same"},
+};
+
 std::string replay(std::uint64_t seed) {
   return "replay: membership_simulation --trace --seed=" + std::to_string(seed);
 }
@@ -60,6 +71,11 @@ TEST(MembershipSimulation, NoHistoryBreaksARule) {
 
 TEST(MembershipSimulation, HistoriesThatFoundABugPass) {
   for (const auto& [seed, found] : kFound) EXPECT_EQ(play(seed, {}).violation, "") << found << "; " << replay(seed);
+  for (const auto& [seed, faults, found] : kFoundWithFaults) {
+    HistoryOptions options;
+    options.faults = faults_of(faults);
+    EXPECT_EQ(play(seed, options).violation, "") << found << "; " << replay(seed) << " --faults=" << faults;
+  }
 }
 
 TEST(MembershipSimulation, MessagesMayGoThroughTheirTexts) {
