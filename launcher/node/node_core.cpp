@@ -65,8 +65,8 @@ void NodeCore::stop(int signal_number) {
   // ended; the third signal is for a node that never answers. A node alone has its verdict coming.
   if (group_.is_idle()) ++stops_while_waiting_;
   const bool is_last = !is_alone() && stops_while_waiting_ > (facts_.serves_endpoint ? 2 : 1);
+  send(rendezvous::StopAsked{signal_number});  // before the end of a round that this is the reason of
   step_workers({StopSignal{signal_number}});
-  send(rendezvous::StopAsked{signal_number});
   if (group_.is_idle() && (is_outside || is_last)) end_with(128 + signal_number);
 }
 
@@ -113,7 +113,10 @@ void NodeCore::take(const GuardianEnded& event) {
 }
 
 void NodeCore::take(const WorkersChanged& event) {
-  for (const auto& each : event) has_spawned_ = has_spawned_ || std::holds_alternative<WorkerStarted>(each);
+  for (const auto& each : event) {
+    has_spawned_ = has_spawned_ || std::holds_alternative<WorkerStarted>(each);
+    is_tree_empty_ = is_tree_empty_ || std::holds_alternative<TreeEmpty>(each);
+  }
   step_workers(event);
 }
 
@@ -130,15 +133,15 @@ void NodeCore::take(const OutputOpened& event) {
   if (finished_ || to_spawn_.empty()) return;
   auto local_ranks = std::exchange(to_spawn_, {});
   if (event.why_not) return take(SpawnFailed{*event.why_not, std::move(local_ranks)});
+  is_tree_empty_ = false;
   out_.emplace_back(Spawn{std::move(local_ranks)});
 }
 
 // The round is being stopped while a disk still opens the output of its workers.
 void NodeCore::spawn_nobody() {
   std::vector<WorkerGroupEvent> events;
-  for (const int local_rank : std::exchange(to_spawn_, {}))
-    events.emplace_back(WorkerEnded{local_rank, {Ending::Kind::not_started, ECANCELED, false}});
-  events.emplace_back(TreeEmpty{});
+  for (const int local_rank : std::exchange(to_spawn_, {})) events.emplace_back(WorkerNotSpawned{local_rank});
+  if (is_tree_empty_) events.emplace_back(TreeEmpty{});  // the guardian has said so already, or had nothing to say
   step_workers(events);
 }
 

@@ -283,6 +283,7 @@ class NodeCore {
   std::string store_address_;
   std::optional<rendezvous::RunReport> report_;
   std::vector<int> to_spawn_;               // once their output is open
+  bool is_tree_empty_ = true;               // nothing is left of what was spawned
   std::string why_not_spawned_;             // any worker of the round
   std::string stop_why_;                    // why the round is being stopped, as far as it is known here
   std::optional<std::uint64_t> stop_call_;  // of should_stop(), at which the round's workers are to stop

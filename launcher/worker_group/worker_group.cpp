@@ -118,12 +118,15 @@ bool WorkerGroup::has_failed_by_itself(const Worker& worker) const {
          !worker.is_signalled;
 }
 
-// Another node's workers may miss a killed worker, and end, before its death is noticed here. While a round is stopped,
-// ddprun sends no SIGKILL; of any other signal a worker has died by itself as long as ours was not sent. A stop of
-// this ddprun is different: who signals ddprun may signal the workers too.
-bool WorkerGroup::was_killed_by_others(const Ending& ending) const {
-  if (phase_ != Phase::stopping || stop_signal_ != 0 || ending.kind != Ending::Kind::killed) return false;
-  return ending.value == SIGKILL || (tree_signal_ != 0 && !is_tree_signalled_ && !is_schedulers_signal(ending));
+// Another node's workers may miss a killed worker, and end, before its death is noticed here: then it has died before
+// our signal was sent, or of a SIGKILL, which ddprun does not send while a round is stopped. (A process with much
+// memory takes a while to end.) Where a worker here has failed first, what is killed after our signal follows from it.
+// Who has left may be killed by us. A stop of this ddprun is different: who signals ddprun may signal the workers too.
+bool WorkerGroup::was_killed_by_others(const Worker& worker, const Ending& ending) const {
+  if (phase_ != Phase::stopping || stop_signal_ != 0 || worker.has_left || ending.kind != Ending::Kind::killed)
+    return false;
+  if (tree_signal_ != 0 && !is_tree_signalled_) return !is_schedulers_signal(ending);
+  return ending.value == SIGKILL;
 }
 
 // It ended before our own signal was sent, and what failed first may have been the consequence.
@@ -146,8 +149,8 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
     ++stopped_at_step_;
     if (phase_ != Phase::running) --stopped_;  // all that ran then were counted when the stop began
   }
-  if (!has_stopped && !event.ending.is_success() &&
-      (has_failed_by_itself(was) || was_killed_by_others(event.ending) || has_died_of_schedulers(event.ending))) {
+  if (!has_stopped && !event.ending.is_success() && !has_failed(event.local_rank) &&
+      (has_failed_by_itself(was) || was_killed_by_others(was, event.ending) || has_died_of_schedulers(event.ending))) {
     auto failure = failure_of(event.local_rank, event.ending, now);
     if (phase_ == Phase::running) return fail(std::move(failure), {}, now, out);
     note_failure(std::move(failure));
@@ -155,6 +158,18 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
   } else if (phase_ == Phase::running && running_count_ == 0) {
     return begin_stop(SIGTERM, false, now, out);  // only descendants can be left, or TreeEmpty follows at once
   }
+  go_on_without_one(now, out);
+}
+
+void WorkerGroup::take(const WorkerNotSpawned& event, TimePoint now, Actions& out) {
+  auto& worker = worker_of(event.local_rank);
+  if (!worker.runs || phase_ == Phase::running || phase_ == Phase::idle) return;
+  worker = {};
+  --running_count_;
+  go_on_without_one(now, out);
+}
+
+void WorkerGroup::go_on_without_one(TimePoint now, Actions& out) {
   if (phase_ == Phase::clearing) kill_orphans(out);
   if (phase_ == Phase::stopping && running_count_ == 0 && tree_signal_ != SIGTERM)
     signal_all(SIGTERM, out);  // children that a shell put in the background ignore SIGINT
@@ -375,6 +390,12 @@ void WorkerGroup::end_round(bool tree_survived, TimePoint now, Actions& out) {
     signalled_from_.reset();
   }
   out.emplace_back(std::move(ended));
+}
+
+// By leaving, when it dies after that: one worker fails once in a round.
+bool WorkerGroup::has_failed(int local_rank) const {
+  return std::any_of(failures_.begin(), failures_.end(),
+                     [&](const Failure& failure) { return failure.local_rank == local_rank; });
 }
 
 void WorkerGroup::note_own_signal(int signal_number, TimePoint now) {

@@ -59,6 +59,9 @@ struct WorkerEnded {
   int local_rank;
   Ending ending;
 };
+struct WorkerNotSpawned {  // nor will it be: its round is being stopped
+  int local_rank;
+};
 struct OrphansGone {};  // one answer to each KillOrphans: nothing is left of workers that have ended
 struct TreeEmpty {};    // no process of the round is left
 struct TreeSignalled {
@@ -79,8 +82,8 @@ struct StopWorkers {   // membership wants the round to end
 };
 struct EndJob {};  // no round follows: those that wait end too
 using WorkerGroupEvent =
-    std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft, WorkerEnded, OrphansGone,
-                 TreeEmpty, TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
+    std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft, WorkerEnded, WorkerNotSpawned,
+                 OrphansGone, TreeEmpty, TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
 
 // A worker that failed by itself, before the node's workers were stopped.
 struct Failure {
@@ -190,6 +193,7 @@ class WorkerGroup {
   void take(const WorkerStopping& event, TimePoint now, Actions& out);
   void take(const WorkerLeft& event, TimePoint now, Actions& out);
   void take(const WorkerEnded& event, TimePoint now, Actions& out);
+  void take(const WorkerNotSpawned& event, TimePoint now, Actions& out);
   void take(const OrphansGone& event, TimePoint now, Actions& out);
   void take(const TreeEmpty& event, TimePoint now, Actions& out);
   void take(const TreeSignalled& event, TimePoint now, Actions& out);
@@ -199,7 +203,8 @@ class WorkerGroup {
   void take(const StopWorkers& event, TimePoint now, Actions& out);
   void take(const EndJob& event, TimePoint now, Actions& out);
   bool has_failed_by_itself(const Worker& worker) const;
-  bool was_killed_by_others(const Ending& ending) const;
+  bool was_killed_by_others(const Worker& worker, const Ending& ending) const;
+  bool has_failed(int local_rank) const;
   bool has_died_of_schedulers(const Ending& ending) const;
   bool has_stopped_at_step(const Worker& worker, const Ending& ending) const;
   void note_own_signal(int signal_number, TimePoint now);
@@ -210,6 +215,7 @@ class WorkerGroup {
   void begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out);
   void signal_all(int signal_number, Actions& out);
   void kill_orphans(Actions& out);
+  void go_on_without_one(TimePoint now, Actions& out);
   void kill_who_stays(TimePoint now, Actions& out);
   void kill(TimePoint now, Actions& out);
   void tell_started_if_all_are(Actions& out);

@@ -404,15 +404,16 @@ class Membership {
   std::string stop_why_;
   std::string died_of_it_why_;  // set where its workers' deaths have told of the stop, and no ddprun
   NodeId stop_asker_{};         // knows why
-  std::optional<std::chrono::milliseconds> signalled_at_;  // since when a signal has ended workers; job time
+  std::optional<std::chrono::milliseconds> stopped_by_signal_at_;  // a round that works; job time
+  std::optional<std::chrono::milliseconds> signalled_at_;          // since when a signal has ended workers; job time
   std::optional<FinishJob> verdict_;
   Actions out_;
 };
 
 // Of several failures, the one that the others follow from: the earliest on the job's clock; but one that was killed
 // from outside (SIGKILL, a fault of memory) goes before one that ended by itself up to 250 ms earlier, because clocks
-// of nodes and reports of deaths from loaded machines are no more exact than that. Requires at least one; returns its
-// index.
+// of nodes and reports of deaths from loaded machines are no more exact than that; after SIGKILL up to 2 s, unless the
+// other one says why it failed. Requires at least one; returns its index.
 std::size_t first_cause(const std::vector<FailureReport>& failures);
 
 // ddprun's own exit codes: docs/exit_codes.md.

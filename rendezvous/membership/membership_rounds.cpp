@@ -49,7 +49,10 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
   if (was_killed_from_outside(failures[first])) return first;
   std::optional<std::size_t> killed;
   for (std::size_t i = 0; i < failures.size(); ++i) {
-    const auto late = failures[i].ending.value == SIGKILL ? kLateEnd : kLateReport;
+    // Who says why it failed has hardly missed another one. What is killed after it may have run out of memory in
+    // saving.
+    const bool may_be_late = failures[i].ending.value == SIGKILL && failures[first].message.empty();
+    const auto late = may_be_late ? kLateEnd : kLateReport;
     if (was_killed_from_outside(failures[i]) && failures[i].job_time - failures[first].job_time <= late &&
         (!killed || earlier(i, *killed)))
       killed = i;
@@ -278,6 +281,7 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
     deadline_ = now + 2 * longest_grace() + kStopMargin;
     agreement_ends_.reset();
     book_.end_called(end_happened_, now);
+    if (stop_signal_ != 0) stopped_by_signal_at_ = job_time(now);
   }
   stop_ = {static_cast<std::uint32_t>(round_),     signal_number, kill || stop_.kill,
            !kill && may_another_round_follow(now), why,           {hung_ranks_.begin(), hung_ranks_.end()}};
@@ -422,6 +426,8 @@ void Membership::forgive_what_follows_from_signals() {
   stopped_ += static_cast<int>(std::erase_if(failures_, [&](const FailureReport& failure) {
     const auto& ending = failure.ending;
     if (stop_signal_ != 0 && ending.kind == Ending::Kind::killed && ending.value == stop_signal_) return true;
+    if (stopped_by_signal_at_ && ending.kind == Ending::Kind::killed && failure.job_time >= *stopped_by_signal_at_)
+      return true;
     const bool is_by_itself = ending.kind == Ending::Kind::exited || ending.kind == Ending::Kind::left;
     return signalled_at_ && failure.job_time >= *signalled_at_ - kLateReport &&
            (is_by_itself || is_schedulers_signal(ending));

@@ -107,6 +107,21 @@ TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenEndsAtOnceAndSpawnsNobod
   run(1);
 }
 
+TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenDoesNotEndBeforeWhatIsLeftOfAnotherWorker) {
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
+  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
+  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
+  ASSERT_EQ(all<NodeCore::SendRoundEnded>(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})).size(), 1U);
+  ASSERT_EQ(all<NodeCore::OpenOutput>(hear(start(1))).size(), 1U);
+  auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGKILL, false}}}});
+  EXPECT_TRUE(all<NodeCore::Spawn>(actions).empty());
+  EXPECT_TRUE(all<NodeCore::SendRoundEnded>(actions).empty()) << "it may have children";
+  actions = step({NodeCore::WorkersChanged{OrphansGone{}, TreeEmpty{}}});
+  ASSERT_EQ(all<NodeCore::SendRoundEnded>(actions).size(), 1U);
+  EXPECT_EQ(all<NodeCore::SendRoundEnded>(actions).front().message.failures.size(), 1U);
+}
+
 TEST_F(NodeCoreOfTwo, OutputThatCannotBeOpenedFailsItsWorkers) {
   hear(rendezvous::Welcome{});
   hear(start(0));

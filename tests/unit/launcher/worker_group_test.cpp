@@ -194,15 +194,19 @@ TEST_F(Group, AFailureBeforeTheStopOfOthersComesThroughIsToldAsSuch) {
 }
 
 TEST_F(Group, WhoWasKilledByOthersHasFailedThoughAnotherNodeMissedItAndTheStopCameFirst) {
-  begin(3);
-  EXPECT_EQ(step({StopWorkers{SIGTERM}}), "T15");
-  EXPECT_EQ(step({WorkerEnded{0, killed(SIGSEGV)}}), "") << "before our signal";
-  EXPECT_EQ(step({TreeSignalled{SIGTERM}, WorkerEnded{1, killed(SIGKILL)}}), "") << "its death took a while";
-  EXPECT_EQ(step({WorkerEnded{2, killed(SIGSEGV)}, TreeEmpty{}}), "E") << "be it in its handler of our signal";
-  ASSERT_EQ(ended().failures.size(), 2u);
-  EXPECT_EQ(ended().failures[0].local_rank, 0);
-  EXPECT_EQ(ended().failures[1].local_rank, 1);
-  EXPECT_EQ(ended().stopped, 1);
+  for (const bool is_before_our_signal : {false, true}) {
+    SCOPED_TRACE(is_before_our_signal);
+    begin(3);
+    EXPECT_EQ(step({StopWorkers{SIGTERM}}), "T15");
+    if (!is_before_our_signal) step({TreeSignalled{SIGTERM}});  // a process with much memory takes a while to end
+    EXPECT_EQ(step({WorkerEnded{0, killed(is_before_our_signal ? SIGSEGV : SIGKILL)}}), "");
+    step({TreeSignalled{SIGTERM}});
+    EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}}), "");
+    EXPECT_EQ(step({WorkerEnded{2, killed(SIGSEGV)}, TreeEmpty{}}), "E") << "be it in its handler of our signal";
+    ASSERT_EQ(ended().failures.size(), 1u);
+    EXPECT_EQ(ended().failures[0].local_rank, 0);
+    EXPECT_EQ(ended().stopped, 2);
+  }
 }
 
 TEST_F(Group, WhoIsKilledWhileDdprunItselfIsToldToStopHasNotFailed) {
@@ -223,6 +227,36 @@ TEST_F(Group, WhoWasKilledByOthersWhileItIsOnlyToldToLeaveHasFailed) {
   ASSERT_EQ(ended().failures.size(), 1u);
   EXPECT_EQ(ended().failures[0].local_rank, 1);
   EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, WhoHasLeftAndIsKilledByUsHasNotFailed) {
+  begin_with_seats(3);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R012");
+  EXPECT_EQ(step({WorkerLeft{0, "why"}}), "");
+  EXPECT_EQ(step({WorkerSaidHello{0, false}}), "K0") << "it would wait in vain";
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGKILL)}}), "");
+  EXPECT_EQ(step({WorkerLeft{1, "why"}, WorkerLeft{2, "why"}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+  EXPECT_EQ(ended().stopped, 3);
+}
+
+TEST_F(Group, WhoFailedByLeavingDoesNotFailAgainByItsDeath) {
+  begin_with_seats(2);
+  step({WorkerLeft{0, "a peer did not come", {1}}});
+  EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "");
+  EXPECT_EQ(step({WorkerLeft{1, "why"}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  EXPECT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, WhoWasNotSpawnedYetWhenItsRoundWasStoppedHasNotFailed) {
+  begin(2);
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, false, {0, 1}}}), "T15 K0 K1");
+  EXPECT_EQ(step({WorkerNotSpawned{0}, WorkerNotSpawned{1}, TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+  EXPECT_EQ(ended().stopped, 2);
 }
 
 TEST_F(Group, ARoundHasStartedWhenEveryWorkerIsSpawned) {

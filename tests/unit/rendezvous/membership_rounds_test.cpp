@@ -323,6 +323,20 @@ TEST_F(Job, AWorkerThatDiesOfTheSignalThatStopsDdprunIsNoFailure) {
   EXPECT_FALSE(finished.at(1).cause);
 }
 
+TEST_F(Job, WhatIsKilledAfterASignalToAnotherNodeIsNoFailureButWhatWasKilledBeforeIs) {
+  for (const bool is_before : {false, true}) {
+    SCOPED_TRACE(is_before);
+    begin(2, 2);
+    join(1, "a", {}, true);
+    join(2, "b");
+    now += 5s;
+    says(2, StopAsked{SIGTERM});
+    ends(1, {failure(0, {Ending::Kind::killed, SIGKILL, false}, is_before ? 4s : 6s)}, 1);
+    ends(2, {}, 2);
+    EXPECT_EQ(finished.at(1).exit_code, is_before ? 128 + SIGKILL : 128 + SIGTERM);
+  }
+}
+
 TEST_F(Job, AStopSignalEndsARestartButNotTheBlame) {
   for (const int restarts : {1, 0}) {
     begin(1, 1, restarts);
@@ -377,6 +391,10 @@ TEST(FirstCause, IsTheEarliestButForOneThatWasKilledAtTheSameMoment) {
   EXPECT_EQ(first_cause({at(20ms, exited(1)), at(10ms, exited(1))}), 1u);
   EXPECT_EQ(first_cause({at(10ms, exited(1)), at(1900ms, kKilled)}), 1u) << "it may take a while to end";
   EXPECT_EQ(first_cause({at(10ms, exited(1)), at(2100ms, kKilled)}), 0u);
+  auto explained = at(10ms, exited(1));
+  explained.message = "ValueError: the batch is empty";
+  EXPECT_EQ(first_cause({explained, at(240ms, kKilled)}), 1u);
+  EXPECT_EQ(first_cause({explained, at(300ms, kKilled)}), 0u);
   EXPECT_EQ(first_cause({at(10ms, exited(1)), at(240ms, {Ending::Kind::killed, SIGSEGV, false})}), 1u);
   EXPECT_EQ(first_cause({at(10ms, exited(1)), at(400ms, {Ending::Kind::killed, SIGSEGV, false})}), 0u);
   EXPECT_EQ(first_cause({at(10ms, exited(1)), at(40ms, {Ending::Kind::killed, SIGABRT, false})}), 0u)
