@@ -15,6 +15,10 @@ namespace ddp::launcher {
 using rendezvous::FailureReport;
 using rendezvous::RoundEnded;
 
+namespace {
+constexpr std::chrono::milliseconds kOutputIsLate{10'000};  // files open in less than a millisecond
+}
+
 NodeCore::NodeCore(NodeOptions options)
     : options_(std::move(options)),
       group_({options_.workers, options_.grace, options_.signal_window}),
@@ -30,11 +34,21 @@ NodeCore::Actions NodeCore::step(const Event& event, const Facts& facts) {
 NodeCore::Actions NodeCore::tick(const Facts& facts) {
   facts_ = facts;
   out_.clear();
-  if (!finished_) follow(group_.tick(facts.now));
+  if (finished_) return {};
+  if (output_is_late_at_ && facts.now >= *output_is_late_at_) {
+    output_is_late_at_.reset();
+    print(late_output_text(kOutputIsLate));
+  }
+  follow(group_.tick(facts.now));
   return std::move(out_);
 }
 
-std::optional<TimePoint> NodeCore::next_deadline() const { return finished_ ? std::nullopt : group_.next_deadline(); }
+std::optional<TimePoint> NodeCore::next_deadline() const {
+  if (finished_) return {};
+  auto first = group_.next_deadline();
+  if (output_is_late_at_ && (!first || *output_is_late_at_ < *first)) first = output_is_late_at_;
+  return first;
+}
 
 // --- signals ---
 
@@ -131,6 +145,7 @@ void NodeCore::take(const WorkerLinkLost& event) {
 
 void NodeCore::take(const OutputOpened& event) {
   if (finished_ || to_spawn_.empty()) return;
+  output_is_late_at_.reset();
   auto local_ranks = std::exchange(to_spawn_, {});
   if (event.why_not) return take(SpawnFailed{*event.why_not, std::move(local_ranks)});
   is_tree_empty_ = false;
@@ -139,6 +154,7 @@ void NodeCore::take(const OutputOpened& event) {
 
 // The round is being stopped while a disk still opens the output of its workers.
 void NodeCore::spawn_nobody() {
+  output_is_late_at_.reset();
   std::vector<WorkerGroupEvent> events;
   for (const int local_rank : std::exchange(to_spawn_, {})) events.emplace_back(WorkerNotSpawned{local_rank});
   if (is_tree_empty_) events.emplace_back(TreeEmpty{});  // the guardian has said so already, or had nothing to say
@@ -352,6 +368,7 @@ void NodeCore::follow(const WorkerGroup::Actions& actions) {
 // The files on which their output goes may take long to open.
 void NodeCore::follow(const SpawnWorkers& action) {
   to_spawn_ = action.local_ranks;
+  output_is_late_at_ = facts_.now + kOutputIsLate;
   out_.emplace_back(OpenOutput{action.local_ranks});
 }
 

@@ -282,7 +282,8 @@ class NodeCore {
   rendezvous::StartRound start_;
   std::string store_address_;
   std::optional<rendezvous::RunReport> report_;
-  std::vector<int> to_spawn_;               // once their output is open
+  std::vector<int> to_spawn_;  // once their output is open
+  std::optional<TimePoint> output_is_late_at_;
   bool is_tree_empty_ = true;               // nothing is left of what was spawned
   std::string why_not_spawned_;             // any worker of the round
   std::string stop_why_;                    // why the round is being stopped, as far as it is known here

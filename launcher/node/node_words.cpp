@@ -9,6 +9,11 @@ std::string all_workers(int workers) {
   return workers == 1 ? "the worker" : workers == 2 ? "both workers" : "all " + std::to_string(workers) + " workers";
 }
 
+std::string late_output_text(std::chrono::milliseconds waited) {
+  return "the log files of this round are still not open after " + describe_duration(waited) +
+         ", so its workers have not started: the disk of the log directory may not answer";
+}
+
 std::string ranks_text(int rank_first, int workers) {
   const auto first = std::to_string(rank_first);
   return workers == 1 ? "rank " + first : "ranks " + first + " to " + std::to_string(rank_first + workers - 1);

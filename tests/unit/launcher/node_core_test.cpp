@@ -94,6 +94,23 @@ TEST_F(NodeCoreOfTwo, WorkersAreSpawnedOnceTheirOutputIsOpen) {
   EXPECT_TRUE(all<NodeCore::Spawn>(step(NodeCore::OutputOpened{})).empty());
 }
 
+TEST_F(NodeCoreOfTwo, OutputThatTakesLongToOpenIsSaidOnce) {
+  hear(rendezvous::Welcome{});
+  hear(start(0));
+  ASSERT_EQ(core_.next_deadline(), facts_.now + 10s);
+  facts_.now += 10s;
+  EXPECT_THAT(printed(core_.tick(facts_)), HasSubstr("log files of this round are still not open after 10 s"));
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_EQ(all<NodeCore::Spawn>(step(NodeCore::OutputOpened{})).size(), 1U);
+
+  EXPECT_FALSE(all<NodeCore::SendRoundEnded>(
+                   step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}))
+                   .empty());
+  hear(start(1));
+  step(NodeCore::OutputOpened{});
+  EXPECT_FALSE(core_.next_deadline()) << "in time";
+}
+
 TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenEndsAtOnceAndSpawnsNobody) {
   hear(rendezvous::Welcome{});
   hear(start(0));
