@@ -1,5 +1,5 @@
-// Where this node meets the others: finds out who serves the endpoint, gives the agent its link to membership, and
-// stands by to serve the endpoint itself once its host is lost.
+// Where this node meets the others: gives the agent its link to membership, serves the endpoint where this node is to,
+// and stands by to serve it once its host is lost. MeetingCore decides, this performs.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -14,6 +14,7 @@
 
 #include "base/line_log.hpp"
 #include "launcher/command_line/launch_config.hpp"
+#include "launcher/node/meeting_core.hpp"
 #include "rendezvous/control/membership_client.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/reception.hpp"
@@ -22,11 +23,6 @@
 #include "rendezvous/security/tls.hpp"
 
 namespace ddp::launcher {
-
-// Whether the endpoint's host is this one: it is a loopback name, this host's own name, or resolves to an address of
-// it. Pure. `resolved` and `own` are addresses as texts.
-bool is_this_host(const std::string& endpoint_host, const std::vector<std::string>& resolved,
-                  const std::vector<std::string>& own, const std::string& host_name);
 
 class Meeting {
  public:
@@ -61,23 +57,22 @@ class Meeting {
   }
 
  private:
-  std::optional<bool> serves_by_settings() const;
-  void find_address();
-  void take_address(const rendezvous::Resolved& resolved);
-  bool is_address_awaited(const rendezvous::StartRound& start) const;
-  void begin_held_round();
-  void look_up();
-  void decide(const rendezvous::Resolved& resolved);
-  void serve(bool or_join);
-  void serve_next(std::optional<int> lost_group_rank);
-  void host(rendezvous::MembershipOptions options);
-  void step_down(const std::string& why);
-  void join();
+  // --- what the core decides ---
+  void decide(const MeetingCore::Event& event);
+  void perform(const MeetingCore::Actions& actions);
+  void perform(const MeetingCore::LookUp&);
+  void perform(const MeetingCore::GiveUpLookUp&) { looking_up_.reset(); }
+  void perform(const MeetingCore::OpenEndpoint&);
+  void perform(const MeetingCore::Join&);
+  void perform(const MeetingCore::Host& action);
+  void perform(const MeetingCore::StopHosting& action);
+  void perform(const MeetingCore::HandOn& action) { hand_on_(action.message); }
+  void perform(const MeetingCore::Print& action) { handlers_.say(action.line); }
+  void perform(const MeetingCore::Lose& action);
+
   void stand_by();
   void receive();
   void make_client();
-  void serve_unless_joined();
-  void remember(const rendezvous::ToAgent& message);
   rendezvous::Reception::Direction direct(const rendezvous::Hello& hello) const;
   port::Handlers both_protocols();
 
@@ -95,11 +90,8 @@ class Meeting {
   std::unique_ptr<rendezvous::MembershipClient> client_;
   std::optional<rendezvous::Reception> reception_;
   std::unique_ptr<port::Port> port_;  // of the endpoint or, on another node, of the store and of the endpoint to come
-  boost::asio::steady_timer owner_wait_;
-  std::string address_;  // of the endpoint's host, where its name does not resolve and this node serves it
-  std::optional<rendezvous::StartRound> held_start_;  // until that is known
-  std::string standby_address_;                       // of this node, as membership saw it
-  bool has_joined_ = false, is_next_host_ = false;
+  MeetingCore core_;
+  boost::asio::steady_timer timer_;
 };
 
 }  // namespace ddp::launcher

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "base/loopback.hpp"
 #include "ddp/error.hpp"
 #include "launcher/command_line/option_values.hpp"
 #include "launcher/command_line/rendezvous_options.hpp"
@@ -162,7 +163,7 @@ void take_slurm_meeting(const slurm::Step& step, const SlurmMeeting& meeting, La
     rendezvous.is_host = meeting.is_host;
     rendezvous.may_have_daemon = meeting.is_host == true && !meeting.gives_endpoint;
   }
-  rendezvous.may_be_slurm_node = !is_loopback(rendezvous.host);
+  rendezvous.may_be_slurm_node = !base::is_loopback_host(rendezvous.host);
 }
 
 RunBy run_by(const GivenOptions& given) {

@@ -192,15 +192,6 @@ Endpoint endpoint_of(const GivenOption& given) {
   return endpoint;
 }
 
-bool is_loopback(const std::string& host) {
-  return lower(host) == "localhost" || host == "::1" ||
-         (host.rfind("127.", 0) == 0 && host.find_first_not_of("0123456789.") == std::string::npos);
-}
-
-std::string with_loopback_address(const std::string& host) {
-  return is_loopback(host) && !base::parse_address(host) ? "127.0.0.1" : host;
-}
-
 StreamMask stream_mask_of(const GivenOption& given) {
   StreamMask mask;
   if (const auto all = whole_number(given.value, 0, 3)) {

@@ -45,10 +45,6 @@ struct Endpoint {
   std::optional<std::uint16_t> port;
 };
 Endpoint endpoint_of(const GivenOption& given);  // "node0", "node0:29400", "[fd00::1]:29400"
-bool is_loopback(const std::string& host);       // as it is written; no name is looked up
-
-// Where ddprun listens for such a host: 127.0.0.1 for a name, which others may take for ::1. Any other host as it is.
-std::string with_loopback_address(const std::string& host);
 
 // "3", or "0:3,4-7:1" by local rank.
 StreamMask stream_mask_of(const GivenOption& given);

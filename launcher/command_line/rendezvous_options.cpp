@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "base/host_and_port.hpp"
+#include "base/loopback.hpp"
 #include "launcher/command_line/nearest_word.hpp"
 #include "launcher/command_line/option_values.hpp"
 #include "rendezvous/store/memory_budget.hpp"
@@ -154,7 +155,7 @@ class Reader {
     const bool none_given = is_dynamic_ ? !endpoint_ : !endpoint_ && !master_port_;
     const auto host = endpoint_ ? endpoint_->host : master_address_.value_or("localhost");
     const auto port = endpoint_ ? endpoint_->port : master_port_;
-    return none_given ? is_dynamic_ || is_loopback(host) : is_loopback(host) && port == 0;
+    return none_given ? is_dynamic_ || base::is_loopback_host(host) : base::is_loopback_host(host) && port == 0;
   }
 
   void read_standalone() {
@@ -162,9 +163,9 @@ class Reader {
       throw UsageError("--standalone is one node, --nnodes says " + count_of_nodes(config_), find("nnodes")->where,
                        "drop --standalone, and give `--rdzv-backend=c10d --rdzv-endpoint=HOST:29400`");
     if (find("rdzv-backend") != nullptr && !is_dynamic_) say_overridden("rdzv-backend");
-    if (endpoint_ && !(is_loopback(endpoint_->host) && endpoint_->port.value_or(0) == 0))
+    if (endpoint_ && !(base::is_loopback_host(endpoint_->host) && endpoint_->port.value_or(0) == 0))
       say_overridden("rdzv-endpoint");
-    if (master_address_ && !is_loopback(*master_address_)) say_overridden("master-addr");
+    if (master_address_ && !base::is_loopback_host(*master_address_)) say_overridden("master-addr");
     if (master_port_.value_or(0) != 0) say_overridden("master-port");
     if (config_.node_rank.value_or(0) != 0) say_overridden("node-rank");
     read_local();

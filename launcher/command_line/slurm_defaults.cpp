@@ -7,6 +7,7 @@
 
 #include "base/address.hpp"
 #include "base/host_and_port.hpp"
+#include "base/loopback.hpp"
 #include "ddp/error.hpp"
 #include "launcher/command_line/machine.hpp"
 #include "launcher/command_line/option_values.hpp"
@@ -37,8 +38,8 @@ bool says_where_to_meet(const GivenOptions& given) {
 bool is_here_only(const GivenOptions& given) {
   const auto* endpoint = find_filled(given, "rdzv-endpoint");
   const auto* address = given.find("master-addr");
-  return (endpoint != nullptr && is_loopback(endpoint_of(*endpoint).host)) ||
-         (address != nullptr && is_loopback(host_of(*address)));
+  return (endpoint != nullptr && base::is_loopback_host(endpoint_of(*endpoint).host)) ||
+         (address != nullptr && base::is_loopback_host(host_of(*address)));
 }
 
 std::string nodes_text(std::size_t count) { return std::to_string(count) + (count == 1 ? " node" : " nodes"); }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/host_and_port.hpp"
+#include "base/loopback.hpp"
 #include "launcher/command_line/option_values.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/worker_group/exit_code.hpp"
@@ -195,7 +196,7 @@ class Plan {
     out.role = config_.role;
     out.restarts_max = config_.restarts_max;
     out.run_id = meeting_.run_id;
-    out.master_address = meeting_.mode == Mode::local ? "127.0.0.1" : with_loopback_address(meeting_.host);
+    out.master_address = meeting_.mode == Mode::local ? "127.0.0.1" : base::with_loopback_address(meeting_.host);
     out.master_port = meeting_.port;
     out.stop_signals = config_.stop_signals;
     out.virtual_local_rank = config_.virtual_local_rank;

@@ -10,6 +10,7 @@
 namespace ddp::simulation {
 
 using namespace rendezvous;
+using launcher::MeetingCore;
 using launcher::NodeCore;
 using launcher::WorkerGroupEvent;
 
@@ -67,6 +68,7 @@ Node::Node(World& world, int number, int host, int workers, bool serves, const N
                                     : hello_of(world.job, number, host, workers)),
       serves_first_(serves),
       session_(session_options(world.job), hello_, world.clock.now()),
+      meeting_({.serves = serves, .endpoint_host = "endpoint", .host_name = hello_.host_name}),
       core_({workers, world.job.nodes_max, world.job.grace, world.job.signal_window, {}, hello_.host_name}),
       workers_(
           world, tree_, guardian_, process_, workers,
@@ -81,9 +83,7 @@ void Node::start() {
   world_.trace(name(), " starts, ", workers_.count(), " workers", serves_first_ ? ", serves the endpoint" : "");
   if (world_.job.nodes_max > 1)
     world_.network->listen(process_, hello_.standby_port, [this](Channel& channel) { visit(channel); });
-  if (!serves_first_) return session_step(Session::Begin{});
-  world_.network->listen(process_, world_.endpoint_port(), [this](Channel& channel) { visit(channel); });
-  host_membership(world_.options_for(hello_));
+  meet(MeetingCore::Begin{});
 }
 
 // --- ends ---
@@ -178,7 +178,7 @@ void Node::host_membership(MembershipOptions options) {
       Server::OwnNode{key(), [this](const ToAgent& message) { session_step(Session::Heard{message}); },
                       [this](const std::string& why) {
                         former_servers_.push_back(std::move(server_));
-                        session_step(Session::SteppedDown{why});
+                        meet(MeetingCore::SteppedDown{why});
                       }});
   session_step(Session::Hosting{});
 }
@@ -270,17 +270,12 @@ void Node::perform(const Session::HandOn& action) {
   }
   if (const auto* refused = std::get_if<Refused>(&action.message)) return perform(Session::GiveUp{*refused});
   if (const auto* verdict = std::get_if<FinishJob>(&action.message)) verdict_ = *verdict;
-  decide(NodeCore::MembershipSaid{action.message, world_.address_of(world_.endpoint_host())});
+  meet(MeetingCore::Heard{action.message});
 }
 
 void Node::perform(const Session::Serve& action) {
   world_.trace(name(), " becomes the next host");
-  auto options = world_.options_for(hello_);
-  options.lost_group_rank = action.lost_group_rank;
-  world_.clock.at(world_.clock.now(), &process_, [this, options] {
-    close_channel();
-    host_membership(options);
-  });
+  meet(MeetingCore::ToServe{action.lost_group_rank});
 }
 
 void Node::perform(const Session::StopOrphans& action) {
@@ -296,7 +291,35 @@ void Node::perform(const Session::GiveUp& action) {
 
 void Node::say(const ToMembership& message) { session_step(Session::Said{message}); }
 
-// --- what the core decides ---
+// --- what the meeting core decides ---
+
+void Node::meet(const MeetingCore::Event& event) {
+  for (const auto& action : meeting_.step(event, world_.clock.now()))
+    std::visit([this](const auto& what) { perform(what); }, action);
+}
+
+void Node::perform(const MeetingCore::OpenEndpoint&) {
+  world_.network->listen(process_, world_.endpoint_port(), [this](Channel& channel) { visit(channel); });
+  meet(MeetingCore::EndpointOpened{});
+}
+
+void Node::perform(const MeetingCore::Host& action) {
+  auto options = world_.options_for(hello_);
+  if (!action.is_next) return host_membership(std::move(options));
+  options.lost_group_rank = action.lost_group_rank;
+  world_.clock.at(world_.clock.now(), &process_, [this, options] {  // not within the session's step
+    close_channel();
+    host_membership(options);
+  });
+}
+
+void Node::perform(const MeetingCore::StopHosting& action) { session_step(Session::SteppedDown{action.why}); }
+
+void Node::perform(const MeetingCore::HandOn& action) {
+  decide(NodeCore::MembershipSaid{action.message, world_.address_of(world_.endpoint_host())});
+}
+
+// --- what the node core decides ---
 
 NodeCore::Facts Node::facts() const { return {world_.clock.now(), job_time(), serves(), session_.is_joined()}; }
 

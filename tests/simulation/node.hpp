@@ -1,6 +1,6 @@
-// One ddprun: the real cores of the agent (NodeCore, Session, and Membership where it serves the job) with virtual
-// connections, workers and guardian. It performs those of NodeCore's actions that a virtual world has, as
-// launcher/agent/agent.cpp does; how Session and Membership are joined repeats launcher/agent/meeting.cpp.
+// One ddprun: the real cores of the agent (NodeCore, MeetingCore, Session, and Membership where it serves the job) with
+// virtual connections, workers and guardian. It performs those of their actions that a virtual world has, as
+// launcher/agent does.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/node/meeting_core.hpp"
 #include "launcher/node/node_core.hpp"
 #include "rendezvous/control/session.hpp"
 #include "tests/simulation/server.hpp"
@@ -75,7 +76,19 @@ class Node {
   void perform(const rendezvous::Session::GiveUp& action);
   void say(const rendezvous::ToMembership& message);
 
-  // --- what the core decides ---
+  // --- what the meeting core decides ---
+  void meet(const launcher::MeetingCore::Event& event);
+  void perform(const launcher::MeetingCore::LookUp&) {}  // who serves the endpoint is known
+  void perform(const launcher::MeetingCore::GiveUpLookUp&) {}
+  void perform(const launcher::MeetingCore::OpenEndpoint&);
+  void perform(const launcher::MeetingCore::Join&) { session_step(rendezvous::Session::Begin{}); }
+  void perform(const launcher::MeetingCore::Host& action);
+  void perform(const launcher::MeetingCore::StopHosting& action);
+  void perform(const launcher::MeetingCore::HandOn& action);
+  void perform(const launcher::MeetingCore::Print&) {}
+  void perform(const launcher::MeetingCore::Lose&) {}
+
+  // --- what the node core decides ---
   void decide(const launcher::NodeCore::Event& event);
   launcher::NodeCore::Facts facts() const;
   void perform(const launcher::NodeCore::Actions& actions);
@@ -114,6 +127,7 @@ class Node {
   rendezvous::Hello hello_;
   const bool serves_first_;
   rendezvous::Session session_;
+  launcher::MeetingCore meeting_;
   launcher::NodeCore core_;
   Workers workers_;
   Timer session_timer_, core_timer_;

@@ -1,0 +1,164 @@
+#include "launcher/node/meeting_core.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/loopback.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+constexpr std::chrono::seconds kOwnerLimit{5}, kLookUpPause{1};
+constexpr std::chrono::seconds kAddressLimit{15};  // more than Slurm's controller has for its answer
+
+std::string first_label(const std::string& name) { return name.substr(0, name.find('.')); }
+
+}  // namespace
+
+bool is_this_host(const std::string& endpoint_host, const std::vector<std::string>& resolved,
+                  const std::vector<std::string>& own, const std::string& host_name) {
+  if (base::is_loopback_host(endpoint_host) || endpoint_host == host_name) return true;
+  // A short name and a long one of the same host; two hosts of one short name differ in what they resolve to.
+  if (resolved.empty() && first_label(endpoint_host) == first_label(host_name)) return true;
+  return std::any_of(resolved.begin(), resolved.end(), [&](const std::string& address) {
+    return !base::is_loopback_host(address) && std::find(own.begin(), own.end(), address) != own.end();
+  });
+}
+
+MeetingCore::Actions MeetingCore::step(const Event& event, TimePoint now) {
+  out_.clear();
+  std::visit([this, now](const auto& what) { take(what, now); }, event);
+  return std::exchange(out_, {});
+}
+
+MeetingCore::Actions MeetingCore::tick(TimePoint now) {
+  out_.clear();
+  if (!deadline_ || now < *deadline_) return {};
+  deadline_.reset();
+  switch (wait_) {
+    case Wait::for_address:
+      out_.emplace_back(GiveUpLookUp{});
+      take_own_address(
+          {.own = options_.own, .error = "the name " + options_.endpoint_host + " is still being looked up"});
+      break;
+    case Wait::for_owner:
+      if (has_joined_) break;
+      out_.emplace_back(Print{"no interface of this host has the address of " + options_.endpoint_host +
+                              ", but this is node rank 0 and nobody else serves the endpoint: it does"});
+      open_endpoint(true);
+      break;
+    case Wait::before_look_up: look_up(); break;
+  }
+  return std::exchange(out_, {});
+}
+
+void MeetingCore::wait(Wait wait, std::chrono::milliseconds limit, TimePoint now) {
+  wait_ = wait;
+  deadline_ = now + limit;
+}
+
+void MeetingCore::look_up() {
+  is_looking_up_ = true;
+  out_.emplace_back(LookUp{});
+}
+
+// Under Slurm the endpoint's name need not resolve, and workers here need an address then. Others can come meanwhile.
+void MeetingCore::take(const Begin&, TimePoint now) {
+  if (!options_.serves) return look_up();
+  if (!*options_.serves) return join();
+  if (options_.may_be_slurm_node) {
+    look_up();
+    wait(Wait::for_address, kAddressLimit, now);
+  }
+  open_endpoint(options_.may_have_daemon);
+}
+
+void MeetingCore::take(const LookedUp& event, TimePoint now) {
+  if (!std::exchange(is_looking_up_, false)) return;
+  if (options_.serves) return take_own_address(event);
+  if (has_joined_) return;
+  address_ = event.slurm_address;
+  if (is_this_host(options_.endpoint_host, event.addresses, event.own, options_.host_name)) return open_endpoint(true);
+  if (!is_joining_) join();
+  // The endpoint's address may be one that no host knows as its own (NAT, a service's): then it leads to node rank 0.
+  // But it may also be that of another node, which is given the time to come first.
+  if (options_.is_node_rank_0) return wait(Wait::for_owner, kOwnerLimit, now);
+  // The name may become known, as that of a pod does some time after its start, and then be this host's.
+  if (event.addresses.empty()) wait(Wait::before_look_up, kLookUpPause, now);
+}
+
+void MeetingCore::take_own_address(const LookedUp& answer) {
+  is_looking_up_ = false;
+  deadline_.reset();
+  address_ = answer.slurm_address;
+  if (!answer.error.empty()) {
+    address_ = options_.local_address;
+    if (address_.empty() && !answer.own.empty()) address_ = answer.own.front();
+    out_.emplace_back(Print{answer.error + (address_.empty() ? "" : "; workers of this node reach it at " + address_)});
+  }
+  hand_on_held_round();
+}
+
+void MeetingCore::open_endpoint(bool or_join) {
+  joins_else_ = or_join;
+  is_joining_ = false;
+  out_.emplace_back(OpenEndpoint{});
+}
+
+void MeetingCore::take(const EndpointOpened&, TimePoint) {
+  serves_ = true;
+  out_.emplace_back(Host{});
+}
+
+// By another agent of this host, or a daemon; or by who has nothing to do with the job.
+void MeetingCore::take(const EndpointTaken& event, TimePoint) {
+  if (std::exchange(is_looking_up_, false)) out_.emplace_back(GiveUpLookUp{});
+  deadline_.reset();
+  if (joins_else_) return join();
+  out_.emplace_back(Lose{event.what, event.try_this});
+}
+
+void MeetingCore::join() {
+  is_joining_ = true;
+  out_.emplace_back(Join{});
+}
+
+void MeetingCore::take(const Heard& event, TimePoint) {
+  has_joined_ = has_joined_ || std::holds_alternative<rendezvous::Welcome>(event.message);
+  const auto* start = std::get_if<rendezvous::StartRound>(&event.message);
+  if (start != nullptr)
+    for (const auto& successor : start->successors)
+      if (successor.group_rank == start->group_rank) standby_address_ = successor.address;
+  // This node's workers are to connect to the endpoint here, whose address is still being looked up.
+  if (start != nullptr && serves_ && is_looking_up_ && start->master_address.empty()) {
+    held_start_ = *start;
+    return;
+  }
+  hand_on_held_round();
+  out_.emplace_back(HandOn{event.message});
+}
+
+void MeetingCore::hand_on_held_round() {
+  if (held_start_) out_.emplace_back(HandOn{*std::exchange(held_start_, std::nullopt)});
+}
+
+// Connections for the endpoint come to the port on which this node has stood by.
+void MeetingCore::take(const ToServe& event, TimePoint) {
+  serves_ = is_next_host_ = true;
+  out_.emplace_back(Host{true, event.lost_group_rank});
+}
+
+void MeetingCore::take(const SteppedDown& event, TimePoint) {
+  serves_ = false;
+  out_.emplace_back(Print{"this node does not serve the job any longer: " + event.why});
+  out_.emplace_back(StopHosting{event.why});
+}
+
+// Workers may take `localhost` for ::1, where another user of the host may listen.
+std::string MeetingCore::endpoint_host(const std::string& of_connection) const {
+  if (serves_ && is_next_host_) return standby_address_;
+  if (!serves_) return base::with_loopback_address(of_connection.empty() ? options_.endpoint_host : of_connection);
+  return base::with_loopback_address(address_.empty() ? options_.endpoint_host : address_);
+}
+
+}  // namespace ddp::launcher
