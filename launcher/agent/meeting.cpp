@@ -1,6 +1,5 @@
 #include "launcher/agent/meeting.hpp"
 
-#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <utility>
 

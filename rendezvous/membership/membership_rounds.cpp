@@ -5,6 +5,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/loopback.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {
@@ -18,8 +19,6 @@ constexpr auto kLateEnd = 2s;        // of a killed process, whose connections m
 constexpr auto kUnnoticed = 10s;     // how long after its consequences the loss of a node may become known
 constexpr auto kStoreLimit = 30s;    // to open it takes milliseconds
 constexpr auto kStopMargin = 60s;    // beyond the grace, for what is left to be killed, reaped and reported
-
-bool is_loopback(const std::string& address) { return address == "::1" || address.rfind("127.", 0) == 0; }
 
 bool is_numeric(const std::string& address) {
   in6_addr parsed{};
@@ -218,7 +217,8 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
     if (nodes_.at(id).is_endpoint_host) start.host_group_rank = nodes_.at(id).group_rank;
   if (!first.hello.local_address.empty())
     start.master_address = first.hello.local_address;
-  else if (!first.is_endpoint_host && !is_loopback(first.seen_address))  // such a node is on the endpoint's host
+  else if (!first.is_endpoint_host &&
+           !base::is_loopback_host(first.seen_address))  // such a node is on the endpoint's host
     start.master_address = first.seen_address;
   std::map<std::string, int> role_ranks;
   std::map<int, std::string> ranks;
@@ -245,14 +245,14 @@ std::vector<Successor> Membership::successors(const std::vector<NodeId>& members
   const auto is_embedded = [](const auto& entry) { return entry.second.is_endpoint_host; };
   if (std::none_of(nodes_.begin(), nodes_.end(), is_embedded)) return {};
   const bool is_one_host = std::all_of(members.begin(), members.end(), [&](NodeId id) {
-    return nodes_.at(id).is_endpoint_host || is_loopback(nodes_.at(id).seen_address);
+    return nodes_.at(id).is_endpoint_host || base::is_loopback_host(nodes_.at(id).seen_address);
   });
   std::vector<Successor> out;
   for (const auto id : members) {
     const auto& node = nodes_.at(id);
     if (out.size() == kSuccessorsMax) break;
     if (node.is_endpoint_host || node.hello.standby_port == 0 || !is_numeric(node.seen_address)) continue;
-    if (is_one_host || !is_loopback(node.seen_address))
+    if (is_one_host || !base::is_loopback_host(node.seen_address))
       out.push_back({*node.group_rank, node.seen_address, node.hello.standby_port});
   }
   return out;

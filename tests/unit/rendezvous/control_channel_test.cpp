@@ -493,6 +493,14 @@ class ControlClient : public ControlChannel {
 
   void tell(const ToAgent& message) { endpoint->send(to_json(message)); }
 
+  static StartRound round_3() {
+    StartRound start;
+    start.round = {100, 7, 3};
+    start.master_port = 29400;
+    start.nonce = std::string(32, 'b');
+    return start;
+  }
+
   tcp::acceptor acceptor{io, {asio::ip::address_v4::loopback(), 0}};
   std::unique_ptr<Channel> endpoint;
   std::vector<ToMembership> heard;
@@ -504,10 +512,7 @@ class ControlClient : public ControlChannel {
 TEST_P(ControlClient, ComesAgainWhenItsConnectionBreaks_WithWhatItHas) {
   join(60s);
   tell(Welcome{});
-  StartRound start;
-  start.round = {100, 7, 3};
-  start.master_port = 29400;
-  start.nonce = std::string(32, 'b');
+  const auto start = round_3();
   tell(start);
   ASSERT_TRUE(run_until([&] { return rounds == 1; }));
   EXPECT_EQ(client->whereabouts()->address, "127.0.0.1");
@@ -550,10 +555,7 @@ TEST_P(ControlClient, IgnoresMessagesOfATypeThatItDoesNotKnow) {
 TEST_P(ControlClient, SaysOnceWhyItIsRefusedWhileItsWorkersRun) {
   join(60s);
   tell(Welcome{});
-  StartRound start;
-  start.round = {100, 7, 3};
-  start.master_port = 29400;
-  start.nonce = std::string(32, 'b');
+  const auto start = round_3();
   tell(start);
   ASSERT_TRUE(run_until([&] { return rounds == 1; }));
   endpoint.reset();
