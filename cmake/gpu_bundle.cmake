@@ -5,11 +5,11 @@
 # where program and libddp.so each had an unwinder of their own, an exception that passes from one to the other would
 # end the process.
 
-set(DDP_GPU_BUNDLE_PROGRAMS ddprun ddp-rendezvous train_mlp_cuda gpu_info gpu_elastic_worker)
+set(DDP_GPU_BUNDLE_PROGRAMS ddprun ddp-rendezvous train_mlp_cuda gpu_info gpu_probe gpu_elastic_worker)
 foreach(name collectives init failure step memory elastic kernels device_mlp)
   list(APPEND DDP_GPU_BUNDLE_PROGRAMS gpu_${name}_test)
 endforeach()
-foreach(name engine_overhead overlap rebuild recovery)
+foreach(name engine_overhead latency overlap rebuild recovery)
   list(APPEND DDP_GPU_BUNDLE_PROGRAMS gpu_${name}_benchmark)
 endforeach()
 foreach(program ${DDP_GPU_BUNDLE_PROGRAMS})
@@ -30,7 +30,7 @@ install(TARGETS ddp LIBRARY DESTINATION lib NAMELINK_SKIP COMPONENT gpu_bundle)
 install(PROGRAMS tests/gpu/check.sh DESTINATION . COMPONENT gpu_bundle)
 install(FILES ${PROJECT_BINARY_DIR}/VERSION DESTINATION . COMPONENT gpu_bundle)
 install(PROGRAMS tests/gpu/example.sh DESTINATION bin COMPONENT gpu_bundle)
-install(FILES benchmarks/gpu/torch_ddp.py DESTINATION bin COMPONENT gpu_bundle)
+install(FILES benchmarks/gpu/torch_ddp.py tests/gpu/torch_ranks.py DESTINATION bin COMPONENT gpu_bundle)
 install(FILES examples/data/breast_cancer.csv DESTINATION data COMPONENT gpu_bundle)
 
 set(CPACK_GENERATOR TGZ)

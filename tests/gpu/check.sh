@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
-# Checks ddprun and libddp on a machine with an NVIDIA GPU, in under 8 minutes: tests, the example, compute-sanitizer,
-# benchmarks. It comes with the bundle that `cmake --workflow --preset gpu-bundle` makes, and runs what lies beside it:
+# Checks ddprun and libddp on a machine with an NVIDIA GPU: what the machine allows, tests, the example, PyTorch,
+# compute-sanitizer, benchmarks. It comes with the bundle that `cmake --workflow --preset gpu-bundle` makes, and runs
+# what lies beside it:
 #
-#   tar xf ddprun-*-gpu-bundle.tar.gz && ddprun-*-gpu-bundle/check.sh [--out=DIR]
+#   tar xf ddprun-*-gpu-bundle.tar.gz
+#   ddprun-*-gpu-bundle/check.sh [--out=DIR] [tests|benchmarks]
 #
 # Results go to DIR (default: gpu_check in the current folder): results.md, results.json, and the log of every step.
+# They are there after each step. A second call with the same DIR does not repeat what passed: so `check.sh tests` and
+# `check.sh benchmarks`, each in under 8 minutes, are the whole check in two halves.
 # Ends with 0; with 1 where a step failed, which does not keep the others from running; with 2 for wrong arguments, and
 # where there is no GPU, driver, NCCL or cuBLAS.
 set -u
@@ -12,7 +16,8 @@ set -u
 bundle=$(cd "$(dirname "$0")" && pwd)
 bin=$bundle/bin
 out=$PWD/gpu_check
-time_limit=460  # seconds for all steps
+part=all
+time_limit=${DDP_CHECK_SECONDS:-460} # for all steps of a call
 
 say() { printf '%s\n' "$@"; } # each on a line
 give_up() {
@@ -23,13 +28,14 @@ give_up() {
 for argument in "$@"; do
   case $argument in
     --out=?*) out=${argument#--out=} ;;
+    tests | benchmarks) part=$argument ;;
     -h | --help) sed -n '2,/^set/{/^set/!s/^# \{0,1\}//p}' "$0" && exit 0 ;;
-    *) give_up "there is no argument '$argument'; try --out=DIR or --help" ;;
+    *) give_up "there is no argument '$argument'; try --out=DIR, tests, benchmarks or --help" ;;
   esac
 done
 [ -x "$bin/gpu_info" ] ||
   give_up "$bundle has no bin/gpu_info: this script runs inside the bundle of 'cmake --workflow --preset gpu-bundle'"
-mkdir -p "$out/logs" || give_up "can't make the folder $out"
+mkdir -p "$out/logs" "$out/steps" || give_up "can't make the folder $out"
 out=$(cd "$out" && pwd)
 
 # --- What there is ---
@@ -100,15 +106,21 @@ say "$facts"
 
 # --- Steps ---
 
-rows=() json_steps=() failed=() figures=()
+failed=()
 json_text() { printf '"%s"' "$(tr -d '\000-\037' <<<"$1" | sed 's/\\/\\\\/g; s/"/\\"/g')"; }
 
 # result NAME passed|FAILED|skipped SECONDS NOTE
 result() {
-  rows+=("| $1 | $2 | $3 | ${4//|//} |")
-  json_steps+=("{\"name\": $(json_text "$1"), \"result\": \"$2\", \"seconds\": $3, \"note\": $(json_text "$4")}")
+  printf '%s\n' "$(cat "$bundle/VERSION" 2>/dev/null)" "$1" "$2" "$3" "${4//$'\n'/ }" >"$out/steps/$1"
+  grep -qxF "$1" "$out/order" 2>/dev/null || say "$1" >>"$out/order"
   [ "$2" != FAILED ] || failed+=("$1")
   printf '%-34s %-8s %4s s  %s\n' "$1" "$2" "$3" "$4"
+  write_results
+}
+# Whether an earlier call, with this bundle, has passed it.
+has_passed() {
+  [ "$(sed -n '1p;3p' "$out/steps/$1" 2>/dev/null)" = "$(cat "$bundle/VERSION" 2>/dev/null)"$'\npassed' ] &&
+    printf '%-34s passed by an earlier call\n' "$1"
 }
 skip() { result "$1" skipped 0 "$2"; }
 
@@ -131,6 +143,7 @@ summary_of() {
 step() {
   local name=$1 limit=$2 log=$out/logs/$1.log left=$((time_limit - SECONDS)) begin=$SECONDS status=0
   shift 2
+  ! has_passed "$name" || return 0
   [ "$left" -ge "$limit" ] || limit=$left
   if [ "$limit" -lt 3 ]; then
     result "$name" FAILED 0 "there was no time left for it"
@@ -156,75 +169,106 @@ step() {
   return 1
 }
 
-# Those of a benchmark's rows.
-benchmark() {
-  local name=$1
-  shift
-  step "$name" "$@" "--json=$out/logs/$name.json" || return 0
-  while IFS= read -r row; do figures+=("$row"); done < <(grep '^| ' "$out/logs/$name.log")
+benchmark() { step "$1" "${@:2}" "--json=$out/logs/$1.json"; }
+
+write_results() {
+  local name version result seconds note separator
+  {
+    say "# ddprun on a GPU" ''
+    while IFS= read -r fact; do say "- $fact"; done <<<"$facts"
+    say '' '| step | result | s | |' '| --- | --- | --- | --- |'
+    while read -r name; do
+      { read -r _; read -r _; read -r result; read -r seconds; read -r note; } <"$out/steps/$name"
+      say "| $name | $result | $seconds | ${note//|//} |"
+    done <"$out/order"
+    say '' '| figure | |' '| --- | --- |'
+    for name in $benchmarks; do grep '^| ' "$out/logs/$name.log" 2>/dev/null; done
+  } >"$out/results.md"
+  {
+    printf '{"facts": {'
+    separator=
+    while IFS= read -r fact; do
+      printf '%s%s: %s' "$separator" "$(json_text "${fact%%: *}")" "$(json_text "${fact#*: }")"
+      separator=', '
+    done <<<"$facts"
+    printf '},\n"steps": ['
+    separator=
+    while read -r name; do
+      { read -r version; read -r _; read -r result; read -r seconds; read -r note; } <"$out/steps/$name"
+      printf '%s{"name": %s, "bundle": %s, "result": "%s", "seconds": %s, "note": %s}' "$separator" \
+        "$(json_text "$name")" "$(json_text "$version")" "$result" "$seconds" "$(json_text "$note")"
+      separator=$',\n'
+    done <"$out/order"
+    printf '],\n"benchmarks": ['
+    separator=
+    for name in $benchmarks; do
+      [ -s "$out/logs/$name.json" ] || continue
+      printf '%s%s' "$separator" "$(cat "$out/logs/$name.json")"
+      separator=','
+    done
+    printf ']}\n'
+  } >"$out/results.json"
 }
 
 export DDP_FLIGHT_RECORDER=/dev/null # tests bring about many failures
 cd "$out/logs" || exit 2
 
 # What matters most comes first, should the time not do for all.
-for name in kernels device_mlp; do step "gpu_${name}_test" 60 with_blas "$bin/gpu_${name}_test"; done
-step gpu_init_test 60 "$bin/gpu_init_test"
-step gpu_collectives_test 110 "$bin/gpu_collectives_test"
-step gpu_step_test 80 "$bin/gpu_step_test"
-step gpu_memory_test 30 "$bin/gpu_memory_test"
-step example_ranks_1 30 with_blas "$bin/example.sh" accuracy 1
-benchmark engine_overhead 60 with_blas "$bin/gpu_engine_overhead_benchmark"
-if [ -n "$torch" ]; then
-  benchmark torch_ddp 75 "$python" "$bin/torch_ddp.py"
-else
-  skip torch_ddp "there is no Python with PyTorch that can use the GPU"
-fi
-benchmark rebuild 45 "$bin/gpu_rebuild_benchmark" --rounds=6
-benchmark recovery 60 "$bin/gpu_recovery_benchmark"
-benchmark overlap 60 with_blas "$bin/gpu_overlap_benchmark"
-step gpu_failure_test 80 "$bin/gpu_failure_test"
-step gpu_elastic_test 110 "$bin/gpu_elastic_test" \
-  --gtest_filter='*KilledWorkerAgain*:*StoppedRankInACollective*:*FailureWhileTheRanksMeet*:*BudgetUsedUp*'
-for count in 2 4; do
-  step "example_ranks_$count" 60 with_blas "$bin/example.sh" accuracy "$count" "--epochs=$((count * 20))"
-done
-step example_same_losses 60 with_blas "$bin/example.sh" same_losses
-for tool in memcheck racecheck; do
-  if [ -z "$sanitizer" ]; then
-    skip "compute_sanitizer_$tool" "there is no compute-sanitizer"
-  else # NCCL tries calls that may fail, which is no error of the program
-    step "compute_sanitizer_$tool" 90 with_blas "$sanitizer" --tool "$tool" --report-api-errors no --error-exitcode 9 \
-      "$bin/train_mlp_cuda" "--data=$bundle/data/breast_cancer.csv" --epochs=1 --batch-size=64
+run_tests() {
+  step probe 20 "$bin/gpu_probe"
+  for name in kernels device_mlp; do step "gpu_${name}_test" 60 with_blas "$bin/gpu_${name}_test"; done
+  step gpu_init_test 60 "$bin/gpu_init_test"
+  step gpu_collectives_test 110 "$bin/gpu_collectives_test"
+  step gpu_step_test 80 "$bin/gpu_step_test"
+  step gpu_memory_test 30 "$bin/gpu_memory_test"
+  step example_ranks_1 30 with_blas "$bin/example.sh" accuracy 1
+  if [ -n "$torch" ]; then
+    step torch_under_ddprun 90 "$bin/ddprun" --standalone --nproc-per-node=2 --max-restarts=1 --log-dir=/dev/null \
+      "$python" "$bin/torch_ranks.py"
+  else
+    skip torch_under_ddprun "there is no Python with PyTorch that can use the GPU"
   fi
-done
-
-# --- Results ---
-
-{
-  say "# ddprun on a GPU" ''
-  while IFS= read -r fact; do say "- $fact"; done <<<"$facts"
-  say '' '| step | result | s | |' '| --- | --- | --- | --- |'
-  printf '%s\n' "${rows[@]}"
-  say '' '| figure | |' '| --- | --- |'
-  [ ${#figures[@]} -eq 0 ] || printf '%s\n' "${figures[@]}"
-} >"$out/results.md"
-{
-  printf '{"facts": {'
-  separator=
-  while IFS= read -r fact; do
-    printf '%s%s: %s' "$separator" "$(json_text "${fact%%: *}")" "$(json_text "${fact#*: }")"
-    separator=', '
-  done <<<"$facts"
-  printf '},\n"steps": [%s],\n"benchmarks": [' "$(IFS=,; printf '%s' "${json_steps[*]}")"
-  separator=
-  for file in engine_overhead torch_ddp rebuild recovery overlap; do
-    [ -s "$out/logs/$file.json" ] || continue
-    printf '%s%s' "$separator" "$(cat "$out/logs/$file.json")"
-    separator=','
+  step gpu_failure_test 80 "$bin/gpu_failure_test"
+  step gpu_elastic_test 110 "$bin/gpu_elastic_test" \
+    --gtest_filter='*KilledWorkerAgain*:*StoppedRankInACollective*:*FailureWhileTheRanksMeet*:*BudgetUsedUp*'
+  for count in 2 4; do
+    step "example_ranks_$count" 60 with_blas "$bin/example.sh" accuracy "$count" "--epochs=$((80 / count))"
   done
-  printf ']}\n'
-} >"$out/results.json"
+  step example_same_losses 60 with_blas "$bin/example.sh" same_losses
+  if [ -n "$torch" ]; then
+    # torchfrtrace of this PyTorch must read what three ranks wrote, of which two waited for the third in vain.
+    # shellcheck disable=SC2016  # the inner shell expands them
+    step flight_recorder 60 env "DDP_FLIGHT_RECORDER=$out/flight_recorder/flight_recorder_" bash -c '
+      "$1" --gtest_filter=Timeout.NamesTheMissingRankAndHowFarAllCame &&
+        "$2" -m torch.distributed.flight_recorder.fr_trace "$3" -p flight_recorder_' - \
+      "$bin/gpu_failure_test" "$python" "$out/flight_recorder"
+  else
+    skip flight_recorder "there is no Python with PyTorch that can use the GPU"
+  fi
+  for tool in memcheck racecheck; do
+    if [ -z "$sanitizer" ]; then
+      skip "compute_sanitizer_$tool" "there is no compute-sanitizer"
+    else # NCCL tries calls that may fail, which is no error of the program
+      step "compute_sanitizer_$tool" 90 with_blas "$sanitizer" --tool "$tool" --report-api-errors no \
+        --error-exitcode 9 "$bin/train_mlp_cuda" "--data=$bundle/data/breast_cancer.csv" --epochs=1 --batch-size=64
+    fi
+  done
+}
+run_benchmarks() {
+  benchmark engine_overhead 60 with_blas "$bin/gpu_engine_overhead_benchmark"
+  if [ -n "$torch" ]; then
+    benchmark torch_ddp 75 "$python" "$bin/torch_ddp.py"
+  else
+    skip torch_ddp "there is no Python with PyTorch that can use the GPU"
+  fi
+  benchmark latency 60 "$bin/gpu_latency_benchmark"
+  benchmark rebuild 45 "$bin/gpu_rebuild_benchmark" --rounds=6
+  benchmark recovery 60 "$bin/gpu_recovery_benchmark"
+  benchmark overlap 60 with_blas "$bin/gpu_overlap_benchmark"
+}
+benchmarks='engine_overhead torch_ddp latency rebuild recovery overlap'
+[ "$part" = benchmarks ] || run_tests
+[ "$part" = tests ] || run_benchmarks
 
 say "results: $out/results.md, in $SECONDS s"
 [ ${#failed[@]} -eq 0 ] && exit 0

@@ -34,12 +34,13 @@ says 'has no bin/gpu_info'
 tests='kernels device_mlp init collectives step failure memory elastic'
 ran='echo "[==========] 3 tests from 1 test suite ran. (5 ms total)"'
 for name in $tests; do stand_in "$bundle/bin/gpu_${name}_test" "$ran; echo '[  PASSED  ] 3 tests.'"; done
-for name in engine_overhead rebuild recovery overlap; do
+for name in engine_overhead latency rebuild recovery overlap; do
   # shellcheck disable=SC2016  # the stand-in expands its own $1
   stand_in "$bundle/bin/gpu_${name}_benchmark" "echo '| time of $name | 1.5 ms |'
 echo '{\"benchmark\":\"$name\",\"rows\":[]}' "'> "${1#--json=}"'
 done
 stand_in "$bundle/bin/train_mlp_cuda" 'exit 0'
+stand_in "$bundle/bin/gpu_probe" 'echo "pidfd_open: yes"'
 stand_in "$bundle/bin/example.sh" 'echo "accuracy on 100 other samples: 97.0 %"'
 stand_in "$work/tools/compute-sanitizer" 'echo "ERROR SUMMARY: 0 errors"'
 stand_in "$work/tools/python3" 'exit 1' # without packages

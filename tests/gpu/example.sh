@@ -29,7 +29,7 @@ case $what in
     ;;
   accuracy)
     set -o pipefail
-    (run "$@") | awk '{ print } /^accuracy on/ { found = 1; bad = $(NF - 1) < 95 } END { exit !found || bad }'
+    (run "$@") | awk '{ print; fflush() } /^accuracy on/ { found = 1; bad = $(NF - 1) < 95 } END { exit !found || bad }'
     ;;
   same_losses)
     folder=$(mktemp -d)

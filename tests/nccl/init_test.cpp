@@ -39,13 +39,14 @@ TEST(Init, ABareDevicePointerIsRefusedAndTheGroupGoesOn) {
   for (const char* backend : {"nccl", "cpu:cpu,cuda:nccl"}) {
     run_ranks(2, [&](int rank) {
       auto group = join(testing::kPatience, {.backend = backend});
+      const std::string gpu = std::to_string(group.device().index);
       const Array<float> device(group.device(), std::vector<float>(3, static_cast<float>(rank + 1)));
       const MemoryRange bare(static_cast<float*>(device.range().data), 3);
       const auto error = thrown_by<InvalidArgument>([&] { group.all_reduce(bare); });
       ASSERT_TRUE(error);
       EXPECT_THAT(error->what(),
-                  HasSubstr("all_reduce: input says that it is host memory, and is a pointer into that of cuda:" +
-                            std::to_string(rank) + "\ntry:   MemoryRange(pointer, count, type, group.device())"));
+                  HasSubstr("all_reduce: input says that it is host memory, and is a pointer into that of cuda:" + gpu +
+                            "\ntry:   MemoryRange(pointer, count, type, group.device())"));
       group.all_reduce(device.range());
       EXPECT_EQ(device.values(), std::vector<float>(3, 3));
     });

@@ -55,8 +55,9 @@ std::string_view torch_name(const Operation& operation) {
 // The analyser takes no other library than those it knows; "c10d" stands for one that could not be told.
 std::string profiling_name(const Operation& operation, const GroupFacts& facts) {
   std::string text = facts.backend == "nccl" ? "nccl:" : "c10d:";
-  text += torch_name(operation);
   const std::string_view name = operation.name;
+  // As PyTorch's own NCCL backend records it: "barrier" is unknown to the analyser before PyTorch 2.15.
+  text += facts.backend == "nccl" && name == "barrier" ? "all_reduce_barrier" : torch_name(operation);
   if (name == "send") text += " " + std::to_string(facts.rank) + "->" + std::to_string(operation.peer);
   if (name == "receive") text += " " + std::to_string(facts.rank) + "<-" + std::to_string(operation.peer);
   return text;

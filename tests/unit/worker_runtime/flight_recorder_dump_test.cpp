@@ -198,13 +198,14 @@ TEST(Dump, SpeaksOfOperationsAsPytorchDoes) {
       {.name = "allocate", .input_count = 100, .output_count = 100, .element_bytes = 1},
       {.name = "gather", .type = DataType::int64, .input_count = 3, .element_bytes = 8, .root = 0},
       {.name = "all_to_all_v", .input_count = 3, .output_count = 5, .element_bytes = 4},
+      {.name = "barrier"},
   };
   for (const Operation& operation : operations) recorder.record(group, operation);
   const json entries = dumped(recorder)["entries"];
   std::vector<std::string> names;
   for (const json& entry : entries) names.push_back(entry["profiling_name"]);
   EXPECT_THAT(names, ElementsAre("nccl:send 1->0", "nccl:recv 1<-0", "nccl:reduce", "nccl:new_window", "nccl:gather",
-                                 "nccl:all_to_all"));
+                                 "nccl:all_to_all", "nccl:all_reduce_barrier"));
   EXPECT_EQ(entries[0]["is_p2p"], true);
   EXPECT_EQ(entries[0]["output_sizes"], json::parse("[[2]]"));
   EXPECT_EQ(entries[1]["input_sizes"], json::parse("[[2]]"));
