@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <deque>
+#include <functional>
+#include <future>
 #include <vector>
 
 #include "tests/fake_gpu/backend_rank.hpp"
+#include "tests/nccl/gate.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp::fake_gpu {
@@ -27,6 +30,58 @@ TEST(Step, ThatMeetsAnErrorOfNcclThrowsOnAll) {
           }
         },
         RankFailure);
+  });
+}
+
+unsigned long calls_in(const char* function, const std::function<void()>& code) {
+  const auto before = fake_gpu_calls(function);
+  code();
+  return fake_gpu_calls(function) - before;
+}
+
+// One after the other, so that each finds the events of the one before.
+TEST(Calls, TakeTheEventsOfThoseThatAreDone) {
+  run_ranks(1, [](int) {
+    auto group = join();
+    const Array<float> values(group.device(), 100);
+    const auto reduce_and_wait = [&] {
+      std::promise<void> done;
+      group.all_reduce_async(values.range()).on_completed([&](std::exception_ptr) { done.set_value(); });
+      done.get_future().wait();
+    };
+    for (int i = 0; i < 4; ++i) reduce_and_wait();
+    const auto made = calls_in("cudaEventCreateWithFlags", [&] {
+      for (int i = 0; i < 50; ++i) reduce_and_wait();
+    });
+    EXPECT_LT(made, 10U);  // what the watching thread still holds is not there to be taken
+  });
+}
+
+// The stream of the group waits for the caller's at each call, and the caller's once for the last of them.
+TEST(Step, WaitsForItsBucketsTogether) {
+  run_ranks(1, [](int) {
+    auto group = join();
+    const Array<float> values(group.device(), 500);
+    std::vector<Parameter> parameters;
+    for (std::size_t p = 0; p < 5; ++p)
+      parameters.push_back({"p" + std::to_string(p), {100}, values.part(100 * p, 100)});
+    DistributedDataParallelOptions options;
+    options.first_bucket_cap_bytes = options.bucket_cap_bytes = 400;
+    DistributedDataParallel model(group, parameters, options);
+    ASSERT_EQ(model.bucket_count(), 5U);
+    const auto step = [&] {
+      auto one = model.begin_step();
+      for (std::size_t p = parameters.size(); p-- > 0;) one.ready(p);
+      one.finish();
+    };
+    step();
+    const auto calls = calls_in("ncclAllReduce", step);
+    EXPECT_GE(calls, 5U);
+    nccl_test::Gate gate;
+    gate.close(nullptr);  // what is done already needs no wait
+    EXPECT_EQ(calls_in("cudaStreamWaitEvent", step), calls + 2) << "one for the flags, one for the buckets";
+    gate.open();
+    group.barrier();
   });
 }
 

@@ -10,6 +10,7 @@
 #include "base/fork_guard.hpp"
 #include "worker_runtime/backends/nccl/communicator.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
+#include "worker_runtime/backends/nccl/event_pool.hpp"
 #include "worker_runtime/backends/nccl/under_way.hpp"
 #include "worker_runtime/core/failure/failed_group.hpp"
 #include "worker_runtime/core/failure/failure.hpp"
@@ -38,6 +39,7 @@ struct GroupState {
   int device;
   std::unique_ptr<Communicator> communicator;  // settled
   Stream stream{};
+  std::shared_ptr<EventPool> events = std::make_shared<EventPool>();
   flight_recorder::GroupLog log;
   std::shared_ptr<core::GroupStatus> status = std::make_shared<core::GroupStatus>();
   UnderWay under_way;

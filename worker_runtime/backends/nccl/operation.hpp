@@ -18,9 +18,8 @@ struct GroupState;
 
 class Operation : public core::Operation, public Work::State {
  public:
-  struct Events {  // made without a lock, as CUDA may take long for them
-    std::shared_ptr<Event> begin = std::make_shared<Event>(Event::Timing::on);
-    std::shared_ptr<Event> end = std::make_shared<Event>(Event::Timing::on);
+  struct Events {
+    std::shared_ptr<Event> begin, end;
   };
 
   Operation(std::shared_ptr<GroupState> group, std::span<const process_group::Collective> calls,

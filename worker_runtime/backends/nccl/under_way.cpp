@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "worker_runtime/backends/nccl/group_state.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 
 namespace ddp::nccl_backend {
@@ -34,7 +35,7 @@ UnderWay::UnderWay(int rank, flight_recorder::GroupLog& log, std::shared_ptr<cor
 
 std::shared_ptr<Operation> UnderWay::enter(const std::shared_ptr<GroupState>& group,
                                            std::span<const Collective> calls) {
-  Operation::Events events;
+  Operation::Events events{group->events->take(), group->events->take()};  // CUDA may take long to make some
   const std::lock_guard lock(mutex_);
   if (line_.size() >= kUnderWayMax) {
     throw Error(
