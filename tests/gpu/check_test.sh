@@ -62,6 +62,15 @@ writes good/results.md '| torch_ddp | skipped | 0 | there is no Python with PyTo
 writes good/results.md '| time of rebuild | 1.5 ms |'
 /usr/bin/env python3 -m json.tool "$work/good/results.json" >/dev/null || fail 'results.json is no JSON'
 
+check 0 --out="$work/halves" benchmarks
+grep -q gpu_step_test "$work/halves/results.md" && fail 'benchmarks runs tests, too'
+stand_in "$bundle/bin/gpu_rebuild_benchmark" 'exit 1' # it has passed, and is not run again
+check 0 --out="$work/halves"
+says 'passed by an earlier call'
+writes halves/results.md '| gpu_step_test | passed | '
+writes halves/results.md '| time of rebuild | 1.5 ms |'
+stand_in "$bundle/bin/gpu_rebuild_benchmark" 'exit 0'
+
 stand_in "$bundle/bin/gpu_init_test" "$ran; echo '[  PASSED  ] 2 tests.'; echo '[  FAILED  ] Init.Fails'; exit 1"
 stand_in "$bundle/bin/gpu_memory_test" "$ran; echo '[  PASSED  ] 0 tests.'"
 check 1 --out="$work/bad"
