@@ -5,26 +5,22 @@
 namespace ddp::rendezvous {
 
 void RestartBudget::restate(int count, TimePoint now) {
-  if (count <= count_) return;
-  spent_.push_back({now, count - count_});
-  count_ = count;
+  if (count > count_) add(count - count_, now);
 }
 
-void RestartBudget::spend(TimePoint now) {
-  ++count_;
-  spent_.push_back({now, 1});
-}
-
-void RestartBudget::refill() {
-  if (window_.count() != 0) spent_.clear();
-}
+void RestartBudget::refill() { spent_.clear(); }
 
 bool RestartBudget::is_left(TimePoint now) {
-  if (window_.count() != 0)
-    while (!spent_.empty() && now - spent_.front().when >= window_) spent_.pop_front();
+  if (window_.count() == 0) return count_ < restarts_max_;
+  while (!spent_.empty() && now - spent_.front().when >= window_) spent_.pop_front();
   std::int64_t count = 0;
   for (const auto& spent : spent_) count += spent.count;
   return count < restarts_max_;
+}
+
+void RestartBudget::add(int count, TimePoint now) {
+  count_ += count;
+  if (window_.count() != 0) spent_.push_back({now, count});
 }
 
 bool CrashLoop::end_round(const Progress& kept, bool has_failed) {

@@ -21,7 +21,7 @@ class RestartBudget {
   // How many there have been, as far as a membership before this one has counted. Their times are lost with it: they
   // count as of now.
   void restate(int count, TimePoint now);
-  void spend(TimePoint now);
+  void spend(TimePoint now) { add(1, now); }
   void refill();  // with a window, that is
   bool is_left(TimePoint now);
   int count() const { return count_; }  // of the whole job
@@ -32,10 +32,12 @@ class RestartBudget {
     int count;
   };
 
+  void add(int count, TimePoint now);
+
   int restarts_max_;
   std::chrono::milliseconds window_;  // 0: all count
   int count_ = 0;
-  std::deque<Spent> spent_;  // that count, the oldest first
+  std::deque<Spent> spent_;  // with a window: that count, the oldest first
 };
 
 // Tells a job that fails now and then from one that fails again and again without having kept anything in between. It
