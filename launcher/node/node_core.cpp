@@ -39,6 +39,10 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
     output_is_late_at_.reset();
     print(late_output_text(kOutputIsLate));
   }
+  if (const auto deadline = round_report_.deadline(); deadline && facts.now >= *deadline) {
+    print(late_reasons_text(kReasonsLimit));
+    send_if_any(round_report_.give_up());
+  }
   follow(group_.tick(facts.now));
   return std::move(out_);
 }
@@ -46,7 +50,8 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
 std::optional<TimePoint> NodeCore::next_deadline() const {
   if (finished_) return {};
   auto first = group_.next_deadline();
-  if (output_is_late_at_ && (!first || *output_is_late_at_ < *first)) first = output_is_late_at_;
+  for (const auto& other : {output_is_late_at_, round_report_.deadline()})
+    if (other && (!first || *other < *first)) first = other;
   return first;
 }
 
@@ -176,6 +181,8 @@ void NodeCore::take(const SpawnFailed& event) {
   step_workers(events);
 }
 
+void NodeCore::take(const ReasonsRead& event) { send_if_any(round_report_.complete(event.number, event.reasons)); }
+
 // They wait on, and the round ends as if they had left it at once.
 void NodeCore::take(const SeatsFailed& event) {
   std::vector<WorkerGroupEvent> events;
@@ -270,6 +277,7 @@ void NodeCore::take(const StoreFailed& event) {
 }
 
 void NodeCore::hear(const rendezvous::StartRound& message) {
+  send_if_any(round_report_.give_up());
   in_job_ = true;
   const bool had_a_round = start_.round.term != 0, cost_a_restart = message.restart_count > start_.restart_count;
   start_ = message;
@@ -344,6 +352,7 @@ void NodeCore::take(const MembershipLost& event) {
 // shown.
 void NodeCore::end_with(int exit_code) {
   if (group_.waiting().empty() && group_.is_idle()) return finish(exit_code);
+  round_report_.give_up();  // nobody waits for it any more
   verdict_ = exit_code;
   step_workers({EndJob{}});
 }
@@ -424,7 +433,11 @@ void NodeCore::follow(const TellEnded& action) {
     if (ended.failures.size() == rendezvous::kFailuresMax) break;
     ended.failures.push_back(report_of(failure));
   }
-  out_.emplace_back(SendRoundEnded{std::move(ended)});
+  if (ended.failures.empty()) return send_if_any(std::move(ended));
+  ReadReasons wanted;
+  for (const auto& failure : ended.failures) wanted.local_ranks.push_back(failure.local_rank);
+  wanted.number = round_report_.hold(std::move(ended), facts_.now);
+  out_.emplace_back(std::move(wanted));
 }
 
 // --- helpers ---
@@ -445,6 +458,10 @@ FailureReport NodeCore::report_of(const Failure& failure) const {
 std::chrono::milliseconds NodeCore::job_time_at(TimePoint time) const {
   const auto ago = std::chrono::duration_cast<std::chrono::milliseconds>(facts_.now - time);
   return std::max(std::chrono::milliseconds(0), facts_.job_time - ago);
+}
+
+void NodeCore::send_if_any(std::optional<RoundEnded> report) {
+  if (report && !finished_) out_.emplace_back(SendRoundEnded{std::move(*report)});
 }
 
 // Where membership is in this process it is the user's own job that speaks; another host may speak without end.

@@ -153,10 +153,7 @@ class Output::Impl {
 
   std::string stderr_file(int local_rank) const { return file_of(local_rank, 2); }
 
-  std::vector<std::string> stderr_tail(int local_rank) const {
-    const auto file = stderr_file(local_rank);
-    return file.empty() ? worker_of(local_rank).stderr_tail.lines() : tail_of_file(file);
-  }
+  std::vector<std::string> stderr_tail(int local_rank) const { return worker_of(local_rank).stderr_tail.lines(); }
 
   void say(std::string_view message) { console_.say(message); }
 

@@ -61,7 +61,7 @@ class Output {
   std::string round_directory()
       const;  // of this round's log files; "/dev/null": there are to be none; empty: there are none
   std::string stderr_file(int local_rank) const;  // that holds all of its stderr; empty where there is none
-  std::vector<std::string> stderr_tail(int local_rank) const;  // of the current or last round, oldest line first
+  std::vector<std::string> stderr_tail(int local_rank) const;  // its last lines where no file holds it, oldest first
 
   // One message of ddprun's own on stderr; a newline is added where it has none. Never dropped.
   void say(std::string_view message);

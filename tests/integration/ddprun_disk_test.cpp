@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/integration/stalling_disk.hpp"
 #include "tests/text.hpp"
@@ -140,6 +141,51 @@ TEST_F(DdprunDiskOfLogs, AStopDoesNotWaitForTheDisk) {
   job.kill(SIGTERM);
   EXPECT_EQ(job.wait(), 143);
   EXPECT_EQ(occurrences(job.out(), "round 1"), 0);
+}
+
+// Error files are in ddprun's temporary folder where there is no folder for logs.
+TEST_F(DdprunDisk, ANodeStaysInTheJobWhileTheErrorFileOfItsWorkerCannotBeRead) {
+  const auto port = free_port();
+  const auto arguments = [&](int rank) {
+    auto out = elastic_node("2", rank, port, 1);
+    out.back() += ",heartbeat_timeout=1";  // less than the time for which reasons are waited for
+    for (const auto& word :
+         {std::string("sh"), std::string("-c"),
+          "echo round $TORCHELASTIC_RESTART_COUNT; if [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ]; then "
+          "echo '{\"message\": \"no data\"}' > $TORCHELASTIC_ERROR_FILE; touch " +
+              path_of("failing") + "; until [ -e " + path_of("go") + " ]; do :; done; exit 3; fi; " + kStay})
+      out.push_back(word);
+    return out;
+  };
+  Job::Options on_disk;
+  on_disk.environment = {"TMPDIR=" + folder_.string()};
+  on_disk.before_exec = [this] { disk_.enter(); };
+  Job zero(arguments(0)), one(arguments(1), on_disk);
+  ASSERT_TRUE(appears("failing"));
+  disk_.stall();
+  std::ofstream(path_of("go"));
+  ASSERT_TRUE(disk_.holds(folder_));
+  EXPECT_TRUE(one.prints("still not read after 2 s")) << one.err();
+  EXPECT_TRUE(zero.prints("round 1")) << zero.err();
+  EXPECT_TRUE(one.prints("round 1")) << one.err();
+  EXPECT_EQ(occurrences(zero.err(), "silent"), 0) << zero.err();
+  EXPECT_EQ(occurrences(zero.err(), "no data"), 0) << zero.err();
+  disk_.heal();
+  zero.kill(SIGTERM);
+  EXPECT_EQ(zero.wait(), 143) << zero.err();
+  EXPECT_EQ(one.wait(), 143) << one.err();
+}
+
+TEST_F(DdprunDisk, AStalledErrorFileOfItsCallerHoldsUpNoEnd) {
+  Job::Options options;
+  options.environment = {"TORCHELASTIC_ERROR_FILE=" + (folder_ / "error.json").string()};
+  options.before_exec = [this] { disk_.enter(); };
+  Job job(shell(1, "echo ready; until [ -e " + path_of("go") + " ]; do :; done; exit 3"), options);
+  ASSERT_TRUE(job.prints("ready"));
+  disk_.stall();
+  std::ofstream(path_of("go"));
+  ASSERT_TRUE(disk_.holds(folder_));
+  EXPECT_EQ(job.wait(), 3) << job.err();
 }
 
 TEST_F(DdprunDisk, AStalledLogOfTheDaemonHoldsUpNoJob) {

@@ -112,6 +112,7 @@ class Node {
   void perform(const launcher::NodeCore::ForwardSignal&) {}
   void perform(const launcher::NodeCore::SuspendProcess&) {}
   void perform(const launcher::NodeCore::ForgetTree&) {}
+  void perform(const launcher::NodeCore::ReadReasons& action);
   void perform(const launcher::NodeCore::OpenStore& action);
   void perform(const launcher::NodeCore::CloseOutput&) {}
   void perform(const launcher::NodeCore::SetFarewell& action);

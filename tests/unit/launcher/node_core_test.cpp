@@ -12,6 +12,7 @@ namespace ddp::launcher {
 namespace {
 
 using testing::all;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -63,9 +64,165 @@ class NodeCoreOfTwo : public ::testing::Test {
     step({NodeCore::WorkersChanged{WorkerStarted{0}, WorkerStarted{1}}});
   }
 
+  // Reports of a round's end, once nothing is found in the files of failed workers.
+  std::vector<NodeCore::SendRoundEnded> reports(const Actions& actions) {
+    auto out = all<NodeCore::SendRoundEnded>(actions);
+    for (const auto& wanted : all<NodeCore::ReadReasons>(actions))
+      for (const auto& report : all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.number})))
+        out.push_back(report);
+    return out;
+  }
+
+  // The first worker of the round fails, and the second is stopped.
+  Actions fail() {
+    step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 3, false}}}});
+    step(NodeCore::WorkersChanged{TreeSignalled{SIGTERM}});
+    return step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}});
+  }
+
   NodeCore core_{{2, 2, 30s, 0ms, 0ms, "b"}};
   NodeCore::Facts facts_{TimePoint(100s), 5s, false, true};
 };
+
+// The first worker of round 0 has failed, and its files are not read yet.
+class NodeCoreReadingReasons : public NodeCoreOfTwo {
+ protected:
+  void SetUp() override {
+    run();
+    const auto actions = fail();
+    EXPECT_TRUE(all<NodeCore::SendRoundEnded>(actions).empty());
+    const auto wanted = all<NodeCore::ReadReasons>(actions);
+    ASSERT_EQ(wanted.size(), 1U);
+    EXPECT_EQ(wanted.front().local_ranks, std::vector{0});
+    number_ = wanted.front().number;
+  }
+
+  Actions read() { return step(NodeCore::ReasonsRead{number_, {{"no data"}, {"Traceback", "ValueError"}}}); }
+
+  std::uint64_t number_ = 0;
+};
+
+TEST_F(NodeCoreReadingReasons, TheReportSaysWhatTheFilesOfAFailedWorkerSay) {
+  const auto sent = all<NodeCore::SendRoundEnded>(read());
+  ASSERT_EQ(sent.size(), 1U);
+  ASSERT_EQ(sent.front().message.failures.size(), 1U);
+  EXPECT_EQ(sent.front().message.stopped, 1);
+  EXPECT_EQ(sent.front().message.failures.front().message, "no data");
+  EXPECT_THAT(sent.front().message.failures.front().stderr_tail, ElementsAre("Traceback", "ValueError"));
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_TRUE(read().empty()) << "reported once";
+}
+
+TEST_F(NodeCoreReadingReasons, TheReportGoesWithoutReasonsThatAreNotReadInTime) {
+  ASSERT_EQ(core_.next_deadline(), facts_.now + 2s);
+  EXPECT_TRUE(core_.tick(facts_).empty());
+  facts_.now += 2s;
+  const auto actions = core_.tick(facts_);
+  EXPECT_THAT(printed(actions), HasSubstr("error files and logs of failed workers are still not read after 2 s"));
+  const auto sent = all<NodeCore::SendRoundEnded>(actions);
+  ASSERT_EQ(sent.size(), 1U);
+  ASSERT_EQ(sent.front().message.failures.size(), 1U);
+  EXPECT_EQ(sent.front().message.failures.front().message, "");
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_TRUE(read().empty()) << "too late";
+}
+
+TEST_F(NodeCoreReadingReasons, ALateAnswerIsNotTakenForThatOfALaterRound) {
+  facts_.now += 2s;
+  static_cast<void>(core_.tick(facts_));
+  run(1);
+  const auto wanted = all<NodeCore::ReadReasons>(fail());
+  ASSERT_EQ(wanted.size(), 1U);
+  EXPECT_TRUE(read().empty());
+  const auto sent = all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.front().number, {{"later"}, {}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent.front().message.round, 1U);
+  EXPECT_EQ(sent.front().message.failures.front().message, "later");
+}
+
+TEST_F(NodeCoreReadingReasons, ARoundThatBeginsMeanwhileGoesAfterTheReportOfTheLast) {
+  const auto actions = hear(start(1));
+  ASSERT_GE(actions.size(), 2U);
+  const auto* report = std::get_if<NodeCore::SendRoundEnded>(&actions.front());
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->message.round, 0U);
+  EXPECT_EQ(all<NodeCore::SendRoundEnded>(actions).size(), 1U);
+  EXPECT_EQ(all<NodeCore::OpenOutput>(actions).size(), 1U);
+  EXPECT_TRUE(read().empty());
+}
+
+TEST_F(NodeCoreReadingReasons, AStopMeanwhileTakesNoReasonAway) {
+  EXPECT_TRUE(
+      all<NodeCore::SendRoundEnded>(hear(rendezvous::StopRound{.round = 0, .signal_number = SIGTERM, .why = "of 1"}))
+          .empty());
+  const auto actions = step(NodeCore::StopSignalled{SIGTERM});
+  EXPECT_EQ(sent<rendezvous::StopAsked>(actions).size(), 1U);
+  EXPECT_TRUE(exit_codes(actions).empty()) << "the others give the verdict";
+  const auto reported = all<NodeCore::SendRoundEnded>(read());
+  ASSERT_EQ(reported.size(), 1U);
+  EXPECT_EQ(reported.front().message.failures.front().message, "no data");
+}
+
+TEST_F(NodeCoreReadingReasons, ANodeThatEndsMeanwhileDoesNotWaitForThem) {
+  facts_.is_joined = false;
+  EXPECT_EQ(exit_codes(step(NodeCore::StopSignalled{SIGTERM})), std::vector{128 + SIGTERM});
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_TRUE(read().empty());
+}
+
+TEST_F(NodeCoreReadingReasons, AVerdictMeanwhileDoesNotWaitForThem) {
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 3;
+  EXPECT_EQ(exit_codes(hear(verdict)), std::vector{3});
+  EXPECT_TRUE(read().empty());
+}
+
+TEST_F(NodeCoreOfTwo, AWorkerThatEndsWhileReasonsAreReadIsNoFailureOfThatRound) {
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
+  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
+  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
+  const auto wanted = all<NodeCore::ReadReasons>(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}}));
+  ASSERT_EQ(wanted.size(), 1U);
+  const auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 4, false}}}});
+  EXPECT_EQ(all<KillOrphans>(actions).size(), 1U);
+  EXPECT_TRUE(reports(actions).empty());
+  const auto sent = all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.front().number, {{"why"}, {}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  ASSERT_EQ(sent.front().message.failures.size(), 1U);
+  EXPECT_EQ(sent.front().message.failures.front().local_rank, 1);
+  EXPECT_EQ(sent.front().message.failures.front().message, "why");
+}
+
+TEST_F(NodeCoreOfTwo, ALostMembershipHearsNoReportOfAnEarlierRound) {
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
+  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
+  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
+  const auto wanted = all<NodeCore::ReadReasons>(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}}));
+  ASSERT_EQ(wanted.size(), 1U);
+  EXPECT_FALSE(all<SignalTree>(step(NodeCore::MembershipLost{{"nobody answers", "there", "this"}})).empty())
+      << "a worker waits for a seat";
+  EXPECT_TRUE(step(NodeCore::ReasonsRead{wanted.front().number, {{"why"}, {}}}).empty());
+}
+
+TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirst) {
+  run();
+  const auto wanted = all<NodeCore::ReadReasons>(
+      step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::exited, 3, false}},
+                                     WorkerEnded{0, {Ending::Kind::exited, 4, false}}, TreeEmpty{}}}));
+  ASSERT_EQ(wanted.size(), 1U);
+  EXPECT_EQ(wanted.front().local_ranks, (std::vector{1, 0}));
+  const auto sent = all<NodeCore::SendRoundEnded>(
+      step(NodeCore::ReasonsRead{wanted.front().number, {{"of 1", "of 0"}, {"last line"}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  const auto& failures = sent.front().message.failures;
+  ASSERT_EQ(failures.size(), 2U);
+  EXPECT_EQ(failures[0].message, "of 1");
+  EXPECT_EQ(failures[1].message, "of 0");
+  EXPECT_THAT(failures[0].stderr_tail, ElementsAre("last line"));
+  EXPECT_TRUE(failures[1].stderr_tail.empty());
+}
 
 TEST_F(NodeCoreOfTwo, ReachesTheStoreWhereMembershipSaysElseAtTheEndpointElseOnThisHost) {
   EXPECT_THAT(printed(hear(start(0))), HasSubstr("ranks 2 to 3 of 4, store at node0:4000"));
@@ -129,20 +286,20 @@ TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenDoesNotEndBeforeWhatIsLe
   step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
   step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
   step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
-  ASSERT_EQ(all<NodeCore::SendRoundEnded>(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})).size(), 1U);
+  ASSERT_EQ(reports(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})).size(), 1U);
   ASSERT_EQ(all<NodeCore::OpenOutput>(hear(start(1))).size(), 1U);
   auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGKILL, false}}}});
   EXPECT_TRUE(all<NodeCore::Spawn>(actions).empty());
-  EXPECT_TRUE(all<NodeCore::SendRoundEnded>(actions).empty()) << "it may have children";
-  actions = step({NodeCore::WorkersChanged{OrphansGone{}, TreeEmpty{}}});
-  ASSERT_EQ(all<NodeCore::SendRoundEnded>(actions).size(), 1U);
-  EXPECT_EQ(all<NodeCore::SendRoundEnded>(actions).front().message.failures.size(), 1U);
+  EXPECT_TRUE(reports(actions).empty()) << "it may have children";
+  const auto ended = reports(step({NodeCore::WorkersChanged{OrphansGone{}, TreeEmpty{}}}));
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended.front().message.failures.size(), 1U);
 }
 
 TEST_F(NodeCoreOfTwo, OutputThatCannotBeOpenedFailsItsWorkers) {
   hear(rendezvous::Welcome{});
   hear(start(0));
-  const auto ended = all<NodeCore::SendRoundEnded>(step(NodeCore::OutputOpened{"no space"}));
+  const auto ended = reports(step(NodeCore::OutputOpened{"no space"}));
   ASSERT_EQ(ended.size(), 1U);
   ASSERT_EQ(ended.front().message.failures.size(), 2U);
   EXPECT_EQ(ended.front().message.failures.front().message, "no space");
@@ -151,8 +308,10 @@ TEST_F(NodeCoreOfTwo, OutputThatCannotBeOpenedFailsItsWorkers) {
 TEST_F(NodeCoreOfTwo, WhyAWorkerCouldNotBeSpawnedIsToldOfThatRoundOnly) {
   hear(start(0));
   step(NodeCore::OutputOpened{});
-  auto actions = step(NodeCore::SpawnFailed{"no such file", {0, 1}});
-  auto ended = all<NodeCore::SendRoundEnded>(actions);
+  const auto wanted = all<NodeCore::ReadReasons>(step(NodeCore::SpawnFailed{"no such file", {0, 1}}));
+  ASSERT_EQ(wanted.size(), 1U);
+  auto ended = all<NodeCore::SendRoundEnded>(
+      step(NodeCore::ReasonsRead{wanted.front().number, {{"another program's", ""}, {}}}));
   ASSERT_EQ(ended.size(), 1U);
   ASSERT_EQ(ended.front().message.failures.size(), 2U);
   EXPECT_EQ(ended.front().message.failures.front().message, "no such file");
@@ -160,9 +319,8 @@ TEST_F(NodeCoreOfTwo, WhyAWorkerCouldNotBeSpawnedIsToldOfThatRoundOnly) {
   EXPECT_EQ(ended.front().message.failures.front().host, "b");
 
   run(1);
-  actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 3, false}},
-                                           WorkerEnded{1, {Ending::Kind::exited, 3, false}}, TreeEmpty{}}});
-  ended = all<NodeCore::SendRoundEnded>(actions);
+  ended = reports(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 3, false}},
+                                                 WorkerEnded{1, {Ending::Kind::exited, 3, false}}, TreeEmpty{}}}));
   ASSERT_EQ(ended.size(), 1U);
   EXPECT_EQ(ended.front().message.failures.front().message, "") << "its own error file says why";
 }

@@ -22,6 +22,7 @@
 #include <thread>
 
 #include "launcher/command_line/option_table.hpp"
+#include "launcher/output/line_tail.hpp"
 #include "tests/text.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
 
@@ -196,7 +197,7 @@ TEST_F(OutputTest, ARedirectedStreamIsTheFileItself) {
   print(1, 2, "Traceback\nValueError\n");
   EXPECT_EQ(log(1, "stderr.log"), "Traceback\nValueError\n");
   output.end_round();
-  EXPECT_EQ(output.stderr_tail(1), (std::vector<std::string>{"Traceback", "ValueError"}));
+  EXPECT_EQ(tail_of_file(output.stderr_file(1)), (std::vector<std::string>{"Traceback", "ValueError"}));
   EXPECT_EQ(out() + err(), "");
 }
 
@@ -212,7 +213,7 @@ TEST_F(OutputTest, ATeedStreamGoesToBothWithTorchrunsPrefixOnTheConsoleOnly) {
   EXPECT_EQ(log(1, "stderr.log"), "\r10%\r20%\r\nend");
   EXPECT_EQ(out(), "[default0]:hello\n[default0]:world\n");
   EXPECT_EQ(err(), "\r[default1]:10%\r[default1]:20%\r\n[default1]:end");
-  EXPECT_EQ(output.stderr_tail(1), (std::vector<std::string>{"20%", "end"}));
+  EXPECT_EQ(tail_of_file(output.stderr_file(1)), (std::vector<std::string>{"20%", "end"}));
 }
 
 TEST_F(OutputTest, ATemplateReplacesEveryPrefix) {
