@@ -381,7 +381,9 @@ class Agent {
     }
   }
 
-  void perform(const NodeCore::CloseOutput& action) { output_.end_round(action.kept); }
+  void perform(const NodeCore::CloseOutput& action) {
+    output_.end_round(action.kept, [this] { decide(NodeCore::OutputWritten{}); });
+  }
 
   // A launcher that started this one reads the reason where it reads that of any worker.
   void perform(const NodeCore::TellCaller& action) {

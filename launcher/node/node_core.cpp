@@ -17,7 +17,8 @@ using rendezvous::RoundEnded;
 
 namespace {
 constexpr std::chrono::milliseconds kOutputIsLate{10'000};  // files open in less than a millisecond
-}
+constexpr std::chrono::milliseconds kOutputLimit{2'000};    // for what is left of a round to be written
+}  // namespace
 
 NodeCore::NodeCore(NodeOptions options)
     : options_(std::move(options)),
@@ -39,6 +40,11 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
     output_is_late_at_.reset();
     print(late_output_text(kOutputIsLate));
   }
+  if (ended_ && facts.now >= output_limit_) {
+    if (!std::exchange(told_slow_disk_, true))
+      print("the disk of the log files is slow; what is left is written while the job goes on");
+    end_round();
+  }
   if (const auto deadline = round_report_.deadline(); deadline && facts.now >= *deadline) {
     print(late_reasons_text(kReasonsLimit));
     send_if_any(round_report_.give_up());
@@ -50,7 +56,8 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
 std::optional<TimePoint> NodeCore::next_deadline() const {
   if (finished_) return {};
   auto first = group_.next_deadline();
-  for (const auto& other : {output_is_late_at_, round_report_.deadline()})
+  const auto written = ended_ ? std::optional(output_limit_) : std::nullopt;
+  for (const auto& other : {output_is_late_at_, written, round_report_.deadline()})
     if (other && (!first || *other < *first)) first = other;
   return first;
 }
@@ -155,6 +162,10 @@ void NodeCore::take(const OutputOpened& event) {
   if (event.why_not) return take(SpawnFailed{*event.why_not, std::move(local_ranks)});
   is_tree_empty_ = false;
   out_.emplace_back(Spawn{std::move(local_ranks)});
+}
+
+void NodeCore::take(const OutputWritten&) {
+  if (!finished_ && ended_) end_round();
 }
 
 // The round is being stopped while a disk still opens the output of its workers.
@@ -277,6 +288,7 @@ void NodeCore::take(const StoreFailed& event) {
 }
 
 void NodeCore::hear(const rendezvous::StartRound& message) {
+  if (ended_) end_round();
   send_if_any(round_report_.give_up());
   in_job_ = true;
   const bool had_a_round = start_.round.term != 0, cost_a_restart = message.restart_count > start_.restart_count;
@@ -351,7 +363,7 @@ void NodeCore::take(const MembershipLost& event) {
 // Workers that are left, be it that they wait for a seat, get the same stop as ever, and what they print is still
 // shown.
 void NodeCore::end_with(int exit_code) {
-  if (group_.waiting().empty() && group_.is_idle()) return finish(exit_code);
+  if (group_.waiting().empty() && group_.is_idle() && !ended_) return finish(exit_code);
   round_report_.give_up();  // nobody waits for it any more
   verdict_ = exit_code;
   step_workers({EndJob{}});
@@ -411,15 +423,24 @@ void NodeCore::follow(const TellFailure& action) {
   send(rendezvous::RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_at(action.failure.at)});
 }
 
+// A round's files are complete before its end is reported.
 void NodeCore::follow(const TellEnded& action) {
+  ended_ = action;
+  output_limit_ = facts_.now + kOutputLimit;
   out_.emplace_back(CloseOutput{group_.waiting()});
+}
+
+// Its output is written, or takes too long.
+void NodeCore::end_round() {
+  const auto action = *std::exchange(ended_, std::nullopt);
   if (action.tree_survived) {
     out_.emplace_back(ForgetTree{});
     out_.emplace_back(PrintError{
         {"some processes of the job could not be killed: they hang in the kernel", "host " + options_.host_name,
          "`ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them"}});
   }
-  if (verdict_) return finish(*verdict_);
+  if (verdict_ && group_.is_idle()) return finish(*verdict_);
+  if (verdict_) return;  // workers that waited for a seat are being stopped
   if (lost_) return end_with(rendezvous::kRendezvousFailed);
   // Nobody waits for more; but that all have kept their state is worth telling, once the connection is there again.
   if (stop_signal_ != 0 && !facts_.is_joined && action.stopped_at_step == 0) return end_with(128 + stop_signal_);

@@ -86,7 +86,8 @@ class NodeCore {
   struct OutputOpened {                    // the answer to OpenOutput
     std::optional<std::string> why_not{};  // it failed
   };
-  struct SpawnFailed {  // of these local ranks, none has been started
+  struct OutputWritten {};  // the answer to the last CloseOutput
+  struct SpawnFailed {      // of these local ranks, none has been started
     std::string why;
     std::vector<int> local_ranks;
   };
@@ -118,10 +119,10 @@ class NodeCore {
     std::string why;
   };
 
-  using Event =
-      std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed, WorkersChanged,
-                   TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost, OutputOpened, SpawnFailed,
-                   ReasonsRead, SeatsFailed, MembershipSaid, MembershipLost, Orphaned, StoreIsOpen, StoreFailed>;
+  using Event = std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed,
+                             WorkersChanged, TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost,
+                             OutputOpened, OutputWritten, SpawnFailed, ReasonsRead, SeatsFailed, MembershipSaid,
+                             MembershipLost, Orphaned, StoreIsOpen, StoreFailed>;
 
   // Actions: what the user reads.
   struct Print {  // one line of ddprun's
@@ -179,7 +180,9 @@ class NodeCore {
     RoundId round;
     std::set<base::Address> users;
   };
-  struct CloseOutput {  // of the round's workers, but for those that live on; OutputOpened comes no more
+  // Of the round's workers, but for those that live on; OutputOpened comes no more. OutputWritten is the answer, later:
+  // never, or too late, where a disk hangs.
+  struct CloseOutput {
     std::vector<int> kept{};
   };
   struct SetFarewell {  // the guardian is to tell membership when this process has ended
@@ -228,6 +231,7 @@ class NodeCore {
   void take(const WorkerSaid& event);
   void take(const WorkerLinkLost& event);
   void take(const OutputOpened& event);
+  void take(const OutputWritten& event);
   void take(const SpawnFailed& event);
   void take(const ReasonsRead& event);
   void take(const SeatsFailed& event);
@@ -270,6 +274,7 @@ class NodeCore {
 
   void stop(int signal_number);
   void spawn_nobody();
+  void end_round();
   void vote();
   void end_with(int exit_code);
   void finish(int exit_code);
@@ -288,7 +293,9 @@ class NodeCore {
   StopVote vote_;
   RoundProgress progress_;
   RoundReport round_report_;
-  Facts facts_;  // of the event that is being taken in
+  std::optional<TellEnded> ended_;  // the round, whose output is still to be written
+  TimePoint output_limit_;          // of that
+  Facts facts_;                     // of the event that is being taken in
   Actions out_;
   RoundId opening_;                      // the round whose store is asked for
   std::set<base::Address> store_users_;  // as far as they have been told
@@ -309,7 +316,7 @@ class NodeCore {
   bool in_job_ = false;             // membership counts this node in
   bool has_spawned_ = false;        // a worker was started, in whatever round
   bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one
-  bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
+  bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false, told_slow_disk_ = false;
 };
 
 }  // namespace ddp::launcher
