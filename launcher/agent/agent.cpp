@@ -26,12 +26,12 @@
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/agent/own_process.hpp"
+#include "launcher/agent/reason_files.hpp"
 #include "launcher/agent/report_file.hpp"
 #include "launcher/agent/worker_links.hpp"
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/node/node_core.hpp"
-#include "launcher/output/error_file.hpp"
 #include "launcher/output/output.hpp"
 #include "rendezvous/membership/membership.hpp"
 #include "rendezvous/round/term.hpp"
@@ -242,12 +242,19 @@ class Agent {
     for (auto& failure : ended.failures) {
       failure.pid = guardian_.pid_of(failure.local_rank);
       failure.program = config_.program;
-      if (failure.message.empty()) failure.message = read_error_file(output_.error_file(failure.local_rank));
       failure.stderr_file = output_.stderr_file(failure.local_rank);
     }
-    if (!ended.failures.empty())
+    if (!ended.failures.empty() && ended.failures.front().stderr_file.empty())
       ended.failures.front().stderr_tail = output_.stderr_tail(ended.failures.front().local_rank);
     meeting_.send(ended);
+  }
+
+  void perform(const NodeCore::ReadReasons& action) {
+    ReasonFiles::Paths paths{{}, output_.stderr_file(action.local_ranks.front())};
+    for (const int local_rank : action.local_ranks) paths.error_files.push_back(output_.error_file(local_rank));
+    reason_files_.read(std::move(paths), [this, number = action.number](const Reasons& reasons) {
+      decide(NodeCore::ReasonsRead{number, reasons});
+    });
   }
 
   void perform(const NodeCore::SendToWorker& action) {
@@ -374,17 +381,19 @@ class Agent {
     }
   }
 
-  void perform(const NodeCore::CloseOutput& action) { output_.end_round(action.kept); }
+  void perform(const NodeCore::CloseOutput& action) {
+    output_.end_round(action.kept, [this] { decide(NodeCore::OutputWritten{}); });
+  }
 
   // A launcher that started this one reads the reason where it reads that of any worker.
   void perform(const NodeCore::TellCaller& action) {
     const auto path = value_of("TORCHELASTIC_ERROR_FILE", inherited_);
     if (!path || path->empty()) return;
     const auto& cause = action.cause;
-    pass_error_on({action.is_own ? output_.error_file(cause.local_rank) : "",
-                   cause.ending.kind == Ending::Kind::killed ? -cause.ending.value : exit_code_of(cause.ending),
-                   describe_failure(cause)},
-                  *path);
+    reason_files_.pass_on({action.is_own ? output_.error_file(cause.local_rank) : "",
+                           cause.ending.kind == Ending::Kind::killed ? -cause.ending.value : exit_code_of(cause.ending),
+                           describe_failure(cause)},
+                          *path);
   }
 
   void perform(const NodeCore::Finish& action) {
@@ -442,6 +451,7 @@ class Agent {
   asio::steady_timer timer_;
   WorkerLinks links_;
   Output output_;
+  ReasonFiles reason_files_{io_};
   base::WarningLog warnings_;
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};
   store::Server store_;

@@ -46,6 +46,10 @@ void GuardianLink::listen(boost::asio::io_context& io, Handlers handlers) {
   if (duplicate < 0) throw std::system_error(errno, std::generic_category(), "the guardian's socket");
   source_.emplace(io, duplicate);
   handlers_ = std::move(handlers);
+  // Where it is gone or hangs, its end, and that of its workers, is reported as any other.
+  requests_.emplace(io, handle_.socket.get(), [this] {
+    if (handle_.pid != 0) ::kill(handle_.pid, SIGKILL);
+  });
   wait();
 }
 
@@ -112,8 +116,7 @@ void GuardianLink::kill_tree() {
 }
 
 void GuardianLink::request(const guardian::Request& what, std::span<const int> descriptors) {
-  if (handle_.pid == 0 || guardian::send_request(handle_.socket.get(), what, descriptors)) return;
-  ::kill(handle_.pid, SIGKILL);  // it is gone or hangs; its end, and that of its workers, is reported as any other
+  if (handle_.pid != 0) requests_->send(what, descriptors);
 }
 
 std::optional<Ending> GuardianLink::reap() {

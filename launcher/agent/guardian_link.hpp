@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/agent/guardian_requests.hpp"
 #include "launcher/guardian/guardian.hpp"
 #include "launcher/guardian/protocol.hpp"
 #include "launcher/worker_group/worker_group.hpp"
@@ -35,6 +36,7 @@ class GuardianLink {
   ~GuardianLink();
   GuardianLink(const GuardianLink&) = delete;
 
+  // Goes before all that follows.
   void listen(boost::asio::io_context& io, Handlers handlers);
 
   void spawn(int local_rank, std::vector<std::string> variables, const std::array<int, 4>& descriptors);
@@ -70,6 +72,7 @@ class GuardianLink {
   std::set<pid_t> foreign_children_;  // of who was this process before; not ours to end
   guardian::GuardianHandle handle_;
   std::optional<boost::asio::posix::stream_descriptor> source_;
+  std::optional<GuardianRequests> requests_;
   Handlers handlers_;
   std::vector<Worker> workers_;
   bool tree_survived_ = false;

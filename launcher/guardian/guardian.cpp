@@ -344,7 +344,7 @@ class Guardian {
 
   void report(const Report& what, base::UniqueFd descriptor = {}) { outbox_.emplace_back(what, std::move(descriptor)); }
 
-  // Never blocks: ddprun may be blocked in a request to us.
+  // Never blocks: whatever ddprun does, its end is noticed.
   void send_outbox() {
     while (!outbox_.empty()) {
       std::vector<Report> batch;

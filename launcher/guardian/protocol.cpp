@@ -1,6 +1,5 @@
 #include "launcher/guardian/protocol.hpp"
 
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -38,20 +37,7 @@ std::optional<Value> take(std::span<const char>& bytes) {
   return value;
 }
 
-// Waits for room, whether the socket blocks or not: an event loop may have made it non-blocking.
-bool wait_for_room(int socket, int error, std::chrono::steady_clock::time_point deadline) {
-  const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-  if (left.count() <= 0) return false;
-  pollfd wait{socket, POLLOUT, 0};
-  if (error == EAGAIN || error == EWOULDBLOCK) return ::poll(&wait, 1, static_cast<int>(left.count())) != 0;
-  // Too many descriptors of ours are on their way; nothing tells when the other side has taken some.
-  return error == ETOOMANYREFS && ::poll(nullptr, 0, 1) == 0;
-}
-
-// With a limit of 0 it never waits.
-bool send_packet(int socket, std::span<const char> bytes, std::span<const int> descriptors,
-                 std::chrono::milliseconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
+Sent send_packet(int socket, std::span<const char> bytes, std::span<const int> descriptors) {
   iovec part{const_cast<char*>(bytes.data()), bytes.size()};
   alignas(cmsghdr) char control[kControlBytes] = {};
   msghdr message{};
@@ -68,9 +54,12 @@ bool send_packet(int socket, std::span<const char> bytes, std::span<const int> d
   }
   ssize_t sent = -1;
   do {
-    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-  } while (sent < 0 && (errno == EINTR || wait_for_room(socket, errno, deadline)));
-  return sent == static_cast<ssize_t>(bytes.size());
+    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent == static_cast<ssize_t>(bytes.size())) return Sent::done;
+  if (sent >= 0) return Sent::failed;
+  if (errno == ETOOMANYREFS) return Sent::too_many_descriptors;
+  return errno == EAGAIN || errno == EWOULDBLOCK ? Sent::no_room : Sent::failed;
 }
 
 // Empty where nothing waits or the other side is gone.
@@ -105,7 +94,7 @@ std::vector<char> receive_packet(int socket, std::vector<base::UniqueFd>& descri
 
 }  // namespace
 
-bool send_request(int socket, const Request& request, std::span<const int> descriptors) {
+std::vector<char> packet_of(const Request& request) {
   std::vector<char> bytes;
   append(bytes, RequestHead{request.kind, request.local_rank, request.signal_number});
   for (const auto& variable : request.variables) {
@@ -114,12 +103,16 @@ bool send_request(int socket, const Request& request, std::span<const int> descr
     append(bytes, static_cast<std::uint32_t>(variable.size()));
     bytes.insert(bytes.end(), variable.begin(), variable.end());
   }
-  return bytes.size() <= kPacketBytesMax && send_packet(socket, bytes, descriptors, kRequestLimit);
+  return bytes;
+}
+
+Sent send_request(int socket, std::span<const char> packet, std::span<const int> descriptors) {
+  return packet.size() <= kPacketBytesMax ? send_packet(socket, packet, descriptors) : Sent::failed;
 }
 
 bool send_reports(int socket, std::span<const Report> reports, std::span<const int> descriptors) {
   const auto bytes = std::as_bytes(reports);
-  return send_packet(socket, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, descriptors, {});
+  return send_packet(socket, {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, descriptors) == Sent::done;
 }
 
 std::optional<Received<Request>> receive_request(int socket, bool& closed) {

@@ -4,7 +4,6 @@
 
 #include <sys/types.h>
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -61,13 +60,18 @@ constexpr std::size_t kPacketBytesMax = 64 * 1024;
 constexpr std::size_t kReportsPerPacketMax = 256;
 constexpr std::size_t kDescriptorsPerPacketMax = 64;  // Linux takes 253
 
-// How long a guardian may take to make room for a request; it only ever waits for an exec. Beyond it, it hangs.
-constexpr std::chrono::seconds kRequestLimit{20};
+// Throws Error where a variable holds a NUL byte: behind it another one would begin, as execve() takes them.
+std::vector<char> packet_of(const Request& request);
 
-// False where the packet could not be sent: the other side is gone, or, for a request, hangs; reports never wait. The
-// descriptors stay the caller's. Throws Error where a variable holds a NUL byte: behind it another one would begin, as
-// execve() takes them.
-bool send_request(int socket, const Request& request, std::span<const int> descriptors);
+enum class Sent {
+  done,
+  no_room,               // poll tells when there is room
+  too_many_descriptors,  // on their way; nothing tells when the other side has taken some
+  failed,                // the other side is gone, or the packet is too long
+};
+
+// These never wait. The descriptors stay the caller's. False where the reports could not be sent now.
+Sent send_request(int socket, std::span<const char> packet, std::span<const int> descriptors);
 bool send_reports(int socket, std::span<const Report> reports, std::span<const int> descriptors);
 
 template <class T>

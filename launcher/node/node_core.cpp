@@ -17,7 +17,8 @@ using rendezvous::RoundEnded;
 
 namespace {
 constexpr std::chrono::milliseconds kOutputIsLate{10'000};  // files open in less than a millisecond
-}
+constexpr std::chrono::milliseconds kOutputLimit{2'000};    // for what is left of a round to be written
+}  // namespace
 
 NodeCore::NodeCore(NodeOptions options)
     : options_(std::move(options)),
@@ -39,6 +40,15 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
     output_is_late_at_.reset();
     print(late_output_text(kOutputIsLate));
   }
+  if (ended_ && facts.now >= output_limit_) {
+    if (!std::exchange(told_slow_disk_, true))
+      print("the disk of the log files is slow; what is left is written while the job goes on");
+    end_round();
+  }
+  if (const auto deadline = round_report_.deadline(); deadline && facts.now >= *deadline) {
+    print(late_reasons_text(kReasonsLimit));
+    send_if_any(round_report_.give_up());
+  }
   follow(group_.tick(facts.now));
   return std::move(out_);
 }
@@ -46,7 +56,9 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
 std::optional<TimePoint> NodeCore::next_deadline() const {
   if (finished_) return {};
   auto first = group_.next_deadline();
-  if (output_is_late_at_ && (!first || *output_is_late_at_ < *first)) first = output_is_late_at_;
+  const auto written = ended_ ? std::optional(output_limit_) : std::nullopt;
+  for (const auto& other : {output_is_late_at_, written, round_report_.deadline()})
+    if (other && (!first || *other < *first)) first = other;
   return first;
 }
 
@@ -152,6 +164,10 @@ void NodeCore::take(const OutputOpened& event) {
   out_.emplace_back(Spawn{std::move(local_ranks)});
 }
 
+void NodeCore::take(const OutputWritten&) {
+  if (!finished_ && ended_) end_round();
+}
+
 // The round is being stopped while a disk still opens the output of its workers.
 void NodeCore::spawn_nobody() {
   output_is_late_at_.reset();
@@ -175,6 +191,8 @@ void NodeCore::take(const SpawnFailed& event) {
   events.emplace_back(TreeEmpty{});
   step_workers(events);
 }
+
+void NodeCore::take(const ReasonsRead& event) { send_if_any(round_report_.complete(event.number, event.reasons)); }
 
 // They wait on, and the round ends as if they had left it at once.
 void NodeCore::take(const SeatsFailed& event) {
@@ -270,6 +288,8 @@ void NodeCore::take(const StoreFailed& event) {
 }
 
 void NodeCore::hear(const rendezvous::StartRound& message) {
+  if (ended_) end_round();
+  send_if_any(round_report_.give_up());
   in_job_ = true;
   const bool had_a_round = start_.round.term != 0, cost_a_restart = message.restart_count > start_.restart_count;
   start_ = message;
@@ -343,7 +363,8 @@ void NodeCore::take(const MembershipLost& event) {
 // Workers that are left, be it that they wait for a seat, get the same stop as ever, and what they print is still
 // shown.
 void NodeCore::end_with(int exit_code) {
-  if (group_.waiting().empty() && group_.is_idle()) return finish(exit_code);
+  if (group_.waiting().empty() && group_.is_idle() && !ended_) return finish(exit_code);
+  round_report_.give_up();  // nobody waits for it any more
   verdict_ = exit_code;
   step_workers({EndJob{}});
 }
@@ -402,15 +423,24 @@ void NodeCore::follow(const TellFailure& action) {
   send(rendezvous::RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_at(action.failure.at)});
 }
 
+// A round's files are complete before its end is reported.
 void NodeCore::follow(const TellEnded& action) {
+  ended_ = action;
+  output_limit_ = facts_.now + kOutputLimit;
   out_.emplace_back(CloseOutput{group_.waiting()});
+}
+
+// Its output is written, or takes too long.
+void NodeCore::end_round() {
+  const auto action = *std::exchange(ended_, std::nullopt);
   if (action.tree_survived) {
     out_.emplace_back(ForgetTree{});
     out_.emplace_back(PrintError{
         {"some processes of the job could not be killed: they hang in the kernel", "host " + options_.host_name,
          "`ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them"}});
   }
-  if (verdict_) return finish(*verdict_);
+  if (verdict_ && group_.is_idle()) return finish(*verdict_);
+  if (verdict_) return;  // workers that waited for a seat are being stopped
   if (lost_) return end_with(rendezvous::kRendezvousFailed);
   // Nobody waits for more; but that all have kept their state is worth telling, once the connection is there again.
   if (stop_signal_ != 0 && !facts_.is_joined && action.stopped_at_step == 0) return end_with(128 + stop_signal_);
@@ -424,7 +454,11 @@ void NodeCore::follow(const TellEnded& action) {
     if (ended.failures.size() == rendezvous::kFailuresMax) break;
     ended.failures.push_back(report_of(failure));
   }
-  out_.emplace_back(SendRoundEnded{std::move(ended)});
+  if (ended.failures.empty()) return send_if_any(std::move(ended));
+  ReadReasons wanted;
+  for (const auto& failure : ended.failures) wanted.local_ranks.push_back(failure.local_rank);
+  wanted.number = round_report_.hold(std::move(ended), facts_.now);
+  out_.emplace_back(std::move(wanted));
 }
 
 // --- helpers ---
@@ -445,6 +479,10 @@ FailureReport NodeCore::report_of(const Failure& failure) const {
 std::chrono::milliseconds NodeCore::job_time_at(TimePoint time) const {
   const auto ago = std::chrono::duration_cast<std::chrono::milliseconds>(facts_.now - time);
   return std::max(std::chrono::milliseconds(0), facts_.job_time - ago);
+}
+
+void NodeCore::send_if_any(std::optional<RoundEnded> report) {
+  if (report && !finished_) out_.emplace_back(SendRoundEnded{std::move(*report)});
 }
 
 // Where membership is in this process it is the user's own job that speaks; another host may speak without end.

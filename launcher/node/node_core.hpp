@@ -4,8 +4,9 @@
 // Pure: events, the time and a few facts go in, actions come out. No process, socket, clock or file. The agent performs
 // the actions (launcher/agent/agent.hpp); the simulation drives the same class in a virtual world.
 //
-// It joins three parts: WorkerGroup decides how the workers of this node start and end, StopVote at which step they can
-// stop, RoundProgress how far they have come. How the node stays in touch with membership is decided elsewhere
+// It joins four parts: WorkerGroup decides how the workers of this node start and end, StopVote at which step they can
+// stop, RoundProgress how far they have come, RoundReport how long the report of a round waits for the reasons of
+// failures. How the node stays in touch with membership is decided elsewhere
 // (rendezvous/control/session.hpp); what that reports comes in as events.
 //
 // Threads: one caller at a time (the agent's event loop).
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "base/address.hpp"
+#include "launcher/node/round_report.hpp"
 #include "launcher/worker_group/round_progress.hpp"
 #include "launcher/worker_group/stop_vote.hpp"
 #include "launcher/worker_group/worker_group.hpp"
@@ -84,9 +86,14 @@ class NodeCore {
   struct OutputOpened {                    // the answer to OpenOutput
     std::optional<std::string> why_not{};  // it failed
   };
-  struct SpawnFailed {  // of these local ranks, none has been started
+  struct OutputWritten {};  // the answer to the last CloseOutput
+  struct SpawnFailed {      // of these local ranks, none has been started
     std::string why;
     std::vector<int> local_ranks;
+  };
+  struct ReasonsRead {  // the answer to ReadReasons
+    std::uint64_t number;
+    Reasons reasons{};
   };
   struct SeatsFailed {  // these local ranks get no seat
     std::string why;
@@ -112,10 +119,10 @@ class NodeCore {
     std::string why;
   };
 
-  using Event =
-      std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed, WorkersChanged,
-                   TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost, OutputOpened, SpawnFailed,
-                   SeatsFailed, MembershipSaid, MembershipLost, Orphaned, StoreIsOpen, StoreFailed>;
+  using Event = std::variant<StopSignalled, WarningSignalled, SuspendSignalled, ContinueSignalled, OutputClosed,
+                             WorkersChanged, TreeHasSignal, SignalForwarded, GuardianEnded, WorkerSaid, WorkerLinkLost,
+                             OutputOpened, OutputWritten, SpawnFailed, ReasonsRead, SeatsFailed, MembershipSaid,
+                             MembershipLost, Orphaned, StoreIsOpen, StoreFailed>;
 
   // Actions: what the user reads.
   struct Print {  // one line of ddprun's
@@ -133,8 +140,8 @@ class NodeCore {
   struct Send {  // to membership
     rendezvous::ToMembership message;
   };
-  // To membership. The failures lack what only the machine knows: pid, program, what the worker left in its error file
-  // (as `message`, where that is empty), its stderr.
+  // To membership. The failures lack what only the process knows: pid, program, the name of the file that holds all of
+  // the worker's stderr, or the last lines of it where there is no such file.
   struct SendRoundEnded {
     rendezvous::RoundEnded message;
   };
@@ -163,13 +170,19 @@ class NodeCore {
   };
   struct SuspendProcess {};  // this one; ContinueSignalled is the answer
   struct ForgetTree {};      // what is left of it can't be killed
+  struct ReadReasons {       // why these workers failed, from their files; ReasonsRead is the answer, later
+    std::uint64_t number;
+    std::vector<int> local_ranks;  // stderr is wanted of the first only
+  };
 
   // Actions: the rest.
   struct OpenStore {  // a fresh one; StoreIsOpen or StoreFailed is the answer
     RoundId round;
     std::set<base::Address> users;
   };
-  struct CloseOutput {  // of the round's workers, but for those that live on; OutputOpened comes no more
+  // Of the round's workers, but for those that live on; OutputOpened comes no more. OutputWritten is the answer, later:
+  // never, or too late, where a disk hangs.
+  struct CloseOutput {
     std::vector<int> kept{};
   };
   struct SetFarewell {  // the guardian is to tell membership when this process has ended
@@ -184,10 +197,10 @@ class NodeCore {
   };
   struct Quit {};  // end at once
 
-  using Action =
-      std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers, OpenOutput, Spawn,
-                   Rethrow, Seat, SignalWorker, KillWorker, SignalTree, KillOrphans, KillTree, ForwardSignal,
-                   SuspendProcess, ForgetTree, OpenStore, CloseOutput, SetFarewell, TellCaller, Finish, Quit>;
+  using Action = std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers,
+                              OpenOutput, Spawn, Rethrow, Seat, SignalWorker, KillWorker, SignalTree, KillOrphans,
+                              KillTree, ForwardSignal, SuspendProcess, ForgetTree, ReadReasons, OpenStore, CloseOutput,
+                              SetFarewell, TellCaller, Finish, Quit>;
   using Actions = std::vector<Action>;
 
   explicit NodeCore(NodeOptions options);
@@ -218,7 +231,9 @@ class NodeCore {
   void take(const WorkerSaid& event);
   void take(const WorkerLinkLost& event);
   void take(const OutputOpened& event);
+  void take(const OutputWritten& event);
   void take(const SpawnFailed& event);
+  void take(const ReasonsRead& event);
   void take(const SeatsFailed& event);
   void take(const MembershipSaid& event);
   void take(const MembershipLost& event);
@@ -259,11 +274,13 @@ class NodeCore {
 
   void stop(int signal_number);
   void spawn_nobody();
+  void end_round();
   void vote();
   void end_with(int exit_code);
   void finish(int exit_code);
   void print(std::string line) { out_.emplace_back(Print{std::move(line)}); }
   void print_of_job(std::string line);
+  void send_if_any(std::optional<rendezvous::RoundEnded> report);
   void send(rendezvous::ToMembership message) { out_.emplace_back(Send{std::move(message)}); }
   bool is_alone() const { return options_.nodes_max == 1; }
   bool is_of_round(std::uint32_t number) const { return number == start_.round.number; }
@@ -275,7 +292,10 @@ class NodeCore {
   WorkerGroup group_;
   StopVote vote_;
   RoundProgress progress_;
-  Facts facts_;  // of the event that is being taken in
+  RoundReport round_report_;
+  std::optional<TellEnded> ended_;  // the round, whose output is still to be written
+  TimePoint output_limit_;          // of that
+  Facts facts_;                     // of the event that is being taken in
   Actions out_;
   RoundId opening_;                      // the round whose store is asked for
   std::set<base::Address> store_users_;  // as far as they have been told
@@ -296,7 +316,7 @@ class NodeCore {
   bool in_job_ = false;             // membership counts this node in
   bool has_spawned_ = false;        // a worker was started, in whatever round
   bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one
-  bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false;
+  bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false, told_slow_disk_ = false;
 };
 
 }  // namespace ddp::launcher

@@ -14,6 +14,11 @@ std::string late_output_text(std::chrono::milliseconds waited) {
          ", so its workers have not started: the disk of the log directory may not answer";
 }
 
+std::string late_reasons_text(std::chrono::milliseconds waited) {
+  return "the error files and logs of failed workers are still not read after " + describe_duration(waited) +
+         ", so what they say is not told: their disk may not answer";
+}
+
 std::string ranks_text(int rank_first, int workers) {
   const auto first = std::to_string(rank_first);
   return workers == 1 ? "rank " + first : "ranks " + first + " to " + std::to_string(rank_first + workers - 1);

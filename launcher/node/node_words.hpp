@@ -17,6 +17,9 @@ std::string ranks_text(int rank_first, int workers);  // "rank 3", "ranks 0 to 7
 // The log files of a round do not open.
 std::string late_output_text(std::chrono::milliseconds waited);
 
+// The files of failed workers can't be read.
+std::string late_reasons_text(std::chrono::milliseconds waited);
+
 // "both workers start again": what a new round means where `waiting` of this node's workers live on.
 std::string how_it_goes_on(int workers, int waiting, bool is_alone);
 

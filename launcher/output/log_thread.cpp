@@ -26,13 +26,10 @@
 namespace ddp::launcher {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr std::size_t kHandedOverMax = 1 << 20;   // then the thread waits for the loop
 constexpr std::size_t kShownPerTurn = 64 * 1024;  // then others on the loop get their turn
 constexpr int kReadsInDrain = 64;                 // of one stream; somebody who goes on writing must not keep us here
-constexpr std::chrono::seconds kDrainLimit{2};    // the loop stands still meanwhile
 constexpr std::chrono::seconds kStopLimit{30};    // longer than any disk that still works
 
 bool contains_one_of(std::string_view line, const std::vector<std::string>& wanted) {
@@ -157,9 +154,11 @@ class LogThread::Writer {
       write_duplicates(reading);
     }
     readings_.remove_if([&](const Reading& reading) { return !is_kept(reading); });
-    const std::lock_guard lock(work_->mutex);
-    work_->drained = command.number;
-    work_->changed.notify_all();
+    {
+      const std::lock_guard lock(work_->mutex);
+      work_->drained = command.number;
+    }
+    tell();
   }
 
   void obey(const Stop&) { stopped_ = true; }
@@ -257,8 +256,9 @@ void LogThread::take_some() {
   if (shown_pieces_ == taken_.pieces.size()) {
     take_handed_over(std::unique_lock(work_->mutex));
   }
-  if (show(kShownPerTurn)) return wait_for_news();
-  boost::asio::post(io_, [self = shared_from_this()] { self->take_some(); });
+  if (!show(kShownPerTurn)) return boost::asio::post(io_, [self = shared_from_this()] { self->take_some(); });
+  wait_for_news();
+  tell_drained();
 }
 
 // Requires that all that was taken before is shown.
@@ -267,6 +267,7 @@ void LogThread::take_handed_over(std::unique_lock<std::mutex> lock) {
   taken_.clear();
   std::swap(taken_, work_->handed_over);
   warnings.swap(work_->warnings);
+  drains_seen_ = work_->drained;
   work_->changed.notify_all();
   lock.unlock();
   shown_pieces_ = shown_bytes_ = 0;
@@ -284,21 +285,18 @@ bool LogThread::show(std::size_t bytes_max) {
   return shown_pieces_ == taken_.pieces.size();
 }
 
-bool LogThread::drain(std::vector<int> kept) {
-  const auto deadline = Clock::now() + kDrainLimit;
-  work_->send(Drain{++drains_, std::move(kept)});
-  for (bool done = false; !done;) {
-    show(taken_.bytes.size());
-    std::unique_lock lock(work_->mutex);
-    if (!work_->changed.wait_until(lock, deadline, [&] {
-          return !work_->handed_over.pieces.empty() || !work_->warnings.empty() || work_->drained == drains_;
-        }))
-      return false;
-    done = work_->drained == drains_;
-    take_handed_over(std::move(lock));
+// Requires that all that was taken is shown.
+void LogThread::tell_drained() {
+  while (drains_ - on_drained_.size() < drains_seen_) {
+    const auto drained = std::move(on_drained_.front());
+    on_drained_.pop_front();
+    drained();
   }
-  show(taken_.bytes.size());
-  return true;
+}
+
+void LogThread::drain(std::vector<int> kept, std::function<void()> drained) {
+  on_drained_.push_back(std::move(drained));
+  work_->send(Drain{++drains_, std::move(kept)});
 }
 
 void LogThread::stop() {

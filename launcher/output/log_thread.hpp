@@ -13,6 +13,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -59,8 +60,8 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
   void resize(const winsize& size);  // of pseudo-terminals
 
   // Has everything that is there now read, written and shown, and all streams closed but those of the workers that are
-  // `kept`. False where that takes too long; it is gone on with then.
-  bool drain(std::vector<int> kept = {});
+  // `kept`. Then calls `drained`, from the loop; a disk that hangs may delay that without end.
+  void drain(std::vector<int> kept, std::function<void()> drained);
 
   // Nothing is shown any more. Waits for what is still to be written, unless that takes far too long.
   void stop();
@@ -73,6 +74,7 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
   void take_some();
   void take_handed_over(std::unique_lock<std::mutex> lock);
   bool show(std::size_t bytes_max);
+  void tell_drained();
 
   struct Piece {
     LineMerger::Source source;
@@ -92,7 +94,8 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
   std::thread thread_;
   Batch taken_;  // of which this much has been shown:
   std::size_t shown_pieces_ = 0, shown_bytes_ = 0;
-  std::uint64_t drains_ = 0;
+  std::uint64_t drains_ = 0, drains_seen_ = 0;    // asked for, and done when taken_ was taken
+  std::deque<std::function<void()>> on_drained_;  // of those that are not told yet, in order
 };
 
 }  // namespace ddp::launcher

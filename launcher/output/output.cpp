@@ -64,6 +64,13 @@ struct Opening {
   base::UniqueFd take(const std::string& path) { return std::move(files.at(path)); }
 };
 
+// The streams of workers whose last round is over, while the rest of them is written.
+struct Closing {
+  std::vector<int> local_ranks;
+  std::function<void()> written;
+  bool is_wanted = true;
+};
+
 }  // namespace
 
 class Output::Impl {
@@ -80,11 +87,13 @@ class Output::Impl {
 
   ~Impl() {
     give_up_opening();
+    if (closing_) closing_->is_wanted = false;
     if (log_thread_) log_thread_->stop();
   }
 
   void begin_round(const Round& round, const std::vector<int>& kept, Opened opened) {
-    end_round(kept);  // of who did not; nothing otherwise
+    end_round(kept, [] {});  // of who did not; nothing otherwise
+    finish_closing();
     round_ = round;
     workers_.resize(static_cast<std::size_t>(round.workers));
     console_.set_workers(round.workers);
@@ -122,21 +131,21 @@ class Output::Impl {
     }
   }
 
-  void end_round(const std::vector<int>& kept) {
+  void end_round(const std::vector<int>& kept, std::function<void()> written) {
     give_up_opening();
-    std::vector<int> ended;
+    finish_closing();
+    closing_ = std::make_shared<Closing>(Closing{{}, std::move(written)});
     for (int rank = 0; rank < static_cast<int>(workers_.size()); ++rank)
-      if (worker_of(rank).is_open && std::find(kept.begin(), kept.end(), rank) == kept.end()) ended.push_back(rank);
-    if (ended.empty()) return;
-    for (const int rank : ended) worker_is_spawned(rank);
-    if (log_thread_ && !log_thread_->drain(kept) && !std::exchange(told_slow_, true))
-      say("ddprun: the disk of the log files is slow; what is left is written while the job goes on");
-    for (const int rank : ended) {
-      worker_of(rank).is_open = false;
-      for (const auto& reader : worker_of(rank).readers)
-        if (reader) reader->drain();
-    }
-    console_.end(ended);
+      if (worker_of(rank).is_open && std::find(kept.begin(), kept.end(), rank) == kept.end())
+        closing_->local_ranks.push_back(rank);
+    for (const int rank : closing_->local_ranks) worker_is_spawned(rank);
+    auto go_on = [this, closing = closing_] {
+      if (!closing->is_wanted) return;
+      finish_closing();
+      closing->written();
+    };
+    if (closing_->local_ranks.empty() || !log_thread_) return boost::asio::post(io_, std::move(go_on));
+    log_thread_->drain(kept, std::move(go_on));
   }
 
   std::string error_file(int local_rank) const {
@@ -153,10 +162,7 @@ class Output::Impl {
 
   std::string stderr_file(int local_rank) const { return file_of(local_rank, 2); }
 
-  std::vector<std::string> stderr_tail(int local_rank) const {
-    const auto file = stderr_file(local_rank);
-    return file.empty() ? worker_of(local_rank).stderr_tail.lines() : tail_of_file(file);
-  }
+  std::vector<std::string> stderr_tail(int local_rank) const { return worker_of(local_rank).stderr_tail.lines(); }
 
   void say(std::string_view message) { console_.say(message); }
 
@@ -173,7 +179,10 @@ class Output::Impl {
 
   int highest_round(const std::string& run_id) const { return tree_ ? tree_->highest_round(run_id) : -1; }
 
-  void when_drained(std::function<void()> done) { console_.when_drained(std::move(done)); }
+  void when_drained(std::function<void()> done) {
+    finish_closing();
+    console_.when_drained(std::move(done));
+  }
 
  private:
   struct Worker {
@@ -286,6 +295,19 @@ class Output::Impl {
     return out;
   }
 
+  // Whatever the disk has not taken yet is still written, and shown if it is in time.
+  void finish_closing() {
+    const auto closing = std::exchange(closing_, nullptr);
+    if (!closing) return;
+    closing->is_wanted = false;
+    for (const int rank : closing->local_ranks) {
+      worker_of(rank).is_open = false;
+      for (const auto& reader : worker_of(rank).readers)
+        if (reader) reader->drain();
+    }
+    console_.end(closing->local_ranks);
+  }
+
   void give_up_opening() {
     if (!opening_) return;
     opening_->is_wanted = false;
@@ -392,8 +414,9 @@ class Output::Impl {
   std::vector<Worker> workers_;
   std::optional<base::FileThread> disk_;   // where there are log files
   std::shared_ptr<Opening> opening_;       // of this round, until it is done
+  std::shared_ptr<Closing> closing_;       // of the last round, until it is done
   std::shared_ptr<LogThread> log_thread_;  // once something is tee'd
-  bool told_where_ = false, told_slow_ = false;
+  bool told_where_ = false;
 };
 
 Output::Output(boost::asio::io_context& io, OutputOptions options, std::string scratch_directory,
@@ -407,7 +430,9 @@ void Output::begin_round(const Round& round, const std::vector<int>& kept, Opene
 }
 std::array<int, 3> Output::worker_side(int local_rank) const { return impl_->worker_side(local_rank); }
 void Output::worker_is_spawned(int local_rank) { impl_->worker_is_spawned(local_rank); }
-void Output::end_round(const std::vector<int>& kept) { impl_->end_round(kept); }
+void Output::end_round(const std::vector<int>& kept, std::function<void()> written) {
+  impl_->end_round(kept, std::move(written));
+}
 std::string Output::error_file(int local_rank) const { return impl_->error_file(local_rank); }
 std::string Output::round_directory() const { return impl_->round_directory(); }
 std::string Output::stderr_file(int local_rank) const { return impl_->stderr_file(local_rank); }

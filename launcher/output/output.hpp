@@ -44,8 +44,9 @@ class Output {
   using Opened = std::function<void(std::exception_ptr error)>;
 
   // Makes the round's folders and opens every worker's streams, but for those that live on from the round before (local
-  // ranks): these keep theirs, and the files that they had. Ends the round before where nobody has. Names of files are
-  // known at once. `opened` is called later, from the loop; no more after end_round() or another begin_round().
+  // ranks): these keep theirs, and the files that they had. Ends the round before where nobody has, and waits no more
+  // for its files. Names of files are known at once. `opened` is called later, from the loop; no more after end_round()
+  // or another begin_round().
   void begin_round(const Round& round, const std::vector<int>& kept, Opened opened);
 
   // For the worker: stdin, stdout, stderr, once they are open; to be handed over once, then worker_is_spawned() lets go
@@ -54,14 +55,15 @@ class Output {
   void worker_is_spawned(int local_rank);
 
   // Reads what is there, writes it to the files and the console, and closes: at the end of the round's process tree.
-  // Takes 2 s at most, however slow the disk; what is left is written later then. Workers that are kept go on.
-  void end_round(const std::vector<int>& kept = {});
+  // Workers that are kept go on. `written` is called later, from the loop: when the disk has taken everything, which
+  // may be never. It is called no more after begin_round() or another end_round(); the rest is still written then.
+  void end_round(const std::vector<int>& kept, std::function<void()> written);
 
   std::string error_file(int local_rank) const;  // where the worker may leave its error.json; empty: nowhere
   std::string round_directory()
       const;  // of this round's log files; "/dev/null": there are to be none; empty: there are none
   std::string stderr_file(int local_rank) const;  // that holds all of its stderr; empty where there is none
-  std::vector<std::string> stderr_tail(int local_rank) const;  // of the current or last round, oldest line first
+  std::vector<std::string> stderr_tail(int local_rank) const;  // its last lines where no file holds it, oldest first
 
   // One message of ddprun's own on stderr; a newline is added where it has none. Never dropped.
   void say(std::string_view message);

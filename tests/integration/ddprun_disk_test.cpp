@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/integration/stalling_disk.hpp"
 #include "tests/text.hpp"
@@ -140,6 +141,86 @@ TEST_F(DdprunDiskOfLogs, AStopDoesNotWaitForTheDisk) {
   job.kill(SIGTERM);
   EXPECT_EQ(job.wait(), 143);
   EXPECT_EQ(occurrences(job.out(), "round 1"), 0);
+}
+
+// Two nodes of one worker each. That of node 1 fails in round 0 as soon as the file "go" is there, on a disk that has
+// stalled meanwhile.
+class DdprunDiskOfTwoNodes : public DdprunDisk {
+ protected:
+  std::vector<std::string> command(int rank, const std::vector<std::string>& options = {}) const {
+    auto out = elastic_node("2", rank, port_, 1);
+    out.back() += ",heartbeat_timeout=1";  // less than the time for which a disk is waited for
+    out.insert(out.end(), options.begin(), options.end());
+    const auto script = "echo round $TORCHELASTIC_RESTART_COUNT; [ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] || " +
+                        kStay + "; echo '{\"message\": \"no data\"}' > $TORCHELASTIC_ERROR_FILE; touch " +
+                        path_of("failing") + "; until [ -e " + path_of("go") + " ]; do :; done; echo more; exit 3";
+    out.insert(out.end(), {"sh", "-c", script});
+    return out;
+  }
+
+  Job::Options on_disk() const {
+    Job::Options out;
+    out.environment = {"TMPDIR=" + folder_.string()};
+    out.before_exec = [this] { disk_.enter(); };
+    return out;
+  }
+
+  void stall_at_failure() {
+    ASSERT_TRUE(appears("failing"));
+    disk_.stall();
+    std::ofstream(path_of("go"));
+    ASSERT_TRUE(disk_.holds(folder_));
+  }
+
+  static void expect_that_they_go_on(Job& zero, Job& one) {
+    EXPECT_TRUE(zero.prints("round 1")) << zero.err();
+    EXPECT_TRUE(one.prints("round 1")) << one.err();
+    EXPECT_EQ(occurrences(zero.err(), "silent"), 0) << zero.err();
+  }
+
+  void end(Job& zero, Job& one) {
+    disk_.heal();
+    zero.kill(SIGTERM);
+    EXPECT_EQ(zero.wait(), 143) << zero.err();
+    EXPECT_EQ(one.wait(), 143) << one.err();
+  }
+
+  const std::string port_ = free_port();
+};
+
+// Error files are in ddprun's temporary folder where there is no folder for logs.
+TEST_F(DdprunDiskOfTwoNodes, ANodeStaysInTheJobWhileTheErrorFileOfItsWorkerCannotBeRead) {
+  Job zero(command(0)), one(command(1), on_disk());
+  stall_at_failure();
+  EXPECT_TRUE(one.prints("still not read after 2 s")) << one.err();
+  expect_that_they_go_on(zero, one);
+  EXPECT_EQ(occurrences(one.err(), "the log files is slow"), 0) << one.err();
+  EXPECT_EQ(occurrences(zero.err(), "no data"), 0) << zero.err();
+  end(zero, one);
+}
+
+TEST_F(DdprunDiskOfTwoNodes, ANodeStaysInTheJobWhileTheLastOutputOfItsWorkerCannotBeWritten) {
+  const auto logs = folder_ / "logs";
+  Job zero(command(0)), one(command(1, {"--tee=1", "--log-dir=" + logs.string()}), on_disk());
+  stall_at_failure();
+  EXPECT_TRUE(one.prints("the disk of the log files is slow; what is left is written while the job goes on"));
+  EXPECT_TRUE(one.prints("still not read after 2 s")) << one.err();
+  disk_.heal();  // else no worker of the next round starts
+  expect_that_they_go_on(zero, one);
+  end(zero, one);
+  EXPECT_EQ(contents_of((logs / "elastic/round_0/rank_1/stdout.log").string()), "round 0\nmore\n");
+}
+
+TEST_F(DdprunDisk, AStalledErrorFileOfItsCallerHoldsUpNoEnd) {
+  Job::Options options;
+  options.environment = {"TORCHELASTIC_ERROR_FILE=" + (folder_ / "error.json").string()};
+  options.before_exec = [this] { disk_.enter(); };
+  Job job(shell(1, "echo ready; until [ -e " + path_of("go") + " ]; do :; done; exit 3"), options);
+  ASSERT_TRUE(job.prints("ready"));
+  disk_.stall();
+  std::ofstream(path_of("go"));
+  ASSERT_TRUE(disk_.holds(folder_));
+  EXPECT_EQ(job.wait(), 3) << job.err();
 }
 
 TEST_F(DdprunDisk, AStalledLogOfTheDaemonHoldsUpNoJob) {

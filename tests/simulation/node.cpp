@@ -372,6 +372,8 @@ void Node::perform(const NodeCore::SendToWorkers& action) {
   if (const auto* stop = std::get_if<worker_link::StopAt>(&action.message)) workers_.stop_at(stop->call);
 }
 
+void Node::perform(const NodeCore::ReadReasons& action) { decide(NodeCore::ReasonsRead{action.number}); }
+
 void Node::perform(const NodeCore::OpenStore& action) { decide(NodeCore::StoreIsOpen{action.round, 4000}); }
 
 void Node::perform(const NodeCore::SetFarewell& action) {

@@ -112,8 +112,9 @@ class Node {
   void perform(const launcher::NodeCore::ForwardSignal&) {}
   void perform(const launcher::NodeCore::SuspendProcess&) {}
   void perform(const launcher::NodeCore::ForgetTree&) {}
+  void perform(const launcher::NodeCore::ReadReasons& action);
   void perform(const launcher::NodeCore::OpenStore& action);
-  void perform(const launcher::NodeCore::CloseOutput&) {}
+  void perform(const launcher::NodeCore::CloseOutput&) { decide(launcher::NodeCore::OutputWritten{}); }
   void perform(const launcher::NodeCore::SetFarewell& action);
   void perform(const launcher::NodeCore::TellCaller&) {}
   void perform(const launcher::NodeCore::Finish& action);

@@ -29,7 +29,7 @@ constexpr int kPatienceMs = 60'000;
 std::optional<Report> start_worker(const GuardianHandle& guardian, const std::set<ReportKind>& kinds,
                                    const std::vector<std::string>& variables = {}) {
   const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  send_request(guardian.socket.get(), {RequestKind::spawn, 0, 0, variables},
+  send_request(guardian.socket.get(), packet_of({RequestKind::spawn, 0, 0, variables}),
                std::array{null.get(), null.get(), null.get(), null.get()});
   pollfd answer{guardian.socket.get(), POLLIN, 0};
   bool closed = false;
@@ -73,7 +73,7 @@ TEST(Guardian, AnErrorInItEndsItAndItsWorkersAndReachesNoCopyOfItsCaller) {
   }
   const auto worker = start_worker(guardian, {ReportKind::spawned});
   ASSERT_TRUE(worker);
-  send_request(guardian.socket.get(), {RequestKind::set_farewell, 0, 0, {"key", "10.0.0.1", "no port"}}, {});
+  send_request(guardian.socket.get(), packet_of({RequestKind::set_farewell, 0, 0, {"key", "10.0.0.1", "no port"}}), {});
   int status = 0;
   ASSERT_EQ(::waitpid(guardian.pid, &status, 0), guardian.pid);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == EXIT_FAILURE) << status;
@@ -132,7 +132,7 @@ class GuardianOfScripts : public ::testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, agent), 0);
     const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), reader(output[0]), agent_side(agent[0]);
     base::UniqueFd writer(output[1]), worker_side(agent[1]);
-    send_request(guardian.socket.get(), {RequestKind::spawn, local_rank, 0, {"ROLE_NAME=" + script}},
+    send_request(guardian.socket.get(), packet_of({RequestKind::spawn, local_rank, 0, {"ROLE_NAME=" + script}}),
                  std::array{null.get(), writer.get(), null.get(), worker_side.get()});
     writer.reset();
     std::string text;
@@ -147,7 +147,7 @@ class GuardianOfScripts : public ::testing::Test {
   }
 
   void ask(RequestKind kind, int signal_number = 0) {
-    EXPECT_TRUE(send_request(guardian.socket.get(), {kind, 0, signal_number, {}}, {}));
+    EXPECT_EQ(send_request(guardian.socket.get(), packet_of({kind, 0, signal_number, {}}), {}), Sent::done);
   }
 
   // The next report of this kind; those before it are passed over. Empty at the deadline.

@@ -12,6 +12,7 @@ namespace ddp::launcher {
 namespace {
 
 using testing::all;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using namespace std::chrono_literals;
 
@@ -63,9 +64,258 @@ class NodeCoreOfTwo : public ::testing::Test {
     step({NodeCore::WorkersChanged{WorkerStarted{0}, WorkerStarted{1}}});
   }
 
+  // These and what follows, once the output is written of the workers that have ended.
+  Actions written(Actions actions) {
+    if (all<NodeCore::CloseOutput>(actions).empty()) return actions;
+    for (auto& action : step(NodeCore::OutputWritten{})) actions.push_back(std::move(action));
+    return actions;
+  }
+
+  // Reports of a round's end, once nothing is found in the files of failed workers.
+  std::vector<NodeCore::SendRoundEnded> reports(const Actions& ended) {
+    const auto actions = written(ended);
+    auto out = all<NodeCore::SendRoundEnded>(actions);
+    for (const auto& wanted : all<NodeCore::ReadReasons>(actions))
+      for (const auto& report : all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.number})))
+        out.push_back(report);
+    return out;
+  }
+
+  // The first worker of the round fails, and the second is stopped.
+  Actions fail() {
+    step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 3, false}}}});
+    step(NodeCore::WorkersChanged{TreeSignalled{SIGTERM}});
+    return written(
+        step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}}));
+  }
+
   NodeCore core_{{2, 2, 30s, 0ms, 0ms, "b"}};
   NodeCore::Facts facts_{TimePoint(100s), 5s, false, true};
 };
+
+// Round 0 has ended well, and the output of its workers is not written yet.
+class NodeCoreClosingOutput : public NodeCoreOfTwo {
+ protected:
+  void SetUp() override {
+    run();
+    const auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}});
+    EXPECT_EQ(all<NodeCore::CloseOutput>(actions).size(), 1U);
+    EXPECT_TRUE(all<NodeCore::SendRoundEnded>(actions).empty());
+  }
+};
+
+TEST_F(NodeCoreClosingOutput, TheRoundIsReportedOnceItsOutputIsWritten) {
+  EXPECT_EQ(all<NodeCore::SendRoundEnded>(step(NodeCore::OutputWritten{})).size(), 1U);
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_TRUE(step(NodeCore::OutputWritten{}).empty()) << "reported once";
+}
+
+TEST_F(NodeCoreClosingOutput, ASlowDiskIsToldOnceAndDelaysTheReportForAMomentOnly) {
+  for (const std::uint32_t round : {0U, 1U}) {
+    ASSERT_EQ(core_.next_deadline(), facts_.now + 2s);
+    EXPECT_TRUE(core_.tick(facts_).empty());
+    facts_.now += 2s;
+    const auto actions = core_.tick(facts_);
+    EXPECT_EQ(printed(actions),
+              round == 0 ? "the disk of the log files is slow; what is left is written while the job goes on\n" : "");
+    ASSERT_EQ(all<NodeCore::SendRoundEnded>(actions).size(), 1U);
+    EXPECT_EQ(all<NodeCore::SendRoundEnded>(actions).front().message.round, round);
+    EXPECT_TRUE(step(NodeCore::OutputWritten{}).empty()) << "too late";
+    if (round == 1) break;
+    run(1);
+    step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}});
+  }
+}
+
+TEST_F(NodeCoreClosingOutput, ARoundThatBeginsMeanwhileGoesAfterTheReportOfTheLast) {
+  const auto actions = hear(start(1));
+  ASSERT_FALSE(actions.empty());
+  EXPECT_TRUE(std::holds_alternative<NodeCore::SendRoundEnded>(actions.front()));
+  EXPECT_EQ(all<NodeCore::OpenOutput>(actions).size(), 1U);
+  EXPECT_TRUE(step(NodeCore::OutputWritten{}).empty());
+}
+
+TEST_F(NodeCoreClosingOutput, AVerdictMeanwhileEndsTheNodeOnceItsOutputIsWritten) {
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 3;
+  EXPECT_TRUE(exit_codes(hear(verdict)).empty());
+  const auto actions = step(NodeCore::OutputWritten{});
+  EXPECT_EQ(exit_codes(actions), std::vector{3});
+  EXPECT_TRUE(all<NodeCore::SendRoundEnded>(actions).empty()) << "nobody waits for it any more";
+}
+
+TEST_F(NodeCoreClosingOutput, AStopThatNobodyHearsEndsTheNodeThoughTheDiskIsSlow) {
+  facts_.is_joined = false;
+  EXPECT_TRUE(exit_codes(step(NodeCore::StopSignalled{SIGTERM})).empty());
+  facts_.now += 2s;
+  EXPECT_EQ(exit_codes(core_.tick(facts_)), std::vector{128 + SIGTERM});
+  EXPECT_FALSE(core_.next_deadline());
+}
+
+TEST_F(NodeCoreClosingOutput, TheEndOfTheGuardianMeanwhileIsTheEndOfTheNode) {
+  EXPECT_EQ(exit_codes(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77})),
+            std::vector{128 + SIGKILL});
+  EXPECT_TRUE(step(NodeCore::OutputWritten{}).empty());
+}
+
+TEST_F(NodeCoreOfTwo, AVerdictEndsAWorkerThatWaitsForASeatAlsoWhileTheOutputOfAnotherIsWritten) {
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
+  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
+  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
+  const auto closed = all<NodeCore::CloseOutput>(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}}));
+  ASSERT_EQ(closed.size(), 1U);
+  EXPECT_EQ(closed.front().kept, std::vector{0});
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 3;
+  EXPECT_FALSE(all<SignalTree>(hear(verdict)).empty());
+  EXPECT_TRUE(step(NodeCore::OutputWritten{}).empty()) << "a worker still runs";
+  const auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, TreeEmpty{}}});
+  EXPECT_TRUE(exit_codes(actions).empty()) << "its output is not written yet";
+  EXPECT_EQ(exit_codes(written(actions)), std::vector{3});
+}
+
+// The first worker of round 0 has failed, and its files are not read yet.
+class NodeCoreReadingReasons : public NodeCoreOfTwo {
+ protected:
+  void SetUp() override {
+    run();
+    const auto actions = fail();
+    EXPECT_TRUE(all<NodeCore::SendRoundEnded>(actions).empty());
+    const auto wanted = all<NodeCore::ReadReasons>(actions);
+    ASSERT_EQ(wanted.size(), 1U);
+    EXPECT_EQ(wanted.front().local_ranks, std::vector{0});
+    number_ = wanted.front().number;
+  }
+
+  Actions read() { return step(NodeCore::ReasonsRead{number_, {{"no data"}, {"Traceback", "ValueError"}}}); }
+
+  std::uint64_t number_ = 0;
+};
+
+TEST_F(NodeCoreReadingReasons, TheReportSaysWhatTheFilesOfAFailedWorkerSay) {
+  const auto sent = all<NodeCore::SendRoundEnded>(read());
+  ASSERT_EQ(sent.size(), 1U);
+  ASSERT_EQ(sent.front().message.failures.size(), 1U);
+  EXPECT_EQ(sent.front().message.stopped, 1);
+  EXPECT_EQ(sent.front().message.failures.front().message, "no data");
+  EXPECT_THAT(sent.front().message.failures.front().stderr_tail, ElementsAre("Traceback", "ValueError"));
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_TRUE(read().empty()) << "reported once";
+}
+
+TEST_F(NodeCoreReadingReasons, TheReportGoesWithoutReasonsThatAreNotReadInTime) {
+  ASSERT_EQ(core_.next_deadline(), facts_.now + 2s);
+  EXPECT_TRUE(core_.tick(facts_).empty());
+  facts_.now += 2s;
+  const auto actions = core_.tick(facts_);
+  EXPECT_THAT(printed(actions), HasSubstr("error files and logs of failed workers are still not read after 2 s"));
+  const auto sent = all<NodeCore::SendRoundEnded>(actions);
+  ASSERT_EQ(sent.size(), 1U);
+  ASSERT_EQ(sent.front().message.failures.size(), 1U);
+  EXPECT_EQ(sent.front().message.failures.front().message, "");
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_TRUE(read().empty()) << "too late";
+}
+
+TEST_F(NodeCoreReadingReasons, ALateAnswerIsNotTakenForThatOfALaterRound) {
+  facts_.now += 2s;
+  static_cast<void>(core_.tick(facts_));
+  run(1);
+  const auto wanted = all<NodeCore::ReadReasons>(fail());
+  ASSERT_EQ(wanted.size(), 1U);
+  EXPECT_TRUE(read().empty());
+  const auto sent = all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.front().number, {{"later"}, {}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent.front().message.round, 1U);
+  EXPECT_EQ(sent.front().message.failures.front().message, "later");
+}
+
+TEST_F(NodeCoreReadingReasons, ARoundThatBeginsMeanwhileGoesAfterTheReportOfTheLast) {
+  const auto actions = hear(start(1));
+  ASSERT_GE(actions.size(), 2U);
+  const auto* report = std::get_if<NodeCore::SendRoundEnded>(&actions.front());
+  ASSERT_NE(report, nullptr);
+  EXPECT_EQ(report->message.round, 0U);
+  EXPECT_EQ(all<NodeCore::SendRoundEnded>(actions).size(), 1U);
+  EXPECT_EQ(all<NodeCore::OpenOutput>(actions).size(), 1U);
+  EXPECT_TRUE(read().empty());
+}
+
+TEST_F(NodeCoreReadingReasons, AStopMeanwhileTakesNoReasonAway) {
+  EXPECT_TRUE(
+      all<NodeCore::SendRoundEnded>(hear(rendezvous::StopRound{.round = 0, .signal_number = SIGTERM, .why = "of 1"}))
+          .empty());
+  const auto actions = step(NodeCore::StopSignalled{SIGTERM});
+  EXPECT_EQ(sent<rendezvous::StopAsked>(actions).size(), 1U);
+  EXPECT_TRUE(exit_codes(actions).empty()) << "the others give the verdict";
+  const auto reported = all<NodeCore::SendRoundEnded>(read());
+  ASSERT_EQ(reported.size(), 1U);
+  EXPECT_EQ(reported.front().message.failures.front().message, "no data");
+}
+
+TEST_F(NodeCoreReadingReasons, ANodeThatEndsMeanwhileDoesNotWaitForThem) {
+  facts_.is_joined = false;
+  EXPECT_EQ(exit_codes(step(NodeCore::StopSignalled{SIGTERM})), std::vector{128 + SIGTERM});
+  EXPECT_FALSE(core_.next_deadline());
+  EXPECT_TRUE(read().empty());
+}
+
+TEST_F(NodeCoreReadingReasons, AVerdictMeanwhileDoesNotWaitForThem) {
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 3;
+  EXPECT_EQ(exit_codes(hear(verdict)), std::vector{3});
+  EXPECT_TRUE(read().empty());
+}
+
+TEST_F(NodeCoreOfTwo, AWorkerThatEndsWhileReasonsAreReadIsNoFailureOfThatRound) {
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
+  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
+  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
+  const auto wanted =
+      all<NodeCore::ReadReasons>(written(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})));
+  ASSERT_EQ(wanted.size(), 1U);
+  const auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 4, false}}}});
+  EXPECT_EQ(all<KillOrphans>(actions).size(), 1U);
+  EXPECT_TRUE(reports(actions).empty());
+  const auto sent = all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.front().number, {{"why"}, {}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  ASSERT_EQ(sent.front().message.failures.size(), 1U);
+  EXPECT_EQ(sent.front().message.failures.front().local_rank, 1);
+  EXPECT_EQ(sent.front().message.failures.front().message, "why");
+}
+
+TEST_F(NodeCoreOfTwo, ALostMembershipHearsNoReportOfAnEarlierRound) {
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
+  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
+  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
+  const auto wanted =
+      all<NodeCore::ReadReasons>(written(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})));
+  ASSERT_EQ(wanted.size(), 1U);
+  EXPECT_FALSE(all<SignalTree>(step(NodeCore::MembershipLost{{"nobody answers", "there", "this"}})).empty())
+      << "a worker waits for a seat";
+  EXPECT_TRUE(step(NodeCore::ReasonsRead{wanted.front().number, {{"why"}, {}}}).empty());
+}
+
+TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirst) {
+  run();
+  const auto wanted = all<NodeCore::ReadReasons>(
+      written(step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::exited, 3, false}},
+                                             WorkerEnded{0, {Ending::Kind::exited, 4, false}}, TreeEmpty{}}})));
+  ASSERT_EQ(wanted.size(), 1U);
+  EXPECT_EQ(wanted.front().local_ranks, (std::vector{1, 0}));
+  const auto sent = all<NodeCore::SendRoundEnded>(
+      step(NodeCore::ReasonsRead{wanted.front().number, {{"of 1", "of 0"}, {"last line"}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  const auto& failures = sent.front().message.failures;
+  ASSERT_EQ(failures.size(), 2U);
+  EXPECT_EQ(failures[0].message, "of 1");
+  EXPECT_EQ(failures[1].message, "of 0");
+  EXPECT_THAT(failures[0].stderr_tail, ElementsAre("last line"));
+  EXPECT_TRUE(failures[1].stderr_tail.empty());
+}
 
 TEST_F(NodeCoreOfTwo, ReachesTheStoreWhereMembershipSaysElseAtTheEndpointElseOnThisHost) {
   EXPECT_THAT(printed(hear(start(0))), HasSubstr("ranks 2 to 3 of 4, store at node0:4000"));
@@ -103,9 +353,7 @@ TEST_F(NodeCoreOfTwo, OutputThatTakesLongToOpenIsSaidOnce) {
   EXPECT_FALSE(core_.next_deadline());
   EXPECT_EQ(all<NodeCore::Spawn>(step(NodeCore::OutputOpened{})).size(), 1U);
 
-  EXPECT_FALSE(all<NodeCore::SendRoundEnded>(
-                   step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}}))
-                   .empty());
+  EXPECT_FALSE(reports(step({NodeCore::WorkersChanged{WorkerEnded{0, {}}, WorkerEnded{1, {}}, TreeEmpty{}}})).empty());
   hear(start(1));
   step(NodeCore::OutputOpened{});
   EXPECT_FALSE(core_.next_deadline()) << "in time";
@@ -115,11 +363,11 @@ TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenEndsAtOnceAndSpawnsNobod
   hear(rendezvous::Welcome{});
   hear(start(0));
   const auto actions = hear(rendezvous::StopRound{.round = 0, .signal_number = SIGTERM, .why = "rank 0 failed"});
-  const auto ended = all<NodeCore::SendRoundEnded>(actions);
+  EXPECT_EQ(all<NodeCore::CloseOutput>(actions).size(), 1U);
+  const auto ended = reports(actions);
   ASSERT_EQ(ended.size(), 1U);
   EXPECT_EQ(ended.front().message.stopped, 2);
   EXPECT_TRUE(ended.front().message.failures.empty());
-  EXPECT_EQ(all<NodeCore::CloseOutput>(actions).size(), 1U);
   EXPECT_TRUE(step(NodeCore::OutputOpened{}).empty());
   run(1);
 }
@@ -129,20 +377,20 @@ TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenDoesNotEndBeforeWhatIsLe
   step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
   step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
   step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
-  ASSERT_EQ(all<NodeCore::SendRoundEnded>(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})).size(), 1U);
+  ASSERT_EQ(reports(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})).size(), 1U);
   ASSERT_EQ(all<NodeCore::OpenOutput>(hear(start(1))).size(), 1U);
   auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGKILL, false}}}});
   EXPECT_TRUE(all<NodeCore::Spawn>(actions).empty());
-  EXPECT_TRUE(all<NodeCore::SendRoundEnded>(actions).empty()) << "it may have children";
-  actions = step({NodeCore::WorkersChanged{OrphansGone{}, TreeEmpty{}}});
-  ASSERT_EQ(all<NodeCore::SendRoundEnded>(actions).size(), 1U);
-  EXPECT_EQ(all<NodeCore::SendRoundEnded>(actions).front().message.failures.size(), 1U);
+  EXPECT_TRUE(reports(actions).empty()) << "it may have children";
+  const auto ended = reports(step({NodeCore::WorkersChanged{OrphansGone{}, TreeEmpty{}}}));
+  ASSERT_EQ(ended.size(), 1U);
+  EXPECT_EQ(ended.front().message.failures.size(), 1U);
 }
 
 TEST_F(NodeCoreOfTwo, OutputThatCannotBeOpenedFailsItsWorkers) {
   hear(rendezvous::Welcome{});
   hear(start(0));
-  const auto ended = all<NodeCore::SendRoundEnded>(step(NodeCore::OutputOpened{"no space"}));
+  const auto ended = reports(step(NodeCore::OutputOpened{"no space"}));
   ASSERT_EQ(ended.size(), 1U);
   ASSERT_EQ(ended.front().message.failures.size(), 2U);
   EXPECT_EQ(ended.front().message.failures.front().message, "no space");
@@ -151,8 +399,10 @@ TEST_F(NodeCoreOfTwo, OutputThatCannotBeOpenedFailsItsWorkers) {
 TEST_F(NodeCoreOfTwo, WhyAWorkerCouldNotBeSpawnedIsToldOfThatRoundOnly) {
   hear(start(0));
   step(NodeCore::OutputOpened{});
-  auto actions = step(NodeCore::SpawnFailed{"no such file", {0, 1}});
-  auto ended = all<NodeCore::SendRoundEnded>(actions);
+  const auto wanted = all<NodeCore::ReadReasons>(written(step(NodeCore::SpawnFailed{"no such file", {0, 1}})));
+  ASSERT_EQ(wanted.size(), 1U);
+  auto ended = all<NodeCore::SendRoundEnded>(
+      step(NodeCore::ReasonsRead{wanted.front().number, {{"another program's", ""}, {}}}));
   ASSERT_EQ(ended.size(), 1U);
   ASSERT_EQ(ended.front().message.failures.size(), 2U);
   EXPECT_EQ(ended.front().message.failures.front().message, "no such file");
@@ -160,9 +410,8 @@ TEST_F(NodeCoreOfTwo, WhyAWorkerCouldNotBeSpawnedIsToldOfThatRoundOnly) {
   EXPECT_EQ(ended.front().message.failures.front().host, "b");
 
   run(1);
-  actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 3, false}},
-                                           WorkerEnded{1, {Ending::Kind::exited, 3, false}}, TreeEmpty{}}});
-  ended = all<NodeCore::SendRoundEnded>(actions);
+  ended = reports(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 3, false}},
+                                                 WorkerEnded{1, {Ending::Kind::exited, 3, false}}, TreeEmpty{}}}));
   ASSERT_EQ(ended.size(), 1U);
   EXPECT_EQ(ended.front().message.failures.front().message, "") << "its own error file says why";
 }
@@ -254,8 +503,9 @@ TEST_F(NodeCoreOfTwo, AVerdictEndsTheWorkersThatAreLeftFirst) {
   auto actions = hear(verdict);
   EXPECT_TRUE(exit_codes(actions).empty());
   EXPECT_FALSE(all<SignalTree>(actions).empty());
-  actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
-                                           WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}});
+  actions =
+      written(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
+                                             WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}}));
   EXPECT_EQ(exit_codes(actions), std::vector{9});
   EXPECT_TRUE(core_.is_finished());
   EXPECT_FALSE(core_.next_deadline());
@@ -278,8 +528,9 @@ TEST_F(NodeCoreOfTwo, TheLossOfMembershipEndsTheWorkersAndThenTheNode) {
   EXPECT_TRUE(exit_codes(actions).empty());
   actions = step(NodeCore::MembershipLost{{"nobody answers", "there", "this"}});
   EXPECT_TRUE(actions.empty()) << "told once";
-  actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
-                                           WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}});
+  actions =
+      written(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
+                                             WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}}));
   EXPECT_EQ(exit_codes(actions), std::vector{rendezvous::kRendezvousFailed});
 }
 

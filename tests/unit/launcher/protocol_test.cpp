@@ -29,7 +29,8 @@ class Protocol : public ::testing::Test {
 TEST_F(Protocol, CarriesARequestWithItsDescriptors) {
   const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   const int descriptors[] = {null.get(), null.get(), null.get()};
-  ASSERT_TRUE(send_request(left.get(), {RequestKind::spawn, 5, 0, {"A=1", "EMPTY=", "B=x y"}}, descriptors));
+  ASSERT_EQ(send_request(left.get(), packet_of({RequestKind::spawn, 5, 0, {"A=1", "EMPTY=", "B=x y"}}), descriptors),
+            Sent::done);
   const auto got = receive_request(right.get(), closed);
   ASSERT_TRUE(got);
   EXPECT_EQ(got->content.kind, RequestKind::spawn);
@@ -48,8 +49,7 @@ TEST_F(Protocol, CarriesARequestWithItsDescriptors) {
 
 TEST_F(Protocol, CarriesNoVariableWithANulByte) {
   const std::string two("MASTER_ADDR=127.0.0.1\0LD_PRELOAD=/tmp/evil.so", 45);
-  EXPECT_THROW(send_request(left.get(), {RequestKind::spawn, 0, 0, {two}}, {}), Error);
-  EXPECT_FALSE(receive_request(right.get(), closed));
+  EXPECT_THROW(static_cast<void>(packet_of({RequestKind::spawn, 0, 0, {two}})), Error);
 }
 
 TEST_F(Protocol, TakesAVariableApartByItsLengthOnly) {
@@ -87,11 +87,19 @@ TEST_F(Protocol, TellsNothingWaitingFromClosed) {
   left.reset();
   EXPECT_FALSE(receive_request(right.get(), closed));
   EXPECT_TRUE(closed);
-  EXPECT_FALSE(send_request(right.get(), {RequestKind::kill_tree, 0, SIGKILL, {}}, {}));
+  EXPECT_EQ(send_request(right.get(), packet_of({RequestKind::kill_tree, 0, SIGKILL, {}}), {}), Sent::failed);
 }
 
 TEST_F(Protocol, RefusesWhatIsTooLong) {
-  EXPECT_FALSE(send_request(left.get(), {RequestKind::spawn, 0, 0, {std::string(kPacketBytesMax, 'x')}}, {}));
+  const auto packet = packet_of({RequestKind::spawn, 0, 0, {std::string(kPacketBytesMax, 'x')}});
+  EXPECT_EQ(send_request(left.get(), packet, {}), Sent::failed);
+}
+
+TEST_F(Protocol, WaitsForNoRoom) {
+  const auto packet = packet_of({RequestKind::kill_tree, 0, SIGKILL, {}});
+  auto how = Sent::done;
+  for (int i = 0; i < 1'000'000 && how == Sent::done; ++i) how = send_request(left.get(), packet, {});
+  EXPECT_EQ(how, Sent::no_room);
 }
 
 }  // namespace

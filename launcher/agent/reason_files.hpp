@@ -1,0 +1,40 @@
+// Reads why workers failed from the files that they left, and passes the root cause on to a launcher that started this
+// one, which reads it from a file too.
+//
+// Any of these disks may stop answering, so a thread does both and the event loop never waits.
+//
+// Threads: the members are the event loop's only.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/file_thread.hpp"
+#include "launcher/node/round_report.hpp"
+#include "launcher/output/error_file.hpp"
+
+namespace ddp::launcher {
+
+class ReasonFiles {
+ public:
+  // The destructor waits for what was asked for, 2 s at most. Throws std::system_error where threads run out.
+  explicit ReasonFiles(boost::asio::io_context& io);
+
+  struct Paths {
+    std::vector<std::string> error_files;  // of failed workers, in the order of the failures; empty: none
+    std::string stderr_file;               // of the first; empty: none
+  };
+
+  // A file that can't be read gives no reason. `done` is called later, from the loop.
+  void read(Paths paths, std::function<void(const Reasons& reasons)> done);
+
+  // Leaves the root cause in the file at `path`, if it can be written.
+  void pass_on(RootCause cause, std::string path);
+
+ private:
+  base::FileThread thread_;
+};
+
+}  // namespace ddp::launcher

@@ -1,0 +1,22 @@
+#include "launcher/node/round_report.hpp"
+
+#include <algorithm>
+
+namespace ddp::launcher {
+
+std::uint64_t RoundReport::hold(rendezvous::RoundEnded report, TimePoint now) {
+  held_ = std::move(report);
+  deadline_ = now + kReasonsLimit;
+  return ++number_;
+}
+
+std::optional<rendezvous::RoundEnded> RoundReport::complete(std::uint64_t number, const Reasons& reasons) {
+  if (!held_ || number != number_) return {};
+  auto& failures = held_->failures;
+  for (std::size_t i = 0; i < std::min(failures.size(), reasons.messages.size()); ++i)
+    if (failures[i].message.empty()) failures[i].message = reasons.messages[i];
+  if (!failures.empty()) failures.front().stderr_tail = reasons.stderr_tail;
+  return give_up();
+}
+
+}  // namespace ddp::launcher

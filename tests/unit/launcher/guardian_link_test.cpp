@@ -1,0 +1,99 @@
+#include "launcher/agent/guardian_link.hpp"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <functional>
+#include <string>
+#include <variant>
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using guardian::RequestKind;
+
+constexpr auto kPatience = 60s;
+constexpr int kMoreThanASocketHolds = 2000;
+
+void run_until(boost::asio::io_context& io, const std::function<bool()>& condition) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!condition() && io.run_one_until(deadline) > 0) continue;
+  EXPECT_TRUE(condition());
+}
+
+TEST(GuardianLink, RequestsWaitForAGuardianThatHasNoRoomAndKeepTheirOrderAndDescriptors) {
+  guardian::GuardianOptions options{{"/bin/sh", {"sh", "-c", "echo hello"}}, {}, {}, {1024, 1024}, {}, ""};
+  sigemptyset(&options.worker_signal_mask);
+  GuardianLink link(options, 1);
+  boost::asio::io_context io{1};
+  int signalled = 0, signalled_at_start = 0;
+  bool is_empty = false;
+  link.listen(io, {[&](const std::vector<WorkerGroupEvent>& events) {
+                     for (const auto& event : events) {
+                       if (std::holds_alternative<TreeSignalled>(event)) ++signalled;
+                       if (std::holds_alternative<WorkerStarted>(event)) signalled_at_start = signalled;
+                       is_empty = is_empty || std::holds_alternative<TreeEmpty>(event);
+                     }
+                   },
+                   [](int) {}, [](int) {}});
+  ASSERT_EQ(::kill(link.pid(), SIGSTOP), 0);
+  int status = 0;
+  ASSERT_EQ(::waitpid(link.pid(), &status, WUNTRACED), link.pid());
+  for (int i = 0; i < kMoreThanASocketHolds; ++i) link.signal_tree(SIGURG);
+  int output[2], agent[2];
+  ASSERT_EQ(::pipe2(output, O_CLOEXEC), 0);
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, agent), 0);
+  {
+    const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), writer(output[1]), worker_side(agent[1]);
+    link.spawn(0, {}, {null.get(), writer.get(), null.get(), worker_side.get()});
+  }
+  const base::UniqueFd reader(output[0]), agent_side(agent[0]);
+  ASSERT_EQ(::kill(link.pid(), SIGCONT), 0);
+  run_until(io, [&] { return is_empty; });
+  EXPECT_EQ(signalled_at_start, kMoreThanASocketHolds);
+  std::string text(100, '\0');
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(reader.get(), text.data(), text.size()))));
+  EXPECT_EQ(text, "hello\n");
+  EXPECT_FALSE(link.reap()) << "the guardian lives";
+}
+
+class GuardianRequestsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int pair[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
+    ours_.reset(pair[0]);
+    theirs_.reset(pair[1]);
+  }
+
+  boost::asio::io_context io_{1};
+  base::UniqueFd ours_, theirs_;
+  int lost_ = 0;
+};
+
+TEST_F(GuardianRequestsTest, AGuardianThatMakesNoRoomInTimeIsLost) {
+  GuardianRequests requests(
+      io_, ours_.get(), [this] { ++lost_; }, 10ms);
+  for (int i = 0; i < kMoreThanASocketHolds; ++i) requests.send({RequestKind::kill_orphans, 0, 0, {}}, {});
+  EXPECT_EQ(lost_, 0);
+  run_until(io_, [this] { return lost_ > 0; });
+  EXPECT_EQ(lost_, 1);
+}
+
+TEST_F(GuardianRequestsTest, AGuardianThatEndsMeanwhileIsLost) {
+  GuardianRequests requests(io_, ours_.get(), [this] { ++lost_; });
+  for (int i = 0; i < kMoreThanASocketHolds; ++i) requests.send({RequestKind::kill_orphans, 0, 0, {}}, {});
+  theirs_.reset();
+  run_until(io_, [this] { return lost_ > 0; });
+  EXPECT_EQ(lost_, 1);
+}
+
+}  // namespace
+}  // namespace ddp::launcher
