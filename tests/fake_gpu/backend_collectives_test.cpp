@@ -71,7 +71,7 @@ class DeviceBuffer {
     if (any_registered) registered_ = group.allocate(count * sizeof(T) + 1);
     EXPECT_EQ(cudaMalloc(&plain_, count * sizeof(T) + 1), cudaSuccess);
     data_ = static_cast<T*>(is_registered ? registered_.data() : plain_);
-    const T* const own = testing::elements<T>(group.rank(), count).values;
+    const T* const own = testing::elements<T>(group.rank(), count);
     write(0, {own, own + count});
   }
   DeviceBuffer(DeviceBuffer&& other) noexcept

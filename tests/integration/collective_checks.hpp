@@ -49,12 +49,12 @@ void check_in_place_collectives(ProcessGroup& group, Where where, std::size_t co
   for (const ReduceOp op : ops_for<T>(count)) {
     auto inout = buffer<T, Buffer>(group, where, count);
     group.all_reduce(inout.range(), op, options_for(op, group.rank()));
-    expect_bits("all_reduce", inout.values().data(), count, reduced<T>(op, ranks));
+    expect_bits("all_reduce", inout.values().data(), reduced<T>(op, ranks, count), count);
   }
   for (const int root : {0, group.size() - 1}) {
     auto inout = buffer<T, Buffer>(group, where, count);
     group.broadcast(inout.range(), root);
-    expect_bits("broadcast", inout.values().data(), count, [&](std::size_t i) { return element<T>(root, i); });
+    expect_bits("broadcast", inout.values().data(), elements<T>(root, count), count);
   }
 }
 
@@ -64,26 +64,25 @@ void check_gathering_collectives(ProcessGroup& group, Where where, std::size_t c
   const auto ranks = one_host(group);
   const std::size_t all = count * static_cast<std::size_t>(group.size());
   const std::size_t own = count * static_cast<std::size_t>(group.rank());
-  const auto gathered = [&](std::size_t i) { return element<T>(static_cast<int>(i / count), i % count); };
+  const std::vector<T> gathered = concatenated<T>(of_all_ranks(group.size(), 0, count));
   auto one = buffer<T, Buffer>(group, where, count);
   auto output = buffer<T, Buffer>(group, where, all);
   group.all_gather(one.range(), output.range());
-  expect_bits("all_gather", output.values().data(), all, gathered);
+  expect_bits("all_gather", output.values().data(), gathered);
 
   auto in_place = buffer<T, Buffer>(group, where, all);
   in_place.write(own, one.values());
   group.all_gather(in_place.part(own, count), in_place.range());
-  expect_bits("all_gather in place", in_place.values().data(), all, gathered);
+  expect_bits("all_gather in place", in_place.values().data(), gathered);
 
   for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T, Buffer>(group, where, all);
-    const auto sum = reduced<T>(op, ranks);
+    const T* const wanted = reduced<T>(op, ranks, all) + own;
     group.reduce_scatter(input.range(), one.range(), op, options_for(op, group.rank()));
-    expect_bits("reduce_scatter", one.values().data(), count, [&](std::size_t i) { return sum(own + i); });
+    expect_bits("reduce_scatter", one.values().data(), wanted, count);
     if (op != ReduceOp::sum) continue;
     group.reduce_scatter(input.range(), input.part(own, count), op);
-    expect_bits("reduce_scatter in place", input.values().data() + own, count,
-                [&](std::size_t i) { return sum(own + i); });
+    expect_bits("reduce_scatter in place", input.values().data() + own, wanted, count);
   }
 }
 
@@ -99,35 +98,33 @@ void check_divided_collectives(ProcessGroup& group, Where where, std::size_t cou
     auto one = buffer<T, Buffer>(group, where, count);
     auto whole = buffer<T, Buffer>(group, where, all);
     group.gather(one.range(), is_root ? whole.range() : whole.part(0, 0), root);
-    expect_bits("gather", whole.values().data(), all, [&](std::size_t i) {
-      return is_root ? element<T>(static_cast<int>(i / count), i % count) : element<T>(group.rank(), i);
-    });
+    const auto unchanged = std::vector<Slice>{{group.rank(), 0, all}};
+    expect_bits("gather", whole.values().data(),
+                concatenated<T>(is_root ? of_all_ranks(group.size(), 0, count) : unchanged));
 
     auto divided = buffer<T, Buffer>(group, where, all);
     group.scatter(is_root ? divided.range() : divided.part(0, 0), one.range(), root);
-    expect_bits("scatter", one.values().data(), count, [&](std::size_t i) { return element<T>(root, own + i); });
+    expect_bits("scatter", one.values().data(), elements<T>(root, own + count) + own, count);
 
     for (const ReduceOp op : ops_for<T>(count)) {
-      const auto sum = reduced<T>(op, ranks);
+      const T* const sums = reduced<T>(op, ranks, count);
+      const T* const before = elements<T>(group.rank(), count);
       auto input = buffer<T, Buffer>(group, where, count);
       auto output = buffer<T, Buffer>(group, where, count);
       group.reduce(input.range(), is_root ? output.range() : output.part(0, 0), root, op,
                    options_for(op, group.rank()));
-      expect_bits("reduce", output.values().data(), count,
-                  [&](std::size_t i) { return is_root ? sum(i) : element<T>(group.rank(), i); });
-      expect_bits("input of reduce", input.values().data(), count,
-                  [&](std::size_t i) { return element<T>(group.rank(), i); });
+      expect_bits("reduce", output.values().data(), is_root ? sums : before, count);
+      expect_bits("input of reduce", input.values().data(), before, count);
       group.reduce(input.range(), is_root ? input.range() : input.part(0, 0), root, op, options_for(op, group.rank()));
       if (is_root) {
-        expect_bits("reduce in place", input.values().data(), count, sum);
+        expect_bits("reduce in place", input.values().data(), sums, count);
       }
     }
   }
   auto input = buffer<T, Buffer>(group, where, all);
   auto output = buffer<T, Buffer>(group, where, all);
   group.all_to_all(input.range(), output.range());
-  expect_bits("all_to_all", output.values().data(), all,
-              [&](std::size_t i) { return element<T>(static_cast<int>(i / count), own + i % count); });
+  expect_bits("all_to_all", output.values().data(), concatenated<T>(of_all_ranks(group.size(), own, count)));
 }
 
 // Where ranks have different counts, some of them 0: up to `count` of every rank, or from each to each.
@@ -144,17 +141,16 @@ void check_uneven_collectives(ProcessGroup& group, const RanksByHost& ranks, Whe
   const auto begin_of = [](const std::vector<std::size_t>& counts, int rank) {
     return std::accumulate(counts.begin(), counts.begin() + rank, std::size_t{0});
   };
-  // Which rank's part an element is in.
-  const auto rank_at = [&](const std::vector<std::size_t>& counts, std::size_t i) {
-    int rank = 0;
-    while (begin_of(counts, rank + 1) <= i) ++rank;
-    return rank;
-  };
   std::vector<std::size_t> counts, given, taken;
+  std::vector<Slice> gathered, exchanged;
   for (int rank = 0; rank < size; ++rank) {
     counts.push_back(part(rank, 0));
     given.push_back(part(group.rank(), rank));
     taken.push_back(part(rank, group.rank()));
+    gathered.push_back({rank, 0, counts.back()});
+    std::size_t begin = 0;
+    for (int taker = 0; taker < group.rank(); ++taker) begin += part(rank, taker);
+    exchanged.push_back({rank, begin, taken.back()});
   }
   const std::size_t own = counts[static_cast<std::size_t>(group.rank())];
   const std::size_t all = total_of(counts);
@@ -162,28 +158,19 @@ void check_uneven_collectives(ProcessGroup& group, const RanksByHost& ranks, Whe
   auto one = buffer<T, Buffer>(group, where, most);
   auto output = buffer<T, Buffer>(group, where, most);
   group.all_gather_v(one.part(0, own), output.part(0, all), counts);
-  expect_bits("all_gather_v", output.values().data(), all, [&](std::size_t i) {
-    const int rank = rank_at(counts, i);
-    return element<T>(rank, i - begin_of(counts, rank));
-  });
+  expect_bits("all_gather_v", output.values().data(), concatenated<T>(gathered));
 
   for (const ReduceOp op : ops_for<T>(count)) {
-    const auto sum = reduced<T>(op, ranks);
-    const auto begin = begin_of(counts, group.rank());
+    const T* const wanted = reduced<T>(op, ranks, all) + begin_of(counts, group.rank());
     auto input = buffer<T, Buffer>(group, where, most);
     group.reduce_scatter_v(input.part(0, all), one.part(0, own), counts, op, options_for(op, group.rank()));
-    expect_bits("reduce_scatter_v", one.values().data(), own, [&](std::size_t i) { return sum(begin + i); });
+    expect_bits("reduce_scatter_v", one.values().data(), wanted, own);
   }
 
   auto input = buffer<T, Buffer>(group, where, most);
   auto from_all = buffer<T, Buffer>(group, where, most);
   group.all_to_all_v(input.part(0, total_of(given)), given, from_all.part(0, total_of(taken)), taken);
-  expect_bits("all_to_all_v", from_all.values().data(), total_of(taken), [&](std::size_t i) {
-    const int giver = rank_at(taken, i);
-    std::size_t begin = 0;
-    for (int taker = 0; taker < group.rank(); ++taker) begin += part(giver, taker);
-    return element<T>(giver, begin + i - begin_of(taken, giver));
-  });
+  expect_bits("all_to_all_v", from_all.values().data(), concatenated<T>(exchanged));
 }
 
 // In all sizes, to `count_max`, and kinds of memory.

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -40,20 +41,19 @@ inline CollectiveOptions options_for(ReduceOp op, int rank, CollectiveOptions op
 
 using RanksByHost = std::vector<std::vector<int>>;  // the host with the lowest rank first, as sums go
 
-// Values that a test asks for many times: of index 0 to count() - 1, each computed once.
+// Values that a test asks for many times, each computed once.
 template <class T>
 class Remembered {
  public:
-  std::size_t count() const { return values_.size(); }
-  const T* values() const { return values_.data(); }
-
-  // Moves the values that are there.
-  template <class Value>
-  void extend(std::size_t least, const Value& value) {
+  // At least `count` values, those that are missing by compute(values, begin, end). Valid until more are asked for.
+  template <class Compute>
+  const T* at_least(std::size_t count, const Compute& compute) {
     const std::size_t computed = values_.size();
-    if (least <= computed) return;
-    values_.resize(std::max(least, 2 * computed));
-    for (std::size_t i = computed; i < values_.size(); ++i) values_[i] = value(i);
+    if (count > computed) {
+      values_.resize(count);
+      compute(values_.data(), computed, count);
+    }
+    return values_.data();
   }
 
  private:
@@ -76,33 +76,37 @@ T computed_element(int rank, std::size_t i) {
   }
 }
 
+// What the elements of a rank start as, at least `count` of them: sums of these depend on their order, those of
+// integers overflow, and here and there one is NaN. Valid until more elements of the rank are asked for.
 template <class T>
-struct Elements {
-  int rank = -1;
-  std::size_t count = 0;
-  const T* values = nullptr;
-};
-template <class T>
-constinit inline thread_local Elements<T> elements_asked_for_last{};
-
-// The elements of a rank, `count` or more of them; until the next call.
-template <class T>
-const Elements<T>& elements(int rank, std::size_t count) {
-  auto& last = elements_asked_for_last<T>;
-  if (rank != last.rank || count > last.count) {
-    thread_local std::map<int, Remembered<T>> all;
-    auto& its = all[rank];
-    its.extend(count, [&](std::size_t i) { return computed_element<T>(rank, i); });
-    last = {rank, its.count(), its.values()};
-  }
-  return last;
+const T* elements(int rank, std::size_t count) {
+  thread_local std::map<int, Remembered<T>> all;
+  return all[rank].at_least(count, [rank](T* values, std::size_t begin, std::size_t end) {
+    for (std::size_t i = begin; i < end; ++i) values[i] = computed_element<T>(rank, i);
+  });
 }
 
-// What element i of a rank starts as: sums of these depend on their order, those of integers overflow, and here and
-// there one is NaN.
+// Some elements of a rank.
+struct Slice {
+  int rank;
+  std::size_t begin, count;
+};
+
+// The same elements of each rank.
+inline std::vector<Slice> of_all_ranks(int size, std::size_t begin, std::size_t count) {
+  std::vector<Slice> slices;
+  for (int rank = 0; rank < size; ++rank) slices.push_back({rank, begin, count});
+  return slices;
+}
+
 template <class T>
-T element(int rank, std::size_t i) {
-  return elements<T>(rank, i + 1).values[i];
+std::vector<T> concatenated(const std::vector<Slice>& slices) {
+  std::vector<T> all;
+  for (const auto& [rank, begin, count] : slices) {
+    const T* const from = elements<T>(rank, begin + count) + begin;
+    all.insert(all.end(), from, from + count);
+  }
+  return all;
 }
 
 // What of it goes into a reduction.
@@ -111,46 +115,35 @@ T given(ReduceOp op, int rank, T value) {
   return op == ReduceOp::premul_sum ? multiplied(value, factor_of(rank)) : value;
 }
 
-// Over the ranks of each host, then over the hosts.
+// Over the ranks of each host, then over the hosts. Array by array, which is fast even where nothing is optimised.
 template <class T>
-T computed_reduction(ReduceOp op, const RanksByHost& by_host, std::size_t i) {
-  Wide<T> of_all{};
+void compute_reduction(ReduceOp op, const RanksByHost& by_host, T* values, std::size_t begin, std::size_t end) {
+  const std::size_t count = end - begin;
+  const std::unique_ptr<Wide<T>[]> of_all(new Wide<T>[count]), of_host(new Wide<T>[count]);
+  const auto add = [op, count](Wide<T>* sums, const auto& value, bool is_first) {
+    for (std::size_t i = 0; i < count; ++i) sums[i] = is_first ? value(i) : combined(op, sums[i], value(i));
+  };
   std::size_t size = 0;
   for (std::size_t host = 0; host < by_host.size(); ++host) {
-    Wide<T> of_host{};
     for (std::size_t r = 0; r < by_host[host].size(); ++r, ++size) {
       const int rank = by_host[host][r];
-      const Wide<T> value = widened(given<T>(op, rank, element<T>(rank, i)));
-      of_host = r == 0 ? value : combined(op, of_host, value);
+      const T* const own = elements<T>(rank, end) + begin;
+      add(
+          of_host.get(), [op, rank, own](std::size_t i) { return widened(given<T>(op, rank, own[i])); }, r == 0);
     }
-    of_all = host == 0 ? of_host : combined(op, of_all, of_host);
+    add(
+        of_all.get(), [sums = of_host.get()](std::size_t i) { return sums[i]; }, host == 0);
   }
-  return narrowed<T>(divided(op, of_all, size));
+  for (std::size_t i = 0; i < count; ++i) values[begin + i] = narrowed<T>(divided(op, of_all[i], size));
 }
 
-// What element i of a reduction has to be: reduced<T>(op, by_host)(i).
+// What a reduction has to be, at least `count` elements of it. Valid until more of the same reduction are asked for.
 template <class T>
-class Reduced {
- public:
-  Reduced(ReduceOp op, const RanksByHost& by_host) : op_(op), by_host_(by_host) {
-    thread_local std::map<std::pair<ReduceOp, RanksByHost>, Remembered<T>> all;
-    values_ = &all[{op, by_host}];
-  }
-  T operator()(std::size_t i) const {
-    if (i >= values_->count())
-      values_->extend(i + 1, [&](std::size_t index) { return computed_reduction<T>(op_, by_host_, index); });
-    return values_->values()[i];
-  }
-
- private:
-  ReduceOp op_;
-  RanksByHost by_host_;
-  Remembered<T>* values_;
-};
-
-template <class T>
-Reduced<T> reduced(ReduceOp op, const RanksByHost& by_host) {
-  return {op, by_host};
+const T* reduced(ReduceOp op, const RanksByHost& by_host, std::size_t count) {
+  thread_local std::map<std::pair<ReduceOp, RanksByHost>, Remembered<T>> all;
+  return all[{op, by_host}].at_least(count, [&](T* values, std::size_t begin, std::size_t end) {
+    compute_reduction(op, by_host, values, begin, end);
+  });
 }
 
 // Memory of `count` elements, filled with a rank's elements: the group's where `is_registered`, else plain. Allocating
@@ -162,7 +155,7 @@ class Buffer {
       : plain_(count), count_(count) {
     if (any_registered) registered_ = group.allocate(count * sizeof(T) + 1);
     data_ = is_registered ? static_cast<T*>(registered_.data()) : plain_.data();
-    std::copy_n(elements<T>(group.rank(), count).values, count, data_);
+    std::copy_n(elements<T>(group.rank(), count), count, data_);
   }
 
   MemoryRange range() const { return {data_, count_}; }
@@ -180,18 +173,19 @@ class Buffer {
   T* data_;
 };
 
-// Bit by bit, so that no tolerance hides a difference between ranks. A macro for each element would take a minute under
-// sanitizers.
-template <class T, class Want>
-void expect_bits(const std::string& what, const T* have, std::size_t count, const Want& want) {
-  if (count == 0) return;
-  std::vector<T> wanted(count);
-  for (std::size_t i = 0; i < count; ++i) wanted[i] = want(i);
-  if (std::memcmp(have, wanted.data(), count * sizeof(T)) == 0) return;
+// Bit by bit, so that no tolerance hides a difference between ranks.
+template <class T>
+void expect_bits(const std::string& what, const T* have, const T* wanted, std::size_t count) {
+  if (count == 0 || std::memcmp(have, wanted, count * sizeof(T)) == 0) return;
   std::size_t i = 0;
   while (std::memcmp(&have[i], &wanted[i], sizeof(T)) == 0) ++i;
   FAIL() << what << ", element " << i << " of " << count << ": " << +widened(have[i]) << ", not "
          << +widened(wanted[i]);
+}
+
+template <class T>
+void expect_bits(const std::string& what, const T* have, const std::vector<T>& wanted) {
+  expect_bits(what, have, wanted.data(), wanted.size());
 }
 
 }  // namespace ddp::testing

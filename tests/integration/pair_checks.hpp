@@ -24,7 +24,7 @@ void check_one_after_the_other(ProcessGroup& group, Where where, std::size_t cou
   if (group.rank() == 0) group.send(own.range(), next);
   group.receive(other.range(), last);
   if (group.rank() != 0) group.send(own.range(), next);
-  expect_bits("receive", other.values().data(), count, [&](std::size_t i) { return element<T>(last, i); });
+  expect_bits("receive", other.values().data(), elements<T>(last, count), count);
   group.barrier();  // nobody frees what another may still read
 }
 
@@ -48,8 +48,8 @@ void check_all_at_once(ProcessGroup& group, Where where, std::size_t count) {
   all.wait();
   for (Work& work : works) work.wait();
   for (int peer = 0; peer < group.size(); ++peer) {
-    expect_bits("from rank " + std::to_string(peer), from[static_cast<std::size_t>(peer)].values().data(), count,
-                [&](std::size_t i) { return element<T>(peer, i); });
+    expect_bits("from rank " + std::to_string(peer), from[static_cast<std::size_t>(peer)].values().data(),
+                elements<T>(peer, count), count);
   }
   group.barrier();
 }
@@ -82,8 +82,7 @@ void check_order(ProcessGroup& group) {
     for (Work& work : works) work.wait();
     if (group.rank() > 1) continue;
     for (std::size_t i = 0; i < counts.size(); ++i) {
-      expect_bits("message " + std::to_string(i), buffers[i].values().data(), counts[i],
-                  [&](std::size_t at) { return element<T>(0, at); });
+      expect_bits("message " + std::to_string(i), buffers[i].values().data(), elements<T>(0, counts[i]), counts[i]);
     }
   }
 }

@@ -22,8 +22,10 @@ namespace {
 
 using test::Hosts;
 using testing::Buffer;
-using testing::element;
+using testing::concatenated;
+using testing::elements;
 using testing::expect_bits;
+using testing::of_all_ranks;
 using testing::ops_for;
 using testing::options_for;
 using testing::RanksByHost;
@@ -76,28 +78,30 @@ class Sums {
     count_ = count;
   }
 
-  auto of(ReduceOp op) const {
-    std::vector<testing::Reduced<T>> from;
-    for (const auto& by_host : from_) from.push_back(reduced<T>(op, by_host));
-    return [this, from](std::size_t i) { return from[first_host(i)](i); };
+  std::vector<T> of(ReduceOp op) const {
+    const auto sums_from = [&](std::size_t host) { return reduced<T>(op, from_[host], count_); };
+    std::vector<T> all(sums_from(0), sums_from(0) + count_);
+    if (!goes_round_) return all;
+    const std::size_t in_line = 64 / sizeof(Exchanged);
+    const std::size_t hosts = from_.size();
+    for (std::size_t begin = 0; begin < count_; begin += block_) {
+      const std::size_t count = std::min(block_, count_ - begin);
+      const std::size_t lines = (count + in_line - 1) / in_line;
+      std::size_t at = 0;
+      for (std::size_t host = 0; host < hosts; ++host) {
+        const std::size_t end_line = lines / hosts * (host + 1) + std::min(host + 1, lines % hosts);
+        const std::size_t end = std::min(end_line * in_line, count);
+        std::copy(sums_from(host) + begin + at, sums_from(host) + begin + end, all.data() + begin + at);
+        at = end;
+      }
+    }
+    return all;
   }
 
  private:
   using Exchanged = testing::Wide<T>;
   static constexpr std::size_t kBlockBytes = 1u << 20;
   static constexpr std::size_t kGatheredBytes = 256u << 10;
-
-  std::size_t first_host(std::size_t i) const {
-    if (!goes_round_) return 0;
-    const std::size_t in_line = 64 / sizeof(Exchanged);
-    const std::size_t begin = i / block_ * block_;
-    const std::size_t lines = (std::min(block_, count_ - begin) + in_line - 1) / in_line;
-    const std::size_t hosts = from_.size();
-    std::size_t host = 0;
-    const auto end_of = [&](std::size_t h) { return lines / hosts * (h + 1) + std::min(h + 1, lines % hosts); };
-    while ((i - begin) / in_line >= end_of(host)) ++host;
-    return host;
-  }
 
   std::vector<RanksByHost> from_;  // by the host that they begin at
   bool goes_round_ = false;
@@ -123,27 +127,23 @@ void check_rooted_collectives(ProcessGroup& group, const RanksByHost& by_host, W
       auto input = buffer<T>(group, where, count);
       auto output = buffer<T>(group, where, count);
       group.reduce(input.range(), only_at(group, root, output), root, op, options_for(op, group.rank()));
-      if (is_root) expect_bits("reduce", output.data(), count, sums.of(op));
-      expect_bits("input of reduce", input.data(), count, [&](std::size_t i) { return element<T>(group.rank(), i); });
+      if (is_root) expect_bits("reduce", output.data(), sums.of(op));
+      expect_bits("input of reduce", input.data(), elements<T>(group.rank(), count), count);
       group.reduce(input.range(), only_at(group, root, input), root, op, options_for(op, group.rank()));
-      if (is_root) expect_bits("reduce in place", input.data(), count, sums.of(op));
+      if (is_root) expect_bits("reduce in place", input.data(), sums.of(op));
     }
     auto one = buffer<T>(group, where, count);
     auto many = buffer<T>(group, where, all);
     group.gather(one.range(), only_at(group, root, many), root);
-    if (is_root) {
-      expect_bits("gather", many.data(), all,
-                  [&](std::size_t i) { return element<T>(static_cast<int>(i / count), i % count); });
-    }
+    if (is_root) expect_bits("gather", many.data(), concatenated<T>(of_all_ranks(group.size(), 0, count)));
     auto given = buffer<T>(group, where, all);
     group.scatter(only_at(group, root, given), one.range(), root);
-    expect_bits("scatter", one.data(), count, [&](std::size_t i) { return element<T>(root, own + i); });
+    expect_bits("scatter", one.data(), elements<T>(root, own + count) + own, count);
   }
   auto given = buffer<T>(group, where, all);
   auto taken = buffer<T>(group, where, all);
   group.all_to_all(given.range(), taken.range());
-  expect_bits("all_to_all", taken.data(), all,
-              [&](std::size_t i) { return element<T>(static_cast<int>(i / count), own + i % count); });
+  expect_bits("all_to_all", taken.data(), concatenated<T>(of_all_ranks(group.size(), own, count)));
 }
 
 template <class T>
@@ -152,31 +152,30 @@ void check_collectives(ProcessGroup& group, const RanksByHost& by_host, Where wh
   for (const ReduceOp op : ops_for<T>(count)) {
     auto inout = buffer<T>(group, where, count);
     group.all_reduce(inout.range(), op, options_for(op, group.rank()));
-    expect_bits("all_reduce", inout.data(), count, sums.of(op));
+    expect_bits("all_reduce", inout.data(), sums.of(op));
   }
   const int roots = count > 100'000 ? 1 : group.size();
   for (int root = 0; root < roots; ++root) {
     auto inout = buffer<T>(group, where, count);
     group.broadcast(inout.range(), root);
-    expect_bits("broadcast", inout.data(), count, [&](std::size_t i) { return element<T>(root, i); });
+    expect_bits("broadcast", inout.data(), elements<T>(root, count), count);
   }
   const std::size_t each = count / 2 + count % 2;
   const std::size_t all = each * static_cast<std::size_t>(group.size());
   const std::size_t own = each * static_cast<std::size_t>(group.rank());
-  const auto gathered = [&](std::size_t i) { return element<T>(static_cast<int>(i / each), i % each); };
+  const std::vector<T> gathered = concatenated<T>(of_all_ranks(group.size(), 0, each));
   auto one = buffer<T>(group, where, each);
   auto output = buffer<T>(group, where, all);
   group.all_gather(one.range(), output.range());
-  expect_bits("all_gather", output.data(), all, gathered);
+  expect_bits("all_gather", output.data(), gathered);
   auto in_place = buffer<T>(group, where, all);
   std::copy_n(one.data(), each, in_place.data() + own);
   group.all_gather({in_place.data() + own, each}, in_place.range());
-  expect_bits("all_gather in place", in_place.data(), all, gathered);
+  expect_bits("all_gather in place", in_place.data(), gathered);
   for (const ReduceOp op : ops_for<T>(count)) {
     auto input = buffer<T>(group, where, all);
     group.reduce_scatter(input.range(), one.range(), op, options_for(op, group.rank()));
-    const auto sum = reduced<T>(op, by_host);
-    expect_bits("reduce_scatter", one.data(), each, [&](std::size_t i) { return sum(own + i); });
+    expect_bits("reduce_scatter", one.data(), reduced<T>(op, by_host, all) + own, each);
   }
 }
 
