@@ -6,7 +6,7 @@ target_compile_options(project_options INTERFACE -Wall -Wextra -Wpedantic -Wshad
 if(CMAKE_UNITY_BUILD)
   # Sources that are compiled together see each other's types and names. -DCMAKE_UNITY_BUILD=OFF compiles each by
   # itself, with these warnings.
-  target_compile_options(project_options INTERFACE -Wno-shadow -Wno-subobject-linkage)
+  target_compile_options(project_options INTERFACE -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
 endif()
 # Every header is included from the root of the tree: #include "rendezvous/store/codec.hpp", <ddp/ddp.hpp>.
 target_include_directories(project_options INTERFACE ${PROJECT_SOURCE_DIR})
@@ -26,9 +26,14 @@ if(DDP_SANITIZE)
   add_link_options(-fsanitize=${DDP_SANITIZE})
   # GCC sees values that are not initialised where the sanitizers' own code hides from it that they are.
   add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  # GCC says by these names which sanitizer it compiles for; clang 14 does not.
+  if(CMAKE_CXX_COMPILER_ID MATCHES Clang AND DDP_SANITIZE MATCHES "(address|thread)")
+    string(TOUPPER ${CMAKE_MATCH_1} sanitizer)
+    add_compile_definitions(__SANITIZE_${sanitizer}__)
+  endif()
   if(DDP_SANITIZE MATCHES thread)
     # It overlooks fences, and GCC warns of each: where there is one, it is beside atomics that it does see.
-    add_compile_options(-Wno-tsan)
+    add_compile_options($<$<CXX_COMPILER_ID:GNU>:-Wno-tsan>)
   endif()
   if(DDP_SANITIZE MATCHES "undefined")
     # This check looks whether memory is readable by means of a pipe, and takes it for broken where descriptors have run

@@ -47,7 +47,7 @@ class Hosts {
   Hosts(const Hosts&) = delete;
   Hosts& operator=(const Hosts&) = delete;
 
-  int count() const { return static_cast<int>(hosts_.size()); }
+  int count() const;
   static std::string name(int host);                     // "node0"; every host knows it, with the addresses of eth0
   static std::string ipv4(int host, int interface = 0);  // "10.77.0.1"
   static std::string ipv6(int host, int interface = 0);  // "fd77::1"
@@ -96,6 +96,8 @@ struct Hosts::Namespaces {
   base::UniqueFd network, processes, mounts, name;
   base::UniqueFd life;  // the first process ends when no process has this open any more
 };
+
+inline int Hosts::count() const { return static_cast<int>(hosts_.size()); }
 
 // A program on a host. Every wait has a deadline.
 class HostProcess {

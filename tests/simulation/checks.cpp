@@ -147,7 +147,8 @@ void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::fu
   complete_now_.clear();
   for (auto* node : nodes)
     if (node->workers().do_all_work()) at_work[node->workers().round()].push_back(node);
-  for (const auto& [id, members] : at_work) {
+  for (const auto& [id, nodes_at_work] : at_work) {
+    const auto& members = nodes_at_work;  // clang 14 captures no structured binding
     auto& round = rounds_[id];
     if (members.size() != static_cast<std::size_t>(round.group_world_size)) continue;
     const bool reach_each_other = std::all_of(members.begin(), members.end(), [&](const Node* a) {

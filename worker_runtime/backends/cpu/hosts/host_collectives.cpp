@@ -210,9 +210,11 @@ HostCollectives::Block HostCollectives::block_at(const Collective& collective, s
 
 // Of what is summed: this rank's input -> its staging part. The rest goes to the area without a stop.
 void HostCollectives::stage_block(const Collective& collective, const Block& block) {
+  const bool is_summed = is_summed_over_hosts(collective.kind);
+  if (!is_summed && collective.kind != CollectiveKind::reduce_scatter) return;  // the input may be null
   std::byte* const own = staging_->part(index_);
   const std::byte* const from = input_of(collective) + block.begin_bytes;
-  if (is_summed_over_hosts(collective.kind)) copy_bytes(own, from, block.bytes);
+  if (is_summed) copy_bytes(own, from, block.bytes);
   if (collective.kind != CollectiveKind::reduce_scatter) return;
   for (std::size_t rank = 0; rank < size(); ++rank) {
     copy_bytes(own + rank * block.slot_bytes, from + rank * block.rank_bytes, block.bytes);
