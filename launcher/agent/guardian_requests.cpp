@@ -38,6 +38,7 @@ GuardianRequests::GuardianRequests(boost::asio::io_context& io, int socket, std:
 
 void GuardianRequests::send(const guardian::Request& request, std::span<const int> descriptors) {
   auto packet = guardian::packet_of(request);
+  if (waiting_.size() >= kWaitingMax) return lose();
   if (!waiting_.empty()) {
     waiting_.push_back({std::move(packet), duplicates_of(descriptors)});
     return;

@@ -11,6 +11,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <span>
@@ -23,7 +24,10 @@ namespace ddp::launcher {
 
 class GuardianRequests {
  public:
-  // `lost` is called where a request can't be sent: the guardian is gone or hangs. What waits then is forgotten.
+  static constexpr std::size_t kWaitingMax = 16'384;  // far more than a spawn and a kill of each worker of a node
+
+  // `lost` is called where a request can't be sent: the guardian is gone or hangs, or too many wait. What waits then is
+  // forgotten.
   // Throws std::system_error where descriptors run out.
   GuardianRequests(boost::asio::io_context& io, int socket, std::function<void()> lost,
                    std::chrono::milliseconds limit = std::chrono::seconds(20));

@@ -1,7 +1,9 @@
 #include "launcher/agent/reason_files.hpp"
 
+#include <boost/asio/post.hpp>
 #include <chrono>
 #include <memory>
+#include <system_error>
 #include <utility>
 
 #include "launcher/output/line_tail.hpp"
@@ -20,16 +22,32 @@ Reasons reasons_in(const ReasonFiles::Paths& paths) {
 
 }  // namespace
 
-ReasonFiles::ReasonFiles(boost::asio::io_context& io) : thread_(io, kEndLimit) {}
-
 void ReasonFiles::read(Paths paths, std::function<void(const Reasons& reasons)> done) {
   auto reasons = std::make_shared<Reasons>();
-  thread_.post([reasons, paths = std::move(paths)] { *reasons = reasons_in(paths); },
-               [reasons, done = std::move(done)] { done(*reasons); });
+  run(
+      reading_, [reasons, paths = std::move(paths)] { *reasons = reasons_in(paths); },
+      [reasons, done = std::move(done)] { done(*reasons); });
 }
 
-void ReasonFiles::pass_on(RootCause cause, std::string path) {
-  thread_.post([cause = std::move(cause), path = std::move(path)] { pass_error_on(cause, path); }, [] {});
+void ReasonFiles::pass_on(const RootCause& cause, const std::string& path) {
+  RootCause described = cause;
+  described.error_file.clear();
+  run(
+      passing_, [described, path] { pass_error_on(described, path); }, [] {});
+  if (cause.error_file.empty()) return;
+  run(
+      passing_, [cause, path] { pass_error_on(cause, path); }, [] {});
+}
+
+void ReasonFiles::run(Thread& thread, std::function<void()> work, std::function<void()> done) {
+  try {
+    if (!thread) thread.emplace(io_, kEndLimit);
+  } catch (const std::system_error&) {  // no thread is to be had
+    work();
+    boost::asio::post(io_, std::move(done));
+    return;
+  }
+  thread->post(std::move(work), std::move(done));
 }
 
 }  // namespace ddp::launcher

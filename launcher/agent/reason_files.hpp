@@ -8,6 +8,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,9 @@ namespace ddp::launcher {
 
 class ReasonFiles {
  public:
-  // The destructor waits for what was asked for, 2 s at most. Throws std::system_error where threads run out.
-  explicit ReasonFiles(boost::asio::io_context& io);
+  // The destructor waits for what was asked for, 2 s at most for either. Where threads run out the loop itself reads
+  // and writes.
+  explicit ReasonFiles(boost::asio::io_context& io) : io_(io) {}
 
   struct Paths {
     std::vector<std::string> error_files;  // of failed workers, in the order of the failures; empty: none
@@ -30,11 +32,16 @@ class ReasonFiles {
   // A file that can't be read gives no reason. `done` is called later, from the loop.
   void read(Paths paths, std::function<void(const Reasons& reasons)> done);
 
-  // Leaves the root cause in the file at `path`, if it can be written.
-  void pass_on(RootCause cause, std::string path);
+  // Leaves the root cause in the file at `path`, if it can be written: first its description, then what the worker
+  // wrote itself, whose disk may be another.
+  void pass_on(const RootCause& cause, const std::string& path);
 
  private:
-  base::FileThread thread_;
+  using Thread = std::optional<base::FileThread>;
+  void run(Thread& thread, std::function<void()> work, std::function<void()> done);
+
+  boost::asio::io_context& io_;
+  Thread reading_, passing_;  // each from its first use on: their disks may be different ones
 };
 
 }  // namespace ddp::launcher

@@ -28,7 +28,12 @@ NodeCore::NodeCore(NodeOptions options)
 NodeCore::Actions NodeCore::step(const Event& event, const Facts& facts) {
   facts_ = facts;
   out_.clear();
-  std::visit([this](const auto& what) { take(what); }, event);
+  if (guardian_ended_ && !finished_) {  // all that is left is output, for which a signal does not wait
+    const bool is_over = std::holds_alternative<OutputWritten>(event) || std::holds_alternative<StopSignalled>(event);
+    if (is_over) end_without_guardian();
+  } else {
+    std::visit([this](const auto& what) { take(what); }, event);
+  }
   return std::move(out_);
 }
 
@@ -36,6 +41,10 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
   facts_ = facts;
   out_.clear();
   if (finished_) return {};
+  if (guardian_ended_) {
+    if (facts.now >= output_limit_) end_without_guardian();
+    return std::move(out_);
+  }
   if (output_is_late_at_ && facts.now >= *output_is_late_at_) {
     output_is_late_at_.reset();
     print(late_output_text(kOutputIsLate));
@@ -55,6 +64,7 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
 
 std::optional<TimePoint> NodeCore::next_deadline() const {
   if (finished_) return {};
+  if (guardian_ended_) return output_limit_;
   auto first = group_.next_deadline();
   const auto written = ended_ ? std::optional(output_limit_) : std::nullopt;
   for (const auto& other : {output_is_late_at_, written, round_report_.deadline()})
@@ -69,6 +79,7 @@ void NodeCore::take(const StopSignalled& event) {
     out_.emplace_back(Quit{});
     return;
   }
+  if (verdict_ && group_.is_idle() && group_.waiting().empty()) return finish(*verdict_);  // only output was left
   if (!std::exchange(stop_announced_, true)) {
     is_step_hoped_for_ = group_.stops_at_step(event.signal_number);
     print(signal_name(event.signal_number) + event.sender + ": " +
@@ -129,7 +140,14 @@ void NodeCore::take(const TreeHasSignal& event) {
 // The guardian is not to end before us. Then its workers died with it, and what they left is ours to end.
 void NodeCore::take(const GuardianEnded& event) {
   if (finished_) return;
+  guardian_ended_ = event;
+  output_limit_ = facts_.now + kOutputLimit;
   out_.emplace_back(CloseOutput{});
+}
+
+// What its workers printed is written, or takes too long.
+void NodeCore::end_without_guardian() {
+  const GuardianEnded& event = *guardian_ended_;
   out_.emplace_back(
       PrintError{{"ddprun's guardian process " + describe(event.ending) + "; " + all_workers(options_.workers) +
                       (options_.workers == 1 ? " was" : " were") + " ended with it",
@@ -363,9 +381,9 @@ void NodeCore::take(const MembershipLost& event) {
 // Workers that are left, be it that they wait for a seat, get the same stop as ever, and what they print is still
 // shown.
 void NodeCore::end_with(int exit_code) {
-  if (group_.waiting().empty() && group_.is_idle() && !ended_) return finish(exit_code);
+  if (!verdict_) verdict_ = exit_code;
+  if (group_.waiting().empty() && group_.is_idle() && !ended_) return finish(*verdict_);
   round_report_.give_up();  // nobody waits for it any more
-  verdict_ = exit_code;
   step_workers({EndJob{}});
 }
 

@@ -278,6 +278,7 @@ class NodeCore {
   void vote();
   void end_with(int exit_code);
   void finish(int exit_code);
+  void end_without_guardian();
   void print(std::string line) { out_.emplace_back(Print{std::move(line)}); }
   void print_of_job(std::string line);
   void send_if_any(std::optional<rendezvous::RoundEnded> report);
@@ -293,9 +294,10 @@ class NodeCore {
   StopVote vote_;
   RoundProgress progress_;
   RoundReport round_report_;
-  std::optional<TellEnded> ended_;  // the round, whose output is still to be written
-  TimePoint output_limit_;          // of that
-  Facts facts_;                     // of the event that is being taken in
+  std::optional<TellEnded> ended_;               // the round, whose output is still to be written
+  std::optional<GuardianEnded> guardian_ended_;  // likewise
+  TimePoint output_limit_;                       // of either
+  Facts facts_;                                  // of the event that is being taken in
   Actions out_;
   RoundId opening_;                      // the round whose store is asked for
   std::set<base::Address> store_users_;  // as far as they have been told

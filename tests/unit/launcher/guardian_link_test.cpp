@@ -31,8 +31,8 @@ void run_until(boost::asio::io_context& io, const std::function<bool()>& conditi
 TEST(GuardianLink, RequestsWaitForAGuardianThatHasNoRoomAndKeepTheirOrderAndDescriptors) {
   guardian::GuardianOptions options{{"/bin/sh", {"sh", "-c", "echo hello"}}, {}, {}, {1024, 1024}, {}, ""};
   sigemptyset(&options.worker_signal_mask);
-  GuardianLink link(options, 1);
   boost::asio::io_context io{1};
+  GuardianLink link(options, 1);
   int signalled = 0, signalled_at_start = 0;
   bool is_empty = false;
   link.listen(io, {[&](const std::vector<WorkerGroupEvent>& events) {
@@ -84,6 +84,14 @@ TEST_F(GuardianRequestsTest, AGuardianThatMakesNoRoomInTimeIsLost) {
   for (int i = 0; i < kMoreThanASocketHolds; ++i) requests.send({RequestKind::kill_orphans, 0, 0, {}}, {});
   EXPECT_EQ(lost_, 0);
   run_until(io_, [this] { return lost_ > 0; });
+  io_.poll();
+  EXPECT_EQ(lost_, 1);
+}
+
+TEST_F(GuardianRequestsTest, NoMoreIsKeptThanANodeMayNeed) {
+  GuardianRequests requests(io_, ours_.get(), [this] { ++lost_; });
+  const int more_than_is_kept = kMoreThanASocketHolds + static_cast<int>(GuardianRequests::kWaitingMax);
+  for (int i = 0; i < more_than_is_kept && lost_ == 0; ++i) requests.send({RequestKind::kill_orphans, 0, 0, {}}, {});
   EXPECT_EQ(lost_, 1);
 }
 
@@ -92,6 +100,7 @@ TEST_F(GuardianRequestsTest, AGuardianThatEndsMeanwhileIsLost) {
   for (int i = 0; i < kMoreThanASocketHolds; ++i) requests.send({RequestKind::kill_orphans, 0, 0, {}}, {});
   theirs_.reset();
   run_until(io_, [this] { return lost_ > 0; });
+  io_.poll();
   EXPECT_EQ(lost_, 1);
 }
 

@@ -153,9 +153,37 @@ TEST_F(NodeCoreClosingOutput, AStopThatNobodyHearsEndsTheNodeThoughTheDiskIsSlow
 }
 
 TEST_F(NodeCoreClosingOutput, TheEndOfTheGuardianMeanwhileIsTheEndOfTheNode) {
-  EXPECT_EQ(exit_codes(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77})),
-            std::vector{128 + SIGKILL});
+  const auto actions = step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77});
+  EXPECT_EQ(actions.size(), 1U) << "what its workers printed comes first";
+  EXPECT_EQ(all<NodeCore::CloseOutput>(actions).size(), 1U);
+  EXPECT_TRUE(hear(start(1)).empty()) << "nobody can start workers";
+  EXPECT_EQ(exit_codes(step(NodeCore::OutputWritten{})), std::vector{128 + SIGKILL});
   EXPECT_TRUE(step(NodeCore::OutputWritten{}).empty());
+}
+
+TEST_F(NodeCoreClosingOutput, TheEndOfTheGuardianWaitsForASlowDiskForAMomentOnly) {
+  step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77});
+  ASSERT_EQ(core_.next_deadline(), facts_.now + 2s);
+  EXPECT_TRUE(core_.tick(facts_).empty());
+  facts_.now += 2s;
+  EXPECT_EQ(exit_codes(core_.tick(facts_)), std::vector{128 + SIGKILL});
+}
+
+TEST_F(NodeCoreClosingOutput, ASignalAfterTheVerdictChangesNothingOfIt) {
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 3;
+  hear(verdict);
+  facts_.is_joined = false;
+  EXPECT_EQ(exit_codes(step(NodeCore::StopSignalled{SIGTERM})), std::vector{3});
+}
+
+TEST_F(NodeCoreClosingOutput, AReaderThatLeavesAfterTheVerdictChangesNothingOfIt) {
+  rendezvous::FinishJob verdict;
+  verdict.exit_code = 3;
+  hear(verdict);
+  facts_.is_joined = false;
+  EXPECT_TRUE(exit_codes(step(NodeCore::OutputClosed{})).empty());
+  EXPECT_EQ(exit_codes(step(NodeCore::OutputWritten{})), std::vector{3});
 }
 
 TEST_F(NodeCoreOfTwo, AVerdictEndsAWorkerThatWaitsForASeatAlsoWhileTheOutputOfAnotherIsWritten) {
@@ -555,7 +583,7 @@ TEST_F(NodeCoreOfTwo, AStopThatOthersHearWaitsForTheVerdict) {
 
 TEST_F(NodeCoreOfTwo, TheEndOfTheGuardianIsTheEndOfTheNode) {
   run();
-  const auto actions = step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77});
+  const auto actions = written(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77}));
   ASSERT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
   EXPECT_THAT(all<NodeCore::PrintError>(actions).front().error.where, HasSubstr("pid 77"));
   EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGKILL});
