@@ -39,16 +39,14 @@ GuardianRequests::GuardianRequests(boost::asio::io_context& io, int socket, std:
 void GuardianRequests::send(const guardian::Request& request, std::span<const int> descriptors) {
   auto packet = guardian::packet_of(request);
   if (waiting_.size() >= kWaitingMax) return lose();
-  if (!waiting_.empty()) {
-    waiting_.push_back({std::move(packet), duplicates_of(descriptors)});
-    return;
+  if (waiting_.empty()) {
+    const auto how = guardian::send_request(socket_.native_handle(), packet, descriptors);
+    if (how == Sent::done) return;
+    if (how == Sent::failed) return lose();
+    begin_limit();
+    wait_for_room(how);
   }
-  const auto how = guardian::send_request(socket_.native_handle(), packet, descriptors);
-  if (how == Sent::done) return;
-  if (how == Sent::failed) return lose();
   waiting_.push_back({std::move(packet), duplicates_of(descriptors)});
-  begin_limit();
-  wait_for_room(how);
 }
 
 void GuardianRequests::send_waiting() {

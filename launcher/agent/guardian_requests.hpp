@@ -27,8 +27,7 @@ class GuardianRequests {
   static constexpr std::size_t kWaitingMax = 16'384;  // far more than a spawn and a kill of each worker of a node
 
   // `lost` is called where a request can't be sent: the guardian is gone or hangs, or too many wait. What waits then is
-  // forgotten.
-  // Throws std::system_error where descriptors run out.
+  // forgotten. Throws std::system_error where descriptors run out.
   GuardianRequests(boost::asio::io_context& io, int socket, std::function<void()> lost,
                    std::chrono::milliseconds limit = std::chrono::seconds(20));
 

@@ -30,13 +30,11 @@ void ReasonFiles::read(Paths paths, std::function<void(const Reasons& reasons)> 
 }
 
 void ReasonFiles::pass_on(const RootCause& cause, const std::string& path) {
-  RootCause described = cause;
-  described.error_file.clear();
-  run(
-      passing_, [described, path] { pass_error_on(described, path); }, [] {});
-  if (cause.error_file.empty()) return;
-  run(
-      passing_, [cause, path] { pass_error_on(cause, path); }, [] {});
+  const auto work = [cause, path] {
+    pass_error_on({{}, cause.exit_code, cause.description}, path);
+    if (!cause.error_file.empty()) pass_error_on(cause, path);
+  };
+  run(passing_, work, [] {});
 }
 
 void ReasonFiles::run(Thread& thread, std::function<void()> work, std::function<void()> done) {

@@ -1,7 +1,7 @@
 // Reads why workers failed from the files that they left, and passes the root cause on to a launcher that started this
 // one, which reads it from a file too.
 //
-// Any of these disks may stop answering, so a thread does both and the event loop never waits.
+// Any of these disks may stop answering, so threads do it and the event loop never waits: one for each of the two.
 //
 // Threads: the members are the event loop's only.
 #pragma once
@@ -41,7 +41,7 @@ class ReasonFiles {
   void run(Thread& thread, std::function<void()> work, std::function<void()> done);
 
   boost::asio::io_context& io_;
-  Thread reading_, passing_;  // each from its first use on: their disks may be different ones
+  Thread reading_, passing_;  // each from its first use on
 };
 
 }  // namespace ddp::launcher
