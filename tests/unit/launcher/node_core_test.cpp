@@ -89,6 +89,15 @@ class NodeCoreOfTwo : public ::testing::Test {
         step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGTERM, false}}, TreeEmpty{}}}));
   }
 
+  // In round 0 the second worker is killed, and the first lives on and waits for a seat.
+  Actions lose_second() {
+    run();
+    step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
+    step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
+    step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
+    return step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}});
+  }
+
   NodeCore core_{{2, 2, 30s, 0ms, 0ms, "b"}};
   NodeCore::Facts facts_{TimePoint(100s), 5s, false, true};
 };
@@ -187,11 +196,7 @@ TEST_F(NodeCoreClosingOutput, AReaderThatLeavesAfterTheVerdictChangesNothingOfIt
 }
 
 TEST_F(NodeCoreOfTwo, AVerdictEndsAWorkerThatWaitsForASeatAlsoWhileTheOutputOfAnotherIsWritten) {
-  run();
-  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
-  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
-  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
-  const auto closed = all<NodeCore::CloseOutput>(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}}));
+  const auto closed = all<NodeCore::CloseOutput>(lose_second());
   ASSERT_EQ(closed.size(), 1U);
   EXPECT_EQ(closed.front().kept, std::vector{0});
   rendezvous::FinishJob verdict;
@@ -297,12 +302,7 @@ TEST_F(NodeCoreReadingReasons, AVerdictMeanwhileDoesNotWaitForThem) {
 }
 
 TEST_F(NodeCoreOfTwo, AWorkerThatEndsWhileReasonsAreReadIsNoFailureOfThatRound) {
-  run();
-  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
-  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
-  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
-  const auto wanted =
-      all<NodeCore::ReadReasons>(written(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})));
+  const auto wanted = all<NodeCore::ReadReasons>(written(lose_second()));
   ASSERT_EQ(wanted.size(), 1U);
   const auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 4, false}}}});
   EXPECT_EQ(all<KillOrphans>(actions).size(), 1U);
@@ -315,12 +315,7 @@ TEST_F(NodeCoreOfTwo, AWorkerThatEndsWhileReasonsAreReadIsNoFailureOfThatRound) 
 }
 
 TEST_F(NodeCoreOfTwo, ALostMembershipHearsNoReportOfAnEarlierRound) {
-  run();
-  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
-  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
-  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
-  const auto wanted =
-      all<NodeCore::ReadReasons>(written(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})));
+  const auto wanted = all<NodeCore::ReadReasons>(written(lose_second()));
   ASSERT_EQ(wanted.size(), 1U);
   EXPECT_FALSE(all<SignalTree>(step(NodeCore::MembershipLost{{"nobody answers", "there", "this"}})).empty())
       << "a worker waits for a seat";
@@ -401,11 +396,7 @@ TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenEndsAtOnceAndSpawnsNobod
 }
 
 TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenDoesNotEndBeforeWhatIsLeftOfAnotherWorker) {
-  run();
-  step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
-  step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
-  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
-  ASSERT_EQ(reports(step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}})).size(), 1U);
+  ASSERT_EQ(reports(lose_second()).size(), 1U);
   ASSERT_EQ(all<NodeCore::OpenOutput>(hear(start(1))).size(), 1U);
   auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGKILL, false}}}});
   EXPECT_TRUE(all<NodeCore::Spawn>(actions).empty());
