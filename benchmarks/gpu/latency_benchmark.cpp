@@ -12,9 +12,7 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <exception>
-#include <filesystem>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -22,7 +20,7 @@
 #include "benchmarks/common/measure.hpp"
 #include "benchmarks/gpu/ddprun_job.hpp"
 #include "benchmarks/gpu/figures.hpp"
-#include "tests/nccl/place.hpp"
+#include "benchmarks/gpu/shared_gpu.hpp"
 #include "worker_runtime/backends/nccl/nccl_library.hpp"
 
 namespace {
@@ -33,22 +31,9 @@ namespace abi = ddp::nccl_backend::abi;
 
 constexpr std::size_t kBucketElements = 1024;
 
-void check(cudaError_t code) {
-  if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
-}
-void check(abi::Result result) {
+void check_nccl(abi::Result result) {
   if (result != abi::Result::success)
     throw std::runtime_error("NCCL: error " + std::to_string(static_cast<int>(result)));
-}
-
-ddp::ProcessGroup join() {
-  const auto place = ddp::nccl_test::take_place();
-  ddp::InitOptions options;
-  options.backend = "nccl";
-  options.timeout = std::chrono::minutes(1);
-  options.device = place.device;
-  options.share_device = place.share_device;
-  return ddp::init_process_group(options);
 }
 
 // Zeros on the device.
@@ -71,14 +56,14 @@ class Memory {
 abi::Comm bare_communicator(ddp::ProcessGroup& world) {
   const auto& nccl = ddp::nccl_backend::NcclLibrary::of_process();
   abi::UniqueId id{};
-  if (world.rank() == 0) check(nccl->get_unique_id(&id));
+  if (world.rank() == 0) check_nccl(nccl->get_unique_id(&id));
   const Memory on_device(sizeof id);
   check(cudaMemcpy(on_device.data(), &id, sizeof id, cudaMemcpyHostToDevice));
   world.broadcast(ddp::MemoryRange{on_device.data(), sizeof id, ddp::DataType::uint8, world.device()}, 0);
   check(cudaMemcpy(&id, on_device.data(), sizeof id, cudaMemcpyDeviceToHost));
   abi::Comm comm = nullptr;
   abi::Config config;
-  check(nccl->comm_init_rank_config(&comm, world.size(), id, world.rank(), &config));
+  check_nccl(nccl->comm_init_rank_config(&comm, world.size(), id, world.rank(), &config));
   return comm;
 }
 
@@ -157,7 +142,7 @@ void measure(Figures& figures, const Numbers& numbers) {
   const ddp::MemoryRange range{value.data(), 1, ddp::DataType::float64, world.device()};
   const ddp::CollectiveOptions on_stream{.timeout = {}, .stream = stream};
   const auto bare = [&] {
-    check(nccl->all_reduce(value.data(), value.data(), 1, abi::DataType::float64, abi::RedOp::sum, comm, stream));
+    check_nccl(nccl->all_reduce(value.data(), value.data(), 1, abi::DataType::float64, abi::RedOp::sum, comm, stream));
   };
   const auto ours = [&] { world.all_reduce(range, ddp::ReduceOp::sum, on_stream); };
   const auto to_the_end = [&](const auto& call) {
@@ -182,7 +167,7 @@ void measure(Figures& figures, const Numbers& numbers) {
   for (std::size_t round = 0; round < rounds; ++round)
     barriers.push_back(time(numbers["calls"], [&] { world.barrier(); }));
   const double bucket = time_of_bucket(world, stream, numbers["buckets"], numbers["calls"]);
-  check(nccl->comm_destroy(comm));
+  check_nccl(nccl->comm_destroy(comm));
   world.barrier();
   if (world.rank() != 0) return;
   add(figures, "an all-reduce of 8 bytes to its end", ranks, whole);

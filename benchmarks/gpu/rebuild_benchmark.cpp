@@ -20,7 +20,7 @@
 #include "benchmarks/common/measure.hpp"
 #include "benchmarks/gpu/ddprun_job.hpp"
 #include "benchmarks/gpu/figures.hpp"
-#include "tests/nccl/place.hpp"
+#include "benchmarks/gpu/shared_gpu.hpp"
 
 namespace {
 
@@ -31,20 +31,6 @@ constexpr int kCallsBefore = 10;
 
 double ms_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double, std::milli>(end - begin).count();
-}
-
-void check(cudaError_t code) {
-  if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
-}
-
-ddp::ProcessGroup join() {
-  const auto place = ddp::nccl_test::take_place();
-  ddp::InitOptions options;
-  options.backend = "nccl";
-  options.timeout = std::chrono::minutes(1);
-  options.device = place.device;
-  options.share_device = place.share_device;
-  return ddp::init_process_group(options);
 }
 
 struct Times {

@@ -24,6 +24,7 @@
 #include "benchmarks/common/measure.hpp"
 #include "benchmarks/gpu/ddprun_job.hpp"
 #include "benchmarks/gpu/figures.hpp"
+#include "benchmarks/gpu/shared_gpu.hpp"
 #include "tests/nccl/place.hpp"
 
 namespace {
@@ -36,10 +37,6 @@ constexpr int kStepsBeforeAKill = 5;
 constexpr float kMark = 7;  // in memory of the device that only this process has
 
 long long now() { return Clock::now().time_since_epoch().count(); }
-
-void check(cudaError_t code) {
-  if (code != cudaSuccess) throw std::runtime_error(cudaGetErrorString(code));
-}
 
 // In one write, so that lines of several workers do not mix.
 void say(const std::string& line) { static_cast<void>(!::write(STDOUT_FILENO, (line + "\n").data(), line.size() + 1)); }
