@@ -17,6 +17,7 @@ bundle=$(cd "$(dirname "$0")" && pwd)
 bin=$bundle/bin
 out=$PWD/gpu_check
 part=all
+bundle_version=$(cat "$bundle/VERSION" 2>/dev/null)
 time_limit=${DDP_CHECK_SECONDS:-460} # for all steps of a call
 
 say() { printf '%s\n' "$@"; } # each on a line
@@ -94,7 +95,7 @@ torch=$([ -z "$python" ] ||
 
 facts=$(
   say "date: $(date -u '+%Y-%m-%d %H:%M UTC')"
-  say "ddprun: $(cat "$bundle/VERSION" 2>/dev/null)"
+  say "ddprun: $bundle_version"
   say "$info"
   say "driver: ${driver:-unknown}"
   say "cuBLAS: ${blas:-unknown}"
@@ -108,10 +109,16 @@ say "$facts"
 
 failed=()
 json_text() { printf '"%s"' "$(tr -d '\000-\037' <<<"$1" | sed 's/\\/\\\\/g; s/"/\\"/g')"; }
+facts_json=$(while IFS= read -r fact; do
+  printf '%s: %s\n' "$(json_text "${fact%%: *}")" "$(json_text "${fact#*: }")"
+done <<<"$facts" | paste -sd,)
 
-# result NAME passed|FAILED|skipped SECONDS NOTE
+# result NAME passed|FAILED|skipped SECONDS NOTE: keeps bundle and result, a row of the table, and one of the JSON.
 result() {
-  printf '%s\n' "$(cat "$bundle/VERSION" 2>/dev/null)" "$1" "$2" "$3" "${4//$'\n'/ }" >"$out/steps/$1"
+  local note=${4//$'\n'/ }
+  printf '%s\n%s\n{"name": %s, "bundle": %s, "result": "%s", "seconds": %s, "note": %s}\n' "$bundle_version $2" \
+    "| $1 | $2 | $3 | ${note//|//} |" "$(json_text "$1")" "$(json_text "$bundle_version")" "$2" "$3" \
+    "$(json_text "$note")" >"$out/steps/$1"
   grep -qxF "$1" "$out/order" 2>/dev/null || say "$1" >>"$out/order"
   [ "$2" != FAILED ] || failed+=("$1")
   printf '%-34s %-8s %4s s  %s\n' "$1" "$2" "$3" "$4"
@@ -119,7 +126,7 @@ result() {
 }
 # Whether an earlier call, with this bundle, has passed it.
 has_passed() {
-  [ "$(sed -n '1p;3p' "$out/steps/$1" 2>/dev/null)" = "$(cat "$bundle/VERSION" 2>/dev/null)"$'\npassed' ] &&
+  [ "$(head -n 1 "$out/steps/$1" 2>/dev/null)" = "$bundle_version passed" ] &&
     printf '%-34s passed by an earlier call\n' "$1"
 }
 skip() { result "$1" skipped 0 "$2"; }
@@ -171,41 +178,22 @@ step() {
 
 benchmark() { step "$1" "${@:2}" "--json=$out/logs/$1.json"; }
 
+rows_of_steps() { (cd "$out/steps" && xargs sed -s -n "$1p" <"$out/order"); } # their line with this number
 write_results() {
-  local name version result seconds note separator
+  local name
   {
     say "# ddprun on a GPU" ''
-    while IFS= read -r fact; do say "- $fact"; done <<<"$facts"
+    say "- ${facts//$'\n'/$'\n'- }"
     say '' '| step | result | s | |' '| --- | --- | --- | --- |'
-    while read -r name; do
-      { read -r _; read -r _; read -r result; read -r seconds; read -r note; } <"$out/steps/$name"
-      say "| $name | $result | $seconds | ${note//|//} |"
-    done <"$out/order"
+    rows_of_steps 2
     say '' '| figure | |' '| --- | --- |'
     for name in $benchmarks; do grep '^| ' "$out/logs/$name.log" 2>/dev/null; done
   } >"$out/results.md"
   {
-    printf '{"facts": {'
-    separator=
-    while IFS= read -r fact; do
-      printf '%s%s: %s' "$separator" "$(json_text "${fact%%: *}")" "$(json_text "${fact#*: }")"
-      separator=', '
-    done <<<"$facts"
-    printf '},\n"steps": ['
-    separator=
-    while read -r name; do
-      { read -r version; read -r _; read -r result; read -r seconds; read -r note; } <"$out/steps/$name"
-      printf '%s{"name": %s, "bundle": %s, "result": "%s", "seconds": %s, "note": %s}' "$separator" \
-        "$(json_text "$name")" "$(json_text "$version")" "$result" "$seconds" "$(json_text "$note")"
-      separator=$',\n'
-    done <"$out/order"
-    printf '],\n"benchmarks": ['
-    separator=
+    printf '{"facts": {%s},\n"steps": [%s],\n"benchmarks": [' "$facts_json" "$(rows_of_steps 3 | paste -sd,)"
     for name in $benchmarks; do
-      [ -s "$out/logs/$name.json" ] || continue
-      printf '%s%s' "$separator" "$(cat "$out/logs/$name.json")"
-      separator=','
-    done
+      if [ -s "$out/logs/$name.json" ]; then paste -sd' ' "$out/logs/$name.json"; fi
+    done | paste -sd,
     printf ']}\n'
   } >"$out/results.json"
 }
