@@ -66,6 +66,24 @@ TEST(Judge, TimeoutNamesTheMissingRankAndHowFarAllCame) {
                     HasSubstr("ranks: rank 2 called 5 and completed it; rank 0 called 7, started 7, completed 6")));
 }
 
+TEST(Judge, TimeoutDoesNotNameARankThatWaitsInAnEarlierCallItself) {
+  const RankProgress waiting_in_6{.called = 6, .started = 6, .completed = 5, .oldest = 6, .operation = kCall};
+  const Progress rank_2_is_silent{waiting_in_7(), waiting_in_6, std::nullopt};
+  for (const int rank : {0, 1}) {
+    const auto verdict = judge_by(group_of(rank), failed(Cause::timed_out, 0), rank_2_is_silent);
+    EXPECT_EQ(verdict.kind, Verdict::Kind::timeout) << "rank " << rank;
+    EXPECT_THAT(verdict.ranks, ElementsAre(2)) << "rank " << rank;
+  }
+  EXPECT_THAT(judge_by(group_of(0), failed(Cause::timed_out, 0), {waiting_in_7(), waiting_in_6, done_with(5)}).ranks,
+              ElementsAre(2));
+}
+
+TEST(Judge, TimeoutNamesARankInAnEarlierCallWhereNoOtherHoldsThatUp) {
+  const RankProgress late_in_6{.called = 6, .started = 6, .completed = 5, .oldest = 6, .operation = kCall};
+  EXPECT_THAT(judge_by(group_of(0), failed(Cause::timed_out, 0), {waiting_in_7(), late_in_6, waiting_in_7()}).ranks,
+              ElementsAre(1));
+}
+
 TEST(Judge, ErrorOfASubGroupNamesItsRanksOfTheJob) {
   FailedGroup group = group_of(1);
   group.who.name = "group_0/2";

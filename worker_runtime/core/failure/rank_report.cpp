@@ -19,9 +19,24 @@ RankReport report_of_progress(int rank, const std::optional<RankProgress>& progr
   return report;
 }
 
-bool is_awaited(const Failure& failure, int rank, const std::optional<RankProgress>& progress) {
-  if (failure.is_pair()) return std::find(failure.peers.begin(), failure.peers.end(), rank) != failure.peers.end();
-  return !progress || progress->called < failure.number;
+bool has_called(const std::optional<RankProgress>& progress, std::uint64_t number) {
+  return progress && progress->called >= number;
+}
+
+// The earliest collective that some rank is still in, `number` at the latest.
+std::uint64_t earliest_open(std::uint64_t number, const std::vector<std::optional<RankProgress>>& progress) {
+  for (const auto& rank : progress)
+    if (rank && rank->oldest != 0) number = std::min(number, rank->oldest);
+  return number;
+}
+
+// A rank that stops in the midst of a collective lets those finish it that have its part already, and they come to the
+// next one: a rank that waits for it in the earlier one is not missing. So those are that hold up the earliest.
+std::uint64_t held_up_call(std::uint64_t number, const std::vector<std::optional<RankProgress>>& progress) {
+  const std::uint64_t earliest = earliest_open(number, progress);
+  const bool is_held_up =
+      std::any_of(progress.begin(), progress.end(), [&](const auto& rank) { return !has_called(rank, earliest); });
+  return is_held_up ? earliest : number;
 }
 
 }  // namespace
@@ -38,10 +53,15 @@ RankReport report_of(const RankState& state, std::uint64_t awaited, Part part) {
 
 std::vector<RankReport> reports_of(const Failure& failure, const std::vector<std::optional<RankProgress>>& progress) {
   std::vector<RankReport> reports;
+  const std::uint64_t call = held_up_call(failure.number, progress);
+  const auto is_awaited = [&](int rank) {
+    if (!failure.is_pair()) return !has_called(progress[static_cast<std::size_t>(rank)], call);
+    return std::find(failure.peers.begin(), failure.peers.end(), rank) != failure.peers.end();
+  };
   for (std::size_t i = 0; i < progress.size(); ++i) {
     const int rank = static_cast<int>(i);
     reports.push_back(report_of_progress(rank, progress[i]));
-    if (is_awaited(failure, rank, progress[i])) reports.back().part = Part::missing;
+    if (is_awaited(rank)) reports.back().part = Part::missing;
   }
   if (!progress.empty()) return reports;
   for (const int peer : failure.peers) {
