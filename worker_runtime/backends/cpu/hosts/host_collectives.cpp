@@ -229,7 +229,7 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
   const int workers = std::max(here_count_ - 1, 1);
   const int worker = here_count_ == 1 ? 0 : index_ - 1;
   std::byte* const to = area(block);
-  const std::byte* const from = input_of(collective) + block.begin_bytes;
+  const auto from = [&] { return input_of(collective) + block.begin_bytes; };  // of ranks that have an input
   const auto sources_at = [&](std::size_t staged_bytes, std::size_t placed_bytes) {
     sources_.clear();
     for (int index = 0; index < here_count_; ++index) {
@@ -253,9 +253,10 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
       }
       return;
     case CollectiveKind::all_gather:
-    case CollectiveKind::gather: return copy_bytes(to + layout_.place_of(rank_) * block.slot_bytes, from, block.bytes);
+    case CollectiveKind::gather:
+      return copy_bytes(to + layout_.place_of(rank_) * block.slot_bytes, from(), block.bytes);
     case CollectiveKind::broadcast:
-      if (rank_ == collective.root) copy_bytes(to, from, block.bytes);
+      if (rank_ == collective.root) copy_bytes(to, from(), block.bytes);
       return;
     case CollectiveKind::scatter:
     case CollectiveKind::all_to_all:  // there by the place of the receiver, then by the own
@@ -264,7 +265,7 @@ void HostCollectives::combine(const Collective& collective, const Block& block, 
         const bool is_for_each = collective.kind == CollectiveKind::all_to_all;
         const std::size_t slot = is_for_each ? place * rank_count(host_) + static_cast<std::size_t>(index_) : place;
         copy_bytes(to + slot * block.slot_bytes,
-                   from + static_cast<std::size_t>(layout_.rank_at(place)) * block.rank_bytes, block.bytes);
+                   from() + static_cast<std::size_t>(layout_.rank_at(place)) * block.rank_bytes, block.bytes);
       }
       return;
     default: return;  // a barrier has no data
