@@ -10,7 +10,9 @@ interop=no
 [ "${1:-}" = --interop ] && interop=yes && shift
 preset=release
 case "${1:-}" in release | dev | tsan) preset=$1 && shift ;; esac
-./deploy/install_packages.sh
+compiler=()
+[ "$preset" = release ] || compiler=(clang lld)
+./deploy/install_packages.sh "${compiler[@]}"
 peers=
 if [ "$interop" = yes ]; then
   ./deploy/install_interop.sh packages
