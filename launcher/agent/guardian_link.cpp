@@ -18,25 +18,30 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr int kKillLimitMs = 30'000;
+constexpr int kKillAtOnceMs = 100;  // in which what can be killed at all mostly ends
 
 }  // namespace
 
-GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers)
-    : foreign_children_(children_of_this_process()),
+GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers, std::chrono::milliseconds kill_limit)
+    : kill_limit_(kill_limit),
+      foreign_children_(children_of_this_process()),
       handle_(guardian::start_guardian(options)),
       workers_(static_cast<std::size_t>(workers)) {}
 
 GuardianLink::~GuardianLink() {
-  if (handle_.pid == 0) return;  // it has ended, and reap() has done the rest
+  const int kill_limit_ms = tree_survived_ ? 0 : static_cast<int>(kill_limit_.count());
+  if (handle_.pid == 0) {
+    if (end_) kill_all_children(foreign_children_, kill_limit_ms);
+    return;
+  }
   ::kill(handle_.pid, SIGCONT);
   const base::UniqueFd ended = base::open_pidfd(handle_.pid);
   ::shutdown(handle_.socket.get(), ended ? SHUT_RDWR : SHUT_WR);
   // Without a pidfd its end of the socket tells, by POLLHUP.
   pollfd wait = ended ? pollfd{ended.get(), POLLIN, 0} : pollfd{handle_.socket.get(), 0, 0};
-  if (::poll(&wait, 1, tree_survived_ ? 0 : kKillLimitMs) != 1) {
+  if (::poll(&wait, 1, kill_limit_ms) != 1) {
     ::kill(handle_.pid, SIGKILL);
-    kill_all_children(foreign_children_, tree_survived_ ? 0 : kKillLimitMs);
+    kill_all_children(foreign_children_, kill_limit_ms);
   }
   ::waitpid(handle_.pid, nullptr, WNOHANG);
 }
@@ -46,6 +51,7 @@ void GuardianLink::listen(boost::asio::io_context& io, Handlers handlers) {
   if (duplicate < 0) throw std::system_error(errno, std::generic_category(), "the guardian's socket");
   source_.emplace(io, duplicate);
   handlers_ = std::move(handlers);
+  end_timer_.emplace(io);
   // Where it is gone or hangs, its end, and that of its workers, is reported as any other.
   requests_.emplace(io, handle_.socket.get(), [this] {
     if (handle_.pid != 0) ::kill(handle_.pid, SIGKILL);
@@ -119,12 +125,26 @@ void GuardianLink::request(const guardian::Request& what, std::span<const int> d
   if (handle_.pid != 0) requests_->send(what, descriptors);
 }
 
-std::optional<Ending> GuardianLink::reap() {
+void GuardianLink::take_end_of_child() {
+  if (end_) {
+    if (kill_children(foreign_children_)) tell_end(true);
+    return;
+  }
   int status = 0;
-  if (handle_.pid == 0 || ::waitpid(handle_.pid, &status, WNOHANG) != handle_.pid) return {};
-  handle_.pid = 0;
-  tree_survived_ = !kill_all_children(foreign_children_, kKillLimitMs);
-  return ending_of(status);
+  if (handle_.pid == 0 || ::waitpid(handle_.pid, &status, WNOHANG) != handle_.pid) return;
+  end_ = End{std::exchange(handle_.pid, 0), ending_of(status)};
+  if (kill_all_children(foreign_children_, kKillAtOnceMs)) return tell_end(true);
+  end_timer_->expires_after(kill_limit_);
+  end_timer_->async_wait([this](boost::system::error_code error) {
+    if (!error && end_) tell_end(false);
+  });
+}
+
+void GuardianLink::tell_end(bool has_all_ended) {
+  tree_survived_ = !has_all_ended;
+  end_timer_->cancel();
+  const End end = *std::exchange(end_, std::nullopt);
+  handlers_.ended(end.guardian, end.ending);
 }
 
 }  // namespace ddp::launcher

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,9 +11,13 @@
 #include <algorithm>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace ddp::launcher {
 namespace {
@@ -42,7 +48,7 @@ TEST(GuardianLink, RequestsWaitForAGuardianThatHasNoRoomAndKeepTheirOrderAndDesc
                        is_empty = is_empty || std::holds_alternative<TreeEmpty>(event);
                      }
                    },
-                   [](int) {}, [](int) {}});
+                   [](int) {}, [](int) {}, [](pid_t, const Ending&) { ADD_FAILURE() << "the guardian lives"; }});
   ASSERT_EQ(::kill(link.pid(), SIGSTOP), 0);
   int status = 0;
   ASSERT_EQ(::waitpid(link.pid(), &status, WUNTRACED), link.pid());
@@ -61,7 +67,114 @@ TEST(GuardianLink, RequestsWaitForAGuardianThatHasNoRoomAndKeepTheirOrderAndDesc
   std::string text(100, '\0');
   text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(reader.get(), text.data(), text.size()))));
   EXPECT_EQ(text, "hello\n");
-  EXPECT_FALSE(link.reap()) << "the guardian lives";
+  link.take_end_of_child();
+}
+
+// A process, no descendant of this one, that attaches itself to another one, whose parent then hears nothing of its end
+// until this object ends: as if it could not be killed.
+class Tracer {
+ public:
+  Tracer() {
+    int pair[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) throw std::runtime_error("no socket");
+    ours_.reset(pair[0]);
+    const base::UniqueFd theirs(pair[1]);
+    const pid_t parent = ::fork();
+    if (parent == 0) {
+      if (::fork() == 0) trace(theirs.get());
+      ::_exit(0);
+    }
+    ::waitpid(parent, nullptr, 0);
+  }
+
+  bool attach(pid_t traced) {
+    bool is_attached = false;
+    return ::write(ours_.get(), &traced, sizeof traced) == sizeof traced &&
+           ::read(ours_.get(), &is_attached, sizeof is_attached) == sizeof is_attached && is_attached;
+  }
+
+ private:
+  [[noreturn]] void trace(int socket) {
+    ours_.reset();
+    pid_t traced = 0;
+    if (::read(socket, &traced, sizeof traced) != sizeof traced) ::_exit(0);
+    const bool is_attached = ::ptrace(PTRACE_SEIZE, traced, nullptr, nullptr) == 0;
+    static_cast<void>(!::write(socket, &is_attached, sizeof is_attached));
+    static_cast<void>(!::read(socket, &traced, sizeof traced));
+    ::_exit(0);
+  }
+
+  base::UniqueFd ours_;
+};
+
+// A guardian whose worker has started a process of its own, which is traced. Then the guardian is killed.
+class LostGuardian : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    tracer_.emplace();
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigemptyset(&child_ended_);
+    sigaddset(&child_ended_, SIGCHLD);
+    ::pthread_sigmask(SIG_BLOCK, &child_ended_, nullptr);
+  }
+  void TearDown() override {
+    ::pthread_sigmask(SIG_UNBLOCK, &child_ended_, nullptr);
+    ::prctl(PR_SET_CHILD_SUBREAPER, 0);
+  }
+
+  void lose_guardian(std::chrono::milliseconds kill_limit) {
+    guardian::GuardianOptions options{
+        {"/bin/sh", {"sh", "-c", "sleep 1000 & echo $!; wait"}}, {}, {}, {1024, 1024}, {}, ""};
+    sigemptyset(&options.worker_signal_mask);
+    link_.emplace(options, 1, kill_limit);
+    link_->listen(io_, {[](const std::vector<WorkerGroupEvent>&) {}, [](int) {}, [](int) {},
+                        [this](pid_t, const Ending& ending) { endings_.push_back(ending); }});
+    int output[2], agent[2];
+    ASSERT_EQ(::pipe2(output, O_CLOEXEC), 0);
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, agent), 0);
+    const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), reader(output[0]), agent_side(agent[0]);
+    {
+      const base::UniqueFd writer(output[1]), worker_side(agent[1]);
+      link_->spawn(0, {}, {null.get(), writer.get(), null.get(), worker_side.get()});
+    }
+    char text[32] = {};
+    ASSERT_GT(::read(reader.get(), text, sizeof text - 1), 0);
+    if (!tracer_->attach(std::atoi(text))) GTEST_SKIP() << "this process may not trace others";
+    ASSERT_EQ(::kill(link_->pid(), SIGKILL), 0);
+    wait_for_end_of_child();
+  }
+
+  void wait_for_end_of_child() {
+    const timespec limit{std::chrono::seconds(kPatience).count(), 0};
+    ASSERT_EQ(::sigtimedwait(&child_ended_, nullptr, &limit), SIGCHLD);
+    link_->take_end_of_child();
+  }
+
+  boost::asio::io_context io_{1};
+  sigset_t child_ended_{};
+  std::optional<GuardianLink> link_;
+  std::optional<Tracer> tracer_;
+  std::vector<Ending> endings_;
+};
+
+TEST_F(LostGuardian, IsReportedOnceWhatItLeftHasEnded) {
+  lose_guardian(1h);
+  if (IsSkipped() || HasFatalFailure()) return;
+  EXPECT_TRUE(endings_.empty()) << "a process is left";
+  EXPECT_EQ(link_->pid(), 0);
+  tracer_.reset();
+  while (endings_.empty() && !HasFatalFailure()) wait_for_end_of_child();
+  ASSERT_EQ(endings_.size(), 1u);
+  EXPECT_EQ(endings_[0].value, SIGKILL);
+}
+
+TEST_F(LostGuardian, IsReportedAtTheLimitWhereSomethingCannotBeKilled) {
+  lose_guardian(1ms);
+  if (IsSkipped() || HasFatalFailure()) return;
+  EXPECT_TRUE(endings_.empty());
+  run_until(io_, [this] { return !endings_.empty(); });
+  link_.reset();  // waits no more
+  EXPECT_EQ(endings_.size(), 1u);
 }
 
 class GuardianRequestsTest : public ::testing::Test {
