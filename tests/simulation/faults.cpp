@@ -45,6 +45,7 @@ void Faults::befall(Fault fault) {
       case Fault::late_death: return kill_worker();
       case Fault::replaced_host: return replace_host();
       case Fault::stop: return stop();
+      case Fault::slow_files: return slow_files();
     }
     return false;
   };
@@ -204,6 +205,15 @@ bool Faults::stop() {
   auto* node = some_node();
   if (node == nullptr || !node->runs()) return false;
   world_.clock.after(0ms, &node->process(), [node] { node->stop(SIGTERM); });
+  return true;
+}
+
+bool Faults::slow_files() {
+  auto* node = some_node();
+  if (node == nullptr || !node->runs()) return false;
+  const auto time = dice().between(limit(), 5 * limit());
+  world_.trace("fault: the files of ", node->name(), " are slow for ", time.count() / 1000, " ms");
+  node->slow_files_until(world_.clock.now() + time);
   return true;
 }
 

@@ -37,6 +37,7 @@ class Faults {
   bool kill_worker();
   bool replace_host();
   bool stop();
+  bool slow_files();
 
   void block_for(int from, int to, Duration time);
   void miss_each_other(int a, int b);

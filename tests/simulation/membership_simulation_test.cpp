@@ -120,7 +120,7 @@ TEST(MembershipSimulation, AnUnknownFaultIsRefusedWithTheNamesOfAll) {
   } catch (const std::invalid_argument& error) {
     EXPECT_EQ(std::string(error.what()),
               "there is no fault 'tyop'; there are: all, reset, refusal, close, one-way, cut, stall, late-death, "
-              "replaced-host, stop");
+              "replaced-host, stop, slow-files");
   }
 }
 
@@ -134,6 +134,13 @@ TEST(MembershipSimulation, KilledWorkerWhoseEndIsReportedLateIsTheCause) {
     blamed_right += result.blamed_right;
   }
   EXPECT_GT(blamed_right, 50 / kShorter) << "deaths that nothing else disturbs are too rare to prove anything";
+}
+
+TEST(MembershipSimulation, FilesThatTakeSecondsBreakNoRule) {
+  HistoryOptions options;
+  options.faults = {Fault::slow_files};
+  for (std::uint64_t seed = 1; seed <= 1000 / kShorter; ++seed)
+    ASSERT_EQ(play(seed, options).violation, "") << replay(seed) << " --faults=slow-files";
 }
 
 // A job that works undisturbed until a scheduler signals every process of it.

@@ -18,6 +18,7 @@ namespace {
 
 constexpr Duration kAtOnce = 100us;
 constexpr Duration kFarewellLimit = 1s;
+constexpr Duration kFileTimeMax = 3s;
 
 std::string key_of(int number) {
   char key[33];
@@ -337,7 +338,15 @@ void Node::perform(const NodeCore::Actions& actions) {
 }
 
 void Node::perform(const NodeCore::OpenOutput&) {
-  world_.clock.at(world_.clock.now(), &process_, [this] { decide(NodeCore::OutputOpened{}); });
+  world_.clock.at(world_.clock.now(), &process_, [this] { answer_from_files(NodeCore::OutputOpened{}); });
+}
+
+void Node::answer_from_files(const NodeCore::Event& event) {
+  const auto now = world_.clock.now();
+  if (now >= files_are_slow_until_ && now >= files_answer_at_) return decide(event);
+  files_answer_at_ = std::max(files_answer_at_, now);
+  if (now < files_are_slow_until_) files_answer_at_ += world_.fault_dice.between(Duration(0), kFileTimeMax);
+  world_.clock.at(files_answer_at_, &process_, [this, event] { decide(event); });
 }
 
 void Node::perform(const NodeCore::Spawn& action) {
@@ -372,7 +381,7 @@ void Node::perform(const NodeCore::SendToWorkers& action) {
   if (const auto* stop = std::get_if<worker_link::StopAt>(&action.message)) workers_.stop_at(stop->call);
 }
 
-void Node::perform(const NodeCore::ReadReasons& action) { decide(NodeCore::ReasonsRead{action.number}); }
+void Node::perform(const NodeCore::ReadReasons& action) { answer_from_files(NodeCore::ReasonsRead{action.number}); }
 
 void Node::perform(const NodeCore::OpenStore& action) { decide(NodeCore::StoreIsOpen{action.round, 4000}); }
 

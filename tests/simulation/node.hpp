@@ -30,6 +30,7 @@ class Node {
   void lose();  // with its host
   void stop(int signal_number);
   void warn(int signal_number);
+  void slow_files_until(TimePoint time) { files_are_slow_until_ = time; }
   // Its connection to membership ends, and it comes again. False where it has none.
   bool close_in_order(double jitter);
 
@@ -114,12 +115,14 @@ class Node {
   void perform(const launcher::NodeCore::ForgetTree&) {}
   void perform(const launcher::NodeCore::ReadReasons& action);
   void perform(const launcher::NodeCore::OpenStore& action);
-  void perform(const launcher::NodeCore::CloseOutput&) { decide(launcher::NodeCore::OutputWritten{}); }
+  void perform(const launcher::NodeCore::CloseOutput&) { answer_from_files(launcher::NodeCore::OutputWritten{}); }
   void perform(const launcher::NodeCore::SetFarewell& action);
   void perform(const launcher::NodeCore::TellCaller&) {}
   void perform(const launcher::NodeCore::Finish& action);
   void perform(const launcher::NodeCore::Quit&) { end_process(); }
 
+  // After all answers before it; at once where nothing is slow.
+  void answer_from_files(const launcher::NodeCore::Event& event);
   void end_process();
   void guardian_takes_over();
 
@@ -133,6 +136,7 @@ class Node {
   Workers workers_;
   Timer session_timer_, core_timer_;
   std::optional<TimePoint> session_waits_, core_waits_;
+  TimePoint files_are_slow_until_{}, files_answer_at_{};
   std::unique_ptr<Server> server_;
   std::vector<std::unique_ptr<Server>> former_servers_;
   Channel* channel_ = nullptr;

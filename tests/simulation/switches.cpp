@@ -8,7 +8,7 @@ namespace ddp::simulation {
 namespace {
 
 constexpr const char* kNames[kFaults] = {"reset", "refusal",    "close",         "one-way", "cut",
-                                         "stall", "late-death", "replaced-host", "stop"};
+                                         "stall", "late-death", "replaced-host", "stop",    "slow-files"};
 
 }  // namespace
 

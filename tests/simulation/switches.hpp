@@ -18,8 +18,9 @@ enum class Fault {
   late_death,  // a worker is killed, and its end is reported up to 2 s later
   replaced_host,  // a new ddprun comes in place of another one that is gone, before anybody may have noticed
   stop,           // one ddprun gets SIGTERM
+  slow_files,     // for a while whatever a ddprun does with files takes up to 3 s
 };
-constexpr std::size_t kFaults = 9;
+constexpr std::size_t kFaults = 10;
 
 constexpr std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
 std::string name_of(Fault fault);
