@@ -106,10 +106,7 @@ class Agent {
                              decide(events);
                            },
                            [this](int signal_number) { decide(NodeCore::TreeHasSignal{signal_number}); },
-                           [this](int workers) { decide(NodeCore::SignalForwarded{workers}); },
-                           [this](pid_t guardian, const Ending& ending) {
-                             decide(NodeCore::GuardianEnded{ending, guardian});
-                           }});
+                           [this](int workers) { decide(NodeCore::SignalForwarded{workers}); }});
     meeting_.start();
     io_.run();
     write_report();
@@ -188,13 +185,18 @@ class Agent {
   void take(const signalfd_siginfo& info) {
     const int number = static_cast<int>(info.ssi_signo);
     const auto& forwarded = config_.forward_signals;
-    if (number == SIGCHLD) return guardian_.take_end_of_child();
+    if (number == SIGCHLD) return reap_guardian();
     if (number == SIGWINCH) return output_.resize();
     if (number == SIGTSTP) return decide(NodeCore::SuspendSignalled{});
     if (number == SIGCONT) return decide(NodeCore::ContinueSignalled{});
     if (std::find(forwarded.begin(), forwarded.end(), number) != forwarded.end())
       return decide(NodeCore::WarningSignalled{number, sender_of(info)});
     decide(NodeCore::StopSignalled{number, sender_of(info)});
+  }
+
+  void reap_guardian() {
+    const auto pid = guardian_.pid();
+    if (const auto ending = guardian_.reap()) decide(NodeCore::GuardianEnded{*ending, pid});
   }
 
   // What workers that have ended said before goes before their end.

@@ -18,20 +18,20 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr int kKillAtOnceMs = 100;  // in which what can be killed at all mostly ends
+constexpr int kKillLimitMs = 30'000;
+constexpr int kKillAtOnceMs = 100;  // while the event loop waits
 
 }  // namespace
 
-GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers, std::chrono::milliseconds kill_limit)
-    : kill_limit_(kill_limit),
-      foreign_children_(children_of_this_process()),
+GuardianLink::GuardianLink(const guardian::GuardianOptions& options, int workers)
+    : foreign_children_(children_of_this_process()),
       handle_(guardian::start_guardian(options)),
       workers_(static_cast<std::size_t>(workers)) {}
 
 GuardianLink::~GuardianLink() {
-  const int kill_limit_ms = tree_survived_ ? 0 : static_cast<int>(kill_limit_.count());
+  const int limit_ms = tree_survived_ ? 0 : kKillLimitMs;
   if (handle_.pid == 0) {
-    if (end_) kill_all_children(foreign_children_, kill_limit_ms);
+    if (is_tree_left_) kill_all_children(foreign_children_, limit_ms);
     return;
   }
   ::kill(handle_.pid, SIGCONT);
@@ -39,9 +39,9 @@ GuardianLink::~GuardianLink() {
   ::shutdown(handle_.socket.get(), ended ? SHUT_RDWR : SHUT_WR);
   // Without a pidfd its end of the socket tells, by POLLHUP.
   pollfd wait = ended ? pollfd{ended.get(), POLLIN, 0} : pollfd{handle_.socket.get(), 0, 0};
-  if (::poll(&wait, 1, kill_limit_ms) != 1) {
+  if (::poll(&wait, 1, limit_ms) != 1) {
     ::kill(handle_.pid, SIGKILL);
-    kill_all_children(foreign_children_, kill_limit_ms);
+    kill_all_children(foreign_children_, limit_ms);
   }
   ::waitpid(handle_.pid, nullptr, WNOHANG);
 }
@@ -51,7 +51,6 @@ void GuardianLink::listen(boost::asio::io_context& io, Handlers handlers) {
   if (duplicate < 0) throw std::system_error(errno, std::generic_category(), "the guardian's socket");
   source_.emplace(io, duplicate);
   handlers_ = std::move(handlers);
-  end_timer_.emplace(io);
   // Where it is gone or hangs, its end, and that of its workers, is reported as any other.
   requests_.emplace(io, handle_.socket.get(), [this] {
     if (handle_.pid != 0) ::kill(handle_.pid, SIGKILL);
@@ -125,26 +124,12 @@ void GuardianLink::request(const guardian::Request& what, std::span<const int> d
   if (handle_.pid != 0) requests_->send(what, descriptors);
 }
 
-void GuardianLink::take_end_of_child() {
-  if (end_) {
-    if (kill_children(foreign_children_)) tell_end(true);
-    return;
-  }
+std::optional<Ending> GuardianLink::reap() {
   int status = 0;
-  if (handle_.pid == 0 || ::waitpid(handle_.pid, &status, WNOHANG) != handle_.pid) return;
-  end_ = End{std::exchange(handle_.pid, 0), ending_of(status)};
-  if (kill_all_children(foreign_children_, kKillAtOnceMs)) return tell_end(true);
-  end_timer_->expires_after(kill_limit_);
-  end_timer_->async_wait([this](boost::system::error_code error) {
-    if (!error && end_) tell_end(false);
-  });
-}
-
-void GuardianLink::tell_end(bool has_all_ended) {
-  tree_survived_ = !has_all_ended;
-  end_timer_->cancel();
-  const End end = *std::exchange(end_, std::nullopt);
-  handlers_.ended(end.guardian, end.ending);
+  if (handle_.pid == 0 || ::waitpid(handle_.pid, &status, WNOHANG) != handle_.pid) return {};
+  handle_.pid = 0;
+  is_tree_left_ = !kill_all_children(foreign_children_, kKillAtOnceMs);
+  return ending_of(status);
 }
 
 }  // namespace ddp::launcher

@@ -8,8 +8,6 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
-#include <chrono>
 #include <functional>
 #include <optional>
 #include <set>
@@ -29,15 +27,13 @@ class GuardianLink {
     std::function<void(const std::vector<WorkerGroupEvent>& events)> events;  // that happened at one instant
     std::function<void(int signal_number)> signalled;                         // a signal_tree() was carried out
     std::function<void(int workers)> forwarded;                               // a forward() was, to so many
-    // The guardian has; and what it left, or that cannot be killed.
-    std::function<void(pid_t guardian, const Ending& ending)> ended;
   };
 
-  // Forks the guardian. `kill_limit`: for what a guardian leaves to end of SIGKILL. Throws std::system_error.
-  GuardianLink(const guardian::GuardianOptions& options, int workers,
-               std::chrono::milliseconds kill_limit = std::chrono::seconds(30));
+  // Forks the guardian. Throws std::system_error.
+  GuardianLink(const guardian::GuardianOptions& options, int workers);
 
-  // Whatever happened: nothing of the job outlives this object. The guardian ends when its tree is empty.
+  // Whatever happened: nothing of the job outlives this object, but what does not end of SIGKILL within 30 s. The
+  // guardian ends when its tree is empty.
   ~GuardianLink();
   GuardianLink(const GuardianLink&) = delete;
 
@@ -57,9 +53,9 @@ class GuardianLink {
 
   pid_t pid_of(int local_rank) const { return workers_[static_cast<std::size_t>(local_rank)].pid; }
 
-  // Some child of this process has ended. Where it was the guardian, what it left is ended too. Waits for no more than
-  // a tenth of a second.
-  void take_end_of_child();
+  // Some child of this process has ended: where it was the guardian, its end, and what it left is killed. What has not
+  // ended of that within a tenth of a second is left to the destructor.
+  std::optional<Ending> reap();
   pid_t pid() const { return handle_.pid; }  // 0 once it has ended
 
   // Processes of the job are left that cannot be killed: they are not waited for any more.
@@ -74,23 +70,15 @@ class GuardianLink {
   void request(const guardian::Request& what, std::span<const int> descriptors = {});
   void wait();
   void take(const guardian::Report& report, base::UniqueFd pidfd, std::vector<WorkerGroupEvent>& events);
-  void tell_end(bool has_all_ended);
 
-  struct End {
-    pid_t guardian;
-    Ending ending;
-  };
-
-  const std::chrono::milliseconds kill_limit_;
   std::set<pid_t> foreign_children_;  // of who was this process before; not ours to end
   guardian::GuardianHandle handle_;
   std::optional<boost::asio::posix::stream_descriptor> source_;
   std::optional<GuardianRequests> requests_;
   Handlers handlers_;
   std::vector<Worker> workers_;
-  std::optional<End> end_;  // while what the guardian left is being killed
-  std::optional<boost::asio::steady_timer> end_timer_;
   bool tree_survived_ = false;
+  bool is_tree_left_ = false;  // by a guardian that has ended
 };
 
 }  // namespace ddp::launcher

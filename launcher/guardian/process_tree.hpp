@@ -45,12 +45,9 @@ std::string first_value_of(pid_t pid, std::string_view variable);
 // The children of this process; nearly free where there are none.
 std::set<pid_t> children_of_this_process();
 
-// Reaps the children that have ended and sends SIGKILL to every descendant; true where none is left. `spared` children
-// and what descends from them are left alone.
-bool kill_children(const std::set<pid_t>& spared);
-
-// The same again whenever a child has ended, until none is left. Returns false if some are left after `limit_ms` (they
-// are in uninterruptible sleep).
+// Sends SIGKILL to every descendant, again whenever one has ended, until there is none, and reaps them. `spared`
+// children and what descends from them are left alone. Returns false if some are left after `limit_ms` (they are in
+// uninterruptible sleep).
 bool kill_all_children(const std::set<pid_t>& spared, int limit_ms);
 
 }  // namespace ddp::launcher

@@ -50,6 +50,7 @@ class History {
     result.completed = world_.checks.rounds_completed();
     result.faults = faults_;
     result.drawn = switched_.drawn();
+    result.late_answers = world_.late_answers;
     result.blamed_right = world_.blame.times_right();
     if (!result.violation.empty()) world_.trace("VIOLATION: ", result.violation);
     return result;

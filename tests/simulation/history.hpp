@@ -26,6 +26,7 @@ struct HistoryResult {
   std::size_t completed = 0;  // in which a collective could complete
   int faults = 0;
   FaultCounts drawn{};           // of HistoryOptions::faults
+  std::size_t late_answers = 0;  // of slow files
   std::size_t blamed_right = 0;  // killed workers whose end was reported late, and who were named as the cause
   bool goes_on = false;          // in the end; else the job has ended
 };

@@ -80,6 +80,7 @@ int run(const Options& options) {
   const auto began = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
   std::uint64_t histories = 0, events = 0, rounds = 0, completed = 0, going_on = 0, violations = 0, blamed_right = 0;
+  std::uint64_t late_answers = 0;
   FaultCounts drawn{};
   for (auto seed = options.first; seed <= options.last; ++seed) {
     if (options.seconds > 0 && elapsed() >= options.seconds) break;
@@ -90,6 +91,7 @@ int run(const Options& options) {
     completed += result.completed;
     going_on += result.goes_on;
     blamed_right += result.blamed_right;
+    late_answers += result.late_answers;
     for (std::size_t i = 0; i < kFaults; ++i) drawn[i] += result.drawn[i];
     if (result.violation.empty()) continue;
     ++violations;
@@ -103,7 +105,8 @@ int run(const Options& options) {
   if (!options.faults.empty()) {
     std::cout << "drawn:";
     for (const auto fault : options.faults) std::cout << ' ' << name_of(fault) << ' ' << drawn[index_of(fault)];
-    std::cout << "; " << blamed_right << " late deaths named as the cause\n";
+    std::cout << "; " << blamed_right << " late deaths named as the cause, " << late_answers
+              << " late answers of files\n";
   }
   return violations == 0 ? 0 : 1;
 }

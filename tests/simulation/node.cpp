@@ -338,15 +338,32 @@ void Node::perform(const NodeCore::Actions& actions) {
 }
 
 void Node::perform(const NodeCore::OpenOutput&) {
-  world_.clock.at(world_.clock.now(), &process_, [this] { answer_from_files(NodeCore::OutputOpened{}); });
+  ++closing_.questions;
+  if (are_files_slow(opening_)) return answer_late(opening_, NodeCore::OutputOpened{});
+  ++opening_.questions;
+  world_.clock.at(world_.clock.now(), &process_, [this] { decide(NodeCore::OutputOpened{}); });
 }
 
-void Node::answer_from_files(const NodeCore::Event& event) {
+void Node::close_output() {
+  ++opening_.questions;
+  if (are_files_slow(closing_)) return answer_late(closing_, NodeCore::OutputWritten{});
+  ++closing_.questions;
+  decide(NodeCore::OutputWritten{});
+}
+
+bool Node::are_files_slow(const FileWork& work) const {
+  return world_.clock.now() < std::max(files_are_slow_until_, work.ends_at);
+}
+
+void Node::answer_late(FileWork& work, const NodeCore::Event& event) {
   const auto now = world_.clock.now();
-  if (now >= files_are_slow_until_ && now >= files_answer_at_) return decide(event);
-  files_answer_at_ = std::max(files_answer_at_, now);
-  if (now < files_are_slow_until_) files_answer_at_ += world_.fault_dice.between(Duration(0), kFileTimeMax);
-  world_.clock.at(files_answer_at_, &process_, [this, event] { decide(event); });
+  work.ends_at = std::max(work.ends_at, now);
+  if (now < files_are_slow_until_) work.ends_at += world_.fault_dice.between(Duration(1), kFileTimeMax);
+  world_.clock.at(work.ends_at, &process_, [this, &work, event, question = ++work.questions] {
+    if (work.questions != question) return;
+    ++world_.late_answers;
+    decide(event);
+  });
 }
 
 void Node::perform(const NodeCore::Spawn& action) {
@@ -381,7 +398,10 @@ void Node::perform(const NodeCore::SendToWorkers& action) {
   if (const auto* stop = std::get_if<worker_link::StopAt>(&action.message)) workers_.stop_at(stop->call);
 }
 
-void Node::perform(const NodeCore::ReadReasons& action) { answer_from_files(NodeCore::ReasonsRead{action.number}); }
+void Node::perform(const NodeCore::ReadReasons& action) {
+  const NodeCore::ReasonsRead answer{action.number};
+  are_files_slow(reading_) ? answer_late(reading_, answer) : decide(answer);
+}
 
 void Node::perform(const NodeCore::OpenStore& action) { decide(NodeCore::StoreIsOpen{action.round, 4000}); }
 

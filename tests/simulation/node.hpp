@@ -115,14 +115,20 @@ class Node {
   void perform(const launcher::NodeCore::ForgetTree&) {}
   void perform(const launcher::NodeCore::ReadReasons& action);
   void perform(const launcher::NodeCore::OpenStore& action);
-  void perform(const launcher::NodeCore::CloseOutput&) { answer_from_files(launcher::NodeCore::OutputWritten{}); }
+  void perform(const launcher::NodeCore::CloseOutput&) { close_output(); }
   void perform(const launcher::NodeCore::SetFarewell& action);
   void perform(const launcher::NodeCore::TellCaller&) {}
   void perform(const launcher::NodeCore::Finish& action);
   void perform(const launcher::NodeCore::Quit&) { end_process(); }
 
-  // After all answers before it; at once where nothing is slow.
-  void answer_from_files(const launcher::NodeCore::Event& event);
+  // What is done with files of one kind, by a thread of its own. Only the last question to it is answered.
+  struct FileWork {
+    TimePoint ends_at{};
+    std::uint64_t questions = 0;
+  };
+  bool are_files_slow(const FileWork& work) const;
+  void answer_late(FileWork& work, const launcher::NodeCore::Event& event);
+  void close_output();
   void end_process();
   void guardian_takes_over();
 
@@ -136,7 +142,8 @@ class Node {
   Workers workers_;
   Timer session_timer_, core_timer_;
   std::optional<TimePoint> session_waits_, core_waits_;
-  TimePoint files_are_slow_until_{}, files_answer_at_{};
+  TimePoint files_are_slow_until_{};
+  FileWork opening_, closing_, reading_;
   std::unique_ptr<Server> server_;
   std::vector<std::unique_ptr<Server>> former_servers_;
   Channel* channel_ = nullptr;

@@ -73,6 +73,7 @@ class World {
   std::unique_ptr<Network> network;
   Checks checks;
   Blame blame;
+  std::size_t late_answers = 0;  // of slow files
   bool traces;
   template <typename... Parts>
   void trace(const Parts&... parts) {

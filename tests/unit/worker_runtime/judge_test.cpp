@@ -78,6 +78,14 @@ TEST(Judge, TimeoutDoesNotNameARankThatWaitsInAnEarlierCallItself) {
               ElementsAre(2));
 }
 
+TEST(Judge, TimeoutOfACallFarAheadNamesTheRankThatAnotherOneWaitsFor) {
+  const RankProgress far_ahead{.called = 7, .started = 7, .completed = 5, .oldest = 6, .operation = kCall};
+  const RankProgress waiting_in_6{.called = 6, .started = 6, .completed = 5, .oldest = 6, .operation = kCall};
+  const RankProgress stuck_in_5{.called = 5, .started = 5, .completed = 4, .oldest = 5, .operation = kCall};
+  EXPECT_THAT(judge_by(group_of(0), failed(Cause::timed_out, 0), {far_ahead, stuck_in_5, waiting_in_6}).ranks,
+              ElementsAre(1));
+}
+
 TEST(Judge, TimeoutNamesARankInAnEarlierCallWhereNoOtherHoldsThatUp) {
   const RankProgress late_in_6{.called = 6, .started = 6, .completed = 5, .oldest = 6, .operation = kCall};
   EXPECT_THAT(judge_by(group_of(0), failed(Cause::timed_out, 0), {waiting_in_7(), late_in_6, waiting_in_7()}).ranks,

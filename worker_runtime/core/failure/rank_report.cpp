@@ -23,20 +23,16 @@ bool has_called(const std::optional<RankProgress>& progress, std::uint64_t numbe
   return progress && progress->called >= number;
 }
 
-// The earliest collective that some rank is still in, `number` at the latest.
-std::uint64_t earliest_open(std::uint64_t number, const std::vector<std::optional<RankProgress>>& progress) {
-  for (const auto& rank : progress)
-    if (rank && rank->oldest != 0) number = std::min(number, rank->oldest);
-  return number;
-}
-
-// A rank that stops in the midst of a collective lets those finish it that have its part already, and they come to the
-// next one: a rank that waits for it in the earlier one is not missing. So those are that hold up the earliest.
+// A collective can complete on some ranks while another one hangs in it, and those go on to the next. So what counts is
+// the earliest call, `number` at the latest, that some rank is in and another has not called.
 std::uint64_t held_up_call(std::uint64_t number, const std::vector<std::optional<RankProgress>>& progress) {
-  const std::uint64_t earliest = earliest_open(number, progress);
-  const bool is_held_up =
-      std::any_of(progress.begin(), progress.end(), [&](const auto& rank) { return !has_called(rank, earliest); });
-  return is_held_up ? earliest : number;
+  for (const auto& rank : progress) {
+    if (!rank || rank->oldest == 0 || rank->oldest >= number) continue;
+    const bool is_held_up = std::any_of(progress.begin(), progress.end(),
+                                        [&](const auto& other) { return !has_called(other, rank->oldest); });
+    if (is_held_up) number = rank->oldest;
+  }
+  return number;
 }
 
 }  // namespace
