@@ -149,9 +149,9 @@ TEST_F(Elastic, StoppedRankInACollective_ItIsKilledAtTheDeadlineAndReplaced) {
   ::kill(static_cast<pid_t>(pids.at(1)), SIGSTOP);
   const auto next = pids_of(job, 1, 3);
   EXPECT_EQ(process_state(static_cast<pid_t>(pids.at(1))), 0) << "it could write into the others' memory, if continued";
-  EXPECT_EQ(next.at(0), pids.at(0));
-  EXPECT_NE(next.at(1), pids.at(1));
-  EXPECT_EQ(next.at(2), pids.at(2));
+  EXPECT_EQ(next.at(0), pids.at(0)) << job.err();
+  EXPECT_NE(next.at(1), pids.at(1)) << job.err();
+  EXPECT_EQ(next.at(2), pids.at(2)) << job.err();
   expect_progress();
   make("stop");
   EXPECT_EQ(job.wait(), 0) << job.err();
@@ -167,7 +167,7 @@ TEST_F(Elastic, KilledRankWhoseForkedChildLivesOn_TheChildIsKilledAndThoseOfTheO
   EXPECT_EQ(before.size(), 6u);  // ddprun, its guardian, two workers and a child of each
   ::kill(static_cast<pid_t>(pids.at(0)), SIGKILL);
   const auto next = pids_of(job, 1, 2);
-  EXPECT_EQ(next.at(1), pids.at(1));
+  EXPECT_EQ(next.at(1), pids.at(1)) << job.err();
   const auto after = job.processes();
   int gone = 0;
   for (const auto pid : before) gone += std::find(after.begin(), after.end(), pid) == after.end() ? 1 : 0;
@@ -186,8 +186,8 @@ TEST_F(Elastic, FailureWhileTheRanksMeet_TheyMeetAgainInTheNextRound) {
   make("die_before_meeting");  // by the replacement
   ::kill(static_cast<pid_t>(pids.at(0)), SIGKILL);
   const auto next = pids_of(job, 2, 3);
-  EXPECT_EQ(next.at(1), pids.at(1));
-  EXPECT_EQ(next.at(2), pids.at(2));
+  EXPECT_EQ(next.at(1), pids.at(1)) << job.err();
+  EXPECT_EQ(next.at(2), pids.at(2)) << job.err();
   EXPECT_TRUE(of_ranks(job, 1, "pid").empty());
   expect_progress();
   make("stop");
@@ -206,7 +206,7 @@ TEST_F(Elastic, RankThatComputes_HearsOfTheEndOfTheRoundAtItsNextCall) {
   std::filesystem::remove(folder() + "/compute");
   const auto next = pids_of(job, 1, 3);
   EXPECT_TRUE(job.prints("leaves pid=" + std::to_string(pids.at(0))));
-  EXPECT_EQ(next.at(0), pids.at(0));
+  EXPECT_EQ(next.at(0), pids.at(0)) << job.err();
   make("stop");
   EXPECT_EQ(job.wait(), 0) << job.err();
 }
@@ -257,7 +257,7 @@ TEST_F(Elastic, TwoNodes_AStoppedRankOfTheOtherNodeIsKilledAtTheDeadline) {
   const auto here = pids_of(zero, 0, 1), there = pids_of(one, 0, 1);
   expect_progress();
   ::kill(static_cast<pid_t>(there.at(1)), SIGSTOP);
-  EXPECT_EQ(pids_of(zero, 1, 1).at(0), here.at(0));
+  EXPECT_EQ(pids_of(zero, 1, 1).at(0), here.at(0)) << zero.err();
   EXPECT_NE(pids_of(one, 1, 1).at(1), there.at(1));
   EXPECT_EQ(process_state(static_cast<pid_t>(there.at(1))), 0);
   expect_progress();
@@ -273,7 +273,7 @@ TEST_F(Elastic, OneToTwoNodes_WhereTheAgentOfOneIsKilledTheOtherGoesOnAloneInThe
   pids_of(one, 0, 1);
   expect_progress();
   one.kill(SIGKILL);
-  EXPECT_EQ(pids_of(zero, 1, 1).at(0), here.at(0));
+  EXPECT_EQ(pids_of(zero, 1, 1).at(0), here.at(0)) << zero.err();
   EXPECT_EQ(of_ranks(zero, 1, "size").at(0), 1);
   expect_progress();
   make("stop");
