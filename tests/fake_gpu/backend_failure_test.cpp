@@ -451,6 +451,7 @@ TEST(InvalidArgument, ForAStreamThatIsBeingCaptured) {
     EXPECT_THAT(error->what(), HasSubstr("is being captured into a graph"));
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     group.all_reduce(values.range(), ReduceOp::sum, {.stream = stream});
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     EXPECT_EQ(values.values(), Values(10, 1));
   });
 }
