@@ -5,7 +5,7 @@
 #include "tests/fake_gpu/fake_gpu.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-// LeakSanitizer of GCC 12 guesses where a thread's variables of a library are that was loaded by dlopen, as the
+// LeakSanitizer guesses where a thread's variables of a library are that was loaded by dlopen, as the
 // stand-in for NCCL is, and crashes at times on what it takes for their place. So it does without them, and what only
 // they lead to seems lost: that is glibc's own.
 extern "C" __attribute__((visibility("default"))) const char* __lsan_default_options() {
