@@ -11,7 +11,7 @@ interop=no
 preset=release
 case "${1:-}" in release | dev | tsan) preset=$1 && shift ;; esac
 compiler=()
-[ "$preset" = release ] || compiler=(clang lld)
+[ "$preset" = release ] || compiler=(clang libclang-rt-dev lld llvm)
 ./deploy/install_packages.sh "${compiler[@]}"
 peers=
 if [ "$interop" = yes ]; then
