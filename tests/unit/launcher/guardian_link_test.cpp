@@ -34,18 +34,24 @@ void run_until(boost::asio::io_context& io, const std::function<bool()>& conditi
   EXPECT_TRUE(condition());
 }
 
-// Has it run with a pipe as its standard output, and waits for what it writes first.
-std::string first_output_of_worker(GuardianLink& link) {
+// This side of what a worker has been given.
+struct WorkerEnds {
+  base::UniqueFd output, agent;
+};
+
+WorkerEnds spawn_worker(GuardianLink& link) {
   int output[2], agent[2];
   EXPECT_EQ(::pipe2(output, O_CLOEXEC), 0);
   EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, agent), 0);
-  const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), reader(output[0]), agent_side(agent[0]);
-  {
-    const base::UniqueFd writer(output[1]), worker_side(agent[1]);
-    link.spawn(0, {}, {null.get(), writer.get(), null.get(), worker_side.get()});
-  }
+  const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), writer(output[1]), worker_side(agent[1]);
+  link.spawn(0, {}, {null.get(), writer.get(), null.get(), worker_side.get()});
+  return {base::UniqueFd(output[0]), base::UniqueFd(agent[0])};
+}
+
+// What the worker writes first.
+std::string read_output(const WorkerEnds& worker) {
   std::string text(100, '\0');
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(reader.get(), text.data(), text.size()))));
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(worker.output.get(), text.data(), text.size()))));
   return text;
 }
 
@@ -68,20 +74,11 @@ TEST(GuardianLink, RequestsWaitForAGuardianThatHasNoRoomAndKeepTheirOrderAndDesc
   int status = 0;
   ASSERT_EQ(::waitpid(link.pid(), &status, WUNTRACED), link.pid());
   for (int i = 0; i < kMoreThanASocketHolds; ++i) link.signal_tree(SIGURG);
-  int output[2], agent[2];
-  ASSERT_EQ(::pipe2(output, O_CLOEXEC), 0);
-  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, agent), 0);
-  {
-    const base::UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC)), writer(output[1]), worker_side(agent[1]);
-    link.spawn(0, {}, {null.get(), writer.get(), null.get(), worker_side.get()});
-  }
-  const base::UniqueFd reader(output[0]), agent_side(agent[0]);
+  const auto worker = spawn_worker(link);
   ASSERT_EQ(::kill(link.pid(), SIGCONT), 0);
   run_until(io, [&] { return is_empty; });
   EXPECT_EQ(signalled_at_start, kMoreThanASocketHolds);
-  std::string text(100, '\0');
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(reader.get(), text.data(), text.size()))));
-  EXPECT_EQ(text, "hello\n");
+  EXPECT_EQ(read_output(worker), "hello\n");
   EXPECT_FALSE(link.reap()) << "the guardian lives";
 }
 
@@ -137,7 +134,8 @@ TEST(GuardianLink, EndOfTheGuardianIsReportedThoughSomethingThatItLeftDoesNotEnd
   boost::asio::io_context io{1};
   std::optional<GuardianLink> link(std::in_place, options, 1);
   link->listen(io, {[](const std::vector<WorkerGroupEvent>&) {}, [](int) {}, [](int) {}});
-  const pid_t started_by_worker = std::atoi(first_output_of_worker(*link).c_str());
+  const auto worker = spawn_worker(*link);
+  const pid_t started_by_worker = std::atoi(read_output(worker).c_str());
   ASSERT_GT(started_by_worker, 0);
   if (!tracer->attach(started_by_worker)) GTEST_SKIP() << "this process may not trace others";
 
