@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,14 +14,12 @@
 #include "ddp/gradient_compression.hpp"
 #include "worker_runtime/engine/hooks/exact_text.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
+#include "worker_runtime/engine/hooks/largest_values.hpp"
 
 namespace ddp {
 namespace {
 
-struct Entry {              // of a gradient that is sent
-  std::uint32_t place = 0;  // in the bucket
-  float value = 0;
-};
+using Entry = gradient_engine::PlacedValue;  // of a gradient that is sent, by its place in the bucket
 static_assert(sizeof(Entry) == 8);
 
 class TopK : public CommunicationHook {
@@ -58,7 +55,10 @@ class TopK : public CommunicationHook {
     if (place.count == 0) return std::nullopt;
     if (call.stage == 0) {
       add_errors(call.bucket);
-      choose(call.bucket, {own, place.count});
+      // A NaN counts as large: it must reach the other ranks.
+      gradient_engine::take_largest(
+          {static_cast<const float*>(call.bucket.gradients.data), call.bucket.gradients.count}, {own, place.count},
+          scratch_);
       keep_errors(call.bucket, {own, place.count});
       return call.group.all_gather_async({own, place.count * sizeof(Entry), DataType::uint8},
                                          {all, size * place.count * sizeof(Entry), DataType::uint8}, call.options);
@@ -96,23 +96,6 @@ class TopK : public CommunicationHook {
     }
   }
 
-  // Of equal magnitudes those at lower places. A NaN is larger than all: it must reach the other ranks.
-  void choose(const GradientBucket& bucket, std::span<Entry> chosen) {
-    const auto* const gradients = static_cast<const float*>(bucket.gradients.data);
-    const auto magnitude = [gradients](std::uint32_t place) {
-      const float value = std::abs(gradients[place]);
-      return std::isnan(value) ? INFINITY : value;
-    };
-    order_.resize(bucket.gradients.count);
-    std::iota(order_.begin(), order_.end(), 0U);
-    std::nth_element(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(chosen.size() - 1), order_.end(),
-                     [&](std::uint32_t a, std::uint32_t b) {
-                       return magnitude(a) != magnitude(b) ? magnitude(a) > magnitude(b) : a < b;
-                     });
-    std::sort(order_.begin(), order_.begin() + static_cast<std::ptrdiff_t>(chosen.size()));
-    for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = {order_[i], gradients[order_[i]]};
-  }
-
   // What is not sent. Infinite ones and NaN are for the present step only.
   void keep_errors(const GradientBucket& bucket, std::span<const Entry> sent) {
     auto* const gradients = static_cast<float*>(bucket.gradients.data);
@@ -128,7 +111,7 @@ class TopK : public CommunicationHook {
   TopKOptions options_;
   std::map<std::string, Error> errors_;  // by the parameter's name
   std::vector<Place> places_;            // by bucket
-  std::vector<std::uint32_t> order_;
+  std::vector<std::uint32_t> scratch_;
   RegisteredMemory memory_;
 };
 
