@@ -379,6 +379,29 @@ TEST(Checkpointer, AFileOfCheckpointDirectoryIsLoaded) {
   EXPECT_THAT(results, Each("53.000000"));
 }
 
+// As another job does that keeps one checkpoint: it saves a newer one, and removes the one that is about to be loaded.
+TEST(Checkpointer, LoadLooksAgainIfNewerCheckpointsReplaceTheListedOnes) {
+  const ScratchDirectory scratch;
+  const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+    std::vector<float> w{1, 2, 3};
+    CheckpointDirectory other_job(scratch.path(), 1);
+    if (world.rank() == 0) flip_last_byte(other_job.save(world.round(), 5, {{"w", {3}, w}}));
+    world.barrier();
+    CheckpointerOptions options = into(scratch.path());
+    int warnings = 0;
+    options.warn = [&](const std::string&) {
+      if (++warnings > 1) return;
+      std::vector<float> newer{4, 5, 6};
+      other_job.save(world.round(), 6, {{"w", {3}, newer}});
+    };
+    Checkpointer checkpoints(world, options);
+    checkpoints.add({"w", {3}, w});
+    const auto loaded = checkpoints.load();
+    return std::to_string(loaded ? loaded->step : 0) + " " + std::to_string(w[2]);
+  });
+  EXPECT_THAT(results, Each("6 6.000000"));
+}
+
 TEST(Checkpointer, DisksOfTheirOwnOnEachHostDoNotDisagree) {
   const ScratchDirectory scratch;
   const auto results = results_of_ranks(3, [&](ProcessGroup world) -> std::string {
