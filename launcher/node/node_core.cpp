@@ -21,9 +21,7 @@ constexpr std::chrono::milliseconds kOutputLimit{2'000};    // for what is left 
 }  // namespace
 
 NodeCore::NodeCore(NodeOptions options)
-    : options_(std::move(options)),
-      group_({options_.workers, options_.grace, options_.signal_window}),
-      progress_(options_.workers) {}
+    : options_(std::move(options)), group_({options_.workers, options_.grace, options_.signal_window}) {}
 
 NodeCore::Actions NodeCore::step(const Event& event, const Facts& facts) {
   facts_ = facts;
@@ -230,12 +228,13 @@ void NodeCore::hear(int local_rank, const worker_link::Left& message) {
 }
 
 void NodeCore::hear(int local_rank, const worker_link::Progress& message) {
-  if (is_of_round(message.round) && progress_.take(local_rank, message)) send(rendezvous::FirstStep{message.round});
+  if (is_of_round(message.round) && progress_.note(message, local_rank, group_.workers()))
+    send(rendezvous::FirstStep{message.round});
 }
 
 void NodeCore::hear(int local_rank, const worker_link::StopReady& message) {
   if (!is_of_round(message.round)) return;
-  vote_.answer(local_rank, message.call);
+  group_.workers().at(static_cast<std::size_t>(local_rank)).stop_call = message.call;
   vote();
 }
 
@@ -244,7 +243,7 @@ void NodeCore::hear(int local_rank, const worker_link::Stopping& message) {
 }
 
 void NodeCore::vote() {
-  const auto next = vote_.next(group_.voters());
+  const auto next = vote_.next(group_.voters(), group_.workers());
   for (const int local_rank : next.ask)
     out_.emplace_back(SendToWorker{local_rank, worker_link::PrepareStop{start_.round.number}});
   if (next.answer) send(rendezvous::StopReady{start_.round.number, next.answer->call});
@@ -271,7 +270,7 @@ void NodeCore::hear(const rendezvous::Welcome& message) {
 
 void NodeCore::hear(const rendezvous::PrepareStop& message) {
   if (!is_of_round(message.round)) return;
-  vote_.ask(message.is_warning);
+  vote_.ask(message.is_warning, group_.workers());
   vote();
 }
 

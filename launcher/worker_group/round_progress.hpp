@@ -3,10 +3,7 @@
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
 
-#include <cstdint>
-#include <map>
-#include <set>
-
+#include "launcher/worker_group/worker.hpp"
 #include "rendezvous/membership/messages.hpp"
 #include "rendezvous/worker_link/message.hpp"
 
@@ -14,20 +11,15 @@ namespace ddp::launcher {
 
 class RoundProgress {
  public:
-  explicit RoundProgress(int workers) : workers_(workers) {}
+  void begin_round() { kept_ = {}; }
 
-  void begin_round();
-
-  // True once in a round: when every worker has finished a step of it.
-  bool take(int local_rank, const worker_link::Progress& message);
+  // Takes in a report of one worker. True once per round: when every worker has finished a step.
+  bool note(const worker_link::Progress& message, int local_rank, Workers& workers);
 
   // What has been kept, by the worker that has come furthest; empty where nobody told of such a thing.
   const rendezvous::Progress& kept() const { return kept_; }
 
  private:
-  int workers_;
-  std::set<int> stepped_;
-  std::map<int, std::uint64_t> commits_before_;  // of each worker, as it told first in this round
   rendezvous::Progress kept_;
 };
 

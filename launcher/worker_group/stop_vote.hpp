@@ -12,10 +12,10 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <vector>
+
+#include "launcher/worker_group/worker.hpp"
 
 namespace ddp::launcher {
 
@@ -40,21 +40,16 @@ class StopVote {
 
   void begin_round() { *this = {}; }
 
-  // Membership's question.
-  void ask(bool is_warning);
+  // Membership asks. Clears the answers to an earlier question that is already answered.
+  void ask(bool is_warning, Workers& workers);
 
-  // A worker's answer.
-  void answer(int local_rank, std::uint64_t call) { calls_[local_rank] = call; }
-
-  // What follows from all that is known, `running` being all workers that have not ended. To be called after each
-  // change; nothing is returned twice.
-  [[nodiscard]] Step next(const std::vector<Voter>& running);
+  // What to do now. The workers answer by Worker::stop_call; `running` lists the workers that have not ended. Call it
+  // after each change; it returns nothing twice.
+  [[nodiscard]] Step next(const std::vector<Voter>& running, Workers& workers);
 
  private:
   bool is_open_ = false;  // the question waits for its answer
   bool is_warning_ = false;
-  std::set<int> asked_;
-  std::map<int, std::uint64_t> calls_;
 };
 
 }  // namespace ddp::launcher

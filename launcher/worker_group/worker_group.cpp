@@ -138,7 +138,7 @@ bool WorkerGroup::has_died_of_schedulers(const Ending& ending) const {
 void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
   auto& worker = worker_of(event.local_rank);
   if (!worker.runs) return;
-  const auto was = std::exchange(worker, Worker{});
+  const auto was = std::exchange(worker, ended(worker));
   --running_count_;
   if (phase_ == Phase::idle || phase_ == Phase::unsure) {
     if (was.has_left) kill_orphans(out);  // it waited; in the next round another takes its place

@@ -32,6 +32,7 @@
 
 #include "launcher/worker_group/exit_code.hpp"
 #include "launcher/worker_group/stop_vote.hpp"
+#include "launcher/worker_group/worker.hpp"
 
 namespace ddp::launcher {
 
@@ -158,6 +159,9 @@ class WorkerGroup {
 
   [[nodiscard]] std::optional<TimePoint> next_deadline() const;
 
+  // Reset at the start of each round, except for what waiting workers have said about themselves.
+  Workers& workers() { return workers_; }
+
   bool is_idle() const { return phase_ == Phase::idle; }
   bool is_running() const { return phase_ == Phase::running; }  // a round, that is not being stopped
 
@@ -175,17 +179,6 @@ class WorkerGroup {
 
  private:
   enum class Phase { idle, running, stopping, killing, clearing, unsure };
-
-  struct Worker {
-    bool runs = false;
-    bool is_started = false;  // in this round
-    bool takes_seats = false;
-    bool takes_stops = false;
-    bool is_stopping = false;  // at the agreed step
-    bool has_left = false;
-    bool is_signalled = false;  // by us: what it does then is no failure
-    bool is_hung = false;       // killed for missing a collective: that is one
-  };
 
   void take(const BeginRound& event, TimePoint now, Actions& out);
   void take(const WorkerStarted& event, TimePoint now, Actions& out);
@@ -226,7 +219,7 @@ class WorkerGroup {
 
   WorkerGroupOptions options_;
   Phase phase_ = Phase::idle;
-  std::vector<Worker> workers_;
+  Workers workers_;
   int running_count_ = 0;  // those that wait included
   TimePoint round_began_;
   std::optional<TimePoint> first_failed_at_;  // what fails in the same batch of events failed by itself, too

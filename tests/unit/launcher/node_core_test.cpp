@@ -509,6 +509,26 @@ TEST_F(NodeCoreOfTwo, WorkersAreAskedForAStepAndToldTheOneThatIsAgreedOn) {
   EXPECT_THAT(printed(actions), HasSubstr("both workers stop at call 9 of should_stop()"));
 }
 
+// That of one that has ended counts too: the others may be as far.
+TEST_F(NodeCoreOfTwo, WhatAWorkerAnsweredAndDidBeforeItsEndStillCounts) {
+  run();
+  for (const int local_rank : {0, 1})
+    step(NodeCore::WorkerSaid{local_rank, worker_link::Hello{worker_link::kVersion, false, true}});
+  EXPECT_TRUE(
+      sent<rendezvous::FirstStep>(step(NodeCore::WorkerSaid{0, worker_link::Progress{.round = 0, .has_stepped = true}}))
+          .empty());
+  hear(rendezvous::PrepareStop{0, false});
+  step(NodeCore::WorkerSaid{0, worker_link::StopReady{0, 9}});
+  step({NodeCore::WorkersChanged{WorkerEnded{0, {}}}});
+  EXPECT_EQ(
+      sent<rendezvous::FirstStep>(step(NodeCore::WorkerSaid{1, worker_link::Progress{.round = 0, .has_stepped = true}}))
+          .size(),
+      1U);
+  const auto actions = step(NodeCore::WorkerSaid{1, worker_link::StopReady{0, 8}});
+  ASSERT_EQ(sent<rendezvous::StopReady>(actions).size(), 1U);
+  EXPECT_EQ(sent<rendezvous::StopReady>(actions).front().call, 9);
+}
+
 TEST_F(NodeCoreOfTwo, WhoServesTheEndpointWaitsForTheThirdStop) {
   facts_.serves_endpoint = true;
   for (const int stop : {1, 2, 3})

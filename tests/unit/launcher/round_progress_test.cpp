@@ -7,34 +7,45 @@ namespace {
 
 using worker_link::Progress;
 
-TEST(RoundProgress, TheFirstStepIsDoneWhenEveryWorkerHasDoneIt) {
-  RoundProgress progress(2);
-  EXPECT_FALSE(progress.take(0, Progress{.has_stepped = true}));
-  EXPECT_FALSE(progress.take(0, Progress{.has_stepped = true}));
-  EXPECT_FALSE(progress.take(1, Progress{.has_stepped = false, .commits = 0}));
-  EXPECT_TRUE(progress.take(1, Progress{.has_stepped = true}));
-  EXPECT_FALSE(progress.take(1, Progress{.has_stepped = true})) << "once in a round";
-  progress.begin_round();
-  EXPECT_FALSE(progress.take(1, Progress{.has_stepped = true}));
-  EXPECT_TRUE(progress.take(0, Progress{.has_stepped = true}));
+// Of two workers.
+class RoundProgressOfTwo : public ::testing::Test {
+ protected:
+  bool note(int local_rank, const Progress& message) { return progress_.note(message, local_rank, workers_); }
+  void begin_round() {
+    progress_.begin_round();
+    workers_ = Workers(2);
+  }
+
+  RoundProgress progress_;
+  Workers workers_ = Workers(2);
+};
+
+TEST_F(RoundProgressOfTwo, TheFirstStepIsDoneWhenEveryWorkerHasDoneIt) {
+  EXPECT_FALSE(note(0, Progress{.has_stepped = true}));
+  EXPECT_FALSE(note(0, Progress{.has_stepped = true}));
+  EXPECT_FALSE(note(1, Progress{.has_stepped = false, .commits = 0}));
+  EXPECT_TRUE(note(1, Progress{.has_stepped = true}));
+  EXPECT_FALSE(note(1, Progress{.has_stepped = true})) << "once in a round";
+  begin_round();
+  EXPECT_FALSE(note(1, Progress{.has_stepped = true}));
+  EXPECT_TRUE(note(0, Progress{.has_stepped = true}));
 }
 
-TEST(RoundProgress, WhatIsKeptIsWhatTheFurthestHasAndEmptyWhereNobodyTold) {
-  RoundProgress progress(2);
-  EXPECT_EQ(progress.kept(), rendezvous::Progress{});
-  progress.take(0, Progress{.commits = 0});
-  EXPECT_EQ(progress.kept(), (rendezvous::Progress{0, {}}));
-  progress.take(1, Progress{.commits = 15, .checkpoint_step = 100});
-  EXPECT_EQ(progress.kept(), (rendezvous::Progress{0, 100})) << "what it comes with was made in a round before";
-  progress.take(1, Progress{.commits = 20, .checkpoint_step = 100});
-  progress.take(0, Progress{.commits = 4});
-  EXPECT_EQ(progress.kept(), (rendezvous::Progress{5, 100}));
-  progress.take(1, Progress{.commits = 3});
-  EXPECT_EQ(progress.kept(), (rendezvous::Progress{5, 100}));
-  progress.begin_round();
-  EXPECT_EQ(progress.kept(), rendezvous::Progress{});
-  progress.take(1, Progress{.commits = 30});
-  EXPECT_EQ(progress.kept(), (rendezvous::Progress{0, {}}));
+TEST_F(RoundProgressOfTwo, WhatIsKeptIsWhatTheFurthestHasAndEmptyWhereNobodyTold) {
+  EXPECT_EQ(progress_.kept(), rendezvous::Progress{});
+  note(0, Progress{.commits = 0});
+  EXPECT_EQ(progress_.kept(), (rendezvous::Progress{0, {}}));
+  note(1, Progress{.commits = 15, .checkpoint_step = 100});
+  EXPECT_EQ(progress_.kept(), (rendezvous::Progress{0, 100})) << "what it comes with was made in a round before";
+  note(1, Progress{.commits = 20, .checkpoint_step = 100});
+  note(0, Progress{.commits = 4});
+  EXPECT_EQ(progress_.kept(), (rendezvous::Progress{5, 100}));
+  note(1, Progress{.commits = 3});
+  EXPECT_EQ(progress_.kept(), (rendezvous::Progress{5, 100}));
+  begin_round();
+  EXPECT_EQ(progress_.kept(), rendezvous::Progress{});
+  note(1, Progress{.commits = 30});
+  EXPECT_EQ(progress_.kept(), (rendezvous::Progress{0, {}}));
 }
 
 }  // namespace

@@ -1,0 +1,43 @@
+// The state of one worker of this node in the present round, as one value. Resources have their own owners: the
+// worker's process and socket in launcher/agent, its streams in launcher/output.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace ddp::launcher {
+
+struct Worker {
+  // Start and end; used by WorkerGroup.
+  bool runs = false;
+  bool is_started = false;  // in this round
+  bool takes_seats = false;
+  bool takes_stops = false;
+  bool is_stopping = false;  // at the agreed step
+  bool has_left = false;
+  bool is_signalled = false;  // by us: what it does then is no failure
+  bool is_hung = false;       // killed for missing a collective: that is one
+
+  // The step at which it can stop; used by StopVote.
+  bool is_asked = false;
+  std::optional<std::uint64_t> stop_call{};  // its answer
+
+  // Progress in the round; used by RoundProgress.
+  bool has_stepped = false;
+  std::optional<std::uint64_t> commits_before{};  // its first report in the round
+};
+
+// The worker after its end: its answer and its progress still count.
+inline Worker ended(const Worker& worker) {
+  Worker out;
+  out.is_asked = worker.is_asked;
+  out.stop_call = worker.stop_call;
+  out.has_stepped = worker.has_stepped;
+  out.commits_before = worker.commits_before;
+  return out;
+}
+
+using Workers = std::vector<Worker>;  // by local rank
+
+}  // namespace ddp::launcher
