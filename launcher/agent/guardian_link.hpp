@@ -62,7 +62,7 @@ class GuardianLink {
   void give_up() { tree_survived_ = true; }
 
  private:
-  struct Worker {
+  struct SpawnedWorker {
     pid_t pid = 0;
     base::UniqueFd pidfd;  // while it runs
   };
@@ -76,7 +76,7 @@ class GuardianLink {
   std::optional<boost::asio::posix::stream_descriptor> source_;
   std::optional<GuardianRequests> requests_;
   Handlers handlers_;
-  std::vector<Worker> workers_;
+  std::vector<SpawnedWorker> workers_;
   bool tree_survived_ = false;
   bool is_tree_left_ = false;  // by a guardian that has ended
 };

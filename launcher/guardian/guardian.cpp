@@ -123,7 +123,7 @@ std::string mark_of(int socket) {
   return std::to_string(socket) + ":" + std::to_string(status.st_ino);
 }
 
-struct Worker {
+struct RunningWorker {
   int local_rank = 0;
   std::string mark;  // in its environment, and that of its descendants
 };
@@ -362,7 +362,7 @@ class Guardian {
   const GuardianOptions& options_;
   Farewell farewell_;
   base::UniqueFd socket_, agent_, signals_;
-  std::map<pid_t, Worker> workers_;                       // running ones
+  std::map<pid_t, RunningWorker> workers_;                // running ones
   std::deque<std::pair<Report, base::UniqueFd>> outbox_;  // at most a few reports per worker
   int ending_signal_ = 0;                                 // the last one sent to the tree; 0 for none
   std::set<pid_t> signalled_;                             // who got it

@@ -70,9 +70,9 @@ const OpenSsl& open_ssl() {
   return *library;
 }
 
-class Session : public TlsSession {
+class OpenSslSession : public TlsSession {
  public:
-  Session(SSL_CTX* context, int socket, Tls::Side side)
+  OpenSslSession(SSL_CTX* context, int socket, Tls::Side side)
       : ssl_(open_ssl().SSL_new(context)), socket_(socket), is_client_(side == Tls::Side::client) {
     const auto& library = open_ssl();
     auto* const bio = ssl_ == nullptr ? nullptr : library.BIO_new(library.socket_method);
@@ -85,8 +85,8 @@ class Session : public TlsSession {
     is_client_ ? library.SSL_set_connect_state(ssl_) : library.SSL_set_accept_state(ssl_);
     is_ready_ = true;
   }
-  ~Session() override { open_ssl().SSL_free(ssl_); }
-  Session(const Session&) = delete;
+  ~OpenSslSession() override { open_ssl().SSL_free(ssl_); }
+  OpenSslSession(const OpenSslSession&) = delete;
 
   Progress shake_hands() override {
     if (!is_ready_) return {Want::nothing, 0, boost::asio::error::no_memory};
@@ -129,7 +129,7 @@ class Session : public TlsSession {
   }
 
  private:
-  static Session& of(BIO* bio) { return *static_cast<Session*>(open_ssl().BIO_get_data(bio)); }
+  static OpenSslSession& of(BIO* bio) { return *static_cast<OpenSslSession*>(open_ssl().BIO_get_data(bio)); }
 
   int transferred(BIO* bio, ssize_t count, int direction) {
     open_ssl().BIO_clear_flags(bio, BIO_FLAGS_RWS | BIO_FLAGS_SHOULD_RETRY);
@@ -197,9 +197,9 @@ OpenSsl::OpenSsl() : library_("libssl.so." + std::to_string(OPENSSL_SHLIB_VERSIO
 #undef DDP_FIND
   socket_method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "socket that does not block");
   if (socket_method == nullptr) throw_unusable("out of memory");
-  BIO_meth_set_read(socket_method, Session::receive);
-  BIO_meth_set_write(socket_method, Session::send);
-  BIO_meth_set_ctrl(socket_method, Session::control);
+  BIO_meth_set_read(socket_method, OpenSslSession::receive);
+  BIO_meth_set_write(socket_method, OpenSslSession::send);
+  BIO_meth_set_ctrl(socket_method, OpenSslSession::control);
 }
 
 struct Key {
@@ -326,7 +326,7 @@ Tls::Tls(const Tokens& tokens) : impl_(std::make_unique<Impl>(tokens)) {}
 Tls::~Tls() = default;
 
 std::unique_ptr<TlsSession> Tls::begin(int socket, Side side) const {
-  return std::make_unique<Session>(impl_->context, socket, side);
+  return std::make_unique<OpenSslSession>(impl_->context, socket, side);
 }
 
 void refuse_tls(int socket) {

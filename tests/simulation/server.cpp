@@ -40,10 +40,10 @@ void Server::take_in(Channel& channel, const Hello& hello) {
   world_.trace("   ", owner_.name, " hears the hello of ", world_.name_of(hello.node_key), ", which has ",
                hello.held ? to_string(hello.held->round) : "no round");
   if (!is_stranger(hello.node_key) && has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
-  sessions_[id] = {&channel, hello.node_key, hello.held ? hello.held->round : RoundId{}};
+  connections_[id] = {&channel, hello.node_key, hello.held ? hello.held->round : RoundId{}};
   channel.listen({[this, id](const Message& message) {
                     const auto& said = std::get<ToMembership>(message);
-                    world_.trace_heard(sessions_.at(id).node_key, said);
+                    world_.trace_heard(connections_.at(id).node_key, said);
                     step(HostCore::Said{id, said});
                   },
                   [this, id](const Closed& how) { lose(id, how); }});
@@ -69,10 +69,10 @@ bool Server::take_farewell(const std::string& node_key) {
 }
 
 void Server::lose(NodeId id, const Closed& how) {
-  const auto found = sessions_.find(id);
-  if (found == sessions_.end()) return;
+  const auto found = connections_.find(id);
+  if (found == connections_.end()) return;
   const auto session = found->second;
-  sessions_.erase(found);
+  connections_.erase(found);
   if (is_stopped_) return;
   losses_[session.node_key] = {world_.clock.now(), !how.by_peer};
   if (how.by_peer && own_node_.message && !is_stranger(session.node_key)) watch_resumption(session.node_key);
@@ -84,7 +84,7 @@ void Server::lose(NodeId id, const Closed& how) {
 void Server::watch_resumption(const std::string& node_key) {
   const auto lost_at = world_.clock.now();
   world_.clock.after(options_.resume_window(), &owner_, [this, node_key, lost_at] {
-    const bool has_come = std::any_of(sessions_.begin(), sessions_.end(),
+    const bool has_come = std::any_of(connections_.begin(), connections_.end(),
                                       [&](const auto& entry) { return entry.second.node_key == node_key; });
     const auto& node = world_.node_of(node_key);
     const auto& process = node.process();
@@ -108,8 +108,8 @@ void Server::perform(const HostCore::TellOwnAgent& action) {
 }
 
 void Server::perform(const HostCore::Tell& action) {
-  const auto found = sessions_.find(action.node);
-  if (found == sessions_.end()) return;
+  const auto found = connections_.find(action.node);
+  if (found == connections_.end()) return;
   const auto& session = found->second;
   world_.tells(*this, session.node_key, action.message);
   const auto* stop = std::get_if<StopRound>(&action.message);
@@ -128,10 +128,10 @@ void Server::perform(const HostCore::Close& action) {
 }
 
 void Server::perform(const HostCore::Drop& action) {
-  const auto found = sessions_.find(action.node);
-  if (found == sessions_.end()) return;
+  const auto found = connections_.find(action.node);
+  if (found == connections_.end()) return;
   found->second.channel->close();
-  sessions_.erase(found);
+  connections_.erase(found);
 }
 
 void Server::perform(const HostCore::Print& action) { world_.trace(owner_.name, " says: ", action.line); }
@@ -146,7 +146,7 @@ void Server::finish() { step(HostCore::OwnAgentFinished{}); }
 
 void Server::stop() {
   is_stopped_ = true;
-  for (const auto& [id, session] : std::exchange(sessions_, {})) session.channel->close();
+  for (const auto& [id, session] : std::exchange(connections_, {})) session.channel->close();
   timer_.cancel();
 }
 

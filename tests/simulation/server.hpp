@@ -39,7 +39,7 @@ class Server {
   std::chrono::milliseconds job_time() const;
 
  private:
-  struct Session {
+  struct Connection {
     Channel* channel = nullptr;
     std::string node_key;
     RoundId claimed;
@@ -66,7 +66,7 @@ class Server {
   rendezvous::HostCore core_;
   Timer timer_;
   std::optional<TimePoint> waiting_until_;
-  std::map<rendezvous::NodeId, Session> sessions_;
+  std::map<rendezvous::NodeId, Connection> connections_;
   struct Loss {
     TimePoint at;
     bool was_silent = false;

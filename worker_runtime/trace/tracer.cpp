@@ -22,7 +22,7 @@ namespace {
 
 std::atomic<bool> on{false};
 std::atomic<int> known_rank{-1};
-std::atomic<std::uint64_t> sessions_begun{0};
+std::atomic<std::uint64_t> recordings_begun{0};
 std::terminate_handler terminate_before = nullptr;
 
 TimePoint now() { return std::chrono::time_point_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now()); }
@@ -72,8 +72,8 @@ std::uint64_t Tracer::begin(const std::string& path, std::size_t events_max, boo
   if (events_max == 0) throw InvalidArgument("a trace of no events\nwhere: ddp::Trace\ntry:   events_max above 0");
   const std::lock_guard lock(mutex_);
   if (is_default && has_begun_) return 0;
-  if (session_ && !session_->is_default) {
-    throw InvalidArgument("a trace is being written to " + session_->path +
+  if (recording_ && !recording_->is_default) {
+    throw InvalidArgument("a trace is being written to " + recording_->path +
                           "\nwhere: ddp::Trace\ntry:   finish() it before the next one");
   }
   try {
@@ -83,18 +83,18 @@ std::uint64_t Tracer::begin(const std::string& path, std::size_t events_max, boo
   }
   watch_end_of_process();
   has_begun_ = true;
-  session_.emplace(Session{++sessions_begun, path, is_default, Timeline(events_max)});
+  recording_.emplace(Recording{++recordings_begun, path, is_default, Timeline(events_max)});
   on.store(true, std::memory_order_relaxed);
-  return session_->number;
+  return recording_->number;
 }
 
 void Tracer::finish(std::uint64_t number) {
-  std::optional<Session> finished;
+  std::optional<Recording> finished;
   {
     const std::lock_guard lock(mutex_);
-    if (!session_ || session_->number != number) return;
+    if (!recording_ || recording_->number != number) return;
     on.store(false, std::memory_order_relaxed);
-    finished = std::exchange(session_, std::nullopt);
+    finished = std::exchange(recording_, std::nullopt);
   }
   try {
     write(*finished);
@@ -111,41 +111,41 @@ void Tracer::finish_last(bool is_sudden) noexcept {
     } else if (!lock.try_lock()) {
       return complain("the trace is not written, because the process ends in the midst of one of its events");
     }
-    if (!session_) return;
+    if (!recording_) return;
     on.store(false, std::memory_order_relaxed);
-    const std::optional<Session> finished = std::exchange(session_, std::nullopt);
+    const std::optional<Recording> finished = std::exchange(recording_, std::nullopt);
     write(*finished);
   } catch (const std::exception& error) {
     complain(error.what());
   }
 }
 
-void Tracer::write(const Session& session) {
-  files::WholeFile file(session.path);
-  session.timeline.write({present_rank(), ::getpid(), base::host_name()},
-                         [&](std::string_view text) { file.append(text); });
+void Tracer::write(const Recording& recording) {
+  files::WholeFile file(recording.path);
+  recording.timeline.write({present_rank(), ::getpid(), base::host_name()},
+                           [&](std::string_view text) { file.append(text); });
   file.commit();
 }
 
 void Tracer::add(const Span& span) {
   const std::lock_guard lock(mutex_);
-  if (!session_) return;
-  Timeline& timeline = session_->timeline;
+  if (!recording_) return;
+  Timeline& timeline = recording_->timeline;
   timeline.add({timeline.text(span.track), timeline.text(span.name), span.begin, span.end, span.collective});
 }
 
 Tracer::Name Tracer::name(std::string_view name) {
   const std::lock_guard lock(mutex_);
-  if (!session_) return {};
-  return {session_->number, session_->timeline.text(name)};
+  if (!recording_) return {};
+  return {recording_->number, recording_->timeline.text(name)};
 }
 
 void Tracer::add_thread_span(const Name& name, TimePoint begin, TimePoint end) {
   static thread_local Name track;  // of this thread in the present trace
   const std::lock_guard lock(mutex_);
-  if (!session_ || session_->number != name.session) return;
-  if (track.session != name.session) track = {name.session, session_->timeline.text(thread_track())};
-  session_->timeline.add({track.text, name.text, begin, end, std::nullopt});
+  if (!recording_ || recording_->number != name.recording) return;
+  if (track.recording != name.recording) track = {name.recording, recording_->timeline.text(thread_track())};
+  recording_->timeline.add({track.text, name.text, begin, end, std::nullopt});
 }
 
 void set_rank(int rank) { known_rank.store(rank); }
@@ -180,7 +180,7 @@ void Trace::finish() {
 TraceSpan::TraceSpan(std::string_view name) {
   if (!trace::is_on()) return;
   const auto named = trace::tracer().name(name);
-  session_ = named.session;
+  session_ = named.recording;
   name_ = named.text;
   begin_ns_ = trace::now().time_since_epoch().count();
 }

@@ -31,7 +31,7 @@ class Tracer {
   std::uint64_t begin(const std::string& path, std::size_t events_max, bool is_default);
 
   // Ends it and writes its file; does nothing where it has ended. Throws Error.
-  void finish(std::uint64_t session);
+  void finish(std::uint64_t recording);
 
   // At the end of the process, however it comes: what goes wrong is said on stderr.
   void finish_last(bool is_sudden) noexcept;
@@ -40,24 +40,24 @@ class Tracer {
 
   // Of a TraceSpan: the number of a name, and the span once it has ended, if the same trace still goes on.
   struct Name {
-    std::uint64_t session = 0;
+    std::uint64_t recording = 0;
     std::uint32_t text = 0;
   };
   Name name(std::string_view name);
   void add_thread_span(const Name& name, TimePoint begin, TimePoint end);
 
  private:
-  struct Session {
+  struct Recording {
     std::uint64_t number = 0;
     std::string path;
     bool is_default = false;
     Timeline timeline;
   };
 
-  static void write(const Session& session);
+  static void write(const Recording& recording);
 
   std::mutex mutex_;
-  std::optional<Session> session_;  // guarded by mutex_, as is all that follows
+  std::optional<Recording> recording_;  // guarded by mutex_, as is all that follows
   bool has_begun_ = false;
 };
 
