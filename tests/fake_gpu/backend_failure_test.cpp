@@ -34,6 +34,8 @@ using testing::wait_until;
 
 using Values = std::vector<float>;
 
+constexpr milliseconds kLimit{2'000};  // of calls that only their timeout can end
+
 std::uint16_t store_port() { return static_cast<std::uint16_t>(std::stoi(::getenv("MASTER_PORT"))); }
 
 TEST(StoreNews, TakeOneConnectionHoweverManyGroupsThereAre) {
@@ -74,23 +76,29 @@ TEST(StoreNews, AreNotToldWhereTheStoreIsAnObject) {
     ::setenv("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL, 1);
     InitOptions options;
     options.backend = "nccl";
-    options.timeout = milliseconds(2'000);
+    options.timeout = testing::kPatience;  // of the meeting and of the first calls, which must succeed
     auto group = init_process_group({.rank = rank, .size = 2, .store = store}, options);
     nccl_test::connect(group);
     EXPECT_EQ(connections_to(store_port()), 1U) << "the object's own";
     if (rank == 1) return group.abort("enough of it");
     const Array<float> values(group.device(), 100);
-    EXPECT_THROW(reduce_without_end(group, values.range()), Error);
+    EXPECT_THROW(
+        {
+          group.all_reduce(values.range(), ReduceOp::sum, {.timeout = kLimit});
+          group.barrier({.timeout = kLimit});
+        },
+        Error);
   });
 }
 
 TEST(Mismatch, IsFoundWhenTheTimeIsUp) {
   run_ranks(2, [](int rank) {
-    auto group = join(milliseconds(2'000));
+    auto group = join();
     const Array<float> values(group.device(), 100);
     const auto error = thrown_by<MismatchError>([&] {
-      rank == 0 ? group.all_reduce(values.range()) : group.broadcast(values.range(), 0);
-      group.barrier();
+      rank == 0 ? group.all_reduce(values.range(), ReduceOp::sum, {.timeout = kLimit})
+                : group.broadcast(values.range(), 0, {.timeout = kLimit});
+      group.barrier({.timeout = kLimit});
     });
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(),

@@ -43,9 +43,9 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kSizeMax = 8;
-constexpr auto kGenerous = std::chrono::seconds(20);  // far above any right answer
-constexpr auto kTimeout = std::chrono::seconds(2);    // of calls where a rank is stopped
-constexpr auto kTimeoutOtherwise = std::chrono::minutes(5);
+constexpr auto kTimeout = std::chrono::seconds(2);  // of calls where a rank is stopped
+// Of all other calls: longer than ctest lets the test run, so only a notice of the failure can end a call.
+constexpr auto kTimeoutOtherwise = std::chrono::hours(1);
 constexpr testing::Limits kLimits{.bytes_max = 1u << 20, .all_bytes_max = 4u << 20, .work_max = 2'000'000};
 constexpr std::size_t kMemoryBytes = 3u << 20;  // what a batch within these limits needs, at most
 
@@ -256,6 +256,10 @@ class Survivor {
       blamed = late->ranks();
     } else if (const auto* const lost = dynamic_cast<const RankFailure*>(&error)) {
       blamed = lost->ranks();
+      // A stopped rank has not ended, so only the deadline tells of it.
+      if (act.fault == Fault::stopped) {
+        EXPECT_THAT(blamed, ::testing::Not(::testing::Contains(act.victim))) << error.what();
+      }
     } else {
       ADD_FAILURE() << "another error: " << error.what();
     }
@@ -370,7 +374,6 @@ class Director {
       wait_for(*stage_, [&] { return caught != 0; });
       const auto took =
           Clock::duration(caught - told.fault_at) - (act.fault == Fault::stopped ? kTimeout : Clock::duration{0});
-      EXPECT_LT(took, kGenerous);
       seen_[act.fault].times.push_back(std::chrono::duration<double, std::milli>(took).count());
     }
     seen_[act.fault].others_blamed += told.others_blamed;

@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <functional>
 #include <optional>
 #include <string>
@@ -30,6 +29,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::main_thread_sleeps;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -38,7 +38,8 @@ using testing::wait_until;
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr std::chrono::seconds kGenerous{20};  // far above any right answer, below any wait that ends by itself
+// A timeout longer than ctest lets any test run: only a notice of the failure can end a call under it.
+constexpr milliseconds kBeyondTheTest = std::chrono::hours(1);
 // Of a call that one rank does not make: long enough for all others to make it on a loaded machine.
 constexpr milliseconds kLimit{2'000};
 
@@ -146,7 +147,6 @@ void reduce_until_rank_1_is_lost(ProcessGroup& group, Shared<Kill>& kill, Memory
   EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 1 (pid "), HasSubstr(") ended"), HasSubstr("all_reduce of ")));
   std::printf("rank %d: %.2f ms from the kill to RankFailure\n", group.rank(),
               std::chrono::duration<double, std::milli>(took).count());
-  EXPECT_LT(took, kGenerous);
   expect_group_is_useless(
       group, [&] { group.barrier(); }, "rank 1 (pid ");
 }
@@ -161,7 +161,7 @@ void kill_rank_1(RankProcesses& ranks, Shared<Kill>& kill) {
 TEST(Death, OfARankInACollectiveIsNoticedByAllOthers) {
   Shared<Kill> kill;
   RankProcesses ranks(3, [&](int) {
-    auto group = init_process_group();
+    auto group = init_process_group({.timeout = kBeyondTheTest});
     std::vector<double> values(300'000);
     reduce_until_rank_1_is_lost(group, kill, values);
   });
@@ -174,7 +174,7 @@ TEST(Death, IsNoticedThoughAForkedChildOfTheDeadLivesOn) {
   Shared<Kill> kill;
   Shared<std::atomic<pid_t>> orphan;
   RankProcesses ranks(2, [&](int rank) {
-    auto group = init_process_group();
+    auto group = init_process_group({.timeout = kBeyondTheTest});
     if (rank == 1) {
       const pid_t child = ::fork();
       if (child == 0) {
@@ -190,14 +190,6 @@ TEST(Death, IsNoticedThoughAForkedChildOfTheDeadLivesOn) {
   ranks.expect_success(0);
   ASSERT_GT(orphan->load(), 0);
   EXPECT_EQ(::kill(*orphan, SIGKILL), 0) << "the child was to outlive its parent";
-}
-
-bool main_thread_sleeps(pid_t pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
-  std::string stat;
-  std::getline(file, stat);
-  const std::size_t name_end = stat.rfind(')');
-  return name_end != std::string::npos && stat.compare(name_end, 3, ") S") == 0;
 }
 
 TEST(Death, WhileOthersSleepInABarrierWakesThem) {

@@ -1,6 +1,12 @@
 // A rank that waits leaves the cores to others.
+//
+// This program stands in for the C library's sched_yield and clock_gettime. While a rank waits, its yields are counted
+// and each look at the clock moves the clock forward. So a rank gives up trying after a number of yields that does not
+// depend on the speed of the machine.
 #include <ddp/ddp.hpp>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -19,6 +25,37 @@
 
 #include "tests/integration/rank_processes.hpp"
 
+namespace {
+
+constexpr std::int64_t kNanosecondsPerLook = 100'000;  // a tenth of the time for which a rank yields before it sleeps
+
+std::atomic<bool> is_waiting{false};
+std::atomic<std::int64_t> looks_while_waiting{0};
+std::atomic<std::int64_t> yields_while_waiting{0};
+
+}  // namespace
+
+extern "C" {
+
+__attribute__((visibility("default"))) int sched_yield() noexcept {
+  if (is_waiting) ++yields_while_waiting;
+  return static_cast<int>(::syscall(SYS_sched_yield));
+}
+
+// What the looks have added stays: the clock never goes back.
+__attribute__((visibility("default"))) int clock_gettime(clockid_t clock, timespec* time) noexcept {
+  const int result = static_cast<int>(::syscall(SYS_clock_gettime, clock, time));
+  if (clock != CLOCK_MONOTONIC) return result;
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  const std::int64_t looks = is_waiting ? ++looks_while_waiting : looks_while_waiting.load();
+  const std::int64_t nanoseconds = time->tv_nsec + looks * kNanosecondsPerLook;
+  time->tv_sec += nanoseconds / kSecond;
+  time->tv_nsec = nanoseconds % kSecond;
+  return result;
+}
+
+}  // extern "C"
+
 namespace ddp {
 namespace {
 
@@ -26,15 +63,8 @@ using testing::Shared;
 using testing::wait_until;
 
 constexpr std::chrono::milliseconds kNap{100};  // a rank that polls more rarely uses next to nothing of a core
-// Of a core, for a call. A rank tries for about 1 ms before it sleeps; in a virtual machine that counts as time of a
-// core what the host takes away meanwhile.
-constexpr double kSecondsMax = 0.5;
-
-double cpu_seconds() {
-  timespec time{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
-}
+// Of a call. A rank looks at the clock after every few yields, and 10 looks later it sleeps. A call waits a few times.
+constexpr std::int64_t kYieldsMax = 1'000;
 
 // How often each thread of a process has left its core; empty if any of them is on a core, or could use one.
 std::map<std::string, std::string> switches_of_sleepers(int pid) {
@@ -86,10 +116,13 @@ void check_waits(int size) {
         EXPECT_NO_THROW(wait_until([&] { return sleep_undisturbed(pids); })) << "some rank does not sleep";
         return call();
       }
-      const double used_before = cpu_seconds();
+      yields_while_waiting = 0;
+      is_waiting = true;
       ++*begun;
       call();
-      EXPECT_LT(cpu_seconds() - used_before, kSecondsMax);
+      is_waiting = false;
+      EXPECT_GT(yields_while_waiting, 0) << "the yields are not counted";
+      EXPECT_LE(yields_while_waiting, kYieldsMax);
     };
     std::vector<float> few(1);
     std::vector<float> many(300'000);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -27,6 +28,7 @@ using ::testing::AllOf;
 using testing::Buffer;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::main_thread_sleeps;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -478,13 +480,19 @@ TEST(Timeout, NamesThePeerAndItsLastCollective) {
 }
 
 TEST(Timeout, OfSeveralCallsNamesAllThatDidNotCome) {
+  Shared<std::array<std::atomic<pid_t>, 4>> senders;
   Shared<std::atomic<bool>> done;
   run_ranks(4, [&](int rank) {
     auto group = init_process_group();
     std::vector<float> values(8), large(3'000'000);
-    if (rank == 2) group.send(values, 0);
-    if (rank == 3) group.send(large, 0);
+    if (rank >= 2) {
+      (*senders)[static_cast<std::size_t>(rank)] = ::getpid();  // from here on its main thread sleeps in send() only
+      group.send(rank == 2 ? values : large, 0);
+    }
     if (rank != 0) return wait_until([&] { return done->load(); });
+    for (const std::size_t sender : {2, 3}) {  // so the messages are there before the time runs
+      wait_until([&] { return (*senders)[sender] != 0 && main_thread_sleeps((*senders)[sender]); });
+    }
     const auto error = thrown_by<TimeoutError>([&] {
       group
           .coalesce(

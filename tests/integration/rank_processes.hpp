@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <functional>
 #include <new>
 #include <stdexcept>
@@ -23,8 +24,9 @@
 namespace ddp::testing {
 
 constexpr std::chrono::seconds kPatience{100};  // longer than any machine needs; only a failing test waits for it
-// A group's timeout: a wait that takes as long has failed, and says so sooner than kPatience.
-constexpr std::chrono::milliseconds kNotForEver{20'000};
+// The timeout of a group whose calls must all succeed or fail at once. It is shorter than kPatience, so a call that
+// hangs says what it waited for.
+constexpr std::chrono::milliseconds kNotForEver{60'000};
 
 // Where ranks run that are on several hosts; the store is on host 0.
 struct Places {
@@ -70,6 +72,15 @@ void run_ranks(const Places& places, const RankProcesses::Body& body);
 
 // Waits until a condition holds, which another process brings about. Throws after kPatience.
 void wait_until(const std::function<bool()>& condition);
+
+// Whether the main thread of a process on this host sleeps, as in a call that waits for another rank.
+inline bool main_thread_sleeps(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
+  std::string stat;
+  std::getline(file, stat);
+  const std::size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.compare(name_end, 3, ") S") == 0;
+}
 
 // How many processes this one watches: its descriptors of the kind pidfd.
 std::size_t open_pidfds();

@@ -59,7 +59,8 @@ for name in "${names[@]}"; do
   try "$name" || status=$?
   case $status in
     1) result="error: its tests fail without it" ;;
-    2) result="error: the tree does not build without it" ;;
+    2) result="error: the tree does not build without it"
+       ! grep -q "unknown target 'fake_" "$log" || result="error: needs CUDA" ;;
     3) result="error: no test named so ran" ;;
   esac
   if [ "$status" -eq 0 ]; then

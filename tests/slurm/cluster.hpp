@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/job.hpp"
 #include "tests/multihost/hosts.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
 
@@ -84,8 +85,7 @@ class Cluster {
   std::vector<End> ends(const std::string& job) const;
 
   // Waits until so many runs of the job have ended; the last one's end, or nothing at the deadline.
-  std::optional<End> wait(const std::string& job, int runs = 1,
-                          std::chrono::milliseconds limit = std::chrono::seconds(60)) const;
+  std::optional<End> wait(const std::string& job, int runs = 1, std::chrono::milliseconds limit = kPatience) const;
 
   // What runs here beside slurmctld and the slurmd: of jobs, and what was started by run().
   struct Process {
@@ -97,7 +97,7 @@ class Cluster {
   std::vector<Process> processes() const;
 
   // Waits until there is none; returns the command lines of those that are left at the deadline, a line each.
-  std::string survivors(std::chrono::milliseconds limit = std::chrono::seconds(20)) const;
+  std::string survivors(std::chrono::milliseconds limit = kPatience) const;
 
   // What belongs to a node, its slurmd and slurmstepd included.
   std::vector<pid_t> processes_of(int node) const;

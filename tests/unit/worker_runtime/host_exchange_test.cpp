@@ -1,10 +1,12 @@
 // What leaders of 2 to 7 hosts gather at the opening of a call, and what goes round them in a ring, each leader a
 // thread.
 //
-// This program stands in for the C library's recv and recvmsg, so that a test can cut a stream into small pieces.
+// This program stands in for the C library's recv and recvmsg, so that a test can cut a stream into small pieces, and
+// for its poll, so that a test knows when a receiver waits.
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 
@@ -35,6 +37,7 @@ namespace {
 constexpr std::size_t kNoLimit = std::numeric_limits<std::size_t>::max();
 std::atomic<std::size_t> receive_bytes_max{kNoLimit};  // of one call
 std::atomic<std::size_t> cut_count{0};                 // calls that got less room than they asked for
+std::atomic<std::size_t> poll_count{0};                // calls, all threads together
 
 std::size_t cut_room(std::size_t bytes) {
   const std::size_t most = receive_bytes_max.load();
@@ -64,6 +67,14 @@ __attribute__((visibility("default"))) ssize_t recvmsg(int fd, msghdr* message, 
   shorter.msg_iov = &first;
   shorter.msg_iovlen = 1;
   return real(fd, &shorter, flags);
+}
+
+__attribute__((visibility("default"))) int poll(pollfd* polled, nfds_t count, int timeout_ms) {
+  using Function = int (*)(pollfd*, nfds_t, int);
+  static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "poll"));
+  ++poll_count;
+  poll_count.notify_all();
+  return real(polled, count, timeout_ms);
 }
 
 }  // extern "C"
@@ -345,6 +356,44 @@ TEST(HostStreamsDeadline, HoldsAlthoughEveryByteArrivesInTime) {
   const End end = streams.transfer(parcels, {[] { return false; }, deadline});
   EXPECT_EQ(end.kind, End::Kind::timed_out) << "100'000 receives take longer than 2 ms";
   EXPECT_THAT(end.hosts, ::testing::ElementsAre(1));
+}
+
+// The writer sends a byte each time that the receiver has run out of bytes and begins to wait. A machine that is too
+// slow for a few bytes gets a longer limit.
+TEST(HostStreamsDeadline, HoldsAlthoughEachByteEndsAWaitInTime) {
+  // More than can arrive within any of the limits, because the receiver tries for 50 us before it waits.
+  constexpr std::size_t kBytes = 200'000;
+  std::size_t sent = 0;
+  for (std::chrono::milliseconds limit{20}; sent < 3; limit *= 2) {
+    ASSERT_LT(limit, std::chrono::seconds(5)) << "the receiver never waits";
+    std::array<int, 2> ends{};
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+    const base::UniqueFd own(ends[0]), peer(ends[1]);
+    std::vector<std::byte> contents(kBytes);
+    const std::array<std::uint64_t, 2> header{1, contents.size()};  // of the first exchange
+    ASSERT_EQ(::send(peer.get(), header.data(), sizeof header, MSG_DONTWAIT), static_cast<ssize_t>(sizeof header));
+    std::atomic<bool> is_over{false};
+    std::thread writer([&, seen = poll_count.load()]() mutable {
+      for (sent = 0; sent < kBytes; ++sent) {
+        poll_count.wait(seen);
+        seen = poll_count;
+        if (is_over) return;
+        ASSERT_EQ(::send(peer.get(), "", 1, MSG_NOSIGNAL), 1);
+      }
+    });
+    const HostLayout layout({0, 1});
+    HostStreams streams(layout, 0, {-1, own.get()});
+    const auto now = Clock::now();
+    base::Deadline deadline(now, now + limit);
+    const std::vector<HostStreams::Parcel> parcels{{}, {{}, contents}};
+    const End end = streams.transfer(parcels, {[] { return false; }, deadline});
+    is_over = true;
+    ++poll_count;
+    poll_count.notify_all();
+    writer.join();
+    ASSERT_EQ(end.kind, End::Kind::timed_out);
+    EXPECT_THAT(end.hosts, ::testing::ElementsAre(1));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Hosts, HostExchange, ::testing::Values(2, 3, 4, 5, 7));
