@@ -21,9 +21,13 @@ class LineLimit {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
+  // A line with what was left out before it.
+  using WithCount = std::string (*)(const std::string& line, std::size_t left_out);
+
   // Requires burst >= 1 and a period > 0.
-  explicit LineLimit(int burst = 100, std::chrono::milliseconds period = std::chrono::seconds(2))
-      : burst_(burst), period_(period) {}
+  explicit LineLimit(int burst = 100, std::chrono::milliseconds period = std::chrono::seconds(2),
+                     WithCount with_count = &sentence)
+      : burst_(burst), period_(period), with_count_(with_count) {}
 
   // The line to write now; empty: it is left out, at least for now.
   [[nodiscard]] std::optional<std::string> take(const std::string& line, TimePoint now) {
@@ -33,14 +37,14 @@ class LineLimit {
       return {};
     }
     taken_until_ = end_of_next(now);
-    return with_count(line, std::exchange(left_out_, 0));
+    return told(line, std::exchange(left_out_, 0));
   }
 
   // The line that is due, if there is one; calling early or twice is harmless.
   [[nodiscard]] std::vector<std::string> tick(TimePoint now) {
     if (left_out_ == 0 || now < end_of_next(now)) return {};
     taken_until_ = end_of_next(now);
-    return {with_count(newest_, std::exchange(left_out_, 0) - 1)};
+    return {told(newest_, std::exchange(left_out_, 0) - 1)};
   }
 
   // When tick() next has a line; empty while only take() can change that.
@@ -50,16 +54,20 @@ class LineLimit {
   }
 
  private:
+  std::string told(const std::string& line, std::size_t left_out) const {
+    return left_out == 0 ? line : with_count_(line, left_out);
+  }
+
   // Each line takes the next period. `burst` of them may have been saved up.
   TimePoint end_of_next(TimePoint now) const { return std::max(taken_until_, now - burst_ * period_) + period_; }
 
-  static std::string with_count(const std::string& line, std::size_t left_out) {
-    if (left_out == 0) return line;
+  static std::string sentence(const std::string& line, std::size_t left_out) {
     return "(" + std::to_string(left_out) + (left_out == 1 ? " line was" : " lines were") + " left out here) " + line;
   }
 
   const int burst_;
   const std::chrono::milliseconds period_;
+  const WithCount with_count_;
   TimePoint taken_until_{TimePoint::min()};
   std::string newest_;
   std::size_t left_out_ = 0;

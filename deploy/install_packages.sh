@@ -9,6 +9,7 @@ mkdir -p build
 packages=(
   g++ cmake ninja-build
   libboost1.81-dev nlohmann-json3-dev libcli11-dev  # ddprun, its error files, flags of the other programs
+  libspdlog-dev                                     # logs for operators
   libssl-dev                                        # TLS between the nodes of a job that has a token
   libxxhash-dev                                     # checksums of checkpoints
   libhwloc-dev                                      # cores and memory of the machine, for --numa-binding

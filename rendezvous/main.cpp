@@ -54,6 +54,11 @@ int main(int argc, char** argv) {
               << "\nwhere: the command line of ddp-rendezvous\ntry:   `ddp-rendezvous --help`, `ddp-rendezvous store "
                  "--help`\n";
     return 2;
+  } catch (const ddp::InvalidArgument& error) {
+    std::cerr << "error: " << error.what()
+              << "\nwhere: the command line of ddp-rendezvous\ntry:   a folder that exists "
+              << "and that this user can write to\n";
+    return 2;
   } catch (const ddp::security::TokenError& error) {
     std::cerr << "error: " << error.what() << "\nwhere: " << error.where() << "\ntry:   " << error.try_this() << '\n';
     return 2;

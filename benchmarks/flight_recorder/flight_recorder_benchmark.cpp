@@ -79,7 +79,7 @@ int main(int argument_count, char** arguments) {
   const Files files = files_of({.prefix = directory + "/"}, {}, 0, 0);
   say_whole("the files of a failure, 4096 operations", median_of(rounds, [&] {
               const Snapshot snapshot = of_round(recorder.snapshot(), 0);
-              write_files(files, to_json(snapshot, {}), to_pickle(snapshot, {}));
+              write_files(files, to_json(snapshot, {}), to_pickle(snapshot, {}), "");
             }));
   {
     ddp::Trace trace(directory + "/trace.json");

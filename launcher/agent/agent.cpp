@@ -22,6 +22,7 @@
 #include "base/random_key.hpp"
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
+#include "launcher/agent/agent_log.hpp"
 #include "launcher/agent/assignment.hpp"
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/meeting.hpp"
@@ -31,6 +32,7 @@
 #include "launcher/agent/worker_links.hpp"
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
+#include "launcher/node/log_events.hpp"
 #include "launcher/node/node_core.hpp"
 #include "launcher/output/output.hpp"
 #include "rendezvous/membership/membership.hpp"
@@ -85,16 +87,18 @@ class Agent {
         output_(io_, config.output, scratch_.path(), [this] { decide(NodeCore::OutputClosed{}); }),
         warnings_(io_, [this](const std::string& line) { print(line); }),
         store_(io_, store_options()),
-        meeting_(io_, config, security_, hello(), term_,
-                 [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
-                 warnings_,
-                 {[this](const rendezvous::ToAgent& message) {
-                    decide(NodeCore::MembershipSaid{message, meeting_.endpoint_host()});
-                  },
-                  [this](const rendezvous::LinkLost& why) { decide(NodeCore::MembershipLost{why}); },
-                  [this](const std::string& line) { print(line, !meeting_.serves_endpoint()); },
-                  [this](const std::string& why) { decide(NodeCore::Orphaned{why}); },
-                  {}}) {
+        meeting_(
+            io_, config, security_, hello(), term_,
+            [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
+            warnings_,
+            {[this](const rendezvous::ToAgent& message) {
+               decide(NodeCore::MembershipSaid{message, meeting_.endpoint_host()});
+             },
+             [this](const rendezvous::LinkLost& why) { decide(NodeCore::MembershipLost{why}); },
+             [this](const std::string& line) { print(line, !meeting_.serves_endpoint()); },
+             [this](const std::string& why) { decide(NodeCore::Orphaned{why}); },
+             {}},
+            [this](const base::LogEvent& event, const base::LogFields& where) { log_.of_host(event, where); }) {
     ::signal(SIGPIPE, SIG_IGN);
   }
 
@@ -110,6 +114,7 @@ class Agent {
     meeting_.start();
     io_.run();
     write_report();
+    if (exit_code_ != 0) log_.write_kept(output_.own_log(run_id_, base::host_name()));
     return exit_code_;
   }
 
@@ -205,7 +210,10 @@ class Agent {
       if (const auto* ended = std::get_if<WorkerEnded>(&event)) links_.hear_out(ended->local_rank);
   }
 
-  void decide(const NodeCore::Event& event) { perform(core_.step(event, facts())); }
+  void decide(const NodeCore::Event& event) {
+    for (const auto& line : log_events_of(event)) log_(line);
+    perform(core_.step(event, facts()));
+  }
 
   NodeCore::Facts facts() const {
     return {Clock::now(), meeting_.job_time(), meeting_.serves_endpoint(), meeting_.is_joined()};
@@ -216,7 +224,10 @@ class Agent {
   // What an action causes comes later, as an event of its own; only OpenStore and SuspendProcess have their answers at
   // once, and stand at the end of what was decided.
   void perform(const NodeCore::Actions& actions) {
-    for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
+    for (const auto& action : actions) {
+      if (const auto line = log_event_of(action)) log_(*line);
+      std::visit([this](const auto& what) { perform(what); }, action);
+    }
     const auto deadline = core_.next_deadline();
     timer_.cancel();
     if (!deadline) return;
@@ -431,6 +442,7 @@ class Agent {
   // One line, whatever others have put into it. is_limited: they can cause it without end.
   void print(const std::string& line, bool is_limited = false) {
     if (is_limited) return limited_log_(line);
+    log_.note(line);
     output_.say("ddprun: " + base::printable(line));
   }
 
@@ -451,6 +463,7 @@ class Agent {
   asio::steady_timer timer_;
   WorkerLinks links_;
   Output output_;
+  AgentLog log_{io_, config_.log_level, run_id_, [this](const std::string& line) { output_.log(line); }};
   ReasonFiles reason_files_{io_};
   base::WarningLog warnings_;
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};

@@ -68,7 +68,8 @@ MeetingCore::Options options_of(const RendezvousConfig& rendezvous, const std::s
 
 Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config,
                  std::shared_ptr<const security::Security> security, rendezvous::Hello hello, RoundId term,
-                 port::Handler store, base::WarningLog& warnings, rendezvous::MembershipClient::Handlers handlers)
+                 port::Handler store, base::WarningLog& warnings, rendezvous::MembershipClient::Handlers handlers,
+                 Log log)
     : io_(io),
       config_(config),
       hello_(std::move(hello)),
@@ -76,6 +77,7 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config,
       store_(std::move(store)),
       warnings_(warnings),
       handlers_(std::move(handlers)),
+      log_(std::move(log)),
       security_(std::move(security)),
       core_(options_of(config.rendezvous, hello_.host_name)),
       timer_(io) {
@@ -155,6 +157,7 @@ void Meeting::perform(const MeetingCore::Host& action) {
   MembershipServer::Handlers handlers;
   handlers.message = [this](const rendezvous::ToAgent& message) { client_->hear(message); };
   handlers.say = handlers_.say;
+  handlers.log = log_;
   handlers.stepped_down = [this](const std::string& why) { decide(MeetingCore::SteppedDown{why}); };
   server_ = std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
   client_->host(*server_);

@@ -26,11 +26,14 @@ namespace ddp::launcher {
 
 class Meeting {
  public:
+  // Of the membership that this node serves.
+  using Log = decltype(rendezvous::MembershipServer::Handlers::log);
+
   // `store` takes the connections of store clients that come to the endpoint's port, `warnings` hears of those that are
   // refused.
   Meeting(boost::asio::io_context& io, const LaunchConfig& config, std::shared_ptr<const security::Security> security,
           rendezvous::Hello hello, RoundId term, port::Handler store, base::WarningLog& warnings,
-          rendezvous::MembershipClient::Handlers handlers);
+          rendezvous::MembershipClient::Handlers handlers, Log log);
 
   // Begins; from then on the handlers are called.
   void start();
@@ -83,6 +86,7 @@ class Meeting {
   port::Handler store_;
   base::WarningLog& warnings_;
   rendezvous::MembershipClient::Handlers handlers_;
+  const Log log_;
   std::function<void(const rendezvous::ToAgent& message)> hand_on_;
   std::shared_ptr<const security::Security> security_;  // none without a token
   std::shared_ptr<void> looking_up_;

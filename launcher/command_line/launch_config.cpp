@@ -234,6 +234,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
     if (option->value.empty()) throw_wrong_value(*option, "a file", "report.json");
     config.report_file = option->value;
   }
+  if (const auto* option = given.find("log-level")) config.log_level = *base::log_level_of(word_of(*option));
   if (const auto* option = given.find("max-restarts")) config.restarts_max = number_of(*option, 0, kRestartsMax);
   if (const auto* option = given.find("restart-window"))
     config.restart_window = std::chrono::seconds(number_of(*option, 1, kSecondsMax));

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/event_log.hpp"
 #include "launcher/binding/binding_options.hpp"
 #include "launcher/command_line/program.hpp"
 #include "launcher/output/output_options.hpp"
@@ -72,7 +73,8 @@ struct LaunchConfig {
   std::vector<int> stop_signals;     // --signals-to-handle: end the job
   std::vector<int> forward_signals;  // --forward-signals: are passed on to the workers that handle them
   OutputOptions output;
-  std::string report_file;  // empty: none is wanted
+  std::string report_file;                         // empty: none is wanted
+  base::LogLevel log_level = base::LogLevel::off;  // of ddprun's own events
   BindingOptions binding;
   bool virtual_local_rank = false;
   std::vector<std::string> store_allow;

@@ -65,6 +65,8 @@ const std::vector<Option>& option_table() {
       {"merge-equal-lines", 0, "", Group::logs, kOurs, "show a line that several ranks print as one, with its ranks"},
       {"report", 0, "FILE", Group::logs, kOurs,
        "write a report of the run as JSON: each round, why it began, and where the time between two rounds went"},
+      {"log-level", 0, "debug|info|warning|error|off", Group::logs, kOurs,
+       "show ddprun's own events of this level and above on stderr, as lines for operators. Default: off"},
       {"logs-specs", 0, "default", Group::logs, kTorchruns, "no effect: there are no log plug-ins"},
       {"event-log-handler", 0, "NAME", Group::logs, kTorchruns, "no effect: events are plain lines on stderr"},
 

@@ -260,6 +260,10 @@ void Console::say(std::string_view message) {
   stderr_->push(stderr_->merger().feed({kAgentSource, STDERR_FILENO}, line), true);
 }
 
+void Console::log(std::string_view line) {
+  stderr_->push(stderr_->merger().feed({kAgentSource, STDERR_FILENO}, std::string(line) + '\n'));
+}
+
 bool Console::is_terminal(int stream) const { return (stream == 1 ? stdout_ : stderr_)->is_terminal(); }
 
 std::optional<winsize> Console::terminal_size() const {

@@ -47,6 +47,7 @@ class Console {
 
   // One message of ddprun's own on stderr; a newline is added where it has none.
   void say(std::string_view message);
+  void log(std::string_view line);  // dropped if the queue is full
 
   // How many workers print, for equal lines.
   void set_workers(int count) { equal_lines_.set_workers(count); }

@@ -104,6 +104,13 @@ void LogTree::make_rank_directory(const std::string& run_id, std::uint32_t round
   }
 }
 
+base::UniqueFd LogTree::open_own_log(const std::string& run_id, const std::string& host_name) const {
+  const auto directory = run_directory(run_id);
+  check_no_link_of_others(directory);
+  make_directories(directory, 0777);
+  return open_log_file(directory + "/ddprun_" + folder_name_of(host_name) + ".log");
+}
+
 std::string LogTree::run_directory(const std::string& run_id) const {
   return directory_ + "/" + folder_name_of(run_id);
 }

@@ -1,6 +1,7 @@
 // The folders and files of a run's logs:
 //
 //   <log-dir>/<run id>/round_<n>/rank_<r>/{stdout,stderr}.log, error.json
+//   <log-dir>/<run id>/ddprun_<host>.log, where ddprun ended badly
 //
 // r is the global rank. Nothing here deletes, truncates or replaces a file: what exists is added to.
 #pragma once
@@ -26,6 +27,9 @@ class LogTree {
 
   // Makes the folder of a rank in a round. Throws UsageError.
   void make_rank_directory(const std::string& run_id, std::uint32_t round, int rank) const;
+
+  // Opens ddprun's own log of a run for appending, and makes its folder. Throws UsageError.
+  base::UniqueFd open_own_log(const std::string& run_id, const std::string& host_name) const;
 
   std::string run_directory(const std::string& run_id) const;
   std::string round_directory(const std::string& run_id, std::uint32_t round) const;

@@ -102,7 +102,7 @@ class Output::Impl {
       auto& worker = worker_of(rank);
       for (int stream : {1, 2}) worker.prefix[stream - 1] = LinePrefix(prefix_template(rank, stream), facts_of({rank}));
       if (worker.is_open) continue;
-      worker = Worker{.prefix = worker.prefix, .is_open = true};
+      worker = WorkerStreams{.prefix = worker.prefix, .is_open = true};
       worker.directory = directory_of_round(rank);
       begun.push_back(rank);
     }
@@ -165,6 +165,7 @@ class Output::Impl {
   std::vector<std::string> stderr_tail(int local_rank) const { return worker_of(local_rank).stderr_tail.lines(); }
 
   void say(std::string_view message) { console_.say(message); }
+  void log(std::string_view line) { console_.log(line); }
 
   void resize() {
     console_.resized();
@@ -179,13 +180,18 @@ class Output::Impl {
 
   int highest_round(const std::string& run_id) const { return tree_ ? tree_->highest_round(run_id) : -1; }
 
+  std::function<base::UniqueFd()> own_log(const std::string& run_id, const std::string& host_name) const {
+    if (!tree_) return nullptr;
+    return [tree = *tree_, run_id, host_name] { return tree.open_own_log(run_id, host_name); };
+  }
+
   void when_drained(std::function<void()> done) {
     finish_closing();
     console_.when_drained(std::move(done));
   }
 
  private:
-  struct Worker {
+  struct WorkerStreams {
     std::array<base::UniqueFd, 3> side{};
     std::array<bool, 3> is_file{};                            // of each of them: it is the log file itself
     std::array<std::shared_ptr<ConsoleReader>, 2> readers{};  // of what goes to the console only; else null
@@ -401,8 +407,8 @@ class Output::Impl {
     return *log_thread_;
   }
 
-  Worker& worker_of(int local_rank) { return workers_.at(static_cast<std::size_t>(local_rank)); }
-  const Worker& worker_of(int local_rank) const { return workers_.at(static_cast<std::size_t>(local_rank)); }
+  WorkerStreams& worker_of(int local_rank) { return workers_.at(static_cast<std::size_t>(local_rank)); }
+  const WorkerStreams& worker_of(int local_rank) const { return workers_.at(static_cast<std::size_t>(local_rank)); }
 
   boost::asio::io_context& io_;
   OutputOptions options_;
@@ -411,7 +417,7 @@ class Output::Impl {
   std::optional<LogTree> tree_;  // empty: no log files
   Console console_;
   Round round_;
-  std::vector<Worker> workers_;
+  std::vector<WorkerStreams> workers_;
   std::optional<base::FileThread> disk_;   // where there are log files
   std::shared_ptr<Opening> opening_;       // of this round, until it is done
   std::shared_ptr<Closing> closing_;       // of the last round, until it is done
@@ -438,8 +444,12 @@ std::string Output::round_directory() const { return impl_->round_directory(); }
 std::string Output::stderr_file(int local_rank) const { return impl_->stderr_file(local_rank); }
 std::vector<std::string> Output::stderr_tail(int local_rank) const { return impl_->stderr_tail(local_rank); }
 void Output::say(std::string_view message) { impl_->say(message); }
+void Output::log(std::string_view line) { impl_->log(line); }
 void Output::resize() { impl_->resize(); }
 int Output::highest_round(const std::string& run_id) const { return impl_->highest_round(run_id); }
+std::function<base::UniqueFd()> Output::own_log(const std::string& run_id, const std::string& host_name) const {
+  return impl_->own_log(run_id, host_name);
+}
 void Output::when_drained(std::function<void()> done) { impl_->when_drained(std::move(done)); }
 
 }  // namespace ddp::launcher

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/unique_fd.hpp"
 #include "launcher/output/output_options.hpp"
 
 namespace ddp::launcher {
@@ -72,6 +73,13 @@ class Output {
 
   // The highest <n> of the round_<n> folders that the log tree has of this run id; -1 where there is none.
   int highest_round(const std::string& run_id) const;
+
+  // One line of ddprun's log. Dropped if the console is full.
+  void log(std::string_view line);
+
+  // A function that opens ddprun's own log file (LogTree::open_own_log()); null if there are no log files. The function
+  // may outlive this object.
+  std::function<base::UniqueFd()> own_log(const std::string& run_id, const std::string& host_name) const;
 
   // Calls `done` once the console is written, which may be never if nobody reads.
   void when_drained(std::function<void()> done);

@@ -3,11 +3,17 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <map>
+#include <optional>
+#include <string_view>
+#include <tuple>
 #include <utility>
+#include <variant>
 
+#include "base/line_limit.hpp"
 #include "base/line_log.hpp"
 #include "base/random_key.hpp"
 #include "ddp/error.hpp"
+#include "rendezvous/control/log_events.hpp"
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/host/host_core.hpp"
 
@@ -16,8 +22,15 @@ namespace ddp::rendezvous {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 
 namespace {
+
+// Limits of the log, per job.
+constexpr int kLogLinesAtOnce = 100, kDebugLinesAtOnce = 5'000;
+constexpr milliseconds kLogLinePeriod{2'000}, kDebugLinePeriod{20};
+
+std::string count_alone(const std::string&, std::size_t count) { return std::to_string(count); }
 
 MembershipOptions with_nonces(MembershipOptions options) {
   options.nonce = base::random_key;
@@ -88,10 +101,17 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     step(HostCore::Ended{id, why, by_peer});
   }
 
-  void step(const HostCore::Event& event) { perform(core_.step(event, Clock::now())); }
+  void step(const HostCore::Event& event) {
+    log(event);
+    perform(core_.step(event, Clock::now()));
+  }
 
   void perform(const HostCore::Actions& actions) {
-    for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
+    for (const auto& action : actions) {
+      log(log_event_of(action));
+      std::visit([this](const auto& what) { perform(what); }, action);
+    }
+    log_phase();
     wait_for_deadline();
   }
 
@@ -116,7 +136,10 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     });
   }
 
-  void perform(const HostCore::Drop& action) { channels_.erase(action.node); }
+  void perform(const HostCore::Drop& action) {
+    log(HostCore::Ended{action.node, "dropped"});  // the core gets no Ended for it
+    channels_.erase(action.node);
+  }
   void perform(const HostCore::Print& action) { log_(action.line); }
 
   void perform(const HostCore::StepDown& action) {
@@ -128,6 +151,37 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
 
   void perform(const HostCore::Finish&) {
     if (finished_) asio::post(io_, std::exchange(finished_, nullptr));
+  }
+
+  void log(const HostCore::Event& event) {
+    if (!handlers_.log) return;
+    base::LogFields where;
+    const auto* came = std::get_if<HostCore::Came>(&event);
+    const auto* said = std::get_if<HostCore::Said>(&event);
+    const auto* ended = std::get_if<HostCore::Ended>(&event);
+    const auto id = came ? came->node : said ? said->node : ended ? ended->node : NodeId{};
+    if (came != nullptr) hosts_[id] = came->hello.host_name;
+    if (const auto host = hosts_.find(id); host != hosts_.end()) where.add("node", host->second);
+    if (ended != nullptr) hosts_.erase(id);
+    log(log_event_of(event), where);
+  }
+
+  // At a limited rate, because peers cause events.
+  void log(const std::optional<base::LogEvent>& event, const base::LogFields& where = {}) {
+    if (!event || !handlers_.log) return;
+    auto& limit = event->level == base::LogLevel::debug ? debug_limit_ : log_limit_;
+    if (const auto line = limit.take("", Clock::now()))
+      handlers_.log(*event, line->empty() ? where : base::LogFields(where).add("left_out", *line));
+  }
+
+  // If it has changed.
+  void log_phase() {
+    const auto& membership = core_.membership();
+    auto now = std::tuple(membership.phase_name(), membership.last_round().key(), membership.restart_count(),
+                          core_.verdict().has_value());
+    if (now == logged_phase_ || !handlers_.log) return;
+    logged_phase_ = now;
+    handlers_.log(log_event_of(core_), {});
   }
 
   void say(const std::string& line) {
@@ -152,7 +206,11 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   asio::steady_timer timer_;
   HostCore core_;
   std::map<NodeId, std::unique_ptr<Channel>> channels_;  // of other nodes
-  ToAgent told_;                                         // the last one, and its text: much is said to all nodes alike
+  std::map<NodeId, std::string> hosts_;                  // their host names
+  std::tuple<std::string_view, decltype(RoundId().key()), int, bool> logged_phase_;
+  base::LineLimit log_limit_{kLogLinesAtOnce, kLogLinePeriod, &count_alone};
+  base::LineLimit debug_limit_{kDebugLinesAtOnce, kDebugLinePeriod, &count_alone};
+  ToAgent told_;  // the last one, and its text: much is said to all nodes alike
   std::string told_text_;
   base::BoundedLog log_{io_, [this](const std::string& line) { say(line); }};
   std::function<void()> finished_;

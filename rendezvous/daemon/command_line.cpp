@@ -18,6 +18,18 @@ void declare_place(CLI::App& app, std::uint16_t& port, std::vector<std::string>&
       ->delimiter(',');
 }
 
+void declare_log_level(CLI::App& app, base::LogLevel& level) {
+  app.add_option_function<std::string>(
+         "--log-level", [&level](const std::string& word) { level = *base::log_level_of(word); },
+         "Least level of the events that stderr gets: debug, info, warning, error or off. Default: info")
+      ->type_name("LEVEL")
+      ->envname("DDPRUN_LOG_LEVEL")
+      ->check([](const std::string& word) {
+        if (base::log_level_of(word)) return std::string();
+        return "one of " + std::string(base::kLogLevelWords) + " is wanted, not '" + word + "'";
+      });
+}
+
 void check_place(const std::vector<std::string>& hosts) {
   for (const auto& host : hosts)
     if (!base::parse_address(host)) throw UsageError("--host: \"" + host + "\" is no IPv4 or IPv6 address");
@@ -62,6 +74,11 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
                  "Another secret, with which /v1/jobs and /metrics can be read from other hosts and nothing else: "
                  "`Authorization: Bearer <token>`, in a file as that of --token-file")
       ->type_name("PATH");
+  declare_log_level(app, jobs.log.level);
+  app.add_option("--log-dir", jobs.log.directory,
+                 "Folder of a file, ddp-rendezvous.log, that gets the last lines of all levels when a job has ended "
+                 "badly")
+      ->type_name("DIR");
   ServeStore options;
   auto* store = app.add_subcommand("store",
                                    "Serve a store alone, for workers that something else than ddprun starts: "
@@ -77,6 +94,7 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
       ->type_name("MIB")
       ->check(CLI::Range(store::kMemoryMibMin, store::kMemoryMibMax))
       ->capture_default_str();
+  declare_log_level(*store, options.log.level);
   app.require_subcommand(0, 1);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // it takes the last word first

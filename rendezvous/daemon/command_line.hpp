@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ddp/error.hpp"
+#include "rendezvous/daemon/daemon_log.hpp"
 #include "rendezvous/store/memory_budget.hpp"
 
 namespace ddp::rendezvous {
@@ -26,6 +27,7 @@ struct ServeStore {
   std::vector<std::string> hosts{};  // addresses to listen on; empty: all of this host's
   std::vector<std::string> allow{};  // as ServerOptions::allow, checked
   int memory_mib = store::kMemoryMibDefault;
+  DaemonLogOptions log{};
 };
 
 // `ddp-rendezvous`: the membership of jobs.
@@ -35,6 +37,7 @@ struct ServeJobs {
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence of a node that counts as its death
   std::optional<std::string> token_file{};             // as security::find_tokens()
   std::optional<std::string> scrape_token_file{};      // as security::find_scrape_tokens()
+  DaemonLogOptions log{};
 };
 
 // "port 29400 of all addresses".

@@ -1,7 +1,5 @@
 #include "rendezvous/daemon/serve_jobs.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
@@ -16,11 +14,10 @@
 
 #include "base/address.hpp"
 #include "base/descriptor_room.hpp"
-#include "base/line_log.hpp"
-#include "base/line_writer.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/control/reception.hpp"
+#include "rendezvous/daemon/daemon_log.hpp"
 #include "rendezvous/daemon/job_table.hpp"
 #include "rendezvous/daemon/own_process.hpp"
 #include "rendezvous/port/port.hpp"
@@ -34,20 +31,19 @@ namespace {
 // make all that follow such that a daemon that begins anew would not believe the nodes that have them.
 constexpr std::uint64_t kTermAheadMax = 366 * 24 * 3600;
 
-// Of all jobs together.
-constexpr int kLinesAtOnce = 10'000;
-constexpr std::chrono::milliseconds kLinePeriod{100};
-
-JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, base::BoundedLog& say,
+JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, DaemonLog& log,
                                                  std::chrono::milliseconds heartbeat_timeout) {
-  return {[&io, &say, heartbeat_timeout](const Hello& hello, const JobBefore& before) {
+  return {[&io, &log, heartbeat_timeout](const Hello& hello, const JobBefore& before) {
     const auto term = begin_term();
     auto options = options_of(hello, term, before);
     options.term_max = term.term + kTermAheadMax;
     options.greater_part_only = false;
     options.heartbeat_timeout = heartbeat_timeout;
     MembershipServer::Handlers handlers;
-    handlers.say = [&say, run_id = hello.run_id](const std::string& line) { say("job " + run_id + ": " + line); };
+    handlers.log = [&log, run_id = hello.run_id](const base::LogEvent& event, const base::LogFields& where) {
+      log(event, base::LogFields().add("job", run_id).add(where));
+      if (event.level == base::LogLevel::error) log.write_kept();
+    };
     return std::make_unique<MembershipServer>(io, std::move(options), std::move(handlers));
   }};
 }
@@ -71,10 +67,9 @@ std::optional<security::Tokens> tokens_of(const ServeJobs& options, const std::o
 int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token_variable) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  base::LineWriter say(io, STDERR_FILENO, "ddp-rendezvous: ");
-  base::WarningLog warnings(io, std::ref(say));
-  base::BoundedLog say_of_jobs(io, std::ref(say), base::LineLimit(kLinesAtOnce, kLinePeriod));
-  JobTable<MembershipServer> jobs(handlers_of(io, say_of_jobs, options.heartbeat_timeout),
+  DaemonLog log(io, options.log);
+  auto& warnings = log.warnings();
+  JobTable<MembershipServer> jobs(handlers_of(io, log, options.heartbeat_timeout),
                                   std::min(kJobsMax, base::descriptor_room().met));
   Reception::Options rules;
   rules.heartbeat_timeout = options.heartbeat_timeout;
@@ -98,7 +93,11 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
                             const sockaddr_storage& peer) { reception.adopt(std::move(socket), peer); },
        .tls = [&reception](base::UniqueFd socket,
                            const sockaddr_storage& peer) { reception.adopt_tls(std::move(socket), peer); }});
-  if (is_open) say("there is no token: whoever reaches the port can join and begin jobs (--token-file)");
+  if (is_open)
+    log({"no_token",
+         base::LogFields().add("text",
+                               "there is no token: whoever reaches the port can join and begin jobs (--token-file)"),
+         base::LogLevel::warning});
   std::cout << "ddp-rendezvous: membership listens on " << listening_text(options.hosts, port.number()) << std::endl;
   return process.run_until_signal();
 }

@@ -1,13 +1,10 @@
 #include "rendezvous/daemon/serve_store.hpp"
 
-#include <unistd.h>
-
 #include <boost/asio/io_context.hpp>
 #include <functional>
 #include <iostream>
 
-#include "base/line_log.hpp"
-#include "base/line_writer.hpp"
+#include "rendezvous/daemon/daemon_log.hpp"
 #include "rendezvous/daemon/own_process.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/store/server.hpp"
@@ -17,8 +14,8 @@ namespace ddp::rendezvous {
 int serve_store(const ServeStore& options) {
   boost::asio::io_context io(1);
   OwnProcess process(io);
-  base::LineWriter say(io, STDERR_FILENO, "ddp-rendezvous: ");
-  base::WarningLog warnings(io, std::ref(say));
+  DaemonLog log(io, options.log);
+  auto& warnings = log.warnings();
   store::Server server(io, {.allow = options.allow,
                             .total_bytes_max = static_cast<std::size_t>(options.memory_mib) << 20,
                             .memory_option = "--store-memory",

@@ -94,6 +94,9 @@ class HostCore {
 
   const Membership& membership() const { return membership_; }
 
+  // How the job has ended for its nodes here, if it has.
+  const std::optional<FinishJob>& verdict() const { return verdict_ ? verdict_ : membership_.verdict(); }
+
   // Nobody is connected, and nobody takes part any more or may come again: there is nothing left of the job.
   bool is_over() const { return connections_.empty() && (membership_.is_finished() || membership_.is_abandoned()); }
 

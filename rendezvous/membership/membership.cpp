@@ -362,10 +362,14 @@ void Membership::take(const Heard& event, TimePoint now) {
   if (const auto* failed = std::get_if<RoundFailed>(&event.message)) take(event.from, *failed, now);
 }
 
+std::string_view Membership::phase_name() const {
+  constexpr std::string_view kNames[] = {"waiting for nodes", "starting", "running", "stopping", "finished"};
+  return kNames[static_cast<std::size_t>(phase_)];
+}
+
 Membership::View Membership::view() const {
-  constexpr const char* kPhases[] = {"waiting for nodes", "starting", "running", "stopping", "finished"};
   View out;
-  out.phase = kPhases[static_cast<std::size_t>(phase_)];
+  out.phase = phase_name();
   out.round = round_;
   out.world_size = world_size_;
   out.nodes_min = options_.nodes_min;

@@ -42,6 +42,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -171,6 +172,7 @@ class Membership {
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
   const RoundId& last_round() const { return round_id_; }  // that has begun here or was adopted, or is about to
   int restart_count() const { return budget_.count(); }
+  std::string_view phase_name() const;            // waiting for nodes, starting, running, stopping, finished
   RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used
 
   // In which the nodes of a round come that this membership did not begin. Those that notice last that the endpoint
@@ -185,7 +187,7 @@ class Membership {
       std::string host_name, address;  // the address as it is seen; empty for this process's own node
       std::optional<int> group_rank;   // of a member of the current or last round
     };
-    std::string phase;        // waiting for nodes, starting, running, stopping, finished
+    std::string phase;        // phase_name()
     std::int64_t round = -1;  // -1: none yet
     int world_size = 0;       // of the current or last round
     int nodes_min = 1, nodes_max = 1;

@@ -4,15 +4,21 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/host_name.hpp"
 #include "base/unique_fd.hpp"
 #include "rendezvous/store/client.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
+#include "tests/text.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {
@@ -20,6 +26,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 
 class StoreProgram : public Job {
  public:
@@ -150,7 +157,7 @@ TEST(DdpRendezvousJobs, GoOnWithoutAnyOfTheirNodes) {
   auto& other = &zero == &first ? second : first;
   zero.kill(SIGKILL);
   ASSERT_TRUE(other.prints("0 of 2")) << other.err();
-  EXPECT_TRUE(daemon.prints("job job: node 0 (host ")) << daemon.err();
+  EXPECT_TRUE(daemon.prints(" job=job text=\"node 0 (host ")) << daemon.err();
   other.kill(SIGTERM);
   EXPECT_EQ(other.wait(), 143);
   EXPECT_TRUE(zero.is_gone_within());
@@ -240,22 +247,84 @@ TEST(DdpRendezvousJobs, AreShownToThoseOnThisHost) {
   EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
 }
 
+class DdpRendezvousLog : public ::testing::Test {
+ protected:
+  // A daemon, with these options beside its port, and a job of it that ends so.
+  void run(const std::vector<std::string>& options, const std::string& script, int exit_code) {
+    std::vector<std::string> arguments{"--port", "0"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    daemon_.emplace(arguments, StoreProgram::program());
+    const auto port = std::to_string(daemon_->number_after("membership listens on port "));
+    Job node({"--nnodes=1:2", "--rdzv-conf=last_call_timeout=1", "--nproc-per-node=1", "--rdzv-backend=c10d",
+              "--rdzv-id=the job", "--rdzv-endpoint=127.0.0.1:" + port, "--no-python", "sh", "-c", script});
+    EXPECT_EQ(node.wait(), exit_code) << node.err();
+  }
+  // All of its stderr.
+  const std::string& ended() {
+    daemon_->kill(SIGTERM);
+    EXPECT_EQ(daemon_->wait(), 1000 + SIGTERM);
+    return daemon_->err();
+  }
+  std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+
+  ScratchDirectory folder_;
+  std::optional<Job> daemon_;
+};
+
+TEST_F(DdpRendezvousLog, HasTimeLevelJobAndNode) {
+  run({}, "exit 3", 3);
+  ASSERT_TRUE(daemon_->prints(" phase=finished "));
+  const auto& log = ended();
+  const std::string time = "[0-9-]{10}T[0-9:]{8}\\.[0-9]{3}Z ";
+  EXPECT_EQ(matches(log, time + "info node_came job=\"the job\" node=" + base::host_name() + " ").size(), 1u) << log;
+  EXPECT_EQ(matches(log, time + "warning round_failed job=\"the job\" node=").size(), 1u) << log;
+  EXPECT_EQ(matches(log, time + "error phase job=\"the job\" phase=finished .* exit_code=3 ").size(), 1u) << log;
+  EXPECT_THAT(log, Not(HasSubstr("Z debug ")));
+}
+
+TEST_F(DdpRendezvousLog, OfLevelErrorSaysNothingOfAGoodEnd) {
+  run({"--log-level=error"}, "true", 0);
+  EXPECT_EQ(ended(), "");
+}
+
+TEST_F(DdpRendezvousLog, GetsTheLastEventsOfAllLevelsIntoItsFolderWhenAJobEndsBadly) {
+  run({"--log-level=off", "--log-dir", folder_.path().string()}, "exit 3", 3);
+  ASSERT_TRUE(becomes_true(
+      [&] { return contents_of(path("ddp-rendezvous.log")).find(" phase=finished ") != std::string::npos; }));
+  EXPECT_EQ(ended(), "");
+  EXPECT_THAT(contents_of(path("ddp-rendezvous.log")), HasSubstr("Z debug round_started job=\"the job\" node="));
+}
+
+TEST_F(DdpRendezvousLog, KeepsItsFolderSmall) {
+  std::ofstream(path("ddp-rendezvous.log")).seekp(9 << 20) << "of before\n";
+  run({"--log-dir", folder_.path().string()}, "exit 3", 3);
+  ASSERT_TRUE(becomes_true([&] { return std::filesystem::exists(path("ddp-rendezvous.log.old")); }));
+  (void)ended();  // which waits for what is being written
+  EXPECT_GT(std::filesystem::file_size(path("ddp-rendezvous.log.old")), 9u << 20);
+  EXPECT_THAT(contents_of(path("ddp-rendezvous.log")), HasSubstr(" phase=finished "));
+  EXPECT_THAT(contents_of(path("ddp-rendezvous.log")), Not(HasSubstr("of before")));
+}
+
 TEST(DdpRendezvous, WrongUseIsNamedAndEndsWithTwo) {
   const struct {
     std::vector<std::string> arguments;
     const char* want;
-  } cases[] = {{{"stor"}, "error: "},
-               {{"--port", "65536"}, "65536"},
-               {{"--host", "localhost"}, "--host: \"localhost\" is no IPv4 or IPv6 address"},
-               {{"--heartbeat-timeout", "0"}, "--heartbeat-timeout"},
-               {{"store", "--bogus"}, "--bogus"},
-               {{"store", "--port", "65536"}, "65536"},
-               {{"store", "--port", "x"}, "--port"},
-               {{"store", "--port"}, "--port"},
-               {{"store", "--host", "localhost"}, "--host: \"localhost\" is no IPv4 or IPv6 address"},
-               {{"store", "--store-memory", "63"}, "--store-memory"},
-               {{"store", "--store-memory", "1GiB"}, "--store-memory"},
-               {{"store", "--store-allow", "10.0.0.0/33"}, "--store-allow: \"10.0.0.0/33\" is no block"}};
+  } cases[] = {
+      {{"stor"}, "error: "},
+      {{"--port", "65536"}, "65536"},
+      {{"--host", "localhost"}, "--host: \"localhost\" is no IPv4 or IPv6 address"},
+      {{"--heartbeat-timeout", "0"}, "--heartbeat-timeout"},
+      {{"store", "--bogus"}, "--bogus"},
+      {{"store", "--port", "65536"}, "65536"},
+      {{"store", "--port", "x"}, "--port"},
+      {{"store", "--port"}, "--port"},
+      {{"--log-level", "loud"}, "debug, info, warning, error or off is wanted, not 'loud'"},
+      {{"store", "--log-level", "loud"}, "not 'loud'"},
+      {{"--port", "0", "--log-dir", "/no/such"}, "--log-dir: /no/such/ddp-rendezvous.log can't be written: No "},
+      {{"store", "--host", "localhost"}, "--host: \"localhost\" is no IPv4 or IPv6 address"},
+      {{"store", "--store-memory", "63"}, "--store-memory"},
+      {{"store", "--store-memory", "1GiB"}, "--store-memory"},
+      {{"store", "--store-allow", "10.0.0.0/33"}, "--store-allow: \"10.0.0.0/33\" is no block"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.want);
     Job job(c.arguments, StoreProgram::program());

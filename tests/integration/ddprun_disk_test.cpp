@@ -236,7 +236,7 @@ TEST_F(DdprunDisk, AStalledLogOfTheDaemonHoldsUpNoJob) {
   disk_.heal();
   daemon.kill(SIGTERM);
   EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
-  EXPECT_THAT(contents_of(console_), HasSubstr("ddp-rendezvous: job the_job: "));
+  EXPECT_THAT(contents_of(console_), HasSubstr(" job=the_job "));
 }
 
 }  // namespace

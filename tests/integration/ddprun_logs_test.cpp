@@ -9,6 +9,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/host_name.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/text.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
@@ -19,6 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using ddp::test::contents_of;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class DdprunLogs : public ::testing::Test {
  protected:
@@ -156,6 +158,40 @@ TEST_F(DdprunLogs, EqualLinesAreShownOnce) {
   EXPECT_EQ(job.wait(), 0);
   EXPECT_THAT(job.out(), HasSubstr("hello\n"));
   EXPECT_THAT(job.err(), HasSubstr("[3] my 3\n"));
+}
+
+TEST_F(DdprunLogs, HaveDdprunsOwnEventsWhereTheJobEndedBadly) {
+  Job job(shell(2, "[ $RANK = 0 ] || exit 3; " + kStay, {log_dir()}));
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_THAT(job.err(), Not(HasSubstr("Z debug ")));
+  const auto events = contents_of(run() / ("ddprun_" + base::host_name() + ".log"));
+  EXPECT_THAT(events, HasSubstr("Z debug worker_started "));
+  EXPECT_THAT(events, HasSubstr(" local_rank=1 how=\"ended with exit code 3\""));
+  EXPECT_THAT(events, HasSubstr(" phase=finished "));
+  EXPECT_THAT(events, HasSubstr("Z info finish job=" + run().filename().string() + " part=node node="));
+}
+
+TEST_F(DdprunLogs, HaveNoEventsWhereItEndedWell) {
+  Job job(shell(1, "echo out", {log_dir(), "-r", "1"}));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(log(0, 0), "out\n");
+  EXPECT_FALSE(fs::exists(run() / ("ddprun_" + base::host_name() + ".log")));
+}
+
+TEST_F(DdprunLogs, EventsAreShownFromTheLevelThatIsWanted) {
+  for (const std::string level : {"debug", "info"}) {
+    SCOPED_TRACE(level);
+    Job::Options options;
+    options.environment = {"DDPRUN_LOG_LEVEL=" + level};
+    Job job(shell(1, "echo out"), options);
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    EXPECT_EQ(job.out(), "out\n");
+    EXPECT_THAT(job.err(), HasSubstr("Z info spawn job="));
+    EXPECT_EQ(job.err().find("Z debug ") != std::string::npos, level == "debug") << job.err();
+  }
+  Job job(shell(1, "echo out", {"--log-level=loud"}));
+  EXPECT_EQ(job.wait(), 2);
+  EXPECT_THAT(job.err(), HasSubstr("--log-level takes debug, info, warning, error or off, not 'loud'"));
 }
 
 }  // namespace

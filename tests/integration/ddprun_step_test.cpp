@@ -205,7 +205,7 @@ TEST(DdprunStep, ADaemonOnTheFirstNodeServesTheJobs) {
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_THAT(zero->out(), HasSubstr("node 0 of 2 rank 0 of 2"));
   EXPECT_THAT(one->out(), HasSubstr("node 1 of 2 rank 1 of 2"));
-  EXPECT_TRUE(daemon.prints("job " + std::to_string(job) + ".0: ")) << daemon.err();
+  EXPECT_TRUE(daemon.prints(" job=" + std::to_string(job) + ".0 ")) << daemon.err();
 }
 
 // --- names that do not resolve ---

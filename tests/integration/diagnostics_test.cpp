@@ -17,6 +17,7 @@
 #include "tests/integration/job.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
+#include "tests/text.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp {
@@ -169,8 +170,11 @@ TEST_F(Diagnostics, OnlyTheFirstFailureOfAGroupIsWrittenAndEachGroupsOwn) {
 
 TEST_F(Diagnostics, DdprunKeepsThemBesideItsLogs) {
   ::unsetenv("DDP_FLIGHT_RECORDER");
+  test::Job::Options options;
+  options.environment = {"DDP_LOG_LEVEL=info"};
   test::Job job({"--standalone", "--nproc-per-node=3", "--rdzv-id=late", "--log-dir=" + folder().string(),
-                 test::built("late_worker")});
+                 test::built("late_worker")},
+                options);
   ASSERT_EQ(job.wait(), 0) << job.out() << job.err();
   const fs::path round = folder() / "late/round_0";
   for (int rank = 0; rank < 3; ++rank) {
@@ -179,7 +183,23 @@ TEST_F(Diagnostics, DdprunKeepsThemBesideItsLogs) {
     EXPECT_EQ(read(path)["rank"], rank);
     EXPECT_TRUE(fs::exists(round / ("flight_recorder_" + std::to_string(rank))));
     EXPECT_THAT(job.out(), HasSubstr("look:  " + path.string()));
+    const auto number = std::to_string(rank);
+    EXPECT_THAT(job.err(), HasSubstr("Z info process_group_made rank=" + number + " size=3 backend=cpu "));
+    const auto log = test::contents_of(round / ("flight_recorder." + number + ".events.log"));
+    EXPECT_THAT(log, HasSubstr("Z info process_group_made rank=" + number + " "));
+    EXPECT_THAT(log, HasSubstr("Z error group_failed rank=" + number + " backend=cpu "));
   }
+}
+
+TEST_F(Diagnostics, AWrongLogLevelIsSaidOnce) {
+  ::unsetenv("DDP_FLIGHT_RECORDER");
+  test::Job::Options options;
+  options.environment = {"DDP_LOG_LEVEL=loud"};
+  test::Job job({"--standalone", "--nproc-per-node=3", "--log-dir=" + folder().string(), test::built("late_worker")},
+                options);
+  ASSERT_EQ(job.wait(), 0) << job.out() << job.err();
+  EXPECT_EQ(test::occurrences(job.err(), "DDP_LOG_LEVEL takes debug, info, warning, error or off, not 'loud'"), 3)
+      << "by each rank";
 }
 
 TEST_F(Diagnostics, TheTracesOfRanksCanBePutTogether) {

@@ -60,7 +60,7 @@ class FlightRecorderInterop : public PythonTest {
       const Snapshot snapshot = recorder.snapshot();
       const DumpFacts dump{.rank = rank, .host = "node \xc3\xa9 \xff", .reason = "of a test"};
       write_files(files_of({.prefix = scratch_.path() / "trace_"}, {}, rank, 0), to_json(snapshot, dump),
-                  to_pickle(snapshot, dump));
+                  to_pickle(snapshot, dump), "");
     }
   }
 

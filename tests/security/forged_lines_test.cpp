@@ -32,7 +32,7 @@ TEST(ForgedLines, NotByANameInAHello) {
     hello[name] = kForged.substr(kForged.find("\xc2\x9b"));  // without a control character of ASCII
     attacker.say(hello.dump());
     EXPECT_TRUE(attacker.is_cut_off());
-    EXPECT_TRUE(daemon.prints("the field \"" + std::string(name) + "\" holds a control character")) << daemon.err();
+    EXPECT_TRUE(daemon.prints("the field \\\"" + std::string(name) + "\\\" holds a control character")) << daemon.err();
     EXPECT_THAT(daemon.err(), kIsClean);
   }
 }

@@ -34,7 +34,7 @@ TEST(MessageContent, AddressOfAHelloBringsNoVariableIntoOtherNodes) {
   attacker.say(json_of(rendezvous::ToMembership(rendezvous::StoreOpened{0, 29400})).dump());
   EXPECT_TRUE(
       daemon.prints("from 127.0.0.1 ended before it said which job it belongs to: malformed message: the field "
-                    "\"local_address\" holds a control character"))
+                    "\\\"local_address\\\" holds a control character"))
       << daemon.err();
   Job second(daemon.node("2", kTell));
   for (auto* node : {&first, &second}) {

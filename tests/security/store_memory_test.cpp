@@ -118,7 +118,7 @@ TEST(StoreMemoryAttack, LongCommandsOfWhichThePartsComeSlowlyAreBounded) {
     if (i % 10 == 9) store.expect_honest_clients_go_on();
   }
   EXPECT_TRUE(
-      store.says("ddp-rendezvous: the store closed the connection from 127.0.0.1: the store's memory is full "
+      store.says("the store closed the connection from 127.0.0.1: the store's memory is full "
                  "(128 MiB), and this connection holds the most: a command of "));
   EXPECT_TRUE(store.says("--store-memory=MIB allows more"));
   store.expect_honest_clients_go_on();

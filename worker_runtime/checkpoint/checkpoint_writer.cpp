@@ -6,6 +6,7 @@
 #include "worker_runtime/checkpoint/checkpoint_files.hpp"
 #include "worker_runtime/core/bootstrap/host_layout.hpp"
 #include "worker_runtime/checkpoint/problem.hpp"
+#include "worker_runtime/files/process_log.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 #include "worker_runtime/process_group/host_bytes.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
@@ -71,6 +72,9 @@ class CheckpointWriter::Task {
         write_single(manifest, image);
       }
     }
+    process_log::log({"checkpoint_saved",
+                      base::LogFields().add("step", manifest.id.step).add("own_bytes", image.span().size()),
+                      base::LogLevel::info});
     agent_link::tell_checkpoint_saved(manifest.id.step);
   }
 

@@ -7,6 +7,7 @@
 #include "worker_runtime/checkpoint/part_image.hpp"
 #include "worker_runtime/checkpoint/problem.hpp"
 #include "worker_runtime/checkpoint/training_state.hpp"
+#include "worker_runtime/files/process_log.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
 #include <cstdio>
@@ -74,6 +75,10 @@ class Checkpointer::Impl {
   std::optional<LoadedCheckpoint> load() {
     writer_.wait();
     const auto loaded = checkpoint::load_newest(group_, from_, state_);
+    if (loaded)
+      process_log::log({"checkpoint_loaded",
+                        base::LogFields().add("step", loaded->step).add("from_memory", loaded->is_from_memory),
+                        base::LogLevel::info});
     if (from_.memory) keep_in_memory(loaded);
     return loaded;
   }

@@ -7,6 +7,7 @@
 #include "base/cut.hpp"
 #include "ddp/elastic.hpp"
 #include "worker_runtime/agent_link/process_link.hpp"
+#include "worker_runtime/files/process_log.hpp"
 #include "worker_runtime/process_group/make_group.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -131,9 +132,14 @@ std::optional<Left> run_round(const Launch& launch, AgentLink& link, ElasticStat
 
 void run_rounds(AgentLink& link, ElasticState& state, const Train& train, const ElasticOptions& options) {
   while (auto left = run_round(process_group::present_launch(), link, state, train, options)) {
+    process_log::log(
+        {"round_left",
+         base::LogFields().add("round", left->round).add("why", left->why).add("hung_ranks", left->hung_ranks.size()),
+         base::LogLevel::info});
     link.say(*left);
     state.restore();
     process_group::set_launch_variables(link.wait_for_seat(options.seat_timeout));
+    process_log::log({"seat_taken", {}, base::LogLevel::info});
   }
 }
 

@@ -76,7 +76,9 @@ Files files_of(const Place& place, const RoundId& round, int rank, unsigned user
   const std::string number = std::to_string(rank);
   const std::string start = files.directory.back() == '/' ? files.directory : files.directory + "/";
   files.pickle = start + prefix + number;
-  files.json = start + prefix.substr(0, prefix.find_last_not_of(kSeparators) + 1) + "." + number + ".json";
+  const std::string other = start + prefix.substr(0, prefix.find_last_not_of(kSeparators) + 1) + "." + number;
+  files.json = other + ".json";
+  files.log = other + ".events.log";
   return files;
 }
 
@@ -94,7 +96,7 @@ Place present_place() {
   });
 }
 
-void write_files(const Files& files, const std::string& json, const std::string& pickle) {
+void write_files(const Files& files, const std::string& json, const std::string& pickle, const std::string& log) {
   if (!files.private_part.empty()) make_private_directory(files.private_part);
   std::filesystem::create_directories(files.directory);
   const auto write = [](const std::string& path, const std::string& bytes) {
@@ -104,6 +106,10 @@ void write_files(const Files& files, const std::string& json, const std::string&
   };
   write(files.json, json);
   write(files.pickle, pickle);
+  try {
+    if (!log.empty()) write(files.log, log);
+  } catch (const std::system_error&) {  // nobody is told where it is
+  }
 }
 
 }  // namespace ddp::flight_recorder

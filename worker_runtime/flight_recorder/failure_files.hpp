@@ -31,6 +31,7 @@ struct Files {
   std::string directory;  // both are there
   std::string pickle;     // paths; empty: no files are wanted
   std::string json;
+  std::string log;           // the newest lines of the process's log
   std::string private_part;  // of the directory: a folder that must be this user's alone; empty: none
 };
 
@@ -43,6 +44,6 @@ Place present_place();
 
 // Makes the folder where it is missing, and the files; throws std::system_error. An earlier file of the name makes
 // room.
-void write_files(const Files& files, const std::string& json, const std::string& pickle);
+void write_files(const Files& files, const std::string& json, const std::string& pickle, const std::string& log);
 
 }  // namespace ddp::flight_recorder

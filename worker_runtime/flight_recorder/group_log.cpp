@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/host_name.hpp"
+#include "worker_runtime/files/process_log.hpp"
 #include "worker_runtime/files/with_limit.hpp"
 #include "worker_runtime/flight_recorder/dump.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
@@ -33,9 +34,10 @@ std::string write(Snapshot&& all, const GroupStatus& own, const std::string& rea
   if (files.pickle.empty()) return "";
   const DumpFacts dump{rank, facts.round, ::getpid(), base::host_name(), reason, now()};
   const auto result = files::run_with_limit(
-      kWriteLimit, [files, dump, snapshot = of_round(std::move(all), own.round_count)]() -> std::string {
+      kWriteLimit,
+      [files, dump, snapshot = of_round(std::move(all), own.round_count), log = process_log::kept()]() -> std::string {
         try {
-          write_files(files, to_json(snapshot, dump), to_pickle(snapshot, dump));
+          write_files(files, to_json(snapshot, dump), to_pickle(snapshot, dump), log);
         } catch (const std::exception& error) {
           return line(std::string("nothing: the flight recorder's file is missing (") + error.what() +
                       "); DDP_FLIGHT_RECORDER=PREFIX names another place");
@@ -87,6 +89,14 @@ std::string GroupLog::write_failure(const std::string& reason) const noexcept {
                                   [this](const GroupStatus& group) { return group.id == id_; });
     if (own == all.groups.end()) return "";
     const GroupStatus status = *own;
+    process_log::log({"group_failed",
+                      base::LogFields()
+                          .add("backend", status.facts.backend)
+                          .add("group", status.facts.name)
+                          .add("calls", status.last_scheduled)
+                          .add("completed", status.last_completed)
+                          .add("why", reason),
+                      base::LogLevel::error});
     return write(std::move(all), status, reason);
   } catch (...) {
     return "";  // no memory for so much: the error itself is what counts
@@ -98,6 +108,7 @@ std::string write_process_failure(const std::string& reason) noexcept {
     Snapshot all = process_recorder().snapshot();
     if (all.groups.empty()) return "";
     const GroupStatus newest = all.groups.back();
+    process_log::log({"process_fails", base::LogFields().add("why", reason), base::LogLevel::error});
     return write(std::move(all), newest, reason);
   } catch (...) {
     return "";

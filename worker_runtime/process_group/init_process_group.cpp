@@ -1,4 +1,6 @@
+#include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <fstream>
 #include <iterator>
 #include <mutex>
@@ -13,6 +15,7 @@
 #include "worker_runtime/core/bootstrap/rank0_store.hpp"
 #include "worker_runtime/core/bootstrap/starter.hpp"
 #include "worker_runtime/core/registry.hpp"
+#include "worker_runtime/files/process_log.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 #include "worker_runtime/flight_recorder/recorder.hpp"
 #include "worker_runtime/process_group/backend_choice.hpp"
@@ -64,6 +67,7 @@ void open_diagnostics(const Launch& launch) {
   flight_recorder::set_place(flight_recorder::place_from(variable));
   flight_recorder::process_recorder().begin_round(launch.round ? to_string(*launch.round) : "");
   trace::set_rank(launch.rank);
+  process_log::set_rank(launch.rank);
   if (const auto prefix = variable("DDP_TRACE"); prefix && !prefix->empty()) trace::begin_default(*prefix, launch.rank);
 }
 
@@ -100,6 +104,16 @@ std::unique_ptr<process_group::Backend> join(const Launch& launch, const InitOpt
   return host ? process_group::make_two_backends(std::move(host), std::move(device)) : std::move(device);
 }
 
+void log_failure(const std::exception_ptr& failure) {
+  if (!failure) return;  // the end of a thread
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    process_log::log({"process_group_not_made", base::LogFields().add("why", error.what()), base::LogLevel::error});
+  } catch (...) {  // none of ours
+  }
+}
+
 // The same. A rank 0 that serves the store stays, after a failure, until those who have come know of it too: its
 // process may end next.
 std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const InitOptions& options,
@@ -109,6 +123,7 @@ std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const
   } catch (const AbortedError&) {
     throw;
   } catch (...) {
+    log_failure(std::current_exception());
     if (launch.own_store && launch.rank == 0) core::wait_for_the_others_to_leave();
     throw;
   }
@@ -150,7 +165,16 @@ std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitO
   base::Deadline deadline = deadline_after(options.timeout);
   deadline.cut_by(cut);
   Membership membership;
+  const auto began = std::chrono::steady_clock::now();
   auto backend = join_or_tell(launch, options, membership, deadline);
+  process_log::log({"process_group_made",
+                    base::LogFields()
+                        .add("size", membership.size)
+                        .add("backend", options.backend.empty() ? "cpu" : options.backend)
+                        .add("round", to_string(membership.round))
+                        .add("took", std::chrono::duration_cast<std::chrono::milliseconds>(
+                                         std::chrono::steady_clock::now() - began)),
+                    base::LogLevel::info});
   const bool is_round_of_launcher = !launch.name || launch.round;
   if (is_round_of_launcher) agent_link::begin_round(membership.round.number);
   return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend));

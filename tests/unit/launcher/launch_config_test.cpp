@@ -288,6 +288,7 @@ TEST_F(LaunchConfigs, WrongUseOfEveryOptionNamesWhatWhereAndTheRemedy) {
       {"virtual-local-rank", {"--virtual-local-rank=1"}, "takes no value", "`--virtual-local-rank`"},
       {"start-method", {"--start-method=thread"}, "spawn, fork or forkserver", "--start-method="},
       {"log-dir", {"--log-dir="}, "a folder", "--log-dir=logs"},
+      {"log-level", {"--log-level=warn"}, "not 'warn'", "--log-level=debug"},
       {"redirects", {"-r4"}, "not '4'", "--redirects=0:3,4-7:1"},
       {"redirects", {"-r", ""}, "not ''", "--redirects=0:3,4-7:1"},
       {"redirects", {"-r0:3,"}, "not '0:3,'", "--redirects=0:3,4-7:1"},

@@ -72,7 +72,12 @@ TEST(LogTree, ALinkOfAnotherUserIsNotFollowed) {
   fs::remove(target / "file");
   tree.make_rank_directory("run", 1, 0);
   fs::remove_all(target / "rank_0");
-  for (const auto& link : {file, round}) ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
+  const auto own = scratch.path() / "logs/run/ddprun_host.log", run = scratch.path() / "logs/other";
+  fs::create_symlink(target / "own", own);
+  fs::create_directory_symlink(target, run);
+  for (const auto& link : {file, round, own, run}) ASSERT_EQ(::lchown(link.c_str(), 12345, 12345), 0);
+  EXPECT_THROW(tree.open_own_log("run", "host"), UsageError);
+  EXPECT_THROW(tree.open_own_log("other", "host"), UsageError);
   EXPECT_THROW(open_log_file(file.string()), UsageError);
   EXPECT_THROW(tree.make_rank_directory("run", 1, 0), UsageError);
   EXPECT_TRUE(fs::is_empty(target));

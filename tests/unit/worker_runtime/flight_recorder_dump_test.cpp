@@ -284,6 +284,7 @@ TEST(FailureFiles, GoWhereTheEnvironmentSays) {
     const Files files = files_of(c.place, round, 2, 77);
     EXPECT_EQ(files.pickle, c.pickle);
     EXPECT_EQ(files.json, c.json);
+    EXPECT_EQ(files.log, files.json.empty() ? "" : fs::path(c.json).replace_extension(".events.log").string());
     // torchfrtrace takes every file whose name contains the prefix for a pickle.
     const std::string prefix =
         fs::path(files.pickle.substr(0, files.pickle.size() > 0 ? files.pickle.size() - 1 : 0)).filename();
@@ -318,27 +319,29 @@ std::vector<std::string> names_in(const fs::path& directory) {
 TEST(FailureFiles, AreThereWholeInFoldersThatAreMade) {
   const test::ScratchDirectory scratch;
   const Files files = files_of({.prefix = scratch.path() / "some/new/trace_"}, {}, 1, 0);
-  write_files(files, "first", "one");
-  write_files(files, "json", "pickle");
+  write_files(files, "first", "one", "");
+  write_files(files, "json", "pickle", "");
   EXPECT_EQ(contents_of(scratch.path() / "some/new/trace_1"), "pickle");
   EXPECT_EQ(contents_of(scratch.path() / "some/new/trace.1.json"), "json");
   EXPECT_THAT(names_in(scratch.path() / "some/new"), ElementsAre("trace.1.json", "trace_1"));
+  write_files(files, "json", "pickle", "lines");
+  EXPECT_EQ(contents_of(scratch.path() / "some/new/trace.1.events.log"), "lines");
 }
 
 TEST(FailureFiles, DoNotGoToAFolderThatOthersCanWriteTo) {
   const test::ScratchDirectory scratch;
   const Files files = files_of({.temporary_directory = scratch.path()}, {}, 0, 5);
-  write_files(files, "json", "pickle");
+  write_files(files, "json", "pickle", "");
   EXPECT_EQ(contents_of(files.pickle), "pickle");
   struct stat status {};
   ASSERT_EQ(::stat(files.private_part.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0700U);
   ::chmod(files.private_part.c_str(), 0777);
-  EXPECT_THROW(write_files(files, "json", "pickle"), std::system_error);
+  EXPECT_THROW(write_files(files, "json", "pickle", ""), std::system_error);
 
   const Files other = files_of({.temporary_directory = scratch.path()}, {}, 0, 6);
   fs::create_directory_symlink(scratch.path(), other.private_part);
-  EXPECT_THROW(write_files(other, "json", "pickle"), std::system_error);
+  EXPECT_THROW(write_files(other, "json", "pickle", ""), std::system_error);
 }
 
 TEST(GroupLog, OfAProcessThatEndsIsThatOfItsNewestGroup) {
