@@ -114,7 +114,7 @@ class Agent {
     meeting_.start();
     io_.run();
     write_report();
-    if (exit_code_ != 0) log_.write_kept(output_.own_log(run_id_, base::host_name()));
+    if (exit_code_ != 0) write_log();
     return exit_code_;
   }
 
@@ -425,6 +425,11 @@ class Agent {
     } catch (const std::exception& error) {
       std::cerr << "error: " << error.what() << "\nwhere: --report\ntry:   free some space there, or another file\n";
     }
+  }
+
+  void write_log() {
+    const auto failure = log_.write_kept(output_.own_log(run_id_, base::host_name()));
+    if (!failure.empty()) std::cerr << "ddprun: its own log was not written: " << failure << '\n';
   }
 
   // As a terminal's ctrl-z: the tree has stopped already, now this process does, and its shell sees it.

@@ -2,9 +2,13 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <exception>
+#include <future>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -15,17 +19,21 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::chrono::seconds kDiskLimit{2};
+constexpr std::chrono::milliseconds kNoLimit{0};  // the disk has had its time
 
-void append(const std::function<base::UniqueFd()>& open, std::string_view text) {
+// Returns why not all of it was written; empty if it was.
+std::string append(const std::function<base::UniqueFd()>& open, std::string_view text) {
   try {
     const auto file = open();
     while (!text.empty()) {
       const auto written = ::write(file.get(), text.data(), text.size());
       if (written < 0 && errno == EINTR) continue;
-      if (written <= 0) return;
+      if (written <= 0) return std::strerror(written == 0 ? ENOSPC : errno);
       text.remove_prefix(static_cast<std::size_t>(written));
     }
-  } catch (const std::exception&) {  // the file cannot be opened
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
   }
 }
 
@@ -43,15 +51,25 @@ void AgentLog::operator()(const base::LogEvent& event) { log_(event, here_); }
 void AgentLog::note(const std::string& line) { log_({"printed", base::LogFields().add("line", line)}, here_); }
 
 void AgentLog::of_host(const base::LogEvent& event, const base::LogFields& where) {
-  log_(event, base::LogFields(host_).add(where));
+  auto line = event;
+  line.level = std::min(line.level, base::LogLevel::info);  // the node's own events say what went wrong
+  log_(line, base::LogFields(host_).add(where));
 }
 
-void AgentLog::write_kept(std::function<base::UniqueFd()> open) noexcept {
-  if (!open) return;
+std::string AgentLog::write_kept(std::function<base::UniqueFd()> open) noexcept {
+  if (!open) return {};
   try {
-    base::FileThread disk(io_, kDiskLimit);
-    disk.post([open = std::move(open), text = log_.take_kept()] { append(open, text); }, [] {});
-  } catch (const std::exception&) {  // no thread can be started
+    std::promise<std::string> promise;
+    auto failure = promise.get_future();
+    base::FileThread disk(io_, kNoLimit);
+    disk.post([open = std::move(open), text = log_.take_kept(),
+               told = std::make_shared<std::promise<std::string>>(
+                   std::move(promise))] { told->set_value(append(open, text)); },
+              [] {});
+    if (failure.wait_for(kDiskLimit) == std::future_status::timeout) return "the disk does not answer";
+    return failure.get();
+  } catch (const std::exception& error) {  // no thread can be started
+    return error.what();
   }
 }
 

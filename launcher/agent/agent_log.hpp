@@ -29,9 +29,9 @@ class AgentLog {
   // Logs an event of the membership that this process serves.
   void of_host(const base::LogEvent& event, const base::LogFields& where);
 
-  // Adds the kept lines to the file that `open` returns, and waits at most 2 s for its disk. Ignores errors: the
-  // failure itself has been reported already. Does nothing if `open` is null.
-  void write_kept(std::function<base::UniqueFd()> open) noexcept;
+  // Adds the kept lines to the file that `open` returns, and waits at most 2 s for its disk. Returns why not all lines
+  // were written; empty if they were, or if `open` is null.
+  std::string write_kept(std::function<base::UniqueFd()> open) noexcept;
 
  private:
   boost::asio::io_context& io_;

@@ -1,5 +1,6 @@
 #include "launcher/node/log_events.hpp"
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -34,9 +35,15 @@ std::optional<LogEvent> event(std::string_view name, LogFields fields = {}, LogL
   return LogEvent{name, std::move(fields), level};
 }
 
+LogFields of_signal(int number) { return LogFields().add("signal", rendezvous::signal_name(number)); }
 LogFields of_worker(int local_rank) { return LogFields().add("local_rank", local_rank); }
 LogFields of_workers(const std::vector<int>& local_ranks) {
   return LogFields().add("local_ranks", list_of(local_ranks));
+}
+
+// sender_of() begins with a space.
+std::string_view without_space(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(' '), text.size()));
 }
 
 std::optional<LogEvent> worker_event(const WorkerGroupEvent& what) {
@@ -94,20 +101,18 @@ std::vector<LogEvent> log_events_of(const NodeCore::Event& what) {
   auto line = std::visit(
       Overloaded{
           [](const NodeCore::StopSignalled& e) {
-            return event("stop_signalled", LogFields().add("signal", e.signal_number).add_if_any("sender", e.sender),
+            return event("stop_signalled", of_signal(e.signal_number).add_if_any("sender", without_space(e.sender)),
                          LogLevel::info);
           },
           [](const NodeCore::WarningSignalled& e) {
-            return event("warning_signalled", LogFields().add("signal", e.signal_number).add_if_any("sender", e.sender),
+            return event("warning_signalled", of_signal(e.signal_number).add_if_any("sender", without_space(e.sender)),
                          LogLevel::info);
           },
           [](const NodeCore::SuspendSignalled&) { return event("suspend_signalled"); },
           [](const NodeCore::ContinueSignalled&) { return event("continue_signalled"); },
           [](const NodeCore::OutputClosed&) { return event("output_closed", {}, LogLevel::warning); },
           kNoLine,  // WorkersChanged, see above
-          [](const NodeCore::TreeHasSignal& e) {
-            return event("tree_has_signal", LogFields().add("signal", e.signal_number));
-          },
+          [](const NodeCore::TreeHasSignal& e) { return event("tree_has_signal", of_signal(e.signal_number)); },
           [](const NodeCore::SignalForwarded& e) {
             return event("signal_forwarded", LogFields().add("handlers", e.handlers));
           },
@@ -127,7 +132,12 @@ std::vector<LogEvent> log_events_of(const NodeCore::Event& what) {
           [](const NodeCore::SpawnFailed& e) {
             return event("spawn_failed", of_workers(e.local_ranks).add("why", e.why), LogLevel::error);
           },
-          [](const NodeCore::ReasonsRead& e) { return event("reasons_read", LogFields().add("number", e.number)); },
+          [](const NodeCore::ReasonsRead& e) {
+            const auto& messages = e.reasons.messages;
+            return event(
+                "reasons_read",
+                LogFields().add("number", e.number).add_if_any("first", messages.empty() ? "" : messages.front()));
+          },
           [](const NodeCore::SeatsFailed& e) {
             return event("seats_failed", of_workers(e.local_ranks).add("why", e.why), LogLevel::error);
           },
@@ -164,17 +174,15 @@ std::optional<LogEvent> log_event_of(const NodeCore::Action& what) {
           [](const NodeCore::Spawn& a) { return event("spawn", of_workers(a.local_ranks), LogLevel::info); },
           [](const NodeCore::Seat& a) { return event("seat", of_workers(a.local_ranks), LogLevel::info); },
           [](const SignalWorker& a) {
-            return event("signal_worker", of_worker(a.local_rank).add("signal", a.signal_number), LogLevel::info);
+            return event("signal_worker",
+                         of_worker(a.local_rank).add("signal", rendezvous::signal_name(a.signal_number)),
+                         LogLevel::info);
           },
           [](const KillWorker& a) { return event("kill_worker", of_worker(a.local_rank), LogLevel::info); },
-          [](const SignalTree& a) {
-            return event("signal_tree", LogFields().add("signal", a.signal_number), LogLevel::info);
-          },
+          [](const SignalTree& a) { return event("signal_tree", of_signal(a.signal_number)); },
           [](const KillOrphans&) { return event("kill_orphans"); },
-          [](const KillTree&) { return event("kill_tree", {}, LogLevel::info); },
-          [](const NodeCore::ForwardSignal& a) {
-            return event("forward_signal", LogFields().add("signal", a.signal_number));
-          },
+          [](const KillTree&) { return event("kill_tree", {}, LogLevel::warning); },
+          [](const NodeCore::ForwardSignal& a) { return event("forward_signal", of_signal(a.signal_number)); },
           [](const NodeCore::ForgetTree&) { return event("forget_tree", {}, LogLevel::warning); },
           [](const NodeCore::ReadReasons& a) {
             return event("read_reasons", of_workers(a.local_ranks).add("number", a.number));

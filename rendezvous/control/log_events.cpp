@@ -20,6 +20,9 @@ std::string list_of(const std::vector<int>& numbers) {
   return out;
 }
 
+// "SIGTERM"; empty for no signal.
+std::string signal_of(int number) { return number == 0 ? "" : signal_name(number); }
+
 LogEvent message_event(const Hello& hello) {
   LogFields fields;
   fields.add("host", hello.host_name)
@@ -31,7 +34,7 @@ LogEvent message_event(const Hello& hello) {
       .add("versions", std::to_string(hello.versions.low) + "-" + std::to_string(hello.versions.high));
   if (hello.was_welcomed) fields.add("comes_again", true);
   if (hello.held)
-    fields.add("held_round", to_string(hello.held->round))
+    fields.add("held_round_id", to_string(hello.held->round))
         .add("held_group_rank", hello.held->group_rank)
         .add("is_left_behind", hello.held->is_left_behind);
   return {"hello", std::move(fields)};
@@ -59,14 +62,15 @@ LogEvent message_event(const RoundEnded& message) {
       .add("stopped", message.stopped)
       .add("stopped_at_step", message.stopped_at_step)
       .add("tree_survived", message.tree_survived)
-      .add("signal", message.signal_number)
+      .add_if_any("signal", signal_of(message.signal_number.value_or(0)))
       .add("commits", message.progress.commits)
       .add("checkpoint_step", message.progress.checkpoint_step);
   if (!message.failures.empty()) fields.add("first_failure", describe_failure(message.failures.front()));
   return {"round_ended", std::move(fields)};
 }
 LogEvent message_event(const StopAsked& message) {
-  return {"stop_asked", LogFields().add("signal", message.signal_number).add("is_warning", message.is_warning)};
+  return {"stop_asked",
+          LogFields().add_if_any("signal", signal_of(message.signal_number)).add("is_warning", message.is_warning)};
 }
 LogEvent message_event(const StopReady& message) {
   return {"stop_ready", LogFields().add("round", message.round).add("call", message.call)};
@@ -97,7 +101,8 @@ LogEvent message_event(const OpenStore& message) {
 LogEvent message_event(const StartRound& message) {
   return {"start_round",
           LogFields()
-              .add("round", to_string(message.round))
+              .add("round", message.round.number)
+              .add("round_id", to_string(message.round))
               .add("group_rank", message.group_rank)
               .add("nodes", message.group_world_size)
               .add("rank_first", message.rank_first)
@@ -116,14 +121,16 @@ LogEvent message_event(const PrepareStop& message) {
   return {"prepare_stop", LogFields().add("round", message.round).add("is_warning", message.is_warning)};
 }
 LogEvent message_event(const StopAt& message) {
-  return {"stop_at",
-          LogFields().add("round", message.round).add("call", message.call).add("signal", message.signal_number)};
+  return {"stop_at", LogFields()
+                         .add("round", message.round)
+                         .add("call", message.call)
+                         .add_if_any("signal", signal_of(message.signal_number))};
 }
 LogEvent message_event(const StopRound& message) {
   return {"stop_round",
           LogFields()
               .add("round", message.round)
-              .add("signal", message.signal_number)
+              .add_if_any("signal", signal_of(message.signal_number))
               .add("kill", message.kill)
               .add("reseat", message.reseat)
               .add("is_left_behind", message.is_left_behind)
@@ -136,7 +143,11 @@ LogEvent message_event(const FinishJob& message) {
   const bool is_bad = message.cause || (message.exit_code != 0 && !was_stopped);
   LogFields fields;
   fields.add("exit_code", message.exit_code).add("stopped", message.stopped).add_if_any("what", message.what);
-  if (message.cause) fields.add("cause", describe_failure(*message.cause)).add("host", message.cause->host);
+  if (message.cause)
+    fields.add("cause", describe_failure(*message.cause))
+        .add("host", message.cause->host)
+        .add("worker_pid", message.cause->pid)
+        .add_if_any("reason", message.cause->message);
   return {"finish_job", std::move(fields), is_bad ? LogLevel::error : LogLevel::info};
 }
 
@@ -155,11 +166,13 @@ std::optional<LogEvent> host_event(const HostCore::OwnAgentSaid& event) { return
 std::optional<LogEvent> host_event(const HostCore::GuardianSaid&) { return LogEvent{"farewell", {}, LogLevel::info}; }
 std::optional<LogEvent> host_event(const HostCore::OwnAgentFinished&) { return LogEvent{"own_agent_finished"}; }
 
-// Messages to nodes are not logged: many nodes get the same one, and the phase says it once.
+// Other messages to nodes are not logged: many nodes get the same one, and the phase says it once.
 template <typename Action>
 std::optional<LogEvent> host_event(const Action& action) {
   if constexpr (std::is_same_v<Action, HostCore::Print>)
     return LogEvent{"note", LogFields().add("text", action.line), LogLevel::info};
+  else if constexpr (std::is_same_v<Action, HostCore::Tell>)
+    return std::holds_alternative<Refused>(action.message) ? std::optional(log_event_of(action.message)) : std::nullopt;
   else if constexpr (std::is_same_v<Action, HostCore::StepDown>)
     return LogEvent{"step_down", LogFields().add("why", action.why), LogLevel::warning};
   else
@@ -187,13 +200,13 @@ std::optional<LogEvent> log_event_of(const HostCore::Action& action) {
 LogEvent log_event_of(const HostCore& core) {
   const auto view = core.membership().view();
   LogFields fields;
-  fields.add("phase", core.verdict() ? "finished" : view.phase)
-      .add("round", view.round)
-      .add("nodes", view.nodes.size())
-      .add("world_size", view.world_size)
+  fields.add("phase", core.verdict() ? "finished" : view.phase);
+  if (view.round >= 0) fields.add("round", view.round).add("world_size", view.world_size);
+  fields.add("nodes", view.nodes.size())
       .add("restarts", view.restart_count)
       .add("restarts_max", view.restarts_max)
-      .add_if_any("round_before_ended", view.last_reason);
+      .add_if_any("round_before_ended", view.last_reason)
+      .add_if_any("stop", core.membership().stop_why());
   if (!core.verdict()) return {"phase", std::move(fields), LogLevel::info};
   const auto verdict = message_event(*core.verdict());
   return {"phase", std::move(fields.add(verdict.fields)), verdict.level};

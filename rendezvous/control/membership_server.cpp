@@ -108,7 +108,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
 
   void perform(const HostCore::Actions& actions) {
     for (const auto& action : actions) {
-      log(log_event_of(action));
+      log(log_event_of(action), where_of(action));
       std::visit([this](const auto& what) { perform(what); }, action);
     }
     log_phase();
@@ -137,7 +137,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   void perform(const HostCore::Drop& action) {
-    log(HostCore::Ended{action.node, "dropped"});  // the core gets no Ended for it
+    log(HostCore::Ended{action.node, "its connection was replaced or is not wanted"});  // the core gets no Ended for it
     channels_.erase(action.node);
   }
   void perform(const HostCore::Print& action) { log_(action.line); }
@@ -163,7 +163,15 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (came != nullptr) hosts_[id] = came->hello.host_name;
     if (const auto host = hosts_.find(id); host != hosts_.end()) where.add("node", host->second);
     if (ended != nullptr) hosts_.erase(id);
-    log(log_event_of(event), where);
+    auto line = log_event_of(event);
+    if (ended != nullptr && !ended->why.empty() && !core_.verdict()) line->level = base::LogLevel::warning;
+    log(line, where);
+  }
+
+  base::LogFields where_of(const HostCore::Action& action) const {
+    const auto* tell = std::get_if<HostCore::Tell>(&action);
+    const auto host = tell != nullptr ? hosts_.find(tell->node) : hosts_.end();
+    return host != hosts_.end() ? base::LogFields().add("node", host->second) : base::LogFields();
   }
 
   // At a limited rate, because peers cause events.

@@ -104,6 +104,9 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
     throw UsageError(error.what());
   }
   if (show_version) return ShowText{"ddp-rendezvous " + version + "\n"};
+  if (jobs.log.directory && (jobs.log.directory->empty() || store->parsed()))
+    throw UsageError(store->parsed() ? "--log-dir: a store alone has no jobs that end"
+                                     : "--log-dir: a folder is wanted");
   if (store->parsed()) {
     check(options);
     return options;

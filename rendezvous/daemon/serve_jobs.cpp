@@ -99,7 +99,9 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
                                "there is no token: whoever reaches the port can join and begin jobs (--token-file)"),
          base::LogLevel::warning});
   std::cout << "ddp-rendezvous: membership listens on " << listening_text(options.hosts, port.number()) << std::endl;
-  return process.run_until_signal();
+  const int number = process.run_until_signal();
+  log({"stopped", base::LogFields().add("signal", signal_name(number)), base::LogLevel::info});
+  return number;
 }
 
 }  // namespace ddp::rendezvous

@@ -172,8 +172,9 @@ class Membership {
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
   const RoundId& last_round() const { return round_id_; }  // that has begun here or was adopted, or is about to
   int restart_count() const { return budget_.count(); }
-  std::string_view phase_name() const;            // waiting for nodes, starting, running, stopping, finished
-  RoundId term() const { return options_.term; }  // of the rounds that it begins; its number is not used
+  const std::string& stop_why() const { return stop_why_; }  // why the job is told to stop; empty if it is not
+  std::string_view phase_name() const;                       // waiting for nodes, starting, running, stopping, finished
+  RoundId term() const { return options_.term; }             // of the rounds that it begins; its number is not used
 
   // In which the nodes of a round come that this membership did not begin. Those that notice last that the endpoint
   // before is gone do so a heartbeat limit later, and may then have to look for it.

@@ -318,6 +318,8 @@ TEST(DdpRendezvous, WrongUseIsNamedAndEndsWithTwo) {
       {{"store", "--port", "65536"}, "65536"},
       {{"store", "--port", "x"}, "--port"},
       {{"store", "--port"}, "--port"},
+      {{"--log-dir", ""}, "--log-dir: a folder is wanted"},
+      {{"--log-dir", "/tmp", "store"}, "--log-dir: a store alone has no jobs that end"},
       {{"--log-level", "loud"}, "debug, info, warning, error or off is wanted, not 'loud'"},
       {{"store", "--log-level", "loud"}, "not 'loud'"},
       {{"--port", "0", "--log-dir", "/no/such"}, "--log-dir: /no/such/ddp-rendezvous.log can't be written: No "},

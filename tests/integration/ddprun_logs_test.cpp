@@ -171,6 +171,13 @@ TEST_F(DdprunLogs, HaveDdprunsOwnEventsWhereTheJobEndedBadly) {
   EXPECT_THAT(events, HasSubstr("Z info finish job=" + run().filename().string() + " part=node node="));
 }
 
+TEST_F(DdprunLogs, SayIfDdprunsOwnEventsCouldNotBeWritten) {
+  fs::create_directories(scratch_.path() / "logs/job" / ("ddprun_" + base::host_name() + ".log"));
+  Job job(shell(1, "exit 3", {log_dir(), "--rdzv-id=job"}));
+  EXPECT_EQ(job.wait(), 3);
+  EXPECT_THAT(job.err(), HasSubstr("ddprun: its own log was not written: a log file can't be opened: Is a directory"));
+}
+
 TEST_F(DdprunLogs, HaveNoEventsWhereItEndedWell) {
   Job job(shell(1, "echo out", {log_dir(), "-r", "1"}));
   EXPECT_EQ(job.wait(), 0) << job.err();

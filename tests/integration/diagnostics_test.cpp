@@ -184,10 +184,10 @@ TEST_F(Diagnostics, DdprunKeepsThemBesideItsLogs) {
     EXPECT_TRUE(fs::exists(round / ("flight_recorder_" + std::to_string(rank))));
     EXPECT_THAT(job.out(), HasSubstr("look:  " + path.string()));
     const auto number = std::to_string(rank);
-    EXPECT_THAT(job.err(), HasSubstr("Z info process_group_made rank=" + number + " size=3 backend=cpu "));
+    EXPECT_THAT(job.err(), HasSubstr("Z info process_group_made rank=" + number + " pid="));
     const auto log = test::contents_of(round / ("flight_recorder." + number + ".events.log"));
     EXPECT_THAT(log, HasSubstr("Z info process_group_made rank=" + number + " "));
-    EXPECT_THAT(log, HasSubstr("Z error group_failed rank=" + number + " backend=cpu "));
+    EXPECT_THAT(log, HasSubstr("Z error group_failed rank=" + number + " pid="));
   }
 }
 

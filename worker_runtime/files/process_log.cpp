@@ -54,6 +54,7 @@ void log(const base::LogEvent& event) noexcept {
     auto& own = base::process_wide<ProcessLog>();
     base::LogFields where;
     if (const int rank = own.rank; rank >= 0) where.add("rank", rank);
+    where.add("pid", ::getpid());
     own.log(event, where);
   } catch (...) {  // logging must not fail the caller
   }

@@ -93,9 +93,7 @@ std::string GroupLog::write_failure(const std::string& reason) const noexcept {
                       base::LogFields()
                           .add("backend", status.facts.backend)
                           .add("group", status.facts.name)
-                          .add("calls", status.last_scheduled)
-                          .add("completed", status.last_completed)
-                          .add("why", reason),
+                          .add("why", reason.substr(0, reason.find('\n'))),
                       base::LogLevel::error});
     return write(std::move(all), status, reason);
   } catch (...) {
@@ -108,7 +106,8 @@ std::string write_process_failure(const std::string& reason) noexcept {
     Snapshot all = process_recorder().snapshot();
     if (all.groups.empty()) return "";
     const GroupStatus newest = all.groups.back();
-    process_log::log({"process_fails", base::LogFields().add("why", reason), base::LogLevel::error});
+    process_log::log(
+        {"process_fails", base::LogFields().add("why", reason.substr(0, reason.find('\n'))), base::LogLevel::error});
     return write(std::move(all), newest, reason);
   } catch (...) {
     return "";

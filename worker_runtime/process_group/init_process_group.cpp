@@ -109,7 +109,9 @@ void log_failure(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const std::exception& error) {
-    process_log::log({"process_group_not_made", base::LogFields().add("why", error.what()), base::LogLevel::error});
+    const std::string text = error.what();
+    process_log::log({"process_group_not_made", base::LogFields().add("why", text.substr(0, text.find('\n'))),
+                      base::LogLevel::error});
   } catch (...) {  // none of ours
   }
 }

@@ -81,7 +81,7 @@ TEST(HostEvents, TellWhereTheJobIs) {
   const auto event = log_event_of(HostCore(options, false, TimePoint()));
   EXPECT_EQ(event.name, "phase");
   EXPECT_EQ(event.level, LogLevel::info);
-  EXPECT_THAT(event.fields.text(), HasSubstr(" phase=\"waiting for nodes\" round=-1 nodes=0 "));
+  EXPECT_THAT(event.fields.text(), HasSubstr(" phase=\"waiting for nodes\" nodes=0 "));
 }
 
 }  // namespace
