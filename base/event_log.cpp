@@ -73,6 +73,12 @@ LogFields& LogFields::add(std::string_view key, std::string_view text) {
   return *this;
 }
 
+LogFields& LogFields::add(std::string_view key, const std::vector<int>& numbers) {
+  std::string list;
+  for (const int number : numbers) list += (list.empty() ? "" : ",") + std::to_string(number);
+  return add(key, list.empty() ? "none" : list);
+}
+
 class EventLog::Impl {
  public:
   Impl(LogLevel level, Write write)

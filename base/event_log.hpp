@@ -20,6 +20,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace ddp::base {
 
@@ -42,6 +43,7 @@ class LogFields {
   LogFields& add(std::string_view key, std::chrono::milliseconds time) {
     return add(key, std::to_string(time.count()) + "ms");
   }
+  LogFields& add(std::string_view key, const std::vector<int>& numbers);  // "0,1"; "none" if empty
   // Adds nothing if `value` is empty.
   template <typename Value>
   LogFields& add(std::string_view key, const std::optional<Value>& value) {

@@ -468,7 +468,7 @@ class Agent {
   asio::steady_timer timer_;
   WorkerLinks links_;
   Output output_;
-  AgentLog log_{io_, config_.log_level, run_id_, [this](const std::string& line) { output_.log(line); }};
+  AgentLog log_{config_.log_level, run_id_, [this](const std::string& line) { output_.log(line); }};
   ReasonFiles reason_files_{io_};
   base::WarningLog warnings_;
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};

@@ -4,7 +4,6 @@
 // Threads: the event loop's only.
 #pragma once
 
-#include <boost/asio/io_context.hpp>
 #include <functional>
 #include <string>
 
@@ -16,8 +15,7 @@ namespace ddp::launcher {
 class AgentLog {
  public:
   // `show` writes a line to stderr.
-  AgentLog(boost::asio::io_context& io, base::LogLevel level, const std::string& run_id,
-           std::function<void(const std::string& line)> show);
+  AgentLog(base::LogLevel level, const std::string& run_id, std::function<void(const std::string& line)> show);
   AgentLog(const AgentLog&) = delete;
 
   // Logs an event of this node.
@@ -31,10 +29,9 @@ class AgentLog {
 
   // Adds the kept lines to the file that `open` returns, and waits at most 2 s for its disk. Returns why not all lines
   // were written; empty if they were, or if `open` is null.
-  std::string write_kept(std::function<base::UniqueFd()> open) noexcept;
+  std::string write_kept(std::function<base::UniqueFd()> open);
 
  private:
-  boost::asio::io_context& io_;
   base::EventLog log_;
   base::LogFields here_, host_;
 };

@@ -8,10 +8,10 @@
 #include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "base/write_all.hpp"
 #include "launcher/command_line/usage_error.hpp"
 
 namespace ddp::launcher {
@@ -65,14 +65,8 @@ bool ReportFile::is_empty() const {
 }
 
 void ReportFile::write(const std::string& text) const {
-  for (std::string_view rest = text; !rest.empty();) {
-    const auto written = ::write(file_.get(), rest.data(), rest.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0)
-      throw std::system_error(written < 0 ? errno : ENOSPC, std::generic_category(),
-                              "the report can't be written to " + path_);
-    rest.remove_prefix(static_cast<std::size_t>(written));
-  }
+  if (const int error = base::write_all(file_.get(), text); error != 0)
+    throw std::system_error(error, std::generic_category(), "the report can't be written to " + path_);
 }
 
 }  // namespace ddp::launcher

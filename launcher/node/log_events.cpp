@@ -25,21 +25,13 @@ Overloaded(Cases...) -> Overloaded<Cases...>;  // clang 14 does not deduce it
 
 constexpr auto kNoLine = [](const auto&) -> std::optional<LogEvent> { return {}; };
 
-std::string list_of(const std::vector<int>& numbers) {
-  std::string out;
-  for (const int number : numbers) out += (out.empty() ? "" : ",") + std::to_string(number);
-  return out.empty() ? "none" : out;
-}
-
 std::optional<LogEvent> event(std::string_view name, LogFields fields = {}, LogLevel level = LogLevel::debug) {
   return LogEvent{name, std::move(fields), level};
 }
 
 LogFields of_signal(int number) { return LogFields().add("signal", rendezvous::signal_name(number)); }
 LogFields of_worker(int local_rank) { return LogFields().add("local_rank", local_rank); }
-LogFields of_workers(const std::vector<int>& local_ranks) {
-  return LogFields().add("local_ranks", list_of(local_ranks));
-}
+LogFields of_workers(const std::vector<int>& local_ranks) { return LogFields().add("local_ranks", local_ranks); }
 
 // sender_of() begins with a space.
 std::string_view without_space(std::string_view text) {
@@ -71,12 +63,10 @@ std::optional<LogEvent> said_by_worker(int local_rank, const worker_link::ToAgen
                          of_worker(local_rank).add("takes_seats", m.takes_seats).add("takes_stops", m.takes_stops));
           },
           [&](const worker_link::Left& m) {
-            return event("worker_left",
-                         of_worker(local_rank)
-                             .add("round", m.round)
-                             .add("hung_ranks", list_of(m.hung_ranks))
-                             .add_if_any("why", m.why),
-                         LogLevel::info);
+            return event(
+                "worker_left",
+                of_worker(local_rank).add("round", m.round).add("hung_ranks", m.hung_ranks).add_if_any("why", m.why),
+                LogLevel::info);
           },
           [](const worker_link::Progress&) { return std::optional<LogEvent>(); },  // sent at training steps
           [&](const worker_link::StopReady& m) {
@@ -187,9 +177,7 @@ std::optional<LogEvent> log_event_of(const NodeCore::Action& what) {
           [](const NodeCore::ReadReasons& a) {
             return event("read_reasons", of_workers(a.local_ranks).add("number", a.number));
           },
-          [](const NodeCore::CloseOutput& a) {
-            return event("close_output", LogFields().add("kept", list_of(a.kept)));
-          },
+          [](const NodeCore::CloseOutput& a) { return event("close_output", LogFields().add("kept", a.kept)); },
           [](const NodeCore::Finish& a) {
             return event("finish", LogFields().add("exit_code", a.exit_code), LogLevel::info);
           },

@@ -14,14 +14,12 @@ using base::LogLevel;
 
 constexpr int kSignalCodes = 128;  // higher exit codes mean that a signal ended the job
 
-std::string list_of(const std::vector<int>& numbers) {
-  std::string out;
-  for (const int number : numbers) out += (out.empty() ? "" : ",") + std::to_string(number);
-  return out;
-}
-
 // "SIGTERM"; empty for no signal.
 std::string signal_of(int number) { return number == 0 ? "" : signal_name(number); }
+
+std::optional<std::vector<int>> if_any(const std::vector<int>& numbers) {
+  return numbers.empty() ? std::nullopt : std::optional(numbers);
+}
 
 LogEvent message_event(const Hello& hello) {
   LogFields fields;
@@ -51,7 +49,7 @@ LogEvent message_event(const RoundFailed& message) {
           LogFields()
               .add("round", message.round)
               .add("what", message.what)
-              .add_if_any("hung_ranks", list_of(message.hung_ranks))
+              .add("hung_ranks", if_any(message.hung_ranks))
               .add("job_time", message.job_time),
           LogLevel::warning};
 }
@@ -134,7 +132,7 @@ LogEvent message_event(const StopRound& message) {
               .add("kill", message.kill)
               .add("reseat", message.reseat)
               .add("is_left_behind", message.is_left_behind)
-              .add_if_any("hung_ranks", list_of(message.hung_ranks))
+              .add("hung_ranks", if_any(message.hung_ranks))
               .add_if_any("why", message.why),
           LogLevel::info};
 }

@@ -108,7 +108,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
 
   void perform(const HostCore::Actions& actions) {
     for (const auto& action : actions) {
-      log(log_event_of(action), where_of(action));
+      if (const auto line = handlers_.log ? log_event_of(action) : std::nullopt) log(line, where_of(action));
       std::visit([this](const auto& what) { perform(what); }, action);
     }
     log_phase();

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/unique_fd.hpp"
+#include "base/write_all.hpp"
 #include "ddp/error.hpp"
 
 namespace ddp::rendezvous {
@@ -36,13 +37,7 @@ int append(const std::string& path, std::string_view text) {
     return errno;
   const auto file = open_for_appending(path);
   if (!file) return errno;
-  while (!text.empty()) {
-    const auto written = ::write(file.get(), text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written <= 0) return written == 0 ? ENOSPC : errno;
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return 0;
+  return base::write_all(file.get(), text);
 }
 
 // Errors that another start would meet again.

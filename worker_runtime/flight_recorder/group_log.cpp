@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "base/host_name.hpp"
+#include "base/with_limit.hpp"
 #include "worker_runtime/files/process_log.hpp"
-#include "worker_runtime/files/with_limit.hpp"
 #include "worker_runtime/flight_recorder/dump.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
 
@@ -33,7 +33,7 @@ std::string write(Snapshot&& all, const GroupStatus& own, const std::string& rea
   const Files files = files_of(present_place(), facts.round, rank, ::geteuid());
   if (files.pickle.empty()) return "";
   const DumpFacts dump{rank, facts.round, ::getpid(), base::host_name(), reason, now()};
-  const auto result = files::run_with_limit(
+  const auto result = base::run_with_limit(
       kWriteLimit,
       [files, dump, snapshot = of_round(std::move(all), own.round_count), log = process_log::kept()]() -> std::string {
         try {

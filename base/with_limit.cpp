@@ -1,4 +1,4 @@
-#include "worker_runtime/files/with_limit.hpp"
+#include "base/with_limit.hpp"
 
 #include <future>
 #include <memory>
@@ -7,13 +7,13 @@
 
 #include "base/quiet_thread.hpp"
 
-namespace ddp::files {
+namespace ddp::base {
 
 std::optional<std::string> run_with_limit(std::chrono::milliseconds limit, std::function<std::string()> work) {
   const auto task = std::make_shared<std::packaged_task<std::string()>>(std::move(work));
   std::future<std::string> result = task->get_future();
   try {
-    base::start_quiet_thread([task] { (*task)(); }).detach();
+    start_quiet_thread([task] { (*task)(); }).detach();
   } catch (const std::system_error&) {
     (*task)();
   }
@@ -21,4 +21,4 @@ std::optional<std::string> run_with_limit(std::chrono::milliseconds limit, std::
   return result.get();
 }
 
-}  // namespace ddp::files
+}  // namespace ddp::base

@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-namespace ddp::files {
+namespace ddp::base {
 
 // Runs `work`, which must not throw, on a thread of its own and waits for its result. Empty if there is none within
 // `limit`: the thread then goes on by itself, until `work` returns or the process ends. So `work` owns all that it
@@ -15,4 +15,4 @@ namespace ddp::files {
 // Threads: any.
 std::optional<std::string> run_with_limit(std::chrono::milliseconds limit, std::function<std::string()> work);
 
-}  // namespace ddp::files
+}  // namespace ddp::base
