@@ -287,10 +287,9 @@ TEST(Abort, LeavesWorkUnderWayUntilNcclHasAborted) {
   });
 }
 
-// Earlier NCCLs want it from the thread that is in the call.
-TEST(Abort, OfACallThatIsStillInProgressWithAnOldNccl) {
-  run_ranks(1, [](int) {
-    set_variable("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL_OLD);
+void expect_abort_ends_a_call_inside_nccl(const char* library) {
+  run_ranks(1, [library](int) {
+    set_variable("DDP_NCCL_LIBRARY", library);
     set_faults("ncclAllReduce:3:delay:600000");
     auto group = join();
     const Array<float> values(group.device(), 100);
@@ -303,7 +302,36 @@ TEST(Abort, OfACallThatIsStillInProgressWithAnOldNccl) {
     ASSERT_TRUE(error);
     EXPECT_THAT(error->what(), HasSubstr("enough"));
     expect_group_is_useless(group, "enough");
-    EXPECT_GT(fake_gpu_calls("ncclCommCount"), 0U);
+  });
+}
+
+TEST(Abort, OfACallThatIsStillInsideNccl) { expect_abort_ends_a_call_inside_nccl(DDP_FAKE_NCCL); }
+TEST(Abort, OfACallThatIsStillInsideAnOldNccl) { expect_abort_ends_a_call_inside_nccl(DDP_FAKE_NCCL_OLD); }
+
+// As the first call of a kind may be, which connects the ranks.
+TEST(Timeout, OfACallThatIsStillInsideNccl) {
+  run_ranks(1, [](int) {
+    set_faults("ncclAllReduce:1:delay:600000");
+    auto group = join();
+    const Array<float> values(group.device(), 100);
+    const auto error = thrown_by<TimeoutError>(
+        [&] { group.all_reduce(values.range(), ReduceOp::sum, {.timeout = milliseconds(50)}); });
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("all_reduce of 100 float32"), HasSubstr("50 ms")));
+    expect_group_is_useless(group, "50 ms");
+  });
+}
+
+// NCCL_COMM_BLOCKING=0 has NCCL give back communicators that do not block whatever libddp asks for.
+TEST(Communicator, ThatDoesNotBlockIsWaitedFor) {
+  run_ranks(2, [](int rank) {
+    set_variable("NCCL_COMM_BLOCKING", "0");
+    if (rank == 1) set_faults("ncclAllReduce:1:delay:50");
+    auto group = join();
+    const Array<float> values(group.device(), Values(3, 1));
+    group.all_reduce(values.range());
+    group.all_reduce(values.range());
+    EXPECT_THAT(values.values(), ElementsAre(4, 4, 4));
   });
 }
 

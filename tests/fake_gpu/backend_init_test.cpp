@@ -57,15 +57,16 @@ TEST(Init, OptionsReachTheCommunicatorsOfAllGroups) {
   run_ranks(2, [](int) {
     auto group = join(testing::kPatience, {.nccl = {.max_ctas = 4, .traffic_class = 2}});
     const ProcessGroup half = group.split(0);
-    EXPECT_EQ(fake_gpu_calls("ncclConfig maxCTAs 4"), 2U);
-    EXPECT_EQ(fake_gpu_calls("ncclConfig trafficClass 2"), 2U);
+    // The first group has two communicators: one that sets up the other.
+    EXPECT_EQ(fake_gpu_calls("ncclConfig maxCTAs 4"), 3U);
+    EXPECT_EQ(fake_gpu_calls("ncclConfig trafficClass 2"), 3U);
     EXPECT_EQ(fake_gpu_calls("ncclConfig minCTAs 1"), 0U);
-    EXPECT_EQ(fake_gpu_calls("ncclConfig commName group_0"), 1U);
+    EXPECT_EQ(fake_gpu_calls("ncclConfig commName group_0"), 2U);
     EXPECT_EQ(fake_gpu_calls("ncclConfig commName group_0/1"), 1U);
   });
   run_ranks(1, [](int) {
     auto group = join(testing::kPatience, {.nccl = {.min_ctas = 2, .name = "experts"}});
-    EXPECT_EQ(fake_gpu_calls("ncclConfig commName experts"), 1U);
+    EXPECT_EQ(fake_gpu_calls("ncclConfig commName experts"), 2U);
   });
 }
 

@@ -19,6 +19,7 @@
  *   FAKE_NCCL_DEAD_PEER    "error" (as over sockets; the default): whoever needs a rank that has ended gets
  *                          ncclRemoteError; "hang" (as over shared memory): nobody is told. Either way what needs it
  *                          hangs until an abort
+ *   NCCL_COMM_BLOCKING     as for NCCL: 0 or 1 goes before what a communicator's configuration says
  *   NCCL_HOSTID            as for NCCL: ranks of one host id must not share a device
  *   NCCL_DEBUG, NCCL_DEBUG_FILE  as for NCCL: from WARN on, lines of errors go to stdout or the file (%h and %p)
  *

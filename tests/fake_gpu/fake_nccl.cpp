@@ -46,6 +46,7 @@ void make_unique_id(abi::UniqueId& id) {
 }
 
 bool is_blocking(const abi::Config* config, bool by_default) {
+  if (const char* const choice = std::getenv("NCCL_COMM_BLOCKING")) return std::strcmp(choice, "0") != 0;
   if (config == nullptr || config->blocking == abi::kUndefinedInt) return by_default;
   return config->blocking != 0;
 }
@@ -204,7 +205,7 @@ Result ncclCommDestroy(abi::Comm comm) {
 Result ncclCommAbort(abi::Comm comm) {
   return nccl_call("ncclCommAbort", [&](const Fault& fault) {
     {
-      Use use(comm);
+      Use use(comm, Use::Abort{});
       if (!use) return Result::invalid_argument;
       use.forget_handle();
       use->abort();

@@ -1,5 +1,6 @@
 #include "tests/fake_gpu/nccl_handles.hpp"
 
+#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +21,7 @@ struct Entry {
 
 struct Handles {
   std::mutex mutex;
+  std::condition_variable left;
   std::uintptr_t next = 0x1000;  // never reused, so that a stale handle is refused
   std::map<abi::Comm, Entry> entries;
 };
@@ -58,11 +60,31 @@ Use::Use(abi::Comm handle) : handle_(handle) {
   communicator_ = found->second.communicator;
 }
 
+Use::Use(abi::Comm handle, Abort) : handle_(handle) {
+  Handles& at = handles();
+  std::unique_lock lock(at.mutex);
+  const auto is_other_inside = [&] {
+    const auto found = at.entries.find(handle);
+    if (found == at.entries.end() || !found->second.in_use) return false;
+    found->second.communicator->interrupt();
+    return true;
+  };
+  at.left.wait(lock, [&] { return !is_other_inside(); });
+  const auto found = at.entries.find(handle);
+  if (found == at.entries.end()) {
+    set_last_error("there is no such communicator");
+    return;
+  }
+  found->second.in_use = true;
+  communicator_ = found->second.communicator;
+}
+
 Use::~Use() {
   Handles& at = handles();
   const std::lock_guard lock(at.mutex);
   const auto found = at.entries.find(handle_);
   if (found != at.entries.end() && communicator_) found->second.in_use = false;
+  at.left.notify_all();
 }
 
 void Use::forget_handle() {

@@ -1,5 +1,6 @@
 // Communicators by the handles that NCCL's callers hold, and the rule that NCCL has for its callers: one thread at a
-// time inside a call on a communicator. The fake aborts the process where that is broken.
+// time inside a call on a communicator, but for an abort, which ends what the other thread is in. The fake aborts the
+// process where that is broken.
 //
 // Threads: any.
 #pragma once
@@ -16,6 +17,9 @@ abi::Comm handle_of(std::shared_ptr<Communicator> communicator);
 class Use {
  public:
   explicit Use(abi::Comm handle);
+  // For an abort: ends what another thread is in, and waits for it.
+  struct Abort {};
+  Use(abi::Comm handle, Abort);
   ~Use();
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;

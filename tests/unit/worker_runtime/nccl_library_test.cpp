@@ -101,7 +101,7 @@ TEST(NcclLibrary, TheRealOneServesWhereItIsThere) {
 TEST(CommunicatorConfig, LeavesToNcclWhatIsNotSet) {
   const abi::Config config = CommunicatorConfig({}, abi::version_code(2, 28, 9)).for_group("group_0/2");
   EXPECT_EQ(config.size, sizeof(abi::Config));
-  EXPECT_EQ(config.blocking, 0);
+  EXPECT_EQ(config.blocking, 1);
   EXPECT_EQ(config.split_share, 0);
   for (const int field : {config.min_ctas, config.max_ctas, config.traffic_class}) {
     EXPECT_EQ(field, abi::kUndefinedInt);

@@ -3,14 +3,13 @@
 #include <sched.h>
 
 #include <algorithm>
-#include <chrono>
-#include <system_error>
+#include <mutex>
+#include <tuple>
 #include <utility>
 
-#include "base/cut.hpp"
-#include "base/quiet_thread.hpp"
-#include "ddp/error.hpp"
+#include "worker_runtime/backends/nccl/communicator_setup.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
+#include "worker_runtime/backends/nccl/nccl_thread.hpp"
 
 namespace ddp::nccl_backend {
 
@@ -19,232 +18,174 @@ namespace {
 using abi::Result;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kYieldTime{1'000};  // a launch on a connected communicator takes less
-constexpr std::chrono::microseconds kSleepMin{1'000};
-constexpr std::chrono::microseconds kSleepMax{4'000};
-
-// NCCL has nothing to wait on: yields while it may be a matter of microseconds, then sleeps longer and longer.
-class Pauses {
- public:
-  void pause(const base::Deadline& deadline) {
-    const auto now = Clock::now();
-    if (now - began_ < kYieldTime) {
-      ::sched_yield();
-      return;
-    }
-    base::sleep_until(std::min<Clock::time_point>(now + sleep_, std::max(now, deadline.end())), deadline.cut());
-    sleep_ = std::min(2 * sleep_, kSleepMax);
-  }
-
- private:
-  Clock::time_point began_ = Clock::now();
-  std::chrono::microseconds sleep_ = kSleepMin;
-};
-
-constexpr int kJobsLeaveThreads = abi::version_code(2, 27, 0);  // earlier ones keep them in their caller's thread
-
-int current_device() {
-  int device = 0;
-  check(cudaGetDevice(&device), "asking for the current device");
-  return device;
+std::shared_future<void> ended_already() {
+  std::promise<void> end;
+  end.set_value();
+  return end.get_future().share();
 }
 
+// A call whose caller may have given up on it when it comes back.
+struct LongCall {
+  std::mutex mutex;
+  bool is_given_up = false;  // guarded by mutex, as is the next
+  std::optional<Outcome> outcome;
+};
+
 }  // namespace
+
+Outcome outcome_of(const NcclLibrary& nccl, Result result) {
+  if (result == Result::success || result == Result::in_progress) return {};
+  return {Outcome::Kind::failed, result, nccl.describe(result, nullptr)};
+}
 
 Communicator::Communicator(const NcclLibrary& nccl, abi::Comm comm, const CommunicatorConfig& config)
     : nccl_(nccl),
       config_(config),
       device_(current_device()),
-      end_(std::make_shared<std::promise<void>>()),
-      has_ended_(end_->get_future().share()),
-      comm_(comm),
-      settling_(std::this_thread::get_id()) {}
+      gate_(std::make_shared<CallGate>(comm)),
+      has_setup_ended_(ended_already()) {}
 
-std::unique_ptr<Communicator> Communicator::begin(const NcclLibrary& nccl, const Rank& rank,
-                                                  const CommunicatorConfig& config) {
+Communicator::Made Communicator::make(const NcclLibrary& nccl, const Rank& rank, const CommunicatorConfig& config,
+                                      base::Deadline& deadline) {
+  CommunicatorSetup setup(nccl, rank, config);
+  Outcome outcome = setup.settle(deadline);
+  if (outcome.kind != Outcome::Kind::done) return {outcome, nullptr};
   abi::Comm comm = nullptr;
-  abi::Config wanted = config.for_group(rank.name);
-  const Result result = nccl->comm_init_rank_config(&comm, rank.size, rank.id, rank.rank, &wanted);
-  if (comm == nullptr || (result != Result::success && result != Result::in_progress)) {
-    if (comm != nullptr) static_cast<void>(nccl->comm_abort(comm));
-    throw Error("NCCL refuses to make a communicator: " + nccl.describe(result, nullptr) + "\nwhere: " + nccl.name() +
-                "\ntry:   " + nccl.log_advice());
-  }
-  return std::unique_ptr<Communicator>(new Communicator(nccl, comm, config));
+  std::tie(outcome, comm) = setup.split(rank.rank, config.for_group(rank.name), deadline);
+  if (outcome.kind != Outcome::Kind::done) return {outcome, nullptr};
+  std::unique_ptr<Communicator> made(new Communicator(nccl, comm, config));
+  made->has_setup_ended_ = setup.give_back();
+  return {outcome, std::move(made)};
 }
 
 Communicator::~Communicator() {
-  if (!is_aborted()) {
-    abort();
-    static_cast<void>(has_ended(kNcclsPatience));
-  }
-  if (last_call_.joinable()) last_call_.detach();
+  if (is_aborted()) return;
+  abort();
+  static_cast<void>(has_ended(kNcclsPatience));
 }
 
-bool Communicator::keeps_calls_in_threads() const { return nccl_.version() < kJobsLeaveThreads; }
-
-// With mutex_ held, once.
-void Communicator::end(abi::CommAbort* last_call) {
-  const auto call = [last_call, comm = std::exchange(comm_, nullptr), device = device_, end = end_] {
-    try {
-      const DeviceGuard guard(device);
-      static_cast<void>(last_call(comm));
-    } catch (const Error&) {  // without the device NCCL has nothing to free
-    }
-    end->set_value();
-  };
-  if (keeps_calls_in_threads() && settling_) return call();
-  try {
-    last_call_ = base::start_quiet_thread(call);
-  } catch (const std::system_error&) {  // no thread is to be had
-    call();
-  }
+void Communicator::end(abi::Comm comm, abi::CommAbort* last_call) {
+  ending_.set_value(in_thread_of_its_own(device_, [last_call, comm] { static_cast<void>(last_call(comm)); }));
 }
 
 bool Communicator::has_ended(std::chrono::milliseconds limit) {
-  if (has_ended_.wait_for(limit) != std::future_status::ready) return false;
-  const std::lock_guard lock(mutex_);
-  if (last_call_.joinable()) last_call_.join();  // it has nothing left to do
-  return true;
+  const auto end = Clock::now() + limit;
+  return last_call_.wait_until(end) == std::future_status::ready &&
+         last_call_.get().wait_until(end) == std::future_status::ready &&
+         has_setup_ended_.wait_until(end) == std::future_status::ready;
 }
 
-Outcome Communicator::outcome_of(Result result) const {
-  if (result == Result::success || result == Result::in_progress) return {};
-  return {Outcome::Kind::failed, result, nccl_.describe(result, comm_)};
-}
-
-// Empty while something is in progress.
-std::optional<Outcome> Communicator::settled() {
-  if (comm_ == nullptr) return Outcome{.kind = Outcome::Kind::aborted};
-  Result state = Result::success;
-  const Result asked = nccl_->comm_get_async_error(comm_, &state);
-  if (asked != Result::success) return outcome_of(asked);
-  if (state == Result::in_progress) return std::nullopt;
-  return outcome_of(state);
-}
-
-Outcome Communicator::settle(base::Deadline& deadline) {
-  for (Pauses pauses;; pauses.pause(deadline)) {
-    {
-      const std::lock_guard lock(mutex_);
-      if (is_abort_wanted_ && comm_ != nullptr) end(nccl_->comm_abort);
-      if (auto outcome = settled()) {
-        int ignored = 0;  // it is how NCCL's earlier versions let their thread forget what it had begun
-        if (comm_ != nullptr && keeps_calls_in_threads()) static_cast<void>(nccl_->comm_count(comm_, &ignored));
-        settling_.reset();
-        return *outcome;
-      }
-    }
-    if (deadline.passed(Clock::now())) return {.kind = Outcome::Kind::timed_out};
+// NCCL_COMM_BLOCKING=0 in the environment makes it one that does not block, whatever its configuration says.
+Outcome Communicator::wait_where_in_progress(abi::Comm comm, Result result) {
+  while (result == Result::in_progress && !gate_->is_taken()) {
+    ::sched_yield();
+    const Result asked = nccl_->comm_get_async_error(comm, &result);
+    if (asked != Result::success) result = asked;
   }
+  const Outcome outcome = outcome_of(nccl_, result);
+  return gate_->leave() ? outcome : Outcome{.kind = Outcome::Kind::aborted};
 }
 
 Outcome Communicator::enqueue(const std::function<Result(abi::Comm)>& calls) {
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return {.kind = Outcome::Kind::aborted};
-  if (const Result began = nccl_->group_start(); began != Result::success) return outcome_of(began);
-  settling_ = std::this_thread::get_id();
-  Result called = Result::success;
+  abi::Comm const comm = gate_->enter();
+  if (comm == nullptr) return {.kind = Outcome::Kind::aborted};
+  Result called = nccl_->group_start();
+  if (called != Result::success) return wait_where_in_progress(comm, called);
   try {
-    called = calls(comm_);
+    called = calls(comm);
   } catch (...) {
     static_cast<void>(nccl_->group_end());  // in any case: the group is the thread's
+    static_cast<void>(gate_->leave());
     throw;
   }
   const Result ended = nccl_->group_end();
   const bool is_called = called == Result::success || called == Result::in_progress;
-  return outcome_of(is_called ? ended : called);
+  return wait_where_in_progress(comm, is_called ? ended : called);
 }
 
 Outcome Communicator::state() {
-  const std::unique_lock lock(mutex_,
-                              std::try_to_lock);  // a call may block inside NCCL, and the deadlines are to be looked at
-  if (!lock) return {};
-  if (auto outcome = settled()) return *outcome;
-  return {};
+  abi::Comm const comm = gate_->enter_if_free();
+  if (comm == nullptr) return gate_->is_taken() ? Outcome{.kind = Outcome::Kind::aborted} : Outcome{};
+  Result state = Result::success;
+  const Result asked = nccl_->comm_get_async_error(comm, &state);
+  const Outcome outcome = outcome_of(nccl_, asked != Result::success ? asked : state);
+  return gate_->leave() ? outcome : Outcome{.kind = Outcome::Kind::aborted};
 }
 
-Communicator::Split Communicator::split(int color, int key, const std::string& name, base::Deadline& deadline) {
-  // NCCL writes there once the parent is settled, or its abort has come to its end: so it outlives this call where that
-  // is late.
-  auto made = std::make_unique<abi::Comm>(nullptr);
-  {
-    const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) return {{.kind = Outcome::Kind::aborted}, nullptr};
-    abi::Config wanted = config_.for_group(name);
-    const Result result = nccl_->comm_split(comm_, color, key, made.get(), &wanted);
-    if (result != Result::success && result != Result::in_progress) return {outcome_of(result), nullptr};
-    settling_ = std::this_thread::get_id();
-  }
-  Split split{settle(deadline), nullptr};
-  if (split.outcome.kind != Outcome::Kind::done) {
-    abort();
-    if (!has_ended(kNcclsPatience)) {
-      static_cast<void>(made.release());
-    } else if (*made != nullptr) {
-      Communicator(nccl_, *made, config_).abort();
-    }
-    return split;
-  }
-  if (*made == nullptr) return split;
-  split.made.reset(new Communicator(nccl_, *made, config_));
-  split.outcome = split.made->settle(deadline);
-  if (split.outcome.kind != Outcome::Kind::done) split.made.reset();
-  return split;
+// The outcome of a call that may wait for the other ranks; nothing where it has not come back by the deadline.
+// `if_late` is called, in another thread, when it comes back after that.
+std::optional<Outcome> Communicator::call_until(base::Deadline& deadline, std::function<Result(abi::Comm)> call,
+                                                std::function<void()> if_late) {
+  const auto shared = std::make_shared<LongCall>();
+  const std::shared_future<void> has_come_back =
+      in_thread_of_its_own(device_, [shared, &nccl = nccl_, gate = gate_, call = std::move(call), if_late] {
+        abi::Comm const comm = gate->enter();
+        Outcome outcome{.kind = Outcome::Kind::aborted};
+        if (comm != nullptr) {
+          outcome = outcome_of(nccl, call(comm));
+          if (!gate->leave()) outcome = {.kind = Outcome::Kind::aborted};
+        }
+        const std::lock_guard lock(shared->mutex);
+        shared->outcome = outcome;
+        if (shared->is_given_up && if_late) if_late();
+      });
+  do {
+    has_come_back.wait_until(deadline.end());
+  } while (has_come_back.wait_for(std::chrono::seconds(0)) != std::future_status::ready &&
+           !deadline.passed(Clock::now()));
+  const std::lock_guard lock(shared->mutex);
+  shared->is_given_up = true;
+  return shared->outcome;
+}
+
+Communicator::Made Communicator::split(int color, int key, const std::string& name, base::Deadline& deadline) {
+  struct Child {
+    abi::Comm comm = nullptr;
+    abi::Config config;
+  };
+  const auto child = std::make_shared<Child>();
+  child->config = config_.for_group(name);
+  const auto split_off = [child, color, key, &nccl = nccl_](abi::Comm comm) {
+    return nccl->comm_split(comm, color, key, &child->comm, &child->config);
+  };
+  const auto abort_child = [child, &nccl = nccl_] {
+    if (child->comm != nullptr) static_cast<void>(nccl->comm_abort(child->comm));
+  };
+  const std::optional<Outcome> outcome = call_until(deadline, split_off, abort_child);
+  if (!outcome) return {{.kind = Outcome::Kind::timed_out}, nullptr};
+  if (child->comm == nullptr) return {*outcome, nullptr};
+  std::unique_ptr<Communicator> made(new Communicator(nccl_, child->comm, config_));
+  if (outcome->kind != Outcome::Kind::done) made.reset();
+  return {*outcome, std::move(made)};
 }
 
 void* Communicator::register_memory(void* memory, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return nullptr;
+  abi::Comm const comm = gate_->enter();
+  if (comm == nullptr) return nullptr;
   void* handle = nullptr;
-  return nccl_->comm_register(comm_, memory, bytes, &handle) == Result::success ? handle : nullptr;
+  const Result result = nccl_->comm_register(comm, memory, bytes, &handle);
+  return gate_->leave() && result == Result::success ? handle : nullptr;
 }
 
 void Communicator::deregister(void* handle) {
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr || handle == nullptr) return;  // went with the communicator
-  static_cast<void>(nccl_->comm_deregister(comm_, handle));
+  abi::Comm const comm = handle == nullptr ? nullptr : gate_->enter();
+  if (comm == nullptr) return;  // went with the communicator
+  static_cast<void>(nccl_->comm_deregister(comm, handle));
+  static_cast<void>(gate_->leave());
 }
 
 void Communicator::abort() {
-  const std::lock_guard lock(mutex_);
-  if (comm_ == nullptr) return;
-  if (keeps_calls_in_threads() && settling_ && *settling_ != std::this_thread::get_id()) {
-    is_abort_wanted_ = true;
-  } else {
-    end(nccl_->comm_abort);
-  }
-}
-
-void Communicator::abort_where_only_this_thread_can() {
-  const std::lock_guard lock(mutex_);
-  if (comm_ != nullptr && keeps_calls_in_threads() && settling_ == std::this_thread::get_id()) end(nccl_->comm_abort);
-}
-
-bool Communicator::is_aborted() const {
-  const std::lock_guard lock(mutex_);
-  return comm_ == nullptr;
+  if (abi::Comm const comm = gate_->take()) end(comm, nccl_->comm_abort);
 }
 
 bool Communicator::close(base::Deadline& deadline) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (comm_ == nullptr) return true;
-    const Result result = nccl_->comm_finalize(comm_);
-    settling_ = std::this_thread::get_id();
-    if (result != Result::success && result != Result::in_progress) {
-      end(nccl_->comm_abort);
-      return false;
-    }
-  }
-  if (settle(deadline).kind != Outcome::Kind::done) {
+  const auto outcome = call_until(deadline, nccl_->comm_finalize, {});
+  if (outcome && outcome->kind == Outcome::Kind::aborted) return true;
+  if (!outcome || outcome->kind != Outcome::Kind::done) {
     abort();
     return false;
   }
-  {
-    const std::lock_guard lock(mutex_);
-    if (comm_ != nullptr) end(nccl_->comm_destroy);
-  }
+  if (abi::Comm const comm = gate_->take()) end(comm, nccl_->comm_destroy);
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.end() - Clock::now());
   return has_ended(std::max(left, std::chrono::milliseconds(0)));
 }

@@ -1,12 +1,13 @@
-// One NCCL communicator, always a non-blocking one: its calls return at once, and what they began is waited out here.
+// One NCCL communicator, a blocking one: a call on it returns when the stream has what it began. That takes
+// microseconds, but for the first call of a kind, which connects the ranks and waits for them. abort(), from another
+// thread, ends that wait too.
 //
-// One lock for each communicator: no thread is inside an NCCL call on it while another aborts it, which is what makes
-// an abort safe. The lock is held for single calls, never over a wait.
+// It is split off one that does not block, which make() sets up, because nothing ends a blocking init before its time.
+// Calls go to the blocking one, because NCCL 2.28 starts a thread for each call on the other kind: 70 µs in place of 8.
 //
 // NCCL's last call on a communicator (destroy, abort) may wait for the ranks of this host to make theirs, because its
 // thread that serves them goes on until they have let go. So it has a thread of its own here, and who ends a
-// communicator waits for it as long as they like (has_ended). Before 2.27 NCCL keeps what a call has begun in the
-// thread that called: there a communicator that is in progress is aborted by that thread, which has to wait.
+// communicator waits for it as long as they like (has_ended).
 //
 // Threads: any. Calls that begin something (enqueue, split, register) come from one thread at a time; abort() and
 // state()
@@ -14,16 +15,14 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "base/deadline.hpp"
+#include "worker_runtime/backends/nccl/call_gate.hpp"
 #include "worker_runtime/backends/nccl/communicator_config.hpp"
 #include "worker_runtime/backends/nccl/nccl_abi.hpp"
 #include "worker_runtime/backends/nccl/nccl_library.hpp"
@@ -32,13 +31,15 @@ namespace ddp::nccl_backend {
 
 constexpr std::chrono::seconds kNcclsPatience{2};  // for NCCL's last call on a communicator, which takes milliseconds
 
-// How a call, or the wait for what it began, has ended.
+// How a call has ended.
 struct Outcome {
   enum class Kind { done, failed, timed_out, aborted };
   Kind kind = Kind::done;
   abi::Result result = abi::Result::success;  // of `failed`
   std::string text{};                         // of `failed`: NCCL's own words
 };
+
+Outcome outcome_of(const NcclLibrary& nccl, abi::Result result);  // done for what is in progress, too
 
 class Communicator {
  public:
@@ -49,31 +50,29 @@ class Communicator {
     std::string name{};  // of the group
   };
 
-  // The communicator is of use once settle() says done. All on the current device.
-  static std::unique_ptr<Communicator> begin(const NcclLibrary& nccl, const Rank& rank,
-                                             const CommunicatorConfig& config);
+  struct Made {
+    Outcome outcome;
+    std::unique_ptr<Communicator> communicator;  // null unless done
+  };
+
+  // Collective, on the current device. Throws Error where NCCL refuses the arguments, AbortedError where the deadline
+  // is cut.
+  static Made make(const NcclLibrary& nccl, const Rank& rank, const CommunicatorConfig& config,
+                   base::Deadline& deadline);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Waits until what was begun is no longer in progress. A cut of the deadline passes through as AbortedError; after
-  // that, and after a time-out, the same thread is to call abort().
-  Outcome settle(base::Deadline& deadline);
-
-  // Runs `calls` on this communicator as one group; what is in progress after that is for settle(). After an error, one
-  // of NCCL's checks of arguments too, the communicator is of no further use.
+  // Runs `calls` on this communicator as one group. After an error, one of NCCL's checks of arguments too, the
+  // communicator is of no further use.
   Outcome enqueue(const std::function<abi::Result(abi::Comm)>& calls);
 
-  // What NCCL found meanwhile: done where nothing is wrong, also while something is in progress, or a call is under
-  // way.
+  // What NCCL found meanwhile: done where nothing is wrong, also while a call is under way.
   Outcome state();
 
   // Collective: the ranks of one color make up a communicator, in the order of their keys; null for kSplitNoColor.
-  struct Split {
-    Outcome outcome;
-    std::unique_ptr<Communicator> made;
-  };
-  Split split(int color, int key, const std::string& name, base::Deadline& deadline);
+  // After any other outcome than done this one is of no further use.
+  Made split(int color, int key, const std::string& name, base::Deadline& deadline);
 
   // Null where NCCL can't, or the memory is of a kind that it does not register.
   void* register_memory(void* memory, std::size_t bytes);
@@ -81,8 +80,7 @@ class Communicator {
 
   // What runs on the device ends, and everything is freed (has_ended tells when). Once.
   void abort();
-  bool is_aborted() const;
-  void abort_where_only_this_thread_can();  // what it has begun, with an NCCL before 2.27
+  bool is_aborted() const { return gate_->is_taken(); }
 
   // Gives it back in good order, which wants the others of this host to do so too at about this time. False where NCCL
   // could not by the deadline; then it is aborted, or NCCL is still at it.
@@ -96,21 +94,18 @@ class Communicator {
  private:
   Communicator(const NcclLibrary& nccl, abi::Comm comm, const CommunicatorConfig& config);
 
-  Outcome outcome_of(abi::Result result) const;
-  std::optional<Outcome> settled();
-  bool keeps_calls_in_threads() const;
-  void end(abi::CommAbort* last_call);
+  Outcome wait_where_in_progress(abi::Comm comm, abi::Result result);
+  std::optional<Outcome> call_until(base::Deadline& deadline, std::function<abi::Result(abi::Comm)> call,
+                                    std::function<void()> if_late);
+  void end(abi::Comm comm, abi::CommAbort* last_call);
 
   const NcclLibrary& nccl_;
   CommunicatorConfig config_;
   int device_ = 0;
-  std::shared_ptr<std::promise<void>> end_;  // NCCL's last call may outlive this
-  std::shared_future<void> has_ended_;
-  mutable std::mutex mutex_;
-  abi::Comm comm_;  // guarded by mutex_, as are the next; null once it is aborted or given back
-  std::optional<std::thread::id> settling_;  // who has begun something that is not known to be settled
-  bool is_abort_wanted_ = false;             // of that thread, where it has to do it
-  std::thread last_call_;
+  std::shared_ptr<CallGate> gate_;  // a call that NCCL keeps outlives this
+  std::promise<std::shared_future<void>> ending_;
+  std::shared_future<std::shared_future<void>> last_call_ = ending_.get_future().share();  // begun; come back
+  std::shared_future<void> has_setup_ended_;
 };
 
 }  // namespace ddp::nccl_backend

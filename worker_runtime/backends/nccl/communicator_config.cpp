@@ -48,7 +48,7 @@ CommunicatorConfig::CommunicatorConfig(NcclOptions options, int nccl_version)
 
 abi::Config CommunicatorConfig::for_group(const std::string& group_name) const {
   abi::Config config;
-  config.blocking = 0;
+  config.blocking = 1;
   config.split_share = 0;  // an abort of one communicator must not take another with it
   config.min_ctas = options_.min_ctas.value_or(abi::kUndefinedInt);
   // NCCL compares the two even where it was given the first alone, and caps the second.
@@ -63,6 +63,12 @@ abi::Config CommunicatorConfig::for_group(const std::string& group_name) const {
   } else {
     config.size = kOldestBytes;
   }
+  return config;
+}
+
+abi::Config CommunicatorConfig::for_setup(const std::string& group_name) const {
+  abi::Config config = for_group(group_name);
+  config.blocking = 0;
   return config;
 }
 

@@ -24,6 +24,7 @@ class CommunicatorConfig {
 
   // Valid until the process ends, as NCCL keeps the pointer to the name. `group_name` where the options have none.
   abi::Config for_group(const std::string& group_name) const;
+  abi::Config for_setup(const std::string& group_name) const;  // the same, but its calls do not block
 
  private:
   NcclOptions options_;

@@ -98,6 +98,12 @@ void end_process(const std::string& message) {
   std::_Exit(1);  // no destructor could free anything of the GPU any more
 }
 
+int current_device() {
+  int device = 0;
+  check(cudaGetDevice(&device), "asking for the current device");
+  return device;
+}
+
 bool has_context(int device) {
   using GetState = int(int device, unsigned* flags, int* is_active);
   static GetState* const get_state = [] {

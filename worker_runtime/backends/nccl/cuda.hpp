@@ -45,6 +45,8 @@ std::optional<Device> device_of(const void* memory);
 // comes second, from another thread, only waits for the end.
 [[noreturn]] void end_process(const std::string& message);
 
+int current_device();
+
 // Whether this process has begun to use the device, which takes memory there. True where that can't be told.
 bool has_context(int device);
 

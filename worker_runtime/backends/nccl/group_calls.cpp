@@ -39,7 +39,7 @@ std::shared_ptr<Operation> GroupCalls::begin(std::span<const Collective> calls) 
   for (const Collective& call : calls) require_support(group_->communicator->library(), call);
   const DeviceGuard guard(group_->device);
   const std::shared_ptr<Operation> operation = group_->under_way.enter(group_, calls);
-  Watch::of_process().wake();  // it looks after this one also while NCCL connects
+  Watch::of_process().wake();  // it looks after this one also while NCCL connects the ranks, and waits for them
   Outcome outcome;
   try {
     order_behind_callers(*operation);
@@ -49,14 +49,12 @@ std::shared_ptr<Operation> GroupCalls::begin(std::span<const Collective> calls) 
     throw;
   }
   try {
-    outcome = enqueue(calls, *operation);
+    outcome = enqueue(calls);
   } catch (const CudaError& error) {  // some of the calls may have been
     outcome = outcome_of(error);
   }
   if (outcome.kind != Outcome::Kind::done) {
     failure_.fail_by(failure_.failure_in(*operation), outcome);
-    // Else the handler does it, once the others have been told.
-    group_->communicator->abort_where_only_this_thread_can();
     if (outcome.result == abi::Result::invalid_argument) throw_refused(operation->describe(), outcome.text);
     group_->status->throw_failure();
   }
@@ -89,12 +87,12 @@ void GroupCalls::order_behind_callers(const Operation& operation) {
   }
 }
 
-Outcome GroupCalls::enqueue(std::span<const Collective> calls, Operation& operation) {
+Outcome GroupCalls::enqueue(std::span<const Collective> calls) {
   const process_group::Membership& who = group_->place.who;
   const LaunchPlace place{who.rank, who.size, words(), group_->stream.get()};
   Communicator& communicator = *group_->communicator;
   const NcclLibrary& nccl = communicator.library();
-  const Outcome outcome = communicator.enqueue([&](abi::Comm comm) {
+  return communicator.enqueue([&](abi::Comm comm) {
     abi::Result result = abi::Result::success;
     for (const Collective& call : calls) {
       result = launch(nccl, call, place, comm);
@@ -102,7 +100,6 @@ Outcome GroupCalls::enqueue(std::span<const Collective> calls, Operation& operat
     }
     return result;
   });
-  return outcome.kind == Outcome::Kind::done ? communicator.settle(operation.deadline) : outcome;
 }
 
 }  // namespace ddp::nccl_backend

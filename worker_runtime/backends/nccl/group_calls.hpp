@@ -28,7 +28,7 @@ class GroupCalls {
 
  private:
   void order_behind_callers(const Operation& operation);
-  Outcome enqueue(std::span<const process_group::Collective> calls, Operation& operation);
+  Outcome enqueue(std::span<const process_group::Collective> calls);
   [[noreturn]] void throw_refused(const std::string& operation, const std::string& why);
 
   std::shared_ptr<GroupState> group_;

@@ -168,13 +168,10 @@ Arrival arrival_of(const Membership& who, int device, const InitOptions& options
 
 std::unique_ptr<Communicator> connect(const NcclLibrary& nccl, const Communicator::Rank& rank,
                                       const CommunicatorConfig& config, bool share_device, base::Deadline& deadline) {
-  auto communicator = Communicator::begin(nccl, rank, config);
-  const Outcome outcome = communicator->settle(deadline);
-  if (outcome.kind == Outcome::Kind::done) return communicator;
+  auto [outcome, communicator] = Communicator::make(nccl, rank, config, deadline);
+  if (outcome.kind == Outcome::Kind::done) return std::move(communicator);
   const std::string where = "\nwhere: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) +
                             ", host " + base::host_name() + ", " + nccl.name();
-  communicator->abort();
-  static_cast<void>(communicator->has_ended(kNcclsPatience));
   if (outcome.kind == Outcome::Kind::timed_out) {
     throw TimeoutError("NCCL did not connect the " + std::to_string(rank.size) + " ranks within " +
                        std::to_string(deadline.full_time().count()) + " ms, though all have come" + where +

@@ -37,7 +37,7 @@ class Operation {
 
   OperationLife life{};
   base::Deadline deadline;
-  bool is_launched = false;  // the device has it: its end is waited for, and its deadline counts
+  bool is_launched = false;  // the device has it: its end is waited for
 
  private:
   flight_recorder::Ticket ticket_;

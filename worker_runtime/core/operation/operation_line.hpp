@@ -82,9 +82,8 @@ class OperationLine {
 
   // The failure if an operation is late: that of the oldest one, which the others wait for, within the late one's time.
   std::optional<Failure> late(base::Deadline::TimePoint now) {
-    const auto found = std::find_if(operations_.begin(), operations_.end(), [&](const auto& operation) {
-      return operation->is_launched && is_late(operation->deadline, now);
-    });
+    const auto found = std::find_if(operations_.begin(), operations_.end(),
+                                    [&](const auto& operation) { return is_late(operation->deadline, now); });
     if (found == operations_.end()) return std::nullopt;
     Failure failure = operations_.front()->failure(Cause::timed_out, rank_);
     failure.limit = (*found)->deadline.full_time();

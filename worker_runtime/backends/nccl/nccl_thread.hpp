@@ -1,0 +1,37 @@
+// Calls of NCCL that may not come back, each in a thread of its own, which outlives whoever waits for it.
+#pragma once
+
+#include <future>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "base/quiet_thread.hpp"
+#include "ddp/error.hpp"
+#include "worker_runtime/backends/nccl/cuda.hpp"
+
+namespace ddp::nccl_backend {
+
+// Runs `call`, with this device as the current one; here, where no thread can be had. The future is there once the call
+// has come back. Without the device, which has been unloaded as the process ends, nothing is called.
+template <class Call>
+std::shared_future<void> in_thread_of_its_own(int device, Call call) {
+  const auto end = std::make_shared<std::promise<void>>();
+  std::shared_future<void> has_ended = end->get_future().share();
+  const auto run = [device, end, call = std::move(call)] {
+    try {
+      const DeviceGuard guard(device);
+      call();
+    } catch (const Error&) {  // then there is nothing to call for
+    }
+    end->set_value();
+  };
+  try {
+    base::start_quiet_thread(run).detach();
+  } catch (const std::system_error&) {
+    run();
+  }
+  return has_ended;
+}
+
+}  // namespace ddp::nccl_backend
