@@ -6,7 +6,7 @@
 # end the process.
 
 set(DDP_GPU_BUNDLE_PROGRAMS ddprun ddp-rendezvous train_mlp_cuda gpu_info gpu_probe gpu_elastic_worker)
-foreach(name collectives init failure step memory elastic kernels device_mlp)
+foreach(name capture collectives init failure step memory elastic kernels device_mlp)
   list(APPEND DDP_GPU_BUNDLE_PROGRAMS gpu_${name}_test)
 endforeach()
 foreach(name engine_overhead latency overlap rebuild recovery)

@@ -7,7 +7,8 @@
 // The two sides train the same network and take turns within one run; a round's ratio is that of its pair. A time is
 // that of `steps` steps, to the end of the device's work, divided by them. Products are in TF32. A group of one rank
 // has nothing to send, so what is left is the engine's own work: its bookkeeping, events, and the flags of unused
-// parameters.
+// parameters. Then the same with both steps captured into CUDA graphs, where the host has nothing to do in a step but
+// one launch.
 #include <ddp/ddp.hpp>
 
 #include <algorithm>
@@ -42,6 +43,31 @@ ddp::ProcessGroup join() {
   options.device = place.device;
   return ddp::init_process_group(options);
 }
+
+// A step as a CUDA graph.
+class Graph {
+ public:
+  template <class Step>
+  Graph(cudaStream_t stream, const Step& step) : stream_(stream) {
+    train::check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+    step();
+    train::check(cudaStreamEndCapture(stream, &graph_), "ending a capture");
+    train::check(cudaGraphInstantiate(&executable_, graph_, 0), "making a graph");
+  }
+  ~Graph() {
+    static_cast<void>(cudaGraphExecDestroy(executable_));
+    static_cast<void>(cudaGraphDestroy(graph_));
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch() const { train::check(cudaGraphLaunch(executable_, stream_), "launching a graph"); }
+
+ private:
+  cudaStream_t stream_;
+  cudaGraph_t graph_ = nullptr;
+  cudaGraphExec_t executable_ = nullptr;
+};
 
 class Sides {
  public:
@@ -88,6 +114,7 @@ class Sides {
   }
 
   std::size_t bucket_count() const { return model_.bucket_count(); }
+  cudaStream_t stream() const { return stream_.get(); }
 
  private:
   ddp::DistributedDataParallelOptions engine_options() const {
@@ -110,6 +137,34 @@ class Sides {
   std::vector<float*> plain_, engines_;
 };
 
+struct Pairs {
+  std::vector<double> plains, engines, overheads;  // ms of a step; %
+};
+
+template <class Plain, class Engine>
+Pairs compare(Sides& sides, std::size_t steps, std::size_t rounds, const Plain& plain, const Engine& engine) {
+  Pairs pairs;
+  for (std::size_t round = 0; round < rounds; ++round) {
+    double without = 0, with = 0;
+    if (round % 2 == 0) without = sides.time(steps, plain);
+    with = sides.time(steps, engine);
+    if (round % 2 != 0) without = sides.time(steps, plain);
+    pairs.plains.push_back(without), pairs.engines.push_back(with);
+    pairs.overheads.push_back(100 * (with / without - 1));
+  }
+  return pairs;
+}
+
+void add(Figures& figures, const std::string& what, const std::string& size, std::size_t buckets, const Pairs& pairs) {
+  const auto [least, most] = std::minmax_element(pairs.overheads.begin(), pairs.overheads.end());
+  figures.add(what + " without libddp, " + size, median(pairs.plains), "ms", 3);
+  figures.add(what + " with libddp, one rank, " + std::to_string(buckets) + " buckets", median(pairs.engines), "ms", 3);
+  figures.add("overhead, median of " + std::to_string(pairs.overheads.size()) + " pairs", median(pairs.overheads), "%",
+              2);
+  figures.add("the same, least", *least, "%", 2);
+  figures.add("the same, most", *most, "%", 2);
+}
+
 void measure(const Numbers& numbers) {
   auto world = join();
   Sides sides(world, numbers);
@@ -124,24 +179,17 @@ void measure(const Numbers& numbers) {
     waits += ddp::nccl_test::host_synchronisations() - before;
   };
   const std::size_t steps = numbers["steps"], rounds = numbers["rounds"];
-  std::vector<double> plains, engines, overheads;
-  for (std::size_t round = 0; round < rounds; ++round) {
-    double without = 0, with = 0;
-    if (round % 2 == 0) without = sides.time(steps, plain);
-    with = sides.time(steps, counted);
-    if (round % 2 != 0) without = sides.time(steps, plain);
-    plains.push_back(without), engines.push_back(with), overheads.push_back(100 * (with / without - 1));
-  }
-  const auto [least, most] = std::minmax_element(overheads.begin(), overheads.end());
+  const Pairs calls = compare(sides, steps, rounds, plain, counted);
+  sides.time(1, plain);  // so that nothing is under way when a capture begins
+  const Graph plain_graph(sides.stream(), plain);
+  const Graph engine_graph(sides.stream(), engine);
+  const Pairs graphs = compare(
+      sides, steps, rounds, [&] { plain_graph.launch(); }, [&] { engine_graph.launch(); });
   Figures figures("engine_overhead");
   const std::string size = std::to_string(numbers["layers"]) + " layers of " + std::to_string(numbers["width"]) +
                            ", batch of " + std::to_string(numbers["batch-size"]);
-  figures.add("a step without libddp, " + size, median(plains), "ms", 3);
-  figures.add("a step with libddp, one rank, " + std::to_string(sides.bucket_count()) + " buckets", median(engines),
-              "ms", 3);
-  figures.add("overhead, median of " + std::to_string(rounds) + " pairs", median(overheads), "%", 2);
-  figures.add("the same, least", *least, "%", 2);
-  figures.add("the same, most", *most, "%", 2);
+  add(figures, "a step", size, sides.bucket_count(), calls);
+  add(figures, "a step as a CUDA graph", size, sides.bucket_count(), graphs);
   figures.add("calls in " + std::to_string(steps * rounds) + " of its steps that make the host wait for the device",
               static_cast<double>(waits), "", 0);
   figures.write(numbers.json());

@@ -169,6 +169,9 @@ class DDP_EXPORT DistributedDataParallel {
 
   // Starts a step. Gradients are zero, or, after a step with Sync::off, what that step left. Throws GradientError while
   // another step is unfinished, unless that step failed; what the collectives of a cancelled step failed with.
+  // If the stream of the options is being captured, the step becomes part of a CUDA graph: see "Steps as CUDA graphs"
+  // in docs/gradient_engine.md. Throws InvalidArgument there for options by which ranks tell each other something in
+  // each step, GradientError if the first steps have not yet settled where the gradients are.
   Step begin_step(Sync sync = Sync::on);
 
   // One micro-batch. It is over after finish() or cancel(), whatever these throw, and when a collective of it failed;

@@ -99,9 +99,10 @@ class [[nodiscard]] DDP_EXPORT Work {
 
 struct CollectiveOptions {
   std::chrono::milliseconds timeout{0};  // from the call to completion; 0 takes the group's
-  void* stream = nullptr;                // cudaStream_t that writes the input and reads the output; unused on a CPU
-  int tag = 0;                           // of sends and receives, see there; >= 0
-  double factor = 1;                     // of ReduceOp::premul_sum, this rank's own; finite. Any other call has 1
+  // On a stream that is being captured the collective becomes part of the CUDA graph (docs/nccl.md).
+  void* stream = nullptr;  // cudaStream_t that writes the input and reads the output; unused on a CPU
+  int tag = 0;             // of sends and receives, see there; >= 0
+  double factor = 1;       // of ReduceOp::premul_sum, this rank's own; finite. Any other call has 1
 };
 
 class DDP_EXPORT ProcessGroup {

@@ -51,6 +51,10 @@ void set_current_device(int device);
 // The device's number on this machine, by CUDA_VISIBLE_DEVICES.
 int physical_device(int device);
 
+// For what the host must not do while a stream is captured in the global mode, which is the only one here, unless the
+// thread that does it is in the relaxed one: spoils the capture.
+cudaError_t error_of_capture();
+
 void forget_errors();  // the sticky one, and this thread's
 
 }  // namespace ddp::fake_gpu

@@ -97,7 +97,10 @@ cudaError_t cudaMallocHost(void** memory, std::size_t bytes) {
 }
 
 cudaError_t cudaFree(void* memory) {
-  return host_call("cudaFree", [&] { return take_back("cudaMalloc", memory); });
+  return host_call("cudaFree", [&] {
+    const cudaError_t error = error_of_capture();
+    return error == cudaSuccess ? take_back("cudaMalloc", memory) : error;
+  });
 }
 
 cudaError_t cudaFreeHost(void* memory) {

@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <system_error>
 
 #include "tests/fake_gpu/cudart_call.hpp"
@@ -33,14 +32,14 @@ struct Handles {
   std::uintptr_t next = 0x1000;  // never reused, so that a stale handle is refused; and above CUDA's special ones
   std::map<cudaStream_t, std::shared_ptr<Stream>> streams;
   std::map<cudaEvent_t, Event> events;
-  std::set<cudaStream_t> capturing;
-  bool is_capture_spoilt = false;
 };
 
 Handles& handles() {
   static Handles& one = *new Handles;
   return one;
 }
+
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
 template <class Handle>
 Handle next_handle(Handles& at) {
@@ -100,6 +99,12 @@ bool is_complete(const Event& event) { return event.latest == nullptr || reached
 
 }  // namespace
 
+cudaError_t error_of_capture() {
+  if (capture_mode == cudaStreamCaptureModeRelaxed || !is_any_captured()) return cudaSuccess;
+  spoil_captures();
+  return cudaErrorStreamCaptureUnsupported;
+}
+
 std::shared_ptr<Stream> stream_of(cudaStream_t handle) {
   if (handle == nullptr || handle == cudaStreamLegacy) return legacy_stream(current_device());
   Handles& at = handles();
@@ -148,8 +153,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     const auto stream = stream_of(handle);
     if (!event || stream == nullptr) return cudaErrorInvalidResourceHandle;
     if (event->latest == nullptr) return cudaSuccess;
-    enqueue(stream, with_fault(fault, [] {}), {event->latest->point});
-    return cudaSuccess;
+    return enqueue_wait(stream, with_fault(fault, [] {}), event->latest->point) ? cudaSuccess
+                                                                                : cudaErrorStreamCaptureIsolation;
   });
 }
 
@@ -165,6 +170,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   return host_call("cudaStreamSynchronize", [&] {
     const auto stream = stream_of(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t error = error_of_capture(); error != cudaSuccess) return error;
     count("host synchronisation");
     wait_for(last_point(stream));
     return cudaSuccess;
@@ -176,47 +182,6 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void*
     const auto stream = stream_of(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
     enqueue(stream, with_fault(fault, [function, data] { function(data); }));
-    return cudaSuccess;
-  });
-}
-
-thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
-
-// A capture is no more here than that a stream says it, and that a question for an event spoils it, unless the thread
-// that asks is in the relaxed mode (the stand-in knows no other mode of a capture than the global one).
-cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode) {
-  return host_call("cudaStreamBeginCapture", [&] {
-    Handles& at = handles();
-    const std::lock_guard lock(at.mutex);
-    at.capturing.insert(handle);
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
-  return host_call("cudaStreamEndCapture", [&] {
-    Handles& at = handles();
-    const std::lock_guard lock(at.mutex);
-    *graph = nullptr;
-    if (at.capturing.erase(handle) == 0) return cudaErrorIllegalState;
-    const bool was_spoilt = at.is_capture_spoilt;
-    if (at.capturing.empty()) at.is_capture_spoilt = false;
-    return was_spoilt ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
-  });
-}
-
-cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
-  return host_call("cudaStreamIsCapturing", [&] {
-    Handles& at = handles();
-    const std::lock_guard lock(at.mutex);
-    *status = at.capturing.count(handle) > 0 ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-    return cudaSuccess;
-  });
-}
-
-cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
-  return host_call("cudaThreadExchangeStreamCaptureMode", [&] {
-    std::swap(*mode, capture_mode);
     return cudaSuccess;
   });
 }
@@ -247,12 +212,11 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
   return host_call("cudaEventQuery", [&] {
     const auto event = event_of(handle);
     if (!event) return cudaErrorInvalidResourceHandle;
-    Handles& at = handles();
-    const std::lock_guard lock(at.mutex);
-    if (!at.capturing.empty() && capture_mode != cudaStreamCaptureModeRelaxed) {
-      at.is_capture_spoilt = true;
-      return cudaErrorStreamCaptureUnsupported;
+    if (event->latest != nullptr && event->latest->point.capture != nullptr) {
+      spoil_captures();
+      return cudaErrorCapturedEvent;
     }
+    if (const cudaError_t error = error_of_capture(); error != cudaSuccess) return error;
     return is_complete(*event) ? cudaSuccess : cudaErrorNotReady;
   });
 }
@@ -261,6 +225,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   return host_call("cudaEventSynchronize", [&] {
     const auto event = event_of(handle);
     if (!event) return cudaErrorInvalidResourceHandle;
+    if (const cudaError_t error = error_of_capture(); error != cudaSuccess) return error;
     count("host synchronisation");
     if (event->latest != nullptr) wait_for(event->latest->point);
     return cudaSuccess;
@@ -275,6 +240,13 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin_handle, 
     if (!usable(begin) || !usable(end)) return cudaErrorInvalidResourceHandle;
     if (!is_complete(*begin) || !is_complete(*end)) return cudaErrorNotReady;
     *milliseconds = std::chrono::duration<float, std::milli>(end->latest->time - begin->latest->time).count();
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  return host_call("cudaThreadExchangeStreamCaptureMode", [&] {
+    std::swap(*mode, capture_mode);
     return cudaSuccess;
   });
 }

@@ -196,6 +196,7 @@ Result ncclCommDestroy(abi::Comm comm) {
     if (use->readiness() == Result::success) use->finalize_now(fault);
     use.forget_handle();
     use->abort();
+    static_cast<void>(cudaFree(nullptr));  // as NCCL frees what it had on the device
     return Result::success;
   });
 }
@@ -210,6 +211,7 @@ Result ncclCommAbort(abi::Comm comm) {
       use.forget_handle();
       use->abort();
     }
+    static_cast<void>(cudaFree(nullptr));
     suffer(fault);
     return Result::success;
   });

@@ -151,14 +151,20 @@ Result Communicator::begin_launch(const std::vector<Call>& calls) {
     if (std::find(streams.begin(), streams.end(), call.stream) == streams.end()) streams.push_back(call.stream);
     if (fault.kind == Fault::Kind::none) fault = call.fault;
   }
-  const auto operation = std::make_shared<Operation>(std::move(requests), place());
-  const auto launch = [this, operation, streams, fault] {
+  // A graph runs it each time that it is launched.
+  const auto work = [self = shared_from_this(), requests, fault] {
+    Operation operation(requests, self->place());
+    self->execute(operation, fault);
+  };
+  const auto launch = [this, work, streams] {
     const std::lock_guard lock(mutex_);
+    if (is_captured(*streams.front())) {
+      enqueue(streams.front(), work);
+      return Result::success;
+    }
     std::vector<Point> after{last_};  // a communicator's work is done in the order of its calls, whatever its streams
     for (const auto& stream : streams) after.push_back(last_point(stream));
-    last_ = enqueue(
-        streams.front(), [self = shared_from_this(), operation, fault] { self->execute(*operation, fault); },
-        std::move(after));
+    last_ = enqueue(streams.front(), work, std::move(after));
     for (const auto& stream : streams) {
       if (stream != streams.front()) enqueue(stream, [] {}, {last_});
     }
@@ -169,7 +175,8 @@ Result Communicator::begin_launch(const std::vector<Call>& calls) {
 
 void Communicator::execute(Operation& operation, const Fault& fault) {
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    idle_.wait(lock, [this] { return at_work_ == 0; });  // a graph's work may come on another stream
     if (abort_.is_cut()) return;
     ++at_work_;
   }

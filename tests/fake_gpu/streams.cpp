@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -20,6 +22,17 @@ struct Piece {
 
 }  // namespace
 
+// Guarded by Engine::mutex.
+class Capture {
+ public:
+  const Stream* origin = nullptr;
+  std::vector<std::function<void()>> works;
+  std::map<const Stream*, std::uint64_t>
+      not_joined;  // of the other streams: how many works there were after their last
+  bool is_spoilt = false;
+  bool is_over = false;
+};
+
 class Stream {
  public:
   StreamOptions options;
@@ -30,6 +43,7 @@ class Stream {
   std::uint64_t enqueued = 0;
   std::uint64_t done = 0;
   bool closing = false;
+  std::shared_ptr<Capture> capture;  // may be over
 };
 
 namespace {
@@ -52,7 +66,9 @@ Engine& engine() {
 
 thread_local bool is_stream_thread = false;
 
-bool is_reached(const Point& point) { return point.stream == nullptr || point.stream->done >= point.done; }
+bool is_reached(const Point& point) {
+  return point.capture == nullptr && (point.stream == nullptr || point.stream->done >= point.done);
+}
 
 bool can_begin(const Stream& stream) {
   return !stream.queue.empty() &&
@@ -92,15 +108,35 @@ std::shared_ptr<Stream> start(std::shared_ptr<Stream> stream) {
   return stream;
 }
 
-Point end_of(const std::shared_ptr<Stream>& stream) { return {stream, stream->enqueued}; }
+std::shared_ptr<Capture> capture_of(const Stream& stream) {
+  return stream.capture && !stream.capture->is_over ? stream.capture : nullptr;
+}
+
+Point end_of(const std::shared_ptr<Stream>& stream) {
+  if (auto capture = capture_of(*stream)) return {stream, capture->works.size(), std::move(capture)};
+  return {stream, stream->enqueued};
+}
 
 // What CUDA makes every piece of work of the legacy stream wait for, and every piece of a blocking one.
 void add_implicit_waits(const Stream& stream, std::vector<Point>& after) {
   if (!stream.options.blocking) return;
   for (const auto& other : engine().streams) {
     const bool related = other->options.blocking && other->options.device == stream.options.device;
-    if (related && other->legacy != stream.legacy) after.push_back(end_of(other));
+    if (related && other->legacy != stream.legacy) after.push_back({other, other->enqueued});
   }
+}
+
+Point add(const std::shared_ptr<Stream>& stream, std::function<void()> work, std::vector<Point> after) {
+  if (const auto capture = capture_of(*stream)) {
+    capture->works.push_back(std::move(work));
+    if (stream.get() != capture->origin) capture->not_joined[stream.get()] = capture->works.size();
+    return end_of(stream);
+  }
+  add_implicit_waits(*stream, after);
+  stream->queue.push_back({std::move(work), std::move(after)});
+  ++stream->enqueued;
+  engine().changed.notify_all();
+  return end_of(stream);
 }
 
 }  // namespace
@@ -134,13 +170,62 @@ void close_stream(const std::shared_ptr<Stream>& stream) {
 }
 
 Point enqueue(const std::shared_ptr<Stream>& stream, std::function<void()> work, std::vector<Point> after) {
-  Engine& at = engine();
-  const std::lock_guard lock(at.mutex);
-  add_implicit_waits(*stream, after);
-  stream->queue.push_back({std::move(work), std::move(after)});
-  ++stream->enqueued;
-  at.changed.notify_all();
-  return end_of(stream);
+  const std::lock_guard lock(engine().mutex);
+  return add(stream, std::move(work), std::move(after));
+}
+
+bool enqueue_wait(const std::shared_ptr<Stream>& stream, std::function<void()> work, const Point& point) {
+  const std::lock_guard lock(engine().mutex);
+  const auto capture = capture_of(*stream);
+  if (point.capture == nullptr) {
+    if (capture != nullptr) return false;
+    add(stream, std::move(work), {point});
+    return true;
+  }
+  if (point.capture->is_over || (capture != nullptr && capture != point.capture)) return false;
+  stream->capture = point.capture;
+  if (stream.get() == point.capture->origin) {
+    const auto joined = point.capture->not_joined.find(point.stream.get());
+    if (joined != point.capture->not_joined.end() && joined->second <= point.done) {
+      point.capture->not_joined.erase(joined);
+    }
+  }
+  add(stream, std::move(work), {});
+  return true;
+}
+
+bool begin_capture(const std::shared_ptr<Stream>& stream) {
+  const std::lock_guard lock(engine().mutex);
+  if (stream->legacy || capture_of(*stream)) return false;
+  stream->capture = std::make_shared<Capture>();
+  stream->capture->origin = stream.get();
+  return true;
+}
+
+bool is_captured(const Stream& stream) {
+  const std::lock_guard lock(engine().mutex);
+  return capture_of(stream) != nullptr;
+}
+
+bool is_any_captured() {
+  const std::lock_guard lock(engine().mutex);
+  const auto& streams = engine().streams;
+  return std::any_of(streams.begin(), streams.end(), [](const auto& each) { return capture_of(*each) != nullptr; });
+}
+
+void spoil_captures() {
+  const std::lock_guard lock(engine().mutex);
+  for (const auto& stream : engine().streams) {
+    if (const auto capture = capture_of(*stream)) capture->is_spoilt = true;
+  }
+}
+
+std::optional<Captured> end_capture(const std::shared_ptr<Stream>& stream) {
+  const std::lock_guard lock(engine().mutex);
+  const auto capture = capture_of(*stream);
+  if (capture == nullptr || capture->origin != stream.get()) return std::nullopt;
+  capture->is_over = true;
+  return Captured{std::move(capture->works), capture->is_spoilt, capture->not_joined.empty()};
 }
 
 Point last_point(const std::shared_ptr<Stream>& stream) {

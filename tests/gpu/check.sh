@@ -208,6 +208,7 @@ run_tests() {
   step gpu_init_test 60 "$bin/gpu_init_test"
   step gpu_collectives_test 110 "$bin/gpu_collectives_test"
   step gpu_step_test 80 "$bin/gpu_step_test"
+  step gpu_capture_test 60 "$bin/gpu_capture_test"
   step gpu_memory_test 30 "$bin/gpu_memory_test"
   step example_ranks_1 30 with_blas "$bin/example.sh" accuracy 1
   if [ -n "$torch" ]; then

@@ -31,7 +31,7 @@ cp "$source/check.sh" "$bundle"
 check 2 --out="$work/none"
 says 'has no bin/gpu_info'
 
-tests='kernels device_mlp init collectives step failure memory elastic'
+tests='kernels device_mlp init collectives step capture failure memory elastic'
 ran='echo "[==========] 3 tests from 1 test suite ran. (5 ms total)"'
 for name in $tests; do stand_in "$bundle/bin/gpu_${name}_test" "$ran; echo '[  PASSED  ] 3 tests.'"; done
 for name in engine_overhead latency rebuild recovery overlap; do

@@ -172,8 +172,13 @@ class DistributedDataParallel::Impl {
 
   // Returns the number of the step.
   std::uint64_t begin_step(Sync sync) {
-    rebuild_if_due();
-    carry_out(plan_.begin(sync));
+    if (executor_.is_captured()) {
+      require_chosen_caps();
+      carry_out(plan_.begin_captured(sync));
+    } else {
+      rebuild_if_due();
+      carry_out(plan_.begin(sync));
+    }
     return plan_.step();
   }
 
@@ -187,7 +192,7 @@ class DistributedDataParallel::Impl {
     const Actions actions = plan_.end(step);
     if (!actions.empty()) {  // with Sync::on
       carry_out(actions);
-      agent_link::tell_step();
+      if (!plan_.is_captured()) agent_link::tell_step();
     }
     return plan_.outcome().active_count;
   }
@@ -224,6 +229,15 @@ class DistributedDataParallel::Impl {
   }
 
  private:
+  void require_chosen_caps() const {
+    if (!tuning_) return;
+    throw GradientError(
+        "a step is captured while bucket sizes are being tried\nwhere: DistributedDataParallel::begin_step, on a "
+        "stream "
+        "that is being captured\ntry:   a bucket_cap_bytes other than kAutomaticBucketCap, or more steps before the "
+        "capture");
+  }
+
   // In the order in which gradients became ready on rank 0.
   void rebuild() {
     ProcessGroup& group = executor_.group();

@@ -50,6 +50,9 @@ class Executor {
   // Returns the first failure.
   std::exception_ptr wait_all();
 
+  // Whether what is done now becomes part of a CUDA graph.
+  bool is_captured() const { return device_memory_->is_captured(options_.stream); }
+
   // The plan's windows can't go on.
   bool has_hook_failed() const { return hook_ && hook_->has_failed(); }
   bool is_at_work() const { return !works_.empty() || (hook_ && hook_->is_at_work()); }

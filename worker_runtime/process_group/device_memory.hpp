@@ -33,6 +33,12 @@ class DeviceMemory {
 
   virtual Device device() const = 0;
 
+  // Whether what the stream is given becomes part of a CUDA graph, and is not done now.
+  virtual bool is_captured(void* stream) const {
+    static_cast<void>(stream);
+    return false;
+  }
+
   virtual void zero(const MemoryRange& range, void* stream) = 0;
 
   // For a few bytes, inside of a step: neither makes the host wait.

@@ -564,6 +564,53 @@ TEST(Plan, HooksAreFinishedBeforeTheFlags) {
   EXPECT_THAT(cancel(plan), ElementsAre("finish hooks", "average buffers", "agree canceller=1 unread"));
 }
 
+TEST(Plan, ACapturedWindowTellsNothing) {
+  Plan plan = five_parameters({.buffer_sync = BufferSync::average, .look_at = LookAt::end_of_next_window});
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(end(plan), ElementsAre("average buffers", "agree"));  // looked at by the next window that is not captured
+  plan.begin_captured(Sync::off);
+  use_all(plan);
+  EXPECT_THAT(end(plan), IsEmpty());
+  EXPECT_THROW(plan.begin(Sync::on), GradientError) << "the window is captured in part";
+  plan.begin_captured(Sync::on);
+  EXPECT_THAT(ready(plan, 4), ElementsAre("reduce 0"));
+  for (const std::size_t parameter : {3, 2, 1, 0}) ready(plan, parameter);
+  EXPECT_THAT(end(plan), ElementsAre("average buffers", "drain"));
+  EXPECT_TRUE(plan.is_captured());
+  plan.begin(Sync::on);
+  EXPECT_FALSE(plan.is_captured());
+  use_all(plan);
+  EXPECT_THAT(end(plan), ElementsAre("average buffers", "agree", "look"));
+}
+
+TEST(Plan, ACapturedWindowIsGivenUpWithoutAWordToTheOthers) {
+  Plan plan = five_parameters();
+  plan.begin_captured(Sync::on);
+  ready(plan, 4);
+  EXPECT_THROW(plan.end(plan.step()), GradientError) << "the other parameters have no gradients";
+  EXPECT_THAT(cancel(plan), ElementsAre("drain"));
+  plan.begin(Sync::on);
+  use_all(plan);
+  EXPECT_THAT(end(plan), ElementsAre("agree", "look"));
+}
+
+TEST(Plan, NoWindowIsCapturedThatHasSomethingToTellOrToDoFirst) {
+  for (const PlanOptions& options : {PlanOptions{.unused = Unused::keep},
+                                     PlanOptions{.uneven_inputs = UnevenInputs::stop}, PlanOptions{.has_hook = true}}) {
+    EXPECT_THROW(five_parameters(options).begin_captured(Sync::on), InvalidArgument);
+  }
+  EXPECT_THROW(five_parameters({.rebuilds_buckets = true}).begin_captured(Sync::on), GradientError);
+  EXPECT_THROW(five_parameters({.is_static_graph = true}).begin_captured(Sync::on), GradientError);
+  Plan frozen = five_parameters();
+  frozen.set_frozen(0, true);
+  EXPECT_THROW(frozen.begin_captured(Sync::on), GradientError);
+  Plan begun = five_parameters();
+  begun.begin(Sync::off);
+  end(begun);
+  EXPECT_THROW(begun.begin_captured(Sync::on), GradientError);
+}
+
 TEST(Plan, ReleasedGradientsOfABucketAreFinishedBeforeTheNextBucket) {
   Plan plan = five_parameters({.has_hook = true, .releases_gradients = true});
   plan.begin(Sync::on);

@@ -104,6 +104,13 @@ int current_device() {
   return device;
 }
 
+bool is_captured(cudaStream_t stream) {
+  if (stream == nullptr) return false;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  check(cudaStreamIsCapturing(stream, &status), "asking for a stream's capture");
+  return status != cudaStreamCaptureStatusNone;
+}
+
 bool has_context(int device) {
   using GetState = int(int device, unsigned* flags, int* is_active);
   static GetState* const get_state = [] {

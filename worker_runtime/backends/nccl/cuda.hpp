@@ -47,6 +47,9 @@ std::optional<Device> device_of(const void* memory);
 
 int current_device();
 
+// Whether what the stream is given becomes part of a graph. The default stream can't be captured.
+bool is_captured(cudaStream_t stream);
+
 // Whether this process has begun to use the device, which takes memory there. True where that can't be told.
 bool has_context(int device);
 
@@ -71,8 +74,8 @@ class DeviceGuard {
   bool has_changed_ = false;
 };
 
-// While it lives, the calling thread may ask for events while a stream is being captured into a graph: in the default
-// mode that question, from any thread, would spoil the capture.
+// While it lives, the calling thread may ask for events, and free memory, while a stream is being captured into a
+// graph: in the default mode that, from any thread, would spoil the capture.
 class RelaxedCapture {
  public:
   RelaxedCapture() { static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_)); }

@@ -72,6 +72,7 @@ class CudaMemory : public DeviceMemory, public std::enable_shared_from_this<Cuda
   CudaMemory(int device, std::shared_ptr<GroupStatus> status) : device_(device), status_(std::move(status)) {}
 
   Device device() const override { return {Device::Kind::cuda, device_}; }
+  bool is_captured(void* stream) const override { return nccl_backend::is_captured(stream_of(stream)); }
   void zero(const MemoryRange& range, void* stream) override;
   void write(void* to, std::span<const std::byte> bytes, void* stream) override;
   std::unique_ptr<HostCopy> begin_read(const void* from, std::size_t bytes, void* stream) override;

@@ -104,7 +104,7 @@ Look Group::look(std::chrono::steady_clock::time_point now) {
     }
     return Look::unchanged;
   }
-  if (under_way.is_idle()) return Look::idle;
+  if (under_way.is_idle() && !calls_.has_captured()) return Look::idle;
   try {
     const DeviceGuard guard(device());
     const bool has_progressed = progress_.look();

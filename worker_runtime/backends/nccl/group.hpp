@@ -54,7 +54,7 @@ class Group : public Watched {
   void require_own_process() const { state_->fork_guard.require_own_process(); }
   bool in_forked_child() const { return state_->fork_guard.in_forked_child(); }
 
-  std::shared_ptr<Operation> begin(std::span<const process_group::Collective> calls) { return calls_.begin(calls); }
+  std::shared_ptr<Work::State> begin(std::span<const process_group::Collective> calls) { return calls_.begin(calls); }
 
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout) {
     return memory_.allocate(bytes, timeout);

@@ -1,5 +1,9 @@
 #include "worker_runtime/backends/nccl/group_calls.hpp"
 
+#include <algorithm>
+#include <vector>
+
+#include "worker_runtime/backends/nccl/captured_work.hpp"
 #include "worker_runtime/backends/nccl/launch.hpp"
 #include "worker_runtime/backends/nccl/watch.hpp"
 
@@ -9,16 +13,25 @@ namespace {
 
 using core::Cause;
 using process_group::Collective;
+using process_group::CollectiveKind;
 
-// What looks after a collective can't look into a graph.
-void require_no_capture(cudaStream_t stream) {
-  if (stream == nullptr) return;
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  check(cudaStreamIsCapturing(stream, &status), "asking for a stream's capture");
-  if (status == cudaStreamCaptureStatusNone) return;
-  throw InvalidArgument(
-      "the stream of this collective is being captured into a graph, which libddp's collectives can't be part of"
-      "\ntry:   end the capture before the collective");
+// Of the callers of `calls`, each once.
+std::vector<cudaStream_t> streams_of(std::span<const Collective> calls) {
+  std::vector<cudaStream_t> streams;
+  for (const Collective& call : calls) {
+    auto* const stream = static_cast<cudaStream_t>(call.stream);
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  }
+  return streams;
+}
+
+void require_no_wait_of_host(std::span<const Collective> calls) {
+  for (const Collective& call : calls) {
+    if (call.kind != CollectiveKind::barrier && call.kind != CollectiveKind::allocate) continue;
+    throw InvalidArgument(std::string(name_of(call.kind)) +
+                          ": the host waits for it, and so it can't be part of a CUDA graph\ntry:   call it before the "
+                          "capture");
+  }
 }
 
 std::size_t bytes_of_words(int size) { return static_cast<std::size_t>(size) * kWordsPerRank * sizeof(std::int64_t); }
@@ -34,15 +47,16 @@ GroupCalls::GroupCalls(std::shared_ptr<GroupState> group, FailureHandler& failur
 
 std::size_t GroupCalls::words_bytes() const { return bytes_of_words(group_->place.who.size); }
 
-std::shared_ptr<Operation> GroupCalls::begin(std::span<const Collective> calls) {
+std::shared_ptr<Work::State> GroupCalls::begin(std::span<const Collective> calls) {
   group_->status->throw_if_failed();
   for (const Collective& call : calls) require_support(group_->communicator->library(), call);
   const DeviceGuard guard(group_->device);
+  if (is_in_capture(calls)) return capture(calls);
   const std::shared_ptr<Operation> operation = group_->under_way.enter(group_, calls);
   Watch::of_process().wake();  // it looks after this one also while NCCL connects the ranks, and waits for them
   Outcome outcome;
   try {
-    order_behind_callers(*operation);
+    order_behind(operation->streams());
     operation->begin_event()->record(group_->stream.get());
   } catch (...) {  // nothing was begun
     group_->under_way.take_back(*operation);
@@ -78,13 +92,41 @@ void GroupCalls::throw_refused(const std::string& operation, const std::string& 
   }
 }
 
-void GroupCalls::order_behind_callers(const Operation& operation) {
-  for (auto* const stream : operation.streams()) {
+void GroupCalls::order_behind(const std::vector<cudaStream_t>& streams) {
+  for (auto* const stream : streams) {
     if (stream == group_->stream.get()) continue;
-    require_no_capture(stream);
     before_.record(stream);
     before_.hold_up(group_->stream.get());
   }
+}
+
+// The group's own stream takes part in a capture from its first collective there to the end of the capture.
+bool GroupCalls::is_in_capture(std::span<const Collective> calls) const {
+  const auto is_call_captured = [](const Collective& call) {
+    return is_captured(static_cast<cudaStream_t>(call.stream));
+  };
+  const bool is_any = is_captured(group_->stream.get()) || std::any_of(calls.begin(), calls.end(), is_call_captured);
+  if (!is_any || std::all_of(calls.begin(), calls.end(), is_call_captured)) return is_any;
+  throw InvalidArgument(
+      "collectives of this process group are being captured into a CUDA graph, and the stream of this one is not"
+      "\ntry:   end the capture before it, or give it the stream that is captured");
+}
+
+// No deadline and no record of it: what looks after collectives can't look into a graph.
+std::shared_ptr<Work::State> GroupCalls::capture(std::span<const Collective> calls) {
+  require_no_wait_of_host(calls);
+  std::vector<cudaStream_t> streams = streams_of(calls);
+  const std::shared_ptr<Event> end = group_->events->take();
+  order_behind(streams);
+  const Outcome outcome = enqueue(calls);
+  if (outcome.kind != Outcome::Kind::done) {
+    failure_.fail_by(group_->failure(Cause::transport, outcome.text), outcome);
+    group_->status->throw_failure();
+  }
+  end->record(group_->stream.get());
+  has_captured_ = true;
+  Watch::of_process().wake();
+  return std::make_shared<CapturedWork>(group_->device, end, std::move(streams));
 }
 
 Outcome GroupCalls::enqueue(std::span<const Collective> calls) {

@@ -1,14 +1,16 @@
 // Puts the calls of a group on its stream.
 //
 // A call stands between two events: the first comes once all is done that the callers' streams hold, and those streams
-// wait for the second; the host goes on.
+// wait for the second; the host goes on. A call on a stream that is captured becomes part of that CUDA graph.
 //
-// Threads: one at a time.
+// Threads: one at a time; has_captured() from any.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "worker_runtime/backends/nccl/failure_handler.hpp"
 #include "worker_runtime/backends/nccl/group_state.hpp"
@@ -20,14 +22,19 @@ class GroupCalls {
   GroupCalls(std::shared_ptr<GroupState> group, FailureHandler& failure);
 
   // Begins the calls as one. Throws InvalidArgument for what NCCL can't do, or what the group failed with.
-  std::shared_ptr<Operation> begin(std::span<const process_group::Collective> calls);
+  std::shared_ptr<Work::State> begin(std::span<const process_group::Collective> calls);
+
+  // Whether there may be launches of graphs with calls of this group, of which it hears nothing.
+  bool has_captured() const { return has_captured_; }
 
   // On the device, kWordsPerRank for each rank: what ranks exchange for an allocation, and in a barrier.
   std::int64_t* words() const { return static_cast<std::int64_t*>(words_.data()); }
   std::size_t words_bytes() const;
 
  private:
-  void order_behind_callers(const Operation& operation);
+  void order_behind(const std::vector<cudaStream_t>& streams);
+  bool is_in_capture(std::span<const process_group::Collective> calls) const;
+  std::shared_ptr<Work::State> capture(std::span<const process_group::Collective> calls);
   Outcome enqueue(std::span<const process_group::Collective> calls);
   [[noreturn]] void throw_refused(const std::string& operation, const std::string& why);
 
@@ -35,6 +42,7 @@ class GroupCalls {
   FailureHandler& failure_;
   Event before_;
   DeviceBuffer words_;
+  std::atomic<bool> has_captured_{false};
 };
 
 }  // namespace ddp::nccl_backend

@@ -13,7 +13,8 @@
 namespace ddp::nccl_backend {
 
 // Runs `call`, with this device as the current one; here, where no thread can be had. The future is there once the call
-// has come back. Without the device, which has been unloaded as the process ends, nothing is called.
+// has come back. Without the device, which has been unloaded as the process ends, nothing is called. What NCCL frees
+// there does not spoil a capture of the program's.
 template <class Call>
 std::shared_future<void> in_thread_of_its_own(int device, Call call) {
   const auto end = std::make_shared<std::promise<void>>();
@@ -21,6 +22,7 @@ std::shared_future<void> in_thread_of_its_own(int device, Call call) {
   const auto run = [device, end, call = std::move(call)] {
     try {
       const DeviceGuard guard(device);
+      const RelaxedCapture relaxed;
       call();
     } catch (const Error&) {  // then there is nothing to call for
     }

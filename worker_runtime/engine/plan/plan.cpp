@@ -47,6 +47,61 @@ Plan::Plan(std::vector<std::string> names, const std::vector<std::vector<std::si
 }
 
 Actions Plan::begin(Sync sync) {
+  if (window_begun_ && is_captured_) {
+    throw GradientError(
+        "a step begins whose gradients are added to those of one that was captured into a CUDA graph\nwhere: "
+        "DistributedDataParallel::begin_step\ntry:   capture all steps up to one with Sync::on, that one included");
+  }
+  Actions actions = begin_any(sync);
+  is_captured_ = false;
+  return actions;
+}
+
+Actions Plan::begin_captured(Sync sync) {
+  require_capturable();
+  Actions actions = begin_any(sync);
+  is_captured_ = true;
+  return actions;
+}
+
+void Plan::require_capturable() const {
+  constexpr const char* kWhere = "\nwhere: DistributedDataParallel::begin_step, on a stream that is being captured\n";
+  const bool tells = options_.unused == Unused::keep || options_.uneven_inputs != UnevenInputs::off;
+  if (tells || options_.has_hook) {
+    throw InvalidArgument("a step can't be captured into a CUDA graph with " +
+                          std::string(options_.has_hook ? "a communication hook, which is called in each step"
+                                                        : "options by which ranks tell each other something in each "
+                                                          "step") +
+                          kWhere + "try:   no hook, and the defaults of unused and uneven_inputs");
+  }
+  if (window_begun_ && !is_captured_) {
+    throw GradientError(std::string("a step is captured whose gradients are added to those of one that was not") +
+                        kWhere + "try:   begin the capture after a step with Sync::on");
+  }
+  const bool is_frozen_changed = readiness_.frozen() && readiness_.frozen()->is_changed();
+  const bool is_graph_unknown = options_.is_static_graph && outcome_.good_windows == 0;
+  if (rebuild_ == Rebuild::not_wanted && !is_frozen_changed && !is_graph_unknown) return;
+  throw GradientError(std::string("a step is captured before the first steps have settled ") +
+                      (is_frozen_changed  ? "what is frozen"
+                       : is_graph_unknown ? "how often parameters are used"
+                                          : "where the buckets are") +
+                      kWhere +
+                      "try:   three steps before the capture; the option rebuild_buckets = "
+                      "RebuildBuckets::off keeps the buckets as they are");
+}
+
+void Plan::require_complete_capture() const {
+  const std::vector<std::size_t> missing = readiness_.missing();
+  const bool is_missing = options_.unused == Unused::error && !missing.empty();
+  if (!is_missing && !readiness_.miscount()) return;
+  const std::size_t parameter = is_missing ? missing.front() : readiness_.miscount()->parameter;
+  throw GradientError("parameter " + names_[parameter] +
+                      " did not become ready as often as in other steps, in one that is captured into a CUDA graph"
+                      "\nwhere: DistributedDataParallel::Step::finish\n"
+                      "try:   call ready() for each parameter, or set_frozen() before the capture");
+}
+
+Actions Plan::begin_any(Sync sync) {
   if (is_open_) {
     throw GradientError(
         "a step begins while the one before it is unfinished\nwhere: DistributedDataParallel::begin_step\n"
@@ -107,6 +162,7 @@ void Plan::note_non_finite(std::size_t parameter) {
 
 Actions Plan::end(std::uint64_t step) {
   if (!is_open_ || step != step_) refuse_closed_step("finish");
+  if (is_captured_ && sync_ == Sync::on) require_complete_capture();
   is_open_ = false;
   Actions actions;
   if (sync_ == Sync::off) return actions;
@@ -122,6 +178,11 @@ Actions Plan::end(std::uint64_t step) {
     if (!readiness_.queue().is_taken_with(parameter)) actions.emplace_back(Zero{parameter});
   }
   reduce_rest(actions);
+  if (is_captured_) {
+    readiness_.end_window(true);
+    actions.emplace_back(Drain{});
+    return actions;
+  }
   Agreement own = own_agreement(found);
   if (!is_shadow_) readiness_.end_window(own.flags.fault == 0);
   unlooked_.push_back(std::move(found));
@@ -136,6 +197,7 @@ Actions Plan::cancel(std::uint64_t step) {
   if (!is_open_ || step != step_) return actions;
   is_open_ = false;
   window_begun_ = false;
+  if (is_captured_) return {Drain{}};  // the capture is of no use, on this rank
   if (sync_ == Sync::off) return actions;
   reduce_rest(actions);
   Agreement own = own_agreement(Findings{});

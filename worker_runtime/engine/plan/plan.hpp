@@ -27,6 +27,10 @@
 // looks at these flags at once (Peek). If all ranks changed alike, all of them do, and the buckets that are needed
 // again are reduced late. If not, nothing changes, and all ranks find the difference when they look at the flags.
 //
+// A window that becomes part of a CUDA graph is the same each time that the graph is launched: its ranks tell each
+// other nothing, and so there is no Agree and nothing after it. What could be told must not be possible: see
+// begin_captured().
+//
 // A rank that has no more inputs takes part in the windows of the others as a shadow: its gradients are zeros, and no
 // parameter is missing. The flags then count the ranks that are active.
 //
@@ -150,8 +154,12 @@ class Plan {
   // --- events ---
   // A call that throws changes nothing. `step` is what step() was after begin().
 
-  // A micro-batch begins. Throws GradientError while another one is open.
+  // A micro-batch begins. Throws GradientError while another one is open, or where the window is being captured.
   Actions begin(Sync sync);
+
+  // The same for one that becomes part of a CUDA graph, as all of its window do. Throws InvalidArgument for options
+  // that have something to tell in each window, GradientError for what is to be done before.
+  Actions begin_captured(Sync sync);
 
   // A window begins in which this rank is a shadow: end() follows. Throws GradientError within a window.
   Actions begin_shadow();
@@ -163,7 +171,8 @@ class Plan {
   // The gradient of a parameter was infinite or NaN when it became ready.
   void note_non_finite(std::size_t parameter);
 
-  // The micro-batch ends, and with Sync::on the window. Throws GradientError for a step that is over.
+  // The micro-batch ends, and with Sync::on the window. Throws GradientError for a step that is over, and for a window
+  // that is being captured and leaves a parameter without a gradient.
   Actions end(std::uint64_t step);
 
   // The caller gives up on the micro-batch, and so on the window. Nothing for a step that is over.
@@ -193,6 +202,8 @@ class Plan {
 
   bool is_open() const { return is_open_; }
   std::uint64_t step() const { return step_; }  // number of the newest step
+
+  bool is_captured() const { return is_captured_; }  // the newest window
 
   // Whether the buckets are to be rebuilt before the next begin(). All ranks have the same answer there, because it
   // depends on flags that all have looked at.
@@ -227,6 +238,9 @@ class Plan {
     std::vector<bool> frozen{};  // by parameter; empty if none ever was
   };
 
+  Actions begin_any(Sync sync);
+  void require_capturable() const;
+  void require_complete_capture() const;
   void reduce_rest(Actions& actions);
   Agreement own_agreement(const Findings& found) const;
 
@@ -241,6 +255,7 @@ class Plan {
   Sync sync_ = Sync::on;
   Rebuild rebuild_;
   bool is_shadow_ = false;
+  bool is_captured_ = false;  // this window
   Outcome outcome_;
 
   std::vector<std::size_t> non_finite_;  // of this window
