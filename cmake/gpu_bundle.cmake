@@ -6,10 +6,10 @@
 # end the process.
 
 set(DDP_GPU_BUNDLE_PROGRAMS ddprun ddp-rendezvous train_mlp_cuda gpu_info gpu_probe gpu_elastic_worker)
-foreach(name capture collectives init failure step memory elastic kernels device_mlp)
+foreach(name capture collectives init failure step memory elastic kernels device_mlp gradient_kernels)
   list(APPEND DDP_GPU_BUNDLE_PROGRAMS gpu_${name}_test)
 endforeach()
-foreach(name engine_overhead latency overlap rebuild recovery)
+foreach(name engine_overhead gradient_kernels latency overlap rebuild recovery)
   list(APPEND DDP_GPU_BUNDLE_PROGRAMS gpu_${name}_benchmark)
 endforeach()
 foreach(program ${DDP_GPU_BUNDLE_PROGRAMS})

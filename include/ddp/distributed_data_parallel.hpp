@@ -35,6 +35,11 @@
 #include "ddp/process_group.hpp"
 
 namespace ddp {
+
+namespace gradient_engine {
+struct ModelGradients;
+}
+
 inline namespace DDP_ABI {
 
 // When the buckets are filled anew in the order in which gradients really become ready.
@@ -228,6 +233,7 @@ class DDP_EXPORT DistributedDataParallel {
   };
 
  private:
+  friend struct gradient_engine::ModelGradients;
   Impl& require_model() const;
 
   std::shared_ptr<Impl> impl_;

@@ -1,5 +1,6 @@
-// Communication hooks that send less than all gradients. They work on float32 in host memory; making a
-// DistributedDataParallel of anything else throws InvalidArgument. Options out of their ranges do so here.
+// Communication hooks that send less than all gradients. They work on float32, in host memory; compressed_all_reduce
+// also on a GPU. Making a DistributedDataParallel of anything else throws InvalidArgument. Options out of their ranges
+// do so here.
 //
 // "Memory" below is what a hook takes on each rank, beside the gradients.
 //
@@ -20,8 +21,11 @@
 namespace ddp {
 inline namespace DDP_ABI {
 
-// Sends gradients as numbers of 16 bits: half the bytes. They are averaged in float32 and rounded once more, so a
-// gradient has the precision of `type` afterwards. Memory: half of the gradients.
+// Sends gradients as numbers of 16 bits: half the bytes. A gradient has the precision of `type` afterwards. In host
+// memory the numbers are averaged in float32, and the mean is rounded once. On a GPU NCCL multiplies each rank's
+// numbers by 1 / size() and adds them, and may round to 16 bits at every step: the error grows with the number of
+// ranks, and the bits depend on the algorithm that NCCL takes. All ranks have the same bits. Memory: half of the
+// gradients.
 struct CompressionOptions {
   DataType type = DataType::bfloat16;  // or float16, whose largest number is 65504: beyond that a gradient is infinite
 };

@@ -14,6 +14,7 @@ endfunction()
 ddp_try_benchmark(rebuild ddp_inside_fake_gpu "next group's first finished all-reduce, median"
                   --rounds=2 --elements=100)
 ddp_try_benchmark(recovery ddp_inside_fake_gpu "kept process and GPU memory . 2 of 2 " --kills=2 --elements=100)
+ddp_try_benchmark(gradient_kernels ddp_inside_fake_gpu "clip by the norm, bfloat16, 1 MiB" --mib=1 --rounds=2)
 ddp_try_benchmark(latency ddp_inside_fake_gpu "barrier, 2 ranks on one GPU" --calls=3 --rounds=2 --buckets=3)
 if(TARGET fake_train_mlp_cuda_parts)
   ddp_try_benchmark(engine_overhead fake_train_mlp_cuda_parts

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <utility>
-#include <vector>
 
 #include "tests/fake_gpu/cudart_call.hpp"
 #include "tests/fake_gpu/cudart_handles.hpp"
@@ -21,12 +20,12 @@ bool is_on_device(const Touched& touched) {
 
 }  // namespace
 
-cudaError_t launch_kernel(const char* name, cudaStream_t handle, std::initializer_list<Touched> touched,
+cudaError_t launch_kernel(const char* name, cudaStream_t handle, std::vector<Touched> touched,
                           std::function<void()> work) {
   return stream_call("cudaLaunchKernel", [&](const Fault& fault) {
     const auto stream = stream_of(handle);
     if (stream == nullptr) return cudaErrorInvalidResourceHandle;
-    auto guarded = [name, all = std::vector<Touched>(touched), work = std::move(work)] {
+    auto guarded = [name, all = std::move(touched), work = std::move(work)] {
       if (std::all_of(all.begin(), all.end(), is_on_device)) return work();
       std::fprintf(stderr, "fake GPU: kernel %s touches what is not device memory\n", name);
       make_sticky(cudaErrorIllegalAddress);

@@ -7,7 +7,7 @@
 
 #include <cstddef>
 #include <functional>
-#include <initializer_list>
+#include <vector>
 
 namespace ddp::fake_gpu {
 
@@ -19,10 +19,13 @@ struct Touched {
   const void* memory;
   std::size_t bytes;
 };
+inline Touched touched_bytes(const void* memory, std::size_t bytes) {
+  return {static_cast<const std::byte*>(memory), bytes};
+}
 
 // Counts as a call of cudaLaunchKernel, and takes its faults. Where something of `touched` is not device memory when
 // the work's turn comes, it is an illegal address: the device is lost.
-cudaError_t launch_kernel(const char* name, cudaStream_t stream, std::initializer_list<Touched> touched,
+cudaError_t launch_kernel(const char* name, cudaStream_t stream, std::vector<Touched> touched,
                           std::function<void()> work);
 
 }  // namespace ddp::fake_gpu

@@ -205,6 +205,7 @@ cd "$out/logs" || exit 2
 run_tests() {
   step probe 20 "$bin/gpu_probe"
   for name in kernels device_mlp; do step "gpu_${name}_test" 60 with_blas "$bin/gpu_${name}_test"; done
+  step gpu_gradient_kernels_test 90 "$bin/gpu_gradient_kernels_test"
   step gpu_init_test 60 "$bin/gpu_init_test"
   step gpu_collectives_test 110 "$bin/gpu_collectives_test"
   step gpu_step_test 80 "$bin/gpu_step_test"
@@ -250,12 +251,13 @@ run_benchmarks() {
   else
     skip torch_ddp "there is no Python with PyTorch that can use the GPU"
   fi
+  benchmark gradient_kernels 45 "$bin/gpu_gradient_kernels_benchmark"
   benchmark latency 60 "$bin/gpu_latency_benchmark"
   benchmark rebuild 45 "$bin/gpu_rebuild_benchmark" --rounds=6
   benchmark recovery 60 "$bin/gpu_recovery_benchmark"
   benchmark overlap 60 with_blas "$bin/gpu_overlap_benchmark"
 }
-benchmarks='engine_overhead torch_ddp latency rebuild recovery overlap'
+benchmarks='engine_overhead torch_ddp gradient_kernels latency rebuild recovery overlap'
 [ "$part" = benchmarks ] || run_tests
 [ "$part" = tests ] || run_benchmarks
 

@@ -31,10 +31,10 @@ cp "$source/check.sh" "$bundle"
 check 2 --out="$work/none"
 says 'has no bin/gpu_info'
 
-tests='kernels device_mlp init collectives step capture failure memory elastic'
+tests='kernels device_mlp gradient_kernels init collectives step capture failure memory elastic'
 ran='echo "[==========] 3 tests from 1 test suite ran. (5 ms total)"'
 for name in $tests; do stand_in "$bundle/bin/gpu_${name}_test" "$ran; echo '[  PASSED  ] 3 tests.'"; done
-for name in engine_overhead latency rebuild recovery overlap; do
+for name in engine_overhead gradient_kernels latency rebuild recovery overlap; do
   # shellcheck disable=SC2016  # the stand-in expands its own $1
   stand_in "$bundle/bin/gpu_${name}_benchmark" "echo '| time of $name | 1.5 ms |'
 echo '{\"benchmark\":\"$name\",\"rows\":[]}' "'> "${1#--json=}"'

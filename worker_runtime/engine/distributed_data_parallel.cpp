@@ -7,9 +7,11 @@
 #include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/model_agreement.hpp"
+#include "worker_runtime/engine/model_gradients.hpp"
 #include "worker_runtime/engine/plan/bucket_tuning.hpp"
 #include "worker_runtime/engine/plan/plan.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 
 #include <chrono>
 #include <exception>
@@ -168,6 +170,11 @@ class DistributedDataParallel::Impl {
     std::vector<MemoryRange> buckets;
     for (const Bucket& bucket : executor_.memory().layout().buckets) buckets.push_back(executor_.memory().of(bucket));
     return buckets;
+  }
+
+  ModelGradients gradients() {
+    process_group::Backend& backend = executor_.group().impl()->backend();
+    return {bucket_memory(), backend.device_arithmetic(), backend.device_memory(), options_.collective.stream};
   }
 
   // Returns the number of the step.
@@ -342,6 +349,8 @@ void DistributedDataParallel::set_frozen(std::size_t index, bool is_frozen) {
 void DistributedDataParallel::join(const std::function<void()>& after_each_step) {
   require_model().join(after_each_step);
 }
+
+ModelGradients ModelGradients::of(const DistributedDataParallel& model) { return model.require_model().gradients(); }
 
 DistributedDataParallel::Step DistributedDataParallel::begin_step(Sync sync) {
   const std::uint64_t number = require_model().begin_step(sync);

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/handle.hpp"
-#include "worker_runtime/engine/host_gradients.hpp"
+#include "worker_runtime/engine/model_gradients.hpp"
 
 namespace ddp {
 
@@ -16,46 +17,50 @@ using namespace gradient_engine;
 
 namespace {
 
-// A range for each bucket.
-std::vector<MemoryRange> host_gradients_of(DistributedDataParallel& model, const char* call) {
-  std::vector<MemoryRange> buckets = model.bucket_memory();
-  if (buckets.front().device.kind != Device::Kind::cpu) {
-    throw InvalidArgument(std::string("the gradients are on a GPU\nwhere: ") + call +
-                          "\ntry:   a kernel of your own on DistributedDataParallel::bucket_memory()");
-  }
-  return buckets;
-}
-
 void require_above_0(double value, const char* name, const char* call) {
   if (value > 0) return;
   throw InvalidArgument(std::string(name) + " = " + std::to_string(value) + "\nwhere: " + call +
                         "\ntry:   a number above 0");
 }
 
-double norm_of(const std::vector<MemoryRange>& buckets) {
-  double squares = 0;
-  for (const MemoryRange& bucket : buckets) squares += sum_of_squares(bucket);
-  return std::sqrt(squares);
-}
-
 }  // namespace
 
-double DDP_ABI::gradient_norm(DistributedDataParallel& model) {
-  return norm_of(host_gradients_of(model, "gradient_norm"));
+class GradientNorm::Impl {
+ public:
+  explicit Impl(std::unique_ptr<process_group::HostCopy> copy) : copy_(std::move(copy)) {}
+
+  double value() {
+    if (copy_) {
+      std::memcpy(&value_, copy_->bytes().data(), sizeof value_);
+      copy_.reset();
+    }
+    return value_;
+  }
+
+ private:
+  std::unique_ptr<process_group::HostCopy> copy_;  // until somebody has asked
+  double value_ = 0;
+};
+
+double GradientNorm::value() const { return require_impl(impl_, "GradientNorm").value(); }
+
+GradientNorm DDP_ABI::gradient_norm(DistributedDataParallel& model) {
+  const auto gradients = ModelGradients::of(model);
+  return GradientNorm(
+      std::make_shared<GradientNorm::Impl>(gradients.arithmetic->norm(gradients.buckets, gradients.stream)));
 }
 
-double DDP_ABI::clip_gradients_by_norm(DistributedDataParallel& model, double norm_max) {
+GradientNorm DDP_ABI::clip_gradients_by_norm(DistributedDataParallel& model, double norm_max) {
   require_above_0(norm_max, "norm_max", "clip_gradients_by_norm");
-  const std::vector<MemoryRange> buckets = host_gradients_of(model, "clip_gradients_by_norm");
-  const double norm = norm_of(buckets);
-  if (!(norm > norm_max) || std::isinf(norm)) return norm;
-  for (const MemoryRange& bucket : buckets) gradient_engine::scale(bucket, norm_max / norm);
-  return norm;
+  const auto gradients = ModelGradients::of(model);
+  return GradientNorm(std::make_shared<GradientNorm::Impl>(
+      gradients.arithmetic->clip_by_norm(gradients.buckets, norm_max, gradients.stream)));
 }
 
 void DDP_ABI::clip_gradients_by_value(DistributedDataParallel& model, double value_max) {
   require_above_0(value_max, "value_max", "clip_gradients_by_value");
-  for (const MemoryRange& bucket : host_gradients_of(model, "clip_gradients_by_value")) clamp(bucket, value_max);
+  const auto gradients = ModelGradients::of(model);
+  gradients.arithmetic->clamp(gradients.buckets, value_max, gradients.stream);
 }
 
 class LossScaler::Impl {
@@ -66,15 +71,18 @@ class LossScaler::Impl {
   double scale() const { return scale_; }
 
   bool unscale(DistributedDataParallel& model) {
-    const std::vector<MemoryRange> buckets = host_gradients_of(model, "LossScaler::unscale");
-    std::int32_t is_bad = 0;
-    for (const MemoryRange& bucket : buckets) is_bad = is_bad != 0 || !is_finite(bucket) ? 1 : 0;
-    group_.all_reduce(MemoryRange(&is_bad, 1, DataType::int32), ReduceOp::max, options_.collective);
-    if (is_bad == 0) {
-      for (const MemoryRange& bucket : buckets) gradient_engine::scale(bucket, 1 / scale_);
-    }
-    adapt(is_bad == 0);
-    return is_bad == 0;
+    const auto gradients = ModelGradients::of(model);
+    const MemoryRange is_bad = flag(gradients);
+    auto* const flag = static_cast<std::int32_t*>(is_bad.data);
+    const CollectiveOptions collective{.timeout = options_.collective.timeout, .stream = gradients.stream};
+    gradients.arithmetic->find_non_finite(gradients.buckets, flag, gradients.stream);
+    group_.all_reduce(is_bad, ReduceOp::max, collective);
+    gradients.arithmetic->scale_unless(flag, gradients.buckets, 1 / scale_, gradients.stream);
+    const auto of_all = gradients.memory->begin_read(flag, sizeof *flag, gradients.stream);
+    std::int32_t is_any_bad = 0;
+    std::memcpy(&is_any_bad, of_all->bytes().data(), sizeof is_any_bad);
+    adapt(is_any_bad == 0);
+    return is_any_bad == 0;
   }
 
   bool unscale(ShardedOptimizer& optimizer) {
@@ -92,6 +100,14 @@ class LossScaler::Impl {
   // Scales that a float32 holds, and whose inverse it holds.
   static constexpr double kSmallest = 0x1p-100, kLargest = 0x1p100;
 
+  // Where all ranks look whether gradients are finite: on the gradients' device.
+  MemoryRange flag(const ModelGradients& gradients) {
+    const Device device = gradients.memory->device();
+    if (device.kind == Device::Kind::cpu) return {&is_bad_, 1, DataType::int32};
+    if (flag_.data() == nullptr) flag_ = group_.allocate(sizeof(std::int32_t), options_.collective);
+    return {flag_.data(), 1, DataType::int32, device};
+  }
+
   void adapt(bool is_good) {
     if (!is_good) {
       scale_ = std::max(scale_ * options_.backoff, kSmallest);
@@ -106,6 +122,8 @@ class LossScaler::Impl {
   LossScalerOptions options_;
   double scale_;
   std::int64_t good_steps_ = 0;  // since the scale changed last
+  std::int32_t is_bad_ = 0;
+  RegisteredMemory flag_;  // on a GPU, from the first unscale() on
 };
 
 LossScaler::LossScaler(ProcessGroup group, LossScalerOptions options) {

@@ -22,6 +22,7 @@
 
 #include "ddp/memory.hpp"
 #include "ddp/process_group.hpp"
+#include "worker_runtime/process_group/device_arithmetic.hpp"
 #include "worker_runtime/process_group/device_memory.hpp"
 #include "worker_runtime/process_group/part_counts.hpp"
 
@@ -170,6 +171,7 @@ class Backend {
 
   // Of device().
   virtual std::shared_ptr<DeviceMemory> device_memory() = 0;
+  virtual std::shared_ptr<DeviceArithmetic> device_arithmetic() = 0;
 
   // As ProcessGroup::abort, from any thread. Later calls, and those under way, say the first reason only.
   virtual void abort(const std::string& reason, AbortCause cause) = 0;

@@ -65,6 +65,7 @@ class TwoBackends : public Backend {
   }
 
   std::shared_ptr<DeviceMemory> device_memory() override { return device_->device_memory(); }
+  std::shared_ptr<DeviceArithmetic> device_arithmetic() override { return device_->device_arithmetic(); }
 
   void abort(const std::string& reason, AbortCause cause) override {
     host_->abort(reason, cause);

@@ -128,6 +128,9 @@ class StandInBackend : public process_group::Backend {
   }
 
   std::shared_ptr<process_group::DeviceMemory> device_memory() override { return memory_; }
+  std::shared_ptr<process_group::DeviceArithmetic> device_arithmetic() override {
+    return process_group::host_arithmetic();
+  }
   StandInMemory& memory() { return *memory_; }
 
   void abort(const std::string& reason, process_group::AbortCause cause) override {

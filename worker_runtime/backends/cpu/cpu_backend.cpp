@@ -53,6 +53,9 @@ class CpuBackend : public process_group::Backend {
   }
 
   std::shared_ptr<process_group::DeviceMemory> device_memory() override { return process_group::host_memory(); }
+  std::shared_ptr<process_group::DeviceArithmetic> device_arithmetic() override {
+    return process_group::host_arithmetic();
+  }
 
   void abort(const std::string& reason, AbortCause cause) override {
     group_->require_own_process();

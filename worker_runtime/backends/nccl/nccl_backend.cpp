@@ -11,6 +11,7 @@
 #include "base/boot_id.hpp"
 #include "base/host_name.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
+#include "worker_runtime/backends/nccl/cuda_arithmetic.hpp"
 #include "worker_runtime/backends/nccl/cuda_memory.hpp"
 #include "worker_runtime/backends/nccl/device_choice.hpp"
 #include "worker_runtime/backends/nccl/group.hpp"
@@ -31,6 +32,7 @@ class NcclBackend : public process_group::Backend {
   explicit NcclBackend(std::unique_ptr<Group> group) : group_(std::move(group)) {
     try {
       memory_ = make_cuda_memory(group_->device(), group_->status());
+      arithmetic_ = make_cuda_arithmetic(group_->device(), memory_);
     } catch (...) {
       close();
       throw;
@@ -73,6 +75,7 @@ class NcclBackend : public process_group::Backend {
   }
 
   std::shared_ptr<process_group::DeviceMemory> device_memory() override { return memory_; }
+  std::shared_ptr<process_group::DeviceArithmetic> device_arithmetic() override { return arithmetic_; }
 
   void abort(const std::string& reason, AbortCause cause) override {
     group_->require_own_process();
@@ -91,6 +94,7 @@ class NcclBackend : public process_group::Backend {
 
   std::unique_ptr<Group> group_;
   std::shared_ptr<process_group::DeviceMemory> memory_;
+  std::shared_ptr<process_group::DeviceArithmetic> arithmetic_;
 };
 
 std::string variable(const char* name) {

@@ -6,7 +6,7 @@
 #include "ddp/gradient_compression.hpp"
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
-#include "worker_runtime/tensor/convert.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp {
 namespace {
@@ -20,30 +20,32 @@ class CompressedAllReduce : public CommunicationHook {
   std::string describe() const override { return std::string("compressed_all_reduce in ") + name_of(type_); }
 
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override {
-    gradient_engine::require_float32_on_host(buckets, "compressed_all_reduce");
+    gradient_engine::require_float32(buckets, "compressed_all_reduce");
     std::size_t count = 0;
     offsets_.clear();
     for (const GradientBucket& bucket : buckets) {
       offsets_.push_back(count);
       count += (bucket.gradients.count + kAlignment - 1) / kAlignment * kAlignment;
     }
+    arithmetic_ = group.impl()->backend().device_arithmetic();
     memory_ = group.allocate(count * sizeof(std::uint16_t), options);
   }
 
   std::optional<Work> next(const HookCall& call) override {
     const MemoryRange& gradients = call.bucket.gradients;
-    auto* const values = static_cast<float*>(gradients.data);
-    auto* const sent = static_cast<std::uint16_t*>(memory_.data()) + offsets_[call.bucket.number];
+    const MemoryRange sent(static_cast<std::uint16_t*>(memory_.data()) + offsets_[call.bucket.number], gradients.count,
+                           type_, gradients.device);
     if (call.stage == 0) {
-      tensor::narrow(values, sent, gradients.count, type_);
-      return call.group.all_reduce_async({sent, gradients.count, type_}, ReduceOp::average, call.options);
+      arithmetic_->narrow(gradients, sent, call.options.stream);
+      return call.group.all_reduce_async(sent, ReduceOp::average, call.options);
     }
-    tensor::widen(sent, values, gradients.count, type_);
+    arithmetic_->widen(sent, gradients, call.options.stream);
     return std::nullopt;
   }
 
  private:
   DataType type_;
+  std::shared_ptr<process_group::DeviceArithmetic> arithmetic_;
   RegisteredMemory memory_;
   std::vector<std::size_t> offsets_;  // by bucket, in elements
 };

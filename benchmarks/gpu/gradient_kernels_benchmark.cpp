@@ -1,0 +1,192 @@
+// The bandwidth of libddp's kernels on gradients, as a part of what cudaMemcpyAsync from device to device reaches with
+// as many bytes.
+//
+//   gpu_gradient_kernels_benchmark [--mib=256] [--rounds=9] [--json=FILE]
+//
+// Of this many MiB of gradients, and of 25 MiB, which is a bucket. The bandwidth counts each byte that is read, and
+// each that is written; a copy does both. A round goes over enough memory that the GPU's caches hold none of it from
+// the round before. The kernels and the copy take turns; a figure is the median of the rounds.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "benchmarks/common/measure.hpp"
+#include "benchmarks/gpu/figures.hpp"
+#include "benchmarks/gpu/shared_gpu.hpp"
+#include "worker_runtime/backends/nccl/cuda_arithmetic.hpp"
+#include "worker_runtime/backends/nccl/gradient_kernels.hpp"
+#include "worker_runtime/backends/nccl/nccl_backend.hpp"
+
+namespace {
+
+using namespace ddp::benchmarks;
+namespace kernels = ddp::nccl_backend::kernels;
+using ddp::DataType;
+
+constexpr std::size_t kMiB = 1U << 20;
+constexpr std::size_t kBucketMiB = 25;
+
+// Zeros on the device.
+class Memory {
+ public:
+  explicit Memory(std::size_t bytes) {
+    check(cudaMalloc(&data_, bytes));
+    check(cudaMemset(data_, 0, bytes));
+  }
+  ~Memory() { static_cast<void>(cudaFree(data_)); }
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+  std::byte* at(std::size_t byte) const { return static_cast<std::byte*>(data_) + byte; }
+
+ private:
+  void* data_ = nullptr;
+};
+
+struct Timer {
+  Timer() { check(cudaEventCreate(&begin)), check(cudaEventCreate(&end)); }
+  ~Timer() { static_cast<void>(cudaEventDestroy(begin)), static_cast<void>(cudaEventDestroy(end)); }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  cudaEvent_t begin = nullptr, end = nullptr;
+};
+
+// A kernel on the bytes from an offset on.
+struct Kernel {
+  std::string name;
+  double passes;  // over the bytes, in either direction
+  std::function<cudaError_t(std::size_t offset)> launch;
+  std::vector<double> times{};  // ms
+};
+
+// ms of a call, with the device's queue full.
+double time(const Kernel& kernel, std::size_t bytes, std::size_t calls, cudaStream_t stream) {
+  const Timer timer;
+  check(kernel.launch(0));
+  check(cudaEventRecord(timer.begin, stream));
+  for (std::size_t i = 0; i < calls; ++i) check(kernel.launch(i * bytes));
+  check(cudaEventRecord(timer.end, stream));
+  check(cudaStreamSynchronize(stream));
+  float took = 0;
+  check(cudaEventElapsedTime(&took, timer.begin, timer.end));
+  return static_cast<double>(took) / static_cast<double>(calls);
+}
+
+kernels::Batch batch_of(std::byte* at, std::size_t bytes, DataType type) {
+  kernels::Batch batch;
+  batch.type = type;
+  batch.count = 1;
+  batch.ranges[0] = {at, bytes / ddp::size_of(type)};
+  return batch;
+}
+
+void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t stream) {
+  const std::size_t bytes = mib * kMiB;
+  const std::size_t calls = std::clamp<std::size_t>(512 / mib, 2, 20);
+  const Memory values(calls * bytes), others(calls * bytes), partials((kernels::kPartials + 1) * sizeof(double));
+  const Memory flag(sizeof(std::int32_t));
+  auto* const norm = reinterpret_cast<double*>(partials.at(0));
+  auto* const found = reinterpret_cast<std::int32_t*>(flag.at(0));
+  std::vector<Kernel> all;
+  all.push_back({"a copy", 2, [&](std::size_t offset) {
+                   return cudaMemcpyAsync(others.at(offset), values.at(offset), bytes, cudaMemcpyDeviceToDevice,
+                                          stream);
+                 }});
+  for (const DataType type : {DataType::float32, DataType::float64, DataType::float16, DataType::bfloat16}) {
+    const std::string of_type = std::string(", ") + ddp::name_of(type);
+    const auto batch = [&values, bytes, type](std::size_t offset) { return batch_of(values.at(offset), bytes, type); };
+    const auto sum = [=](std::size_t offset) { return kernels::sum_squares(batch(offset), norm + 1, stream); };
+    const auto clip = [=](std::size_t offset, double norm_max) {
+      const cudaError_t code = sum(offset);
+      if (code != cudaSuccess) return code;
+      return kernels::clip(batch(offset), norm + 1, kernels::kPartials, norm_max, norm, stream);
+    };
+    all.push_back({"scale" + of_type, 2,
+                   [=](std::size_t offset) { return kernels::scale(batch(offset), 1.5, nullptr, stream); }});
+    all.push_back(
+        {"clamp" + of_type, 2, [=](std::size_t offset) { return kernels::clamp(batch(offset), 1.5, stream); }});
+    all.push_back({"find what is not finite" + of_type, 1,
+                   [=](std::size_t offset) { return kernels::find_non_finite(batch(offset), found, stream); }});
+    all.push_back({"the norm" + of_type, 1, [=](std::size_t offset) {
+                     const cudaError_t code = sum(offset);
+                     return code == cudaSuccess ? kernels::norm(norm + 1, kernels::kPartials, norm, stream) : code;
+                   }});
+    // Zeros have a norm of 0, which is above -1.
+    all.push_back({"clip by the norm" + of_type, 3, [=](std::size_t offset) { return clip(offset, -1); }});
+    all.push_back(
+        {"clip by the norm, nothing to do" + of_type, 1, [=](std::size_t offset) { return clip(offset, 1); }});
+  }
+  for (const DataType type : {DataType::float16, DataType::bfloat16}) {
+    const std::size_t count = bytes / sizeof(float);
+    all.push_back({std::string("float32 to ") + ddp::name_of(type), 1.5, [&, count, type](std::size_t offset) {
+                     return kernels::narrow(reinterpret_cast<const float*>(values.at(offset)), others.at(offset), count,
+                                            type, stream);
+                   }});
+    all.push_back({std::string(ddp::name_of(type)) + " to float32", 1.5, [&, count, type](std::size_t offset) {
+                     return kernels::widen(others.at(offset), reinterpret_cast<float*>(values.at(offset)), count, type,
+                                           stream);
+                   }});
+  }
+  for (std::size_t round = 0; round <= rounds; ++round) {
+    for (Kernel& kernel : all) {
+      const double took = time(kernel, bytes, calls, stream);
+      if (round > 0) kernel.times.push_back(took);  // the first loads the kernels
+    }
+  }
+  const std::string of_size = ", " + std::to_string(mib) + " MiB";
+  const auto bandwidth = [&](const Kernel& kernel) {  // GB/s
+    return kernel.passes * static_cast<double>(bytes) / median(kernel.times) / 1e6;
+  };
+  figures.add("a copy from device to device" + of_size, bandwidth(all.front()), "GB/s", 0);
+  for (auto kernel = all.begin() + 1; kernel != all.end(); ++kernel) {
+    figures.add(kernel->name + of_size, bandwidth(*kernel) / bandwidth(all.front()) * 100, "% of the copy's bandwidth",
+                1);
+  }
+}
+
+// What the host spends on a clip of many buckets, in us.
+double host_time_of_clip(std::size_t buckets, std::size_t rounds, cudaStream_t stream) {
+  const Memory values(buckets * kMiB);
+  const auto device = ddp::nccl_backend::make_cuda_arithmetic(0, ddp::nccl_backend::memory_of_device(0));
+  std::vector<ddp::MemoryRange> ranges;
+  for (std::size_t i = 0; i < buckets; ++i) {
+    ranges.emplace_back(values.at(i * kMiB), kMiB / sizeof(float), DataType::float32,
+                        ddp::Device{ddp::Device::Kind::cuda, 0});
+  }
+  std::vector<double> times;
+  for (std::size_t round = 0; round < 20 * rounds; ++round) {
+    const auto begin = std::chrono::steady_clock::now();
+    static_cast<void>(device->clip_by_norm(ranges, 1, stream));
+    times.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count());
+    check(cudaStreamSynchronize(stream));
+  }
+  return median(times);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Numbers numbers(argc, argv, {{"mib", 256, 4'096}, {"rounds", 9, 1'000}});
+  try {
+    static_cast<void>(ddp::nccl_test::take_place());
+    Figures figures("gradient_kernels");
+    cudaStream_t stream = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    measure(figures, numbers["mib"], numbers["rounds"], stream);
+    if (numbers["mib"] > kBucketMiB) measure(figures, kBucketMiB, numbers["rounds"], stream);
+    figures.add("host time of a clip of 40 buckets", host_time_of_clip(40, numbers["rounds"], stream), "us", 1);
+    check(cudaStreamDestroy(stream));
+    figures.write(numbers.json());
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return 1;
+  }
+}

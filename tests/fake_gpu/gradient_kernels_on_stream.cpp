@@ -1,0 +1,98 @@
+// The kernels of libddp, in the place of gradient_kernels.cu: the host's loops as work of the stand-in's streams.
+#include "worker_runtime/backends/nccl/gradient_kernels.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "tests/fake_gpu/host_kernels_launch.hpp"
+#include "worker_runtime/tensor/arithmetic.hpp"
+#include "worker_runtime/tensor/convert.hpp"
+
+namespace ddp::nccl_backend::kernels {
+
+namespace {
+
+using fake_gpu::launch_kernel;
+using fake_gpu::Touched;
+using fake_gpu::touched_bytes;
+
+std::vector<MemoryRange> ranges_of(const Batch& batch) {
+  std::vector<MemoryRange> ranges;
+  for (int i = 0; i < batch.count; ++i) ranges.emplace_back(batch.ranges[i].data, batch.ranges[i].count, batch.type);
+  return ranges;
+}
+
+// Those of the batch, and the others.
+std::vector<Touched> touched_by(const Batch& batch, std::vector<Touched> touched = {}) {
+  for (const MemoryRange& each : ranges_of(batch)) touched.push_back(touched_bytes(each.data, each.bytes()));
+  return touched;
+}
+
+double norm_of(const double* partials, std::size_t count) {
+  return std::sqrt(std::accumulate(partials, partials + count, 0.0));
+}
+
+void scale_each(const std::vector<MemoryRange>& ranges, double factor) {
+  for (const MemoryRange& each : ranges) tensor::scale(each, factor);
+}
+
+}  // namespace
+
+cudaError_t scale(const Batch& batch, double factor, const std::int32_t* unless, cudaStream_t stream) {
+  return launch_kernel("scale", stream, touched_by(batch, {{unless, unless == nullptr ? 0U : 1U}}),
+                       [ranges = ranges_of(batch), factor, unless] {
+                         if (unless == nullptr || *unless == 0) scale_each(ranges, factor);
+                       });
+}
+
+cudaError_t clamp(const Batch& batch, double limit, cudaStream_t stream) {
+  return launch_kernel("clamp", stream, touched_by(batch), [ranges = ranges_of(batch), limit] {
+    for (const MemoryRange& each : ranges) tensor::clamp(each, limit);
+  });
+}
+
+cudaError_t find_non_finite(const Batch& batch, std::int32_t* found, cudaStream_t stream) {
+  return launch_kernel("find_non_finite", stream, touched_by(batch, {{found, 1}}), [ranges = ranges_of(batch), found] {
+    if (!std::all_of(ranges.begin(), ranges.end(), tensor::is_finite)) *found = 1;
+  });
+}
+
+cudaError_t sum_squares(const Batch& batch, double* partials, cudaStream_t stream) {
+  return launch_kernel("sum_squares", stream, touched_by(batch, {{partials, kPartials}}),
+                       [ranges = ranges_of(batch), partials] {
+                         std::fill_n(partials, kPartials, 0.0);
+                         for (const MemoryRange& each : ranges) *partials += tensor::sum_of_squares(each);
+                       });
+}
+
+cudaError_t norm(const double* partials, std::size_t count, double* result, cudaStream_t stream) {
+  return launch_kernel("norm", stream, {{partials, count}, {result, 1}}, [=] { *result = norm_of(partials, count); });
+}
+
+cudaError_t clip(const Batch& batch, const double* partials, std::size_t count, double norm_max, double* result,
+                 cudaStream_t stream) {
+  return launch_kernel("clip", stream, touched_by(batch, {{partials, count}, {result, 1}}),
+                       [=, ranges = ranges_of(batch)] {
+                         const double norm = norm_of(partials, count);
+                         *result = norm;
+                         if (norm > norm_max && !std::isinf(norm)) scale_each(ranges, norm_max / norm);
+                       });
+}
+
+cudaError_t narrow(const float* from, void* to, std::size_t count, DataType type, cudaStream_t stream) {
+  auto* const halves = static_cast<std::uint16_t*>(to);
+  return launch_kernel("narrow", stream, {{from, count}, {halves, count}},
+                       [=] { tensor::narrow(from, halves, count, type); });
+}
+
+cudaError_t widen(const void* from, float* to, std::size_t count, DataType type, cudaStream_t stream) {
+  const auto* const halves = static_cast<const std::uint16_t*>(from);
+  return launch_kernel("widen", stream, {{halves, count}, {to, count}},
+                       [=] { tensor::widen(halves, to, count, type); });
+}
+
+}  // namespace ddp::nccl_backend::kernels

@@ -1,0 +1,273 @@
+// What is done with all gradients of a model, over the stand-in and on a GPU: the same as in host memory.
+#include <ddp/gradient_compression.hpp>
+#include <ddp/gradient_scaling.hpp>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/nccl/gate.hpp"
+#include "tests/nccl/rank.hpp"
+
+namespace ddp::nccl_test {
+namespace {
+
+using ::testing::ElementsAreArray;
+using testing::run_ranks;
+using testing::Shared;
+
+constexpr std::size_t kCounts[] = {1'000, 10, 33};
+constexpr DataType kTypes[] = {DataType::float32, DataType::float64, DataType::bfloat16};
+constexpr std::size_t kParameters = 3;
+
+// A model of three types on the device of its group, and steps whose gradients are given as doubles.
+class Model {
+ public:
+  explicit Model(ProcessGroup& group, DistributedDataParallelOptions options = {}, std::size_t parameters = kParameters)
+      : device_(group.device()), stream_(options.collective.stream) {
+    std::vector<Parameter> all;
+    for (std::size_t i = 0; i < parameters; ++i) {
+      const std::size_t bytes = kCounts[i] * size_of(kTypes[i]);
+      void* memory = nullptr;
+      if (device_.kind == Device::Kind::cpu) {
+        memory = host_.emplace_back(bytes).data();
+      } else {
+        memory = on_gpu_.emplace_back(device_, std::vector<std::int8_t>(bytes)).range().data;
+      }
+      all.push_back(
+          {"p" + std::to_string(i), {static_cast<std::int64_t>(kCounts[i])}, {memory, kCounts[i], kTypes[i], device_}});
+    }
+    model_.emplace(group, all, options);
+  }
+
+  DistributedDataParallel& operator*() { return *model_; }
+
+  // Gradient k of parameter i is value(i, k).
+  void step(const std::function<double(std::size_t, std::size_t)>& value) {
+    auto step = model_->begin_step();
+    for (std::size_t i = model_->parameter_count(); i-- > 0;) {
+      std::vector<std::byte> bytes(kCounts[i] * size_of(kTypes[i]));
+      for (std::size_t k = 0; k < kCounts[i]; ++k) set(bytes, i, k, value(i, k));
+      copy(model_->gradient(i).data, bytes.data(), bytes.size());
+      step.ready(i);
+    }
+    step.finish();
+  }
+
+  // Of all parameters, one after the other.
+  std::vector<double> gradients() {
+    std::vector<double> all;
+    for (std::size_t i = 0; i < model_->parameter_count(); ++i) {
+      std::vector<std::byte> bytes(kCounts[i] * size_of(kTypes[i]));
+      copy(bytes.data(), model_->gradient(i).data, bytes.size());
+      for (std::size_t k = 0; k < kCounts[i]; ++k) all.push_back(get(bytes, i, k));
+    }
+    return all;
+  }
+
+ private:
+  void copy(void* to, const void* from, std::size_t bytes) const {
+    if (device_.kind == Device::Kind::cpu) {
+      std::memcpy(to, from, bytes);
+      return;
+    }
+    const auto stream = static_cast<cudaStream_t>(stream_);
+    EXPECT_EQ(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+  }
+  static void set(std::vector<std::byte>& bytes, std::size_t parameter, std::size_t index, double value) {
+    const auto as_float = static_cast<float>(value);
+    if (kTypes[parameter] == DataType::float64) {
+      std::memcpy(bytes.data() + index * 8, &value, 8);
+    } else if (kTypes[parameter] == DataType::float32) {
+      std::memcpy(bytes.data() + index * 4, &as_float, 4);
+    } else {  // the upper half
+      std::memcpy(bytes.data() + index * 2, reinterpret_cast<const char*>(&as_float) + 2, 2);
+    }
+  }
+  static double get(const std::vector<std::byte>& bytes, std::size_t parameter, std::size_t index) {
+    float as_float = 0;
+    double value = 0;
+    if (kTypes[parameter] == DataType::float64) {
+      std::memcpy(&value, bytes.data() + index * 8, 8);
+      return value;
+    }
+    if (kTypes[parameter] == DataType::float32) {
+      std::memcpy(&as_float, bytes.data() + index * 4, 4);
+    } else {
+      std::memcpy(reinterpret_cast<char*>(&as_float) + 2, bytes.data() + index * 2, 2);
+    }
+    return static_cast<double>(as_float);
+  }
+
+  Device device_;
+  void* stream_;
+  std::deque<Array<std::int8_t>> on_gpu_;
+  std::deque<std::vector<std::byte>> host_;
+  std::optional<DistributedDataParallel> model_;
+};
+
+// Multiples of 1/64, so that bfloat16 holds them, and that sums of squares are exact in any order.
+double small_number(std::size_t parameter, std::size_t index) {
+  return static_cast<double>((index * 7 + parameter * 5) % 129) / 64 - 1;
+}
+
+// What each rank sees of a case, on the backend cpu and on nccl.
+struct Seen {
+  std::size_t count = 0;
+  std::array<double, 8'000> values{};
+  void add(double value) { values.at(count++) = value; }
+  void add(const std::vector<double>& all) {
+    for (const double each : all) add(each);
+  }
+};
+using Case = std::function<void(ProcessGroup& group, Seen& seen)>;
+
+std::vector<std::vector<double>> seen_on(const char* backend, int size, const Case& code) {
+  Shared<std::array<Seen, 4>> seen;
+  run_ranks(size, [&](int rank) {
+    auto group = join(testing::kPatience, {.backend = backend});
+    code(group, (*seen)[static_cast<std::size_t>(rank)]);
+    group.barrier();
+  });
+  std::vector<std::vector<double>> all;
+  for (int rank = 0; rank < size; ++rank) {
+    const Seen& its = (*seen)[static_cast<std::size_t>(rank)];
+    EXPECT_GT(its.count, 0U);
+    all.emplace_back(its.values.begin(), its.values.begin() + static_cast<std::ptrdiff_t>(its.count));
+  }
+  return all;
+}
+
+void expect_the_same_on_both(const Case& code) {
+  for (const int size : {1, 2}) {
+    SCOPED_TRACE(std::to_string(size) + " ranks");
+    const auto host = seen_on("cpu", size, code), device = seen_on("nccl", size, code);
+    for (std::size_t rank = 0; rank < host.size(); ++rank) {
+      SCOPED_TRACE("rank " + std::to_string(rank));
+      EXPECT_THAT(device[rank], ElementsAreArray(host[rank]));
+      EXPECT_EQ(device[rank], device[0]);
+    }
+  }
+}
+
+TEST(Gradients, AreClippedAsInHostMemory) {
+  expect_the_same_on_both([](ProcessGroup& group, Seen& seen) {
+    Model model(group);
+    model.step(small_number);
+    const double norm = gradient_norm(*model);
+    EXPECT_GT(norm, 10);
+    seen.add(norm);
+    seen.add(clip_gradients_by_norm(*model, 100));
+    seen.add(model.gradients());
+    seen.add(clip_gradients_by_norm(*model, 3));
+    seen.add(model.gradients());
+    clip_gradients_by_value(*model, 0.0625);
+    seen.add(model.gradients());
+    EXPECT_NEAR(clip_gradients_by_norm(*model, 1e9), gradient_norm(*model), 1e-6);
+  });
+}
+
+TEST(Gradients, WithoutAFiniteNormAreLeftAlone) {
+  expect_the_same_on_both([](ProcessGroup& group, Seen& seen) {
+    Model model(group);
+    model.step([](std::size_t i, std::size_t k) { return i == 1 && k == 3 ? HUGE_VAL : small_number(i, k); });
+    seen.add(clip_gradients_by_norm(*model, 1));
+    seen.add(model.gradients());
+  });
+}
+
+TEST(Gradients, AreUnscaledOnAllRanksOrOnNone) {
+  expect_the_same_on_both([](ProcessGroup& group, Seen& seen) {
+    Model model(group);
+    LossScaler scaler(group, {.scale = 1024, .growth_interval = 2});
+    for (int step = 0; step < 4; ++step) {
+      const bool is_bad = step == 1 && group.rank() == group.size() - 1;
+      model.step(
+          [&](std::size_t i, std::size_t k) { return is_bad && i == 0 && k == 999 ? HUGE_VAL : small_number(i, k); });
+      seen.add(scaler.unscale(*model) ? 1 : 0);
+      seen.add(scaler.scale());
+      if (step < 2) seen.add(model.gradients());
+    }
+  });
+}
+
+// The sums of a NaN are left out above: which NaN comes of it is the device's own.
+TEST(Gradients, OfANanAreNotUnscaled) {
+  run_ranks(2, [](int rank) {
+    auto group = join();
+    Model model(group);
+    LossScaler scaler(group);
+    model.step([&](std::size_t i, std::size_t k) { return rank == 1 && i == 2 && k == 32 ? NAN : 1; });
+    EXPECT_FALSE(scaler.unscale(*model));
+    EXPECT_EQ(scaler.scale(), 32768);
+    EXPECT_EQ(model.gradients().front(), 1);
+    group.barrier();
+  });
+}
+
+// With numbers whose sums 16 bits hold, the means are those of the host.
+TEST(Gradients, OfACompressedAllReduceAreTheHosts) {
+  for (const DataType type : {DataType::bfloat16, DataType::float16}) {
+    SCOPED_TRACE(name_of(type));
+    expect_the_same_on_both([type](ProcessGroup& group, Seen& seen) {
+      DistributedDataParallelOptions options;
+      options.communication_hook = compressed_all_reduce({.type = type});
+      Model model(group, options, 1);
+      const int rank = group.rank();
+      for (int step = 0; step < 3; ++step) {
+        model.step([&](std::size_t, std::size_t k) {  // the float32 below is rounded away
+          return static_cast<double>((static_cast<int>(k) + 3 * rank + step) % 31) / 16 + 1 +
+                 (k % 2 == 0 ? 0x1p-20 : 0);
+        });
+        seen.add(model.gradients());
+        EXPECT_EQ(std::fmod(model.gradients()[0] * 32, 1), 0);
+      }
+      model.step([&](std::size_t, std::size_t k) { return k == 7 && rank == 0 ? HUGE_VAL : 1; });
+      seen.add(model.gradients());
+    });
+  }
+}
+
+TEST(Gradients, AreClippedWhileTheHostGoesOn) {
+  run_ranks(1, [](int) {
+    auto group = join();
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    {
+      DistributedDataParallelOptions options;
+      options.collective.stream = stream;
+      Model model(group, options);
+      model.step(small_number);
+      const double norm = gradient_norm(*model);
+      EXPECT_EQ(clip_gradients_by_norm(*model, 1e6), norm);
+      clip_gradients_by_value(*model, 1e6);  // now all kernels are loaded
+      const unsigned long synchronised = host_synchronisations();
+      Gate gate;
+      gate.close(stream);
+      const GradientNorm before = clip_gradients_by_norm(*model, 1);
+      clip_gradients_by_value(*model, 0.5);
+      const GradientNorm after = gradient_norm(*model);
+      static_cast<void>(clip_gradients_by_norm(*model, 0.5));  // nobody asks for it
+      EXPECT_EQ(cudaStreamQuery(stream), cudaErrorNotReady);
+      EXPECT_EQ(host_synchronisations(), synchronised);
+      gate.open();
+      EXPECT_EQ(before.value(), norm);
+      EXPECT_EQ(before.value(), norm);
+      EXPECT_NEAR(after, 1, 1e-3);
+      EXPECT_NEAR(gradient_norm(*model), 0.5, 1e-3);
+    }
+    group.barrier();
+    cudaStreamDestroy(stream);
+  });
+}
+
+}  // namespace
+}  // namespace ddp::nccl_test

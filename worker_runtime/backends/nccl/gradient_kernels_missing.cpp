@@ -1,0 +1,28 @@
+// In the place of gradient_kernels.cu, where there is no nvcc, or where sanitizers are to check libddp.
+#include "worker_runtime/backends/nccl/gradient_kernels.hpp"
+
+#include "ddp/error.hpp"
+
+namespace ddp::nccl_backend::kernels {
+
+namespace {
+
+[[noreturn]] void refuse() {
+  throw InvalidArgument(
+      "this libddp has no kernels for gradients on a GPU: it was built without nvcc\n"
+      "try:   a libddp that was built where CMake finds nvcc, or a kernel of your own on "
+      "DistributedDataParallel::bucket_memory()");
+}
+
+}  // namespace
+
+cudaError_t scale(const Batch&, double, const std::int32_t*, cudaStream_t) { refuse(); }
+cudaError_t clamp(const Batch&, double, cudaStream_t) { refuse(); }
+cudaError_t find_non_finite(const Batch&, std::int32_t*, cudaStream_t) { refuse(); }
+cudaError_t sum_squares(const Batch&, double*, cudaStream_t) { refuse(); }
+cudaError_t norm(const double*, std::size_t, double*, cudaStream_t) { refuse(); }
+cudaError_t clip(const Batch&, const double*, std::size_t, double, double*, cudaStream_t) { refuse(); }
+cudaError_t narrow(const float*, void*, std::size_t, DataType, cudaStream_t) { refuse(); }
+cudaError_t widen(const void*, float*, std::size_t, DataType, cudaStream_t) { refuse(); }
+
+}  // namespace ddp::nccl_backend::kernels

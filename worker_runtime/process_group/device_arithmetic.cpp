@@ -1,0 +1,62 @@
+#include "worker_runtime/process_group/device_arithmetic.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "worker_runtime/tensor/arithmetic.hpp"
+#include "worker_runtime/tensor/convert.hpp"
+
+namespace ddp::process_group {
+
+namespace {
+
+class HostArithmetic : public DeviceArithmetic {
+ public:
+  void scale(Ranges values, double factor, void*) override {
+    for (const MemoryRange& each : values) tensor::scale(each, factor);
+  }
+
+  void scale_unless(const std::int32_t* flag, Ranges values, double factor, void* stream) override {
+    if (*flag == 0) scale(values, factor, stream);
+  }
+
+  void clamp(Ranges values, double limit, void*) override {
+    for (const MemoryRange& each : values) tensor::clamp(each, limit);
+  }
+
+  void find_non_finite(Ranges values, std::int32_t* found, void*) override {
+    *found = std::all_of(values.begin(), values.end(), tensor::is_finite) ? 0 : 1;
+  }
+
+  std::unique_ptr<HostCopy> norm(Ranges values, void* stream) override {
+    const double norm = norm_of(values);
+    return host_memory()->begin_read(&norm, sizeof norm, stream);
+  }
+
+  std::unique_ptr<HostCopy> clip_by_norm(Ranges values, double norm_max, void* stream) override {
+    const double norm = norm_of(values);
+    if (norm > norm_max && !std::isinf(norm)) scale(values, norm_max / norm, stream);
+    return host_memory()->begin_read(&norm, sizeof norm, stream);
+  }
+
+  void narrow(const MemoryRange& from, const MemoryRange& to, void*) override {
+    tensor::narrow(static_cast<const float*>(from.data), static_cast<std::uint16_t*>(to.data), to.count, to.type);
+  }
+
+  void widen(const MemoryRange& from, const MemoryRange& to, void*) override {
+    tensor::widen(static_cast<const std::uint16_t*>(from.data), static_cast<float*>(to.data), to.count, from.type);
+  }
+
+ private:
+  static double norm_of(Ranges values) {
+    double squares = 0;
+    for (const MemoryRange& each : values) squares += tensor::sum_of_squares(each);
+    return std::sqrt(squares);
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<DeviceArithmetic> host_arithmetic() { return std::make_shared<HostArithmetic>(); }
+
+}  // namespace ddp::process_group
