@@ -36,6 +36,33 @@ double norm_of(const double* partials, std::size_t count) {
   return std::sqrt(std::accumulate(partials, partials + count, 0.0));
 }
 
+float gradient_of(const Piece& piece, std::size_t index, DataType type) {
+  if (type == DataType::float32) return static_cast<const float*>(piece.g)[index];
+  float wide = 0;
+  tensor::widen(static_cast<const std::uint16_t*>(piece.g) + index, &wide, 1, type);
+  return wide;
+}
+
+// Calls change(piece, index, gradient) for each element, and rounds its p.
+template <class Change>
+cudaError_t launch_update(const PieceBatch& batch, cudaStream_t stream, Change change) {
+  const std::vector<Piece> pieces(batch.pieces, batch.pieces + batch.count);
+  std::vector<Touched> touched;
+  for (const Piece& its : pieces) {
+    touched.push_back(touched_bytes(its.g, its.count * size_of(batch.type)));
+    for (const float* each : {its.p, its.m, its.v}) touched.emplace_back(each, each == nullptr ? 0 : its.count);
+    touched.push_back(touched_bytes(its.rounded, its.rounded == nullptr ? 0 : its.count * size_of(batch.type)));
+  }
+  return launch_kernel("update", stream, std::move(touched), [pieces, type = batch.type, change] {
+    for (const Piece& its : pieces) {
+      for (std::size_t i = 0; i < its.count; ++i) {
+        change(its, i, gradient_of(its, i, type));
+        if (its.rounded != nullptr) tensor::narrow(its.p + i, static_cast<std::uint16_t*>(its.rounded) + i, 1, type);
+      }
+    }
+  });
+}
+
 void scale_each(const std::vector<MemoryRange>& ranges, double factor) {
   for (const MemoryRange& each : ranges) tensor::scale(each, factor);
 }
@@ -93,6 +120,27 @@ cudaError_t widen(const void* from, float* to, std::size_t count, DataType type,
   const auto* const halves = static_cast<const std::uint16_t*>(from);
   return launch_kernel("widen", stream, {{halves, count}, {to, count}},
                        [=] { tensor::widen(halves, to, count, type); });
+}
+
+cudaError_t update(const PieceBatch& batch, const tensor::AdamWNumbers& numbers, cudaStream_t stream) {
+  return launch_update(batch, stream, [its = numbers](const Piece& piece, std::size_t i, float g) {
+    const float gradient = g * its.scale;
+    piece.m[i] += its.new_part * (gradient - piece.m[i]);
+    piece.v[i] = its.beta2 * piece.v[i] + its.square_part * gradient * gradient;
+    piece.p[i] = piece.p[i] * its.kept - its.rate * piece.m[i] / (std::sqrt(piece.v[i]) / its.correction + its.epsilon);
+  });
+}
+
+cudaError_t update(const PieceBatch& batch, const tensor::SgdNumbers& numbers, cudaStream_t stream) {
+  return launch_update(batch, stream, [its = numbers](const Piece& piece, std::size_t i, float g) {
+    const float gradient = g * its.scale + its.decay * piece.p[i];
+    float change = gradient;
+    if (piece.m != nullptr) {
+      piece.m[i] = its.old_part * piece.m[i] + gradient;
+      change = its.nesterov ? gradient + its.momentum * piece.m[i] : piece.m[i];
+    }
+    piece.p[i] -= its.rate * change;
+  });
 }
 
 }  // namespace ddp::nccl_backend::kernels

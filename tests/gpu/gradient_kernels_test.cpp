@@ -8,15 +8,19 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <limits>
 #include <random>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "tests/nccl/gate.hpp"
 #include "tests/nccl/rank.hpp"
 #include "worker_runtime/backends/nccl/cuda_arithmetic.hpp"
+#include "worker_runtime/backends/nccl/gradient_kernels.hpp"
 #include "worker_runtime/backends/nccl/nccl_backend.hpp"
+#include "worker_runtime/engine/sharded/update.hpp"
 #include "worker_runtime/process_group/device_arithmetic.hpp"
 #include "worker_runtime/tensor/convert.hpp"
 
@@ -371,6 +375,91 @@ TEST(GradientKernels, NarrowingHasTheBitsOfTheHost) {
           expect_same(to.bytes(), halves, type);
         }
       }
+    }
+  });
+}
+
+// Three steps of an optimizer on pieces of a few sizes, on the host and on the device.
+void compare_updates(const std::variant<AdamWOptions, SgdOptions>& options, DataType type, bool has_m, bool has_v) {
+  constexpr std::size_t kPieces[] = {1, 3, 1023, 100'003};
+  constexpr float kScale = 0.125F;
+  struct Values {
+    Bytes p, g, m, v, rounded;
+  };
+  struct OnGpu {
+    OnGpu(const Values& its, DataType type_of_g, std::size_t k)
+        : p(its.p, DataType::float32, k),
+          g(its.g, type_of_g, 2 * k),
+          m(its.m, DataType::float32, 0),
+          v(its.v, DataType::float32, 3),
+          rounded(its.rounded, type_of_g, 0) {}
+    OnDevice p, g, m, v, rounded;
+  };
+  static_cast<void>(take_place());
+  std::vector<Values> host;
+  std::deque<OnGpu> device;
+  nccl_backend::kernels::PieceBatch batch;
+  batch.type = type;
+  const auto address = [](const OnDevice& its, bool is_there) { return is_there ? its.range().data : nullptr; };
+  const bool has_rounded = type != DataType::float32;
+  for (const std::size_t count : kPieces) {
+    const auto k = static_cast<std::size_t>(batch.count);
+    Values& its = host.emplace_back(Values{values_of(count, DataType::float32, true), values_of(count, type, true),
+                                           Bytes(count * sizeof(float)), Bytes(count * sizeof(float)),
+                                           Bytes(count * size_of(type))});
+    const OnGpu& on_gpu = device.emplace_back(its, type, k);
+    batch.pieces[batch.count++] = {
+        static_cast<float*>(on_gpu.p.range().data),    on_gpu.g.range().data,
+        static_cast<float*>(address(on_gpu.m, has_m)), static_cast<float*>(address(on_gpu.v, has_v)),
+        address(on_gpu.rounded, has_rounded),          count};
+  }
+  for (std::size_t step = 1; step <= 3; ++step) {
+    SCOPED_TRACE("step " + std::to_string(step));
+    const auto launched = std::visit(
+        [&](const auto& its) {
+          return nccl_backend::kernels::update(batch, gradient_engine::numbers_of(its, step, kScale), nullptr);
+        },
+        options);
+    ASSERT_EQ(launched, cudaSuccess);
+    for (std::size_t i = 0; i < host.size(); ++i) {
+      SCOPED_TRACE("a piece of " + std::to_string(kPieces[i]));
+      Values& its = host[i];
+      const auto floats = [](Bytes& bytes) { return reinterpret_cast<float*>(bytes.data()); };
+      const auto halves = [](Bytes& bytes) { return reinterpret_cast<std::uint16_t*>(bytes.data()); };
+      gradient_engine::Elements elements{floats(its.p), floats(its.g), has_m ? floats(its.m) : nullptr,
+                                         has_v ? floats(its.v) : nullptr, kPieces[i]};
+      if (has_rounded) {
+        gradient_engine::update(options, step, kScale, elements, {type, halves(its.rounded), halves(its.g)});
+      } else {
+        gradient_engine::update(options, step, kScale, elements);
+      }
+      expect_same(device[i].p.bytes(), its.p, DataType::float32);
+      expect_same(device[i].m.bytes(), its.m, DataType::float32);
+      expect_same(device[i].v.bytes(), its.v, DataType::float32);
+      expect_same(device[i].rounded.bytes(), its.rounded, type);
+    }
+  }
+}
+
+constexpr DataType kOptimized[] = {DataType::float32, DataType::float16, DataType::bfloat16};
+
+TEST(GradientKernels, AdamWHasTheBitsOfTheHost) {
+  run_ranks(1, [](int) {
+    for (const DataType type : kOptimized) {
+      SCOPED_TRACE(name_of(type));
+      compare_updates(AdamWOptions{}, type, true, true);
+      compare_updates(AdamWOptions{.learning_rate = 0.3, .beta1 = 0, .weight_decay = 0}, type, true, true);
+    }
+  });
+}
+
+TEST(GradientKernels, SgdHasTheBitsOfTheHost) {
+  run_ranks(1, [](int) {
+    for (const DataType type : kOptimized) {
+      SCOPED_TRACE(name_of(type));
+      compare_updates(SgdOptions{.weight_decay = 0.01}, type, false, false);
+      compare_updates(SgdOptions{.momentum = 0.9, .weight_decay = 0.01}, type, true, false);
+      compare_updates(SgdOptions{.momentum = 0.9, .nesterov = true}, type, true, false);
     }
   });
 }

@@ -258,6 +258,85 @@ __global__ void widen_kernel(const unsigned short* from, float* to, std::size_t 
   for (std::size_t i = vectors * kWide + first_index(); i < count; i += stride()) to[i] = Type::widen(from[i]);
 }
 
+constexpr unsigned kElements = 4;  // that a thread loads before it uses the first
+constexpr std::size_t kElementsOfChunk = kThreads * kElements;
+
+// The pieces cut into chunks, which blocks take in turns.
+struct PieceChunks {
+  Piece pieces[kPiecesAtOnce];
+  unsigned ends[kPiecesAtOnce];  // by piece: how many chunks it has, and those before it
+  unsigned total;
+};
+
+PieceChunks chunks_of(const PieceBatch& batch) {
+  PieceChunks chunks{};
+  for (int i = 0; i < batch.count; ++i) {
+    chunks.pieces[i] = batch.pieces[i];
+    chunks.total += static_cast<unsigned>((batch.pieces[i].count + kElementsOfChunk - 1) / kElementsOfChunk);
+    chunks.ends[i] = chunks.total;
+  }
+  return chunks;
+}
+
+__device__ void update_one(const tensor::AdamWNumbers& its, bool, float g, float& p, float& m, float& v) {
+  const float gradient = g * its.scale;
+  m += its.new_part * (gradient - m);
+  v = its.beta2 * v + its.square_part * gradient * gradient;
+  p = p * its.kept - its.rate * m / (sqrtf(v) / its.correction + its.epsilon);
+}
+
+__device__ void update_one(const tensor::SgdNumbers& its, bool has_momentum, float g, float& p, float& m, float&) {
+  const float gradient = g * its.scale + its.decay * p;
+  if (!has_momentum) {
+    p -= its.rate * gradient;
+    return;
+  }
+  m = its.old_part * m + gradient;
+  p -= its.rate * (its.nesterov ? gradient + its.momentum * m : m);
+}
+
+// Pieces begin anywhere, so elements go one by one: neighbouring threads have neighbouring ones.
+template <class Type, class Numbers>
+__global__ void update_kernel(const __grid_constant__ PieceChunks chunks, const Numbers numbers) {
+  using Stored = typename Type::Stored;
+  unsigned which = 0;
+  for (unsigned chunk = blockIdx.x; chunk < chunks.total; chunk += gridDim.x) {
+    while (chunk >= chunks.ends[which]) ++which;
+    const Piece its = chunks.pieces[which];
+    const unsigned number = chunk - (which == 0 ? 0 : chunks.ends[which - 1]);
+    const std::size_t first = static_cast<std::size_t>(number) * kElementsOfChunk + threadIdx.x;
+    float p[kElements], m[kElements], v[kElements];
+    Stored g[kElements];
+#pragma unroll
+    for (unsigned k = 0; k < kElements; ++k) {
+      const std::size_t i = first + k * kThreads;
+      if (i >= its.count) break;
+      p[k] = its.p[i];
+      g[k] = static_cast<const Stored*>(its.g)[i];
+      m[k] = its.m == nullptr ? 0 : its.m[i];
+      v[k] = its.v == nullptr ? 0 : its.v[i];
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kElements; ++k) {
+      const std::size_t i = first + k * kThreads;
+      if (i >= its.count) break;
+      update_one(numbers, its.m != nullptr, Type::widen(g[k]), p[k], m[k], v[k]);
+      its.p[i] = p[k];
+      if (its.m != nullptr) its.m[i] = m[k];
+      if (its.v != nullptr) its.v[i] = v[k];
+      if (its.rounded != nullptr) static_cast<Stored*>(its.rounded)[i] = Type::narrow(p[k]);
+    }
+  }
+}
+
+template <class Numbers>
+cudaError_t update_pieces(const PieceBatch& batch, const Numbers& numbers, cudaStream_t stream) {
+  return with_type(batch.type, [&](auto type) {
+    const PieceChunks chunks = chunks_of(batch);
+    return launch(update_kernel<decltype(type), Numbers>, std::min(chunks.total, kBlocksMax), stream, chunks, numbers);
+  });
+}
+
 // Of two arrays, where both may be read by vectors.
 std::size_t vectors_of(const void* one, const void* other, std::size_t count) {
   const auto both = reinterpret_cast<std::uintptr_t>(one) | reinterpret_cast<std::uintptr_t>(other);
@@ -333,6 +412,14 @@ cudaError_t widen(const void* from, float* to, std::size_t count, DataType type,
     return launch(widen_kernel<decltype(half)>, blocks_for(vectors, count), stream,
                   static_cast<const unsigned short*>(from), to, count, vectors);
   });
+}
+
+cudaError_t update(const PieceBatch& batch, const tensor::AdamWNumbers& numbers, cudaStream_t stream) {
+  return update_pieces(batch, numbers, stream);
+}
+
+cudaError_t update(const PieceBatch& batch, const tensor::SgdNumbers& numbers, cudaStream_t stream) {
+  return update_pieces(batch, numbers, stream);
 }
 
 }  // namespace ddp::nccl_backend::kernels

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "ddp/memory.hpp"
+#include "worker_runtime/tensor/optimizer_numbers.hpp"
 
 namespace ddp::nccl_backend::kernels {
 
@@ -54,5 +55,30 @@ cudaError_t clip(const Batch& batch, const double* partials, std::size_t count, 
 // type: of the 16 bits.
 cudaError_t narrow(const float* from, void* to, std::size_t count, DataType type, cudaStream_t stream);
 cudaError_t widen(const void* from, float* to, std::size_t count, DataType type, cudaStream_t stream);
+
+// --- Steps of optimizers ---
+
+constexpr int kPiecesAtOnce = 64;
+
+// Consecutive elements of one parameter. No array overlaps another.
+struct Piece {
+  float* p = nullptr;  // the parameter, or its master weights
+  const void* g = nullptr;
+  float* m = nullptr;       // null without momentum
+  float* v = nullptr;       // null but for AdamW
+  void* rounded = nullptr;  // the parameter of 16 bits that p is rounded to, of the type of g; null for float32
+  std::size_t count = 0;
+};
+
+// Pieces whose gradients have one type: float32, float16 or bfloat16. None is empty; there is at least one.
+struct PieceBatch {
+  DataType type = DataType::float32;
+  int count = 0;
+  Piece pieces[kPiecesAtOnce];
+};
+
+// The bits of the host's loops (engine/sharded/update.cpp). A piece of SGD has momentum if its m is not null.
+cudaError_t update(const PieceBatch& batch, const tensor::AdamWNumbers& numbers, cudaStream_t stream);
+cudaError_t update(const PieceBatch& batch, const tensor::SgdNumbers& numbers, cudaStream_t stream);
 
 }  // namespace ddp::nccl_backend::kernels

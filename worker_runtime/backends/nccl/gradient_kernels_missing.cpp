@@ -24,5 +24,7 @@ cudaError_t norm(const double*, std::size_t, double*, cudaStream_t) { refuse(); 
 cudaError_t clip(const Batch&, const double*, std::size_t, double, double*, cudaStream_t) { refuse(); }
 cudaError_t narrow(const float*, void*, std::size_t, DataType, cudaStream_t) { refuse(); }
 cudaError_t widen(const void*, float*, std::size_t, DataType, cudaStream_t) { refuse(); }
+cudaError_t update(const PieceBatch&, const tensor::AdamWNumbers&, cudaStream_t) { refuse(); }
+cudaError_t update(const PieceBatch&, const tensor::SgdNumbers&, cudaStream_t) { refuse(); }
 
 }  // namespace ddp::nccl_backend::kernels

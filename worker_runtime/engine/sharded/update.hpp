@@ -9,6 +9,7 @@
 
 #include "ddp/memory.hpp"
 #include "ddp/sharded_optimizer.hpp"
+#include "worker_runtime/tensor/optimizer_numbers.hpp"
 
 namespace ddp::gradient_engine {
 
@@ -20,6 +21,10 @@ struct Elements {
   float* v;  // null but for AdamW
   std::size_t count;
 };
+
+// scale: what the gradient is multiplied by first. step: from 1 on.
+tensor::AdamWNumbers numbers_of(const AdamWOptions& options, std::size_t step, float scale);
+tensor::SgdNumbers numbers_of(const SgdOptions& options, std::size_t step, float scale);
 
 // scale: what the gradient is multiplied by first. step: from 1 on.
 void update(const std::variant<AdamWOptions, SgdOptions>& options, std::size_t step, float scale,
