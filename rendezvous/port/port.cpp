@@ -5,11 +5,13 @@
 
 #include <cerrno>
 #include <cstring>
+#include <deque>
 #include <list>
 #include <utility>
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include "base/address.hpp"
@@ -27,7 +29,7 @@ namespace {
 constexpr unsigned char kStoreByte = 0x00;  // VALIDATE, the store's first command
 constexpr unsigned char kTlsByte = 0x16;    // a handshake record
 
-constexpr int kAcceptCountMax = 64;     // before others get their turn
+constexpr int kTakeInCountMax = 64;     // connections, before others get their turn
 constexpr int kQueueCountMax = 65'536;  // of the kernel's queue, about; its limit is in net.core.somaxconn
 constexpr std::chrono::milliseconds kAcceptPause{100};  // when descriptors or memory have run out
 constexpr int kSharedPortTries = 16;                    // to find one that is free on several addresses
@@ -162,9 +164,15 @@ class Port::Impl : public std::enable_shared_from_this<Port::Impl> {
   std::vector<int> descriptors();
 
  private:
+  struct Accepted {
+    base::UniqueFd socket;
+    sockaddr_storage peer{};
+  };
+
   struct Listener {
     stream_descriptor socket;
     asio::steady_timer pause;
+    std::deque<Accepted> accepted{};  // their first byte has not been looked at
   };
 
   // A connection that has not sent its first byte. Its handlers hold it; each asks whether it is still on the list,
@@ -180,6 +188,7 @@ class Port::Impl : public std::enable_shared_from_this<Port::Impl> {
 
   void accept_when_ready(Listener& listener);
   void accept_ready(Listener& listener);
+  int empty_queue(Listener& listener);
   base::UniqueFd accept_next(Listener& listener, sockaddr_storage& peer);
   void take_in(base::UniqueFd socket, const sockaddr_storage& peer);
   void await_first_byte(base::UniqueFd socket, const sockaddr_storage& peer);
@@ -224,26 +233,45 @@ void Port::Impl::accept_when_ready(Listener& listener) {
   });
 }
 
+// Accepts all connections before it takes in a few: to accept is cheap, and the kernel drops connections that find its
+// queue full. Their clients try again after a second or more.
 void Port::Impl::accept_ready(Listener& listener) {
-  for (int count = 0; count < kAcceptCountMax; ++count) {
-    sockaddr_storage peer{};
-    if (auto socket = accept_next(listener, peer)) {
-      take_in(std::move(socket), peer);
-      if (is_stopped_) return;
-      continue;
-    }
-    if (errno == EAGAIN) break;
-    // Most likely descriptors have run out. The peer stays in the queue and the socket readable: without a pause this
-    // would spin.
-    warn("connection not taken in", "",
-         std::string("can't take in a connection: ") + std::strerror(errno) + "; it goes on trying");
-    listener.pause.expires_after(kAcceptPause);
-    listener.pause.async_wait([self = shared_from_this(), &listener](error_code error) {
-      if (!error && !self->is_stopped_) self->accept_when_ready(listener);
+  const int error = empty_queue(listener);
+  const bool is_idle = listener.accepted.empty();
+  for (int count = 0; count < kTakeInCountMax && !listener.accepted.empty(); ++count) {
+    auto [socket, peer] = std::move(listener.accepted.front());
+    listener.accepted.pop_front();
+    take_in(std::move(socket), peer);
+    if (is_stopped_) return;
+  }
+  if (!is_idle) {
+    // More are likely. In a burst epoll would report the listener after thousands of other sockets.
+    asio::post(io_, [self = shared_from_this(), &listener] {
+      if (!self->is_stopped_) self->accept_ready(listener);
     });
     return;
   }
-  accept_when_ready(listener);
+  if (error == 0) return accept_when_ready(listener);
+  // Most likely descriptors have run out. The peer stays in the queue and the socket readable: without a pause this
+  // would spin.
+  warn("connection not taken in", "",
+       std::string("can't take in a connection: ") + std::strerror(error) + "; it goes on trying");
+  listener.pause.expires_after(kAcceptPause);
+  listener.pause.async_wait([self = shared_from_this(), &listener](error_code failed) {
+    if (!failed && !self->is_stopped_) self->accept_when_ready(listener);
+  });
+}
+
+// Moves the connections of the kernel's queue to `accepted`, as far as there is room. Returns 0, or errno of the
+// connection that can't be had.
+int Port::Impl::empty_queue(Listener& listener) {
+  while (listener.accepted.size() < options_.accepted_count_max) {
+    Accepted next;
+    next.socket = accept_next(listener, next.peer);
+    if (!next.socket) return errno == EAGAIN ? 0 : errno;
+    listener.accepted.push_back(std::move(next));
+  }
+  return 0;
 }
 
 // The first in the queue. Empty, with errno, where there is none or it can't be had.
@@ -335,6 +363,7 @@ void Port::Impl::drop_pending() {
   while (!silent_.empty()) take_off(*silent_.front());
   sockaddr_storage peer{};
   for (auto& listener : listeners_) {
+    listener.accepted.clear();
     for (int count = 0; count < kQueueCountMax && accept_next(listener, peer); ++count) {
     }
   }
@@ -346,6 +375,7 @@ void Port::Impl::stop() {
   for (auto& listener : listeners_) {
     error_code ignored;
     listener.socket.close(ignored);
+    listener.accepted.clear();
     listener.pause.cancel();
   }
 }

@@ -45,6 +45,8 @@ struct PortOptions {
   std::uint16_t last = 0;   // ... to here is taken; 0 and 0: any free one
   std::chrono::milliseconds first_byte_limit{10'000};
   std::size_t silent_count_max = base::descriptor_room().silent;  // connections that have not sent their first byte
+  // Accepted connections of an address that wait for a look at their first byte; at least 1.
+  std::size_t accepted_count_max = base::descriptor_room().waiting / 2;
   base::Warn warn{};  // hears of each client that is turned away; must not call the port
 };
 

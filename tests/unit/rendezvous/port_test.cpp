@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/resource.h>
 
 #include <cerrno>
@@ -91,6 +92,23 @@ class PortTest : public ::testing::Test {
     auto socket = RawSocket::connected(port_->number());
     socket.send(bytes);
     return socket;
+  }
+
+  // As many at once as the port doesn't take in in one turn.
+  std::vector<RawSocket> burst() {
+    std::vector<RawSocket> out;
+    for (int i = 0; i < 100; ++i) out.push_back(client("G"));
+    return out;
+  }
+
+  void run_one_turn() {
+    EXPECT_TRUE(run_until([this] { return !came_.empty(); }));
+  }
+
+  // In the kernel's queue.
+  bool is_anyone_queued() const {
+    pollfd listener{port_->descriptors().front(), POLLIN, 0};
+    return ::poll(&listener, 1, 0) == 1;
   }
 
   boost::asio::io_context io_;
@@ -200,6 +218,43 @@ TEST_F(PortTest, DropPendingClosesWhatNobodyHasYet) {
   const auto next = client("G");
   EXPECT_TRUE(run_until_came(2));
   EXPECT_THAT(came_, ElementsAre("http from 127.0.0.1", "http from 127.0.0.1"));
+}
+
+TEST_F(PortTest, KernelQueueIsEmptiedBeforeOthersGetTheirTurn) {
+  listen();
+  const auto clients = burst();
+  run_one_turn();
+  EXPECT_LT(came_.size(), clients.size());
+  EXPECT_FALSE(is_anyone_queued());
+  EXPECT_TRUE(run_until_came(clients.size()));
+}
+
+TEST_F(PortTest, AcceptedConnectionsAreBounded) {
+  listen({.accepted_count_max = 2});
+  const auto clients = burst();
+  run_one_turn();
+  EXPECT_EQ(came_.size(), 2u);
+  EXPECT_TRUE(is_anyone_queued());
+  EXPECT_TRUE(run_until_came(clients.size()));
+}
+
+TEST_F(PortTest, DropPendingClosesAcceptedConnectionsToo) {
+  listen();
+  auto clients = burst();
+  run_one_turn();
+  port_->drop_pending();
+  EXPECT_TRUE(clients.back().is_hung_up());
+  const auto served = came_.size();
+  const auto next = client("G");
+  EXPECT_TRUE(run_until_came(served + 1));
+}
+
+TEST_F(PortTest, StoppedPortClosesAcceptedConnections) {
+  listen();
+  auto clients = burst();
+  run_one_turn();
+  port_->stop();
+  EXPECT_TRUE(clients.back().is_hung_up());
 }
 
 TEST_F(PortTest, HandlerMayStopThePort) {
