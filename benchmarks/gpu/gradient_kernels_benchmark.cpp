@@ -50,6 +50,8 @@ class Memory {
   void* data_ = nullptr;
 };
 
+constexpr int kFiniteByte = 0x3c;  // a number of each type that is made of such bytes is finite, and not 0
+
 struct Timer {
   Timer() { check(cudaEventCreate(&begin)), check(cudaEventCreate(&end)); }
   ~Timer() { static_cast<void>(cudaEventDestroy(begin)), static_cast<void>(cudaEventDestroy(end)); }
@@ -118,10 +120,10 @@ void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t
                      const cudaError_t code = sum(offset);
                      return code == cudaSuccess ? kernels::norm(norm + 1, kernels::kPartials, norm, stream) : code;
                    }});
-    // Zeros have a norm of 0, which is above -1.
+    // A norm is above -1 before a clip and after it.
     all.push_back({"clip by the norm" + of_type, 3, [=](std::size_t offset) { return clip(offset, -1); }});
     all.push_back(
-        {"clip by the norm, nothing to do" + of_type, 1, [=](std::size_t offset) { return clip(offset, 1); }});
+        {"clip by the norm, nothing to do" + of_type, 1, [=](std::size_t offset) { return clip(offset, 1e30); }});
   }
   for (const DataType type : {DataType::float16, DataType::bfloat16}) {
     const std::size_t count = bytes / sizeof(float);
@@ -136,6 +138,7 @@ void measure(Figures& figures, std::size_t mib, std::size_t rounds, cudaStream_t
   }
   for (std::size_t round = 0; round <= rounds; ++round) {
     for (Kernel& kernel : all) {
+      check(cudaMemsetAsync(values.at(0), kFiniteByte, calls * bytes, stream));
       const double took = time(kernel, bytes, calls, stream);
       if (round > 0) kernel.times.push_back(took);  // the first loads the kernels
     }

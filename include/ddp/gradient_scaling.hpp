@@ -30,7 +30,8 @@ class DDP_EXPORT GradientNorm {
   class Impl;
   explicit GradientNorm(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
-  // On a GPU the first call waits until the norm is there. Throws what the group failed with before that.
+  // On a GPU the first call waits until the norm is there. Throws what the group failed with before that;
+  // InvalidArgument if the norm is computed by a CUDA graph.
   double value() const;
   operator double() const { return value(); }
 

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ddp/gradient_scaling.hpp>
+
 #include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -14,6 +17,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::Shared;
@@ -211,6 +215,30 @@ TEST(Capture, OfAStepGivesTheSameBitsInAThousandLaunches) {
     EXPECT_EQ(model.gradients(stream), wanted);
     model.ddp->check();
     group.barrier();
+  });
+}
+
+TEST(Capture, OfAStepMayClipItsGradients) {
+  run_ranks(1, [](int) {
+    auto group = join();
+    group.barrier();
+    const Stream stream;
+    Model model(group, stream.handle);
+    const auto clipped_step = [&] {
+      model.step(stream);
+      return clip_gradients_by_norm(*model.ddp, 1);
+    };
+    model.inputs.write(Values(Model::kLayers * Model::kCount, 2));
+    const double norm = clipped_step();
+    EXPECT_NEAR(norm, 2 * std::sqrt(3000.0), 1e-9);
+    std::optional<GradientNorm> in_graph;
+    const Graph graph(stream, [&] { in_graph = clipped_step(); });
+    EXPECT_THROW(static_cast<void>(in_graph->value()), InvalidArgument);
+    for (const float input : {2.0F, 5.0F}) {
+      model.inputs.write(Values(Model::kLayers * Model::kCount, input));
+      graph.launch(stream);
+      EXPECT_THAT(model.gradients(stream), Each(FloatNear(1 / std::sqrt(3000.0F), 1e-6F)));
+    }
   });
 }
 

@@ -120,7 +120,8 @@ class CudaArithmetic : public DeviceArithmetic {
     }
     Sums& sums = *sums_.back();
     if (!used_) used_.emplace();
-    used_->hold_up(as_stream(stream));
+    // A graph is in order with what is on the stream that it is launched on.
+    if (!is_captured(as_stream(stream))) used_->hold_up(as_stream(stream));
     sums.count = 0;
     for_each_batch(values, [&](const kernels::Batch& batch) {
       check(kernels::sum_squares(batch, sums.partials() + sums.count, as_stream(stream)), "adding squares");
@@ -131,7 +132,7 @@ class CudaArithmetic : public DeviceArithmetic {
 
   std::unique_ptr<HostCopy> end_sums(const Sums& sums, void* stream) {
     auto copy = memory_->begin_read(sums.norm(), sizeof(double), stream);
-    used_->record(as_stream(stream));
+    if (!is_captured(as_stream(stream))) used_->record(as_stream(stream));
     return copy;
   }
 

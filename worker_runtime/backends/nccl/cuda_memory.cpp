@@ -118,6 +118,16 @@ class CudaMemory::Reading : public HostCopy {
   std::size_t bytes_;
 };
 
+// In a graph, where there is no one time at which the bytes are there.
+class CapturedReading : public HostCopy {
+ public:
+  std::span<const std::byte> bytes() override {
+    throw InvalidArgument(
+        "this value is computed by a CUDA graph, which may be launched often\ntry:   ask for it in a step that is not "
+        "captured");
+  }
+};
+
 void CudaMemory::zero(const MemoryRange& range, void* stream) {
   if (range.count == 0) return;
   const DeviceGuard guard(device_);
@@ -136,6 +146,7 @@ void CudaMemory::write(void* to, std::span<const std::byte> bytes, void* stream)
 
 std::unique_ptr<HostCopy> CudaMemory::begin_read(const void* from, std::size_t bytes, void* stream) {
   const DeviceGuard guard(device_);
+  if (is_captured(stream)) return std::make_unique<CapturedReading>();
   auto pinned = take_pinned(bytes);
   check(cudaMemcpyAsync(pinned->memory.data(), from, bytes, cudaMemcpyDeviceToHost, stream_of(stream)),
         "reading from the device");

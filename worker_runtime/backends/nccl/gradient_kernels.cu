@@ -219,6 +219,7 @@ __global__ void clip_kernel(const __grid_constant__ Chunks chunks, const double*
 }
 
 constexpr unsigned kWide = kVectorBytes / sizeof(unsigned short);  // elements of 16 bits in a vector
+constexpr unsigned kWidePart = kVectorBytes / sizeof(float);       // elements of float32 in one
 
 __device__ std::size_t first_index() { return static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x; }
 __device__ std::size_t stride() { return static_cast<std::size_t>(gridDim.x) * kThreads; }
@@ -241,21 +242,32 @@ __global__ void narrow_kernel(const float* from, unsigned short* to, std::size_t
   for (std::size_t i = vectors * kWide + first_index(); i < count; i += stride()) to[i] = Type::narrow(from[i]);
 }
 
+// parts: of 4 elements, from the start; what follows goes one by one. With 8 elements to a thread, its neighbour's
+// stores would lie between its own.
 template <class Type>
-__global__ void widen_kernel(const unsigned short* from, float* to, std::size_t count, std::size_t vectors) {
-  for (std::size_t i = first_index(); i < vectors; i += stride()) {
-    const uint4 loaded = reinterpret_cast<const uint4*>(from)[i];
-    unsigned short halves[kWide];
-    std::memcpy(halves, &loaded, sizeof halves);
-    float wide[kWide];
+__global__ void widen_kernel(const unsigned short* from, float* to, std::size_t count, std::size_t parts) {
+  for (std::size_t first = first_index(); first < parts; first += kVectors * stride()) {
+    uint2 loaded[kVectors];
 #pragma unroll
-    for (unsigned k = 0; k < kWide; ++k) wide[k] = Type::widen(halves[k]);
-    uint4 stored[2];
-    std::memcpy(stored, wide, sizeof stored);
-    reinterpret_cast<uint4*>(to)[2 * i] = stored[0];
-    reinterpret_cast<uint4*>(to)[2 * i + 1] = stored[1];
+    for (unsigned k = 0; k < kVectors; ++k) {
+      const std::size_t i = first + k * stride();
+      if (i < parts) loaded[k] = reinterpret_cast<const uint2*>(from)[i];
+    }
+#pragma unroll
+    for (unsigned k = 0; k < kVectors; ++k) {
+      const std::size_t i = first + k * stride();
+      if (i >= parts) break;
+      unsigned short halves[kWidePart];
+      std::memcpy(halves, &loaded[k], sizeof halves);
+      float wide[kWidePart];
+#pragma unroll
+      for (unsigned n = 0; n < kWidePart; ++n) wide[n] = Type::widen(halves[n]);
+      uint4 stored;
+      std::memcpy(&stored, wide, sizeof stored);
+      reinterpret_cast<uint4*>(to)[i] = stored;
+    }
   }
-  for (std::size_t i = vectors * kWide + first_index(); i < count; i += stride()) to[i] = Type::widen(from[i]);
+  for (std::size_t i = parts * kWidePart + first_index(); i < count; i += stride()) to[i] = Type::widen(from[i]);
 }
 
 constexpr unsigned kElements = 4;  // that a thread loads before it uses the first
@@ -408,9 +420,9 @@ cudaError_t narrow(const float* from, void* to, std::size_t count, DataType type
 cudaError_t widen(const void* from, float* to, std::size_t count, DataType type, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
   return with_half_type(type, [&](auto half) {
-    const std::size_t vectors = vectors_of(from, to, count);
-    return launch(widen_kernel<decltype(half)>, blocks_for(vectors, count), stream,
-                  static_cast<const unsigned short*>(from), to, count, vectors);
+    const std::size_t parts = vectors_of(from, to, count) * (kWide / kWidePart);
+    return launch(widen_kernel<decltype(half)>, blocks_for(parts, count), stream,
+                  static_cast<const unsigned short*>(from), to, count, parts);
   });
 }
 
