@@ -11,17 +11,16 @@
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <map>
 #include <random>
 #include <utility>
 
 #include "base/address.hpp"
-#include "base/host_and_port.hpp"
 #include "ddp/error.hpp"
 #include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/control/resolver.hpp"
+#include "rendezvous/link/port_answers.hpp"
 
 namespace ddp::rendezvous {
 
@@ -54,17 +53,9 @@ Session::Options with_ports(Session::Options options, int count) {
   return options;
 }
 
-std::string range_of(int first, int last) {
-  return std::to_string(first) + (first == last ? "" : "-" + std::to_string(last));
-}
-
 How how_of(int error) { return error == ECONNREFUSED ? How::refused : error == ECONNRESET ? How::closed : How::silent; }
 
 }  // namespace
-
-std::string text_of(const EndpointName& endpoint) {
-  return base::host_and_port(endpoint.host, range_of(endpoint.port, endpoint.port + endpoint.port_count - 1));
-}
 
 class MembershipClient::Impl : public std::enable_shared_from_this<MembershipClient::Impl> {
  public:
@@ -80,6 +71,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         security_(std::move(security)),
         timer_(io),
         attempt_limit_(io),
+        port_answers_(endpoint_),
         session_(options_, std::move(hello), began_) {}
 
   void step(const Session::Event& event) { perform(session_.step(event, Clock::now())); }
@@ -328,7 +320,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       const auto kind = how.by_peer ? How::closed : How::silent;
       note_answer(kind, how.try_this);
       if (is_final && is_refused_everywhere())
-        return refuse(reason_with(why, false), text_of(endpoint()), advice_of_ports());
+        return refuse(reason_with(why, false), text_of(endpoint()), port_answers_.advice());
       ended(kind, why, false, {}, how.is_stranger);
     };
     present_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
@@ -376,8 +368,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   void host_is_unknown(const std::string& why) {
     resolved_.clear();
-    port_answers_.clear();
-    refused_since_.reset();
+    port_answers_.forget();
     ended(How::silent, why, true);
   }
 
@@ -399,31 +390,14 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void note_answer(How how, const std::string& try_this = "") {
-    if (!may_be_at_another_port() || !target_.address.empty()) return;
-    port_answers_[target_port()] = {how == How::silent && try_this.empty(), try_this};
-    const bool all_answer = static_cast<int>(port_answers_.size()) == endpoint().port_count &&
-                            std::none_of(port_answers_.begin(), port_answers_.end(),
-                                         [](const auto& port) { return port.second.is_silent; });
-    if (!all_answer || advice_of_ports().empty())
-      refused_since_.reset();
-    else if (!refused_since_)
-      refused_since_ = Clock::now();
+    if (may_be_at_another_port() && target_.address.empty())
+      port_answers_.note(target_port(), how == How::silent, try_this, Clock::now());
   }
 
-  // By one of the ports for good, and at all others there is nobody of the job, which had the time to come.
+  // One of the ports refuses for good. At all others nobody of the job has answered, and the job had the time to come.
   bool is_refused_everywhere() const {
-    return refused_since_ &&
-           Clock::now() - *refused_since_ >= std::min<milliseconds>(kRefusedLimit, options_.join_timeout / 4);
-  }
-
-  // What a port that refuses for good wants to be done first.
-  std::string advice_of_ports() const {
-    for (const auto& [port, answer] : port_answers_)
-      if (!answer.try_this.empty())
-        return answer.try_this + "; if another job has port " + std::to_string(port) +
-               ", look at the output of ddprun on " + endpoint_.host +
-               ", which opens the first free one of these ports";
-    return {};
+    const auto since = port_answers_.refused_since();
+    return since && Clock::now() - *since >= std::min<milliseconds>(kRefusedLimit, options_.join_timeout / 4);
   }
 
   void hang_up() {
@@ -460,18 +434,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
 
   // Of all ports of the endpoint, as far as they have been tried.
   std::string reason_with(const std::string& why, bool is_of_all_ports) {
-    if (is_of_all_ports) port_reasons_.clear();
+    if (is_of_all_ports) port_answers_.forget_reasons();
     if (is_of_all_ports || !may_be_at_another_port() || !target_.address.empty()) return why;
-    port_reasons_[target_port()] = why;
-    std::string out;
-    for (auto first = port_reasons_.begin(); first != port_reasons_.end();) {
-      auto last = first;
-      while (std::next(last) != port_reasons_.end() && std::next(last)->second == first->second) ++last;
-      out += out.empty() ? "" : "; ";
-      out += (first == last ? "port " : "ports ") + range_of(first->first, last->first) + ": " + first->second;
-      first = std::next(last);
-    }
-    return out;
+    return port_answers_.reasons_with(target_port(), why);
   }
 
   void tell_of(const std::string& why, bool is_of_all_ports = false) {
@@ -496,7 +461,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::string what_to_try() const {
     if (addresses_.empty())
       return "`getent hosts " + endpoint_.host + "` on this host, or an address in place of the name";
-    if (const auto advice = advice_of_ports(); !advice.empty()) return advice;
+    if (const auto advice = port_answers_.advice(); !advice.empty()) return advice;
     if (may_be_at_another_port())
       return "look at the output of ddprun on " + endpoint_.host +
              ", which opens the first free one of these ports; between the nodes all of them must be open";
@@ -525,6 +490,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   std::shared_ptr<const security::Security> security_;
   asio::steady_timer timer_;  // the session's
   asio::steady_timer attempt_limit_;
+  PortAnswers port_answers_;
   const Clock::time_point began_ = Clock::now();
   Session session_;
   MembershipServer* own_ = nullptr;  // the membership, where it is in this process
@@ -547,16 +513,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   // node, and workers may still run here.
   base::UniqueFd present_;
   std::deque<base::UniqueFd> given_up_;
-  std::string slurm_address_;                // of the endpoint's host, where its name does not resolve
-  std::vector<std::string> addresses_;       // of the endpoint
-  std::vector<sockaddr_storage> resolved_;   // the same, to connect to
-  std::map<int, std::string> port_reasons_;  // why the job was not found there, by port
-  struct PortAnswer {
-    bool is_silent = false;
-    std::string try_this;  // before it is tried again
-  };
-  std::map<int, PortAnswer> port_answers_;          // the last ones
-  std::optional<Clock::time_point> refused_since_;  // none was silent, and one refused for good
+  std::string slurm_address_;               // of the endpoint's host, where its name does not resolve
+  std::vector<std::string> addresses_;      // of the endpoint
+  std::vector<sockaddr_storage> resolved_;  // the same, to connect to
   milliseconds greeted_at_{0}, clock_offset_{0};
   std::string last_reason_, refusal_said_;
   std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended

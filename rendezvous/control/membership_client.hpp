@@ -8,7 +8,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <chrono>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -16,21 +15,12 @@
 
 #include "rendezvous/control/link_lost.hpp"
 #include "rendezvous/control/session.hpp"
+#include "rendezvous/link/endpoint_name.hpp"
 #include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {
 
 class MembershipServer;
-
-struct EndpointName {
-  std::string host;  // as the user gave it
-  std::uint16_t port = 0;
-  int port_count = 1;  // it is at one of so many, from `port` on
-  bool may_be_slurm_node = false;
-};
-
-// "node0:29400", "[fd00::1]:29400", "node0:29400-29407"
-std::string text_of(const EndpointName& endpoint);
 
 class MembershipClient {
  public:
