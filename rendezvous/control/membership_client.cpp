@@ -1,25 +1,19 @@
 #include "rendezvous/control/membership_client.hpp"
 
-#include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <cerrno>
-#include <cstring>
 #include <deque>
 #include <random>
 #include <utility>
 
-#include "base/address.hpp"
 #include "ddp/error.hpp"
 #include "rendezvous/control/channel.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/message_json.hpp"
 #include "rendezvous/control/resolver.hpp"
+#include "rendezvous/link/connecting.hpp"
+#include "rendezvous/link/endpoint_addresses.hpp"
 #include "rendezvous/link/port_answers.hpp"
 
 namespace ddp::rendezvous {
@@ -36,8 +30,6 @@ namespace {
 constexpr auto kQuietTime = 2s;  // nodes that are started together need not be told of each other's delay
 constexpr auto kGoodbyeLimit = 1'000ms;
 constexpr auto kRefusedLimit = 30s;  // while all ports refuse: nodes of a step may be started one after another
-constexpr auto kLookUpLimit = 30s;   // for a name; then another one is begun
-constexpr auto kSlurmPause = 10s;    // each question costs a process, and the time of a controller that all nodes ask
 constexpr std::size_t kAddressesShown = 6;
 constexpr std::size_t kGivenUpMax = 4;
 
@@ -52,8 +44,6 @@ Session::Options with_ports(Session::Options options, int count) {
   options.endpoint_ports = count;
   return options;
 }
-
-How how_of(int error) { return error == ECONNREFUSED ? How::refused : error == ECONNRESET ? How::closed : How::silent; }
 
 }  // namespace
 
@@ -70,7 +60,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         handlers_(std::move(handlers)),
         security_(std::move(security)),
         timer_(io),
-        attempt_limit_(io),
+        addresses_(io, endpoint_),
         port_answers_(endpoint_),
         session_(options_, std::move(hello), began_) {}
 
@@ -98,16 +88,13 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   bool is_joined() const { return session_.is_joined(); }
   milliseconds job_time() const { return own_ != nullptr ? own_->job_time() : since_start() + clock_offset_; }
   std::optional<Session::Target> whereabouts() const { return session_.whereabouts(); }
-  std::string endpoint_host() const {
-    if (!target_.address.empty()) return target_.address;
-    return slurm_address_.empty() ? endpoint_.host : slurm_address_;
-  }
+  std::string endpoint_host() const { return target_.address.empty() ? addresses_.host() : target_.address; }
 
   void finish(std::function<void()> done) {
     handlers_ = {};
     timer_.cancel();
-    looking_up_.reset();
-    end_attempt();
+    addresses_.stop();
+    attempt_.reset();
     let_go();
     if (!channel_) return asio::post(io_, std::move(done));
     const auto both = std::make_shared<std::function<void()>>(std::move(done));
@@ -127,8 +114,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void stop() {
     handlers_ = {};
     timer_.cancel();
-    looking_up_.reset();
-    end_attempt();
+    addresses_.stop();
+    attempt_.reset();
     let_go();
     channel_.reset();
     own_ = nullptr;
@@ -187,144 +174,55 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
                        (last_reason_.empty() ? "" : " (last: " + last_reason_ + ")"),
                    "host " + host_name_ + ", job " + run_id_ + ", which was at " + text_of(endpoint()),
                    "look at the output of ddprun, and of ddp-rendezvous, there"});
-    if (last_reason_.empty())
-      last_reason_ = looking_up_ ? "the name is still being looked up" : "no answer to our hello";
+    if (last_reason_.empty()) last_reason_ = addresses_.is_looking_up() ? kLookUpGoesOn : "no answer to our hello";
     lose({"no answer from ddprun at " + text_of(endpoint()) + " within " + describe_duration(options_.join_timeout) +
               " (last: " + last_reason_ + ")",
           "joining job " + run_id_ + ", attempt " + std::to_string(attempts_) + ", from host " + host_name_ +
-              "; the endpoint's addresses: " + list_of(addresses_) + "; this host's: " + list_of(own_addresses()),
+              "; the endpoint's addresses: " + list_of(addresses_.texts()) +
+              "; this host's: " + list_of(own_addresses()),
           what_to_try()});
   }
 
-  // --- one attempt: resolve, connect to one address after another, WebSocket ---
+  // --- one attempt, and the connection that it leads to ---
 
   void perform(const Session::Connect& action) {
     ++attempts_;
     target_ = action.to;
-    limit_ = action.limit;
-    how_.reset();
-    candidates_.clear();
-    if (!action.to.address.empty()) {
-      // Messages carry numeric addresses only.
-      candidates_.push_back(base::socket_address(base::parse_address(action.to.address).value(), action.to.port));
-      return connect_next();
-    }
-    if (action.to.port > 0 && !resolved_.empty()) return try_port(action.to.port);  // of a host that was just looked up
-    if (found_) return take(*std::exchange(found_, std::nullopt));
-    is_name_awaited_ = true;
-    attempt_limit_.expires_after(limit_);
-    attempt_limit_.async_wait([self = shared_from_this(), attempt = attempts_](error_code error) {
-      if (!error && self->is_name_awaited_ && self->attempts_ == attempt)
-        self->host_is_unknown("the name is still being looked up");
-    });
-    if (looking_up_ && Clock::now() - look_up_began_ < kLookUpLimit) return;  // since an attempt before
-    try {
-      look_up();
-    } catch (const std::exception& error) {  // no thread or descriptor to be had just now
-      host_is_unknown(error.what());
-    }
-  }
-
-  // It may outlast the attempt: the next one takes what it finds.
-  void look_up() {
-    look_up_began_ = Clock::now();
-    // What Slurm has said once it is not asked again.
-    auto wanted = slurm_address_.empty() ? Wanted{endpoint_.host, endpoint_.port, endpoint_.may_be_slurm_node}
-                                         : Wanted{slurm_address_, endpoint_.port};
-    if (slurm_failed_at_ && look_up_began_ - *slurm_failed_at_ < kSlurmPause) wanted.may_be_slurm_node = false;
-    looking_up_ = resolve(io_, wanted, [this, asks_slurm = wanted.may_be_slurm_node](Resolved resolved) {
-      looking_up_.reset();
-      if (asks_slurm && !resolved.error.empty()) {
-        slurm_failed_at_ = Clock::now();
-        slurm_error_ = resolved.error;
-      } else if (!resolved.error.empty() && !slurm_error_.empty()) {
-        resolved.error = slurm_error_;
-      }
-      if (is_name_awaited_) return take(resolved);
-      found_ = std::move(resolved);
+    Connecting::Options options;
+    options.limit = action.limit;
+    options.channel.message_bytes_max = 4u << 20;
+    options.channel.heartbeat_timeout = options_.heartbeat_timeout;
+    options.channel.handshake_timeout = std::max(1'000ms, options_.heartbeat_timeout);
+    options.channel.host = place();
+    if (security_) options.channel.tls = {security_, &security_->tls};
+    attempt_.emplace(io_, addresses_, target_, std::move(options), [this](Connecting::Outcome outcome) {
+      const auto self = shared_from_this();
+      attempt_.reset();
+      std::visit([this](auto& what) { take(std::move(what)); }, outcome);
     });
   }
 
-  void take(const Resolved& resolved) {
-    is_name_awaited_ = false;
-    attempt_limit_.cancel();
-    if (!resolved.error.empty()) return host_is_unknown(resolved.error);
-    addresses_.clear();
-    for (const auto& address : resolved.addresses) addresses_.push_back(base::address_of(address).text());
-    resolved_ = resolved.addresses;
-    if (!resolved.slurm_address.empty()) slurm_address_ = resolved.slurm_address;
-    try_port(target_.port);
+  void take(Reached reached) {
+    const Session::Target peer{reached.peer, target_port()};
+    present_ = std::move(reached.duplicate);
+    channel_ = std::move(reached.channel);
+    channel_->hand_over({{},
+                         [this](std::string_view text) { take(text); },
+                         [this, peer](const Channel::Closed& how) { take(unreached(how, peer.address)); }});
+    greeted_at_ = since_start();
+    step(Session::Connected{peer});
   }
 
-  void try_port(std::uint16_t index) {
-    for (const auto& address : resolved_)
-      candidates_.push_back(base::with_port(address, static_cast<std::uint16_t>(endpoint_.port + index)));
-    connect_next();
-  }
-
-  void connect_next() {
-    const auto address = candidates_.front();
-    candidates_.erase(candidates_.begin());
-    base::UniqueFd socket(::socket(address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!socket) return next_or_ended(address, errno);
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), base::length_of(address)) == 0)
-      return greet(std::move(socket), address);
-    if (errno != EINPROGRESS) return next_or_ended(address, errno);
-    connecting_ = std::make_shared<asio::posix::stream_descriptor>(io_, socket.release());
-    connecting_->async_wait(asio::posix::stream_descriptor::wait_write,
-                            [self = shared_from_this(), attempt = connecting_, address](error_code error) {
-                              if (error || self->connecting_ != attempt) return;
-                              self->connecting_.reset();
-                              self->attempt_limit_.cancel();
-                              base::UniqueFd connected(attempt->release());
-                              int failure = 0;
-                              socklen_t length = sizeof failure;
-                              ::getsockopt(connected.get(), SOL_SOCKET, SO_ERROR, &failure, &length);
-                              if (failure != 0) return self->next_or_ended(address, failure);
-                              self->greet(std::move(connected), address);
-                            });
-    attempt_limit_.expires_after(limit_);
-    attempt_limit_.async_wait([self = shared_from_this(), attempt = connecting_, address](error_code error) {
-      if (error || self->connecting_ != attempt || !attempt) return;
-      self->connecting_.reset();
-      self->next_or_ended(address, ETIMEDOUT);
-    });
-  }
-
-  // One address that refuses tells more of a host than another that is out of reach.
-  void next_or_ended(const sockaddr_storage& address, int error) {
-    how_ = std::min(how_.value_or(How::silent), how_of(error));
-    if (!candidates_.empty()) return connect_next();
-    note_answer(*how_);
-    ended(*how_, std::string(std::strerror(error)) + " (" + base::address_of(address).text() + ")");
-  }
-
-  void greet(base::UniqueFd socket, const sockaddr_storage& address) {
-    const Session::Target peer{base::address_of(address).text(), target_port()};
-    Channel::Options options;
-    options.message_bytes_max = 4u << 20;
-    options.heartbeat_timeout = options_.heartbeat_timeout;
-    options.handshake_timeout = std::max(1'000ms, options_.heartbeat_timeout);
-    options.host = place();
-    if (security_) options.tls = {security_, &security_->tls};
-    Channel::Handlers handlers;
-    handlers.opened = [this, peer] {
-      greeted_at_ = since_start();
-      step(Session::Connected{peer});
-    };
-    handlers.message = [this](std::string_view text) { take(text); };
-    handlers.closed = [this, peer](const Channel::Closed& how) {
-      const auto why = how.why + " (" + peer.address + ")";
-      const bool is_final = !how.try_this.empty() && !session_.had_round();
-      if (is_final && !may_be_at_another_port()) return take_refusal(why, how.try_this);
-      const auto kind = how.by_peer ? How::closed : How::silent;
-      note_answer(kind, how.try_this);
-      if (is_final && is_refused_everywhere())
-        return refuse(reason_with(why, false), text_of(endpoint()), port_answers_.advice());
-      ended(kind, why, false, {}, how.is_stranger);
-    };
-    present_.reset(::fcntl(socket.get(), F_DUPFD_CLOEXEC, 3));
-    channel_ = std::make_unique<Channel>(io_, std::move(socket), Channel::Side::client, options, std::move(handlers));
+  void take(Unreached what) {
+    const bool is_final = !what.try_this.empty() && !session_.had_round();
+    if (is_final && !may_be_at_another_port()) return take_refusal(what.why, what.try_this);
+    if (what.is_host_unknown)
+      port_answers_.forget();
+    else
+      note_answer(what.how, what.try_this);
+    if (is_final && is_refused_everywhere())
+      return refuse(reason_with(what.why, false), text_of(endpoint()), port_answers_.advice());
+    ended(what);
   }
 
   void take(std::string_view text) {
@@ -353,23 +251,17 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
         handlers_.say("refused at " + place() + ": " + refused->what + "; " + refused->try_this);
       step(Session::Heard{message});
     } catch (const Error& error) {
-      ended(How::closed, error.what());
+      ended({How::closed, error.what()});
     }
   }
 
-  void ended(How how, const std::string& why, bool is_host_unknown = false, std::optional<Refused> refused = {},
-             bool is_stranger = false) {
+  void ended(const Unreached& what, std::optional<Refused> refused = {}) {
     if (!handlers_.message) return;
     hang_up();
-    tell_of(why, is_host_unknown);
-    is_stranger_there_ = is_stranger;
-    step(Session::Ended{how, std::uniform_real_distribution<double>(0, 1)(dice_), is_host_unknown, std::move(refused)});
-  }
-
-  void host_is_unknown(const std::string& why) {
-    resolved_.clear();
-    port_answers_.forget();
-    ended(How::silent, why, true);
+    tell_of(what.why, what.is_host_unknown);
+    is_stranger_there_ = what.is_stranger;
+    step(Session::Ended{what.how, std::uniform_real_distribution<double>(0, 1)(dice_), what.is_host_unknown,
+                        std::move(refused)});
   }
 
   // An alert of TLS comes in the clear: anybody on the way can forge one, or answer in the endpoint's place.
@@ -380,7 +272,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
                     describe_duration(session_.refusal_limit()));
     last_reason_ = why;
     is_reason_said_ = true;
-    ended(How::closed, why, false, Refused{why, try_this});
+    ended({How::closed, why}, Refused{why, try_this});
   }
 
   // It is no use to try again.
@@ -401,7 +293,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void hang_up() {
-    end_attempt();
+    attempt_.reset();
     if (!channel_) return;
     if (present_) given_up_.push_back(std::move(present_));
     if (given_up_.size() > kGivenUpMax) given_up_.pop_front();
@@ -411,12 +303,6 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void let_go() {
     present_.reset();
     given_up_.clear();
-  }
-
-  void end_attempt() {
-    is_name_awaited_ = false;
-    connecting_.reset();
-    attempt_limit_.cancel();
   }
 
   // --- words ---
@@ -459,7 +345,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   std::string what_to_try() const {
-    if (addresses_.empty())
+    if (addresses_.texts().empty())
       return "`getent hosts " + endpoint_.host + "` on this host, or an address in place of the name";
     if (const auto advice = port_answers_.advice(); !advice.empty()) return advice;
     if (may_be_at_another_port())
@@ -489,33 +375,20 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   Handlers handlers_;
   std::shared_ptr<const security::Security> security_;
   asio::steady_timer timer_;  // the session's
-  asio::steady_timer attempt_limit_;
-  PortAnswers port_answers_;
   const Clock::time_point began_ = Clock::now();
+  EndpointAddresses addresses_;
+  PortAnswers port_answers_;
   Session session_;
   MembershipServer* own_ = nullptr;  // the membership, where it is in this process
   std::minstd_rand dice_{std::random_device()()};
-  // The last attempt, or the connection that it led to:
-  Session::Target target_;
-  milliseconds limit_{0};
-  bool is_name_awaited_ = false;  // by this attempt
-  std::shared_ptr<void> looking_up_;
-  Clock::time_point look_up_began_;
-  std::optional<Resolved> found_;  // by a look-up that the attempt did not wait for
-  std::optional<Clock::time_point> slurm_failed_at_;
-  std::string slurm_error_;
-  std::vector<sockaddr_storage> candidates_;
-  std::optional<How> how_;
-  std::shared_ptr<asio::posix::stream_descriptor> connecting_;
-  std::unique_ptr<Channel> channel_;
+  Session::Target target_;             // of the last attempt, or of the connection that it led to
+  std::optional<Connecting> attempt_;  // while it is under way
+  std::unique_ptr<Channel> channel_;   // the connection
   // Duplicates of its socket, and of those that this side has given up. Their other sides hear of an end only with that
   // of this process, or when the agent is done: they take the end of a connection that is not resumed for that of the
   // node, and workers may still run here.
   base::UniqueFd present_;
   std::deque<base::UniqueFd> given_up_;
-  std::string slurm_address_;               // of the endpoint's host, where its name does not resolve
-  std::vector<std::string> addresses_;      // of the endpoint
-  std::vector<sockaddr_storage> resolved_;  // the same, to connect to
   milliseconds greeted_at_{0}, clock_offset_{0};
   std::string last_reason_, refusal_said_;
   std::string host_place_, lost_why_;  // of the last one that welcomed this agent, and why its connection ended

@@ -100,6 +100,7 @@ class RawListener {
     ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   }
 
+  int fd() const { return fd_.get(); }
   std::uint16_t port() const { return port_; }
   RawSocket accept() {
     base::UniqueFd fd(::accept4(fd_.get(), nullptr, nullptr, SOCK_CLOEXEC));
