@@ -1,13 +1,10 @@
 #include "launcher/agent/agent.hpp"
 
 #include <signal.h>
-#include <sys/prctl.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <exception>
@@ -25,8 +22,12 @@
 #include "launcher/agent/agent_log.hpp"
 #include "launcher/agent/assignment.hpp"
 #include "launcher/agent/guardian_link.hpp"
+#include "launcher/agent/guardian_start.hpp"
+#include "launcher/agent/hello.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/agent/own_process.hpp"
+#include "launcher/agent/own_signals.hpp"
+#include "launcher/agent/part_options.hpp"
 #include "launcher/agent/reason_files.hpp"
 #include "launcher/agent/report_file.hpp"
 #include "launcher/agent/worker_links.hpp"
@@ -35,7 +36,6 @@
 #include "launcher/node/log_events.hpp"
 #include "launcher/node/node_core.hpp"
 #include "launcher/output/output.hpp"
-#include "rendezvous/membership/membership.hpp"
 #include "rendezvous/round/term.hpp"
 #include "rendezvous/store/server.hpp"
 
@@ -45,23 +45,6 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
-using rendezvous::Hello;
-
-// Slurm signals every process of a step within that.
-constexpr std::chrono::milliseconds kSignalWindow{200};
-
-std::string run_id_of(const RoundId& term) { return to_string(term).substr(0, to_string(term).rfind('-')); }
-
-std::shared_ptr<const security::Security> security_of(const LaunchConfig& config) {
-  const auto& tokens = config.rendezvous.tokens;
-  return tokens ? std::make_shared<security::Security>(*tokens) : nullptr;
-}
-
-NodeOptions node_options(const LaunchConfig& config) {
-  return {config.workers,        config.rendezvous.nodes_max,
-          config.grace,          config.in_slurm_step ? kSignalWindow : std::chrono::milliseconds(0),
-          config.restart_window, base::host_name()};
-}
 
 class Agent {
  public:
@@ -71,11 +54,14 @@ class Agent {
         bindings_(worker_bindings(config, environment)),
         core_(node_options(config)),
         report_file_(config.report_file.empty() ? std::nullopt : std::make_optional<ReportFile>(config.report_file)),
-        signals_(signals_to_take_in(config.stop_signals, config.forward_signals,
-                                    config.in_slurm_step || !config.slurm_step.empty())),
+        taken_in_(signals_to_take_in(config.stop_signals, config.forward_signals,
+                                     config.in_slurm_step || !config.slurm_step.empty())),
         security_(security_of(config)),
-        guardian_(prepare(), config.workers),
-        signal_source_(io_, open_signalfd(signals_)),
+        guardian_(prepare_guardian(config, environment, bindings_, scratch_.path(), security_, taken_in_),
+                  config.workers),
+        signals_(io_, taken_in_, config.forward_signals,
+                 {[this](const NodeCore::Event& event) { decide(event); }, [this] { reap_guardian(); },
+                  [this] { output_.resize(); }}),
         timer_(io_),
         links_(io_, config.workers,
                {[this](int local_rank, const worker_link::ToAgent& message) {
@@ -86,9 +72,9 @@ class Agent {
                 }}),
         output_(io_, config.output, scratch_.path(), [this] { decide(NodeCore::OutputClosed{}); }),
         warnings_(io_, [this](const std::string& line) { print(line); }),
-        store_(io_, store_options()),
+        store_(io_, store_options(config, std::ref(warnings_))),
         meeting_(
-            io_, config, security_, hello(), term_,
+            io_, config, security_, hello_of(config, {run_id_, node_key_}, output_.highest_round(run_id_)), term_,
             [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
             warnings_,
             {[this](const rendezvous::ToAgent& message) {
@@ -104,7 +90,7 @@ class Agent {
 
   int run() {
     for (const auto& notice : config_.notices) print(notice);
-    wait_for_signals();
+    signals_.listen();
     guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) {
                              hear_out(events);
                              decide(events);
@@ -113,91 +99,19 @@ class Agent {
                            [this](int workers) { decide(NodeCore::SignalForwarded{workers}); }});
     meeting_.start();
     io_.run();
-    write_report();
+    // When nothing else is left to do: nobody waits for a slow disk.
+    if (report_file_) write_report(*report_file_, run_id_, exit_code_, core_.report());
     if (exit_code_ != 0) write_log();
     return exit_code_;
   }
 
  private:
-  // Before the event loop and any thread: what concerns this process alone, and what its guardian is to know.
-  guardian::GuardianOptions prepare() {
-    guardian::GuardianOptions options{config_.command,  {}, {}, raise_descriptor_limit(), bindings_, scratch_.path(),
-                                      ignored_signals()};
-    if (security_) options.worker_core_limit = security::hide_memory();  // so the guardian's is too
-    options.security = security_;
-    for (const auto& variable : inherited_)
-      if (!is_withheld(name_of(variable)) &&
-          !(config_.virtual_local_rank && name_of(variable) == "CUDA_VISIBLE_DEVICES"))
-        options.environment.push_back(variable);
-    ::signal(SIGCHLD, SIG_DFL);  // whoever ignores it is not told how children end
-    ::sigprocmask(SIG_BLOCK, &signals_, &options.worker_signal_mask);
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-    return options;
-  }
-
-  std::vector<int> ignored_signals() const {
-    std::vector<int> out;
-    for (const int number : config_.forward_signals)
-      if (config_.in_slurm_step && is_ignored_by_workers(number)) out.push_back(number);
-    return out;
-  }
-
-  store::ServerOptions store_options() {
-    store::ServerOptions options;
-    options.allow = config_.store_allow;
-    options.total_bytes_max = static_cast<std::size_t>(config_.rendezvous.store_memory_mib) << 20;
-    options.memory_option = "--rdzv-conf=store_memory";
-    options.warn = std::ref(warnings_);
-    return options;
-  }
-
-  Hello hello() const {
-    Hello hello;
-    hello.run_id = run_id_;
-    hello.node_key = node_key_;
-    hello.host_name = base::host_name();
-    hello.node_rank = config_.rendezvous.node_rank;
-    hello.nodes_min = config_.rendezvous.nodes_min;
-    hello.nodes_max = config_.rendezvous.nodes_max;
-    hello.workers = config_.workers;
-    hello.role = config_.role;
-    hello.local_address = config_.rendezvous.local_address;
-    hello.highest_round = std::min(output_.highest_round(run_id_), rendezvous::kRoundWithLogsMax);
-    hello.restarts_max = config_.restarts_max;
-    hello.restart_window = config_.restart_window;
-    hello.join_timeout = config_.rendezvous.join_timeout;
-    hello.last_call_timeout = config_.rendezvous.last_call_timeout;
-    hello.grace = config_.grace;
-    hello.is_served_by_agent = config_.rendezvous.port_count > 1;
-    hello.slurm_run = config_.rendezvous.slurm_run;
-    hello.wants_report = report_file_.has_value();
-    if (hello.nodes_max > 1) hello.addresses = rendezvous::own_addresses();
-    hello.addresses.resize(std::min(hello.addresses.size(), rendezvous::kAddressesMax));
-    return hello;
+  void write_log() {
+    const auto failure = log_.write_kept(output_.own_log(run_id_, base::host_name()));
+    if (!failure.empty()) std::cerr << "ddprun: its own log was not written: " << failure << '\n';
   }
 
   // --- what happens ---
-
-  void wait_for_signals() {
-    signal_source_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
-      if (error) return;
-      signalfd_siginfo info;
-      while (::read(signal_source_.native_handle(), &info, sizeof info) == sizeof info) take(info);
-      wait_for_signals();
-    });
-  }
-
-  void take(const signalfd_siginfo& info) {
-    const int number = static_cast<int>(info.ssi_signo);
-    const auto& forwarded = config_.forward_signals;
-    if (number == SIGCHLD) return reap_guardian();
-    if (number == SIGWINCH) return output_.resize();
-    if (number == SIGTSTP) return decide(NodeCore::SuspendSignalled{});
-    if (number == SIGCONT) return decide(NodeCore::ContinueSignalled{});
-    if (std::find(forwarded.begin(), forwarded.end(), number) != forwarded.end())
-      return decide(NodeCore::WarningSignalled{number, sender_of(info)});
-    decide(NodeCore::StopSignalled{number, sender_of(info)});
-  }
 
   void reap_guardian() {
     const auto pid = guardian_.pid();
@@ -415,31 +329,9 @@ class Agent {
 
   void perform(const NodeCore::Quit&) { io_.stop(); }
 
-  // When nothing else is left to do: however slow the disk, nobody waits for it.
-  void write_report() const {
-    const auto& report = core_.report();
-    // A node that heard no verdict has little to say, and another one's report may be in this file.
-    if (!report_file_ || (!report && !report_file_->is_empty())) return;
-    try {
-      report_file_->write(report_json(run_id_, exit_code_, report));
-    } catch (const std::exception& error) {
-      std::cerr << "error: " << error.what() << "\nwhere: --report\ntry:   free some space there, or another file\n";
-    }
-  }
-
-  void write_log() {
-    const auto failure = log_.write_kept(output_.own_log(run_id_, base::host_name()));
-    if (!failure.empty()) std::cerr << "ddprun: its own log was not written: " << failure << '\n';
-  }
-
-  // As a terminal's ctrl-z: the tree has stopped already, now this process does, and its shell sees it.
+  // The tree has stopped already. Now this process does, and its shell sees that.
   void perform(const NodeCore::SuspendProcess&) {
-    sigset_t suspend;
-    sigemptyset(&suspend);
-    sigaddset(&suspend, SIGTSTP);
-    ::kill(::getpid(), SIGTSTP);
-    ::sigprocmask(SIG_UNBLOCK, &suspend, nullptr);  // stops here, until SIGCONT
-    ::sigprocmask(SIG_BLOCK, &suspend, nullptr);
+    suspend_this_process();
     decide(NodeCore::ContinueSignalled{});  // also where nobody could have continued us
     output_.resize();
   }
@@ -455,16 +347,16 @@ class Agent {
   const std::vector<std::string>& inherited_;  // ddprun's own environment
   const std::vector<Binding> bindings_;        // of each worker; empty: none is bound
   const RoundId term_ = rendezvous::begin_term();
-  const std::string run_id_ = config_.rendezvous.run_id.empty() ? run_id_of(term_) : config_.rendezvous.run_id;
+  const std::string run_id_ = run_id_of(config_, term_);
   const std::string node_key_ = base::random_key();
   NodeCore core_;
   ScratchDirectory scratch_;
   const std::optional<ReportFile> report_file_;
-  sigset_t signals_;
+  const sigset_t taken_in_;  // the signals that signals_ tells of
   asio::io_context io_{1};
   const std::shared_ptr<const security::Security> security_;  // none without a token
   GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread
-  asio::posix::stream_descriptor signal_source_;
+  OwnSignals signals_;
   asio::steady_timer timer_;
   WorkerLinks links_;
   Output output_;

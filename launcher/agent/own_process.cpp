@@ -42,6 +42,15 @@ int open_signalfd(const sigset_t& signals) {
   return fd;
 }
 
+void suspend_this_process() {
+  sigset_t suspend;
+  sigemptyset(&suspend);
+  sigaddset(&suspend, SIGTSTP);
+  ::kill(::getpid(), SIGTSTP);
+  ::sigprocmask(SIG_UNBLOCK, &suspend, nullptr);  // stops here
+  ::sigprocmask(SIG_BLOCK, &suspend, nullptr);
+}
+
 rlimit raise_descriptor_limit() {
   rlimit before{};
   ::getrlimit(RLIMIT_NOFILE, &before);

@@ -27,6 +27,10 @@ std::string sender_of(const signalfd_siginfo& info);
 // Throws std::system_error.
 int open_signalfd(const sigset_t& signals);
 
+// Stops this process as a terminal's ctrl-z does. Returns after SIGCONT, or at once if nobody could continue this
+// process. Requires that SIGTSTP is blocked and has its default action.
+void suspend_this_process();
+
 // To the highest that is allowed: each worker costs ddprun two streams, a pidfd and the connections of its store
 // clients. Returns the limit before, which the workers get back.
 rlimit raise_descriptor_limit();

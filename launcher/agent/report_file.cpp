@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <exception>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -67,6 +69,16 @@ bool ReportFile::is_empty() const {
 void ReportFile::write(const std::string& text) const {
   if (const int error = base::write_all(file_.get(), text); error != 0)
     throw std::system_error(error, std::generic_category(), "the report can't be written to " + path_);
+}
+
+void write_report(const ReportFile& file, const std::string& run_id, int exit_code,
+                  const std::optional<rendezvous::RunReport>& report) {
+  if (!report && !file.is_empty()) return;
+  try {
+    file.write(report_json(run_id, exit_code, report));
+  } catch (const std::exception& error) {
+    std::cerr << "error: " << error.what() << "\nwhere: --report\ntry:   free some space there, or another file\n";
+  }
 }
 
 }  // namespace ddp::launcher

@@ -25,4 +25,9 @@ class ReportFile {
   base::UniqueFd file_;
 };
 
+// Writes a report_json(). Without a report it leaves what is there: another node may have the same file. Prints an
+// error if the report cannot be written.
+void write_report(const ReportFile& file, const std::string& run_id, int exit_code,
+                  const std::optional<rendezvous::RunReport>& report);
+
 }  // namespace ddp::launcher

@@ -1,0 +1,19 @@
+// What this node says of itself when it joins its job.
+#pragma once
+
+#include <string>
+
+#include "launcher/command_line/launch_config.hpp"
+#include "rendezvous/membership/messages.hpp"
+
+namespace ddp::launcher {
+
+struct NodeIdentity {
+  std::string run_id;
+  std::string node_key;
+};
+
+// highest_round: of which this host has log files; -1: none. Asks the kernel for this host's name and addresses.
+rendezvous::Hello hello_of(const LaunchConfig& config, const NodeIdentity& node, int highest_round);
+
+}  // namespace ddp::launcher
