@@ -1,13 +1,9 @@
 #include "launcher/agent/agent.hpp"
 
 #include <signal.h>
-#include <unistd.h>
 
-#include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <exception>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -20,10 +16,11 @@
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
 #include "launcher/agent/agent_log.hpp"
-#include "launcher/agent/assignment.hpp"
+#include "launcher/agent/failure_details.hpp"
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/guardian_start.hpp"
 #include "launcher/agent/hello.hpp"
+#include "launcher/agent/local_workers.hpp"
 #include "launcher/agent/meeting.hpp"
 #include "launcher/agent/own_process.hpp"
 #include "launcher/agent/own_signals.hpp"
@@ -71,6 +68,9 @@ class Agent {
                   decide(NodeCore::WorkerLinkLost{local_rank, why});
                 }}),
         output_(io_, config.output, scratch_.path(), [this] { decide(NodeCore::OutputClosed{}); }),
+        workers_(io_, {config, environment, bindings_, run_id_, core_, guardian_, links_, output_},
+                 {[this](const NodeCore::Event& event) { decide(event); },
+                  [this](const std::string& line) { print(line); }}),
         warnings_(io_, [this](const std::string& line) { print(line); }),
         store_(io_, store_options(config, std::ref(warnings_))),
         meeting_(
@@ -163,133 +163,15 @@ class Agent {
   void perform(const NodeCore::Send& action) { meeting_.send(action.message); }
 
   void perform(const NodeCore::SendRoundEnded& action) {
-    auto ended = action.message;
-    for (auto& failure : ended.failures) {
-      failure.pid = guardian_.pid_of(failure.local_rank);
-      failure.program = config_.program;
-      failure.stderr_file = output_.stderr_file(failure.local_rank);
-    }
-    if (!ended.failures.empty() && ended.failures.front().stderr_file.empty())
-      ended.failures.front().stderr_tail = output_.stderr_tail(ended.failures.front().local_rank);
-    meeting_.send(ended);
+    meeting_.send(with_details(action.message, config_.program, guardian_, output_));
   }
 
   void perform(const NodeCore::ReadReasons& action) {
-    ReasonFiles::Paths paths{{}, output_.stderr_file(action.local_ranks.front())};
-    for (const int local_rank : action.local_ranks) paths.error_files.push_back(output_.error_file(local_rank));
-    reason_files_.read(std::move(paths), [this, number = action.number](const Reasons& reasons) {
-      decide(NodeCore::ReasonsRead{number, reasons});
-    });
+    reason_files_.read(reason_paths(action.local_ranks, output_),
+                       [this, number = action.number](const Reasons& reasons) {
+                         decide(NodeCore::ReasonsRead{number, reasons});
+                       });
   }
-
-  void perform(const NodeCore::SendToWorker& action) {
-    std::visit([&](const auto& message) { links_.send(action.local_rank, message); }, action.message);
-  }
-
-  void perform(const NodeCore::SendToWorkers& action) {
-    std::visit([&](const auto& message) { links_.send_to_all(message); }, action.message);
-  }
-
-  void perform(const NodeCore::OpenOutput& action) {
-    show_bindings();
-    open_output(others_than(action.local_ranks), [this](std::exception_ptr error) {
-      spawn_error_ = error;
-      decide(NodeCore::OutputOpened{error ? std::optional(text_of(error)) : std::nullopt});
-    });
-  }
-
-  void perform(const NodeCore::Spawn& action) {
-    auto left = action.local_ranks;
-    try {
-      for (; !left.empty(); left.erase(left.begin())) spawn(left.front());
-    } catch (const std::exception& error) {
-      spawn_error_ = std::current_exception();
-      // Not within the step that asked for them.
-      asio::post(io_, [this, why = text_of(error), left] { decide(NodeCore::SpawnFailed{why, left}); });
-    }
-  }
-
-  void perform(const NodeCore::Rethrow&) { std::rethrow_exception(spawn_error_); }
-
-  void spawn(int local_rank) {
-    const auto socket = links_.open(local_rank);
-    const auto side = output_.worker_side(local_rank);
-    guardian_.spawn(local_rank, variables_of(local_rank), {side[0], side[1], side[2], socket.get()});
-    output_.worker_is_spawned(local_rank);
-  }
-
-  void perform(const NodeCore::Seat& action) {
-    try {
-      if (action.are_all) {
-        show_bindings();
-        open_output(action.local_ranks, [](std::exception_ptr) {});  // there is nothing to open
-      }
-    } catch (const std::exception& error) {
-      return asio::post(io_, [this, why = text_of(error), local_ranks = action.local_ranks] {
-        decide(NodeCore::SeatsFailed{why, local_ranks});
-      });
-    }
-    for (const int local_rank : action.local_ranks) {
-      worker_link::Seat seat;
-      for (const auto& variable : variables_of(local_rank))
-        seat.variables[name_of(variable)] = variable.substr(variable.find('=') + 1);
-      links_.send(local_rank, seat);
-    }
-  }
-
-  void open_output(const std::vector<int>& kept, Output::Opened opened) {
-    const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
-    output_.begin_round({run_id_, core_.round().round.number, core_.round().rank_first, config_.workers,
-                         core_.round().world_size, config_.role, foreground},
-                        kept, std::move(opened));
-  }
-
-  std::vector<std::string> variables_of(int local_rank) const {
-    return worker_variables(
-        assignment_of(core_.round(), config_, run_id_, core_.store_address()),
-        {local_rank, output_.error_file(local_rank), core_share(local_rank), output_.round_directory()}, inherited_);
-  }
-
-  std::vector<int> others_than(const std::vector<int>& local_ranks) const {
-    std::vector<int> out;
-    for (int local_rank = 0; local_rank < config_.workers; ++local_rank)
-      if (std::find(local_ranks.begin(), local_ranks.end(), local_rank) == local_ranks.end()) out.push_back(local_rank);
-    return out;
-  }
-
-  // Once, and again where the workers' ranks are new.
-  void show_bindings() {
-    if (!config_.binding.display ||
-        std::exchange(shown_rank_first_, core_.round().rank_first) == core_.round().rank_first)
-      return;
-    for (std::size_t i = 0; i < bindings_.size(); ++i)
-      print("rank " + std::to_string(core_.round().rank_first + static_cast<int>(i)) + ": " + describe(bindings_[i]));
-  }
-
-  std::optional<int> core_share(int local_rank) const {
-    return bindings_.empty() ? std::nullopt : bindings_[static_cast<std::size_t>(local_rank)].core_share;
-  }
-
-  static std::string text_of(const std::exception_ptr& error) {
-    try {
-      std::rethrow_exception(error);
-    } catch (const std::exception& what) {
-      return text_of(what);
-    }
-  }
-
-  static std::string text_of(const std::exception& error) {
-    const auto* usage = dynamic_cast<const UsageError*>(&error);
-    return error.what() + (usage == nullptr ? "" : " (" + usage->where() + ")");
-  }
-
-  void perform(const SignalWorker& action) { guardian_.signal_worker(action.local_rank, action.signal_number); }
-  void perform(const KillWorker& action) { guardian_.kill_worker(action.local_rank); }
-  void perform(const SignalTree& action) { guardian_.signal_tree(action.signal_number); }
-  void perform(const KillOrphans&) { guardian_.kill_orphans(); }
-  void perform(const KillTree&) { guardian_.kill_tree(); }
-  void perform(const NodeCore::ForwardSignal& action) { guardian_.forward(action.signal_number); }
-  void perform(const NodeCore::ForgetTree&) { guardian_.give_up(); }
 
   void perform(const NodeCore::SetFarewell& action) {
     const auto there = action.is_wanted ? meeting_.whereabouts() : std::nullopt;
@@ -313,12 +195,7 @@ class Agent {
   // A launcher that started this one reads the reason where it reads that of any worker.
   void perform(const NodeCore::TellCaller& action) {
     const auto path = value_of("TORCHELASTIC_ERROR_FILE", inherited_);
-    if (!path || path->empty()) return;
-    const auto& cause = action.cause;
-    reason_files_.pass_on({action.is_own ? output_.error_file(cause.local_rank) : "",
-                           cause.ending.kind == Ending::Kind::killed ? -cause.ending.value : exit_code_of(cause.ending),
-                           describe_failure(cause)},
-                          *path);
+    if (path && !path->empty()) reason_files_.pass_on(root_cause_of(action, output_), *path);
   }
 
   void perform(const NodeCore::Finish& action) {
@@ -334,6 +211,12 @@ class Agent {
     suspend_this_process();
     decide(NodeCore::ContinueSignalled{});  // also where nobody could have continued us
     output_.resize();
+  }
+
+  // Everything else concerns the workers.
+  template <class Action>
+  void perform(const Action& action) {
+    workers_.perform(action);
   }
 
   // One line, whatever others have put into it. is_limited: they can cause it without end.
@@ -360,15 +243,14 @@ class Agent {
   asio::steady_timer timer_;
   WorkerLinks links_;
   Output output_;
+  LocalWorkers workers_;
   AgentLog log_{config_.log_level, run_id_, [this](const std::string& line) { output_.log(line); }};
   ReasonFiles reason_files_{io_};
   base::WarningLog warnings_;
   base::BoundedLog limited_log_{io_, [this](const std::string& line) { print(line); }};
   store::Server store_;
   Meeting meeting_;
-  std::exception_ptr spawn_error_;  // the last one
   int exit_code_ = 1;
-  int shown_rank_first_ = -1;  // by --display-binding
 };
 
 }  // namespace

@@ -1,0 +1,32 @@
+#include "launcher/agent/failure_details.hpp"
+
+#include "launcher/worker_group/exit_code.hpp"
+
+namespace ddp::launcher {
+
+rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::string& program,
+                                    const GuardianLink& guardian, const Output& output) {
+  for (auto& failure : ended.failures) {
+    failure.pid = guardian.pid_of(failure.local_rank);
+    failure.program = program;
+    failure.stderr_file = output.stderr_file(failure.local_rank);
+  }
+  if (!ended.failures.empty() && ended.failures.front().stderr_file.empty())
+    ended.failures.front().stderr_tail = output.stderr_tail(ended.failures.front().local_rank);
+  return ended;
+}
+
+ReasonFiles::Paths reason_paths(const std::vector<int>& local_ranks, const Output& output) {
+  ReasonFiles::Paths paths{{}, output.stderr_file(local_ranks.front())};
+  for (const int local_rank : local_ranks) paths.error_files.push_back(output.error_file(local_rank));
+  return paths;
+}
+
+RootCause root_cause_of(const NodeCore::TellCaller& what, const Output& output) {
+  const auto& cause = what.cause;
+  return {what.is_own ? output.error_file(cause.local_rank) : "",
+          cause.ending.kind == Ending::Kind::killed ? -cause.ending.value : exit_code_of(cause.ending),
+          describe_failure(cause)};
+}
+
+}  // namespace ddp::launcher
