@@ -101,7 +101,7 @@ class Agent {
     io_.run();
     // When nothing else is left to do: nobody waits for a slow disk.
     if (report_file_) write_report(*report_file_, run_id_, exit_code_, core_.report());
-    if (exit_code_ != 0) write_log();
+    if (keeps_log_) write_log();
     return exit_code_;
   }
 
@@ -200,6 +200,7 @@ class Agent {
 
   void perform(const NodeCore::Finish& action) {
     exit_code_ = action.exit_code;
+    keeps_log_ = action.keeps_log;
     store_.stop();
     meeting_.finish([this] { output_.when_drained([this] { io_.stop(); }); });
   }
@@ -251,6 +252,7 @@ class Agent {
   store::Server store_;
   Meeting meeting_;
   int exit_code_ = 1;
+  bool keeps_log_ = true;
 };
 
 }  // namespace

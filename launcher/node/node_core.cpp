@@ -388,7 +388,7 @@ void NodeCore::end_with(int exit_code) {
 
 void NodeCore::finish(int exit_code) {
   if (std::exchange(finished_, true)) return;
-  out_.emplace_back(Finish{exit_code});
+  out_.emplace_back(Finish{exit_code, exit_code != 0});
 }
 
 // --- what the worker group decides ---

@@ -194,6 +194,7 @@ class NodeCore {
   };
   struct Finish {  // nothing of the job is left here: end, once all that was said has gone
     int exit_code;
+    bool keeps_log = true;  // the newest lines of ddprun's log are written to a file
   };
   struct Quit {};  // end at once
 

@@ -102,6 +102,18 @@ class NodeCoreOfTwo : public ::testing::Test {
   NodeCore::Facts facts_{TimePoint(100s), 5s, false, true};
 };
 
+TEST_F(NodeCoreOfTwo, LogIsWrittenToAFileOnlyIfTheJobEndsBadly) {
+  for (const int exit_code : {0, 3}) {
+    SCOPED_TRACE(exit_code);
+    NodeCore core({2, 2, 30s, 0ms, 0ms, "b"});
+    rendezvous::FinishJob verdict;
+    verdict.exit_code = exit_code;
+    const auto finish = all<NodeCore::Finish>(core.step(NodeCore::MembershipSaid{verdict, "node0"}, facts_));
+    ASSERT_EQ(finish.size(), 1U);
+    EXPECT_EQ(finish.front().keeps_log, exit_code != 0);
+  }
+}
+
 // Round 0 has ended well, and the output of its workers is not written yet.
 class NodeCoreClosingOutput : public NodeCoreOfTwo {
  protected:
