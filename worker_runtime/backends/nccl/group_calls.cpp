@@ -15,16 +15,6 @@ using core::Cause;
 using process_group::Collective;
 using process_group::CollectiveKind;
 
-// Of the callers of `calls`, each once.
-std::vector<cudaStream_t> streams_of(std::span<const Collective> calls) {
-  std::vector<cudaStream_t> streams;
-  for (const Collective& call : calls) {
-    auto* const stream = static_cast<cudaStream_t>(call.stream);
-    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
-  }
-  return streams;
-}
-
 void require_no_wait_of_host(std::span<const Collective> calls) {
   for (const Collective& call : calls) {
     if (call.kind != CollectiveKind::barrier && call.kind != CollectiveKind::allocate) continue;

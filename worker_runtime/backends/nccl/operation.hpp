@@ -16,6 +16,9 @@ namespace ddp::nccl_backend {
 
 struct GroupState;
 
+// Of the callers, each once.
+std::vector<cudaStream_t> streams_of(std::span<const process_group::Collective> calls);
+
 class Operation : public core::Operation, public Work::State {
  public:
   struct Events {
