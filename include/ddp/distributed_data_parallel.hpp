@@ -61,7 +61,7 @@ enum class Unused : std::uint8_t {
 enum class UnevenInputs : std::uint8_t {
   off,               // join() is refused, and the others would wait for this rank until their timeout
   divide_by_all,     // gradients are sums over the ranks that are left, divided by size(); a rank's samples count alike
-  divide_by_active,  // gradients are means over the ranks that are left. In host memory only, without a hook
+  divide_by_active,  // gradients are means over the ranks that are left. Without a hook only
   stop,              // all ranks stop at the first that ends: finish() says so
 };
 

@@ -33,7 +33,11 @@
 // another order. A bucket that does not divide by the ranks is padded. The functions of gradient_scaling.hpp refuse a
 // model whose gradients are divided; LossScaler::unscale() takes the optimizer instead.
 //
-// In host memory. Threads: that of the model. Copies share their state.
+// In host memory, or on a GPU, where the state is, too; Sharding::gradients in host memory only. On a GPU all of this
+// is in order on the stream of the model's options. The host waits there where clip_gradients_by_norm() and
+// unscale_gradients() return what they found, when a kernel is used first, and when buckets are rebuilt.
+//
+// Threads: that of the model. Copies share their state.
 #pragma once
 
 #include <cstddef>
@@ -81,7 +85,7 @@ class DDP_EXPORT ShardedOptimizer {
  public:
   // group, parameters: those of the model, in the same order. The memory of parameters outlives this object and the
   // model; the last of them that ends waits for what is still sent. Throws InvalidArgument for options out of range,
-  // and for parameters of other types, or not in host memory.
+  // for parameters of other types or not on the group's device, and for Sharding::gradients on a GPU.
   ShardedOptimizer(ProcessGroup group, std::vector<Parameter> parameters,
                    std::variant<AdamWOptions, SgdOptions> options, Sharding sharding);
 

@@ -96,6 +96,11 @@ cudaError_t sum_squares(const Batch& batch, double* partials, cudaStream_t strea
                        });
 }
 
+cudaError_t sum(const double* partials, std::size_t count, double* result, cudaStream_t stream) {
+  return launch_kernel("sum", stream, {{partials, count}, {result, 1}},
+                       [=] { *result = std::accumulate(partials, partials + count, 0.0); });
+}
+
 cudaError_t norm(const double* partials, std::size_t count, double* result, cudaStream_t stream) {
   return launch_kernel("norm", stream, {{partials, count}, {result, 1}}, [=] { *result = norm_of(partials, count); });
 }

@@ -20,7 +20,7 @@
 #include "worker_runtime/backends/nccl/cuda_arithmetic.hpp"
 #include "worker_runtime/backends/nccl/gradient_kernels.hpp"
 #include "worker_runtime/backends/nccl/nccl_backend.hpp"
-#include "worker_runtime/engine/sharded/update.hpp"
+#include "worker_runtime/engine/sharded/optimizer_numbers.hpp"
 #include "worker_runtime/process_group/device_arithmetic.hpp"
 #include "worker_runtime/tensor/convert.hpp"
 
@@ -425,14 +425,15 @@ void compare_updates(const std::variant<AdamWOptions, SgdOptions>& options, Data
       SCOPED_TRACE("a piece of " + std::to_string(kPieces[i]));
       Values& its = host[i];
       const auto floats = [](Bytes& bytes) { return reinterpret_cast<float*>(bytes.data()); };
-      const auto halves = [](Bytes& bytes) { return reinterpret_cast<std::uint16_t*>(bytes.data()); };
-      gradient_engine::Elements elements{floats(its.p), floats(its.g), has_m ? floats(its.m) : nullptr,
-                                         has_v ? floats(its.v) : nullptr, kPieces[i]};
-      if (has_rounded) {
-        gradient_engine::update(options, step, kScale, elements, {type, halves(its.rounded), halves(its.g)});
-      } else {
-        gradient_engine::update(options, step, kScale, elements);
-      }
+      const tensor::OptimizedPiece piece{.type = type,
+                                         .p = floats(its.p),
+                                         .g = its.g.data(),
+                                         .m = has_m ? floats(its.m) : nullptr,
+                                         .v = has_v ? floats(its.v) : nullptr,
+                                         .rounded = has_rounded ? its.rounded.data() : nullptr,
+                                         .count = kPieces[i]};
+      std::visit([&](const auto& each) { tensor::update(piece, gradient_engine::numbers_of(each, step, kScale)); },
+                 options);
       expect_same(device[i].p.bytes(), its.p, DataType::float32);
       expect_same(device[i].m.bytes(), its.m, DataType::float32);
       expect_same(device[i].v.bytes(), its.v, DataType::float32);

@@ -79,7 +79,9 @@ const Agreement* Executor::perform(const FinishHooks&) {
 }
 
 const Agreement* Executor::perform(const Scale& action) {
-  for (const Bucket& bucket : memory_.layout().buckets) scale(memory_.of(bucket), action.factor);
+  std::vector<MemoryRange> gradients;
+  for (const Bucket& bucket : memory_.layout().buckets) gradients.push_back(memory_.of(bucket));
+  group_.impl()->backend().device_arithmetic()->scale(gradients, action.factor, options_.stream);
   return nullptr;
 }
 

@@ -133,9 +133,6 @@ void check_model(const std::vector<Parameter>& parameters, Device device) {
 
 void check_options(const std::vector<Parameter>& parameters, const DistributedDataParallelOptions& options,
                    Device device) {
-  if (options.uneven_inputs == UnevenInputs::divide_by_active && device.kind != Device::Kind::cpu) {
-    refuse("uneven_inputs = divide_by_active is for host memory only", "divide_by_all");
-  }
   if (options.bucket_cap_bytes == kAutomaticBucketCap && options.rebuild_buckets != RebuildBuckets::automatic) {
     refuse("an automatic bucket cap without automatic rebuilds",
            "rebuild_buckets = RebuildBuckets::automatic, and gradient(i) after each begin_step()");

@@ -28,13 +28,18 @@ class HostArithmetic : public DeviceArithmetic {
     *found = std::all_of(values.begin(), values.end(), tensor::is_finite) ? 0 : 1;
   }
 
+  std::unique_ptr<HostCopy> sum_of_squares(Ranges values, void* stream) override {
+    const double sum = squares_of(values);
+    return host_memory()->begin_read(&sum, sizeof sum, stream);
+  }
+
   std::unique_ptr<HostCopy> norm(Ranges values, void* stream) override {
-    const double norm = norm_of(values);
+    const double norm = std::sqrt(squares_of(values));
     return host_memory()->begin_read(&norm, sizeof norm, stream);
   }
 
   std::unique_ptr<HostCopy> clip_by_norm(Ranges values, double norm_max, void* stream) override {
-    const double norm = norm_of(values);
+    const double norm = std::sqrt(squares_of(values));
     if (norm > norm_max && !std::isinf(norm)) scale(values, norm_max / norm, stream);
     return host_memory()->begin_read(&norm, sizeof norm, stream);
   }
@@ -47,11 +52,19 @@ class HostArithmetic : public DeviceArithmetic {
     tensor::widen(static_cast<const std::uint16_t*>(from.data), static_cast<float*>(to.data), to.count, from.type);
   }
 
+  void update(Pieces pieces, const tensor::AdamWNumbers& numbers, void*) override {
+    for (const tensor::OptimizedPiece& each : pieces) tensor::update(each, numbers);
+  }
+
+  void update(Pieces pieces, const tensor::SgdNumbers& numbers, void*) override {
+    for (const tensor::OptimizedPiece& each : pieces) tensor::update(each, numbers);
+  }
+
  private:
-  static double norm_of(Ranges values) {
+  static double squares_of(Ranges values) {
     double squares = 0;
     for (const MemoryRange& each : values) squares += tensor::sum_of_squares(each);
-    return std::sqrt(squares);
+    return squares;
   }
 };
 

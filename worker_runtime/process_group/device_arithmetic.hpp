@@ -18,6 +18,7 @@
 
 #include "ddp/memory.hpp"
 #include "worker_runtime/process_group/device_memory.hpp"
+#include "worker_runtime/tensor/optimizer_step.hpp"
 
 namespace ddp::process_group {
 
@@ -39,6 +40,9 @@ class DeviceArithmetic {
   // *found, which lies on the device, becomes 1 if an element is infinite or NaN, else 0.
   virtual void find_non_finite(Ranges values, std::int32_t* found, void* stream) = 0;
 
+  // A double.
+  virtual std::unique_ptr<HostCopy> sum_of_squares(Ranges values, void* stream) = 0;
+
   // A double: the square root of the sum of the squares.
   virtual std::unique_ptr<HostCopy> norm(Ranges values, void* stream) = 0;
 
@@ -48,6 +52,11 @@ class DeviceArithmetic {
   // Between float32 and 16 bits: float16 or bfloat16. Both ranges have the same count, and don't overlap.
   virtual void narrow(const MemoryRange& from, const MemoryRange& to, void* stream) = 0;
   virtual void widen(const MemoryRange& from, const MemoryRange& to, void* stream) = 0;
+
+  // One step of an optimizer, with the same numbers for all pieces.
+  using Pieces = std::span<const tensor::OptimizedPiece>;
+  virtual void update(Pieces pieces, const tensor::AdamWNumbers& numbers, void* stream) = 0;
+  virtual void update(Pieces pieces, const tensor::SgdNumbers& numbers, void* stream) = 0;
 };
 
 // Of host memory.

@@ -30,7 +30,15 @@ class HostMemory : public DeviceMemory {
     if (range.count > 0) std::memset(range.data, 0, range.bytes());
   }
 
-  void write(void* to, std::span<const std::byte> bytes, void*) override { copy(to, bytes.data(), bytes.size()); }
+  void copy(void* to, const void* from, std::size_t bytes, void*) override { copy_bytes(to, from, bytes); }
+
+  std::shared_ptr<void> allocate(std::size_t bytes, void*) override {
+    void* const memory = std::calloc(1, bytes);
+    if (memory == nullptr && bytes > 0) throw std::bad_alloc();
+    return {memory, [](void* each) { std::free(each); }};
+  }
+
+  void write(void* to, std::span<const std::byte> bytes, void*) override { copy_bytes(to, bytes.data(), bytes.size()); }
 
   std::unique_ptr<HostCopy> begin_read(const void* from, std::size_t bytes, void*) override {
     return std::make_unique<FinishedCopy>(static_cast<const std::byte*>(from), bytes);
@@ -51,9 +59,9 @@ class HostMemory : public DeviceMemory {
 
  private:
   static void copy_all(std::span<const Copy> copies) {
-    for (const Copy& each : copies) copy(each.to, each.from, each.bytes);
+    for (const Copy& each : copies) copy_bytes(each.to, each.from, each.bytes);
   }
-  static void copy(void* to, const void* from, std::size_t bytes) {
+  static void copy_bytes(void* to, const void* from, std::size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
   }
 };

@@ -41,6 +41,13 @@ class DeviceMemory {
 
   virtual void zero(const MemoryRange& range, void* stream) = 0;
 
+  // Both sides are on the device.
+  virtual void copy(void* to, const void* from, std::size_t bytes, void* stream) = 0;
+
+  // Memory of the device, all zeros for what the stream is given later. Not for the inside of a step: to allocate it,
+  // or to give it back, may wait for the device. Throws Error where there is none.
+  virtual std::shared_ptr<void> allocate(std::size_t bytes, void* stream) = 0;
+
   // For a few bytes, inside of a step: neither makes the host wait.
   // Writes `bytes`, which the caller may change when the call returns.
   virtual void write(void* to, std::span<const std::byte> bytes, void* stream) = 0;

@@ -51,6 +51,10 @@ class StandInMemory : public process_group::DeviceMemory {
     ++zeros;
     host_->zero(range, stream);
   }
+  void copy(void* to, const void* from, std::size_t bytes, void* stream) override {
+    host_->copy(to, from, bytes, stream);
+  }
+  std::shared_ptr<void> allocate(std::size_t bytes, void* stream) override { return host_->allocate(bytes, stream); }
   void write(void* to, std::span<const std::byte> bytes, void* stream) override { host_->write(to, bytes, stream); }
   std::unique_ptr<process_group::HostCopy> begin_read(const void* from, std::size_t bytes, void* stream) override {
     ++reads_begun;

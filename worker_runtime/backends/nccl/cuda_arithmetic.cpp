@@ -66,6 +66,13 @@ class CudaArithmetic : public DeviceArithmetic {
     });
   }
 
+  std::unique_ptr<HostCopy> sum_of_squares(Ranges values, void* stream) override {
+    const DeviceGuard guard(device_);
+    Sums& sums = begin_sums(values, stream);
+    check(kernels::sum(sums.partials(), sums.count, sums.norm(), as_stream(stream)), "adding squares");
+    return end_sums(sums, stream);
+  }
+
   std::unique_ptr<HostCopy> norm(Ranges values, void* stream) override {
     const DeviceGuard guard(device_);
     Sums& sums = begin_sums(values, stream);
@@ -98,7 +105,33 @@ class CudaArithmetic : public DeviceArithmetic {
           "widening gradients of 16 bits");
   }
 
+  void update(Pieces pieces, const tensor::AdamWNumbers& numbers, void* stream) override {
+    update_each(pieces, numbers, stream);
+  }
+  void update(Pieces pieces, const tensor::SgdNumbers& numbers, void* stream) override {
+    update_each(pieces, numbers, stream);
+  }
+
  private:
+  template <class Numbers>
+  void update_each(Pieces pieces, const Numbers& numbers, void* stream) {
+    const DeviceGuard guard(device_);
+    for (const DataType type : kTypes) {
+      kernels::PieceBatch batch;
+      batch.type = type;
+      const auto launch = [&] {
+        if (batch.count > 0) check(kernels::update(batch, numbers, as_stream(stream)), "a step of an optimizer");
+        batch.count = 0;
+      };
+      for (const tensor::OptimizedPiece& each : pieces) {
+        if (each.type != type || each.count == 0) continue;
+        batch.pieces[batch.count++] = {each.p, each.g, each.m, each.v, each.rounded, each.count};
+        if (batch.count == kernels::kPiecesAtOnce) launch();
+      }
+      launch();
+    }
+  }
+
   // Memory of the device for a norm, and the sums that lead to it.
   struct Sums {
     explicit Sums(std::size_t capacity_) : capacity(capacity_), memory((capacity_ + 1) * sizeof(double)) {}

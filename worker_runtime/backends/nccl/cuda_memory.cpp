@@ -74,6 +74,8 @@ class CudaMemory : public DeviceMemory, public std::enable_shared_from_this<Cuda
   Device device() const override { return {Device::Kind::cuda, device_}; }
   bool is_captured(void* stream) const override { return nccl_backend::is_captured(stream_of(stream)); }
   void zero(const MemoryRange& range, void* stream) override;
+  void copy(void* to, const void* from, std::size_t bytes, void* stream) override;
+  std::shared_ptr<void> allocate(std::size_t bytes, void* stream) override;
   void write(void* to, std::span<const std::byte> bytes, void* stream) override;
   std::unique_ptr<HostCopy> begin_read(const void* from, std::size_t bytes, void* stream) override;
   void wait_for_all() override;
@@ -132,6 +134,20 @@ void CudaMemory::zero(const MemoryRange& range, void* stream) {
   if (range.count == 0) return;
   const DeviceGuard guard(device_);
   check(cudaMemsetAsync(range.data, 0, range.bytes(), stream_of(stream)), "zeroing device memory");
+}
+
+void CudaMemory::copy(void* to, const void* from, std::size_t bytes, void* stream) {
+  if (bytes == 0) return;
+  const DeviceGuard guard(device_);
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream)), "copying on the device");
+}
+
+std::shared_ptr<void> CudaMemory::allocate(std::size_t bytes, void* stream) {
+  if (bytes == 0) return nullptr;
+  const DeviceGuard guard(device_);
+  const auto memory = std::make_shared<DeviceBuffer>(bytes);
+  check(cudaMemsetAsync(memory->data(), 0, bytes, stream_of(stream)), "zeroing device memory");
+  return {memory, memory->data()};
 }
 
 void CudaMemory::write(void* to, std::span<const std::byte> bytes, void* stream) {

@@ -162,11 +162,13 @@ __device__ double sum_of_block(double value) {
 }
 
 // The same in every block.
-__device__ double norm_of(const double* partials, std::size_t count) {
+__device__ double total_of(const double* partials, std::size_t count) {
   double sum = 0;
   for (std::size_t i = threadIdx.x; i < count; i += kThreads) sum += partials[i];
-  return sqrt(sum_of_block(sum));
+  return sum_of_block(sum);
 }
+
+__device__ double norm_of(const double* partials, std::size_t count) { return sqrt(total_of(partials, count)); }
 
 template <class Type>
 __global__ void scale_kernel(const __grid_constant__ Chunks chunks, typename Type::Wide factor,
@@ -201,6 +203,11 @@ __global__ void sum_squares_kernel(const __grid_constant__ Chunks chunks, double
   for (unsigned k = 0; k < kVectors; ++k) sum += sums[k];
   sum = sum_of_block(sum);
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void sum_kernel(const double* partials, std::size_t count, double* result) {
+  const double sum = total_of(partials, count);
+  if (threadIdx.x == 0) *result = sum;
 }
 
 __global__ void norm_kernel(const double* partials, std::size_t count, double* result) {
@@ -392,6 +399,10 @@ cudaError_t sum_squares(const Batch& batch, double* partials, cudaStream_t strea
     const Chunks chunks = chunks_of<typename Type::Stored>(batch);
     return launch(sum_squares_kernel<Type>, static_cast<unsigned>(kPartials), stream, chunks, partials);
   });
+}
+
+cudaError_t sum(const double* partials, std::size_t count, double* result, cudaStream_t stream) {
+  return launch(sum_kernel, 1, stream, partials, count, result);
 }
 
 cudaError_t norm(const double* partials, std::size_t count, double* result, cudaStream_t stream) {

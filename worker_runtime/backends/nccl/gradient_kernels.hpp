@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "ddp/memory.hpp"
-#include "worker_runtime/tensor/optimizer_numbers.hpp"
+#include "worker_runtime/tensor/optimizer_step.hpp"
 
 namespace ddp::nccl_backend::kernels {
 
@@ -45,7 +45,8 @@ cudaError_t find_non_finite(const Batch& batch, std::int32_t* found, cudaStream_
 // Sums of the squares of parts of the batch, in double.
 cudaError_t sum_squares(const Batch& batch, double* partials, cudaStream_t stream);
 
-// The square root of the sum of `count` partials.
+// The sum of `count` partials, and its square root.
+cudaError_t sum(const double* partials, std::size_t count, double* result, cudaStream_t stream);
 cudaError_t norm(const double* partials, std::size_t count, double* result, cudaStream_t stream);
 
 // The same; and if the norm is finite and above norm_max, scales the batch by norm_max / norm.
@@ -77,7 +78,7 @@ struct PieceBatch {
   Piece pieces[kPiecesAtOnce];
 };
 
-// The bits of the host's loops (engine/sharded/update.cpp). A piece of SGD has momentum if its m is not null.
+// The bits of the host's loops (tensor/optimizer_step.cpp). A piece of SGD has momentum if its m is not null.
 cudaError_t update(const PieceBatch& batch, const tensor::AdamWNumbers& numbers, cudaStream_t stream);
 cudaError_t update(const PieceBatch& batch, const tensor::SgdNumbers& numbers, cudaStream_t stream);
 

@@ -20,6 +20,7 @@ cudaError_t scale(const Batch&, double, const std::int32_t*, cudaStream_t) { ref
 cudaError_t clamp(const Batch&, double, cudaStream_t) { refuse(); }
 cudaError_t find_non_finite(const Batch&, std::int32_t*, cudaStream_t) { refuse(); }
 cudaError_t sum_squares(const Batch&, double*, cudaStream_t) { refuse(); }
+cudaError_t sum(const double*, std::size_t, double*, cudaStream_t) { refuse(); }
 cudaError_t norm(const double*, std::size_t, double*, cudaStream_t) { refuse(); }
 cudaError_t clip(const Batch&, const double*, std::size_t, double, double*, cudaStream_t) { refuse(); }
 cudaError_t narrow(const float*, void*, std::size_t, DataType, cudaStream_t) { refuse(); }

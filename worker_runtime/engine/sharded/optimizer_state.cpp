@@ -1,32 +1,36 @@
 #include "worker_runtime/engine/sharded/optimizer_state.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <utility>
 
-#include "worker_runtime/tensor/convert.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp::gradient_engine {
 
 bool has_master(const Parameter& parameter) { return size_of(parameter.values.type) == sizeof(std::uint16_t); }
 
-OptimizerState::OptimizerState(const std::vector<Parameter>& parameters, std::size_t moment_count)
-    : parameters_(parameters), moment_count_(moment_count) {
+OptimizerState::OptimizerState(const std::vector<Parameter>& parameters, std::size_t moment_count, ProcessGroup& group)
+    : parameters_(parameters),
+      moment_count_(moment_count),
+      memory_(group.impl()->backend().device_memory()),
+      arithmetic_(group.impl()->backend().device_arithmetic()) {
   const char* const suffixes[] = {".m", ".v"};
   for (std::size_t which = 0; which < moment_count; ++which) arrays_.push_back({suffixes[which]});
   arrays_.push_back({".master", true});
 }
 
-void OptimizerState::begin(std::vector<Piece> pieces, int owner) {
+void OptimizerState::begin(std::vector<Piece> pieces, int owner, void* stream) {
   pieces_ = std::move(pieces);
   owner_ = owner;
+  stream_ = stream;
   for (Array& array : arrays_) lay_out(array);
   has_masters_ = false;
 }
 
 void OptimizerState::redivide(std::vector<Piece> pieces, ProcessGroup& group, int owner, CollectiveOptions options) {
-  if (pieces_.empty()) return begin(std::move(pieces), owner);
+  if (pieces_.empty()) return begin(std::move(pieces), owner, options.stream);
+  stream_ = options.stream;
   make_masters();
   const std::vector<Move> moves = moves_between(pieces_, pieces);
   const std::vector<Piece> old_pieces = std::exchange(pieces_, std::move(pieces));
@@ -38,14 +42,15 @@ void OptimizerState::redivide(std::vector<Piece> pieces, ProcessGroup& group, in
           for (const Move& move : moves) {
             if (!is_in(array, pieces_[move.to])) continue;
             const int from = old_pieces[move.from].owner, to = pieces_[move.to].owner;
-            float* const source = old.values.data() + old.places[move.from] + move.from_first;
-            float* const target = array.values.data() + array.places[move.to] + move.to_first;
+            float* const source = old.at(move.from) + move.from_first;
+            float* const target = array.at(move.to) + move.to_first;
+            const Device device = memory_->device();
             if (from == owner && to == owner) {
-              std::copy_n(source, move.count, target);
+              memory_->copy(target, source, move.count * sizeof(float), stream_);
             } else if (from == owner) {
-              static_cast<void>(group.send_async({source, move.count, DataType::float32}, to, options));
+              static_cast<void>(group.send_async({source, move.count, DataType::float32, device}, to, options));
             } else if (to == owner) {
-              static_cast<void>(group.receive_async({target, move.count, DataType::float32}, from, options));
+              static_cast<void>(group.receive_async({target, move.count, DataType::float32, device}, from, options));
             }
           }
         },
@@ -61,17 +66,19 @@ void OptimizerState::make_masters() {
     float* const to = master(i);
     if (piece.owner != owner_ || to == nullptr) continue;
     const MemoryRange& values = parameters_[piece.parameter].values;
-    tensor::widen(static_cast<const std::uint16_t*>(values.data) + piece.first, to, piece.count, values.type);
+    auto* const from = static_cast<std::uint16_t*>(values.data) + piece.first;
+    arithmetic_->widen({from, piece.count, values.type, values.device},
+                       {to, piece.count, DataType::float32, values.device}, stream_);
   }
 }
 
 float* OptimizerState::moment(std::size_t which, std::size_t piece) {
-  return which < moment_count_ ? arrays_[which].values.data() + arrays_[which].places[piece] : nullptr;
+  return which < moment_count_ ? arrays_[which].at(piece) : nullptr;
 }
 
 float* OptimizerState::master(std::size_t piece) {
   Array& masters = arrays_.back();
-  return is_in(masters, pieces_[piece]) ? masters.values.data() + masters.places[piece] : nullptr;
+  return is_in(masters, pieces_[piece]) ? masters.at(piece) : nullptr;
 }
 
 std::vector<ShardedOptimizer::Shard> OptimizerState::shards() {
@@ -83,7 +90,7 @@ std::vector<ShardedOptimizer::Shard> OptimizerState::shards() {
     for (Array& array : arrays_) {
       if (!is_in(array, piece)) continue;
       shards.push_back({"optimizer." + parameter.name + array.suffix, parameter.shape, piece.first,
-                        MemoryRange(array.values.data() + array.places[i], piece.count, DataType::float32)});
+                        MemoryRange(array.at(i), piece.count, DataType::float32, memory_->device())});
     }
   }
   return shards;
@@ -104,7 +111,7 @@ void OptimizerState::lay_out(Array& array) const {
     if (is_in(array, piece)) next[owner] += piece.count;
   }
   const auto own = static_cast<std::size_t>(owner_);
-  array.values = std::vector<float>(own < next.size() ? next[own] : 0);
+  array.values = memory_->allocate((own < next.size() ? next[own] : 0) * sizeof(float), stream_);
 }
 
 }  // namespace ddp::gradient_engine

@@ -4,8 +4,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <exception>
+#include <map>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -13,10 +17,12 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/hooks/exact_text.hpp"
-#include "worker_runtime/engine/host_gradients.hpp"
+#include "worker_runtime/engine/sharded/optimizer_numbers.hpp"
 #include "worker_runtime/engine/sharded/optimizer_state.hpp"
 #include "worker_runtime/engine/sharded/shards.hpp"
-#include "worker_runtime/engine/sharded/update.hpp"
+#include "worker_runtime/process_group/device_arithmetic.hpp"
+#include "worker_runtime/process_group/device_memory.hpp"
+#include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp {
 namespace {
@@ -58,14 +64,17 @@ std::string text_of(const SgdOptions& its) {
          ", weight_decay = " + exact_text(its.weight_decay) + ", nesterov = " + (its.nesterov ? "true" : "false");
 }
 
-void check_optimized(const std::vector<Parameter>& parameters) {
+void check_optimized(const std::vector<Parameter>& parameters, const Device& device, Sharding sharding) {
   for (const Parameter& each : parameters) {
     const DataType type = each.values.type;
     const bool is_known = type == DataType::float32 || type == DataType::float16 || type == DataType::bfloat16;
-    if (each.values.device.kind == Device::Kind::cpu && is_known) continue;
+    if (each.values.device == device && is_known) continue;
     refuse_optimizer("parameter " + each.name + " is of type " + name_of(type) +
-                         (each.values.device.kind == Device::Kind::cpu ? "" : ", on a GPU"),
-                     "float32, float16 or bfloat16 in host memory");
+                         (each.values.device == device ? "" : ", and not on the group's device"),
+                     "float32, float16 or bfloat16 on the device of the group");
+  }
+  if (sharding == Sharding::gradients && device.kind == Device::Kind::cuda) {
+    refuse_optimizer("Sharding::gradients on a GPU", "Sharding::optimizer, or host memory");
   }
 }
 
@@ -77,7 +86,7 @@ void check_same_parameters(const std::vector<Parameter>& parameters, const std::
       const bool is_same = index < parameters.size() && parameters[index].name == bucket.parameters[i].name &&
                            parameters[index].values.count == bucket.parameters[i].values.count &&
                            parameters[index].values.type == bucket.gradients.type &&
-                           bucket.gradients.device.kind == Device::Kind::cpu;
+                           parameters[index].values.device == bucket.gradients.device;
       if (!is_same) refuse_optimizer("the model has other parameters than the optimizer", "the same list for both");
     }
   }
@@ -127,7 +136,9 @@ class ShardedOptimizer::Impl : public CommunicationHook {
         sharding_(sharding),
         steps_(parameters_.size()),
         skipped_(parameters_.size()),
-        state_(parameters_, moment_count(options_)) {}
+        state_(parameters_, moment_count(options_), group_),
+        memory_(group_.impl()->backend().device_memory()),
+        arithmetic_(group_.impl()->backend().device_arithmetic()) {}
 
   // Nobody writes to the parameters afterwards. While an exception is on its way, the other ranks may be at something
   // else.
@@ -170,7 +181,10 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     if (std::any_of(steps_.begin(), steps_.end(), [](std::int64_t steps) { return steps > 0; })) {
       state_.redivide(std::move(pieces), group_, owner(), collective_);
     } else {
-      state_.begin(std::move(pieces), owner());
+      state_.begin(std::move(pieces), owner(), collective_.stream);
+    }
+    if (memory_->device().kind == Device::Kind::cuda && words_on_device_.data() == nullptr) {
+      words_on_device_ = group.allocate(sizeof(Words), collective_);
     }
     buckets_.clear();
     std::size_t bytes = 0;  // of this rank's parts
@@ -214,9 +228,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
       is_counted[piece.parameter] = true;
       ++steps_[piece.parameter];
     }
-    for (std::size_t i = 0; i < state_.pieces().size(); ++i) {
-      if (is_own_and_updated(state_.pieces()[i])) update(i);
-    }
+    std::visit([this](const auto& options) { update(options); }, options_);
     if (sharding_ != Sharding::none) begin_to_share();
     end_step();
   }
@@ -246,13 +258,8 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     require_model("clip_gradients_by_norm");
     require_range("norm_max", norm_max, norm_max > 0, "a number above 0");
     clip_ = 1;
-    double squares = 0;
-    for (const Piece& piece : state_.pieces()) {
-      if (is_own_and_updated(piece)) squares += gradient_engine::sum_of_squares(gradient_of(piece));
-    }
-    if (sharding_ != Sharding::none) {
-      group_.all_reduce(MemoryRange(&squares, 1, DataType::float64), ReduceOp::sum, collective_);
-    }
+    double squares = read<double>(*arithmetic_->sum_of_squares(own_gradients(), collective_.stream));
+    if (sharding_ != Sharding::none) squares = sum_over_ranks(squares);
     const double norm = std::sqrt(squares) * unscale_;
     if (norm > norm_max && !std::isinf(norm)) clip_ = norm_max / norm;
     return norm;
@@ -261,12 +268,11 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   bool unscale_gradients(double scale) {
     require_model("unscale_gradients");
     require_range("scale", scale, scale > 0 && std::isfinite(scale), "a finite number above 0");
-    std::int32_t is_bad = 0;
-    for (const Piece& piece : state_.pieces()) {
-      if (is_own_and_updated(piece) && !gradient_engine::is_finite(gradient_of(piece))) is_bad = 1;
-    }
-    group_.all_reduce(MemoryRange(&is_bad, 1, DataType::int32), ReduceOp::max, collective_);
-    if (is_bad != 0) {
+    const MemoryRange is_bad = word(&Words::is_bad, DataType::int32);
+    auto* const flag = static_cast<std::int32_t*>(is_bad.data);
+    arithmetic_->find_non_finite(own_gradients(), flag, collective_.stream);
+    group_.all_reduce(is_bad, ReduceOp::max, collective_);
+    if (read<std::int32_t>(*memory_->begin_read(flag, sizeof *flag, collective_.stream)) != 0) {
       end_step();
       return false;
     }
@@ -296,6 +302,11 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     }
   };
 
+  struct Words {
+    double squares = 0;
+    std::int32_t is_bad = 0;
+  };
+
   int owner() const { return sharding_ == Sharding::none ? 0 : group_.rank(); }
 
   bool is_updated(const Piece& piece) const { return buckets_[piece.bucket].is_reduced && !skipped_[piece.parameter]; }
@@ -306,21 +317,62 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     return part_of(buckets_[piece.bucket].part, piece.offset, piece.count);
   }
 
-  void update(std::size_t index) {
+  std::vector<MemoryRange> own_gradients() const {
+    std::vector<MemoryRange> ranges;
+    for (const Piece& piece : state_.pieces()) {
+      if (is_own_and_updated(piece)) ranges.push_back(gradient_of(piece));
+    }
+    return ranges;
+  }
+
+  tensor::OptimizedPiece optimized(std::size_t index) {
     const Piece& piece = state_.pieces()[index];
     const MemoryRange p = values_of(piece, parameters_), g = gradient_of(piece);
-    const auto t = static_cast<std::size_t>(steps_[piece.parameter]);
-    const auto scale = static_cast<float>(unscale_ * clip_);
-    gradient_engine::Elements its{nullptr, nullptr, state_.moment(0, index), state_.moment(1, index), piece.count};
-    if (float* const master = state_.master(index)) {
-      its.p = master;
-      gradient_engine::update(options_, t, scale, its,
-                              {p.type, static_cast<std::uint16_t*>(p.data), static_cast<std::uint16_t*>(g.data)});
-    } else {
-      its.p = static_cast<float*>(p.data);
-      its.g = static_cast<float*>(g.data);
-      gradient_engine::update(options_, t, scale, its);
+    float* const master = state_.master(index);
+    return {.type = g.type,
+            .p = master != nullptr ? master : static_cast<float*>(p.data),
+            .g = g.data,
+            .m = state_.moment(0, index),
+            .v = state_.moment(1, index),
+            .rounded = master != nullptr ? p.data : nullptr,
+            .count = piece.count};
+  }
+
+  // What was updated equally often has the same numbers, and goes together.
+  template <class Options>
+  void update(const Options& options) {
+    std::map<std::int64_t, std::vector<tensor::OptimizedPiece>> by_steps;
+    for (std::size_t i = 0; i < state_.pieces().size(); ++i) {
+      const Piece& piece = state_.pieces()[i];
+      if (is_own_and_updated(piece)) by_steps[steps_[piece.parameter]].push_back(optimized(i));
     }
+    const auto scale = static_cast<float>(unscale_ * clip_);
+    for (const auto& [steps, pieces] : by_steps) {
+      arithmetic_->update(pieces, gradient_engine::numbers_of(options, static_cast<std::size_t>(steps), scale),
+                          collective_.stream);
+    }
+  }
+
+  // Where the ranks' numbers meet: on the device of the group.
+  template <class Number>
+  MemoryRange word(Number Words::*which, DataType type) {
+    auto* const words = static_cast<Words*>(words_on_device_.data());
+    if (words == nullptr) return {&(words_.*which), 1, type};
+    return {&(words->*which), 1, type, memory_->device()};
+  }
+
+  template <class Number>
+  static Number read(process_group::HostCopy& copy) {
+    Number number{};
+    std::memcpy(&number, copy.bytes().data(), sizeof number);
+    return number;
+  }
+
+  double sum_over_ranks(double number) {
+    const MemoryRange sum = word(&Words::squares, DataType::float64);
+    memory_->write(sum.data, std::as_bytes(std::span(&number, 1)), collective_.stream);
+    group_.all_reduce(sum, ReduceOp::sum, collective_);
+    return read<double>(*memory_->begin_read(sum.data, sizeof number, collective_.stream));
   }
 
   void end_step() {
@@ -363,6 +415,10 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   std::vector<bool> skipped_;        // by parameter
   CollectiveOptions collective_{};
   gradient_engine::OptimizerState state_;
+  std::shared_ptr<process_group::DeviceMemory> memory_;
+  std::shared_ptr<process_group::DeviceArithmetic> arithmetic_;
+  Words words_;  // in host memory, or
+  RegisteredMemory words_on_device_;
   std::vector<BucketState> buckets_;
   RegisteredMemory shards_;        // of gradients, with Sharding::gradients
   double unscale_ = 1, clip_ = 1;  // factors of the gradients in the next step()
@@ -372,7 +428,7 @@ ShardedOptimizer::ShardedOptimizer(ProcessGroup group, std::vector<Parameter> pa
                                    std::variant<AdamWOptions, SgdOptions> options, Sharding sharding) {
   if (group.impl() == nullptr) refuse_optimizer("an empty group", "the group that trains");
   std::visit([](const auto& each) { check_optimizer(each); }, options);
-  check_optimized(parameters);
+  check_optimized(parameters, group.device(), sharding);
   impl_ = std::make_shared<Impl>(std::move(group), std::move(parameters), std::move(options), sharding);
 }
 
