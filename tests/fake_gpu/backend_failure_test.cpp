@@ -326,12 +326,20 @@ TEST(Timeout, OfACallThatIsStillInsideNccl) {
 TEST(Communicator, ThatDoesNotBlockIsWaitedFor) {
   run_ranks(2, [](int rank) {
     set_variable("NCCL_COMM_BLOCKING", "0");
-    if (rank == 1) set_faults("ncclAllReduce:1:delay:50");
+    const std::string late = "ncclCommSplit:2:delay:50;ncclCommFinalize:2:delay:50";
+    set_faults(rank == 1 ? late + ";ncclAllReduce:1:delay:50" : late);
     auto group = join();
     const Array<float> values(group.device(), Values(3, 1));
     group.all_reduce(values.range());
     group.all_reduce(values.range());
     EXPECT_THAT(values.values(), ElementsAre(4, 4, 4));
+    {
+      auto half = group.split(0);
+      half.all_reduce(values.range());
+      EXPECT_THAT(values.values(), ElementsAre(8, 8, 8));
+    }
+    group = {};
+    wait_until([] { return fake_gpu_live("ncclComm") == 0; });
   });
 }
 

@@ -51,8 +51,8 @@ void set_current_device(int device);
 // The device's number on this machine, by CUDA_VISIBLE_DEVICES.
 int physical_device(int device);
 
-// For what the host must not do while a stream is captured in the global mode, which is the only one here, unless the
-// thread that does it is in the relaxed one: spoils the capture.
+// Called by functions that the host must not call while a stream is captured in the global mode (the only mode here),
+// except in a thread in the relaxed mode. Returns an error, and spoils the capture, if it is not allowed.
 cudaError_t error_of_capture();
 
 void forget_errors();  // the sticky one, and this thread's

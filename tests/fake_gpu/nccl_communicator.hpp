@@ -69,7 +69,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Makes it fail with this error, unless it has failed already.
   void fail(Result error);
 
-  // Ends what a thread is in, from another one: the first half of an abort.
+  // Ends the call that another thread is in: the first half of an abort.
   void interrupt() { abort_.cut("aborted"); }
 
   // Ends what is under way, and with it the communicator. Returns once none of its threads is at work.

@@ -1,6 +1,6 @@
 // Communicators by the handles that NCCL's callers hold, and the rule that NCCL has for its callers: one thread at a
-// time inside a call on a communicator, but for an abort, which ends what the other thread is in. The fake aborts the
-// process where that is broken.
+// time inside a call on a communicator, except that an abort may end the call of another thread. The fake aborts the
+// process if a caller breaks the rule.
 //
 // Threads: any.
 #pragma once
@@ -17,7 +17,7 @@ abi::Comm handle_of(std::shared_ptr<Communicator> communicator);
 class Use {
  public:
   explicit Use(abi::Comm handle);
-  // For an abort: ends what another thread is in, and waits for it.
+  // For an abort: ends the call that another thread is in, and waits until it has returned.
   struct Abort {};
   Use(abi::Comm handle, Abort);
   ~Use();

@@ -1,8 +1,8 @@
-// Lets one thread at a time into NCCL's calls on a communicator, and tells them when it is no more.
+// Lets one thread at a time call NCCL on a communicator, and no thread after the communicator was taken for its last
+// call.
 //
-// A call may not come back before the other ranks make theirs: the first one of a kind connects them. An abort is what
-// brings it back, and NCCL takes that from another thread meanwhile. Where nobody is so blocked, no call and no abort
-// meet.
+// A call can block until the other ranks make theirs, because the first call of a kind connects the ranks. An abort
+// ends such a call, and NCCL accepts it from another thread. An abort waits for calls that are not blocked.
 //
 // Threads: any.
 #pragma once
@@ -20,7 +20,7 @@ class CallGate {
  public:
   explicit CallGate(abi::Comm comm) : comm_(comm) {}
 
-  // Waits until nobody is inside. Null: the communicator has been taken; else leave() follows.
+  // Waits until no thread is inside. Returns null if the communicator was taken; else the caller calls leave() later.
   abi::Comm enter() {
     std::unique_lock lock(mutex_);
     left_.wait(lock, [this] { return !is_inside_; });
@@ -28,7 +28,7 @@ class CallGate {
     return comm_;
   }
 
-  // The same, but null also where somebody is inside.
+  // The same, but returns null if a thread is inside.
   abi::Comm enter_if_free() {
     const std::lock_guard lock(mutex_);
     if (is_inside_ || comm_ == nullptr) return nullptr;
@@ -36,7 +36,7 @@ class CallGate {
     return comm_;
   }
 
-  // False where the communicator has been taken meanwhile: what the call said is that of an abort.
+  // Returns false if the communicator was taken meanwhile: then the call was aborted, whatever it returned.
   bool leave() {
     const std::lock_guard lock(mutex_);
     is_inside_ = false;
@@ -44,8 +44,8 @@ class CallGate {
     return comm_ != nullptr;
   }
 
-  // For its last call: nobody gets it any more. Waits for who is inside, for as long as calls take that are not
-  // blocked. Null where it has been taken before.
+  // Takes the communicator for its last call. Waits for a thread that is inside, but no longer than a call takes that
+  // is not blocked. Returns null if it was taken before.
   abi::Comm take() {
     std::unique_lock lock(mutex_);
     left_.wait_for(lock, kLongestUnblockedCall, [this] { return !is_inside_; });
@@ -58,7 +58,7 @@ class CallGate {
   }
 
  private:
-  // A launch takes microseconds; a loaded machine may keep its thread from running for a while.
+  // A launch takes microseconds, but on a loaded machine its thread may not run for a while.
   static constexpr std::chrono::milliseconds kLongestUnblockedCall{100};
 
   mutable std::mutex mutex_;

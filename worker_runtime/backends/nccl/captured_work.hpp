@@ -1,5 +1,5 @@
-// A collective that has become part of a CUDA graph. It is done with each launch of the graph, so there is no one end
-// to wait for: wait() only orders streams, inside the graph.
+// A collective that has become part of a CUDA graph. Each launch of the graph does it again, so it has no single end to
+// wait for; wait() only orders streams within the graph.
 //
 // Threads: one at a time.
 #pragma once
@@ -18,7 +18,7 @@ namespace ddp::nccl_backend {
 
 class CapturedWork : public Work::State {
  public:
-  // end: recorded behind the collective, in the capture. streams: that wait() orders behind it.
+  // end: recorded after the collective, in the capture. streams: those that wait() lets wait for it.
   CapturedWork(int device, std::shared_ptr<Event> end, std::vector<cudaStream_t> streams)
       : device_(device), end_(std::move(end)), streams_(std::move(streams)) {}
 

@@ -24,7 +24,19 @@ std::shared_future<void> ended_already() {
   return end.get_future().share();
 }
 
-// A call whose caller may have given up on it when it comes back.
+// Ends a call that has returned `result`. With NCCL_COMM_BLOCKING=0 in the environment communicators do not block,
+// whatever their configuration says: then it waits until nothing is in progress.
+Outcome leave(const NcclLibrary& nccl, CallGate& gate, abi::Comm comm, Result result) {
+  while (result == Result::in_progress && !gate.is_taken()) {
+    ::sched_yield();
+    const Result asked = nccl->comm_get_async_error(comm, &result);
+    if (asked != Result::success) result = asked;
+  }
+  const Outcome outcome = outcome_of(nccl, result);
+  return gate.leave() ? outcome : Outcome{.kind = Outcome::Kind::aborted};
+}
+
+// A call that may return after its caller has given up on it.
 struct LongCall {
   std::mutex mutex;
   bool is_given_up = false;  // guarded by mutex, as is the next
@@ -75,22 +87,11 @@ bool Communicator::has_ended(std::chrono::milliseconds limit) {
          has_setup_ended_.wait_until(end) == std::future_status::ready;
 }
 
-// NCCL_COMM_BLOCKING=0 in the environment makes it one that does not block, whatever its configuration says.
-Outcome Communicator::wait_where_in_progress(abi::Comm comm, Result result) {
-  while (result == Result::in_progress && !gate_->is_taken()) {
-    ::sched_yield();
-    const Result asked = nccl_->comm_get_async_error(comm, &result);
-    if (asked != Result::success) result = asked;
-  }
-  const Outcome outcome = outcome_of(nccl_, result);
-  return gate_->leave() ? outcome : Outcome{.kind = Outcome::Kind::aborted};
-}
-
 Outcome Communicator::enqueue(const std::function<Result(abi::Comm)>& calls) {
   abi::Comm const comm = gate_->enter();
   if (comm == nullptr) return {.kind = Outcome::Kind::aborted};
   Result called = nccl_->group_start();
-  if (called != Result::success) return wait_where_in_progress(comm, called);
+  if (called != Result::success) return leave(nccl_, *gate_, comm, called);
   try {
     called = calls(comm);
   } catch (...) {
@@ -100,7 +101,7 @@ Outcome Communicator::enqueue(const std::function<Result(abi::Comm)>& calls) {
   }
   const Result ended = nccl_->group_end();
   const bool is_called = called == Result::success || called == Result::in_progress;
-  return wait_where_in_progress(comm, is_called ? ended : called);
+  return leave(nccl_, *gate_, comm, is_called ? ended : called);
 }
 
 Outcome Communicator::state() {
@@ -112,8 +113,8 @@ Outcome Communicator::state() {
   return gate_->leave() ? outcome : Outcome{.kind = Outcome::Kind::aborted};
 }
 
-// The outcome of a call that may wait for the other ranks; nothing where it has not come back by the deadline.
-// `if_late` is called, in another thread, when it comes back after that.
+// Makes a call that may wait for the other ranks. Returns its outcome, or nothing if it has not returned by the
+// deadline; then another thread calls `if_late` when it returns.
 std::optional<Outcome> Communicator::call_until(base::Deadline& deadline, std::function<Result(abi::Comm)> call,
                                                 std::function<void()> if_late) {
   const auto shared = std::make_shared<LongCall>();
@@ -121,10 +122,7 @@ std::optional<Outcome> Communicator::call_until(base::Deadline& deadline, std::f
       in_thread_of_its_own(device_, [shared, &nccl = nccl_, gate = gate_, call = std::move(call), if_late] {
         abi::Comm const comm = gate->enter();
         Outcome outcome{.kind = Outcome::Kind::aborted};
-        if (comm != nullptr) {
-          outcome = outcome_of(nccl, call(comm));
-          if (!gate->leave()) outcome = {.kind = Outcome::Kind::aborted};
-        }
+        if (comm != nullptr) outcome = leave(nccl, *gate, comm, call(comm));
         const std::lock_guard lock(shared->mutex);
         shared->outcome = outcome;
         if (shared->is_given_up && if_late) if_late();

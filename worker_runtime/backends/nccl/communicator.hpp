@@ -1,9 +1,9 @@
-// One NCCL communicator, a blocking one: a call on it returns when the stream has what it began. That takes
-// microseconds, but for the first call of a kind, which connects the ranks and waits for them. abort(), from another
-// thread, ends that wait too.
+// One NCCL communicator, which blocks: a call returns when its work is on the stream. That takes microseconds, except
+// for the first call of a kind, which connects the ranks and waits for them. abort() from another thread ends that
+// wait.
 //
-// It is split off one that does not block, which make() sets up, because nothing ends a blocking init before its time.
-// Calls go to the blocking one, because NCCL 2.28 starts a thread for each call on the other kind: 70 µs in place of 8.
+// make() sets up a communicator that does not block, because a blocking init cannot be ended, and splits this one off
+// it. On a communicator that does not block, NCCL 2.28 starts a thread for each call: 70 µs instead of 8.
 //
 // NCCL's last call on a communicator (destroy, abort) may wait for the ranks of this host to make theirs, because its
 // thread that serves them goes on until they have let go. So it has a thread of its own here, and who ends a
@@ -63,7 +63,7 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Runs `calls` on this communicator as one group. After an error, one of NCCL's checks of arguments too, the
+  // Runs `calls` on this communicator as one group. After an error, also after NCCL has refused an argument, the
   // communicator is of no further use.
   Outcome enqueue(const std::function<abi::Result(abi::Comm)>& calls);
 
@@ -94,7 +94,6 @@ class Communicator {
  private:
   Communicator(const NcclLibrary& nccl, abi::Comm comm, const CommunicatorConfig& config);
 
-  Outcome wait_where_in_progress(abi::Comm comm, abi::Result result);
   std::optional<Outcome> call_until(base::Deadline& deadline, std::function<abi::Result(abi::Comm)> call,
                                     std::function<void()> if_late);
   void end(abi::Comm comm, abi::CommAbort* last_call);

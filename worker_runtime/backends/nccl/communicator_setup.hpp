@@ -1,6 +1,6 @@
-// Brings the ranks of a communicator together: by one that does not block, so that a deadline or a cut can end it.
+// Sets up a communicator that does not block, so that a deadline or a cut can end the wait for the other ranks.
 //
-// Before 2.27 NCCL keeps what such a call has begun in the thread that called: there that thread has to abort it.
+// Before 2.27 NCCL keeps the work of such a call in the thread that called, so that thread has to abort it.
 //
 // Threads: the one that made it.
 #pragma once
@@ -18,18 +18,18 @@ class CommunicatorSetup {
  public:
   // On the current device. Throws Error where NCCL refuses the arguments.
   CommunicatorSetup(const NcclLibrary& nccl, const Communicator::Rank& rank, const CommunicatorConfig& config);
-  // Aborts what is not given back.
+  // Aborts the communicator unless it was given back.
   ~CommunicatorSetup();
   CommunicatorSetup(const CommunicatorSetup&) = delete;
   CommunicatorSetup& operator=(const CommunicatorSetup&) = delete;
 
-  // Waits until what was begun is no longer in progress. Throws AbortedError where the deadline is cut.
+  // Waits until nothing is in progress any more. Throws AbortedError if the deadline is cut.
   Outcome settle(base::Deadline& deadline);
 
   // Collective: a communicator of the same ranks in the same order. Null unless done.
   std::pair<Outcome, abi::Comm> split(int rank, abi::Config config, base::Deadline& deadline);
 
-  // It has done its work. In a thread of its own, as NCCL's last call may wait for the other ranks of this host.
+  // Gives the communicator back, in a thread of its own: NCCL's last call may wait for the other ranks of this host.
   std::shared_future<void> give_back();
 
  private:

@@ -153,7 +153,7 @@ class CudaArithmetic : public DeviceArithmetic {
     }
     Sums& sums = *sums_.back();
     if (!used_) used_.emplace();
-    // A graph is in order with what is on the stream that it is launched on.
+    // The launch of a graph is ordered by its stream.
     if (!is_captured(as_stream(stream))) used_->hold_up(as_stream(stream));
     sums.count = 0;
     for_each_batch(values, [&](const kernels::Batch& batch) {

@@ -120,7 +120,7 @@ class CudaMemory::Reading : public HostCopy {
   std::size_t bytes_;
 };
 
-// In a graph, where there is no one time at which the bytes are there.
+// Of a value that a graph computes: each launch computes it again.
 class CapturedReading : public HostCopy {
  public:
   std::span<const std::byte> bytes() override {

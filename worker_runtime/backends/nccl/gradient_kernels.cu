@@ -249,8 +249,8 @@ __global__ void narrow_kernel(const float* from, unsigned short* to, std::size_t
   for (std::size_t i = vectors * kWide + first_index(); i < count; i += stride()) to[i] = Type::narrow(from[i]);
 }
 
-// parts: of 4 elements, from the start; what follows goes one by one. With 8 elements to a thread, its neighbour's
-// stores would lie between its own.
+// parts: of 4 elements, from the start; the rest goes one by one. With 8 elements, a thread would store two vectors,
+// and neighbouring threads would not store neighbouring vectors.
 template <class Type>
 __global__ void widen_kernel(const unsigned short* from, float* to, std::size_t count, std::size_t parts) {
   for (std::size_t first = first_index(); first < parts; first += kVectors * stride()) {

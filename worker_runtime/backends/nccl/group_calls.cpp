@@ -90,7 +90,7 @@ void GroupCalls::order_behind(const std::vector<cudaStream_t>& streams) {
   }
 }
 
-// The group's own stream takes part in a capture from its first collective there to the end of the capture.
+// The group's own stream is part of a capture from the first collective in it until the capture ends.
 bool GroupCalls::is_in_capture(std::span<const Collective> calls) const {
   const auto is_call_captured = [](const Collective& call) {
     return is_captured(static_cast<cudaStream_t>(call.stream));
@@ -102,7 +102,7 @@ bool GroupCalls::is_in_capture(std::span<const Collective> calls) const {
       "\ntry:   end the capture before it, or give it the stream that is captured");
 }
 
-// No deadline and no record of it: what looks after collectives can't look into a graph.
+// The collective has no deadline and no record in the flight recorder, because nothing tells when a graph is launched.
 std::shared_ptr<Work::State> GroupCalls::capture(std::span<const Collective> calls) {
   require_no_wait_of_host(calls);
   std::vector<cudaStream_t> streams = streams_of(calls);

@@ -24,7 +24,7 @@ class GroupCalls {
   // Begins the calls as one. Throws InvalidArgument for what NCCL can't do, or what the group failed with.
   std::shared_ptr<Work::State> begin(std::span<const process_group::Collective> calls);
 
-  // Whether there may be launches of graphs with calls of this group, of which it hears nothing.
+  // Whether graphs with calls of this group may be launched, which it does not notice.
   bool has_captured() const { return has_captured_; }
 
   // On the device, kWordsPerRank for each rank: what ranks exchange for an allocation, and in a barrier.

@@ -1,4 +1,4 @@
-// Calls of NCCL that may not come back, each in a thread of its own, which outlives whoever waits for it.
+// Calls of NCCL that may never return, each in a thread of its own. The thread may outlive the caller.
 #pragma once
 
 #include <future>
@@ -12,9 +12,9 @@
 
 namespace ddp::nccl_backend {
 
-// Runs `call`, with this device as the current one; here, where no thread can be had. The future is there once the call
-// has come back. Without the device, which has been unloaded as the process ends, nothing is called. What NCCL frees
-// there does not spoil a capture of the program's.
+// Runs `call` with this device as the current one; in the caller's thread if no other can be started. The future is
+// ready when the call has returned. If the device is gone, because the process ends, nothing is called. Memory that
+// NCCL frees in the call does not spoil a capture of the program.
 template <class Call>
 std::shared_future<void> in_thread_of_its_own(int device, Call call) {
   const auto end = std::make_shared<std::promise<void>>();

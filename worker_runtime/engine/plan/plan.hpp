@@ -27,9 +27,8 @@
 // looks at these flags at once (Peek). If all ranks changed alike, all of them do, and the buckets that are needed
 // again are reduced late. If not, nothing changes, and all ranks find the difference when they look at the flags.
 //
-// A window that becomes part of a CUDA graph is the same each time that the graph is launched: its ranks tell each
-// other nothing, and so there is no Agree and nothing after it. What could be told must not be possible: see
-// begin_captured().
+// A window that becomes part of a CUDA graph is the same in each launch. Its ranks tell each other nothing, so it has
+// no Agree and nothing after it. begin_captured() refuses options by which ranks would tell each other something.
 //
 // A rank that has no more inputs takes part in the windows of the others as a shadow: its gradients are zeros, and no
 // parameter is missing. The flags then count the ranks that are active.
@@ -157,8 +156,9 @@ class Plan {
   // A micro-batch begins. Throws GradientError while another one is open, or where the window is being captured.
   Actions begin(Sync sync);
 
-  // The same for one that becomes part of a CUDA graph, as all of its window do. Throws InvalidArgument for options
-  // that have something to tell in each window, GradientError for what is to be done before.
+  // The same for a micro-batch that becomes part of a CUDA graph; all micro-batches of its window have to. Throws
+  // InvalidArgument for options by which ranks tell each other something in each window, GradientError if something has
+  // to be done before the capture.
   Actions begin_captured(Sync sync);
 
   // A window begins in which this rank is a shadow: end() follows. Throws GradientError within a window.
