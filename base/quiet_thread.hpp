@@ -1,10 +1,14 @@
-// Starts a thread of the library's own: it takes none of the program's signals.
+// Threads of the library's own: they take none of the program's signals.
 #pragma once
 
 #include <pthread.h>
 #include <signal.h>
 
+#include <future>
+#include <memory>
+#include <system_error>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 namespace ddp::base {
@@ -24,6 +28,20 @@ std::thread start_quiet_thread(Function function) {
     ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
     throw;
   }
+}
+
+// Runs `work` on a thread of its own, for which nobody needs to wait; if no thread can be had, before it returns.
+// `work` owns all that it uses.
+template <class Work>
+std::future<std::invoke_result_t<Work>> run_detached(Work work) {
+  const auto task = std::make_shared<std::packaged_task<std::invoke_result_t<Work>()>>(std::move(work));
+  auto result = task->get_future();
+  try {
+    start_quiet_thread([task] { (*task)(); }).detach();
+  } catch (const std::system_error&) {
+    (*task)();
+  }
+  return result;
 }
 
 }  // namespace ddp::base

@@ -1,8 +1,5 @@
 #include "base/with_limit.hpp"
 
-#include <future>
-#include <memory>
-#include <system_error>
 #include <utility>
 
 #include "base/quiet_thread.hpp"
@@ -10,13 +7,7 @@
 namespace ddp::base {
 
 std::optional<std::string> run_with_limit(std::chrono::milliseconds limit, std::function<std::string()> work) {
-  const auto task = std::make_shared<std::packaged_task<std::string()>>(std::move(work));
-  std::future<std::string> result = task->get_future();
-  try {
-    start_quiet_thread([task] { (*task)(); }).detach();
-  } catch (const std::system_error&) {
-    (*task)();
-  }
+  std::future<std::string> result = run_detached(std::move(work));
   if (result.wait_for(limit) != std::future_status::ready) return std::nullopt;
   return result.get();
 }

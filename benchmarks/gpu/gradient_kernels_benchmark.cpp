@@ -34,22 +34,6 @@ using ddp::DataType;
 constexpr std::size_t kMiB = 1U << 20;
 constexpr std::size_t kBucketMiB = 25;
 
-// Zeros on the device.
-class Memory {
- public:
-  explicit Memory(std::size_t bytes) {
-    check(cudaMalloc(&data_, bytes));
-    check(cudaMemset(data_, 0, bytes));
-  }
-  ~Memory() { static_cast<void>(cudaFree(data_)); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  std::byte* at(std::size_t byte) const { return static_cast<std::byte*>(data_) + byte; }
-
- private:
-  void* data_ = nullptr;
-};
-
 constexpr int kFiniteByte = 0x3c;  // a number of each type that is made of such bytes is finite, and not 0
 
 struct Timer {

@@ -36,22 +36,6 @@ void check_nccl(abi::Result result) {
     throw std::runtime_error("NCCL: error " + std::to_string(static_cast<int>(result)));
 }
 
-// Zeros on the device.
-class Memory {
- public:
-  explicit Memory(std::size_t bytes) {
-    check(cudaMalloc(&data_, bytes));
-    check(cudaMemset(data_, 0, bytes));
-  }
-  ~Memory() { static_cast<void>(cudaFree(data_)); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-};
-
 // A communicator of the same ranks, as a program without libddp makes it.
 abi::Comm bare_communicator(ddp::ProcessGroup& world) {
   const auto& nccl = ddp::nccl_backend::NcclLibrary::of_process();

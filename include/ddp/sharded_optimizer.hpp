@@ -35,7 +35,8 @@
 //
 // In host memory, or on a GPU, where the state is, too; Sharding::gradients in host memory only. On a GPU all of this
 // is in order on the stream of the model's options. The host waits there where clip_gradients_by_norm() and
-// unscale_gradients() return what they found, when a kernel is used first, and when buckets are rebuilt.
+// unscale_gradients() return what they found, when a kernel is used first, and when buckets are rebuilt. The first call
+// of each of the two may also be a ProcessGroup::allocate().
 //
 // Threads: that of the model. Copies share their state.
 #pragma once

@@ -485,9 +485,8 @@ TEST(Capture, IsNotSpoiltByAskingWhetherWorkIsOver) {
   run_ranks(1, [](int) {
     auto group = join();
     const Array<float> values(group.device(), Values(10, 1));
-    cudaStream_t stream = nullptr;
+    cudaStream_t stream = nccl_test::make_stream();
     cudaGraph_t graph = nullptr;
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     nccl_test::Gate gate;
     gate.close(nullptr);
     Work work = group.all_reduce_async(values.range());
@@ -505,9 +504,8 @@ TEST(Capture, IsNotSpoiltByTheEndOfACommunicator) {
   run_ranks(1, [](int) {
     set_faults("ncclCommFinalize:1:delay:50");
     auto group = join();
-    cudaStream_t stream = nullptr;
+    cudaStream_t stream = nccl_test::make_stream();
     cudaGraph_t graph = nullptr;
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
     wait_until([] { return fake_gpu_live("ncclComm") == 1 && fake_gpu_calls("cudaFree") > 0; });
     EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);

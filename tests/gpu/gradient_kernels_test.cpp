@@ -140,11 +140,7 @@ class OnDevice {
   void* memory_ = nullptr;
 };
 
-double value_of(const std::unique_ptr<HostCopy>& copy) {
-  double value = 0;
-  std::memcpy(&value, copy->bytes().data(), sizeof value);
-  return value;
-}
+double value_of(const std::unique_ptr<HostCopy>& copy) { return process_group::value_of<double>(*copy); }
 
 std::shared_ptr<DeviceArithmetic> on_device() {
   static_cast<void>(take_place());
@@ -167,18 +163,36 @@ void for_each_case(const Test& test) {
 
 MemoryRange on_host(Bytes& bytes, DataType type) { return {bytes.data(), bytes.size() / size_of(type), type}; }
 
+// A range on the device, and the same values on the host.
+struct Both {
+  Both(DataType type_, std::size_t count, std::size_t offset, bool is_finite)
+      : type(type_), values(values_of(count, type, is_finite)), memory(values, type, offset) {}
+
+  void expect_equal() const { expect_same(memory.bytes(), values, type); }
+
+  DataType type;
+  Bytes values;  // on the host
+  OnDevice memory;
+  MemoryRange on_gpu = memory.range(), on_cpu = on_host(values, type);
+};
+
+template <class Test>
+void for_each_range(bool is_finite, const Test& test) {
+  for_each_case([&](DataType type, std::size_t count, std::size_t offset) {
+    const Both both(type, count, offset, is_finite);
+    test(both);
+  });
+}
+
 // What a call does to a range, on the device and on the host.
 template <class Call>
 void compare(const Call& call, bool is_finite) {
   const auto device = on_device();
   const auto host = process_group::host_arithmetic();
-  for_each_case([&](DataType type, std::size_t count, std::size_t offset) {
-    Bytes values = values_of(count, type, is_finite);
-    const OnDevice memory(values, type, offset);
-    const MemoryRange on_gpu = memory.range(), on_cpu = on_host(values, type);
-    call(*device, {&on_gpu, 1});
-    call(*host, {&on_cpu, 1});
-    expect_same(memory.bytes(), values, type);
+  for_each_range(is_finite, [&](const Both& both) {
+    call(*device, {&both.on_gpu, 1});
+    call(*host, {&both.on_cpu, 1});
+    both.expect_equal();
   });
 }
 
@@ -250,15 +264,12 @@ TEST(GradientKernels, TheNormIsTheHostsButForRoundingAndTheSameOnEveryRun) {
   run_ranks(1, [](int) {
     const auto device = on_device();
     const auto host = process_group::host_arithmetic();
-    for_each_case([&](DataType type, std::size_t count, std::size_t offset) {
-      Bytes values = values_of(count, type, true);
-      const OnDevice memory(values, type, offset);
-      const MemoryRange range = memory.range(), expected = on_host(values, type);
-      const double norm = value_of(device->norm({&range, 1}, nullptr));
-      const double on_cpu = value_of(host->norm({&expected, 1}, nullptr));
+    for_each_range(true, [&](const Both& both) {
+      const double norm = value_of(device->norm({&both.on_gpu, 1}, nullptr));
+      const double on_cpu = value_of(host->norm({&both.on_cpu, 1}, nullptr));
       EXPECT_NEAR(norm, on_cpu, 1e-12 * on_cpu);
-      EXPECT_EQ(norm, value_of(device->norm({&range, 1}, nullptr)));
-      expect_same(memory.bytes(), values, type);
+      EXPECT_EQ(norm, value_of(device->norm({&both.on_gpu, 1}, nullptr)));
+      both.expect_equal();
     });
   });
 }
@@ -267,20 +278,17 @@ TEST(GradientKernels, ClippingScalesByTheNormThatItReturns) {
   run_ranks(1, [](int) {
     const auto device = on_device();
     const auto host = process_group::host_arithmetic();
-    for_each_case([&](DataType type, std::size_t count, std::size_t offset) {
-      Bytes values = values_of(count, type, true);
-      const OnDevice memory(values, type, offset);
-      const MemoryRange range = memory.range(), expected = on_host(values, type);
-      const double norm = value_of(device->norm({&range, 1}, nullptr));
+    for_each_range(true, [&](const Both& both) {
+      const double norm = value_of(device->norm({&both.on_gpu, 1}, nullptr));
       if (norm == 0) {  // of nothing, or of squares that are too small for a double
-        EXPECT_EQ(value_of(device->clip_by_norm({&range, 1}, 1, nullptr)), 0);
+        EXPECT_EQ(value_of(device->clip_by_norm({&both.on_gpu, 1}, 1, nullptr)), 0);
         return;
       }
-      EXPECT_EQ(value_of(device->clip_by_norm({&range, 1}, norm, nullptr)), norm);
-      expect_same(memory.bytes(), values, type);  // it is not above the largest
-      EXPECT_EQ(value_of(device->clip_by_norm({&range, 1}, norm / 3, nullptr)), norm);
-      host->scale({&expected, 1}, norm / 3 / norm, nullptr);
-      expect_same(memory.bytes(), values, type);
+      EXPECT_EQ(value_of(device->clip_by_norm({&both.on_gpu, 1}, norm, nullptr)), norm);
+      both.expect_equal();  // it is not above the largest
+      EXPECT_EQ(value_of(device->clip_by_norm({&both.on_gpu, 1}, norm / 3, nullptr)), norm);
+      host->scale({&both.on_cpu, 1}, norm / 3 / norm, nullptr);
+      both.expect_equal();
     });
   });
 }

@@ -26,7 +26,7 @@ using testing::wait_until;
 using Values = std::vector<float>;
 
 struct Stream {
-  Stream() { EXPECT_EQ(cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking), cudaSuccess); }
+  Stream() = default;
   ~Stream() { cudaStreamDestroy(handle); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -36,7 +36,7 @@ struct Stream {
     EXPECT_EQ(cudaMemcpyAsync(to.data, from.data, from.bytes(), cudaMemcpyDeviceToDevice, handle), cudaSuccess);
   }
 
-  cudaStream_t handle = nullptr;
+  cudaStream_t handle = make_stream();
 };
 
 // What `work` gives to a stream.

@@ -324,8 +324,7 @@ TEST(Gradients, AreNotDividedOnAGpu) {
 TEST(Gradients, AreClippedWhileTheHostGoesOn) {
   run_ranks(1, [](int) {
     auto group = join();
-    cudaStream_t stream = nullptr;
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    cudaStream_t stream = make_stream();
     {
       DistributedDataParallelOptions options;
       options.collective.stream = stream;

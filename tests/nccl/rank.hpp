@@ -49,6 +49,13 @@ inline void wait_until_gone(const char* kind) {
   testing::wait_until([&] { return live(kind).value_or(0) == 0; });
 }
 
+// One that does not wait for the default stream.
+inline cudaStream_t make_stream() {
+  cudaStream_t stream = nullptr;
+  EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  return stream;
+}
+
 // Device memory with values.
 template <class T>
 class Array {

@@ -23,12 +23,6 @@ using testing::thrown_by;
 using testing::wait_until;
 using Values = std::vector<float>;
 
-cudaStream_t make_stream() {
-  cudaStream_t stream = nullptr;
-  EXPECT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  return stream;
-}
-
 // What a copy that is to run beside the host needs: CUDA makes the host wait for one of other memory.
 struct Pinned {
   Pinned(std::size_t count_, float value) : count(count_) {

@@ -4,7 +4,6 @@
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/engine/executor.hpp"
 #include "worker_runtime/engine/handle.hpp"
-#include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/model_agreement.hpp"
 #include "worker_runtime/engine/model_gradients.hpp"
@@ -12,6 +11,7 @@
 #include "worker_runtime/engine/plan/plan.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
+#include "worker_runtime/tensor/arithmetic.hpp"
 
 #include <chrono>
 #include <exception>
@@ -167,9 +167,7 @@ class DistributedDataParallel::Impl {
           "the communication hook leaves no gradients in the buckets\nwhere: DistributedDataParallel::bucket_memory\n"
           "try:   what the hook has instead, such as ShardedOptimizer::clip_gradients_by_norm()");
     }
-    std::vector<MemoryRange> buckets;
-    for (const Bucket& bucket : executor_.memory().layout().buckets) buckets.push_back(executor_.memory().of(bucket));
-    return buckets;
+    return executor_.memory().buckets();
   }
 
   ModelGradients gradients() {
@@ -191,7 +189,7 @@ class DistributedDataParallel::Impl {
 
   void ready(std::uint64_t step, std::size_t index) {
     const Actions actions = plan_.ready(step, index);
-    if (options_.check_finite && !is_finite(executor_.memory().gradient(index))) plan_.note_non_finite(index);
+    if (options_.check_finite && !tensor::is_finite(executor_.memory().gradient(index))) plan_.note_non_finite(index);
     if (!actions.empty()) carry_out(actions);
   }
 
@@ -240,9 +238,8 @@ class DistributedDataParallel::Impl {
     if (!tuning_) return;
     throw GradientError(
         "a step is captured while bucket sizes are being tried\nwhere: DistributedDataParallel::begin_step, on a "
-        "stream "
-        "that is being captured\ntry:   a bucket_cap_bytes other than kAutomaticBucketCap, or more steps before the "
-        "capture");
+        "stream that is being captured\ntry:   a bucket_cap_bytes other than kAutomaticBucketCap, or more steps before "
+        "the capture");
   }
 
   // In the order in which gradients became ready on rank 0.

@@ -79,9 +79,7 @@ const Agreement* Executor::perform(const FinishHooks&) {
 }
 
 const Agreement* Executor::perform(const Scale& action) {
-  std::vector<MemoryRange> gradients;
-  for (const Bucket& bucket : memory_.layout().buckets) gradients.push_back(memory_.of(bucket));
-  group_.impl()->backend().device_arithmetic()->scale(gradients, action.factor, options_.stream);
+  group_.impl()->backend().device_arithmetic()->scale(memory_.buckets(), action.factor, options_.stream);
   return nullptr;
 }
 

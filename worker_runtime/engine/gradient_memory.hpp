@@ -44,6 +44,11 @@ class GradientMemory {
   MemoryRange of(const Bucket& bucket) const {
     return {at(bucket.offset_bytes), bucket.count, bucket.type, memory_.device()};
   }
+  std::vector<MemoryRange> buckets() const {
+    std::vector<MemoryRange> ranges;
+    for (const Bucket& bucket : layout_.buckets) ranges.push_back(of(bucket));
+    return ranges;
+  }
   MemoryRange gradient(std::size_t parameter) const {
     const Slot& slot = layout_.slots[parameter];
     const Bucket& bucket = layout_.buckets[slot.bucket];

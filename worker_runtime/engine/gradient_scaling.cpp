@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <string>
 #include <utility>
 
 #include "ddp/error.hpp"
+#include "worker_runtime/engine/device_number.hpp"
 #include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/model_gradients.hpp"
 
@@ -31,7 +31,7 @@ class GradientNorm::Impl {
 
   double value() {
     if (copy_) {
-      std::memcpy(&value_, copy_->bytes().data(), sizeof value_);
+      value_ = process_group::value_of<double>(*copy_);
       copy_.reset();
     }
     return value_;
@@ -72,17 +72,16 @@ class LossScaler::Impl {
 
   bool unscale(DistributedDataParallel& model) {
     const auto gradients = ModelGradients::of(model);
-    const MemoryRange is_bad = flag(gradients);
+    const MemoryRange is_bad = is_bad_.in(group_, options_.collective);
     auto* const flag = static_cast<std::int32_t*>(is_bad.data);
     const CollectiveOptions collective{.timeout = options_.collective.timeout, .stream = gradients.stream};
     gradients.arithmetic->find_non_finite(gradients.buckets, flag, gradients.stream);
     group_.all_reduce(is_bad, ReduceOp::max, collective);
     gradients.arithmetic->scale_unless(flag, gradients.buckets, 1 / scale_, gradients.stream);
     const auto of_all = gradients.memory->begin_read(flag, sizeof *flag, gradients.stream);
-    std::int32_t is_any_bad = 0;
-    std::memcpy(&is_any_bad, of_all->bytes().data(), sizeof is_any_bad);
-    adapt(is_any_bad == 0);
-    return is_any_bad == 0;
+    const bool is_good = process_group::value_of<std::int32_t>(*of_all) == 0;
+    adapt(is_good);
+    return is_good;
   }
 
   bool unscale(ShardedOptimizer& optimizer) {
@@ -100,14 +99,6 @@ class LossScaler::Impl {
   // Scales that a float32 holds, and whose inverse it holds.
   static constexpr double kSmallest = 0x1p-100, kLargest = 0x1p100;
 
-  // Where all ranks look whether gradients are finite: on the gradients' device.
-  MemoryRange flag(const ModelGradients& gradients) {
-    const Device device = gradients.memory->device();
-    if (device.kind == Device::Kind::cpu) return {&is_bad_, 1, DataType::int32};
-    if (flag_.data() == nullptr) flag_ = group_.allocate(sizeof(std::int32_t), options_.collective);
-    return {flag_.data(), 1, DataType::int32, device};
-  }
-
   void adapt(bool is_good) {
     if (!is_good) {
       scale_ = std::max(scale_ * options_.backoff, kSmallest);
@@ -121,9 +112,8 @@ class LossScaler::Impl {
   ProcessGroup group_;
   LossScalerOptions options_;
   double scale_;
-  std::int64_t good_steps_ = 0;  // since the scale changed last
-  std::int32_t is_bad_ = 0;
-  RegisteredMemory flag_;  // on a GPU, from the first unscale() on
+  std::int64_t good_steps_ = 0;        // since the scale changed last
+  DeviceNumber<std::int32_t> is_bad_;  // whether a gradient is not finite
 };
 
 LossScaler::LossScaler(ProcessGroup group, LossScalerOptions options) {

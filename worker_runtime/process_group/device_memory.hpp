@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <span>
 
@@ -26,6 +27,14 @@ class HostCopy {
   // bytes live as long as this object.
   virtual std::span<const std::byte> bytes() = 0;
 };
+
+// The number that was copied. Waits and throws as bytes().
+template <class Number>
+Number value_of(HostCopy& copy) {
+  Number number{};
+  std::memcpy(&number, copy.bytes().data(), sizeof number);
+  return number;
+}
 
 class DeviceMemory {
  public:

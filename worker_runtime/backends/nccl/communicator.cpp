@@ -1,7 +1,5 @@
 #include "worker_runtime/backends/nccl/communicator.hpp"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <mutex>
 #include <tuple>
@@ -9,6 +7,7 @@
 
 #include "worker_runtime/backends/nccl/communicator_setup.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
+#include "worker_runtime/backends/nccl/in_progress.hpp"
 #include "worker_runtime/backends/nccl/nccl_thread.hpp"
 
 namespace ddp::nccl_backend {
@@ -18,20 +17,10 @@ namespace {
 using abi::Result;
 using Clock = std::chrono::steady_clock;
 
-std::shared_future<void> ended_already() {
-  std::promise<void> end;
-  end.set_value();
-  return end.get_future().share();
-}
-
 // Ends a call that has returned `result`. With NCCL_COMM_BLOCKING=0 in the environment communicators do not block,
 // whatever their configuration says: then it waits until nothing is in progress.
 Outcome leave(const NcclLibrary& nccl, CallGate& gate, abi::Comm comm, Result result) {
-  while (result == Result::in_progress && !gate.is_taken()) {
-    ::sched_yield();
-    const Result asked = nccl->comm_get_async_error(comm, &result);
-    if (asked != Result::success) result = asked;
-  }
+  for (Pauses pauses; result == Result::in_progress && !gate.is_taken(); result = state_of(nccl, comm)) pauses.pause();
   const Outcome outcome = outcome_of(nccl, result);
   return gate.leave() ? outcome : Outcome{.kind = Outcome::Kind::aborted};
 }
@@ -51,11 +40,7 @@ Outcome outcome_of(const NcclLibrary& nccl, Result result) {
 }
 
 Communicator::Communicator(const NcclLibrary& nccl, abi::Comm comm, const CommunicatorConfig& config)
-    : nccl_(nccl),
-      config_(config),
-      device_(current_device()),
-      gate_(std::make_shared<CallGate>(comm)),
-      has_setup_ended_(ended_already()) {}
+    : nccl_(nccl), config_(config), device_(current_device()), gate_(std::make_shared<CallGate>(comm)) {}
 
 Communicator::Made Communicator::make(const NcclLibrary& nccl, const Rank& rank, const CommunicatorConfig& config,
                                       base::Deadline& deadline) {
@@ -84,7 +69,7 @@ bool Communicator::has_ended(std::chrono::milliseconds limit) {
   const auto end = Clock::now() + limit;
   return last_call_.wait_until(end) == std::future_status::ready &&
          last_call_.get().wait_until(end) == std::future_status::ready &&
-         has_setup_ended_.wait_until(end) == std::future_status::ready;
+         (!has_setup_ended_.valid() || has_setup_ended_.wait_until(end) == std::future_status::ready);
 }
 
 Outcome Communicator::enqueue(const std::function<Result(abi::Comm)>& calls) {
@@ -107,9 +92,7 @@ Outcome Communicator::enqueue(const std::function<Result(abi::Comm)>& calls) {
 Outcome Communicator::state() {
   abi::Comm const comm = gate_->enter_if_free();
   if (comm == nullptr) return gate_->is_taken() ? Outcome{.kind = Outcome::Kind::aborted} : Outcome{};
-  Result state = Result::success;
-  const Result asked = nccl_->comm_get_async_error(comm, &state);
-  const Outcome outcome = outcome_of(nccl_, asked != Result::success ? asked : state);
+  const Outcome outcome = outcome_of(nccl_, state_of(nccl_, comm));
   return gate_->leave() ? outcome : Outcome{.kind = Outcome::Kind::aborted};
 }
 

@@ -104,7 +104,7 @@ class Communicator {
   std::shared_ptr<CallGate> gate_;  // a call that NCCL keeps outlives this
   std::promise<std::shared_future<void>> ending_;
   std::shared_future<std::shared_future<void>> last_call_ = ending_.get_future().share();  // begun; come back
-  std::shared_future<void> has_setup_ended_;
+  std::shared_future<void> has_setup_ended_;  // valid for one that make() made
 };
 
 }  // namespace ddp::nccl_backend

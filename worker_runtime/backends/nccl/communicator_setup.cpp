@@ -1,13 +1,10 @@
 #include "worker_runtime/backends/nccl/communicator_setup.hpp"
 
-#include <sched.h>
-
-#include <algorithm>
 #include <chrono>
 
-#include "base/cut.hpp"
 #include "ddp/error.hpp"
 #include "worker_runtime/backends/nccl/cuda.hpp"
+#include "worker_runtime/backends/nccl/in_progress.hpp"
 #include "worker_runtime/backends/nccl/nccl_thread.hpp"
 
 namespace ddp::nccl_backend {
@@ -17,40 +14,16 @@ namespace {
 using abi::Result;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::microseconds kYieldTime{1'000};  // a launch on a connected communicator takes less
-constexpr std::chrono::microseconds kSleepMin{1'000};
-constexpr std::chrono::microseconds kSleepMax{4'000};
-
-// NCCL has nothing to wait on: yields while it may be a matter of microseconds, then sleeps longer and longer.
-class Pauses {
- public:
-  void pause(const base::Deadline& deadline) {
-    const auto now = Clock::now();
-    if (now - began_ < kYieldTime) {
-      ::sched_yield();
-      return;
-    }
-    base::sleep_until(std::min<Clock::time_point>(now + sleep_, std::max(now, deadline.end())), deadline.cut());
-    sleep_ = std::min(2 * sleep_, kSleepMax);
-  }
-
- private:
-  Clock::time_point began_ = Clock::now();
-  std::chrono::microseconds sleep_ = kSleepMin;
-};
-
 constexpr int kJobsLeaveThreads = abi::version_code(2, 27, 0);  // earlier ones keep them in their caller's thread
 
 bool keeps_calls_in_threads(const NcclLibrary& nccl) { return nccl.version() < kJobsLeaveThreads; }
 
 Outcome settle_comm(const NcclLibrary& nccl, abi::Comm comm, base::Deadline& deadline) {
-  for (Pauses pauses;; pauses.pause(deadline)) {
-    Result state = Result::success;
-    const Result asked = nccl->comm_get_async_error(comm, &state);
-    if (asked != Result::success || state != Result::in_progress) {
+  for (Pauses pauses;; pauses.pause(deadline.end(), deadline.cut())) {
+    if (const Result state = state_of(nccl, comm); state != Result::in_progress) {
       int ignored = 0;  // it is how NCCL's earlier versions let their thread forget what it had begun
       if (keeps_calls_in_threads(nccl)) static_cast<void>(nccl->comm_count(comm, &ignored));
-      return outcome_of(nccl, asked != Result::success ? asked : state);
+      return outcome_of(nccl, state);
     }
     if (deadline.passed(Clock::now())) return {.kind = Outcome::Kind::timed_out};
   }

@@ -58,7 +58,6 @@ bool has_context(int device);
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device) {
-    check(cudaGetDevice(&before_), "asking for the current device");
     if (before_ == device) return;
     check(cudaSetDevice(device), "setting the device");
     has_changed_ = true;
@@ -70,7 +69,7 @@ class DeviceGuard {
   DeviceGuard& operator=(const DeviceGuard&) = delete;
 
  private:
-  int before_ = 0;
+  int before_ = current_device();
   bool has_changed_ = false;
 };
 

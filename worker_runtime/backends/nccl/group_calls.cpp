@@ -15,6 +15,16 @@ using core::Cause;
 using process_group::Collective;
 using process_group::CollectiveKind;
 
+// Of the callers, each once.
+std::vector<cudaStream_t> streams_of(std::span<const Collective> calls) {
+  std::vector<cudaStream_t> streams;
+  for (const Collective& call : calls) {
+    auto* const stream = static_cast<cudaStream_t>(call.stream);
+    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
+  }
+  return streams;
+}
+
 void require_no_wait_of_host(std::span<const Collective> calls) {
   for (const Collective& call : calls) {
     if (call.kind != CollectiveKind::barrier && call.kind != CollectiveKind::allocate) continue;
@@ -41,8 +51,9 @@ std::shared_ptr<Work::State> GroupCalls::begin(std::span<const Collective> calls
   group_->status->throw_if_failed();
   for (const Collective& call : calls) require_support(group_->communicator->library(), call);
   const DeviceGuard guard(group_->device);
-  if (is_in_capture(calls)) return capture(calls);
-  const std::shared_ptr<Operation> operation = group_->under_way.enter(group_, calls);
+  std::vector<cudaStream_t> streams = streams_of(calls);
+  if (is_in_capture(streams)) return capture(calls, std::move(streams));
+  const std::shared_ptr<Operation> operation = group_->under_way.enter(group_, calls, std::move(streams));
   Watch::of_process().wake();  // it looks after this one also while NCCL connects the ranks, and waits for them
   Outcome outcome;
   try {
@@ -91,22 +102,20 @@ void GroupCalls::order_behind(const std::vector<cudaStream_t>& streams) {
 }
 
 // The group's own stream is part of a capture from the first collective in it until the capture ends.
-bool GroupCalls::is_in_capture(std::span<const Collective> calls) const {
-  const auto is_call_captured = [](const Collective& call) {
-    return is_captured(static_cast<cudaStream_t>(call.stream));
-  };
-  const bool is_any = is_captured(group_->stream.get()) || std::any_of(calls.begin(), calls.end(), is_call_captured);
-  if (!is_any || std::all_of(calls.begin(), calls.end(), is_call_captured)) return is_any;
+bool GroupCalls::is_in_capture(const std::vector<cudaStream_t>& streams) const {
+  const bool is_own = has_captured_ && is_captured(group_->stream.get());
+  const bool is_any = is_own || std::any_of(streams.begin(), streams.end(), is_captured);
+  if (!is_any || std::all_of(streams.begin(), streams.end(), is_captured)) return is_any;
   throw InvalidArgument(
       "collectives of this process group are being captured into a CUDA graph, and the stream of this one is not"
       "\ntry:   end the capture before it, or give it the stream that is captured");
 }
 
 // The collective has no deadline and no record in the flight recorder, because nothing tells when a graph is launched.
-std::shared_ptr<Work::State> GroupCalls::capture(std::span<const Collective> calls) {
+std::shared_ptr<Work::State> GroupCalls::capture(std::span<const Collective> calls, std::vector<cudaStream_t> streams) {
   require_no_wait_of_host(calls);
-  std::vector<cudaStream_t> streams = streams_of(calls);
   const std::shared_ptr<Event> end = group_->events->take();
+  has_captured_ = true;
   order_behind(streams);
   const Outcome outcome = enqueue(calls);
   if (outcome.kind != Outcome::Kind::done) {
@@ -114,7 +123,6 @@ std::shared_ptr<Work::State> GroupCalls::capture(std::span<const Collective> cal
     group_->status->throw_failure();
   }
   end->record(group_->stream.get());
-  has_captured_ = true;
   Watch::of_process().wake();
   return std::make_shared<CapturedWork>(group_->device, end, std::move(streams));
 }

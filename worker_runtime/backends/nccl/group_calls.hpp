@@ -33,8 +33,9 @@ class GroupCalls {
 
  private:
   void order_behind(const std::vector<cudaStream_t>& streams);
-  bool is_in_capture(std::span<const process_group::Collective> calls) const;
-  std::shared_ptr<Work::State> capture(std::span<const process_group::Collective> calls);
+  bool is_in_capture(const std::vector<cudaStream_t>& streams) const;
+  std::shared_ptr<Work::State> capture(std::span<const process_group::Collective> calls,
+                                       std::vector<cudaStream_t> streams);
   Outcome enqueue(std::span<const process_group::Collective> calls);
   [[noreturn]] void throw_refused(const std::string& operation, const std::string& why);
 

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <future>
-#include <memory>
-#include <system_error>
 #include <utility>
 
 #include "base/quiet_thread.hpp"
@@ -17,23 +15,14 @@ namespace ddp::nccl_backend {
 // NCCL frees in the call does not spoil a capture of the program.
 template <class Call>
 std::shared_future<void> in_thread_of_its_own(int device, Call call) {
-  const auto end = std::make_shared<std::promise<void>>();
-  std::shared_future<void> has_ended = end->get_future().share();
-  const auto run = [device, end, call = std::move(call)] {
+  return base::run_detached([device, call = std::move(call)] {
     try {
       const DeviceGuard guard(device);
       const RelaxedCapture relaxed;
       call();
     } catch (const Error&) {  // then there is nothing to call for
     }
-    end->set_value();
-  };
-  try {
-    base::start_quiet_thread(run).detach();
-  } catch (const std::system_error&) {
-    run();
-  }
-  return has_ended;
+  });
 }
 
 }  // namespace ddp::nccl_backend

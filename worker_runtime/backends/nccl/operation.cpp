@@ -11,20 +11,12 @@ namespace ddp::nccl_backend {
 using process_group::Collective;
 using process_group::CollectiveKind;
 
-std::vector<cudaStream_t> streams_of(std::span<const Collective> calls) {
-  std::vector<cudaStream_t> streams;
-  for (const Collective& call : calls) {
-    auto* const stream = static_cast<cudaStream_t>(call.stream);
-    if (std::find(streams.begin(), streams.end(), stream) == streams.end()) streams.push_back(stream);
-  }
-  return streams;
-}
-
 Operation::Operation(std::shared_ptr<GroupState> group, std::span<const Collective> calls,
-                     const flight_recorder::Ticket& ticket, const base::Deadline& deadline_, Events events)
+                     std::vector<cudaStream_t> streams, const flight_recorder::Ticket& ticket,
+                     const base::Deadline& deadline_, Events events)
     : core::Operation(calls, ticket, deadline_),
       group_(std::move(group)),
-      streams_(streams_of(calls)),
+      streams_(std::move(streams)),
       begin_(std::move(events.begin)),
       end_(std::move(events.end)) {
   for (const Collective& call : calls) blocks_host_ = blocks_host_ || call.kind == CollectiveKind::barrier;

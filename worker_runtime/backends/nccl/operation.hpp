@@ -16,17 +16,16 @@ namespace ddp::nccl_backend {
 
 struct GroupState;
 
-// Of the callers, each once.
-std::vector<cudaStream_t> streams_of(std::span<const process_group::Collective> calls);
-
 class Operation : public core::Operation, public Work::State {
  public:
   struct Events {
     std::shared_ptr<Event> begin, end;
   };
 
+  // streams: of the callers, each once.
   Operation(std::shared_ptr<GroupState> group, std::span<const process_group::Collective> calls,
-            const flight_recorder::Ticket& ticket, const base::Deadline& deadline, Events events);
+            std::vector<cudaStream_t> streams, const flight_recorder::Ticket& ticket, const base::Deadline& deadline,
+            Events events);
 
   // Orders the streams of its calls behind it; a barrier blocks. Throws what the group failed with before it was done.
   void wait() override;

@@ -33,8 +33,8 @@ flight_recorder::Ticket record(flight_recorder::GroupLog& log, std::span<const C
 UnderWay::UnderWay(int rank, flight_recorder::GroupLog& log, std::shared_ptr<core::GroupStatus> status)
     : log_(log), status_(std::move(status)), callbacks_(std::make_shared<DueCallbacks>(status_)), line_(rank) {}
 
-std::shared_ptr<Operation> UnderWay::enter(const std::shared_ptr<GroupState>& group,
-                                           std::span<const Collective> calls) {
+std::shared_ptr<Operation> UnderWay::enter(const std::shared_ptr<GroupState>& group, std::span<const Collective> calls,
+                                           std::vector<cudaStream_t> streams) {
   Operation::Events events{group->events->take(), group->events->take()};  // CUDA may take long to make some
   const std::lock_guard lock(mutex_);
   if (line_.size() >= kUnderWayMax) {
@@ -44,7 +44,7 @@ std::shared_ptr<Operation> UnderWay::enter(const std::shared_ptr<GroupState>& gr
   }
   const auto ticket = record(log_, calls);
   const auto deadline = process_group::deadline_after(calls.front().timeout);
-  auto operation = std::make_shared<Operation>(group, calls, ticket, deadline, std::move(events));
+  auto operation = std::make_shared<Operation>(group, calls, std::move(streams), ticket, deadline, std::move(events));
   line_.submit(operation);
   return operation;
 }

@@ -32,7 +32,7 @@ class UnderWay {
   // Records the calls, and makes them known to whoever asks how far this rank came. Throws Error where too many are
   // under way.
   std::shared_ptr<Operation> enter(const std::shared_ptr<GroupState>& group,
-                                   std::span<const process_group::Collective> calls);
+                                   std::span<const process_group::Collective> calls, std::vector<cudaStream_t> streams);
   void take_back(Operation& operation);  // nothing of it was begun
   void launch(Operation& operation);     // the device has it, and its events are recorded
   bool is_launched(const Operation& operation) const;

@@ -22,7 +22,7 @@
 #include "worker_runtime/engine/hooks/hook_steps.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
 #include "worker_runtime/engine/hooks/matrix.hpp"
-#include "worker_runtime/engine/host_gradients.hpp"
+#include "worker_runtime/tensor/arithmetic.hpp"
 
 namespace ddp {
 namespace {
@@ -152,7 +152,7 @@ void PowerSgd::draw(Compressed& its) const {
   for (std::size_t k = 0; k < its.rank; ++k) {
     const auto column = its.q.begin() + static_cast<std::ptrdiff_t>(k * its.size.columns);
     const auto end = column + static_cast<std::ptrdiff_t>(its.size.columns);
-    const double squares = gradient_engine::sum_of_squares({&*column, its.size.columns, DataType::float32});
+    const double squares = tensor::sum_of_squares({&*column, its.size.columns, DataType::float32});
     if (options_.warm_start && squares > 0 && std::isfinite(squares)) continue;
     base::Fnv1a hash;
     hash.add(its.name);
@@ -221,7 +221,7 @@ void PowerSgd::multiply(Plan& plan) {
     Compressed& its = *part.compressed;
     gradient_engine::multiply_factors(part.sent, part.q, its.rank, its.size, part.gradient);
     for (std::size_t i = 0; i < its.error.size(); ++i) its.error[i] -= part.gradient[i];
-    if (!gradient_engine::is_finite(its.error)) std::fill(its.error.begin(), its.error.end(), 0.0F);
+    if (!tensor::is_finite(its.error)) std::fill(its.error.begin(), its.error.end(), 0.0F);
     its.q.assign(part.q, part.q + its.q.size());
   }
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <exception>
 #include <map>
 #include <memory>
@@ -15,6 +14,7 @@
 
 #include "base/fnv1a.hpp"
 #include "ddp/error.hpp"
+#include "worker_runtime/engine/device_number.hpp"
 #include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/hooks/exact_text.hpp"
 #include "worker_runtime/engine/sharded/optimizer_numbers.hpp"
@@ -183,9 +183,6 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     } else {
       state_.begin(std::move(pieces), owner(), collective_.stream);
     }
-    if (memory_->device().kind == Device::Kind::cuda && words_on_device_.data() == nullptr) {
-      words_on_device_ = group.allocate(sizeof(Words), collective_);
-    }
     buckets_.clear();
     std::size_t bytes = 0;  // of this rank's parts
     for (const GradientBucket& bucket : buckets) {
@@ -258,7 +255,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     require_model("clip_gradients_by_norm");
     require_range("norm_max", norm_max, norm_max > 0, "a number above 0");
     clip_ = 1;
-    double squares = read<double>(*arithmetic_->sum_of_squares(own_gradients(), collective_.stream));
+    double squares = process_group::value_of<double>(*arithmetic_->sum_of_squares(own_gradients(), collective_.stream));
     if (sharding_ != Sharding::none) squares = sum_over_ranks(squares);
     const double norm = std::sqrt(squares) * unscale_;
     if (norm > norm_max && !std::isinf(norm)) clip_ = norm_max / norm;
@@ -268,11 +265,12 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   bool unscale_gradients(double scale) {
     require_model("unscale_gradients");
     require_range("scale", scale, scale > 0 && std::isfinite(scale), "a finite number above 0");
-    const MemoryRange is_bad = word(&Words::is_bad, DataType::int32);
+    const MemoryRange is_bad = is_bad_.in(group_, collective_);
     auto* const flag = static_cast<std::int32_t*>(is_bad.data);
     arithmetic_->find_non_finite(own_gradients(), flag, collective_.stream);
     group_.all_reduce(is_bad, ReduceOp::max, collective_);
-    if (read<std::int32_t>(*memory_->begin_read(flag, sizeof *flag, collective_.stream)) != 0) {
+    const auto of_all = memory_->begin_read(flag, sizeof *flag, collective_.stream);
+    if (process_group::value_of<std::int32_t>(*of_all) != 0) {
       end_step();
       return false;
     }
@@ -300,11 +298,6 @@ class ShardedOptimizer::Impl : public CommunicationHook {
       sharing.wait();
       sharing = {};
     }
-  };
-
-  struct Words {
-    double squares = 0;
-    std::int32_t is_bad = 0;
   };
 
   int owner() const { return sharding_ == Sharding::none ? 0 : group_.rank(); }
@@ -353,26 +346,11 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     }
   }
 
-  // Where the ranks' numbers meet: on the device of the group.
-  template <class Number>
-  MemoryRange word(Number Words::*which, DataType type) {
-    auto* const words = static_cast<Words*>(words_on_device_.data());
-    if (words == nullptr) return {&(words_.*which), 1, type};
-    return {&(words->*which), 1, type, memory_->device()};
-  }
-
-  template <class Number>
-  static Number read(process_group::HostCopy& copy) {
-    Number number{};
-    std::memcpy(&number, copy.bytes().data(), sizeof number);
-    return number;
-  }
-
   double sum_over_ranks(double number) {
-    const MemoryRange sum = word(&Words::squares, DataType::float64);
+    const MemoryRange sum = sum_.in(group_, collective_);
     memory_->write(sum.data, std::as_bytes(std::span(&number, 1)), collective_.stream);
     group_.all_reduce(sum, ReduceOp::sum, collective_);
-    return read<double>(*memory_->begin_read(sum.data, sizeof number, collective_.stream));
+    return process_group::value_of<double>(*memory_->begin_read(sum.data, sizeof number, collective_.stream));
   }
 
   void end_step() {
@@ -417,8 +395,8 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   gradient_engine::OptimizerState state_;
   std::shared_ptr<process_group::DeviceMemory> memory_;
   std::shared_ptr<process_group::DeviceArithmetic> arithmetic_;
-  Words words_;  // in host memory, or
-  RegisteredMemory words_on_device_;
+  gradient_engine::DeviceNumber<double> sum_;           // of squares
+  gradient_engine::DeviceNumber<std::int32_t> is_bad_;  // whether a gradient is not finite
   std::vector<BucketState> buckets_;
   RegisteredMemory shards_;        // of gradients, with Sharding::gradients
   double unscale_ = 1, clip_ = 1;  // factors of the gradients in the next step()
