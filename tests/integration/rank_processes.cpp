@@ -76,10 +76,11 @@ struct Told {
     set("LOCAL_RANK", std::to_string(told.local_rank));
     set("LOCAL_WORLD_SIZE", std::to_string(told.local_size));
   }
+  const bool had_failed = ::testing::Test::HasFailure();  // a failure of the test before the fork
   int code = 0;
   try {
     body(rank);
-    if (::testing::Test::HasFailure()) code = 1;
+    if (::testing::Test::HasFailure() && !had_failed) code = 1;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rank %d threw: %s\n", rank, error.what());
     code = kThrew;

@@ -255,6 +255,11 @@ std::vector<Acceptor::Arrival> Acceptor::take(std::span<const pollfd> polled) {
   return arrivals;
 }
 
+void Acceptor::close() {
+  unidentified_.clear();
+  ::shutdown(listener_.get(), SHUT_RDWR);  // ends the connections that are not yet accepted
+}
+
 Acceptor::Received Acceptor::receive_hello(Unidentified& connection) const {
   const auto bytes = std::as_writable_bytes(std::span(&connection.hello, 1));
   try {

@@ -111,6 +111,9 @@ class Acceptor {
   void add_to(std::vector<pollfd>& polled) const;
   std::vector<Arrival> take(std::span<const pollfd> polled);
 
+  // Accepts nothing more: closes the listener, and the connections whose Hello has not come.
+  void close();
+
  private:
   struct Unidentified {
     TcpSocket socket;

@@ -100,7 +100,6 @@ PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const st
     own_[kPortIndex] = listener.endpoint.port;
     Hello expected = hello_;
     put_secret(expected, own_);
-    listener_ = listener.socket.get();
     acceptor_.emplace(std::move(listener.socket), expected);
   } catch (const Error& error) {
     no_listener_ = error.what();
@@ -135,7 +134,7 @@ bool PeerLinks::connect(int peer, base::Deadline& deadline) {
     TcpSocket socket = connect_tcp(endpoint, hello, until);
     expect_signs_of_life(socket.get(), kSilenceMax);
     const std::lock_guard lock(link_mutex_);
-    if (!is_closed_) link(peer).set_out(std::move(socket));
+    if (!closed_as_) link(peer).set_out(std::move(socket));
     return true;
   } catch (const AbortedError&) {
     return true;  // the caller asks must_stop()
@@ -148,7 +147,7 @@ bool PeerLinks::connect(int peer, base::Deadline& deadline) {
 
 bool PeerLinks::send_answer(int peer, PendingBytes& answer) {
   const std::lock_guard lock(link_mutex_);
-  return is_closed_ || link(peer).send_answer(answer);
+  return closed_as_ || link(peer).send_answer(answer);
 }
 
 void PeerLinks::await_farewell(int peer) {
@@ -187,7 +186,7 @@ void PeerLinks::accept(std::span<const pollfd> polled) {
   try {
     arrivals = acceptor_->take(polled);
   } catch (const std::system_error& error) {
-    if (must_stop_()) return;  // close() has shut the listener down
+    if (must_stop_()) return;  // the peers that are not accepted see their connections end
     throw Error(std::string("a connection from another host can't be taken in: ") + error.what() +
                 "\ntry:   a higher limit of open files, `ulimit -n`");
   }
@@ -199,13 +198,7 @@ void PeerLinks::accept(std::span<const pollfd> polled) {
     expect_signs_of_life(arrival.socket.get(), kSilenceMax);
     const std::lock_guard lock(link_mutex_);
     link(peer).set_in(std::move(arrival.socket));
-  }
-}
-
-void PeerLinks::accept_late() {
-  try {
-    for (int step = 0; step < 2; ++step) accept_pending();  // the connection, then its Hello
-  } catch (const std::exception&) {                         // these peers get no farewell and see the connection end
+    if (closed_as_) link(peer).close(*closed_as_);
   }
 }
 
@@ -214,12 +207,25 @@ void PeerLinks::interrupt() {
   wake();
 }
 
-void PeerLinks::close(Presence how, bool may_accept) {
-  if (may_accept && acceptor_) accept_late();
+void PeerLinks::close(Presence how) {
   const std::lock_guard lock(link_mutex_);
-  if (std::exchange(is_closed_, true)) return;
+  if (closed_as_) return;
+  closed_as_ = how;
   for (PeerLink& link : links_) link.close(how);
-  if (listener_ >= 0) ::shutdown(listener_, SHUT_RDWR);  // ends the connections that are not yet accepted
+}
+
+bool PeerLinks::is_closed() const {
+  const std::lock_guard lock(link_mutex_);
+  return closed_as_.has_value();
+}
+
+void PeerLinks::stop_accepting() {
+  if (!acceptor_) return;
+  try {
+    for (int step = 0; step < 2; ++step) accept_pending();  // the connection, then its Hello
+  } catch (const std::exception&) {                         // these peers get no farewell and see the connection end
+  }
+  acceptor_->close();
 }
 
 }  // namespace ddp::cpu_backend

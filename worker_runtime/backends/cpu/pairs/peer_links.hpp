@@ -79,13 +79,16 @@ class PeerLinks {
   // Ends connect() and wait(), now and later.
   void interrupt();
 
-  // Sends a farewell to the peers that are connected. From here on no peer reaches this rank. `may_accept`: no other
-  // call is under way, so peers that connected while this rank was busy are accepted first and get the farewell too.
-  void close(Presence how, bool may_accept);
+  // Sends a farewell to the peers that are connected, and to those that are accepted from here on. Any thread.
+  void close(Presence how);
+  bool is_closed() const;
+
+  // After close(): accepts the peers that connected while this rank was busy, so that they get the farewell too, and
+  // ends all other connections. From here on no peer reaches this rank.
+  void stop_accepting();
 
  private:
   void accept(std::span<const pollfd> polled);
-  void accept_late();
 
   Hello hello_;  // of this rank, without the secret
   std::function<bool()> must_stop_;
@@ -95,11 +98,10 @@ class PeerLinks {
   std::vector<Announcement> announced_;  // by rank
   std::vector<PeerLink> links_;          // by rank
   std::optional<Acceptor> acceptor_;
-  int listener_ = -1;
-  std::mutex link_mutex_;
-  bool is_closed_ = false;  // guarded by link_mutex_
-  base::UniqueFd wake_;     // an eventfd
-  base::Cut cut_;           // by interrupt()
+  mutable std::mutex link_mutex_;
+  std::optional<Presence> closed_as_;  // guarded by link_mutex_
+  base::UniqueFd wake_;                // an eventfd
+  base::Cut cut_;                      // by interrupt()
   std::vector<pollfd> polled_;
 };
 

@@ -44,18 +44,29 @@ PeerMessages::PeerMessages(int rank, int size, const NetworkOptions& network, co
 PeerMessages::~PeerMessages() = default;
 
 PairEnd PeerMessages::run(std::span<const Collective> calls, base::Deadline& deadline) {
-  const std::lock_guard lock(run_mutex_);
   std::vector<int> peers;
   for (const Collective& call : calls) peers.push_back(call.root);
-  transfers_.begin(calls, peers, nullptr);
-  return run_to_end(deadline);
+  return run_from([&] { transfers_.begin(calls, peers, nullptr); }, deadline);
 }
 
 PairEnd PeerMessages::receive_from_any(const Collective& call, std::span<const int> peers, FirstMessage& first,
                                        base::Deadline& deadline) {
+  return run_from(
+      [&] {
+        any_peers_ = peers;
+        transfers_.begin({&call, 1}, {&kAnyPeer, 1}, &first);
+      },
+      deadline);
+}
+
+template <class Begin>
+PairEnd PeerMessages::run_from(const Begin& begin, base::Deadline& deadline) {
+  struct AfterTheRun {
+    ~AfterTheRun() { messages.stop_accepting_if_closed(); }  // close() can't do it during a run
+    PeerMessages& messages;
+  } const after{*this};
   const std::lock_guard lock(run_mutex_);
-  any_peers_ = peers;
-  transfers_.begin({&call, 1}, {&kAnyPeer, 1}, &first);
+  begin();
   return run_to_end(deadline);
 }
 
@@ -309,8 +320,15 @@ void PeerMessages::wake() { links_.wake(); }
 
 void PeerMessages::close(Presence how) {
   links_.interrupt();
-  const std::unique_lock running(run_mutex_, std::try_to_lock);
-  links_.close(how, running.owns_lock());
+  links_.close(how);
+  stop_accepting_if_closed();
+}
+
+// A run that is under way does it when it ends.
+void PeerMessages::stop_accepting_if_closed() {
+  if (!links_.is_closed()) return;
+  const std::unique_lock not_running(run_mutex_, std::try_to_lock);
+  if (not_running.owns_lock()) links_.stop_accepting();
 }
 
 }  // namespace ddp::cpu_backend

@@ -63,7 +63,10 @@ class PeerMessages {
   using Answer = PeerLink::Answer;
   using Post = PeerLink::Post;
 
+  template <class Begin>
+  PairEnd run_from(const Begin& begin, base::Deadline& deadline);
   PairEnd run_to_end(base::Deadline& deadline);
+  void stop_accepting_if_closed();
   void connect_all(base::Deadline& deadline);
   std::span<const int> peers_of(const Transfer& transfer) const;
   bool advance();
@@ -81,7 +84,7 @@ class PeerMessages {
 
   Questions questions_;
   PeerLinks links_;
-  std::mutex run_mutex_;  // held by run() and receive_from_any()
+  std::mutex run_mutex_;  // held by run(), receive_from_any() and PeerLinks::stop_accepting()
   PairTransfers<Transfer> transfers_;
   std::span<const int> any_peers_;  // of a receive from any
   std::vector<pollfd> polled_;
