@@ -109,7 +109,7 @@ void Session::take(const Connected& event, TimePoint) {
 
 void Session::greet() {
   state_ = State::greeting;
-  hello_.held = held_ && held_->is_left_behind && ended_ ? std::nullopt : held_;
+  hello_.held = held_;
   send(hello_);
 }
 
@@ -282,7 +282,8 @@ void Session::hear(const Welcome& message, TimePoint now) {
   disowned_since_.reset();
   out_.push_back(HandOn{message});
   if (opened_ && (!held_ || opened_->round > held_->round.number)) send(*opened_);
-  if (hello_.held) {  // else nobody there knows the round, and another one may have its number
+  if (hello_.held &&
+      !has_ended_behind()) {  // else nobody there may know the round, and another one may have its number
     if (started_) send(*started_);
     if (first_step_) send(*first_step_);
     if (failed_) send(*failed_);
@@ -372,6 +373,7 @@ void Session::hear(const StopRound& message, TimePoint) {
     held_->is_left_behind = true;
     successors_.clear();
     serve_at_.reset();
+    if (ended_) send(*ended_);
   }
   out_.push_back(HandOn{message});
 }

@@ -163,6 +163,8 @@ class Session {
   std::optional<TimePoint> orphan_deadline() const;
   Milliseconds pause_max() const;
   bool do_workers_run() const { return held_ && !ended_; }
+  // Whoever was left behind states its round for the restarts that it knows of, but has nothing to say of it.
+  bool has_ended_behind() const { return held_ && held_->is_left_behind && ended_; }
   bool is_in_touch() const { return state_ == State::joined || is_host_; }
   void send(const ToMembership& message) { out_.emplace_back(Send{message}); }
 

@@ -266,6 +266,7 @@ class Membership {
   void form_round(TimePoint now);
   void forget_round();
   void ask_for_store(const std::vector<NodeId>& members);
+  void count_restarts_before(const std::vector<NodeId>& members, TimePoint now);
   void start_round(std::uint16_t store_port, TimePoint now);
   std::vector<Successor> successors(const std::vector<NodeId>& members) const;
   void stop_round(int signal_number, bool kill, const std::string& why, TimePoint now,

@@ -90,9 +90,10 @@ void Membership::tell_again(NodeId id, Node& node) {
 // --- a round that this membership did not begin ---
 
 void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) {
-  const bool is_left_behind = held.round < options_.before.last_round;
-  if (is_left_behind) budget_.restate(options_.before.restart_count, now);
-  if (held.is_left_behind || is_left_behind) return end_older_round(id, held.round.number);
+  const auto& last = options_.before.last_round;
+  const bool is_left_behind = held.is_left_behind || held.round < last;
+  if (is_left_behind && !(last < held.round)) budget_.restate(options_.before.restart_count, now);
+  if (is_left_behind) return end_older_round(id, held.round.number);
   if (rounds_begun_ == 0) return claim(id, held, now);
   if (held.round < round_id_) return end_older_round(id, held.round.number);
   const auto nonce_of = [](const auto& nonces) { return nonces.empty() ? std::string() : nonces.front(); };

@@ -181,14 +181,22 @@ void Membership::take(NodeId, const StoreOpened& message, TimePoint now) {
   if (phase_ == Phase::opening_store && message.round == round_) start_round(message.port, now);
 }
 
+// Nodes that were left behind know how often the job was restarted, also where nobody adopts their round. Those that
+// only came by do not count: anybody may say that.
+void Membership::count_restarts_before(const std::vector<NodeId>& members, TimePoint now) {
+  for (const auto id : members)
+    if (const auto& held = nodes_.at(id).hello.held) budget_.restate(held->restart_count, now);
+}
+
 void Membership::start_round(std::uint16_t store_port, TimePoint now) {
   if (!may_go_on()) return step_down(why_too_few());  // nodes fell silent meanwhile
   is_adopted_ = was_given_up_ = false;
   phase_ = Phase::running;
   deadline_.reset();
+  const auto all = members();
+  if (rounds_begun_ == 0) count_restarts_before(all, now);
   ++rounds_begun_;
   round_began_ = now;
-  const auto all = members();
   for (const auto id : all) {
     auto& node = nodes_.at(id);
     node.has_ended = false;

@@ -34,7 +34,7 @@ struct Held {
   int group_rank = 0, group_world_size = 1;
   int restart_count = 0;        // of the job, as it was told last
   bool is_established = false;  // it was told so
-  bool is_left_behind = false;  // it was told that the others have gone on without it, and has workers to end
+  bool is_left_behind = false;  // it was told that the others have gone on without it
   // Of the last rounds that the node was a member of, at most kNoncesMax; the first is that of `round`. Only members
   // know the nonce of a round, so nodes that share one were members together. Empty: an older ddprun has no nonces, and
   // a round of an older membership has none.

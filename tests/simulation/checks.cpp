@@ -89,14 +89,16 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
           std::to_string(round.restart_count), " of at most ", std::to_string(round.restarts_max));
   RoundId before{};
   for (const auto& [group_rank, node] : round.members)
-    if (const auto begun = begun_.find(node); begun != begun_.end() && begun->second < id)
+    if (const auto begun = begun_.find(node);
+        begun != begun_.end() && begun->second < id && !was_disowned(begun->second))
       before = std::max(before, begun->second);
   const auto found = rounds_.find(before);
   if (found == rounds_.end()) return;
   const auto& old = found->second;
-  require(round.restart_count >= old.restart_count || disowned_.count(before) != 0, "round ", name,
-          " has forgotten restarts of round ", to_string(before));
-  bool are_the_same = round.members.size() == old.members.size();
+  require(round.restart_count >= old.restart_count, "round ", name, " has forgotten restarts of round ",
+          to_string(before));
+  // Not all of the old one's nodes need have heard of it.
+  bool are_the_same = round.members.size() == static_cast<std::size_t>(old.group_world_size);
   for (const auto& [group_rank, node] : old.members) {
     const auto now = std::find_if(round.members.begin(), round.members.end(),
                                   [node = node](const auto& member) { return member.second == node; });
@@ -142,7 +144,19 @@ void Checks::check_that_all_ended_well(const RoundId& id) const {
 }
 
 void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
-                                  const std::function<bool(Node&)>& may_be_unheard) {
+                                  const std::function<bool(Node&)>& may_be_unheard,
+                                  const std::function<bool(const RoundId&)>& is_unknown) {
+  // With all that its workers have done, or where nobody can learn of it: each of its nodes was killed, or is out of
+  // reach of a daemon that was started after the round.
+  const auto is_gone = [&] {
+    const auto& members = rounds_.at(newest_complete_).members;
+    const bool may_be_unknown = is_unknown(newest_complete_);
+    return std::all_of(members.begin(), members.end(), [&](const auto& member) {
+      const auto* const node = member.second;
+      const auto alive = std::find(nodes.begin(), nodes.end(), node);
+      return alive == nodes.end() ? !node->has_finished() : may_be_unknown && may_be_unheard(**alive);
+    });
+  };
   std::map<RoundId, std::vector<Node*>> at_work;
   complete_now_.clear();
   for (auto* node : nodes)
@@ -158,7 +172,7 @@ void Checks::collectives_complete(const std::vector<Node*>& nodes, const std::fu
     if (!reach_each_other) continue;
     complete_now_.insert(id);
     if (!std::exchange(round.was_complete, true)) ++rounds_completed_;
-    if (id < newest_complete_ && disowned_.count(newest_complete_) == 0)
+    if (id < newest_complete_ && disowned_.count(newest_complete_) == 0 && !is_gone())
       require(may_two_go_on() ||
                   std::all_of(members.begin(), members.end(), [&](Node* node) { return may_be_unheard(*node); }),
               "a collective of round ", to_string(id), " completes after one of round ", to_string(newest_complete_));

@@ -56,9 +56,10 @@ class Checks {
 
   // Some worker has come or gone, or what can reach what has changed: a collective of each round whose members all
   // work, and reach each other, completes now. may_be_unheard: whether one of an older round may go on by itself, as it
-  // does not know better.
+  // does not know better. is_unknown: the daemon was started after the round, and nobody has told it of that.
   void collectives_complete(const std::vector<Node*>& nodes, const std::function<bool(int, int)>& is_open,
-                            const std::function<bool(Node&)>& may_be_unheard);
+                            const std::function<bool(Node&)>& may_be_unheard,
+                            const std::function<bool(const RoundId&)>& is_unknown);
 
   std::size_t rounds_completed() const { return rounds_completed_; }
   std::size_t rounds_told() const { return rounds_.size(); }

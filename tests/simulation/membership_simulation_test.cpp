@@ -40,6 +40,8 @@ constexpr struct {
     {61696, "the end of a round that nobody knew any more was told again, and taken for that of a round of its number"},
     {145625, "a new daemon agreed on another step than the one that workers of the round had been told to stop at"},
     {1606, "rounds without end, on a node that had been told to stop"},
+    {8015493, "restarts were forgotten where all nodes had left a daemon, and one that was left behind came again"},
+    {10197698, "the same, with a daemon that was started again"},
 };
 
 // The same, of histories with faults that are switched on.

@@ -40,7 +40,8 @@ void Server::take_in(Channel& channel, const Hello& hello) {
   world_.trace("   ", owner_.name, " hears the hello of ", world_.name_of(hello.node_key), ", which has ",
                hello.held ? to_string(hello.held->round) : "no round");
   if (!is_stranger(hello.node_key) && has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
-  connections_[id] = {&channel, hello.node_key, hello.held ? hello.held->round : RoundId{}};
+  const bool is_claim = hello.held && !hello.held->is_left_behind;
+  connections_[id] = {&channel, hello.node_key, is_claim ? hello.held->round : RoundId{}};
   channel.listen({[this, id](const Message& message) {
                     const auto& said = std::get<ToMembership>(message);
                     world_.trace_heard(connections_.at(id).node_key, said);
@@ -115,7 +116,10 @@ void Server::perform(const HostCore::Tell& action) {
   const auto* stop = std::get_if<StopRound>(&action.message);
   const bool is_claim_void =
       std::holds_alternative<Refused>(action.message) || (stop != nullptr && stop->is_left_behind);
-  if (is_claim_void && membership().last_round() < session.claimed) world_.checks.is_disowned(session.claimed);
+  if (is_claim_void && membership().last_round() < session.claimed) {
+    world_.checks.is_disowned(session.claimed);
+    if (!is_stranger(session.node_key)) world_.checks.comes_back(world_.node_of(session.node_key));
+  }
   session.channel->send(action.message);
 }
 

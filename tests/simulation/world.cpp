@@ -129,6 +129,7 @@ void World::direct(Daemon& daemon, Channel& channel, const Hello& hello) {
 void World::kill_daemon() {
   trace("the daemon is killed");
   daemon_->process.is_alive = false;
+  for (auto* node : alive_) node->unheard_at = clock.now();
   checks.members_change();
   network->end_of(daemon_->process);
 }
@@ -254,7 +255,11 @@ void World::workers_changed() {
     for (auto* node : alive_) was_cut_off(*node);
   checks.collectives_complete(
       alive_, [this](int from, int to) { return network->is_open(from, to); },
-      [this](Node& node) { return job.is_daemon_apart && (was_cut_off(node) || is_told_to_stop(node)); });
+      [this](Node& node) { return job.is_daemon_apart && (was_cut_off(node) || is_told_to_stop(node)); },
+      [this](const RoundId& round) {
+        const auto* known = job.is_daemon_apart ? membership_of_daemon() : nullptr;
+        return known != nullptr && known->last_round() < round && round < known->term();
+      });
 }
 
 // Whoever comes for a job that is ending in a daemon begins the next one of its name at once, while the workers of the

@@ -396,6 +396,23 @@ TEST_F(Resume, WhoWasLeftBehindCountsForItsOldRoundNoMore) {
   EXPECT_TRUE(stopped.at(11).front().is_left_behind);
 }
 
+TEST_F(Resume, TheRestartsThatAMemberKnowsOfCountInTheFirstRound) {
+  begin_with(2);
+  auto behind = held_by(1);
+  behind.is_left_behind = true;
+  behind.restart_count = 2;
+  begin_anew(1, 2, 3);
+  auto passer_by = behind;
+  passer_by.restart_count = 3;
+  comes_again(2, 12, passer_by);
+  comes_again(1, 11, behind);
+  leaves(12);
+  says(11, RoundEnded{0, {}, 1, false});
+  pass(60s);
+  ASSERT_EQ(started.count(11), 1u);
+  EXPECT_EQ(started.at(11).restart_count, 2);
+}
+
 TEST_F(Resume, WhoseOldProcessesCannotBeKilledIsRefused) {
   begin(1, 2);
   join(1, "h1", {}, true);

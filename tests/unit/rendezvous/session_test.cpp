@@ -396,11 +396,11 @@ TEST_F(SessionTest, WhereNobodyKnowsItsRoundItsWorkersHaveALimitedTimeAndThenItJ
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
   EXPECT_EQ(hear(unknown), "hang up");
   EXPECT_EQ(next(), "connect endpoint");
-  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello again");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0") << "as one that was left behind";
   EXPECT_EQ(hear(Welcome{}), "hand welcome") << "the next round there may have the number of the one that has ended";
 }
 
-TEST_F(SessionTest, WhoIsLeftBehindServesNobody_AndHoldsNothingOnceItsWorkersHaveEnded) {
+TEST_F(SessionTest, WhoIsLeftBehindServesNobody_AndAnswersForItsRoundOnlyIfAsked) {
   join_and_start(1);
   StopRound stop;
   stop.is_left_behind = true;
@@ -411,8 +411,9 @@ TEST_F(SessionTest, WhoIsLeftBehindServesNobody_AndHoldsNothingOnceItsWorkersHav
   EXPECT_EQ(say(RoundEnded{}), "say round_ended");
   now += 10s;
   (void)ended(How::closed);
-  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello again");
-  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0") << "it knows of the job's restarts";
+  EXPECT_EQ(hear(Welcome{}), "hand welcome") << "another round there may have the number of the one that has ended";
+  EXPECT_EQ(hear(stop), "say round_ended, hand stop_round");
   now += 10s;
   EXPECT_EQ(ended(How::silent), "");
   EXPECT_EQ(next().find("serve"), std::string::npos);
