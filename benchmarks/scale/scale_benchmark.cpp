@@ -47,7 +47,7 @@
 #include <vector>
 
 #include "benchmarks/common/measure.hpp"
-#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/wire/message_json.hpp"
 #include "rendezvous/security/tls.hpp"
 
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/host_name.hpp"
-#include "rendezvous/control/resolver.hpp"
+#include "rendezvous/link/resolver.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::launcher {

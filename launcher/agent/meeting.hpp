@@ -15,10 +15,10 @@
 #include "base/line_log.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "launcher/node/meeting_core.hpp"
-#include "rendezvous/control/membership_client.hpp"
+#include "rendezvous/link/membership_client.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/reception.hpp"
-#include "rendezvous/control/resolver.hpp"
+#include "rendezvous/link/resolver.hpp"
 #include "rendezvous/port/port.hpp"
 #include "rendezvous/security/tls.hpp"
 

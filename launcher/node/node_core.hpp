@@ -7,7 +7,7 @@
 // It joins four parts: WorkerGroup decides how the workers of this node start and end, StopVote at which step they can
 // stop, RoundProgress how far they have come, RoundReport how long the report of a round waits for the reasons of
 // failures. How the node stays in touch with membership is decided elsewhere
-// (rendezvous/control/session.hpp); what that reports comes in as events.
+// (rendezvous/link/session.hpp); what that reports comes in as events.
 //
 // Threads: one caller at a time (the agent's event loop).
 #pragma once
@@ -25,7 +25,7 @@
 #include "launcher/worker_group/round_progress.hpp"
 #include "launcher/worker_group/stop_vote.hpp"
 #include "launcher/worker_group/worker_group.hpp"
-#include "rendezvous/control/link_lost.hpp"
+#include "rendezvous/link/link_lost.hpp"
 #include "rendezvous/membership/messages.hpp"
 #include "rendezvous/worker_link/message.hpp"
 

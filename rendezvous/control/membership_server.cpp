@@ -14,7 +14,7 @@
 #include "base/random_key.hpp"
 #include "ddp/error.hpp"
 #include "rendezvous/control/log_events.hpp"
-#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/wire/message_json.hpp"
 #include "rendezvous/host/host_core.hpp"
 
 namespace ddp::rendezvous {

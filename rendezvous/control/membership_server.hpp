@@ -11,7 +11,7 @@
 #include <string>
 
 #include "base/event_log.hpp"
-#include "rendezvous/control/channel.hpp"
+#include "rendezvous/wire/channel.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {

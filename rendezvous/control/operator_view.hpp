@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/control/channel.hpp"
+#include "rendezvous/wire/channel.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {

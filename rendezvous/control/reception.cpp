@@ -11,7 +11,7 @@
 
 #include "base/socket_owner.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/wire/message_json.hpp"
 
 namespace ddp::rendezvous {
 

@@ -18,7 +18,7 @@
 #include "base/descriptor_room.hpp"
 #include "base/unique_fd.hpp"
 #include "base/warning.hpp"
-#include "rendezvous/control/channel.hpp"
+#include "rendezvous/wire/channel.hpp"
 #include "rendezvous/control/handshake_pace.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"

@@ -14,8 +14,8 @@
 #include <variant>
 
 #include "base/unique_fd.hpp"
-#include "rendezvous/control/channel.hpp"
-#include "rendezvous/control/session.hpp"
+#include "rendezvous/wire/channel.hpp"
+#include "rendezvous/link/session.hpp"
 #include "rendezvous/link/endpoint_addresses.hpp"
 
 namespace ddp::rendezvous {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/control/resolver.hpp"
+#include "rendezvous/link/resolver.hpp"
 #include "rendezvous/link/endpoint_name.hpp"
 
 namespace ddp::rendezvous {

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/wire/message_json.hpp"
 
 namespace ddp::test {
 

@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/unique_fd.hpp"
-#include "rendezvous/control/channel.hpp"
+#include "rendezvous/wire/channel.hpp"
 #include "tests/integration/job.hpp"
 
 namespace ddp::test {

@@ -20,7 +20,7 @@
 
 #include "base/address.hpp"
 #include "base/unique_fd.hpp"
-#include "rendezvous/control/channel.hpp"
+#include "rendezvous/wire/channel.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/security/control_messages.hpp"

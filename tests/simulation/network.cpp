@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/wire/message_json.hpp"
 
 namespace ddp::simulation {
 

@@ -35,7 +35,7 @@ constexpr const char* kStrangers = "strangers";  // the process of those that ar
 
 class Network;
 
-// One side of a connection, as control/channel.hpp is.
+// One side of a connection, as wire/channel.hpp is.
 class Channel {
  public:
   struct Handlers {

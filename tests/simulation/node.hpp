@@ -10,7 +10,7 @@
 
 #include "launcher/node/meeting_core.hpp"
 #include "launcher/node/node_core.hpp"
-#include "rendezvous/control/session.hpp"
+#include "rendezvous/link/session.hpp"
 #include "tests/simulation/server.hpp"
 #include "tests/simulation/workers.hpp"
 

@@ -18,10 +18,10 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/control/channel.hpp"
-#include "rendezvous/control/membership_client.hpp"
+#include "rendezvous/wire/channel.hpp"
+#include "rendezvous/link/membership_client.hpp"
 #include "rendezvous/control/membership_server.hpp"
-#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/wire/message_json.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/control/reception.hpp"
 #include "rendezvous/security/stream.hpp"

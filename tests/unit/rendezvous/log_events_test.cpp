@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/wire/message_json.hpp"
 
 namespace ddp::rendezvous {
 namespace {

@@ -1,4 +1,4 @@
-#include "rendezvous/control/message_json.hpp"
+#include "rendezvous/wire/message_json.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

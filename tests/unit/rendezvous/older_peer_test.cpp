@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/control/message_json.hpp"
-#include "rendezvous/control/session.hpp"
+#include "rendezvous/wire/message_json.hpp"
+#include "rendezvous/link/session.hpp"
 #include "rendezvous/host/host_core.hpp"
 #include "tests/unit/actions_of.hpp"
 

@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 
-#include "rendezvous/control/link_lost.hpp"
-#include "rendezvous/control/session.hpp"
+#include "rendezvous/link/link_lost.hpp"
+#include "rendezvous/link/session.hpp"
 #include "rendezvous/link/endpoint_name.hpp"
 #include "rendezvous/security/tls.hpp"
 

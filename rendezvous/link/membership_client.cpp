@@ -1,4 +1,4 @@
-#include "rendezvous/control/membership_client.hpp"
+#include "rendezvous/link/membership_client.hpp"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "ddp/error.hpp"
-#include "rendezvous/control/channel.hpp"
+#include "rendezvous/wire/channel.hpp"
 #include "rendezvous/control/membership_server.hpp"
-#include "rendezvous/control/message_json.hpp"
-#include "rendezvous/control/resolver.hpp"
+#include "rendezvous/wire/message_json.hpp"
+#include "rendezvous/link/resolver.hpp"
 #include "rendezvous/link/connecting.hpp"
 #include "rendezvous/link/endpoint_addresses.hpp"
 #include "rendezvous/link/port_answers.hpp"

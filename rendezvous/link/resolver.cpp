@@ -1,4 +1,4 @@
-#include "rendezvous/control/resolver.hpp"
+#include "rendezvous/link/resolver.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>

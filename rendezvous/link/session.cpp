@@ -1,4 +1,4 @@
-#include "rendezvous/control/session.hpp"
+#include "rendezvous/link/session.hpp"
 
 #include <algorithm>
 #include <utility>

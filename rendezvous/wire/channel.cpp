@@ -1,4 +1,4 @@
-#include "rendezvous/control/channel.hpp"
+#include "rendezvous/wire/channel.hpp"
 
 #include <sys/socket.h>
 
