@@ -62,7 +62,9 @@ std::shared_ptr<void> resolve(asio::io_context& io, const Wanted& wanted, std::f
   waiting->async_wait(
       asio::posix::stream_descriptor::wait_read,
       [answer, done = std::move(done), waiting = std::weak_ptr(waiting)](boost::system::error_code error) {
-        if (!error && !waiting.expired()) done(answer->resolved);
+        if (error || waiting.expired()) return;
+        base::take_rings(answer->is_there.get());  // what the thread wrote before it rang is visible from here on
+        done(answer->resolved);
       });
   base::start_quiet_thread([answer, wanted] {
     answer->resolved = look_up(wanted);
