@@ -30,6 +30,7 @@
 #include "launcher/agent/worker_links.hpp"
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/environment/worker_environment.hpp"
+#include "launcher/gpu_faults/gpu_watch.hpp"
 #include "launcher/node/log_events.hpp"
 #include "launcher/node/node_core.hpp"
 #include "launcher/output/output.hpp"
@@ -163,7 +164,8 @@ class Agent {
   void perform(const NodeCore::Send& action) { meeting_.send(action.message); }
 
   void perform(const NodeCore::SendRoundEnded& action) {
-    meeting_.send(with_details(action.message, config_.program, guardian_, output_));
+    meeting_.send(
+        with_details(action.message, config_.program, guardian_, output_, gpu_watch_.faults(meeting_.job_time())));
   }
 
   void perform(const NodeCore::ReadReasons& action) {
@@ -240,6 +242,7 @@ class Agent {
   asio::io_context io_{1};
   const std::shared_ptr<const security::Security> security_;  // none without a token
   GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread
+  const GpuWatch gpu_watch_;
   OwnSignals signals_;
   asio::steady_timer timer_;
   WorkerLinks links_;

@@ -5,11 +5,13 @@
 namespace ddp::launcher {
 
 rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::string& program,
-                                    const GuardianLink& guardian, const Output& output) {
+                                    const GuardianLink& guardian, const Output& output,
+                                    const std::vector<GpuFault>& gpu_faults) {
   for (auto& failure : ended.failures) {
     failure.pid = guardian.pid_of(failure.local_rank);
     failure.program = program;
     failure.stderr_file = output.stderr_file(failure.local_rank);
+    failure.gpu_faults = describe_faults(gpu_faults, failure.job_time);
   }
   if (!ended.failures.empty() && ended.failures.front().stderr_file.empty())
     ended.failures.front().stderr_tail = output.stderr_tail(ended.failures.front().local_rank);

@@ -32,6 +32,8 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   const auto restarts = restarts_max == 0 ? std::string("; `--max-restarts=N` starts all workers again") : "";
   const auto& ending = failure.ending;
   const auto program = shell_word(failure.program);
+  if (!failure.gpu_faults.empty())
+    return "look at what the GPU reported, above; `nvidia-smi -q` on " + failure.host + " shows its state" + restarts;
   if (ending.kind == Ending::Kind::not_started) {
     if (!failure.message.empty()) return "read the cause above, and make it good on " + failure.host;
     if (ending.value == ENOENT)
@@ -82,7 +84,8 @@ std::string fate_of_others(const rendezvous::FinishJob& verdict) {
 
 // Its texts are those of a worker, perhaps on another node.
 FailureReport with_printable_texts(FailureReport failure) {
-  for (auto* text : {&failure.host, &failure.program, &failure.message, &failure.stderr_file}) *text = printable(*text);
+  for (auto* text : {&failure.host, &failure.program, &failure.message, &failure.stderr_file, &failure.gpu_faults})
+    *text = printable(*text);
   for (auto& line : failure.stderr_tail) line = printable(line);
   return failure;
 }
@@ -94,6 +97,7 @@ std::string failure_summary(const FailureReport& failure, const rendezvous::Fini
   if (failure.pid != 0) text += ", pid " + std::to_string(failure.pid);
   text += ", round " + std::to_string(failure.round) + ", " + failure.program + '\n';
   if (!failure.message.empty()) text += "cause: " + failure.message + '\n';
+  if (!failure.gpu_faults.empty()) text += "gpus:  " + failure.gpu_faults + '\n';
   if (!failure.stderr_tail.empty()) {
     text += "its stderr ended with:\n";
     for (const auto& line : failure.stderr_tail) text += "  | " + line + '\n';

@@ -35,6 +35,7 @@ struct FailureReport {
   std::string message;                    // from the worker's error file; or empty
   std::vector<std::string> stderr_tail;   // its last lines, oldest first, at most kStderrLinesMax
   std::string stderr_file;                // that has all of it; or empty
+  std::string gpu_faults{};               // that its host's GPUs reported at about that time; or empty
   std::string seen_address{};             // of its node, as membership sees it; no part of a message
   bool operator==(const FailureReport&) const = default;
 };

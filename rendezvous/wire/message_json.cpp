@@ -420,6 +420,7 @@ void fields(FailureReport& m, Visit visit) {
   visit("message", m.message);
   visit("stderr_tail", m.stderr_tail);
   visit("stderr_file", m.stderr_file);
+  visit("gpu_faults", m.gpu_faults, "");
 }
 
 // --- values that other nodes compute with ---

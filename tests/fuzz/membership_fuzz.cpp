@@ -666,6 +666,7 @@ class Draw {
       failure.message = text();
       failure.stderr_tail.assign(byte() % 18, text());
       failure.stderr_file = text();
+      failure.gpu_faults = text();
       out.failures.push_back(std::move(failure));
     }
     const auto bits = byte();

@@ -39,7 +39,7 @@ TEST(ForgedLines, NotByANameInAHello) {
 
 TEST(ForgedLines, NotByAMembersFailure) {
   Daemon daemon;
-  for (const auto* field : {"host", "program", "message", "stderr_file", "stderr_tail"}) {
+  for (const auto* field : {"host", "program", "message", "stderr_file", "stderr_tail", "gpu_faults"}) {
     SCOPED_TRACE(field);
     HostileMember attacker(daemon);
     Job node(daemon.node("2", "echo up; " + kStay));

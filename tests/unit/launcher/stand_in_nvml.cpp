@@ -1,6 +1,12 @@
 // A stand-in for NVML in tests on machines without its hardware: two GPUs at NUMA nodes 1 and 0, the second in two
-// parts, and a third that does not answer. The prototypes are those of the NVML API Reference Guide.
+// parts, and a third that does not answer. With STAND_IN_NVML_XID in the environment the second GPU reports that fault
+// at once; once that is taken, the file STAND_IN_NVML_TAKEN is there. The prototypes are those of the NVML API
+// Reference Guide.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace {
@@ -11,7 +17,14 @@ struct PciInfo {
   char bus_id[32];
 };
 
-constexpr int kSuccess = 0, kNotFound = 6, kNotSupported = 3, kGpuIsLost = 15;
+struct EventData {
+  const void* device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+
+constexpr int kSuccess = 0, kNotFound = 6, kNotSupported = 3, kTimeout = 10, kGpuIsLost = 15;
+constexpr unsigned long long kCriticalError = 8;
 
 // A handle is the number of the GPU, from 1, or 100 and the number of a part.
 const void* handle_of(unsigned long number) { return reinterpret_cast<const void*>(number); }
@@ -64,4 +77,31 @@ NVML_STAND_IN nvmlDeviceGetMigDeviceHandleByIndex(const void*, unsigned index, c
   if (index != 1 && index != 4) return kNotFound;  // the other places are empty
   *part = handle_of(100 + index);
   return kSuccess;
+}
+
+NVML_STAND_IN nvmlDeviceGetIndex(const void* device, unsigned* index) {
+  *index = static_cast<unsigned>(number_of(device) - 1);
+  return kSuccess;
+}
+
+NVML_STAND_IN nvmlEventSetCreate(const void** set) {
+  *set = handle_of(1);
+  return kSuccess;
+}
+
+NVML_STAND_IN nvmlDeviceRegisterEvents(const void*, unsigned long long types, const void*) {
+  return types == kCriticalError ? kSuccess : kNotSupported;
+}
+
+NVML_STAND_IN nvmlEventSetWait_v2(const void*, EventData* event, unsigned timeout_ms) {
+  static int calls = 0;
+  const char* const xid = std::getenv("STAND_IN_NVML_XID");
+  if (xid != nullptr && calls++ == 0) {
+    *event = {handle_of(2), kCriticalError, std::strtoull(xid, nullptr, 10), 0, 0};
+    return kSuccess;
+  }
+  if (const char* const taken = std::getenv("STAND_IN_NVML_TAKEN"); taken != nullptr)
+    ::close(::open(taken, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  ::usleep(timeout_ms * 1000);
+  return kTimeout;
 }

@@ -87,6 +87,16 @@ TEST(Summary, CarriesTheWorkersOwnMessage) {
   EXPECT_THAT(text, HasSubstr("--max-restarts=N"));
 }
 
+TEST(Summary, SaysWhatTheGpusReported) {
+  auto failure = failure_of({Ending::Kind::killed, SIGABRT, false});
+  failure.message = "CUDA error: unknown error";
+  failure.gpu_faults = "GPU 3 reported XID 79 (the GPU has fallen off the bus) 400 ms before";
+  const auto text = job_summary(verdict_on(failure));
+  EXPECT_THAT(text, HasSubstr("cause: CUDA error: unknown error\ngpus:  " + failure.gpu_faults + "\n"));
+  EXPECT_THAT(text,
+              HasSubstr("\ntry:   look at what the GPU reported, above; `nvidia-smi -q` on gpu17 shows its state"));
+}
+
 TEST(Summary, CommandsToCopyTakeAProgramForOneWord) {
   auto failure = failure_of({Ending::Kind::not_started, ENOENT, false});
   failure.program = "it's; rm -rf ~";
@@ -103,7 +113,7 @@ TEST(Summary, NoTextOfOthersCanForgeALine) {
   for (const auto& ending : {Ending{Ending::Kind::exited, 1, false}, Ending{Ending::Kind::not_started, ENOENT, false},
                              Ending{Ending::Kind::killed, SIGKILL, false}}) {
     auto failure = failure_of(ending);
-    failure.host = failure.program = failure.message = failure.stderr_file = forged;
+    failure.host = failure.program = failure.message = failure.stderr_file = failure.gpu_faults = forged;
     failure.stderr_tail = {forged};
     auto verdict = verdict_on(failure);
     verdict.what = forged;

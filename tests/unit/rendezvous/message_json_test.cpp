@@ -145,7 +145,7 @@ TEST(MessageJson, LongestMessageFitsIntoTheChannel) {
   auto failure = some_failure();
   const std::string longest(100'000, '"');  // JSON doubles it
   failure.host = std::string(256, '"');
-  failure.message = failure.program = failure.stderr_file = longest;
+  failure.message = failure.program = failure.stderr_file = failure.gpu_faults = longest;
   failure.stderr_tail.assign(kStderrLinesMax, longest);
   RoundEnded ended{4, {failure}, 0, false};
   failure.stderr_tail.clear();
@@ -281,7 +281,7 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
                   {"/failures/0/ending", {-1, 4}},
                   {"/failures/0/stderr_tail", {Json(std::vector<std::string>(17, "x"))}}},
                  parse);
-  for (const auto* name : {"host", "program", "message", "stderr_file"})
+  for (const auto* name : {"host", "program", "message", "stderr_file", "gpu_faults"})
     for (const auto& text : kNoTexts)
       expect_refused(with(to_json(ToMembership(ended)), std::string("/failures/0/") + name, text), name, parse);
   for (const auto& text : kNoTexts)
