@@ -254,9 +254,11 @@ void Session::take(const Heard& event, TimePoint now) {
 // Both sides say what they have, in place of what was lost with the connection before.
 void Session::hear(const Welcome& message, TimePoint now) {
   if (message.version < hello_.versions.low || message.version > hello_.versions.high) {
-    const auto refused = Refused{"the endpoint wants to speak version " + std::to_string(message.version) +
-                                     " of the control channel's protocol, which this node's ddprun does not",
-                                 "install the same version of ddprun on this host and at the endpoint"};
+    const auto refused =
+        Refused{"the endpoint wants to speak version " + std::to_string(message.version) +
+                    " of the control channel's protocol, which this node's ddprun does not",
+                message.version > hello_.versions.high ? "upgrade ddprun on this host"
+                                                       : "upgrade what serves the endpoint, ddprun or ddp-rendezvous"};
     out_.push_back(GiveUp{refused});
     state_ = State::over;
     return;

@@ -104,16 +104,22 @@ class SessionTest : public ::testing::Test {
   Session session{{60s, 3s, 30s}, Hello{}, now};
 };
 
-TEST_F(SessionTest, GivesUpAtAnEndpointThatWantsAVersionWhichItDoesNotSpeak) {
-  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
-  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");
-  Welcome welcome;
-  welcome.version = kVersions.high + 1;
-  const auto actions = session.step(Session::Heard{welcome}, now);
-  ASSERT_EQ(actions.size(), 1U);
-  const auto* given_up = std::get_if<Session::GiveUp>(&actions.front());
-  ASSERT_NE(given_up, nullptr);
-  EXPECT_NE(given_up->refused->what.find("version 2"), std::string::npos) << given_up->refused->what;
+TEST_F(SessionTest, GivesUpAtAnEndpointThatWantsAVersionWhichItDoesNotSpeak_AndSaysWhomToUpgrade) {
+  for (const bool is_newer : {true, false}) {
+    Session of_this{{60s, 3s, 30s}, Hello{}, now};
+    static_cast<void>(of_this.step(Session::Begin{}, now));
+    static_cast<void>(of_this.step(Session::Connected{kFirst}, now));
+    Welcome welcome;
+    welcome.version = is_newer ? kVersions.high + 1 : kVersions.low - 1;
+    const auto actions = of_this.step(Session::Heard{welcome}, now);
+    ASSERT_EQ(actions.size(), 1U);
+    const auto* given_up = std::get_if<Session::GiveUp>(&actions.front());
+    ASSERT_NE(given_up, nullptr);
+    const auto& refused = *given_up->refused;
+    EXPECT_NE(refused.what.find("version " + std::to_string(welcome.version)), std::string::npos) << refused.what;
+    EXPECT_EQ(refused.try_this,
+              is_newer ? "upgrade ddprun on this host" : "upgrade what serves the endpoint, ddprun or ddp-rendezvous");
+  }
 }
 
 TEST_F(SessionTest, TheEndpointIsTriedUntilTheJoinTimeout_WithGrowingPauses) {
