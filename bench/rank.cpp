@@ -30,7 +30,7 @@ StepReport train(ProcessGroup& world, Model& model, const Settings& settings) {
   DistributedDataParallel engine(world, model.parameters(), options);
   std::vector<float*> gradients;
   for (std::size_t p = 0; p < engine.parameter_count(); ++p) {
-    gradients.push_back(static_cast<float*>(engine.gradient(p).data));
+    gradients.push_back(engine.gradient<float>(p).data());
   }
   std::optional<StepReporter> reporter;
   const std::size_t unmeasured = kWarmUpSteps - 1;  // the reporter does not measure its first step

@@ -40,7 +40,7 @@ Variant::Variant(const ProcessGroup& group, Model& model, const std::string& nam
   }
   engine_.emplace(group, parameters, options);
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    gradients_.push_back(static_cast<float*>(engine_->gradient(p).data));
+    gradients_.push_back(engine_->gradient<float>(p).data());
   }
 }
 

@@ -85,7 +85,7 @@ class Sides {
     for (std::size_t p = 0; p < parameters_.size(); ++p) {
       buffers_.emplace_back(parameters_[p].values.count);
       plain_.push_back(buffers_.back().data());
-      engines_.push_back(static_cast<float*>(model_.gradient(p).data));
+      engines_.push_back(model_.gradient<float>(p).data());
     }
   }
 

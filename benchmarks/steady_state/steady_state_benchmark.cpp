@@ -82,7 +82,7 @@ struct Training {
 void train(Training& its, ddp::ProcessGroup world, std::int64_t steps, long amount, ddp::ElasticState* state,
            const char* result) {
   ddp::DistributedDataParallel model(world, {{"parameters", {kParameters}, its.parameters}});
-  auto* const gradients = static_cast<float*>(model.gradient(0).data);
+  auto* const gradients = model.gradient<float>(0).data();
   Clock::time_point begin;
   while (its.step < steps + kWarmUpSteps) {
     if (its.step == kWarmUpSteps) begin = Clock::now();

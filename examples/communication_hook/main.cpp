@@ -64,7 +64,7 @@ void train(ddp::ProcessGroup& world) {
   options.communication_hook = std::make_shared<MeanOfSigns>();
   ddp::DistributedDataParallel model(world, {{"weights", {static_cast<std::int64_t>(weights.size())}, weights}},
                                      options);
-  auto* const gradients = static_cast<float*>(model.gradient(0).data);
+  auto* const gradients = model.gradient<float>(0).data();
   std::mt19937 random(static_cast<unsigned>(world.rank()));
   for (int t = 0; t < kSteps; ++t) {
     auto step = model.begin_step();

@@ -54,7 +54,7 @@ Trainer::Trainer(ddp::ProcessGroup world, const Options& options)
 
   model_.emplace(world_, mlp_->parameters());  // from here on every rank has rank 0's parameters
   for (std::size_t p = 0; p < model_->parameter_count(); ++p) {
-    gradients_.push_back(static_cast<float*>(model_->gradient(p).data));
+    gradients_.push_back(model_->gradient<float>(p).data());
   }
   broadcast_state(world_, *optimizer_, position_);
   last_checkpoint_step_ = options_.resume ? position_.step : -1;

@@ -75,8 +75,7 @@ Training::Training(ddp::ProcessGroup world, const CudaOptions& options)
       model_(world_, mlp_.parameters(world_.device().index), engine_options()),
       batches_(std::move(task_.train.features), std::move(task_.train.labels), task_.shape.widths.front(),
                {options.batch_size, task_.replicas, task_.replica, options.seed}, stream_.get()) {
-  for (std::size_t p = 0; p < model_.parameter_count(); ++p)
-    gradients_.push_back(static_cast<float*>(model_.gradient(p).data));
+  for (std::size_t p = 0; p < model_.parameter_count(); ++p) gradients_.push_back(model_.gradient<float>(p).data());
 }
 
 void Training::run() {

@@ -41,7 +41,7 @@ Engine::Engine(ddp::ProcessGroup world, std::vector<ddp::Parameter> parameters, 
   if (hook_) engine.communication_hook = hook_;
   model_.emplace(world_, parameters_, engine);
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    gradients_.push_back(static_cast<float*>(model_->gradient(p).data));
+    gradients_.push_back(model_->gradient<float>(p).data());
   }
 }
 

@@ -88,7 +88,8 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;                       // every step uses the same parameters equally often, see Step::ready
   bool wait_in_finish = false;  // finish() waits for a GPU too, so its errors are known before the optimizer steps
   // If a gradient is infinite or NaN on any rank when it becomes ready, finish() throws GradientError on all ranks. The
-  // error names parameters and ranks. Costs a pass over the gradients. In host memory only.
+  // error names parameters, ranks and the step, counted as HookCall::step. Costs a pass over the gradients. In host
+  // memory only.
   bool check_finite = false;
   std::vector<Parameter> buffers{};  // of any type; names differ from those of parameters. Memory outlives the model
   BufferSync buffer_sync = BufferSync::broadcast;
@@ -124,6 +125,12 @@ class DDP_EXPORT DistributedDataParallel {
   // rebuild_buckets(), or in begin_step() with RebuildBuckets::automatic, once, or with
   // kAutomaticBucketCap up to five times.
   MemoryRange gradient(std::size_t index) const;
+
+  // The same as elements of type T. Throws InvalidArgument if the parameter has another type.
+  template <class T>
+  Span<T> gradient(std::size_t index) const {
+    return gradient(index).template as<T>();
+  }
 
   std::size_t parameter_count() const;
   std::size_t bucket_count() const;

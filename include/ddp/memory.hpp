@@ -36,6 +36,7 @@ enum class DataType : std::uint8_t {
 
 namespace detail {
 [[noreturn]] DDP_EXPORT void refuse_data_type(DataType type);
+[[noreturn]] DDP_EXPORT void refuse_other_type(DataType type, DataType wanted);
 }  // namespace detail
 
 // Bytes of one element. Throws InvalidArgument for a number that is no type's.
@@ -128,6 +129,26 @@ struct Device {
   [[nodiscard]] friend bool operator!=(const Device& a, const Device& b) { return !(a == b); }
 };
 
+// `size()` elements, contiguous: C++17's stand-in for std::span, which can be made of it. It owns nothing. Where a
+// range is on a device, so is this: the host must not follow its pointers then.
+template <class T>
+class Span {
+ public:
+  Span() = default;
+  Span(T* data, std::size_t size) : data_(data), size_(size) {}
+
+  T* data() const { return data_; }
+  std::size_t size() const { return size_; }
+  [[nodiscard]] bool empty() const { return size_ == 0; }
+  T* begin() const { return data_; }
+  T* end() const { return data_ + size_; }
+  T& operator[](std::size_t index) const { return data_[index]; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 // `count` elements, contiguous, at `data` on `device`. It owns nothing. The pointer is only ever followed by the
 // backend of that device: nothing else may assume that it is host memory. A range that is made of a pointer without a
 // device says host memory; a group that has a GPU refuses one that points into a GPU's.
@@ -176,6 +197,13 @@ struct MemoryRange {
 
   operator ConstMemoryRange() const { return {data, count, type, device}; }  // NOLINT
   std::size_t bytes() const { return count * size_of(type); }
+
+  // Its elements. Throws InvalidArgument if they are of another type.
+  template <class T, DataType kType = DataTypeOf<T>::value>
+  Span<T> as() const {
+    if (type != kType) detail::refuse_other_type(type, kType);
+    return {static_cast<T*>(data), count};
+  }
 };
 
 // Memory that the backend registered with the group, so that a collective on it needs no staging copy: on a CPU it is

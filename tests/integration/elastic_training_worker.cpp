@@ -148,8 +148,8 @@ class Training {
   }
 
   void add_gradients(const std::vector<std::int64_t>& batch) {
-    auto* const of_matrix = static_cast<float*>(model_->gradient(0).data);
-    auto* const of_bias = static_cast<float*>(model_->gradient(1).data);
+    auto* const of_matrix = model_->gradient<float>(0).data();
+    auto* const of_bias = model_->gradient<float>(1).data();
     for (const std::int64_t sample : batch) {
       const Errors errors = errors_of(sample);
       for (std::size_t o = 0; o < kOutputs; ++o) {

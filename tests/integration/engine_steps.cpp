@@ -165,7 +165,7 @@ class Network {
 
   Layer layer(Name name, const ddp::DistributedDataParallel& model) {
     const auto gradient = [&](std::size_t p) {
-      return halves_.empty() ? static_cast<float*>(model.gradient(p).data) : of_halves_[p].data();
+      return halves_.empty() ? model.gradient<float>(p).data() : of_halves_[p].data();
     };
     return {values_[2 * name].data(), values_[2 * name + 1].data(), gradient(2 * name),
             gradient(2 * name + 1),   shapes_[name].first,          shapes_[name].second};

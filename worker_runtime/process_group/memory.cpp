@@ -8,6 +8,10 @@ void detail::refuse_data_type(DataType type) {
   throw InvalidArgument("there is no data type with the number " + std::to_string(static_cast<int>(type)));
 }
 
+void detail::refuse_other_type(DataType type, DataType wanted) {
+  throw InvalidArgument(std::string("elements of type ") + name_of(type) + " were asked for as " + name_of(wanted));
+}
+
 const char* DDP_ABI::name_of(DataType type) {
   switch (type) {
     case DataType::float32: return "float32";

@@ -57,7 +57,7 @@ class TrainingRun {
       optimizer_.wait();
       auto open = model_.begin_step();
       for (std::size_t p = parameters().size(); p-- > 0;) {
-        auto* const gradient = static_cast<float*>(model_.gradient(p).data);
+        auto* const gradient = model_.gradient<float>(p).data();
         for (std::size_t e = 0; e < model_.gradient(p).count; ++e) {
           gradient[e] += static_cast<float>(random_() % 1000) / 1000.0f + static_cast<float>(batch[e % batch.size()]);
         }
@@ -567,7 +567,7 @@ TEST(Checkpointer, TheStateOfAHookIsEachRanksOwn) {
     const auto train = [&](std::vector<float>& w, DistributedDataParallel& model, int from, int to) {
       for (int i = from; i < to; ++i) {
         auto step = model.begin_step();
-        auto* const gradient = static_cast<float*>(model.gradient(0).data);
+        auto* const gradient = model.gradient<float>(0).data();
         for (std::size_t e = 0; e < w.size(); ++e) {
           gradient[e] = static_cast<float>((e * 7 + static_cast<std::size_t>(i + world.rank())) % 11);
         }

@@ -329,8 +329,7 @@ TEST(DistributedDataParallel, AnAutomaticBucketCapIsTheSameOnAllRanksAfterAWhile
     std::vector<std::string> layouts;
     for (int i = 0; i < 30; ++i) {
       run_step(model, {2, 1, 0}, 1 + 2 * world.rank());
-      if (*static_cast<float*>(model.gradient(1).data) != 2)
-        return std::string("a wrong mean in step ") + std::to_string(i);
+      if (*model.gradient<float>(1).data() != 2) return std::string("a wrong mean in step ") + std::to_string(i);
       if (layouts.empty() || layouts.back() != model.describe_buckets()) layouts.push_back(model.describe_buckets());
     }
     model.rebuild_buckets();

@@ -61,7 +61,7 @@ Gradients gradients_of(int rank, int step) {
 Gradients step_with(DistributedDataParallel& model, const Gradients& own) {
   auto step = model.begin_step();
   for (std::size_t p = own.size(); p-- > 0;) {
-    auto* const to = static_cast<float*>(model.gradient(p).data);
+    auto* const to = model.gradient<float>(p).data();
     for (std::size_t i = 0; i < own[p].size(); ++i) to[i] = static_cast<float>(own[p][i]);
     step.ready(p);
   }
@@ -283,7 +283,7 @@ TEST(PowerSgd, LeavesFrozenParametersZeroAndCountsAStepOnce) {
       const Gradients own = gradients_of(world.rank(), 1);
       for (const std::size_t p : {2, 1, 0}) {
         if (p == 0 && is_frozen) continue;
-        auto* const to = static_cast<float*>(model.gradient(p).data);
+        auto* const to = model.gradient<float>(p).data();
         for (std::size_t i = 0; i < own[p].size(); ++i) to[i] = static_cast<float>(own[p][i]);
         step.ready(p);
       }

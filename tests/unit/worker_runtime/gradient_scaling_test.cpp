@@ -39,14 +39,14 @@ void step_of(DistributedDataParallel& model, float first, double last) {
   auto step = model.begin_step();
   static_cast<double*>(model.gradient(1).data)[1] = last;
   step.ready(1);
-  static_cast<float*>(model.gradient(0).data)[0] = first;
+  model.gradient<float>(0).data()[0] = first;
   step.ready(0);
   step.finish();
 }
 
 std::string gradients_text(DistributedDataParallel& model) {
   std::ostringstream text;
-  for (std::size_t i = 0; i < 3; ++i) text << static_cast<float*>(model.gradient(0).data)[i] << " ";
+  for (std::size_t i = 0; i < 3; ++i) text << model.gradient<float>(0).data()[i] << " ";
   for (std::size_t i = 0; i < 2; ++i) text << static_cast<double*>(model.gradient(1).data)[i] << " ";
   return text.str();
 }
@@ -73,10 +73,10 @@ TEST(GradientScaling, ClippingLeavesInfiniteGradientsAlone) {
     for (const double bad : {kInfinity, -kNan}) {
       step_of(model, 6, bad);
       EXPECT_FALSE(std::isfinite(clip_gradients_by_norm(model, 1)));
-      text << static_cast<float*>(model.gradient(0).data)[0] << " ";
+      text << model.gradient<float>(0).data()[0] << " ";
       clip_gradients_by_value(model, 2);
-      text << static_cast<float*>(model.gradient(0).data)[0] << " "
-           << std::abs(static_cast<double*>(model.gradient(1).data)[1]) << " ";
+      text << model.gradient<float>(0).data()[0] << " " << std::abs(static_cast<double*>(model.gradient(1).data)[1])
+           << " ";
     }
     EXPECT_THROW(clip_gradients_by_norm(model, 0), InvalidArgument);
     EXPECT_THROW(clip_gradients_by_value(model, kNan), InvalidArgument);
@@ -148,8 +148,10 @@ TEST(CheckFinite, NamesParametersAndRanksOnEveryRank) {
   const char* const sentence =
       "the gradient of parameter weight is infinite or NaN on rank 1; the gradient of parameter scale is infinite or "
       "NaN on ranks 1 and 2\n";
-  EXPECT_THAT(results, Each(StartsWith(sentence)));
-  EXPECT_THAT(results, Each(HasSubstr(std::string("1 0 0 0 2 ") + sentence)));
+  EXPECT_THAT(results,
+              Each(StartsWith(std::string(sentence) + "where: DistributedDataParallel::Step::finish, step 0;")));
+  EXPECT_THAT(results, Each(HasSubstr(std::string("1 0 0 0 2 ") + sentence +
+                                      "where: DistributedDataParallel::Step::finish, step 2;")));
 }
 
 }  // namespace

@@ -41,13 +41,12 @@ TEST(PostLocalSgd, AveragesOverAllAtFirstAndThenOverTheSubgroup) {
       for (int i = 0; i < 4; ++i) {
         auto step = model.begin_step();
         for (const std::size_t p : {1, 0}) {
-          auto* const gradient = static_cast<float*>(model.gradient(p).data);
+          auto* const gradient = model.gradient<float>(p).data();
           for (std::size_t e = 0; e < model.gradient(p).count; ++e) gradient[e] = static_cast<float>(2 * world.rank());
           step.ready(p);
         }
         step.finish();
-        for (const std::size_t p : {1, 0})
-          text += std::to_string(static_cast<int>(*static_cast<float*>(model.gradient(p).data)));
+        for (const std::size_t p : {1, 0}) text += std::to_string(static_cast<int>(*model.gradient<float>(p).data()));
         text += " ";
       }
       return text + std::to_string(*static_cast<std::int64_t*>(options.communication_hook->state()[0].values.data));

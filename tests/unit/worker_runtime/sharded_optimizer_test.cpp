@@ -69,7 +69,7 @@ void train_step(DistributedDataParallel& model, ShardedOptimizer& optimizer, int
   optimizer.wait();
   auto open = model.begin_step();
   for (const std::size_t p : order) {
-    auto* const gradient = static_cast<float*>(model.gradient(p).data);
+    auto* const gradient = model.gradient<float>(p).data();
     for (std::size_t i = 0; i < model.gradient(p).count; ++i) gradient[i] += uniform(random);
     open.ready(p);
   }
@@ -143,7 +143,7 @@ TEST(ShardedOptimizer, AdamWIsThatOfTheFormula) {
     double want = 2, m = 0, v = 0;
     for (int t = 1; t <= 3; ++t) {
       auto step = model.begin_step();
-      *static_cast<float*>(model.gradient(0).data) = static_cast<float>(t);
+      *model.gradient<float>(0).data() = static_cast<float>(t);
       step.ready(0);
       step.finish();
       optimizer.step();
@@ -172,7 +172,7 @@ TEST(ShardedOptimizer, SgdIsThatOfTheFormula) {
       double want = 2, m = 0;
       for (int t = 1; t <= 3; ++t) {
         auto step = model.begin_step();
-        *static_cast<float*>(model.gradient(0).data) = static_cast<float>(t);
+        *model.gradient<float>(0).data() = static_cast<float>(t);
         step.ready(0);
         step.finish();
         if (t == 3) optimizer.set_learning_rate(0.125);
@@ -202,8 +202,8 @@ TEST(ShardedOptimizer, ClippingIsForOneStepAndByTheWholeNorm) {
       std::string text;
       const auto train = [&](double norm_max, bool has_step) {
         auto step = model.begin_step();
-        *static_cast<float*>(model.gradient(0).data) = 3;
-        *static_cast<float*>(model.gradient(1).data) = 4;
+        *model.gradient<float>(0).data() = 3;
+        *model.gradient<float>(1).data() = 4;
         step.ready(1);
         step.ready(0);
         step.finish();
@@ -234,7 +234,7 @@ TEST(ShardedOptimizer, AParameterThatWasSkippedForLongBeginsWithItsFirstStep) {
     for (int i = 0; i < 1001; ++i) {
       if (i == 1000) optimizer.set_skipped(0, false);
       auto step = model.begin_step();
-      *static_cast<float*>(model.gradient(0).data) = 7;
+      *model.gradient<float>(0).data() = 7;
       step.ready(0);
       step.finish();
       optimizer.step();

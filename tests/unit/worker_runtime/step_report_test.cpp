@@ -189,7 +189,7 @@ TEST(StepReporter, EndsStepsOfTheEngineAndCountsThoseOfJoin) {
     StepReporter report(world, place.options(2));
     for (int batch = 0; batch < (world.rank() == 0 ? 4 : 1); ++batch) {
       auto step = model.begin_step();
-      auto* gradient = static_cast<float*>(model.gradient(0).data);
+      auto* gradient = model.gradient<float>(0).data();
       for (int i = 0; i < 4; ++i) gradient[i] = 2;
       step.ready(0);
       place.now += 2ms;

@@ -66,6 +66,24 @@ TEST(MemoryRange, ShowsArraysAndSpans) {
   EXPECT_EQ(part.count, 3U);
 }
 
+TEST(MemoryRange, GivesItsElementsInItsTypeOnly) {
+  std::array<double, 3> numbers{1, 2, 3};
+  const MemoryRange whole = numbers;
+  const std::span<double> elements = whole.as<double>();
+  EXPECT_EQ(elements.data(), numbers.data());
+  EXPECT_EQ(elements.size(), 3U);
+  double sum = 0;
+  for (double& number : whole.as<double>()) sum += std::exchange(number, 0);
+  EXPECT_EQ(sum, 6);
+  EXPECT_EQ(numbers[2], 0);
+  try {
+    static_cast<void>(whole.as<float>());
+    FAIL();
+  } catch (const ddp::InvalidArgument& error) {
+    EXPECT_STREQ(error.what(), "elements of type float64 were asked for as float32");
+  }
+}
+
 TEST(TypedCollectives, ReduceNumbers) {
   for (int size = 1; size <= 4; ++size) {
     const auto results = results_of_ranks(size, [](ProcessGroup world) {

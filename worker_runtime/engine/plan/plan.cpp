@@ -168,7 +168,7 @@ Actions Plan::end(std::uint64_t step) {
   if (sync_ == Sync::off) return actions;
   window_begun_ = false;
   actions.reserve(4);  // what most windows need
-  Findings found{.is_shadow = is_shadow_};
+  Findings found{.is_shadow = is_shadow_, .window = windows_};
   if (!is_shadow_) found.missing = readiness_.missing();
   if (!is_shadow_) found.miscount = readiness_.miscount();
   found.non_finite = std::move(non_finite_);
@@ -221,17 +221,17 @@ Actions Plan::looked(const Agreement& of_all) {
   outcome_.was_last_good = false;
   if (of_all.flags.canceller > 0) {
     if (own.is_shadow) return {};  // it has lost nothing
-    return {TellCancelled{of_all.flags.canceller - 1, is_of_last_window}};
+    return {TellCancelled{of_all.flags.canceller - 1, is_of_last_window, own.window}};
   }
   if (!of_all.flags.have_frozen_the_same()) {
     own.frozen.resize(names_.size());
-    return {FindFrozen{std::move(own.frozen), is_of_last_window}};
+    return {FindFrozen{std::move(own.frozen), is_of_last_window, own.window}};
   }
   switch (static_cast<Fault>(of_all.flags.fault)) {
     case Fault::none: break;
-    case Fault::missing: return {FindUnused{std::move(own.missing), is_of_last_window}};
-    case Fault::miscount: return {FindMiscounts{own.miscount, is_of_last_window}};
-    case Fault::non_finite: return {FindNonFinite{std::move(own.non_finite), is_of_last_window}};
+    case Fault::missing: return {FindUnused{std::move(own.missing), is_of_last_window, own.window}};
+    case Fault::miscount: return {FindMiscounts{own.miscount, is_of_last_window, own.window}};
+    case Fault::non_finite: return {FindNonFinite{std::move(own.non_finite), is_of_last_window, own.window}};
   }
   outcome_.was_last_good = true;
   ++outcome_.good_windows;

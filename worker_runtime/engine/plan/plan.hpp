@@ -97,22 +97,27 @@ struct Peek {};      // tell the newest result to the plan by peeked()
 struct FindUnused {  // learn which ranks miss which parameters, in a collective, and throw it
   std::vector<std::size_t> missing;
   bool is_of_last_window = false;
+  std::uint64_t window = 0;
 };
 struct FindMiscounts {  // learn which ranks have which miscounts, in a collective, and throw it
   std::optional<Miscount> own;
   bool is_of_last_window = false;
+  std::uint64_t window = 0;
 };
 struct FindNonFinite {  // learn which gradients of which ranks are not finite, in a collective, and throw it
   std::vector<std::size_t> parameters;
   bool is_of_last_window = false;
+  std::uint64_t window = 0;
 };
 struct FindFrozen {  // learn which ranks have frozen which parameters, in a collective, and throw it
   std::vector<bool> own;
   bool is_of_last_window = false;
+  std::uint64_t window = 0;
 };
 struct TellCancelled {  // throw that the window was cancelled
   int rank = 0;
   bool is_of_last_window = false;
+  std::uint64_t window = 0;
 };
 
 using Action = std::variant<Drain, BroadcastBuffers, AverageBuffers, ZeroAll, Zero, Reduce, FinishHooks, Scale, Agree,
@@ -236,6 +241,7 @@ class Plan {
     std::optional<Miscount> miscount{};
     std::vector<std::size_t> non_finite{};
     std::vector<bool> frozen{};  // by parameter; empty if none ever was
+    std::uint64_t window = 0;    // its number
   };
 
   Actions begin_any(Sync sync);
