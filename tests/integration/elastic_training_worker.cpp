@@ -5,8 +5,9 @@
 // METHOD: power_sgd (a hook that has state of its own on each rank), or zero2 (a ShardedOptimizer, Sharding::gradients)
 // STORE:  memory (a CheckpointMemory), or disk (FOLDER/checkpoints)
 //
-// It saves after each step, and writes lines to two files of FOLDER:
-//   samples   "ROUND STEP SAMPLE ...": of each rank and step; the number of a sample counts over all epochs
+// A generator of each rank draws which inputs of a sample count. It saves after each step, and writes lines to two
+// files of FOLDER:
+//   samples   "ROUND_ID STEP SAMPLE ...": of each rank and step; the number of a sample counts over all epochs
 //   commits   "ROUND STEP": the checkpoint of this step is complete
 // It prints a line when it begins a round, and when it ends. Other files of FOLDER say what it does:
 //   PLACE_STEP_RANK   the process that finds it removes it and dies, at that place of the step:
@@ -32,6 +33,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,6 +72,7 @@ class Training {
       : world_(world),
         settings_(settings),
         cursor_(ddp::DistributedSampler({kSamples, world.size(), world.rank()}), kBatch, ddp::LastBatch::keep),
+        random_(static_cast<unsigned>(world.rank())),
         checkpoints_(world, checkpointer_options(memory)) {
     for (std::size_t i = 0; i < matrix_.size(); ++i) matrix_[i] = 0.1f * noise(i);
     ddp::DistributedDataParallelOptions options;
@@ -86,6 +89,7 @@ class Training {
     checkpoints_.add(parameters());
     checkpoints_.add("step", step_);
     checkpoints_.add("sampler", cursor_);
+    checkpoints_.add_own("random", random_);
     checkpoints_.add_own_text("none", {[this] {
                                          die_at("saving");
                                          return std::string();
@@ -152,9 +156,11 @@ class Training {
     auto* const of_bias = static_cast<float*>(model_->gradient(1).data);
     for (const std::int64_t sample : batch) {
       const Errors errors = errors_of(sample);
+      const std::uint32_t kept = random_();  // a bit for each input
       for (std::size_t o = 0; o < kOutputs; ++o) {
         of_bias[o] += errors[o] / static_cast<float>(batch.size());
         for (std::size_t i = 0; i < kInputs; ++i) {
+          if ((kept >> i & 1) == 0) continue;
           of_matrix[o * kInputs + i] += errors[o] * input(sample, i) / static_cast<float>(batch.size());
         }
       }
@@ -213,7 +219,7 @@ class Training {
   }
 
   void log(const std::vector<std::int64_t>& batch) const {
-    std::string line = std::to_string(world_.round().number) + " " + std::to_string(step_);
+    std::string line = to_string(world_.round()) + " " + std::to_string(step_);
     const auto before = static_cast<std::int64_t>(cursor_.state().epoch * kSamples);
     for (const std::int64_t sample : batch) line += " " + std::to_string(before + sample);
     append(settings_.folder + "/samples", line + "\n");
@@ -246,6 +252,7 @@ class Training {
   std::optional<ddp::ShardedOptimizer> optimizer_;
   std::optional<ddp::DistributedDataParallel> model_;
   ddp::SamplerCursor<ddp::DistributedSampler> cursor_;
+  std::mt19937 random_;
   ddp::Checkpointer checkpoints_;
 };
 
