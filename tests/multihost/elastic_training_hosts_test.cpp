@@ -102,5 +102,60 @@ TEST_F(ElasticTrainingHosts, IfAllHostsCrashTheResumedRunEndsInTheSameBits) {
   }
 }
 
+TEST_F(ElasticTrainingHosts, AHostWhoseRanksAreAllKilledTakesItsStateFromTheMemoryOfOtherHosts) {
+  Hosts* const hosts = make_hosts({.count = kHosts});
+  if (hosts == nullptr) return;
+  const TrainingJob run("zero2", "memory");
+  run.make(kHold);
+  std::vector<HostProcess> nodes = start_all(*hosts, run);
+  ASSERT_TRUE(nodes[0].prints("holds ;")) << errors(nodes);
+  ASSERT_TRUE(nodes[1].prints("begin round=0", 2)) << errors(nodes);
+  std::vector<std::string> kill{"kill", "-9"};
+  const auto before = of_ranks(nodes[1].out(), 0, "pid");
+  ASSERT_THAT(before, SizeIs(2));
+  for (const auto& [rank, pid] : before) kill.push_back(std::to_string(static_cast<long>(pid)));
+  HostProcess killer = hosts->run(1, kill);
+  EXPECT_EQ(killer.wait(), 0) << killer.err();
+  const std::uint64_t committed = run.last_commit(0);
+  run.remove(kHold);
+  const std::set<std::string> bits = bits_of(nodes);
+  expect_loaded(printed(nodes), 1, committed, true);
+  for (const auto& [rank, pid] : of_ranks(nodes[1].out(), 1, "pid")) EXPECT_NE(pid, before.at(rank)) << rank;
+  for (const int other : {0, 2}) {
+    const std::string& text = nodes[static_cast<std::size_t>(other)].out();
+    EXPECT_EQ(of_ranks(text, 1, "pid"), of_ranks(text, 0, "pid")) << "they live on";
+  }
+  expect_each_sample_once(run, kSteps * kRanks * kBatch);
+  EXPECT_EQ(bits, bits_of_undisturbed(*hosts, "zero2"));
+}
+
+TEST_F(ElasticTrainingHosts, AHostThatCrashesIsReplacedByOneThatTakesItsStateFromTheMemoryOfOthers) {
+  for (const std::string method : {"power_sgd", "zero2"}) {
+    SCOPED_TRACE(method);
+    Hosts* const hosts = make_hosts({.count = kHosts + 1});
+    if (hosts == nullptr) return;
+    const TrainingJob run(method, "memory");
+    run.make(kHold);
+    std::vector<HostProcess> nodes;
+    nodes.push_back(start(*hosts, run, 0, 0));
+    nodes.push_back(start(*hosts, run, 2, 2));
+    const HostProcess lost = start(*hosts, run, 1, 1);
+    ASSERT_TRUE(nodes[0].prints("holds ;")) << errors(nodes);
+    hosts->crash(1);
+    const std::uint64_t committed = run.last_commit(0);
+    nodes.push_back(start(*hosts, run, kHosts, 1));
+    run.remove(kHold);
+    const std::set<std::string> bits = bits_of(nodes);
+    expect_loaded(printed(nodes), 1, committed, true);
+    expect_each_sample_once(run, kSteps * kRanks * kBatch);
+
+    const TrainingJob undisturbed(method, "memory");
+    std::vector<HostProcess> others;
+    for (const int host : {0, 2}) others.push_back(start(*hosts, undisturbed, host, host));
+    others.push_back(start(*hosts, undisturbed, kHosts, 1));
+    EXPECT_EQ(bits_of(others), bits);
+  }
+}
+
 }  // namespace
 }  // namespace ddp::test
