@@ -58,6 +58,7 @@ TEST_P(ElasticTraining, KilledRanksCostNoCommittedStepAndNoSampleAndChangeNoBit)
     ASSERT_EQ(after.size(), 3u) << job.out() << job.err();
     for (const auto& [rank, pid] : after) EXPECT_EQ(pid == before.at(rank), rank != death.rank) << rank;
     for (const auto& [rank, step] : of_ranks(job.out(), round, "step")) EXPECT_GE(step, static_cast<double>(committed));
+    expect_saved_state(run, job.out(), round);
     for (const auto& [rank, own] : of_ranks(job.out(), round, "own")) EXPECT_EQ(own, 1) << rank;
     for (const auto& [rank, memory] : of_ranks(job.out(), round, "memory"))
       EXPECT_EQ(memory, run.is_in_memory()) << rank;
@@ -70,37 +71,64 @@ TEST_P(ElasticTraining, KilledRanksCostNoCommittedStepAndNoSampleAndChangeNoBit)
 }
 
 INSTANTIATE_TEST_SUITE_P(Features, ElasticTraining,
-                         ::testing::Values(Case{"power_sgd", "memory"}, Case{"zero2", "memory"}, Case{"zero2", "disk"}),
+                         ::testing::Values(Case{"power_sgd", "memory"}, Case{"power_sgd", "disk"},
+                                           Case{"zero1", "memory"}, Case{"zero2", "memory"}, Case{"zero2", "disk"}),
                          [](const auto& info) { return std::string(info.param.method) + "_" + info.param.store; });
 
-TEST(ElasticTrainingNodes, ANodeThatIsLostLeavesItsShardsToTheOthers) {
-  constexpr int kStep = 11;  // in the second epoch
-  const TrainingJob run("zero2", "memory");
-  const std::string hold = "hold_" + std::to_string(kStep);
-  run.make(hold);
+class ElasticTrainingNodes : public ::testing::TestWithParam<Case> {};
+
+// Two ranks, then three, then two again.
+TEST_P(ElasticTrainingNodes, ShardsAreLaidOutAnewForANodeThatComesAndForTheOthersAfterItIsLost) {
+  const TrainingJob run(GetParam().method, GetParam().store);
+  const std::string first_hold = "hold_11", second_hold = "hold_19";  // within epochs
+  for (const std::string& hold : {first_hold, second_hold}) run.make(hold);
   const auto port = free_port();
-  Job zero(run.arguments(elastic_node("1:2", 0, port, 2))), one(run.arguments(elastic_node("1:2", 1, port, 1)));
+  const auto node = [&](int rank, int workers) {
+    std::vector<std::string> options = elastic_node("1:2", rank, port, workers);
+    options.push_back("--rdzv-conf=last_call_timeout=1,is_host=" + std::string(rank == 0 ? "1" : "0"));
+    return run.arguments(options);
+  };
+  Job zero(node(0, 2));
   ASSERT_TRUE(zero.prints("holds ;")) << zero.out() << zero.err();
   const auto before = of_ranks(zero.out(), 0, "pid");
-  ASSERT_EQ(before.size(), 2u) << "of three ranks";
+  ASSERT_EQ(before.size(), 2u);
+  Job one(node(1, 1));
+  ASSERT_TRUE(zero.prints("leaves round=0 ;")) << zero.out() << zero.err();
+  const std::uint64_t committed_by_two = run.last_commit(0);
+  run.remove(first_hold);
+  ASSERT_TRUE(zero.prints("holds ;", 2)) << zero.out() << zero.err();
   one.kill(SIGKILL);
   EXPECT_TRUE(one.is_gone_within());
-  const std::uint64_t committed = run.last_commit(0);
-  run.remove(hold);
+  const std::uint64_t committed_by_three = run.last_commit(1);
+  EXPECT_TRUE(one.prints("begin round=1 "));
+  run.remove(second_hold);
   EXPECT_EQ(zero.wait(), 0) << zero.err();
-  EXPECT_EQ(of_ranks(zero.out(), 1, "pid"), before);
-  for (const auto& [rank, size] : of_ranks(zero.out(), 1, "size")) EXPECT_EQ(size, 2) << rank;
-  for (const auto& [rank, step] : of_ranks(zero.out(), 1, "step"))
-    EXPECT_GE(step, static_cast<double>(committed)) << rank;
-  for (const auto& [rank, memory] : of_ranks(zero.out(), 1, "memory")) EXPECT_EQ(memory, 1) << rank;
-  for (const auto& [rank, own] : of_ranks(zero.out(), 1, "own")) EXPECT_EQ(own, 0) << rank;
-  expect_each_sample_once(run, run.trained().size());
-  EXPECT_EQ(at_the_end(zero.out(), "bits").size(), 1u);
+  const std::string out = zero.out() + one.out();
+  for (const int round : {1, 2}) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const std::size_t size = round == 1 ? 3 : 2;
+    EXPECT_EQ(of_ranks(zero.out(), round, "pid"), before);
+    EXPECT_EQ(of_ranks(out, round, "pid").size(), size);
+    for (const auto& [rank, its] : of_ranks(out, round, "size")) EXPECT_EQ(its, size) << rank;
+    for (const auto& [rank, step] : of_ranks(out, round, "step"))
+      EXPECT_GE(step, static_cast<double>(round == 1 ? committed_by_two : committed_by_three)) << rank;
+    for (const auto& [rank, memory] : of_ranks(out, round, "memory")) EXPECT_EQ(memory, run.is_in_memory()) << rank;
+    for (const auto& [rank, own] : of_ranks(out, round, "own")) EXPECT_EQ(own, 0) << rank;
+    expect_saved_state(run, out, round);
+  }
+  expect_each_sample_once(run, run.trained().size(), 2 + 1);  // fewer than ranks, in each of the two rounds
+  EXPECT_EQ(run.last_commit(2), kSteps);
+  EXPECT_EQ(at_the_end(out, "bits").size(), 1u);
   const double first = of_ranks(zero.out(), 0, "loss").at(0), middle = of_ranks(zero.out(), 1, "loss").at(0);
-  const double last = std::stod(*at_the_end(zero.out(), "loss").begin());
+  const double last = std::stod(*at_the_end(out, "loss").begin());
   EXPECT_LT(middle, 0.9 * first);
   EXPECT_LT(last, 0.9 * middle);
 }
+
+INSTANTIATE_TEST_SUITE_P(Features, ElasticTrainingNodes,
+                         ::testing::Values(Case{"power_sgd", "memory"}, Case{"zero1", "disk"}, Case{"zero2", "memory"},
+                                           Case{"zero2", "disk"}),
+                         [](const auto& info) { return std::string(info.param.method) + "_" + info.param.store; });
 
 }  // namespace
 }  // namespace ddp::test

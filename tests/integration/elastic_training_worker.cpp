@@ -2,14 +2,17 @@
 //
 //   elastic_training_worker FOLDER METHOD STORE STEPS
 //
-// METHOD: power_sgd (a hook that has state of its own on each rank), or zero2 (a ShardedOptimizer, Sharding::gradients)
+// METHOD: power_sgd (a hook that has state of its own on each rank), zero1 or zero2 (a ShardedOptimizer, with
+//         Sharding::optimizer or Sharding::gradients)
 // STORE:  memory (a CheckpointMemory), or disk (FOLDER/checkpoints)
 //
 // A generator of each rank draws which inputs of a sample count. It saves after each step, and writes lines to two
 // files of FOLDER:
 //   samples   "ROUND_ID STEP SAMPLE ...": of each rank and step; the number of a sample counts over all epochs
 //   commits   "ROUND STEP": the checkpoint of this step is complete
-// It prints a line when it begins a round, and when it ends. Other files of FOLDER say what it does:
+//   states    "ROUND STEP DIGEST": of each rank, what it has saved. The sum over ranks does not depend on their number
+// It prints a line when it begins a round, when it leaves one by an error, and when it ends. Other files of FOLDER say
+// what it does:
 //   PLACE_STEP_RANK   the process that finds it removes it and dies, at that place of the step:
 //                     step (the others wait in finish()), saving (in save()), saved (save() has returned),
 //                     committed (the checkpoint is complete)
@@ -31,6 +34,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <random>
@@ -76,8 +80,9 @@ class Training {
         checkpoints_(world, checkpointer_options(memory)) {
     for (std::size_t i = 0; i < matrix_.size(); ++i) matrix_[i] = 0.1f * noise(i);
     ddp::DistributedDataParallelOptions options;
-    if (settings.method == "zero2") {
-      optimizer_.emplace(world, parameters(), ddp::AdamWOptions{.learning_rate = 0.02}, ddp::Sharding::gradients);
+    if (settings.method != "power_sgd") {
+      const auto sharding = settings.method == "zero1" ? ddp::Sharding::optimizer : ddp::Sharding::gradients;
+      optimizer_.emplace(world, parameters(), ddp::AdamWOptions{.learning_rate = 0.02}, sharding);
       optimizer_->prepare(options);
       checkpoints_.add(*optimizer_);
     } else {
@@ -102,7 +107,8 @@ class Training {
     print("begin round=" + std::to_string(world_.round().number) + " rank=" + std::to_string(world_.rank()) +
           " pid=" + std::to_string(::getpid()) + " size=" + std::to_string(world_.size()) +
           " step=" + std::to_string(step_) + " memory=" + std::to_string(loaded ? loaded->is_from_memory : 0) +
-          " own=" + std::to_string(loaded ? loaded->has_own_state : 0) + " loss=" + std::to_string(loss()) + " ;");
+          " own=" + std::to_string(loaded ? loaded->has_own_state : 0) + " loss=" + std::to_string(loss()) +
+          " state=" + std::to_string(digest()) + " ;");
     while (step_ < settings_.steps) train_one_step();
     checkpoints_.wait();
     commit(step_);
@@ -142,6 +148,8 @@ class Training {
     ++step_;
     log(batch);
     checkpoints_.save(step_);
+    append(settings_.folder + "/states",
+           std::to_string(world_.round().number) + " " + std::to_string(step_) + " " + std::to_string(digest()) + "\n");
     die_at("saved");
     commit(step_ - 1);  // save() has waited for it
     if (is_there("committed")) {
@@ -218,6 +226,27 @@ class Training {
     return std::to_string(hash);
   }
 
+  // Of this rank's part of the optimizer's state; on rank 0 also of what all ranks have alike. Small enough for a sum.
+  std::uint64_t digest() {
+    if (optimizer_) optimizer_->wait();
+    std::uint64_t sum = 0;
+    const auto add = [&](const std::string& name, std::size_t first, const ddp::MemoryRange& values) {
+      for (std::size_t i = 0; i < values.count; ++i) {
+        std::uint32_t word = 0;
+        std::memcpy(&word, static_cast<const float*>(values.data) + i, sizeof word);
+        const std::string element = name + " " + std::to_string(first + i) + " " + std::to_string(word);
+        sum += std::hash<std::string>()(element) >> 32;
+      }
+    };
+    if (optimizer_) {
+      for (const auto& shard : optimizer_->shards()) add(shard.name, shard.first, shard.values);
+    }
+    if (world_.rank() != 0) return sum;
+    for (const ddp::Parameter& parameter : parameters()) add(parameter.name, 0, parameter.values);
+    add("momentum", 0, momentum_);
+    return sum;
+  }
+
   void log(const std::vector<std::int64_t>& batch) const {
     std::string line = to_string(world_.round()) + " " + std::to_string(step_);
     const auto before = static_cast<std::int64_t>(cursor_.state().epoch * kSamples);
@@ -263,7 +292,14 @@ int main(int, char** argv) {
   ddp::CheckpointMemory memory;
   ddp::ElasticState nothing;
   try {
-    ddp::run_elastic(nothing, [&](ddp::ProcessGroup world) { Training(world, settings, memory).run(); });
+    ddp::run_elastic(nothing, [&](ddp::ProcessGroup world) {
+      try {
+        Training(world, settings, memory).run();
+      } catch (const ddp::Error&) {
+        print("leaves round=" + std::to_string(world.round().number) + " ;");
+        throw;
+      }
+    });
     return 0;
   } catch (const std::exception& error) {
     print("error " + std::string(error.what()));
