@@ -70,9 +70,32 @@ TEST_P(ElasticTraining, KilledRanksCostNoCommittedStepAndNoSampleAndChangeNoBit)
   EXPECT_TRUE(job.is_gone_within());
 }
 
+TEST_P(ElasticTraining, AReplacementThatDiesWhileItLoadsIsReplacedAgain) {
+  const std::string undisturbed = bits_of_undisturbed(GetParam().method);
+  for (const std::string place : {"loading_1", "keeping_1"}) {
+    SCOPED_TRACE(place);
+    const TrainingJob run(GetParam().method, GetParam().store);
+    if (place == "keeping_1" && run.is_in_memory() == 0) continue;
+    run.make("committed_14_1");
+    run.make(place);
+    Job job(run.arguments({"--nproc-per-node=3", "--max-restarts=2"}));
+    ASSERT_EQ(job.wait(), 0) << job.out() << job.err();
+    const auto before = of_ranks(job.out(), 0, "pid"), after = of_ranks(job.out(), 2, "pid");
+    ASSERT_EQ(after.size(), 3u) << job.out() << job.err();
+    for (const auto& [rank, pid] : after) EXPECT_EQ(pid == before.at(rank), rank != 1) << rank;
+    EXPECT_EQ(of_ranks(job.out(), 1, "pid").count(1), 0u) << "it had loaded everything";
+    for (const auto& [rank, step] : of_ranks(job.out(), 2, "step")) EXPECT_EQ(step, 14) << rank;
+    for (const auto& [rank, own] : of_ranks(job.out(), 2, "own")) EXPECT_EQ(own, 1) << rank;
+    expect_saved_state(run, job.out(), 2);
+    expect_each_sample_once(run, kSteps * 3 * kBatch);
+    EXPECT_EQ(at_the_end(job.out(), "bits"), std::set<std::string>{undisturbed});
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Features, ElasticTraining,
                          ::testing::Values(Case{"power_sgd", "memory"}, Case{"power_sgd", "disk"},
-                                           Case{"zero1", "memory"}, Case{"zero2", "memory"}, Case{"zero2", "disk"}),
+                                           Case{"top_k", "memory"}, Case{"zero1", "memory"}, Case{"zero2", "memory"},
+                                           Case{"zero2", "disk"}),
                          [](const auto& info) { return std::string(info.param.method) + "_" + info.param.store; });
 
 class ElasticTrainingNodes : public ::testing::TestWithParam<Case> {};

@@ -2,7 +2,7 @@
 //
 //   elastic_training_worker FOLDER METHOD STORE STEPS
 //
-// METHOD: power_sgd (a hook that has state of its own on each rank), zero1 or zero2 (a ShardedOptimizer, with
+// METHOD: power_sgd or top_k (a hook that has state of its own on each rank), zero1 or zero2 (a ShardedOptimizer, with
 //         Sharding::optimizer or Sharding::gradients)
 // STORE:  memory (a CheckpointMemory), or disk (FOLDER/checkpoints)
 //
@@ -16,6 +16,8 @@
 //   PLACE_STEP_RANK   the process that finds it removes it and dies, at that place of the step:
 //                     step (the others wait in finish()), saving (in save()), saved (save() has returned),
 //                     committed (the checkpoint is complete)
+//   loading_RANK      as above, in load()
+//   keeping_RANK      as above, in load(), when what was loaded is copied to the memory of this round
 //   hold_STEP         rank 0 begins this step when the file is gone
 #include <ddp/checkpointer.hpp>
 #include <ddp/distributed_data_parallel.hpp>
@@ -80,13 +82,14 @@ class Training {
         checkpoints_(world, checkpointer_options(memory)) {
     for (std::size_t i = 0; i < matrix_.size(); ++i) matrix_[i] = 0.1f * noise(i);
     ddp::DistributedDataParallelOptions options;
-    if (settings.method != "power_sgd") {
+    if (settings.method == "zero1" || settings.method == "zero2") {
       const auto sharding = settings.method == "zero1" ? ddp::Sharding::optimizer : ddp::Sharding::gradients;
       optimizer_.emplace(world, parameters(), ddp::AdamWOptions{.learning_rate = 0.02}, sharding);
       optimizer_->prepare(options);
       checkpoints_.add(*optimizer_);
     } else {
-      hook_ = options.communication_hook = ddp::power_sgd({.rank = 2, .start_step = 3});
+      hook_ = settings.method == "top_k" ? ddp::top_k({.ratio = 0.25}) : ddp::power_sgd({.rank = 2, .start_step = 3});
+      options.communication_hook = hook_;
       checkpoints_.add({"momentum", {kOutputs * (kInputs + 1)}, momentum_});
       checkpoints_.add_own([this] { return hook_->state(); });
     }
@@ -96,14 +99,16 @@ class Training {
     checkpoints_.add("sampler", cursor_);
     checkpoints_.add_own("random", random_);
     checkpoints_.add_own_text("none", {[this] {
-                                         die_at("saving");
+                                         is_loading_ ? die("keeping_" + own_rank()) : die_at("saving");
                                          return std::string();
                                        },
-                                       [](const std::string&) {}});
+                                       [this](const std::string&) { die("loading_" + own_rank()); }});
   }
 
   void run() {
+    is_loading_ = true;
     const auto loaded = checkpoints_.load();
+    is_loading_ = false;
     print("begin round=" + std::to_string(world_.round().number) + " rank=" + std::to_string(world_.rank()) +
           " pid=" + std::to_string(::getpid()) + " size=" + std::to_string(world_.size()) +
           " step=" + std::to_string(step_) + " memory=" + std::to_string(loaded ? loaded->is_from_memory : 0) +
@@ -262,9 +267,11 @@ class Training {
     return settings_.folder + "/" + place + "_" + std::to_string(step_) + "_" + std::to_string(world_.rank());
   }
   bool is_there(const std::string& place) const { return exists(file_of(place)); }
-  void die_at(const std::string& place) const {
-    if (::unlink(file_of(place).c_str()) == 0) ::raise(SIGKILL);
+  void die_at(const std::string& place) const { die(place + "_" + std::to_string(step_) + "_" + own_rank()); }
+  void die(const std::string& file) const {
+    if (::unlink((settings_.folder + "/" + file).c_str()) == 0) ::raise(SIGKILL);
   }
+  std::string own_rank() const { return std::to_string(world_.rank()); }
 
   void hold() const {
     const std::string file = settings_.folder + "/hold_" + std::to_string(step_);
@@ -277,6 +284,7 @@ class Training {
   std::vector<float> matrix_ = std::vector<float>(kOutputs * kInputs), bias_ = std::vector<float>(kOutputs);
   std::vector<float> momentum_ = std::vector<float>(kOutputs * (kInputs + 1));
   std::uint64_t step_ = 0;
+  bool is_loading_ = false;
   std::shared_ptr<ddp::CommunicationHook> hook_;
   std::optional<ddp::ShardedOptimizer> optimizer_;
   std::optional<ddp::DistributedDataParallel> model_;
