@@ -5,21 +5,14 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <algorithm>
 #include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <map>
 #include <ostream>
 #include <set>
-#include <sstream>
 #include <string>
-#include <vector>
 
+#include "tests/integration/elastic_training_job.hpp"
 #include "tests/integration/free_port.hpp"
 #include "tests/integration/job.hpp"
-#include "tests/text.hpp"
-#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::test {
 namespace {
@@ -27,103 +20,13 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr std::uint64_t kSteps = 30, kSamples = 96;  // the second as in elastic_training_worker.cpp
-
-// One job, and what it leaves in its folder.
-class TrainingJob {
- public:
-  TrainingJob(std::string method, std::string store) : method_(std::move(method)), store_(std::move(store)) {}
-
-  // What the worker is to do; its header has the names.
-  void make(const std::string& file) const { std::ofstream(scratch_.path() / file) << '\n'; }
-  void remove(const std::string& file) const { std::filesystem::remove(scratch_.path() / file); }
-
-  std::vector<std::string> arguments(std::vector<std::string> options) const {
-    options.insert(options.end(), {built("elastic_training_worker"), scratch_.path().string(), method_, store_,
-                                   std::to_string(kSteps)});
-    return options;
-  }
-
-  double is_in_memory() const { return store_ == "memory" ? 1 : 0; }
-
-  // The newest step that was committed in this round or before.
-  std::uint64_t last_commit(int until_round) const {
-    std::uint64_t last = 0;
-    std::ifstream file(scratch_.path() / "commits");
-    int round = 0;
-    for (std::uint64_t step = 0; file >> round >> step;) {
-      if (round <= until_round) last = std::max(last, step);
-    }
-    return last;
-  }
-
-  // How often each sample was trained in steps that were not done again.
-  std::map<std::int64_t, int> trained() const {
-    std::map<std::uint64_t, std::uint64_t> round_of;  // the last that did a step
-    for (const auto& [round, step, samples] : lines()) round_of[step] = std::max(round_of[step], round);
-    std::map<std::int64_t, int> times;
-    for (const auto& [round, step, samples] : lines()) {
-      if (round_of[step] != round) continue;
-      for (const std::int64_t sample : samples) ++times[sample];
-    }
-    return times;
-  }
-
- private:
-  struct Line {
-    std::uint64_t round = 0, step = 0;
-    std::vector<std::int64_t> samples;
-  };
-
-  std::vector<Line> lines() const {
-    std::vector<Line> all;
-    std::ifstream file(scratch_.path() / "samples");
-    for (std::string text; std::getline(file, text);) {
-      std::istringstream words(text);
-      Line line;
-      words >> line.round >> line.step;
-      for (std::int64_t sample = 0; words >> sample;) line.samples.push_back(sample);
-      all.push_back(std::move(line));
-    }
-    return all;
-  }
-
-  ScratchDirectory scratch_;
-  std::string method_, store_;
-};
-
-// Of the line that each rank of a round began with: what is said after `name=`.
-std::map<int, double> of_ranks(const Job& job, int round, const std::string& name) {
-  std::map<int, double> out;
-  for (const auto& line :
-       matches(job.out(), "begin round=" + std::to_string(round) + " rank=([0-9]+) [^;]*" + name + "=([0-9.]+) [^;]*;"))
-    out[std::stoi(line[1])] = std::stod(line[2]);
-  return out;
-}
-
-// Of the lines at the end; each once.
-std::set<std::string> at_the_end(const Job& job, const std::string& name) {
-  std::set<std::string> out;
-  for (const auto& line : matches(job.out(), "end rank=[^;]* " + name + "=([0-9.]+) [^;]*;")) out.insert(line[1]);
-  return out;
-}
-
-// Every sample of each whole epoch once, and none of the last one twice.
-void expect_each_sample_once(const TrainingJob& run, std::size_t samples) {
-  const auto times = run.trained();
-  EXPECT_EQ(times.size(), samples);
-  const auto whole = static_cast<std::int64_t>(samples / kSamples * kSamples);
-  for (std::int64_t sample = 0; sample < whole; ++sample) EXPECT_EQ(times.count(sample), 1u) << sample;
-  for (const auto& [sample, count] : times) EXPECT_EQ(count, 1) << sample;
-}
-
 // Parameters of training without any failure, on three ranks.
 std::string bits_of_undisturbed(const std::string& method) {
   const TrainingJob run(method, "memory");
   Job job(run.arguments({"--nproc-per-node=3"}));
   EXPECT_EQ(job.wait(), 0) << job.err();
-  EXPECT_EQ(at_the_end(job, "bits").size(), 1u);
-  return *at_the_end(job, "bits").begin();
+  EXPECT_EQ(at_the_end(job.out(), "bits").size(), 1u);
+  return *at_the_end(job.out(), "bits").begin();
 }
 
 struct Case {
@@ -149,53 +52,106 @@ TEST_P(ElasticTraining, KilledRanksCostNoCommittedStepAndNoSampleAndChangeNoBit)
   int round = 0;
   for (const auto& death : deaths) {
     SCOPED_TRACE(std::string(death.place) + " " + std::to_string(death.step));
-    const auto before = of_ranks(job, round, "pid");
+    const auto before = of_ranks(job.out(), round, "pid");
     const std::uint64_t committed = run.last_commit(round++);
-    const auto after = of_ranks(job, round, "pid");
+    const auto after = of_ranks(job.out(), round, "pid");
     ASSERT_EQ(after.size(), 3u) << job.out() << job.err();
     for (const auto& [rank, pid] : after) EXPECT_EQ(pid == before.at(rank), rank != death.rank) << rank;
-    for (const auto& [rank, step] : of_ranks(job, round, "step")) EXPECT_GE(step, static_cast<double>(committed));
-    for (const auto& [rank, own] : of_ranks(job, round, "own")) EXPECT_EQ(own, 1) << rank;
-    for (const auto& [rank, memory] : of_ranks(job, round, "memory")) EXPECT_EQ(memory, run.is_in_memory()) << rank;
+    for (const auto& [rank, step] : of_ranks(job.out(), round, "step")) EXPECT_GE(step, static_cast<double>(committed));
+    expect_saved_state(run, job.out(), round);
+    for (const auto& [rank, own] : of_ranks(job.out(), round, "own")) EXPECT_EQ(own, 1) << rank;
+    for (const auto& [rank, memory] : of_ranks(job.out(), round, "memory"))
+      EXPECT_EQ(memory, run.is_in_memory()) << rank;
   }
   EXPECT_EQ(run.last_commit(round), kSteps);
-  expect_each_sample_once(run, kSteps * 3 * 4);
-  EXPECT_EQ(at_the_end(job, "bits"), std::set<std::string>{bits_of_undisturbed(GetParam().method)});
+  expect_each_sample_once(run, kSteps * 3 * kBatch);
+  EXPECT_EQ(at_the_end(job.out(), "bits"), std::set<std::string>{bits_of_undisturbed(GetParam().method)});
   EXPECT_THAT(job.err(), Not(HasSubstr("error: "))) << "of a checkpoint that the end of a round has stopped";
   EXPECT_TRUE(job.is_gone_within());
 }
 
+TEST_P(ElasticTraining, AReplacementThatDiesWhileItLoadsIsReplacedAgain) {
+  const std::string undisturbed = bits_of_undisturbed(GetParam().method);
+  for (const std::string place : {"loading_1", "keeping_1"}) {
+    SCOPED_TRACE(place);
+    const TrainingJob run(GetParam().method, GetParam().store);
+    if (place == "keeping_1" && run.is_in_memory() == 0) continue;
+    run.make("committed_14_1");
+    run.make(place);
+    Job job(run.arguments({"--nproc-per-node=3", "--max-restarts=2"}));
+    ASSERT_EQ(job.wait(), 0) << job.out() << job.err();
+    const auto before = of_ranks(job.out(), 0, "pid"), after = of_ranks(job.out(), 2, "pid");
+    ASSERT_EQ(after.size(), 3u) << job.out() << job.err();
+    for (const auto& [rank, pid] : after) EXPECT_EQ(pid == before.at(rank), rank != 1) << rank;
+    EXPECT_EQ(of_ranks(job.out(), 1, "pid").count(1), 0u) << "it had loaded everything";
+    for (const auto& [rank, step] : of_ranks(job.out(), 2, "step")) EXPECT_EQ(step, 14) << rank;
+    for (const auto& [rank, own] : of_ranks(job.out(), 2, "own")) EXPECT_EQ(own, 1) << rank;
+    expect_saved_state(run, job.out(), 2);
+    expect_each_sample_once(run, kSteps * 3 * kBatch);
+    EXPECT_EQ(at_the_end(job.out(), "bits"), std::set<std::string>{undisturbed});
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Features, ElasticTraining,
-                         ::testing::Values(Case{"power_sgd", "memory"}, Case{"zero2", "memory"}, Case{"zero2", "disk"}),
+                         ::testing::Values(Case{"power_sgd", "memory"}, Case{"power_sgd", "disk"},
+                                           Case{"top_k", "memory"}, Case{"zero1", "memory"}, Case{"zero2", "memory"},
+                                           Case{"zero2", "disk"}),
                          [](const auto& info) { return std::string(info.param.method) + "_" + info.param.store; });
 
-TEST(ElasticTrainingNodes, ANodeThatIsLostLeavesItsShardsToTheOthers) {
-  constexpr int kStep = 11;  // in the second epoch
-  const TrainingJob run("zero2", "memory");
-  const std::string hold = "hold_" + std::to_string(kStep);
-  run.make(hold);
+class ElasticTrainingNodes : public ::testing::TestWithParam<Case> {};
+
+// Two ranks, then three, then two again.
+TEST_P(ElasticTrainingNodes, ShardsAreLaidOutAnewForANodeThatComesAndForTheOthersAfterItIsLost) {
+  const TrainingJob run(GetParam().method, GetParam().store);
+  const std::string first_hold = "hold_11", second_hold = "hold_19";  // within epochs
+  for (const std::string& hold : {first_hold, second_hold}) run.make(hold);
   const auto port = free_port();
-  Job zero(run.arguments(elastic_node("1:2", 0, port, 2))), one(run.arguments(elastic_node("1:2", 1, port, 1)));
+  const auto node = [&](int rank, int workers) {
+    std::vector<std::string> options = elastic_node("1:2", rank, port, workers);
+    options.push_back("--rdzv-conf=last_call_timeout=1,is_host=" + std::string(rank == 0 ? "1" : "0"));
+    return run.arguments(options);
+  };
+  Job zero(node(0, 2));
   ASSERT_TRUE(zero.prints("holds ;")) << zero.out() << zero.err();
-  const auto before = of_ranks(zero, 0, "pid");
-  ASSERT_EQ(before.size(), 2u) << "of three ranks";
+  const auto before = of_ranks(zero.out(), 0, "pid");
+  ASSERT_EQ(before.size(), 2u);
+  Job one(node(1, 1));
+  ASSERT_TRUE(zero.prints("leaves round=0 ;")) << zero.out() << zero.err();
+  const std::uint64_t committed_by_two = run.last_commit(0);
+  run.remove(first_hold);
+  ASSERT_TRUE(zero.prints("holds ;", 2)) << zero.out() << zero.err();
   one.kill(SIGKILL);
   EXPECT_TRUE(one.is_gone_within());
-  const std::uint64_t committed = run.last_commit(0);
-  run.remove(hold);
+  const std::uint64_t committed_by_three = run.last_commit(1);
+  EXPECT_TRUE(one.prints("begin round=1 "));
+  run.remove(second_hold);
   EXPECT_EQ(zero.wait(), 0) << zero.err();
-  EXPECT_EQ(of_ranks(zero, 1, "pid"), before);
-  for (const auto& [rank, size] : of_ranks(zero, 1, "size")) EXPECT_EQ(size, 2) << rank;
-  for (const auto& [rank, step] : of_ranks(zero, 1, "step")) EXPECT_GE(step, static_cast<double>(committed)) << rank;
-  for (const auto& [rank, memory] : of_ranks(zero, 1, "memory")) EXPECT_EQ(memory, 1) << rank;
-  for (const auto& [rank, own] : of_ranks(zero, 1, "own")) EXPECT_EQ(own, 0) << rank;
-  expect_each_sample_once(run, run.trained().size());
-  EXPECT_EQ(at_the_end(zero, "bits").size(), 1u);
-  const double first = of_ranks(zero, 0, "loss").at(0), middle = of_ranks(zero, 1, "loss").at(0);
-  const double last = std::stod(*at_the_end(zero, "loss").begin());
+  const std::string out = zero.out() + one.out();
+  for (const int round : {1, 2}) {
+    SCOPED_TRACE("round " + std::to_string(round));
+    const std::size_t size = round == 1 ? 3 : 2;
+    EXPECT_EQ(of_ranks(zero.out(), round, "pid"), before);
+    EXPECT_EQ(of_ranks(out, round, "pid").size(), size);
+    for (const auto& [rank, its] : of_ranks(out, round, "size")) EXPECT_EQ(its, size) << rank;
+    for (const auto& [rank, step] : of_ranks(out, round, "step"))
+      EXPECT_GE(step, static_cast<double>(round == 1 ? committed_by_two : committed_by_three)) << rank;
+    for (const auto& [rank, memory] : of_ranks(out, round, "memory")) EXPECT_EQ(memory, run.is_in_memory()) << rank;
+    for (const auto& [rank, own] : of_ranks(out, round, "own")) EXPECT_EQ(own, 0) << rank;
+    expect_saved_state(run, out, round);
+  }
+  expect_each_sample_once(run, run.trained().size(), 2 + 1);  // fewer than ranks, in each of the two rounds
+  EXPECT_EQ(run.last_commit(2), kSteps);
+  EXPECT_EQ(at_the_end(out, "bits").size(), 1u);
+  const double first = of_ranks(zero.out(), 0, "loss").at(0), middle = of_ranks(zero.out(), 1, "loss").at(0);
+  const double last = std::stod(*at_the_end(out, "loss").begin());
   EXPECT_LT(middle, 0.9 * first);
   EXPECT_LT(last, 0.9 * middle);
 }
+
+INSTANTIATE_TEST_SUITE_P(Features, ElasticTrainingNodes,
+                         ::testing::Values(Case{"power_sgd", "memory"}, Case{"zero1", "disk"}, Case{"zero2", "memory"},
+                                           Case{"zero2", "disk"}),
+                         [](const auto& info) { return std::string(info.param.method) + "_" + info.param.store; });
 
 }  // namespace
 }  // namespace ddp::test

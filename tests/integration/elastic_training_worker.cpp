@@ -2,16 +2,22 @@
 //
 //   elastic_training_worker FOLDER METHOD STORE STEPS
 //
-// METHOD: power_sgd (a hook that has state of its own on each rank), or zero2 (a ShardedOptimizer, Sharding::gradients)
+// METHOD: power_sgd or top_k (a hook that has state of its own on each rank), zero1 or zero2 (a ShardedOptimizer, with
+//         Sharding::optimizer or Sharding::gradients)
 // STORE:  memory (a CheckpointMemory), or disk (FOLDER/checkpoints)
 //
-// It saves after each step, and writes lines to two files of FOLDER:
-//   samples   "ROUND STEP SAMPLE ...": of each rank and step; the number of a sample counts over all epochs
+// A generator of each rank draws which inputs of a sample count. It saves after each step, and writes lines to two
+// files of FOLDER:
+//   samples   "ROUND_ID STEP SAMPLE ...": of each rank and step; the number of a sample counts over all epochs
 //   commits   "ROUND STEP": the checkpoint of this step is complete
-// It prints a line when it begins a round, and when it ends. Other files of FOLDER say what it does:
+//   states    "ROUND STEP DIGEST": of each rank, what it has saved. The sum over ranks does not depend on their number
+// It prints a line when it begins a round, when it leaves one by an error, and when it ends. Other files of FOLDER say
+// what it does:
 //   PLACE_STEP_RANK   the process that finds it removes it and dies, at that place of the step:
 //                     step (the others wait in finish()), saving (in save()), saved (save() has returned),
 //                     committed (the checkpoint is complete)
+//   loading_RANK      as above, in load()
+//   keeping_RANK      as above, in load(), when what was loaded is copied to the memory of this round
 //   hold_STEP         rank 0 begins this step when the file is gone
 #include <ddp/checkpointer.hpp>
 #include <ddp/distributed_data_parallel.hpp>
@@ -30,8 +36,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,15 +78,18 @@ class Training {
       : world_(world),
         settings_(settings),
         cursor_(ddp::DistributedSampler({kSamples, world.size(), world.rank()}), kBatch, ddp::LastBatch::keep),
+        random_(static_cast<unsigned>(world.rank())),
         checkpoints_(world, checkpointer_options(memory)) {
     for (std::size_t i = 0; i < matrix_.size(); ++i) matrix_[i] = 0.1f * noise(i);
     ddp::DistributedDataParallelOptions options;
-    if (settings.method == "zero2") {
-      optimizer_.emplace(world, parameters(), ddp::AdamWOptions{.learning_rate = 0.02}, ddp::Sharding::gradients);
+    if (settings.method == "zero1" || settings.method == "zero2") {
+      const auto sharding = settings.method == "zero1" ? ddp::Sharding::optimizer : ddp::Sharding::gradients;
+      optimizer_.emplace(world, parameters(), ddp::AdamWOptions{.learning_rate = 0.02}, sharding);
       optimizer_->prepare(options);
       checkpoints_.add(*optimizer_);
     } else {
-      hook_ = options.communication_hook = ddp::power_sgd({.rank = 2, .start_step = 3});
+      hook_ = settings.method == "top_k" ? ddp::top_k({.ratio = 0.25}) : ddp::power_sgd({.rank = 2, .start_step = 3});
+      options.communication_hook = hook_;
       checkpoints_.add({"momentum", {kOutputs * (kInputs + 1)}, momentum_});
       checkpoints_.add_own([this] { return hook_->state(); });
     }
@@ -86,19 +97,23 @@ class Training {
     checkpoints_.add(parameters());
     checkpoints_.add("step", step_);
     checkpoints_.add("sampler", cursor_);
+    checkpoints_.add_own("random", random_);
     checkpoints_.add_own_text("none", {[this] {
-                                         die_at("saving");
+                                         is_loading_ ? die("keeping_" + own_rank()) : die_at("saving");
                                          return std::string();
                                        },
-                                       [](const std::string&) {}});
+                                       [this](const std::string&) { die("loading_" + own_rank()); }});
   }
 
   void run() {
+    is_loading_ = true;
     const auto loaded = checkpoints_.load();
+    is_loading_ = false;
     print("begin round=" + std::to_string(world_.round().number) + " rank=" + std::to_string(world_.rank()) +
           " pid=" + std::to_string(::getpid()) + " size=" + std::to_string(world_.size()) +
           " step=" + std::to_string(step_) + " memory=" + std::to_string(loaded ? loaded->is_from_memory : 0) +
-          " own=" + std::to_string(loaded ? loaded->has_own_state : 0) + " loss=" + std::to_string(loss()) + " ;");
+          " own=" + std::to_string(loaded ? loaded->has_own_state : 0) + " loss=" + std::to_string(loss()) +
+          " state=" + std::to_string(digest()) + " ;");
     while (step_ < settings_.steps) train_one_step();
     checkpoints_.wait();
     commit(step_);
@@ -138,6 +153,8 @@ class Training {
     ++step_;
     log(batch);
     checkpoints_.save(step_);
+    append(settings_.folder + "/states",
+           std::to_string(world_.round().number) + " " + std::to_string(step_) + " " + std::to_string(digest()) + "\n");
     die_at("saved");
     commit(step_ - 1);  // save() has waited for it
     if (is_there("committed")) {
@@ -152,9 +169,11 @@ class Training {
     auto* const of_bias = model_->gradient<float>(1).data();
     for (const std::int64_t sample : batch) {
       const Errors errors = errors_of(sample);
+      const std::uint32_t kept = random_();  // a bit for each input
       for (std::size_t o = 0; o < kOutputs; ++o) {
         of_bias[o] += errors[o] / static_cast<float>(batch.size());
         for (std::size_t i = 0; i < kInputs; ++i) {
+          if ((kept >> i & 1) == 0) continue;
           of_matrix[o * kInputs + i] += errors[o] * input(sample, i) / static_cast<float>(batch.size());
         }
       }
@@ -212,8 +231,29 @@ class Training {
     return std::to_string(hash);
   }
 
+  // Of this rank's part of the optimizer's state; on rank 0 also of what all ranks have alike. Small enough for a sum.
+  std::uint64_t digest() {
+    if (optimizer_) optimizer_->wait();
+    std::uint64_t sum = 0;
+    const auto add = [&](const std::string& name, std::size_t first, const ddp::MemoryRange& values) {
+      for (std::size_t i = 0; i < values.count; ++i) {
+        std::uint32_t word = 0;
+        std::memcpy(&word, static_cast<const float*>(values.data) + i, sizeof word);
+        const std::string element = name + " " + std::to_string(first + i) + " " + std::to_string(word);
+        sum += std::hash<std::string>()(element) >> 32;
+      }
+    };
+    if (optimizer_) {
+      for (const auto& shard : optimizer_->shards()) add(shard.name, shard.first, shard.values);
+    }
+    if (world_.rank() != 0) return sum;
+    for (const ddp::Parameter& parameter : parameters()) add(parameter.name, 0, parameter.values);
+    add("momentum", 0, momentum_);
+    return sum;
+  }
+
   void log(const std::vector<std::int64_t>& batch) const {
-    std::string line = std::to_string(world_.round().number) + " " + std::to_string(step_);
+    std::string line = to_string(world_.round()) + " " + std::to_string(step_);
     const auto before = static_cast<std::int64_t>(cursor_.state().epoch * kSamples);
     for (const std::int64_t sample : batch) line += " " + std::to_string(before + sample);
     append(settings_.folder + "/samples", line + "\n");
@@ -227,9 +267,11 @@ class Training {
     return settings_.folder + "/" + place + "_" + std::to_string(step_) + "_" + std::to_string(world_.rank());
   }
   bool is_there(const std::string& place) const { return exists(file_of(place)); }
-  void die_at(const std::string& place) const {
-    if (::unlink(file_of(place).c_str()) == 0) ::raise(SIGKILL);
+  void die_at(const std::string& place) const { die(place + "_" + std::to_string(step_) + "_" + own_rank()); }
+  void die(const std::string& file) const {
+    if (::unlink((settings_.folder + "/" + file).c_str()) == 0) ::raise(SIGKILL);
   }
+  std::string own_rank() const { return std::to_string(world_.rank()); }
 
   void hold() const {
     const std::string file = settings_.folder + "/hold_" + std::to_string(step_);
@@ -242,10 +284,12 @@ class Training {
   std::vector<float> matrix_ = std::vector<float>(kOutputs * kInputs), bias_ = std::vector<float>(kOutputs);
   std::vector<float> momentum_ = std::vector<float>(kOutputs * (kInputs + 1));
   std::uint64_t step_ = 0;
+  bool is_loading_ = false;
   std::shared_ptr<ddp::CommunicationHook> hook_;
   std::optional<ddp::ShardedOptimizer> optimizer_;
   std::optional<ddp::DistributedDataParallel> model_;
   ddp::SamplerCursor<ddp::DistributedSampler> cursor_;
+  std::mt19937 random_;
   ddp::Checkpointer checkpoints_;
 };
 
@@ -256,7 +300,14 @@ int main(int, char** argv) {
   ddp::CheckpointMemory memory;
   ddp::ElasticState nothing;
   try {
-    ddp::run_elastic(nothing, [&](ddp::ProcessGroup world) { Training(world, settings, memory).run(); });
+    ddp::run_elastic(nothing, [&](ddp::ProcessGroup world) {
+      try {
+        Training(world, settings, memory).run();
+      } catch (const ddp::Error&) {
+        print("leaves round=" + std::to_string(world.round().number) + " ;");
+        throw;
+      }
+    });
     return 0;
   } catch (const std::exception& error) {
     print("error " + std::string(error.what()));

@@ -1,11 +1,13 @@
 // The training of tests/interop/engine_reference.py with libddp: starts from what PyTorch's DistributedDataParallel
 // started from, and compares the parameters after step 20 and the last one.
 //
-//   engine_steps FOLDER    for each case that FOLDER has a file of: a line of rank 0 with the largest difference; ends
-//                          with 1 if one is too large
+//   engine_steps FOLDER    for each case: a line of rank 0 with the largest difference; ends with 1 if one is too
+//   large,
+//                          or if FOLDER lacks a file
 #include <ddp/ddp.hpp>
 
 #include "tests/integration/engine_batch_norm.hpp"
+#include "tests/integration/engine_layers.hpp"
 #include "tests/integration/engine_numbers.hpp"
 
 #include <algorithm>
@@ -15,7 +17,6 @@
 #include <cstdio>
 #include <exception>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
@@ -31,8 +32,12 @@ constexpr float kRate = 0.05F;
 
 using ddp::test::Floats;
 using ddp::test::largest_difference;
+using ddp::test::Layer;
+using ddp::test::Matrix;
 using ddp::test::numbers;
 using ddp::test::read_floats;
+using ddp::test::softsign;
+using ddp::test::through_softsign;
 
 // A bfloat16 is the upper half of a float32. To nearest even; of finite numbers.
 std::uint16_t to_bfloat16(float value) {
@@ -46,69 +51,6 @@ float to_float(std::uint16_t bfloat16) {
   float value = 0;
   std::memcpy(&value, &bits, sizeof value);
   return value;
-}
-
-// Rows of numbers: [rows, columns].
-struct Matrix {
-  Matrix(int row_count, int column_count, Floats numbers_in_rows = {})
-      : rows(row_count), columns(column_count), values(std::move(numbers_in_rows)) {
-    values.resize(static_cast<std::size_t>(rows * columns));
-  }
-  float& at(int row, int column) { return values[static_cast<std::size_t>(row * columns + column)]; }
-  float at(int row, int column) const { return values[static_cast<std::size_t>(row * columns + column)]; }
-
-  int rows, columns;
-  Floats values;
-};
-
-// A linear layer's parameters and where their gradients lie: weight [outputs, inputs], bias [outputs].
-struct Layer {
-  const float* weight;
-  const float* bias;
-  float* weight_gradient;
-  float* bias_gradient;
-  int outputs, inputs;
-
-  Matrix forward(const Matrix& x) const {
-    Matrix out(x.rows, outputs);
-    for (int r = 0; r < x.rows; ++r) {
-      for (int o = 0; o < outputs; ++o) {
-        float sum = bias[o];
-        for (int i = 0; i < inputs; ++i) sum += x.at(r, i) * weight[o * inputs + i];
-        out.at(r, o) = sum;
-      }
-    }
-    return out;
-  }
-
-  // Adds to the gradients, and returns that of x.
-  Matrix backward(const Matrix& x, const Matrix& of_out) const {
-    Matrix of_x(x.rows, inputs);
-    for (int r = 0; r < x.rows; ++r) {
-      for (int o = 0; o < outputs; ++o) {
-        const float gradient = of_out.at(r, o);
-        bias_gradient[o] += gradient;
-        for (int i = 0; i < inputs; ++i) {
-          weight_gradient[o * inputs + i] += gradient * x.at(r, i);
-          of_x.at(r, i) += gradient * weight[o * inputs + i];
-        }
-      }
-    }
-    return of_x;
-  }
-};
-
-Matrix softsign(Matrix z) {
-  for (float& each : z.values) each = each / (1 + std::abs(each));
-  return z;
-}
-
-Matrix through_softsign(const Matrix& z, Matrix gradient) {
-  for (std::size_t i = 0; i < z.values.size(); ++i) {
-    const float root = 1 + std::abs(z.values[i]);
-    gradient.values[i] /= root * root;
-  }
-  return gradient;
 }
 
 enum Name : std::size_t { first, middle, last, extra };  // parameters 2 * name (weight) and 2 * name + 1 (bias)
@@ -354,7 +296,6 @@ std::vector<Case> cases(const std::string& folder) {
   all.back().options.uneven_inputs = ddp::UnevenInputs::divide_by_all;
   for (const int rank : {1, 2}) {
     const std::string name = "power_sgd_" + std::to_string(rank);
-    if (!std::filesystem::exists(folder + "/" + name + ".q.f32")) continue;
     // Then roundings grow: PyTorch's own algorithm comes to 2e-3 after 100 steps if it adds in another order.
     all.push_back({.name = name, .compares_last = false});
     all.back().options.communication_hook = power_sgd_from(folder, name, rank);
@@ -386,14 +327,13 @@ int main(int argc, char** argv) {
   try {
     auto world = ddp::init_process_group();
     bool is_right = true;
-    for (const Case& its : cases(argv[1])) {
-      const double largest = run(world, argv[1], its);
-      if (world.rank() == 0) std::printf("%s: largest difference %.2g\n", its.name.c_str(), largest);
-      is_right = is_right && largest <= its.difference_max;
-    }
-    const double of_batch_norm = ddp::test::batch_norm_difference(world, argv[1]);
-    if (world.rank() == 0) std::printf("batch_norm: largest difference %.2g\n", of_batch_norm);
-    is_right = is_right && of_batch_norm <= 2e-6;
+    const auto is_close = [&](const char* name, double largest, double difference_max) {
+      if (world.rank() == 0) std::printf("%s: largest difference %.2g\n", name, largest);
+      is_right = is_right && largest <= difference_max;
+    };
+    for (const Case& its : cases(argv[1])) is_close(its.name.c_str(), run(world, argv[1], its), its.difference_max);
+    is_close("batch_norm", ddp::test::batch_norm_difference(world, argv[1]), 2e-6);
+    is_close("batch_norm_training", ddp::test::batch_norm_training_difference(world, argv[1]), 2e-6);
     world.barrier();
     return is_right ? 0 : 1;
   } catch (const std::exception& error) {

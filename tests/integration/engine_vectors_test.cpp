@@ -19,7 +19,7 @@ TEST(EngineVectors, LibddpComesToThePyTorchParameters) {
   for (const char* const each :
        {"plain", "accumulation", "unused", "static_graph", "bfloat16", "uneven_inputs", "power_sgd_1", "power_sgd_2",
         "local_sgd", "adamw", "zero_1", "zero_2", "adamw_master_weights", "zero_1_master_weights",
-        "zero_2_master_weights", "batch_norm"}) {
+        "zero_2_master_weights", "batch_norm", "batch_norm_training"}) {
     EXPECT_THAT(job.out(), HasSubstr(std::string(each) + ": largest difference "));
   }
 }

@@ -20,14 +20,17 @@
 #include <string>
 #include <vector>
 
+#include "tests/integration/limited_group.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
-#include "tests/text.hpp"
 
 namespace ddp {
 namespace {
 
 namespace fs = std::filesystem;
+using test::LimitedGroup;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using testing::RankProcesses;
 using testing::run_ranks;
 using testing::Shared;
@@ -124,43 +127,6 @@ TEST(SharedMemory, IsNotInAForkedChild) {
   });
 }
 
-// A cgroup of this test alone, of whichever version has a controller of memory here, with a limit; none where none can
-// be made.
-class LimitedGroup {
- public:
-  explicit LimitedGroup(std::size_t bytes) {
-    const fs::path root = "/sys/fs/cgroup";
-    if (test::contents_of(root / "cgroup.controllers").find("memory") != std::string::npos) {
-      std::ofstream(root / "cgroup.subtree_control") << "+memory";
-      make(root, "memory.max", bytes);
-    } else if (fs::exists(root / "memory" / "memory.limit_in_bytes")) {
-      make(root / "memory", "memory.limit_in_bytes", bytes);
-    }
-  }
-  ~LimitedGroup() {
-    std::error_code error;
-    if (!path_.empty()) fs::remove(path_, error);
-  }
-  LimitedGroup(const LimitedGroup&) = delete;
-  LimitedGroup& operator=(const LimitedGroup&) = delete;
-
-  bool exists() const { return !path_.empty(); }
-  void enter() const { std::ofstream(path_ / "cgroup.procs") << ::getpid() << std::flush; }
-
- private:
-  void make(const fs::path& parent, const char* limit, std::size_t bytes) {
-    const fs::path group = parent / ("ddp_test_" + std::to_string(::getpid()));
-    std::error_code error;
-    if (!fs::create_directory(group, error)) return;
-    path_ = group;
-    if (std::ofstream file(group / limit); file << bytes << std::flush) return;
-    fs::remove(group, error);
-    path_.clear();
-  }
-
-  fs::path path_;
-};
-
 TEST(SharedMemory, BeyondTheLimitOfACgroupIsAnErrorAndTheGroupGoesOn) {
   const LimitedGroup limited(256 * kMiB);
   if (!limited.exists()) GTEST_SKIP() << "no cgroup with a limit of memory can be made here";
@@ -169,6 +135,10 @@ TEST(SharedMemory, BeyondTheLimitOfACgroupIsAnErrorAndTheGroupGoesOn) {
     auto group = init_process_group();
     const auto error = thrown_by<Error>([&] { group.allocate(200 * kMiB); });
     ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(),
+                AllOf(HasSubstr("rank 0 can't have 209715200 bytes of shared memory: Cannot allocate memory: the ranks "
+                                "of its host (2) need 419438592 bytes together, and 2"),
+                      HasSubstr(" are available\n"), HasSubstr("\ntry:   a smaller size, fewer ranks on this host")));
     const auto memory = group.allocate(kMiB);
     auto* const values = static_cast<std::int64_t*>(memory.data());
     values[0] = rank;

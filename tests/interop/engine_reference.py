@@ -4,7 +4,7 @@ training with libddp, starts from and has to come to: float32 in native byte ord
   initial.f32       the parameters, one after the other, as `Network` has them
   CASE.f32          the parameters after step 20, and after the last one; or their float32 master weights
   CASE.q.f32        of PowerSGD: for each compressed parameter, the first q in rows of [rank, columns]
-  batch_norm.f32    see write_batch_norm()
+  batch_norm.f32, batch_norm_training.f32    see write_batch_norm() and train_batch_norm()
 """
 
 import argparse
@@ -170,6 +170,44 @@ def write_batch_norm(folder):
     (folder / "batch_norm.f32").write_bytes(results)
 
 
+class NormalisedNetwork(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(INPUTS, NORMALISED)
+        self.norm = torch.nn.BatchNorm1d(NORMALISED)
+        self.last = torch.nn.Linear(NORMALISED, FEW_OUTPUTS)
+        with torch.no_grad():
+            for seed, p in enumerate(self.parameters(), 7000):
+                p.copy_(numbers(p.numel(), seed).reshape(p.shape) / 4)
+            self.norm.weight += 1
+
+    def forward(self, x):
+        return self.last(softsign(self.norm(self.first(x))))
+
+
+NORMALISED, FEW_OUTPUTS, ALL_ROWS = 8, 4, 12  # rows of both ranks together; engine_batch_norm.cpp divides them
+
+
+def train_batch_norm(folder):
+    """Plain descent of a network with torch.nn.BatchNorm1d, on the joined batch in one process: what SyncBatchNorm in
+    DistributedDataParallel computes. The real one refuses tensors on a CPU. For each step the outputs, the running mean
+    and variance after it, and the gradients of all parameters of the normalisation. In the end the parameters."""
+    network = NormalisedNetwork()
+    results = b""
+    for step in range(STEPS):
+        x = numbers(ALL_ROWS * INPUTS, 8000 + 2 * step).reshape(ALL_ROWS, INPUTS) + 3
+        y = numbers(ALL_ROWS * FEW_OUTPUTS, 8001 + 2 * step).reshape(ALL_ROWS, FEW_OUTPUTS)
+        network.zero_grad()
+        out = network(x)
+        torch.nn.functional.mse_loss(out, y).backward()
+        norm = network.norm
+        results += floats([out, norm.running_mean, norm.running_var, norm.weight.grad, norm.bias.grad])
+        with torch.no_grad():
+            for p in network.parameters():
+                p -= RATE * p.grad
+    (folder / "batch_norm_training.f32").write_bytes(results + floats(network.parameters()))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
@@ -180,6 +218,7 @@ def main():
     if rank == 0:
         (folder / "initial.f32").write_bytes(floats(Network().parameters()))
         write_batch_norm(folder)
+        train_batch_norm(folder)
 
     def train(case, after_init=lambda training: None, ddp_options=None, **run_options):
         training = Training(folder, case, rank, **(ddp_options or {}))

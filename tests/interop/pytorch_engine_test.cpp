@@ -1,4 +1,6 @@
 // The gradient engine beside PyTorch's DistributedDataParallel: the same training, step for step.
+// SyncBatchNorm has torch.nn.BatchNorm1d on the joined batch beside it, in one process: PyTorch's own SyncBatchNorm
+// refuses tensors on a CPU.
 // tests/integration/engine_vectors has what engine_reference.py wrote with PyTorch 2.15.0, for machines without it.
 #include <gtest/gtest.h>
 

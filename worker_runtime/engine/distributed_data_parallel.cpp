@@ -257,7 +257,7 @@ class DistributedDataParallel::Impl {
 
   void rebuild_if_due() {
     const bool is_next_candidate = tuning_ && plan_.is_between_windows() && try_next_caps();
-    if (!plan_.is_rebuild_due() && !is_next_candidate) return;
+    if (!plan_.is_rebuild_due() && !is_next_candidate && executor_.memory().is_there()) return;
     carry_out({Drain{}});  // a cancelled step may still have collectives in the old memory
     rebuild();
   }

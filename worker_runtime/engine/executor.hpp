@@ -40,7 +40,8 @@ class Executor {
   // Broadcasts. Collective. If it throws, nothing works on this memory any more.
   void broadcast(const std::vector<MemoryRange>& values, int root);
 
-  // Collective, between windows: allocates anew. The gradients are zero then, and their addresses new.
+  // Collective, between windows: allocates anew. The gradients are zero then, and their addresses new. If it throws,
+  // there are no gradients until it is called again.
   void rebuild(Layout layout);
 
   // After an action failed: nobody will look at results that are still to come.

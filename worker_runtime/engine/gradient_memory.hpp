@@ -26,14 +26,17 @@ class GradientMemory {
     }
   }
 
-  // Collective: memory for a layout, all zeros. What was there before is given back. is_sparse: gradients take host
-  // memory only when they are written to.
+  // Collective: memory for a layout, all zeros. What was there before is given back first, because a model may fit
+  // once, but not twice. If this throws, there is no memory. is_sparse: gradients take host memory only when they are
+  // written to.
   void allocate(ProcessGroup& group, Layout layout, bool is_sparse, CollectiveOptions options) {
     const std::size_t sparse_bytes = is_sparse ? layout.flags_offset : 0;
+    memory_ = {};
     memory_ = process_group::allocate_sparse(group, layout.bytes, sparse_bytes, options);
     layout_ = std::move(layout);
   }
 
+  bool is_there() const { return memory_.data() != nullptr; }
   const Layout& layout() const { return layout_; }
   const std::vector<std::string>& names() const { return names_; }  // by parameter
   std::string describe() const { return gradient_engine::describe(layout_, names_); }
@@ -56,7 +59,9 @@ class GradientMemory {
   }
 
  private:
-  std::byte* at(std::size_t offset_bytes) const { return static_cast<std::byte*>(memory_.data()) + offset_bytes; }
+  std::byte* at(std::size_t offset_bytes) const {
+    return is_there() ? static_cast<std::byte*>(memory_.data()) + offset_bytes : nullptr;
+  }
 
   std::vector<std::string> names_;
   std::vector<std::size_t> counts_;  // of elements, by parameter

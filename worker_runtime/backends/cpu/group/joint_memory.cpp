@@ -1,7 +1,9 @@
 #include "worker_runtime/backends/cpu/group/joint_memory.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <span>
+#include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -11,7 +13,11 @@
 namespace ddp::cpu_backend {
 
 JointMemory::Reserved JointMemory::reserve(std::size_t bytes, base::Deadline& deadline, Gap unused) {
-  if (const auto refusal = first_refusal(0, memory_.lacks_room_for(bytes), deadline)) return {nullptr, refusal};
+  const SharedMemory::Room room = memory_.room_for(bytes, unused);
+  RankControl& own = memory_.control()[static_cast<std::size_t>(members_.index)];
+  own.memory_room[0].store(room.needed_bytes);
+  own.memory_room[1].store(room.available_bytes);
+  if (const auto refusal = first_refusal(0, room.error, deadline)) return {nullptr, refusal};
   std::shared_ptr<Segment> segment;
   int error = 0;
   try {
@@ -29,8 +35,21 @@ std::shared_ptr<Segment> JointMemory::segment_of(Reserved reserved, std::size_t 
       members_.failed_group(), {.rank = reserved.refusal->rank,
                                 .bytes = bytes,
                                 .memory = "shared memory",
-                                .why = std::generic_category().message(reserved.refusal->error),
-                                .advice = "a smaller size, fewer ranks on this host, or a higher memory limit"}));
+                                .why = reason_of(*reserved.refusal),
+                                .advice = reserved.refusal->error == EFBIG
+                                              ? "`ulimit -f unlimited` where the job is started, or a smaller size"
+                                              : "a smaller size, fewer ranks on this host, or a higher memory limit"}));
+}
+
+std::string JointMemory::reason_of(const Refusal& refusal) const {
+  const std::string text = std::generic_category().message(refusal.error);
+  if (refusal.error == EFBIG) {
+    return text + ": it is part of a file that the ranks of a host share, and RLIMIT_FSIZE limits the size of files";
+  }
+  if (refusal.error != ENOMEM) return text;
+  const std::size_t ranks = members_.layout.ranks_of(members_.layout.host_of(refusal.rank)).size();
+  return text + ": the ranks of its host (" + std::to_string(ranks) + ") need " + std::to_string(refusal.needed_bytes) +
+         " bytes together, and " + std::to_string(refusal.available_bytes) + " are available";
 }
 
 // Tells the others how step 0 or 1 of reserve() went here, and learns how it went on every rank.
@@ -38,19 +57,19 @@ std::optional<JointMemory::Refusal> JointMemory::first_refusal(std::size_t step,
                                                                base::Deadline& deadline) {
   const std::span<RankControl> here = memory_.control();
   here[static_cast<std::size_t>(members_.index)].memory_error[step].store(static_cast<std::uint32_t>(own_error));
-  const auto error_of = [&](int index) {
-    return static_cast<int>(here[static_cast<std::size_t>(index)].memory_error[step].load());
+  const auto words_of = [&](int index) -> GatheredWords {
+    const RankControl& its = here[static_cast<std::size_t>(index)];
+    return {its.memory_error[step].load(), its.memory_room[0].load(), its.memory_room[1].load()};
   };
   std::span<const GatheredWords> all;
   if (members_.has_hosts()) {
-    all = hosts_.gather([&](int index) -> GatheredWords { return {static_cast<std::uint64_t>(error_of(index))}; },
-                        deadline);
+    all = hosts_.gather(words_of, deadline);
   } else {
     phases_.meet(deadline);
   }
   for (int rank = 0; rank < members_.who.size; ++rank) {
-    const int error = all.empty() ? error_of(rank) : static_cast<int>(all[members_.layout.place_of(rank)][0]);
-    if (error != 0) return Refusal{rank, error};
+    const GatheredWords its = all.empty() ? words_of(rank) : all[members_.layout.place_of(rank)];
+    if (its[0] != 0) return Refusal{rank, static_cast<int>(its[0]), its[1], its[2]};
   }
   return std::nullopt;
 }

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "base/deadline.hpp"
 #include "worker_runtime/backends/cpu/group/host_calls.hpp"
@@ -29,7 +31,8 @@ class JointMemory {
   // What a rank could not do for an allocation.
   struct Refusal {
     int rank = 0;
-    int error = 0;  // an errno
+    int error = 0;                                        // an errno
+    std::uint64_t needed_bytes = 0, available_bytes = 0;  // by all ranks of its host, before anything was reserved
   };
   struct Reserved {
     std::shared_ptr<Segment> segment;  // null if refused
@@ -49,6 +52,7 @@ class JointMemory {
 
  private:
   std::optional<Refusal> first_refusal(std::size_t step, int own_error, base::Deadline& deadline);
+  std::string reason_of(const Refusal& refusal) const;
 
   const Members& members_;
   SharedMemory& memory_;

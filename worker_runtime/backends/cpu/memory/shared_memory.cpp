@@ -27,6 +27,11 @@ std::size_t whole_pages(std::size_t bytes) {
   return (bytes + page_bytes - 1) / page_bytes * page_bytes;
 }
 
+Gap whole_pages_of(Gap gap) {
+  const std::size_t begin = whole_pages(gap.begin);
+  return {.begin = begin, .end = std::max(begin, gap.end - gap.end % whole_pages(1))};
+}
+
 // Where the parts of the control block begin, after the words of each rank of this host.
 struct ControlParts {
   explicit ControlParts(int here, int noted)
@@ -138,14 +143,17 @@ std::span<GatheredWords> SharedMemory::gathered() const {
   return {reinterpret_cast<GatheredWords*>(control_ + parts.gathered), static_cast<std::size_t>(noted_count_)};
 }
 
-int SharedMemory::lacks_room_for(std::size_t bytes) const {
+SharedMemory::Room SharedMemory::room_for(std::size_t bytes, Gap unused) const {
   const auto parts = static_cast<std::uint64_t>(size_);
-  if (bytes > (kFileBytesMax - end_) / parts - stride_of(1)) return EFBIG;
+  if (bytes > (kFileBytesMax - end_) / parts - stride_of(1)) return {.error = EFBIG};
   const std::uint64_t all_bytes = stride_of(bytes) * parts;
   rlimit file_size{};
   // Growing the file beyond this limit would not only fail, but send SIGXFSZ.
-  if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && end_ + all_bytes > file_size.rlim_cur) return EFBIG;
-  return all_bytes > available_memory_bytes() ? ENOMEM : 0;
+  if (::getrlimit(RLIMIT_FSIZE, &file_size) == 0 && end_ + all_bytes > file_size.rlim_cur) return {.error = EFBIG};
+  const Gap gap = whole_pages_of(unused);
+  Room room{.needed_bytes = all_bytes - (gap.end - gap.begin) * parts, .available_bytes = available_memory_bytes()};
+  if (room.needed_bytes > room.available_bytes) room.error = ENOMEM;
+  return room;
 }
 
 std::shared_ptr<Segment> SharedMemory::reserve(std::size_t bytes, Gap unused) {
@@ -153,11 +161,10 @@ std::shared_ptr<Segment> SharedMemory::reserve(std::size_t bytes, Gap unused) {
   const std::size_t part_bytes = whole_pages(bytes);
   end_ += stride_of(bytes) * static_cast<std::uint64_t>(size_);
   const std::uint64_t own = offset + stride_of(bytes) * static_cast<std::uint64_t>(rank_);
-  const std::size_t gap_begin = whole_pages(unused.begin);
-  const std::size_t gap_end = std::max(gap_begin, unused.end - unused.end % whole_pages(1));
+  const Gap gap = whole_pages_of(unused);
   try {
-    allocate_pages(file_.get(), own, gap_begin);
-    allocate_pages(file_.get(), own + gap_end, part_bytes - gap_end);
+    allocate_pages(file_.get(), own, gap.begin);
+    allocate_pages(file_.get(), own + gap.end, part_bytes - gap.end);
     return std::make_shared<Segment>(shared_from_this(), offset, bytes);
   } catch (...) {
     punch(own, part_bytes);

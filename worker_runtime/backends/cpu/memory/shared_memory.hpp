@@ -91,9 +91,13 @@ class SharedMemory : public std::enable_shared_from_this<SharedMemory> {
   std::span<RankNote> notes() const;
   std::span<GatheredWords> gathered() const;
 
-  // Whether a segment with parts of `bytes` can be expected to fit: reserving more memory than there is wakes the
-  // kernel's out-of-memory killer, not an error. Returns 0 or an errno.
-  int lacks_room_for(std::size_t bytes) const;
+  // Whether the next segment can be expected to fit: reserving more memory than there is wakes the kernel's
+  // out-of-memory killer, not an error. The gap counts for nothing, on any rank.
+  struct Room {
+    int error = 0;                                        // an errno if there is too little
+    std::uint64_t needed_bytes = 0, available_bytes = 0;  // by all ranks of the host; 0 for a file that is too large
+  };
+  Room room_for(std::size_t bytes, Gap unused = {}) const;
 
   // The next segment, with this rank's part reserved, but for whole pages in a gap that nobody uses. Every rank calls
   // it in the same order with the same size, whether the call succeeds or not. Throws std::system_error.
