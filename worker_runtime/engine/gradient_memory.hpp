@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,20 +29,29 @@ class GradientMemory {
     }
   }
 
-  // Collective: memory for a layout, all zeros. What was there before is given back. is_released: gradients are
-  // in host memory for release_to_system(). If that can't be had, the group is aborted.
+  // Collective: memory for a layout, all zeros. What was there before is given back. is_released: gradients are in host
+  // memory, and are released bucket by bucket. A small layout of one or two buckets keeps its memory even so: zeros
+  // cost less than new pages, and two buckets may be in use at a time anyway. If there is no memory, the group is
+  // aborted.
   void allocate(ProcessGroup& group, Layout layout, bool is_released, CollectiveOptions options) {
-    if (is_released) {
+    gives_back_ = is_released && (layout.buckets.size() > kKeptBucketsMax || layout.flags_offset > kKeptBytesMax);
+    if (gives_back_) {
       flags_memory_ = group.allocate(layout.bytes - layout.flags_offset, options);
-      allocate_released(group, layout.flags_offset);
+      allocate_to_give_back(group, layout.flags_offset);
       flags_ = static_cast<std::byte*>(flags_memory_.data());
     } else {
       memory_ = group.allocate(layout.bytes, options);
       flags_ = static_cast<std::byte*>(memory_.data()) + layout.flags_offset;
     }
     layout_ = std::move(layout);
-    if (!is_released) return;
+    if (!gives_back_) return;
     for (const MemoryRange& bucket : buckets()) use_huge_pages(bucket);
+  }
+
+  // A part of it, which is zero then. Requires is_released.
+  void release(const MemoryRange& part) const {
+    if (gives_back_) return release_to_system(part);
+    std::memset(part.data, 0, part.bytes());
   }
 
   const Layout& layout() const { return layout_; }
@@ -66,7 +76,10 @@ class GradientMemory {
   }
 
  private:
-  void allocate_released(ProcessGroup& group, std::size_t bytes) {
+  static constexpr std::size_t kKeptBucketsMax = 2;  // one that is reduced, and one that backward writes
+  static constexpr std::size_t kKeptBytesMax = 16u << 20;
+
+  void allocate_to_give_back(ProcessGroup& group, std::size_t bytes) {
     try {
       memory_ = {};
       memory_ = RegisteredMemory(allocate_releasable(bytes), bytes, group.device());
@@ -84,6 +97,7 @@ class GradientMemory {
   RegisteredMemory memory_;        // of gradients
   RegisteredMemory flags_memory_;  // if the flags are not in memory_
   std::byte* flags_ = nullptr;
+  bool gives_back_ = false;  // memory_ is for release_to_system()
 };
 
 }  // namespace ddp::gradient_engine
