@@ -95,8 +95,9 @@ struct DistributedDataParallelOptions {
   BufferSync buffer_sync = BufferSync::broadcast;
   std::shared_ptr<CommunicationHook> communication_hook{};  // null: an all-reduce that averages
   // For a hook that puts its results elsewhere, as ShardedOptimizer does: the memory of gradients goes back to the
-  // system as soon as a bucket has gone through the hook, and gradients are zero after finish(). ready() then waits, at
-  // the start of a bucket, for the one before. In host memory only.
+  // system as soon as a bucket has gone through the hook, and gradients are zero after finish(). A model of one or two
+  // buckets and at most 16 MiB keeps the memory. ready() then waits, at the start of a bucket, for the one before. In
+  // host memory only.
   bool release_gradients = false;
   CollectiveOptions collective{};  // timeout and stream of the engine's own collectives
 };

@@ -25,7 +25,8 @@
 //   Sharding::none         16            16
 //   Sharding::optimizer    8 + 8 / N     4 + 12 / N
 //   Sharding::gradients    4 + 12 / N    2 + 14 / N    and up to two buckets
-// while training goes on. Rebuilding the buckets takes the old and the new of a moment together, one after the other.
+// while training goes on. A model of one or two buckets and at most 16 MiB keeps these. Rebuilding the buckets takes
+// the old and the new of a moment together, one after the other.
 // With Sync::off the full gradients stay until the next step with Sync::on.
 //
 // On one or two hosts parameters have the same bits with each of them: all use the same arithmetic on the same means.

@@ -12,7 +12,6 @@
 #include "tests/integration/limited_group.hpp"
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
-#include "worker_runtime/process_group/process_group_impl.hpp"
 
 namespace ddp {
 namespace {
@@ -34,13 +33,13 @@ class Model {
   static void train_one_step(DistributedDataParallel& model) {
     auto step = model.begin_step();
     for (const std::size_t p : {0, 1}) {
-      auto* const gradient = static_cast<float*>(model.gradient(p).data);
+      auto* const gradient = model.gradient<float>(p).data();
       gradient[0] += 1;
       gradient[kCount - 1] += 1;
       step.ready(p);
     }
     step.finish();
-    for (const std::size_t p : {0, 1}) EXPECT_EQ(static_cast<float*>(model.gradient(p).data)[kCount - 1], 1);
+    for (const std::size_t p : {0, 1}) EXPECT_EQ(model.gradient<float>(p).data()[kCount - 1], 1);
   }
 
  private:
@@ -81,21 +80,6 @@ TEST(MemoryLimit, ARebuildThatIsRefusedIsTriedAgainByTheNextStep) {
     }
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
     Model::train_one_step(model);
-  });
-}
-
-TEST(MemoryLimit, MemoryThatIsTakenOnlyWhenItIsWrittenToDoesNotCount) {
-  const LimitedGroup limited(256 * kMiB);
-  if (!limited.exists()) GTEST_SKIP() << "no cgroup with a limit of memory can be made here";
-  run_ranks(2, [&](int rank) {
-    limited.enter();
-    ProcessGroup group = init_process_group();
-    const RegisteredMemory memory = process_group::allocate_sparse(group, 200 * kMiB, 199 * kMiB, {});
-    auto* const values = static_cast<std::int64_t*>(memory.data());
-    values[1000] = rank;
-    group.all_reduce({values + 1000, 1});
-    EXPECT_EQ(values[1000], 1);
-    EXPECT_TRUE(thrown_by<Error>([&] { process_group::allocate_sparse(group, 200 * kMiB, 60 * kMiB, {}); }));
   });
 }
 

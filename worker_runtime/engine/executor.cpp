@@ -1,7 +1,6 @@
 #include "worker_runtime/engine/executor.hpp"
 
 #include "ddp/error.hpp"
-#include "worker_runtime/engine/host_gradients.hpp"
 #include "worker_runtime/engine/works.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -23,7 +22,8 @@ Executor::Executor(ProcessGroup group, CollectiveOptions options, Layout layout,
       releases_(releases) {
   memory_.allocate(group_, std::move(layout), releases_, options_);
   if (!hook) return;
-  hook_.emplace(group_, hook, parameters, options_, releases ? HookRunner::Release(&release_to_system) : nullptr);
+  const auto release = [this](const MemoryRange& bucket) { memory_.release(bucket); };
+  hook_.emplace(group_, hook, parameters, options_, releases ? HookRunner::Release(release) : nullptr);
   hook_->set_buckets(memory_.layout(), memory_.all());
 }
 
@@ -51,7 +51,7 @@ const Agreement* Executor::perform(const AverageBuffers&) {
 
 const Agreement* Executor::perform(const ZeroAll&) {
   if (releases_) {
-    release_to_system(memory_.all());
+    memory_.release(memory_.all());
   } else {
     device_memory_->zero(memory_.all(), options_.stream);
   }

@@ -18,7 +18,7 @@ namespace ddp::gradient_engine {
 
 class HookRunner {
  public:
-  // Gives memory back to the system. It is zero when it is read next.
+  // Makes memory zero, and may give it back to the system.
   using Release = std::function<void(const MemoryRange& memory)>;
 
   // parameters: of the model, without use of their values. hook: not null. Throws InvalidArgument if another model uses

@@ -155,14 +155,6 @@ class Backend {
   // As ProcessGroup::allocate.
   virtual RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout) = 0;
 
-  // As allocate(), but a backend may let the first `sparse_bytes` take memory only when they are written to. A process
-  // that can't have them then ends by a signal.
-  virtual RegisteredMemory allocate_sparse(std::size_t bytes, std::size_t sparse_bytes,
-                                           std::chrono::milliseconds timeout) {
-    static_cast<void>(sparse_bytes);
-    return allocate(bytes, timeout);
-  }
-
   // Collective over all ranks of this group. `ranks` are those of this group that the new one has, by their rank there;
   // for one that is in no new group they are empty, and null comes back. Different ranks may name different lists, each
   // rank that in which it is: no two of these overlap.

@@ -303,17 +303,11 @@ Work ProcessGroup::coalesce(const std::function<void()>& calls, CollectiveOption
 }
 
 RegisteredMemory ProcessGroup::allocate(std::size_t bytes, CollectiveOptions options) {
-  return process_group::allocate_sparse(*this, bytes, 0, options);
-}
-
-RegisteredMemory process_group::allocate_sparse(const ProcessGroup& its, std::size_t bytes, std::size_t sparse_bytes,
-                                                CollectiveOptions options) {
-  const ProcessGroup::Impl& group = require_group(its.impl());
+  const Impl& group = require_group(impl_);
   process_group::require_not_coalescing(group, "allocate");
   const auto timeout = checked_timeout(group, options, "allocate");
   if (bytes == 0) throw InvalidArgument("allocate: 0 bytes");
-  if (sparse_bytes == 0) return group.backend().allocate(bytes, timeout);
-  return group.backend().allocate_sparse(bytes, sparse_bytes, timeout);
+  return group.backend().allocate(bytes, timeout);
 }
 
 bool ProcessGroup::should_stop() {

@@ -57,10 +57,6 @@ ProcessGroup::Impl& require_group(const std::shared_ptr<ProcessGroup::Impl>& imp
 // Throws InvalidArgument, where the calls of a coalesce() are being made, for one that can't be part of it.
 void require_not_coalescing(const ProcessGroup::Impl& group, const char* call);
 
-// As ProcessGroup::allocate(); sparse_bytes as Backend::allocate_sparse().
-RegisteredMemory allocate_sparse(const ProcessGroup& group, std::size_t bytes, std::size_t sparse_bytes,
-                                 CollectiveOptions options);
-
 }  // namespace process_group
 
 }  // namespace ddp

@@ -377,10 +377,12 @@ std::size_t resident_pages(const MemoryRange& range) {
       std::count_if(pages.begin(), pages.end(), [](unsigned char each) { return (each & 1) != 0; }));
 }
 
-TEST(ShardedOptimizer, GradientsGiveTheirMemoryBack) {
-  const auto results = results_of_ranks(2, [](ProcessGroup world) {
-    std::vector<float> large(1 << 20);
-    const std::vector<Parameter> parameters{{"large", {1 << 20}, large}};
+// A model of one parameter: how many pages its gradient takes when it is made and after each step, and whether it is
+// zero.
+std::vector<std::string> gradient_after_steps(std::size_t elements) {
+  return results_of_ranks(2, [elements](ProcessGroup world) {
+    std::vector<float> values(elements);
+    const std::vector<Parameter> parameters{{"values", {static_cast<std::int64_t>(elements)}, values}};
     ShardedOptimizer optimizer(world, parameters, SgdOptions{}, Sharding::gradients);
     DistributedDataParallel model(world, parameters, small_buckets(optimizer));
     std::string text = std::to_string(resident_pages(model.gradient(0))) + " made ";
@@ -389,13 +391,19 @@ TEST(ShardedOptimizer, GradientsGiveTheirMemoryBack) {
       optimizer.step();
       text += std::to_string(resident_pages(model.gradient(0)));
       const auto* const gradient = static_cast<const float*>(model.gradient(0).data);
-      text +=
-          std::all_of(gradient, gradient + large.size(), [](float each) { return each == 0; }) ? " zero " : " other ";
+      text += std::all_of(gradient, gradient + elements, [](float each) { return each == 0; }) ? " zero " : " other ";
     }
     optimizer.wait();
     return text;
   });
-  EXPECT_THAT(results, Each("0 made 0 zero 0 zero "));
+}
+
+TEST(ShardedOptimizer, GradientsGiveTheirMemoryBack) {
+  EXPECT_THAT(gradient_after_steps(5 << 20), Each("0 made 0 zero 0 zero "));
+}
+
+TEST(ShardedOptimizer, GradientsOfASmallModelAreZeroAndKeepTheirMemory) {
+  EXPECT_THAT(gradient_after_steps(1 << 20), Each("0 made 1024 zero 1024 zero "));
 }
 
 TEST(ShardedOptimizer, RefusesWhatItCannotDo) {

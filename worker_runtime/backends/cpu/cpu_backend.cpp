@@ -36,13 +36,8 @@ class CpuBackend : public process_group::Backend {
   }
 
   RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout) override {
-    return allocate_sparse(bytes, 0, timeout);
-  }
-
-  RegisteredMemory allocate_sparse(std::size_t bytes, std::size_t sparse_bytes,
-                                   std::chrono::milliseconds timeout) override {
     group_->require_own_process();
-    return group_->allocate(bytes, {.begin = 0, .end = sparse_bytes}, timeout);
+    return group_->allocate(bytes, timeout);
   }
 
   std::unique_ptr<process_group::Backend> split(const Membership& of_new, const std::vector<int>& ranks,

@@ -155,13 +155,13 @@ void Group::run(const Collective& collective) {
   wait_for_turn(ticket, deadline, [&] { carry_out({&collective, 1}, deadline); });
 }
 
-RegisteredMemory Group::allocate(std::size_t bytes, Gap unused, std::chrono::milliseconds timeout) {
+RegisteredMemory Group::allocate(std::size_t bytes, std::chrono::milliseconds timeout) {
   base::Deadline deadline = process_group::deadline_after(timeout);
   queue_->throw_unclaimed_error();
   require_usable();
   const Ticket ticket = call_.record(flight_recorder::allocation_of(bytes, timeout));
   std::shared_ptr<Segment> segment;
-  wait_for_turn(ticket, deadline, [&] { segment = allocate_segment(bytes, unused, deadline); });
+  wait_for_turn(ticket, deadline, [&] { segment = allocate_segment(bytes, deadline); });
   void* const data = segment->own_part();
   return {std::shared_ptr<void>(std::move(segment), data), bytes, {}};
 }
@@ -260,7 +260,7 @@ void Group::exchange_unevenly(const Collective& collective, base::Deadline& dead
 }
 
 // On all ranks, or on none: then it throws Error, and the group goes on.
-std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, Gap unused, base::Deadline& deadline) {
+std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, base::Deadline& deadline) {
   JointMemory::Reserved reserved;
   ending_.guarded([&] {
     arrivals_.posts().post({.kind = CollectiveKind::allocate, .count = bytes});
@@ -268,7 +268,7 @@ std::shared_ptr<Segment> Group::allocate_segment(std::size_t bytes, Gap unused, 
     phases_.meet(deadline);
     const std::vector<Fingerprint>& here = arrivals_.posts().posted();
     members_.has_hosts() ? hosts_.require_same_calls(here, deadline) : phases_.require_same_calls(here);
-    reserved = joint_memory_.reserve(bytes, deadline, unused);
+    reserved = joint_memory_.reserve(bytes, deadline);
   });
   return joint_memory_.segment_of(std::move(reserved), bytes);
 }

@@ -66,8 +66,7 @@ class Group {
   // Several are begun as one: see ProcessGroup::coalesce. At least one.
   std::shared_ptr<Work::State> submit(std::span<const Collective> collectives);
   void run(const Collective& collective);
-  // unused: takes memory only when it is written to.
-  RegisteredMemory allocate(std::size_t bytes, Gap unused, std::chrono::milliseconds timeout);
+  RegisteredMemory allocate(std::size_t bytes, std::chrono::milliseconds timeout);
 
   // As process_group::Backend::split; null for one that is in no new group.
   std::unique_ptr<Group> split(const Membership& of_new, const std::vector<int>& ranks,
@@ -97,7 +96,7 @@ class Group {
   void carry_out(std::span<const Collective> collectives, base::Deadline& deadline);
   void exchange(const Collective& collective, base::Deadline& deadline);
   [[gnu::noinline]] void exchange_unevenly(const Collective& collective, base::Deadline& deadline);
-  std::shared_ptr<Segment> allocate_segment(std::size_t bytes, Gap unused, base::Deadline& deadline);
+  std::shared_ptr<Segment> allocate_segment(std::size_t bytes, base::Deadline& deadline);
   std::unique_ptr<Group> split_in_turn(const NewGroup& made, base::Deadline& deadline);
 
   void start_threads(Meeting meeting);
