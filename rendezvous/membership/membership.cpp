@@ -367,8 +367,8 @@ std::string_view Membership::phase_name() const {
   return kNames[static_cast<std::size_t>(phase_)];
 }
 
-Membership::View Membership::view() const {
-  View out;
+Membership::Summary Membership::summary() const {
+  Summary out;
   out.phase = phase_name();
   out.round = round_;
   out.world_size = world_size_;
@@ -377,6 +377,13 @@ Membership::View Membership::view() const {
   out.restart_count = budget_.count();
   out.restarts_max = options_.restarts_max;
   out.last_reason = reason_;
+  out.node_count = nodes_.size();
+  return out;
+}
+
+Membership::View Membership::view() const {
+  View out{summary(), {}};
+  out.nodes.reserve(nodes_.size());
   for (const auto& [id, node] : nodes_)
     out.nodes.push_back({node.hello.host_name, node.seen_address, node.is_member ? node.group_rank : std::nullopt});
   return out;

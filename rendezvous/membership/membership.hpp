@@ -183,19 +183,23 @@ class Membership {
   }
 
   // What an operator may ask.
-  struct View {
-    struct Node {
-      std::string host_name, address;  // the address as it is seen; empty for this process's own node
-      std::optional<int> group_rank;   // of a member of the current or last round
-    };
+  struct Summary {
     std::string phase;        // phase_name()
     std::int64_t round = -1;  // -1: none yet
     int world_size = 0;       // of the current or last round
     int nodes_min = 1, nodes_max = 1;
     int restart_count = 0, restarts_max = 0;
     std::string last_reason;  // why the round before ended; empty in the first
+    std::size_t node_count = 0;
+  };
+  struct View : Summary {
+    struct Node {
+      std::string host_name, address;  // the address as it is seen; empty for this process's own node
+      std::optional<int> group_rank;   // of a member of the current or last round
+    };
     std::vector<Node> nodes;  // members and spares
   };
+  Summary summary() const;
   View view() const;
 
  private:
