@@ -52,8 +52,13 @@ Membership::Actions Membership::tick(TimePoint now) {
   out_.clear();
   notice_own_absence(now);
   const bool is_end_proven = !doubt_ends_ || now >= *doubt_ends_;
-  for (const auto& [id, absence] : std::map(absences_))
-    if (now >= absence.until) take(Left{id, absence.why, is_end_proven}, now);
+  std::vector<Left> left;
+  for (const auto& [until, id] : absence_ends_) {
+    if (now < until) break;
+    left.push_back({id, absences_.at(id).why, is_end_proven});
+  }
+  std::sort(left.begin(), left.end(), [](const Left& a, const Left& b) { return a.node < b.node; });
+  for (const auto& node : left) take(node, now);
   if (are_claims_open()) decide_claims(now);
   if (restate_ends_ && now >= *restate_ends_) give_up_awaited(now);
   if (agreement_ends_ && now >= *agreement_ends_) give_up_agreement(now);
@@ -87,7 +92,7 @@ std::optional<TimePoint> Membership::next_deadline() const {
   consider(restate_ends_);
   consider(agreement_ends_);
   if (looks_at_clock()) consider(ran_at_ + look_period());
-  for (const auto& [id, absence] : absences_) consider(absence.until);
+  if (!absence_ends_.empty()) consider(absence_ends_.begin()->first);
   return out;
 }
 
@@ -175,14 +180,29 @@ void Membership::go_on(TimePoint now) {
   if (phase_ == Phase::running) call_newcomers(now);
 }
 
-void Membership::forget(NodeId id) {
-  const auto found = nodes_.find(id);
-  nodes_by_key_.erase(found->second.hello.node_key);
-  if (const auto wish = found->second.hello.node_rank) wished_ranks_.erase(*wish);
-  claims_.withdraw(found->second.hello.node_key);
-  nodes_.erase(found);
-  absences_.erase(id);
+// Returns what was known of it.
+Membership::Node Membership::forget(NodeId id) {
+  auto node = std::move(nodes_.extract(id).mapped());
+  nodes_by_key_.erase(node.hello.node_key);
+  if (const auto wish = node.hello.node_rank) wished_ranks_.erase(*wish);
+  claims_.withdraw(node.hello.node_key);
+  if (node.is_member) --member_count_;
+  end_absence(id);
   older_rounds_.erase(id);
+  return node;
+}
+
+bool Membership::end_absence(NodeId id) {
+  const auto found = absences_.find(id);
+  if (found == absences_.end()) return false;
+  absence_ends_.erase({found->second.until, id});
+  absences_.erase(found);
+  return true;
+}
+
+void Membership::forget_absences() {
+  absences_.clear();
+  absence_ends_.clear();
 }
 
 void Membership::note_loss(const std::string& what, TimePoint happened, TimePoint now) {
@@ -202,13 +222,12 @@ void Membership::lose(const Node& node, const std::string& why, TimePoint happen
 void Membership::take(const Left& event, TimePoint now) {
   const auto found = nodes_.find(event.node);
   if (found == nodes_.end() || phase_ == Phase::finished) return;
-  const auto node = found->second;
   const auto absence = absences_.find(event.node);
   const auto happened = absence != absences_.end() ? absence->second.until - options_.resume_window()
                         : event.is_end_proven      ? now
                                                    : now - options_.heartbeat_timeout;
-  claims_.leave(node.hello.node_key, event.is_end_proven);
-  forget(event.node);
+  claims_.leave(found->second.hello.node_key, event.is_end_proven);
+  const auto node = forget(event.node);
   quorum_.leave(node.hello.node_key, event.is_end_proven);
   has_member_left_ = has_member_left_ || node.is_member;
   if (phase_ == Phase::gathering) {
@@ -234,7 +253,10 @@ void Membership::take(const Left& event, TimePoint now) {
 void Membership::take(const Disconnected& event, TimePoint now) {
   const auto found = nodes_.find(event.node);
   if (found == nodes_.end() || phase_ == Phase::finished) return;
-  absences_[event.node] = {now + options_.resume_window(), event.why};
+  end_absence(event.node);
+  const auto until = now + options_.resume_window();
+  absences_[event.node] = {until, event.why};
+  absence_ends_.emplace(until, event.node);
   go_on(now);
 }
 
@@ -248,7 +270,7 @@ bool Membership::knows(const std::string& node_key) const {
 }
 
 bool Membership::is_full() const {
-  return phase_ == Phase::running && !is_member_absent() && static_cast<int>(members().size()) >= options_.nodes_max;
+  return phase_ == Phase::running && !is_member_absent() && static_cast<int>(member_count_) >= options_.nodes_max;
 }
 
 void Membership::gather(TimePoint now) {
@@ -306,6 +328,10 @@ void Membership::end_gathering(TimePoint now) {
 void Membership::call_newcomers(TimePoint now) {
   if (phase_ != Phase::running) return;
   if (stop_signal_ != 0 || agreed_call_) return deadline_.reset();  // another round would be of no use
+  if (!has_spares()) {  // as nearly always, also while thousands of members leave
+    last_call_ends_.reset();
+    return deadline_.reset();
+  }
   std::string names;
   int newcomers = 0, members = 0;
   bool is_ending = has_member_left_ || !awaited_.empty();

@@ -43,6 +43,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -250,7 +251,9 @@ class Membership {
   // A daemon's settings are those of the node that comes first, which may be anybody's. A round comes with its own.
   bool follows_claims() const { return rounds_begun_ == 0 && !options_.greater_part_only; }
   void go_on(TimePoint now);
-  void forget(NodeId id);
+  Node forget(NodeId id);
+  bool end_absence(NodeId id);  // returns whether there was one
+  void forget_absences();
   void note_loss(const std::string& what, TimePoint happened, TimePoint now);
   void lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now);
   void gather(TimePoint now);
@@ -297,6 +300,7 @@ class Membership {
   bool is_any(NodeId& begin, Predicate is_it) const;
   std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
   bool is_member_absent() const;
+  bool has_spares() const { return nodes_.size() != member_count_; }  // or, between rounds, nodes without one
   std::string why_the_round_ended() const;
 
   // ddprun is told to stop (membership_stop.cpp).
@@ -353,10 +357,12 @@ class Membership {
   const TimePoint began_;  // on the job's clock: 0
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
+  std::size_t member_count_ = 0;                 // of nodes_, so that few events walk over all of them
   std::set<int> wished_ranks_;                   // of nodes_, so that few are searched for who has one already
   NodeId found_running_{}, found_unanswered_{};  // where the searches for such a node begin
   std::map<std::string, NodeId> nodes_by_key_;
-  std::map<NodeId, Absence> absences_;            // of nodes whose connection broke
+  std::map<NodeId, Absence> absences_;                   // of nodes whose connection broke
+  std::set<std::pair<TimePoint, NodeId>> absence_ends_;  // of absences_
   std::map<NodeId, std::uint32_t> older_rounds_;  // that nodes still have; they take part again when those have ended
   Quorum quorum_;
   CoolDown cool_down_;

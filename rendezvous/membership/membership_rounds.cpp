@@ -64,6 +64,7 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
 // Those that have processes of an older round, and newcomers whose connection broke, can't take part yet.
 int Membership::count_available() const {
   auto count = nodes_.size() - older_rounds_.size();
+  if (!has_spares()) return static_cast<int>(count);
   for (const auto& [id, absence] : absences_)
     if (!nodes_.at(id).is_member && older_rounds_.count(id) == 0) --count;
   return static_cast<int>(count);
@@ -72,11 +73,13 @@ int Membership::count_available() const {
 // Hosts that ended too many rounds are left out where enough others are there.
 std::vector<NodeId> Membership::candidates(TimePoint now) const {
   std::vector<NodeId> all, fit;
+  const bool is_anyone_out = cool_down_.is_anyone_out(now);
   for (const auto& [id, node] : nodes_) {
     if (older_rounds_.count(id) != 0 || (!node.is_member && absences_.count(id) != 0)) continue;
     all.push_back(id);
-    if (!cool_down_.is_out(place_of(node), now)) fit.push_back(id);
+    if (is_anyone_out && !cool_down_.is_out(place_of(node), now)) fit.push_back(id);
   }
+  if (!is_anyone_out) return all;
   return fit.size() >= static_cast<std::size_t>(options_.nodes_min) ? fit : all;
 }
 
@@ -105,6 +108,7 @@ void Membership::form_round(TimePoint now) {
     node.stop_call.reset();
     chosen.push_back(ids[index]);
   }
+  member_count_ = chosen.size();
   round_ = std::max(round_, round_with_logs_) + 1;
   round_id_ = options_.term;
   round_id_.number = static_cast<std::uint32_t>(round_);
@@ -546,7 +550,7 @@ void Membership::step_down(const std::string& why) {
   deadline_.reset();
   restate_ends_.reset();
   agreement_ends_.reset();
-  absences_.clear();
+  forget_absences();
   out_.emplace_back(StepDown{why});
 }
 
@@ -554,7 +558,7 @@ void Membership::finish(FinishJob verdict, TimePoint now) {
   phase_ = Phase::finished;
   deadline_.reset();
   restate_ends_.reset();
-  absences_.clear();
+  forget_absences();
   agreement_ends_.reset();
   verdict_ = std::move(verdict);
   verdict_->report = book_.at(now);
