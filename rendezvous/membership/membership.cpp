@@ -41,10 +41,10 @@ Membership::Membership(MembershipOptions options, TimePoint now)
   gather(now);
 }
 
-Membership::Actions Membership::step(const MembershipEvent& event, TimePoint now) {
+Membership::Actions Membership::step(MembershipEvent event, TimePoint now) {
   out_.clear();
   notice_own_absence(now);
-  std::visit([&](const auto& what) { take(what, now); }, event);
+  std::visit([&](auto& what) { take(std::move(what), now); }, event);
   return std::exchange(out_, {});
 }
 
@@ -149,29 +149,29 @@ bool Membership::is_possible(const Hello& hello) const {
          held.round.term <= options_.term_max && held.round.number <= kRoundMax;
 }
 
-void Membership::take(const Joined& event, TimePoint now) {
+void Membership::take(Joined&& event, TimePoint now) {
   if (const auto before = find(event.hello.node_key)) return come_again(*before, event, now);
-  const auto& held = event.hello.held;
   if (phase_ == Phase::finished) {
+    const auto& held = event.hello.held;
     if (verdict_ && held && held->round == round_id_) send_verdict(event.node, event.hello.wants_report);
     return;
   }
   if (auto refused = objection(event.hello)) {
     if (!refused->is_other_job)
       print("host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what);
-    return send(event.node, *refused);
+    return send(event.node, std::move(*refused));
   }
-  Node node;
-  node.hello = event.hello;
-  node.seen_address = event.seen_address;
-  node.is_endpoint_host = event.is_endpoint_host;
-  nodes_.emplace(event.node, std::move(node));
-  nodes_by_key_[event.hello.node_key] = event.node;
-  if (event.hello.node_rank) wished_ranks_.insert(*event.hello.node_rank);
-  quorum_.come(event.hello.node_key);
-  round_with_logs_ = std::max<std::int64_t>(round_with_logs_, event.hello.highest_round);
-  if (event.hello.was_welcomed && rounds_begun_ == 0) no_round_before_ = began_ + restate_timeout();
-  if (held) take_in_with_round(event.node, *held, now);
+  Node coming;
+  coming.hello = std::move(event.hello);
+  coming.seen_address = std::move(event.seen_address);
+  coming.is_endpoint_host = event.is_endpoint_host;
+  const auto& hello = nodes_.emplace(event.node, std::move(coming)).first->second.hello;
+  nodes_by_key_[hello.node_key] = event.node;
+  if (hello.node_rank) wished_ranks_.insert(*hello.node_rank);
+  quorum_.come(hello.node_key);
+  round_with_logs_ = std::max<std::int64_t>(round_with_logs_, hello.highest_round);
+  if (hello.was_welcomed && rounds_begun_ == 0) no_round_before_ = began_ + restate_timeout();
+  if (hello.held) take_in_with_round(event.node, Held(*hello.held), now);
   go_on(now);
 }
 

@@ -149,7 +149,7 @@ class Membership {
   Membership(MembershipOptions options, TimePoint now);
 
   // A node that was refused, or was told that the job has finished, need not be reported as Left.
-  [[nodiscard]] Actions step(const MembershipEvent& event, TimePoint now);
+  [[nodiscard]] Actions step(MembershipEvent event, TimePoint now);
 
   // Does what has fallen due; calling early or twice is harmless.
   [[nodiscard]] Actions tick(TimePoint now);
@@ -230,7 +230,7 @@ class Membership {
     std::string why;
   };
 
-  void take(const Joined& event, TimePoint now);
+  void take(Joined&& event, TimePoint now);
   void take(const Heard& event, TimePoint now);
   void take(const Left& event, TimePoint now);
   void take(const Disconnected& event, TimePoint now);
@@ -350,8 +350,9 @@ class Membership {
   TimePoint at(std::chrono::milliseconds time, TimePoint now) const {
     return began_ + std::clamp(time, std::chrono::milliseconds(0), job_time(now));
   }
-  void send(NodeId to, const ToAgent& message) { out_.emplace_back(Send{to, message}); }
-  void print(const std::string& text) { out_.emplace_back(Print{text}); }
+  void send(NodeId to, ToAgent message) { out_.emplace_back(Send{to, std::move(message)}); }
+  void expect_sends_to_members() { out_.reserve(out_.size() + member_count_); }
+  void print(std::string text) { out_.emplace_back(Print{std::move(text)}); }
 
   MembershipOptions options_;
   const TimePoint began_;  // on the job's clock: 0

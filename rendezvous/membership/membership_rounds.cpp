@@ -155,7 +155,7 @@ void Membership::ask_for_store(const std::vector<NodeId>& members) {
     }
   }
   open.is_last = true;
-  send(members.front(), open);
+  send(members.front(), std::move(open));
 }
 
 void Membership::let_go_of_store_opener(TimePoint now) {
@@ -226,6 +226,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
     start.master_address = first.seen_address;
   std::map<std::string, int> role_ranks;
   std::map<int, std::string> ranks;
+  expect_sends_to_members();
   for (const auto id : all) {
     const auto& hello = nodes_.at(id).hello;
     start.role_rank_first = role_ranks[hello.role];
@@ -266,6 +267,7 @@ void Membership::take(NodeId from, const RoundStarted& message, TimePoint now) {
   if (message.round != round_ || (phase_ != Phase::running && phase_ != Phase::stopping)) return;
   if (!quorum_.start(nodes_.at(from).hello.node_key)) return;
   book_.all_started(now);
+  expect_sends_to_members();
   for (const auto& [id, node] : nodes_)
     if (node.is_member) send(id, RoundEstablished{message.round});
   if (phase_ == Phase::running && is_warned_ && stop_signal_ == 0) ask_for_a_step(now);
@@ -289,11 +291,12 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
   }
   stop_ = {static_cast<std::uint32_t>(round_),     signal_number, kill || stop_.kill,
            !kill && may_another_round_follow(now), why,           {hung_ranks_.begin(), hung_ranks_.end()}};
+  expect_sends_to_members();
   for (const auto& [id, node] : nodes_) {
     if (!node.is_member || node.has_ended) continue;
     auto stop = stop_;
     if (id == knows_already) stop.why.clear();
-    send(id, stop);
+    send(id, std::move(stop));
   }
 }
 
@@ -573,7 +576,7 @@ bool Membership::is_report_for(const Node& node) {
 void Membership::send_verdict(NodeId to, bool with_report) {
   auto verdict = *verdict_;
   if (!with_report) verdict.report.reset();
-  send(to, verdict);
+  send(to, std::move(verdict));
 }
 
 }  // namespace ddp::rendezvous
