@@ -23,6 +23,13 @@ spdlog::level::level_enum level_of(LogLevel level) {
   return spdlog::level::off;
 }
 
+// Letters, digits and what else stands in names and addresses: such a text is printable and bare.
+bool is_plain_word(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '-' && c <= ':') || c == '_';
+  });
+}
+
 bool is_bare(std::string_view text) { return !text.empty() && text.find_first_of(" \"\\=") == std::string_view::npos; }
 
 // Collects formatted lines until fetch().
@@ -55,22 +62,33 @@ std::optional<LogLevel> log_level_of(std::string_view word) {
 }
 
 LogFields& LogFields::add(std::string_view key, std::string_view text) {
-  const auto shown = printable(text, kValueBytesMax);
-  std::string field(" ");
-  field.append(key).append("=");
-  if (is_bare(shown)) {
-    field.append(shown);
-  } else {
-    field.push_back('"');
-    for (const char c : shown) {
-      if (c == '"' || c == '\\') field.push_back('\\');
-      field.push_back(c);
-    }
-    field.push_back('"');
+  const auto length_before = text_.size();
+  if (text_.empty()) text_.reserve(kBytesUsual);
+  text_.append(" ").append(key).append("=");
+  append_value(text);
+  if (text_.size() > kBytesMax) {
+    text_.resize(length_before);
+    text_.append(" ").append(key).append("=\"\"");
   }
-  if (text_.size() + field.size() > kBytesMax) field = " " + std::string(key) + "=\"\"";
-  text_.append(field);
   return *this;
+}
+
+void LogFields::append_value(std::string_view text) {
+  if (text.size() <= kValueBytesMax && is_plain_word(text)) {  // as most are
+    text_.append(text);
+    return;
+  }
+  const auto shown = printable(text, kValueBytesMax);
+  if (is_bare(shown)) {
+    text_.append(shown);
+    return;
+  }
+  text_.push_back('"');
+  for (const char c : shown) {
+    if (c == '"' || c == '\\') text_.push_back('\\');
+    text_.push_back(c);
+  }
+  text_.push_back('"');
 }
 
 LogFields& LogFields::add(std::string_view key, const std::vector<int>& numbers) {

@@ -60,6 +60,10 @@ class LogFields {
   const std::string& text() const { return text_; }  // " round=3 world_size=16"
 
  private:
+  static constexpr std::size_t kBytesUsual = 200;
+
+  void append_value(std::string_view text);
+
   std::string text_;
 };
 

@@ -1,7 +1,7 @@
 #include "rendezvous/control/log_events.hpp"
 
 #include <string>
-#include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -19,6 +19,25 @@ std::string signal_of(int number) { return number == 0 ? "" : signal_name(number
 
 std::optional<std::vector<int>> if_any(const std::vector<int>& numbers) {
   return numbers.empty() ? std::nullopt : std::optional(numbers);
+}
+
+// Levels apart from the events, because the text of an event costs more than all else that is done with it.
+template <typename Message>
+LogLevel level_of(const Message&) {
+  return LogLevel::debug;
+}
+LogLevel level_of(const RoundFailed&) { return LogLevel::warning; }
+LogLevel level_of(const Refused&) { return LogLevel::warning; }
+LogLevel level_of(const StartRound&) { return LogLevel::info; }
+LogLevel level_of(const StopRound&) { return LogLevel::info; }
+LogLevel level_of(const FinishJob& message) {
+  const bool was_stopped = message.exit_code == kStoppedAtStep || message.exit_code > kSignalCodes;
+  const bool is_bad = message.cause || (message.exit_code != 0 && !was_stopped);
+  return is_bad ? LogLevel::error : LogLevel::info;
+}
+template <typename... Messages>
+LogLevel level_of(const std::variant<Messages...>& message) {
+  return std::visit([](const auto& what) { return level_of(what); }, message);
 }
 
 LogEvent message_event(const Hello& hello) {
@@ -45,13 +64,11 @@ LogEvent message_event(const RoundStarted& message) {
 }
 LogEvent message_event(const FirstStep& message) { return {"first_step", LogFields().add("round", message.round)}; }
 LogEvent message_event(const RoundFailed& message) {
-  return {"round_failed",
-          LogFields()
-              .add("round", message.round)
-              .add("what", message.what)
-              .add("hung_ranks", if_any(message.hung_ranks))
-              .add("job_time", message.job_time),
-          LogLevel::warning};
+  return {"round_failed", LogFields()
+                              .add("round", message.round)
+                              .add("what", message.what)
+                              .add("hung_ranks", if_any(message.hung_ranks))
+                              .add("job_time", message.job_time)};
 }
 LogEvent message_event(const RoundEnded& message) {
   LogFields fields;
@@ -83,12 +100,10 @@ LogEvent message_event(const Elsewhere& message) {
   return {"elsewhere", LogFields().add("address", message.address).add("port", message.port)};
 }
 LogEvent message_event(const Refused& message) {
-  return {"refused",
-          LogFields()
-              .add("what", message.what)
-              .add("is_other_job", message.is_other_job)
-              .add("is_round_unknown", message.is_round_unknown),
-          LogLevel::warning};
+  return {"refused", LogFields()
+                         .add("what", message.what)
+                         .add("is_other_job", message.is_other_job)
+                         .add("is_round_unknown", message.is_round_unknown)};
 }
 LogEvent message_event(const OpenStore& message) {
   return {"open_store", LogFields()
@@ -97,20 +112,18 @@ LogEvent message_event(const OpenStore& message) {
                             .add("is_last", message.is_last)};
 }
 LogEvent message_event(const StartRound& message) {
-  return {"start_round",
-          LogFields()
-              .add("round", message.round.number)
-              .add("round_id", to_string(message.round))
-              .add("group_rank", message.group_rank)
-              .add("nodes", message.group_world_size)
-              .add("rank_first", message.rank_first)
-              .add("world_size", message.world_size)
-              .add("restarts", message.restart_count)
-              .add("restarts_max", message.restarts_max)
-              .add_if_any("master_address", message.master_address)
-              .add("master_port", message.master_port)
-              .add_if_any("why", message.why),
-          LogLevel::info};
+  return {"start_round", LogFields()
+                             .add("round", message.round.number)
+                             .add("round_id", to_string(message.round))
+                             .add("group_rank", message.group_rank)
+                             .add("nodes", message.group_world_size)
+                             .add("rank_first", message.rank_first)
+                             .add("world_size", message.world_size)
+                             .add("restarts", message.restart_count)
+                             .add("restarts_max", message.restarts_max)
+                             .add_if_any("master_address", message.master_address)
+                             .add("master_port", message.master_port)
+                             .add_if_any("why", message.why)};
 }
 LogEvent message_event(const RoundEstablished& message) {
   return {"round_established", LogFields().add("round", message.round)};
@@ -125,20 +138,16 @@ LogEvent message_event(const StopAt& message) {
                          .add_if_any("signal", signal_of(message.signal_number))};
 }
 LogEvent message_event(const StopRound& message) {
-  return {"stop_round",
-          LogFields()
-              .add("round", message.round)
-              .add_if_any("signal", signal_of(message.signal_number))
-              .add("kill", message.kill)
-              .add("reseat", message.reseat)
-              .add("is_left_behind", message.is_left_behind)
-              .add("hung_ranks", if_any(message.hung_ranks))
-              .add_if_any("why", message.why),
-          LogLevel::info};
+  return {"stop_round", LogFields()
+                            .add("round", message.round)
+                            .add_if_any("signal", signal_of(message.signal_number))
+                            .add("kill", message.kill)
+                            .add("reseat", message.reseat)
+                            .add("is_left_behind", message.is_left_behind)
+                            .add("hung_ranks", if_any(message.hung_ranks))
+                            .add_if_any("why", message.why)};
 }
 LogEvent message_event(const FinishJob& message) {
-  const bool was_stopped = message.exit_code == kStoppedAtStep || message.exit_code > kSignalCodes;
-  const bool is_bad = message.cause || (message.exit_code != 0 && !was_stopped);
   LogFields fields;
   fields.add("exit_code", message.exit_code).add("stopped", message.stopped).add_if_any("what", message.what);
   if (message.cause)
@@ -146,68 +155,85 @@ LogEvent message_event(const FinishJob& message) {
         .add("host", message.cause->host)
         .add("worker_pid", message.cause->pid)
         .add_if_any("reason", message.cause->message);
-  return {"finish_job", std::move(fields), is_bad ? LogLevel::error : LogLevel::info};
+  return {"finish_job", std::move(fields)};
 }
 
-std::optional<LogEvent> host_event(const HostCore::Came& event) {
+LogEvent host_event(const HostCore::Came& event) {
   auto out = message_event(event.hello);
   out.name = "node_came";
   out.fields.add("address", event.address);
-  out.level = LogLevel::info;
   return out;
 }
-std::optional<LogEvent> host_event(const HostCore::Said& event) { return log_event_of(event.message); }
-std::optional<LogEvent> host_event(const HostCore::Ended& event) {
-  return LogEvent{"node_gone", LogFields().add_if_any("why", event.why).add("by_peer", event.by_peer), LogLevel::info};
+LogEvent host_event(const HostCore::Said& event) { return log_event_of(event.message); }
+LogEvent host_event(const HostCore::Ended& event) {
+  return {"node_gone", LogFields().add_if_any("why", event.why).add("by_peer", event.by_peer)};
 }
-std::optional<LogEvent> host_event(const HostCore::OwnAgentSaid& event) { return log_event_of(event.message); }
-std::optional<LogEvent> host_event(const HostCore::GuardianSaid&) { return LogEvent{"farewell", {}, LogLevel::info}; }
-std::optional<LogEvent> host_event(const HostCore::OwnAgentFinished&) { return LogEvent{"own_agent_finished"}; }
+LogEvent host_event(const HostCore::OwnAgentSaid& event) { return log_event_of(event.message); }
+LogEvent host_event(const HostCore::GuardianSaid&) { return {"farewell"}; }
+LogEvent host_event(const HostCore::OwnAgentFinished&) { return {"own_agent_finished"}; }
 
-// Other messages to nodes are not logged: many nodes get the same one, and the phase says it once.
-template <typename Action>
-std::optional<LogEvent> host_event(const Action& action) {
-  if constexpr (std::is_same_v<Action, HostCore::Print>)
-    return LogEvent{"note", LogFields().add("text", action.line), LogLevel::info};
-  else if constexpr (std::is_same_v<Action, HostCore::Tell>)
-    return std::holds_alternative<Refused>(action.message) ? std::optional(log_event_of(action.message)) : std::nullopt;
-  else if constexpr (std::is_same_v<Action, HostCore::StepDown>)
-    return LogEvent{"step_down", LogFields().add("why", action.why), LogLevel::warning};
-  else
-    return {};
+LogLevel host_level(const HostCore::Said& event) { return level_of(event.message); }
+LogLevel host_level(const HostCore::OwnAgentSaid& event) { return level_of(event.message); }
+LogLevel host_level(const HostCore::OwnAgentFinished&) { return LogLevel::debug; }
+template <typename Event>
+LogLevel host_level(const Event&) {
+  return LogLevel::info;
+}
+
+LogEvent with_level(LogEvent event, LogLevel level) {
+  event.level = level;
+  return event;
 }
 
 }  // namespace
 
 LogEvent log_event_of(const ToMembership& message) {
-  return std::visit([](const auto& what) { return message_event(what); }, message);
+  return with_level(std::visit([](const auto& what) { return message_event(what); }, message), level_of(message));
 }
 
 LogEvent log_event_of(const ToAgent& message) {
-  return std::visit([](const auto& what) { return message_event(what); }, message);
+  return with_level(std::visit([](const auto& what) { return message_event(what); }, message), level_of(message));
 }
 
-std::optional<LogEvent> log_event_of(const HostCore::Event& event) {
-  return std::visit([](const auto& what) { return host_event(what); }, event);
+LogLevel log_level_of(const HostCore::Event& event) {
+  return std::visit([](const auto& what) { return host_level(what); }, event);
 }
 
-std::optional<LogEvent> log_event_of(const HostCore::Action& action) {
-  return std::visit([](const auto& what) { return host_event(what); }, action);
+LogEvent log_event_of(const HostCore::Event& event) {
+  return with_level(std::visit([](const auto& what) { return host_event(what); }, event), log_level_of(event));
+}
+
+// Other messages to nodes are not logged: many nodes get the same one, and the phase says it once.
+std::optional<LogLevel> log_level_of(const HostCore::Action& action) {
+  if (std::holds_alternative<HostCore::Print>(action)) return LogLevel::info;
+  if (std::holds_alternative<HostCore::StepDown>(action)) return LogLevel::warning;
+  const auto* tell = std::get_if<HostCore::Tell>(&action);
+  if (tell != nullptr && std::holds_alternative<Refused>(tell->message)) return level_of(tell->message);
+  return {};
+}
+
+LogEvent log_event_of(const HostCore::Action& action) {
+  LogEvent out;
+  if (const auto* print = std::get_if<HostCore::Print>(&action)) out = {"note", LogFields().add("text", print->line)};
+  if (const auto* down = std::get_if<HostCore::StepDown>(&action))
+    out = {"step_down", LogFields().add("why", down->why)};
+  if (const auto* tell = std::get_if<HostCore::Tell>(&action)) out = log_event_of(tell->message);
+  return with_level(std::move(out), log_level_of(action).value());
 }
 
 LogEvent log_event_of(const HostCore& core) {
-  const auto view = core.membership().view();
+  const auto job = core.membership().summary();
   LogFields fields;
-  fields.add("phase", core.verdict() ? "finished" : view.phase);
-  if (view.round >= 0) fields.add("round", view.round).add("world_size", view.world_size);
-  fields.add("nodes", view.nodes.size())
-      .add("restarts", view.restart_count)
-      .add("restarts_max", view.restarts_max)
-      .add_if_any("round_before_ended", view.last_reason)
+  fields.add("phase", core.verdict() ? "finished" : job.phase);
+  if (job.round >= 0) fields.add("round", job.round).add("world_size", job.world_size);
+  fields.add("nodes", job.node_count)
+      .add("restarts", job.restart_count)
+      .add("restarts_max", job.restarts_max)
+      .add_if_any("round_before_ended", job.last_reason)
       .add_if_any("stop", core.membership().stop_why());
   if (!core.verdict()) return {"phase", std::move(fields), LogLevel::info};
-  const auto verdict = message_event(*core.verdict());
-  return {"phase", std::move(fields.add(verdict.fields)), verdict.level};
+  fields.add(message_event(*core.verdict()).fields);
+  return {"phase", std::move(fields), level_of(*core.verdict())};
 }
 
 }  // namespace ddp::rendezvous

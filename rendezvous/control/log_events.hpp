@@ -15,9 +15,12 @@ namespace ddp::rendezvous {
 base::LogEvent log_event_of(const ToMembership& message);
 base::LogEvent log_event_of(const ToAgent& message);
 
-// Empty if the event or action is not logged.
-std::optional<base::LogEvent> log_event_of(const HostCore::Event& event);
-std::optional<base::LogEvent> log_event_of(const HostCore::Action& action);
+// The level of the log event, at a small part of its cost. Empty if the action is not logged.
+base::LogLevel log_level_of(const HostCore::Event& event);
+std::optional<base::LogLevel> log_level_of(const HostCore::Action& action);
+
+base::LogEvent log_event_of(const HostCore::Event& event);
+base::LogEvent log_event_of(const HostCore::Action& action);  // requires an action that is logged
 
 // The job's present state: "phase phase=running round=3 ...". Level info; error if the job has failed.
 base::LogEvent log_event_of(const HostCore& core);

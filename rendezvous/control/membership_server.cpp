@@ -59,10 +59,10 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
 
   void take_in(std::unique_ptr<Channel> channel, const std::string& address, Hello hello) {
     const NodeId id = core_.new_node();
-    auto& kept = channels_[id] = std::move(channel);
-    kept->hand_over({{},
-                     [this, id](std::string_view text) { take(id, text); },
-                     [this, id](const Channel::Closed& how) { lose(id, how.why, how.by_peer); }});
+    auto& peer = peers_[id] = {std::move(channel), hello.host_name};
+    peer.channel->hand_over({{},
+                             [this, id](std::string_view text) { take(id, text); },
+                             [this, id](const Channel::Closed& how) { lose(id, how.why, how.by_peer); }});
     step(HostCore::Came{id, std::move(hello), address});
   }
 
@@ -83,43 +83,54 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     stopped_ = true;
     handlers_ = {};
     finished_ = nullptr;
-    channels_.clear();
+    peers_.clear();
     timer_.cancel();
   }
 
  private:
+  struct Peer {
+    std::unique_ptr<Channel> channel;
+    std::string host;
+  };
+
   void take(NodeId id, std::string_view text) {
     try {
-      if (const auto message = to_membership_of(text)) step(HostCore::Said{id, *message});
+      if (auto message = to_membership_of(text)) step(HostCore::Said{id, std::move(*message)});
     } catch (const Error& error) {
       lose(id, error.what(), false);
     }
   }
 
   void lose(NodeId id, const std::string& why, bool by_peer) {
-    channels_.erase(id);
-    step(HostCore::Ended{id, why, by_peer});
+    HostCore::Ended ended{id, why, by_peer};
+    end(ended);
+    perform(core_.step(std::move(ended), Clock::now()));
   }
 
-  void step(const HostCore::Event& event) {
-    log(event);
-    perform(core_.step(event, Clock::now()));
+  void end(const HostCore::Ended& connection) {
+    log_event(connection);
+    peers_.erase(connection.node);
   }
 
-  void perform(const HostCore::Actions& actions) {
-    for (const auto& action : actions) {
-      if (const auto line = handlers_.log ? log_event_of(action) : std::nullopt) log(line, where_of(action));
-      std::visit([this](const auto& what) { perform(what); }, action);
+  void step(HostCore::Event event) {
+    log_event(event);
+    perform(core_.step(std::move(event), Clock::now()));
+  }
+
+  void perform(HostCore::Actions actions) {
+    for (auto& action : actions) {
+      log_action(action);
+      std::visit([this](auto& what) { perform(what); }, action);
     }
     log_phase();
     wait_for_deadline();
   }
 
-  void perform(const HostCore::Tell& action) {
-    const auto found = channels_.find(action.node);
-    if (found == channels_.end()) return;
-    if (told_text_.empty() || told_ != action.message) told_text_ = to_json(told_ = action.message);
-    found->second->send(told_text_);
+  void perform(HostCore::Tell& action) {
+    const auto found = peers_.find(action.node);
+    if (found == peers_.end()) return;
+    if (told_text_.empty() || told_ != action.message) told_text_ = to_json(told_ = std::move(action.message));
+    found->second.channel->send(told_text_);
   }
 
   void perform(const HostCore::TellOwnAgent& action) {
@@ -129,16 +140,15 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   void perform(const HostCore::Close& action) {
-    const auto found = channels_.find(action.node);
-    if (found == channels_.end()) return;
-    found->second->finish([weak = weak_from_this(), id = action.node] {
-      if (const auto self = weak.lock(); self && self->channels_.count(id) != 0) self->lose(id, "", false);
+    const auto found = peers_.find(action.node);
+    if (found == peers_.end()) return;
+    found->second.channel->finish([weak = weak_from_this(), id = action.node] {
+      if (const auto self = weak.lock(); self && self->peers_.count(id) != 0) self->lose(id, "", false);
     });
   }
 
   void perform(const HostCore::Drop& action) {
-    log(HostCore::Ended{action.node, "its connection was replaced or is not wanted"});  // the core gets no Ended for it
-    channels_.erase(action.node);
+    end({action.node, "its connection was replaced or is not wanted"});  // the core gets no Ended for it
   }
   void perform(const HostCore::Print& action) { log_(action.line); }
 
@@ -153,33 +163,32 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     if (finished_) asio::post(io_, std::exchange(finished_, nullptr));
   }
 
-  void log(const HostCore::Event& event) {
-    if (!handlers_.log) return;
-    base::LogFields where;
+  void log_event(const HostCore::Event& event) {
     const auto* came = std::get_if<HostCore::Came>(&event);
     const auto* said = std::get_if<HostCore::Said>(&event);
     const auto* ended = std::get_if<HostCore::Ended>(&event);
-    const auto id = came ? came->node : said ? said->node : ended ? ended->node : NodeId{};
-    if (came != nullptr) hosts_[id] = came->hello.host_name;
-    if (const auto host = hosts_.find(id); host != hosts_.end()) where.add("node", host->second);
-    if (ended != nullptr) hosts_.erase(id);
-    auto line = log_event_of(event);
-    if (ended != nullptr && !ended->why.empty() && !core_.verdict()) line->level = base::LogLevel::warning;
-    log(line, where);
+    const bool is_loss = ended != nullptr && !ended->why.empty() && !core_.verdict();
+    const auto node = came ? came->node : said ? said->node : ended ? ended->node : NodeId{};
+    log(is_loss ? base::LogLevel::warning : log_level_of(event), node, event);
   }
 
-  base::LogFields where_of(const HostCore::Action& action) const {
+  void log_action(const HostCore::Action& action) {
     const auto* tell = std::get_if<HostCore::Tell>(&action);
-    const auto host = tell != nullptr ? hosts_.find(tell->node) : hosts_.end();
-    return host != hosts_.end() ? base::LogFields().add("node", host->second) : base::LogFields();
+    if (const auto level = log_level_of(action)) log(*level, tell != nullptr ? tell->node : NodeId{}, action);
   }
 
-  // At a limited rate, because peers cause events.
-  void log(const std::optional<base::LogEvent>& event, const base::LogFields& where = {}) {
-    if (!event || !handlers_.log) return;
-    auto& limit = event->level == base::LogLevel::debug ? debug_limit_ : log_limit_;
-    if (const auto line = limit.take("", Clock::now()))
-      handlers_.log(*event, line->empty() ? where : base::LogFields(where).add("left_out", *line));
+  // At a limited rate, because peers cause events. What is left out costs no text.
+  template <class What>
+  void log(base::LogLevel level, NodeId node, const What& what) {
+    if (!handlers_.log) return;
+    auto& limit = level == base::LogLevel::debug ? debug_limit_ : log_limit_;
+    const auto left_out = limit.take("", Clock::now());
+    if (!left_out) return;
+    base::LogFields where;
+    if (const auto peer = peers_.find(node); peer != peers_.end()) where.add("node", peer->second.host);
+    auto event = log_event_of(what);
+    event.level = level;
+    handlers_.log(event, where.add_if_any("left_out", *left_out));
   }
 
   // If it has changed.
@@ -199,13 +208,16 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   }
 
   void wait_for_deadline() {
-    const auto deadline = core_.next_deadline();
+    const auto deadline = stopped_ ? std::nullopt : core_.next_deadline();
+    if (std::exchange(waits_for_, deadline) == deadline) return;
     timer_.cancel();
-    if (!deadline || stopped_) return;
+    if (!deadline) return;
     timer_.expires_at(*deadline);
     timer_.async_wait([weak = weak_from_this()](error_code error) {
       const auto self = weak.lock();
-      if (!error && self && !self->stopped_) self->perform(self->core_.tick(Clock::now()));
+      if (error || !self || self->stopped_) return;
+      self->waits_for_.reset();
+      self->perform(self->core_.tick(Clock::now()));
     });
   }
 
@@ -213,8 +225,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   Handlers handlers_;
   asio::steady_timer timer_;
   HostCore core_;
-  std::map<NodeId, std::unique_ptr<Channel>> channels_;  // of other nodes
-  std::map<NodeId, std::string> hosts_;                  // their host names
+  std::optional<TimePoint> waits_for_;  // the timer does
+  std::map<NodeId, Peer> peers_;        // connections of other nodes
   std::tuple<std::string_view, decltype(RoundId().key()), int, bool> logged_phase_;
   base::LineLimit log_limit_{kLogLinesAtOnce, kLogLinePeriod, &count_alone};
   base::LineLimit debug_limit_{kDebugLinesAtOnce, kDebugLinePeriod, &count_alone};

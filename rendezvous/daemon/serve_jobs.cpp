@@ -65,7 +65,8 @@ std::optional<security::Tokens> tokens_of(const ServeJobs& options, const std::o
 }  // namespace
 
 int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token_variable) {
-  boost::asio::io_context io(1);
+  // Other threads only post to the loop, so its sockets need no locks.
+  boost::asio::io_context io(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE_IO);
   OwnProcess process(io);
   DaemonLog log(io, options.log);
   auto& warnings = log.warnings();

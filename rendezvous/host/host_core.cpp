@@ -26,9 +26,9 @@ bool is_refused(const Membership::Actions& actions, NodeId node) {
 HostCore::HostCore(MembershipOptions options, bool has_own_agent, TimePoint now, const VersionRange& versions)
     : has_own_agent_(has_own_agent), versions_(versions), began_(now), membership_(std::move(options), now) {}
 
-HostCore::Actions HostCore::step(const Event& event, TimePoint now) {
+HostCore::Actions HostCore::step(Event event, TimePoint now) {
   out_.clear();
-  std::visit([this, now](const auto& what) { take(what, now); }, event);
+  std::visit([this, now](auto& what) { take(std::move(what), now); }, event);
   return std::move(out_);
 }
 
@@ -52,7 +52,7 @@ std::chrono::milliseconds HostCore::job_time(TimePoint now) const {
   return std::chrono::duration_cast<std::chrono::milliseconds>(now - began_);
 }
 
-void HostCore::take(const Came& event, TimePoint now) {
+void HostCore::take(Came&& event, TimePoint now) {
   connections_[event.node] = {};
   const Hello& hello = event.hello;
   const bool is_known = membership_.knows(hello.node_key);
@@ -69,46 +69,46 @@ void HostCore::take(const Came& event, TimePoint now) {
     return tell(event.node, Refused{"the job has " + std::to_string(connections_max) + " nodes and spares already",
                                     "fewer spares, or a larger --nnodes", false, hello.held.has_value()});
   const Welcome welcome{job_time(now), membership_.is_full() && !is_known, std::get<int>(version)};
-  const auto actions = membership_.step(Joined{event.node, hello, event.address, false}, now);
+  auto actions = membership_.step(Joined{event.node, std::move(event.hello), std::move(event.address), false}, now);
   if (!is_refused(actions, event.node)) tell(event.node, welcome);
-  follow(actions);
+  follow(std::move(actions));
 }
 
-void HostCore::take(const Said& event, TimePoint now) {
+void HostCore::take(Said&& event, TimePoint now) {
   const auto found = connections_.find(event.node);
   if (found == connections_.end() || found->second.is_leaving) return;
   if (std::holds_alternative<Hello>(event.message)) {
     out_.emplace_back(Drop{event.node});
     return take(Ended{event.node, "malformed message: hello comes first, and once"}, now);
   }
-  follow(membership_.step(Heard{event.node, event.message}, now));
+  follow(membership_.step(Heard{event.node, std::move(event.message)}, now));
 }
 
-void HostCore::take(const Ended& event, TimePoint now) {
+void HostCore::take(Ended&& event, TimePoint now) {
   const auto found = connections_.find(event.node);
   if (found == connections_.end()) return;
   const bool was_leaving = found->second.is_leaving;
   forget(event.node);
   if (was_leaving || has_stepped_down_) return;
   if (event.by_peer)
-    follow(membership_.step(Disconnected{event.node, event.why}, now));
+    follow(membership_.step(Disconnected{event.node, std::move(event.why)}, now));
   else
-    follow(membership_.step(Left{event.node, event.why, false}, now));
+    follow(membership_.step(Left{event.node, std::move(event.why), false}, now));
 }
 
-void HostCore::take(const OwnAgentSaid& event, TimePoint now) {
+void HostCore::take(OwnAgentSaid&& event, TimePoint now) {
   if (has_stepped_down_) return;
-  const auto* hello = std::get_if<Hello>(&event.message);
-  if (hello == nullptr) return follow(membership_.step(Heard{kOwnNode, event.message}, now));
+  auto* hello = std::get_if<Hello>(&event.message);
+  if (hello == nullptr) return follow(membership_.step(Heard{kOwnNode, std::move(event.message)}, now));
   tell(kOwnNode, Welcome{job_time(now), false, versions_.high});
-  follow(membership_.step(Joined{kOwnNode, *hello, {}, true}, now));
+  follow(membership_.step(Joined{kOwnNode, std::move(*hello), {}, true}, now));
 }
 
-void HostCore::take(const GuardianSaid& event, TimePoint now) {
+void HostCore::take(GuardianSaid&& event, TimePoint now) {
   if (knows(event.node_key)) follow(membership_.step(Farewell{event.node_key}, now));
 }
 
-void HostCore::take(const OwnAgentFinished&, TimePoint now) {
+void HostCore::take(OwnAgentFinished&&, TimePoint now) {
   if (has_stepped_down_) {  // what has come since is told nothing
     drop_all();
     out_.emplace_back(Finish{});
@@ -121,23 +121,26 @@ void HostCore::take(const OwnAgentFinished&, TimePoint now) {
   if (connections_.empty() && std::exchange(farewell_ends_, std::nullopt)) out_.emplace_back(Finish{});
 }
 
-void HostCore::follow(const Membership::Actions& actions) {
-  for (const auto& action : actions) {
-    if (const auto* send = std::get_if<rendezvous::Send>(&action)) tell(send->to, send->message);
+void HostCore::follow(Membership::Actions actions) {
+  out_.reserve(out_.size() + actions.size());
+  for (auto& action : actions) {
+    if (auto* send = std::get_if<rendezvous::Send>(&action)) tell(send->to, std::move(send->message));
     if (const auto* dropped = std::get_if<rendezvous::Drop>(&action); dropped && connections_.count(dropped->node) != 0)
       drop(dropped->node);
     if (const auto* down = std::get_if<rendezvous::StepDown>(&action)) step_down(down->why);
     if (has_stepped_down_) return;
-    if (const auto* print = std::get_if<rendezvous::Print>(&action)) out_.emplace_back(Print{print->text});
+    if (auto* print = std::get_if<rendezvous::Print>(&action)) out_.emplace_back(Print{std::move(print->text)});
   }
 }
 
-void HostCore::tell(NodeId node, const ToAgent& message) {
-  if (node == kOwnNode) return out_.emplace_back(TellOwnAgent{message}), void();
+void HostCore::tell(NodeId node, ToAgent message) {
+  if (node == kOwnNode) return out_.emplace_back(TellOwnAgent{std::move(message)}), void();
   if (connections_.count(node) == 0) return;
-  out_.emplace_back(Tell{node, message});
-  if (std::holds_alternative<Refused>(message)) return refuse(node);
-  if (std::holds_alternative<FinishJob>(message)) close(node);
+  const bool is_refusal = std::holds_alternative<Refused>(message);
+  const bool is_last = std::holds_alternative<FinishJob>(message);
+  out_.emplace_back(Tell{node, std::move(message)});
+  if (is_refusal) return refuse(node);
+  if (is_last) close(node);
 }
 
 // It has been told. Whoever does not close its connection then is not waited for where others are to be told too.

@@ -78,7 +78,7 @@ class HostCore {
 
   NodeId new_node() { return NodeId{++nodes_seen_}; }
 
-  [[nodiscard]] Actions step(const Event& event, TimePoint now);
+  [[nodiscard]] Actions step(Event event, TimePoint now);
 
   // Does what has fallen due; calling early or twice is harmless.
   [[nodiscard]] Actions tick(TimePoint now);
@@ -105,15 +105,15 @@ class HostCore {
     bool is_leaving = false;  // it has been told the last thing
   };
 
-  void take(const Came& event, TimePoint now);
-  void take(const Said& event, TimePoint now);
-  void take(const Ended& event, TimePoint now);
-  void take(const OwnAgentSaid& event, TimePoint now);
-  void take(const GuardianSaid& event, TimePoint now);
-  void take(const OwnAgentFinished& event, TimePoint now);
+  void take(Came&& event, TimePoint now);
+  void take(Said&& event, TimePoint now);
+  void take(Ended&& event, TimePoint now);
+  void take(OwnAgentSaid&& event, TimePoint now);
+  void take(GuardianSaid&& event, TimePoint now);
+  void take(OwnAgentFinished&& event, TimePoint now);
 
-  void follow(const Membership::Actions& actions);
-  void tell(NodeId node, const ToAgent& message);
+  void follow(Membership::Actions actions);
+  void tell(NodeId node, ToAgent message);
   void close(NodeId node);
   void refuse(NodeId node);
   void forget(NodeId node);

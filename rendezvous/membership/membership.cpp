@@ -41,10 +41,10 @@ Membership::Membership(MembershipOptions options, TimePoint now)
   gather(now);
 }
 
-Membership::Actions Membership::step(const MembershipEvent& event, TimePoint now) {
+Membership::Actions Membership::step(MembershipEvent event, TimePoint now) {
   out_.clear();
   notice_own_absence(now);
-  std::visit([&](const auto& what) { take(what, now); }, event);
+  std::visit([&](auto& what) { take(std::move(what), now); }, event);
   return std::exchange(out_, {});
 }
 
@@ -52,8 +52,13 @@ Membership::Actions Membership::tick(TimePoint now) {
   out_.clear();
   notice_own_absence(now);
   const bool is_end_proven = !doubt_ends_ || now >= *doubt_ends_;
-  for (const auto& [id, absence] : std::map(absences_))
-    if (now >= absence.until) take(Left{id, absence.why, is_end_proven}, now);
+  std::vector<Left> left;
+  for (const auto& [until, id] : absence_ends_) {
+    if (now < until) break;
+    left.push_back({id, absences_.at(id).why, is_end_proven});
+  }
+  std::sort(left.begin(), left.end(), [](const Left& a, const Left& b) { return a.node < b.node; });
+  for (const auto& node : left) take(node, now);
   if (are_claims_open()) decide_claims(now);
   if (restate_ends_ && now >= *restate_ends_) give_up_awaited(now);
   if (agreement_ends_ && now >= *agreement_ends_) give_up_agreement(now);
@@ -87,7 +92,7 @@ std::optional<TimePoint> Membership::next_deadline() const {
   consider(restate_ends_);
   consider(agreement_ends_);
   if (looks_at_clock()) consider(ran_at_ + look_period());
-  for (const auto& [id, absence] : absences_) consider(absence.until);
+  if (!absence_ends_.empty()) consider(absence_ends_.begin()->first);
   return out;
 }
 
@@ -144,29 +149,29 @@ bool Membership::is_possible(const Hello& hello) const {
          held.round.term <= options_.term_max && held.round.number <= kRoundMax;
 }
 
-void Membership::take(const Joined& event, TimePoint now) {
+void Membership::take(Joined&& event, TimePoint now) {
   if (const auto before = find(event.hello.node_key)) return come_again(*before, event, now);
-  const auto& held = event.hello.held;
   if (phase_ == Phase::finished) {
+    const auto& held = event.hello.held;
     if (verdict_ && held && held->round == round_id_) send_verdict(event.node, event.hello.wants_report);
     return;
   }
   if (auto refused = objection(event.hello)) {
     if (!refused->is_other_job)
       print("host " + event.hello.host_name + " (" + event.seen_address + ") was refused: " + refused->what);
-    return send(event.node, *refused);
+    return send(event.node, std::move(*refused));
   }
-  Node node;
-  node.hello = event.hello;
-  node.seen_address = event.seen_address;
-  node.is_endpoint_host = event.is_endpoint_host;
-  nodes_.emplace(event.node, std::move(node));
-  nodes_by_key_[event.hello.node_key] = event.node;
-  if (event.hello.node_rank) wished_ranks_.insert(*event.hello.node_rank);
-  quorum_.come(event.hello.node_key);
-  round_with_logs_ = std::max<std::int64_t>(round_with_logs_, event.hello.highest_round);
-  if (event.hello.was_welcomed && rounds_begun_ == 0) no_round_before_ = began_ + restate_timeout();
-  if (held) take_in_with_round(event.node, *held, now);
+  Node coming;
+  coming.hello = std::move(event.hello);
+  coming.seen_address = std::move(event.seen_address);
+  coming.is_endpoint_host = event.is_endpoint_host;
+  const auto& hello = nodes_.emplace(event.node, std::move(coming)).first->second.hello;
+  nodes_by_key_[hello.node_key] = event.node;
+  if (hello.node_rank) wished_ranks_.insert(*hello.node_rank);
+  quorum_.come(hello.node_key);
+  round_with_logs_ = std::max<std::int64_t>(round_with_logs_, hello.highest_round);
+  if (hello.was_welcomed && rounds_begun_ == 0) no_round_before_ = began_ + restate_timeout();
+  if (hello.held) take_in_with_round(event.node, Held(*hello.held), now);
   go_on(now);
 }
 
@@ -175,14 +180,29 @@ void Membership::go_on(TimePoint now) {
   if (phase_ == Phase::running) call_newcomers(now);
 }
 
-void Membership::forget(NodeId id) {
-  const auto found = nodes_.find(id);
-  nodes_by_key_.erase(found->second.hello.node_key);
-  if (const auto wish = found->second.hello.node_rank) wished_ranks_.erase(*wish);
-  claims_.withdraw(found->second.hello.node_key);
-  nodes_.erase(found);
-  absences_.erase(id);
+// Returns what was known of it.
+Membership::Node Membership::forget(NodeId id) {
+  auto node = std::move(nodes_.extract(id).mapped());
+  nodes_by_key_.erase(node.hello.node_key);
+  if (const auto wish = node.hello.node_rank) wished_ranks_.erase(*wish);
+  claims_.withdraw(node.hello.node_key);
+  if (node.is_member) --member_count_;
+  end_absence(id);
   older_rounds_.erase(id);
+  return node;
+}
+
+bool Membership::end_absence(NodeId id) {
+  const auto found = absences_.find(id);
+  if (found == absences_.end()) return false;
+  absence_ends_.erase({found->second.until, id});
+  absences_.erase(found);
+  return true;
+}
+
+void Membership::forget_absences() {
+  absences_.clear();
+  absence_ends_.clear();
 }
 
 void Membership::note_loss(const std::string& what, TimePoint happened, TimePoint now) {
@@ -202,13 +222,12 @@ void Membership::lose(const Node& node, const std::string& why, TimePoint happen
 void Membership::take(const Left& event, TimePoint now) {
   const auto found = nodes_.find(event.node);
   if (found == nodes_.end() || phase_ == Phase::finished) return;
-  const auto node = found->second;
   const auto absence = absences_.find(event.node);
   const auto happened = absence != absences_.end() ? absence->second.until - options_.resume_window()
                         : event.is_end_proven      ? now
                                                    : now - options_.heartbeat_timeout;
-  claims_.leave(node.hello.node_key, event.is_end_proven);
-  forget(event.node);
+  claims_.leave(found->second.hello.node_key, event.is_end_proven);
+  const auto node = forget(event.node);
   quorum_.leave(node.hello.node_key, event.is_end_proven);
   has_member_left_ = has_member_left_ || node.is_member;
   if (phase_ == Phase::gathering) {
@@ -234,7 +253,10 @@ void Membership::take(const Left& event, TimePoint now) {
 void Membership::take(const Disconnected& event, TimePoint now) {
   const auto found = nodes_.find(event.node);
   if (found == nodes_.end() || phase_ == Phase::finished) return;
-  absences_[event.node] = {now + options_.resume_window(), event.why};
+  end_absence(event.node);
+  const auto until = now + options_.resume_window();
+  absences_[event.node] = {until, event.why};
+  absence_ends_.emplace(until, event.node);
   go_on(now);
 }
 
@@ -248,7 +270,7 @@ bool Membership::knows(const std::string& node_key) const {
 }
 
 bool Membership::is_full() const {
-  return phase_ == Phase::running && !is_member_absent() && static_cast<int>(members().size()) >= options_.nodes_max;
+  return phase_ == Phase::running && !is_member_absent() && static_cast<int>(member_count_) >= options_.nodes_max;
 }
 
 void Membership::gather(TimePoint now) {
@@ -306,6 +328,10 @@ void Membership::end_gathering(TimePoint now) {
 void Membership::call_newcomers(TimePoint now) {
   if (phase_ != Phase::running) return;
   if (stop_signal_ != 0 || agreed_call_) return deadline_.reset();  // another round would be of no use
+  if (!has_spares()) {  // as nearly always, also while thousands of members leave
+    last_call_ends_.reset();
+    return deadline_.reset();
+  }
   std::string names;
   int newcomers = 0, members = 0;
   bool is_ending = has_member_left_ || !awaited_.empty();
@@ -367,8 +393,8 @@ std::string_view Membership::phase_name() const {
   return kNames[static_cast<std::size_t>(phase_)];
 }
 
-Membership::View Membership::view() const {
-  View out;
+Membership::Summary Membership::summary() const {
+  Summary out;
   out.phase = phase_name();
   out.round = round_;
   out.world_size = world_size_;
@@ -377,6 +403,13 @@ Membership::View Membership::view() const {
   out.restart_count = budget_.count();
   out.restarts_max = options_.restarts_max;
   out.last_reason = reason_;
+  out.node_count = nodes_.size();
+  return out;
+}
+
+Membership::View Membership::view() const {
+  View out{summary(), {}};
+  out.nodes.reserve(nodes_.size());
   for (const auto& [id, node] : nodes_)
     out.nodes.push_back({node.hello.host_name, node.seen_address, node.is_member ? node.group_rank : std::nullopt});
   return out;

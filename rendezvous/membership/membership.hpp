@@ -43,6 +43,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -148,7 +149,7 @@ class Membership {
   Membership(MembershipOptions options, TimePoint now);
 
   // A node that was refused, or was told that the job has finished, need not be reported as Left.
-  [[nodiscard]] Actions step(const MembershipEvent& event, TimePoint now);
+  [[nodiscard]] Actions step(MembershipEvent event, TimePoint now);
 
   // Does what has fallen due; calling early or twice is harmless.
   [[nodiscard]] Actions tick(TimePoint now);
@@ -183,19 +184,23 @@ class Membership {
   }
 
   // What an operator may ask.
-  struct View {
-    struct Node {
-      std::string host_name, address;  // the address as it is seen; empty for this process's own node
-      std::optional<int> group_rank;   // of a member of the current or last round
-    };
+  struct Summary {
     std::string phase;        // phase_name()
     std::int64_t round = -1;  // -1: none yet
     int world_size = 0;       // of the current or last round
     int nodes_min = 1, nodes_max = 1;
     int restart_count = 0, restarts_max = 0;
     std::string last_reason;  // why the round before ended; empty in the first
+    std::size_t node_count = 0;
+  };
+  struct View : Summary {
+    struct Node {
+      std::string host_name, address;  // the address as it is seen; empty for this process's own node
+      std::optional<int> group_rank;   // of a member of the current or last round
+    };
     std::vector<Node> nodes;  // members and spares
   };
+  Summary summary() const;
   View view() const;
 
  private:
@@ -225,7 +230,7 @@ class Membership {
     std::string why;
   };
 
-  void take(const Joined& event, TimePoint now);
+  void take(Joined&& event, TimePoint now);
   void take(const Heard& event, TimePoint now);
   void take(const Left& event, TimePoint now);
   void take(const Disconnected& event, TimePoint now);
@@ -246,7 +251,9 @@ class Membership {
   // A daemon's settings are those of the node that comes first, which may be anybody's. A round comes with its own.
   bool follows_claims() const { return rounds_begun_ == 0 && !options_.greater_part_only; }
   void go_on(TimePoint now);
-  void forget(NodeId id);
+  Node forget(NodeId id);
+  bool end_absence(NodeId id);  // returns whether there was one
+  void forget_absences();
   void note_loss(const std::string& what, TimePoint happened, TimePoint now);
   void lose(const Node& node, const std::string& why, TimePoint happened, TimePoint now);
   void gather(TimePoint now);
@@ -294,6 +301,7 @@ class Membership {
   bool is_any(NodeId& begin, Predicate is_it) const;
   std::vector<NodeId> members() const;  // of the current round, in the order of group ranks
   bool is_member_absent() const;
+  bool has_spares() const { return nodes_.size() != member_count_; }  // or, between rounds, nodes without one
   std::string why_the_round_ended() const;
 
   // ddprun is told to stop (membership_stop.cpp).
@@ -343,17 +351,20 @@ class Membership {
   TimePoint at(std::chrono::milliseconds time, TimePoint now) const {
     return began_ + std::clamp(time, std::chrono::milliseconds(0), job_time(now));
   }
-  void send(NodeId to, const ToAgent& message) { out_.emplace_back(Send{to, message}); }
-  void print(const std::string& text) { out_.emplace_back(Print{text}); }
+  void send(NodeId to, ToAgent message) { out_.emplace_back(Send{to, std::move(message)}); }
+  void expect_sends_to_members() { out_.reserve(out_.size() + member_count_); }
+  void print(std::string text) { out_.emplace_back(Print{std::move(text)}); }
 
   MembershipOptions options_;
   const TimePoint began_;  // on the job's clock: 0
   Phase phase_ = Phase::gathering;
   std::map<NodeId, Node> nodes_;
+  std::size_t member_count_ = 0;                 // of nodes_, so that few events walk over all of them
   std::set<int> wished_ranks_;                   // of nodes_, so that few are searched for who has one already
   NodeId found_running_{}, found_unanswered_{};  // where the searches for such a node begin
   std::map<std::string, NodeId> nodes_by_key_;
-  std::map<NodeId, Absence> absences_;            // of nodes whose connection broke
+  std::map<NodeId, Absence> absences_;                   // of nodes whose connection broke
+  std::set<std::pair<TimePoint, NodeId>> absence_ends_;  // of absences_
   std::map<NodeId, std::uint32_t> older_rounds_;  // that nodes still have; they take part again when those have ended
   Quorum quorum_;
   CoolDown cool_down_;

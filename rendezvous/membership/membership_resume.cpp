@@ -34,7 +34,7 @@ std::optional<NodeId> Membership::find(const std::string& node_key) const {
 
 void Membership::come_again(NodeId before, const Joined& event, TimePoint now) {
   if (before != event.node) {
-    if (absences_.erase(before) == 0) out_.emplace_back(Drop{before});
+    if (!end_absence(before)) out_.emplace_back(Drop{before});
     auto entry = nodes_.extract(before);
     entry.key() = event.node;
     nodes_.insert(std::move(entry));
@@ -112,6 +112,7 @@ void Membership::claim(NodeId id, const Held& held, TimePoint now) {
       node.is_member = false;
       node.group_rank.reset();
     }
+    member_count_ = 0;
     forget_round();
     phase_ = Phase::gathering;
     deadline_ = gathering_ends_;
@@ -256,6 +257,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
     node.is_member = false;
     node.group_rank.reset();  // that of an older round: a member of this one may have it
   }
+  member_count_ = 0;
   forget_round();
   deadline_.reset();
   phase_ = Phase::running;
@@ -283,7 +285,7 @@ void Membership::adopt(const Held& held, TimePoint now) {
 void Membership::seat(NodeId id, const Held& held, TimePoint now) {
   auto& node = nodes_.at(id);
   node.group_rank = held.group_rank;
-  node.is_member = true;
+  if (!std::exchange(node.is_member, true)) ++member_count_;
   node.has_ended = node.has_stepped = node.takes_part = false;
   node.stop_call.reset();
   node.first_round = 0;

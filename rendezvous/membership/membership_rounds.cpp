@@ -64,6 +64,7 @@ std::size_t first_cause(const std::vector<FailureReport>& failures) {
 // Those that have processes of an older round, and newcomers whose connection broke, can't take part yet.
 int Membership::count_available() const {
   auto count = nodes_.size() - older_rounds_.size();
+  if (!has_spares()) return static_cast<int>(count);
   for (const auto& [id, absence] : absences_)
     if (!nodes_.at(id).is_member && older_rounds_.count(id) == 0) --count;
   return static_cast<int>(count);
@@ -72,11 +73,13 @@ int Membership::count_available() const {
 // Hosts that ended too many rounds are left out where enough others are there.
 std::vector<NodeId> Membership::candidates(TimePoint now) const {
   std::vector<NodeId> all, fit;
+  const bool is_anyone_out = cool_down_.is_anyone_out(now);
   for (const auto& [id, node] : nodes_) {
     if (older_rounds_.count(id) != 0 || (!node.is_member && absences_.count(id) != 0)) continue;
     all.push_back(id);
-    if (!cool_down_.is_out(place_of(node), now)) fit.push_back(id);
+    if (is_anyone_out && !cool_down_.is_out(place_of(node), now)) fit.push_back(id);
   }
+  if (!is_anyone_out) return all;
   return fit.size() >= static_cast<std::size_t>(options_.nodes_min) ? fit : all;
 }
 
@@ -105,6 +108,7 @@ void Membership::form_round(TimePoint now) {
     node.stop_call.reset();
     chosen.push_back(ids[index]);
   }
+  member_count_ = chosen.size();
   round_ = std::max(round_, round_with_logs_) + 1;
   round_id_ = options_.term;
   round_id_.number = static_cast<std::uint32_t>(round_);
@@ -151,7 +155,7 @@ void Membership::ask_for_store(const std::vector<NodeId>& members) {
     }
   }
   open.is_last = true;
-  send(members.front(), open);
+  send(members.front(), std::move(open));
 }
 
 void Membership::let_go_of_store_opener(TimePoint now) {
@@ -230,6 +234,7 @@ void Membership::start_round(std::uint16_t store_port, TimePoint now) {
     start.master_address = first.seen_address;
   std::map<std::string, int> role_ranks;
   std::map<int, std::string> ranks;
+  expect_sends_to_members();
   for (const auto id : all) {
     const auto& hello = nodes_.at(id).hello;
     start.role_rank_first = role_ranks[hello.role];
@@ -270,6 +275,7 @@ void Membership::take(NodeId from, const RoundStarted& message, TimePoint now) {
   if (message.round != round_ || (phase_ != Phase::running && phase_ != Phase::stopping)) return;
   if (!quorum_.start(nodes_.at(from).hello.node_key)) return;
   book_.all_started(now);
+  expect_sends_to_members();
   for (const auto& [id, node] : nodes_)
     if (node.is_member) send(id, RoundEstablished{message.round});
   if (phase_ == Phase::running && is_warned_ && stop_signal_ == 0) ask_for_a_step(now);
@@ -293,11 +299,12 @@ void Membership::stop_round(int signal_number, bool kill, const std::string& why
   }
   stop_ = {static_cast<std::uint32_t>(round_),     signal_number, kill || stop_.kill,
            !kill && may_another_round_follow(now), why,           {hung_ranks_.begin(), hung_ranks_.end()}};
+  expect_sends_to_members();
   for (const auto& [id, node] : nodes_) {
     if (!node.is_member || node.has_ended) continue;
     auto stop = stop_;
     if (id == knows_already) stop.why.clear();
-    send(id, stop);
+    send(id, std::move(stop));
   }
 }
 
@@ -554,7 +561,7 @@ void Membership::step_down(const std::string& why) {
   deadline_.reset();
   restate_ends_.reset();
   agreement_ends_.reset();
-  absences_.clear();
+  forget_absences();
   out_.emplace_back(StepDown{why});
 }
 
@@ -562,7 +569,7 @@ void Membership::finish(FinishJob verdict, TimePoint now) {
   phase_ = Phase::finished;
   deadline_.reset();
   restate_ends_.reset();
-  absences_.clear();
+  forget_absences();
   agreement_ends_.reset();
   verdict_ = std::move(verdict);
   verdict_->report = book_.at(now);
@@ -577,7 +584,7 @@ bool Membership::is_report_for(const Node& node) {
 void Membership::send_verdict(NodeId to, bool with_report) {
   auto verdict = *verdict_;
   if (!with_report) verdict.report.reset();
-  send(to, verdict);
+  send(to, std::move(verdict));
 }
 
 }  // namespace ddp::rendezvous

@@ -52,11 +52,14 @@ class Stream {
 
   template <class Buffers, class CompletionToken>
   auto async_read_some(const Buffers& buffers, CompletionToken&& token) {
+    if (is_plain() && state_->unread.empty())
+      return next_layer().async_read_some(buffers, std::forward<CompletionToken>(token));
     return transfer([buffers](State& state) { return read_now(state, buffers); }, std::forward<CompletionToken>(token));
   }
 
   template <class Buffers, class CompletionToken>
   auto async_write_some(const Buffers& buffers, CompletionToken&& token) {
+    if (is_plain()) return next_layer().async_write_some(buffers, std::forward<CompletionToken>(token));
     return transfer([buffers](State& state) { return write_now(state, buffers); },
                     std::forward<CompletionToken>(token));
   }
@@ -75,6 +78,9 @@ class Stream {
     std::unique_ptr<TlsSession> tls;
     std::string unread;
   };
+
+  // A plain socket's own operations are cheaper than transfer(): while one waits it needs no epoll_ctl().
+  bool is_plain() const { return !state_->tls; }
 
   // Tries until it is done, and waits for the socket in between.
   template <class Try, class CompletionToken>
@@ -99,11 +105,6 @@ class Stream {
         token, state_->socket);
   }
 
-  static Progress progress_of(error_code error, std::size_t bytes, Want want) {
-    if (error == asio::error::would_block || error == asio::error::try_again) return {want, 0, {}};
-    return {Want::nothing, bytes, error};
-  }
-
   template <class Buffers>
   static Progress read_now(State& state, const Buffers& buffers) {
     if (!state.unread.empty()) {
@@ -111,11 +112,6 @@ class Stream {
       state.unread.erase(0, bytes);
       if (state.unread.empty()) state.unread.shrink_to_fit();
       return {Want::nothing, bytes, {}};
-    }
-    error_code error;
-    if (!state.tls) {
-      const auto bytes = state.socket.read_some(buffers, error);
-      return progress_of(error, bytes, Want::read);
     }
     for (auto it = asio::buffer_sequence_begin(buffers); it != asio::buffer_sequence_end(buffers); ++it) {
       const asio::mutable_buffer buffer(*it);
@@ -126,11 +122,6 @@ class Stream {
 
   template <class Buffers>
   static Progress write_now(State& state, const Buffers& buffers) {
-    error_code error;
-    if (!state.tls) {
-      const auto bytes = state.socket.write_some(buffers, error);
-      return progress_of(error, bytes, Want::write);
-    }
     // A frame's header and its payload make one record.
     std::array<unsigned char, kRecordBytesMax> record;
     const auto bytes = asio::buffer_copy(asio::buffer(record), buffers);

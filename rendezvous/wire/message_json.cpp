@@ -1,16 +1,17 @@
 #include "rendezvous/wire/message_json.hpp"
 
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <concepts>
 
 #include "base/address.hpp"
 #include "base/json_depth.hpp"
 #include "base/printable.hpp"
 #include "ddp/error.hpp"
+#include "rendezvous/control/json_value.hpp"
 
 namespace ddp::rendezvous {
 namespace {
 
-using Json = nlohmann::json;
 using std::chrono::milliseconds;
 
 constexpr std::size_t kListMax = kAddressesMax;  // of texts
@@ -24,41 +25,51 @@ constexpr std::size_t kTextBytesMax = 2048;
   throw Error("malformed message: the field \"" + name + "\" " + why);
 }
 
-const Json& field(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  if (found == object.end()) refuse(name, "is missing");
+const JsonValue& field(const JsonValue& object, const char* name) {
+  const auto* found = object.find(name);
+  if (found == nullptr) refuse(name, "is missing");
   return *found;
 }
 
-void check_text(const Json& value, const char* name) {
-  if (!value.is_string()) refuse(name, "is no text");
-  const auto& text = value.get_ref<const std::string&>();
-  if (text.size() > kTextBytesMax) refuse(name, "is too long");
-  if (!base::is_printable(text)) refuse(name, "holds a control character");
+const std::string& text_in(const JsonValue& value, const char* name) {
+  const auto* text = std::get_if<std::string>(&value.content);
+  if (text == nullptr) refuse(name, "is no text");
+  if (text->size() > kTextBytesMax) refuse(name, "is too long");
+  if (!base::is_printable(*text)) refuse(name, "holds a control character");
+  return *text;
 }
 
-void read(const Json& object, const char* name, std::string& out) {
-  const auto& value = field(object, name);
-  check_text(value, name);
-  out = value.get<std::string>();
-}
-
-void read(const Json& object, const char* name, bool& out) {
-  const auto& value = field(object, name);
-  if (!value.is_boolean()) refuse(name, "is neither true nor false");
-  out = value.get<bool>();
+const JsonList& list_in(const JsonValue& value, const char* name, std::size_t size_max) {
+  const auto* list = std::get_if<JsonList>(&value.content);
+  if (list == nullptr || list->size() > size_max) refuse(name, "is no list, or too long");
+  return *list;
 }
 
 // Requires low and high within 53 bits, as every JSON implementation keeps those.
 template <class Integer>
-void read_integer(const Json& object, const char* name, Integer& out, std::int64_t low, std::int64_t high) {
-  const auto& value = field(object, name);
-  if (!value.is_number_integer()) refuse(name, "is no whole number");
-  if (value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(high))
-    refuse(name, "is too large");
-  const auto number = value.get<std::int64_t>();
-  if (number < low || number > high) refuse(name, "is out of range");
-  out = static_cast<Integer>(number);
+Integer integer_in(const JsonValue& value, const char* name, std::int64_t low, std::int64_t high) {
+  if (const auto* number = std::get_if<std::uint64_t>(&value.content)) {
+    if (*number > static_cast<std::uint64_t>(high)) refuse(name, "is too large");
+    if (low > 0 && *number < static_cast<std::uint64_t>(low)) refuse(name, "is out of range");
+    return static_cast<Integer>(*number);
+  }
+  const auto* number = std::get_if<std::int64_t>(&value.content);
+  if (number == nullptr) refuse(name, "is no whole number");
+  if (*number < low || *number > high) refuse(name, "is out of range");
+  return static_cast<Integer>(*number);
+}
+
+void read(const JsonValue& object, const char* name, std::string& out) { out = text_in(field(object, name), name); }
+
+void read(const JsonValue& object, const char* name, bool& out) {
+  const auto* value = std::get_if<bool>(&field(object, name).content);
+  if (value == nullptr) refuse(name, "is neither true nor false");
+  out = *value;
+}
+
+template <class Integer>
+void read_integer(const JsonValue& object, const char* name, Integer& out, std::int64_t low, std::int64_t high) {
+  out = integer_in<Integer>(field(object, name), name, low, high);
 }
 
 constexpr int kDepthMax = 8;
@@ -68,18 +79,20 @@ constexpr std::int64_t kCountMax = std::int64_t{kWorkersMax} * kNodesMax;  // of
 constexpr std::int64_t kRoundMax = 0xffffffff, kStepMax = std::int64_t{1} << 52, kPidMax = 0x7fffffff;
 constexpr std::int64_t kMillisecondsMax = std::int64_t{100} * 366 * 24 * 3600 * 1000;  // fits nanoseconds of 64 bits
 
-void read(const Json& object, const char* name, int& out) { read_integer(object, name, out, -1, kCountMax); }
-void read(const Json& object, const char* name, std::uint32_t& out) { read_integer(object, name, out, 0, kRoundMax); }
-void read(const Json& object, const char* name, std::uint16_t& out) { read_integer(object, name, out, 0, 65'535); }
-void read(const Json& object, const char* name, std::int64_t& out) { read_integer(object, name, out, 0, kPidMax); }
+void read(const JsonValue& object, const char* name, int& out) { read_integer(object, name, out, -1, kCountMax); }
+void read(const JsonValue& object, const char* name, std::uint32_t& out) {
+  read_integer(object, name, out, 0, kRoundMax);
+}
+void read(const JsonValue& object, const char* name, std::uint16_t& out) { read_integer(object, name, out, 0, 65'535); }
+void read(const JsonValue& object, const char* name, std::int64_t& out) { read_integer(object, name, out, 0, kPidMax); }
 
-void read(const Json& object, const char* name, milliseconds& out) {
+void read(const JsonValue& object, const char* name, milliseconds& out) {
   std::int64_t count = 0;
   read_integer(object, name, count, -kMillisecondsMax, kMillisecondsMax);
   out = milliseconds(count);
 }
 
-void read(const Json& object, const char* name, RoundId& out) {
+void read(const JsonValue& object, const char* name, RoundId& out) {
   std::string text;
   read(object, name, text);
   const auto id = parse_round_id(text);
@@ -87,112 +100,119 @@ void read(const Json& object, const char* name, RoundId& out) {
   out = *id;
 }
 
-void read(const Json& object, const char* name, std::vector<std::string>& out) {
-  const auto& value = field(object, name);
-  if (!value.is_array() || value.size() > kListMax) refuse(name, "is no list, or too long");
-  for (const auto& entry : value) {
-    check_text(entry, name);
-    out.push_back(entry.get<std::string>());
-  }
+void read(const JsonValue& object, const char* name, std::vector<std::string>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kListMax)) out.push_back(text_in(entry, name));
 }
 
-void read(const Json& object, const char* name, std::uint64_t& out) { read_integer(object, name, out, 0, kStepMax); }
+void read(const JsonValue& object, const char* name, std::uint64_t& out) {
+  read_integer(object, name, out, 0, kStepMax);
+}
 
 template <class Number>
-void read_optional(const Json& object, const char* name, std::optional<Number>& out) {
-  if (object.find(name) == object.end()) return;
-  read(object, name, out.emplace());
+void read_optional(const JsonValue& object, const char* name, std::optional<Number>& out) {
+  if (object.find(name) != nullptr) read(object, name, out.emplace());
 }
 
-void read(const Json& object, const char* name, std::optional<int>& out) { read_optional(object, name, out); }
-void read(const Json& object, const char* name, std::optional<std::uint64_t>& out) { read_optional(object, name, out); }
-void read(const Json& object, const char* name, std::optional<milliseconds>& out) { read_optional(object, name, out); }
+void read(const JsonValue& object, const char* name, std::optional<int>& out) { read_optional(object, name, out); }
+void read(const JsonValue& object, const char* name, std::optional<std::uint64_t>& out) {
+  read_optional(object, name, out);
+}
+void read(const JsonValue& object, const char* name, std::optional<milliseconds>& out) {
+  read_optional(object, name, out);
+}
 
 template <class Kind>
-void read_kind(const Json& object, const char* name, Kind& out, Kind last) {
+void read_kind(const JsonValue& object, const char* name, Kind& out, Kind last) {
   int value = 0;
   read_integer(object, name, value, 0, static_cast<int>(last));
   out = static_cast<Kind>(value);
 }
 
-void read(const Json& object, const char* name, std::vector<int>& out) {
-  const auto& value = field(object, name);
-  if (!value.is_array() || value.size() > kHungRanksMax) refuse(name, "is no list, or too long");
-  for (const auto& entry : value) {
-    const Json one{{name, entry}};
-    read(one, name, out.emplace_back());
+void read(const JsonValue& object, const char* name, std::vector<int>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kHungRanksMax))
+    out.push_back(integer_in<int>(entry, name, -1, kCountMax));
+}
+
+void read(const JsonValue& object, Successor& out);
+void read(const JsonValue& object, const char* name, std::vector<Successor>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kSuccessorsMax)) read(entry, out.emplace_back());
+}
+
+void read(const JsonValue& object, Held& out);
+void read(const JsonValue& object, const char* name, std::optional<Held>& out) {
+  if (const auto* value = object.find(name)) read(*value, out.emplace());
+}
+
+void read(const JsonValue& object, RoundTimes& out);
+void read(const JsonValue& object, const char* name, std::vector<RoundTimes>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kRoundsReportedMax)) read(entry, out.emplace_back());
+}
+
+void read(const JsonValue& object, RunReport& out);
+void read(const JsonValue& object, const char* name, std::optional<RunReport>& out) {
+  if (const auto* value = object.find(name)) read(*value, out.emplace());
+}
+
+void read(const JsonValue& object, FailureReport& out);
+
+void read(const JsonValue& object, const char* name, std::vector<FailureReport>& out) {
+  for (const auto& entry : list_in(field(object, name), name, kFailuresMax)) read(entry, out.emplace_back());
+}
+
+void read(const JsonValue& object, const char* name, std::optional<FailureReport>& out) {
+  if (const auto* value = object.find(name)) read(*value, out.emplace());
+}
+
+// --- writing: straight into the text, which costs a tenth of filling a JSON document and dumping it ---
+
+void append(std::string& out, const std::string& value) {
+  const auto text = base::printable(value, kTextBytesMax);
+  const auto is_escaped = [](char c) { return c == '"' || c == '\\'; };
+  out += '"';
+  if (std::none_of(text.begin(), text.end(), is_escaped)) {
+    out += text;
+  } else {
+    for (const char c : text) {
+      if (is_escaped(c)) out += '\\';
+      out += c;
+    }
   }
+  out += '"';
 }
-
-void read(const Json& object, Successor& out);
-void read(const Json& object, const char* name, std::vector<Successor>& out) {
-  const auto& value = field(object, name);
-  if (!value.is_array() || value.size() > kSuccessorsMax) refuse(name, "is no list, or too long");
-  for (const auto& entry : value) read(entry, out.emplace_back());
+void append(std::string& out, bool value) { out += value ? "true" : "false"; }
+template <std::integral Integer>
+void append(std::string& out, Integer value) {
+  out += std::to_string(value);
 }
+void append(std::string& out, milliseconds value) { append(out, value.count()); }
+void append(std::string& out, const RoundId& value) { append(out, to_string(value)); }
 
-void read(const Json& object, Held& out);
-void read(const Json& object, const char* name, std::optional<Held>& out) {
-  if (object.find(name) == object.end()) return;
-  read(object.at(name), out.emplace());
-}
+void append(std::string& out, const FailureReport& failure);
+void append(std::string& out, const Successor& successor);
+void append(std::string& out, const Held& held);
+void append(std::string& out, const RoundTimes& round);
+void append(std::string& out, const RunReport& report);
 
-void read(const Json& object, RoundTimes& out);
-void read(const Json& object, const char* name, std::vector<RoundTimes>& out) {
-  const auto& value = field(object, name);
-  if (!value.is_array() || value.size() > kRoundsReportedMax) refuse(name, "is no list, or too long");
-  for (const auto& entry : value) read(entry, out.emplace_back());
-}
-
-void read(const Json& object, RunReport& out);
-void read(const Json& object, const char* name, std::optional<RunReport>& out) {
-  if (object.find(name) == object.end()) return;
-  read(object.at(name), out.emplace());
-}
-
-void read(const Json& object, FailureReport& out);
-
-void read(const Json& object, const char* name, std::vector<FailureReport>& out) {
-  const auto& value = field(object, name);
-  if (!value.is_array() || value.size() > kFailuresMax) refuse(name, "is no list, or too long");
-  for (const auto& entry : value) read(entry, out.emplace_back());
-}
-
-void read(const Json& object, const char* name, std::optional<FailureReport>& out) {
-  if (object.find(name) == object.end()) return;
-  read(object.at(name), out.emplace());
-}
-
-// --- writing ---
-
-Json json_of(const FailureReport& failure);
-Json json_of(const Successor& successor);
-Json json_of(const Held& held);
-Json json_of(const RoundTimes& round);
-Json json_of(const RunReport& report);
-Json json_of(const std::string& value) { return base::printable(value, kTextBytesMax); }
-Json json_of(bool value) { return value; }
-Json json_of(int value) { return value; }
-Json json_of(std::int64_t value) { return value; }
-Json json_of(std::uint32_t value) { return value; }
-Json json_of(std::uint64_t value) { return value; }
-Json json_of(std::uint16_t value) { return value; }
-Json json_of(milliseconds value) { return value.count(); }
-Json json_of(const RoundId& value) { return to_string(value); }
 template <class Item>
-Json json_of(const std::vector<Item>& list) {
-  Json out = Json::array();
-  for (const auto& item : list) out.push_back(json_of(item));
-  return out;
+void append(std::string& out, const std::vector<Item>& list) {
+  out += '[';
+  for (const auto& item : list) {
+    if (&item != list.data()) out += ',';
+    append(out, item);
+  }
+  out += ']';
 }
 
+// A field of an object whose brace is open.
 template <class Value>
-void write(Json& object, const char* name, const Value& value) {
-  object[name] = json_of(value);
+void write(std::string& object, const char* name, const Value& value) {
+  if (object.back() != '{') object += ',';
+  object.append("\"").append(name).append("\":");
+  append(object, value);
 }
 template <class Value>
-void write(Json& object, const char* name, const std::optional<Value>& value) {
-  if (value) object[name] = json_of(*value);
+void write(std::string& object, const char* name, const std::optional<Value>& value) {
+  if (value) write(object, name, *value);
 }
 
 // --- each message once, for both ways: visit(field name, field), or visit(field name, field, value if it is absent)
@@ -612,54 +632,56 @@ void check(const RunReport& m) {
 }
 
 template <class Part>
-void read_fields(const Json& object, Part& out) {
+void read_fields(const JsonValue& object, Part& out) {
   fields(out, [&](const char* name, auto& value, auto... if_absent) {
     if constexpr (sizeof...(if_absent) > 0)
-      if (!object.contains(name)) return void(((value = if_absent), ...));
+      if (object.find(name) == nullptr) return void(((value = if_absent), ...));
     read(object, name, value);
   });
 }
 
 template <class Part>
-void write_fields(Json& object, Part& part) {
-  fields(part, [&](const char* name, auto& value, const auto&...) { write(object, name, value); });
+void write_fields(std::string& object, const Part& part) {
+  // What fields() may change is not changed here.
+  fields(const_cast<Part&>(part),
+         [&](const char* name, const auto& value, const auto&...) { write(object, name, value); });
 }
 
 template <class Part>
-void read_part(const Json& object, Part& out) {
-  if (!object.is_object()) throw Error("malformed message: a part of it is no object");
+void read_part(const JsonValue& object, Part& out) {
+  if (!std::holds_alternative<JsonObject>(object.content)) throw Error("malformed message: a part of it is no object");
   read_fields(object, out);
   check(out);
 }
 
 template <class Part>
-Json json_of_part(Part part) {
-  Json out = Json::object();
+void append_part(std::string& out, const Part& part) {
+  out += '{';
   write_fields(out, part);
-  return out;
+  out += '}';
 }
 
-void read(const Json& object, Successor& out) { read_part(object, out); }
-void read(const Json& object, Held& out) { read_part(object, out); }
-void read(const Json& object, RoundTimes& out) { read_part(object, out); }
-void read(const Json& object, RunReport& out) { read_part(object, out); }
-Json json_of(const Successor& successor) { return json_of_part(successor); }
-Json json_of(const Held& held) { return json_of_part(held); }
-Json json_of(const RoundTimes& round) { return json_of_part(round); }
-Json json_of(const RunReport& report) { return json_of_part(report); }
+void read(const JsonValue& object, Successor& out) { read_part(object, out); }
+void read(const JsonValue& object, Held& out) { read_part(object, out); }
+void read(const JsonValue& object, RoundTimes& out) { read_part(object, out); }
+void read(const JsonValue& object, RunReport& out) { read_part(object, out); }
+void append(std::string& out, const Successor& successor) { append_part(out, successor); }
+void append(std::string& out, const Held& held) { append_part(out, held); }
+void append(std::string& out, const RoundTimes& round) { append_part(out, round); }
+void append(std::string& out, const RunReport& report) { append_part(out, report); }
 
-void read(const Json& object, FailureReport& out) {
-  if (!object.is_object()) throw Error("malformed message: a failure is no object");
+void read(const JsonValue& object, FailureReport& out) {
+  if (!std::holds_alternative<JsonObject>(object.content)) throw Error("malformed message: a failure is no object");
   read_kind(object, "ending", out.ending.kind, Ending::Kind::left);
   read_fields(object, out);
   check(out);
 }
 
-Json json_of(const FailureReport& failure) {
-  auto copy = failure;
-  Json out{{"ending", static_cast<int>(failure.ending.kind)}};
-  write_fields(out, copy);
-  return out;
+void append(std::string& out, const FailureReport& failure) {
+  out += '{';
+  write(out, "ending", static_cast<int>(failure.ending.kind));
+  write_fields(out, failure);
+  out += '}';
 }
 
 // --- the names of messages, in the order of the variants ---
@@ -671,18 +693,23 @@ constexpr const char* kToAgent[] = {"welcome",           "elsewhere",    "refuse
 static_assert(std::size(kToMembership) == std::variant_size_v<ToMembership>);
 static_assert(std::size(kToAgent) == std::variant_size_v<ToAgent>);
 
+constexpr std::size_t kTextBytesUsual = 512;
+
 template <class Variant>
-std::string text_of(Variant message, const char* type) {
-  Json out{{"type", type}};
-  std::visit([&](auto& content) { write_fields(out, content); }, message);
-  return out.dump();
+std::string text_of(const Variant& message, const char* type) {
+  std::string out;
+  out.reserve(kTextBytesUsual);
+  out.append("{\"type\":\"").append(type).append("\"");
+  std::visit([&](const auto& content) { write_fields(out, content); }, message);
+  return out + '}';
 }
 
 template <class Variant>
 std::optional<Variant> message_of(std::string_view json, const char* const* types) {
   if (base::is_nested_deeper(json, kDepthMax)) throw Error("malformed message: it is nested too deep");
-  const auto object = Json::parse(json, nullptr, false);
-  if (!object.is_object()) throw Error("malformed message: no JSON object");
+  const auto whole = parse_json(json);
+  if (!whole || !std::holds_alternative<JsonObject>(whole->content)) throw Error("malformed message: no JSON object");
+  const auto& object = *whole;
   std::string type;
   read(object, "type", type);
   Variant out;

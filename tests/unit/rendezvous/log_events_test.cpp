@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -54,8 +55,8 @@ TEST(MessageEvents, TellNoSecret) {
   start.nonce = kSecretNonce;
   const auto came = log_event_of(HostCore::Event(HostCore::Came{NodeId{1}, hello, "10.0.0.1"}));
   const auto farewell = log_event_of(HostCore::Event(HostCore::GuardianSaid{kSecretKey}));
-  for (const auto& text : {log_event_of(ToMembership(hello)).fields.text(), came->fields.text(),
-                           log_event_of(ToAgent(start)).fields.text(), farewell->fields.text()}) {
+  for (const auto& text : {log_event_of(ToMembership(hello)).fields.text(), came.fields.text(),
+                           log_event_of(ToAgent(start)).fields.text(), farewell.fields.text()}) {
     EXPECT_THAT(text, Not(HasSubstr(kSecretKey)));
     EXPECT_THAT(text, Not(HasSubstr(kSecretNonce)));
   }
@@ -73,6 +74,19 @@ TEST(MessageEvents, OfABadEndAreErrors) {
   EXPECT_EQ(log_event_of(ToAgent(stopped_at_step)).level, LogLevel::info);
   EXPECT_EQ(log_event_of(ToAgent(failed)).level, LogLevel::error);
   EXPECT_EQ(log_event_of(ToAgent(refused)).level, LogLevel::error);
+}
+
+TEST(HostEvents, HaveTheLevelThatIsKnownBeforeTheirText) {
+  for (const HostCore::Event& event :
+       {HostCore::Event(HostCore::Came{NodeId{1}, {}, "10.0.0.1"}), HostCore::Event(HostCore::Said{NodeId{1}, Hello()}),
+        HostCore::Event(HostCore::Said{NodeId{1}, RoundFailed()}), HostCore::Event(HostCore::Ended{NodeId{1}, "reset"}),
+        HostCore::Event(HostCore::OwnAgentFinished())})
+    EXPECT_EQ(log_event_of(event).level, log_level_of(event)) << log_event_of(event).name;
+  EXPECT_EQ(log_level_of(HostCore::Event(HostCore::Said{NodeId{1}, RoundFailed()})), LogLevel::warning);
+  const HostCore::Action refusal = HostCore::Tell{NodeId{1}, Refused()};
+  EXPECT_EQ(log_level_of(refusal), LogLevel::warning);
+  EXPECT_EQ(log_event_of(refusal).name, "refused");
+  EXPECT_EQ(log_level_of(HostCore::Action(HostCore::Tell{NodeId{1}, StartRound()})), std::nullopt);
 }
 
 TEST(HostEvents, TellWhereTheJobIs) {

@@ -113,6 +113,10 @@ TEST(MessageJson, MessageOfAnUnknownTypeIsToBeIgnored) {
   EXPECT_EQ(to_agent_of(R"({"type":"stop_asked"})"), std::nullopt) << "the other side's";
 }
 
+TEST(MessageJson, LastOfTwoFieldsOfOneNameCounts) {
+  EXPECT_EQ(to_membership_of(R"({"type":"round_started","round":1,"round":2})"), ToMembership(RoundStarted{2}));
+}
+
 TEST(MessageJson, HelloHasTheRangeOfVersionsOrOneVersion) {
   Hello hello;
   hello.node_key = kKey;
