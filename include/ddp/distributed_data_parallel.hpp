@@ -147,7 +147,9 @@ class DDP_EXPORT DistributedDataParallel {
   // Collective, between the finish() of a step with Sync::on and the next begin_step(). Fills the buckets anew, in the
   // order in which gradients became ready on rank 0 in its last finished step with Sync::on, so that the first
   // all-reduce begins as early as it can. All gradients are zero then, and their addresses may be new. Throws
-  // GradientError on a rank whose gradients are not averaged yet; that rank must not go on alone.
+  // GradientError on a rank whose gradients are not averaged yet; that rank must not go on alone. Throws Error on all
+  // ranks if there is no memory for the new buckets: the model has no gradients then, and the next begin_step() asks for
+  // it again.
   void rebuild_buckets();
 
   // With Unused::keep: whether no rank used parameter `index` in any of the micro-batches that the last finish()

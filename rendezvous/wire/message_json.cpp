@@ -1,13 +1,14 @@
 #include "rendezvous/wire/message_json.hpp"
 
 #include <algorithm>
+#include <array>
 #include <concepts>
 
 #include "base/address.hpp"
 #include "base/json_depth.hpp"
 #include "base/printable.hpp"
 #include "ddp/error.hpp"
-#include "rendezvous/control/json_value.hpp"
+#include "rendezvous/wire/json_value.hpp"
 
 namespace ddp::rendezvous {
 namespace {
@@ -684,14 +685,55 @@ void append(std::string& out, const FailureReport& failure) {
   out += '}';
 }
 
-// --- the names of messages, in the order of the variants ---
+// --- the names of messages, by the type of each: no order to keep ---
 
-constexpr const char* kToMembership[] = {"hello",        "store_opened", "round_started", "first_step",
-                                         "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
-constexpr const char* kToAgent[] = {"welcome",           "elsewhere",    "refused", "open_store", "start_round",
-                                    "round_established", "prepare_stop", "stop_at", "stop_round", "finish_job"};
-static_assert(std::size(kToMembership) == std::variant_size_v<ToMembership>);
-static_assert(std::size(kToAgent) == std::variant_size_v<ToAgent>);
+template <class Message>
+constexpr const char* kNameOf = nullptr;
+template <>
+constexpr const char* kNameOf<Hello> = "hello";
+template <>
+constexpr const char* kNameOf<StoreOpened> = "store_opened";
+template <>
+constexpr const char* kNameOf<RoundStarted> = "round_started";
+template <>
+constexpr const char* kNameOf<FirstStep> = "first_step";
+template <>
+constexpr const char* kNameOf<RoundFailed> = "round_failed";
+template <>
+constexpr const char* kNameOf<RoundEnded> = "round_ended";
+template <>
+constexpr const char* kNameOf<StopAsked> = "stop_asked";
+template <>
+constexpr const char* kNameOf<StopReady> = "stop_ready";
+template <>
+constexpr const char* kNameOf<Welcome> = "welcome";
+template <>
+constexpr const char* kNameOf<Elsewhere> = "elsewhere";
+template <>
+constexpr const char* kNameOf<Refused> = "refused";
+template <>
+constexpr const char* kNameOf<OpenStore> = "open_store";
+template <>
+constexpr const char* kNameOf<StartRound> = "start_round";
+template <>
+constexpr const char* kNameOf<RoundEstablished> = "round_established";
+template <>
+constexpr const char* kNameOf<PrepareStop> = "prepare_stop";
+template <>
+constexpr const char* kNameOf<StopAt> = "stop_at";
+template <>
+constexpr const char* kNameOf<StopRound> = "stop_round";
+template <>
+constexpr const char* kNameOf<FinishJob> = "finish_job";
+
+// In the order of the variant.
+template <class... Messages>
+constexpr std::array<const char*, sizeof...(Messages)> names_of(const std::variant<Messages...>*) {
+  static_assert(((kNameOf<Messages> != nullptr) && ...), "a message without a name");
+  return {kNameOf<Messages>...};
+}
+constexpr auto kToMembership = names_of(static_cast<const ToMembership*>(nullptr));
+constexpr auto kToAgent = names_of(static_cast<const ToAgent*>(nullptr));
 
 constexpr std::size_t kTextBytesUsual = 512;
 
@@ -729,10 +771,10 @@ std::optional<Variant> message_of(std::string_view json, const char* const* type
 std::string to_json(const ToMembership& message) { return text_of(message, kToMembership[message.index()]); }
 std::string to_json(const ToAgent& message) { return text_of(message, kToAgent[message.index()]); }
 std::optional<ToMembership> to_membership_of(std::string_view json) {
-  return message_of<ToMembership>(json, kToMembership);
+  return message_of<ToMembership>(json, kToMembership.data());
 }
 std::optional<ToAgent> to_agent_of(std::string_view json, int workers) {
-  auto message = message_of<ToAgent>(json, kToAgent);
+  auto message = message_of<ToAgent>(json, kToAgent.data());
   if (const auto* start = message ? std::get_if<StartRound>(&*message) : nullptr) check_share(*start, workers);
   return message;
 }

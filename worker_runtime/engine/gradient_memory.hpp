@@ -30,9 +30,9 @@ class GradientMemory {
   }
 
   // Collective: memory for a layout, all zeros. What was there before is given back first, because a model may fit
-  // once, but not twice. is_released: gradients are in host memory, and are released bucket by bucket. A small layout of
-  // one or two buckets keeps its memory even so: zeros cost less than new pages, and two buckets may be in use at a time
-  // anyway. If this throws, there is no memory. If it is this process alone that gets none, the group is aborted.
+  // once, but not twice. is_released: gradients are in host memory, and are released bucket by bucket. A small layout
+  // of one or two buckets keeps its memory even so: zeros cost less than new pages, and two buckets may be in use at a
+  // time anyway. If this throws, there is no memory. If it is this process alone that gets none, the group is aborted.
   void allocate(ProcessGroup& group, Layout layout, bool is_released, CollectiveOptions options) {
     memory_ = flags_memory_ = {};
     flags_ = nullptr;

@@ -1,4 +1,4 @@
-#include "rendezvous/control/json_value.hpp"
+#include "rendezvous/wire/json_value.hpp"
 
 #include <algorithm>
 #include <cstddef>
