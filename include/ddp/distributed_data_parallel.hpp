@@ -148,8 +148,8 @@ class DDP_EXPORT DistributedDataParallel {
   // order in which gradients became ready on rank 0 in its last finished step with Sync::on, so that the first
   // all-reduce begins as early as it can. All gradients are zero then, and their addresses may be new. Throws
   // GradientError on a rank whose gradients are not averaged yet; that rank must not go on alone. Throws Error on all
-  // ranks if there is no memory for the new buckets: the model has no gradients then, and the next begin_step() asks for
-  // it again.
+  // ranks if there is no memory for the new buckets: the model has no gradients then, and the next begin_step() asks
+  // for it again.
   void rebuild_buckets();
 
   // With Unused::keep: whether no rank used parameter `index` in any of the micro-batches that the last finish()

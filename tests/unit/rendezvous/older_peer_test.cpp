@@ -71,6 +71,11 @@ class OlderPeer : public ::testing::Test {
 
 void expect_contains(const nlohmann::json& all, const nlohmann::json& part, const std::string& place) {
   ASSERT_EQ(all.type(), part.type()) << place;
+  if (part.is_array()) {
+    ASSERT_EQ(all.size(), part.size()) << place;
+    for (std::size_t i = 0; i < part.size(); ++i) expect_contains(all[i], part[i], place + "/" + std::to_string(i));
+    return;
+  }
   if (!part.is_object()) {
     EXPECT_EQ(all, part) << place;
     return;

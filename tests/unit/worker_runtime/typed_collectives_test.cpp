@@ -69,9 +69,10 @@ TEST(MemoryRange, ShowsArraysAndSpans) {
 TEST(MemoryRange, GivesItsElementsInItsTypeOnly) {
   std::array<double, 3> numbers{1, 2, 3};
   const MemoryRange whole = numbers;
-  const std::span<double> elements = whole.as<double>();
-  EXPECT_EQ(elements.data(), numbers.data());
-  EXPECT_EQ(elements.size(), 3U);
+  const auto elements = whole.as<double>();
+  const std::span<double> as_span = elements;
+  EXPECT_EQ(as_span.data(), numbers.data());
+  EXPECT_EQ(as_span.size(), 3U);
   double sum = 0;
   for (double& number : whole.as<double>()) sum += std::exchange(number, 0);
   EXPECT_EQ(sum, 6);
