@@ -129,8 +129,8 @@ struct Device {
   [[nodiscard]] friend bool operator!=(const Device& a, const Device& b) { return !(a == b); }
 };
 
-// `size()` elements, contiguous: C++17's stand-in for std::span, which can be made of it. It owns nothing. Where a
-// range is on a device, so is this: the host must not follow its pointers then.
+// `size()` elements, contiguous: C++17's stand-in for std::span, which can be made of a variable of it. It owns
+// nothing. Where a range is on a device, so is this: the host must not follow its pointers then.
 template <class T>
 class Span {
  public:

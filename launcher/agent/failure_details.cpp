@@ -11,7 +11,7 @@ rendezvous::RoundEnded with_details(rendezvous::RoundEnded ended, const std::str
     failure.pid = guardian.pid_of(failure.local_rank);
     failure.program = program;
     failure.stderr_file = output.stderr_file(failure.local_rank);
-    failure.gpu_faults = describe_faults(gpu_faults, failure.job_time);
+    failure.gpu_faults = describe_faults(gpu_faults, failure.job_time, failure.job_time - failure.after);
   }
   if (!ended.failures.empty() && ended.failures.front().stderr_file.empty())
     ended.failures.front().stderr_tail = output.stderr_tail(ended.failures.front().local_rank);

@@ -49,13 +49,15 @@ std::string describe(const GpuFault& fault, std::chrono::milliseconds failed_at)
 
 }  // namespace
 
-std::string describe_faults(const std::vector<GpuFault>& faults, std::chrono::milliseconds failed_at) {
+std::string describe_faults(const std::vector<GpuFault>& faults, std::chrono::milliseconds failed_at,
+                            std::chrono::milliseconds round_began) {
+  const auto since = std::max(failed_at - kBefore, round_began);
   std::vector<GpuFault> named;
   for (const auto& fault : faults) {
     const bool is_said = std::any_of(named.begin(), named.end(), [&](const GpuFault& other) {
       return other.gpu == fault.gpu && other.xid == fault.xid;
     });
-    if (!is_said && named.size() < kNamedMax && fault.job_time >= failed_at - kBefore) named.push_back(fault);
+    if (!is_said && named.size() < kNamedMax && fault.job_time >= since) named.push_back(fault);
   }
   std::string out;
   for (const auto& fault : named) out += (out.empty() ? "" : "; ") + describe(fault, failed_at);

@@ -17,8 +17,10 @@ struct GpuFault {
   std::chrono::milliseconds job_time{0};  // on the job's clock
 };
 
-// "GPU 3 reported XID 79 (the GPU has fallen off the bus) 0.4 s before; ...": the faults from a minute before the
-// failure on, each kind of a GPU's once. Empty if there is none.
-std::string describe_faults(const std::vector<GpuFault>& faults, std::chrono::milliseconds failed_at);
+// "GPU 3 reported XID 79 (the GPU has fallen off the bus) 0.4 s before; ...": the faults in the round of the failure,
+// which began at `round_began`, and from a minute before the failure on; each kind of a GPU's once. Empty if there is
+// none.
+std::string describe_faults(const std::vector<GpuFault>& faults, std::chrono::milliseconds failed_at,
+                            std::chrono::milliseconds round_began);
 
 }  // namespace ddp::launcher

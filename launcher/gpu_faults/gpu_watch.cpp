@@ -1,9 +1,10 @@
 #include "launcher/gpu_faults/gpu_watch.hpp"
 
+#include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <system_error>
-#include <utility>
 
 #include "base/library.hpp"
 #include "base/quiet_thread.hpp"
@@ -15,6 +16,8 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kFaultsMax = 32;
 constexpr std::chrono::milliseconds kWait = std::chrono::hours(1);  // for one event; then it waits again
+constexpr std::chrono::seconds kBeforeStart{1}, kStartMax{10}, kAfterError{1};
+constexpr int kErrorsMax = 10;  // in a row
 
 // The part of NVML's interface that is used here. Source: NVML API Reference Guide.
 struct NvmlDeviceState;
@@ -29,47 +32,97 @@ struct NvmlEventData {
 constexpr int kNvmlSuccess = 0, kNvmlTimeout = 10;
 constexpr unsigned long long kNvmlCriticalError = 8;
 
-struct Nvml {
-  explicit Nvml(const std::string& name) : library(name) {
-    is_complete = library.find("nvmlInit_v2", init) && library.find("nvmlDeviceGetCount_v2", count) &&
-                  library.find("nvmlDeviceGetHandleByIndex_v2", handle) && library.find("nvmlDeviceGetIndex", index) &&
-                  library.find("nvmlEventSetCreate", make_set) && library.find("nvmlDeviceRegisterEvents", add) &&
-                  library.find("nvmlEventSetWait_v2", wait);
+class Nvml {
+ public:
+  // Never given back, as threads of the library's own and of this process may be in it until the process ends.
+  static Nvml& only() {
+    static auto& nvml = *new Nvml;
+    return nvml;
   }
 
-  // Empty where there is nobody to hear.
-  NvmlEventSet begin() const {
-    NvmlEventSet set = nullptr;
-    unsigned gpus = 0, heard = 0;
-    if (!is_complete || init() != kNvmlSuccess || count(&gpus) != kNvmlSuccess || make_set(&set) != kNvmlSuccess)
-      return nullptr;
+  // Whether there is anybody to hear.
+  bool begin() {
+    unsigned gpus = 0;
+    if (!is_complete_ || init_() != kNvmlSuccess || count_(&gpus) != kNvmlSuccess || make_set_(&set_) != kNvmlSuccess)
+      return false;
     for (unsigned i = 0; i < gpus; ++i)
-      if (NvmlDevice device = nullptr; handle(i, &device) == kNvmlSuccess)
-        heard += add(device, kNvmlCriticalError, set) == kNvmlSuccess ? 1 : 0;
-    return heard > 0 ? set : nullptr;
+      if (NvmlDevice device = nullptr; handle_(i, &device) == kNvmlSuccess)
+        if (add_(device, kNvmlCriticalError, set_) == kNvmlSuccess) numbers_[device] = i;
+    return !numbers_.empty();
   }
 
-  base::Library library;
-  bool is_complete = false;
-  int (*init)();
-  int (*count)(unsigned*);
-  int (*handle)(unsigned, NvmlDevice*);
-  int (*index)(NvmlDevice, unsigned*);
-  int (*make_set)(NvmlEventSet*);
-  int (*add)(NvmlDevice, unsigned long long, NvmlEventSet);
-  int (*wait)(NvmlEventSet, NvmlEventData*, unsigned);
+  int wait(NvmlEventData& event) const { return wait_(set_, &event, static_cast<unsigned>(kWait.count())); }
+
+  // Not asked of NVML: a GPU that is off the bus has no answer.
+  unsigned number_of(NvmlDevice device) const {
+    const auto found = numbers_.find(device);
+    return found == numbers_.end() ? 0 : found->second;
+  }
+
+ private:
+  Nvml() : library_("libnvidia-ml.so.1") {
+    is_complete_ = library_.find("nvmlInit_v2", init_) && library_.find("nvmlDeviceGetCount_v2", count_) &&
+                   library_.find("nvmlDeviceGetHandleByIndex_v2", handle_) &&
+                   library_.find("nvmlEventSetCreate", make_set_) && library_.find("nvmlDeviceRegisterEvents", add_) &&
+                   library_.find("nvmlEventSetWait_v2", wait_);
+  }
+
+  base::Library library_;
+  bool is_complete_ = false;
+  int (*init_)();
+  int (*count_)(unsigned*);
+  int (*handle_)(unsigned, NvmlDevice*);
+  int (*make_set_)(NvmlEventSet*);
+  int (*add_)(NvmlDevice, unsigned long long, NvmlEventSet);
+  int (*wait_)(NvmlEventSet, NvmlEventData*, unsigned);
+  NvmlEventSet set_ = nullptr;
+  std::map<NvmlDevice, unsigned> numbers_;  // as nvidia-smi's
 };
 
 }  // namespace
 
-struct GpuWatch::Heard {
+struct GpuWatch::Shared {
   struct Fault {
     unsigned gpu;
     std::uint64_t xid;
     Clock::time_point when;
   };
 
-  // Returns false once nobody wants to know any more.
+  // On the thread. False if the watch ends before.
+  bool pause(std::chrono::milliseconds time) {
+    std::unique_lock lock(mutex);
+    return !ended.wait_for(lock, time, [this] { return !is_wanted; });
+  }
+
+  void listen() {
+    if (!begin()) return;
+    for (int errors = 0; errors < kErrorsMax;) {
+      NvmlEventData event{};
+      const int result = Nvml::only().wait(event);
+      if (result == kNvmlSuccess) {
+        errors = 0;
+        if (!add({Nvml::only().number_of(event.device), event.data, Clock::now()})) return;
+      } else if (result != kNvmlTimeout) {  // such as that a GPU is lost; others may still have something to say
+        ++errors;
+        if (!pause(kAfterError)) return;
+      }
+    }
+  }
+
+  bool begin() {
+    if (!pause(kBeforeStart)) return false;
+    {
+      const std::lock_guard lock(mutex);
+      if (!is_wanted) return false;
+      is_starting = true;
+    }
+    const bool is_ready = Nvml::only().begin();
+    const std::lock_guard lock(mutex);
+    is_starting = false;
+    ended.notify_all();
+    return is_ready && is_wanted;
+  }
+
   bool add(const Fault& fault) {
     const std::lock_guard lock(mutex);
     faults.push_back(fault);
@@ -78,40 +131,31 @@ struct GpuWatch::Heard {
   }
 
   std::mutex mutex;
+  std::condition_variable ended;  // the watch, or NVML's start
   std::deque<Fault> faults;
-  bool is_wanted = true;
+  bool is_wanted = true, is_starting = false;
 };
 
-GpuWatch::GpuWatch(const std::string& nvml) : heard_(std::make_shared<Heard>()) {
-  // No call ends NVML's wait, so the thread goes on by itself, at most until the process ends.
-  const auto listen = [heard = heard_, nvml] {
-    const Nvml driver(nvml);
-    const NvmlEventSet set = driver.begin();
-    while (set != nullptr) {
-      NvmlEventData event{};
-      const int result = driver.wait(set, &event, static_cast<unsigned>(kWait.count()));
-      if (result == kNvmlTimeout) continue;
-      unsigned gpu = 0;
-      if (result != kNvmlSuccess || driver.index(event.device, &gpu) != kNvmlSuccess) return;
-      if (!heard->add({gpu, event.data, Clock::now()})) return;
-    }
-  };
+// No call ends NVML's wait, so the thread goes on by itself, at most until the process ends.
+GpuWatch::GpuWatch() : shared_(std::make_shared<Shared>()) {
   try {
-    base::start_quiet_thread(listen).detach();
+    base::start_quiet_thread([shared = shared_] { shared->listen(); }).detach();
   } catch (const std::system_error&) {  // then nothing is heard
   }
 }
 
 GpuWatch::~GpuWatch() {
-  const std::lock_guard lock(heard_->mutex);
-  heard_->is_wanted = false;
+  std::unique_lock lock(shared_->mutex);
+  shared_->is_wanted = false;
+  shared_->ended.notify_all();
+  shared_->ended.wait_for(lock, kStartMax, [this] { return !shared_->is_starting; });
 }
 
 std::vector<GpuFault> GpuWatch::faults(std::chrono::milliseconds job_time) const {
-  const std::lock_guard lock(heard_->mutex);
+  const std::lock_guard lock(shared_->mutex);
   const auto now = Clock::now();
   std::vector<GpuFault> out;
-  for (const auto& fault : heard_->faults)
+  for (const auto& fault : shared_->faults)
     out.push_back(
         {fault.gpu, fault.xid, job_time - std::chrono::duration_cast<std::chrono::milliseconds>(now - fault.when)});
   return out;

@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "launcher/gpu_faults/gpu_faults.hpp"
@@ -12,9 +11,10 @@ namespace ddp::launcher {
 
 class GpuWatch {
  public:
-  // Begins at once; hears nothing where the library or the driver is missing. NVML is never waited for: loading it and
-  // its answers can take seconds.
-  explicit GpuWatch(const std::string& nvml = "libnvidia-ml.so.1");
+  // Begins a second later, so that a short job does not load NVML; hears nothing where it or the driver is missing.
+  // NVML is not waited for, but by the destructor while NVML is being made ready, which may take seconds: a process
+  // must not end in the midst of that.
+  GpuWatch();
   ~GpuWatch();
   GpuWatch(const GpuWatch&) = delete;
 
@@ -23,8 +23,8 @@ class GpuWatch {
   std::vector<GpuFault> faults(std::chrono::milliseconds job_time) const;
 
  private:
-  struct Heard;
-  std::shared_ptr<Heard> heard_;  // also the thread's
+  struct Shared;
+  std::shared_ptr<Shared> shared_;  // with the thread
 };
 
 }  // namespace ddp::launcher

@@ -32,8 +32,6 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   const auto restarts = restarts_max == 0 ? std::string("; `--max-restarts=N` starts all workers again") : "";
   const auto& ending = failure.ending;
   const auto program = shell_word(failure.program);
-  if (!failure.gpu_faults.empty())
-    return "look at what the GPU reported, above; `nvidia-smi -q` on " + failure.host + " shows its state" + restarts;
   if (ending.kind == Ending::Kind::not_started) {
     if (!failure.message.empty()) return "read the cause above, and make it good on " + failure.host;
     if (ending.value == ENOENT)
@@ -46,6 +44,8 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
       return "without --numa-binding: the cores that it chose at the start may have been taken from ddprun since";
     return "`ls -l " + program + "`, and run it without ddprun";
   }
+  if (!failure.gpu_faults.empty())
+    return "look at what the GPU reported, above; `nvidia-smi -q` on " + failure.host + " shows its state" + restarts;
   if (ending.kind == Ending::Kind::killed) {
     switch (ending.value) {
       case SIGKILL:

@@ -109,7 +109,7 @@ void Session::take(const Connected& event, TimePoint) {
 
 void Session::greet() {
   state_ = State::greeting;
-  hello_.held = held_;
+  hello_.held = is_round_refused_ ? std::nullopt : held_;
   send(hello_);
 }
 
@@ -315,6 +315,8 @@ void Session::hear(const Elsewhere& message, TimePoint now) {
 void Session::hear(const Refused& message, TimePoint now) {
   const bool is_round_unknown = message.is_round_unknown && held_;
   if (is_round_unknown && !disowned_since_) disowned_since_ = now;
+  // It was stated for the restarts alone. What is refused without it is refused for good, with the reason.
+  if (is_round_unknown && has_ended_behind()) is_round_refused_ = true;
   if (is_round_unknown && ended_ && now - *disowned_since_ >= options_.heartbeat_timeout) held_->is_left_behind = true;
   if (((message.is_other_job && (endpoint_.size() > 1 || host_)) || is_round_unknown) && !is_host_) {
     out_.push_back(HangUp{});
@@ -352,7 +354,7 @@ void Session::hear(const StartRound& message, TimePoint) {
   first_step_.reset();
   failed_.reset();
   ended_.reset();
-  is_orphan_ = false;
+  is_orphan_ = is_round_refused_ = false;
   has_served_ = is_host_;
   out_.push_back(HandOn{message});
 }
@@ -371,12 +373,13 @@ void Session::hear(const StopAt& message, TimePoint) {
 
 // A node that others have gone on without must not count for its old round again, at whatever membership.
 void Session::hear(const StopRound& message, TimePoint) {
-  if (message.is_left_behind && held_ && held_->round.number == message.round) {
+  const bool is_of_held = held_ && held_->round.number == message.round;
+  if (message.is_left_behind && is_of_held) {
     held_->is_left_behind = true;
     successors_.clear();
     serve_at_.reset();
-    if (ended_) send(*ended_);
   }
+  if (is_of_held && has_ended_behind()) send(*ended_);
   out_.push_back(HandOn{message});
 }
 

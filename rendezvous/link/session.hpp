@@ -188,6 +188,7 @@ class Session {
   std::optional<TimePoint> silent_since_;    // nobody has answered
   std::optional<TimePoint> disowned_since_;  // the nodes of the job that answer know nothing of this node's round
   bool is_orphan_ = false;                   // the workers were told to stop for that
+  bool is_round_refused_ = false;            // it was left behind, has ended, and is not to be stated any more
   std::optional<TimePoint> refused_since_;   // by each answer
   // Of the present round, or the last one:
   std::optional<Held> held_;

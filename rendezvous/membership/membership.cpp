@@ -113,7 +113,7 @@ std::optional<Refused> Membership::other_job(const Hello& hello) const {
 
 std::optional<Refused> Membership::objection(const Hello& hello) const {
   if (auto other = other_job(hello)) return other;
-  const bool may_settings_follow = hello.held && follows_claims();
+  const bool may_settings_follow = claims_round(hello) && follows_claims();
   if (!may_settings_follow && (hello.nodes_min != options_.nodes_min || hello.nodes_max != options_.nodes_max)) {
     const auto range = [](int low, int high) {
       return "--nnodes=" + std::to_string(low) + (low == high ? "" : ":" + std::to_string(high));
@@ -129,13 +129,13 @@ std::optional<Refused> Membership::objection(const Hello& hello) const {
           "node ranks go from 0 to " + std::to_string(options_.nodes_max - 1)};
     // Once a round has begun the newcomer is more likely the replacement of a node whose end is not known yet: it
     // waits.
-    const bool may_be_taken = rounds_begun_ == 0 && !hello.held && wished_ranks_.count(*hello.node_rank) != 0;
+    const bool may_be_taken = rounds_begun_ == 0 && !claims_round(hello) && wished_ranks_.count(*hello.node_rank) != 0;
     for (auto entry = nodes_.begin(); may_be_taken && entry != nodes_.end(); ++entry)
       if (const auto& [id, node] = *entry; node.hello.node_rank == hello.node_rank && absences_.count(id) == 0)
         return Refused{"node rank " + std::to_string(*hello.node_rank) + " is taken by host " + node.hello.host_name,
                        "give each node a --node-rank of its own"};
   }
-  if (hello.held && !is_possible(hello))
+  if (claims_round(hello) && !is_possible(hello))
     return Refused{"this node says that it has round " + std::to_string(hello.held->round.number) + " of " +
                        counted(hello.held->group_world_size, "node") + ", which can't be",
                    "start ddprun again on this host", false, true};

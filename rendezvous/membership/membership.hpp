@@ -168,7 +168,7 @@ class Membership {
   std::optional<Refused> other_job(const Hello& hello) const;  // where it is not this one that the node wants to join
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   int nodes_max_for(const Hello& hello) const {  // of the job, as far as this node can tell
-    return hello.held && follows_claims() ? std::max(hello.nodes_max, options_.nodes_max) : options_.nodes_max;
+    return claims_round(hello) && follows_claims() ? std::max(hello.nodes_max, options_.nodes_max) : options_.nodes_max;
   }
   const std::optional<FinishJob>& verdict() const { return verdict_; }  // once it is finished, if it has one
   const RoundId& last_round() const { return round_id_; }  // that has begun here or was adopted, or is about to
@@ -248,6 +248,8 @@ class Membership {
   // Nodes (membership.cpp).
   std::optional<Refused> objection(const Hello& hello) const;
   bool is_possible(const Hello& hello) const;
+  // Whoever was left behind states its round too, but does not claim that it goes on.
+  static bool claims_round(const Hello& hello) { return hello.held && !hello.held->is_left_behind; }
   // A daemon's settings are those of the node that comes first, which may be anybody's. A round comes with its own.
   bool follows_claims() const { return rounds_begun_ == 0 && !options_.greater_part_only; }
   void go_on(TimePoint now);

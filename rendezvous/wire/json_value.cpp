@@ -24,7 +24,7 @@ class Builder {
   bool end_array() { return close(); }
   bool start_object(std::size_t) {
     JsonObject object;
-    object.reserve(kFieldsUsual);
+    if (open_.empty()) object.reserve(kFieldsUsual);  // a message; what is in it may be many, and empty
     return open(std::move(object));
   }
   bool key(const std::string& name) {

@@ -152,9 +152,9 @@ class Training {
     optimizer_ ? optimizer_->step() : descend();
     ++step_;
     log(batch);
-    checkpoints_.save(step_);
     append(settings_.folder + "/states",
            std::to_string(world_.round().number) + " " + std::to_string(step_) + " " + std::to_string(digest()) + "\n");
+    checkpoints_.save(step_);
     die_at("saved");
     commit(step_ - 1);  // save() has waited for it
     if (is_there("committed")) {

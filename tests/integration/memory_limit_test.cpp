@@ -77,9 +77,35 @@ TEST(MemoryLimit, ARebuildThatIsRefusedIsTriedAgainByTheNextStep) {
       ASSERT_TRUE(error);
       EXPECT_THAT(error->what(), HasSubstr("rank 1 can't have "));
       EXPECT_EQ(model.gradient(1).data, nullptr);
+      EXPECT_TRUE(model.gradient<float>(1).empty());
+      EXPECT_EQ(model.bucket_memory().front().count, 0U);
     }
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
     Model::train_one_step(model);
+  });
+}
+
+// What was reduced before the rebuild went with its memory.
+TEST(MemoryLimit, AnOptimizerDoesNotStepWithGradientsThatAreGone) {
+  run_ranks(2, [](int rank) {
+    Model its;
+    ProcessGroup group = init_process_group();
+    ShardedOptimizer optimizer(group, its.parameters(), SgdOptions{.learning_rate = 1}, Sharding::none);
+    DistributedDataParallelOptions options;
+    optimizer.prepare(options);
+    DistributedDataParallel model(group, its.parameters(), options);
+    Model::train_one_step(model);
+    rlimit limit{};
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+    const rlimit lower{rank == 0 ? limit.rlim_cur : 16 * kMiB, limit.rlim_max};
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &lower), 0);
+    EXPECT_TRUE(thrown_by<Error>([&] { model.rebuild_buckets(); }));
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
+    optimizer.step();
+    EXPECT_EQ(static_cast<float*>(its.parameters().front().values.data)[0], 0);
+    Model::train_one_step(model);
+    optimizer.step();
+    EXPECT_EQ(static_cast<float*>(its.parameters().front().values.data)[0], -1);
   });
 }
 

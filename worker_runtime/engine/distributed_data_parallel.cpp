@@ -179,6 +179,11 @@ class DistributedDataParallel::Impl {
   std::uint64_t begin_step(Sync sync) {
     if (executor_.is_captured()) {
       require_chosen_caps();
+      if (!executor_.memory().is_there()) {
+        throw GradientError(
+            "the model has no gradients, because there was no memory for its new buckets\nwhere: "
+            "DistributedDataParallel::begin_step\ntry:   a step outside a capture first, which asks for it again");
+      }
       carry_out(plan_.begin_captured(sync));
     } else {
       rebuild_if_due();

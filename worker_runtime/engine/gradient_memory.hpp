@@ -61,11 +61,13 @@ class GradientMemory {
   const std::vector<std::string>& names() const { return names_; }  // by parameter
   std::string describe() const { return gradient_engine::describe(layout_, names_); }
 
-  // Of all gradients, with their padding, in bytes.
-  MemoryRange all() const { return {memory_.data(), layout_.flags_offset, DataType::uint8, memory_.device()}; }
+  // Of all gradients, with their padding, in bytes. This and the following are empty where there is no memory.
+  MemoryRange all() const {
+    return {memory_.data(), is_there() ? layout_.flags_offset : 0, DataType::uint8, memory_.device()};
+  }
   std::byte* flags() const { return flags_; }
   MemoryRange of(const Bucket& bucket) const {
-    return {at(bucket.offset_bytes), bucket.count, bucket.type, memory_.device()};
+    return {at(bucket.offset_bytes), is_there() ? bucket.count : 0, bucket.type, memory_.device()};
   }
   std::vector<MemoryRange> buckets() const {
     std::vector<MemoryRange> ranges;
@@ -75,7 +77,8 @@ class GradientMemory {
   MemoryRange gradient(std::size_t parameter) const {
     const Slot& slot = layout_.slots[parameter];
     const Bucket& bucket = layout_.buckets[slot.bucket];
-    return {at(bucket.offset_bytes + slot.offset_bytes), counts_[parameter], bucket.type, memory_.device()};
+    return {at(bucket.offset_bytes + slot.offset_bytes), is_there() ? counts_[parameter] : 0, bucket.type,
+            memory_.device()};
   }
 
  private:

@@ -16,6 +16,15 @@
 
 namespace ddp::gradient_engine {
 
+// A hook that uses the gradients in its buckets after a step too.
+class UsesGradientsLater {
+ public:
+  virtual void gradients_end() = 0;  // their memory is about to be given back
+
+ protected:
+  ~UsesGradientsLater() = default;
+};
+
 class HookRunner {
  public:
   // Makes memory zero, and may give it back to the system.
@@ -34,6 +43,9 @@ class HookRunner {
   // Collective: the gradients lie in `memory` from now on. Throws what the hook throws. An InvalidArgument of the first
   // call leaves the group usable: all ranks have the same.
   void set_buckets(const Layout& layout, const MemoryRange& memory);
+
+  // The memory of the last call is about to be given back.
+  void end_buckets();
 
   // These throw what the hook, or a collective, failed with; the group is aborted then.
   void begin(std::size_t bucket, std::uint64_t step);  // its stage 0

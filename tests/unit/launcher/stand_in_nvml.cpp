@@ -79,11 +79,6 @@ NVML_STAND_IN nvmlDeviceGetMigDeviceHandleByIndex(const void*, unsigned index, c
   return kSuccess;
 }
 
-NVML_STAND_IN nvmlDeviceGetIndex(const void* device, unsigned* index) {
-  *index = static_cast<unsigned>(number_of(device) - 1);
-  return kSuccess;
-}
-
 NVML_STAND_IN nvmlEventSetCreate(const void** set) {
   *set = handle_of(1);
   return kSuccess;

@@ -396,6 +396,17 @@ TEST_F(Resume, WhoWasLeftBehindCountsForItsOldRoundNoMore) {
   EXPECT_TRUE(stopped.at(11).front().is_left_behind);
 }
 
+TEST_F(Resume, WhoWasLeftBehindComesWithNoSettingsOfItsOwn) {
+  begin_with(2);
+  auto behind = held_by(1);
+  behind.is_left_behind = true;
+  begin_anew(4, 4);
+  comes_again(1, 11, behind);
+  hello.nodes_min = hello.nodes_max = 2;
+  comes_again(2, 12, behind);
+  EXPECT_EQ(membership->view().nodes.size(), 1U) << "its job had another --nnodes";
+}
+
 TEST_F(Resume, TheRestartsThatAMemberKnowsOfCountInTheFirstRound) {
   begin_with(2);
   auto behind = held_by(1);

@@ -420,9 +420,26 @@ TEST_F(SessionTest, WhoIsLeftBehindServesNobody_AndAnswersForItsRoundOnlyIfAsked
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0") << "it knows of the job's restarts";
   EXPECT_EQ(hear(Welcome{}), "hand welcome") << "another round there may have the number of the one that has ended";
   EXPECT_EQ(hear(stop), "say round_ended, hand stop_round");
+  stop.is_left_behind = false;
+  EXPECT_EQ(hear(stop), "say round_ended, hand stop_round") << "whoever asks";
   now += 10s;
   EXPECT_EQ(ended(How::silent), "");
   EXPECT_EQ(next().find("serve"), std::string::npos);
+}
+
+TEST_F(SessionTest, WhoWasLeftBehindStatesNoRoundWhereThatIsRefused) {
+  join_and_start(1);
+  StopRound stop;
+  stop.is_left_behind = true;
+  (void)hear(stop);
+  (void)say(RoundEnded{});
+  now += 10s;
+  (void)ended(How::closed);
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+  EXPECT_EQ(hear(Refused{"other --nnodes", "", false, true}), "hang up");
+  EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello again");
+  EXPECT_EQ(hear(Refused{"other --nnodes", ""}), "give up: other --nnodes");
 }
 
 TEST_F(SessionTest, WhoWasToldToStopWaitsForNobodyLong) {

@@ -16,6 +16,7 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/device_number.hpp"
 #include "worker_runtime/engine/handle.hpp"
+#include "worker_runtime/engine/hook_runner.hpp"
 #include "worker_runtime/engine/hooks/exact_text.hpp"
 #include "worker_runtime/engine/sharded/optimizer_numbers.hpp"
 #include "worker_runtime/engine/sharded/optimizer_state.hpp"
@@ -126,7 +127,7 @@ void give_up(ProcessGroup& group) noexcept {
 
 // As a communication hook it reduces the gradients. The division of the buckets is the only thing that both sides
 // share.
-class ShardedOptimizer::Impl : public CommunicationHook {
+class ShardedOptimizer::Impl : public CommunicationHook, public gradient_engine::UsesGradientsLater {
  public:
   Impl(ProcessGroup group, std::vector<Parameter> parameters, std::variant<AdamWOptions, SgdOptions> options,
        Sharding sharding)
@@ -199,6 +200,10 @@ class ShardedOptimizer::Impl : public CommunicationHook {
       bucket.part.data = next;
       next += bucket.part.bytes();
     }
+  }
+
+  void gradients_end() override {
+    for (BucketState& bucket : buckets_) bucket.is_reduced = false;
   }
 
   std::optional<Work> next(const HookCall& call) override {
