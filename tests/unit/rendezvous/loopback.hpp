@@ -77,6 +77,17 @@ class RawSocket {
     return bytes;
   }
 
+  // Up to and with this text, or less where the peer hung up or kPatience passed.
+  std::string receive_until(const std::string& text) {
+    std::string received;
+    while (!received.ends_with(text)) {
+      char byte = 0;
+      if (::recv(fd_.get(), &byte, 1, 0) <= 0) break;
+      received += byte;
+    }
+    return received;
+  }
+
   bool is_hung_up() {  // waits for it
     char byte;
     const auto count = ::recv(fd_.get(), &byte, 1, 0);
