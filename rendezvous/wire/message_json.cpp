@@ -1,7 +1,6 @@
 #include "rendezvous/wire/message_json.hpp"
 
 #include <algorithm>
-#include <array>
 #include <concepts>
 
 #include "base/address.hpp"
@@ -16,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr std::size_t kListMax = kAddressesMax;  // of texts
-// Of any text, in both directions: a longer one is cut where it is written. Eight failures with three texts each and 16
+// Of any text, in both directions: a longer one is cut where it is written. Eight failures with four texts each and 16
 // lines of stderr fit into kControlMessageBytesMax, even if JSON doubles each byte.
 constexpr std::size_t kTextBytesMax = 2048;
 
@@ -726,28 +725,24 @@ constexpr const char* kNameOf<StopRound> = "stop_round";
 template <>
 constexpr const char* kNameOf<FinishJob> = "finish_job";
 
-// In the order of the variant.
-template <class... Messages>
-constexpr std::array<const char*, sizeof...(Messages)> names_of(const std::variant<Messages...>*) {
-  static_assert(((kNameOf<Messages> != nullptr) && ...), "a message without a name");
-  return {kNameOf<Messages>...};
-}
-constexpr auto kToMembership = names_of(static_cast<const ToMembership*>(nullptr));
-constexpr auto kToAgent = names_of(static_cast<const ToAgent*>(nullptr));
-
 constexpr std::size_t kTextBytesUsual = 512;
 
 template <class Variant>
-std::string text_of(const Variant& message, const char* type) {
+std::string text_of(const Variant& message) {
   std::string out;
   out.reserve(kTextBytesUsual);
-  out.append("{\"type\":\"").append(type).append("\"");
-  std::visit([&](const auto& content) { write_fields(out, content); }, message);
+  std::visit(
+      [&]<class Message>(const Message& content) {
+        static_assert(kNameOf<Message> != nullptr, "a message without a name");
+        out.append("{\"type\":\"").append(kNameOf<Message>).append("\"");
+        write_fields(out, content);
+      },
+      message);
   return out + '}';
 }
 
 template <class Variant>
-std::optional<Variant> message_of(std::string_view json, const char* const* types) {
+std::optional<Variant> message_of(std::string_view json) {
   if (base::is_nested_deeper(json, kDepthMax)) throw Error("malformed message: it is nested too deep");
   const auto whole = parse_json(json);
   if (!whole || !std::holds_alternative<JsonObject>(whole->content)) throw Error("malformed message: no JSON object");
@@ -757,7 +752,9 @@ std::optional<Variant> message_of(std::string_view json, const char* const* type
   Variant out;
   bool found = false;
   [&]<std::size_t... Is>(std::index_sequence<Is...>) {
-    ((type == types[Is] ? (found = true, out.template emplace<Is>(), void()) : void()), ...);
+    ((type == kNameOf<std::variant_alternative_t<Is, Variant>> ? (found = true, out.template emplace<Is>(), void())
+                                                               : void()),
+     ...);
   }
   (std::make_index_sequence<std::variant_size_v<Variant>>());
   if (!found) return {};
@@ -768,13 +765,11 @@ std::optional<Variant> message_of(std::string_view json, const char* const* type
 
 }  // namespace
 
-std::string to_json(const ToMembership& message) { return text_of(message, kToMembership[message.index()]); }
-std::string to_json(const ToAgent& message) { return text_of(message, kToAgent[message.index()]); }
-std::optional<ToMembership> to_membership_of(std::string_view json) {
-  return message_of<ToMembership>(json, kToMembership.data());
-}
+std::string to_json(const ToMembership& message) { return text_of(message); }
+std::string to_json(const ToAgent& message) { return text_of(message); }
+std::optional<ToMembership> to_membership_of(std::string_view json) { return message_of<ToMembership>(json); }
 std::optional<ToAgent> to_agent_of(std::string_view json, int workers) {
-  auto message = message_of<ToAgent>(json, kToAgent.data());
+  auto message = message_of<ToAgent>(json);
   if (const auto* start = message ? std::get_if<StartRound>(&*message) : nullptr) check_share(*start, workers);
   return message;
 }
