@@ -47,8 +47,8 @@
 #include <vector>
 
 #include "benchmarks/common/measure.hpp"
-#include "rendezvous/wire/message_json.hpp"
 #include "rendezvous/security/tls.hpp"
+#include "rendezvous/wire/message_json.hpp"
 
 namespace {
 

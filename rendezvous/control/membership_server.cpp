@@ -14,8 +14,8 @@
 #include "base/random_key.hpp"
 #include "ddp/error.hpp"
 #include "rendezvous/control/log_events.hpp"
-#include "rendezvous/wire/message_json.hpp"
 #include "rendezvous/host/host_core.hpp"
+#include "rendezvous/wire/message_json.hpp"
 
 namespace ddp::rendezvous {
 

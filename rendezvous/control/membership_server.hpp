@@ -11,8 +11,8 @@
 #include <string>
 
 #include "base/event_log.hpp"
-#include "rendezvous/wire/channel.hpp"
 #include "rendezvous/membership/membership.hpp"
+#include "rendezvous/wire/channel.hpp"
 
 namespace ddp::rendezvous {
 

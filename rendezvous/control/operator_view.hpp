@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "rendezvous/wire/channel.hpp"
 #include "rendezvous/membership/membership.hpp"
+#include "rendezvous/wire/channel.hpp"
 
 namespace ddp::rendezvous {
 

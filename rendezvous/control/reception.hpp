@@ -18,11 +18,11 @@
 #include "base/descriptor_room.hpp"
 #include "base/unique_fd.hpp"
 #include "base/warning.hpp"
-#include "rendezvous/wire/channel.hpp"
 #include "rendezvous/control/handshake_pace.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/security/tls.hpp"
+#include "rendezvous/wire/channel.hpp"
 
 namespace ddp::rendezvous {
 

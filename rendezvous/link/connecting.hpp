@@ -14,9 +14,9 @@
 #include <variant>
 
 #include "base/unique_fd.hpp"
-#include "rendezvous/wire/channel.hpp"
-#include "rendezvous/link/session.hpp"
 #include "rendezvous/link/endpoint_addresses.hpp"
+#include "rendezvous/link/session.hpp"
+#include "rendezvous/wire/channel.hpp"
 
 namespace ddp::rendezvous {
 

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/link/resolver.hpp"
 #include "rendezvous/link/endpoint_name.hpp"
+#include "rendezvous/link/resolver.hpp"
 
 namespace ddp::rendezvous {
 

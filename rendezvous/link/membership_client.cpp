@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "ddp/error.hpp"
-#include "rendezvous/wire/channel.hpp"
 #include "rendezvous/control/membership_server.hpp"
-#include "rendezvous/wire/message_json.hpp"
-#include "rendezvous/link/resolver.hpp"
 #include "rendezvous/link/connecting.hpp"
 #include "rendezvous/link/endpoint_addresses.hpp"
 #include "rendezvous/link/port_answers.hpp"
+#include "rendezvous/link/resolver.hpp"
+#include "rendezvous/wire/channel.hpp"
+#include "rendezvous/wire/message_json.hpp"
 
 namespace ddp::rendezvous {
 

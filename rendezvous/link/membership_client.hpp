@@ -13,9 +13,9 @@
 #include <optional>
 #include <string>
 
+#include "rendezvous/link/endpoint_name.hpp"
 #include "rendezvous/link/link_lost.hpp"
 #include "rendezvous/link/session.hpp"
-#include "rendezvous/link/endpoint_name.hpp"
 #include "rendezvous/security/tls.hpp"
 
 namespace ddp::rendezvous {

@@ -284,8 +284,8 @@ void Session::hear(const Welcome& message, TimePoint now) {
   disowned_since_.reset();
   out_.push_back(HandOn{message});
   if (opened_ && (!held_ || opened_->round > held_->round.number)) send(*opened_);
-  if (hello_.held &&
-      !has_ended_behind()) {  // else nobody there may know the round, and another one may have its number
+  // Else nobody there may know the round, and another one may have its number.
+  if (hello_.held && !has_ended_behind()) {
     if (started_) send(*started_);
     if (first_step_) send(*first_step_);
     if (failed_) send(*failed_);

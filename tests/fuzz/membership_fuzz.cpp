@@ -37,8 +37,8 @@ extern "C" std::size_t __sanitizer_get_current_allocated_bytes();
 
 #include "ddp/error.hpp"
 #include "launcher/agent/assignment.hpp"
-#include "rendezvous/wire/message_json.hpp"
 #include "rendezvous/membership/membership.hpp"
+#include "rendezvous/wire/message_json.hpp"
 #include "tests/fuzz/targets.hpp"
 
 namespace {

@@ -12,9 +12,6 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 const Job::Options kTerminal{{}, true};
-// A shell that is always between two commands, where it looks for signals.
-const std::string kRunForEver = "while :; do :; done";
-
 TEST(DdprunTerminal, WorkersHaveTerminalsOfItsSize) {
   Job job(shell(1, "[ -t 1 ] && [ -t 2 ] && stty size <&1"), kTerminal);
   EXPECT_EQ(job.wait(), 0) << job.out();
@@ -22,14 +19,14 @@ TEST(DdprunTerminal, WorkersHaveTerminalsOfItsSize) {
 }
 
 TEST(DdprunTerminal, AResizeReachesTheWorkers) {
-  Job job(shell(1, "trap 'stty size <&1' WINCH; echo ready; " + kRunForEver), kTerminal);
+  Job job(shell(1, "trap 'stty size <&1' WINCH; echo ready; " + kWaitForSignals), kTerminal);
   ASSERT_TRUE(job.prints("ready"));
   job.resize_terminal(50, 132);
   EXPECT_TRUE(job.prints("50 132")) << job.out();
 }
 
 TEST(DdprunTerminal, ARankBeforeTheLinesIsOffTheWorkersWidth) {
-  Job job(shell(2, "trap 'stty size <&1' WINCH; stty size <&1; " + kRunForEver), kTerminal);
+  Job job(shell(2, "trap 'stty size <&1' WINCH; stty size <&1; " + kWaitForSignals), kTerminal);
   EXPECT_TRUE(job.prints("24 76", 2)) << job.out();  // "[0] "
   job.resize_terminal(50, 132);
   EXPECT_TRUE(job.prints("50 128", 2)) << job.out();
@@ -72,7 +69,7 @@ TEST(DdprunTerminal, TypedLinesReachRankZero) {
 }
 
 TEST(DdprunTerminal, CtrlCStopsTheJobAndASecondOneKillsIt) {
-  Job job(shell(2, "trap 'echo caught' INT; echo ready; " + kRunForEver), kTerminal);
+  Job job(shell(2, "trap 'echo caught' INT; echo ready; " + kWaitForSignals), kTerminal);
   ASSERT_TRUE(job.prints("ready", 2));
   job.type("\x03");
   ASSERT_TRUE(job.prints("caught", 2)) << job.out();
@@ -88,7 +85,7 @@ TEST(DdprunTerminal, CtrlZStopsTheWholeTreeAndContinuingGoesOn) {
   Job job(shell(2,
                 "setsid sh -c 'echo pid_stray_'$RANK' $$; exec tail -f /dev/null' & "
                 "trap 'echo continued' CONT; echo pid_$RANK $$; " +
-                    kRunForEver),
+                    kWaitForSignals),
           kTerminal);
   std::vector<pid_t> tree;
   for (const auto* label : {"pid_0 ", "pid_1 ", "pid_stray_0 ", "pid_stray_1 "}) {

@@ -80,6 +80,9 @@ char process_state(pid_t pid);
 // A shell script that stays for ever and ends at any signal.
 inline const std::string kStay = "exec tail -f /dev/null";
 
+// One that is always between two commands, where it looks for signals.
+inline const std::string kWaitForSignals = "while :; do :; done";
+
 // The command line of workers that run a shell script on one node.
 std::vector<std::string> shell(int workers, const std::string& script, std::vector<std::string> options = {});
 

@@ -18,13 +18,13 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/wire/channel.hpp"
-#include "rendezvous/link/membership_client.hpp"
 #include "rendezvous/control/membership_server.hpp"
-#include "rendezvous/wire/message_json.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/control/reception.hpp"
+#include "rendezvous/link/membership_client.hpp"
 #include "rendezvous/security/stream.hpp"
+#include "rendezvous/wire/channel.hpp"
+#include "rendezvous/wire/message_json.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
 
 namespace ddp::rendezvous {

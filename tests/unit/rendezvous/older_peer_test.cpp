@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/wire/message_json.hpp"
-#include "rendezvous/link/session.hpp"
 #include "rendezvous/host/host_core.hpp"
+#include "rendezvous/link/session.hpp"
+#include "rendezvous/wire/message_json.hpp"
 #include "tests/unit/actions_of.hpp"
 
 namespace ddp::rendezvous {
