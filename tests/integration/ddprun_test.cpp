@@ -19,10 +19,6 @@ using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// A worker that lives until it is ended.
-// The same for a shell with traps. It is always between two commands, where it looks for signals: one that meets a
-// shell just before it blocks in `read` or `wait`, or its child between fork and exec, is seen late or never.
-
 // A process in a session of its own that outlives its parent, and says when it is there.
 const std::string kStrayChild = "setsid sh -c 'echo stray; exec tail -f /dev/null' & ";
 

@@ -80,7 +80,8 @@ char process_state(pid_t pid);
 // A shell script that stays for ever and ends at any signal.
 inline const std::string kStay = "exec tail -f /dev/null";
 
-// One that is always between two commands, where it looks for signals.
+// The same for a shell with traps. It is always between two commands, where it looks for signals: one that meets a
+// shell just before it blocks in `read` or `wait`, or its child between fork and exec, is seen late or never.
 inline const std::string kWaitForSignals = "while :; do :; done";
 
 // The command line of workers that run a shell script on one node.

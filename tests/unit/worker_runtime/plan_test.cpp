@@ -45,7 +45,7 @@ std::string text_of(const FindFrozen& its) {
 std::string text_of(const FindUnused& its) {
   std::string text = "find unused:";
   for (const std::size_t parameter : its.missing) text += " " + std::to_string(parameter);
-  return text + (its.is_of_last_window ? " of the last window" : "");
+  return text + (its.window.is_last ? " of the last window" : "");
 }
 std::string text_of(const FindNonFinite& its) {
   std::string text = "find non-finite";
@@ -59,10 +59,10 @@ std::string text_of(const FindMiscounts& its) {
     text += " " + std::to_string(its.own->parameter) + " " + std::to_string(its.own->found) + " instead of " +
             std::to_string(its.own->expected);
   }
-  return text + (its.is_of_last_window ? " of the last window" : "");
+  return text + (its.window.is_last ? " of the last window" : "");
 }
 std::string text_of(const TellCancelled& its) {
-  return "tell cancelled by " + std::to_string(its.rank) + (its.is_of_last_window ? " in the last window" : "");
+  return "tell cancelled by " + std::to_string(its.rank) + (its.window.is_last ? " in the last window" : "");
 }
 
 std::vector<std::string> texts(const Actions& actions) {

@@ -215,30 +215,30 @@ Actions Plan::check() {
 }
 
 Actions Plan::looked(const Agreement& of_all) {
-  const bool is_of_last_window = options_.look_at == LookAt::end_of_next_window;
   Findings own = std::move(unlooked_.front());
   unlooked_.erase(unlooked_.begin());
+  const FaultyWindow window{own.window, options_.look_at == LookAt::end_of_next_window};
   outcome_.was_last_good = false;
   if (of_all.flags.canceller > 0) {
     if (own.is_shadow) return {};  // it has lost nothing
-    return {TellCancelled{of_all.flags.canceller - 1, is_of_last_window, own.window}};
+    return {TellCancelled{of_all.flags.canceller - 1, window}};
   }
   if (!of_all.flags.have_frozen_the_same()) {
     own.frozen.resize(names_.size());
-    return {FindFrozen{std::move(own.frozen), is_of_last_window, own.window}};
+    return {FindFrozen{std::move(own.frozen), window}};
   }
   switch (static_cast<Fault>(of_all.flags.fault)) {
     case Fault::none: break;
-    case Fault::missing: return {FindUnused{std::move(own.missing), is_of_last_window, own.window}};
-    case Fault::miscount: return {FindMiscounts{own.miscount, is_of_last_window, own.window}};
-    case Fault::non_finite: return {FindNonFinite{std::move(own.non_finite), is_of_last_window, own.window}};
+    case Fault::missing: return {FindUnused{std::move(own.missing), window}};
+    case Fault::miscount: return {FindMiscounts{own.miscount, window}};
+    case Fault::non_finite: return {FindNonFinite{std::move(own.non_finite), window}};
   }
   outcome_.was_last_good = true;
   ++outcome_.good_windows;
   if (!of_all.used.empty()) outcome_.used = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
   Actions actions;
-  if (options_.has_hook && !is_of_last_window) {  // else these are another window's gradients
+  if (options_.has_hook && !window.is_last) {  // else these are another window's gradients
     for (std::size_t parameter = 0; parameter < outcome_.used.size(); ++parameter) {
       if (outcome_.used[parameter] == 0) actions.emplace_back(Zero{parameter});
     }

@@ -71,6 +71,11 @@ struct Agreement {
 
 // --- actions ---
 
+struct FaultyWindow {  // that an error is about
+  std::uint64_t number = 0;
+  bool is_last = false;  // the one before that which is being ended
+};
+
 struct Drain {};           // wait for what was begun in earlier windows; its failure is thrown
 struct BroadcastBuffers {  // wait for it
   int root = 0;
@@ -96,28 +101,23 @@ struct Look {};      // take the oldest result that is not looked at, and tell i
 struct Peek {};      // tell the newest result to the plan by peeked()
 struct FindUnused {  // learn which ranks miss which parameters, in a collective, and throw it
   std::vector<std::size_t> missing;
-  bool is_of_last_window = false;
-  std::uint64_t window = 0;
+  FaultyWindow window{};
 };
 struct FindMiscounts {  // learn which ranks have which miscounts, in a collective, and throw it
   std::optional<Miscount> own;
-  bool is_of_last_window = false;
-  std::uint64_t window = 0;
+  FaultyWindow window{};
 };
 struct FindNonFinite {  // learn which gradients of which ranks are not finite, in a collective, and throw it
   std::vector<std::size_t> parameters;
-  bool is_of_last_window = false;
-  std::uint64_t window = 0;
+  FaultyWindow window{};
 };
 struct FindFrozen {  // learn which ranks have frozen which parameters, in a collective, and throw it
   std::vector<bool> own;
-  bool is_of_last_window = false;
-  std::uint64_t window = 0;
+  FaultyWindow window{};
 };
 struct TellCancelled {  // throw that the window was cancelled
   int rank = 0;
-  bool is_of_last_window = false;
-  std::uint64_t window = 0;
+  FaultyWindow window{};
 };
 
 using Action = std::variant<Drain, BroadcastBuffers, AverageBuffers, ZeroAll, Zero, Reduce, FinishHooks, Scale, Agree,
