@@ -6,52 +6,44 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/library.hpp"
+#include "base/nvml.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-// The part of NVML's interface that is used here. Source: NVML API Reference Guide.
-struct NvmlDeviceState;
-using NvmlDevice = NvmlDeviceState*;
+using base::kNvmlSuccess;
+using base::NvmlDevice;
+
 struct NvmlPciInfo {  // of nvmlDeviceGetPciInfo_v3
   char bus_id_legacy[16];
   unsigned domain, bus, device, device_id, subsystem_id;
   char bus_id[32];
 };
-constexpr int kNvmlSuccess = 0;
 constexpr unsigned kNvmlScopeNode = 0;
 constexpr unsigned kUuidBytes = 96;
 constexpr unsigned kWordBits = sizeof(unsigned long) * CHAR_BIT;
 constexpr unsigned kNodesMax = 1024;  // of Linux
 
-class Nvml {
+class NvmlGpus {
  public:
-  explicit Nvml(const std::string& name) : library_(name) {
-    const bool complete =
-        library_.find("nvmlInit_v2", init_) && library_.find("nvmlShutdown", shutdown_) &&
-        library_.find("nvmlDeviceGetCount_v2", count_) && library_.find("nvmlDeviceGetHandleByIndex_v2", handle_) &&
-        library_.find("nvmlDeviceGetUUID", uuid_) && library_.find("nvmlDeviceGetPciInfo_v3", pci_info_);
-    library_.find("nvmlDeviceGetMemoryAffinity", memory_affinity_);
-    library_.find("nvmlDeviceGetMaxMigDeviceCount", mig_count_);
-    library_.find("nvmlDeviceGetMigDeviceHandleByIndex", mig_handle_);
-    is_ready_ = complete && init_() == kNvmlSuccess;
+  explicit NvmlGpus(const std::string& name) : nvml_(name) {
+    const bool is_complete = nvml_.find("nvmlShutdown", shutdown_) && nvml_.find("nvmlDeviceGetUUID", uuid_) &&
+                             nvml_.find("nvmlDeviceGetPciInfo_v3", pci_info_);
+    nvml_.find("nvmlDeviceGetMemoryAffinity", memory_affinity_);
+    nvml_.find("nvmlDeviceGetMaxMigDeviceCount", mig_count_);
+    nvml_.find("nvmlDeviceGetMigDeviceHandleByIndex", mig_handle_);
+    is_ready_ = is_complete && nvml_.begin();
   }
-  ~Nvml() {
+  ~NvmlGpus() {
     if (is_ready_) shutdown_();
   }
-  Nvml(const Nvml&) = delete;
+  NvmlGpus(const NvmlGpus&) = delete;
 
   bool is_ready() const { return is_ready_; }
 
   std::vector<Gpu> gpus() const {
-    unsigned count = 0;
-    if (count_(&count) != kNvmlSuccess) return {};
     std::vector<Gpu> out;
-    for (unsigned i = 0; i < count; ++i) {
-      NvmlDevice device = nullptr;
-      out.push_back(handle_(i, &device) == kNvmlSuccess ? read(device) : Gpu{});
-    }
+    for (const NvmlDevice device : nvml_.devices()) out.push_back(device != nullptr ? read(device) : Gpu{});
     return out;
   }
 
@@ -94,11 +86,8 @@ class Nvml {
     return found;
   }
 
-  base::Library library_;
-  int (*init_)();
+  base::Nvml nvml_;
   int (*shutdown_)();
-  int (*count_)(unsigned*);
-  int (*handle_)(unsigned, NvmlDevice*);
   int (*uuid_)(NvmlDevice, char*, unsigned);
   int (*pci_info_)(NvmlDevice, NvmlPciInfo*);
   int (*memory_affinity_)(NvmlDevice, unsigned, unsigned long*, unsigned);
@@ -134,7 +123,7 @@ std::optional<int> node_at(const std::string& pci_address, const std::string& ro
 }  // namespace
 
 std::vector<Gpu> find_gpus(const GpuSources& sources) {
-  const Nvml nvml(sources.nvml);
+  const NvmlGpus nvml(sources.nvml);
   auto out = nvml.is_ready() ? nvml.gpus() : gpus_of_the_driver(sources.root);
   for (auto& gpu : out)
     if (!gpu.node && !gpu.pci_address.empty()) gpu.node = node_at(gpu.pci_address, sources.root);

@@ -5,12 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "base/nvml.hpp"
 #include "launcher/binding/topology.hpp"
 
 namespace ddp::launcher {
 
 struct GpuSources {
-  std::string nvml = "libnvidia-ml.so.1";
+  std::string nvml = base::kNvmlName;
   std::string root;  // before /proc and /sys; a test has its own
 };
 

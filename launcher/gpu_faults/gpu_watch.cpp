@@ -6,7 +6,7 @@
 #include <mutex>
 #include <system_error>
 
-#include "base/library.hpp"
+#include "base/nvml.hpp"
 #include "base/quiet_thread.hpp"
 
 namespace ddp::launcher {
@@ -19,35 +19,35 @@ constexpr std::chrono::milliseconds kWait = std::chrono::hours(1);  // for one e
 constexpr std::chrono::seconds kBeforeStart{1}, kStartMax{10}, kAfterError{1};
 constexpr int kErrorsMax = 10;  // in a row
 
-// The part of NVML's interface that is used here. Source: NVML API Reference Guide.
-struct NvmlDeviceState;
+using base::kNvmlSuccess;
+using base::NvmlDevice;
+
 struct NvmlEventSetState;
-using NvmlDevice = NvmlDeviceState*;
 using NvmlEventSet = NvmlEventSetState*;
 struct NvmlEventData {
   NvmlDevice device;
   unsigned long long type, data;  // data: of a critical error, its XID
   unsigned gpu_instance, compute_instance;
 };
-constexpr int kNvmlSuccess = 0, kNvmlTimeout = 10;
+constexpr int kNvmlTimeout = 10;
 constexpr unsigned long long kNvmlCriticalError = 8;
 
-class Nvml {
+class NvmlEvents {
  public:
   // Never given back, as threads of the library's own and of this process may be in it until the process ends.
-  static Nvml& only() {
-    static auto& nvml = *new Nvml;
-    return nvml;
+  static NvmlEvents& only() {
+    static auto& events = *new NvmlEvents;
+    return events;
   }
 
   // Whether there is anybody to hear.
   bool begin() {
-    unsigned gpus = 0;
-    if (!is_complete_ || init_() != kNvmlSuccess || count_(&gpus) != kNvmlSuccess || make_set_(&set_) != kNvmlSuccess)
-      return false;
-    for (unsigned i = 0; i < gpus; ++i)
-      if (NvmlDevice device = nullptr; handle_(i, &device) == kNvmlSuccess)
-        if (add_(device, kNvmlCriticalError, set_) == kNvmlSuccess) numbers_[device] = i;
+    if (!is_complete_ || !nvml_.begin() || make_set_(&set_) != kNvmlSuccess) return false;
+    unsigned number = 0;
+    for (const NvmlDevice device : nvml_.devices()) {
+      if (device != nullptr && add_(device, kNvmlCriticalError, set_) == kNvmlSuccess) numbers_[device] = number;
+      ++number;
+    }
     return !numbers_.empty();
   }
 
@@ -60,18 +60,13 @@ class Nvml {
   }
 
  private:
-  Nvml() : library_("libnvidia-ml.so.1") {
-    is_complete_ = library_.find("nvmlInit_v2", init_) && library_.find("nvmlDeviceGetCount_v2", count_) &&
-                   library_.find("nvmlDeviceGetHandleByIndex_v2", handle_) &&
-                   library_.find("nvmlEventSetCreate", make_set_) && library_.find("nvmlDeviceRegisterEvents", add_) &&
-                   library_.find("nvmlEventSetWait_v2", wait_);
+  NvmlEvents() {
+    is_complete_ = nvml_.find("nvmlEventSetCreate", make_set_) && nvml_.find("nvmlDeviceRegisterEvents", add_) &&
+                   nvml_.find("nvmlEventSetWait_v2", wait_);
   }
 
-  base::Library library_;
+  base::Nvml nvml_{base::kNvmlName};
   bool is_complete_ = false;
-  int (*init_)();
-  int (*count_)(unsigned*);
-  int (*handle_)(unsigned, NvmlDevice*);
   int (*make_set_)(NvmlEventSet*);
   int (*add_)(NvmlDevice, unsigned long long, NvmlEventSet);
   int (*wait_)(NvmlEventSet, NvmlEventData*, unsigned);
@@ -98,10 +93,10 @@ struct GpuWatch::Shared {
     if (!begin()) return;
     for (int errors = 0; errors < kErrorsMax;) {
       NvmlEventData event{};
-      const int result = Nvml::only().wait(event);
+      const int result = NvmlEvents::only().wait(event);
       if (result == kNvmlSuccess) {
         errors = 0;
-        if (!add({Nvml::only().number_of(event.device), event.data, Clock::now()})) return;
+        if (!add({NvmlEvents::only().number_of(event.device), event.data, Clock::now()})) return;
       } else if (result != kNvmlTimeout) {  // such as that a GPU is lost; others may still have something to say
         ++errors;
         if (!pause(kAfterError)) return;
@@ -116,7 +111,7 @@ struct GpuWatch::Shared {
       if (!is_wanted) return false;
       is_starting = true;
     }
-    const bool is_ready = Nvml::only().begin();
+    const bool is_ready = NvmlEvents::only().begin();
     const std::lock_guard lock(mutex);
     is_starting = false;
     ended.notify_all();
