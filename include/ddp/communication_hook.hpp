@@ -74,6 +74,10 @@ class DDP_EXPORT CommunicationHook {
   // See above.
   virtual std::optional<Work> next(const HookCall& call) = 0;
 
+  // The memory of the last begin() is about to be given back, between steps: for a hook that uses it then. Another
+  // begin() follows, unless there is no memory for it. Does nothing by default.
+  virtual void gradients_end() noexcept;
+
   // Whether the gradients are in the bucket after the last stage, as they are by default. If not,
   // DistributedDataParallel::bucket_memory() throws.
   virtual bool leaves_gradients() const;

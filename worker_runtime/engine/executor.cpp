@@ -152,7 +152,7 @@ void Executor::broadcast(const std::vector<MemoryRange>& values, int root) {
 }
 
 void Executor::rebuild(Layout layout) {
-  if (hook_) hook_->end_buckets();
+  if (hook_ && memory_.is_there()) hook_->gradients_end();
   memory_.allocate(group_, std::move(layout), releases_, options_);
   if (hook_) hook_->set_buckets(memory_.layout(), memory_.all());
 }

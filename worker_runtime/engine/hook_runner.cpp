@@ -72,10 +72,6 @@ void HookRunner::set_buckets(const Layout& layout, const MemoryRange& memory) {
   guarded([&] { hook_->begin(group_, buckets_, options_); }, is_first);
 }
 
-void HookRunner::end_buckets() {
-  if (auto* const user = dynamic_cast<UsesGradientsLater*>(hook_.get())) user->gradients_end();
-}
-
 void HookRunner::begin(std::size_t bucket, std::uint64_t step) {
   UnderWay begun{bucket, step};
   if (go_on(begun, 0)) {

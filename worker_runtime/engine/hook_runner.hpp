@@ -16,15 +16,6 @@
 
 namespace ddp::gradient_engine {
 
-// A hook that uses the gradients in its buckets after a step too.
-class UsesGradientsLater {
- public:
-  virtual void gradients_end() = 0;  // their memory is about to be given back
-
- protected:
-  ~UsesGradientsLater() = default;
-};
-
 class HookRunner {
  public:
   // Makes memory zero, and may give it back to the system.
@@ -44,8 +35,8 @@ class HookRunner {
   // call leaves the group usable: all ranks have the same.
   void set_buckets(const Layout& layout, const MemoryRange& memory);
 
-  // The memory of the last call is about to be given back.
-  void end_buckets();
+  // As CommunicationHook::gradients_end().
+  void gradients_end() noexcept { hook_->gradients_end(); }
 
   // These throw what the hook, or a collective, failed with; the group is aborted then.
   void begin(std::size_t bucket, std::uint64_t step);  // its stage 0

@@ -16,7 +16,6 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/engine/device_number.hpp"
 #include "worker_runtime/engine/handle.hpp"
-#include "worker_runtime/engine/hook_runner.hpp"
 #include "worker_runtime/engine/hooks/exact_text.hpp"
 #include "worker_runtime/engine/sharded/optimizer_numbers.hpp"
 #include "worker_runtime/engine/sharded/optimizer_state.hpp"
@@ -127,7 +126,7 @@ void give_up(ProcessGroup& group) noexcept {
 
 // As a communication hook it reduces the gradients. The division of the buckets is the only thing that both sides
 // share.
-class ShardedOptimizer::Impl : public CommunicationHook, public gradient_engine::UsesGradientsLater {
+class ShardedOptimizer::Impl : public CommunicationHook {
  public:
   Impl(ProcessGroup group, std::vector<Parameter> parameters, std::variant<AdamWOptions, SgdOptions> options,
        Sharding sharding)
@@ -202,7 +201,7 @@ class ShardedOptimizer::Impl : public CommunicationHook, public gradient_engine:
     }
   }
 
-  void gradients_end() override {
+  void gradients_end() noexcept override {
     for (BucketState& bucket : buckets_) bucket.is_reduced = false;
   }
 
