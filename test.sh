@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds and runs every test that this machine can run, and names those it skipped, with the reason.
-# --interop first installs the real peers (PyTorch and others, 5.4 GB, once; Slurm, mpirun, zsh and fish) for the tests
+# --interop first installs the real peers (PyTorch and others, 4.7 GB, once; Slurm, mpirun, zsh and fish) for the tests
 # that meet them; without it these run where the distribution has them, or where DDP_TEST_PYTHON, or an earlier
 # --interop, gives them a Python with PyTorch.
 # With a preset (release, dev, tsan) runs that one; default: release. Other arguments go to ctest, e.g. -R sampler.

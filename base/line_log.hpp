@@ -19,10 +19,10 @@
 
 namespace ddp::base {
 
-template <class Policy>
+template <class Policy, class Line>
 class LineLog {
  public:
-  LineLog(boost::asio::io_context& io, std::function<void(const std::string& line)> say, Policy policy = Policy())
+  LineLog(boost::asio::io_context& io, std::function<void(const Line& line)> say, Policy policy = Policy())
       : timer_(io), say_(std::move(say)), policy_(std::move(policy)) {}
   LineLog(const LineLog&) = delete;
 
@@ -43,18 +43,18 @@ class LineLog {
     timer_.async_wait([this](boost::system::error_code error) {
       if (error) return;
       is_waiting_ = false;
-      for (const auto& line : policy_.tick(Clock::now())) say_(line);
+      for (const auto& line : policy_.tick(Clock::now())) say_(Line{line});
       wait_for_deadline();
     });
   }
 
   boost::asio::steady_timer timer_;
-  std::function<void(const std::string&)> say_;
+  std::function<void(const Line&)> say_;
   Policy policy_;
   bool is_waiting_ = false;
 };
 
-using WarningLog = LineLog<WarningTally>;
-using BoundedLog = LineLog<LineLimit>;
+using WarningLog = LineLog<WarningTally, WarningLine>;
+using BoundedLog = LineLog<LineLimit, std::string>;
 
 }  // namespace ddp::base

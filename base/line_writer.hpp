@@ -1,79 +1,44 @@
-// Writes lines to a descriptor that belongs to others too, such as stderr, without ever waiting for its reader or its
-// disk: what does not fit is dropped, counted, and told of with the next line that fits. The descriptor's mode stays as
-// it is. What a line holds of others is made printable, so it stays one line.
+// Writes lines to a descriptor that belongs to others too, such as stderr. A thread of its own does, so the caller
+// never waits for a reader, a terminal or a disk. The descriptor's mode stays as it is: others share it. (poll() is no
+// help: it reports room, another writer takes it, and the write waits.)
 //
-// A regular file is written by a thread, because its disk may stop answering; the destructor gives it 2 s for what is
-// left.
+// Drop rule: at most kQueuedBytesMax wait for the thread. A line that does not fit is dropped and counted, as on
+// ddprun's console (bounded_output.hpp): a line tells how many were dropped, once half of the memory is free again.
 //
-// Threads: the event loop's only.
+// The thread starts with the first line. While no thread can be had, lines wait as if the reader did not read.
+//
+// Threads: any. Fork: of use in the process only that made it.
 #pragma once
 
-#include <limits.h>
-#include <poll.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
-
-#include "base/file_thread.hpp"
-#include "base/printable.hpp"
 
 namespace ddp::base {
 
 class LineWriter {
  public:
-  static constexpr std::size_t kQueuedBytesMax = 1 << 20;  // on their way to a file
+  static constexpr std::size_t kQueuedBytesMax = 1 << 20;
 
-  // Throws std::system_error where threads run out.
-  LineWriter(boost::asio::io_context& io, int descriptor, std::string prefix)
-      : descriptor_(descriptor), prefix_(std::move(prefix)) {
-    struct stat info {};
-    if (::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode)) file_.emplace(io, std::chrono::seconds(2));
-  }
+  // Each line begins with `prefix`. `program` begins the line that tells the count.
+  LineWriter(int descriptor, const std::string& program, std::string prefix = "");
+  // Waits up to 2 s until all is written. A thread that still waits is left behind.
+  ~LineWriter();
+  LineWriter(const LineWriter&) = delete;
 
-  void operator()(const std::string& line) {
-    if (!has_room()) {
-      ++dropped_;
-      return;
-    }
-    auto text = prefix_ + printable(line);
-    if (dropped_ != 0)
-      text = prefix_ + std::to_string(std::exchange(dropped_, 0)) + " lines before this one were dropped\n" + text;
-    if (text.size() >= PIPE_BUF) text.resize(PIPE_BUF - 1);
-    text += '\n';
-    file_ ? post(std::move(text)) : write(descriptor_, text);
-  }
+  // What a line holds of others is made printable, so it stays one line. A line is cut to what a pipe takes at once.
+  void operator()(const std::string& line);
+
+  // Waits until all is written, which is true then, or until the limit is over.
+  bool flush(std::chrono::milliseconds limit);
 
  private:
-  bool has_room() const {
-    if (file_) return *queued_bytes_ < kQueuedBytesMax;
-    // Where poll says that a pipe or terminal takes bytes, it takes PIPE_BUF of them at once.
-    pollfd waiting{descriptor_, POLLOUT, 0};
-    return ::poll(&waiting, 1, 0) == 1 && (waiting.revents & POLLOUT) != 0;
-  }
+  struct Queue;
+  static void write_all(Queue& queue);
 
-  void post(std::string text) {
-    const auto size = text.size();
-    *queued_bytes_ += size;
-    file_->post([descriptor = descriptor_, text = std::move(text)] { write(descriptor, text); },
-                [queued = queued_bytes_, size] { *queued -= size; });
-  }
-
-  static void write(int descriptor, const std::string& text) {
-    static_cast<void>(!::write(descriptor, text.data(), text.size()));  // nowhere to say that it failed
-  }
-
-  int descriptor_;
-  std::string prefix_;
-  std::size_t dropped_ = 0;
-  std::shared_ptr<std::size_t> queued_bytes_ = std::make_shared<std::size_t>(0);  // the loop's
-  std::optional<FileThread> file_;                                                // of a regular file
+  const std::string prefix_;
+  std::shared_ptr<Queue> queue_;  // also the thread's
 };
 
 }  // namespace ddp::base

@@ -10,7 +10,7 @@ constexpr std::chrono::minutes kQuiet{1};
 
 }  // namespace
 
-std::optional<std::string> WarningTally::take(const Warning& warning, TimePoint now) {
+std::optional<WarningLine> WarningTally::take(const Warning& warning, TimePoint now) {
   auto& reason = reasons_[warning.reason];
   ++reason.count;
   reason.last_source = warning.source;
@@ -19,7 +19,7 @@ std::optional<std::string> WarningTally::take(const Warning& warning, TimePoint 
     return {};
   }
   reason.quiet_ends = now + kQuiet;
-  return warning.text;
+  return WarningLine{warning.text, warning.where};
 }
 
 std::vector<std::string> WarningTally::tick(TimePoint now) {

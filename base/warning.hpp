@@ -14,12 +14,20 @@
 #include <string>
 #include <vector>
 
+#include "base/event_log.hpp"
+
 namespace ddp::base {
 
 struct Warning {
   std::string reason;  // one of a few, that no peer can choose: a label in /metrics
   std::string source;  // the peer's address; empty where there is none
   std::string text;    // the whole line
+  LogFields where{};   // the job and the node that the line is about, as far as they are known
+};
+
+struct WarningLine {
+  std::string text;
+  LogFields where{};
 };
 
 using Warn = std::function<void(const Warning& warning)>;
@@ -31,7 +39,7 @@ class WarningTally {
   using TimePoint = std::chrono::steady_clock::time_point;
 
   // The line to print now, if there is one.
-  [[nodiscard]] std::optional<std::string> take(const Warning& warning, TimePoint now);
+  [[nodiscard]] std::optional<WarningLine> take(const Warning& warning, TimePoint now);
 
   // The lines that are due; calling early or twice is harmless.
   [[nodiscard]] std::vector<std::string> tick(TimePoint now);

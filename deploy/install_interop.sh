@@ -2,7 +2,7 @@
 # Installs the real peers of the tests. Without an argument, both parts:
 #   packages  Debian's: the shells that completions are for, Slurm, the mpiruns, what makes a bare Debian and checks a
 #             systemd unit
-#   python    PyTorch and others (tests/interop/requirements.txt, about 5.4 GB) in a Python environment of their own,
+#   python    PyTorch and others (tests/interop/requirements.txt, about 4.7 GB) in a Python environment of their own,
 #             build/interop/venv. It is made once, and again only if the versions asked for have changed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -33,14 +33,16 @@ echo "installing the peers of the interop tests into $venv; the log is $log"
   # uv installs the rest in a quarter of pip's time. Its cache shares its files with the environment, and is kept out of
   # the home directory.
   "$venv/bin/pip" install --no-input --disable-pip-version-check uv==0.9.30
+  # Triton, 1 GB, is what PyTorch compiles kernels for GPUs with; it does without where there is none.
+  echo "triton; sys_platform == 'none'" >build/interop/left_out.txt
   UV_CACHE_DIR=$PWD/build/interop/cache "$venv/bin/uv" pip install --compile-bytecode \
-    --python "$venv/bin/python" -r "$pins"
+    --python "$venv/bin/python" --override build/interop/left_out.txt -r "$pins"
   rm -rf build/interop/cache
 } >"$log" 2>&1 || {
   tail -n 20 "$log" >&2
   echo "error: the Python packages in $pins could not be installed" >&2
   echo "where: deploy/install_interop.sh; all of the log is in $log" >&2
-  echo "try:   again with a connection to PyPI and 12 GB of free disk, or leave out \`--interop\`" >&2
+  echo "try:   again with a connection to PyPI and 10 GB of free disk, or leave out \`--interop\`" >&2
   exit 1
 }
 cp "$pins" "$venv/"  # last: what says that all of it is there

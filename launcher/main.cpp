@@ -10,16 +10,21 @@
 
 #include "ddp/error.hpp"
 #include "launcher/agent/agent.hpp"
+#include "launcher/agent/guarded_loop.hpp"
 #include "launcher/binding/worker_bindings.hpp"
 #include "launcher/command_line/completion.hpp"
 #include "launcher/command_line/help.hpp"
 #include "launcher/command_line/launch_config.hpp"
 #include "launcher/command_line/machine.hpp"
 #include "launcher/plan/plan.hpp"
+#include "rendezvous/membership/outcome.hpp"
 
 namespace {
 
 using namespace ddp::launcher;
+using ddp::rendezvous::exit_code_of;
+using ddp::rendezvous::Outcome;
+namespace outcome = ddp::rendezvous::outcome;
 
 // ddprun's environment as it was at the start: the token is not in it any more.
 EnvironmentLookup environment_with(const std::optional<std::string>& token) {
@@ -30,9 +35,9 @@ EnvironmentLookup environment_with(const std::optional<std::string>& token) {
   };
 }
 
-int report(const UsageError& error, int exit_code) {
+int report(const UsageError& error, const Outcome& outcome) {
   std::cerr << "error: " << error.what() << "\nwhere: " << error.where() << "\ntry:   " << error.try_this() << '\n';
-  return exit_code;
+  return exit_code_of(outcome);
 }
 
 // A standard descriptor that the caller closed would become the next file that is opened, and be taken for the console.
@@ -70,17 +75,20 @@ int main(int argc, char** argv) {
   try {
     return launch({argv + 1, argv + argc}, variable);
   } catch (const ProgramError& error) {
-    return report(error, error.exit_code());
+    return report(error, error.outcome());
   } catch (const UsageError& error) {
-    return report(error, 2);
+    return report(error, outcome::WrongUse{});
   } catch (const ddp::security::TokenError& error) {
-    return report(UsageError(error.what(), error.where(), error.try_this()), 2);
+    return report(UsageError(error.what(), error.where(), error.try_this()), outcome::WrongUse{});
   } catch (const ddp::InvalidArgument& error) {
     std::cerr << "error: " << error.what() << '\n';
-    return 2;
+    return exit_code_of(outcome::WrongUse{});
+  } catch (const RunningJobError& error) {
+    return report(UsageError(error.what(), "running the job", "`ulimit -a` shows this shell's limits"),
+                  outcome::Unexplained{});
   } catch (const std::exception& error) {
     std::cerr << "error: " << error.what()
               << "\nwhere: starting the job\ntry:   `ulimit -a` shows this shell's limits\n";
-    return 1;
+    return exit_code_of(outcome::NotStarted{});
   }
 }

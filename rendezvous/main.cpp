@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   fill_standard_descriptors();
   try {
     return run({argv + 1, argv + argc});
-  } catch (const UsageError& error) {
+  } catch (const CommandLineError& error) {
     std::cerr << "error: " << error.what()
               << "\nwhere: the command line of ddp-rendezvous\ntry:   `ddp-rendezvous --help`, `ddp-rendezvous store "
                  "--help`\n";

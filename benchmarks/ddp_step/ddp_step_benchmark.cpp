@@ -46,7 +46,8 @@ constexpr double kZero2AtMost = 1.1;           // of adamw
 
 const std::vector<std::string> kModels = {"mlp", "transformer", "small"};
 const std::vector<std::string> kBasics = {"no_sync", "sync", "all_reduce"};
-const std::vector<std::string> kVariants = {"bf16", "power_sgd", "top_k", "local_sgd", "adamw", "zero2"};
+const std::vector<std::string> kVariants = {"bf16",      "fp16",   "power_sgd", "power_sgd_2", "top_k",
+                                            "local_sgd", "diloco", "adamw",     "zero1",       "zero2"};
 
 // Of one model.
 struct Plan {
@@ -141,10 +142,16 @@ void print_basics(const Figures& ours, const Figures& torch) {
 
 void print_variants(const Figures& ours, const std::map<std::string, double>& bytes) {
   std::printf("\n| | step | times the step with sync | a rank sends in a step |\n| --- | --- | --- | --- |\n");
-  const std::map<std::string, const char*> names = {
-      {"bf16", "16 bits (bfloat16)"},  {"power_sgd", "PowerSGD of rank 1"},
-      {"top_k", "the largest 1 %"},    {"local_sgd", "post-local SGD, average in each 8th step"},
-      {"adamw", "AdamW on each rank"}, {"zero2", "AdamW, ZeRO-2"}};
+  const std::map<std::string, const char*> names = {{"bf16", "16 bits (bfloat16)"},
+                                                    {"fp16", "16 bits (float16)"},
+                                                    {"power_sgd", "PowerSGD of rank 1"},
+                                                    {"power_sgd_2", "PowerSGD of rank 2"},
+                                                    {"top_k", "the largest 1 %"},
+                                                    {"local_sgd", "post-local SGD, average in each 8th step"},
+                                                    {"diloco", "DiLoCo, outer step in each 8th step"},
+                                                    {"adamw", "AdamW on each rank"},
+                                                    {"zero1", "AdamW, ZeRO-1"},
+                                                    {"zero2", "AdamW, ZeRO-2"}};
   std::printf("| gradients as they are | %.2f ms | 1 | %.3f MB |\n", median(ours.at("sync")), bytes.at("sync") / 1e6);
   for (const auto& what : kVariants) {
     std::printf("| %s | %.2f ms | %.2f | %.3f MB |\n", names.at(what), median(ours.at(what)),

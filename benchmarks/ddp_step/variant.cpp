@@ -25,15 +25,23 @@ Variant::Variant(const ProcessGroup& group, Model& model, const std::string& nam
   options.zero_gradients = false;  // the backward pass writes every gradient
   if (name == "bf16") {
     options.communication_hook = compressed_all_reduce();
-  } else if (name == "power_sgd") {
-    options.communication_hook = power_sgd({.rank = 1, .start_step = 0});
+  } else if (name == "fp16") {
+    options.communication_hook = compressed_all_reduce({.type = DataType::float16});
+  } else if (name == "power_sgd" || name == "power_sgd_2") {
+    options.communication_hook = power_sgd({.rank = name == "power_sgd" ? 1 : 2, .start_step = 0});
   } else if (name == "top_k") {
     options.communication_hook = top_k({.ratio = 0.01});
   } else if (name == "local_sgd") {
     options.communication_hook = post_local_sgd();
     average_.emplace(std::vector<AverageLevel>{{group, kLocalSteps}}, parameters);
-  } else if (name == "adamw" || name == "zero2") {
-    optimizer_.emplace(group, parameters, adamw(), name == "adamw" ? Sharding::none : Sharding::gradients);
+  } else if (name == "diloco") {
+    options.communication_hook = post_local_sgd();
+    diloco_.emplace(group, parameters, DiLoCoOptions{.period = kLocalSteps});
+  } else if (name == "adamw" || name == "zero1" || name == "zero2") {
+    const auto sharding = name == "adamw"   ? Sharding::none
+                          : name == "zero1" ? Sharding::optimizer
+                                            : Sharding::gradients;
+    optimizer_.emplace(group, parameters, adamw(), sharding);
     optimizer_->prepare(options);
   } else if (name != "sync") {
     throw std::invalid_argument("no variant: " + name);
@@ -53,6 +61,7 @@ void Variant::step(Sync sync) {
     optimizer_->wait();  // what is still sent belongs to this step
   }
   if (average_) average_->step();
+  if (diloco_) diloco_->step();
 }
 
 }  // namespace ddp::benchmarks

@@ -2,11 +2,14 @@
 // sharded optimizer.
 //
 //   sync        DistributedDataParallel as it is, no optimizer; so are the hooks
-//   bf16        gradients as numbers of 16 bits
-//   power_sgd   PowerSGD of rank 1
+//   bf16        gradients as bfloat16
+//   fp16        the same with float16
+//   power_sgd   PowerSGD of rank 1; power_sgd_2: of rank 2
 //   top_k       the largest 1 % of the gradients
 //   local_sgd   no gradients; parameters are averaged in each 8th step
+//   diloco      the same with an outer step of DiLoCo
 //   adamw       AdamW, all of it on each rank
+//   zero1       AdamW, its state divided (ZeRO-1)
 //   zero2       AdamW, divided with the gradients (ZeRO-2)
 #pragma once
 
@@ -23,7 +26,9 @@ namespace ddp::benchmarks {
 constexpr int kLocalSteps = 8;
 
 // Of steps, after which the same collectives come again.
-inline int period_of(const std::string& variant) { return variant == "local_sgd" ? kLocalSteps : 1; }
+inline int period_of(const std::string& variant) {
+  return variant == "local_sgd" || variant == "diloco" ? kLocalSteps : 1;
+}
 
 class Variant {
  public:
@@ -39,6 +44,7 @@ class Variant {
   Model& model_;
   std::optional<ShardedOptimizer> optimizer_;
   std::optional<ParameterAverage> average_;
+  std::optional<DiLoCo> diloco_;
   std::optional<DistributedDataParallel> engine_;
   std::vector<float*> gradients_;
 };

@@ -9,7 +9,7 @@
 namespace train {
 namespace {
 
-// The rank that failed never comes to this barrier, which therefore fails when that rank ends.
+// The rank that failed never comes to this barrier, which therefore fails when that rank leaves.
 void wait_for_the_end_of_another(ddp::ProcessGroup& world) {
   try {
     world.barrier();

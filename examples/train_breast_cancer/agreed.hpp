@@ -19,8 +19,7 @@ class ToldElsewhere : public std::exception {
 };
 
 // Collective. Runs `work`; where it threw on any rank, throws on all: on the lowest such rank the exception itself, on
-// the others ToldElsewhere, as soon as that rank has ended. So an error that all ranks share is printed once, and a
-// launcher, which stops the others when the first rank ends, does not stop the one that is about to print it.
+// the others ToldElsewhere, as soon as that rank has left the group. So an error that all ranks share is printed once.
 void run_agreed(ddp::ProcessGroup& world, const std::function<void()>& work);
 
 // Prints the exception that is being handled, unless it is ToldElsewhere. Returns the exit code that it stands for.

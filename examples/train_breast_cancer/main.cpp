@@ -8,7 +8,6 @@
 
 #include <ddp/process_group.hpp>
 
-#include <cstdlib>
 #include <exception>
 #include <optional>
 
@@ -33,7 +32,8 @@ CommandLine read_command_line(int argc, char** argv) {
   }
 }
 
-void run(ddp::ProcessGroup& world, const CommandLine& command_line) {
+void run(const CommandLine& command_line) {
+  ddp::ProcessGroup world = ddp::init_process_group();
   train::run_agreed(world, [&] {
     if (command_line.wrong) std::rethrow_exception(command_line.wrong);
   });
@@ -47,14 +47,10 @@ int main(int argc, char** argv) {
   const CommandLine command_line = read_command_line(argc, argv);
   const bool is_help = !command_line.options && !command_line.wrong;
   if (is_help) return 0;
-  ddp::ProcessGroup world;
   try {
-    world = ddp::init_process_group();
-    run(world, command_line);
+    run(command_line);
     return 0;
   } catch (...) {
-    // Not `return`: that would leave the group first, and the ranks that wait for this one would end before it. So the
-    // launcher sees the rank that has told the reason end first.
-    std::exit(train::report_failure());
+    return train::report_failure();
   }
 }

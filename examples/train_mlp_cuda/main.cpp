@@ -11,7 +11,6 @@
 #include <ddp/trace.hpp>
 
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <memory>
@@ -61,11 +60,9 @@ int main(int argc, char** argv) {
     return 0;
   } catch (const train::InputError& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    std::exit(train::kExitWrongInput);
+    return train::kExitWrongInput;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
-    // Not `return`: that would leave the group first, and the ranks that wait for this one would end before it. So the
-    // launcher sees the rank that has told the reason end first.
-    std::exit(train::kExitFailure);
+    return train::kExitFailure;
   }
 }

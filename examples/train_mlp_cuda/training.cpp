@@ -80,6 +80,7 @@ Training::Training(ddp::ProcessGroup world, const CudaOptions& options)
 
 void Training::run() {
   for (std::uint64_t epoch = 0; epoch < options_.epochs; ++epoch) run_epoch(epoch);
+  model_.check();  // finish() of the last step did not wait for the GPU, and so did not throw that step's error
   report_accuracy();
   spans_.finish();
 }

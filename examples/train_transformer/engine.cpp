@@ -51,16 +51,11 @@ void Engine::add_to(ddp::Checkpointer& checkpoints) {
     checkpoints.add(*sharded_);
   } else if (average_) {  // each rank's optimizer has seen gradients of its own
     checkpoints.add_own([this] { return optimizer_.state(); });
-    checkpoints.add_own([this] { return average_->state(); });
+    checkpoints.add(average_->state());
   } else {
     checkpoints.add(optimizer_.state());
   }
   if (hook_) checkpoints.add_own([this] { return hook_->state(); });
-}
-
-ddp::DistributedDataParallel::Step Engine::begin_step() {
-  if (sharded_) sharded_->wait();
-  return model_->begin_step();
 }
 
 bool Engine::update() {

@@ -10,6 +10,7 @@
 #include <ddp/process_group.hpp>
 #include <ddp/sharded_optimizer.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -30,7 +31,12 @@ class Engine {
   void add_to(ddp::Checkpointer& checkpoints);
 
   // Collective, before forward.
-  ddp::DistributedDataParallel::Step begin_step();
+  ddp::DistributedDataParallel::Step begin_step() { return model_->begin_step(); }
+
+  // Before forward reads this parameter: with --zero2 it may still be on its way from the rank that updated it.
+  void wait(std::size_t parameter) {
+    if (sharded_) sharded_->wait(parameter);
+  }
 
   // Where backward adds gradients, by parameter.
   const std::vector<float*>& gradients() const { return gradients_; }

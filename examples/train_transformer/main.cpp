@@ -10,7 +10,6 @@
 #include <ddp/elastic.hpp>
 #include <ddp/process_group.hpp>
 
-#include <cstdlib>
 #include <exception>
 #include <optional>
 
@@ -40,7 +39,8 @@ Input read_input(int argc, char** argv) {
   return input;
 }
 
-void train_once(ddp::ProcessGroup& world, const Input& input) {
+void train_once(const Input& input) {
+  ddp::ProcessGroup world = ddp::init_process_group();
   train::run_agreed(world, [&] {
     if (input.wrong) std::rethrow_exception(input.wrong);
   });
@@ -64,18 +64,14 @@ int main(int argc, char** argv) {
   const Input input = read_input(argc, argv);
   const bool is_help = !input.options && !input.wrong;
   if (is_help) return 0;
-  ddp::ProcessGroup world;
   try {
     if (!input.wrong && input.options->elastic) {
       train_elastic(input);
     } else {
-      world = ddp::init_process_group();
-      train_once(world, input);
+      train_once(input);
     }
     return 0;
   } catch (...) {
-    // Not `return`: that would leave the group first, and the ranks that wait for this one would end before it. So the
-    // launcher sees the rank that has told the reason end first.
-    std::exit(train::report_failure());
+    return train::report_failure();
   }
 }

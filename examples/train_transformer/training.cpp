@@ -156,7 +156,7 @@ void Training::run(ddp::ProcessGroup& world) {
   while (state.step < options.steps) {
     const Batch batch = text.batch(next_batch(cursor), options.context);
     auto step = engine.begin_step();
-    const double batch_loss = state.model.forward(batch);
+    const double batch_loss = state.model.forward(batch, [&](std::size_t parameter) { engine.wait(parameter); });
     loss.add(batch_loss);
     state.model.backward(batch, engine.gradients(), [&](std::size_t parameter) { step.ready(parameter); });
     report.finish(step, options.batch_size);

@@ -112,10 +112,20 @@ void Transformer::embed(const Batch& batch) {
   }
 }
 
-double Transformer::forward(const Batch& batch) {
+double Transformer::forward(const Batch& batch, const std::function<void(std::size_t parameter)>& use) {
+  const auto use_all = [&use](const std::vector<Tensor*>& tensors) {
+    if (!use) return;
+    for (const Tensor* const tensor : tensors) use(tensor->index);
+  };
+  use_all({&token_, &position_});
   embed(batch);
-  for (Block& block : blocks_) block.forward(x_, batch.context);
+  for (Block& block : blocks_) {
+    use_all(block.tensors());
+    block.forward(x_, batch.context);
+  }
+  use_all(norm_.tensors());
   norm_.forward(x_, head_input_);
+  use_all(head_.tensors());
   head_.forward(head_input_, logits_);
   const auto scale = 1 / static_cast<float>(logits_.rows());
   double loss = 0;

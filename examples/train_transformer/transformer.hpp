@@ -61,8 +61,9 @@ class Transformer {
   // "token.weight", "position.weight", "block.0.attention.qkv.weight", ...: views of this object's memory.
   std::vector<ddp::Parameter> parameters();
 
-  // The mean over all characters of -log(the probability that the model gives to the next one).
-  double forward(const Batch& batch);
+  // The mean over all characters of -log(the probability that the model gives to the next one). use(p), if there is
+  // one, is called before parameters()[p] is read: for parameters that still come in from other ranks.
+  double forward(const Batch& batch, const std::function<void(std::size_t parameter)>& use = {});
 
   // Adds the gradients of the last forward()'s loss. gradients[p] points at those of parameters()[p]; after the last
   // write to them ready(p) is called, from the last layer to the first.

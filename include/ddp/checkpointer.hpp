@@ -7,6 +7,7 @@
 //   checkpoints.add("step", step);
 //   checkpoints.add("sampler", cursor);                   // a SamplerCursor: also for another number of ranks
 //   checkpoints.add(optimizer);                           // a ShardedOptimizer: each rank saves its part
+//   checkpoints.add(model);                               // the layout of its buckets
 //   checkpoints.add_own("random", generator);             // of each rank: a generator of <random>
 //   checkpoints.add_own([hook] { return hook->state(); });
 //   if (auto loaded = checkpoints.load()) ...             // everything is as it was when that checkpoint was saved
@@ -46,6 +47,7 @@
 #include <utility>
 #include <vector>
 
+#include "ddp/distributed_data_parallel.hpp"
 #include "ddp/elastic.hpp"
 #include "ddp/error.hpp"
 #include "ddp/export.hpp"
@@ -169,6 +171,14 @@ class DDP_EXPORT Checkpointer {
   // Its parts, wherever they lie when save() or load() is called: the model has to be made by then. Copies share their
   // state, so this object keeps one. name: what the names of its tensors begin with; another for each optimizer.
   void add(ShardedOptimizer optimizer, std::string name = "optimizer");
+
+  // The order and the caps of its buckets, once they were rebuilt. After load(), the next begin_step() or
+  // rebuild_buckets() lays them out so again, whatever the caps of the options are; no caps are tried any more. So
+  // gradients have new addresses. A checkpoint without this text is loaded, too: the buckets stay as they are then.
+  // Throws CheckpointError in load() if the model has another number of parameters, or the text is damaged.
+  // This object holds the model too: its hook is free for another model, and its gradients are freed, when both this
+  // object and the caller's model are destroyed. name: another one for each model.
+  void add(DistributedDataParallel model, std::string name = "buckets");
 
   // Of each rank for itself, such as hook->state(): called by save() and load(). The same names on all ranks.
   void add_own(std::function<std::vector<Parameter>()> tensors);

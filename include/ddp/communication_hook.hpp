@@ -18,7 +18,7 @@
 //
 // A hook sees the gradients of a bucket as they lie in memory, and owns the division by the number of ranks. On ranks
 // that have called join(), gradients are zeros. A frozen or unused parameter's gradient is zero, too; what a hook
-// writes there is zeroed again if the parameter is frozen, or unused on all ranks with Unused::keep.
+// writes there does not stay if parameters_unused() names the parameter.
 //
 // Threads: the engine calls a hook on the thread that calls the engine. A hook serves one model at a time: another one
 //          refuses it with InvalidArgument.
@@ -75,8 +75,31 @@ class DDP_EXPORT CommunicationHook {
   virtual std::optional<Work> next(const HookCall& call) = 0;
 
   // The memory of the last begin() is about to be given back, between steps: for a hook that uses it then. Another
-  // begin() follows, unless there is no memory for it. Does nothing by default.
+  // begin() follows, unless there is no memory for it. A hook that has memory of its own gives it back here, and asks
+  // for it anew in begin(): both may not fit beside each other, and a begin() that fails aborts the group. Does nothing
+  // by default.
   virtual void gradients_end() noexcept;
+
+  // The parameters whose gradients nobody uses in this step, the same on all ranks but for a cancelled step: frozen
+  // ones; with Unused::keep also those that no rank used; all in the step of join() in which no rank has inputs. Called
+  // after the last stage, in finish() and in each step of join(), once or more often. The last list of a step is
+  // complete. In a step that fails or is cancelled, only frozen parameters are told. If ranks have frozen different
+  // ones, finish() tells those that all ranks had frozen before, and cancel() those of its own rank. When a parameter
+  // is told, its gradient is as the hook left it, and is not yet divided by the active ranks. With release_gradients it
+  // is zero already, so what was sent for it is lost. It becomes zero, or what Unused::keep promises, afterwards, and
+  // is zero if the parameter is told again in that step. A hook that updates parameters leaves these alone. A hook that
+  // keeps what it does not send adds these gradients to it, because they were sent in vain. Does nothing by default.
+  virtual void parameters_unused(const std::vector<std::size_t>& parameters) noexcept;
+
+  // Whether gradients are, after the last stage, sums over all ranks of the group that are divided by its size(), up to
+  // what a compression loses. UnevenInputs::divide_by_active needs that: the engine then multiplies them by size() /
+  // ranks that still have inputs. False by default.
+  virtual bool averages_over_all_ranks() const;
+
+  // For a hook that averages over all ranks, and leaves its gradients elsewhere than in the buckets: multiplies those
+  // of the last step by this factor. Called between the last stage and the end of finish(). Throws InvalidArgument by
+  // default.
+  virtual void scale_gradients(double factor);
 
   // Whether the gradients are in the bucket after the last stage, as they are by default. If not,
   // DistributedDataParallel::bucket_memory() throws.

@@ -37,14 +37,16 @@
 namespace ddp {
 
 namespace gradient_engine {
+struct ModelBuckets;
 struct ModelGradients;
-}
+}  // namespace gradient_engine
 
 inline namespace DDP_ABI {
 
 // When the buckets are filled anew in the order in which gradients really become ready.
 enum class RebuildBuckets : std::uint8_t {
-  off,        // only by rebuild_buckets(): the address of a gradient never changes unless the program asks for it
+  off,        // only by rebuild_buckets(), or by load() of a Checkpointer that has the model: the address of a gradient
+              // never changes unless the program asks for it
   automatic,  // once, in the first begin_step() after a step with Sync::on whose success all ranks know (on a GPU one
               // step later). For programs that call gradient(i) after each begin_step(), and keep no address longer
 };
@@ -53,15 +55,19 @@ enum class RebuildBuckets : std::uint8_t {
 enum class Unused : std::uint8_t {
   error,  // GradientError on every rank
   zeros,  // its gradient counts as zeros on the ranks that did not use it
-  keep,  // as zeros; and is_unused() tells which parameters no rank used, so that the optimizer can skip them. It costs
-         // a byte of communication for each parameter. On a GPU, finish() waits for the device
+  keep,  // as zeros if a rank used it. If no rank did, is_unused() says so, a ShardedOptimizer skips the parameter, and
+         // finish() leaves the gradient as begin_step() left it: zeros, or without zero_gradients its old bits. Without
+         // zero_gradients a rank copies the gradients that it does not use, and join() copies all gradients, which
+         // takes the memory of all gradients once more. It costs a byte of communication for each parameter. On a GPU,
+         // finish() waits for the device
 };
 
 // What happens when a rank has fewer inputs than others and calls join().
 enum class UnevenInputs : std::uint8_t {
   off,               // join() is refused, and the others would wait for this rank until their timeout
-  divide_by_all,     // gradients are sums over the ranks that are left, divided by size(); a rank's samples count alike
-  divide_by_active,  // gradients are means over the ranks that are left. Without a hook only
+  divide_by_all,     // gradients are sums over the ranks that are left, divided by size(): each sample counts alike
+  divide_by_active,  // gradients are means over the ranks that are left. Not with a hook whose gradients are no means
+                     // over all ranks, such as post_local_sgd()
   stop,              // all ranks stop at the first that ends: finish() says so
 };
 
@@ -88,8 +94,8 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;                       // every step uses the same parameters equally often, see Step::ready
   bool wait_in_finish = false;  // finish() waits for a GPU too, so its errors are known before the optimizer steps
   // If a gradient is infinite or NaN on any rank when it becomes ready, finish() throws GradientError on all ranks. The
-  // error names parameters, ranks and the step, counted as HookCall::step. Costs a pass over the gradients. In host
-  // memory only.
+  // error names parameters, ranks and the step, counted as HookCall::step. Costs a pass over the gradients. On a
+  // GPU, finish() then waits for the device.
   bool check_finite = false;
   std::vector<Parameter> buffers{};  // of any type; names differ from those of parameters. Memory outlives the model
   BufferSync buffer_sync = BufferSync::broadcast;
@@ -123,11 +129,12 @@ class DDP_EXPORT DistributedDataParallel {
 
   // Where backward writes (or adds) the gradient of parameter `index`: as many elements as the parameter, of its type,
   // in its device's memory. The index is the handle; the address is the same until the buckets are rebuilt: by
-  // rebuild_buckets(), or in begin_step() with RebuildBuckets::automatic, once, or with
-  // kAutomaticBucketCap up to five times.
+  // rebuild_buckets(); in begin_step() with RebuildBuckets::automatic, once, or with kAutomaticBucketCap up to five
+  // times; in the first begin_step() after Checkpointer::load() took the buckets of a checkpoint.
   MemoryRange gradient(std::size_t index) const;
 
-  // The same as elements of type T. Throws InvalidArgument if the parameter has another type.
+  // The same as elements of type T, such as float, or const float to read only. Throws InvalidArgument if the parameter
+  // has another type.
   template <class T>
   Span<T> gradient(std::size_t index) const {
     return gradient(index).template as<T>();
@@ -208,13 +215,19 @@ class DDP_EXPORT DistributedDataParallel {
     // start an all-reduce after as many calls as in that step. Steps with Sync::off are not counted.
     void ready(std::size_t index);
 
-    // Ends backward: waits until all gradients are averaged. Throws GradientError on every rank where any rank left a
-    // parameter unused in all micro-batches since the last synchronised step; it names parameters and ranks (see the
-    // option unused). So it does if a step of a static graph has other counts of ready() than the first. Gradients
-    // are then undefined, the group stays usable, and the next begin_step starts anew. So it is where a rank cancelled
-    // the step; the error names that rank, the highest if there are several. On a GPU the host waits for nothing here:
-    // "until" holds for the stream of the options, and either is known one step later, to the finish() of the next step
-    // with Sync::on; it is that step's predecessor whose gradients are undefined.
+    // Ends backward: waits until all gradients are averaged. On a GPU the host does not wait, and the gradients are
+    // averaged on the stream of the options. With Sync::off it ends the micro-batch, and does nothing else.
+    //
+    // Throws on every rank:
+    //   GradientError  a rank left a parameter unused in all micro-batches since the last synchronised step (see the
+    //                  option unused); a step of a static graph has other counts of ready() than the first; with
+    //                  check_finite a gradient is infinite or NaN. The error names parameters and ranks. Or a rank
+    //                  cancelled the step: the error names that rank, the highest if there are several
+    //   MismatchError  ranks have frozen different parameters; the error names the first one
+    // The gradients of that step are undefined then, the group stays usable, and the next begin_step() starts anew. On
+    // a GPU an error of a step comes in the finish() of the next step with Sync::on, or in check(), after the
+    // optimizer has used the gradients. With wait_in_finish, check_finite, Unused::keep or uneven inputs it comes at
+    // once.
     //
     // Returns how many ranks had inputs in the last step with Sync::on that went well: size(), unless a rank has called
     // join(). With UnevenInputs::stop, less than size() means that this step does not count and that training ends.
@@ -243,6 +256,7 @@ class DDP_EXPORT DistributedDataParallel {
   };
 
  private:
+  friend struct gradient_engine::ModelBuckets;
   friend struct gradient_engine::ModelGradients;
   Impl& require_model() const;
 

@@ -5,9 +5,12 @@
 // "Memory" below is what a hook takes on each rank, beside the gradients.
 //
 // Errors: what a hook does not send in a step is added to the gradients of the next one, also after a cancelled step,
-// and
-//         on a rank that has called join(). It is in the units of these gradients: with a scaled loss, keep the scale
-//         constant. Infinite and NaN gradients reach the other ranks, and are not kept.
+//         and on a rank that has called join(). It is in the units of these gradients: with a scaled loss, keep the
+//         scale constant. It is a part of the sum over ranks, and is divided when it is sent: with
+//         UnevenInputs::divide_by_active by the ranks that are active then. What is sent for gradients that nobody
+//         uses (CommunicationHook::parameters_unused) is kept for later again. What a step sends for other gradients
+//         is lost if that step fails or is cancelled. Infinite and NaN gradients reach the other ranks, and are not
+//         kept.
 // State:  complete once the model is made. For the same bits after a restart, buckets must be the same, too.
 #pragma once
 
@@ -51,8 +54,9 @@ struct PowerSgdOptions {
 DDP_EXPORT std::shared_ptr<CommunicationHook> power_sgd(PowerSgdOptions options = {});
 
 // Sends the largest gradients of each bucket, by magnitude, with their places; the others are added to the next step's.
-// Each rank chooses its own. A rank receives 2 * ratio * size() times the bytes of its gradients:
-// worth it for a few ranks.
+// Each rank chooses its own. A rank receives 2 * ratio * size() times the bytes of its gradients, which pays off with
+// few ranks. The errors of a frozen parameter compete with the gradients of its bucket for what is sent, in vain:
+// freeze parameters whose errors are small, or all of a bucket.
 //
 // Memory: the gradients once more, for the errors; the largest bucket; what is sent and received.
 // State:  "top_k.<name>.error" of each parameter, this rank's own.

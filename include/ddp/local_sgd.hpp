@@ -30,7 +30,9 @@ inline namespace DDP_ABI {
 
 // A hook that averages gradients over all ranks for the first steps with Sync::on, and later over `subgroup` only, or,
 // if that is empty, not at all. Gradients differ between ranks then, and with them what join() leaves. The subgroup has
-// this rank in it (ProcessGroup::split makes one of each host's ranks). State: "post_local_sgd.step".
+// this rank in it (ProcessGroup::split makes one of each host's ranks). UnevenInputs::divide_by_active is refused: a
+// local gradient is no sum over the ranks, so their number divides nothing. State: "post_local_sgd.step", the same on
+// all ranks.
 struct PostLocalSgdOptions {
   std::uint64_t start_step = 0;  // the first step that is local
   ProcessGroup subgroup{};
@@ -56,11 +58,11 @@ class DDP_EXPORT ParameterAverage {
   ParameterAverage(std::vector<AverageLevel> levels, std::vector<Parameter> parameters,
                    ParameterAverageOptions options = {});
 
-  // After each step of the optimizer. Whether it has averaged: if (step - start_step) is a multiple of a period, and
-  // step >= start_step, where the first step is 0. Throws what the collectives fail with.
+  // Call it after each step of the optimizer. Returns whether it has averaged: it does if (step - start_step) is a
+  // multiple of a period, and step >= start_step, where the first step is 0. Throws what the collectives fail with.
   bool step();
 
-  // "parameter_average.step", for checkpoints.
+  // "parameter_average.step", for checkpoints; the same on all ranks.
   std::vector<Parameter> state();
 
  private:
@@ -86,8 +88,8 @@ class DDP_EXPORT DiLoCo {
   // object. Throws InvalidArgument.
   DiLoCo(ProcessGroup group, std::vector<Parameter> parameters, DiLoCoOptions options = {});
 
-  // After each step of the (inner) optimizer. Whether the outer one has made a step: in each step whose number, from 1,
-  // is a multiple of the period. The parameters are the same on all ranks then.
+  // Call it after each step of the (inner) optimizer. Returns whether the outer one has made a step: it does in each
+  // step whose number, from 1, is a multiple of the period. The parameters are the same on all ranks then.
   bool step();
 
   // "diloco.step", and of each parameter <name> "diloco.<name>.last" and "diloco.<name>.momentum", the same on all

@@ -130,16 +130,21 @@ struct Device {
 };
 
 // `size()` elements, contiguous: C++17's stand-in for std::span, which can be made of a variable of it. It owns
-// nothing. Where a range is on a device, so is this: the host must not follow its pointers then.
+// nothing. Span<const T> only reads. Where a range is on a device, so is this: the host must not follow its pointers
+// then.
 template <class T>
 class Span {
  public:
   Span() = default;
-  Span(T* data, std::size_t size) : data_(data), size_(size) {}
+  Span(T* data, std::size_t size, Device device = {}) : data_(data), size_(size), device_(device) {}
+  template <class U, std::enable_if_t<std::is_same<const U, T>::value && !std::is_const<U>::value, int> = 0>
+  Span(const Span<U>& other)  // NOLINT: a view that only reads
+      : Span(other.data(), other.size(), other.device()) {}
 
   T* data() const { return data_; }
   std::size_t size() const { return size_; }
   [[nodiscard]] bool empty() const { return size_ == 0; }
+  Device device() const { return device_; }
   T* begin() const { return data_; }
   T* end() const { return data_ + size_; }
   T& operator[](std::size_t index) const { return data_[index]; }
@@ -147,7 +152,22 @@ class Span {
  private:
   T* data_ = nullptr;
   std::size_t size_ = 0;
+  Device device_{};
 };
+
+namespace detail {
+
+// Where the elements of a range are. Only a Span knows; others are in host memory.
+template <class Range>
+Device device_of(const Range&) {
+  return {};
+}
+template <class T>
+Device device_of(const Span<T>& span) {
+  return span.device();
+}
+
+}  // namespace detail
 
 // `count` elements, contiguous, at `data` on `device`. It owns nothing. The pointer is only ever followed by the
 // backend of that device: nothing else may assume that it is host memory. A range that is made of a pointer without a
@@ -169,10 +189,17 @@ struct ConstMemoryRange {
   ConstMemoryRange(const std::vector<bool>&) = delete;  // its elements are bits
   template <class Range, DataType kType = DataTypeOf<std::remove_cv_t<detail::ElementOf<Range>>>::value,
             std::enable_if_t<detail::OutlivesCall<Range>::value, int> = 0>
-  ConstMemoryRange(Range&& values)  // NOLINT: std::array, std::span
-      : data(values.data()), count(values.size()), type(kType) {}
+  ConstMemoryRange(Range&& values)  // NOLINT: std::array, std::span, Span
+      : data(values.data()), count(values.size()), type(kType), device(detail::device_of(values)) {}
 
   std::size_t bytes() const { return count * size_of(type); }
+
+  // As MemoryRange::as().
+  template <class T, DataType kType = DataTypeOf<std::remove_const_t<T>>::value>
+  Span<const T> as() const {
+    if (type != kType) detail::refuse_other_type(type, kType);
+    return {static_cast<const T*>(data), count, device};
+  }
 };
 
 struct MemoryRange {
@@ -192,17 +219,18 @@ struct MemoryRange {
   MemoryRange(std::vector<bool>&) = delete;
   template <class Range, DataType kType = DataTypeOf<detail::ElementOf<Range>>::value,
             std::enable_if_t<detail::OutlivesCall<Range>::value, int> = 0>
-  MemoryRange(Range&& values)  // NOLINT: std::array, std::span
-      : data(values.data()), count(values.size()), type(kType) {}
+  MemoryRange(Range&& values)  // NOLINT: std::array, std::span, Span
+      : data(values.data()), count(values.size()), type(kType), device(detail::device_of(values)) {}
 
   operator ConstMemoryRange() const { return {data, count, type, device}; }  // NOLINT
   std::size_t bytes() const { return count * size_of(type); }
 
-  // Its elements. Throws InvalidArgument if they are of another type.
-  template <class T, DataType kType = DataTypeOf<T>::value>
+  // Its elements, on its device: as<float>(), or as<const float>() for a view that only reads. Throws InvalidArgument
+  // if they are of another type.
+  template <class T, DataType kType = DataTypeOf<std::remove_const_t<T>>::value>
   Span<T> as() const {
     if (type != kType) detail::refuse_other_type(type, kType);
-    return {static_cast<T*>(data), count};
+    return {static_cast<T*>(data), count, device};
   }
 };
 

@@ -32,7 +32,8 @@
 // On one or two hosts parameters have the same bits with each of them: all use the same arithmetic on the same means.
 // On more hosts the means of reduce_scatter and all_reduce are rounded differently, and clipping adds squares in
 // another order. A bucket that does not divide by the ranks is padded. The functions of gradient_scaling.hpp refuse a
-// model whose gradients are divided; LossScaler::unscale() takes the optimizer instead.
+// model whose gradients are divided: clip_gradients_by_norm() and clip_gradients_by_value() of the optimizer take their
+// place, and LossScaler::unscale() takes the optimizer. Each is one pass over this rank's part of the buckets.
 //
 // In host memory, or on a GPU, where the state is, too; Sharding::gradients in host memory only. On a GPU all of this
 // is in order on the stream of the model's options. The host waits there where clip_gradients_by_norm() and
@@ -96,8 +97,9 @@ class DDP_EXPORT ShardedOptimizer {
   void prepare(DistributedDataParallelOptions& options);
 
   // After finish() of a step with Sync::on. Collective. Updates this rank's part, and begins to send and receive
-  // parameters. A bucket that was not reduced since the last call is left alone: all of it is frozen. Throws
-  // InvalidArgument before the model is made.
+  // parameters. A bucket that was not reduced in that step is left alone: all of it is frozen. If step() is left out,
+  // the next step of the model forgets these gradients, and what was done with them. Throws InvalidArgument before the
+  // model is made.
   void step();
 
   // Waits until all parameters are there, or parameter `index`. Throws what the collectives failed with.
@@ -107,17 +109,24 @@ class DDP_EXPORT ShardedOptimizer {
   // From the next step() on; on every rank alike.
   void set_learning_rate(double learning_rate);
 
-  // A parameter that is skipped is not updated, as if it had no gradient. On every rank alike. For parameters that are
-  // frozen, or unused (DistributedDataParallel::is_unused()).
+  // A parameter that is skipped is not updated, as if it had no gradient. On every rank alike. Frozen parameters are
+  // skipped anyway, and so are, with Unused::keep, parameters that no rank used.
   void set_skipped(std::size_t index, bool is_skipped);
 
   // Collective, between finish() and step(): the square root of the sum of the squares of all gradients; and, if it is
-  // larger than norm_max (> 0), a factor of norm_max / norm for the gradients in the next step().
+  // larger than norm_max (> 0), a factor of norm_max / norm for the gradients in the next step(). Gradients that were
+  // clipped before count as clipped.
   double clip_gradients_by_norm(double norm_max);
+
+  // Between finish() and step(): brings every gradient of the next step() into [-value_max, value_max] (> 0); a NaN
+  // stays one. Each rank does its part: nothing is sent. If the loss is scaled, unscale_gradients() comes first, and
+  // value_max is of the divided gradients. After clip_gradients_by_norm() it is of the clipped ones; the factors of
+  // both are taken out of value_max, so a limit may then be off by its last bit.
+  void clip_gradients_by_value(double value_max);
 
   // Collective, between finish() and step(): one all_reduce of 4 bytes. The gradients in the next step() are divided by
   // `scale` (> 0), in float32. False if a gradient of any rank is infinite or NaN: then step() is to be left out, and
-  // these gradients are forgotten. clip_gradients_by_norm() comes after it.
+  // these gradients are forgotten. Clipping comes after it.
   [[nodiscard]] bool unscale_gradients(double scale);
 
   // For a checkpoint (ddp::Checkpointer saves and loads both). How often each parameter was updated, the same on all

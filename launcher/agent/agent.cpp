@@ -1,10 +1,11 @@
 #include "launcher/agent/agent.hpp"
 
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,12 +14,15 @@
 #include "base/line_log.hpp"
 #include "base/printable.hpp"
 #include "base/random_key.hpp"
+#include "base/with_limit.hpp"
+#include "base/write_all.hpp"
 #include "ddp/error.hpp"
 #include "ddp/round.hpp"
 #include "launcher/agent/agent_log.hpp"
 #include "launcher/agent/failure_details.hpp"
 #include "launcher/agent/guardian_link.hpp"
 #include "launcher/agent/guardian_start.hpp"
+#include "launcher/agent/guarded_loop.hpp"
 #include "launcher/agent/hello.hpp"
 #include "launcher/agent/local_workers.hpp"
 #include "launcher/agent/meeting.hpp"
@@ -44,6 +48,8 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
+constexpr std::chrono::seconds kLastWordsLimit{2};  // at the end of ddprun
+
 class Agent {
  public:
   Agent(const LaunchConfig& config, const std::vector<std::string>& environment)
@@ -51,7 +57,7 @@ class Agent {
         inherited_(environment),
         bindings_(worker_bindings(config, environment)),
         core_(node_options(config)),
-        report_file_(config.report_file.empty() ? std::nullopt : std::make_optional<ReportFile>(config.report_file)),
+        report_file_(config.report_file.empty() ? nullptr : std::make_shared<const ReportFile>(config.report_file)),
         taken_in_(signals_to_take_in(config.stop_signals, config.forward_signals,
                                      config.in_slurm_step || !config.slurm_step.empty())),
         security_(security_of(config)),
@@ -62,23 +68,24 @@ class Agent {
                   [this] { output_.resize(); }}),
         timer_(io_),
         links_(io_, config.workers,
-               {[this](int local_rank, const worker_link::ToAgent& message) {
+               {[this](int local_rank, const worker_link::FromWorker& message) {
                   decide(NodeCore::WorkerSaid{local_rank, message});
                 },
-                [this](int local_rank, const std::string& why) {
-                  decide(NodeCore::WorkerLinkLost{local_rank, why});
+                [this](int local_rank, LinkFault fault) {
+                  decide(NodeCore::WorkerLinkLost{local_rank, fault});
                 }}),
         output_(io_, config.output, scratch_.path(), [this] { decide(NodeCore::OutputClosed{}); }),
         workers_(io_, {config, environment, bindings_, run_id_, core_, guardian_, links_, output_},
                  {[this](const NodeCore::Event& event) { decide(event); },
                   [this](const std::string& line) { print(line); }}),
-        warnings_(io_, [this](const std::string& line) { print(line); }),
+        warnings_(io_, [this](const base::WarningLine& line) { print(line.text); }),
         store_(io_, store_options(config, std::ref(warnings_))),
         meeting_(
             io_, config, security_, hello_of(config, {run_id_, node_key_}, output_.highest_round(run_id_)), term_,
             [this](base::UniqueFd socket, const sockaddr_storage& peer) { store_.adopt(std::move(socket), peer); },
             warnings_,
             {[this](const rendezvous::ToAgent& message) {
+               if (std::holds_alternative<rendezvous::StopRound>(message)) links_.hear_out();
                decide(NodeCore::MembershipSaid{message, meeting_.endpoint_host()});
              },
              [this](const rendezvous::LinkLost& why) { decide(NodeCore::MembershipLost{why}); },
@@ -93,23 +100,41 @@ class Agent {
     for (const auto& notice : config_.notices) print(notice);
     signals_.listen();
     guardian_.listen(io_, {[this](const std::vector<WorkerGroupEvent>& events) {
-                             hear_out(events);
+                             if (has_any_ended(events)) links_.hear_out();
                              decide(events);
                            },
                            [this](int signal_number) { decide(NodeCore::TreeHasSignal{signal_number}); },
                            [this](int workers) { decide(NodeCore::SignalForwarded{workers}); }});
     meeting_.start();
-    io_.run();
-    // When nothing else is left to do: nobody waits for a slow disk.
-    if (report_file_) write_report(*report_file_, run_id_, exit_code_, core_.report());
+    run_guarded([this] { io_.run(); }, [this] { return core_.has_spawned(); }, [this] { write_log(); });
+    // When nothing else is left to do: no other node waits for a slow disk.
+    if (report_file_) write_report_within_limit();
     if (keeps_log_) write_log();
     return exit_code_;
   }
 
  private:
+  void write_report_within_limit() {
+    const auto failure = base::run_with_limit(
+        kLastWordsLimit, [file = report_file_, run_id = run_id_, exit_code = exit_code_, report = core_.report()] {
+          return write_report(*file, run_id, exit_code, report);
+        });
+    if (!failure || !failure->empty())
+      complain("error: " + failure.value_or("the report can't be written: " + std::string(kNoAnswer)) +
+               "\nwhere: --report\ntry:   free some space there, or another file\n");
+  }
+
   void write_log() {
     const auto failure = log_.write_kept(output_.own_log(run_id_, base::host_name()));
-    if (!failure.empty()) std::cerr << "ddprun: its own log was not written: " << failure << '\n';
+    if (!failure.empty()) complain("ddprun: its own log was not written: " + failure + "\n");
+  }
+
+  // After the event loop has ended. stderr may stall, too; a stream of the library would then hold up exit().
+  static void complain(const std::string& text) {
+    base::run_with_limit(kLastWordsLimit, [text] {
+      base::write_all_waiting(STDERR_FILENO, text);
+      return std::string();
+    });
   }
 
   // --- what happens ---
@@ -119,10 +144,10 @@ class Agent {
     if (const auto ending = guardian_.reap()) decide(NodeCore::GuardianEnded{*ending, pid});
   }
 
-  // What workers that have ended said before goes before their end.
-  void hear_out(const std::vector<WorkerGroupEvent>& events) {
-    for (const auto& event : events)
-      if (const auto* ended = std::get_if<WorkerEnded>(&event)) links_.hear_out(ended->local_rank);
+  // What workers said goes before the end of any of them, and before a stop: it may be why another one has ended.
+  static bool has_any_ended(const std::vector<WorkerGroupEvent>& events) {
+    return std::any_of(events.begin(), events.end(),
+                       [](const WorkerGroupEvent& event) { return std::holds_alternative<WorkerEnded>(event); });
   }
 
   void decide(const NodeCore::Event& event) {
@@ -136,7 +161,7 @@ class Agent {
 
   // --- what the core decides ---
 
-  // What an action causes comes later, as an event of its own; only OpenStore and SuspendProcess have their answers at
+  // What an action causes comes later, as an event of its own; only BeginStore and SuspendProcess have their answers at
   // once, and stand at the end of what was decided.
   void perform(const NodeCore::Actions& actions) {
     for (const auto& action : actions) {
@@ -180,7 +205,7 @@ class Agent {
     guardian_.set_farewell(there ? guardian::Farewell{node_key_, there->address, there->port} : guardian::Farewell{});
   }
 
-  void perform(const NodeCore::OpenStore& action) {
+  void perform(const NodeCore::BeginStore& action) {
     try {
       store_.begin_round(action.users);
       meeting_.drop_pending();
@@ -201,7 +226,7 @@ class Agent {
   }
 
   void perform(const NodeCore::Finish& action) {
-    exit_code_ = action.exit_code;
+    exit_code_ = rendezvous::exit_code_of(action.outcome);
     keeps_log_ = action.keeps_log;
     store_.stop();
     meeting_.finish([this] { output_.when_drained([this] { io_.stop(); }); });
@@ -237,8 +262,8 @@ class Agent {
   const std::string node_key_ = base::random_key();
   NodeCore core_;
   ScratchDirectory scratch_;
-  const std::optional<ReportFile> report_file_;
-  const sigset_t taken_in_;  // the signals that signals_ tells of
+  const std::shared_ptr<const ReportFile> report_file_;  // or null
+  const sigset_t taken_in_;                              // the signals that signals_ tells of
   asio::io_context io_{1};
   const std::shared_ptr<const security::Security> security_;  // none without a token
   GuardianLink guardian_;  // forked before anything of the event loop is in use, and before any thread

@@ -14,7 +14,8 @@
 namespace ddp::launcher {
 
 // Returns ddprun's exit code once no process of the job is left. `environment` is ddprun's own, as "NAME=value". Throws
-// ddp::Error or std::system_error where the job can't be started at all; nothing is left then either.
+// ddp::Error or std::system_error where the job can't be started at all; nothing is left then either. Throws
+// RunningJobError (guarded_loop.hpp) where ddprun itself fails later.
 int run_job(const LaunchConfig& config, const std::vector<std::string>& environment);
 
 }  // namespace ddp::launcher

@@ -51,7 +51,7 @@ std::string AgentLog::write_kept(std::function<base::UniqueFd()> open) {
   if (!open) return {};
   const auto failure = base::run_with_limit(
       kDiskLimit, [open = std::move(open), text = log_.take_kept()] { return append(open, text); });
-  return failure.value_or("the disk does not answer");
+  return failure.value_or(kNoAnswer);
 }
 
 }  // namespace ddp::launcher

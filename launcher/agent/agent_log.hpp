@@ -12,6 +12,8 @@
 
 namespace ddp::launcher {
 
+constexpr const char* kNoAnswer = "the disk does not answer";
+
 class AgentLog {
  public:
   // `show` writes a line to stderr.

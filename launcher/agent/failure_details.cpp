@@ -27,7 +27,9 @@ ReasonFiles::Paths reason_paths(const std::vector<int>& local_ranks, const Outpu
 RootCause root_cause_of(const NodeCore::TellCaller& what, const Output& output) {
   const auto& cause = what.cause;
   return {what.is_own ? output.error_file(cause.local_rank) : "",
-          cause.ending.kind == Ending::Kind::killed ? -cause.ending.value : exit_code_of(cause.ending),
+          cause.ending.kind == Ending::Kind::killed
+              ? -cause.ending.value
+              : rendezvous::exit_code_of(rendezvous::outcome::WorkerFailed{cause.ending}),
           describe_failure(cause)};
 }
 

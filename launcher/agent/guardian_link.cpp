@@ -89,7 +89,7 @@ void GuardianLink::take(const guardian::Report& report, base::UniqueFd pidfd, st
       break;
     case guardian::ReportKind::ended:
       worker.pidfd.reset();
-      events.emplace_back(WorkerEnded{report.local_rank, ending_of(report.value)});
+      events.emplace_back(WorkerEnded{report.local_rank, ending_of(report.value), report.was_ending});
       break;
     case guardian::ReportKind::tree_empty: events.emplace_back(TreeEmpty{}); break;
     case guardian::ReportKind::orphans_gone: events.emplace_back(OrphansGone{}); break;
@@ -112,6 +112,12 @@ void GuardianLink::set_farewell(const guardian::Farewell& farewell) {
            0,
            0,
            {farewell.node_key, farewell.address, std::to_string(farewell.port)}});
+}
+
+void GuardianLink::signal_tree(int signal_number, const std::vector<int>& spared_local_ranks) {
+  std::vector<std::string> spared;
+  for (const int local_rank : spared_local_ranks) spared.push_back(std::to_string(local_rank));
+  request({guardian::RequestKind::signal_tree, 0, signal_number, std::move(spared)});
 }
 
 void GuardianLink::kill_tree() {

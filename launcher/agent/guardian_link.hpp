@@ -45,7 +45,7 @@ class GuardianLink {
     request({guardian::RequestKind::signal_worker, local_rank, signal_number, {}});
   }
   void kill_worker(int local_rank);
-  void signal_tree(int signal_number) { request({guardian::RequestKind::signal_tree, 0, signal_number, {}}); }
+  void signal_tree(int signal_number, const std::vector<int>& spared_local_ranks);
   void forward(int signal_number) { request({guardian::RequestKind::forward_signal, 0, signal_number, {}}); }
   void kill_orphans() { request({guardian::RequestKind::kill_orphans, 0, 0, {}}); }
   void set_farewell(const guardian::Farewell& farewell);

@@ -20,8 +20,8 @@ int duplicate_of(int socket) {
 }
 
 // Empty where descriptors run out: then the guardian says so of the worker.
-std::vector<base::UniqueFd> duplicates_of(std::span<const int> descriptors) {
-  std::vector<base::UniqueFd> out;
+std::vector<base::UniqueFile> duplicates_of(std::span<const int> descriptors) {
+  std::vector<base::UniqueFile> out;
   for (const int descriptor : descriptors) {
     base::UniqueFd fd(::fcntl(descriptor, F_DUPFD_CLOEXEC, 3));
     if (!fd) return {};

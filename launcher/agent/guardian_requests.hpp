@@ -17,7 +17,7 @@
 #include <span>
 #include <vector>
 
-#include "base/unique_fd.hpp"
+#include "base/unique_file.hpp"
 #include "launcher/guardian/protocol.hpp"
 
 namespace ddp::launcher {
@@ -38,7 +38,7 @@ class GuardianRequests {
  private:
   struct Waiting {
     std::vector<char> packet;
-    std::vector<base::UniqueFd> descriptors;
+    std::vector<base::UniqueFile> descriptors;  // a worker's log files among them
   };
 
   void send_waiting();

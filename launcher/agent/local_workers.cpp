@@ -28,6 +28,9 @@ std::string text_of(const std::exception_ptr& error) {
 
 }  // namespace
 
+LocalWorkers::LocalWorkers(boost::asio::io_context& io, const Parts& parts, Handlers handlers)
+    : io_(io), parts_(parts), handlers_(std::move(handlers)), has_terminal_(::isatty(STDIN_FILENO) != 0) {}
+
 void LocalWorkers::perform(const NodeCore::OpenOutput& action) {
   show_bindings();
   open_output(others_than(action.local_ranks), [this](std::exception_ptr error) {
@@ -65,7 +68,7 @@ void LocalWorkers::perform(const NodeCore::Seat& action) {
     });
   }
   for (const int local_rank : action.local_ranks) {
-    worker_link::Seat seat;
+    worker_link::LinkSeat seat;
     for (const auto& variable : variables_of(local_rank))
       seat.variables[name_of(variable)] = variable.substr(variable.find('=') + 1);
     parts_.links.send(local_rank, seat);
@@ -82,9 +85,10 @@ void LocalWorkers::perform(const NodeCore::SendToWorkers& action) {
 
 void LocalWorkers::open_output(const std::vector<int>& kept, Output::Opened opened) {
   const auto& round = parts_.core.round();
-  const bool foreground = ::isatty(STDIN_FILENO) && ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
+  // Who reads the terminal in the background is stopped.
+  const bool may_read = !has_terminal_ || ::tcgetpgrp(STDIN_FILENO) == ::getpgrp();
   parts_.output.begin_round({parts_.run_id, round.round.number, round.rank_first, parts_.config.workers,
-                             round.world_size, parts_.config.role, foreground},
+                             round.world_size, parts_.config.role, may_read},
                             kept, std::move(opened));
 }
 

@@ -42,8 +42,7 @@ class LocalWorkers {
   };
 
   // All parts must outlive this object.
-  LocalWorkers(boost::asio::io_context& io, const Parts& parts, Handlers handlers)
-      : io_(io), parts_(parts), handlers_(std::move(handlers)) {}
+  LocalWorkers(boost::asio::io_context& io, const Parts& parts, Handlers handlers);
   LocalWorkers(const LocalWorkers&) = delete;
 
   void perform(const NodeCore::OpenOutput& action);
@@ -56,7 +55,7 @@ class LocalWorkers {
   void perform(const NodeCore::ForgetTree&) { parts_.guardian.give_up(); }
   void perform(const SignalWorker& action) { parts_.guardian.signal_worker(action.local_rank, action.signal_number); }
   void perform(const KillWorker& action) { parts_.guardian.kill_worker(action.local_rank); }
-  void perform(const SignalTree& action) { parts_.guardian.signal_tree(action.signal_number); }
+  void perform(const SignalTree& action) { parts_.guardian.signal_tree(action.signal_number, action.spared); }
   void perform(const KillOrphans&) { parts_.guardian.kill_orphans(); }
   void perform(const KillTree&) { parts_.guardian.kill_tree(); }
 
@@ -70,6 +69,7 @@ class LocalWorkers {
   boost::asio::io_context& io_;
   const Parts parts_;
   const Handlers handlers_;
+  const bool has_terminal_;              // as stdin; asked once, because a file's disk may be asked, too
   std::exception_ptr spawn_error_;       // the last one
   std::optional<int> shown_rank_first_;  // by --display-binding
 };

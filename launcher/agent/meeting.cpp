@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/address.hpp"
-#include "base/host_and_port.hpp"
 #include "base/loopback.hpp"
 #include "ddp/error.hpp"
+#include "launcher/node/node_words.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/port/port_holder.hpp"
 #include "rendezvous/round/term.hpp"
@@ -33,8 +33,7 @@ std::string holders_of(const RendezvousConfig& rendezvous) {
     while (++next < end && port::holder_of(static_cast<std::uint16_t>(next)) == holder) {
     }
     if (holder.empty()) continue;
-    const auto ports = std::to_string(first) + (next == first + 1 ? "" : "-" + std::to_string(next - 1));
-    out += "; " + holder + " has " + (rendezvous.port_count == 1 ? "it" : ports);
+    out += port_holder_text(holder, first, next - 1, rendezvous.port_count != 1);
   }
   return out;
 }
@@ -48,8 +47,10 @@ std::vector<std::string> listening_addresses(const RendezvousConfig& rendezvous)
   return {base::with_loopback_address(rendezvous.host)};
 }
 
-MeetingCore::Options options_of(const RendezvousConfig& rendezvous, const std::string& host_name) {
+MeetingCore::Options options_of(const RendezvousConfig& rendezvous, const ddp::rendezvous::Hello& hello) {
   MeetingCore::Options options;
+  options.run_id = hello.run_id;
+  options.host_name = hello.host_name;
   if (rendezvous.nodes_max == 1)
     options.serves = true;
   else
@@ -58,7 +59,6 @@ MeetingCore::Options options_of(const RendezvousConfig& rendezvous, const std::s
   options.is_node_rank_0 = rendezvous.node_rank == 0;
   options.may_be_slurm_node = rendezvous.may_be_slurm_node;
   options.endpoint_host = rendezvous.host;
-  options.host_name = host_name;
   options.local_address = rendezvous.local_address;
   if (rendezvous.may_be_slurm_node) options.own = rendezvous::own_addresses();  // nobody else asks for them
   return options;
@@ -79,7 +79,7 @@ Meeting::Meeting(boost::asio::io_context& io, const LaunchConfig& config,
       handlers_(std::move(handlers)),
       log_(std::move(log)),
       security_(std::move(security)),
-      core_(options_of(config.rendezvous, hello_.host_name)),
+      core_(options_of(config.rendezvous, hello_)),
       timer_(io) {
   hand_on_ = std::move(handlers_.message);
   handlers_.message = [this](const rendezvous::ToAgent& message) { decide(MeetingCore::Heard{message}); };
@@ -129,11 +129,8 @@ void Meeting::perform(const MeetingCore::OpenEndpoint&) {
   try {
     port_ = std::make_unique<port::Port>(io_, std::move(options), both_protocols());
   } catch (const Error& error) {
-    const auto try_this = rendezvous.port_count == 1
-                              ? "another --master-port (--rdzv-endpoint), the same on all nodes"
-                              : "`--rdzv-backend=c10d --rdzv-endpoint=" + base::host_and_port(rendezvous.host, "PORT") +
-                                    "` with a port that is free there, the same on all nodes";
-    return decide(MeetingCore::EndpointTaken{error.what(), try_this});
+    return decide(
+        MeetingCore::EndpointTaken{error.what(), free_port_advice(rendezvous.host, rendezvous.port_count != 1)});
   }
   if (rendezvous.nodes_max > 1) {
     hello_.standby_port = port_->number();
@@ -144,10 +141,8 @@ void Meeting::perform(const MeetingCore::OpenEndpoint&) {
 }
 
 void Meeting::perform(const MeetingCore::Lose& action) {
-  boost::asio::post(
-      io_, [lost = handlers_.lost, what = action.what + holders_of(config_.rendezvous), try_this = action.try_this] {
-        lost({what, "opening the endpoint of the job", try_this});
-      });
+  boost::asio::post(io_, [lost = handlers_.lost, what = action.what + holders_of(config_.rendezvous),
+                          try_this = action.try_this] { lost(endpoint_taken_error(what, try_this)); });
 }
 
 void Meeting::perform(const MeetingCore::Host& action) {
@@ -180,7 +175,7 @@ void Meeting::stand_by() {
     hello_.standby_port = store_port();
     receive();
   } catch (const Error& error) {
-    handlers_.say(std::string("this node can't stand in for the endpoint's host: ") + error.what());
+    handlers_.say(no_standby_text(error.what()));
   }
 }
 
@@ -206,15 +201,16 @@ void Meeting::receive() {
   };
   options.farewell = [this](const std::string& node_key) { return server_ && server_->take_farewell(node_key); };
   reception_.emplace(
-      io_, std::move(options), [this](const rendezvous::Hello& hello, const base::Address&) { return direct(hello); },
+      io_, std::move(options),
+      [this](const rendezvous::Hello& hello, const base::Address&) { return direct(hello.run_id); },
       std::ref(warnings_));
 }
 
-rendezvous::Reception::Direction Meeting::direct(const rendezvous::Hello& hello) const {
-  if (server_) return std::ref(*server_);
-  if (hello.run_id != hello_.run_id) return std::monostate();
-  if (const auto where = whereabouts()) return rendezvous::Elsewhere{where->address, where->port};
-  return std::monostate();
+rendezvous::Reception::Direction Meeting::direct(const std::string& run_id) const {
+  const auto direction = core_.direct(run_id, whereabouts());
+  if (const auto* elsewhere = std::get_if<rendezvous::Elsewhere>(&direction)) return *elsewhere;
+  const bool is_here = std::holds_alternative<MeetingCore::Here>(direction) && server_ != nullptr;
+  return is_here ? rendezvous::Reception::Direction(std::ref(*server_)) : std::monostate();
 }
 
 port::Handlers Meeting::both_protocols() {

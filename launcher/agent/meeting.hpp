@@ -76,7 +76,7 @@ class Meeting {
   void stand_by();
   void receive();
   void make_client();
-  rendezvous::Reception::Direction direct(const rendezvous::Hello& hello) const;
+  rendezvous::Reception::Direction direct(const std::string& run_id) const;
   port::Handlers both_protocols();
 
   boost::asio::io_context& io_;

@@ -4,14 +4,21 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 
+#include "base/with_limit.hpp"
 #include "launcher/command_line/usage_error.hpp"
 
 namespace ddp::launcher {
+namespace {
+
+constexpr std::chrono::seconds kRemovalLimit{2};  // nobody needs what is left
+
+}  // namespace
 
 bool is_ignored_by_workers(int warning) { return warning == SIGUSR1 || warning == SIGUSR2; }
 
@@ -68,8 +75,11 @@ ScratchDirectory::ScratchDirectory() {
 }
 
 ScratchDirectory::~ScratchDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
+  base::run_with_limit(kRemovalLimit, [path = path_] {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+    return std::string();
+  });
 }
 
 }  // namespace ddp::launcher

@@ -2,6 +2,7 @@
 
 #include <boost/asio/post.hpp>
 #include <chrono>
+#include <cstddef>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -12,6 +13,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::chrono::seconds kEndLimit{2};  // at the end of ddprun: a caller waits for its file
+constexpr std::size_t kTasksMax = 16;         // rounds whose files are to be read
 
 Reasons reasons_in(const ReasonFiles::Paths& paths) {
   Reasons out;
@@ -24,9 +26,10 @@ Reasons reasons_in(const ReasonFiles::Paths& paths) {
 
 void ReasonFiles::read(Paths paths, std::function<void(const Reasons& reasons)> done) {
   auto reasons = std::make_shared<Reasons>();
-  run(
-      reading_, [reasons, paths = std::move(paths)] { *reasons = reasons_in(paths); },
-      [reasons, done = std::move(done)] { done(*reasons); });
+  const auto tell = [reasons, done = std::move(done)] { done(*reasons); };
+  if (!run(
+          reading_, [reasons, paths = std::move(paths)] { *reasons = reasons_in(paths); }, tell))
+    boost::asio::post(io_, tell);
 }
 
 void ReasonFiles::pass_on(const RootCause& cause, const std::string& path) {
@@ -34,18 +37,16 @@ void ReasonFiles::pass_on(const RootCause& cause, const std::string& path) {
     pass_error_on({{}, cause.exit_code, cause.description}, path);
     if (!cause.error_file.empty()) pass_error_on(cause, path);
   };
-  run(passing_, work, [] {});
+  static_cast<void>(run(passing_, work, [] {}));  // the caller finds no file then
 }
 
-void ReasonFiles::run(Thread& thread, std::function<void()> work, std::function<void()> done) {
+bool ReasonFiles::run(Thread& thread, std::function<void()> work, std::function<void()> done) {
   try {
-    if (!thread) thread.emplace(io_, kEndLimit);
+    if (!thread) thread.emplace(io_, base::FileThread::Options{.end_limit = kEndLimit, .tasks_max = kTasksMax});
   } catch (const std::system_error&) {  // no thread is to be had
-    work();
-    boost::asio::post(io_, std::move(done));
-    return;
+    return false;
   }
-  thread->post(std::move(work), std::move(done));
+  return thread->post(std::move(work), std::move(done));
 }
 
 }  // namespace ddp::launcher

@@ -20,8 +20,7 @@ namespace ddp::launcher {
 
 class ReasonFiles {
  public:
-  // The destructor waits for what was asked for, 2 s at most for either. Where threads run out the loop itself reads
-  // and writes.
+  // The destructor waits for what was asked for, 2 s at most for either.
   explicit ReasonFiles(boost::asio::io_context& io) : io_(io) {}
 
   struct Paths {
@@ -29,7 +28,8 @@ class ReasonFiles {
     std::string stderr_file;               // of the first; empty: none
   };
 
-  // A file that can't be read gives no reason. `done` is called later, from the loop.
+  // A file that can't be read gives no reason; nor do those of a round if threads have run out, or if the files of many
+  // rounds wait for their disk already. `done` is called later, from the loop. Of a file 1 MiB is read at most.
   void read(Paths paths, std::function<void(const Reasons& reasons)> done);
 
   // Leaves the root cause in the file at `path`, if it can be written: first its description, then what the worker
@@ -38,7 +38,7 @@ class ReasonFiles {
 
  private:
   using Thread = std::optional<base::FileThread>;
-  void run(Thread& thread, std::function<void()> work, std::function<void()> done);
+  [[nodiscard]] bool run(Thread& thread, std::function<void()> work, std::function<void()> done);
 
   boost::asio::io_context& io_;
   Thread reading_, passing_;  // each from its first use on

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstring>
 #include <exception>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -55,7 +54,8 @@ std::string report_json(const std::string& run_id, int exit_code, const std::opt
 }
 
 ReportFile::ReportFile(std::string path)
-    : path_(std::move(path)), file_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+    : path_(std::move(path)),
+      file_(base::UniqueFd(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666))) {
   if (!file_)
     throw UsageError("the report can't be written to " + path_ + ": " + std::strerror(errno), "--report",
                      "a file in a folder that exists and that you can write to: `--report=report.json`");
@@ -71,13 +71,14 @@ void ReportFile::write(const std::string& text) const {
     throw std::system_error(error, std::generic_category(), "the report can't be written to " + path_);
 }
 
-void write_report(const ReportFile& file, const std::string& run_id, int exit_code,
-                  const std::optional<rendezvous::RunReport>& report) {
-  if (!report && !file.is_empty()) return;
+std::string write_report(const ReportFile& file, const std::string& run_id, int exit_code,
+                         const std::optional<rendezvous::RunReport>& report) {
+  if (!report && !file.is_empty()) return {};
   try {
     file.write(report_json(run_id, exit_code, report));
+    return {};
   } catch (const std::exception& error) {
-    std::cerr << "error: " << error.what() << "\nwhere: --report\ntry:   free some space there, or another file\n";
+    return error.what();
   }
 }
 

@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "base/unique_fd.hpp"
+#include "base/unique_file.hpp"
 #include "rendezvous/membership/run_report.hpp"
 
 namespace ddp::launcher {
@@ -22,12 +22,12 @@ class ReportFile {
 
  private:
   std::string path_;
-  base::UniqueFd file_;
+  base::UniqueFile file_;
 };
 
-// Writes a report_json(). Without a report it leaves what is there: another node may have the same file. Prints an
-// error if the report cannot be written.
-void write_report(const ReportFile& file, const std::string& run_id, int exit_code,
-                  const std::optional<rendezvous::RunReport>& report);
+// Writes a report_json(). Without a report it leaves what is there: another node may have the same file. Returns why
+// the report cannot be written; empty if it was. May wait for the disk.
+std::string write_report(const ReportFile& file, const std::string& run_id, int exit_code,
+                         const std::optional<rendezvous::RunReport>& report);
 
 }  // namespace ddp::launcher

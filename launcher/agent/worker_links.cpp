@@ -41,9 +41,10 @@ void WorkerLinks::listen(int local_rank) {
                    });
 }
 
-void WorkerLinks::hear_out(int local_rank) {
-  for (int i = 0; i < kPacketsAtTheEnd; ++i)
-    if (!read(local_rank)) return;
+void WorkerLinks::hear_out() {
+  for (std::size_t local_rank = 0; local_rank < links_.size(); ++local_rank)
+    for (int i = 0; i < kPacketsAtTheEnd; ++i)
+      if (!read(static_cast<int>(local_rank))) break;
 }
 
 // One packet; false where there is none.
@@ -60,9 +61,9 @@ bool WorkerLinks::read(int local_rank) {
     close(local_rank);
     return false;
   }
-  const auto message = worker_link::parse_to_agent({packet, static_cast<std::size_t>(length)});
+  const auto message = worker_link::parse_from_worker({packet, static_cast<std::size_t>(length)});
   if (!message) {
-    lose(local_rank, "it sent to ddprun what no version of libddp says");
+    lose(local_rank, LinkFault::says_nonsense);
     return false;
   }
   handlers_.heard(local_rank, *message);
@@ -77,17 +78,17 @@ void WorkerLinks::send(int local_rank, const worker_link::ToWorker& message) {
   do {
     sent = ::send(link->native_handle(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   } while (sent < 0 && errno == EINTR);
-  if (sent < 0 && errno != EPIPE) lose(local_rank, "it does not read what ddprun tells it");
+  if (sent < 0 && errno != EPIPE) lose(local_rank, LinkFault::does_not_read);
 }
 
 void WorkerLinks::send_to_all(const worker_link::ToWorker& message) {
   for (std::size_t i = 0; i < links_.size(); ++i) send(static_cast<int>(i), message);
 }
 
-void WorkerLinks::lose(int local_rank, const std::string& why) {
+void WorkerLinks::lose(int local_rank, LinkFault fault) {
   close(local_rank);
-  boost::asio::post(io_,
-                    [this, local_rank, why] { handlers_.lost(local_rank, why); });  // the caller may be at its state
+  boost::asio::post(
+      io_, [this, local_rank, fault] { handlers_.lost(local_rank, fault); });  // the caller may be at its state
 }
 
 }  // namespace ddp::launcher

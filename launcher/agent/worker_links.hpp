@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
+#include "launcher/node/node_words.hpp"
 #include "rendezvous/worker_link/message.hpp"
 
 namespace ddp::launcher {
@@ -22,8 +23,8 @@ namespace ddp::launcher {
 class WorkerLinks {
  public:
   struct Handlers {
-    std::function<void(int local_rank, const worker_link::ToAgent& message)> heard;
-    std::function<void(int local_rank, const std::string& why)> lost;  // it takes no seats any more
+    std::function<void(int local_rank, const worker_link::FromWorker& message)> heard;
+    std::function<void(int local_rank, LinkFault fault)> lost;  // it takes no seats any more
   };
 
   WorkerLinks(boost::asio::io_context& io, int workers, Handlers handlers);
@@ -32,8 +33,8 @@ class WorkerLinks {
   // std::system_error.
   base::UniqueFd open(int local_rank);
 
-  // What a worker that has ended still said.
-  void hear_out(int local_rank);
+  // What all workers have said by now, be it before their end.
+  void hear_out();
 
   void send(int local_rank, const worker_link::ToWorker& message);
   void send_to_all(const worker_link::ToWorker& message);
@@ -42,7 +43,7 @@ class WorkerLinks {
   void close(int local_rank);
   void listen(int local_rank);
   bool read(int local_rank);
-  void lose(int local_rank, const std::string& why);
+  void lose(int local_rank, LinkFault fault);
   std::optional<boost::asio::posix::stream_descriptor>& link_of(int local_rank) {
     return links_.at(static_cast<std::size_t>(local_rank));
   }

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "launcher/command_line/nearest_word.hpp"
+#include "launcher/command_line/other_launchers.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -25,6 +26,8 @@ bool shows_something(const Option& option) {
 }
 
 [[noreturn]] void throw_unknown(const std::string& word, const std::string& name) {
+  if (const auto instead = instead_of(name))
+    throw UsageError("unknown option " + word, "ddprun's command line, before the program", *instead);
   std::vector<std::string_view> names;
   for (const auto& option : option_table())
     if (option.group != OptionGroup::hidden) names.push_back(option.name);
@@ -54,8 +57,10 @@ const Option& find_long(const std::string& word, const std::string& name) {
 const Option& find_short(const std::string& word, char letter) {
   const auto found = std::find_if(option_table().begin(), option_table().end(),
                                   [letter](const Option& option) { return letter != 0 && option.letter == letter; });
-  if (found == option_table().end()) throw_unknown(word, word.substr(1));
-  return *found;
+  if (found != option_table().end()) return *found;
+  // -np is an option of its own where other launchers have it, and -n4 is one with its value.
+  const auto name = with_dashes(word.substr(1, word.find('=') == std::string::npos ? word.npos : word.find('=') - 1));
+  throw_unknown(word, instead_of(name) ? name : word.substr(1, name.find_first_of("0123456789")));
 }
 
 // On/off options of the environment hold an integer, zero is off. Source: torchrun's check_env action.

@@ -130,6 +130,18 @@ void check_what_has_no_effect(const GivenOptions& given, std::vector<std::string
     say(*option, "there are no restarts without --max-restarts");
 }
 
+// They are the program's, as with torchrun; a script seldom has one of these names.
+void say_what_is_behind_the_program(const std::vector<std::string>& program, std::vector<std::string>& notices) {
+  constexpr std::string_view kNames[] = {"--nproc-per-node", "--nnodes",       "--node-rank",     "--standalone",
+                                         "--master-addr",    "--rdzv-backend", "--rdzv-endpoint", "--max-restarts"};
+  for (auto word = program.begin() + 1; word != program.end(); ++word) {
+    auto name = word->substr(0, word->find('='));
+    std::replace(name.begin(), name.end(), '_', '-');
+    if (std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames))
+      notices.push_back(*word + " goes to " + program.front() + ", because it stands behind it");
+  }
+}
+
 // One node has no control channel.
 void find_tokens(const GivenOptions& given, const Machine& machine, LaunchConfig& config) {
   const auto* option = given.find("token-file");
@@ -246,6 +258,7 @@ LaunchConfig parse_command_line(const std::vector<std::string>& arguments, const
   if (program.empty() || program.front().empty())
     throw UsageError("no program given", "the end of ddprun's command line",
                      "`ddprun --nproc-per-node=2 train.py`; `ddprun --help` shows more");
+  say_what_is_behind_the_program(program, config.notices);
   config.program = program.front();
   config.command = command_of(program, how, environment, machine.file_kind);
   return config;

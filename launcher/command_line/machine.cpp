@@ -67,11 +67,19 @@ bool is_kept_to_one_core() {
   return cores.size() == 1;
 }
 
+bool is_windows_script(const std::string& path) {
+  std::string line(256, '\0');  // so much of it the kernel looks at
+  std::ifstream(path, std::ios::binary).read(line.data(), static_cast<std::streamsize>(line.size()));
+  const auto end = line.find('\n');
+  return line.rfind("#!", 0) == 0 && end != std::string::npos && line[end - 1] == '\r';
+}
+
 FileKind kind_of(const std::string& path) {
   struct stat info {};
   if (stat(path.c_str(), &info) != 0) return FileKind::missing;
   if (S_ISDIR(info.st_mode)) return FileKind::directory;
-  return access(path.c_str(), X_OK) == 0 ? FileKind::executable : FileKind::not_executable;
+  if (access(path.c_str(), X_OK) != 0) return FileKind::not_executable;
+  return S_ISREG(info.st_mode) && is_windows_script(path) ? FileKind::windows_script : FileKind::executable;
 }
 
 std::optional<std::string> text_of(const std::string& path) {

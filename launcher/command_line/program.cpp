@@ -3,6 +3,9 @@
 #include "launcher/command_line/option_values.hpp"
 
 namespace ddp::launcher {
+
+namespace outcome = rendezvous::outcome;
+
 namespace {
 
 // The first executable of this name in the folders of PATH; empty where there is none.
@@ -19,7 +22,7 @@ std::string find_python(const EnvironmentLookup& environment, const FileLookup& 
   if (const auto exec = environment("PYTHON_EXEC"); exec && !exec->empty()) {
     const auto path = exec->find('/') == std::string::npos ? find_on_path(*exec, environment, file_kind) : *exec;
     if (!path.empty() && file_kind(path) == FileKind::executable) return path;
-    throw ProgramError(127, "the Python interpreter " + *exec + " is not an executable file",
+    throw ProgramError(outcome::ProgramMissing{}, "the Python interpreter " + *exec + " is not an executable file",
                        "environment variable PYTHON_EXEC", "`unset PYTHON_EXEC`, or set it to an interpreter's path");
   }
   for (const auto* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"})
@@ -27,16 +30,26 @@ std::string find_python(const EnvironmentLookup& environment, const FileLookup& 
       if (auto path = *folder + "/bin/python"; file_kind(path) == FileKind::executable) return path;
   for (const auto* name : {"python3", "python"})
     if (auto path = find_on_path(name, environment, file_kind); !path.empty()) return path;
-  throw ProgramError(127, "no Python interpreter found", "PYTHON_EXEC, VIRTUAL_ENV, CONDA_PREFIX, then PATH",
+  throw ProgramError(outcome::ProgramMissing{}, "no Python interpreter found",
+                     "PYTHON_EXEC, VIRTUAL_ENV, CONDA_PREFIX, then PATH",
                      "install python3, or set PYTHON_EXEC to an interpreter's path");
+}
+
+// `ddprun "python train.py"`: nothing has such a name.
+void refuse_quoted_line(const std::vector<std::string>& program) {
+  if (program.size() > 1 || program.front().find(' ') == std::string::npos) return;
+  throw ProgramError(outcome::ProgramMissing{}, "there is no program named '" + program.front() + "'",
+                     "the program to run", "without the quotes: `ddprun ... " + program.front() + "`");
 }
 
 Command python_command(bool module, const std::vector<std::string>& program, const EnvironmentLookup& environment,
                        const FileLookup& file_kind) {
   const auto& script = program.front();
-  if (!module && file_kind(script) == FileKind::missing)
-    throw ProgramError(127, "the script " + script + " does not exist", "the program to run",
+  if (!module && file_kind(script) == FileKind::missing) {
+    refuse_quoted_line(program);
+    throw ProgramError(outcome::ProgramMissing{}, "the script " + script + " does not exist", "the program to run",
                        "check the path; it is relative to the working directory");
+  }
   const auto python = find_python(environment, file_kind);
   Command command{python, {python, "-u"}};
   if (module) command.arguments.emplace_back("-m");
@@ -53,18 +66,24 @@ Command program_command(const std::vector<std::string>& program, const Environme
   }
   switch (file_kind(path)) {
     case FileKind::executable: return {path, program};
+    case FileKind::windows_script:
+      throw ProgramError(outcome::ProgramUnusable{},
+                         "the first line of " + program.front() + " ends as on Windows, so no interpreter is found",
+                         "the program to run", "`sed -i 's/\\r$//' " + program.front() + "` changes all of its lines");
     case FileKind::missing:
-      throw ProgramError(127, "the program " + program.front() + " does not exist",
+      refuse_quoted_line(program);
+      throw ProgramError(outcome::ProgramMissing{}, "the program " + program.front() + " does not exist",
                          program.front().find('/') == std::string::npos
                              ? "looked for on PATH and in the working directory"
                              : "the program to run",
                          "check the path; it is relative to the working directory");
     case FileKind::directory:
-      throw ProgramError(126, program.front() + " is a directory, not a program", "the program to run",
-                         "name the file inside it that is to run");
+      throw ProgramError(outcome::ProgramUnusable{}, program.front() + " is a directory, not a program",
+                         "the program to run", "name the file inside it that is to run");
     case FileKind::not_executable: break;
   }
-  throw ProgramError(126, "the file " + program.front() + " is not executable", "the program to run",
+  throw ProgramError(outcome::ProgramUnusable{}, "the file " + program.front() + " is not executable",
+                     "the program to run",
                      "`chmod +x " + program.front() + "`, or `--run-path` if it is a Python script");
 }
 

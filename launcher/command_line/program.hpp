@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "launcher/command_line/given_options.hpp"
+#include "rendezvous/membership/outcome.hpp"
 
 namespace ddp::launcher {
 
-// What kind of thing a path names, as the kernel would tell on exec.
-enum class FileKind { missing, executable, not_executable, directory };
+// What kind of thing a path names, as the kernel would tell on exec. windows_script: an executable whose first line
+// names an interpreter and ends as lines do on Windows, so that the kernel looks for one whose name ends in '\r'.
+enum class FileKind { missing, executable, not_executable, directory, windows_script };
 using FileLookup = std::function<FileKind(const std::string& path)>;
 
 // What is executed: `path` for exec, and the argument list with arguments[0].
@@ -21,15 +23,15 @@ struct Command {
   std::vector<std::string> arguments;  // may hold ${local_rank}, see environment/worker_environment.hpp
 };
 
-// The program can't be run (126) or is not found (127).
+// The program can't be run, or is not found.
 class ProgramError : public UsageError {
  public:
-  ProgramError(int exit_code, const std::string& what_happened, std::string where, std::string try_this)
-      : UsageError(what_happened, std::move(where), std::move(try_this)), exit_code_(exit_code) {}
-  int exit_code() const { return exit_code_; }
+  ProgramError(rendezvous::Outcome outcome, const std::string& what_happened, std::string where, std::string try_this)
+      : UsageError(what_happened, std::move(where), std::move(try_this)), outcome_(outcome) {}
+  const rendezvous::Outcome& outcome() const { return outcome_; }
 
  private:
-  int exit_code_;
+  rendezvous::Outcome outcome_;
 };
 
 enum class RunBy { name, python, python_module, itself };  // name: Python where it ends in .py

@@ -14,15 +14,25 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <climits>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
+#include <exception>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
+#include <string_view>
 #include <system_error>
 
 #include "base/pidfd.hpp"
+#include "base/unique_file.hpp"
+#include "base/with_limit.hpp"
 #include "launcher/environment/worker_environment.hpp"
 #include "launcher/guardian/farewell.hpp"
 #include "launcher/guardian/process_tree.hpp"
@@ -32,7 +42,9 @@
 namespace ddp::launcher::guardian {
 namespace {
 
-constexpr int kKillLimitMs = 30'000;  // for SIGKILL to take effect after ddprun's death
+constexpr int kKillLimitMs = 30'000;                // for SIGKILL to take effect after ddprun's death
+constexpr std::chrono::seconds kRemovalLimit{2};    // for the folder of temporary files
+constexpr std::chrono::milliseconds kLookLimit{1};  // who is ending: some 100 workers
 
 std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   std::vector<char*> out;
@@ -123,9 +135,13 @@ std::string mark_of(int socket) {
   return std::to_string(socket) + ":" + std::to_string(status.st_ino);
 }
 
+// isatty() alone asks the disk of a file, if its file system is a process.
+bool is_terminal(int fd) { return !base::is_file(fd) && ::isatty(fd) != 0; }
+
 struct RunningWorker {
   int local_rank = 0;
-  std::string mark;  // in its environment, and that of its descendants
+  std::string mark;         // in its environment, and that of its descendants
+  bool was_ending = false;  // when look_who_is_ending() looked
 };
 
 class Guardian {
@@ -155,6 +171,7 @@ class Guardian {
       bool closed = false;
       while (auto request = receive_request(socket_.get(), closed)) {
         carry_out(*request);
+        for (auto& descriptor : request->descriptors) base::close_without_waiting(std::move(descriptor));
         send_outbox();  // at once, so that descriptors do not pile up here
       }
       if (closed) return;
@@ -172,20 +189,27 @@ class Guardian {
       case RequestKind::spawn: spawn(content, request.descriptors); break;
       case RequestKind::signal_tree:
         reap();  // who has ended by now did not end of it, and is told of before
-        signal_tree(content.signal_number);
+        signal_tree(content.signal_number, content.variables);
         report({ReportKind::signalled, 0, 0, content.signal_number});
         break;
       case RequestKind::forward_signal:
         report({ReportKind::forwarded, 0, 0, forward_signal(content.signal_number)});
         break;
-      case RequestKind::signal_worker: signal_worker(content.local_rank, content.signal_number); break;
-      case RequestKind::kill_worker: signal_worker(content.local_rank, SIGKILL); break;
+      case RequestKind::signal_worker:
+        look_who_is_ending();
+        signal_worker(content.local_rank, content.signal_number);
+        break;
+      case RequestKind::kill_worker:
+        look_who_is_ending();
+        signal_worker(content.local_rank, SIGKILL);
+        break;
       case RequestKind::kill_orphans:  // serve() does it, as often as it takes
         ++orphans_asked_;
         spared_.clear();
         for (const auto& [pid, worker] : workers_) spared_.insert(worker.mark);
         break;
       case RequestKind::kill_tree:
+        look_who_is_ending();
         killing_ = changed_ = true;
         kill_descendants();
         break;
@@ -199,6 +223,7 @@ class Guardian {
 
   void spawn(const Request& request, const std::vector<base::UniqueFd>& descriptors) {
     changed_ = true;
+    has_looked_ = false;
     if (descriptors.size() != 4) return report({ReportKind::not_spawned, request.local_rank, 0, EMFILE});
     if (!std::all_of(request.variables.begin(), request.variables.end(), is_workers_variable))
       return report({ReportKind::not_spawned, request.local_rank, 0, EPERM});
@@ -211,7 +236,7 @@ class Guardian {
     const auto texts = worker_arguments(options_.command.arguments, request.local_rank);
     auto arguments = pointers_to(texts);
     arguments.push_back(nullptr);
-    const int terminal = ::isatty(descriptors[1].get()) ? 1 : ::isatty(descriptors[2].get()) ? 2 : -1;
+    const int terminal = is_terminal(descriptors[1].get()) ? 1 : is_terminal(descriptors[2].get()) ? 2 : -1;
     const auto rank = static_cast<std::size_t>(request.local_rank);
     const auto binding = options_.bindings.empty() ? Binding{} : options_.bindings.at(rank);
     const auto cpus = mask_of(binding.cpus), memory_nodes = mask_of(binding.memory_nodes);
@@ -252,7 +277,7 @@ class Guardian {
 
   // Stops and continues reach every process. A signal that ends processes reaches each once: those that are there now,
   // and later (in reap) those that were just being forked.
-  void signal_tree(int signal_number) {
+  void signal_tree(int signal_number, const std::vector<std::string>& spared_local_ranks) {
     if (!has_children_) return;
     if (signal_number == SIGSTOP || signal_number == SIGCONT) {
       std::set<pid_t> signalled;
@@ -260,20 +285,32 @@ class Guardian {
       }
       return;
     }
+    look_who_is_ending();
     if (ending_signal_ != signal_number) signalled_.clear();
     ending_signal_ = signal_number;
-    signal_others(signal_number, signalled_);
+    unsignalled_.clear();
+    for (const auto& [pid, worker] : workers_) {
+      const auto local_rank = std::to_string(worker.local_rank);
+      if (std::find(spared_local_ranks.begin(), spared_local_ranks.end(), local_rank) != spared_local_ranks.end())
+        unsignalled_.insert(pid);
+    }
+    signal_others(signal_number, signalled_, unsignalled_);
     // Only what is stopped: SIGCONT takes away a SIGSTOP on its way, which who attaches by ptrace waits for (a leak
     // check at the end of a process), and programs may have a handler for it.
     for (const pid_t pid : signalled_)
       if (is_stopped(pid)) ::kill(pid, SIGCONT);
   }
 
-  // Signals descendants that are not in `signalled`, and adds them. Whether there were any.
-  static bool signal_others(int signal_number, std::set<pid_t>& signalled) {
+  // Signals descendants that are not in `signalled`, and adds them. `spared` children and what descends from them are
+  // left alone. Whether there were any.
+  static bool signal_others(int signal_number, std::set<pid_t>& signalled, const std::set<pid_t>& spared = {}) {
     bool any = false;
-    for (const auto& process : descendants_of(::getpid()))
-      if (signalled.insert(process.pid).second) {
+    const auto all = descendants_of(::getpid());
+    auto left_alone = spared;
+    for (const pid_t pid : spared)
+      for (const auto& process : descendants_of(pid, all)) left_alone.insert(process.pid);
+    for (const auto& process : all)
+      if (left_alone.count(process.pid) == 0 && signalled.insert(process.pid).second) {
         ::kill(process.pid, signal_number);
         any = true;
       }
@@ -291,6 +328,17 @@ class Guardian {
         ::kill(process.pid, signal_number);
         if (signal_number != SIGKILL && is_stopped(process.pid)) ::kill(process.pid, SIGCONT);
       }
+    }
+  }
+
+  // Sockets close before a process has ended, so its peers may fail first. Once until a worker is spawned: at the first
+  // failure, or before the first signal.
+  void look_who_is_ending() {
+    if (std::exchange(has_looked_, true)) return;
+    const auto limit = std::chrono::steady_clock::now() + kLookLimit;
+    for (auto& [pid, worker] : workers_) {
+      worker.was_ending = is_ending(pid);
+      if (std::chrono::steady_clock::now() > limit) return;
     }
   }
 
@@ -326,19 +374,22 @@ class Guardian {
     while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
       changed_ = something_ended = true;
       if (const auto worker = workers_.find(pid); worker != workers_.end()) {
-        report({ReportKind::ended, worker->second.local_rank, pid, status});
+        const bool is_first = status != 0 && !has_looked_;
+        report({ReportKind::ended, worker->second.local_rank, pid, status, worker->second.was_ending || is_first});
         workers_.erase(worker);
+        if (status != 0) look_who_is_ending();
       }
     }
     if (pid < 0 && changed_) {  // no children
       changed_ = killing_ = has_children_ = false;
       ending_signal_ = 0;
       signalled_.clear();
+      unsignalled_.clear();
       report({ReportKind::tree_empty, 0, 0, 0});
     } else if (killing_ && something_ended) {
       kill_descendants();  // what ended may have left children, which are ours now
     } else if (ending_signal_ != 0 && something_ended) {
-      signal_others(ending_signal_, signalled_);
+      signal_others(ending_signal_, signalled_, unsignalled_);
     }
   }
 
@@ -366,6 +417,8 @@ class Guardian {
   std::deque<std::pair<Report, base::UniqueFd>> outbox_;  // at most a few reports per worker
   int ending_signal_ = 0;                                 // the last one sent to the tree; 0 for none
   std::set<pid_t> signalled_;                             // who got it
+  std::set<pid_t> unsignalled_;                           // workers that did not, nor their descendants
+  bool has_looked_ = false;                               // who was ending
   bool killing_ = false;                                  // until the tree is empty
   bool changed_ = false;                                  // since the last tree_empty
   int orphans_asked_ = 0;                                 // kill_orphans that are to be answered
@@ -379,10 +432,26 @@ void let_go_of_standard_descriptors() {
   for (int fd = 0; fd < 3; ++fd) ::dup2(null.get(), fd);
 }
 
+// `ps` shows the arguments that a process was started with, from its own memory; the guardian's are a copy of ddprun's.
+// Source: proc(5), arg_start and arg_end of /proc/<pid>/stat.
+void show_as(std::string_view title) {
+  std::ifstream file("/proc/self/stat");
+  const std::string stat{std::istreambuf_iterator<char>(file), {}};
+  std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 2)));
+  std::string skipped;
+  for (int number = 3; number < 48; ++number) fields >> skipped;
+  std::uintptr_t start = 0, end = 0;
+  if (!(fields >> start >> end) || start == 0 || end <= start) return;
+  auto* const text = reinterpret_cast<char*>(start);
+  std::memset(text, 0, end - start);
+  title.copy(text, end - start - 1);
+}
+
 void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd socket, base::UniqueFd agent) {
   ::setsid();
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   ::prctl(PR_SET_NAME, "ddprun-guardian");
+  show_as("ddprun-guardian");
   sigset_t all;
   sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);
@@ -391,6 +460,18 @@ void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd sock
   guardian.serve();
   const auto* const tls = options.security ? &options.security->tls : nullptr;
   if (kill_all_children({}, kKillLimitMs)) say_farewell(guardian.farewell(), tls);
+}
+
+// ddprun waits for the end of its guardian, and nobody needs what is left of the folder.
+void remove_within_limit(const std::string& folder) noexcept {
+  try {
+    base::run_with_limit(kRemovalLimit, [folder] {
+      std::error_code ignored;
+      std::filesystem::remove_all(folder, ignored);
+      return std::string();
+    });
+  } catch (const std::exception&) {  // no memory
+  }
 }
 
 // Never returns or throws into the copy of ddprun that called it. At an error it ends its workers, then itself with an
@@ -403,8 +484,7 @@ void serve_until_ddprun_ends(const GuardianOptions& options, base::UniqueFd sock
     static_cast<void>(kill_all_children({}, kKillLimitMs));
     exit_code = EXIT_FAILURE;
   }
-  std::error_code ignored;
-  if (!options.scratch_directory.empty()) std::filesystem::remove_all(options.scratch_directory, ignored);
+  if (!options.scratch_directory.empty()) remove_within_limit(options.scratch_directory);
   ::_exit(exit_code);
 }
 

@@ -210,6 +210,31 @@ bool is_stopped(pid_t pid) {
          has_signal(status, "ShdPnd", SIGSTOP);  // sent by kill, and about to stop it; not by ptrace
 }
 
+// A main thread may end alone, while others of its process run on.
+bool is_ending(pid_t pid) {
+  if (!is_thread_ending(read_proc(pid, "stat"))) return false;
+  const auto threads = numbers_in(("/proc/" + std::to_string(pid) + "/task").c_str());
+  return std::all_of(threads.begin(), threads.end(), [&](pid_t thread) {
+    const auto stat = read_proc(pid, ("task/" + std::to_string(thread) + "/stat").c_str());
+    return stat.empty() || is_thread_ending(stat);
+  });
+}
+
+// Whichever thread ends the process, SIGKILL is pending for all others.
+bool is_thread_ending(std::string_view stat) {
+  constexpr unsigned long kExiting = 0x4, kDumpsCore = 0x200, kDiesOfSignal = 0x400;  // PF_* of linux/sched.h
+  const std::string fields(stat.substr(std::min(stat.rfind(')'), stat.size())));
+  char state = 0;
+  unsigned long flags = 0, pending = 0;
+  if (std::sscanf(fields.c_str(),
+                  ") %c %*s %*s %*s %*s %*s %lu %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                  "%*s %*s %*s %*s %lu",
+                  &state, &flags, &pending) != 3)
+    return false;
+  return state == 'Z' || state == 'X' || (flags & (kExiting | kDumpsCore | kDiesOfSignal)) != 0 ||
+         (pending >> (SIGKILL - 1) & 1) != 0;
+}
+
 std::string first_value_of(pid_t pid, std::string_view variable) {
   const auto all = environment_of(pid);
   const auto wanted = std::string(variable) + "=";

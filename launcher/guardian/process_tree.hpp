@@ -37,6 +37,14 @@ bool handles_signal(pid_t pid, int signal_number);
 // debugger holds.
 bool is_stopped(pid_t pid);
 
+// Whether the end of a process has begun: it exits, is being killed, or is a zombie that nobody has reaped. The memory
+// of a process may take seconds to be freed. False where there is no such process. Takes about 10 us where the process
+// runs on.
+bool is_ending(pid_t pid);
+
+// Pure: the same of one thread, from the text of its stat file.
+bool is_thread_ending(std::string_view stat);
+
 // The value that a variable had when the process was executed; empty where there is none, or no such process. Who
 // writes over its own arguments and environment, to show another title, is not known any more. Waits up to a second for
 // a process that executes another program at that moment.

@@ -16,7 +16,7 @@ namespace ddp::launcher::guardian {
 
 enum class RequestKind : int {
   spawn,           // local_rank; variables; descriptors: stdin, stdout, stderr, and the socket to its agent
-  signal_tree,     // signal_number to every process of every worker
+  signal_tree,     // signal_number to every process of every worker but those whose local ranks are the variables
   forward_signal,  // signal_number to every worker that has a handler for it
   signal_worker,   // local_rank; signal_number to it and its descendants
   kill_worker,     // local_rank; SIGKILL to the same
@@ -29,7 +29,7 @@ struct Request {
   RequestKind kind = RequestKind::spawn;
   int local_rank = 0;
   int signal_number = 0;
-  std::vector<std::string> variables;  // "NAME=value", beside the environment that the guardian inherited
+  std::vector<std::string> variables;  // of spawn: "NAME=value", beside the environment that the guardian inherited
 };
 
 // What is told to the job's membership once ddprun and every process of the job are gone here.
@@ -54,6 +54,7 @@ struct Report {
   int local_rank = 0;
   pid_t pid = 0;
   int value = 0;
+  bool was_ending = false;  // of ended: when the first failure was seen, and before any signal was sent
 };
 
 constexpr std::size_t kPacketBytesMax = 64 * 1024;

@@ -28,12 +28,27 @@ std::string shell_word(const std::string& text) {
   return out + "'";
 }
 
+// What an exception that nobody caught has said: of `terminate called after throwing an instance of 'X'` and `what():`,
+// as GCC's and LLVM's libraries write it; empty where there is none.
+std::string uncaught_exception(const std::vector<std::string>& stderr_tail) {
+  constexpr std::string_view kType = "terminate called after throwing an instance of '",
+                             kWhat = "  what():  ", kLlvm = "terminating due to uncaught exception of type ";
+  std::string type, what;
+  for (const auto& line : stderr_tail) {
+    if (const auto at = line.find(kType); at != line.npos) type = line.substr(at + kType.size()), what.clear();
+    if (const auto at = line.find(kWhat); at == 0) what = line.substr(kWhat.size());
+    if (const auto at = line.find(kLlvm); at != line.npos) return line.substr(at + kLlvm.size());
+  }
+  if (!type.empty() && type.back() == '\'') type.pop_back();
+  return what.empty() ? type : type + (type.empty() ? "" : ": ") + what;
+}
+
 std::string what_to_try(const FailureReport& failure, int restarts_max) {
   const auto restarts = restarts_max == 0 ? std::string("; `--max-restarts=N` starts all workers again") : "";
   const auto& ending = failure.ending;
   const auto program = shell_word(failure.program);
   if (ending.kind == Ending::Kind::not_started) {
-    if (!failure.message.empty()) return "read the cause above, and make it good on " + failure.host;
+    if (failure.says_why()) return "read the cause above, and make it good on " + failure.host;
     if (ending.value == ENOENT)
       return "`ls -l " + program + "`: the file, or the interpreter that its first line names, is missing";
     if (ending.value == ENOEXEC)
@@ -46,6 +61,8 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
   }
   if (!failure.gpu_faults.empty())
     return "look at what the GPU reported, above; `nvidia-smi -q` on " + failure.host + " shows its state" + restarts;
+  if (!failure.killed_for.empty())
+    return "find out what it did instead: its log, and the flight recorder's files of the others" + restarts;
   if (ending.kind == Ending::Kind::killed) {
     switch (ending.value) {
       case SIGKILL:
@@ -56,6 +73,12 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
       case SIGBUS:
       case SIGILL:
       case SIGFPE:
+        if (!uncaught_exception(failure.stderr_tail).empty())
+          return "the exception above says what failed; `ulimit -c unlimited` and `gdb " + program +
+                 " core` show where" + restarts;
+        if (failure.program.size() > 3 && failure.program.ends_with(".py"))
+          return "`export PYTHONFAULTHANDLER=1` and run again: Python then shows where each of its threads was" +
+                 restarts;
         return "`ulimit -c unlimited` and run again for a core file, then `gdb " + program + " core`" + restarts;
       case SIGTERM:
       case SIGINT:
@@ -63,6 +86,10 @@ std::string what_to_try(const FailureReport& failure, int restarts_max) {
       default: return "`man 7 signal` tells what sends " + signal_name(ending.value) + restarts;
     }
   }
+  if (ending.kind == Ending::Kind::left && failure.is_own_error)
+    return "read its stderr for the reason; it did not end within 2 s of leaving its process group, so ddprun ended "
+           "it" +
+           restarts;
   if (ending.kind == Ending::Kind::left)
     return "read its message above: no rank had failed; a network that loses connections looks so" + restarts;
   if (failure.stderr_tail.empty())
@@ -84,7 +111,8 @@ std::string fate_of_others(const rendezvous::FinishJob& verdict) {
 
 // Its texts are those of a worker, perhaps on another node.
 FailureReport with_printable_texts(FailureReport failure) {
-  for (auto* text : {&failure.host, &failure.program, &failure.message, &failure.stderr_file, &failure.gpu_faults})
+  for (auto* text : {&failure.host, &failure.program, &failure.message, &failure.stderr_file, &failure.gpu_faults,
+                     &failure.killed_for})
     *text = printable(*text);
   for (auto& line : failure.stderr_tail) line = printable(line);
   return failure;
@@ -92,11 +120,12 @@ FailureReport with_printable_texts(FailureReport failure) {
 
 std::string failure_summary(const FailureReport& failure, const rendezvous::FinishJob& verdict) {
   auto text = "error: " + describe_failure(failure) + fate_of_others(verdict);
-  if (!verdict.what.empty()) text += "; " + printable(verdict.what);
+  if (verdict.what) text += "; " + printable(*verdict.what);
   text += "\nwhere: host " + failure.host;
   if (failure.pid != 0) text += ", pid " + std::to_string(failure.pid);
   text += ", round " + std::to_string(failure.round) + ", " + failure.program + '\n';
-  if (!failure.message.empty()) text += "cause: " + failure.message + '\n';
+  const auto cause = failure.says_why() ? failure.message : uncaught_exception(failure.stderr_tail);
+  if (!cause.empty()) text += "cause: " + cause + '\n';
   if (!failure.gpu_faults.empty()) text += "gpus:  " + failure.gpu_faults + '\n';
   if (!failure.stderr_tail.empty()) {
     text += "its stderr ended with:\n";
@@ -104,9 +133,8 @@ std::string failure_summary(const FailureReport& failure, const rendezvous::Fini
   }
   if (!failure.stderr_file.empty()) text += "all of its stderr: " + failure.stderr_file + " on " + failure.host + '\n';
   for (const auto& later : verdict.consequences)
-    text += "after it:  " + describe_failure(later) +
-            (later.message.empty() ? "" : " (" + printable(later.message) + ")") + ", host " + printable(later.host) +
-            '\n';
+    text += "after it:  " + printable(describe_failure(later)) +
+            (later.says_why() ? " (" + printable(later.message) + ")" : "") + ", host " + printable(later.host) + '\n';
   return text + "try:   " + what_to_try(failure, verdict.restarts_max) + '\n';
 }
 
@@ -114,10 +142,10 @@ std::string failure_summary(const FailureReport& failure, const rendezvous::Fini
 
 std::string job_summary(const rendezvous::FinishJob& verdict) {
   if (verdict.cause) return failure_summary(with_printable_texts(*verdict.cause), verdict);
-  if (verdict.what.empty()) return {};
-  if (verdict.try_this.empty()) return printable(verdict.what) + '\n';
-  return "error: " + printable(verdict.what) +
-         "\nwhere: between the nodes of the job\ntry:   " + printable(verdict.try_this) + '\n';
+  if (!verdict.what) return {};
+  if (!verdict.try_this) return printable(*verdict.what) + '\n';
+  return "error: " + printable(*verdict.what) +
+         "\nwhere: between the nodes of the job\ntry:   " + printable(*verdict.try_this) + '\n';
 }
 
 }  // namespace ddp::launcher

@@ -55,24 +55,28 @@ std::optional<LogEvent> worker_event(const WorkerGroupEvent& what) {
                     what);
 }
 
-std::optional<LogEvent> said_by_worker(int local_rank, const worker_link::ToAgent& message) {
+std::optional<LogEvent> said_by_worker(int local_rank, const worker_link::FromWorker& message) {
   return std::visit(
       Overloaded{
-          [&](const worker_link::Hello& m) {
-            return event("worker_hello",
-                         of_worker(local_rank).add("takes_seats", m.takes_seats).add("takes_stops", m.takes_stops));
+          [&](const worker_link::LinkHello& m) {
+            auto fields = of_worker(local_rank).add("takes_seats", m.takes_seats).add("takes_stops", m.takes_stops);
+            if (m.departure)
+              fields.add("departure", name_of(m.departure->kind))
+                  .add("left_for", m.departure->ranks)
+                  .add_if_any("why", m.departure->why);
+            return event("worker_hello", fields);
           },
-          [&](const worker_link::Left& m) {
+          [&](const worker_link::LinkLeft& m) {
             return event(
                 "worker_left",
                 of_worker(local_rank).add("round", m.round).add("hung_ranks", m.hung_ranks).add_if_any("why", m.why),
                 LogLevel::info);
           },
-          [](const worker_link::Progress&) { return std::optional<LogEvent>(); },  // sent at training steps
-          [&](const worker_link::StopReady& m) {
+          [](const worker_link::LinkProgress&) { return std::optional<LogEvent>(); },  // sent at training steps
+          [&](const worker_link::LinkStopReady& m) {
             return event("worker_stop_ready", of_worker(local_rank).add("round", m.round).add("call", m.call));
           },
-          [&](const worker_link::Stopping& m) {
+          [&](const worker_link::LinkStopping& m) {
             return event("worker_stopping", of_worker(local_rank).add("round", m.round));
           },
       },
@@ -112,7 +116,7 @@ std::vector<LogEvent> log_events_of(const NodeCore::Event& what) {
           },
           [](const NodeCore::WorkerSaid& e) { return said_by_worker(e.local_rank, e.message); },
           [](const NodeCore::WorkerLinkLost& e) {
-            return event("worker_link_lost", of_worker(e.local_rank).add("why", e.why), LogLevel::warning);
+            return event("worker_link_lost", of_worker(e.local_rank).add("why", text_of(e.fault)), LogLevel::warning);
           },
           [](const NodeCore::OutputOpened& e) {
             return event("output_opened", LogFields().add("why_not", e.why_not),
@@ -179,7 +183,7 @@ std::optional<LogEvent> log_event_of(const NodeCore::Action& what) {
           },
           [](const NodeCore::CloseOutput& a) { return event("close_output", LogFields().add("kept", a.kept)); },
           [](const NodeCore::Finish& a) {
-            return event("finish", LogFields().add("exit_code", a.exit_code), LogLevel::info);
+            return event("finish", LogFields().add("exit_code", rendezvous::exit_code_of(a.outcome)), LogLevel::info);
           },
           [](const NodeCore::Quit&) { return event("quit", {}, LogLevel::info); },
       },

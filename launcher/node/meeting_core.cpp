@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/loopback.hpp"
+#include "launcher/node/node_words.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -38,13 +39,11 @@ MeetingCore::Actions MeetingCore::tick(TimePoint now) {
   switch (wait_) {
     case Wait::for_address:
       out_.emplace_back(GiveUpLookUp{});
-      take_own_address(
-          {.own = options_.own, .error = "the name " + options_.endpoint_host + " is still being looked up"});
+      take_own_address({.own = options_.own, .error = still_looked_up_text(options_.endpoint_host)});
       break;
     case Wait::for_owner:
       if (has_joined_) break;
-      out_.emplace_back(Print{"no interface of this host has the address of " + options_.endpoint_host +
-                              ", but this is node rank 0 and nobody else serves the endpoint: it does"});
+      out_.emplace_back(Print{serves_without_address_text(options_.endpoint_host)});
       open_endpoint(true);
       break;
     case Wait::before_look_up: look_up(); break;
@@ -91,10 +90,10 @@ void MeetingCore::take_own_address(const LookedUp& answer) {
   is_looking_up_ = false;
   deadline_.reset();
   address_ = answer.slurm_address;
-  if (!answer.error.empty()) {
+  if (answer.error) {
     address_ = options_.local_address;
     if (address_.empty() && !answer.own.empty()) address_ = answer.own.front();
-    out_.emplace_back(Print{answer.error + (address_.empty() ? "" : "; workers of this node reach it at " + address_)});
+    out_.emplace_back(Print{no_address_text(*answer.error, address_)});
   }
   hand_on_held_round();
 }
@@ -150,8 +149,16 @@ void MeetingCore::take(const ToServe& event, TimePoint) {
 
 void MeetingCore::take(const SteppedDown& event, TimePoint) {
   serves_ = false;
-  out_.emplace_back(Print{"this node does not serve the job any longer: " + event.why});
+  out_.emplace_back(Print{serves_no_longer_text(event.why)});
   out_.emplace_back(StopHosting{event.why});
+}
+
+// Whether it is of another job is then for the membership to say.
+MeetingCore::Direction MeetingCore::direct(const std::string& run_id,
+                                           const std::optional<rendezvous::Session::Target>& joined) const {
+  if (serves_) return Here{};
+  if (run_id != options_.run_id || !joined) return Nowhere{};
+  return rendezvous::Elsewhere{joined->address, joined->port};
 }
 
 // Workers may take `localhost` for ::1, where another user of the host may listen.

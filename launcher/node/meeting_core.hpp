@@ -12,6 +12,7 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/link/session.hpp"
 #include "rendezvous/membership/messages.hpp"
 
 namespace ddp::launcher {
@@ -30,6 +31,7 @@ class MeetingCore {
     bool may_have_daemon = false;    // `serves` says only that the endpoint is on this host
     bool is_node_rank_0 = false;     // by the settings
     bool may_be_slurm_node = false;  // the endpoint's host, whose name need not resolve then
+    std::string run_id{};            // of the job
     std::string endpoint_host{};     // as the user gave it
     std::string host_name{};         // of this host
     std::string local_address{};     // under which other nodes reach this one; empty: find out
@@ -40,9 +42,9 @@ class MeetingCore {
   struct Begin {};
   struct LookedUp {  // the answer to LookUp
     std::vector<std::string> addresses{};
-    std::vector<std::string> own{};  // of this host's interfaces
-    std::string slurm_address{};     // of a name that does not resolve
-    std::string error{};             // why there are none
+    std::vector<std::string> own{};      // of this host's interfaces
+    std::string slurm_address{};         // of a name that does not resolve
+    std::optional<std::string> error{};  // why there are none
   };
   struct EndpointOpened {};  // the answers to OpenEndpoint
   struct EndpointTaken {
@@ -99,6 +101,12 @@ class MeetingCore {
   }
 
   bool serves() const { return serves_; }
+
+  // Whom a node that comes to this one is led to. `joined`: the membership that this node is joined to.
+  struct Here {};
+  struct Nowhere {};  // nobody here knows of its job
+  using Direction = std::variant<Here, rendezvous::Elsewhere, Nowhere>;
+  Direction direct(const std::string& run_id, const std::optional<rendezvous::Session::Target>& joined) const;
 
   // The endpoint's host as workers of this node are to reach it; `of_connection`: where it was reached from here.
   std::string endpoint_host(const std::string& of_connection) const;

@@ -9,15 +9,20 @@
 #include "launcher/node/job_summary.hpp"
 #include "launcher/node/node_words.hpp"
 #include "rendezvous/membership/membership.hpp"
+#include "rendezvous/membership/round_end.hpp"
 
 namespace ddp::launcher {
 
 using rendezvous::FailureReport;
 using rendezvous::RoundEnded;
 
+namespace outcome = rendezvous::outcome;
+
 namespace {
 constexpr std::chrono::milliseconds kOutputIsLate{10'000};  // files open in less than a millisecond
 constexpr std::chrono::milliseconds kOutputLimit{2'000};    // for what is left of a round to be written
+constexpr const char* kMissedACollective = "it did not come to a collective in time";
+constexpr std::chrono::milliseconds kOrphansLimit{30'000};  // for SIGKILL to take effect, as in a round
 }  // namespace
 
 NodeCore::NodeCore(NodeOptions options)
@@ -48,8 +53,7 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
     print(late_output_text(kOutputIsLate));
   }
   if (ended_ && facts.now >= output_limit_) {
-    if (!std::exchange(told_slow_disk_, true))
-      print("the disk of the log files is slow; what is left is written while the job goes on");
+    if (!std::exchange(told_slow_disk_, true)) print(kLogDiskIsSlow);
     end_round();
   }
   if (const auto deadline = round_report_.deadline(); deadline && facts.now >= *deadline) {
@@ -57,6 +61,7 @@ NodeCore::Actions NodeCore::tick(const Facts& facts) {
     send_if_any(round_report_.give_up());
   }
   follow(group_.tick(facts.now));
+  spawn_if_ready();
   return std::move(out_);
 }
 
@@ -65,7 +70,7 @@ std::optional<TimePoint> NodeCore::next_deadline() const {
   if (guardian_ended_) return output_limit_;
   auto first = group_.next_deadline();
   const auto written = ended_ ? std::optional(output_limit_) : std::nullopt;
-  for (const auto& other : {output_is_late_at_, written, round_report_.deadline()})
+  for (const auto& other : {output_is_late_at_, spawn_until_, written, round_report_.deadline()})
     if (other && (!first || *other < *first)) first = other;
   return first;
 }
@@ -77,11 +82,11 @@ void NodeCore::take(const StopSignalled& event) {
     out_.emplace_back(Quit{});
     return;
   }
-  if (verdict_ && group_.is_idle() && group_.waiting().empty()) return finish(*verdict_);  // only output was left
+  if (outcome_ && group_.is_idle() && group_.waiting().empty()) return finish(*outcome_);  // only output was left
   if (!std::exchange(stop_announced_, true)) {
     is_step_hoped_for_ = group_.stops_at_step(event.signal_number);
-    print(signal_name(event.signal_number) + event.sender + ": " +
-          stop_text(options_.workers, group_.is_idle(), is_step_hoped_for_, options_.grace));
+    print(signal_text(event.signal_number, event.sender,
+                      stop_text(options_.workers, group_.is_idle(), is_step_hoped_for_, options_.grace)));
   }
   stop(event.signal_number);
 }
@@ -102,7 +107,7 @@ void NodeCore::stop(int signal_number) {
   const bool is_last = !is_alone() && stops_while_waiting_ > (facts_.serves_endpoint ? 2 : 1);
   send(rendezvous::StopAsked{signal_number});  // before the end of a round that this is the reason of
   step_workers({StopSignal{signal_number}});
-  if (group_.is_idle() && (is_outside || is_last)) end_with(128 + signal_number);
+  if (group_.is_idle() && (is_outside || is_last)) end_with(outcome::StoppedBySignal{signal_number});
 }
 
 void NodeCore::take(const WarningSignalled& event) {
@@ -119,7 +124,7 @@ void NodeCore::take(const SignalForwarded& event) {
 }
 
 void NodeCore::take(const SuspendSignalled&) {
-  if (!is_alone()) return print("ctrl-z suspends no job of several nodes: the others would take this one for dead");
+  if (!is_alone()) return print(kNoSuspension);
   suspending_ = true;
   if (!finished_) out_.emplace_back(SignalTree{SIGSTOP});
 }
@@ -146,12 +151,8 @@ void NodeCore::take(const GuardianEnded& event) {
 // What its workers printed is written, or takes too long.
 void NodeCore::end_without_guardian() {
   const GuardianEnded& event = *guardian_ended_;
-  out_.emplace_back(
-      PrintError{{"ddprun's guardian process " + describe(event.ending) + "; " + all_workers(options_.workers) +
-                      (options_.workers == 1 ? " was" : " were") + " ended with it",
-                  "host " + options_.host_name + ", pid " + std::to_string(event.pid),
-                  "find who sent it the signal: memory limits and `kill` reach every process of a job"}});
-  finish(std::max(1, exit_code_of(event.ending)));
+  out_.emplace_back(PrintError{guardian_ended_error(event.ending, event.pid, options_.workers, options_.host_name)});
+  finish(outcome::GuardianEnded{event.ending});
 }
 
 void NodeCore::take(const WorkersChanged& event) {
@@ -167,15 +168,29 @@ void NodeCore::take(const WorkerSaid& event) {
 }
 
 void NodeCore::take(const WorkerLinkLost& event) {
-  print("rank " + std::to_string(start_.rank_first + event.local_rank) + ": " + event.why + "; it gets no new seat");
+  print(link_lost_text(start_.rank_first + event.local_rank, event.fault));
   step_workers({WorkerSaidHello{event.local_rank, false, false}});
 }
 
 void NodeCore::take(const OutputOpened& event) {
   if (finished_ || to_spawn_.empty()) return;
   output_is_late_at_.reset();
+  if (event.why_not) return take(SpawnFailed{*event.why_not, std::exchange(to_spawn_, {})});
+  spawn_until_ = facts_.now + kOrphansLimit;
+  spawn_if_ready();
+}
+
+// A worker that waited for a seat may have ended between the rounds, and have left processes: they may hold its GPU.
+void NodeCore::spawn_if_ready() {
+  if (!spawn_until_) return;
+  const bool is_clear = is_tree_empty_ || group_.are_orphans_gone();
+  if (!is_clear && facts_.now < *spawn_until_) return;
+  spawn_until_.reset();
   auto local_ranks = std::exchange(to_spawn_, {});
-  if (event.why_not) return take(SpawnFailed{*event.why_not, std::move(local_ranks)});
+  if (!is_clear) {
+    tell_of_survivors();
+    return take(SpawnFailed{kOrphansHang, std::move(local_ranks)});
+  }
   is_tree_empty_ = false;
   out_.emplace_back(Spawn{std::move(local_ranks)});
 }
@@ -187,6 +202,7 @@ void NodeCore::take(const OutputWritten&) {
 // The round is being stopped while a disk still opens the output of its workers.
 void NodeCore::spawn_nobody() {
   output_is_late_at_.reset();
+  spawn_until_.reset();
   std::vector<WorkerGroupEvent> events;
   for (const int local_rank : std::exchange(to_spawn_, {})) events.emplace_back(WorkerNotSpawned{local_rank});
   if (is_tree_empty_) events.emplace_back(TreeEmpty{});  // the guardian has said so already, or had nothing to say
@@ -201,6 +217,8 @@ void NodeCore::take(const SpawnFailed& event) {
     return;
   }
   why_not_spawned_ = event.why;
+  if (static_cast<int>(event.local_ranks.size()) == options_.workers && group_.are_orphans_gone())
+    is_tree_empty_ = true;
   std::vector<WorkerGroupEvent> events;
   for (const int local_rank : event.local_ranks)
     events.emplace_back(WorkerEnded{local_rank, {Ending::Kind::not_started, EIO, false}});
@@ -217,35 +235,42 @@ void NodeCore::take(const SeatsFailed& event) {
   step_workers(events);
 }
 
-void NodeCore::hear(int local_rank, const worker_link::Hello& message) {
+void NodeCore::hear(int local_rank, const worker_link::LinkHello& message) {
   const bool is_known = message.version == worker_link::kVersion;
+  if (message.departure && is_known && is_of_round(message.departure->round)) {
+    auto departure = *message.departure;
+    departure.why = base::printable(departure.why);
+    step_workers({WorkerDeparted{local_rank, std::move(departure)}});
+  } else if (!message.departure) {
+    group_.workers()[static_cast<std::size_t>(local_rank)].departure.reset();  // it is in a group of all ranks again
+  }
   step_workers({WorkerSaidHello{local_rank, message.takes_seats && is_known, message.takes_stops && is_known}});
 }
 
-void NodeCore::hear(int local_rank, const worker_link::Left& message) {
+void NodeCore::hear(int local_rank, const worker_link::LinkLeft& message) {
   if (is_of_round(message.round))
     step_workers({WorkerLeft{local_rank, base::printable(message.why), message.hung_ranks}});
 }
 
-void NodeCore::hear(int local_rank, const worker_link::Progress& message) {
+void NodeCore::hear(int local_rank, const worker_link::LinkProgress& message) {
   if (is_of_round(message.round) && progress_.note(message, local_rank, group_.workers()))
     send(rendezvous::FirstStep{message.round});
 }
 
-void NodeCore::hear(int local_rank, const worker_link::StopReady& message) {
+void NodeCore::hear(int local_rank, const worker_link::LinkStopReady& message) {
   if (!is_of_round(message.round)) return;
   group_.workers().at(static_cast<std::size_t>(local_rank)).stop_call = message.call;
   vote();
 }
 
-void NodeCore::hear(int local_rank, const worker_link::Stopping& message) {
+void NodeCore::hear(int local_rank, const worker_link::LinkStopping& message) {
   if (is_of_round(message.round)) step_workers({WorkerStopping{local_rank}});
 }
 
 void NodeCore::vote() {
   const auto next = vote_.next(group_.voters(), group_.workers());
   for (const int local_rank : next.ask)
-    out_.emplace_back(SendToWorker{local_rank, worker_link::PrepareStop{start_.round.number}});
+    out_.emplace_back(SendToWorker{local_rank, worker_link::LinkPrepareStop{start_.round.number}});
   if (next.answer) send(rendezvous::StopReady{start_.round.number, next.answer->call});
 }
 
@@ -262,9 +287,7 @@ void NodeCore::take(const MembershipSaid& event) {
 
 // From here on this node's guardian can tell the others of its end.
 void NodeCore::hear(const rendezvous::Welcome& message) {
-  if (message.is_spare)
-    print_of_job("the job has the " + rendezvous::counted(options_.nodes_max, "node") +
-                 " that it takes: this one is a spare, and waits until it is needed");
+  if (message.is_spare) print_of_job(spare_text(options_.nodes_max));
   out_.emplace_back(SetFarewell{true});
 }
 
@@ -278,7 +301,7 @@ void NodeCore::hear(const rendezvous::StopAt& message) {
   if (!is_of_round(message.round) || group_.is_idle()) return;
   if (std::exchange(stop_call_, message.call) != message.call && group_.can_stop_at_step())
     print_of_job(step_text(options_.workers, message.call));
-  out_.emplace_back(SendToWorkers{worker_link::StopAt{message.round, message.call}});
+  out_.emplace_back(SendToWorkers{worker_link::LinkStopAt{message.round, message.call}});
   if (message.signal_number != 0) step_workers({StopAtStep{}});
 }
 
@@ -290,19 +313,14 @@ void NodeCore::hear(const rendezvous::OpenStore& message) {
     if (address) store_users_.insert(*address);
     // The user alone can open the store to more than the job's nodes (--store-allow).
     if (!address || store_users_.size() > rendezvous::kRoundAddressesMax)
-      return take(MembershipLost{{"the endpoint wants the store to be open to more than the addresses of nodes",
-                                  "opening the store of the job, which this node is to serve",
-                                  "find out what serves the endpoint: no ddprun or ddp-rendezvous wants that"}});
+      return take(MembershipLost{strange_store_error()});
   }
-  if (message.is_last) out_.emplace_back(OpenStore{message.round, std::exchange(store_users_, {})});
+  if (message.is_last) out_.emplace_back(BeginStore{message.round, std::exchange(store_users_, {})});
 }
 
 void NodeCore::take(const StoreIsOpen& event) { send(rendezvous::StoreOpened{event.round.number, event.port}); }
 
-void NodeCore::take(const StoreFailed& event) {
-  take(MembershipLost{
-      {event.why, "opening the store of the job, which this node is to serve", "`--port-range=A-B` with free ports"}});
-}
+void NodeCore::take(const StoreFailed& event) { take(MembershipLost{store_failed_error(event.why)}); }
 
 void NodeCore::hear(const rendezvous::StartRound& message) {
   if (ended_) end_round();
@@ -315,23 +333,19 @@ void NodeCore::hear(const rendezvous::StartRound& message) {
   stop_call_.reset();
   vote_.begin_round();
   progress_.begin_round();
-  if (!message.why.empty() && had_a_round)
-    print_of_job(message.why + ": " +
-                 how_it_goes_on(options_.workers, static_cast<int>(group_.waiting().size()), is_alone()) +
-                 (cost_a_restart ? restart_text(message, options_.restart_window) : ""));
-  if (!is_alone())
-    print_of_job("round " + std::to_string(message.round.number) + ": node " + std::to_string(message.group_rank) +
-                 " of " + std::to_string(message.group_world_size) + ", " +
-                 ranks_text(message.rank_first, options_.workers) + " of " + std::to_string(message.world_size) +
-                 ", store at " + store_address_ + ":" + std::to_string(message.master_port));
+  if (message.why && had_a_round)
+    print_of_job(next_round_text(
+        *message.why, how_it_goes_on(options_.workers, static_cast<int>(group_.waiting().size()), is_alone()),
+        cost_a_restart ? restart_text(message, options_.restart_window) : ""));
+  if (!is_alone()) print_of_job(round_text(message, options_.workers, store_address_));
   step_workers({BeginRound{}});
 }
 
 void NodeCore::hear(const rendezvous::StopRound& message) {
   if (!is_of_round(message.round)) return;
-  if (!message.why.empty()) stop_why_ = message.why;
-  if (!message.why.empty() && !group_.is_idle() && !stop_announced_ && !is_alone())
-    print_of_job(message.why + ": " + stopped_text());
+  if (message.why) stop_why_ = *message.why;
+  if (message.why && !group_.is_idle() && !stop_announced_ && !is_alone())
+    print_of_job(round_stopped_text(*message.why, options_.workers));
   StopWorkers stop{message.signal_number, message.kill, message.reseat, {}};
   for (const int rank : message.hung_ranks) {
     const int local_rank = rank - start_.rank_first;
@@ -341,11 +355,10 @@ void NodeCore::hear(const rendezvous::StopRound& message) {
 }
 
 void NodeCore::hear(const rendezvous::FinishJob& message) {
-  const auto summary = job_summary(message);
-  const bool is_known = !message.cause && stop_announced_ && message.try_this.empty();
-  const bool is_error = message.cause || !message.try_this.empty();
-  if (!summary.empty() && (!is_known || message.exit_code == rendezvous::kStoppedAtStep))
-    out_.emplace_back(PrintText{(is_error ? "" : "ddprun: ") + summary});
+  const bool is_error = message.cause || message.try_this;
+  const bool is_known = stop_announced_ && !is_error;
+  if ((message.cause || message.what) && (!is_known || message.exit_code == rendezvous::kStoppedAtStep))
+    out_.emplace_back(PrintText{(is_error ? "" : "ddprun: ") + job_summary(message)});
   if (message.cause) {
     const FailureReport& cause = *message.cause;
     const bool is_own = start_.round.term != 0 && is_of_round(cause.round) && cause.local_rank < options_.workers &&
@@ -356,39 +369,40 @@ void NodeCore::hear(const rendezvous::FinishJob& message) {
   if (report_ && report_->rounds_count > 1 && start_.round.term != 0 && start_.group_rank == 0)
     out_.emplace_back(PrintText{"ddprun: " + describe(*report_)});
   out_.emplace_back(SetFarewell{false});  // nobody waits for it
-  end_with(message.exit_code);
+  end_with(outcome::Told{message.exit_code});
 }
 
 // The others may have gone on without this node, which looks for them.
 void NodeCore::take(const Orphaned& event) {
   if (finished_ || group_.is_idle()) return;
-  print(event.why + ": " + stopped_text());
+  print(round_stopped_text(event.why, options_.workers));
   step_workers({StopWorkers{SIGTERM}});
 }
 
 // Nobody tells us any more what the job does: its workers here are stopped.
 void NodeCore::take(const MembershipLost& event) {
-  if (finished_ || lost_ || verdict_) return;
+  if (finished_ || lost_ || outcome_) return;
   lost_ = true;
   out_.emplace_back(SetFarewell{false});
-  if (stop_signal_ != 0 && group_.is_idle()) return end_with(128 + stop_signal_);  // nobody is left to tell more
+  if (stop_signal_ != 0 && group_.is_idle())
+    return end_with(outcome::StoppedBySignal{stop_signal_});  // nobody is left to tell more
   out_.emplace_back(PrintError{event.why});
-  if (group_.is_idle()) return end_with(rendezvous::kRendezvousFailed);
+  if (group_.is_idle()) return end_with(outcome::NotTogether{});
   step_workers({StopWorkers{SIGTERM}});
 }
 
 // Workers that are left, be it that they wait for a seat, get the same stop as ever, and what they print is still
 // shown.
-void NodeCore::end_with(int exit_code) {
-  if (!verdict_) verdict_ = exit_code;
-  if (group_.waiting().empty() && group_.is_idle() && !ended_) return finish(*verdict_);
+void NodeCore::end_with(const rendezvous::Outcome& outcome) {
+  if (!outcome_) outcome_ = outcome;
+  if (group_.waiting().empty() && group_.is_idle() && !ended_) return finish(*outcome_);
   round_report_.give_up();  // nobody waits for it any more
   step_workers({EndJob{}});
 }
 
-void NodeCore::finish(int exit_code) {
+void NodeCore::finish(const rendezvous::Outcome& outcome) {
   if (std::exchange(finished_, true)) return;
-  out_.emplace_back(Finish{exit_code, exit_code != 0});
+  out_.emplace_back(Finish{outcome, rendezvous::exit_code_of(outcome) != 0});
 }
 
 // --- what the worker group decides ---
@@ -401,6 +415,7 @@ void NodeCore::follow(const WorkerGroup::Actions& actions) {
   for (const auto& action : actions) std::visit([this](const auto& what) { follow(what); }, action);
   vote();
   if (!to_spawn_.empty() && !group_.is_running()) spawn_nobody();
+  spawn_if_ready();
 }
 
 // The files on which their output goes may take long to open.
@@ -416,27 +431,28 @@ void NodeCore::follow(const SeatWorkers& action) {
 
 void NodeCore::follow(const TellRoundOver& action) {
   for (const int local_rank : action.local_ranks)
-    out_.emplace_back(SendToWorker{local_rank, worker_link::RoundOver{start_.round.number, stop_why_}});
+    out_.emplace_back(SendToWorker{local_rank, worker_link::LinkRoundOver{start_.round.number, stop_why_}});
 }
 
 void NodeCore::follow(const SignalTree& action) {
   const auto count = static_cast<int>(group_.voters().size());
   if (std::exchange(is_step_hoped_for_, false) && count > 0)
     print(no_step_text(count, action.signal_number, stop_why_));
-  out_.emplace_back(SendToWorkers{worker_link::Stop{stop_why_}});
+  out_.emplace_back(SendToWorkers{worker_link::LinkStop{stop_why_}});
   out_.emplace_back(action);
 }
 
 void NodeCore::follow(const SignalWorker& action) {
-  out_.emplace_back(SendToWorker{action.local_rank, worker_link::Stop{stop_why_}});
+  out_.emplace_back(SendToWorker{action.local_rank, worker_link::LinkStop{stop_why_}});
   out_.emplace_back(action);
 }
 
 void NodeCore::follow(const TellStarted&) { send(rendezvous::RoundStarted{start_.round.number}); }
 
 void NodeCore::follow(const TellFailure& action) {
-  stop_why_ = describe_failure(report_of(action.failure)) + " on host " + options_.host_name;
-  if (!action.failure.message.empty()) stop_why_ += " (" + action.failure.message + ")";
+  auto failure = report_of(action.failure);
+  failure.message = action.failure.message;
+  stop_why_ = failure_text(failure, options_.host_name);
   send(rendezvous::RoundFailed{start_.round.number, stop_why_, action.hung_ranks, job_time_at(action.failure.at)});
 }
 
@@ -450,28 +466,24 @@ void NodeCore::follow(const TellEnded& action) {
 // Its output is written, or takes too long.
 void NodeCore::end_round() {
   const auto action = *std::exchange(ended_, std::nullopt);
-  if (action.tree_survived) {
-    out_.emplace_back(ForgetTree{});
-    out_.emplace_back(PrintError{
-        {"some processes of the job could not be killed: they hang in the kernel", "host " + options_.host_name,
-         "`ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them"}});
-  }
-  if (verdict_ && group_.is_idle()) return finish(*verdict_);
-  if (verdict_) return;  // workers that waited for a seat are being stopped
-  if (lost_) return end_with(rendezvous::kRendezvousFailed);
+  if (action.tree_survived) tell_of_survivors();
+  if (outcome_ && group_.is_idle()) return finish(*outcome_);
+  if (outcome_) return;  // workers that waited for a seat are being stopped
+  if (lost_) return end_with(outcome::NotTogether{});
   // Nobody waits for more; but that all have kept their state is worth telling, once the connection is there again.
-  if (stop_signal_ != 0 && !facts_.is_joined && action.stopped_at_step == 0) return end_with(128 + stop_signal_);
+  if (stop_signal_ != 0 && !facts_.is_joined && action.stopped_at_step == 0)
+    return end_with(outcome::StoppedBySignal{stop_signal_});
   RoundEnded ended{start_.round.number, {}, action.stopped, action.tree_survived, action.stopped_at_step,
                    progress_.kept()};
   if (action.signalled) {
     ended.signal_number = action.signalled->signal_number;
     ended.signalled_at = job_time_at(action.signalled->at);
   }
-  for (const auto& failure : action.failures) {
-    if (ended.failures.size() == rendezvous::kFailuresMax) break;
-    ended.failures.push_back(report_of(failure));
-  }
+  for (const auto& failure : action.failures) ended.failures.push_back(report_of(failure));
   if (ended.failures.empty()) return send_if_any(std::move(ended));
+  const auto first = ended.failures.begin() + static_cast<std::ptrdiff_t>(rendezvous::first_cause(ended.failures));
+  std::rotate(ended.failures.begin(), first, first + 1);
+  if (ended.failures.size() > rendezvous::kFailuresMax) ended.failures.resize(rendezvous::kFailuresMax);
   ReadReasons wanted;
   for (const auto& failure : ended.failures) wanted.local_ranks.push_back(failure.local_rank);
   wanted.number = round_report_.hold(std::move(ended), facts_.now);
@@ -479,6 +491,12 @@ void NodeCore::end_round() {
 }
 
 // --- helpers ---
+
+// Nobody waits for them any more.
+void NodeCore::tell_of_survivors() {
+  out_.emplace_back(ForgetTree{});
+  out_.emplace_back(PrintError{survivors_error(options_.host_name)});
+}
 
 FailureReport NodeCore::report_of(const Failure& failure) const {
   FailureReport report;
@@ -490,6 +508,12 @@ FailureReport NodeCore::report_of(const Failure& failure) const {
   report.after = failure.after;
   report.job_time = job_time_at(failure.at);
   report.message = failure.message.empty() ? why_not_spawned_ : failure.message;
+  report.accused = failure.accused;
+  if (report.accused.size() > rendezvous::kAccusedMax) report.accused.resize(rendezvous::kAccusedMax);
+  report.is_own_error = failure.is_own_error;
+  report.was_ending = failure.was_ending;
+  const bool was_killed = failure.ending.kind == Ending::Kind::killed && failure.ending.value == SIGKILL;
+  if (failure.is_hung && was_killed && !failure.was_ending) report.killed_for = kMissedACollective;
   return report;
 }
 
@@ -504,9 +528,5 @@ void NodeCore::send_if_any(std::optional<RoundEnded> report) {
 
 // Where membership is in this process it is the user's own job that speaks; another host may speak without end.
 void NodeCore::print_of_job(std::string line) { out_.emplace_back(Print{std::move(line), !facts_.serves_endpoint}); }
-
-std::string NodeCore::stopped_text() const {
-  return all_workers(options_.workers) + " of this node " + (options_.workers == 1 ? "is" : "are") + " stopped";
-}
 
 }  // namespace ddp::launcher

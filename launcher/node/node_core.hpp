@@ -1,5 +1,5 @@
 // Decides what one ddprun does in its job: when workers start and stop, what membership and the workers are told, what
-// the user reads, and the exit code.
+// the user reads, and with which outcome ddprun ends.
 //
 // Pure: events, the time and a few facts go in, actions come out. No process, socket, clock or file. The agent performs
 // the actions (launcher/agent/agent.hpp); the simulation drives the same class in a virtual world.
@@ -21,12 +21,14 @@
 #include <vector>
 
 #include "base/address.hpp"
+#include "launcher/node/node_words.hpp"
 #include "launcher/node/round_report.hpp"
 #include "launcher/worker_group/round_progress.hpp"
 #include "launcher/worker_group/stop_vote.hpp"
 #include "launcher/worker_group/worker_group.hpp"
 #include "rendezvous/link/link_lost.hpp"
 #include "rendezvous/membership/messages.hpp"
+#include "rendezvous/membership/outcome.hpp"
 #include "rendezvous/worker_link/message.hpp"
 
 namespace ddp::launcher {
@@ -77,11 +79,11 @@ class NodeCore {
   };
   struct WorkerSaid {
     int local_rank;
-    worker_link::ToAgent message;
+    worker_link::FromWorker message;
   };
-  struct WorkerLinkLost {  // it says nonsense, or reads nothing
+  struct WorkerLinkLost {
     int local_rank;
-    std::string why;
+    LinkFault fault;
   };
   struct OutputOpened {                    // the answer to OpenOutput
     std::optional<std::string> why_not{};  // it failed
@@ -147,10 +149,10 @@ class NodeCore {
   };
   struct SendToWorker {
     int local_rank;
-    std::variant<worker_link::RoundOver, worker_link::Stop, worker_link::PrepareStop> message;
+    std::variant<worker_link::LinkRoundOver, worker_link::LinkStop, worker_link::LinkPrepareStop> message;
   };
   struct SendToWorkers {  // all that listen
-    std::variant<worker_link::Stop, worker_link::StopAt> message;
+    std::variant<worker_link::LinkStop, worker_link::LinkStopAt> message;
   };
 
   // Actions: processes. The round is round(); signals and kills are WorkerGroup's.
@@ -176,7 +178,7 @@ class NodeCore {
   };
 
   // Actions: the rest.
-  struct OpenStore {  // a fresh one; StoreIsOpen or StoreFailed is the answer
+  struct BeginStore {  // a fresh one; StoreIsOpen or StoreFailed is the answer
     RoundId round;
     std::set<base::Address> users;
   };
@@ -193,14 +195,14 @@ class NodeCore {
     bool is_own = false;  // a worker of this node, in the last round
   };
   struct Finish {  // nothing of the job is left here: end, once all that was said has gone
-    int exit_code;
+    rendezvous::Outcome outcome;
     bool keeps_log = true;  // the newest lines of ddprun's log are written to a file
   };
   struct Quit {};  // end at once
 
   using Action = std::variant<Print, PrintText, PrintError, Send, SendRoundEnded, SendToWorker, SendToWorkers,
                               OpenOutput, Spawn, Rethrow, Seat, SignalWorker, KillWorker, SignalTree, KillOrphans,
-                              KillTree, ForwardSignal, SuspendProcess, ForgetTree, ReadReasons, OpenStore, CloseOutput,
+                              KillTree, ForwardSignal, SuspendProcess, ForgetTree, ReadReasons, BeginStore, CloseOutput,
                               SetFarewell, TellCaller, Finish, Quit>;
   using Actions = std::vector<Action>;
 
@@ -218,6 +220,7 @@ class NodeCore {
   const std::string& store_address() const { return store_address_; }  // of that round, for this node's workers
   const std::optional<rendezvous::RunReport>& report() const { return report_; }
   bool is_finished() const { return finished_; }
+  bool has_spawned() const { return has_spawned_; }  // a worker was started, in whatever round
 
  private:
   void take(const StopSignalled& event);
@@ -253,11 +256,11 @@ class NodeCore {
   void hear(const rendezvous::StopRound& message);
   void hear(const rendezvous::FinishJob& message);
 
-  void hear(int local_rank, const worker_link::Hello& message);
-  void hear(int local_rank, const worker_link::Left& message);
-  void hear(int local_rank, const worker_link::Progress& message);
-  void hear(int local_rank, const worker_link::StopReady& message);
-  void hear(int local_rank, const worker_link::Stopping& message);
+  void hear(int local_rank, const worker_link::LinkHello& message);
+  void hear(int local_rank, const worker_link::LinkLeft& message);
+  void hear(int local_rank, const worker_link::LinkProgress& message);
+  void hear(int local_rank, const worker_link::LinkStopReady& message);
+  void hear(int local_rank, const worker_link::LinkStopping& message);
 
   void step_workers(const std::vector<WorkerGroupEvent>& events);
   void follow(const WorkerGroup::Actions& actions);
@@ -274,11 +277,13 @@ class NodeCore {
   void follow(const TellEnded& action);
 
   void stop(int signal_number);
+  void spawn_if_ready();
+  void tell_of_survivors();
   void spawn_nobody();
   void end_round();
   void vote();
-  void end_with(int exit_code);
-  void finish(int exit_code);
+  void end_with(const rendezvous::Outcome& outcome);
+  void finish(const rendezvous::Outcome& outcome);
   void end_without_guardian();
   void print(std::string line) { out_.emplace_back(Print{std::move(line)}); }
   void print_of_job(std::string line);
@@ -286,7 +291,6 @@ class NodeCore {
   void send(rendezvous::ToMembership message) { out_.emplace_back(Send{std::move(message)}); }
   bool is_alone() const { return options_.nodes_max == 1; }
   bool is_of_round(std::uint32_t number) const { return number == start_.round.number; }
-  std::string stopped_text() const;
   rendezvous::FailureReport report_of(const Failure& failure) const;
   std::chrono::milliseconds job_time_at(TimePoint time) const;
 
@@ -305,19 +309,20 @@ class NodeCore {
   rendezvous::StartRound start_;
   std::string store_address_;
   std::optional<rendezvous::RunReport> report_;
-  std::vector<int> to_spawn_;  // once their output is open
+  std::vector<int> to_spawn_;             // once their output is open, and no process of those before them is left
+  std::optional<TimePoint> spawn_until_;  // once it is open: for so long those may take to go
   std::optional<TimePoint> output_is_late_at_;
-  bool is_tree_empty_ = true;               // nothing is left of what was spawned
-  std::string why_not_spawned_;             // any worker of the round
-  std::string stop_why_;                    // why the round is being stopped, as far as it is known here
-  std::optional<std::uint64_t> stop_call_;  // of should_stop(), at which the round's workers are to stop
-  std::optional<int> verdict_;              // once the job has ended, while workers that are left are stopped
+  bool is_tree_empty_ = true;                   // nothing is left of what was spawned
+  std::string why_not_spawned_;                 // any worker of the round
+  std::string stop_why_;                        // why the round is being stopped, as far as it is known here
+  std::optional<std::uint64_t> stop_call_;      // of should_stop(), at which the round's workers are to stop
+  std::optional<rendezvous::Outcome> outcome_;  // once the job has ended, while workers that are left are stopped
   int stops_while_waiting_ = 0;
   int stop_signal_ = 0;  // that this ddprun was told to stop by
   int warning_ = 0;      // that came last, and from whom
   std::string warned_by_;
-  bool in_job_ = false;             // membership counts this node in
-  bool has_spawned_ = false;        // a worker was started, in whatever round
+  bool in_job_ = false;  // membership counts this node in
+  bool has_spawned_ = false;
   bool is_step_hoped_for_ = false;  // the user was told that the workers are asked for one
   bool finished_ = false, stop_announced_ = false, suspending_ = false, lost_ = false, told_slow_disk_ = false;
 };

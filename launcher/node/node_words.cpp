@@ -1,9 +1,17 @@
 #include "launcher/node/node_words.hpp"
 
+#include "base/host_and_port.hpp"
+
 namespace ddp::launcher {
 
 using rendezvous::counted;
 using rendezvous::describe_duration;
+
+namespace {
+
+constexpr const char* kOpeningTheStore = "opening the store of the job, which this node is to serve";
+
+}  // namespace
 
 std::string all_workers(int workers) {
   return workers == 1 ? "the worker" : workers == 2 ? "both workers" : "all " + std::to_string(workers) + " workers";
@@ -66,6 +74,102 @@ std::string step_text(int workers, std::uint64_t call) {
 std::string no_step_text(int workers, int signal_number, const std::string& why) {
   return "no one step for all" + (why.empty() ? "" : " (" + why + ")") + ": " + counted(workers, "worker") +
          (workers == 1 ? " gets " : " get ") + rendezvous::signal_name(signal_number) + " now";
+}
+
+std::string stopped_text(int workers) {
+  return all_workers(workers) + " of this node " + (workers == 1 ? "is" : "are") + " stopped";
+}
+
+std::string text_of(LinkFault fault) {
+  return fault == LinkFault::says_nonsense ? "it sent to ddprun what no version of libddp says"
+                                           : "it does not read what ddprun tells it";
+}
+
+std::string link_lost_text(int rank, LinkFault fault) {
+  return "rank " + std::to_string(rank) + ": " + text_of(fault) + "; it gets no new seat";
+}
+
+std::string spare_text(int nodes_max) {
+  return "the job has the " + counted(nodes_max, "node") +
+         " that it takes: this one is a spare, and waits until it is needed";
+}
+
+std::string signal_text(int signal_number, const std::string& sender, const std::string& what_follows) {
+  return rendezvous::signal_name(signal_number) + sender + ": " + what_follows;
+}
+
+std::string next_round_text(const std::string& why, const std::string& how, const std::string& cost) {
+  return why + ": " + how + cost;
+}
+
+std::string round_stopped_text(const std::string& why, int workers) { return why + ": " + stopped_text(workers); }
+
+std::string failure_text(const rendezvous::FailureReport& failure, const std::string& host) {
+  return describe_failure(failure) + " on host " + host + (failure.says_why() ? " (" + failure.message + ")" : "");
+}
+
+std::string still_looked_up_text(const std::string& endpoint_host) {
+  return "the name " + endpoint_host + " is still being looked up";
+}
+
+std::string serves_without_address_text(const std::string& endpoint_host) {
+  return "no interface of this host has the address of " + endpoint_host +
+         ", but this is node rank 0 and nobody else serves the endpoint: it does";
+}
+
+std::string no_address_text(const std::string& why, const std::string& address_for_workers) {
+  return why + (address_for_workers.empty() ? "" : "; workers of this node reach it at " + address_for_workers);
+}
+
+std::string serves_no_longer_text(const std::string& why) {
+  return "this node does not serve the job any longer: " + why;
+}
+
+std::string no_standby_text(const std::string& why) {
+  return "this node can't stand in for the endpoint's host: " + why;
+}
+
+std::string port_holder_text(const std::string& holder, int first, int last, bool is_of_several) {
+  const auto ports = std::to_string(first) + (first == last ? "" : "-" + std::to_string(last));
+  return "; " + holder + " has " + (is_of_several ? ports : "it");
+}
+
+std::string free_port_advice(const std::string& endpoint_host, bool is_of_several) {
+  if (!is_of_several) return "another --master-port (--rdzv-endpoint), the same on all nodes";
+  return "`--rdzv-backend=c10d --rdzv-endpoint=" + base::host_and_port(endpoint_host, "PORT") +
+         "` with a port that is free there, the same on all nodes";
+}
+
+std::string round_text(const rendezvous::StartRound& round, int workers, const std::string& store_address) {
+  return "round " + std::to_string(round.round.number) + ": node " + std::to_string(round.group_rank) + " of " +
+         std::to_string(round.group_world_size) + ", " + ranks_text(round.rank_first, workers) + " of " +
+         std::to_string(round.world_size) + ", store at " + store_address + ":" + std::to_string(round.master_port);
+}
+
+rendezvous::LinkLost guardian_ended_error(const rendezvous::Ending& ending, std::int64_t pid, int workers,
+                                          const std::string& host) {
+  return {"ddprun's guardian process " + describe(ending) + "; " + all_workers(workers) +
+              (workers == 1 ? " was" : " were") + " ended with it",
+          "host " + host + ", pid " + std::to_string(pid),
+          "find who sent it the signal: memory limits and `kill` reach every process of a job"};
+}
+
+rendezvous::LinkLost survivors_error(const std::string& host) {
+  return {"some processes of the job could not be killed: they hang in the kernel", "host " + host,
+          "`ps -eo pid,stat,wchan,args | grep ' D'` shows them; they end when the kernel lets them"};
+}
+
+rendezvous::LinkLost strange_store_error() {
+  return {"the endpoint wants the store to be open to more than the addresses of nodes", kOpeningTheStore,
+          "find out what serves the endpoint: no ddprun or ddp-rendezvous wants that"};
+}
+
+rendezvous::LinkLost store_failed_error(const std::string& why) {
+  return {why, kOpeningTheStore, "`--port-range=A-B` with free ports"};
+}
+
+rendezvous::LinkLost endpoint_taken_error(const std::string& what, const std::string& try_this) {
+  return {what, "opening the endpoint of the job", try_this};
 }
 
 }  // namespace ddp::launcher

@@ -1,7 +1,6 @@
 #include "launcher/output/console.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,32 +14,23 @@
 
 #include "base/file_thread.hpp"
 #include "base/unique_fd.hpp"
+#include "base/write_all.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kUnreadBytesMax = 16u << 20;
 constexpr int kPipeBytes = 1 << 20;  // the usual limit; with 64 KiB a reader on a busy machine falls behind
-constexpr std::size_t kFileWriteBytes = 256 * 1024;  // handed to a file's thread at once
-constexpr std::chrono::seconds kFileEndLimit{2};     // for what is left when ddprun ends without waiting for its output
+constexpr std::size_t kThreadWriteBytes = 256 * 1024;  // handed to a destination's thread at once
+constexpr std::chrono::seconds kThreadEndLimit{2};  // for what is left when ddprun ends without waiting for its output
 
-// What a file's thread writes: it may outlive the destination, so it has a descriptor of its own.
+// What the thread of a destination writes: it may outlive the destination, so it has a descriptor of its own.
 struct FileWrite {
   std::shared_ptr<const base::UniqueFd> file;
   std::string bytes;
   int error = 0;  // afterwards: 0, or the errno for which not all could be written
 
-  void run() {
-    for (std::string_view left = bytes; !left.empty();) {
-      const auto written = ::write(file->get(), left.data(), left.size());
-      if (written > 0) {
-        left.remove_prefix(static_cast<std::size_t>(written));
-      } else if (written == 0 || errno != EINTR) {
-        error = written == 0 ? ENOSPC : errno;
-        return;
-      }
-    }
-  }
+  void run() { error = base::write_all_waiting(file->get(), bytes); }
 };
 
 bool same_file(int a, int b) {
@@ -54,30 +44,30 @@ bool same_file(int a, int b) {
 class Console::Destination : public std::enable_shared_from_this<Destination> {
  public:
   Destination(boost::asio::io_context& io, int fd, LineMerger::Options merging, std::function<void(int error)> failed)
-      : io_(io), output_(kUnreadBytesMax), merger_(merging), descriptor_(io), failed_(std::move(failed)) {
+      : io_(io), output_(kUnreadBytesMax, "ddprun"), merger_(merging), descriptor_(io), failed_(std::move(failed)) {
     struct stat info {};
     if (::fstat(fd, &info) != 0) return;  // closed by the user: everything is dropped
-    if (S_ISREG(info.st_mode)) {
-      kind_ = Kind::file;
-    } else if (S_ISSOCK(info.st_mode)) {
+    is_file_ = S_ISREG(info.st_mode);
+    if (S_ISSOCK(info.st_mode)) {
       kind_ = Kind::socket;
-    } else {
+    } else if (!S_ISREG(info.st_mode)) {
       const auto path = "/proc/self/fd/" + std::to_string(fd);
       file_.reset(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-      kind_ = file_ ? Kind::own_description : Kind::shared_description;
+      if (file_) kind_ = Kind::own_description;
     }
     if (S_ISFIFO(info.st_mode)) ::fcntl(fd, F_SETPIPE_SZ, kPipeBytes);  // may be refused
     if (!file_) file_.reset(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
-    if (kind_ == Kind::file && file_) {
-      thread_.emplace(io, kFileEndLimit);
+    if (kind_ == Kind::may_block && file_) {
+      thread_.emplace(io, base::FileThread::Options{.end_limit = kThreadEndLimit});
       shared_file_ = std::make_shared<const base::UniqueFd>(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
     }
     terminal_ = ::isatty(fd) != 0;
     boost::system::error_code refused;  // epoll refuses what never blocks, such as /dev/null
-    if (kind_ != Kind::file) descriptor_.assign(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 3), refused);
+    if (kind_ != Kind::may_block) descriptor_.assign(::fcntl(file_.get(), F_DUPFD_CLOEXEC, 3), refused);
   }
 
   bool is_terminal() const { return terminal_; }
+  bool is_file() const { return is_file_; }
   int fd() const { return file_.get(); }
   LineMerger& merger() { return merger_; }
 
@@ -96,13 +86,14 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
     if (!waiting_) tell_drained();
   }
 
-  // Of a file, what is left is still written, unless that takes too long.
+  // What is left for a thread is still written, unless that takes too long.
   void close() {
     drained_ = nullptr;
     if (thread_) {
       const auto left = output_.front().substr(in_flight_);
       if (!broken_ && !left.empty())
-        thread_->post([write = FileWrite{shared_file_, std::string(left)}]() mutable { write.run(); }, [] {});
+        static_cast<void>(thread_->post([write = FileWrite{shared_file_, std::string(left)}]() mutable { write.run(); },
+                                        [] {}, left.size()));
       thread_.reset();
     }
     boost::system::error_code ignored;
@@ -110,16 +101,13 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
   }
 
  private:
-  enum class Kind { own_description, shared_description, file, socket };
+  // may_block: a regular file, or a terminal or pipe that can't be opened anew, as another user's after su. Its
+  // description is shared, so it stays blocking, and poll() is no help: another writer may take the room that it
+  // reports.
+  enum class Kind { own_description, socket, may_block };
 
-  ssize_t write_without_blocking(std::string_view bytes) {
+  ssize_t write_without_blocking(std::string_view bytes) const {
     if (kind_ == Kind::socket) return ::send(file_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (kind_ == Kind::shared_description) {
-      // A pipe that polls writable takes PIPE_BUF bytes without blocking, unless another writer comes between.
-      pollfd wait{file_.get(), POLLOUT, 0};
-      if (::poll(&wait, 1, 0) == 0) return errno = EAGAIN, -1;
-      bytes = bytes.substr(0, 4096);
-    }
     return ::write(file_.get(), bytes.data(), bytes.size());
   }
 
@@ -142,16 +130,18 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
     if (output_.front().empty()) return tell_drained();
     waiting_ = true;
     auto write =
-        std::make_shared<FileWrite>(FileWrite{shared_file_, std::string(output_.front().substr(0, kFileWriteBytes))});
+        std::make_shared<FileWrite>(FileWrite{shared_file_, std::string(output_.front().substr(0, kThreadWriteBytes))});
     in_flight_ = write->bytes.size();
-    thread_->post([write] { write->run(); },
-                  [self = shared_from_this(), write] {
-                    self->waiting_ = false;
-                    self->output_.pop(std::exchange(self->in_flight_, 0));
-                    if (!self->thread_) return;  // closed
-                    if (write->error != 0) return self->give_up(write->error);
-                    self->write_on_thread();
-                  });
+    // One write at a time, so none is refused: output_ bounds what waits.
+    static_cast<void>(thread_->post([write] { write->run(); },
+                                    [self = shared_from_this(), write] {
+                                      self->waiting_ = false;
+                                      self->output_.pop(std::exchange(self->in_flight_, 0));
+                                      if (!self->thread_) return;  // closed
+                                      if (write->error != 0) return self->give_up(write->error);
+                                      self->write_on_thread();
+                                    },
+                                    in_flight_));
   }
 
   void wait_for_room() {
@@ -176,16 +166,17 @@ class Console::Destination : public std::enable_shared_from_this<Destination> {
 
   boost::asio::io_context& io_;
   base::UniqueFd file_;
-  Kind kind_ = Kind::shared_description;
-  BoundedOutput output_;
+  Kind kind_ = Kind::may_block;
+  base::BoundedOutput output_;
   LineMerger merger_;
   boost::asio::posix::stream_descriptor descriptor_;   // a duplicate of file_, to wait for room
-  std::optional<base::FileThread> thread_;             // of a regular file, until close()
+  std::optional<base::FileThread> thread_;             // where a write may block, until close()
   std::shared_ptr<const base::UniqueFd> shared_file_;  // a duplicate of file_ for it
   std::size_t in_flight_ = 0;                          // bytes at the front of output_ that it is writing
   std::function<void(int error)> failed_;  // writing failed with this errno, so all is lost from here; called once
   std::function<void()> drained_;
   bool terminal_ = false, waiting_ = false, broken_ = false;
+  bool is_file_ = false;
 };
 
 Console::Console(boost::asio::io_context& io, Options options) : options_(std::move(options)), hold_timer_(io) {
@@ -264,6 +255,7 @@ void Console::log(std::string_view line) {
   stderr_->push(stderr_->merger().feed({kAgentSource, STDERR_FILENO}, std::string(line) + '\n'));
 }
 
+bool Console::is_file(int stream) const { return (stream == 1 ? stdout_ : stderr_)->is_file(); }
 bool Console::is_terminal(int stream) const { return (stream == 1 ? stdout_ : stderr_)->is_terminal(); }
 
 std::optional<winsize> Console::terminal_size() const {

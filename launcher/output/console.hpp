@@ -2,8 +2,8 @@
 //
 // The two are one destination where they are the same terminal, pipe or file, so that order is kept. Writing never
 // blocks the event loop, and never makes the user's descriptors non-blocking, which the user's shell shares: a terminal
-// or pipe is opened anew for a description of our own, a regular file is written by a thread of its own, because its
-// disk may stop answering, a socket with MSG_DONTWAIT.
+// or pipe is opened anew for a description of our own, a socket is written with MSG_DONTWAIT. A thread of its own
+// writes a regular file, because its disk may stop answering, and a terminal or pipe that this user can't open anew.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "launcher/output/bounded_output.hpp"
+#include "base/bounded_output.hpp"
 #include "launcher/output/equal_lines.hpp"
 #include "launcher/output/line_merger.hpp"
 #include "launcher/output/whole_lines.hpp"
@@ -54,6 +54,7 @@ class Console {
 
   // Whether workers get a terminal for this stream, and its size then.
   bool is_terminal(int stream) const;
+  bool is_file(int stream) const;  // that stays when the job is over
   std::optional<winsize> terminal_size() const;
 
   // Takes the terminal's new size over.

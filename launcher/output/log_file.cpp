@@ -29,17 +29,29 @@ int LogFile::append(std::string_view bytes) {
     missing_bytes_ += skipped;
     bytes.remove_prefix(skipped);
     missing_mid_line_ = missing_mid_line_ && newline == std::string_view::npos;
-    if (bytes.empty()) return ENOSPC;
-    const auto note = std::string(mid_line_ ? "\n" : "") + "ddprun: " + std::to_string(missing_bytes_) +
-                      " bytes of output are missing here, because they could not be written\n";
-    std::string_view left = note;
-    error = write_all(left);
-    if (error == 0) missing_bytes_ = 0;
+    if (bytes.empty()) return is_dropped_ ? 0 : ENOSPC;
+    error = write_note();
   }
   if (error == 0) error = write_all(bytes);
   if (error == 0 || bytes.empty()) return error;
   missing_bytes_ += bytes.size();
   missing_mid_line_ = bytes.back() != '\n';
+  is_dropped_ = false;
+  return error;
+}
+
+void LogFile::skip(std::size_t bytes, bool is_mid_line) {
+  is_dropped_ = missing_bytes_ == 0 || is_dropped_;
+  missing_bytes_ += bytes;
+  missing_mid_line_ = is_mid_line;
+}
+
+int LogFile::write_note() {
+  const auto note = std::string(mid_line_ ? "\n" : "") + "ddprun: " + std::to_string(missing_bytes_) +
+                    " bytes of output are missing here, because they could not be written\n";
+  std::string_view left = note;
+  const int error = write_all(left);
+  if (error == 0) missing_bytes_ = 0;
   return error;
 }
 

@@ -20,6 +20,7 @@
 #include "base/event_fd.hpp"
 #include "base/quiet_thread.hpp"
 #include "base/throw_errno.hpp"
+#include "launcher/output/log_disk.hpp"
 #include "launcher/output/stream_ends.hpp"
 #include "launcher/output/whole_lines.hpp"
 
@@ -30,7 +31,8 @@ constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr std::size_t kHandedOverMax = 1 << 20;   // then the thread waits for the loop
 constexpr std::size_t kShownPerTurn = 64 * 1024;  // then others on the loop get their turn
 constexpr int kReadsInDrain = 64;                 // of one stream; somebody who goes on writing must not keep us here
-constexpr std::chrono::seconds kStopLimit{30};    // longer than any disk that still works
+constexpr std::chrono::seconds kStalledLimit{5};  // at the end, since the disk took something
+constexpr std::chrono::seconds kStopLimit{30};    // at the end, in all
 
 bool contains_one_of(std::string_view line, const std::vector<std::string>& wanted) {
   return std::any_of(wanted.begin(), wanted.end(),
@@ -68,13 +70,24 @@ struct LogThread::Work {
   Batch handed_over;
   std::vector<std::string> warnings;
   std::uint64_t drained = 0;
-  bool stopping = false, ended = false;
+  std::uint64_t written = 0;  // pieces that the disk has taken
+  bool stopping = false, ended = false, warned = false;
 };
 
 // The thread's own side.
 class LogThread::Writer {
  public:
-  explicit Writer(std::shared_ptr<Work> work) : work_(std::move(work)), epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
+  explicit Writer(std::shared_ptr<Work> work)
+      : work_(std::move(work)),
+        epoll_(::epoll_create1(EPOLL_CLOEXEC)),
+        disk_(std::make_unique<LogDisk>(
+            LogDisk::Options{.lost = [work = work_](const LogFile& file, int error) { warn_of(*work, file, error); },
+                             .wrote =
+                                 [work = work_] {
+                                   const std::lock_guard lock(work->mutex);
+                                   ++work->written;
+                                   if (work->stopping) work->changed.notify_all();
+                                 }})) {
     if (!epoll_) base::throw_errno("epoll_create1");
     watch(work_->wake.get(), nullptr);
   }
@@ -93,7 +106,12 @@ class LogThread::Writer {
       }
       if (commanded) obey();
     }
+    for (const auto& reading : readings_) {
+      disk_->end(reading.file);
+      if (reading.duplicates) disk_->end(reading.duplicates);
+    }
     readings_.clear();
+    disk_.reset();
     const std::lock_guard lock(work_->mutex);
     work_->ended = true;
     work_->changed.notify_all();
@@ -102,7 +120,9 @@ class LogThread::Writer {
  private:
   struct Reading {
     Stream stream;
-    WholeLines lines;  // for the duplicates
+    LogDisk::File file;        // of the stream
+    LogDisk::File duplicates;  // or null
+    WholeLines lines;          // for the duplicates
     bool watched = true;
   };
 
@@ -130,7 +150,11 @@ class LogThread::Writer {
 
   void obey(std::vector<Stream>& streams) {
     for (auto& stream : streams) {
-      auto& reading = readings_.emplace_back(Reading{std::move(stream), {}, true});
+      auto file = std::make_shared<LogFile>(std::move(stream.file));
+      const auto& shared = stream.duplicates;
+      LogDisk::File duplicates(shared, shared ? &shared->file : nullptr);
+      auto& reading =
+          readings_.emplace_back(Reading{std::move(stream), std::move(file), std::move(duplicates), {}, true});
       watch(reading.stream.from.get(), &reading);
     }
   }
@@ -152,13 +176,17 @@ class LogThread::Writer {
       if (reading.stream.duplicates)
         reading.lines.end([&](std::string_view line) { duplicate_if_wanted(reading, line); });
       write_duplicates(reading);
+      disk_->end(reading.file);
+      if (reading.duplicates) disk_->end(reading.duplicates);
     }
     readings_.remove_if([&](const Reading& reading) { return !is_kept(reading); });
-    {
-      const std::lock_guard lock(work_->mutex);
-      work_->drained = command.number;
-    }
-    tell();
+    disk_->then([work = work_, number = command.number] {
+      {
+        const std::lock_guard lock(work->mutex);
+        work->drained = number;
+      }
+      tell(*work);
+    });
   }
 
   void obey(const Stop&) { stopped_ = true; }
@@ -170,7 +198,7 @@ class LogThread::Writer {
     if (length < 0 && errno == EAGAIN) return !until_empty;
     if (length <= 0) return false;  // a pty whose last user has gone answers EIO
     const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(length));
-    warn_of(reading.stream.file, reading.stream.file.append(bytes));
+    disk_->append(reading.file, bytes);
     if (reading.stream.duplicates) {
       reading.lines.feed(bytes, [&](std::string_view line) { duplicate_if_wanted(reading, line); });
       write_duplicates(reading);
@@ -186,8 +214,7 @@ class LogThread::Writer {
 
   void write_duplicates(const Reading& reading) {
     if (duplicates_.empty()) return;
-    auto& file = reading.stream.duplicates->file;
-    warn_of(file, file.append(duplicates_));
+    disk_->append(reading.duplicates, duplicates_);
     duplicates_.clear();
   }
 
@@ -200,22 +227,24 @@ class LogThread::Writer {
     batch.bytes += bytes;
     batch.pieces.push_back({source, bytes.size()});
     lock.unlock();
-    if (is_news) tell();
+    if (is_news) tell(*work_);
   }
 
-  void warn_of(const LogFile& file, int error) {
-    if (error == 0 || std::exchange(warned_, true)) return;
+  // On this thread, or the disk's. `error` 0: the disk takes nothing.
+  static void warn_of(Work& work, const LogFile& file, int error) {
     {
-      const std::lock_guard lock(work_->mutex);
-      work_->warnings.push_back("ddprun: " + file.path() + " can't be written: " + std::strerror(error) +
-                                "; what workers print is missing in log files until it can");
+      const std::lock_guard lock(work.mutex);
+      if (std::exchange(work.warned, true)) return;
+      work.warnings.push_back("ddprun: " + file.path() +
+                              " can't be written: " + (error == 0 ? "its disk does not answer" : std::strerror(error)) +
+                              "; what workers print is missing in log files until it can");
     }
-    tell();
+    tell(work);
   }
 
-  void tell() {
-    work_->changed.notify_all();
-    base::ring(work_->news);
+  static void tell(Work& work) {
+    work.changed.notify_all();
+    base::ring(work.news);
   }
 
   std::shared_ptr<Work> work_;
@@ -223,7 +252,8 @@ class LogThread::Writer {
   std::list<Reading> readings_;  // a list, because epoll knows them by their address
   std::array<char, kReadBytes> buffer_;
   std::string duplicates_;  // lines on their way to the file of the stream at hand
-  bool stopped_ = false, warned_ = false;
+  bool stopped_ = false;
+  std::unique_ptr<LogDisk> disk_;  // until the thread ends
 };
 
 LogThread::LogThread(boost::asio::io_context& io, Options options)
@@ -307,7 +337,13 @@ void LogThread::stop() {
   std::unique_lock lock(work_->mutex);
   work_->stopping = true;
   work_->changed.notify_all();
-  const bool ended = work_->changed.wait_for(lock, kStopLimit, [&] { return work_->ended; });
+  const auto limit = std::chrono::steady_clock::now() + kStopLimit;
+  bool ended = false, goes_on = true;
+  while (!ended && goes_on && std::chrono::steady_clock::now() < limit) {
+    const auto before = work_->written;
+    goes_on = work_->changed.wait_for(lock, kStalledLimit, [&] { return work_->ended || work_->written != before; });
+    ended = work_->ended;
+  }
   lock.unlock();
   ended ? thread_.join() : thread_.detach();  // a disk hangs, and the process would with it
 }

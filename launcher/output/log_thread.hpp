@@ -1,9 +1,11 @@
-// Writes the streams that go to a file and to the console (--tee): a thread of its own reads them, adds them to their
-// files and hands the event loop what the console is to show. A slow disk stops the loop never, and the workers only as
-// long as it takes: their pipes fill while this thread writes.
+// Writes the streams that go to a file and to the console (--tee): a thread of its own reads them, passes them to
+// another that adds them to their files (log_disk.hpp, with the drop rule), and hands the event loop what the console
+// is to show. A disk stops the loop never. It stops workers only while it takes something, or for 2 s: their pipes fill
+// then.
 //
 // What is handed over is bounded: the thread waits for the loop, which takes it in small shares between its other work.
-// The console drops what it can't show; a file loses nothing but what the disk refuses, and that is told once.
+// The console drops what it can't show. A file loses what the disk refuses, or does not take for more than 2 s; that is
+// told once, and said in the file.
 //
 // Threads: all members are the event loop's; Work is what the two threads share.
 #pragma once
@@ -63,7 +65,7 @@ class LogThread : public std::enable_shared_from_this<LogThread> {
   // `kept`. Then calls `drained`, from the loop; a disk that hangs may delay that without end.
   void drain(std::vector<int> kept, std::function<void()> drained);
 
-  // Nothing is shown any more. Waits for what is still to be written, unless that takes far too long.
+  // Nothing is shown any more. Waits up to 5 s for what is still to be written.
   void stop();
 
  private:

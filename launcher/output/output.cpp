@@ -14,6 +14,8 @@
 
 #include "base/file_thread.hpp"
 #include "base/host_name.hpp"
+#include "base/unique_file.hpp"
+#include "launcher/command_line/usage_error.hpp"
 #include "launcher/output/console.hpp"
 #include "launcher/output/console_reader.hpp"
 #include "launcher/output/line_prefix.hpp"
@@ -40,13 +42,13 @@ base::UniqueFd open_nothing(int flags) {
   return fd;
 }
 
-// The folders and files of a round on their way. run() and close() are the disk thread's, `is_wanted` is the loop's.
+// The folders and files of a round on their way. run() is the disk thread's, `is_wanted` is the loop's.
 struct Opening {
   std::optional<LogTree> tree;  // empty: there are none
   std::string run_id;
   std::uint32_t round = 0;
-  std::vector<int> ranks{};                       // global ones; each gets a folder
-  std::map<std::string, base::UniqueFd> files{};  // by their paths
+  std::vector<int> ranks{};                         // global ones; each gets a folder
+  std::map<std::string, base::UniqueFile> files{};  // by their paths
   std::exception_ptr error{};
   bool is_wanted = true;
 
@@ -59,9 +61,7 @@ struct Opening {
     }
   }
 
-  void close() { files.clear(); }
-
-  base::UniqueFd take(const std::string& path) { return std::move(files.at(path)); }
+  base::UniqueFile take(const std::string& path) { return std::move(files.at(path)); }
 };
 
 // The streams of workers whose last round is over, while the rest of them is written.
@@ -82,7 +82,7 @@ class Output::Impl {
         scratch_directory_(std::move(scratch_directory)),
         tree_(open_tree()),
         console_(io, console_options(std::move(reader_gone))) {
-    if (tree_) disk_.emplace(io, kFilesEndLimit);
+    if (tree_) disk_.emplace(io, base::FileThread::Options{.end_limit = kFilesEndLimit});
   }
 
   ~Impl() {
@@ -111,7 +111,11 @@ class Output::Impl {
       if (opening->is_wanted) opened(open_streams(begun));
     };
     if (opening_->ranks.empty()) return boost::asio::post(io_, std::move(go_on));
-    disk_->post([opening = opening_] { opening->run(); }, std::move(go_on));
+    if (disk_->post([opening = opening_] { opening->run(); }, go_on)) return;
+    opening_->error = std::make_exception_ptr(
+        UsageError("log files can't be opened, because their disk has not answered for many rounds",
+                   options_.log_directory, "`--log-dir` on another disk"));
+    boost::asio::post(io_, std::move(go_on));
   }
 
   std::array<int, 3> worker_side(int local_rank) const {
@@ -121,14 +125,7 @@ class Output::Impl {
 
   void worker_is_spawned(int local_rank) {
     auto& worker = worker_of(local_rank);
-    for (std::size_t stream = 0; stream < worker.side.size(); ++stream) {
-      if (!std::exchange(worker.is_file[stream], false)) {
-        worker.side[stream].reset();
-      } else {  // file systems of networks, and of processes, may wait in close()
-        disk_->post([file = std::make_shared<base::UniqueFd>(std::move(worker.side[stream]))] { file->reset(); },
-                    [] {});
-      }
-    }
+    for (auto& side : worker.side) side.reset();
   }
 
   void end_round(const std::vector<int>& kept, std::function<void()> written) {
@@ -192,8 +189,7 @@ class Output::Impl {
 
  private:
   struct WorkerStreams {
-    std::array<base::UniqueFd, 3> side{};
-    std::array<bool, 3> is_file{};                            // of each of them: it is the log file itself
+    std::array<base::UniqueFile, 3> side{};
     std::array<std::shared_ptr<ConsoleReader>, 2> readers{};  // of what goes to the console only; else null
     std::array<LinePrefix, 2> prefix{};
     LineTail stderr_tail{};   // where stderr goes to the console only
@@ -260,7 +256,8 @@ class Output::Impl {
   std::string prefix_of(LineMerger::Source source, bool several) const {
     const auto rank = static_cast<std::size_t>(source.rank);
     if (rank >= workers_.size()) return {};  // the end of a round whose disk was slow
-    if (!is_always_prefixed(source.rank, source.stream) && !(several && console_.is_terminal(source.stream))) return {};
+    const bool is_for_people = console_.is_terminal(source.stream) || console_.is_file(source.stream);
+    if (!is_always_prefixed(source.rank, source.stream) && !(several && is_for_people)) return {};
     return workers_[rank].prefix[static_cast<std::size_t>(source.stream - 1)].text();
   }
 
@@ -279,9 +276,10 @@ class Output::Impl {
 
   // --- streams ---
 
-  // The terminal itself, not a pty, so that line editing and hidden input work as the user knows them.
-  static base::UniqueFd open_stdin(bool foreground) {
-    base::UniqueFd fd = foreground ? base::UniqueFd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) : open_nothing(O_RDONLY);
+  // ddprun's own, be it a file, a pipe or the terminal itself, where line editing and hidden input work as usual.
+  static base::UniqueFd open_stdin(bool is_inherited) {
+    base::UniqueFd fd =
+        is_inherited ? base::UniqueFd(::fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 3)) : open_nothing(O_RDONLY);
     if (!fd) throw std::system_error(errno, std::generic_category(), "stdin of a worker");
     return fd;
   }
@@ -317,7 +315,6 @@ class Output::Impl {
   void give_up_opening() {
     if (!opening_) return;
     opening_->is_wanted = false;
-    if (disk_) disk_->post([opening = opening_] { opening->close(); }, [] {});
     opening_.reset();
   }
 
@@ -330,7 +327,7 @@ class Output::Impl {
       std::vector<LogThread::Stream> streams;
       std::shared_ptr<DuplicateFile> duplicates[2];
       for (const int rank : local_ranks) {
-        worker_of(rank).side[0] = open_stdin(rank == 0 && round_.rank_first == 0 && round_.foreground);
+        worker_of(rank).side[0] = open_stdin(rank == 0 && round_.rank_first == 0 && round_.may_read);
         for (int stream : {1, 2}) open_stream(rank, stream, size, *opening, duplicates[stream - 1], streams);
       }
       if (!streams.empty()) log_thread().add(std::move(streams));
@@ -355,7 +352,6 @@ class Output::Impl {
     const auto file = file_of(rank, stream);
     if (!file.empty() && (!tee || (!shown && wanted_duplicates(stream).empty()))) {
       side = opening.take(file);
-      worker.is_file[static_cast<std::size_t>(stream)] = true;
       return;
     }
     if (file.empty() && (!shown || (!tee && options_.redirects.has(rank, stream)))) {

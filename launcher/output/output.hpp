@@ -32,7 +32,7 @@ class Output {
     int workers = 1;     // on this node
     int world_size = 1;
     std::string role;
-    bool foreground = false;  // local rank 0 of rank 0 gets the user's terminal as stdin
+    bool may_read = false;  // rank 0 gets ddprun's own standard input; all others /dev/null
   };
 
   // reader_gone: stdout is a pipe that nobody reads any more; called once. Throws UsageError where the log directory

@@ -8,7 +8,7 @@
 
 namespace ddp::launcher {
 
-bool RoundProgress::note(const worker_link::Progress& message, int local_rank, Workers& workers) {
+bool RoundProgress::note(const worker_link::LinkProgress& message, int local_rank, Workers& workers) {
   auto& worker = workers.at(static_cast<std::size_t>(local_rank));
   if (message.commits) {
     if (!worker.commits_before) worker.commits_before = message.commits;

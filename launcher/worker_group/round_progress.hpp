@@ -14,7 +14,7 @@ class RoundProgress {
   void begin_round() { kept_ = {}; }
 
   // Takes in a report of one worker. True once per round: when every worker has finished a step.
-  bool note(const worker_link::Progress& message, int local_rank, Workers& workers);
+  bool note(const worker_link::LinkProgress& message, int local_rank, Workers& workers);
 
   // What has been kept, by the worker that has come furthest; empty where nobody told of such a thing.
   const rendezvous::Progress& kept() const { return kept_; }

@@ -2,9 +2,12 @@
 // worker's process and socket in launcher/agent, its streams in launcher/output.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <vector>
+
+#include "rendezvous/worker_link/message.hpp"
 
 namespace ddp::launcher {
 
@@ -16,8 +19,10 @@ struct Worker {
   bool takes_stops = false;
   bool is_stopping = false;  // at the agreed step
   bool has_left = false;
-  bool is_signalled = false;  // by us: what it does then is no failure
-  bool is_hung = false;       // killed for missing a collective: that is one
+  bool is_signalled = false;                          // by us: what it does then is no failure
+  bool is_hung = false;                               // killed for missing a collective: that is one
+  std::optional<worker_link::Departure> departure{};  // as it said last, in this round
+  std::chrono::steady_clock::time_point departed{};   // when it did
 
   // The step at which it can stop; used by StopVote.
   bool is_asked = false;

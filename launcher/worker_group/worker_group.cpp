@@ -21,6 +21,16 @@ constexpr auto kKillLimit = 30s;
 // A worker notices the end of another one as soon as its agent does, and may tell of it first.
 constexpr auto kCauseLimit = 100ms;
 
+// For a worker that has left its groups by itself to end; but at most half of the grace.
+constexpr std::chrono::milliseconds kDepartureLimit = 2s;
+
+using DepartureKind = worker_link::Departure::Kind;
+
+bool is_departing(const Worker& worker) {
+  return worker.runs && !worker.has_left && !worker.is_hung && worker.departure &&
+         worker.departure->kind != DepartureKind::for_others;
+}
+
 bool is_failure(const WorkerGroupEvent& event) {
   const auto* ended = std::get_if<WorkerEnded>(&event);
   return ended != nullptr && !ended->ending.is_success();
@@ -84,7 +94,9 @@ void WorkerGroup::take(const WorkerSaidHello& event, TimePoint now, Actions& out
   if (phase_ == Phase::running && grace_ends_ && worker.runs && !event.takes_stops)
     return begin_stop(stop_signal_ != 0 ? stop_signal_ : SIGTERM, false, now, out);
   const bool is_told_only = phase_ == Phase::stopping && reseats_ && worker.runs && !worker.has_left;
-  if (!is_told_only || event.takes_seats || std::exchange(worker.is_signalled, true)) return;
+  if (!is_told_only || event.takes_seats) return;
+  spare_departing(now);
+  if ((spare_ends_ && is_departing(worker)) || std::exchange(worker.is_signalled, true)) return;
   out.emplace_back(SignalWorker{event.local_rank, SIGTERM});  // it goes on for itself, and leaves nothing any more
 }
 
@@ -96,7 +108,7 @@ void WorkerGroup::take(const WorkerLeft& event, TimePoint now, Actions& out) {
   auto& worker = worker_of(event.local_rank);
   if (phase_ == Phase::idle || !worker.runs || std::exchange(worker.has_left, true)) return;
   if (phase_ != Phase::running) return clear_if_all_are_out(now, out);
-  auto failure = failure_of(event.local_rank, {Ending::Kind::left, 0, false}, now);
+  auto failure = failure_of(event.local_rank, worker, {Ending::Kind::left, 0, false}, now);
   failure.message = event.why;
   if (!event.hung_ranks.empty()) return fail(std::move(failure), event.hung_ranks, now, out);
   if (unexplained_) return;
@@ -110,12 +122,21 @@ bool WorkerGroup::has_stopped_at_step(const Worker& worker, const Ending& ending
   return worker.is_stopping && (ending.is_success() || (is_by_warning && options_.signal_window.count() > 0));
 }
 
-// By itself: before the stop, or in spite of it, being only told that the round is over.
-bool WorkerGroup::has_failed_by_itself(const Worker& worker) const {
+void WorkerGroup::take(const WorkerDeparted& event, TimePoint now, Actions&) {
+  auto& worker = worker_of(event.local_rank);
+  // Who has our signal may give up its group because of that; what was said before the signal has been heard by then.
+  if (!worker.runs || worker.is_signalled || worker.departure == event.departure) return;
+  worker.departure = event.departure;
+  worker.departed = now;
+}
+
+// By itself: before the stop, or in spite of it, being only told that the round is over, or not even that.
+bool WorkerGroup::has_failed_by_itself(const Worker& worker, const WorkerEnded& event) const {
   if (phase_ == Phase::running || worker.is_hung) return true;
+  if (event.was_ending && stop_signal_ == 0 && !worker.has_left) return true;
   if (phase_ == Phase::stopping && first_failed_at_) return true;
-  return (phase_ == Phase::stopping || phase_ == Phase::clearing) && reseats_ && worker.takes_seats &&
-         !worker.is_signalled;
+  if (phase_ != Phase::stopping && phase_ != Phase::clearing) return false;
+  return !worker.is_signalled && ((reseats_ && worker.takes_seats) || is_departing(worker));
 }
 
 // Another node's workers may miss a killed worker, and end, before its death is noticed here: then it has died before
@@ -149,9 +170,14 @@ void WorkerGroup::take(const WorkerEnded& event, TimePoint now, Actions& out) {
     ++stopped_at_step_;
     if (phase_ != Phase::running) --stopped_;  // all that ran then were counted when the stop began
   }
-  if (!has_stopped && !event.ending.is_success() && !has_failed(event.local_rank) &&
-      (has_failed_by_itself(was) || was_killed_by_others(was, event.ending) || has_died_of_schedulers(event.ending))) {
-    auto failure = failure_of(event.local_rank, event.ending, now);
+  const bool is_by_itself = has_failed_by_itself(was, event) || was_killed_by_others(was, event.ending) ||
+                            has_died_of_schedulers(event.ending);
+  const bool is_cut_short = stop_signal_ == 0 && was.departure && was.departure->kind == DepartureKind::own_error;
+  if (!has_stopped && !event.ending.is_success() && !has_failed(event.local_rank) && (is_by_itself || is_cut_short)) {
+    const bool is_end_its_own = is_by_itself || event.ending.kind == Ending::Kind::exited;
+    auto failure =
+        failure_of(event.local_rank, was, is_end_its_own ? event.ending : Ending{Ending::Kind::left, 0, false}, now);
+    failure.was_ending = event.was_ending;
     if (phase_ == Phase::running) return fail(std::move(failure), {}, now, out);
     note_failure(std::move(failure));
     --stopped_;
@@ -239,9 +265,9 @@ void WorkerGroup::take(const EndJob&, TimePoint now, Actions& out) {
 
 std::optional<TimePoint> WorkerGroup::next_deadline() const {
   auto first = deadline_;
-  if (phase_ == Phase::running)
-    for (const auto& other : {grace_ends_, step_ends_})
-      if (other && (!first || *other < *first)) first = other;
+  const bool runs = phase_ == Phase::running;
+  for (const auto& other : {runs ? grace_ends_ : std::nullopt, runs ? step_ends_ : std::nullopt, spare_ends_})
+    if (other && (!first || *other < *first)) first = other;
   return first;
 }
 
@@ -255,6 +281,7 @@ WorkerGroup::Actions WorkerGroup::tick(TimePoint now) {
     stop_by_signal(now, out);
     return out;
   }
+  if (spare_ends_ && now >= *spare_ends_) signal_spared(out);
   if (!deadline_ || now < *deadline_) return out;
   switch (phase_) {
     case Phase::running: fail(*std::exchange(unexplained_, std::nullopt), {}, now, out); break;
@@ -296,6 +323,7 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
   deadline_ = grace_ends_.value_or(now + options_.grace);
   grace_ends_.reset();
   step_ends_.reset();
+  spare_departing(now);
   if (!reseats_) return signal_all(signal_number, out);
   tree_signal_ = 0;
   TellRoundOver told;
@@ -305,7 +333,7 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
     if (!worker.runs || worker.has_left) continue;
     if (worker.takes_seats) {
       told.local_ranks.push_back(local_rank);
-    } else {
+    } else if (!spare_ends_ || !is_departing(worker)) {
       worker.is_signalled = true;
       signals.emplace_back(SignalWorker{local_rank, signal_number});
     }
@@ -315,11 +343,41 @@ void WorkerGroup::begin_stop(int signal_number, bool may_reseat, TimePoint now, 
   clear_if_all_are_out(now, out);
 }
 
+// Workers that are about to end by themselves.
+std::vector<int> WorkerGroup::departing() const {
+  std::vector<int> out;
+  for (std::size_t i = 0; i < workers_.size(); ++i)
+    if (is_departing(workers_[i])) out.push_back(static_cast<int>(i));
+  return out;
+}
+
+void WorkerGroup::spare_departing(TimePoint now) {
+  if (stop_signal_ == 0 && !spare_ends_ && !departing().empty())
+    spare_ends_ = now + std::min(kDepartureLimit, options_.grace / 2);
+}
+
+void WorkerGroup::signal_spared(Actions& out) {
+  spare_ends_.reset();
+  if (phase_ != Phase::stopping || departing().empty()) return;
+  if (tree_signal_ != 0) {  // the others have it
+    for (const int local_rank : departing()) worker_of(local_rank).is_signalled = true;
+    out.emplace_back(SignalTree{tree_signal_, {}});
+    return;
+  }
+  for (const int local_rank : departing()) {
+    auto& worker = worker_of(local_rank);
+    if (!worker.takes_seats && !std::exchange(worker.is_signalled, true))
+      out.emplace_back(SignalWorker{local_rank, SIGTERM});
+  }
+}
+
 void WorkerGroup::signal_all(int signal_number, Actions& out) {
   tree_signal_ = signal_number;
   is_tree_signalled_ = false;
+  const auto spared = spare_ends_ ? departing() : std::vector<int>();
   for (auto& worker : workers_) worker.is_signalled = true;
-  out.emplace_back(SignalTree{signal_number});
+  for (const int local_rank : spared) worker_of(local_rank).is_signalled = false;
+  out.emplace_back(SignalTree{signal_number, spared});
 }
 
 void WorkerGroup::kill_orphans(Actions& out) {
@@ -345,6 +403,7 @@ void WorkerGroup::kill(TimePoint now, Actions& out) {
   deadline_ = now + kKillLimit;
   grace_ends_.reset();
   step_ends_.reset();
+  spare_ends_.reset();
   unexplained_.reset();
   reseats_ = false;
   out.emplace_back(KillTree{});
@@ -379,6 +438,7 @@ void WorkerGroup::end_round(bool tree_survived, TimePoint now, Actions& out) {
   }
   phase_ = Phase::idle;
   deadline_.reset();
+  spare_ends_.reset();
   unexplained_.reset();
   TellEnded ended{std::exchange(failures_, {}), stopped_, tree_survived, stopped_at_step_,
                   std::exchange(signalled_, {})};
@@ -446,8 +506,17 @@ bool WorkerGroup::can_stop_at_step() const {
 
 bool WorkerGroup::stops_at_step(int signal_number) const { return signal_number != SIGQUIT && can_stop_at_step(); }
 
-Failure WorkerGroup::failure_of(int local_rank, const Ending& ending, TimePoint now) const {
-  return {local_rank, ending, now, std::chrono::duration_cast<std::chrono::milliseconds>(now - round_began_), {}};
+Failure WorkerGroup::failure_of(int local_rank, const Worker& worker, const Ending& ending, TimePoint now) const {
+  Failure failure{local_rank, ending, now};
+  failure.is_hung = worker.is_hung;
+  if (worker.departure) {
+    failure.message = worker.departure->why;
+    failure.accused = worker.departure->ranks;
+    failure.is_own_error = worker.departure->kind == DepartureKind::own_error;
+    if (failure.is_own_error) failure.at = worker.departed;
+  }
+  failure.after = std::chrono::duration_cast<std::chrono::milliseconds>(failure.at - round_began_);
+  return failure;
 }
 
 }  // namespace ddp::launcher

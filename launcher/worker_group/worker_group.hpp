@@ -16,6 +16,9 @@
 // grace, until they have ended by themselves at the step that the job agrees on. What fails meanwhile has failed by
 // itself. Where nobody says at which step, because membership is out of reach, the ordinary stop follows.
 //
+// A worker that said that it has left its groups by itself is about to end, perhaps with a failure that explains those
+// of its peers. A stop that is not ddprun's own lets it go on for a moment. What it ends with then counts.
+//
 // A scheduler signals every process of the job, this ddprun and its workers in any order. Where that may be, a worker
 // that dies of such a signal shortly before or after ddprun's own is a consequence, as is what fails after it, or ended
 // by itself a moment earlier without being killed; so the end of the round is not told before it is known whether
@@ -56,9 +59,14 @@ struct WorkerLeft {  // the round's group, and waits for a seat
   std::string why{};
   std::vector<int> hung_ranks{};  // of the world, that it waited for in vain
 };
+struct WorkerDeparted {  // from its groups; it runs on
+  int local_rank;
+  worker_link::Departure departure;
+};
 struct WorkerEnded {
   int local_rank;
   Ending ending;
+  bool was_ending = false;  // at the first failure here, and before any signal of ours
 };
 struct WorkerNotSpawned {  // nor will it be: its round is being stopped
   int local_rank;
@@ -82,9 +90,9 @@ struct StopWorkers {   // membership wants the round to end
   std::vector<int> hung{};  // local ranks to be killed, unless they have left
 };
 struct EndJob {};  // no round follows: those that wait end too
-using WorkerGroupEvent =
-    std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft, WorkerEnded, WorkerNotSpawned,
-                 OrphansGone, TreeEmpty, TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
+using WorkerGroupEvent = std::variant<BeginRound, WorkerStarted, WorkerSaidHello, WorkerStopping, WorkerLeft,
+                                      WorkerDeparted, WorkerEnded, WorkerNotSpawned, OrphansGone, TreeEmpty,
+                                      TreeSignalled, StopSignal, WarningSignal, StopAtStep, StopWorkers, EndJob>;
 
 // A worker that failed by itself, before the node's workers were stopped.
 struct Failure {
@@ -93,6 +101,10 @@ struct Failure {
   TimePoint at;
   std::chrono::milliseconds after{0};  // since its round began
   std::string message{};               // why it left
+  std::vector<int> accused{};          // ranks of the job that it left for
+  bool is_own_error = false;           // it said that it left for an error of its own; `at` is when it did
+  bool was_ending = false;             // as WorkerEnded
+  bool is_hung = false;                // ddprun killed it for missing a collective
 };
 
 // Actions.
@@ -111,10 +123,11 @@ struct SignalWorker {
 };  // to it and its descendants
 struct KillWorker {
   int local_rank;
-};  // SIGKILL to the same
-struct SignalTree {
+};                   // SIGKILL to the same
+struct SignalTree {  // to every process of the round, and of workers that wait
   int signal_number;
-};                      // to every process of the round, and of workers that wait
+  std::vector<int> spared{};  // but not to these, yet
+};
 struct KillOrphans {};  // SIGKILL to what workers that ended have left behind, until nothing is left
 struct KillTree {};     // SIGKILL to every process of the round, until none is left
 struct TellStarted {};  // to membership: all workers are spawned, or have their seats
@@ -165,6 +178,9 @@ class WorkerGroup {
   bool is_idle() const { return phase_ == Phase::idle; }
   bool is_running() const { return phase_ == Phase::running; }  // a round, that is not being stopped
 
+  // Every KillOrphans has its answer: nothing is left of workers that have ended, be it between two rounds.
+  bool are_orphans_gone() const { return orphans_asked_ == 0; }
+
   // Workers that have left the last round and wait for a seat.
   std::vector<int> waiting() const;
 
@@ -185,6 +201,7 @@ class WorkerGroup {
   void take(const WorkerSaidHello& event, TimePoint now, Actions& out);
   void take(const WorkerStopping& event, TimePoint now, Actions& out);
   void take(const WorkerLeft& event, TimePoint now, Actions& out);
+  void take(const WorkerDeparted& event, TimePoint now, Actions& out);
   void take(const WorkerEnded& event, TimePoint now, Actions& out);
   void take(const WorkerNotSpawned& event, TimePoint now, Actions& out);
   void take(const OrphansGone& event, TimePoint now, Actions& out);
@@ -195,7 +212,7 @@ class WorkerGroup {
   void take(const StopAtStep& event, TimePoint now, Actions& out);
   void take(const StopWorkers& event, TimePoint now, Actions& out);
   void take(const EndJob& event, TimePoint now, Actions& out);
-  bool has_failed_by_itself(const Worker& worker) const;
+  bool has_failed_by_itself(const Worker& worker, const WorkerEnded& event) const;
   bool was_killed_by_others(const Worker& worker, const Ending& ending) const;
   bool has_failed(int local_rank) const;
   bool has_died_of_schedulers(const Ending& ending) const;
@@ -206,6 +223,9 @@ class WorkerGroup {
   void fail(Failure failure, std::vector<int> hung_ranks, TimePoint now, Actions& out);
   void stop_by_signal(TimePoint now, Actions& out);
   void begin_stop(int signal_number, bool may_reseat, TimePoint now, Actions& out);
+  std::vector<int> departing() const;
+  void spare_departing(TimePoint now);
+  void signal_spared(Actions& out);
   void signal_all(int signal_number, Actions& out);
   void kill_orphans(Actions& out);
   void go_on_without_one(TimePoint now, Actions& out);
@@ -215,7 +235,7 @@ class WorkerGroup {
   void clear_if_all_are_out(TimePoint now, Actions& out);
   void end_round(bool tree_survived, TimePoint now, Actions& out);
   Worker& worker_of(int local_rank) { return workers_.at(static_cast<std::size_t>(local_rank)); }
-  Failure failure_of(int local_rank, const Ending& ending, TimePoint now) const;
+  Failure failure_of(int local_rank, const Worker& worker, const Ending& ending, TimePoint now) const;
 
   WorkerGroupOptions options_;
   Phase phase_ = Phase::idle;
@@ -240,6 +260,7 @@ class WorkerGroup {
   TimePoint stop_signal_came_;
   std::optional<TimePoint> grace_ends_;  // of workers that run on to the agreed step
   std::optional<TimePoint> step_ends_;   // the wait for that step
+  std::optional<TimePoint> spare_ends_;  // of workers that are about to end by themselves
   std::optional<TimePoint> deadline_;
 };
 

@@ -17,6 +17,8 @@ constexpr int kSignalCodes = 128;  // higher exit codes mean that a signal ended
 // "SIGTERM"; empty for no signal.
 std::string signal_of(int number) { return number == 0 ? "" : signal_name(number); }
 
+std::string text_of(const VersionRange& range) { return std::to_string(range.low) + "-" + std::to_string(range.high); }
+
 std::optional<std::vector<int>> if_any(const std::vector<int>& numbers) {
   return numbers.empty() ? std::nullopt : std::optional(numbers);
 }
@@ -48,7 +50,7 @@ LogEvent message_event(const Hello& hello) {
       .add("nodes_max", hello.nodes_max)
       .add("workers", hello.workers)
       .add("restarts_max", hello.restarts_max)
-      .add("versions", std::to_string(hello.versions.low) + "-" + std::to_string(hello.versions.high));
+      .add("versions", text_of(hello.versions));
   if (hello.was_welcomed) fields.add("comes_again", true);
   if (hello.held)
     fields.add("held_round_id", to_string(hello.held->round))
@@ -92,9 +94,11 @@ LogEvent message_event(const StopReady& message) {
 }
 
 LogEvent message_event(const Welcome& message) {
-  return {
-      "welcome",
-      LogFields().add("job_time", message.job_time).add("is_spare", message.is_spare).add("version", message.version)};
+  return {"welcome", LogFields()
+                         .add("job_time", message.job_time)
+                         .add("is_spare", message.is_spare)
+                         .add("version", message.version)
+                         .add("versions", text_of(message.versions))};
 }
 LogEvent message_event(const Elsewhere& message) {
   return {"elsewhere", LogFields().add("address", message.address).add("port", message.port)};
@@ -123,7 +127,7 @@ LogEvent message_event(const StartRound& message) {
                              .add("restarts_max", message.restarts_max)
                              .add_if_any("master_address", message.master_address)
                              .add("master_port", message.master_port)
-                             .add_if_any("why", message.why)};
+                             .add("why", message.why)};
 }
 LogEvent message_event(const RoundEstablished& message) {
   return {"round_established", LogFields().add("round", message.round)};
@@ -145,11 +149,11 @@ LogEvent message_event(const StopRound& message) {
                             .add("reseat", message.reseat)
                             .add("is_left_behind", message.is_left_behind)
                             .add("hung_ranks", if_any(message.hung_ranks))
-                            .add_if_any("why", message.why)};
+                            .add("why", message.why)};
 }
 LogEvent message_event(const FinishJob& message) {
   LogFields fields;
-  fields.add("exit_code", message.exit_code).add("stopped", message.stopped).add_if_any("what", message.what);
+  fields.add("exit_code", message.exit_code).add("stopped", message.stopped).add("what", message.what);
   if (message.cause)
     fields.add("cause", describe_failure(*message.cause))
         .add("host", message.cause->host)
@@ -166,7 +170,7 @@ LogEvent host_event(const HostCore::Came& event) {
 }
 LogEvent host_event(const HostCore::Said& event) { return log_event_of(event.message); }
 LogEvent host_event(const HostCore::Ended& event) {
-  return {"node_gone", LogFields().add_if_any("why", event.why).add("by_peer", event.by_peer)};
+  return {"node_gone", LogFields().add("why", event.why).add("by_peer", event.by_peer)};
 }
 LogEvent host_event(const HostCore::OwnAgentSaid& event) { return log_event_of(event.message); }
 LogEvent host_event(const HostCore::GuardianSaid&) { return {"farewell"}; }
@@ -229,8 +233,12 @@ LogEvent log_event_of(const HostCore& core) {
   fields.add("nodes", job.node_count)
       .add("restarts", job.restart_count)
       .add("restarts_max", job.restarts_max)
-      .add_if_any("round_before_ended", job.last_reason)
-      .add_if_any("stop", core.membership().stop_why());
+      .add_if_any("round_before_ended", job.last_reason);
+  if (const auto& stop = core.membership().job_stop()) fields.add("stop", stop->why());
+  if (core.is_deserted()) {
+    fields.add("all_nodes_are_gone", true);
+    return {"phase", std::move(fields), LogLevel::error};
+  }
   if (!core.verdict()) return {"phase", std::move(fields), LogLevel::info};
   fields.add(message_event(*core.verdict()).fields);
   return {"phase", std::move(fields), level_of(*core.verdict())};

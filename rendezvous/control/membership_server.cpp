@@ -101,7 +101,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     }
   }
 
-  void lose(NodeId id, const std::string& why, bool by_peer) {
+  void lose(NodeId id, const std::optional<std::string>& why, bool by_peer) {
     HostCore::Ended ended{id, why, by_peer};
     end(ended);
     perform(core_.step(std::move(ended), Clock::now()));
@@ -143,7 +143,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     const auto found = peers_.find(action.node);
     if (found == peers_.end()) return;
     found->second.channel->finish([weak = weak_from_this(), id = action.node] {
-      if (const auto self = weak.lock(); self && self->peers_.count(id) != 0) self->lose(id, "", false);
+      if (const auto self = weak.lock(); self && self->peers_.count(id) != 0) self->lose(id, {}, false);
     });
   }
 
@@ -167,14 +167,16 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     const auto* came = std::get_if<HostCore::Came>(&event);
     const auto* said = std::get_if<HostCore::Said>(&event);
     const auto* ended = std::get_if<HostCore::Ended>(&event);
-    const bool is_loss = ended != nullptr && !ended->why.empty() && !core_.verdict();
+    const bool is_loss = ended != nullptr && ended->why && !core_.verdict();
     const auto node = came ? came->node : said ? said->node : ended ? ended->node : NodeId{};
     log(is_loss ? base::LogLevel::warning : log_level_of(event), node, event);
   }
 
   void log_action(const HostCore::Action& action) {
     const auto* tell = std::get_if<HostCore::Tell>(&action);
-    if (const auto level = log_level_of(action)) log(*level, tell != nullptr ? tell->node : NodeId{}, action);
+    const auto* print = std::get_if<HostCore::Print>(&action);
+    const auto node = tell ? tell->node : print && print->node ? *print->node : NodeId{};
+    if (const auto level = log_level_of(action)) log(*level, node, action);
   }
 
   // At a limited rate, because peers cause events. What is left out costs no text.
@@ -191,11 +193,13 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
     handlers_.log(event, where.add_if_any("left_out", *left_out));
   }
 
-  // If it has changed.
+  // If it has changed. That all nodes are gone is said once in a round: peers cause it.
   void log_phase() {
     const auto& membership = core_.membership();
-    auto now = std::tuple(membership.phase_name(), membership.last_round().key(), membership.restart_count(),
-                          core_.verdict().has_value());
+    const auto round = membership.last_round().key();
+    const bool was_deserted = std::get<1>(logged_phase_) == round && std::get<4>(logged_phase_);
+    auto now = std::tuple(membership.phase_name(), round, membership.restart_count(), core_.verdict().has_value(),
+                          was_deserted || core_.is_deserted());
     if (now == logged_phase_ || !handlers_.log) return;
     logged_phase_ = now;
     handlers_.log(log_event_of(core_), {});
@@ -227,7 +231,7 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   HostCore core_;
   std::optional<TimePoint> waits_for_;  // the timer does
   std::map<NodeId, Peer> peers_;        // connections of other nodes
-  std::tuple<std::string_view, decltype(RoundId().key()), int, bool> logged_phase_;
+  std::tuple<std::string_view, decltype(RoundId().key()), int, bool, bool> logged_phase_;
   base::LineLimit log_limit_{kLogLinesAtOnce, kLogLinePeriod, &count_alone};
   base::LineLimit debug_limit_{kDebugLinesAtOnce, kDebugLinePeriod, &count_alone};
   ToAgent told_;  // the last one, and its text: much is said to all nodes alike

@@ -11,6 +11,7 @@
 
 #include "base/socket_owner.hpp"
 #include "ddp/error.hpp"
+#include "rendezvous/host/host_words.hpp"
 #include "rendezvous/wire/message_json.hpp"
 
 namespace ddp::rendezvous {
@@ -135,7 +136,8 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     visitor.timer.async_wait([weak = weak_from_this(), number](error_code error) {
       const auto self = weak.lock();
       if (!error && self && self->visitors_.count(number) != 0)
-        self->lose(number, "no hello", self->visitors_.at(number).is_sent_away ? "" : "it said nothing");
+        self->visitors_.at(number).is_sent_away ? self->forget(number)
+                                                : self->lose(number, "no hello", "it said nothing");
     });
   }
 
@@ -153,14 +155,15 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     try {
       auto message = to_membership_of(text);
       auto* hello = message ? std::get_if<Hello>(&*message) : nullptr;
-      if (hello == nullptr) throw Error("malformed message: hello comes first, and once");
+      if (hello == nullptr) throw Error(kHelloOutOfPlace);
       const auto source = visitors_.at(number).from.address;
       const auto direction = direct_(*hello, source);
-      if (std::holds_alternative<std::monostate>(direction)) return lose(number, "", "");
+      if (std::holds_alternative<std::monostate>(direction)) return forget(number);
       if (const auto* elsewhere = std::get_if<Elsewhere>(&direction)) return send_away(number, *elsewhere);
       if (const auto* verdict = std::get_if<FinishJob>(&direction)) return send_away(number, *verdict);
       if (const auto* refused = std::get_if<Refused>(&direction)) {
-        warn_({"too many jobs", source.text(), "a node at " + source.text() + " was refused: " + refused->what});
+        warn_({"too many jobs", source.text(), "a node at " + source.text() + " was refused: " + refused->what,
+               base::LogFields().add("job", hello->run_id).add("node", hello->host_name)});
         return send_away(number, *refused);
       }
       auto& visitor = visitors_.at(number);
@@ -183,7 +186,7 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
     auto& channel = *visitor.channel;
     channel.send(to_json(word));
     channel.finish([weak = weak_from_this(), number] {
-      if (const auto self = weak.lock()) self->lose(number, "", "");
+      if (const auto self = weak.lock()) self->forget(number);
     });
   }
 
@@ -195,18 +198,20 @@ class Reception::Impl : public std::enable_shared_from_this<Reception::Impl> {
 
   // By the peer, or by what it sent.
   void end(std::uint64_t number, const Channel::Closed& how) {
+    if (how.is_answered) return forget(number);
     const auto& visitor = visitors_.at(number);
-    if (visitor.speaks_tls && !how.why.empty()) pace_.failed(visitor.from.address, Clock::now());
+    if (visitor.speaks_tls) pace_.failed(visitor.from.address, Clock::now());
     lose(number, how.reason, how.why);
   }
 
-  // Without a word where there is nothing to say of it.
+  void forget(std::uint64_t number) { visitors_.erase(number); }
+
   void lose(std::uint64_t number, const char* reason, const std::string& why) {
     const auto found = visitors_.find(number);
     if (found == visitors_.end()) return;
     const auto source = found->second.from.address;
     visitors_.erase(found);
-    if (!why.empty()) say_lost(source, reason, why);
+    say_lost(source, reason, why);
   }
 
   void say_lost(const base::Address& source, const char* reason, const std::string& why) {

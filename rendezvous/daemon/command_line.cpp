@@ -32,7 +32,7 @@ void declare_log_level(CLI::App& app, base::LogLevel& level) {
 
 void check_place(const std::vector<std::string>& hosts) {
   for (const auto& host : hosts)
-    if (!base::parse_address(host)) throw UsageError("--host: \"" + host + "\" is no IPv4 or IPv6 address");
+    if (!base::parse_address(host)) throw CommandLineError("--host: \"" + host + "\" is no IPv4 or IPv6 address");
 }
 
 void check(const ServeStore& options) {
@@ -40,7 +40,7 @@ void check(const ServeStore& options) {
   try {
     (void)store::AllowList::parse(options.allow);
   } catch (const InvalidArgument& error) {
-    throw UsageError(std::string("--store-allow: ") + error.what());
+    throw CommandLineError(std::string("--store-allow: ") + error.what());
   }
 }
 
@@ -101,12 +101,12 @@ std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vect
   } catch (const CLI::CallForHelp&) {
     return ShowText{store->parsed() ? store->help("ddp-rendezvous") : app.help()};
   } catch (const CLI::ParseError& error) {
-    throw UsageError(error.what());
+    throw CommandLineError(error.what());
   }
   if (show_version) return ShowText{"ddp-rendezvous " + version + "\n"};
   if (jobs.log.directory && (jobs.log.directory->empty() || store->parsed()))
-    throw UsageError(store->parsed() ? "--log-dir: a store alone has no jobs that end"
-                                     : "--log-dir: a folder is wanted");
+    throw CommandLineError(store->parsed() ? "--log-dir: a store alone has no jobs that end"
+                                           : "--log-dir: a folder is wanted");
   if (store->parsed()) {
     check(options);
     return options;

@@ -44,12 +44,12 @@ struct ServeJobs {
 std::string listening_text(const std::vector<std::string>& hosts, std::uint16_t port);
 
 // Wrong use, with one line of what was wrong.
-class UsageError : public Error {
+class CommandLineError : public Error {
  public:
   using Error::Error;
 };
 
-// Throws UsageError.
+// Throws CommandLineError.
 std::variant<ShowText, ServeStore, ServeJobs> parse_command_line(const std::vector<std::string>& arguments,
                                                                  const std::string& version);
 

@@ -58,13 +58,12 @@ DaemonLog::DaemonLog(boost::asio::io_context& io, const DaemonLogOptions& option
           io, [this](const std::string& line) { write_(line); }, limit()),
       serious_(
           io, [this](const std::string& line) { write_(line); }, limit()),
-      write_(io, STDERR_FILENO, ""),
       log_(options.level,
            [this](base::LogLevel level, const std::string& line) {
              level < base::LogLevel::warning ? events_(line) : serious_(line);
            }),
-      warnings_(io, [this](const std::string& line) {
-        log_({"note", base::LogFields().add("text", line), base::LogLevel::warning});
+      warnings_(io, [this](const base::WarningLine& line) {
+        log_({"note", base::LogFields().add("text", line.text), base::LogLevel::warning}, line.where);
       }) {
   if (!options.directory) return;
   path_ = *options.directory + "/" + kFileName;
@@ -74,7 +73,7 @@ DaemonLog::DaemonLog(boost::asio::io_context& io, const DaemonLogOptions& option
       throw InvalidArgument("--log-dir: " + path_ + " can't be written: " + std::strerror(error));
     note_failure(error);
   }
-  file_.emplace(io, kEndLimit);
+  file_.emplace(io, base::FileThread::Options{.end_limit = kEndLimit});
 }
 
 DaemonLog::~DaemonLog() {
@@ -92,12 +91,13 @@ void DaemonLog::write_kept() {
 
 void DaemonLog::post_kept() {
   auto error = std::make_shared<int>(0);
-  file_->post([path = path_, text = log_.take_kept(), error] { *error = append(path, text); },
-              [this, error] {
-                is_writing_ = false;
-                if (*error != 0) note_failure(*error);
-                if (std::exchange(is_wanted_again_, false)) write_kept();
-              });
+  // One write at a time, and at the end one more, so none is refused.
+  static_cast<void>(file_->post([path = path_, text = log_.take_kept(), error] { *error = append(path, text); },
+                                [this, error] {
+                                  is_writing_ = false;
+                                  if (*error != 0) note_failure(*error);
+                                  if (std::exchange(is_wanted_again_, false)) write_kept();
+                                }));
 }
 
 void DaemonLog::note_failure(int error) {

@@ -1,6 +1,6 @@
 // The log of ddp-rendezvous. Events go to stderr, at a limited rate, because peers can cause them (line_limit.hpp);
-// warnings and errors have a limit of their own. When a job ends badly, the newest lines of all levels are added to a
-// file in the log folder, if there is one.
+// warnings and errors have a limit of their own. The event loop never waits for stderr (line_writer.hpp). When a job
+// ends badly, the newest lines of all levels are added to a file in the log folder, if there is one.
 //
 // Threads: the event loop's only.
 #pragma once
@@ -47,7 +47,7 @@ class DaemonLog {
   void note_failure(int error);
 
   base::BoundedLog events_, serious_;
-  base::LineWriter write_;
+  base::LineWriter write_{2, "ddp-rendezvous"};  // stderr
   base::EventLog log_;
   base::WarningLog warnings_;
   std::string path_;  // empty: no file

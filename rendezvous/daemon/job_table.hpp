@@ -40,14 +40,16 @@ class JobTable {
     std::function<std::unique_ptr<Server>(const Hello& hello, const JobBefore& before)> begin;
     std::function<void(std::unique_ptr<Server> job)> forget{};  // one that is over; empty: it is destroyed
   };
-  using Direction = std::variant<std::reference_wrapper<Server>, FinishJob, Refused>;
+  using Direction = std::variant<std::monostate, std::reference_wrapper<Server>, FinishJob, Refused>;
 
   // Requires jobs_max >= 4.
   explicit JobTable(Handlers handlers, std::size_t jobs_max = kJobsMax)
       : handlers_(std::move(handlers)), jobs_max_(jobs_max) {}
 
-  // Begins the job if nobody has come for it yet. `source`: the address that the node came from.
+  // Begins the job if nobody has come for it yet. `source`: the address that the node came from. monostate: its job is
+  // served by one of its agents, at another port.
   Direction direct(const Hello& hello, const base::Address& source, TimePoint now) {
+    if (hello.is_served_by_agent) return std::monostate();
     forget_what_is_over(now, hello.node_key);
     if (const auto* verdict = finished_.verdict_for(hello, now)) return *verdict;
     if (auto* job = job_with(hello.node_key)) return std::ref(*job);
@@ -94,19 +96,19 @@ class JobTable {
     base::Address begun_from;  // a network
   };
 
-  // A node with a round may come again: it has workers.
+  // A node with a round may come again, and keeps its round: other jobs have the places of its job.
   std::optional<Refused> objection(const base::Address& network, bool has_round) const {
     const auto try_this = "end jobs that nobody needs (http://<endpoint>/v1/jobs lists them), or try again later";
     if (jobs_.size() + ending_.size() >= jobs_max_)
       return Refused{"the endpoint has " + std::to_string(jobs_max_) + " jobs already, as many as it takes", try_this,
-                     false, has_round};
+                     has_round, has_round};
     const auto is_of_it = [&network](const auto& entry) { return entry.second.begun_from == network; };
     const auto count =
         std::count_if(jobs_.begin(), jobs_.end(), is_of_it) + std::count_if(ending_.begin(), ending_.end(), is_of_it);
     if (static_cast<std::size_t>(count) < jobs_max_ / 4) return {};
     return Refused{"the endpoint has " + std::to_string(count) +
                        " jobs that nodes of this address have begun, as many as it takes from one address",
-                   try_this, false, has_round};
+                   try_this, has_round, has_round};
   }
 
   // Of which the node with this key is one already.

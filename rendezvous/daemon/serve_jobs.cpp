@@ -1,11 +1,12 @@
 #include "rendezvous/daemon/serve_jobs.hpp"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
-#include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +15,7 @@
 
 #include "base/address.hpp"
 #include "base/descriptor_room.hpp"
+#include "base/line_writer.hpp"
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/control/operator_view.hpp"
 #include "rendezvous/control/reception.hpp"
@@ -49,7 +51,6 @@ JobTable<MembershipServer>::Handlers handlers_of(boost::asio::io_context& io, Da
 }
 
 Reception::Direction direct(JobTable<MembershipServer>& jobs, const Hello& hello, const base::Address& source) {
-  if (hello.is_served_by_agent) return std::monostate();
   const auto direction = jobs.direct(hello, source, std::chrono::steady_clock::now());
   return std::visit([](const auto& where) { return Reception::Direction(where); }, direction);
 }
@@ -69,6 +70,7 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
   boost::asio::io_context io(BOOST_ASIO_CONCURRENCY_HINT_UNSAFE_IO);
   OwnProcess process(io);
   DaemonLog log(io, options.log);
+  base::LineWriter out(STDOUT_FILENO, "ddp-rendezvous");
   auto& warnings = log.warnings();
   JobTable<MembershipServer> jobs(handlers_of(io, log, options.heartbeat_timeout),
                                   std::min(kJobsMax, base::descriptor_room().met));
@@ -99,7 +101,7 @@ int serve_jobs(const ServeJobs& options, const std::optional<std::string>& token
          base::LogFields().add("text",
                                "there is no token: whoever reaches the port can join and begin jobs (--token-file)"),
          base::LogLevel::warning});
-  std::cout << "ddp-rendezvous: membership listens on " << listening_text(options.hosts, port.number()) << std::endl;
+  out("ddp-rendezvous: membership listens on " + listening_text(options.hosts, port.number()));
   const int number = process.run_until_signal();
   log({"stopped", base::LogFields().add("signal", signal_name(number)), base::LogLevel::info});
   return number;

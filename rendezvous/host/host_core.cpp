@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/host/host_words.hpp"
 #include "rendezvous/membership/versions.hpp"
 
 namespace ddp::rendezvous {
@@ -61,16 +62,16 @@ void HostCore::take(Came&& event, TimePoint now) {
   if (const auto refused = membership_.other_job(hello)) return tell(event.node, *refused);
   const auto version = choose_version(hello, versions_, has_own_agent_ ? "ddprun" : "ddp-rendezvous");
   if (const auto* refused = std::get_if<Refused>(&version)) {
-    out_.emplace_back(Print{"host " + hello.host_name + " (" + event.address + ") was refused: " + refused->what});
+    out_.emplace_back(Print{node_refused_text(hello.host_name, event.address, *refused), event.node});
     return tell(event.node, *refused);
   }
   const auto connections_max = static_cast<std::size_t>(membership_.nodes_max_for(hello)) + kSparesMax;
   if (connections_.size() - refused_.size() > connections_max && !is_known)
-    return tell(event.node, Refused{"the job has " + std::to_string(connections_max) + " nodes and spares already",
-                                    "fewer spares, or a larger --nnodes", false, hello.held.has_value()});
-  const Welcome welcome{job_time(now), membership_.is_full() && !is_known, std::get<int>(version)};
+    return tell(event.node, too_many_nodes(connections_max, hello.held.has_value()));
+  const Welcome welcome{job_time(now), membership_.is_full() && !is_known, std::get<int>(version), versions_};
   auto actions = membership_.step(Joined{event.node, std::move(event.hello), std::move(event.address), false}, now);
-  if (!is_refused(actions, event.node)) tell(event.node, welcome);
+  if (is_refused(actions, event.node)) return follow(std::move(actions), event.node);
+  tell(event.node, welcome);
   follow(std::move(actions));
 }
 
@@ -79,7 +80,7 @@ void HostCore::take(Said&& event, TimePoint now) {
   if (found == connections_.end() || found->second.is_leaving) return;
   if (std::holds_alternative<Hello>(event.message)) {
     out_.emplace_back(Drop{event.node});
-    return take(Ended{event.node, "malformed message: hello comes first, and once"}, now);
+    return take(Ended{event.node, kHelloOutOfPlace}, now);
   }
   follow(membership_.step(Heard{event.node, std::move(event.message)}, now));
 }
@@ -90,22 +91,23 @@ void HostCore::take(Ended&& event, TimePoint now) {
   const bool was_leaving = found->second.is_leaving;
   forget(event.node);
   if (was_leaving || has_stepped_down_) return;
+  auto why = std::move(event.why).value_or(kClosedHere);
   if (event.by_peer)
-    follow(membership_.step(Disconnected{event.node, std::move(event.why)}, now));
+    follow(membership_.step(Disconnected{event.node, std::move(why)}, now));
   else
-    follow(membership_.step(Left{event.node, std::move(event.why), false}, now));
+    follow(membership_.step(Left{event.node, std::move(why), false}, now));
 }
 
 void HostCore::take(OwnAgentSaid&& event, TimePoint now) {
   if (has_stepped_down_) return;
   auto* hello = std::get_if<Hello>(&event.message);
   if (hello == nullptr) return follow(membership_.step(Heard{kOwnNode, std::move(event.message)}, now));
-  tell(kOwnNode, Welcome{job_time(now), false, versions_.high});
+  tell(kOwnNode, Welcome{job_time(now), false, versions_.high, versions_});
   follow(membership_.step(Joined{kOwnNode, std::move(*hello), {}, true}, now));
 }
 
 void HostCore::take(GuardianSaid&& event, TimePoint now) {
-  if (knows(event.node_key)) follow(membership_.step(Farewell{event.node_key}, now));
+  if (knows(event.node_key)) follow(membership_.step(NodeEnded{event.node_key}, now));
 }
 
 void HostCore::take(OwnAgentFinished&&, TimePoint now) {
@@ -121,7 +123,7 @@ void HostCore::take(OwnAgentFinished&&, TimePoint now) {
   if (connections_.empty() && std::exchange(farewell_ends_, std::nullopt)) out_.emplace_back(Finish{});
 }
 
-void HostCore::follow(Membership::Actions actions) {
+void HostCore::follow(Membership::Actions actions, std::optional<NodeId> refused) {
   out_.reserve(out_.size() + actions.size());
   for (auto& action : actions) {
     if (auto* send = std::get_if<rendezvous::Send>(&action)) tell(send->to, std::move(send->message));
@@ -129,7 +131,8 @@ void HostCore::follow(Membership::Actions actions) {
       drop(dropped->node);
     if (const auto* down = std::get_if<rendezvous::StepDown>(&action)) step_down(down->why);
     if (has_stepped_down_) return;
-    if (auto* print = std::get_if<rendezvous::Print>(&action)) out_.emplace_back(Print{std::move(print->text)});
+    if (auto* print = std::get_if<rendezvous::Print>(&action))
+      out_.emplace_back(Print{std::move(print->text), refused});
   }
 }
 
@@ -173,10 +176,9 @@ void HostCore::forget(NodeId node) {
 void HostCore::step_down(const std::string& why) {
   if (!has_own_agent_) {
     FinishJob verdict;
-    verdict.exit_code = kRendezvousFailed;
+    verdict.exit_code = exit_code_of(outcome::NotTogether{});
     verdict.what = why;
-    verdict.try_this =
-        "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
+    verdict.try_this = kTryTogether;
     verdict_ = std::move(verdict);
     for (const auto& [node, connection] : connections_)
       if (!connection.is_leaving) tell(node, *verdict_);

@@ -35,8 +35,8 @@ class HostCore {
   };
   struct Ended {  // the connection; also one that this class closed
     NodeId node;
-    std::string why;
-    bool by_peer = false;  // in order, or by its kernel; else it fell silent, or spoke nonsense
+    std::optional<std::string> why{};  // empty: this class closed it
+    bool by_peer = false;              // in order, or by its kernel; else it fell silent, or spoke nonsense
   };
   struct OwnAgentSaid {  // that of this process
     ToMembership message;
@@ -63,6 +63,7 @@ class HostCore {
   };
   struct Print {
     std::string line;
+    std::optional<NodeId> node{};  // that was refused, of which the line says so
   };
   struct StepDown {  // this membership may not go on: tell the own agent. It hears and says nothing more.
     std::string why;
@@ -97,6 +98,8 @@ class HostCore {
   // How the job has ended for its nodes here, if it has.
   const std::optional<FinishJob>& verdict() const { return verdict_ ? verdict_ : membership_.verdict(); }
 
+  // It has had a round and no verdict, and none of its nodes is left.
+  bool is_deserted() const { return membership_.has_begun() && membership_.is_empty() && !membership_.is_finished(); }
   // Nobody is connected, and nobody takes part any more or may come again: there is nothing left of the job.
   bool is_over() const { return connections_.empty() && (membership_.is_finished() || membership_.is_abandoned()); }
 
@@ -112,7 +115,8 @@ class HostCore {
   void take(GuardianSaid&& event, TimePoint now);
   void take(OwnAgentFinished&& event, TimePoint now);
 
-  void follow(Membership::Actions actions);
+  // refused: the node whose refusal the lines of these actions are about.
+  void follow(Membership::Actions actions, std::optional<NodeId> refused = {});
   void tell(NodeId node, ToAgent message);
   void close(NodeId node);
   void refuse(NodeId node);

@@ -37,7 +37,7 @@ struct Connecting::Attempt {
       : io(loop), addresses(endpoint), to(target), options(std::move(what)), limit(loop) {}
 
   awaitable<Outcome> run();
-  awaitable<std::string> look_up();
+  awaitable<std::optional<std::string>> look_up();
   awaitable<Connected> connect(sockaddr_storage address);
   awaitable<Outcome> shake_hands(base::UniqueFd connected, sockaddr_storage address);
   awaitable<std::optional<Channel::Closed>> opened();
@@ -60,9 +60,9 @@ awaitable<Connecting::Outcome> Connecting::Attempt::run() {
   if (to.address.empty() && (to.port == 0 || addresses.known().empty())) {
     const auto error = co_await look_up();
     if (is_over) co_return Unreached();
-    if (!error.empty()) {
+    if (error) {
       addresses.forget();
-      co_return Unreached{How::silent, error, {}, true};
+      co_return Unreached{How::silent, *error, {}, true};
     }
   }
   // One address that refuses tells more about a host than another address that is silent.
@@ -81,8 +81,8 @@ awaitable<Connecting::Outcome> Connecting::Attempt::run() {
   co_return unreached;
 }
 
-// Returns why there is no address, or an empty text.
-awaitable<std::string> Connecting::Attempt::look_up() {
+// Returns why there is no address, if there is none.
+awaitable<std::optional<std::string>> Connecting::Attempt::look_up() {
   if (!addresses.has_answer()) {
     limit.expires_after(options.limit);
     try {
@@ -92,7 +92,7 @@ awaitable<std::string> Connecting::Attempt::look_up() {
       co_return error.what();
     }
     co_await limit.async_wait(asio::as_tuple(asio::use_awaitable));
-    if (is_over) co_return std::string();
+    if (is_over) co_return std::nullopt;
     addresses.leave();
   }
   if (!addresses.has_answer()) co_return kLookUpGoesOn;

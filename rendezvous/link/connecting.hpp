@@ -10,6 +10,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -24,9 +25,9 @@ namespace ddp::rendezvous {
 struct Unreached {
   Session::How how = Session::How::silent;
   std::string why;
-  std::string try_this{};        // not empty: the endpoint refuses until this has been done
-  bool is_host_unknown = false;  // the name has led to no address
-  bool is_stranger = false;      // what answers is no ddprun
+  std::optional<std::string> try_this{};  // the endpoint refuses until this has been done
+  bool is_host_unknown = false;           // the name has led to no address
+  bool is_stranger = false;               // what answers is no ddprun
 };
 
 // peer: the numeric address of the other side.

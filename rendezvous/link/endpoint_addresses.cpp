@@ -24,12 +24,12 @@ void EndpointAddresses::ask(std::function<void()> answered) {
   auto wanted = slurm_address_.empty() ? Wanted{endpoint_.host, endpoint_.port, endpoint_.may_be_slurm_node}
                                        : Wanted{slurm_address_, endpoint_.port};
   if (slurm_failed_at_ && now - *slurm_failed_at_ < kSlurmPause) wanted.may_be_slurm_node = false;
-  looking_up_ = resolve(io_, wanted, [this, asks_slurm = wanted.may_be_slurm_node](Resolved resolved) {
+  looking_up_ = resolve_(io_, wanted, [this, asks_slurm = wanted.may_be_slurm_node](Resolved resolved) {
     looking_up_.reset();
-    if (asks_slurm && !resolved.error.empty()) {
+    if (asks_slurm && resolved.error) {
       slurm_failed_at_ = Clock::now();
       slurm_error_ = resolved.error;
-    } else if (!resolved.error.empty() && !slurm_error_.empty()) {
+    } else if (resolved.error && slurm_error_) {
       resolved.error = slurm_error_;
     }
     answer_ = std::move(resolved);
@@ -37,9 +37,9 @@ void EndpointAddresses::ask(std::function<void()> answered) {
   });
 }
 
-std::string EndpointAddresses::take_answer() {
+std::optional<std::string> EndpointAddresses::take_answer() {
   auto resolved = *std::exchange(answer_, std::nullopt);
-  if (!resolved.error.empty()) return resolved.error;
+  if (resolved.error) return resolved.error;
   known_ = std::move(resolved.addresses);
   texts_.clear();
   for (const auto& address : known_) texts_.push_back(base::address_of(address).text());

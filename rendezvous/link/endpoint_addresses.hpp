@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/link/endpoint_name.hpp"
@@ -24,7 +25,12 @@ inline constexpr const char* kLookUpGoesOn = "the name is still being looked up"
 
 class EndpointAddresses {
  public:
-  EndpointAddresses(boost::asio::io_context& io, EndpointName endpoint) : io_(io), endpoint_(std::move(endpoint)) {}
+  // As resolve() in resolver.hpp.
+  using Resolve = std::function<std::shared_ptr<void>(boost::asio::io_context& io, const Wanted& wanted,
+                                                      std::function<void(const Resolved&)> done)>;
+
+  EndpointAddresses(boost::asio::io_context& io, EndpointName endpoint, Resolve look_up = resolve)
+      : io_(io), endpoint_(std::move(endpoint)), resolve_(std::move(look_up)) {}
   EndpointAddresses(const EndpointAddresses&) = delete;
 
   // Begins a look-up unless one is under way, or has_answer() already. Calls `answered` once has_answer(), from the
@@ -35,8 +41,8 @@ class EndpointAddresses {
   bool is_looking_up() const { return looking_up_ != nullptr; }
   bool has_answer() const { return answer_.has_value(); }
 
-  // Takes the answer in. Returns why there is no address; empty: known() has them. Requires has_answer().
-  std::string take_answer();
+  // Takes the answer in. Returns why there is no address; none: known() has them. Requires has_answer().
+  std::optional<std::string> take_answer();
 
   // Of the last answer that had any; with the first port of the endpoint.
   const std::vector<sockaddr_storage>& known() const { return known_; }
@@ -55,6 +61,7 @@ class EndpointAddresses {
  private:
   boost::asio::io_context& io_;
   const EndpointName endpoint_;
+  const Resolve resolve_;
   std::shared_ptr<void> looking_up_;
   std::chrono::steady_clock::time_point began_;
   std::function<void()> answered_;
@@ -63,7 +70,7 @@ class EndpointAddresses {
   std::vector<std::string> texts_;
   std::string slurm_address_;
   std::optional<std::chrono::steady_clock::time_point> slurm_failed_at_;
-  std::string slurm_error_;
+  std::optional<std::string> slurm_error_;
 };
 
 }  // namespace ddp::rendezvous

@@ -11,6 +11,7 @@
 #include "rendezvous/control/membership_server.hpp"
 #include "rendezvous/link/connecting.hpp"
 #include "rendezvous/link/endpoint_addresses.hpp"
+#include "rendezvous/link/link_words.hpp"
 #include "rendezvous/link/port_answers.hpp"
 #include "rendezvous/link/resolver.hpp"
 #include "rendezvous/wire/channel.hpp"
@@ -29,16 +30,6 @@ namespace {
 
 constexpr auto kQuietTime = 2s;  // nodes that are started together need not be told of each other's delay
 constexpr auto kGoodbyeLimit = 1'000ms;
-constexpr auto kRefusedLimit = 30s;  // while all ports refuse: nodes of a step may be started one after another
-constexpr std::size_t kAddressesShown = 6;
-constexpr std::size_t kGivenUpMax = 4;
-
-std::string list_of(const std::vector<std::string>& texts) {
-  std::string out;
-  for (std::size_t i = 0; i < texts.size() && i < kAddressesShown; ++i) out += (i == 0 ? "" : ", ") + texts[i];
-  if (texts.size() > kAddressesShown) out += " and " + std::to_string(texts.size() - kAddressesShown) + " more";
-  return texts.empty() ? "none" : out;
-}
 
 Session::Options with_ports(Session::Options options, int count) {
   options.endpoint_ports = count;
@@ -144,7 +135,10 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     });
   }
 
-  void perform(const Session::HangUp&) { hang_up(); }
+  void perform(const Session::HangUp& action) {
+    if (action.is_end_told) present_.reset();
+    hang_up();
+  }
 
   void perform(const Session::Send& action) {
     if (own_ != nullptr) return own_->send(action.message);
@@ -157,7 +151,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void perform(const Session::Serve& action) {
-    handlers_.say("the endpoint " + host_place_ + " is lost: " + lost_why_ + "; this node serves the job from now on");
+    handlers_.say(serves_from_now_text(host_place_, lost_why_));
     asio::post(io_, [serve = handlers_.serve, action] { serve(action.lost_group_rank); });
   }
 
@@ -166,21 +160,24 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void perform(const Session::GiveUp& action) {
-    if (action.refused)
-      return lose({action.refused->what, "joining the job" + (own_ != nullptr ? "" : " at " + place()),
-                   action.refused->try_this});
-    if (has_joined_)
-      return lose({"nobody of the job has answered for " + describe_duration(options_.join_timeout) +
-                       (last_reason_.empty() ? "" : " (last: " + last_reason_ + ")"),
-                   "host " + host_name_ + ", job " + run_id_ + ", which was at " + text_of(endpoint()),
-                   "look at the output of ddprun, and of ddp-rendezvous, there"});
-    if (last_reason_.empty()) last_reason_ = addresses_.is_looking_up() ? kLookUpGoesOn : "no answer to our hello";
-    lose({"no answer from ddprun at " + text_of(endpoint()) + " within " + describe_duration(options_.join_timeout) +
-              " (last: " + last_reason_ + ")",
-          "joining job " + run_id_ + ", attempt " + std::to_string(attempts_) + ", from host " + host_name_ +
-              "; the endpoint's addresses: " + list_of(addresses_.texts()) +
-              "; this host's: " + list_of(own_addresses()),
-          what_to_try()});
+    std::visit([this](const auto& why) { give_up(why); }, action.why);
+  }
+
+  void give_up(const Refused& refused) {
+    lose({refused.what, own_ != nullptr ? kJoining : joining_text(place(), host_name_), refused.try_this});
+  }
+
+  void give_up(const Session::AllPortsRefuse&) {
+    lose({last_reason_, joining_text(text_of(endpoint()), host_name_), port_answers_.advice().value_or(what_to_try())});
+  }
+
+  void give_up(const Session::NobodyAnswers&) {
+    const auto lost_job = [this] {
+      return LostJob{run_id_, host_name_, text_of(endpoint()), last_reason_, options_.join_timeout};
+    };
+    if (has_joined_) return lose(job_gone_error(lost_job()));
+    if (last_reason_.empty()) last_reason_ = addresses_.is_looking_up() ? kLookUpGoesOn : kNoAnswerToHello;
+    lose(no_answer_error(lost_job(), {attempts_, addresses_.texts(), own_addresses()}, what_to_try()));
   }
 
   // --- one attempt, and the connection that it leads to ---
@@ -213,16 +210,14 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     step(Session::Connected{peer});
   }
 
-  void take(Unreached what) {
-    const bool is_final = !what.try_this.empty() && !session_.had_round();
-    if (is_final && !may_be_at_another_port()) return take_refusal(what.why, what.try_this);
-    if (what.is_host_unknown)
-      port_answers_.forget();
-    else
-      note_answer(what.how, what.try_this);
-    if (is_final && is_refused_everywhere())
-      return refuse(reason_with(what.why, false), text_of(endpoint()), port_answers_.advice());
-    ended(what);
+  // An alert of TLS comes in the clear: anybody on the way can forge one, or answer in the endpoint's place.
+  void take(const Unreached& what) {
+    const bool can_be_forged = security_ != nullptr;
+    const bool is_tried_for_a_while =
+        what.try_this && can_be_forged && !session_.had_round() && !may_be_at_another_port();
+    if (is_tried_for_a_while) tell_of_refusal(what.why);
+    ended(what,
+          what.try_this ? std::optional(Session::Refusal{{what.why, *what.try_this}, can_be_forged}) : std::nullopt);
   }
 
   void take(std::string_view text) {
@@ -233,7 +228,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       if (const auto* welcome = std::get_if<Welcome>(&message)) {
         refusal_said_.clear();
         clock_offset_ = welcome->job_time - (greeted_at_ + since_start()) / 2;
-        if (std::exchange(is_broken_, false)) handlers_.say("connected to the job again, at " + place());
+        if (std::exchange(is_broken_, false)) handlers_.say(connected_again_text(place()));
         has_joined_ = true;
         host_place_ = place();
         last_reason_.clear();
@@ -241,55 +236,33 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
       }
       const auto* refused = std::get_if<Refused>(&message);
       const bool is_other_job = refused != nullptr && refused->is_other_job;
-      // Those count nobody for a node of their job.
-      if (is_other_job || std::holds_alternative<Elsewhere>(message)) present_.reset();
-      if (is_other_job) note_answer(How::refused);
+      if (is_other_job) note_answer({});
       if (is_other_job && (may_be_at_another_port() || has_joined_)) tell_of(refused->what);
       // For now: it is tried again.
       if (refused != nullptr && refused->is_round_unknown && session_.had_round() &&
           std::exchange(refusal_said_, refused->what) != refused->what)
-        handlers_.say("refused at " + place() + ": " + refused->what + "; " + refused->try_this);
+        handlers_.say(refused_for_now_text(place(), *refused));
       step(Session::Heard{message});
     } catch (const Error& error) {
       ended({How::closed, error.what()});
     }
   }
 
-  void ended(const Unreached& what, std::optional<Refused> refused = {}) {
+  void ended(const Unreached& what, std::optional<Session::Refusal> refusal = {}) {
     if (!handlers_.message) return;
     hang_up();
+    if (what.is_host_unknown)
+      port_answers_.forget();
+    else
+      note_answer(what.try_this);
     tell_of(what.why, what.is_host_unknown);
     is_stranger_there_ = what.is_stranger;
     step(Session::Ended{what.how, std::uniform_real_distribution<double>(0, 1)(dice_), what.is_host_unknown,
-                        std::move(refused)});
+                        std::move(refusal)});
   }
 
-  // An alert of TLS comes in the clear: anybody on the way can forge one, or answer in the endpoint's place.
-  void take_refusal(const std::string& why, const std::string& try_this) {
-    if (!security_) return refuse(why, place(), try_this);
-    if (why != last_reason_)
-      handlers_.say(why + ", which anybody on the way could say; it is tried again for " +
-                    describe_duration(session_.refusal_limit()));
-    last_reason_ = why;
-    is_reason_said_ = true;
-    ended({How::closed, why}, Refused{why, try_this});
-  }
-
-  // It is no use to try again.
-  void refuse(const std::string& why, const std::string& where, const std::string& try_this) {
-    hang_up();
-    lose({why, "joining the job at " + where + ", from host " + host_name_, try_this});
-  }
-
-  void note_answer(How how, const std::string& try_this = "") {
-    if (may_be_at_another_port() && target_.address.empty())
-      port_answers_.note(target_port(), how == How::silent, try_this, Clock::now());
-  }
-
-  // One of the ports refuses for good. At all others nobody of the job has answered, and the job had the time to come.
-  bool is_refused_everywhere() const {
-    const auto since = port_answers_.refused_since();
-    return since && Clock::now() - *since >= std::min<milliseconds>(kRefusedLimit, options_.join_timeout / 4);
+  void note_answer(const std::optional<std::string>& try_this) {
+    if (may_be_at_another_port() && target_.address.empty()) port_answers_.note(target_port(), try_this);
   }
 
   void hang_up() {
@@ -315,6 +288,12 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     return text_of({target_.address.empty() ? endpoint_.host : target_.address, target_port()});
   }
 
+  void tell_of_refusal(const std::string& why) {
+    if (why != last_reason_) handlers_.say(forgeable_refusal_text(why, session_.refusal_limit()));
+    last_reason_ = why;
+    is_reason_said_ = true;
+  }
+
   const EndpointName& endpoint() const { return endpoint_found_ ? *endpoint_found_ : endpoint_; }
   bool may_be_at_another_port() const { return endpoint().port_count > 1; }
 
@@ -329,8 +308,7 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     is_stranger_there_ = false;
     if (session_.is_joined()) lost_why_ = why;
     if (session_.is_joined() && !std::exchange(is_broken_, true))
-      handlers_.say("the connection to the endpoint " + place() + " is lost: " + why + "; it is tried again" +
-                    (session_.had_round() ? ", and the workers go on" : ""));
+      handlers_.say(connection_lost_text(place(), why, session_.had_round()));
     const auto reason = reason_with(why, is_of_all_ports);
     if (reason != last_reason_) {
       last_reason_ = reason;
@@ -340,22 +318,14 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (has_joined_ || is_reason_said_ || Clock::now() - reason_since_ < kQuietTime) return;
     is_reason_said_ = true;
     const auto left = std::chrono::duration_cast<milliseconds>(session_.join_deadline() - Clock::now());
-    handlers_.say("no answer from " + text_of(endpoint()) + " yet: " + reason + "; it is tried for another " +
-                  describe_duration(std::max(left, 0ms)) + ". This host has " + list_of(own_addresses()));
+    handlers_.say(no_answer_yet_text(text_of(endpoint()), reason, std::max(left, 0ms), own_addresses()));
   }
 
   std::string what_to_try() const {
-    if (addresses_.texts().empty())
-      return "`getent hosts " + endpoint_.host + "` on this host, or an address in place of the name";
-    if (const auto advice = port_answers_.advice(); !advice.empty()) return advice;
-    if (may_be_at_another_port())
-      return "look at the output of ddprun on " + endpoint_.host +
-             ", which opens the first free one of these ports; between the nodes all of them must be open";
-    if (is_stranger_there_)
-      return "another port, the same on all nodes; `ss -ltnp` on that host shows who has this one";
-    return "start ddprun on the node that has one of the endpoint's addresses, with the same endpoint; a node that is "
-           "behind "
-           "another address (NAT, a service name) serves it with `--rdzv-conf=is_host=true`";
+    if (addresses_.texts().empty()) return unknown_name_advice(endpoint_.host);
+    if (const auto advice = port_answers_.advice()) return *advice;
+    if (may_be_at_another_port()) return several_ports_advice(endpoint_.host);
+    return is_stranger_there_ ? kStrangerAdvice : kStartAdvice;
   }
 
   void lose(const LinkLost& why) {

@@ -1,11 +1,10 @@
-// What the ports of an endpoint have answered, while an agent does not know which of them the job has.
+// What the user reads of the ports of an endpoint, while it is not known which of them the job has.
 //
 // Pure.
 //
 // Threads: one caller at a time (the event loop's thread).
 #pragma once
 
-#include <chrono>
 #include <map>
 #include <optional>
 #include <string>
@@ -17,36 +16,25 @@ namespace ddp::rendezvous {
 
 class PortAnswers {
  public:
-  using TimePoint = std::chrono::steady_clock::time_point;
-
   explicit PortAnswers(EndpointName endpoint) : endpoint_(std::move(endpoint)) {}
 
   // Takes in the last answer of a port. try_this: the port refuses until this has been done.
-  void note(int port, bool is_silent, const std::string& try_this, TimePoint now);
+  void note(int port, const std::optional<std::string>& try_this);
 
   // The endpoint's host is not known any more.
-  void forget();
-
-  // Since when one port refuses and no port is silent. Empty: that is not so.
-  std::optional<TimePoint> refused_since() const { return refused_since_; }
+  void forget() { refusals_.clear(); }
 
   // What the user can do about a port that refuses. Empty: none refuses.
-  std::string advice() const;
+  std::optional<std::string> advice() const;
 
   // Takes in why the job was not found at a port. Returns the reasons of all ports.
   std::string reasons_with(int port, const std::string& why);
   void forget_reasons() { reasons_.clear(); }
 
  private:
-  struct Answer {
-    bool is_silent = false;
-    std::string try_this;
-  };
-
   EndpointName endpoint_;
-  std::map<int, Answer> answers_;       // by port
-  std::map<int, std::string> reasons_;  // by port
-  std::optional<TimePoint> refused_since_;
+  std::map<int, std::string> refusals_;  // what to do about them, by port
+  std::map<int, std::string> reasons_;   // by port
 };
 
 }  // namespace ddp::rendezvous

@@ -39,17 +39,17 @@ Resolved look_up(const std::string& host, std::uint16_t port) {
 
 Resolved look_up(const Wanted& wanted) {
   auto by_name = look_up(wanted.host, wanted.port);
-  if (by_name.error.empty() || !wanted.may_be_slurm_node) return by_name;
+  if (!by_name.error || !wanted.may_be_slurm_node) return by_name;
   const auto node = slurm::ask_node_address(wanted.host, kSlurmLimit);
   if (!node.error.empty()) {
-    by_name.error += "; " + node.error;
+    *by_name.error += "; " + node.error;
     return by_name;
   }
   auto out = look_up(node.address, wanted.port);
-  if (out.error.empty())
+  if (!out.error)
     out.slurm_address = node.address;
   else
-    out.error = by_name.error + "; Slurm has " + node.address + " for it: " + out.error;
+    out.error = *by_name.error + "; Slurm has " + node.address + " for it: " + *out.error;
   return out;
 }
 

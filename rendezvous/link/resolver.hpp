@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,7 @@ struct Wanted {
 
 struct Resolved {
   std::vector<sockaddr_storage> addresses;  // with the port, in the order in which they are to be tried
-  std::string error;                        // why there is none
+  std::optional<std::string> error;         // why there is none
   std::string slurm_address;                // of the node, where its name does not resolve: that does, or is numeric
 };
 

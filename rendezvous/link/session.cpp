@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "rendezvous/link/link_words.hpp"
+#include "rendezvous/membership/versions.hpp"
+
 namespace ddp::rendezvous {
 namespace {
 
@@ -16,6 +19,7 @@ constexpr milliseconds kPauseMax = 1s;
 // While a next host is looked for, it answers every agent of the job within about this time each second.
 constexpr milliseconds kSearchPausePerNode = 2ms, kSearchPauseMin = 100ms;
 constexpr milliseconds kRefusalLimit = 10s;
+constexpr milliseconds kAllRefuseLimit = 30s;  // nodes of a Slurm step may be started one after another
 constexpr int kDetoursMax = 4;
 constexpr std::size_t kOtherCandidatesMax = 2 * kSuccessorsMax + 1;  // than the endpoint
 
@@ -43,12 +47,10 @@ Session::Actions Session::tick(TimePoint now) {
   }
   if (const auto ends = orphan_deadline(); ends && now >= *ends) {
     is_orphan_ = true;
-    out_.push_back(
-        StopOrphans{"nobody who knows of the job has answered for " + describe_duration(options_.orphan_limit)});
+    out_.emplace_back(StopOrphans{orphans_text(options_.orphan_limit)});
   }
   if (!do_workers_run() && now >= join_deadline_) {
-    out_.push_back(GiveUp{});
-    state_ = State::over;
+    give_up({NobodyAnswers{}});
     return std::exchange(out_, {});
   }
   if (state_ == State::pausing && now >= pause_ends_) connect_to_next(now);
@@ -80,7 +82,7 @@ std::optional<Session::Target> Session::whereabouts() const {
 void Session::take(const Begin&, TimePoint now) { connect_to_next(now); }
 
 void Session::take(const Hosting&, TimePoint) {
-  if (state_ == State::connecting || state_ == State::greeting || state_ == State::joined) out_.push_back(HangUp{});
+  if (state_ == State::connecting || state_ == State::greeting || state_ == State::joined) out_.emplace_back(HangUp{});
   is_host_ = has_served_ = true;
   serve_at_.reset();
   greet();
@@ -89,7 +91,7 @@ void Session::take(const Hosting&, TimePoint) {
 // Whoever goes on without this node is one of its successors, or with them.
 void Session::take(const SteppedDown& event, TimePoint now) {
   if (!std::exchange(is_host_, false)) return;
-  if (do_workers_run()) out_.push_back(StopOrphans{event.why});
+  if (do_workers_run()) out_.emplace_back(StopOrphans{event.why});
   join_deadline_ = now + options_.join_timeout;
   std::vector<Target> others;
   for (const auto& successor : successors_left()) others.push_back({successor.address, successor.port});
@@ -115,15 +117,15 @@ void Session::greet() {
 
 void Session::take(const Ended& event, TimePoint now) {
   if (is_host_ || (state_ != State::connecting && state_ != State::greeting && state_ != State::joined)) return;
-  if (!event.refused || held_)
+  note_answer_of_port(event, now);
+  const bool is_refused = event.refusal && !held_;
+  if (!is_refused || endpoint_.size() > 1)
     refused_since_.reset();
   else if (!refused_since_)
     refused_since_ = now;
-  if (refused_since_ && now - *refused_since_ >= refusal_limit()) {
-    out_.push_back(GiveUp{event.refused});
-    state_ = State::over;
-    return;
-  }
+  if (refused_since_ && (!event.refusal->can_be_forged || now - *refused_since_ >= refusal_limit()))
+    return give_up({event.refusal->words});
+  if (is_refused && do_all_ports_refuse(now)) return give_up({AllPortsRefuse{}});
   const bool was_joined = std::exchange(state_, State::idle) == State::joined;
   if (was_joined) join_deadline_ = now + options_.join_timeout;
   if (stop_asked_ && !stop_asked_->is_warning && !do_workers_run())
@@ -145,6 +147,31 @@ void Session::take(const Ended& event, TimePoint now) {
   pause(event.jitter, now);
 }
 
+void Session::note_answer_of_port(const Ended& event, TimePoint now) {
+  if (endpoint_.size() == 1 || !target_.address.empty()) return;
+  if (event.is_host_unknown)
+    port_answers_.clear();
+  else
+    port_answers_[target_.port] = {event.how == How::silent && !event.refusal, event.refusal.has_value()};
+  const auto is_any = [&](bool PortAnswer::*is_so) {
+    return std::any_of(port_answers_.begin(), port_answers_.end(), [&](const auto& at) { return at.second.*is_so; });
+  };
+  if (port_answers_.size() < endpoint_.size() || is_any(&PortAnswer::is_silent) || !is_any(&PortAnswer::refuses))
+    all_ports_refuse_since_.reset();
+  else if (!all_ports_refuse_since_)
+    all_ports_refuse_since_ = now;
+}
+
+bool Session::do_all_ports_refuse(TimePoint now) const {
+  const auto limit = std::min(kAllRefuseLimit, options_.join_timeout / 4);
+  return endpoint_.size() > 1 && all_ports_refuse_since_ && now - *all_ports_refuse_since_ >= limit;
+}
+
+void Session::give_up(const GiveUp& action) {
+  out_.emplace_back(action);
+  state_ = State::over;
+}
+
 // Of those at which the job may be, in this pass over them.
 bool Session::has_next_port(TimePoint now) const {
   return endpoint_.size() > 1 &&
@@ -159,7 +186,7 @@ void Session::connect(const Target& target, TimePoint now) {
   if (endpoint_.size() > 1 && target.address.empty()) limit = std::min(limit, kPortLimit);
   if (!do_workers_run())
     limit = std::min(limit, std::max(milliseconds(1), std::chrono::duration_cast<milliseconds>(join_deadline_ - now)));
-  out_.push_back(Connect{target, limit});
+  out_.emplace_back(Connect{target, limit});
 }
 
 // In turn, but those that answer go before those that were silent a moment ago.
@@ -239,9 +266,9 @@ void Session::seek(std::vector<Target> targets) {
 
 void Session::serve(TimePoint) {
   serve_at_.reset();
-  if (state_ == State::connecting || state_ == State::greeting) out_.push_back(HangUp{});
+  if (state_ == State::connecting || state_ == State::greeting) out_.emplace_back(HangUp{});
   state_ = State::idle;
-  out_.push_back(Serve{group_rank_of_host()});
+  out_.emplace_back(Serve{group_rank_of_host()});
 }
 
 // --- what is heard ---
@@ -253,16 +280,7 @@ void Session::take(const Heard& event, TimePoint now) {
 
 // Both sides say what they have, in place of what was lost with the connection before.
 void Session::hear(const Welcome& message, TimePoint now) {
-  if (message.version < hello_.versions.low || message.version > hello_.versions.high) {
-    const auto refused =
-        Refused{"the endpoint wants to speak version " + std::to_string(message.version) +
-                    " of the control channel's protocol, which this node's ddprun does not",
-                message.version > hello_.versions.high ? "upgrade ddprun on this host"
-                                                       : "upgrade what serves the endpoint, ddprun or ddp-rendezvous"};
-    out_.push_back(GiveUp{refused});
-    state_ = State::over;
-    return;
-  }
+  if (const auto refused = refuse_version(message, hello_.versions)) return give_up({*refused});
   state_ = State::joined;
   joined_at_ = now;
   pause_ = kPauseFirst;
@@ -282,8 +300,7 @@ void Session::hear(const Welcome& message, TimePoint now) {
   serve_at_.reset();
   silent_since_.reset();
   disowned_since_.reset();
-  out_.push_back(HandOn{message});
-  if (opened_ && (!held_ || opened_->round > held_->round.number)) send(*opened_);
+  out_.emplace_back(HandOn{message});
   // Else nobody there may know the round, and another one may have its number.
   if (hello_.held && !has_ended_behind()) {
     if (started_) send(*started_);
@@ -297,7 +314,7 @@ void Session::hear(const Welcome& message, TimePoint now) {
 // Somebody who is no membership has answered: he lives, and will serve in his turn.
 void Session::hear(const Elsewhere& message, TimePoint now) {
   if (is_host_) return;
-  out_.push_back(HangUp{});
+  out_.emplace_back(HangUp{true});
   if (serve_at_) serve_at_ = std::max(*serve_at_, now + options_.heartbeat_timeout);
   Target there{message.address, message.port};
   if (host_ && there == host_address_) there = *host_;
@@ -309,31 +326,34 @@ void Session::hear(const Elsewhere& message, TimePoint now) {
   connect(there, now);
 }
 
-// Another job that serves its nodes there is as good as nobody, where this one may be elsewhere, or was there before.
+// Another job that serves its nodes there is as good as nobody if this node's job may be elsewhere, or if this node has
+// been in it: the job may come back.
 // So are nodes of this job that know nothing of this node's round. Once its workers have ended it joins them without,
 // but not before they must have noticed where the others of the round are.
 void Session::hear(const Refused& message, TimePoint now) {
-  const bool is_round_unknown = message.is_round_unknown && held_;
+  // A daemon that is full says both. It knows nothing of the job, so no node has gone on there without this one.
+  const bool is_round_unknown = message.is_round_unknown && held_ && !message.is_other_job;
   if (is_round_unknown && !disowned_since_) disowned_since_ = now;
   // It was stated for the restarts alone. What is refused without it is refused for good, with the reason.
   if (is_round_unknown && has_ended_behind()) is_round_refused_ = true;
   if (is_round_unknown && ended_ && now - *disowned_since_ >= options_.heartbeat_timeout) held_->is_left_behind = true;
-  if (((message.is_other_job && (endpoint_.size() > 1 || host_)) || is_round_unknown) && !is_host_) {
-    out_.push_back(HangUp{});
+  if (((message.is_other_job && (endpoint_.size() > 1 || host_ || held_)) || is_round_unknown) && !is_host_) {
+    out_.emplace_back(HangUp{message.is_other_job});
     return take(Ended{How::refused}, now);
   }
-  out_.push_back(GiveUp{message});
-  state_ = State::over;
+  if (message.is_other_job && !is_host_) out_.emplace_back(HangUp{true});
+  give_up({message});
 }
 
 void Session::hear(const OpenStore& message, TimePoint) {
   if (message.round < newest_) return;
+  if (newest_ < message.round) opened_.reset();  // that store was for another round, perhaps of the same number
   newest_ = message.round;
   if (opened_ && opened_->round == message.round.number && (!held_ || held_->round < message.round)) {
     if (message.is_last) send(*opened_);
     return;
   }
-  out_.push_back(HandOn{message});
+  out_.emplace_back(HandOn{message});
 }
 
 void Session::hear(const StartRound& message, TimePoint) {
@@ -356,19 +376,19 @@ void Session::hear(const StartRound& message, TimePoint) {
   ended_.reset();
   is_orphan_ = is_round_refused_ = false;
   has_served_ = is_host_;
-  out_.push_back(HandOn{message});
+  out_.emplace_back(HandOn{message});
 }
 
 void Session::hear(const RoundEstablished& message, TimePoint) {
   if (held_ && held_->round.number == message.round) held_->is_established = true;
-  out_.push_back(HandOn{message});
+  out_.emplace_back(HandOn{message});
 }
 
-void Session::hear(const PrepareStop& message, TimePoint) { out_.push_back(HandOn{message}); }
+void Session::hear(const PrepareStop& message, TimePoint) { out_.emplace_back(HandOn{message}); }
 
 void Session::hear(const StopAt& message, TimePoint) {
   if (held_ && held_->round.number == message.round) held_->stop_call = message.call;
-  out_.push_back(HandOn{message});
+  out_.emplace_back(HandOn{message});
 }
 
 // A node that others have gone on without must not count for its old round again, at whatever membership.
@@ -380,12 +400,12 @@ void Session::hear(const StopRound& message, TimePoint) {
     serve_at_.reset();
   }
   if (is_of_held && has_ended_behind()) send(*ended_);
-  out_.push_back(HandOn{message});
+  out_.emplace_back(HandOn{message});
 }
 
 void Session::hear(const FinishJob& message, TimePoint) {
   state_ = State::over;
-  out_.push_back(HandOn{message});
+  out_.emplace_back(HandOn{message});
 }
 
 // --- what is said ---

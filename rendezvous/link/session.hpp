@@ -5,7 +5,9 @@
 //
 // The rules: before the first round the endpoint is tried until join_timeout. Where it may be at one of several ports,
 // they are tried in turn without a pause between them; the one at which the job is found is the endpoint's from then
-// on, and another job that is met is as good as nobody. With a round, the end of a connection touches no worker: the
+// on, and another job that is met is as good as nobody. A peer that refuses ends the search: at once where it is known
+// to be the endpoint, else after refusal_limit(); with several ports once one of them refuses and all the others have
+// answered for as long as the job may take to come. With a round, the end of a connection touches no worker: the
 // endpoint is tried for as long as workers run, and once it answers again both sides say what they have. Refused and
 // closed connections are an answer of the host; only where nobody answers at all for orphan_limit, or nobody who knows
 // of this node's round, the workers are stopped. Where the endpoint lives in an agent and is lost, its successors stand
@@ -17,7 +19,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -26,6 +30,9 @@
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {
+
+// Of the connections that an agent has given up, the sockets of so many are kept open: see Session::HangUp.
+constexpr std::size_t kGivenUpMax = 4;
 
 class Session {
  public:
@@ -51,6 +58,12 @@ class Session {
     silent,   // no answer, or none any more
   };
 
+  // Who was reached takes nobody in until the user has done something about it.
+  struct Refusal {
+    Refused words;
+    bool can_be_forged = false;  // anybody on the way can say it, so it counts only if nothing else is heard
+  };
+
   // Events. Connected and Ended are about the last Connect, or the connection that it led to.
   struct Begin {};      // as a client
   struct Hosting {};    // this process serves membership, and its agent is connected to it
@@ -64,8 +77,7 @@ class Session {
     How how = How::closed;
     double jitter = 0;             // 0 to 1, by chance: agents that lost one host come back one after another
     bool is_host_unknown = false;  // its name leads nowhere now, so that its other ports need no try
-    // By a peer that has not proven who it is. So it counts only if nothing else is heard for refusal_limit().
-    std::optional<Refused> refused{};
+    std::optional<Refusal> refusal{};
   };
   struct Heard {
     ToAgent message;
@@ -80,8 +92,12 @@ class Session {
     Target to;
     Milliseconds limit{0};  // for the answer
   };
-  struct HangUp {};  // the connection or the attempt; its end is not told
-  struct Send {      // on the connection
+  struct HangUp {  // the connection or the attempt; no event comes of its end
+    // Who is there counts nobody for a node of its job, and may see the end at once. Otherwise the other side is not to
+    // see it as long as that can be helped: it would take it for the end of the node.
+    bool is_end_told = false;
+  };
+  struct Send {  // on the connection
     ToMembership message;
   };
   struct HandOn {  // to this agent
@@ -93,8 +109,10 @@ class Session {
   struct StopOrphans {  // the workers, as nobody who knows of their round is in reach
     std::string why;
   };
+  struct NobodyAnswers {};
+  struct AllPortsRefuse {};  // or answer otherwise than the job would; at least one of them refuses
   struct GiveUp {
-    std::optional<Refused> refused;  // empty: nobody was reached
+    std::variant<NobodyAnswers, AllPortsRefuse, Refused> why;
   };
   using Action = std::variant<Connect, HangUp, Send, HandOn, Serve, StopOrphans, GiveUp>;
   using Actions = std::vector<Action>;
@@ -157,6 +175,9 @@ class Session {
   void host_is_lost(TimePoint now);
   void seek(std::vector<Target> targets);
   bool has_next_port(TimePoint now) const;
+  void note_answer_of_port(const Ended& event, TimePoint now);
+  bool do_all_ports_refuse(TimePoint now) const;
+  void give_up(const GiveUp& action);
   void serve(TimePoint now);
   std::vector<Successor> successors_left() const;
   std::optional<int> group_rank_of_host() const;
@@ -190,6 +211,11 @@ class Session {
   bool is_orphan_ = false;                   // the workers were told to stop for that
   bool is_round_refused_ = false;            // it was left behind, has ended, and is not to be stated any more
   std::optional<TimePoint> refused_since_;   // by each answer
+  struct PortAnswer {
+    bool is_silent = false, refuses = false;
+  };
+  std::map<std::uint16_t, PortAnswer> port_answers_;  // the last ones, while it is not known which port is the job's
+  std::optional<TimePoint> all_ports_refuse_since_;
   // Of the present round, or the last one:
   std::optional<Held> held_;
   std::vector<Successor> successors_;

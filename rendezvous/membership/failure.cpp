@@ -1,6 +1,5 @@
 #include "rendezvous/membership/failure.hpp"
 
-#include <cerrno>
 #include <csignal>
 #include <cstring>
 
@@ -11,17 +10,6 @@ bool is_schedulers_signal(const Ending& ending) {
   if (!is_killed && ending.kind != Ending::Kind::exited) return false;
   const int number = is_killed ? ending.value : ending.value - 128;
   return number == SIGTERM || number == SIGINT || number == SIGUSR1;
-}
-
-int exit_code_of(const Ending& ending) {
-  constexpr int kFirstOwn = 75, kLastOwn = 77;  // ddprun's own verdicts
-  switch (ending.kind) {
-    case Ending::Kind::exited: return ending.value >= kFirstOwn && ending.value <= kLastOwn ? 1 : ending.value;
-    case Ending::Kind::killed: return 128 + ending.value;
-    case Ending::Kind::not_started: return ending.value == ENOENT ? 127 : 126;
-    case Ending::Kind::left: return 1;
-  }
-  return 1;
 }
 
 std::string counted(int count, const std::string& thing) {
@@ -55,8 +43,10 @@ std::string describe_duration(std::chrono::milliseconds duration) {
 }
 
 std::string describe_failure(const FailureReport& failure) {
-  auto text = "rank " + std::to_string(failure.rank) + " " + describe(failure.ending);
+  auto text = "rank " + std::to_string(failure.rank) + " " +
+              (failure.killed_for.empty() ? describe(failure.ending) : "was killed by ddprun");
   if (failure.ending.kind != Ending::Kind::not_started) text += " after " + describe_duration(failure.after);
+  if (!failure.killed_for.empty()) text += ": " + failure.killed_for;
   return text;
 }
 

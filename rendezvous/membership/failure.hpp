@@ -20,6 +20,7 @@ struct Ending {
 };
 
 constexpr std::size_t kStderrLinesMax = 16;
+constexpr std::size_t kAccusedMax = 16;
 
 // One worker's failure, in words that are the same on every node.
 struct FailureReport {
@@ -36,16 +37,18 @@ struct FailureReport {
   std::vector<std::string> stderr_tail;   // its last lines, oldest first, at most kStderrLinesMax
   std::string stderr_file;                // that has all of it; or empty
   std::string gpu_faults{};               // that its host's GPUs reported at about that time; or empty
-  std::string seen_address{};             // of its node, as membership sees it; no part of a message
+  std::vector<int> accused{};  // ranks of the job for which this one left its group, as it said; at most kAccusedMax
+  bool is_own_error = false;   // it said that it left its group for an error of its own: it missed nobody
+  bool was_ending = false;     // its end had begun before its node sent any signal, and when its node's first was seen
+  std::string killed_for{};    // not empty: ddprun ended it, and why
+  std::string seen_address{};  // of its node, as membership sees it; no part of a message
+  bool says_why() const { return !message.empty(); }
   bool operator==(const FailureReport&) const = default;
 };
 
 // It died of SIGTERM, SIGINT or SIGUSR1, which a scheduler sends to every process of a job, or says so by its exit code
 // as a shell does.
 bool is_schedulers_signal(const Ending& ending);
-
-// The exit code of ddprun for a worker that ended so: docs/exit_codes.md.
-int exit_code_of(const Ending& ending);
 
 std::string counted(int count, const std::string& thing);           // "1 node", "2 nodes"
 std::string signal_name(int signal_number);                         // "SIGKILL"

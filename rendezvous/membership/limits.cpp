@@ -35,6 +35,12 @@ bool CrashLoop::end_round(const Progress& kept, bool has_failed) {
   return is_further;
 }
 
+std::chrono::milliseconds RestartPause::length() const {
+  constexpr std::chrono::milliseconds kFirst{100}, kLongest{10'000};
+  if (failures_ == 0) return std::chrono::milliseconds(0);
+  return failures_ > 7 ? kLongest : std::min(kLongest, kFirst * (1 << (failures_ - 1)));
+}
+
 void CoolDown::blame(const std::string& host, TimePoint now) {
   std::erase_if(hosts_, [&](const auto& entry) {
     return entry.second.until <= now && now - entry.second.blamed.back() >= kBlameWindow;

@@ -58,6 +58,20 @@ class CrashLoop {
   int failures_ = 0;
 };
 
+// The pause before the next round where rounds fail at once, so that a missing module does not burn all restarts within
+// a second: 0.1 s after the first such round, twice as long after each further one, and 10 s at most.
+class RestartPause {
+ public:
+  void end_round(bool has_failed_at_once) { failures_ = has_failed_at_once ? failures_ + 1 : 0; }
+  int failures() const { return failures_; }  // rounds in a row that failed at once
+  std::chrono::milliseconds length() const;   // 0: the next round need not wait
+
+  static constexpr std::chrono::seconds kAtOnce{10};  // since the start of the round
+
+ private:
+  int failures_ = 0;
+};
+
 // A host that ends round after round is left out for a while.
 class CoolDown {
  public:

@@ -98,7 +98,7 @@ struct FirstStep {
 // A worker of this node failed, the first one of the round here; all of it is told when the node's round has ended.
 struct RoundFailed {
   std::uint32_t round = 0;
-  std::string what;                       // one line
+  std::optional<std::string> what{};      // one line
   std::vector<int> hung_ranks{};          // that a collective's deadline found missing; at most kHungRanksMax
   std::chrono::milliseconds job_time{0};  // when it did
   bool operator==(const RoundFailed&) const = default;
@@ -117,7 +117,9 @@ struct Progress {
 // No process of the round is left on this node but those that have left it and wait for a seat in the next one.
 struct RoundEnded {
   std::uint32_t round = 0;
-  std::vector<FailureReport> failures;  // in the order of their happening, at most kFailuresMax
+  // At most kFailuresMax. That of which the node holds that the others follow goes first (first_cause()), the rest in
+  // the order of their happening.
+  std::vector<FailureReport> failures;
   // Workers that ran when the node's stop began and did not fail by themselves, those that wait included.
   int stopped = 0;
   bool tree_survived = false;  // some process could not be killed
@@ -155,6 +157,7 @@ struct Welcome {
   std::chrono::milliseconds job_time{0};  // now, on the job's clock
   bool is_spare = false;                  // a round of as many nodes as the job takes is under way: the node waits
   int version = 1;                        // of the protocol, which both sides speak from here on
+  VersionRange versions{};                // that the endpoint speaks
   bool operator==(const Welcome&) const = default;
 };
 
@@ -199,7 +202,7 @@ struct StartRound {
   int restart_count = 0, restarts_max = 0;
   std::string master_address;  // empty: the endpoint's host, as this agent reaches it
   std::uint16_t master_port = 0;
-  std::string why;  // what ended the round before; empty for the first
+  std::optional<std::string> why{};  // what ended the round before; empty for the first
   // In the order of group ranks, at most kSuccessorsMax; none where the endpoint stays.
   std::vector<Successor> successors{};
   std::optional<int> host_group_rank{};  // of the node whose agent serves the endpoint, where one does
@@ -236,11 +239,11 @@ struct StopAt {
 struct StopRound {
   std::uint32_t round = 0;
   int signal_number = 15;
-  bool kill = false;              // at once
-  bool reseat = false;            // another round follows: workers that can take a seat in it live on
-  std::string why;                // one line; empty where this node knows it best
-  std::vector<int> hung_ranks{};  // to be killed at once, where they are this node's; at most kHungRanksMax
-  bool is_left_behind = false;    // the others have gone on without this node: it counts for that round no more
+  bool kill = false;                 // at once
+  bool reseat = false;               // another round follows: workers that can take a seat in it live on
+  std::optional<std::string> why{};  // one line; empty where this node knows it best
+  std::vector<int> hung_ranks{};     // to be killed at once, where they are this node's; at most kHungRanksMax
+  bool is_left_behind = false;       // the others have gone on without this node: it counts for that round no more
   bool operator==(const StopRound&) const = default;
 };
 
@@ -252,8 +255,9 @@ struct FinishJob {
   int stopped = 0;                          // workers that were stopped
   int world_size = 1;                       // of the last round
   int restarts_max = 0;
-  std::string what, try_this;         // where something else was the cause, or was decided because of it
-  std::optional<RunReport> report{};  // for those that want it
+  std::optional<std::string> what{};      // where something else was the cause, or was decided because of it
+  std::optional<std::string> try_this{};  // where that is an error
+  std::optional<RunReport> report{};      // for those that want it
   bool operator==(const FinishJob&) const = default;
 };
 

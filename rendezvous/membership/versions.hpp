@@ -3,6 +3,7 @@
 // Pure. Protocol: docs/control_channel.md, "Versions".
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -14,5 +15,8 @@ namespace ddp::rendezvous {
 // upgraded. endpoint_program: "ddprun" or "ddp-rendezvous". Any numbers may come in.
 std::variant<int, Refused> choose_version(const Hello& hello, const VersionRange& endpoint,
                                           const std::string& endpoint_program);
+
+// At the node: why it gives up, if the endpoint chose a version that the node does not speak.
+std::optional<Refused> refuse_version(const Welcome& welcome, const VersionRange& node);
 
 }  // namespace ddp::rendezvous

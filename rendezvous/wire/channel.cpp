@@ -53,7 +53,7 @@ Channel::Closed reason_of(security::TlsFailure failure, Channel::Side side) {
     case security::TlsFailure::stranger:
       return {is_client ? "what answers there is no ddprun (it does not know the token's TLS)"
                         : "it speaks TLS, but as no ddprun does",
-              false, "", "another TLS", is_client};
+              false, std::nullopt, "another TLS", is_client};
     case security::TlsFailure::broken: break;
   }
   return {"what it sent was changed on its way"};
@@ -80,6 +80,12 @@ bool names_host(const std::string& header) {
 Channel::Closed stranger(std::string why) {
   Channel::Closed out{std::move(why)};
   out.is_stranger = true;
+  return out;
+}
+
+Channel::Closed answered() {
+  Channel::Closed out{"its question was answered", true};
+  out.is_answered = true;
   return out;
 }
 
@@ -199,7 +205,7 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
     const bool is_post = request.method() == http::verb::post && options_.post;
     if ((is_agent || is_post) && options_.asks_for_token && !options_.tls)
       return answer({401, "text/plain; charset=utf-8", "agents without a token are not taken in here\n"},
-                    {"it has no token, which is asked for here (--token-file)", false, "", "no token"});
+                    {"it has no token, which is asked for here (--token-file)", false, std::nullopt, "no token"});
     if (is_agent)
       return stream_.async_accept(request, [self = shared_from_this()](error_code failure) { self->greeted(failure); });
     const auto text = [](beast::string_view view) { return std::string_view(view.data(), view.size()); };
@@ -210,12 +216,12 @@ class Channel::Impl : public std::enable_shared_from_this<Channel::Impl> {
       out = options_.http({text(request.method_string()), text(request.target()), text(request[http::field::host]),
                            text(request[http::field::authorization])});
     }
-    answer(std::move(out), {"", true});
+    answer(std::move(out), answered());
   }
 
   void answer_malformed(const std::string& why) {
     answer({400, "text/plain; charset=utf-8", "this is no request that is answered here: " + why + "\n"},
-           {"what it sent is no HTTP request that is answered here: " + why, false, "", "malformed request"});
+           {"what it sent is no HTTP request that is answered here: " + why, false, std::nullopt, "malformed request"});
   }
 
   void answer(HttpAnswer what, const Closed& then) {

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -53,12 +54,13 @@ class Channel {
   };
 
   struct Closed {
-    std::string why;  // empty where a plain HTTP question was answered
+    std::string why;
     // The peer's kernel ended the connection, as it does when a process dies; else it fell silent.
     bool by_peer = false;
-    std::string try_this{};           // not empty: it is no use to try again, until this has been done
-    const char* reason = "no hello";  // as base::Warning::reason, for a server that had no hello from the peer
-    bool is_stranger = false;         // to a client: what answers is no ddprun
+    std::optional<std::string> try_this{};  // it is no use to try again, until this has been done
+    const char* reason = "no hello";        // as base::Warning::reason, for a server that had no hello from the peer
+    bool is_stranger = false;               // to a client: what answers is no ddprun
+    bool is_answered = false;               // a plain HTTP question was, and nothing more was wanted
   };
 
   // Each is called from the event loop, never from within a call of this class; none after close(). They may destroy

@@ -18,6 +18,7 @@ constexpr std::size_t kListMax = kAddressesMax;  // of texts
 // Of any text, in both directions: a longer one is cut where it is written. Eight failures with four texts each and 16
 // lines of stderr fit into kControlMessageBytesMax, even if JSON doubles each byte.
 constexpr std::size_t kTextBytesMax = 2048;
+constexpr std::size_t kKilledForBytesMax = 512;  // ddprun's own words
 
 // --- reading, with the limits ---
 
@@ -121,11 +122,28 @@ void read(const JsonValue& object, const char* name, std::optional<milliseconds>
   read_optional(object, name, out);
 }
 
-template <class Kind>
-void read_kind(const JsonValue& object, const char* name, Kind& out, Kind last) {
+// A text of which older peers write an empty one where there is none.
+void read(const JsonValue& object, const char* name, std::optional<std::string>& out) {
+  const auto* value = object.find(name);
+  if (value != nullptr && !text_in(*value, name).empty()) out = text_in(*value, name);
+}
+
+// The kinds by their numbers on the wire. The compiler warns of a kind that is missing in the switch.
+constexpr bool is_on_the_wire(Ending::Kind kind) {
+  switch (kind) {
+    case Ending::Kind::exited:
+    case Ending::Kind::killed:
+    case Ending::Kind::not_started:
+    case Ending::Kind::left: return true;
+  }
+  return false;
+}
+
+void read(const JsonValue& object, const char* name, Ending::Kind& out) {
   int value = 0;
-  read_integer(object, name, value, 0, static_cast<int>(last));
-  out = static_cast<Kind>(value);
+  read(object, name, value);
+  out = static_cast<Ending::Kind>(value);
+  if (!is_on_the_wire(out)) refuse(name, "is out of range");
 }
 
 void read(const JsonValue& object, const char* name, std::vector<int>& out) {
@@ -213,6 +231,11 @@ void write(std::string& object, const char* name, const Value& value) {
 template <class Value>
 void write(std::string& object, const char* name, const std::optional<Value>& value) {
   if (value) write(object, name, *value);
+}
+
+// Older peers want the field.
+void write(std::string& object, const char* name, const std::optional<std::string>& value) {
+  write(object, name, value.value_or(""));
 }
 
 // --- each message once, for both ways: visit(field name, field), or visit(field name, field, value if it is absent)
@@ -312,6 +335,8 @@ void fields(Welcome& m, Visit visit) {
   visit("job_time_ms", m.job_time);
   visit("is_spare", m.is_spare);
   visit("version", m.version, 1);
+  visit("version_min", m.versions.low, m.version);
+  visit("version_max", m.versions.high, m.version);
 }
 
 template <class Visit>
@@ -441,6 +466,10 @@ void fields(FailureReport& m, Visit visit) {
   visit("stderr_tail", m.stderr_tail);
   visit("stderr_file", m.stderr_file);
   visit("gpu_faults", m.gpu_faults, "");
+  visit("accused", m.accused, std::vector<int>());
+  visit("is_own_error", m.is_own_error, false);
+  visit("was_ending", m.was_ending, false);
+  visit("killed_for", m.killed_for, "");
 }
 
 // --- values that other nodes compute with ---
@@ -548,11 +577,15 @@ void check(const FailureReport& m) {
   check_name("host", m.host);
   check_time("after_ms", m.after);
   if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
+  if (m.accused.size() > kAccusedMax) refuse("accused", "is too long");
+  if (m.killed_for.size() > kKilledForBytesMax) refuse("killed_for", "is too long");
 }
 
 void check(const Welcome& m) {
   check_time("job_time_ms", m.job_time);
-  check_range("version", m.version, 1, kVersionMax);
+  check_range("version_min", m.versions.low, 1, kVersionMax);
+  check_range("version_max", m.versions.high, m.versions.low, kVersionMax);
+  check_range("version", m.version, m.versions.low, m.versions.high);
 }
 
 void check(const Elsewhere& m) {
@@ -672,7 +705,7 @@ void append(std::string& out, const RunReport& report) { append_part(out, report
 
 void read(const JsonValue& object, FailureReport& out) {
   if (!std::holds_alternative<JsonObject>(object.content)) throw Error("malformed message: a failure is no object");
-  read_kind(object, "ending", out.ending.kind, Ending::Kind::left);
+  read(object, "ending", out.ending.kind);
   read_fields(object, out);
   check(out);
 }

@@ -1,9 +1,11 @@
 #include "rendezvous/worker_link/message.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <type_traits>
+#include <utility>
 
 #include "base/json_depth.hpp"
 
@@ -29,25 +31,65 @@ std::string shortened(const std::string& text) {
 
 bool holds_nul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
-Json json_of(const Hello& m) {
-  return {{"type", "hello"}, {"version", m.version}, {"takes_seats", m.takes_seats}, {"takes_stops", m.takes_stops}};
+// The names on the wire. Each message of the variants needs one, and its fields in both directions.
+template <class Message>
+constexpr const char* kTypeOf = nullptr;
+template <>
+constexpr const char* kTypeOf<LinkHello> = "hello";
+template <>
+constexpr const char* kTypeOf<LinkLeft> = "left";
+template <>
+constexpr const char* kTypeOf<LinkProgress> = "progress";
+template <>
+constexpr const char* kTypeOf<LinkStopReady> = "stop_ready";
+template <>
+constexpr const char* kTypeOf<LinkStopping> = "stopping";
+template <>
+constexpr const char* kTypeOf<LinkRoundOver> = "round_over";
+template <>
+constexpr const char* kTypeOf<LinkSeat> = "seat";
+template <>
+constexpr const char* kTypeOf<LinkStop> = "stop";
+template <>
+constexpr const char* kTypeOf<LinkPrepareStop> = "prepare_stop";
+template <>
+constexpr const char* kTypeOf<LinkStopAt> = "stop_at";
+
+constexpr std::array kDepartureNames{"in_order", "own_error", "for_others"};  // by kind
+
+Json json_of(const Departure& m) {
+  return {{"round", m.round}, {"kind", name_of(m.kind)}, {"ranks", m.ranks}, {"why", shortened(m.why)}};
 }
-Json json_of(const Left& m) {
-  return {{"type", "left"}, {"round", m.round}, {"hung_ranks", m.hung_ranks}, {"why", shortened(m.why)}};
+
+Json fields_of(const LinkHello& m) {
+  Json out{{"version", m.version}, {"takes_seats", m.takes_seats}, {"takes_stops", m.takes_stops}};
+  if (m.departure) out["departure"] = json_of(*m.departure);
+  return out;
 }
-Json json_of(const Progress& m) {
-  Json out{{"type", "progress"}, {"round", m.round}, {"has_stepped", m.has_stepped}};
+Json fields_of(const LinkLeft& m) {
+  return {{"round", m.round}, {"hung_ranks", m.hung_ranks}, {"why", shortened(m.why)}};
+}
+Json fields_of(const LinkProgress& m) {
+  Json out{{"round", m.round}, {"has_stepped", m.has_stepped}};
   if (m.commits) out["commits"] = std::min(*m.commits, kStepMax);
   if (m.checkpoint_step) out["checkpoint_step"] = std::min(*m.checkpoint_step, kStepMax);  // the program's own number
   return out;
 }
-Json json_of(const StopReady& m) { return {{"type", "stop_ready"}, {"round", m.round}, {"call", m.call}}; }
-Json json_of(const Stopping& m) { return {{"type", "stopping"}, {"round", m.round}}; }
-Json json_of(const RoundOver& m) { return {{"type", "round_over"}, {"round", m.round}, {"why", shortened(m.why)}}; }
-Json json_of(const Seat& m) { return {{"type", "seat"}, {"variables", m.variables}}; }
-Json json_of(const Stop& m) { return {{"type", "stop"}, {"why", shortened(m.why)}}; }
-Json json_of(const PrepareStop& m) { return {{"type", "prepare_stop"}, {"round", m.round}}; }
-Json json_of(const StopAt& m) { return {{"type", "stop_at"}, {"round", m.round}, {"call", m.call}}; }
+Json fields_of(const LinkStopReady& m) { return {{"round", m.round}, {"call", m.call}}; }
+Json fields_of(const LinkStopping& m) { return {{"round", m.round}}; }
+Json fields_of(const LinkRoundOver& m) { return {{"round", m.round}, {"why", shortened(m.why)}}; }
+Json fields_of(const LinkSeat& m) { return {{"variables", m.variables}}; }
+Json fields_of(const LinkStop& m) { return {{"why", shortened(m.why)}}; }
+Json fields_of(const LinkPrepareStop& m) { return {{"round", m.round}}; }
+Json fields_of(const LinkStopAt& m) { return {{"round", m.round}, {"call", m.call}}; }
+
+template <class Message>
+Json json_of(const Message& message) {
+  static_assert(kTypeOf<Message> != nullptr, "a message without a name");
+  auto out = fields_of(message);
+  out["type"] = kTypeOf<Message>;
+  return out;
+}
 
 // Not an object, too long or too deep, or not JSON at all: null.
 Json object_in(std::string_view packet) {
@@ -98,9 +140,63 @@ bool read(const Json& object, const char* name, std::map<std::string, std::strin
   return true;
 }
 
+// One of a kind that is not known is passed over.
+bool read(const Json& object, const char* name, std::optional<Departure>& out) {
+  const auto field = object.find(name);
+  if (field == object.end()) return true;
+  Departure departure;
+  std::string kind;
+  if (!field->is_object() || !read(*field, "round", departure.round) || !read(*field, "kind", kind) ||
+      !read(*field, "ranks", departure.ranks) || !read(*field, "why", departure.why))
+    return false;
+  const auto* const found = std::find(kDepartureNames.begin(), kDepartureNames.end(), kind);
+  if (found == kDepartureNames.end()) return true;
+  departure.kind = static_cast<Departure::Kind>(found - kDepartureNames.begin());
+  out = std::move(departure);
+  return true;
+}
+
+bool read(const Json& object, LinkHello& m) {
+  return read(object, "version", m.version) && read(object, "takes_seats", m.takes_seats) &&
+         read(object, "takes_stops", m.takes_stops) && read(object, "departure", m.departure);
+}
+bool read(const Json& object, LinkLeft& m) {
+  return read(object, "round", m.round) && read(object, "hung_ranks", m.hung_ranks) && read(object, "why", m.why);
+}
+bool read(const Json& object, LinkProgress& m) {
+  return read(object, "round", m.round) && read(object, "has_stepped", m.has_stepped) &&
+         read(object, "commits", m.commits) && read(object, "checkpoint_step", m.checkpoint_step);
+}
+bool read(const Json& object, LinkStopReady& m) {
+  return read(object, "round", m.round) && read(object, "call", m.call);
+}
+bool read(const Json& object, LinkStopping& m) { return read(object, "round", m.round); }
+bool read(const Json& object, LinkRoundOver& m) { return read(object, "round", m.round) && read(object, "why", m.why); }
+bool read(const Json& object, LinkSeat& m) { return read(object, "variables", m.variables); }
+bool read(const Json& object, LinkStop& m) { return read(object, "why", m.why); }
+bool read(const Json& object, LinkPrepareStop& m) { return read(object, "round", m.round); }
+bool read(const Json& object, LinkStopAt& m) { return read(object, "round", m.round) && read(object, "call", m.call); }
+
+template <class Message, class Messages>
+bool read_if_it_is(const Json& object, const std::string& type, std::optional<Messages>& out) {
+  Message message;
+  if (type != kTypeOf<Message> || !read(object, message)) return false;
+  out = std::move(message);
+  return true;
+}
+
+template <class... Messages>
+void read_one(const Json& object, std::optional<std::variant<Messages...>>& out) {
+  std::string type;
+  if (object.is_null() || !read(object, "type", type)) return;
+  static_cast<void>((read_if_it_is<Messages>(object, type, out) || ...));
+}
+
 }  // namespace
 
-std::string encode(const ToAgent& message) {
+const char* name_of(Departure::Kind kind) { return kDepartureNames[static_cast<std::size_t>(kind)]; }
+
+std::string encode(const FromWorker& message) {
   return std::visit([](const auto& m) { return text_of(json_of(m)); }, message);
 }
 
@@ -108,55 +204,16 @@ std::string encode(const ToWorker& message) {
   return std::visit([](const auto& m) { return text_of(json_of(m)); }, message);
 }
 
-std::optional<ToAgent> parse_to_agent(std::string_view packet) {
-  const auto object = object_in(packet);
-  std::string type;
-  if (object.is_null() || !read(object, "type", type)) return {};
-  if (type == "hello") {
-    Hello m;
-    if (read(object, "version", m.version) && read(object, "takes_seats", m.takes_seats) &&
-        read(object, "takes_stops", m.takes_stops))
-      return m;
-  } else if (type == "left") {
-    Left m;
-    if (read(object, "round", m.round) && read(object, "hung_ranks", m.hung_ranks) && read(object, "why", m.why))
-      return m;
-  } else if (type == "progress") {
-    Progress m;
-    if (read(object, "round", m.round) && read(object, "has_stepped", m.has_stepped) &&
-        read(object, "commits", m.commits) && read(object, "checkpoint_step", m.checkpoint_step))
-      return m;
-  } else if (type == "stop_ready") {
-    StopReady m;
-    if (read(object, "round", m.round) && read(object, "call", m.call)) return m;
-  } else if (type == "stopping") {
-    Stopping m;
-    if (read(object, "round", m.round)) return m;
-  }
-  return {};
+std::optional<FromWorker> parse_from_worker(std::string_view packet) {
+  std::optional<FromWorker> out;
+  read_one(object_in(packet), out);
+  return out;
 }
 
 std::optional<ToWorker> parse_to_worker(std::string_view packet) {
-  const auto object = object_in(packet);
-  std::string type;
-  if (object.is_null() || !read(object, "type", type)) return {};
-  if (type == "round_over") {
-    RoundOver m;
-    if (read(object, "round", m.round) && read(object, "why", m.why)) return m;
-  } else if (type == "seat") {
-    Seat m;
-    if (read(object, "variables", m.variables)) return m;
-  } else if (type == "stop") {
-    Stop m;
-    if (read(object, "why", m.why)) return m;
-  } else if (type == "prepare_stop") {
-    PrepareStop m;
-    if (read(object, "round", m.round)) return m;
-  } else if (type == "stop_at") {
-    StopAt m;
-    if (read(object, "round", m.round) && read(object, "call", m.call)) return m;
-  }
-  return {};
+  std::optional<ToWorker> out;
+  read_one(object_in(packet), out);
+  return out;
 }
 
 }  // namespace ddp::worker_link

@@ -28,90 +28,103 @@ constexpr const char* kSocketVariable = "DDPRUN_AGENT_SOCKET";
 
 // --- from a worker ---
 
+// How a worker has parted from the groups of its round, said as soon as it has.
+struct Departure {
+  enum class Kind { in_order, own_error, for_others };
+  std::uint32_t round = 0;
+  Kind kind = Kind::in_order;
+  std::vector<int> ranks{};  // of the job, that it has left for; only of `for_others`, and at most kRanksMax
+  std::string why{};         // one line; may be empty
+  bool operator==(const Departure&) const = default;
+};
+
+const char* name_of(Departure::Kind kind);  // "own_error"
+
 // First, and again when one of these changes.
-struct Hello {
+struct LinkHello {
   int version = kVersion;
   bool takes_seats = false;  // it can be given a seat in the next round, instead of being stopped
   // It asks should_stop(): it can be told a step at which to stop, instead of being signalled.
   bool takes_stops = false;
-  bool operator==(const Hello&) const = default;
+  std::optional<Departure> departure{};  // an older agent ignores the field
+  bool operator==(const LinkHello&) const = default;
 };
 
 // It has left the round's group, of which nothing is in use any more, and waits for a seat.
-struct Left {
+struct LinkLeft {
   std::uint32_t round = 0;
   std::vector<int> hung_ranks{};  // that did not come to a collective by its deadline; at most kRanksMax
   std::string why{};              // one line
-  bool operator==(const Left&) const = default;
+  bool operator==(const LinkLeft&) const = default;
 };
 
 // How far it has come, in the present process; said again when it has come further, not at every step.
-struct Progress {
+struct LinkProgress {
   std::uint32_t round = 0;
   bool has_stepped = false;                // it has finished a step of this round
   std::optional<std::uint64_t> commits{};  // of its ElasticState, over all rounds; empty: it has none
   // Of the newest checkpoint; empty: it writes none. 0 may mean none yet.
   std::optional<std::uint64_t> checkpoint_step{};
-  bool operator==(const Progress&) const = default;
+  bool operator==(const LinkProgress&) const = default;
 };
 
-// The answer to PrepareStop: the next call of should_stop() in this round that it can still say yes to. It waits in
-// that call until StopAt comes.
-struct StopReady {
+// The answer to LinkPrepareStop: the next call of should_stop() in this round that it can still say yes to. It waits in
+// that call until LinkStopAt comes.
+struct LinkStopReady {
   std::uint32_t round = 0;
   std::uint64_t call = 0;  // from 1
-  bool operator==(const StopReady&) const = default;
+  bool operator==(const LinkStopReady&) const = default;
 };
 
 // should_stop() has said yes: when it ends now with 0, it has stopped as it was told.
-struct Stopping {
+struct LinkStopping {
   std::uint32_t round = 0;
-  bool operator==(const Stopping&) const = default;
+  bool operator==(const LinkStopping&) const = default;
 };
 
-using ToAgent = std::variant<Hello, Left, Progress, StopReady, Stopping>;
+using FromWorker = std::variant<LinkHello, LinkLeft, LinkProgress, LinkStopReady, LinkStopping>;
 
 // --- to a worker ---
 
 // To leave whatever collective it is in.
-struct RoundOver {
+struct LinkRoundOver {
   std::uint32_t round = 0;
   std::string why{};
-  bool operator==(const RoundOver&) const = default;
+  bool operator==(const LinkRoundOver&) const = default;
 };
 
 // Its part in the next round, as the environment of a worker that is started for it would say.
-struct Seat {
+struct LinkSeat {
   std::map<std::string, std::string> variables;
-  bool operator==(const Seat&) const = default;
+  bool operator==(const LinkSeat&) const = default;
 };
 
 // It has no further part in the job: there is no seat to wait for, and the SIGTERM that comes now is for it.
-struct Stop {
+struct LinkStop {
   std::string why{};
-  bool operator==(const Stop&) const = default;
+  bool operator==(const LinkStop&) const = default;
 };
 
-struct PrepareStop {
+struct LinkPrepareStop {
   std::uint32_t round = 0;
-  bool operator==(const PrepareStop&) const = default;
+  bool operator==(const LinkPrepareStop&) const = default;
 };
 
 // The call of should_stop() in this round, from 1, that is the first to say yes, on all ranks.
-struct StopAt {
+struct LinkStopAt {
   std::uint32_t round = 0;
   std::uint64_t call = 0;
-  bool operator==(const StopAt&) const = default;
+  bool operator==(const LinkStopAt&) const = default;
 };
 
-using ToWorker = std::variant<RoundOver, Seat, Stop, PrepareStop, StopAt>;
+using ToWorker = std::variant<LinkRoundOver, LinkSeat, LinkStop, LinkPrepareStop, LinkStopAt>;
 
 // At most kPacketBytesMax, as far as lists and texts are within their limits; texts are cut to theirs.
-std::string encode(const ToAgent& message);
+std::string encode(const FromWorker& message);
 std::string encode(const ToWorker& message);
 
 // Empty for what is none of these messages, or beyond a limit. Fields that are not known are ignored.
-std::optional<ToAgent> parse_to_agent(std::string_view packet);
+std::optional<FromWorker> parse_from_worker(std::string_view packet);
 std::optional<ToWorker> parse_to_worker(std::string_view packet);
 
 }  // namespace ddp::worker_link

@@ -72,13 +72,13 @@ class Callers {
       caller.socket = ddp::fuzz::connect_to_loopback(port_);
       by_port_[own_port(caller.socket.get())] = who;
     }
-    const std::size_t room = sizeof(Hello) - std::min(sizeof(Hello), caller.said.size());
+    const std::size_t room = sizeof(RankHello) - std::min(sizeof(RankHello), caller.said.size());
     caller.said += bytes.substr(0, room);  // what follows is not for the acceptor
     ddp::fuzz::send_to_loopback(caller.socket, bytes.substr(0, room));
     serve(0);
-    while (caller.said.size() == sizeof(Hello) && !caller.is_in && !is_cut_off(caller))
+    while (caller.said.size() == sizeof(RankHello) && !caller.is_in && !is_cut_off(caller))
       require(serve(kPatience), "who has said a hello is let in or cut off");
-    require(caller.said.size() < sizeof(Hello) || caller.is_in == is_right(caller.said),
+    require(caller.said.size() < sizeof(RankHello) || caller.is_in == is_right(caller.said),
             "a hello with the secret is let in, any other is not");
   }
 
@@ -97,7 +97,7 @@ class Callers {
   };
 
   bool is_right(const std::string& said) const {
-    Hello hello;
+    RankHello hello;
     std::memcpy(&hello, said.data(), sizeof hello);
     return hello.magic == expected_.magic && hello.secret == expected_.secret && hello.group == expected_.group;
   }
@@ -116,8 +116,8 @@ class Callers {
       const auto found = by_port_.find(port_of_peer(arrival.socket.get()));
       if (found == by_port_.end()) continue;  // it has hung up
       Caller& caller = callers_[found->second];
-      require(!caller.is_in && caller.said.size() == sizeof(Hello) &&
-                  std::memcmp(caller.said.data(), &arrival.hello, sizeof(Hello)) == 0,
+      require(!caller.is_in && caller.said.size() == sizeof(RankHello) &&
+                  std::memcmp(caller.said.data(), &arrival.hello, sizeof(RankHello)) == 0,
               "an arrival's hello is what it said, and is heard once");
       caller.is_in = true;
       arrived_.push_back(std::move(arrival.socket));
@@ -126,7 +126,7 @@ class Callers {
   }
 
   std::uint16_t port_;
-  Hello expected_;
+  RankHello expected_;
   std::optional<Acceptor> acceptor_;
   std::array<Caller, 4> callers_;
   std::map<std::uint16_t, unsigned> by_port_;

@@ -198,7 +198,7 @@ class MembershipWorld {
   }
 
   void farewell(const std::string& node_key) {
-    if (has_hostile_ && !is_guessed(node_key) && membership_->knows(node_key)) step(Farewell{node_key});
+    if (has_hostile_ && !is_guessed(node_key) && membership_->knows(node_key)) step(NodeEnded{node_key});
   }
 
   void hostile_goes() {

@@ -27,13 +27,13 @@ void require_limits(const std::string& text) {
 template <class Message>
 void require_limits(const Message& message) {
   if constexpr (requires { message.why; }) require_limits(message.why);
-  if constexpr (std::is_same_v<Message, Left>) {
+  if constexpr (std::is_same_v<Message, LinkLeft>) {
     const auto& ranks = message.hung_ranks;
     require(ranks.size() <= kRanksMax, "few ranks are named");
     require(std::all_of(ranks.begin(), ranks.end(), [](int rank) { return rank >= 0 && rank <= kRankMax; }),
             "ranks are in range");
   }
-  if constexpr (std::is_same_v<Message, Seat>) {
+  if constexpr (std::is_same_v<Message, LinkSeat>) {
     require(message.variables.size() <= kVariablesMax, "few variables are named");
     for (const auto& [name, value] : message.variables)
       require(!holds_nul(name) && !holds_nul(value), "no variable holds NUL, which would end it");
@@ -56,6 +56,6 @@ void check(std::string_view packet, Parse parse) {
 }  // namespace
 
 void ddp::fuzz::worker_link(std::string_view input) {
-  check<ToAgent>(input, parse_to_agent);
+  check<FromWorker>(input, parse_from_worker);
   check<ToWorker>(input, parse_to_worker);
 }

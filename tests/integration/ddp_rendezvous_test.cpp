@@ -295,6 +295,22 @@ TEST_F(DdpRendezvousLog, GetsTheLastEventsOfAllLevelsIntoItsFolderWhenAJobEndsBa
   EXPECT_THAT(contents_of(path("ddp-rendezvous.log")), HasSubstr("Z debug round_started job=\"the job\" node="));
 }
 
+TEST_F(DdpRendezvousLog, GetsTheLastEventsAlsoWhereAllNodesOfAJobAreGone) {
+  daemon_.emplace(std::vector<std::string>{"--port", "0", "--log-level=off", "--log-dir", folder_.path().string()},
+                  StoreProgram::program());
+  const auto port = std::to_string(daemon_->number_after("membership listens on port "));
+  Job node({"--nnodes=1:2", "--rdzv-conf=last_call_timeout=1", "--nproc-per-node=1", "--max-restarts=3",
+            "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:" + port, "--no-python", "sh", "-c",
+            "echo works; sleep 1000"});
+  ASSERT_TRUE(node.prints("works"));
+  node.kill(SIGKILL);
+  EXPECT_EQ(node.wait(), 1000 + SIGKILL);
+  ASSERT_TRUE(becomes_true(
+      [&] { return contents_of(path("ddp-rendezvous.log")).find(" all_nodes_are_gone=true") != std::string::npos; }));
+  EXPECT_EQ(ended(), "");
+  EXPECT_THAT(contents_of(path("ddp-rendezvous.log")), HasSubstr("Z debug round_started "));
+}
+
 TEST_F(DdpRendezvousLog, KeepsItsFolderSmall) {
   std::ofstream(path("ddp-rendezvous.log")).seekp(9 << 20) << "of before\n";
   run({"--log-dir", folder_.path().string()}, "exit 3", 3);

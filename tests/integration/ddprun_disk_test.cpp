@@ -6,12 +6,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/integration/free_port.hpp"
+#include "tests/integration/fuse_disk.hpp"
 #include "tests/integration/job.hpp"
 #include "tests/integration/stalling_disk.hpp"
 #include "tests/text.hpp"
@@ -237,6 +243,155 @@ TEST_F(DdprunDisk, AStalledLogOfTheDaemonHoldsUpNoJob) {
   daemon.kill(SIGTERM);
   EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
   EXPECT_THAT(contents_of(console_), HasSubstr(" job=the_job "));
+}
+
+// The same with a file system whose server stops answering, which holds back every call of every process.
+class DdprunFuseDisk : public ::testing::Test {
+ protected:
+  // False: this machine can't.
+  bool mount(FuseDisk::Options options) {
+    fs::create_directory(folder_);
+    try {
+      disk_.emplace(folder_, options);
+      return true;
+    } catch (const std::runtime_error& error) {
+      why_not_ = error.what();
+      return false;
+    }
+  }
+
+  std::string path_of(const std::string& name) const { return (scratch_.path() / name).string(); }
+  bool appears(const std::string& name) const {
+    return becomes_true([&] { return fs::exists(path_of(name)); });
+  }
+
+  // This standard stream goes to a file on the disk.
+  Job::Options with_stream(int stream, const fs::path& file) const {
+    Job::Options options;
+    options.before_exec = [stream, path = file.string()] {
+      ::dup2(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600), stream);
+    };
+    return options;
+  }
+
+  ScratchDirectory scratch_;
+  const fs::path folder_ = scratch_.path() / "disk";
+  std::string why_not_;
+  std::optional<FuseDisk> disk_;
+};
+
+// Several times as long as the silence that counts as a node's death.
+std::chrono::seconds stall_time() {
+  const char* seconds = std::getenv("DDP_TEST_STALL_SECONDS");
+  return std::chrono::seconds(seconds == nullptr ? 6 : std::atoi(seconds));
+}
+
+// What a log file has and misses, without the line that says so.
+struct LogBytes {
+  std::size_t there = 0, missing = 0;
+};
+
+LogBytes bytes_of_log(const std::string& text) {
+  const std::string begin = "ddprun: ", end = " bytes of output are missing here, because they could not be written\n";
+  const auto at = text.find(begin);
+  const auto number_end = at == std::string::npos ? at : text.find(end, at);
+  if (number_end == std::string::npos || occurrences(text, end) != 1) return {};
+  const auto note = number_end + end.size() - at;
+  return {text.size() - note, std::stoul(text.substr(at + begin.size()))};
+}
+
+// Two nodes and a daemon whose log folders are on the disk, which stalls while workers print more than ddprun keeps.
+TEST_F(DdprunFuseDisk, AStallLosesNoNodeAndHoldsUpNoWorkerAndWhatIsMissingIsCounted) {
+  if (!mount({})) GTEST_SKIP() << why_not_;
+  constexpr std::size_t kLines = 3'000'000;
+  std::size_t all_bytes = std::string("round 0\n").size();
+  for (std::size_t line = 1; line <= kLines; ++line) all_bytes += std::to_string(line).size() + 1;
+
+  auto of_daemon = with_stream(2, folder_ / "daemon");
+  of_daemon.program = "ddp-rendezvous";
+  Job daemon({"--port=0", "--heartbeat-timeout=2", "--log-level=debug", "--log-dir=" + folder_.string()}, of_daemon);
+  const auto port = std::to_string(daemon.number_after("membership listens on port "));
+  const auto command = [&](const std::string& nodes, const std::string& id, const std::string& script) {
+    return std::vector<std::string>{"--nnodes=" + nodes,
+                                    "--nproc-per-node=1",
+                                    "--rdzv-backend=c10d",
+                                    "--rdzv-id=" + id,
+                                    "--rdzv-endpoint=127.0.0.1:" + port,
+                                    "--rdzv-conf=last_call_timeout=60,heartbeat_timeout=2",
+                                    "--max-restarts=3",
+                                    "--tee=1",
+                                    "--log-dir=" + (folder_ / "logs").string(),
+                                    "sh",
+                                    "-c",
+                                    script};
+  };
+  const auto script = "echo round $TORCHELASTIC_RESTART_COUNT; touch " + path_of("ready") + "$RANK; until [ -e " +
+                      path_of("go") + " ]; do sleep 0.01; done; seq " + std::to_string(kLines) + "; touch " +
+                      path_of("printed") + "$RANK; " + kStay;
+  Job zero(command("2", "nodes", script)), one(command("2", "nodes", script), with_stream(1, folder_ / "console"));
+  ASSERT_TRUE(appears("ready0") && appears("ready1"));
+
+  disk_->stall();
+  const auto end = std::chrono::steady_clock::now() + stall_time();
+  std::ofstream(path_of("go"));
+  EXPECT_TRUE(appears("printed0") && appears("printed1"));
+  EXPECT_TRUE(disk_->holds_a_call());
+  std::this_thread::sleep_until(end);  // that long is what is tested
+  disk_->heal();
+
+  zero.kill(SIGTERM);
+  EXPECT_EQ(zero.wait(), 143) << zero.err();
+  EXPECT_EQ(one.wait(), 143) << one.err();
+  daemon.kill(SIGTERM);
+  EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
+  for (const auto* job : {&zero, &one}) {
+    EXPECT_EQ(occurrences(job->err(), "silent"), 0) << job->err();
+    EXPECT_EQ(occurrences(job->err(), "restart"), 0) << job->err();
+    EXPECT_EQ(occurrences(job->err(), "its disk does not answer; what workers print is missing"), 1) << job->err();
+  }
+  for (const auto* rank : {"rank_0", "rank_1"}) {
+    const auto text = contents_of(folder_ / "logs/nodes/round_0" / rank / "stdout.log");
+    EXPECT_THAT(text.substr(0, 100), StartsWith("round 0\n1\n2\n"));
+    const auto bytes = bytes_of_log(text);
+    EXPECT_GT(bytes.there, std::size_t{15} << 20U);
+    const bool has_cut_line = bytes.there + bytes.missing == all_bytes + 1;  // whose newline is the note's
+    EXPECT_EQ(bytes.there + bytes.missing, all_bytes + (has_cut_line ? 1 : 0));
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "logs/nodes/round_1"));
+  const auto console = contents_of(folder_ / "console");
+  EXPECT_THAT(console.substr(0, 100), HasSubstr("round 0\n"));
+  EXPECT_EQ(occurrences(console, "ddprun: dropped "), 1);
+  const auto log = contents_of(folder_ / "daemon");
+  EXPECT_EQ(occurrences(log.substr(0, log.find(" stop_asked ")), " node_gone "), 0) << log;
+  EXPECT_THAT(log, HasSubstr(" stopped signal=SIGTERM"));
+}
+
+// A server that is not asked at close(): else the kernel holds back the end of any process that has a file there.
+TEST_F(DdprunFuseDisk, AJobThatFailsDuringAStallEnds) {
+  if (!mount({.close_waits = false})) GTEST_SKIP() << why_not_;
+  { std::ofstream(folder_ / "asked"); }  // and is told so
+  auto of_daemon = with_stream(2, folder_ / "daemon");
+  of_daemon.program = "ddp-rendezvous";
+  of_daemon.environment = {"ASAN_OPTIONS=detect_leaks=0"};  // a leak check waits for a thread that the disk holds
+  Job daemon({"--port=0", "--log-level=debug", "--log-dir=" + folder_.string()}, of_daemon);
+  const auto port = std::to_string(daemon.number_after("membership listens on port "));
+  Job::Options options;
+  options.environment = {"TMPDIR=" + folder_.string(), "ASAN_OPTIONS=detect_leaks=0"};
+  Job job({"--nnodes=1:2", "--rdzv-conf=last_call_timeout=0.1", "--nproc-per-node=1", "--rdzv-backend=c10d",
+           "--rdzv-id=fails", "--rdzv-endpoint=127.0.0.1:" + port, "--tee=3", "--log-dir=" + folder_.string(),
+           "--report=" + (folder_ / "report").string(), "sh", "-c",
+           "echo ready; until [ -e " + path_of("go") + " ]; do sleep 0.01; done; echo last; exit 3"},
+          options);
+  ASSERT_TRUE(job.prints("ready"));
+  disk_->stall();
+  std::ofstream(path_of("go"));
+  EXPECT_EQ(job.wait(), 3) << job.err();
+  EXPECT_EQ(occurrences(job.out(), "last"), 1);
+  EXPECT_EQ(occurrences(job.err(), "its own log was not written: the disk does not answer"), 1) << job.err();
+  EXPECT_EQ(occurrences(job.err(), "the report can't be written: the disk does not answer"), 1) << job.err();
+  daemon.kill(SIGTERM);
+  EXPECT_EQ(daemon.wait(), 1000 + SIGTERM);
+  disk_->heal();
 }
 
 }  // namespace

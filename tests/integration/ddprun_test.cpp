@@ -56,6 +56,55 @@ TEST(Ddprun, WorkersFindTorchrunsEnvironmentAndNoneOfTheLaunchers) {
   for (const auto* text : {"PET_", "secret", "RANK=77"}) EXPECT_THAT(job.out(), Not(HasSubstr(text)));
 }
 
+// For Job::Options: standard input that holds these bytes, and then ends.
+std::function<void()> input_of(const std::string& bytes) {
+  return [bytes] {
+    int pipe[2];
+    if (::pipe(pipe) != 0 || ::write(pipe[1], bytes.data(), bytes.size()) < 0) std::abort();
+    ::dup2(pipe[0], 0);
+    ::close(pipe[0]);
+    ::close(pipe[1]);
+  };
+}
+
+TEST(Ddprun, RankZeroReadsTheStandardInputAndItsEndStopsNothing) {
+  Job job(shell(2, "while read word; do echo \"rank $RANK read $word\"; done; echo \"rank $RANK is done\""),
+          {{}, false, "ddprun", input_of("one\ntwo\n")});
+  EXPECT_EQ(job.wait(), 0);
+  EXPECT_THAT(job.out(), HasSubstr("rank 0 read one\nrank 0 read two\nrank 0 is done\n"));
+  EXPECT_THAT(job.out(), HasSubstr("rank 1 is done\n"));
+  EXPECT_THAT(job.out(), Not(HasSubstr("rank 1 read")));
+}
+
+TEST(Ddprun, ARankZeroThatIsStartedAgainReadsOn) {
+  // One byte at a time, so that no process takes more of the input than it uses.
+  Job job(shell(1,
+                "echo round $TORCHELASTIC_RESTART_COUNT read $(dd bs=1 count=3 2>/dev/null); "
+                "[ $TORCHELASTIC_RESTART_COUNT = 1 ]",
+                {"--max-restarts=1"}),
+          {{}, false, "ddprun", input_of("onetwo")});
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "round 0 read one\nround 1 read two\n");
+}
+
+TEST(Ddprun, ALookAtTheProcessesTellsTheGuardianFromDdprun) {
+  Job job(shell(1, "echo stays; " + kStay));
+  ASSERT_TRUE(job.prints("stays"));
+  const auto first_word_of = [](pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline");
+    std::string word;
+    std::getline(file, word, '\0');
+    return word;
+  };
+  int guardians = 0;
+  for (const pid_t pid : job.processes())
+    if (pid != job.pid() && first_word_of(pid) == "ddprun-guardian") ++guardians;
+  EXPECT_EQ(guardians, 1);
+  EXPECT_THAT(first_word_of(job.pid()), HasSubstr("bin/ddprun"));
+  job.kill(SIGTERM);
+  job.wait();
+}
+
 TEST(Ddprun, WorkersAreToldWhichPortsToKeepTo) {
   Job job(shell(1, "echo ports $DDPRUN_PORT_RANGE", {"--port-range=20000-65000"}));
   EXPECT_EQ(job.wait(), 0) << job.err();
@@ -395,10 +444,12 @@ TEST(Ddprun, MoreWorkersThanTheGuardiansSocketHoldsAtOnce) {
 }
 
 // A worker may end before the next one is started, when the tree is empty for a moment: that is not the end of the
-// round. Many short rounds, because only some of them meet that moment.
+// round. Many short rounds, because only some of them meet that moment. They end by SIGKILL, as a pause would follow
+// those that fail at once by themselves.
 TEST(Ddprun, WorkersThatStartAfterOthersHaveEndedAreHeard) {
-  Job job(shell(3, "echo here; [ $RANK$TORCHELASTIC_RESTART_COUNT != 2$((TORCHELASTIC_RESTART_COUNT % 200)) ]",
-                {"--max-restarts=200"}));
+  Job job(shell(
+      3, "echo here; [ $RANK$TORCHELASTIC_RESTART_COUNT != 2$((TORCHELASTIC_RESTART_COUNT % 200)) ] || kill -KILL $$",
+      {"--max-restarts=200"}));
   EXPECT_EQ(job.wait(), 0);
   EXPECT_THAT(job.err(), Not(HasSubstr("SIGPIPE")));
   EXPECT_THAT(job.err(), HasSubstr("restart 200 of 200"));

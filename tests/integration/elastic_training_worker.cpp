@@ -3,7 +3,9 @@
 //   elastic_training_worker FOLDER METHOD STORE STEPS
 //
 // METHOD: power_sgd or top_k (a hook that has state of its own on each rank), zero1 or zero2 (a ShardedOptimizer, with
-//         Sharding::optimizer or Sharding::gradients)
+//         Sharding::optimizer or Sharding::gradients), local_sgd or diloco (parameters of each rank's own, which are
+//         averaged now and then), loss_scaler (a LossScaler, and now and then a gradient that is infinite). With
+//         "_rebuilt" behind its name: with RebuildBuckets::automatic, after which the buckets are others
 // STORE:  memory (a CheckpointMemory), or disk (FOLDER/checkpoints)
 //
 // A generator of each rank draws which inputs of a sample count. It saves after each step, and writes lines to two
@@ -24,6 +26,8 @@
 #include <ddp/distributed_sampler.hpp>
 #include <ddp/elastic.hpp>
 #include <ddp/gradient_compression.hpp>
+#include <ddp/gradient_scaling.hpp>
+#include <ddp/local_sgd.hpp>
 #include <ddp/parameter_check.hpp>
 #include <ddp/sampler_cursor.hpp>
 #include <ddp/sharded_optimizer.hpp>
@@ -32,11 +36,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <random>
@@ -52,6 +59,8 @@ using ddp::elastic_test::exists;
 using ddp::elastic_test::print;
 
 constexpr std::size_t kInputs = 12, kOutputs = 16, kSamples = 96, kBatch = 4;
+constexpr std::uint64_t kLocalFrom = 2, kAveragePeriod = 3, kOuterPeriod = 5;  // parameters are the same after step 30
+constexpr std::uint64_t kInfiniteEvery = 7;                                    // steps, on rank 0
 
 // The same number in [-1, 1) on every rank.
 float noise(std::uint64_t of) {
@@ -64,7 +73,16 @@ float noise(std::uint64_t of) {
 struct Settings {
   std::string folder, method, store;
   std::uint64_t steps = 0;
+  bool rebuilds_buckets = false;
 };
+
+Settings settings_of(char** argv) {
+  Settings settings{argv[1], argv[2], argv[3], std::strtoull(argv[4], nullptr, 10)};
+  const auto suffix = settings.method.find("_rebuilt");
+  settings.rebuilds_buckets = suffix != std::string::npos;
+  if (settings.rebuilds_buckets) settings.method.resize(suffix);
+  return settings;
+}
 
 void append(const std::string& path, const std::string& line) {
   const int file = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
@@ -82,19 +100,47 @@ class Training {
         checkpoints_(world, checkpointer_options(memory)) {
     for (std::size_t i = 0; i < matrix_.size(); ++i) matrix_[i] = 0.1f * noise(i);
     ddp::DistributedDataParallelOptions options;
+    if (settings.rebuilds_buckets) {
+      options.rebuild_buckets = ddp::RebuildBuckets::automatic;
+      // At first both gradients share a bucket. The matrix is ready first, and so fills a bucket after the rebuild.
+      options.first_bucket_cap_bytes = options.bucket_cap_bytes = (kOutputs + 1) * sizeof(float);
+    }
     if (settings.method == "zero1" || settings.method == "zero2") {
       const auto sharding = settings.method == "zero1" ? ddp::Sharding::optimizer : ddp::Sharding::gradients;
       optimizer_.emplace(world, parameters(), ddp::AdamWOptions{.learning_rate = 0.02}, sharding);
       optimizer_->prepare(options);
       checkpoints_.add(*optimizer_);
+    } else if (settings.method == "loss_scaler") {
+      // No power of two: gradients have other bits with another scale.
+      scaler_.emplace(world, ddp::LossScalerOptions{.scale = 3, .growth = 1.7, .backoff = 0.3, .growth_interval = 4});
+      checkpoints_.add(scaler_->state());
+      checkpoints_.add(momentum_state());
+    } else if (is_local()) {
+      hook_ = ddp::post_local_sgd({.start_step = settings.method == "diloco" ? 0 : kLocalFrom});
+      options.communication_hook = hook_;
+      checkpoints_.add(hook_->state());
+      checkpoints_.add_own([this] {
+        std::vector<ddp::Parameter> own = parameters();
+        own.push_back(momentum_state());
+        return own;
+      });
     } else {
       hook_ = settings.method == "top_k" ? ddp::top_k({.ratio = 0.25}) : ddp::power_sgd({.rank = 2, .start_step = 3});
       options.communication_hook = hook_;
-      checkpoints_.add({"momentum", {kOutputs * (kInputs + 1)}, momentum_});
+      checkpoints_.add(momentum_state());
       checkpoints_.add_own([this] { return hook_->state(); });
     }
     model_.emplace(world, parameters(), options);
-    checkpoints_.add(parameters());
+    if (settings.rebuilds_buckets) checkpoints_.add(*model_);
+    if (settings.method == "local_sgd") {
+      average_.emplace(std::vector<ddp::AverageLevel>{{world, kAveragePeriod}}, parameters(),
+                       ddp::ParameterAverageOptions{.start_step = kLocalFrom});
+      note_same();
+    }
+    if (settings.method == "diloco") {
+      diloco_.emplace(world, parameters(), ddp::DiLoCoOptions{.period = kOuterPeriod, .outer_momentum = 0.5});
+    }
+    checkpoints_.add(is_local() ? state_of_averages() : parameters());
     checkpoints_.add("step", step_);
     checkpoints_.add("sampler", cursor_);
     checkpoints_.add_own("random", random_);
@@ -109,6 +155,7 @@ class Training {
     is_loading_ = true;
     const auto loaded = checkpoints_.load();
     is_loading_ = false;
+    if (is_local() && loaded && !loaded->has_own_state) take_last_average();
     print("begin round=" + std::to_string(world_.round().number) + " rank=" + std::to_string(world_.rank()) +
           " pid=" + std::to_string(::getpid()) + " size=" + std::to_string(world_.size()) +
           " step=" + std::to_string(step_) + " memory=" + std::to_string(loaded ? loaded->is_from_memory : 0) +
@@ -135,6 +182,43 @@ class Training {
     return {{"matrix", {kOutputs, kInputs}, matrix_}, {"bias", {kOutputs}, bias_}};
   }
 
+  ddp::Parameter momentum_state() { return {"momentum", {kOutputs * (kInputs + 1)}, momentum_}; }
+
+  bool is_local() const { return settings_.method == "local_sgd" || settings_.method == "diloco"; }
+
+  // What averages have beside the parameters of each rank: the same on all ranks, so it serves any number of them.
+  std::vector<ddp::Parameter> state_of_averages() {
+    if (diloco_) return diloco_->state();
+    std::vector<ddp::Parameter> state = average_->state();
+    state.push_back({"same.matrix", {kOutputs, kInputs}, same_matrix_});
+    state.push_back({"same.bias", {kOutputs}, same_bias_});
+    return state;
+  }
+
+  // The parameters are the same on all ranks.
+  void note_same() {
+    same_matrix_ = matrix_;
+    same_bias_ = bias_;
+  }
+
+  // With another number of ranks, every rank goes on from the parameters that were the same on all ranks last.
+  void take_last_average() {
+    for (const ddp::Parameter& each : state_of_averages()) {
+      const auto* const from = static_cast<const float*>(each.values.data);
+      if (each.name == "same.matrix" || each.name == "diloco.matrix.last")
+        std::copy_n(from, matrix_.size(), &matrix_[0]);
+      if (each.name == "same.bias" || each.name == "diloco.bias.last") std::copy_n(from, bias_.size(), &bias_[0]);
+    }
+  }
+
+  void update() {
+    if (optimizer_) return optimizer_->step();
+    if (scaler_ && !scaler_->unscale(*model_)) return;
+    descend();
+    if (diloco_) diloco_->step();
+    if (average_ && (average_->step() || step_ < kLocalFrom)) note_same();
+  }
+
   void train_one_step() {
     hold();
     std::vector<std::int64_t> batch = cursor_.next_batch();
@@ -145,11 +229,11 @@ class Training {
     if (optimizer_) optimizer_->wait();
     auto step = model_->begin_step();
     add_gradients(batch);
-    step.ready(1);
+    step.ready(settings_.rebuilds_buckets ? 0 : 1);
     die_at("step");
-    step.ready(0);
+    step.ready(settings_.rebuilds_buckets ? 1 : 0);
     step.finish();
-    optimizer_ ? optimizer_->step() : descend();
+    update();
     ++step_;
     log(batch);
     append(settings_.folder + "/states",
@@ -178,6 +262,12 @@ class Training {
         }
       }
     }
+    if (!scaler_) return;
+    for (std::size_t p = 0; p < 2; ++p) {
+      for (float& each : model_->gradient<float>(p)) each *= static_cast<float>(scaler_->scale());
+    }
+    const bool is_infinite = world_.rank() == 0 && step_ % kInfiniteEvery == kInfiniteEvery - 1;
+    if (is_infinite) of_bias[0] = std::numeric_limits<float>::infinity();
   }
 
   void descend() {
@@ -237,8 +327,9 @@ class Training {
     std::uint64_t sum = 0;
     const auto add = [&](const std::string& name, std::size_t first, const ddp::MemoryRange& values) {
       for (std::size_t i = 0; i < values.count; ++i) {
-        std::uint32_t word = 0;
-        std::memcpy(&word, static_cast<const float*>(values.data) + i, sizeof word);
+        const std::size_t bytes = ddp::size_of(values.type);
+        std::uint64_t word = 0;
+        std::memcpy(&word, static_cast<const std::byte*>(values.data) + i * bytes, bytes);
         const std::string element = name + " " + std::to_string(first + i) + " " + std::to_string(word);
         sum += std::hash<std::string>()(element) >> 32;
       }
@@ -247,8 +338,16 @@ class Training {
       for (const auto& shard : optimizer_->shards()) add(shard.name, shard.first, shard.values);
     }
     if (world_.rank() != 0) return sum;
+    if (is_local()) {  // the parameters and the momentum are of each rank, and only of so many ranks
+      for (const auto& state : {state_of_averages(), hook_->state()}) {
+        for (const ddp::Parameter& each : state) add(each.name, 0, each.values);
+      }
+      return sum;
+    }
     for (const ddp::Parameter& parameter : parameters()) add(parameter.name, 0, parameter.values);
     add("momentum", 0, momentum_);
+    if (!scaler_) return sum;
+    for (const ddp::Parameter& each : scaler_->state()) add(each.name, 0, each.values);
     return sum;
   }
 
@@ -283,10 +382,14 @@ class Training {
   const Settings& settings_;
   std::vector<float> matrix_ = std::vector<float>(kOutputs * kInputs), bias_ = std::vector<float>(kOutputs);
   std::vector<float> momentum_ = std::vector<float>(kOutputs * (kInputs + 1));
+  std::vector<float> same_matrix_ = matrix_, same_bias_ = bias_;  // of local_sgd: when last the same on all ranks
   std::uint64_t step_ = 0;
   bool is_loading_ = false;
   std::shared_ptr<ddp::CommunicationHook> hook_;
   std::optional<ddp::ShardedOptimizer> optimizer_;
+  std::optional<ddp::LossScaler> scaler_;
+  std::optional<ddp::ParameterAverage> average_;
+  std::optional<ddp::DiLoCo> diloco_;
   std::optional<ddp::DistributedDataParallel> model_;
   ddp::SamplerCursor<ddp::DistributedSampler> cursor_;
   std::mt19937 random_;
@@ -296,7 +399,7 @@ class Training {
 }  // namespace
 
 int main(int, char** argv) {
-  const Settings settings{argv[1], argv[2], argv[3], std::strtoull(argv[4], nullptr, 10)};
+  const Settings settings = settings_of(argv);
   ddp::CheckpointMemory memory;
   ddp::ElasticState nothing;
   try {

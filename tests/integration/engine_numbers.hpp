@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -31,6 +32,10 @@ inline Floats read_floats(const std::string& path) {
   Floats values(bytes.size() / sizeof(float));
   bytes.copy(reinterpret_cast<char*>(values.data()), values.size() * sizeof(float));
   return values;
+}
+
+inline bool has_same_bits(const Floats& a, const Floats& b) {
+  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
 inline double largest_difference(const Floats& ours, const float* theirs) {

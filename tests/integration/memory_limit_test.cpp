@@ -85,6 +85,22 @@ TEST(MemoryLimit, ARebuildThatIsRefusedIsTriedAgainByTheNextStep) {
   });
 }
 
+// 192 MiB for the parameters and gradients of both ranks, and 48 for what the hook sends.
+TEST(MemoryLimit, ARebuildOfBucketsNeedsNoSecondCopyOfWhatAHookSends) {
+  const LimitedGroup limited(280 * kMiB);
+  if (!limited.exists()) GTEST_SKIP() << "no cgroup with a limit of memory can be made here";
+  run_ranks(2, [&](int) {
+    limited.enter();
+    Model its;
+    DistributedDataParallelOptions options;
+    options.communication_hook = compressed_all_reduce();
+    DistributedDataParallel model(init_process_group(), its.parameters(), options);
+    Model::train_one_step(model);
+    model.rebuild_buckets();
+    Model::train_one_step(model);
+  });
+}
+
 // What was reduced before the rebuild went with its memory.
 TEST(MemoryLimit, AnOptimizerDoesNotStepWithGradientsThatAreGone) {
   run_ranks(2, [](int rank) {

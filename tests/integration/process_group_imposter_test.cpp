@@ -54,8 +54,8 @@ class Imposter {
     endpoint_ = decode_endpoint(store.get(kPrefix + "socket", end_));
   }
 
-  TcpSocket open(Hello::Purpose purpose, int size = kSize) const {
-    Hello hello;
+  TcpSocket open(RankHello::Purpose purpose, int size = kSize) const {
+    RankHello hello;
     hello.purpose = purpose;
     hello.rank = kImposter;
     hello.size = size;
@@ -84,13 +84,13 @@ class Imposter {
   static constexpr int kMeetingSteps = 7;
   void take_meeting_step(int step) {
     switch (step) {
-      case 0: follower_ = open(Hello::Purpose::follower); return receive(follower_, sizeof kAccepted);
+      case 0: follower_ = open(RankHello::Purpose::follower); return receive(follower_, sizeof kAccepted);
       case 1: return receive(follower_, kSize * sizeof(std::int32_t));
       case 2: return send(follower_, FollowerMessage{FollowerMessage::Kind::ready, 1, {}});
       case 3: return receive(follower_, 2 * sizeof(LeaderEndpoint));
       case 4:
-        data_ = open(Hello::Purpose::data);
-        news_ = open(Hello::Purpose::news);
+        data_ = open(RankHello::Purpose::data);
+        news_ = open(RankHello::Purpose::news);
         return;
       case 5: return send(follower_, FollowerMessage{FollowerMessage::Kind::linked, 0, {}});
       case 6: return receive(follower_, sizeof kComplete);
@@ -259,7 +259,7 @@ TEST(Imposter, ThatWasToldOfAnotherNumberOfRanksIsRefused) {
     ::setenv("LOCAL_RANK", rank == 2 ? "1" : "0", 1);
     if (rank == kImposter) {
       const Imposter imposter;
-      const auto socket = imposter.open(Hello::Purpose::follower, 7);
+      const auto socket = imposter.open(RankHello::Purpose::follower, 7);
       EXPECT_THROW(imposter.receive(socket, 1), ConnectionLost);
       return;
     }

@@ -18,12 +18,14 @@
 
 #include "tests/integration/rank_processes.hpp"
 #include "tests/integration/thrown_by.hpp"
+#include "tests/sanitized.hpp"
 
 namespace ddp {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::run_ranks;
 using testing::thrown_by;
 
@@ -92,7 +94,35 @@ TEST(Allocate, RefusesWhatNoHostHas) {
       const auto error = thrown_by<Error>([&] { group.allocate(bytes); });
       ASSERT_TRUE(error);
       EXPECT_THAT(error->what(), HasSubstr("rank 0 can't have"));
+      const bool is_beyond_files = bytes >= SIZE_MAX / 2;
+      EXPECT_THAT(error->what(), HasSubstr(is_beyond_files ? "no file can be that large" : " bytes together, and "));
+      EXPECT_THAT(error->what(), HasSubstr("try:   a smaller size"));
+      EXPECT_THAT(error->what(), Not(HasSubstr("ulimit")));
     }
+    group.barrier();
+  });
+}
+
+// There is enough memory, but no address space for it.
+TEST(Allocate, RefusedByTheSystemSaysWhatWasAvailableThen) {
+  if (test::kIsSanitized) GTEST_SKIP() << "a sanitizer has its own use of address space";
+  run_ranks(2, [](int rank) {
+    auto group = init_process_group();
+    rlimit old{};
+    ASSERT_EQ(::getrlimit(RLIMIT_AS, &old), 0);
+    if (rank == 1) {
+      std::ifstream statm("/proc/self/statm");
+      rlim_t pages = 0;
+      statm >> pages;
+      const rlimit limit{pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (32u << 20), old.rlim_max};
+      ASSERT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+    }
+    const auto error = thrown_by<Error>([&] { group.allocate(64u << 20); });
+    ASSERT_EQ(::setrlimit(RLIMIT_AS, &old), 0);
+    ASSERT_TRUE(error);
+    EXPECT_THAT(error->what(), AllOf(HasSubstr("rank 1 can't have 67108864 bytes"), HasSubstr("Cannot allocate memory"),
+                                     HasSubstr(" are available, but the system refuses them"),
+                                     HasSubstr("try:   compare `ulimit -v`")));
     group.barrier();
   });
 }

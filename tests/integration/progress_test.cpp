@@ -16,10 +16,10 @@ namespace {
 using testing::kRound;
 using testing::RankProcesses;
 using testing::StandInAgent;
-using worker_link::Left;
-using worker_link::Progress;
-using worker_link::RoundOver;
-using worker_link::Seat;
+using worker_link::LinkLeft;
+using worker_link::LinkProgress;
+using worker_link::LinkRoundOver;
+using worker_link::LinkSeat;
 
 TEST(Progress, StepsCommitsAndCheckpointsAreTold) {
   const test::ScratchDirectory scratch;
@@ -42,13 +42,14 @@ TEST(Progress, StepsCommitsAndCheckpointsAreTold) {
     state.commit();
     checkpoints.save(world.round(), 1000, {{"values", {1}, values}});
   });
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, {}, 0})) << "a folder of checkpoints, empty as yet";
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, 0, 0}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, true, 0, 0}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, true, 1, 0}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, true, 1, 1000}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, false, {}, 0}))
+      << "a folder of checkpoints, empty as yet";
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, false, 0, 0}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, true, 0, 0}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, true, 1, 0}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, true, 1, 1000}));
   ranks.expect_success(0);
-  EXPECT_EQ(agent.count_rest<Progress>(0), 0);
+  EXPECT_EQ(agent.count_rest<LinkProgress>(0), 0);
 }
 
 TEST(Progress, WhatIsFoundIsNotWhatThisRunHasSaved) {
@@ -65,8 +66,8 @@ TEST(Progress, WhatIsFoundIsNotWhatThisRunHasSaved) {
     init_process_group();
     directory.save({1, 2, 4}, UINT64_MAX - 1, {{"values", {1}, values}});
   });
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, {}, 0}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, {}, std::uint64_t{1} << 52}))
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, false, {}, 0}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, false, {}, std::uint64_t{1} << 52}))
       << "no greater number can be told";
   ranks.expect_success(0);
 }
@@ -86,15 +87,15 @@ TEST(Progress, AfterAReseatItIsToldAnew) {
       while (world.round().number == kRound) world.barrier();
     });
   });
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, false, 0, {}}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, true, 0, {}}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound, true, 1, {}}));
-  agent.tell(0, RoundOver{kRound, "for the test"});
-  agent.hear<Left>(0);
-  agent.tell(0, Seat{{{"DDPRUN_ROUND_ID", testing::round_id(kRound + 1)}}});
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound + 1, false, 1, {}}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound + 1, true, 1, {}}));
-  EXPECT_EQ(agent.hear<Progress>(0), (Progress{kRound + 1, true, 2, {}}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, false, 0, {}}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, true, 0, {}}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound, true, 1, {}}));
+  agent.tell(0, LinkRoundOver{kRound, "for the test"});
+  agent.hear<LinkLeft>(0);
+  agent.tell(0, LinkSeat{{{"DDPRUN_ROUND_ID", testing::round_id(kRound + 1)}}});
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound + 1, false, 1, {}}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound + 1, true, 1, {}}));
+  EXPECT_EQ(agent.hear<LinkProgress>(0), (LinkProgress{kRound + 1, true, 2, {}}));
   ranks.expect_success(0);
 }
 

@@ -25,15 +25,15 @@ using testing::RankProcesses;
 using testing::Shared;
 using testing::StandInAgent;
 using testing::wait_until;
-using worker_link::Hello;
-using worker_link::Left;
-using worker_link::PrepareStop;
-using worker_link::RoundOver;
-using worker_link::Seat;
-using worker_link::Stop;
-using worker_link::StopAt;
-using worker_link::Stopping;
-using worker_link::StopReady;
+using worker_link::LinkHello;
+using worker_link::LinkLeft;
+using worker_link::LinkPrepareStop;
+using worker_link::LinkRoundOver;
+using worker_link::LinkSeat;
+using worker_link::LinkStop;
+using worker_link::LinkStopAt;
+using worker_link::LinkStopping;
+using worker_link::LinkStopReady;
 
 constexpr int kSize = 3;
 
@@ -74,10 +74,12 @@ TEST(ShouldStop, AProcessSaysThatItTakesStopsWithItsFirstCall) {
     auto second = init_process_group();
     for (int i = 0; i < 100; ++i) EXPECT_FALSE(world.should_stop() || second.should_stop());
   });
-  EXPECT_EQ(agent.hear<Hello>(0), (Hello{worker_link::kVersion, false, false}));
-  EXPECT_EQ(agent.hear<Hello>(0), (Hello{worker_link::kVersion, false, true}));
+  EXPECT_EQ(agent.hear<LinkHello>(0), (LinkHello{worker_link::kVersion, false, false}));
+  EXPECT_EQ(agent.hear<LinkHello>(0), (LinkHello{worker_link::kVersion, false, true}));
   ranks.expect_success(0);
-  EXPECT_EQ(agent.count_rest<Hello>(0), 0);
+  const worker_link::Departure in_order{kRound, worker_link::Departure::Kind::in_order, {}, ""};
+  EXPECT_EQ(agent.hear<LinkHello>(0), (LinkHello{worker_link::kVersion, false, true, in_order}));
+  EXPECT_EQ(agent.count_rest<LinkHello>(0), 0);
 }
 
 TEST(ShouldStop, OneRankIsAhead_AllStopAtTheCallThatItCanStillAnswer) {
@@ -93,18 +95,18 @@ TEST(ShouldStop, OneRankIsAhead_AllStopAtTheCallThatItCanStillAnswer) {
     world.barrier();
   });
   wait_until([&] { return watched->answered[0] == 5 && watched->answered[1] == 4 && watched->answered[2] == 4; });
-  agent.tell_all(PrepareStop{kRound});
-  EXPECT_EQ(agent.hear<StopReady>(0), (StopReady{kRound, 6}));
-  EXPECT_EQ(agent.hear<StopReady>(1), (StopReady{kRound, 5}));
-  EXPECT_EQ(agent.hear<StopReady>(2), (StopReady{kRound, 5}));
-  agent.tell(1, PrepareStop{kRound});
-  EXPECT_EQ(agent.hear<StopReady>(1), (StopReady{kRound, 5})) << "asked again it says the same";
+  agent.tell_all(LinkPrepareStop{kRound});
+  EXPECT_EQ(agent.hear<LinkStopReady>(0), (LinkStopReady{kRound, 6}));
+  EXPECT_EQ(agent.hear<LinkStopReady>(1), (LinkStopReady{kRound, 5}));
+  EXPECT_EQ(agent.hear<LinkStopReady>(2), (LinkStopReady{kRound, 5}));
+  agent.tell(1, LinkPrepareStop{kRound});
+  EXPECT_EQ(agent.hear<LinkStopReady>(1), (LinkStopReady{kRound, 5})) << "asked again it says the same";
   watched->held_before = 0;
-  agent.tell_all(StopAt{kRound, 6});
+  agent.tell_all(LinkStopAt{kRound, 6});
   for (int rank = 0; rank < kSize; ++rank) {
-    EXPECT_EQ(agent.hear<Stopping>(rank), Stopping{kRound});
+    EXPECT_EQ(agent.hear<LinkStopping>(rank), LinkStopping{kRound});
     ranks.expect_success(rank);
-    EXPECT_EQ(agent.count_rest<Stopping>(rank), 0) << "it is said once";
+    EXPECT_EQ(agent.count_rest<LinkStopping>(rank), 0) << "it is said once";
   }
 }
 
@@ -118,11 +120,11 @@ TEST(ShouldStop, RanksWaitInTheCallThatTheyNamedUntilTheyAreTold) {
     EXPECT_EQ(train(world, *watched), 4);
   });
   for (int rank = 0; rank < kSize; ++rank) wait_until([&] { return watched->answered[rank] == 3; });
-  agent.tell_all(PrepareStop{kRound});
-  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(agent.hear<StopReady>(rank), (StopReady{kRound, 4}));
+  agent.tell_all(LinkPrepareStop{kRound});
+  for (int rank = 0; rank < kSize; ++rank) EXPECT_EQ(agent.hear<LinkStopReady>(rank), (LinkStopReady{kRound, 4}));
   watched->held_before = 0;
   for (int rank = 0; rank < kSize; ++rank) wait_until([&] { return watched->begun[rank] == 4; });
-  agent.tell_all(StopAt{kRound, 4});
+  agent.tell_all(LinkStopAt{kRound, 4});
   for (int rank = 0; rank < kSize; ++rank) ranks.expect_success(rank);
 }
 
@@ -135,9 +137,9 @@ TEST(ShouldStop, WhereTheRoundEndsInstead_WhoWaitsGoesOn) {
     auto world = init_process_group();
     while (!watched->flag) EXPECT_FALSE(world.should_stop());
   });
-  agent.tell(0, PrepareStop{kRound});  // answered with the first call, at the earliest
-  agent.hear<StopReady>(0);
-  agent.tell(0, RoundOver{kRound, "another rank has failed"});
+  agent.tell(0, LinkPrepareStop{kRound});  // answered with the first call, at the earliest
+  agent.hear<LinkStopReady>(0);
+  agent.tell(0, LinkRoundOver{kRound, "another rank has failed"});
   watched->flag = true;
   ranks.expect_success(0);
 }
@@ -153,12 +155,12 @@ TEST(ShouldStop, AskedWhileTheRanksMeet_TheyAnswerWhenTheyHaveMet) {
     EXPECT_EQ(watched->begun[rank], 1);
   });
   for (int rank = 0; rank < 2; ++rank) wait_until([&] { return watched->answered[rank] >= 1; });
-  agent.tell_all(RoundOver{kRound, "for the test"});
-  for (int rank = 0; rank < 2; ++rank) agent.hear<Left>(rank);
-  agent.tell_all(PrepareStop{kNext});
-  agent.tell_all(Seat{{{"DDPRUN_ROUND_ID", testing::round_id(kNext)}}});
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<StopReady>(rank), (StopReady{kNext, 1}));
-  agent.tell_all(StopAt{kNext, 1});
+  agent.tell_all(LinkRoundOver{kRound, "for the test"});
+  for (int rank = 0; rank < 2; ++rank) agent.hear<LinkLeft>(rank);
+  agent.tell_all(LinkPrepareStop{kNext});
+  agent.tell_all(LinkSeat{{{"DDPRUN_ROUND_ID", testing::round_id(kNext)}}});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<LinkStopReady>(rank), (LinkStopReady{kNext, 1}));
+  agent.tell_all(LinkStopAt{kNext, 1});
   for (int rank = 0; rank < 2; ++rank) ranks.expect_success(rank);
 }
 
@@ -182,20 +184,20 @@ TEST(ShouldStop, AnotherRoundsQuestionIsPassedOver_AfterAReseatCallsCountAnew) {
     EXPECT_EQ(watched->begun[rank], 4);
   });
   for (int rank = 0; rank < 2; ++rank) wait_until([&] { return watched->answered[rank] >= 10; });
-  agent.tell_all(RoundOver{kRound, "for the test"});
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<Left>(rank).round, kRound);
-  agent.tell_all(Seat{{{"DDPRUN_ROUND_ID", testing::round_id(kNext)}}});
+  agent.tell_all(LinkRoundOver{kRound, "for the test"});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<LinkLeft>(rank).round, kRound);
+  agent.tell_all(LinkSeat{{{"DDPRUN_ROUND_ID", testing::round_id(kNext)}}});
   for (int rank = 0; rank < 2; ++rank) wait_until([&] { return watched->answered[rank] == 2; });
-  agent.tell_all(PrepareStop{kRound});
-  agent.tell_all(PrepareStop{kNext});
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<StopReady>(rank), (StopReady{kNext, 3}));
-  agent.tell_all(StopAt{kNext, 4});
-  agent.tell_all(StopAt{kRound, 9});
-  agent.tell_all(PrepareStop{kNext});
-  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<StopReady>(rank), (StopReady{kNext, 3}));
+  agent.tell_all(LinkPrepareStop{kRound});
+  agent.tell_all(LinkPrepareStop{kNext});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<LinkStopReady>(rank), (LinkStopReady{kNext, 3}));
+  agent.tell_all(LinkStopAt{kNext, 4});
+  agent.tell_all(LinkStopAt{kRound, 9});
+  agent.tell_all(LinkPrepareStop{kNext});
+  for (int rank = 0; rank < 2; ++rank) EXPECT_EQ(agent.hear<LinkStopReady>(rank), (LinkStopReady{kNext, 3}));
   watched->held_before = 0;
   for (int rank = 0; rank < 2; ++rank) {
-    EXPECT_EQ(agent.hear<Stopping>(rank), Stopping{kNext});
+    EXPECT_EQ(agent.hear<LinkStopping>(rank), LinkStopping{kNext});
     ranks.expect_success(rank);
   }
 }
@@ -215,9 +217,9 @@ TEST(ShouldStop, TwoGroupsOfARoundCountTogether) {
     EXPECT_TRUE(second.should_stop());
   });
   wait_until([&] { return watched->flag.load(); });
-  agent.tell(0, PrepareStop{kRound});
-  EXPECT_EQ(agent.hear<StopReady>(0), (StopReady{kRound, 3}));
-  agent.tell(0, StopAt{kRound, 3});
+  agent.tell(0, LinkPrepareStop{kRound});
+  EXPECT_EQ(agent.hear<LinkStopReady>(0), (LinkStopReady{kRound, 3}));
+  agent.tell(0, LinkStopAt{kRound, 3});
   watched->flag = false;
   ranks.expect_success(0);
 }
@@ -230,8 +232,8 @@ TEST(ShouldStop, TwoGroupsOfARoundCountTogether) {
 
 // Once this is heard, all that the rank was told before has been taken in.
 void expect_has_heard(const StandInAgent& agent, int rank) {
-  agent.tell(rank, PrepareStop{kRound});
-  agent.hear<StopReady>(rank);
+  agent.tell(rank, LinkPrepareStop{kRound});
+  agent.hear<LinkStopReady>(rank);
 }
 
 TEST(ShouldStop, SigtermThatIsNotMeantIsPassedOver) {
@@ -261,7 +263,7 @@ TEST(ShouldStop, SigtermBeforeItIsMeant_EndsTheProcessThen) {
       live_on();
     });
     wait_until([&] { return watched->flag.load(); });
-    is_told ? agent.tell(0, Stop{"for the test"}) : agent.hang_up(0);
+    is_told ? agent.tell(0, LinkStop{"for the test"}) : agent.hang_up(0);
     ranks.expect_killed(0, SIGTERM);
   }
 }
@@ -279,7 +281,7 @@ TEST(ShouldStop, SigtermAfterItIsMeant_EndsTheProcess) {
     live_on();
   });
   wait_until([&] { return watched->flag.load(); });
-  agent.tell(0, Stop{"for the test"});
+  agent.tell(0, LinkStop{"for the test"});
   expect_has_heard(agent, 0);
   watched->flag = false;
   ranks.expect_killed(0, SIGTERM);
@@ -305,7 +307,7 @@ TEST(ShouldStop, TheProgramsOwnHandlerIsLeftAlone) {
       EXPECT_EQ(count, 1);
     });
     wait_until([&] { return watched->flag.load(); });
-    agent.tell(0, Stop{"for the test"});
+    agent.tell(0, LinkStop{"for the test"});
     expect_has_heard(agent, 0);
     watched->flag = false;
     ranks.expect_success(0);
@@ -335,7 +337,7 @@ TEST(ShouldStop, AForkedChildHasNoPartInIt) {
     EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) << status;
   });
   ranks.expect_success(0);
-  EXPECT_EQ(agent.count_rest<worker_link::Progress>(0), 0);
+  EXPECT_EQ(agent.count_rest<worker_link::LinkProgress>(0), 0);
 }
 
 // --- the end of the process ---
@@ -348,7 +350,7 @@ TEST(ShouldStop, AProcessMayEndFromAnyThread) {
     EXPECT_FALSE(world.should_stop());
     std::thread([] { std::exit(0); }).join();
   });
-  for (int i = 0; i < 100; ++i) agent.tell(0, RoundOver{kRound + 1, "its thread is busy"});
+  for (int i = 0; i < 100; ++i) agent.tell(0, LinkRoundOver{kRound + 1, "its thread is busy"});
   ranks.expect_success(0);
 }
 

@@ -88,11 +88,11 @@ class StandInAgent {
   static std::size_t at(int rank) { return static_cast<std::size_t>(rank); }
 
   // Empty where there is none.
-  std::optional<worker_link::ToAgent> receive(int rank, int flags) const {
+  std::optional<worker_link::FromWorker> receive(int rank, int flags) const {
     char packet[worker_link::kPacketBytesMax];
     const auto length = ::recv(own_[at(rank)].get(), packet, sizeof packet, flags);
     if (length <= 0) return {};
-    auto message = worker_link::parse_to_agent({packet, static_cast<std::size_t>(length)});
+    auto message = worker_link::parse_from_worker({packet, static_cast<std::size_t>(length)});
     if (!message) throw std::runtime_error("rank " + std::to_string(rank) + " says what is no message");
     return message;
   }

@@ -59,12 +59,12 @@ class Worker {
     if (is("catch")) ::signal(SIGUSR1, say_caught);
     if (is("naked")) ::signal(SIGUSR1, SIG_DFL);
     if (!is("deaf")) ::signal(SIGTERM, [](int) { term_came = 1; });
-    say(Hello{kVersion, is("seats"), !is("deaf") && !is("late")});
+    say(LinkHello{kVersion, is("seats"), !is("deaf") && !is("late")});
     begin();
     for (bool is_late = is("late");; ++step_) {
       if (is_late && has("go")) {
         is_late = false;
-        say(Hello{kVersion, is("seats"), true});
+        say(LinkHello{kVersion, is("seats"), true});
       }
       if (is("die") && std::getenv("TORCHELASTIC_RESTART_COUNT") == std::string("0") && has("die")) std::exit(3);
       for (int wait_ms = kStepMs; auto message = next(wait_ms); wait_ms = 0)
@@ -77,12 +77,12 @@ class Worker {
   void begin() {
     step_ = 1 + kAhead * static_cast<std::uint64_t>(std::atoi(std::getenv("RANK")));
     stop_at_.reset();
-    say(Progress{round_, true, 7, {}});
+    say(LinkProgress{round_, true, 7, {}});
     print("up round=" + std::to_string(round_) + " rank=" + std::getenv("RANK") + " pid=" + std::to_string(::getpid()));
   }
 
   void stop() {
-    say(Stopping{round_});
+    say(LinkStopping{round_});
     print("stops at " + std::to_string(step_));
     while (is("hang")) ::pause();
     if (is("late_usr1")) {
@@ -93,9 +93,9 @@ class Worker {
   }
 
   // Waits for the step, as libddp does in the call that it has promised.
-  void take(const PrepareStop& message) {
+  void take(const LinkPrepareStop& message) {
     if (message.round != round_) return;
-    say(StopReady{round_, step_ + 1});
+    say(LinkStopReady{round_, step_ + 1});
     ++step_;
     while (!stop_at_) {
       const auto answer = next(-1);
@@ -105,26 +105,26 @@ class Worker {
     if (step_ == stop_at_) stop();
   }
 
-  void take(const StopAt& message) {
+  void take(const LinkStopAt& message) {
     if (message.round != round_) return;
     if (is("fail")) std::exit(4);
     if (is("finish")) std::exit(0);
     stop_at_ = message.call;
   }
 
-  void take(const RoundOver& message) {
+  void take(const LinkRoundOver& message) {
     if (!is("seats")) return;
-    say(Left{message.round, {}, "the round is over"});
+    say(LinkLeft{message.round, {}, "the round is over"});
     stop_at_ = 0;
   }
 
-  void take(const Seat& message) {
+  void take(const LinkSeat& message) {
     for (const auto& [name, value] : message.variables) ::setenv(name.c_str(), value.c_str(), 1);
     round_ = number_of(message.variables.at("DDPRUN_ROUND_ID"));
     begin();
   }
 
-  void take(const Stop&) {
+  void take(const LinkStop&) {
     ::signal(SIGTERM, SIG_DFL);
     if (term_came) ::raise(SIGTERM);
   }
@@ -134,7 +134,7 @@ class Worker {
   }
   bool has(const std::string& name) const { return ::access((folder_ + "/" + name).c_str(), F_OK) == 0; }
 
-  void say(const ToAgent& message) const {
+  void say(const FromWorker& message) const {
     const auto packet = encode(message);
     if (::send(socket_, packet.data(), packet.size(), MSG_NOSIGNAL) < 0) std::exit(6);
   }

@@ -4,7 +4,14 @@ training with libddp, starts from and has to come to: float32 in native byte ord
   initial.f32       the parameters, one after the other, as `Network` has them
   CASE.f32          the parameters after step 20, and after the last one; or their float32 master weights
   CASE.q.f32        of PowerSGD: for each compressed parameter, the first q in rows of [rank, columns]
+  unused_everywhere.gradient.f32    see train_unused_everywhere()
   batch_norm.f32, batch_norm_training.f32    see write_batch_norm() and train_batch_norm()
+
+With --gradients also, of the cases bfloat16 and PowerSGD, all parameters' gradients in each step (megabytes):
+
+  CASE.gradients.RANK.f32    what each rank has before the hook
+  CASE.means.f32             what the hook makes of them
+  CASE.states.RANK.f32       of PowerSGD: for each weight the error, and q as above, before the step; zeros at first
 """
 
 import argparse
@@ -84,15 +91,78 @@ class MasterWeights:
                 p.copy_(master)
 
 
+class RecordedGradients:
+    """What a communication hook is given in each step, and what it makes of that, in the order of the parameters."""
+
+    def __init__(self, network):
+        self.parameters = list(network.parameters())
+        self.given, self.means, self.states = b"", b"", b""
+
+    def around(self, hook):
+        def recorded(state, bucket):
+            assert len(bucket.parameters()) == len(self.parameters), "one bucket"
+            its = {id(p): g.clone() for p, g in zip(bucket.parameters(), bucket.gradients())}
+            self.given += floats(its[id(p)] for p in self.parameters)
+            if isinstance(state, powerSGD_hook.PowerSGDState):
+                self.states += self.power_sgd_state(state, bucket)
+            return hook(state, bucket)
+
+        return recorded
+
+    def power_sgd_state(self, state, bucket):
+        """PyTorch keeps errors as the gradients lie in the bucket, and all q, grouped by the gradients' shapes."""
+        errors, factors, rank = {}, {}, state.matrix_approximation_rank
+        all_errors = state.error_dict.get(bucket.index())
+        if all_errors is None:
+            all_errors = torch.zeros_like(bucket.buffer())
+        first = 0
+        for p in bucket.parameters():
+            errors[id(p)] = all_errors[first : first + p.numel()]
+            first += p.numel()
+        groups = {}
+        for p in bucket.parameters():
+            if p.dim() == 2:
+                groups.setdefault(p.shape, []).append(p)
+        weights = [p for group in groups.values() for p in group]
+        all_q = state.q_memory_dict.get(bucket.index())
+        if all_q is None:
+            all_q = torch.zeros(sum(p.shape[1] * rank for p in weights))
+        first = 0
+        for p in weights:
+            factors[id(p)] = all_q[first : first + p.shape[1] * rank].view(p.shape[1], rank).T
+            first += p.shape[1] * rank
+        return b"".join(floats([errors[id(p)], factors[id(p)]]) for p in self.parameters if p.dim() == 2)
+
+    def end_step(self):
+        self.means += floats(p.grad for p in self.parameters)
+
+    def write(self, folder, case, rank):
+        (folder / f"{case}.gradients.{rank}.f32").write_bytes(self.given)
+        if rank == 0:
+            (folder / f"{case}.means.f32").write_bytes(self.means)
+        if self.states:
+            (folder / f"{case}.states.{rank}.f32").write_bytes(self.states)
+
+
 class Training:
+    records_gradients = False  # of cases with a hook
+
     def __init__(self, folder, case, rank, dtype=torch.float32, **ddp_options):
         self.folder, self.case, self.rank = folder, case, rank
+        self.recorded = None
         self.network = Network().to(dtype)
         self.model = DistributedDataParallel(self.network, **ddp_options)
         self.averager = None
         self.optimizer = None  # in place of plain descent
         self.masters = None  # what is written in place of the parameters
+        self.zeroes = True  # gradients after each step; else there are none
         self.results = b""
+
+    def register_hook(self, state, hook):
+        if Training.records_gradients:
+            self.recorded = RecordedGradients(self.network)
+            hook = self.recorded.around(hook)
+        self.model.register_comm_hook(state, hook)
 
     def run(self, steps=STEPS, middles=1, micro_batches=1, has_extra=lambda step: True):
         for step in range(steps):
@@ -101,13 +171,18 @@ class Training:
                 self.model.require_backward_grad_sync = k == micro_batches - 1
                 out = self.model(x, middles, has_extra(step))
                 torch.nn.functional.mse_loss(out, y).backward()
+            if self.recorded:
+                self.recorded.end_step()
             if self.optimizer:
                 self.optimizer.step()
             with torch.no_grad():
                 for p in self.network.parameters():
                     if not self.optimizer:
                         p -= RATE * p.grad
-                    p.grad.zero_()
+                    if self.zeroes:
+                        p.grad.zero_()
+                    else:
+                        p.grad = None
             if self.averager:  # takes parameters with a gradient only
                 self.averager.average_parameters(self.network.parameters())
             if step + 1 in (20, STEPS):
@@ -116,6 +191,8 @@ class Training:
     def write(self):
         if self.rank == 0:
             (self.folder / f"{self.case}.f32").write_bytes(self.results)
+        if self.recorded:
+            self.recorded.write(self.folder, self.case, self.rank)
 
 
 def train_power_sgd(folder, rank, approximation):
@@ -137,7 +214,7 @@ def train_power_sgd(folder, rank, approximation):
         drawn.append(result.clone())
         return result
 
-    training.model.register_comm_hook(state, hook)
+    training.register_hook(state, hook)
     torch.randn = recorded
     training.run()
     torch.randn = randn
@@ -147,6 +224,25 @@ def train_power_sgd(folder, rank, approximation):
     assert set(weights) == set(first_q), (weights, order)
     if rank == 0:
         (folder / f"{training.case}.q.f32").write_bytes(floats(first_q[name].squeeze(0).T for name in weights))
+
+
+def train_unused_everywhere(folder, rank):
+    """In every third step no rank uses the layer "extra": AdamW skips it. In the end such a step begins with gradients
+    of that layer, of other bits on each rank: they stay. Rank 0's are written."""
+    training = Training(folder, "unused_everywhere", rank, find_unused_parameters=True)
+    training.optimizer = torch.optim.AdamW(training.network.parameters(), lr=0.01, weight_decay=0.1)
+    training.zeroes = False
+    training.run(has_extra=lambda step: step % 3 != 0)
+    training.write()
+    extra = [training.network.extra_weight, training.network.extra_bias]
+    for seed, p in enumerate(extra, 9000 + 2 * rank):
+        p.grad = numbers(p.numel(), seed).reshape(p.shape)
+    before = [p.grad.clone() for p in extra]
+    x, y = batch(rank, STEPS)
+    torch.nn.functional.mse_loss(training.model(x, 1, False), y).backward()
+    assert all(torch.equal(p.grad, old) for p, old in zip(extra, before))
+    if rank == 0:
+        (folder / "unused_everywhere.gradient.f32").write_bytes(floats(p.grad for p in extra))
 
 
 BATCHES, CHANNELS, POINTS = [(5, 3), (4, 0), (0, 6)], 3, 4  # samples of each of two ranks, in each step
@@ -211,7 +307,9 @@ def train_batch_norm(folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=pathlib.Path)
-    folder = parser.parse_args().folder
+    parser.add_argument("--gradients", action="store_true")
+    options = parser.parse_args()
+    folder, Training.records_gradients = options.folder, options.gradients
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -229,8 +327,9 @@ def main():
     train("plain")
     train("accumulation", micro_batches=3)
     train("unused", ddp_options={"find_unused_parameters": True}, has_extra=lambda step: (step + rank) % 3 != 0)
+    train_unused_everywhere(folder, rank)
     train("static_graph", ddp_options={"static_graph": True}, middles=2)
-    train("bfloat16", lambda t: t.model.register_comm_hook(None, default_hooks.bf16_compress_hook))
+    train("bfloat16", lambda t: t.register_hook(None, default_hooks.bf16_compress_hook))
 
     uneven = Training(folder, "uneven_inputs", rank)
     with Join([uneven.model]):

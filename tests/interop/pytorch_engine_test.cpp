@@ -16,9 +16,11 @@ using EngineAndPytorch = PythonTest;
 
 TEST_F(EngineAndPytorch, ComeToTheSameParameters) {
   const ScratchDirectory scratch;
-  Job reference({"--standalone", "--nproc-per-node=2", script("engine_reference.py"), scratch.path()}, python_job());
+  Job reference({"--standalone", "--nproc-per-node=2", script("engine_reference.py"), scratch.path(), "--gradients"},
+                python_job());
   ASSERT_EQ(reference.wait(), 0) << reference.err();
-  Job job({"--standalone", "--nproc-per-node=2", std::string(DDP_TEST_BIN_DIR) + "/engine_steps", scratch.path()});
+  Job job({"--standalone", "--nproc-per-node=2", std::string(DDP_TEST_BIN_DIR) + "/engine_steps", scratch.path(),
+           "--gradients"});
   EXPECT_EQ(job.wait(), 0) << job.out() << job.err();  // it says which case it is
 }
 

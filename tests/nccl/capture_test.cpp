@@ -248,11 +248,14 @@ TEST(Capture, OfAStepIsRefusedWhereStepsHaveSomethingToTell) {
     const Stream stream;
     Model model(group, stream.handle, {.rebuild_buckets = RebuildBuckets::automatic});
     Model keeping(group, stream.handle, {.unused = Unused::keep});
+    Model checking(group, stream.handle, {.check_finite = true});
     {
       const AbandonedCapture capture(stream);
       const auto early = thrown_by<GradientError>([&] { static_cast<void>(model.ddp->begin_step()); });
       const auto told = thrown_by<InvalidArgument>([&] { static_cast<void>(keeping.ddp->begin_step()); });
-      ASSERT_TRUE(early && told);
+      const auto checked = thrown_by<InvalidArgument>([&] { static_cast<void>(checking.ddp->begin_step()); });
+      ASSERT_TRUE(early && told && checked);
+      EXPECT_THAT(checked->what(), HasSubstr("with check_finite"));
       EXPECT_THAT(early->what(), HasSubstr("where the buckets are"));
       EXPECT_THAT(told->what(), HasSubstr("unused and uneven_inputs"));
     }

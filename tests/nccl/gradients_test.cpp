@@ -1,4 +1,5 @@
 // What is done with all gradients of a model, over the stand-in and on a GPU: the same as in host memory.
+#include <ddp/checkpointer.hpp>
 #include <ddp/gradient_compression.hpp>
 #include <ddp/gradient_scaling.hpp>
 #include <ddp/sharded_optimizer.hpp>
@@ -18,13 +19,16 @@
 
 #include "tests/nccl/gate.hpp"
 #include "tests/nccl/rank.hpp"
+#include "tests/unit/worker_runtime/scratch_directory.hpp"
 
 namespace ddp::nccl_test {
 namespace {
 
 using ::testing::ElementsAreArray;
+using ::testing::HasSubstr;
 using testing::run_ranks;
 using testing::Shared;
+using testing::thrown_by;
 
 constexpr std::size_t kCounts[] = {1'000, 33, 10};
 constexpr DataType kTypes[] = {DataType::float32, DataType::bfloat16, DataType::float64};
@@ -56,16 +60,22 @@ class Model {
 
   DistributedDataParallel& operator*() { return *model_; }
 
-  // Gradient k of parameter i is value(i, k).
-  void step(const std::function<double(std::size_t, std::size_t)>& value) {
-    auto step = model_->begin_step();
+  // Gradient k of parameter i is value(i, k). A parameter that is left out is not ready.
+  void step(const std::function<double(std::size_t, std::size_t)>& value, Sync sync = Sync::on,
+            std::optional<std::size_t> left_out = {}) {
+    auto step = model_->begin_step(sync);
     for (std::size_t i = model_->parameter_count(); i-- > 0;) {
-      std::vector<std::byte> bytes(kCounts[i] * size_of(kTypes[i]));
-      for (std::size_t k = 0; k < kCounts[i]; ++k) set(bytes, i, k, value(i, k));
-      copy(model_->gradient(i).data, bytes.data(), bytes.size());
+      if (i == left_out) continue;
+      write(i, value);
       step.ready(i);
     }
     step.finish();
+  }
+
+  void write(std::size_t parameter, const std::function<double(std::size_t, std::size_t)>& value) {
+    std::vector<std::byte> bytes(kCounts[parameter] * size_of(kTypes[parameter]));
+    for (std::size_t k = 0; k < kCounts[parameter]; ++k) set(bytes, parameter, k, value(parameter, k));
+    copy(model_->gradient(parameter).data, bytes.data(), bytes.size());
   }
 
   // Of all parameters, one after the other.
@@ -265,6 +275,7 @@ Case trained_by(std::variant<AdamWOptions, SgdOptions> optimizer_options, Shardi
       model.step([&](std::size_t i, std::size_t k) { return small_number(i, k + step) * (group.rank() + 1); });
       if (step == 1) seen.add(optimizer->clip_gradients_by_norm(3));
       if (step == 2) seen.add(optimizer->unscale_gradients(2) ? 1 : 0);
+      if (step >= 2) optimizer->clip_gradients_by_value(0.5);
       optimizer->step();
       if (step == 2) (*model).rebuild_buckets();
     }
@@ -293,6 +304,34 @@ TEST(Gradients, OfAnOptimizerUpdateParametersAsInHostMemory) {
   }
 }
 
+// The ranks learn of it one step later: the optimizer has used the gradients by then.
+TEST(Gradients, ThatOneRankAloneHasFrozenLeaveParametersAndOptimizersAlike) {
+  for (const Sharding sharding : {Sharding::none, Sharding::optimizer}) {
+    SCOPED_TRACE(static_cast<int>(sharding));
+    const auto seen = seen_on("nccl", 2, [sharding](ProcessGroup& group, Seen& seen) {
+      std::optional<ShardedOptimizer> optimizer;
+      Model model(group, {}, 2, [&](const std::vector<Parameter>& parameters, DistributedDataParallelOptions& options) {
+        optimizer.emplace(group, parameters, AdamWOptions{.learning_rate = 0.1}, sharding);
+        optimizer->prepare(options);
+      });
+      const auto step = [&](bool is_frozen) {
+        model.step(small_number, Sync::on, is_frozen ? std::optional<std::size_t>(1) : std::nullopt);
+        optimizer->step();
+      };
+      step(false);
+      const bool is_frozen = group.rank() == 0;
+      (*model).set_frozen(1, is_frozen);
+      step(is_frozen);
+      EXPECT_TRUE(thrown_by<MismatchError>([&] { step(is_frozen); }));
+      optimizer->wait();
+      seen.add(model.values());
+      const Span<std::int64_t> steps = optimizer->steps().values.as<std::int64_t>();
+      EXPECT_EQ(std::vector<std::int64_t>(steps.begin(), steps.end()), (std::vector<std::int64_t>{2, 2}));
+    });
+    EXPECT_THAT(seen[1], ElementsAreArray(seen[0]));
+  }
+}
+
 TEST(Gradients, AreDividedByTheRanksThatHaveInputs) {
   expect_the_same_on_both(
       [](ProcessGroup& group, Seen& seen) {
@@ -307,6 +346,119 @@ TEST(Gradients, AreDividedByTheRanksThatHaveInputs) {
         seen.add(group.rank());
       },
       false);
+}
+
+TEST(Gradients, OfAHookAreDividedByTheRanksThatHaveInputs) {
+  expect_the_same_on_both(
+      [](ProcessGroup& group, Seen& seen) {
+        DistributedDataParallelOptions options;
+        options.communication_hook = compressed_all_reduce();
+        options.uneven_inputs = UnevenInputs::divide_by_active;
+        Model model(group, options, 1);
+        const auto numbers = [](std::size_t, std::size_t k) { return static_cast<double>(k % 16); };
+        model.step(numbers);
+        if (group.rank() == 0) {
+          model.step(numbers);
+          EXPECT_EQ(model.gradients()[15], 15) << "not half of it";
+        }
+        (*model).join();
+        seen.add(group.rank());
+      },
+      false);
+}
+
+TEST(Gradients, ThatNoRankUsesStayAsTheyAre) {
+  expect_the_same_on_both([](ProcessGroup& group, Seen& seen) {
+    DistributedDataParallelOptions options;
+    options.unused = Unused::keep;
+    options.zero_gradients = false;
+    Model model(group, options);
+    for (int step = 0; step < 2; ++step) {
+      const double own = group.rank() + step + 1;
+      model.write(1, [&](std::size_t, std::size_t k) { return own * static_cast<double>(k % 4); });
+      model.step([](std::size_t, std::size_t) { return 2; }, Sync::on, 1);
+      EXPECT_TRUE((*model).is_unused(1));
+      EXPECT_EQ(model.gradients()[kCounts[0] + 3], own * 3);
+      EXPECT_EQ(model.gradients()[0], 2);
+    }
+    seen.add(model.gradients()[kCounts[0]]);
+  });
+}
+
+TEST(Gradients, ThatAreNotFiniteAreNamedOnEveryRank) {
+  run_ranks(2, [](int rank) {
+    auto group = join();
+    DistributedDataParallelOptions options;
+    options.check_finite = true;
+    Model model(group, options);
+    const auto numbers = [&](double bad, int of_rank) {
+      return
+          [=](std::size_t i, std::size_t k) { return rank == of_rank && i == 1 && k == 32 ? bad : small_number(i, k); };
+    };
+    const auto message = [](const std::function<void()>& call) -> std::string {
+      const auto error = thrown_by<GradientError>(call);
+      return error ? error->what() : "";
+    };
+    const std::string text = "the gradient of parameter p1 is infinite or NaN on rank ";
+    EXPECT_THAT(message([&] { model.step(numbers(HUGE_VAL, 1)); }), HasSubstr(text + "1\n"));
+    model.step(numbers(NAN, 2));  // no rank's
+    // In a micro-batch whose gradient is written over.
+    model.step(numbers(NAN, 0), Sync::off);
+    EXPECT_THAT(message([&] { model.step(numbers(NAN, 2)); }), HasSubstr(text + "0\n"));
+    // A cancelled window tells nothing.
+    {
+      auto step = (*model).begin_step();
+      model.write(1, [](std::size_t, std::size_t) { return NAN; });
+      step.ready(1);
+      step.cancel();
+    }
+    model.step(numbers(NAN, 2));
+    EXPECT_EQ(model.gradients()[1], small_number(0, 1));
+    group.barrier();
+  });
+}
+
+// All state is on the GPU, half of the optimizer's on each rank; a checkpoint of it, on disk or in memory, has the
+// bits.
+TEST(Gradients, FromACheckpointOnGoOnWithTheSameBits) {
+  for (const bool is_in_memory : {false, true}) {
+    SCOPED_TRACE(is_in_memory ? "in memory" : "on disk");
+    const test::ScratchDirectory scratch;
+    run_ranks(2, [&](int) {
+      auto group = join(testing::kPatience, {.backend = "cpu:cpu,cuda:nccl"});
+      CheckpointMemory memory;
+      const auto train = [&](std::size_t from, std::size_t until, bool saves) {
+        CheckpointerOptions where;
+        if (is_in_memory) where.memory = &memory;
+        if (!is_in_memory) where.directory = scratch.path();
+        Checkpointer checkpoints(group, where);
+        std::optional<ShardedOptimizer> optimizer;
+        Model model(group, {}, 2,
+                    [&](const std::vector<Parameter>& parameters, DistributedDataParallelOptions& options) {
+                      optimizer.emplace(group, parameters, AdamWOptions{.learning_rate = 0.1}, Sharding::optimizer);
+                      optimizer->prepare(options);
+                      checkpoints.add(parameters);
+                    });
+        checkpoints.add(*optimizer);
+        if (from > 0) {
+          const auto loaded = checkpoints.load();
+          EXPECT_TRUE(loaded && loaded->step == from && loaded->is_from_memory == is_in_memory);
+        }
+        for (std::size_t step = from; step < until; ++step) {
+          optimizer->wait();
+          model.step([&](std::size_t i, std::size_t k) { return small_number(i, k + step) * (group.rank() + 1); });
+          optimizer->step();
+        }
+        if (saves) checkpoints.save(until), checkpoints.wait();
+        optimizer->wait();
+        return model.values();
+      };
+      const std::vector<double> whole = train(0, 6, false), half = train(0, 3, true), resumed = train(3, 6, false);
+      EXPECT_NE(half, whole);
+      EXPECT_EQ(resumed, whole);
+      group.barrier();
+    });
+  }
 }
 
 TEST(Gradients, AreNotDividedOnAGpu) {

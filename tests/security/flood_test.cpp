@@ -177,6 +177,7 @@ TEST(FloodOfJobs, ByOneAddressIsBoundedAndKeepsNobodyElseOut) {
   EXPECT_THAT(begin(kShare).receive_until("the endpoint has 128 jobs that nodes of this"),
               AllOf(HasSubstr("\"type\":\"refused\""), EndsWith("the endpoint has 128 jobs that nodes of this")));
   EXPECT_TRUE(daemon.prints("a node at 127.1.0.1 was refused: the endpoint has 128 jobs")) << daemon.err();
+  EXPECT_TRUE(daemon.prints("job=\"job 128\" node=")) << daemon.err();
   const auto arguments = node_at(std::to_string(port), "join_timeout=50", "true");
   Job first(arguments), second(arguments);
   EXPECT_EQ(first.wait(), 0) << first.err() << daemon.err();

@@ -91,9 +91,9 @@ TEST(HeldRound, NewerRoundOfAStrangerIsRefusedAndNamedAndEndsNoWorker) {
   auto liar = RawPeer::agent(daemon.port());
   liar.say(a_lie('a').dump());
   expect_refused(liar);
-  EXPECT_TRUE(
-      daemon.prints(" job=job text=\"host attacker (127.0.0.1) says that it has round 7 of the job, of which the "
-                    "nodes here know nothing: that does not count"))
+  EXPECT_TRUE(daemon.prints(
+      " job=job node=attacker text=\"host attacker (127.0.0.1) says that it has round 7 of the job, of which the "
+      "nodes here know nothing: that does not count"))
       << daemon.err();
   expect_undisturbed(nodes);
 }

@@ -97,14 +97,17 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
   const auto& old = found->second;
   require(round.restart_count >= old.restart_count, "round ", name, " has forgotten restarts of round ",
           to_string(before));
-  // Not all of the old one's nodes need have heard of it.
+  // Not all of the old one's nodes need have heard of it, and old.members lacks those. A node that never had a round
+  // was none of them.
   bool are_the_same = round.members.size() == static_cast<std::size_t>(old.group_world_size);
+  for (const auto& [group_rank, node] : round.members) are_the_same = are_the_same && begun_.count(node) != 0;
   for (const auto& [group_rank, node] : old.members) {
     const auto now = std::find_if(round.members.begin(), round.members.end(),
                                   [node = node](const auto& member) { return member.second == node; });
     are_the_same = are_the_same && now != round.members.end();
-    // A round between, which never began, may have been the smaller one.
-    const bool is_next = id.number == before.number + 1;
+    // A round between, which never began, may have been the smaller one. Who never heard of its place can't state it.
+    const auto begun = begun_.find(node);
+    const bool is_next = id.number == before.number + 1 && begun != begun_.end() && begun->second == before;
     require(!is_next || now == round.members.end() || now->first == group_rank ||
                 group_rank >= round.group_world_size || returned_.count(node) != 0,
             node->name(), " had group rank ", std::to_string(group_rank), " and has another in round ", name);
@@ -116,17 +119,27 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
 
 void Checks::begins(const Node& node, const StartRound& start) {
   const auto id = to_string(start.round);
-  require(!node.workers().is_any_left(), node.name(), " begins round ", id, " with processes of round ",
+  require(!node.workers().is_any_of_group_left(), node.name(), " begins round ", id, " with processes of round ",
           to_string(node.workers().round()));
   const auto begun = begun_.find(&node);
   require(begun == begun_.end() || begun->second < start.round, node.name(), " begins round ", id, " after round ",
           begun == begun_.end() ? "" : to_string(begun->second));
   begun_[&node] = start.round;
   for (const auto& [group_rank, member] : rounds_[start.round].members)
-    require(!(member->workers().round() < start.round) || !member->is_alive() || !member->workers().is_any_left() ||
-                member->process().pauses > 0,
+    require(!(member->workers().round() < start.round) || !member->is_alive() ||
+                !member->workers().is_any_of_group_left() || member->process().pauses > 0,
             node.name(), " begins round ", id, " while processes of round ", to_string(member->workers().round()),
             " are left on ", member->name());
+}
+
+void Checks::spawns(const Node& node) {
+  require(!node.workers().has_orphans(), node.name(), " starts workers beside what those before them have left");
+}
+
+void Checks::is_led_to(const Node& node, const RoundId& round, int host) const {
+  const auto& known = rounds_.at(round).store_host;
+  require(known == host, node.name(), " tells its workers of a store on host ", std::to_string(host),
+          ", and that of round ", to_string(round), " is on ", known ? "host " + std::to_string(*known) : "none");
 }
 
 void Checks::stops_at(const RoundId& round, std::uint64_t call, std::optional<std::uint64_t> promised) {

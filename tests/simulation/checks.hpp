@@ -29,6 +29,10 @@ class Checks {
 
   // The node starts its workers for this round, or gives them their seats; and it has ended them all.
   void begins(const Node& node, const rendezvous::StartRound& start);
+  void spawns(const Node& node);
+  // The store of this round is opened on that host; the node's workers are told of an address that leads to that one.
+  void opens_store(const RoundId& round, int host) { rounds_[round].store_host = host; }
+  void is_led_to(const Node& node, const RoundId& round, int host) const;
 
   // A membership counted this node as gone, and takes it in again.
   void comes_back(const Node& node) {
@@ -73,6 +77,7 @@ class Checks {
     std::map<int, int> ranks;            // rank_first -> workers
     bool has_failed = false, was_complete = false;
     std::optional<std::uint64_t> stop_call;
+    std::optional<int> store_host;
     int ended_well = 0;
     int changes_of_members = 0;  // before it
   };

@@ -29,6 +29,8 @@ void Faults::perhaps_befall(Duration within) {
 void Faults::end() {
   is_over_ = true;
   world_.network->accept_all();
+  world_.let_all_succeed();
+  other_jobs_.go();
 }
 
 void Faults::befall(Fault fault) {
@@ -46,6 +48,8 @@ void Faults::befall(Fault fault) {
       case Fault::replaced_host: return replace_host();
       case Fault::stop: return stop();
       case Fault::slow_files: return slow_files();
+      case Fault::failed_calls: return fail_calls();
+      case Fault::full_daemon: return fill_daemon();
     }
     return false;
   };
@@ -214,6 +218,33 @@ bool Faults::slow_files() {
   const auto time = dice().between(limit(), 5 * limit());
   world_.trace("fault: the files of ", node->name(), " are slow for ", time.count() / 1000, " ms");
   node->slow_files_until(world_.clock.now() + time);
+  return true;
+}
+
+// Half of the time a worker fails, so that another round begins soon.
+bool Faults::fail_calls() {
+  const int host = dice().between(0, job().hosts - 1);
+  const auto call = dice().one_of<Call>({Call::spawn, Call::seats, Call::store, Call::output});
+  const auto time = dice().between(limit(), 5 * limit());
+  world_.trace("fault: on host ", host, " each ", name_of(call), " fails for ", time.count() / 1000, " ms");
+  world_.let_fail(host, call, world_.clock.now() + time);
+  auto* node = some_node();
+  if (node != nullptr && node->workers().do_all_work() && dice().chance(50)) fail_a_worker(*node);
+  return true;
+}
+
+// The job of these histories has a place, unless it has not begun or the daemon is started again.
+bool Faults::fill_daemon() {
+  if (!job().is_daemon_apart) return false;
+  const auto time = some_time();
+  world_.trace("fault: other jobs take all places of the daemon for ", time.count() / 1000, " ms");
+  other_jobs_.come(static_cast<int>(kPlaces), world_.clock.now() + time);
+  if (world_.is_daemon_alive() && dice().chance(60)) {
+    world_.kill_daemon();
+    world_.clock.after(dice().between(1ms, 2s), nullptr, [this] {
+      if (!world_.is_daemon_alive()) world_.start_daemon();
+    });
+  }
   return true;
 }
 

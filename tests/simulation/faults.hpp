@@ -5,6 +5,7 @@
 #include <set>
 #include <vector>
 
+#include "tests/simulation/crowd.hpp"
 #include "tests/simulation/switches.hpp"
 #include "tests/simulation/world.hpp"
 
@@ -12,7 +13,10 @@ namespace ddp::simulation {
 
 class Faults {
  public:
-  Faults(World& world, const std::set<Fault>& wanted) : world_(world), wanted_(wanted.begin(), wanted.end()) {}
+  Faults(World& world, const std::set<Fault>& wanted)
+      : world_(world), wanted_(wanted.begin(), wanted.end()), other_jobs_(world) {
+    if (wanted.count(Fault::full_daemon) != 0) job().jobs_max = kPlaces;
+  }
 
   // Some of those that are switched on, perhaps, within this time. Without any nothing is drawn.
   void perhaps_befall(Duration within);
@@ -38,6 +42,8 @@ class Faults {
   bool replace_host();
   bool stop();
   bool slow_files();
+  bool fail_calls();
+  bool fill_daemon();
 
   void block_for(int from, int to, Duration time);
   void miss_each_other(int a, int b);
@@ -45,8 +51,11 @@ class Faults {
   Node* some_node();
   Duration some_time();
 
+  static constexpr std::size_t kPlaces = 4;  // for jobs, in a daemon that can be full
+
   World& world_;
   const std::vector<Fault> wanted_;
+  Crowd other_jobs_;
   FaultCounts drawn_{};
   bool is_over_ = false;
 };

@@ -22,6 +22,8 @@ class History {
     draw_job(options.as_json);
     job().is_signal_told = !options.faults.empty();
     if (options.has_ports && !job().is_daemon_apart) draw_ports();
+    if (options.has_look_ups) draw_look_ups();
+    if (options.has_seats) job().workers.takes_seats_percent = world_.seat_dice.one_of<int>({50, 100, 100});
   }
 
   HistoryResult play() {
@@ -52,6 +54,12 @@ class History {
     result.drawn = switched_.drawn();
     result.late_answers = world_.late_answers;
     result.blamed_right = world_.blame.times_right();
+    result.seats_given = world_.seats_given;
+    result.killed_alone = world_.killed_alone;
+    result.failed_calls = world_.failed_calls;
+    result.refused_new = world_.refused_new;
+    result.refused_with_round = world_.refused_with_round;
+    result.sockets_let_go = world_.sockets_let_go;
     if (!result.violation.empty()) world_.trace("VIOLATION: ", result.violation);
     return result;
   }
@@ -98,12 +106,25 @@ class History {
 
   void draw_ports() {
     auto& its = job();
+    its.has_token = dice().chance(50);
     its.ports.assign(static_cast<std::size_t>(dice().between(2, 8)), PortHolder::nobody);
     its.endpoint_at = dice().between(0, static_cast<int>(its.ports.size()) - 1);
     for (auto& holder : its.ports)
-      holder = dice().one_of<PortHolder>(
-          {PortHolder::nobody, PortHolder::other_job, PortHolder::other_job, PortHolder::hangs_up, PortHolder::silent});
+      holder = dice().one_of<PortHolder>({PortHolder::nobody, PortHolder::other_job, PortHolder::other_job,
+                                          PortHolder::hangs_up, PortHolder::silent, PortHolder::turns_away});
     its.ports[static_cast<std::size_t>(its.endpoint_at)] = PortHolder::nobody;
+  }
+
+  void draw_look_ups() {
+    auto& dice = world_.look_up_dice;
+    auto& its = job().look_ups;
+    its.kind = dice.one_of<LookUps::Kind>(
+        {LookUps::Kind::by_address, LookUps::Kind::by_address, LookUps::Kind::by_node_rank, LookUps::Kind::slurm});
+    its.known_after_max = dice.one_of<Duration>({0s, 2s, 8s, 20s});
+    its.answer_max = dice.one_of<Duration>({1ms, 50ms, 2s, 20s});
+    its.may_have_daemon = dice.chance(50);
+    if (!job().is_daemon_apart && job().ports.size() == 1 && dice.chance(5))
+      job().ports.front() = dice.one_of<PortHolder>({PortHolder::other_job, PortHolder::hangs_up});
   }
 
   void start() {
@@ -163,7 +184,7 @@ class History {
 
   void fail_worker() {
     auto* node = some_node();
-    if (node == nullptr || !node->workers().is_any_left()) return;
+    if (node == nullptr || !(node->workers().is_any_left() || node->workers().is_any_waiting())) return;
     const int local_rank = dice().between(0, node->workers().count() - 1);
     const auto ending = dice().one_of<Ending>({{Ending::Kind::exited, 1, false},
                                                {Ending::Kind::exited, 77, false},
@@ -185,7 +206,7 @@ class History {
     if (!node->workers().does_work(local_rank) || world_.checks.newest_complete() != node->workers().round()) return;
     world_.trace("fault: a worker of ", node->name(), " hangs");
     node->workers().hang(local_rank);
-    world_.worker_ended(node->workers().round(), false);
+    world_.worker_ended(node->workers().round(), false, node->round().rank_first + local_rank);
   }
 
   void kill_agent() {

@@ -16,7 +16,8 @@ namespace {
 
 constexpr std::uint64_t kShorter = test::kIsSanitized ? 10 : 1;
 constexpr std::uint64_t kHistories = 10'000 / kShorter, kHistoriesAsJson = 500 / kShorter,
-                        kHistoriesWithPorts = 2'000 / kShorter;
+                        kHistoriesWithPorts = 2'000 / kShorter, kHistoriesWithSeats = 5'000 / kShorter,
+                        kHistoriesWithLookUps = 2'000 / kShorter;
 
 // Each found a bug; what it was.
 constexpr struct {
@@ -40,6 +41,7 @@ constexpr struct {
     {61696, "the end of a round that nobody knew any more was told again, and taken for that of a round of its number"},
     {145625, "a new daemon agreed on another step than the one that workers of the round had been told to stop at"},
     {1606, "rounds without end, on a node that had been told to stop"},
+    {198, "a round of another term had the store of a round of its number"},
     {8015493, "restarts were forgotten where all nodes had left a daemon, and one that was left behind came again"},
     {10197698, "the same, with a daemon that was started again"},
 };
@@ -60,15 +62,17 @@ std::string replay(std::uint64_t seed) {
 }
 
 TEST(MembershipSimulation, NoHistoryBreaksARule) {
-  std::size_t rounds = 0, completed = 0;
+  std::size_t rounds = 0, completed = 0, sockets_let_go = 0;
   for (std::uint64_t seed = 1; seed <= kHistories; ++seed) {
     const auto result = play(seed, {});
     ASSERT_EQ(result.violation, "") << replay(seed);
+    sockets_let_go += result.sockets_let_go;
     rounds += result.rounds;
     completed += result.completed;
   }
   EXPECT_GT(completed, kHistories) << "histories in which hardly any round runs prove little";
   EXPECT_GT(rounds, completed);
+  EXPECT_GT(sockets_let_go, 0u) << "no agent gives up more connections than it keeps";
 }
 
 TEST(MembershipSimulation, HistoriesThatFoundABugPass) {
@@ -87,16 +91,44 @@ TEST(MembershipSimulation, MessagesMayGoThroughTheirTexts) {
     ASSERT_EQ(play(seed, options).violation, "") << replay(seed) << " --json";
 }
 
+// Of seeds 1 to `histories` none breaks a rule, and rounds are completed in most.
+void expect_meetings(const HistoryOptions& options, std::uint64_t histories, const char* switches) {
+  std::size_t completed = 0;
+  for (std::uint64_t seed = 1; seed <= histories; ++seed) {
+    const auto result = play(seed, options);
+    ASSERT_EQ(result.violation, "") << replay(seed) << switches;
+    completed += result.completed;
+  }
+  EXPECT_GT(completed, histories) << "the nodes hardly ever meet";
+}
+
 TEST(MembershipSimulation, TheEndpointMayBeAtOneOfSeveralPortsOfWhichOthersHaveSome) {
   HistoryOptions options;
   options.has_ports = true;
-  std::size_t completed = 0;
-  for (std::uint64_t seed = 1; seed <= kHistoriesWithPorts; ++seed) {
+  expect_meetings(options, kHistoriesWithPorts, " --ports");
+}
+
+TEST(MembershipSimulation, NodesMayLookUpWhereTheEndpointIs) {
+  HistoryOptions options;
+  options.has_look_ups = true;
+  expect_meetings(options, kHistoriesWithLookUps, " --look-ups");
+}
+
+TEST(MembershipSimulation, WorkersMayLiveOnFromRoundToRound) {
+  HistoryOptions options;
+  options.has_seats = true;
+  std::size_t completed = 0, seats_given = 0, killed_alone = 0;
+  for (std::uint64_t seed = 1; seed <= kHistoriesWithSeats; ++seed) {
+    options.as_json = seed % 10 == 0;
     const auto result = play(seed, options);
-    ASSERT_EQ(result.violation, "") << replay(seed) << " --ports";
+    ASSERT_EQ(result.violation, "") << replay(seed) << " --seats" << (options.as_json ? " --json" : "");
     completed += result.completed;
+    seats_given += result.seats_given;
+    killed_alone += result.killed_alone;
   }
-  EXPECT_GT(completed, kHistoriesWithPorts) << "the nodes hardly ever meet";
+  EXPECT_GT(completed, kHistoriesWithSeats);
+  EXPECT_GT(seats_given, kHistoriesWithSeats) << "hardly any worker lives on";
+  EXPECT_GT(killed_alone, kHistoriesWithSeats / 10);
 }
 
 TEST(MembershipSimulation, EachFaultWithASwitchIsDrawnWhereItIsOnAndNoneElse) {
@@ -122,7 +154,7 @@ TEST(MembershipSimulation, AnUnknownFaultIsRefusedWithTheNamesOfAll) {
   } catch (const std::invalid_argument& error) {
     EXPECT_EQ(std::string(error.what()),
               "there is no fault 'tyop'; there are: all, reset, refusal, close, one-way, cut, stall, late-death, "
-              "replaced-host, stop, slow-files");
+              "replaced-host, stop, slow-files, failed-calls, full-daemon");
   }
 }
 
@@ -147,6 +179,25 @@ TEST(MembershipSimulation, KilledWorkerWhoseEndIsReportedLateIsTheCause) {
 
 TEST(MembershipSimulation, FilesThatTakeSecondsBreakNoRule) {
   EXPECT_GT(play_with(Fault::slow_files, &HistoryResult::late_answers), 200 / kShorter);
+}
+
+TEST(MembershipSimulation, CallsThatFailBreakNoRule) {
+  HistoryOptions options;
+  options.faults = {Fault::failed_calls};
+  CallCounts failed{};
+  for (std::uint64_t seed = 1; seed <= 1000 / kShorter; ++seed) {
+    options.has_seats = seed % 2 == 0;
+    const auto result = play(seed, options);
+    ASSERT_EQ(result.violation, "") << replay(seed) << " --faults=failed-calls"
+                                    << (options.has_seats ? " --seats" : "");
+    for (std::size_t i = 0; i < kCalls; ++i) failed[i] += result.failed_calls[i];
+  }
+  for (std::size_t i = 0; i < kCalls; ++i) EXPECT_GT(failed[i], 20 / kShorter) << name_of(static_cast<Call>(i));
+}
+
+TEST(MembershipSimulation, DaemonThatIsFullBreaksNoRule) {
+  EXPECT_GT(play_with(Fault::full_daemon, &HistoryResult::refused_new), 20 / kShorter);
+  EXPECT_GT(play_with(Fault::full_daemon, &HistoryResult::refused_with_round), 200 / kShorter);
 }
 
 // A job that works undisturbed until a scheduler signals every process of it.

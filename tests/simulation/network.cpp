@@ -116,6 +116,11 @@ void Network::listen(Process& owner, int port, std::function<void(Channel& chann
   listeners_[{owner.host, port}] = {&owner, std::move(accept)};
 }
 
+bool Network::is_taken(int host, int port, const Process& by) const {
+  const auto found = listeners_.find({host, port});
+  return found != listeners_.end() && found->second.owner != &by && found->second.owner->is_alive;
+}
+
 void Network::connect(Process& from, int host, int port, Duration limit, Connected done) {
   const auto attempt = std::make_shared<Try>(Try{&from, host, port, std::move(done)});
   clock_.after(limit, &from, [this, attempt] { end(attempt, Attempt::silent, nullptr); });
@@ -142,6 +147,8 @@ void Network::knock(const std::shared_ptr<Try>& attempt, int times) {
     };
     if (!is_open(from.host, attempt->host) || !is_open(attempt->host, from.host)) return again();
     if (swallowed_.count({attempt->host, attempt->port}) != 0) return again();
+    if (turned_away_.count({attempt->host, attempt->port}) != 0)
+      return clock_.after(delay(), &from, [this, attempt] { end(attempt, Attempt::turned_away, nullptr); });
     const auto found = listeners_.find({attempt->host, attempt->port});
     if (found == listeners_.end() || refusals_.count({attempt->host, attempt->port}) != 0)
       return clock_.after(delay(), &from, [this, attempt] { end(attempt, Attempt::refused, nullptr); });

@@ -55,6 +55,8 @@ class Channel {
   void close_quietly();
 
   bool is_open() const { return is_open_; }
+  // close() would tell the other side of the end.
+  bool is_end_unknown() const { return is_socket_open_ && peer_->is_open_; }
   Process& owner() const { return owner_; }
   const Channel& peer() const { return *peer_; }
   int peer_host() const { return peer_->owner_.host; }
@@ -96,7 +98,12 @@ struct NetworkOptions {
 
 class Network {
  public:
-  enum class Attempt { connected, refused, silent };
+  enum class Attempt {
+    connected,
+    refused,      // by the kernel: nobody listens there
+    turned_away,  // by who listens there, in the handshake
+    silent,
+  };
   using Connected = std::function<void(Attempt how, Channel* channel)>;
 
   Network(Clock& clock, Dice& dice, int hosts, NetworkOptions options);
@@ -105,6 +112,10 @@ class Network {
   void listen(Process& owner, int port, std::function<void(Channel& channel)> accept);
   // What comes to this port is lost, as behind a firewall.
   void swallow(int host, int port) { swallowed_.insert({host, port}); }
+  // Who listens there takes nobody of this job, as with another token.
+  void turn_away(int host, int port) { turned_away_.insert({host, port}); }
+  // Another process that lives listens there.
+  bool is_taken(int host, int port, const Process& by) const;
   void close_port(int host, int port) { listeners_.erase({host, port}); }
 
   // Calls `done` once, not from within; not at all where the process has ended.
@@ -170,7 +181,7 @@ class Network {
   std::vector<int> blocks_;
   std::vector<bool> is_lost_;
   std::map<std::pair<int, int>, Listener> listeners_;
-  std::set<std::pair<int, int>> swallowed_;
+  std::set<std::pair<int, int>> swallowed_, turned_away_;
   std::map<std::pair<int, int>, int> refusals_;
   std::deque<Channel> channels_;  // for ever: events name them
 };

@@ -58,6 +58,20 @@ Session::Options session_options(const Job& job) {
   return options;
 }
 
+MeetingCore::Options meeting_options(const World& world, bool serves, int host, const Hello& hello) {
+  const auto& look_ups = world.job.look_ups;
+  MeetingCore::Options options;
+  options.run_id = kRunId;
+  options.endpoint_host = kEndpointName;
+  options.host_name = hello.host_name;
+  options.may_have_daemon = look_ups.may_have_daemon;
+  options.may_be_slurm_node = look_ups.kind == LookUps::Kind::slurm;
+  if (options.may_be_slurm_node) options.own = {world.address_of(host)};
+  if (look_ups.kind == LookUps::Kind::none || options.may_be_slurm_node) options.serves = serves;
+  options.is_node_rank_0 = serves && look_ups.kind == LookUps::Kind::by_node_rank;
+  return options;
+}
+
 }  // namespace
 
 Node::Node(World& world, int number, int host, int workers, bool serves, const Node* in_place_of)
@@ -69,21 +83,25 @@ Node::Node(World& world, int number, int host, int workers, bool serves, const N
                                     : hello_of(world.job, number, host, workers)),
       serves_first_(serves),
       session_(session_options(world.job), hello_, world.clock.now()),
-      meeting_({.serves = serves, .endpoint_host = "endpoint", .host_name = hello_.host_name}),
+      meeting_(meeting_options(world, serves, host, hello_)),
       core_({workers, world.job.nodes_max, world.job.grace, world.job.signal_window, {}, hello_.host_name}),
       workers_(
           world, tree_, guardian_, process_, workers,
           [this](const std::vector<WorkerGroupEvent>& events) { decide(events); },
-          [this](int local_rank, const RoundId& round, std::uint64_t call) {
-            decide(NodeCore::WorkerSaid{local_rank, worker_link::StopReady{round.number, call}});
+          [this](int local_rank, const worker_link::FromWorker& message) {
+            decide(NodeCore::WorkerSaid{local_rank, message});
           }),
       session_timer_(world.clock, process_),
-      core_timer_(world.clock, process_) {}
+      core_timer_(world.clock, process_),
+      meeting_timer_(world.clock, process_) {}
 
 void Node::start() {
   world_.trace(name(), " starts, ", workers_.count(), " workers", serves_first_ ? ", serves the endpoint" : "");
   if (world_.job.nodes_max > 1)
     world_.network->listen(process_, hello_.standby_port, [this](Channel& channel) { visit(channel); });
+  const auto known_after_max = world_.job.look_ups.known_after_max;
+  if (known_after_max > Duration(0) && world_.look_up_dice.chance(50))
+    name_known_at_ = world_.clock.now() + world_.look_up_dice.between(Duration(0), known_after_max);
   meet(MeetingCore::Begin{});
 }
 
@@ -138,13 +156,16 @@ bool Node::close_in_order(double jitter) {
 }
 
 void Node::perform(const NodeCore::Finish& action) {
-  world_.trace(name(), " finishes with ", action.exit_code);
-  exit_code_ = action.exit_code;
+  exit_code_ = rendezvous::exit_code_of(action.outcome);
+  world_.trace(name(), " finishes with ", *exit_code_);
+  meeting_.finish();
+  meeting_timer_.cancel();
+  ++look_ups_;
   session_timer_.cancel();
   core_timer_.cancel();
-  if (server_) server_->finish();
+  const auto end = [this] { world_.clock.after(kAtOnce, &process_, [this] { end_process(); }); };
   if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
-  world_.clock.after(kAtOnce, &process_, [this] { end_process(); });
+  server_ ? server_->finish(end) : end();
 }
 
 void Node::end_process() {
@@ -195,10 +216,11 @@ void Node::visitor_says(Channel& channel, const Message& message) {
   }
   const auto* hello = std::get_if<Hello>(&std::get<ToMembership>(message));
   if (hello == nullptr || has_finished()) return channel.close();
-  if (server_) return server_->take_in(channel, *hello);
-  if (const auto where = session_.whereabouts()) {
-    world_.trace(name(), " sends ", hello->host_name, " to ", where->address);
-    channel.send(Elsewhere{where->address, where->port});
+  const auto direction = meeting_.direct(hello->run_id, session_.whereabouts());
+  if (std::holds_alternative<MeetingCore::Here>(direction) && server_) return server_->take_in(channel, *hello);
+  if (const auto* elsewhere = std::get_if<Elsewhere>(&direction)) {
+    world_.trace(name(), " sends ", hello->host_name, " to ", elsewhere->address);
+    channel.send(*elsewhere);
   }
   channel.close();
 }
@@ -224,6 +246,11 @@ void Node::perform(const Session::Connect& action) {
   close_channel();
   world_.trace("   ", name(), " connects to ", action.to.address.empty() ? "the endpoint" : action.to.address);
   target_ = action.to;
+  if (target_.address.empty() && !is_name_known())
+    return world_.clock.after(world_.look_up_dice.between(1ms, 50ms), &process_, [this, attempt = attempts_] {
+      if (attempt != attempts_ || has_finished()) return;
+      session_step(Session::Ended{Session::How::silent, static_cast<double>(world_.dice.below(1000)) / 1000, true});
+    });
   const int host = target_.address.empty() ? world_.endpoint_host() : world_.host_of(target_.address);
   const int port = target_.address.empty() ? kEndpointPort + target_.port : target_.port;
   world_.network->connect(
@@ -234,6 +261,9 @@ void Node::perform(const Session::Connect& action) {
           return;
         }
         const double jitter = static_cast<double>(world_.dice.below(1000)) / 1000;
+        if (how == Network::Attempt::turned_away)
+          return session_step(Session::Ended{Session::How::closed, jitter, false,
+                                             Session::Refusal{{"another token", ""}, world_.job.has_token}});
         if (channel == nullptr)
           return session_step(
               Session::Ended{how == Network::Attempt::refused ? Session::How::refused : Session::How::silent, jitter});
@@ -243,19 +273,33 @@ void Node::perform(const Session::Connect& action) {
             {[this](const Message& message) { session_step(Session::Heard{std::get<ToAgent>(message)}); },
              [this, jitter](const Closed& how_closed) {
                world_.trace(name(), " has lost its connection: ", how_closed.why);
-               channel_ = nullptr;
+               give_up(*std::exchange(channel_, nullptr));
                session_step(Session::Ended{how_closed.by_peer ? Session::How::closed : Session::How::silent, jitter});
              }});
         session_step(Session::Connected{{world_.address_of(host), static_cast<std::uint16_t>(port)}});
       });
 }
 
-void Node::perform(const Session::HangUp&) { close_channel(); }
+void Node::perform(const Session::HangUp& action) {
+  if (action.is_end_told && channel_ != nullptr) std::exchange(channel_, nullptr)->close();
+  close_channel();
+}
 
 // Whoever is left alone is not to take this node's change of mind for its end.
 void Node::close_channel() {
   ++attempts_;
-  if (channel_ != nullptr) std::exchange(channel_, nullptr)->close_quietly();
+  if (channel_ == nullptr) return;
+  channel_->close_quietly();
+  give_up(*std::exchange(channel_, nullptr));
+}
+
+// As membership_client.cpp does.
+void Node::give_up(Channel& channel) {
+  given_up_.push_back(&channel);
+  if (given_up_.size() <= kGivenUpMax) return;
+  world_.sockets_let_go += given_up_.front()->is_end_unknown();
+  given_up_.front()->close();
+  given_up_.pop_front();
 }
 
 void Node::perform(const Session::Send& action) {
@@ -269,7 +313,6 @@ void Node::perform(const Session::HandOn& action) {
     const auto own = std::chrono::duration_cast<std::chrono::milliseconds>(world_.clock.since_start());
     clock_offset_ = welcome->job_time - own;
   }
-  if (const auto* refused = std::get_if<Refused>(&action.message)) return perform(Session::GiveUp{*refused});
   if (const auto* verdict = std::get_if<FinishJob>(&action.message)) verdict_ = *verdict;
   meet(MeetingCore::Heard{action.message});
 }
@@ -285,8 +328,12 @@ void Node::perform(const Session::StopOrphans& action) {
 }
 
 void Node::perform(const Session::GiveUp& action) {
-  const auto why = action.refused ? action.refused->what : "nobody was reached";
+  const auto* refused = std::get_if<Refused>(&action.why);
+  const std::string why = refused != nullptr ? refused->what : "nobody was reached";
   world_.trace(name(), " gives up: ", why);
+  // Workers that could not be killed may work on; the node has told of them.
+  if (workers_.do_all_work() && !has_told_of_survivors_)
+    throw Violation(name() + " gives up while its workers work: " + why);
   decide(NodeCore::MembershipLost{{why, "", ""}});
 }
 
@@ -294,12 +341,64 @@ void Node::say(const ToMembership& message) { session_step(Session::Said{message
 
 // --- what the meeting core decides ---
 
-void Node::meet(const MeetingCore::Event& event) {
-  for (const auto& action : meeting_.step(event, world_.clock.now()))
-    std::visit([this](const auto& what) { perform(what); }, action);
+void Node::meet(const MeetingCore::Event& event) { perform(meeting_.step(event, world_.clock.now())); }
+
+void Node::perform(const MeetingCore::Actions& actions) {
+  for (const auto& action : actions) std::visit([this](const auto& what) { perform(what); }, action);
+  meeting_timer_.set(meeting_.next_deadline(), [this] { perform(meeting_.tick(world_.clock.now())); });
+}
+
+void Node::perform(const MeetingCore::LookUp&) {
+  world_.clock.after(world_.look_up_dice.between(Duration(0), world_.job.look_ups.answer_max), &process_,
+                     [this, number = ++look_ups_] {
+                       if (number == look_ups_) meet(look_up());
+                     });
+}
+
+MeetingCore::LookedUp Node::look_up() {
+  const auto there = world_.address_of(world_.endpoint_host());
+  MeetingCore::LookedUp answer;
+  answer.own = {world_.address_of(host())};
+  if (is_name_known()) {
+    answer.addresses = {world_.job.look_ups.kind == LookUps::Kind::by_node_rank ? kAddressOfNobody : there};
+  } else if (world_.job.look_ups.kind == LookUps::Kind::slurm && world_.look_up_dice.chance(50)) {
+    answer.slurm_address = slurm_address_ = there;
+  } else {
+    answer.error = "no such name";
+  }
+  return answer;
+}
+
+TimePoint Node::world_now() const { return world_.clock.now(); }
+
+void Node::perform(const MeetingCore::Join&) {
+  begin_session_anew();
+  has_session_begun_ = true;
+  session_step(Session::Begin{});
+}
+
+// As launcher/agent/meeting.cpp, which makes another client.
+void Node::begin_session_anew() {
+  if (!has_session_begun_) return;
+  ++attempts_;
+  if (channel_ != nullptr) std::exchange(channel_, nullptr)->close();
+  for (auto* channel : std::exchange(given_up_, {})) channel->close();
+  session_timer_.cancel();
+  session_waits_.reset();
+  session_ = Session(session_options(world_.job), hello_, world_.clock.now());
+}
+
+void Node::perform(const MeetingCore::Lose& action) {
+  world_.trace(name(), " can't serve the endpoint: ", action.what);
+  world_.clock.at(world_.clock.now(), &process_, [this, action] {
+    decide(NodeCore::MembershipLost{{action.what, "opening the endpoint of the job", action.try_this}});
+  });
 }
 
 void Node::perform(const MeetingCore::OpenEndpoint&) {
+  begin_session_anew();
+  if (world_.network->is_taken(host(), world_.endpoint_port(), process_))
+    return meet(MeetingCore::EndpointTaken{"the port is taken", ""});
   world_.network->listen(process_, world_.endpoint_port(), [this](Channel& channel) { visit(channel); });
   meet(MeetingCore::EndpointOpened{});
 }
@@ -317,7 +416,9 @@ void Node::perform(const MeetingCore::Host& action) {
 void Node::perform(const MeetingCore::StopHosting& action) { session_step(Session::SteppedDown{action.why}); }
 
 void Node::perform(const MeetingCore::HandOn& action) {
-  decide(NodeCore::MembershipSaid{action.message, world_.address_of(world_.endpoint_host())});
+  const auto named = slurm_address_.empty() ? kEndpointName : slurm_address_;
+  decide(NodeCore::MembershipSaid{action.message,
+                                  meeting_.endpoint_host(target_.address.empty() ? named : target_.address)});
 }
 
 // --- what the node core decides ---
@@ -339,9 +440,11 @@ void Node::perform(const NodeCore::Actions& actions) {
 
 void Node::perform(const NodeCore::OpenOutput&) {
   ++closing_.questions;
-  if (are_files_slow(opening_)) return answer_late(opening_, NodeCore::OutputOpened{});
+  NodeCore::OutputOpened answer;
+  if (world_.does_fail(*this, Call::output)) answer.why_not = "no space is left";
+  if (are_files_slow(opening_)) return answer_late(opening_, answer);
   ++opening_.questions;
-  world_.clock.at(world_.clock.now(), &process_, [this] { decide(NodeCore::OutputOpened{}); });
+  world_.clock.at(world_.clock.now(), &process_, [this, answer] { decide(answer); });
 }
 
 void Node::close_output() {
@@ -366,36 +469,86 @@ void Node::answer_late(FileWork& work, const NodeCore::Event& event) {
   });
 }
 
-void Node::perform(const NodeCore::Spawn& action) {
+// Those that get a seat and those that are started belong to one round.
+void Node::begin_round() {
   const auto& start = core_.round();
+  if (workers_.round() == start.round) return;
   world_.trace(name(), " begins round ", to_string(start.round), " as node ", start.group_rank, " of ",
                start.group_world_size);
   world_.checks.begins(*this, start);
-  workers_.spawn(start.round);
+  world_.checks.is_led_to(*this, start.round, world_.host_reached(core_.store_address(), host()));
+}
+
+void Node::perform(const NodeCore::Spawn& action) {
+  begin_round();
+  world_.checks.spawns(*this);
+  if (world_.does_fail(*this, Call::spawn)) return let_spawn_fail(action.local_ranks);
+  workers_.spawn(action.local_ranks, core_.round());
   std::vector<WorkerGroupEvent> started;
   for (const int local_rank : action.local_ranks) started.emplace_back(launcher::WorkerStarted{local_rank});
   world_.clock.at(world_.clock.now(), &process_, [this, started] { decide(started); });
 }
 
-void Node::perform(const launcher::KillOrphans&) {
-  workers_.kill_orphans();
-  world_.clock.at(world_.clock.now(), &process_, [this] { decide(NodeCore::WorkersChanged{launcher::OrphansGone{}}); });
+// Those before it have been started. Either the guardian can't be asked any more, or it says that it can't.
+void Node::let_spawn_fail(const std::vector<int>& local_ranks) {
+  const auto first = local_ranks.begin() + static_cast<std::ptrdiff_t>(world_.fault_dice.below(local_ranks.size()));
+  const std::vector<int> started(local_ranks.begin(), first), left(first, local_ranks.end());
+  workers_.spawn(started, core_.round());
+  const bool is_told_by_guardian = world_.fault_dice.chance(30);
+  world_.clock.at(world_.clock.now(), &process_, [this, started, left, is_told_by_guardian] {
+    std::vector<WorkerGroupEvent> events;
+    for (const int local_rank : started) events.emplace_back(launcher::WorkerStarted{local_rank});
+    if (!events.empty()) decide(events);
+    if (is_told_by_guardian) return workers_.tell_not_started(left);
+    decide(NodeCore::SpawnFailed{"no process is left", left});
+  });
+  world_.checks.fails(core_.round().round);
+  world_.worker_ended(core_.round().round, false);
+}
+
+// The exception leaves the agent.
+void Node::perform(const NodeCore::Rethrow&) {
+  exit_code_ = 1;
+  world_.trace(name(), " ends with an exception");
+  session_timer_.cancel();
+  core_timer_.cancel();
+  world_.clock.at(world_.clock.now(), &process_, [this] { end_process(); });
+}
+
+void Node::perform(const NodeCore::Seat& action) {
+  begin_round();
+  if (action.are_all && world_.does_fail(*this, Call::seats)) {
+    world_.clock.at(world_.clock.now(), &process_, [this, local_ranks = action.local_ranks] {
+      decide(NodeCore::SeatsFailed{"no space is left", local_ranks});
+    });
+    return;
+  }
+  world_.trace(name(), " gives ", action.local_ranks.size(), " workers their seats");
+  world_.seats_given += action.local_ranks.size();
+  workers_.seat(action.local_ranks, core_.round());
+}
+
+void Node::perform(const launcher::KillWorker& action) {
+  world_.trace(name(), " kills local rank ", action.local_rank);
+  ++world_.killed_alone;
+  workers_.kill_worker(action.local_rank);
 }
 
 void Node::perform(const NodeCore::SendRoundEnded& action) {
   const auto& ended = action.message;
   world_.trace(name(), " has ended its round, failures ", ended.failures.size(), ", stopped ", ended.stopped,
                ended.tree_survived ? ", some could not be killed" : "");
+  has_told_of_survivors_ = ended.tree_survived;
   say(ended);
 }
 
-// What virtual workers do not know of is not told them.
 void Node::perform(const NodeCore::SendToWorker& action) {
-  if (std::holds_alternative<worker_link::PrepareStop>(action.message)) workers_.prepare_stop(action.local_rank);
+  std::visit([&](const auto& message) { workers_.hear(action.local_rank, message); }, action.message);
 }
 
 void Node::perform(const NodeCore::SendToWorkers& action) {
-  if (const auto* stop = std::get_if<worker_link::StopAt>(&action.message)) workers_.stop_at(stop->call);
+  for (int local_rank = 0; local_rank < workers_.count(); ++local_rank)
+    std::visit([&](const auto& message) { workers_.hear(local_rank, message); }, action.message);
 }
 
 void Node::perform(const NodeCore::ReadReasons& action) {
@@ -403,7 +556,11 @@ void Node::perform(const NodeCore::ReadReasons& action) {
   are_files_slow(reading_) ? answer_late(reading_, answer) : decide(answer);
 }
 
-void Node::perform(const NodeCore::OpenStore& action) { decide(NodeCore::StoreIsOpen{action.round, 4000}); }
+void Node::perform(const NodeCore::BeginStore& action) {
+  if (world_.does_fail(*this, Call::store)) return decide(NodeCore::StoreFailed{"no descriptor is left"});
+  world_.checks.opens_store(action.round, host());
+  decide(NodeCore::StoreIsOpen{action.round, 4000});
+}
 
 void Node::perform(const NodeCore::SetFarewell& action) {
   farewell_to_ = action.is_wanted && !server_ ? session_.whereabouts() : std::nullopt;

@@ -3,6 +3,7 @@
 // launcher/agent does.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,6 +65,7 @@ class Node {
   void visit(Channel& channel);
   void visitor_says(Channel& channel, const Message& message);
   void close_channel();
+  void give_up(Channel& channel);
 
   // --- what the session decides ---
   void session_step(const Event& event);
@@ -79,15 +81,20 @@ class Node {
 
   // --- what the meeting core decides ---
   void meet(const launcher::MeetingCore::Event& event);
-  void perform(const launcher::MeetingCore::LookUp&) {}  // who serves the endpoint is known
-  void perform(const launcher::MeetingCore::GiveUpLookUp&) {}
+  void perform(const launcher::MeetingCore::Actions& actions);
+  void perform(const launcher::MeetingCore::LookUp&);
+  void perform(const launcher::MeetingCore::GiveUpLookUp&) { ++look_ups_; }
   void perform(const launcher::MeetingCore::OpenEndpoint&);
-  void perform(const launcher::MeetingCore::Join&) { session_step(rendezvous::Session::Begin{}); }
+  void perform(const launcher::MeetingCore::Join&);
   void perform(const launcher::MeetingCore::Host& action);
   void perform(const launcher::MeetingCore::StopHosting& action);
   void perform(const launcher::MeetingCore::HandOn& action);
   void perform(const launcher::MeetingCore::Print&) {}
-  void perform(const launcher::MeetingCore::Lose&) {}
+  void perform(const launcher::MeetingCore::Lose& action);
+  launcher::MeetingCore::LookedUp look_up();
+  bool is_name_known() const { return world_now() >= name_known_at_; }
+  TimePoint world_now() const;
+  void begin_session_anew();
 
   // --- what the node core decides ---
   void decide(const launcher::NodeCore::Event& event);
@@ -102,19 +109,20 @@ class Node {
   void perform(const launcher::NodeCore::SendToWorkers& action);
   void perform(const launcher::NodeCore::OpenOutput& action);
   void perform(const launcher::NodeCore::Spawn& action);
-  void perform(const launcher::NodeCore::Rethrow&) {}  // every spawn succeeds
-  // Virtual workers take no seats and name no rank that hangs.
-  void perform(const launcher::NodeCore::Seat&) {}
-  void perform(const launcher::SignalWorker&) {}
-  void perform(const launcher::KillWorker&) {}
+  void perform(const launcher::NodeCore::Rethrow&);
+  void perform(const launcher::NodeCore::Seat& action);
+  void perform(const launcher::SignalWorker& action) {
+    workers_.signal_worker(action.local_rank, action.signal_number);
+  }
+  void perform(const launcher::KillWorker& action);
   void perform(const launcher::SignalTree& action) { workers_.signal_tree(action.signal_number); }
-  void perform(const launcher::KillOrphans&);
+  void perform(const launcher::KillOrphans&) { workers_.kill_orphans(); }
   void perform(const launcher::KillTree&) { workers_.kill_tree(); }
   void perform(const launcher::NodeCore::ForwardSignal&) {}
   void perform(const launcher::NodeCore::SuspendProcess&) {}
   void perform(const launcher::NodeCore::ForgetTree&) {}
   void perform(const launcher::NodeCore::ReadReasons& action);
-  void perform(const launcher::NodeCore::OpenStore& action);
+  void perform(const launcher::NodeCore::BeginStore& action);
   void perform(const launcher::NodeCore::CloseOutput&) { close_output(); }
   void perform(const launcher::NodeCore::SetFarewell& action);
   void perform(const launcher::NodeCore::TellCaller&) {}
@@ -129,6 +137,8 @@ class Node {
   bool are_files_slow(const FileWork& work) const;
   void answer_late(FileWork& work, const launcher::NodeCore::Event& event);
   void close_output();
+  void begin_round();
+  void let_spawn_fail(const std::vector<int>& local_ranks);
   void end_process();
   void guardian_takes_over();
 
@@ -140,18 +150,22 @@ class Node {
   launcher::MeetingCore meeting_;
   launcher::NodeCore core_;
   Workers workers_;
-  Timer session_timer_, core_timer_;
+  Timer session_timer_, core_timer_, meeting_timer_;
   std::optional<TimePoint> session_waits_, core_waits_;
   TimePoint files_are_slow_until_{};
   FileWork opening_, closing_, reading_;
   std::unique_ptr<Server> server_;
   std::vector<std::unique_ptr<Server>> former_servers_;
   Channel* channel_ = nullptr;
-  std::uint64_t attempts_ = 0;
+  std::deque<Channel*> given_up_;  // their sockets are open, as far as this side goes
+  std::uint64_t attempts_ = 0, look_ups_ = 0;
+  TimePoint name_known_at_{};
+  std::string slurm_address_;  // of the endpoint, as this node's client was told
+  bool has_session_begun_ = false;
   rendezvous::Session::Target target_;
   std::optional<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
   std::chrono::milliseconds clock_offset_{0};
-  bool is_told_to_stop_ = false;
+  bool is_told_to_stop_ = false, has_told_of_survivors_ = false;
   std::optional<int> exit_code_;
   std::optional<rendezvous::FinishJob> verdict_;
 };

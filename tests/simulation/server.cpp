@@ -114,12 +114,12 @@ void Server::perform(const HostCore::Tell& action) {
   const auto& session = found->second;
   world_.tells(*this, session.node_key, action.message);
   const auto* stop = std::get_if<StopRound>(&action.message);
-  const bool is_claim_void =
-      std::holds_alternative<Refused>(action.message) || (stop != nullptr && stop->is_left_behind);
-  if (is_claim_void && membership().last_round() < session.claimed) {
-    world_.checks.is_disowned(session.claimed);
-    if (!is_stranger(session.node_key)) world_.checks.comes_back(world_.node_of(session.node_key));
-  }
+  const bool is_left_behind = stop != nullptr && stop->is_left_behind;
+  const bool is_disowned = (std::holds_alternative<Refused>(action.message) || is_left_behind) &&
+                           membership().last_round() < session.claimed;
+  if (is_disowned) world_.checks.is_disowned(session.claimed);
+  if ((is_disowned || is_left_behind) && !is_stranger(session.node_key))
+    world_.checks.comes_back(world_.node_of(session.node_key));
   session.channel->send(action.message);
 }
 
@@ -127,7 +127,7 @@ void Server::perform(const HostCore::Tell& action) {
 void Server::perform(const HostCore::Close& action) {
   perform(HostCore::Drop{action.node});
   world_.clock.after(kUntilClosed, &owner_, [this, node = action.node] {
-    if (!is_stopped_) step(HostCore::Ended{node, ""});
+    if (!is_stopped_) step(HostCore::Ended{node});
   });
 }
 
@@ -146,7 +146,12 @@ void Server::perform(const HostCore::StepDown& action) {
   stop();
 }
 
-void Server::finish() { step(HostCore::OwnAgentFinished{}); }
+void Server::finish(std::function<void()> done) {
+  finished_ = std::move(done);
+  step(HostCore::OwnAgentFinished{});
+}
+
+void Server::perform(const HostCore::Finish&) { world_.clock.at(world_.clock.now(), &owner_, finished_); }
 
 void Server::stop() {
   is_stopped_ = true;

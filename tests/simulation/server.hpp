@@ -1,6 +1,5 @@
 // The real core of a host of membership behind virtual connections: performs its actions as
-// rendezvous/control/membership_server.cpp does, but for Finish: the process of an agent ends shortly after it wants
-// nothing more.
+// rendezvous/control/membership_server.cpp does.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +30,8 @@ class Server {
   void send(const rendezvous::ToMembership& message);  // of the own node
   void take_in(Channel& channel, const rendezvous::Hello& hello);
   bool take_farewell(const std::string& node_key);
-  void finish();  // the own agent wants nothing more
-  void stop();    // nothing is said, nothing is heard any more
+  void finish(std::function<void()> done);  // the own agent wants nothing more
+  void stop();                              // nothing is said, nothing is heard any more
 
   const rendezvous::Membership& membership() const { return core_.membership(); }
   bool is_over() const { return core_.is_over(); }
@@ -53,7 +52,7 @@ class Server {
   void perform(const rendezvous::HostCore::Drop& action);
   void perform(const rendezvous::HostCore::Print& action);
   void perform(const rendezvous::HostCore::StepDown& action);
-  void perform(const rendezvous::HostCore::Finish&) {}
+  void perform(const rendezvous::HostCore::Finish& action);
   void lose(rendezvous::NodeId id, const Closed& how);
   void watch_resumption(const std::string& node_key);
   bool has_been_gone(const rendezvous::Hello& hello) const;
@@ -73,6 +72,7 @@ class Server {
   };
   std::map<std::string, Loss> losses_;  // by node key; the last of each
   const rendezvous::MembershipOptions options_;
+  std::function<void()> finished_;  // to be called when all have been told, or were waited for long enough
   bool is_stopped_ = false;
 };
 

@@ -7,12 +7,16 @@ namespace ddp::simulation {
 
 namespace {
 
-constexpr const char* kNames[kFaults] = {"reset", "refusal",    "close",         "one-way", "cut",
-                                         "stall", "late-death", "replaced-host", "stop",    "slow-files"};
+constexpr const char* kNames[kFaults] = {"reset", "refusal",    "close",        "one-way",
+                                         "cut",   "stall",      "late-death",   "replaced-host",
+                                         "stop",  "slow-files", "failed-calls", "full-daemon"};
+constexpr const char* kCallNames[kCalls] = {"spawn", "seats", "store", "output"};
 
 }  // namespace
 
 std::string name_of(Fault fault) { return kNames[index_of(fault)]; }
+
+std::string name_of(Call call) { return kCallNames[static_cast<std::size_t>(call)]; }
 
 std::set<Fault> faults_of(const std::string& names) {
   std::set<Fault> out;

@@ -19,8 +19,10 @@ enum class Fault {
   replaced_host,  // a new ddprun comes in place of another one that is gone, before anybody may have noticed
   stop,           // one ddprun gets SIGTERM
   slow_files,     // for a while whatever a ddprun does with files takes up to 3 s
+  failed_calls,   // for a while one of Call fails on a host
+  full_daemon,    // for a while other jobs have all places that the daemon has, or as many as they get
 };
-constexpr std::size_t kFaults = 10;
+constexpr std::size_t kFaults = 12;
 
 constexpr std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
 std::string name_of(Fault fault);
@@ -28,6 +30,12 @@ std::string name_of(Fault fault);
 // Of names divided by commas, or "all". Throws std::invalid_argument, which lists the names.
 std::set<Fault> faults_of(const std::string& names);
 
+// What an agent asks of its host.
+enum class Call { spawn, seats, store, output };
+constexpr std::size_t kCalls = 4;
+std::string name_of(Call call);
+
+using CallCounts = std::array<std::size_t, kCalls>;    // by Call
 using FaultCounts = std::array<std::size_t, kFaults>;  // by Fault
 
 }  // namespace ddp::simulation

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 
@@ -12,7 +13,7 @@ namespace ddp::simulation {
 
 class WorkingJob : public ::testing::Test {
  protected:
-  static void begin(World& world, bool is_daemon_apart) {
+  static void begin(World& world, bool is_daemon_apart, std::chrono::milliseconds orphan_limit = 300s) {
     auto& job = world.job;
     job.hosts = job.nodes_max = world.dice.between(3, 6);
     job.nodes_min = world.dice.between(2, job.nodes_max - 1);
@@ -21,7 +22,7 @@ class WorkingJob : public ::testing::Test {
     job.network.delay_max = world.dice.one_of<Duration>({200us, 2ms, 20ms});
     job.network.heartbeat_timeout = world.dice.one_of<Duration>({1s, 3s});
     job.collective_timeout_min = job.collective_timeout_max = 60s;
-    job.orphan_limit = 300s;
+    job.orphan_limit = orphan_limit;
     world.begin();
     if (is_daemon_apart) world.start_daemon();
     for (int host = 0; host < job.hosts; ++host) world.start_node(host);

@@ -4,12 +4,21 @@
 #include <csignal>
 #include <utility>
 
+#include "base/address.hpp"
+#include "tests/simulation/crowd.hpp"
+
 namespace ddp::simulation {
 
 using namespace rendezvous;
 
 World::World(std::uint64_t seed, bool wants_trace)
-    : dice(seed), stop_dice(~seed), scheduler_dice(seed + 0x5c4ed), fault_dice(seed + 0xfa017), traces(wants_trace) {}
+    : dice(seed),
+      stop_dice(~seed),
+      scheduler_dice(seed + 0x5c4ed),
+      fault_dice(seed + 0xfa017),
+      seat_dice(seed + 0x5ea75),
+      look_up_dice(seed + 0x100c),
+      traces(wants_trace) {}
 
 void World::write(const std::string& line) {
   if (!out) return;
@@ -28,6 +37,7 @@ void World::begin() {
 void World::start_stranger(int port, PortHolder holder) {
   if (holder == PortHolder::nobody) return;
   if (holder == PortHolder::silent) return network->swallow(0, port);
+  if (holder == PortHolder::turns_away) return network->turn_away(0, port);
   network->listen(strangers_, port, [this, holder](Channel& channel) {
     if (holder == PortHolder::hangs_up) return channel.close();
     channel.listen({[this, &channel](const Message& message) {
@@ -60,6 +70,11 @@ MembershipOptions World::options_for(const Hello& hello, const JobBefore& before
   return options;
 }
 
+int World::host_reached(const std::string& name, int from) const {
+  if (name == kEndpointName || name == kAddressOfNobody) return endpoint_host();
+  return name == "127.0.0.1" ? from : host_of(name);
+}
+
 // --- processes ---
 
 Node& World::start_node(int host, const Node* in_place_of) {
@@ -77,6 +92,15 @@ void World::node_ended(Node& node) {
   std::erase(alive_, &node);
   checks.members_change();
   workers_changed();
+}
+
+bool World::does_fail(const Node& node, Call call) {
+  const auto found = fails_until_.find({node.host(), call});
+  if (found == fails_until_.end() || found->second < clock.now()) return false;
+  trace("fault: ", node.name(), ": ", simulation::name_of(call), " fails");
+  blame.forget();
+  ++failed_calls[static_cast<std::size_t>(call)];
+  return true;
 }
 
 Node* World::node_on(int host) const {
@@ -101,7 +125,7 @@ void World::start_daemon() {
     ended->stop();
     daemon.forgotten.push_back(std::move(ended));
   };
-  daemon.jobs = std::make_unique<JobTable<Server>>(std::move(handlers));
+  daemon.jobs = std::make_unique<JobTable<Server>>(std::move(handlers), job.jobs_max);
   network->listen(daemon.process, kEndpointPort, [this, &daemon](Channel& channel) {
     channel.listen({[this, &channel, &daemon](const Message& message) {
                       if (const auto* word = std::get_if<GuardiansWord>(&message)) {
@@ -117,12 +141,19 @@ void World::start_daemon() {
 }
 
 void World::direct(Daemon& daemon, Channel& channel, const Hello& hello) {
-  const auto direction = daemon.jobs->direct(hello, {}, clock.now());
+  const auto source = Crowd::is_of_it(hello.run_id) ? Crowd::address_of(hello.run_id) : address_of(channel.peer_host());
+  const auto direction = daemon.jobs->direct(hello, base::parse_address(source).value(), clock.now());
   if (const auto* job_here = std::get_if<std::reference_wrapper<Server>>(&direction))
     return job_here->get().take_in(channel, hello);
-  const ToAgent verdict = std::get<FinishJob>(direction);
-  trace_message(name_of(hello.node_key), verdict);
-  channel.send(verdict);
+  const auto answer = [&](const ToAgent& message) {
+    trace_message(name_of(hello.node_key), message);
+    channel.send(message);
+  };
+  if (const auto* verdict = std::get_if<FinishJob>(&direction)) answer(*verdict);
+  if (const auto* refused = std::get_if<Refused>(&direction)) {
+    if (!is_stranger(hello.node_key)) ++(hello.held ? refused_with_round : refused_new);
+    answer(*refused);
+  }
   channel.close();
 }
 
@@ -239,15 +270,15 @@ void World::trace_message(const std::string& name, const ToAgent& message) {
   if (!traces) return;
   if (const auto* start = std::get_if<StartRound>(&message))
     trace("   to ", name, ": start_round ", to_string(start->round), " as node ", start->group_rank, " of ",
-          start->group_world_size, ", restart ", start->restart_count, start->why.empty() ? "" : "; " + start->why);
+          start->group_world_size, ", restart ", start->restart_count, start->why ? "; " + *start->why : "");
   else if (const auto* stop = std::get_if<StopRound>(&message))
-    trace("   to ", name, ": stop_round ", stop->round, stop->why.empty() ? "" : "; " + stop->why);
+    trace("   to ", name, ": stop_round ", stop->round, stop->why ? "; " + *stop->why : "");
   else if (const auto* open = std::get_if<OpenStore>(&message))
     trace("   to ", name, ": open_store ", to_string(open->round));
   else if (const auto* refused = std::get_if<Refused>(&message))
     trace("   to ", name, ": refused; ", refused->what);
   else if (const auto* finish = std::get_if<FinishJob>(&message))
-    trace("   to ", name, ": finish_job ", finish->exit_code, "; ", finish->what);
+    trace("   to ", name, ": finish_job ", finish->exit_code, "; ", finish->what.value_or(""));
 }
 
 void World::workers_changed() {
@@ -271,28 +302,40 @@ bool World::is_told_to_stop(const Node& node) const {
 }
 
 // A daemon that never stopped goes on with whoever reaches it, so those of an older round that it does not hear may go
-// on by themselves, until they hear of it again, and have stopped.
+// on by themselves, until they hear of it again, and have stopped. So may they while one that was started again has not
+// decided which round goes on.
 bool World::was_cut_off(Node& node) {
-  const bool is_heard = is_daemon_alive() && daemon_->process.runs() && node.process().runs() &&
+  const auto* const known = membership_of_daemon();
+  const bool is_heard = known != nullptr && known->has_begun() && daemon_->process.runs() && node.process().runs() &&
                         network->is_open(node.host(), job.hosts) && network->is_open(job.hosts, node.host()) &&
                         node.session().is_joined();
   if (!is_heard) node.unheard_at = clock.now();
   return node.unheard_at && clock.now() - *node.unheard_at < 5s + job.network.heartbeat_timeout + job.grace;
 }
 
-void World::worker_ended(const RoundId& round, bool is_success) {
+void World::worker_ended(const RoundId& round, bool is_success, std::optional<int> hung_rank) {
   if (is_success || job.is_collective_endless) return;
   for (auto* node : alive_) {
     if (node->workers().round() != round) continue;
     for (int local_rank = 0; local_rank < node->workers().count(); ++local_rank) {
       if (!node->workers().does_work(local_rank)) continue;
       clock.after(dice.between(job.collective_timeout_min, job.collective_timeout_max), &node->tree(),
-                  [node, local_rank, round] {
+                  [node, local_rank, round, hung_rank] {
                     if (node->workers().round() == round && node->workers().does_work(local_rank))
-                      node->workers().fail(local_rank, {launcher::Ending::Kind::exited, 1, false});
+                      node->workers().miss_a_rank(local_rank, hung_rank);
                   });
     }
   }
+}
+
+std::uint64_t World::commits_of(const RoundId& round) {
+  const auto [known, is_first] = commits_.try_emplace(round, 0);
+  if (!is_first) return known->second;
+  for (const auto* node : alive_)
+    if (node->workers().round() == round)
+      for (int local_rank = 0; local_rank < node->workers().count(); ++local_rank)
+        known->second = std::max(known->second, node->workers().commits(local_rank));
+  return ++known->second;
 }
 
 std::vector<Node*> World::nodes_alive() const { return alive_; }

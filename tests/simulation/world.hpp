@@ -4,8 +4,11 @@
 
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/daemon/job_table.hpp"
@@ -16,10 +19,13 @@
 #include "tests/simulation/network.hpp"
 #include "tests/simulation/node.hpp"
 #include "tests/simulation/server.hpp"
+#include "tests/simulation/switches.hpp"
 
 namespace ddp::simulation {
 
 constexpr const char* kRunId = "job";
+constexpr const char* kEndpointName = "endpoint";
+constexpr const char* kAddressOfNobody = "10.9.9.9";  // that the name may have, and that leads to the endpoint's host
 constexpr int kEndpointPort = 29400, kStandbyPort = 29500;
 
 // No node of the job, but somebody who speaks to its membership.
@@ -29,7 +35,22 @@ enum class PortHolder {
   nobody,
   other_job,  // its membership
   hangs_up,
-  silent,  // takes no connection, and refuses none
+  silent,      // takes no connection, and refuses none
+  turns_away,  // another job's membership, which has another token
+};
+
+// How nodes find out which of them serves the endpoint, and at which address it is.
+struct LookUps {
+  enum class Kind {
+    none,          // they are told
+    by_address,    // the name has an address of the endpoint's host
+    by_node_rank,  // the name has an address that no host knows as its own, and leads to node rank 0
+    slurm,         // they are told who serves it, and the name need not resolve
+  };
+  Kind kind = Kind::none;
+  Duration known_after_max{0};   // of a node's start: the name
+  Duration answer_max = 50ms;    // of the resolver
+  bool may_have_daemon = false;  // so that an endpoint which is taken is joined
 };
 
 struct Job {
@@ -45,8 +66,11 @@ struct Job {
   std::chrono::milliseconds signal_window{0};                            // of agents under a scheduler
   Duration collective_timeout_min = 1ms, collective_timeout_max = 20ms;  // until a missing rank is noticed
   bool is_collective_endless = false;                                    // it is not
-  std::vector<PortHolder> ports{PortHolder::nobody};        // those at which the endpoint may be, and who else is there
-  int endpoint_at = 0;                                      // which of them it has
+  std::vector<PortHolder> ports{PortHolder::nobody};  // those at which the endpoint may be, and who else is there
+  bool has_token = false;                             // so that a refusal in the handshake proves nothing
+  int endpoint_at = 0;                                // which of them it has
+  LookUps look_ups;
+  std::size_t jobs_max = rendezvous::kJobsMax;              // of the daemon
   rendezvous::VersionRange daemon_versions, node_versions;  // those that start from now on
 };
 
@@ -70,10 +94,15 @@ class World {
   Dice stop_dice;       // for all that belongs to stops at one step: the histories without any stay what they were
   Dice scheduler_dice;  // the same, for what a scheduler does
   Dice fault_dice;      // the same, for the faults that have a switch
+  Dice seat_dice;       // the same, for workers that live on when their round is over
+  Dice look_up_dice;    // the same, for names
   std::unique_ptr<Network> network;
   Checks checks;
   Blame blame;
-  std::size_t late_answers = 0;  // of slow files
+  std::size_t late_answers = 0;                                       // of slow files
+  std::size_t seats_given = 0, killed_alone = 0, sockets_let_go = 0;  // see HistoryResult
+  CallCounts failed_calls{};
+  std::size_t refused_new = 0, refused_with_round = 0;  // by a daemon that is full
   bool traces;
   template <typename... Parts>
   void trace(const Parts&... parts) {
@@ -83,15 +112,24 @@ class World {
     write(line);
   }
   void workers_changed();
-  void worker_ended(const RoundId& round, bool is_success);  // its peers may notice
+  // Or left, or hangs: its peers may notice. hung_rank: which one of the world does.
+  void worker_ended(const RoundId& round, bool is_success, std::optional<int> hung_rank = {});
+  // Of the workers of a round once they have finished a step: one more than any of them had.
+  std::uint64_t commits_of(const RoundId& round);
   void tells(const Server& server, const std::string& node_key, const rendezvous::ToAgent& message);
   Node& node_of(const std::string& node_key) const { return *nodes_.at(std::stoul(node_key, nullptr, 16)); }
   std::string name_of(const std::string& node_key) const;
   void node_ended(Node& node);
+  // Whether this call of an agent is one that fails, which is then noted.
+  bool does_fail(const Node& node, Call call);
+  void let_fail(int host, Call call, TimePoint until) { fails_until_[{host, call}] = until; }
+  void let_all_succeed() { fails_until_.clear(); }
   void trace_heard(const std::string& node_key, const rendezvous::ToMembership& message);
   RoundId begin_term();
   std::string address_of(int host) const { return "10.0.0." + std::to_string(host + 1); }
   int host_of(const std::string& address) const { return std::stoi(address.substr(7)) - 1; }
+  // Where this leads to from that host: an address, or a name of the endpoint.
+  int host_reached(const std::string& name, int from) const;
   rendezvous::MembershipOptions options_for(const rendezvous::Hello& hello, const rendezvous::JobBefore& before = {});
   std::function<void(const std::string& line)> out;
 
@@ -139,6 +177,8 @@ class World {
   Process strangers_{kStrangers, 0};
   std::deque<std::unique_ptr<Daemon>> daemons_;
   Daemon* daemon_ = nullptr;
+  std::map<RoundId, std::uint64_t> commits_;
+  std::map<std::pair<int, Call>, TimePoint> fails_until_;  // by host
   std::uint64_t terms_ = 0, nonces_ = 0;
   int nodes_started_ = 0;
 };

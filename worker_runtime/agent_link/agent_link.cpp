@@ -1,6 +1,8 @@
 #include "worker_runtime/agent_link/agent_link.hpp"
 
 #include <fcntl.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -16,6 +18,14 @@
 namespace ddp::agent_link {
 
 namespace {
+
+// Says whether at least half of what the socket can hold unread is free.
+bool is_half_free(int socket) {
+  int unread = 0, room = 0;
+  socklen_t length = sizeof room;
+  return ::ioctl(socket, SIOCOUTQ, &unread) == 0 && ::getsockopt(socket, SOL_SOCKET, SO_SNDBUF, &room, &length) == 0 &&
+         unread <= room / 2;
+}
 
 // "<descriptor>:<inode>"
 struct Named {
@@ -48,33 +58,49 @@ base::UniqueFd take_inherited_socket(const std::string& text) {
 AgentLink::AgentLink(base::UniqueFd socket)
     : socket_(std::move(socket)),
       listener_(socket_.get(), fork_guard_, [this](std::string_view packet) { hear(packet); }) {
-  say(hello_);
+  send(hello_);
 }
 
 // --- what the process says ---
 
-void AgentLink::say(const worker_link::ToAgent& message) {
+void AgentLink::send(const worker_link::FromWorker& message) {
   if (in_forked_child()) return;  // it does not speak for its parent
   const auto packet = worker_link::encode(message);
-  while (::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0 && errno == EINTR) {
-  }  // where the agent is gone, its guardian ends this process
+  // Where the agent is gone, its guardian ends this process. An agent that stands still holds nobody up: the messages
+  // that must arrive are few, and tell() leaves half of the socket to them.
+  while (::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0 && errno == EINTR) {
+  }
 }
 
 void AgentLink::take_seats(bool does) {
   if (in_forked_child()) return;
   const std::lock_guard lock(mutex_);
   listener_.start();
+  const std::lock_guard hello_lock(hello_mutex_);
   hello_.takes_seats = does;
-  say(hello_);
+  send(hello_);
+}
+
+void AgentLink::depart(const worker_link::Departure& departure) {
+  using Kind = worker_link::Departure::Kind;
+  if (in_forked_child()) return;
+  const std::lock_guard lock(hello_mutex_);
+  const auto& before = hello_.departure;
+  if (before && before->round == departure.round &&
+      (before->kind != Kind::in_order || departure.kind == Kind::in_order))
+    return;
+  hello_.departure = departure;
+  if (hello_.departure->ranks.size() > worker_link::kRanksMax) hello_.departure->ranks.resize(worker_link::kRanksMax);
+  send(hello_);
 }
 
 void AgentLink::tell(const Known& known) {
   if (in_forked_child()) return;
   const std::lock_guard lock(news_mutex_);
+  if (!is_half_free(socket_.get())) return;  // the next message says all that this one would
   const auto message = news_.take(known, ProgressNews::Clock::now());
   if (!message) return;
-  const auto packet = worker_link::encode(worker_link::ToAgent(*message));
-  // It holds nobody up where the agent stands still: the next message says all that this one does.
+  const auto packet = worker_link::encode(worker_link::FromWorker(*message));
   static_cast<void>(::send(socket_.get(), packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
@@ -95,6 +121,10 @@ std::map<std::string, std::string> AgentLink::wait_for_seat(std::chrono::millise
 bool AgentLink::begin_round(std::uint32_t round) {
   if (in_forked_child()) return false;
   {
+    const std::lock_guard lock(hello_mutex_);
+    if (std::exchange(hello_.departure, {})) send(hello_);
+  }
+  {
     const std::lock_guard lock(mutex_);
     if (!stops_.begin_round(round)) return false;
     answer_stop();
@@ -109,11 +139,11 @@ bool AgentLink::should_stop(std::uint32_t round, std::chrono::milliseconds limit
   {
     const std::lock_guard lock(mutex_);
     if (!stops_.is_in(round)) return false;
-    if (!hello_.takes_stops) take_stops();
+    if (!takes_stops_) take_stops();
   }
   if (!stops_.ask(limit)) return false;
   const std::lock_guard lock(mutex_);
-  if (stops_.is_first_stop()) say(worker_link::Stopping{round});
+  if (stops_.is_first_stop()) send(worker_link::LinkStopping{round});
   return true;
 }
 
@@ -121,15 +151,19 @@ bool AgentLink::should_stop(std::uint32_t round, std::chrono::milliseconds limit
 void AgentLink::take_stops() {
   listener_.start();
   keep_sigterm();  // before the agent relies on it
-  hello_.takes_stops = true;
-  say(hello_);
+  takes_stops_ = true;
+  {
+    const std::lock_guard hello_lock(hello_mutex_);
+    hello_.takes_stops = true;
+    send(hello_);
+  }
   answer_stop();
 }
 
 // A question that came before the process asked should_stop() is answered then.
 void AgentLink::answer_stop() {
-  if (!hello_.takes_stops) return;
-  if (const auto answer = stops_.answer()) say(*answer);
+  if (!takes_stops_) return;
+  if (const auto answer = stops_.answer()) send(*answer);
 }
 
 // --- what the agent says ---
@@ -148,24 +182,24 @@ void AgentLink::lose() {
   sigterm_is_meant();  // nobody is left who would say so
 }
 
-void AgentLink::take(const worker_link::RoundOver& message) {
+void AgentLink::take(const worker_link::LinkRoundOver& message) {
   stops_.take(message);
   seats_.take(message);
 }
 
-void AgentLink::take(const worker_link::Seat& message) { seats_.take(message); }
+void AgentLink::take(const worker_link::LinkSeat& message) { seats_.take(message); }
 
-void AgentLink::take(const worker_link::Stop& message) {
+void AgentLink::take(const worker_link::LinkStop& message) {
   seats_.take(message);
   stops_.give_up();
   sigterm_is_meant();
 }
 
-void AgentLink::take(const worker_link::PrepareStop& message) {
+void AgentLink::take(const worker_link::LinkPrepareStop& message) {
   stops_.take(message);
   answer_stop();
 }
 
-void AgentLink::take(const worker_link::StopAt& message) { stops_.take(message); }
+void AgentLink::take(const worker_link::LinkStopAt& message) { stops_.take(message); }
 
 }  // namespace ddp::agent_link

@@ -37,12 +37,17 @@ class AgentLink {
 
   bool in_forked_child() const { return fork_guard_.in_forked_child(); }
 
-  void say(const worker_link::ToAgent& message);
+  // Never waits for the agent. The message is lost if the agent does not read and the socket is full of such messages.
+  void send(const worker_link::FromWorker& message);
+
+  // How this process has parted from its groups of a round. Of a round the first counts, but one in order gives way.
+  // Does not wait for the agent.
+  void depart(const worker_link::Departure& departure);
 
   // Whether the agent is to count on this process for another round. Throws Error where there is no thread to be had.
   void take_seats(bool does);
 
-  // Tells of progress as far as it is news by now.
+  // Tells of progress as far as it is news by now. Says nothing while the agent leaves half of the socket unread.
   void tell(const Known& known);
 
   // As Seats (seats.hpp) says.
@@ -51,7 +56,7 @@ class AgentLink {
   std::map<std::string, std::string> wait_for_seat(std::chrono::milliseconds limit);
 
   // The process has a group of this round: calls of should_stop() count from 1, unless it is the round that they count
-  // in already, which is said.
+  // in already, which is said. A departure from an earlier group is void.
   bool begin_round(std::uint32_t round);
 
   // As ProcessGroup::should_stop() of a group of this round; false where another round has begun since. The first call
@@ -63,17 +68,19 @@ class AgentLink {
   void answer_stop();
   void hear(std::string_view packet);
   void lose();
-  void take(const worker_link::RoundOver& message);
-  void take(const worker_link::Seat& message);
-  void take(const worker_link::Stop& message);
-  void take(const worker_link::PrepareStop& message);
-  void take(const worker_link::StopAt& message);
+  void take(const worker_link::LinkRoundOver& message);
+  void take(const worker_link::LinkSeat& message);
+  void take(const worker_link::LinkStop& message);
+  void take(const worker_link::LinkPrepareStop& message);
+  void take(const worker_link::LinkStopAt& message);
 
   base::ForkGuard fork_guard_;
   base::UniqueFd socket_;
-  Seats seats_;  // has a mutex of its own
+  Seats seats_;                   // has a mutex of its own
+  std::mutex hello_mutex_;        // the innermost
+  worker_link::LinkHello hello_;  // guarded by hello_mutex_
   std::mutex mutex_;
-  worker_link::Hello hello_;  // guarded by mutex_, as the next
+  bool takes_stops_ = false;  // guarded by mutex_, as the next
   StopAnswers stops_;
   std::mutex news_mutex_;
   ProgressNews news_;        // guarded by news_mutex_

@@ -21,19 +21,19 @@ struct Known {
 class ProgressNews {
  public:
   using Clock = std::chrono::steady_clock;
-  using Message = std::optional<worker_link::Progress>;
+  using Message = std::optional<worker_link::LinkProgress>;
 
   static constexpr std::chrono::seconds kInterval{1};
 
   void begin_round(std::uint32_t round) {
-    told_ = worker_link::Progress{.round = round};
+    told_ = worker_link::LinkProgress{.round = round};
     commits_ = checkpoints_ = Changes{};
   }
 
   // Nothing is said outside a round.
   Message take(const Known& known, Clock::time_point now) {
     if (!told_) return {};
-    const worker_link::Progress progress{told_->round, known.has_stepped, known.commits, known.checkpoint_step};
+    const worker_link::LinkProgress progress{told_->round, known.has_stepped, known.commits, known.checkpoint_step};
     if (progress == *told_) return {};
     const bool is_news = progress.has_stepped != told_->has_stepped ||
                          commits_.is_first(told_->commits, progress.commits) ||
@@ -56,8 +56,8 @@ class ProgressNews {
     void count(const Number& before, const Number& now) { told += before != now ? 1 : 0; }
   };
 
-  std::optional<worker_link::Progress> told_;  // empty before the first round
-  Clock::time_point last_;                     // when; of no meaning before the first
+  std::optional<worker_link::LinkProgress> told_;  // empty before the first round
+  Clock::time_point last_;                         // when; of no meaning before the first
   Changes commits_, checkpoints_;
 };
 

@@ -29,19 +29,19 @@ std::map<std::string, std::string> Seats::wait(std::chrono::milliseconds limit) 
   return std::exchange(seat_, std::nullopt)->variables;
 }
 
-void Seats::take(const worker_link::RoundOver& message) {
+void Seats::take(const worker_link::LinkRoundOver& message) {
   const std::lock_guard lock(mutex_);
   last_over_ = message;
   if (round_ == message.round) over_(message.why);
 }
 
-void Seats::take(const worker_link::Seat& message) {
+void Seats::take(const worker_link::LinkSeat& message) {
   const std::lock_guard lock(mutex_);
   seat_ = message;
   changed_.notify_all();
 }
 
-void Seats::take(const worker_link::Stop& message) {
+void Seats::take(const worker_link::LinkStop& message) {
   const std::lock_guard lock(mutex_);
   end(message.why.empty() ? "it was stopped" : message.why);
 }

@@ -29,9 +29,9 @@ class Seats {
   // The variables of the next seat. Throws TimeoutError if none comes in time, AbortedError if there will be none.
   std::map<std::string, std::string> wait(std::chrono::milliseconds limit);
 
-  void take(const worker_link::RoundOver& message);
-  void take(const worker_link::Seat& message);
-  void take(const worker_link::Stop& message);
+  void take(const worker_link::LinkRoundOver& message);
+  void take(const worker_link::LinkSeat& message);
+  void take(const worker_link::LinkStop& message);
   void lose_agent();
 
  private:
@@ -41,8 +41,8 @@ class Seats {
   std::condition_variable changed_;  // of `seat_` or `end_`
   std::optional<std::uint32_t> round_;
   RoundOverHandler over_;
-  std::optional<worker_link::RoundOver> last_over_;
-  std::optional<worker_link::Seat> seat_;
+  std::optional<worker_link::LinkRoundOver> last_over_;
+  std::optional<worker_link::LinkSeat> seat_;
   std::optional<std::string> end_;  // why there will be no seat
 };
 

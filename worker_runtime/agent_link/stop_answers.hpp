@@ -29,9 +29,9 @@ class StopAnswers {
 
   // To the last question; empty if that is about another round, or there was none. A question may come before the
   // process has a group of its round: it is answered then. Asked again, the answer is the same.
-  std::optional<worker_link::StopReady> answer() {
+  std::optional<worker_link::LinkStopReady> answer() {
     if (!question_ || !is_in(question_->round)) return {};
-    return worker_link::StopReady{question_->round, point_.prepare()};
+    return worker_link::LinkStopReady{question_->round, point_.prepare()};
   }
 
   // One call of should_stop(); see StopPoint::ask().
@@ -40,11 +40,11 @@ class StopAnswers {
   // Whether this is the first stop of the round, which the agent is to hear of.
   bool is_first_stop() { return !std::exchange(has_said_stopping_, true); }
 
-  void take(const worker_link::PrepareStop& question) { question_ = question; }
-  void take(const worker_link::StopAt& decision) {
+  void take(const worker_link::LinkPrepareStop& question) { question_ = question; }
+  void take(const worker_link::LinkStopAt& decision) {
     if (is_in(decision.round)) point_.decide(decision.call);
   }
-  void take(const worker_link::RoundOver& over) {
+  void take(const worker_link::LinkRoundOver& over) {
     if (is_in(over.round)) point_.give_up();
   }
 
@@ -53,9 +53,9 @@ class StopAnswers {
 
  private:
   std::optional<std::uint32_t> round_;
-  std::optional<worker_link::PrepareStop> question_;  // the last one
-  bool has_said_stopping_ = false;                    // in round_
-  StopPoint point_;                                   // has a mutex of its own
+  std::optional<worker_link::LinkPrepareStop> question_;  // the last one
+  bool has_said_stopping_ = false;                        // in round_
+  StopPoint point_;                                       // has a mutex of its own
 };
 
 }  // namespace ddp::agent_link

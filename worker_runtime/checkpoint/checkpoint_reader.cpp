@@ -281,9 +281,12 @@ class Loader {
       transfer(candidate, manifest, part, audiences[part], targets, reads);
     }
     problem = together([&] {
-      for (const auto& [reader, text] : targets.texts) reader->take(text);
+      for (const auto& [of, text] : targets.texts) of->text.take(text);
     });
     if (!problem.empty()) throw CheckpointError("checkpoint " + candidate.place + " can't be used: " + problem);
+    for (const auto& [of, text] : targets.texts) {
+      if (of->when_all_have_taken) of->when_all_have_taken();
+    }
     return {candidate.id.round, candidate.id.step, manifest.rank_count, has_own, candidate.source == Source::memory};
   }
 

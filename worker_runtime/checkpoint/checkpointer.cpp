@@ -7,6 +7,7 @@
 #include "worker_runtime/checkpoint/part_image.hpp"
 #include "worker_runtime/checkpoint/problem.hpp"
 #include "worker_runtime/checkpoint/training_state.hpp"
+#include "worker_runtime/engine/model_buckets.hpp"
 #include "worker_runtime/files/process_log.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
 
@@ -143,6 +144,13 @@ void Checkpointer::add(Parameter tensor) { impl_->state().add(std::move(tensor))
 void Checkpointer::add_text(std::string name, Text text) { impl_->state().add_text(std::move(name), std::move(text)); }
 void Checkpointer::add(ShardedOptimizer optimizer, std::string name) {
   impl_->state().add(std::move(name), std::move(optimizer));
+}
+void Checkpointer::add(DistributedDataParallel model, std::string name) {
+  using gradient_engine::ModelBuckets;
+  impl_->state().add_text_if_saved(std::move(name),
+                                   {[model] { return ModelBuckets::text_of(model); },
+                                    [model](const std::string& text) { ModelBuckets::take(model, text); }},
+                                   [model] { ModelBuckets::use_taken(model); });
 }
 void Checkpointer::add_own(std::function<std::vector<Parameter>()> tensors) {
   impl_->state().add_own(std::move(tensors));

@@ -41,8 +41,8 @@ void want(LoadTargets& targets, const Entry& entry) {
   targets.memory.push_back(entry.values);
 }
 
-void want_text(LoadTargets& targets, const Manifest& manifest, const std::string& name, int rank,
-               const Checkpointer::Text& reader) {
+void want_text(LoadTargets& targets, const Manifest& manifest, const NamedText& of, int rank) {
+  const std::string& name = of.name;
   const auto found = manifest.tensors.find({rank, name});
   if (found == manifest.tensors.end()) throw CheckpointError("it has no text " + name);
   const ManifestTensor& tensor = found->second;
@@ -52,7 +52,7 @@ void want_text(LoadTargets& targets, const Manifest& manifest, const std::string
   if (static_cast<std::uint64_t>(tensor.shape[0]) > stored)
     throw CheckpointError("not all of text " + name + " is there");
   auto& filled = targets.texts.emplace_back();
-  filled.reader = &reader;
+  filled.of = &of;
   filled.text.resize(static_cast<std::size_t>(tensor.shape[0]));
   want(targets, entry_of_text(name, filled.text, rank));
 }
@@ -98,15 +98,15 @@ std::vector<Entry> TrainingState::to_save(int rank, int rank_count, std::list<st
   std::vector<Entry> entries = share_of(shared_tensors(), rank, rank_count);
   for (Entry& shard : shards()) entries.push_back(std::move(shard));
   if (rank == 0) {
-    for (const auto& [name, text] : texts_) {
-      entries.push_back(entry_of_text(name, texts.emplace_back(text.give()), kAllRanks));
+    for (const NamedText& each : texts_) {
+      entries.push_back(entry_of_text(each.name, texts.emplace_back(each.text.give()), kAllRanks));
     }
   }
   for (const auto& tensors : own_) {
     for (const Parameter& tensor : tensors()) entries.push_back(entry_of(tensor, rank));
   }
-  for (const auto& [name, text] : own_texts_) {
-    entries.push_back(entry_of_text(name, texts.emplace_back(text.give()), rank));
+  for (const NamedText& each : own_texts_) {
+    entries.push_back(entry_of_text(each.name, texts.emplace_back(each.text.give()), rank));
   }
   return entries;
 }
@@ -115,12 +115,15 @@ LoadTargets TrainingState::to_load(const Manifest& manifest, int rank, bool has_
   LoadTargets targets;
   for (const Entry& entry : shared_tensors()) want(targets, entry);
   for (const Entry& shard : shards()) want(targets, shard);
-  for (const auto& [name, text] : texts_) want_text(targets, manifest, name, kAllRanks, text);
+  for (const NamedText& each : texts_) {
+    if (each.may_be_missing && !manifest.tensors.contains({kAllRanks, each.name})) continue;
+    want_text(targets, manifest, each, kAllRanks);
+  }
   if (!has_own) return targets;
   for (const auto& tensors : own_) {
     for (const Parameter& tensor : tensors()) want(targets, entry_of(tensor, rank));
   }
-  for (const auto& [name, text] : own_texts_) want_text(targets, manifest, name, rank, text);
+  for (const NamedText& each : own_texts_) want_text(targets, manifest, each, rank);
   return targets;
 }
 

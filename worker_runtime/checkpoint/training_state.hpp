@@ -15,13 +15,20 @@
 
 namespace ddp::checkpoint {
 
+struct NamedText {
+  std::string name;
+  Checkpointer::Text text;
+  bool may_be_missing = false;
+  std::function<void()> when_all_have_taken{};  // in load(), on all ranks or on none; may be empty; throws nothing
+};
+
 // Where wanted[i] of the manifest goes.
 struct LoadTargets {
   std::vector<WantedPiece> wanted;
   std::vector<MemoryRange> memory;  // of each wanted piece
   // Called when all memory is filled. The texts are the memory of some wanted pieces.
   struct FilledText {
-    const Checkpointer::Text* reader = nullptr;
+    const NamedText* of = nullptr;
     std::string text;
   };
   std::list<FilledText> texts;  // a list, because their addresses are in `memory`
@@ -33,13 +40,18 @@ void require_reachable(const Device& device, const Device& of_group);
 class TrainingState {
  public:
   void add(Parameter tensor);
-  void add_text(std::string name, Checkpointer::Text text) { texts_.emplace_back(std::move(name), std::move(text)); }
+  void add_text(std::string name, Checkpointer::Text text) { texts_.push_back({std::move(name), std::move(text)}); }
+  // The same for a text that older checkpoints lack: it is not taken then. `take` of a text may have been called on
+  // some ranks only, if load() fails; when_all_have_taken is called on all ranks or on none, and throws nothing.
+  void add_text_if_saved(std::string name, Checkpointer::Text text, std::function<void()> when_all_have_taken) {
+    texts_.push_back({std::move(name), std::move(text), true, std::move(when_all_have_taken)});
+  }
   void add(std::string name, ShardedOptimizer optimizer) {
     optimizers_.emplace_back(std::move(name), std::move(optimizer));
   }
   void add_own(std::function<std::vector<Parameter>()> tensors) { own_.push_back(std::move(tensors)); }
   void add_own_text(std::string name, Checkpointer::Text text) {
-    own_texts_.emplace_back(std::move(name), std::move(text));
+    own_texts_.push_back({std::move(name), std::move(text)});
   }
 
   // What this rank saves. The texts are put into `texts`, which has to outlive the entries.
@@ -49,8 +61,6 @@ class TrainingState {
   LoadTargets to_load(const Manifest& manifest, int rank, bool has_own);
 
  private:
-  using NamedText = std::pair<std::string, Checkpointer::Text>;
-
   std::vector<Entry> shared_tensors();
   std::vector<Entry> shards();
 

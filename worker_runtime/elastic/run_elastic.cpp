@@ -18,7 +18,7 @@ namespace {
 using agent_link::AgentLink;
 using core::Launch;
 using process_group::AbortCause;
-using worker_link::Left;
+using worker_link::LinkLeft;
 
 // What the end of a round ends: the meeting of its ranks, then its group.
 class RoundEnd {
@@ -102,12 +102,12 @@ bool is_answered_by_a_round(const Error& error, bool has_met) {
 }
 
 // Empty where `train` has come to its end on all ranks. Else the group is gone when it returns.
-std::optional<Left> run_round(const Launch& launch, AgentLink& link, ElasticState& state, const Train& train,
-                              const ElasticOptions& options) {
+std::optional<LinkLeft> run_round(const Launch& launch, AgentLink& link, ElasticState& state, const Train& train,
+                                  const ElasticOptions& options) {
   RoundEnd end;
   const auto round = launch.round ? launch.round->number : 0;
   link.enter(round, [&end](const std::string& why) { end.come(why); });
-  std::optional<Left> left;
+  std::optional<LinkLeft> left;
   bool has_met = false;
   try {
     const GroupOfRound group(launch, options.group, end);
@@ -118,7 +118,7 @@ std::optional<Left> run_round(const Launch& launch, AgentLink& link, ElasticStat
       link.leave();
       throw;
     }
-    left.emplace(Left{round, {}, first_line_of(error.what())});
+    left.emplace(LinkLeft{round, {}, first_line_of(error.what())});
     const auto* timeout = dynamic_cast<const TimeoutError*>(&error);
     if (timeout != nullptr && !end.has_come()) left->hung_ranks = timeout->ranks();
     if (left->hung_ranks.size() > worker_link::kRanksMax) left->hung_ranks.resize(worker_link::kRanksMax);
@@ -136,7 +136,7 @@ void run_rounds(AgentLink& link, ElasticState& state, const Train& train, const 
         {"round_left",
          base::LogFields().add("round", left->round).add("why", left->why).add("hung_ranks", left->hung_ranks.size()),
          base::LogLevel::info});
-    link.say(*left);
+    link.send(*left);
     state.restore();
     process_group::set_launch_variables(link.wait_for_seat(options.seat_timeout));
     process_log::log({"seat_taken", {}, base::LogLevel::info});

@@ -3,19 +3,23 @@
 #include "ddp/error.hpp"
 #include "worker_runtime/agent_link/progress.hpp"
 #include "worker_runtime/engine/executor.hpp"
+#include "worker_runtime/engine/finite_check.hpp"
 #include "worker_runtime/engine/handle.hpp"
 #include "worker_runtime/engine/layout/layout.hpp"
 #include "worker_runtime/engine/model_agreement.hpp"
+#include "worker_runtime/engine/model_buckets.hpp"
 #include "worker_runtime/engine/model_gradients.hpp"
 #include "worker_runtime/engine/plan/bucket_tuning.hpp"
 #include "worker_runtime/engine/plan/plan.hpp"
 #include "worker_runtime/process_group/all_gather_words.hpp"
 #include "worker_runtime/process_group/process_group_impl.hpp"
-#include "worker_runtime/tensor/arithmetic.hpp"
 
+#include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <exception>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 namespace ddp {
@@ -33,6 +37,7 @@ void agree_on_model(ProcessGroup& group, const std::vector<Parameter>& parameter
   try {
     check_model(parameters, group.device());
     check_options(parameters, options, group.device());
+    if (options.check_finite) FiniteCheck(group, parameters.size(), options.collective.stream).try_out();
     lines = describe_model(parameters, options);
   } catch (const std::exception& error) {  // a hook of the program's may throw anything
     refused = std::current_exception();
@@ -87,7 +92,7 @@ BucketCaps first_caps(const DistributedDataParallelOptions& options) {
 }
 
 PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParallelOptions& options) {
-  const bool waits = group.device().kind == Device::Kind::cpu || options.wait_in_finish ||
+  const bool waits = group.device().kind == Device::Kind::cpu || options.wait_in_finish || options.check_finite ||
                      options.unused == Unused::keep || options.uneven_inputs != UnevenInputs::off;
   return {.rank = group.rank(),
           .rank_count = group.size(),
@@ -102,11 +107,64 @@ PlanOptions plan_options(const ProcessGroup& group, const DistributedDataParalle
           .look_at = waits ? LookAt::end_of_window : LookAt::end_of_next_window};
 }
 
+struct RebuiltBuckets {
+  BucketCaps caps;
+  std::vector<std::size_t> order;  // of the parameters
+};
+
+// "<first cap> <cap> <parameter> <parameter> ...", in every locale.
+std::string text_of(const RebuiltBuckets& buckets) {
+  std::string text = std::to_string(buckets.caps.first_bytes) + " " + std::to_string(buckets.caps.bytes);
+  for (const std::size_t parameter : buckets.order) text += " " + std::to_string(parameter);
+  return text;
+}
+
+[[noreturn]] void refuse_buckets(const std::string& problem) {
+  throw CheckpointError(problem + "\nwhere: Checkpointer::load\ntry:   do not add the model to this Checkpointer");
+}
+
+// Throws CheckpointError unless the text is that of a model with as many parameters.
+RebuiltBuckets parse_buckets(const std::string& text, std::size_t parameter_count) {
+  constexpr const char* kDamaged = "the text of a model's buckets is damaged";
+  std::vector<std::size_t> numbers;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  while (at != end && numbers.size() < parameter_count + 3) {  // one more than there should be
+    if (!numbers.empty() && *at++ != ' ') refuse_buckets(kDamaged);
+    const auto [next, error] = std::from_chars(at, end, numbers.emplace_back());
+    if (error != std::errc()) refuse_buckets(kDamaged);
+    at = next;
+  }
+  if (numbers.size() < 2) refuse_buckets(kDamaged);
+  RebuiltBuckets buckets{{numbers[0], numbers[1]}, {numbers.begin() + 2, numbers.end()}};
+  if (buckets.order.size() != parameter_count) {
+    refuse_buckets("the buckets of a model with " + std::string(at == end ? "" : "more than ") +
+                   std::to_string(at == end ? buckets.order.size() : parameter_count) +
+                   " parameters, for a model with " + std::to_string(parameter_count));
+  }
+  std::vector<std::size_t> sorted = buckets.order;
+  std::sort(sorted.rbegin(), sorted.rend());
+  if (at != end || sorted != reverse_order(parameter_count)) refuse_buckets(kDamaged);
+  return buckets;
+}
+
 // What the flags take in memory.
 std::size_t flags_bytes(const DistributedDataParallelOptions& options, std::size_t parameter_count,
                         std::size_t rank_count) {
   return sizeof(Flags) + (options.uneven_inputs != UnevenInputs::off ? rank_count * sizeof(std::int32_t) : 0) +
          (options.unused == Unused::keep ? parameter_count : 0);
+}
+
+// ": <first line>" of the error that is handled now, if it has a text.
+std::string cause() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    const std::string what = error.what();
+    return ": " + what.substr(0, what.find('\n'));
+  } catch (...) {
+    return "";
+  }
 }
 
 // Whether an error is what the plan has to tell all ranks. The collectives went well then.
@@ -140,6 +198,7 @@ class DistributedDataParallel::Impl {
     broadcast(ranges_of(parameters));
     broadcast(ranges_of(options.buffers));
     options_.buffers.clear();
+    if (options.check_finite) finite_.emplace(executor_.group(), sizes_.size(), options.collective.stream);
     if (options.bucket_cap_bytes == kAutomaticBucketCap) tuning_.emplace(caps_to_try());
   }
 
@@ -172,13 +231,36 @@ class DistributedDataParallel::Impl {
 
   ModelGradients gradients() {
     process_group::Backend& backend = executor_.group().impl()->backend();
-    return {bucket_memory(), backend.device_arithmetic(), backend.device_memory(), options_.collective.stream};
+    return {used_memory(), backend.device_arithmetic(), backend.device_memory(), options_.collective.stream};
+  }
+
+  // What no rank used may hold other bits on each rank. They are no gradients, and stay as they are.
+  std::vector<MemoryRange> used_memory() const {
+    std::vector<MemoryRange> buckets = bucket_memory();
+    const auto& used = plan_.outcome().used;
+    const bool are_all_gradients = options_.unused != Unused::keep || options_.zero_gradients ||
+                                   std::find(used.begin(), used.end(), 0) == used.end();
+    if (are_all_gradients) return buckets;
+    std::vector<MemoryRange> out;
+    for (const Bucket& bucket : executor_.memory().layout().buckets) {
+      for (const std::size_t parameter : bucket.parameters) {
+        if (used[parameter] != 0) out.push_back(executor_.memory().gradient(parameter));
+      }
+    }
+    return out;
   }
 
   // Returns the number of the step.
   std::uint64_t begin_step(Sync sync) {
     if (executor_.is_captured()) {
-      require_chosen_caps();
+      require_settled_buckets();
+      if (finite_) {
+        throw InvalidArgument(
+            "a step can't be captured into a CUDA graph with check_finite, whose result ranks tell each other in each "
+            "step\nwhere: DistributedDataParallel::begin_step, on a stream that is being captured\ntry:   check_finite "
+            "= "
+            "false");
+      }
       if (!executor_.memory().is_there()) {
         throw GradientError(
             "the model has no gradients, because there was no memory for its new buckets\nwhere: "
@@ -187,23 +269,39 @@ class DistributedDataParallel::Impl {
       carry_out(plan_.begin_captured(sync));
     } else {
       rebuild_if_due();
-      carry_out(plan_.begin(sync));
+      const bool is_new_window = plan_.is_between_windows();
+      const Actions actions = plan_.begin(sync);
+      in_step([&] {
+        perform(actions);
+        if (finite_ && is_new_window) finite_->begin_window();
+        if (finite_) finite_->begin_step();
+      });
     }
     return plan_.step();
   }
 
   void ready(std::uint64_t step, std::size_t index) {
     const Actions actions = plan_.ready(step, index);
-    if (options_.check_finite && !tensor::is_finite(executor_.memory().gradient(index))) plan_.note_non_finite(index);
+    std::exception_ptr failure;  // of the look; the other ranks need the actions all the same
+    if (finite_) {
+      try {
+        finite_->look_at(executor_.memory().gradient(index), index);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
     if (!actions.empty()) carry_out(actions);
+    if (failure) std::rethrow_exception(failure);
   }
 
   int finish(std::uint64_t step) {
-    const Actions actions = plan_.end(step);
-    if (!actions.empty()) {  // with Sync::on
-      carry_out(actions);
+    in_step([&] {
+      if (finite_) end_finite_check(step);
+      const Actions actions = plan_.end(step);
+      if (actions.empty()) return;  // with Sync::off
+      perform(actions);
       if (!plan_.is_captured()) agent_link::tell_step();
-    }
+    });
     return plan_.outcome().active_count;
   }
 
@@ -216,15 +314,18 @@ class DistributedDataParallel::Impl {
     for (;;) {
       rebuild_if_due();
       carry_out(plan_.begin_shadow());
-      carry_out(plan_.end(plan_.step()));
+      in_step([&] { perform(plan_.end(plan_.step())); });
       agent_link::tell_step();
       if (!plan_.outcome().was_last_good) continue;  // cancelled by another rank
-      if (plan_.outcome().active_count == 0 || options_.uneven_inputs == UnevenInputs::stop) return;
+      if (plan_.outcome().active_count == 0 || options_.uneven_inputs == UnevenInputs::stop) break;
       if (after_each_step) after_each_step();
     }
+    executor_.forget_kept();
   }
 
-  void cancel(std::uint64_t step) { carry_out(plan_.cancel(step)); }
+  void cancel(std::uint64_t step) {
+    in_step([&] { perform(plan_.cancel(step)); });
+  }
   void check() { carry_out(plan_.check()); }
   bool is_unused(std::size_t index) const { return plan_.is_unused(index); }
   void set_frozen(std::size_t index, bool is_frozen) { plan_.set_frozen(index, is_frozen); }
@@ -238,8 +339,49 @@ class DistributedDataParallel::Impl {
     rebuild();
   }
 
+  std::string buckets_text() const {
+    std::vector<std::size_t> order = plan_.is_rebuild_due() && !are_buckets_loaded_ ? plan_.ready_order() : order_;
+    if (tuning_ || order.empty()) return "";
+    return text_of({caps_, std::move(order)});
+  }
+
+  void take_buckets(const std::string& text) {
+    taken_buckets_.reset();
+    if (!text.empty()) taken_buckets_ = parse_buckets(text, sizes_.size());
+  }
+
+  void use_taken_buckets() noexcept {
+    if (!taken_buckets_) return;
+    caps_ = taken_buckets_->caps;
+    order_ = std::move(taken_buckets_->order);
+    taken_buckets_.reset();
+    are_buckets_loaded_ = true;
+    tuning_.reset();
+  }
+
  private:
-  void require_chosen_caps() const {
+  void end_finite_check(std::uint64_t step) {
+    if (!plan_.is_open() || step != plan_.step()) return;
+    finite_->end_step();
+    if (plan_.sync() == Sync::off) return;
+    for (const std::size_t parameter : finite_->take()) plan_.note_non_finite(parameter);
+  }
+
+  // While an error is handled. The other ranks would wait until their timeout. If the group has failed already, its
+  // first reason stays.
+  void fail_step() noexcept {
+    plan_.failed();
+    executor_.forget_results();
+    give_up("a rank could not do its part of a step" + cause());
+  }
+
+  void require_settled_buckets() const {
+    if (are_buckets_loaded_) {
+      throw GradientError(
+          "a step is captured before the buckets of a checkpoint are in place\nwhere: "
+          "DistributedDataParallel::begin_step, on a stream that is being captured\ntry:   a step outside a capture "
+          "first");
+    }
     if (!tuning_) return;
     throw GradientError(
         "a step is captured while bucket sizes are being tried\nwhere: DistributedDataParallel::begin_step, on a "
@@ -247,22 +389,27 @@ class DistributedDataParallel::Impl {
         "the capture");
   }
 
-  // In the order in which gradients became ready on rank 0.
+  // In the order of a checkpoint that was loaded, else in that in which gradients became ready on rank 0.
   void rebuild() {
+    if (!are_buckets_loaded_) order_ = order_of_rank_0();
+    executor_.rebuild(layout_of(order_, static_cast<std::size_t>(executor_.group().size())));
+    plan_.rebuild(members_of(executor_.memory().layout()));
+    are_buckets_loaded_ = false;
+  }
+
+  std::vector<std::size_t> order_of_rank_0() {
     ProcessGroup& group = executor_.group();
     std::vector<std::int64_t> words;
     for (const std::size_t parameter : plan_.ready_order()) words.push_back(static_cast<std::int64_t>(parameter));
     const auto of_all =
         process_group::all_gather_words(group, words, process_group::Within::nothing, options_.collective);
-    const std::vector<std::size_t> of_rank_0(of_all.begin(),
-                                             of_all.begin() + static_cast<std::ptrdiff_t>(words.size()));
-    executor_.rebuild(layout_of(of_rank_0, static_cast<std::size_t>(group.size())));
-    plan_.rebuild(members_of(executor_.memory().layout()));
+    return {of_all.begin(), of_all.begin() + static_cast<std::ptrdiff_t>(words.size())};
   }
 
   void rebuild_if_due() {
     const bool is_next_candidate = tuning_ && plan_.is_between_windows() && try_next_caps();
-    if (!plan_.is_rebuild_due() && !is_next_candidate && executor_.memory().is_there()) return;
+    const bool is_load_due = are_buckets_loaded_ && plan_.is_between_windows();
+    if (!plan_.is_rebuild_due() && !is_next_candidate && !is_load_due && executor_.memory().is_there()) return;
     carry_out({Drain{}});  // a cancelled step may still have collectives in the old memory
     rebuild();
   }
@@ -280,17 +427,24 @@ class DistributedDataParallel::Impl {
   }
 
   void carry_out(const Actions& actions) {
+    in_step([&] { perform(actions); });
+  }
+
+  void perform(const Actions& actions) {
+    for (const Action& action : actions) {
+      const Agreement* const of_all = executor_.perform(action);
+      if (of_all == nullptr) continue;
+      perform(std::holds_alternative<Peek>(action) ? plan_.peeked(*of_all) : plan_.looked(*of_all));
+    }
+  }
+
+  // An error in a part of a step fails the step, unless all ranks have it.
+  template <class Part>
+  void in_step(const Part& part) {
     try {
-      for (const Action& action : actions) {
-        const Agreement* const of_all = executor_.perform(action);
-        if (of_all == nullptr) continue;
-        carry_out(std::holds_alternative<Peek>(action) ? plan_.peeked(*of_all) : plan_.looked(*of_all));
-      }
+      part();
     } catch (...) {
-      if (!is_told_by_plan(std::current_exception()) || executor_.has_hook_failed()) {
-        plan_.failed();
-        executor_.forget_results();
-      }
+      if (!is_told_by_plan(std::current_exception()) || executor_.has_hook_failed()) fail_step();
       throw;
     }
   }
@@ -312,7 +466,7 @@ class DistributedDataParallel::Impl {
   }
 
   // In a forked child, which has no part in the group, there is nobody to tell.
-  void give_up(const char* reason) noexcept {
+  void give_up(const std::string& reason) noexcept {
     try {
       executor_.group().abort(reason);
     } catch (const InvalidArgument&) {
@@ -322,9 +476,13 @@ class DistributedDataParallel::Impl {
   DistributedDataParallelOptions options_;
   std::vector<GradientSize> sizes_;  // by parameter
   BucketCaps caps_;
-  std::optional<BucketTuning> tuning_;  // while it is under way
+  std::vector<std::size_t> order_;   // of the last rebuild; empty before the first
+  bool are_buckets_loaded_ = false;  // caps_ and order_ are those of a checkpoint, and the next rebuild uses them
+  std::optional<RebuiltBuckets> taken_buckets_;  // of a checkpoint that may not be loaded on all ranks yet
+  std::optional<BucketTuning> tuning_;           // while it is under way
   Executor executor_;
   Plan plan_;
+  std::optional<FiniteCheck> finite_;
 };
 
 DistributedDataParallel::DistributedDataParallel(ProcessGroup group, std::vector<Parameter> parameters,
@@ -351,6 +509,12 @@ void DistributedDataParallel::set_frozen(std::size_t index, bool is_frozen) {
 void DistributedDataParallel::join(const std::function<void()>& after_each_step) {
   require_model().join(after_each_step);
 }
+
+std::string ModelBuckets::text_of(const DistributedDataParallel& model) { return model.require_model().buckets_text(); }
+void ModelBuckets::take(const DistributedDataParallel& model, const std::string& text) {
+  model.require_model().take_buckets(text);
+}
+void ModelBuckets::use_taken(const DistributedDataParallel& model) noexcept { model.impl_->use_taken_buckets(); }
 
 ModelGradients ModelGradients::of(const DistributedDataParallel& model) { return model.require_model().gradients(); }
 

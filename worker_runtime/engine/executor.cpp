@@ -63,6 +63,22 @@ const Agreement* Executor::perform(const Zero& action) {
   return nullptr;
 }
 
+const Agreement* Executor::perform(const Keep& action) {
+  const MemoryRange gradient = memory_.gradient(action.parameter);
+  if (gradient.count == 0) return nullptr;
+  std::shared_ptr<void>& kept = kept_[action.parameter];
+  if (!kept) kept = device_memory_->allocate(gradient.bytes(), options_.stream);
+  device_memory_->copy(kept.get(), gradient.data, gradient.bytes(), options_.stream);
+  return nullptr;
+}
+
+const Agreement* Executor::perform(const Restore& action) {
+  const MemoryRange gradient = memory_.gradient(action.parameter);
+  if (gradient.count == 0) return nullptr;
+  device_memory_->copy(gradient.data, kept_.at(action.parameter).get(), gradient.bytes(), options_.stream);
+  return nullptr;
+}
+
 const Agreement* Executor::perform(const Reduce& action) {
   if (hook_) {
     hook_->begin(action.bucket, action.window);
@@ -79,7 +95,16 @@ const Agreement* Executor::perform(const FinishHooks&) {
 }
 
 const Agreement* Executor::perform(const Scale& action) {
+  if (hook_ && !hook_->leaves_gradients()) {
+    hook_->scale_gradients(action.factor);
+    return nullptr;
+  }
   group_.impl()->backend().device_arithmetic()->scale(memory_.buckets(), action.factor, options_.stream);
+  return nullptr;
+}
+
+const Agreement* Executor::perform(const TellUnused& action) {
+  hook_->parameters_unused(action.parameters);
   return nullptr;
 }
 
@@ -152,6 +177,7 @@ void Executor::broadcast(const std::vector<MemoryRange>& values, int root) {
 }
 
 void Executor::rebuild(Layout layout) {
+  forget_kept();
   if (hook_ && memory_.is_there()) hook_->gradients_end();
   memory_.allocate(group_, std::move(layout), releases_, options_);
   if (hook_) hook_->set_buckets(memory_.layout(), memory_.all());

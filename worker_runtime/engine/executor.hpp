@@ -8,6 +8,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ class Executor {
   // there are no gradients until it is called again.
   void rebuild(Layout layout);
 
+  // Between windows: gives back the memory of the copies that Keep made.
+  void forget_kept() { kept_.clear(); }
+
   // After an action failed: nobody will look at results that are still to come.
   void forget_results() { results_.clear(); }
 
@@ -66,9 +70,12 @@ class Executor {
   const Agreement* perform(const AverageBuffers&);
   const Agreement* perform(const ZeroAll&);
   const Agreement* perform(const Zero& action);
+  const Agreement* perform(const Keep& action);
+  const Agreement* perform(const Restore& action);
   const Agreement* perform(const Reduce& action);
   const Agreement* perform(const FinishHooks&);
   const Agreement* perform(const Scale& action);
+  const Agreement* perform(const TellUnused& action);
   const Agreement* perform(const Agree& action);
   const Agreement* perform(const Look&);
   const Agreement* perform(const Peek&);
@@ -86,6 +93,7 @@ class Executor {
   GradientMemory memory_;
   std::vector<MemoryRange> buffers_;  // of the model; none is empty
   bool releases_;
+  std::map<std::size_t, std::shared_ptr<void>> kept_;             // gradients, by parameter: what Keep copied last
   std::optional<HookRunner> hook_;                                // reduces the buckets, if there is one
   std::vector<Work> works_;                                       // begun and not yet waited for
   std::deque<std::unique_ptr<process_group::HostCopy>> results_;  // of the flags, the oldest first

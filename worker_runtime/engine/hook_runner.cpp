@@ -96,6 +96,10 @@ void HookRunner::finish() {
   }
 }
 
+void HookRunner::scale_gradients(double factor) {
+  guarded([&] { hook_->scale_gradients(factor); });
+}
+
 bool HookRunner::go_on(UnderWay& its, int stage) {
   std::optional<Work> next;
   guarded([&] {

@@ -35,12 +35,17 @@ class HookRunner {
   // call leaves the group usable: all ranks have the same.
   void set_buckets(const Layout& layout, const MemoryRange& memory);
 
-  // As CommunicationHook::gradients_end().
   void gradients_end() noexcept { hook_->gradients_end(); }
+
+  // As the functions of CommunicationHook.
+  bool leaves_gradients() const { return hook_->leaves_gradients(); }
+  void parameters_unused(const std::vector<std::size_t>& parameters) noexcept { hook_->parameters_unused(parameters); }
 
   // These throw what the hook, or a collective, failed with; the group is aborted then.
   void begin(std::size_t bucket, std::uint64_t step);  // its stage 0
   void finish();                                       // the stages that are left of all that have begun
+
+  void scale_gradients(double factor);  // as CommunicationHook::scale_gradients()
 
   // Whether one of these, or the second set_buckets(), has thrown: the hook is not to be called any more.
   bool has_failed() const { return has_failed_; }

@@ -1,6 +1,7 @@
 #include "worker_runtime/engine/host_gradients.hpp"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -30,6 +31,17 @@ struct Pages {
   std::uintptr_t begin, end;
 };
 
+bool is_limited(__rlimit_resource_t resource) {
+  rlimit limit{};
+  return ::getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+// The limits of private memory that is mapped.
+std::string limits_to_compare() {
+  if (!is_limited(RLIMIT_DATA)) return "`ulimit -v`";
+  return is_limited(RLIMIT_AS) ? "`ulimit -v` and `ulimit -d`" : "`ulimit -d`";
+}
+
 }  // namespace
 
 std::shared_ptr<void> allocate_releasable(std::size_t bytes) {
@@ -37,8 +49,9 @@ std::shared_ptr<void> allocate_releasable(std::size_t bytes) {
   constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* const at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kFlags, -1, 0);
   if (at == MAP_FAILED) {
-    throw Error("no address space for " + std::to_string(bytes) + " bytes of gradients: " +
-                std::generic_category().message(errno) + "\ntry:   compare `ulimit -v` with what this process uses");
+    throw Error("no address space for " + std::to_string(bytes) +
+                " bytes of gradients: " + std::generic_category().message(errno) + "\ntry:   compare " +
+                limits_to_compare() + " with what this process uses");
   }
   std::shared_ptr<void> memory(at, [bytes](void* begin) { ::munmap(begin, bytes); });
   if (::madvise(at, bytes, MADV_DONTFORK) != 0) {

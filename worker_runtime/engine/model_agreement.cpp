@@ -140,11 +140,11 @@ void check_options(const std::vector<Parameter>& parameters, const DistributedDa
   if (options.release_gradients && (!options.communication_hook || device.kind != Device::Kind::cpu)) {
     refuse("release_gradients without a communication hook, or on a GPU", "release_gradients = false");
   }
-  if (options.uneven_inputs == UnevenInputs::divide_by_active && options.communication_hook) {
-    refuse("uneven_inputs = divide_by_active with a communication hook, which may divide otherwise", "divide_by_all");
-  }
-  if (options.check_finite && device.kind != Device::Kind::cpu) {
-    refuse("check_finite is for host memory only", "check_finite = false");
+  const CommunicationHook* const hook = options.communication_hook.get();
+  if (options.uneven_inputs == UnevenInputs::divide_by_active && hook && !hook->averages_over_all_ranks()) {
+    refuse("uneven_inputs = divide_by_active with the hook " + hook->describe() +
+               ", whose gradients are not means over all ranks: no factor makes them means over the active ones",
+           "divide_by_all; or averages_over_all_ranks(), if it is a hook of your own that divides by size()");
   }
   std::set<std::string> names;
   for (const Parameter& parameter : parameters) names.insert(parameter.name);

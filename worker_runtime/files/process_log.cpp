@@ -1,44 +1,62 @@
 #include "worker_runtime/files/process_log.hpp"
 
-#include <limits.h>
-#include <poll.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 
+#include "base/line_writer.hpp"
 #include "base/process_wide.hpp"
 
 namespace ddp::process_log {
 
 namespace {
 
-// If poll reports room in a pipe or terminal, it takes PIPE_BUF bytes at once.
-void write_if_there_is_room(std::string text) {
-  pollfd waiting{STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&waiting, 1, 0) != 1 || waiting.revents != POLLOUT) return;  // POLLERR: the reader is gone
-  if (text.size() >= PIPE_BUF) text.resize(PIPE_BUF - 1);
-  text += '\n';
-  static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));  // an error cannot be reported anywhere
+constexpr std::size_t kTakenBytesMax = 256 * 1024;
+constexpr std::chrono::seconds kExitLimit{1};
+
+class ProcessLog {
+ public:
+  std::atomic<int> rank{-1};
+  base::LineWriter to_stderr{STDERR_FILENO, "libddp"};  // has a thread from its first line on
+  base::EventLog log{wanted_level(), [this](base::LogLevel, const std::string& line) { write(line); }};
+  std::mutex mutex;
+  std::string taken;  // guarded by mutex: lines of earlier kept() calls
+
+ private:
+  void write(const std::string& line);
+  base::LogLevel wanted_level();
+};
+
+// The process that has written a line. A forked child, which runs the exit handlers of its parent too, is another one.
+std::atomic<pid_t> writing_process{0};
+
+// exit() waits for no line any more, so each is waited for by who writes it.
+std::atomic<bool> is_exiting{false};
+
+void flush_at_exit() {
+  is_exiting = true;
+  if (writing_process.load() == ::getpid()) base::process_wide<ProcessLog>().to_stderr.flush(kExitLimit);
 }
 
-base::LogLevel wanted_level() {
+void ProcessLog::write(const std::string& line) {
+  static std::atomic<bool> is_registered{false};  // no guard of the compiler's, which a fork may leave locked
+  if (!is_registered.exchange(true)) static_cast<void>(std::atexit(flush_at_exit));
+  writing_process = ::getpid();
+  to_stderr(line);
+  if (is_exiting) to_stderr.flush(kExitLimit);
+}
+
+base::LogLevel ProcessLog::wanted_level() {
   const char* const word = std::getenv("DDP_LOG_LEVEL");
   if (word == nullptr || *word == '\0') return base::LogLevel::off;
   if (const auto level = base::log_level_of(word)) return *level;
-  write_if_there_is_room("libddp: DDP_LOG_LEVEL takes " + std::string(base::kLogLevelWords) + ", not '" + word + "'");
+  write("libddp: DDP_LOG_LEVEL takes " + std::string(base::kLogLevelWords) + ", not '" + word + "'");
   return base::LogLevel::off;
 }
-
-constexpr std::size_t kTakenBytesMax = 256 * 1024;
-
-struct ProcessLog {
-  std::atomic<int> rank{-1};
-  base::EventLog log{wanted_level(), [](base::LogLevel, const std::string& line) { write_if_there_is_room(line); }};
-  std::mutex mutex;
-  std::string taken;  // guarded by mutex: lines of earlier kept() calls
-};
 
 }  // namespace
 

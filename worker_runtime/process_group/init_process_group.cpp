@@ -14,6 +14,8 @@
 #include "worker_runtime/core/bootstrap/environment.hpp"
 #include "worker_runtime/core/bootstrap/rank0_store.hpp"
 #include "worker_runtime/core/bootstrap/starter.hpp"
+#include "worker_runtime/core/failure/departure.hpp"
+#include "worker_runtime/core/failure/verdict.hpp"
 #include "worker_runtime/core/registry.hpp"
 #include "worker_runtime/files/process_log.hpp"
 #include "worker_runtime/flight_recorder/failure_files.hpp"
@@ -116,6 +118,21 @@ void log_failure(const std::exception_ptr& failure) {
   }
 }
 
+// Of ranks that did not come to the meeting, or ended in it.
+void tell_agent(const Launch& launch, const std::exception_ptr& failure) {
+  if (!launch.round || !failure) return;
+  core::FailedGroup group;
+  group.who.rank = launch.rank;
+  group.who.round = *launch.round;
+  try {
+    std::rethrow_exception(failure);
+  } catch (const std::exception& error) {
+    const auto verdict = core::verdict_of(error);
+    if (!verdict.ranks.empty()) core::tell_failure(group, verdict);
+  } catch (...) {  // none of ours
+  }
+}
+
 // The same. A rank 0 that serves the store stays, after a failure, until those who have come know of it too: its
 // process may end next.
 std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const InitOptions& options,
@@ -125,6 +142,7 @@ std::unique_ptr<process_group::Backend> join_or_tell(const Launch& launch, const
   } catch (const AbortedError&) {
     throw;
   } catch (...) {
+    tell_agent(launch, std::current_exception());
     log_failure(std::current_exception());
     if (launch.own_store && launch.rank == 0) core::wait_for_the_others_to_leave();
     throw;
@@ -179,7 +197,7 @@ std::shared_ptr<ProcessGroup::Impl> make_group(const Launch& launch, const InitO
                     base::LogLevel::info});
   const bool is_round_of_launcher = !launch.name || launch.round;
   if (is_round_of_launcher) agent_link::begin_round(membership.round.number);
-  return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend));
+  return std::make_shared<ProcessGroup::Impl>(membership, options.timeout, std::move(backend), is_round_of_launcher);
 }
 
 }  // namespace process_group

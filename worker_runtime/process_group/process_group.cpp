@@ -316,8 +316,6 @@ bool ProcessGroup::should_stop() {
   return link != nullptr && link->should_stop(group.membership().round.number, kDecisionLimit);
 }
 
-void ProcessGroup::abort(const std::string& reason) {
-  require_group(impl_).abort(reason, process_group::AbortCause::program);
-}
+void ProcessGroup::abort(const std::string& reason) { require_group(impl_).abort(reason); }
 
 }  // namespace ddp

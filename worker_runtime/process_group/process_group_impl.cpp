@@ -3,10 +3,31 @@
 #include <algorithm>
 
 #include "ddp/error.hpp"
+#include "worker_runtime/agent_link/process_link.hpp"
+#include "worker_runtime/core/failure/departure.hpp"
 
 namespace ddp {
 
 using process_group::AbortCause;
+
+ProcessGroup::Impl::~Impl() {
+  const bool is_unwinding = std::uncaught_exceptions() > exceptions_at_start_;
+  tell_departure(is_unwinding, "", "");
+}
+
+void ProcessGroup::Impl::abort(const std::string& reason) {
+  tell_departure(true, "its process group was aborted: ", reason);
+  abort(reason, AbortCause::program);
+}
+
+// The end of a sub-group says nothing about the process: the program may go on with the group of all ranks.
+void ProcessGroup::Impl::tell_departure(bool is_own_error, const char* what, const std::string& reason) noexcept {
+  if (!is_whole_job_ || agent_link::process_link() == nullptr) return;
+  try {
+    if (!has_failed()) core::tell_departure(membership_, is_own_error, what + reason);
+  } catch (...) {  // without memory, the agent is not told
+  }
+}
 
 void ProcessGroup::Impl::abort(const std::string& reason, AbortCause cause) {
   {

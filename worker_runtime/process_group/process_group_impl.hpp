@@ -4,10 +4,12 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "worker_runtime/process_group/backend.hpp"
@@ -17,9 +19,19 @@ namespace ddp {
 
 class ProcessGroup::Impl {
  public:
+  // `is_whole_job`: it has all ranks that the launcher started.
   Impl(process_group::Membership membership, std::chrono::milliseconds timeout,
-       std::unique_ptr<process_group::Backend> backend)
-      : membership_(membership), timeout_(timeout), backend_(std::move(backend)) {}
+       std::unique_ptr<process_group::Backend> backend, bool is_whole_job)
+      : membership_(std::move(membership)),
+        timeout_(timeout),
+        is_whole_job_(is_whole_job),
+        backend_(std::move(backend)) {}
+
+  // The group of all ranks tells the agent first, if it has not failed: this rank leaves in order, or unwinds from an
+  // error.
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
 
   const process_group::Membership& membership() const { return membership_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
@@ -31,6 +43,9 @@ class ProcessGroup::Impl {
   // Of all the groups that were made of this one, on whatever ranks: the same on each.
   int sub_group_count = 0;
 
+  // By the program. The group of all ranks tells the agent first.
+  void abort(const std::string& reason);
+
   // As Backend::abort. The end of the round ends the groups that were made of this one, too.
   void abort(const std::string& reason, process_group::AbortCause cause);
   void add_sub_group(const std::shared_ptr<Impl>& group);
@@ -40,8 +55,12 @@ class ProcessGroup::Impl {
   bool has_failed();
 
  private:
+  void tell_departure(bool is_own_error, const char* what, const std::string& reason) noexcept;
+
   process_group::Membership membership_;
   std::chrono::milliseconds timeout_;  // of a collective that names none
+  bool is_whole_job_;
+  int exceptions_at_start_ = std::uncaught_exceptions();
   std::unique_ptr<process_group::Backend> backend_;
   std::mutex mutex_;
   bool is_aborted_ = false;                // guarded by mutex_, as are the next two

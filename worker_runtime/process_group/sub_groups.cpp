@@ -34,7 +34,7 @@ ProcessGroup make_sub_group(ProcessGroup::Impl& group, const std::vector<int>& r
   const auto timeout = process_group::checked_timeout(group, options, "split");
   auto backend = group.backend().split(membership, ranks, timeout);
   if (!backend) return {};
-  auto made = std::make_shared<ProcessGroup::Impl>(membership, group.timeout(), std::move(backend));
+  auto made = std::make_shared<ProcessGroup::Impl>(membership, group.timeout(), std::move(backend), false);
   group.add_sub_group(made);
   return ProcessGroup(std::move(made));
 }

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -45,9 +46,14 @@ std::vector<std::string> small(std::vector<std::string> arguments) {
   return arguments;
 }
 
+// NaN, which fails every comparison, if there is none.
 double last_number_after(const std::string& text, const std::string& label) {
   const auto at = text.rfind(label);
-  return at == std::string::npos ? -1 : std::strtod(text.c_str() + at + label.size(), nullptr);
+  if (at == std::string::npos) return std::nan("");
+  const char* const begin = text.c_str() + at + label.size();
+  char* end = nullptr;
+  const double number = std::strtod(begin, &end);
+  return end == begin ? std::nan("") : number;
 }
 
 TEST(TransformerProgram, PrintsRatesLossesAndScalingEfficiencyAndDrawsTheLossCurve) {

@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <csignal>
 
+#include "rendezvous/membership/outcome.hpp"
+
 namespace ddp::launcher {
 namespace {
 
@@ -13,6 +15,36 @@ using rendezvous::exit_code_of;
 
 // The table of docs/exit_codes.md, row by row.
 TEST(ExitCode, FollowsTheTable) {
+  namespace outcome = rendezvous::outcome;
+  using Kind = Ending::Kind;
+  const struct {
+    const char* what;
+    rendezvous::Outcome outcome;
+    int want;
+  } cases[] = {
+      {"all workers ended with 0", outcome::Success{}, 0},
+      {"ddprun was stopped by SIGINT", outcome::StoppedBySignal{SIGINT}, 130},
+      {"ddprun was stopped by SIGTERM", outcome::StoppedBySignal{SIGTERM}, 143},
+      {"nobody reads its output", outcome::StoppedBySignal{SIGPIPE}, 141},
+      {"wrong use", outcome::WrongUse{}, 2},
+      {"the program can't be run", outcome::ProgramUnusable{}, 126},
+      {"the program is not found", outcome::ProgramMissing{}, 127},
+      {"stopped on purpose", outcome::StoppedAtStep{}, 75},
+      {"no progress", outcome::NoProgress{}, 76},
+      {"the nodes are not together", outcome::NotTogether{}, 77},
+      {"the job could not be started at all", outcome::NotStarted{}, 1},
+      {"workers were stopped, and no failure is known", outcome::Unexplained{}, 1},
+      {"what membership has told all nodes", outcome::Told{76}, 76},
+      {"the guardian was killed", outcome::GuardianEnded{{Kind::killed, SIGKILL, false}}, 137},
+      {"the guardian ended with 0, which is no success", outcome::GuardianEnded{{Kind::exited, 0, false}}, 1},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.what);
+    EXPECT_EQ(exit_code_of(c.outcome), c.want);
+  }
+}
+
+TEST(ExitCode, OfAFailedWorkerIsItsOwnUnlessThatIsOneOfDdpruns) {
   using Kind = Ending::Kind;
   const struct {
     const char* what;
@@ -36,10 +68,11 @@ TEST(ExitCode, FollowsTheTable) {
       {"no such program", {Kind::not_started, ENOENT, false}, 127},
       {"not executable", {Kind::not_started, EACCES, false}, 126},
       {"no program at all", {Kind::not_started, ENOEXEC, false}, 126},
+      {"left its group for no known reason", {Kind::left, 0, false}, 1},
   };
   for (const auto& c : cases) {
     SCOPED_TRACE(c.what);
-    EXPECT_EQ(exit_code_of(c.ending), c.want);
+    EXPECT_EQ(exit_code_of(rendezvous::outcome::WorkerFailed{c.ending}), c.want);
   }
 }
 

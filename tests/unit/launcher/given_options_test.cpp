@@ -177,7 +177,7 @@ TEST_F(Spelling, MistakesAreNamedWithARemedy) {
   } cases[] = {
       {{"--nproc-pre-node=2", "true"}, "unknown option --nproc-pre-node=2", "command line", "`--nproc-per-node`"},
       {{"--bogus", "3", "train.py"}, "unknown option --bogus", "command line", "--help"},
-      {{"-x", "true"}, "unknown option -x", "command line", "--help"},
+      {{"-z", "true"}, "unknown option -z", "command line", "--help"},
       {{"-rx", "-q"}, "unknown option -q", "command line", "--help"},
       {{"--=3"}, "unknown option --=3", "command line", "--help"},
       {{"--print-man", "x"}, "unknown option --print-man", "command line", "--help"},
@@ -189,6 +189,28 @@ TEST_F(Spelling, MistakesAreNamedWithARemedy) {
   for (const auto& c : cases) {
     SCOPED_TRACE(::testing::PrintToString(c.line));
     expect_usage_error([&] { read(c.line); }, c.says, c.where, c.remedy);
+  }
+}
+
+TEST_F(Spelling, OptionsOfOtherLaunchersNameOurs) {
+  const struct {
+    std::vector<std::string> line;
+    const char *says, *remedy;
+  } cases[] = {
+      {{"-np", "4", "./train"}, "unknown option -np", "`--nproc-per-node=N`"},
+      {{"-n", "2", "./train"}, "unknown option -n", "`--nproc-per-node=N`"},
+      {{"-n4", "./train"}, "unknown option -n4", "`--nproc-per-node=N`"},
+      {{"--num_processes=4", "train.py"}, "unknown option --num_processes=4", "`--nproc-per-node=N`"},
+      {{"--gpus", "2", "train.py"}, "unknown option --gpus", "`--nproc-per-node=N`"},
+      {{"-H", "a,b", "./train"}, "unknown option -H", "--nnodes=2 --rdzv-backend=c10d"},
+      {{"--hostfile", "hosts", "./train"}, "unknown option --hostfile", "--nnodes=2 --rdzv-backend=c10d"},
+      {{"-N", "2", "./train"}, "unknown option -N", "`--nnodes=N`"},
+      {{"-x", "PATH", "./train"}, "unknown option -x", "workers inherit its environment"},
+      {{"--use_env", "train.py"}, "unknown option --use_env", "leave it out"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(::testing::PrintToString(c.line));
+    expect_usage_error([&] { read(c.line); }, c.says, "command line", c.remedy);
   }
 }
 

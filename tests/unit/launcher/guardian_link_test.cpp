@@ -73,7 +73,7 @@ TEST(GuardianLink, RequestsWaitForAGuardianThatHasNoRoomAndKeepTheirOrderAndDesc
   ASSERT_EQ(::kill(link.pid(), SIGSTOP), 0);
   int status = 0;
   ASSERT_EQ(::waitpid(link.pid(), &status, WUNTRACED), link.pid());
-  for (int i = 0; i < kMoreThanASocketHolds; ++i) link.signal_tree(SIGURG);
+  for (int i = 0; i < kMoreThanASocketHolds; ++i) link.signal_tree(SIGURG, {});
   const auto worker = spawn_worker(link);
   ASSERT_EQ(::kill(link.pid(), SIGCONT), 0);
   run_until(io, [&] { return is_empty; });

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/ptrace.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -195,6 +196,51 @@ TEST_F(GuardianOfScripts, ProcessForkedInASignalHandlerGetsTheSignalToo) {
         "trap 'x=$(sh -c \"echo; exec sleep 1000 >/dev/null\" &); exit 0' TERM\n"
         "sh -c 'echo ready; exec sleep 1000' & wait");
   ask(RequestKind::signal_tree, SIGTERM);
+  EXPECT_TRUE(hear(ReportKind::tree_empty));
+}
+
+// Stopped by a tracer at its exit, a process stays in the midst of it.
+TEST_F(GuardianOfScripts, WorkerThatEndsAtTheFirstFailureIsReportedAsSuch) {
+  start(0, "echo ready; exec sleep 1000");
+  start(1, "echo ready; exec sleep 1000");
+  start(2, "echo ready; exec sleep 1000");
+  pid_t pids[3] = {};
+  for (auto& pid : pids) pid = hear(ReportKind::spawned).value_or(Report{}).pid;
+  ASSERT_EQ(::ptrace(PTRACE_SEIZE, pids[1], nullptr, PTRACE_O_TRACEEXIT), 0);
+  ::kill(pids[1], SIGSEGV);
+  int status = 0;
+  ASSERT_EQ(::waitpid(pids[1], &status, __WALL), pids[1]);  // about to die of the signal
+  ASSERT_EQ(::ptrace(PTRACE_CONT, pids[1], nullptr, SIGSEGV), 0);
+  ASSERT_EQ(::waitpid(pids[1], &status, __WALL), pids[1]);
+  ASSERT_EQ(status >> 8, SIGTRAP | PTRACE_EVENT_EXIT << 8);
+  ::kill(pids[0], SIGKILL);
+  const auto first = hear(ReportKind::ended);
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->local_rank, 0);
+  EXPECT_TRUE(first->was_ending) << "nothing went before it";
+  ask(RequestKind::signal_tree, SIGTERM);
+  const auto consequence = hear(ReportKind::ended);
+  ASSERT_TRUE(consequence);
+  EXPECT_EQ(consequence->local_rank, 2);
+  EXPECT_FALSE(consequence->was_ending);
+  ASSERT_EQ(::ptrace(PTRACE_CONT, pids[1], nullptr, 0), 0);
+  ::waitpid(pids[1], &status, __WALL);  // the tracer reaps it first, then its parent does
+  const auto late = hear(ReportKind::ended);
+  ASSERT_TRUE(late);
+  EXPECT_EQ(late->local_rank, 1);
+  EXPECT_TRUE(late->was_ending);
+}
+
+TEST_F(GuardianOfScripts, SignalToTheTreeSparesAWorkerAndItsDescendants) {
+  const base::UniqueFd child = base::open_pidfd(std::stoi(start(0, "sleep 1000 & echo $!; echo ready; wait")));
+  start(1, "echo ready; exec sleep 1000");
+  EXPECT_EQ(send_request(guardian.socket.get(), packet_of({RequestKind::signal_tree, 0, SIGTERM, {"0"}}), {}),
+            Sent::done);
+  ASSERT_TRUE(hear(ReportKind::signalled));
+  EXPECT_EQ(hear(ReportKind::ended).value_or(Report{}).local_rank, 1);
+  EXPECT_FALSE(has_ended(child, 0));
+  ask(RequestKind::signal_tree, SIGTERM);
+  EXPECT_TRUE(has_ended(child, kPatienceMs));
   EXPECT_TRUE(hear(ReportKind::tree_empty));
 }
 

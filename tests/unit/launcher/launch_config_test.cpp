@@ -176,8 +176,22 @@ TEST_F(LaunchConfigs, WorkersThatShareOneCoreAreToldOf) {
   EXPECT_THAT(parse_options({"--nproc-per-node=4"}).notices, IsEmpty());
 }
 
+TEST_F(LaunchConfigs, AnOptionBehindTheProgramIsPointedOut) {
+  EXPECT_THAT(parse({"--nproc-per-node=1", "train.py", "--lr=1", "--nproc_per_node=2"}).notices,
+              ElementsAre(HasSubstr("--nproc_per_node=2 goes to train.py")));
+  EXPECT_THAT(parse({"--nproc-per-node=1", "train.py", "--nproc", "--log-dir=x", "nnodes"}).notices, IsEmpty());
+}
+
+TEST_F(LaunchConfigs, ACommandLineInQuotesIsNoProgram) {
+  for (const char* line : {"python train.py", "./trainer --lr=3", "train.py --lr 3"})
+    expect_usage_error([&] { parse({line}); }, (std::string("no program named '") + line).c_str(), "the program to run",
+                       (std::string("`ddprun ... ") + line + "`").c_str());
+  EXPECT_NO_THROW(parse({"train.py", "two words"}));
+}
+
 TEST_F(LaunchConfigs, ProgramsThatCannotRunSayWhy) {
   environment.erase("VIRTUAL_ENV");
+  files["./run.sh"] = FileKind::windows_script;
   const struct {
     std::vector<std::string> line;
     int exit_code;
@@ -186,6 +200,7 @@ TEST_F(LaunchConfigs, ProgramsThatCannotRunSayWhy) {
                {{"missing.py"}, 127, "missing.py does not exist"},
                {{"notes.txt"}, 126, "notes.txt is not executable"},
                {{"--no-python", "./notes.txt"}, 126, "not executable"},
+               {{"./run.sh"}, 126, "the first line of ./run.sh ends as on Windows"},
                {{"/tmp"}, 126, "is a directory"}};
   for (const auto& c : cases) {
     SCOPED_TRACE(c.says);
@@ -193,7 +208,7 @@ TEST_F(LaunchConfigs, ProgramsThatCannotRunSayWhy) {
       parse(c.line);
       FAIL() << "accepted";
     } catch (const ProgramError& error) {
-      EXPECT_EQ(error.exit_code(), c.exit_code);
+      EXPECT_EQ(rendezvous::exit_code_of(error.outcome()), c.exit_code);
       EXPECT_THAT(error.what(), HasSubstr(c.says));
       EXPECT_FALSE(error.where().empty());
       EXPECT_FALSE(error.try_this().empty());

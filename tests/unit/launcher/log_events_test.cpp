@@ -24,7 +24,7 @@ std::vector<std::string> lines_of(const NodeCore::Event& event) {
 }
 
 TEST(NodeEvents, OfEveryStepHaveNoLine) {
-  EXPECT_THAT(lines_of(NodeCore::WorkerSaid{0, worker_link::Progress{}}), IsEmpty());
+  EXPECT_THAT(lines_of(NodeCore::WorkerSaid{0, worker_link::LinkProgress{}}), IsEmpty());
   EXPECT_THAT(lines_of(NodeCore::WorkersChanged{}), IsEmpty());
   EXPECT_THAT(lines_of(NodeCore::WorkersChanged{StopAtStep{}}), IsEmpty()) << "it comes from within";
 }
@@ -49,7 +49,7 @@ TEST(NodeActions, HaveLines) {
   const auto spawn = log_event_of(NodeCore::Action(NodeCore::Spawn{{0, 1}}));
   ASSERT_TRUE(spawn);
   EXPECT_EQ(spawn->fields.text(), " local_ranks=0,1");
-  const auto finish = log_event_of(NodeCore::Action(NodeCore::Finish{3}));
+  const auto finish = log_event_of(NodeCore::Action(NodeCore::Finish{rendezvous::outcome::Told{3}}));
   ASSERT_TRUE(finish);
   EXPECT_EQ(finish->fields.text(), " exit_code=3");
   EXPECT_FALSE(log_event_of(NodeCore::Action(NodeCore::Print{"said"}))) << "the agent logs what it prints";

@@ -57,6 +57,19 @@ TEST(LogFile, GoesOnAtALineOnceThereIsRoomAndSaysWhatIsMissing) {
             "five\nsix\n");
 }
 
+TEST(LogFile, SaysAtItsEndWhatWasDropped) {
+  const test::ScratchDirectory scratch;
+  const auto path = (scratch.path() / "log").string();
+  LogFile file(open_for_append(path), path);
+  EXPECT_EQ(file.append("one\n"), 0);
+  file.skip(7, false);
+  file.skip(5, true);
+  EXPECT_EQ(file.append("no newline"), 0) << "dropped, and not refused by the disk";
+  EXPECT_EQ(file.end(), 0);
+  EXPECT_EQ(file.end(), 0);
+  EXPECT_EQ(contents_of(path), "one\nddprun: 22 bytes of output are missing here, because they could not be written\n");
+}
+
 TEST(LogFile, AddsToWhatIsThere) {
   const test::ScratchDirectory scratch;
   const auto path = (scratch.path() / "log").string();

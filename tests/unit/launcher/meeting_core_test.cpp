@@ -52,7 +52,8 @@ class Meet : public ::testing::Test {
     return text_of(last);
   }
   std::string looked_up(const std::vector<std::string>& addresses) {
-    return step(MeetingCore::LookedUp{addresses, {"10.0.0.2"}, "", addresses.empty() ? "no such host" : ""});
+    return step(MeetingCore::LookedUp{
+        addresses, {"10.0.0.2"}, "", addresses.empty() ? std::optional("no such host") : std::nullopt});
   }
   static rendezvous::StartRound start() {
     rendezvous::StartRound out;
@@ -136,7 +137,7 @@ TEST_F(Meet, UnderSlurmARoundWaitsForTheAddressOfTheEndpoint) {
   begin(its, "LO");
   EXPECT_EQ(step(MeetingCore::EndpointOpened{}), "H");
   EXPECT_EQ(step(MeetingCore::Heard{start()}), "");
-  EXPECT_EQ(step(MeetingCore::LookedUp{{}, {"10.0.0.2"}, "10.0.0.1", ""}), "M");
+  EXPECT_EQ(step(MeetingCore::LookedUp{{}, {"10.0.0.2"}, "10.0.0.1"}), "M");
   EXPECT_EQ(core->endpoint_host(""), "10.0.0.1");
   EXPECT_FALSE(core->next_deadline());
   EXPECT_EQ(step(MeetingCore::Heard{start()}), "M") << "it is known now";
@@ -152,7 +153,7 @@ TEST_F(Meet, UnderSlurmAnAddressOfThisHostDoesWhereTheNameStaysUnknown) {
   EXPECT_EQ(tick_at(15s), "GP");
   EXPECT_THAT(all<MeetingCore::Print>(last).front().line, HasSubstr("workers of this node reach it at 10.0.0.2"));
   EXPECT_EQ(core->endpoint_host(""), "10.0.0.2");
-  EXPECT_EQ(step(MeetingCore::LookedUp{{}, {}, "10.0.0.1", ""}), "") << "too late";
+  EXPECT_EQ(step(MeetingCore::LookedUp{{}, {}, "10.0.0.1"}), "") << "too late";
 }
 
 TEST_F(Meet, OnceItHasFinishedNothingIsLookedUpOrHeldBack) {
@@ -163,7 +164,7 @@ TEST_F(Meet, OnceItHasFinishedNothingIsLookedUpOrHeldBack) {
   core->finish();
   EXPECT_FALSE(core->next_deadline());
   EXPECT_EQ(step(MeetingCore::Heard{start()}), "M");
-  EXPECT_EQ(step(MeetingCore::LookedUp{{}, {}, "10.0.0.1", ""}), "");
+  EXPECT_EQ(step(MeetingCore::LookedUp{{}, {}, "10.0.0.1"}), "");
 }
 
 TEST_F(Meet, TheNextHostIsReachedWhereItStoodBy) {
@@ -187,6 +188,27 @@ TEST(IsThisHost, IsToldByNamesAndAddresses) {
   EXPECT_FALSE(is_this_host("node1.cluster", {"10.0.0.9"}, {"10.0.0.2"}, "node1")) << "of another host";
   EXPECT_TRUE(is_this_host("head", {"10.0.0.9", "10.0.0.2"}, {"10.0.0.2"}, "node1"));
   EXPECT_FALSE(is_this_host("head", {"127.0.0.2"}, {"127.0.0.2"}, "node1")) << "every host has loopback addresses";
+}
+
+TEST_F(Meet, ANodeThatComesIsLedToTheMembershipOfItsJob_HereOrWhereThisNodeIsJoined) {
+  const auto text = [&](const std::string& run_id, const std::optional<rendezvous::Session::Target>& joined) {
+    const auto direction = core->direct(run_id, joined);
+    if (const auto* elsewhere = std::get_if<rendezvous::Elsewhere>(&direction))
+      return elsewhere->address + " " + std::to_string(elsewhere->port);
+    return std::string(std::holds_alternative<MeetingCore::Here>(direction) ? "here" : "nowhere");
+  };
+  auto its = options(false);
+  its.run_id = "bert";
+  begin(its, "J");
+  const rendezvous::Session::Target there{"10.0.0.1", 29400};
+  EXPECT_EQ(text("bert", {}), "nowhere") << "it has joined nobody yet";
+  EXPECT_EQ(text("bert", there), "10.0.0.1 29400");
+  EXPECT_EQ(text("gpt", there), "nowhere") << "it says nothing about its own job to one of another";
+  EXPECT_EQ(step(MeetingCore::ToServe{0}), "N");
+  EXPECT_EQ(text("bert", {}), "here");
+  EXPECT_EQ(text("gpt", {}), "here") << "membership says that it is another job";
+  EXPECT_EQ(step(MeetingCore::SteppedDown{"others go on"}), "PS");
+  EXPECT_EQ(text("bert", there), "10.0.0.1 29400");
 }
 
 }  // namespace

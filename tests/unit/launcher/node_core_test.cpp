@@ -28,7 +28,7 @@ std::vector<Message> sent(const Actions& actions) {
 
 std::vector<int> exit_codes(const Actions& actions) {
   std::vector<int> out;
-  for (const auto& finish : all<NodeCore::Finish>(actions)) out.push_back(finish.exit_code);
+  for (const auto& finish : all<NodeCore::Finish>(actions)) out.push_back(rendezvous::exit_code_of(finish.outcome));
   return out;
 }
 
@@ -92,9 +92,9 @@ class NodeCoreOfTwo : public ::testing::Test {
   // In round 0 the second worker is killed, and the first lives on and waits for a seat.
   Actions lose_second() {
     run();
-    step(NodeCore::WorkerSaid{0, worker_link::Hello{.takes_seats = true}});
+    step(NodeCore::WorkerSaid{0, worker_link::LinkHello{.takes_seats = true}});
     step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}}});
-    step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "rank 3 ended"}});
+    step(NodeCore::WorkerSaid{0, worker_link::LinkLeft{0, {}, "rank 3 ended"}});
     return step({NodeCore::WorkersChanged{OrphansGone{}, OrphansGone{}}});
   }
 
@@ -334,6 +334,71 @@ TEST_F(NodeCoreOfTwo, ALostMembershipHearsNoReportOfAnEarlierRound) {
   EXPECT_TRUE(step(NodeCore::ReasonsRead{wanted.front().number, {{"why"}, {}}}).empty());
 }
 
+TEST_F(NodeCoreOfTwo, FirstCauseOfTheNodeIsReportedFirstThoughItEndsLater) {
+  using worker_link::Departure;
+  run();
+  const Departure for_second{0, Departure::Kind::for_others, {3}, "rank 3 left"};
+  step(NodeCore::WorkerSaid{1, worker_link::LinkHello{.departure = Departure{0, Departure::Kind::own_error, {}, ""}}});
+  step(NodeCore::WorkerSaid{0, worker_link::LinkHello{.departure = for_second}});
+  step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::exited, 1, false}}}});
+  const auto sent =
+      reports(step({NodeCore::WorkersChanged{WorkerEnded{1, {Ending::Kind::exited, 3, false}}, TreeEmpty{}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  const auto& failures = sent.front().message.failures;
+  ASSERT_EQ(failures.size(), 2U);
+  EXPECT_EQ(failures[0].local_rank, 1);
+  EXPECT_TRUE(failures[0].is_own_error);
+  EXPECT_EQ(failures[1].accused, std::vector{3});
+  EXPECT_EQ(failures[1].message, "rank 3 left");
+}
+
+TEST_F(NodeCoreOfTwo, AnErrorFileSaysMoreThanThatAWorkerGaveUpItsGroup) {
+  using worker_link::Departure;
+  run();
+  const Departure aborted{0, Departure::Kind::own_error, {}, "its process group was aborted"};
+  step(NodeCore::WorkerSaid{0, worker_link::LinkHello{.departure = aborted}});
+  const auto wanted = all<NodeCore::ReadReasons>(fail());
+  ASSERT_EQ(wanted.size(), 1U);
+  const auto sent =
+      all<NodeCore::SendRoundEnded>(step(NodeCore::ReasonsRead{wanted.front().number, {{"ValueError: no data"}, {}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_EQ(sent.front().message.failures.front().message, "ValueError: no data");
+}
+
+TEST_F(NodeCoreOfTwo, AWorkerThatIsInAGroupAgainHasNotDeparted) {
+  using worker_link::Departure;
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::LinkHello{.departure = Departure{0, Departure::Kind::own_error, {}, ""}}});
+  step(NodeCore::WorkerSaid{0, worker_link::LinkHello{}});
+  const auto sent = reports(fail());
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_FALSE(sent.front().message.failures.front().is_own_error);
+}
+
+TEST_F(NodeCoreOfTwo, WhatAWorkerSaidOfAnotherRoundIsVoid) {
+  using worker_link::Departure;
+  run();
+  step(NodeCore::WorkerSaid{0, worker_link::LinkHello{.departure = Departure{7, Departure::Kind::own_error, {}, ""}}});
+  const auto sent = reports(fail());
+  ASSERT_EQ(sent.size(), 1U);
+  EXPECT_FALSE(sent.front().message.failures.front().is_own_error);
+}
+
+TEST_F(NodeCoreOfTwo, HungWorkerIsReportedAsKilledByDdprun) {
+  run();
+  rendezvous::StopRound stop;
+  stop.signal_number = SIGTERM;
+  stop.hung_ranks = {3};
+  hear(stop);
+  const auto sent =
+      reports(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGTERM, false}},
+                                             WorkerEnded{1, {Ending::Kind::killed, SIGKILL, false}}, TreeEmpty{}}}));
+  ASSERT_EQ(sent.size(), 1U);
+  ASSERT_EQ(sent.front().message.failures.size(), 1U);
+  EXPECT_THAT(rendezvous::describe_failure(sent.front().message.failures.front()),
+              HasSubstr("rank 3 was killed by ddprun"));
+}
+
 TEST_F(NodeCoreOfTwo, TheReasonsOfAllFailedWorkersAreReadAndTheStderrOfTheFirst) {
   run();
   const auto wanted = all<NodeCore::ReadReasons>(
@@ -418,6 +483,46 @@ TEST_F(NodeCoreOfTwo, ARoundStoppedBeforeItsOutputIsOpenDoesNotEndBeforeWhatIsLe
   EXPECT_EQ(ended.front().message.failures.size(), 1U);
 }
 
+// A worker that waited for a seat ended between the rounds.
+class NodeCoreWithOrphans : public NodeCoreOfTwo {
+ protected:
+  void SetUp() override {
+    ASSERT_EQ(reports(lose_second()).size(), 1U);
+    EXPECT_EQ(all<KillOrphans>(step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGKILL, false}}}}))
+                  .size(),
+              1U);
+    hear(start(1));
+    EXPECT_TRUE(all<NodeCore::Spawn>(step(NodeCore::OutputOpened{})).empty());
+  }
+};
+
+TEST_F(NodeCoreWithOrphans, NoWorkerIsSpawnedBesideWhatTheOneBeforeItHasLeft) {
+  const auto spawned = all<NodeCore::Spawn>(step({NodeCore::WorkersChanged{OrphansGone{}}}));
+  ASSERT_EQ(spawned.size(), 1U);
+  EXPECT_EQ(spawned.front().local_ranks, (std::vector{0, 1}));
+  EXPECT_FALSE(core_.next_deadline());
+}
+
+TEST_F(NodeCoreWithOrphans, TheRoundFailsIfWhatIsLeftCannotBeKilled) {
+  ASSERT_EQ(core_.next_deadline(), facts_.now + 30s);
+  facts_.now += 30s;
+  const auto actions = core_.tick(facts_);
+  EXPECT_TRUE(all<NodeCore::Spawn>(actions).empty());
+  EXPECT_EQ(all<NodeCore::ForgetTree>(actions).size(), 1U) << "ddprun would wait for them at its end";
+  EXPECT_EQ(all<NodeCore::PrintError>(actions).size(), 1U);
+  EXPECT_EQ(sent<rendezvous::RoundFailed>(actions).size(), 1U);
+  const auto ended = reports(actions);
+  ASSERT_EQ(ended.size(), 1U);
+  ASSERT_FALSE(ended.front().message.failures.empty());
+  EXPECT_THAT(ended.front().message.failures.front().message, HasSubstr("can't be killed"));
+}
+
+TEST_F(NodeCoreWithOrphans, AStopMeanwhileSpawnsNobody) {
+  const auto stopped = hear(rendezvous::StopRound{.round = 1, .signal_number = SIGTERM, .why = "rank 0 failed"});
+  EXPECT_TRUE(all<NodeCore::Spawn>(stopped).empty());
+  EXPECT_TRUE(all<NodeCore::Spawn>(step({NodeCore::WorkersChanged{OrphansGone{}, TreeEmpty{}}})).empty());
+}
+
 TEST_F(NodeCoreOfTwo, OutputThatCannotBeOpenedFailsItsWorkers) {
   hear(rendezvous::Welcome{});
   hear(start(0));
@@ -452,20 +557,20 @@ TEST_F(NodeCoreOfTwo, AFailureIsToldAtOnce) {
   const auto actions = step({NodeCore::WorkersChanged{WorkerEnded{0, {Ending::Kind::killed, SIGSEGV, false}}}});
   const auto failed = sent<rendezvous::RoundFailed>(actions);
   ASSERT_EQ(failed.size(), 1U);
-  EXPECT_THAT(failed.front().what, HasSubstr("rank 2 was killed by SIGSEGV"));
-  EXPECT_THAT(failed.front().what, HasSubstr("on host b"));
+  EXPECT_THAT(failed.front().what.value(), HasSubstr("rank 2 was killed by SIGSEGV"));
+  EXPECT_THAT(failed.front().what.value(), HasSubstr("on host b"));
   EXPECT_EQ(failed.front().job_time, 5s);
 }
 
 TEST_F(NodeCoreOfTwo, AFailureFromBeforeTheJobsClockBeganHasItsFirstTime) {
   run();
-  step(NodeCore::WorkerSaid{0, worker_link::Hello{worker_link::kVersion, true, false}});
-  step(NodeCore::WorkerSaid{0, worker_link::Left{0, {}, "gave up"}});  // told once nothing explains it
+  step(NodeCore::WorkerSaid{0, worker_link::LinkHello{worker_link::kVersion, true, false}});
+  step(NodeCore::WorkerSaid{0, worker_link::LinkLeft{0, {}, "gave up"}});  // told once nothing explains it
   facts_.now += 10s;
   facts_.job_time = 0ms;
   const auto failed = sent<rendezvous::RoundFailed>(core_.tick(facts_));
   ASSERT_EQ(failed.size(), 1U);
-  EXPECT_THAT(failed.front().what, HasSubstr("(gave up)"));
+  EXPECT_THAT(failed.front().what.value(), HasSubstr("(gave up)"));
   EXPECT_EQ(failed.front().job_time, 0ms);
 }
 
@@ -483,9 +588,9 @@ TEST_F(NodeCoreOfTwo, TheErrorFileOfACauseIsOfThisNodeOnlyWhereItsRankIs) {
 
 TEST_F(NodeCoreOfTwo, AWorkerThatTakesNoSeatIsToldAndWhoGetsNoneHasLeft) {
   run();
-  step(NodeCore::WorkerSaid{0, worker_link::Hello{worker_link::kVersion, true, false}});
-  EXPECT_THAT(printed(step(NodeCore::WorkerLinkLost{0, "it reads nothing"})),
-              HasSubstr("rank 2: it reads nothing; it gets no new seat"));
+  step(NodeCore::WorkerSaid{0, worker_link::LinkHello{worker_link::kVersion, true, false}});
+  EXPECT_THAT(printed(step(NodeCore::WorkerLinkLost{0, LinkFault::does_not_read})),
+              HasSubstr("rank 2: it does not read what ddprun tells it; it gets no new seat"));
   rendezvous::StopRound stop;
   stop.round = 0;
   stop.reseat = true;
@@ -510,14 +615,14 @@ TEST_F(NodeCoreOfTwo, AClosedOutputStopsTheJobWithoutALine) {
 TEST_F(NodeCoreOfTwo, WorkersAreAskedForAStepAndToldTheOneThatIsAgreedOn) {
   run();
   for (const int local_rank : {0, 1})
-    step(NodeCore::WorkerSaid{local_rank, worker_link::Hello{worker_link::kVersion, false, true}});
+    step(NodeCore::WorkerSaid{local_rank, worker_link::LinkHello{worker_link::kVersion, false, true}});
   auto actions = hear(rendezvous::PrepareStop{0, false});
   EXPECT_EQ(all<NodeCore::SendToWorker>(actions).size(), 2U);
-  step(NodeCore::WorkerSaid{0, worker_link::StopReady{0, 7}});
-  actions = step(NodeCore::WorkerSaid{1, worker_link::StopReady{0, 9}});
+  step(NodeCore::WorkerSaid{0, worker_link::LinkStopReady{0, 7}});
+  actions = step(NodeCore::WorkerSaid{1, worker_link::LinkStopReady{0, 9}});
   EXPECT_EQ(sent<rendezvous::StopReady>(actions).front().call, 9);
   actions = hear(rendezvous::StopAt{0, 9, SIGTERM});
-  EXPECT_EQ(std::get<worker_link::StopAt>(all<NodeCore::SendToWorkers>(actions).front().message).call, 9);
+  EXPECT_EQ(std::get<worker_link::LinkStopAt>(all<NodeCore::SendToWorkers>(actions).front().message).call, 9);
   EXPECT_THAT(printed(actions), HasSubstr("both workers stop at call 9 of should_stop()"));
 }
 
@@ -525,18 +630,18 @@ TEST_F(NodeCoreOfTwo, WorkersAreAskedForAStepAndToldTheOneThatIsAgreedOn) {
 TEST_F(NodeCoreOfTwo, WhatAWorkerAnsweredAndDidBeforeItsEndStillCounts) {
   run();
   for (const int local_rank : {0, 1})
-    step(NodeCore::WorkerSaid{local_rank, worker_link::Hello{worker_link::kVersion, false, true}});
-  EXPECT_TRUE(
-      sent<rendezvous::FirstStep>(step(NodeCore::WorkerSaid{0, worker_link::Progress{.round = 0, .has_stepped = true}}))
-          .empty());
+    step(NodeCore::WorkerSaid{local_rank, worker_link::LinkHello{worker_link::kVersion, false, true}});
+  EXPECT_TRUE(sent<rendezvous::FirstStep>(
+                  step(NodeCore::WorkerSaid{0, worker_link::LinkProgress{.round = 0, .has_stepped = true}}))
+                  .empty());
   hear(rendezvous::PrepareStop{0, false});
-  step(NodeCore::WorkerSaid{0, worker_link::StopReady{0, 9}});
+  step(NodeCore::WorkerSaid{0, worker_link::LinkStopReady{0, 9}});
   step({NodeCore::WorkersChanged{WorkerEnded{0, {}}}});
-  EXPECT_EQ(
-      sent<rendezvous::FirstStep>(step(NodeCore::WorkerSaid{1, worker_link::Progress{.round = 0, .has_stepped = true}}))
-          .size(),
-      1U);
-  const auto actions = step(NodeCore::WorkerSaid{1, worker_link::StopReady{0, 8}});
+  EXPECT_EQ(sent<rendezvous::FirstStep>(
+                step(NodeCore::WorkerSaid{1, worker_link::LinkProgress{.round = 0, .has_stepped = true}}))
+                .size(),
+            1U);
+  const auto actions = step(NodeCore::WorkerSaid{1, worker_link::LinkStopReady{0, 8}});
   ASSERT_EQ(sent<rendezvous::StopReady>(actions).size(), 1U);
   EXPECT_EQ(sent<rendezvous::StopReady>(actions).front().call, 9);
 }
@@ -618,14 +723,14 @@ TEST_F(NodeCoreOfTwo, AStoreForMoreThanNodesIsRefused) {
 }
 
 TEST_F(NodeCoreOfTwo, TheAddressesOfAStoreMayComeInParts) {
-  EXPECT_TRUE(all<NodeCore::OpenStore>(hear(rendezvous::OpenStore{{1, 0, 0}, {"10.0.0.1"}, false})).empty());
-  const auto opened = all<NodeCore::OpenStore>(hear(rendezvous::OpenStore{{1, 0, 0}, {"10.0.0.2"}, true}));
+  EXPECT_TRUE(all<NodeCore::BeginStore>(hear(rendezvous::OpenStore{{1, 0, 0}, {"10.0.0.1"}, false})).empty());
+  const auto opened = all<NodeCore::BeginStore>(hear(rendezvous::OpenStore{{1, 0, 0}, {"10.0.0.2"}, true}));
   ASSERT_EQ(opened.size(), 1U);
   EXPECT_EQ(opened.front().users.size(), 2U);
   EXPECT_EQ(sent<rendezvous::StoreOpened>(step(NodeCore::StoreIsOpen{{1, 0, 0}, 4000})).front().port, 4000);
   // Those of a round that was given up are not users of the next one's.
   hear(rendezvous::OpenStore{{1, 0, 1}, {"10.0.0.3"}, false});
-  EXPECT_EQ(all<NodeCore::OpenStore>(hear(rendezvous::OpenStore{{1, 0, 2}, {"10.0.0.4"}, true})).front().users.size(),
+  EXPECT_EQ(all<NodeCore::BeginStore>(hear(rendezvous::OpenStore{{1, 0, 2}, {"10.0.0.4"}, true})).front().users.size(),
             1U);
 }
 

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <pty.h>
+#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
@@ -22,6 +24,7 @@
 #include <thread>
 
 #include "launcher/command_line/option_table.hpp"
+#include "launcher/output/console.hpp"
 #include "launcher/output/line_tail.hpp"
 #include "tests/text.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
@@ -237,6 +240,17 @@ TEST_F(OutputTest, ATemplateReplacesEveryPrefix) {
   EXPECT_FALSE(fs::exists(round() / "rank_9/stdout.log"));
 }
 
+TEST_F(OutputTest, LinesOfSeveralWorkersInAFileSayWhoseTheyAre) {
+  begin(2);
+  const auto prints = [this](int rank, const std::string& text, const std::string& shown) {
+    print(rank, 1, text);
+    run_until([&] { return contents_of(scratch_.path() / "out") == shown; });
+  };
+  prints(0, "alone so far\n", "alone so far\n");
+  prints(1, "two\n", "alone so far\n[1] two\n");
+  prints(0, "one\n", "alone so far\n[1] two\n[0] one\n");
+}
+
 TEST_F(OutputTest, NoPrefixMeansNone) {
   options_.tee.all = 3;
   options_.prefix_lines = false;
@@ -429,6 +443,37 @@ TEST_F(OutputTest, ARoundThatEndsBeforeItsFilesAreOpenIsForgotten) {
   ::close(disk);
 }
 
+TEST_F(OutputTest, ARoundIsRefusedIfTheFilesOfManyWaitForADiskThatHangs) {
+  options_.redirects.all = 1;
+  begin(1);
+  end_round();
+  fs::create_directories(round(1) / "rank_0");
+  const auto path = round(1) / "rank_0/stdout.log";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  int refused = 0;
+  for (round_.number = 1; round_.number <= 300; ++round_.number)
+    output_->begin_round(round_, {}, [&](std::exception_ptr error) {
+      EXPECT_TRUE(error);
+      ++refused;
+    });
+  run_until([&] { return refused > 0; });
+  EXPECT_EQ(refused, 1) << "the last round; the others are forgotten";
+  const int disk = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  const auto begins = [this] {
+    try {
+      begin_round();
+      return true;
+    } catch (const UsageError&) {  // others still wait
+      return false;
+    }
+  };
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  bool has_begun = false;
+  while (!has_begun && std::chrono::steady_clock::now() < deadline) has_begun = begins();
+  EXPECT_TRUE(has_begun) << "the disk answers again";
+  ::close(disk);
+}
+
 TEST_F(OutputTest, ManyWorkersAtFullSpeedLoseAndTearNothing) {
   constexpr int kWorkers = 64, kLines = 2000;
   options_.tee.all = 3;
@@ -477,6 +522,39 @@ TEST_F(OutputTest, ATeedStreamIsATerminalWhereTheConsoleIsOne) {
     seen.append(buffer, static_cast<std::size_t>(length));
   }
   EXPECT_EQ(seen, "\r[default0]:50%\r\n[default0]:red\r\n");
+}
+
+// As after su: the terminal is another user's, so it cannot be opened anew and its description stays blocking.
+TEST_F(OutputTest, ATerminalOfAnotherUserThatNobodyReadsHoldsUpNobody) {
+  constexpr uid_t kNobody = 65534;
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can be another user";
+  int slave = -1;
+  ASSERT_EQ(::openpty(&terminal_, &slave, nullptr, nullptr, nullptr), 0);
+  streams_.emplace(slave, slave);
+  ::close(slave);
+  ::setfsuid(kNobody);
+  Console console(io_, {});
+  ::setfsuid(0);
+  std::string text;
+  for (int i = 0; i < 2000; ++i) text += std::string(99, '.') + "\n";
+  console.feed({0, 1}, text);
+  bool is_drained = false;
+  console.when_drained([&] { is_drained = true; });
+  io_.poll();
+  EXPECT_FALSE(is_drained) << "more than a terminal holds";
+  ::fcntl(terminal_, F_SETFL, O_NONBLOCK);
+  std::size_t lines = 0;
+  run_until([&] {
+    char bytes[65536];
+    ssize_t count = 0;
+    while ((count = ::read(terminal_, bytes, sizeof bytes)) > 0)
+      lines += static_cast<std::size_t>(std::count(bytes, bytes + count, '\n'));
+    return is_drained || (asio::post(io_, [] {}), false);
+  });
+  char bytes[65536];
+  for (ssize_t count = 0; (count = ::read(terminal_, bytes, sizeof bytes)) > 0;)
+    lines += static_cast<std::size_t>(std::count(bytes, bytes + count, '\n'));
+  EXPECT_EQ(lines, 2000U);
 }
 
 TEST_F(OutputTest, ALogDirectoryThatCannotBeIsRefused) {

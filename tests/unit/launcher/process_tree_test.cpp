@@ -311,6 +311,48 @@ TEST_F(ProcessTree, ReadsAnEmptyEnvironmentOnce) {
   EXPECT_LT(reads() - before, 20u);
 }
 
+TEST(ProcessTreeEnds, BeginWithTheFirstThreadThatSaysSo) {
+  const auto stat = [](const std::string& state, unsigned flags, unsigned long pending) {
+    return "17 (a ) name) " + state + " 1 17 17 0 -1 " + std::to_string(flags) +
+           " 90 0 0 0 1 2 0 0 20 0 4 0 1 2 3 4 5 6 7 8 9 " + std::to_string(pending) + " 0 0 0 0 0 0";
+  };
+  EXPECT_FALSE(is_thread_ending(stat("R", 0x400040, 0)));
+  EXPECT_FALSE(is_thread_ending(stat("S", 0x40, 1UL << (SIGTERM - 1)))) << "it may have a handler";
+  EXPECT_TRUE(is_thread_ending(stat("D", 0x44, 0))) << "exits";
+  EXPECT_TRUE(is_thread_ending(stat("R", 0x440, 0))) << "dies of a signal";
+  EXPECT_TRUE(is_thread_ending(stat("R", 0x240, 0))) << "dumps core";
+  EXPECT_TRUE(is_thread_ending(stat("D", 0x40, 1UL << (SIGKILL - 1))));
+  EXPECT_TRUE(is_thread_ending(stat("Z", 0x40, 0)));
+  EXPECT_FALSE(is_thread_ending(""));
+  EXPECT_FALSE(is_thread_ending("17 (name"));
+}
+
+TEST_F(ProcessTree, ProcessEndsOnceAllItsThreadsDo) {
+  Pipe ready;
+  const pid_t running = start([&] { sleep_for_ever(); });
+  const pid_t without_main_thread = start([&] {
+    std::thread([&] {
+      ready.say(1);
+      sleep_for_ever();
+    }).detach();
+    ::syscall(SYS_exit, 0);
+  });
+  const pid_t zombie = start([] {});
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(zombie), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(is_ending(running));
+  EXPECT_TRUE(is_ending(zombie));
+  EXPECT_EQ(ready.hear(), 1);
+  EXPECT_FALSE(is_ending(without_main_thread));
+  ::kill(running, SIGKILL);
+  EXPECT_TRUE(is_ending(running));
+  for (const pid_t pid : {running, without_main_thread, zombie}) {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  EXPECT_FALSE(is_ending(running));
+}
+
 TEST_F(ProcessTree, IsFoundWithoutALookAtOthers) {
   if (reads() == 0) GTEST_SKIP() << "this kernel does not count the reads of a thread";
   if (::access("/proc/thread-self/children", R_OK) != 0)

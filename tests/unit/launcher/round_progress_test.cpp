@@ -5,12 +5,12 @@
 namespace ddp::launcher {
 namespace {
 
-using worker_link::Progress;
+using worker_link::LinkProgress;
 
 // Of two workers.
 class RoundProgressOfTwo : public ::testing::Test {
  protected:
-  bool note(int local_rank, const Progress& message) { return progress_.note(message, local_rank, workers_); }
+  bool note(int local_rank, const LinkProgress& message) { return progress_.note(message, local_rank, workers_); }
   void begin_round() {
     progress_.begin_round();
     workers_ = Workers(2);
@@ -21,30 +21,30 @@ class RoundProgressOfTwo : public ::testing::Test {
 };
 
 TEST_F(RoundProgressOfTwo, TheFirstStepIsDoneWhenEveryWorkerHasDoneIt) {
-  EXPECT_FALSE(note(0, Progress{.has_stepped = true}));
-  EXPECT_FALSE(note(0, Progress{.has_stepped = true}));
-  EXPECT_FALSE(note(1, Progress{.has_stepped = false, .commits = 0}));
-  EXPECT_TRUE(note(1, Progress{.has_stepped = true}));
-  EXPECT_FALSE(note(1, Progress{.has_stepped = true})) << "once in a round";
+  EXPECT_FALSE(note(0, LinkProgress{.has_stepped = true}));
+  EXPECT_FALSE(note(0, LinkProgress{.has_stepped = true}));
+  EXPECT_FALSE(note(1, LinkProgress{.has_stepped = false, .commits = 0}));
+  EXPECT_TRUE(note(1, LinkProgress{.has_stepped = true}));
+  EXPECT_FALSE(note(1, LinkProgress{.has_stepped = true})) << "once in a round";
   begin_round();
-  EXPECT_FALSE(note(1, Progress{.has_stepped = true}));
-  EXPECT_TRUE(note(0, Progress{.has_stepped = true}));
+  EXPECT_FALSE(note(1, LinkProgress{.has_stepped = true}));
+  EXPECT_TRUE(note(0, LinkProgress{.has_stepped = true}));
 }
 
 TEST_F(RoundProgressOfTwo, WhatIsKeptIsWhatTheFurthestHasAndEmptyWhereNobodyTold) {
   EXPECT_EQ(progress_.kept(), rendezvous::Progress{});
-  note(0, Progress{.commits = 0});
+  note(0, LinkProgress{.commits = 0});
   EXPECT_EQ(progress_.kept(), (rendezvous::Progress{0, {}}));
-  note(1, Progress{.commits = 15, .checkpoint_step = 100});
+  note(1, LinkProgress{.commits = 15, .checkpoint_step = 100});
   EXPECT_EQ(progress_.kept(), (rendezvous::Progress{0, 100})) << "what it comes with was made in a round before";
-  note(1, Progress{.commits = 20, .checkpoint_step = 100});
-  note(0, Progress{.commits = 4});
+  note(1, LinkProgress{.commits = 20, .checkpoint_step = 100});
+  note(0, LinkProgress{.commits = 4});
   EXPECT_EQ(progress_.kept(), (rendezvous::Progress{5, 100}));
-  note(1, Progress{.commits = 3});
+  note(1, LinkProgress{.commits = 3});
   EXPECT_EQ(progress_.kept(), (rendezvous::Progress{5, 100}));
   begin_round();
   EXPECT_EQ(progress_.kept(), rendezvous::Progress{});
-  note(1, Progress{.commits = 30});
+  note(1, LinkProgress{.commits = 30});
   EXPECT_EQ(progress_.kept(), (rendezvous::Progress{0, {}}));
 }
 

@@ -113,7 +113,8 @@ TEST(Summary, NoTextOfOthersCanForgeALine) {
   for (const auto& ending : {Ending{Ending::Kind::exited, 1, false}, Ending{Ending::Kind::not_started, ENOENT, false},
                              Ending{Ending::Kind::killed, SIGKILL, false}}) {
     auto failure = failure_of(ending);
-    failure.host = failure.program = failure.message = failure.stderr_file = failure.gpu_faults = forged;
+    failure.host = failure.program = failure.message = failure.stderr_file = failure.gpu_faults = failure.killed_for =
+        forged;
     failure.stderr_tail = {forged};
     auto verdict = verdict_on(failure);
     verdict.what = forged;
@@ -143,6 +144,35 @@ TEST(Summary, WhatToTryFitsTheEnding) {
   EXPECT_THAT(text(2, {"usage: x"}), HasSubstr("wrong use"));
   EXPECT_THAT(text(2, {"usage: x"}), Not(HasSubstr("--max-restarts")));
   EXPECT_THAT(text(1, {}), HasSubstr("wrote nothing to stderr"));
+}
+
+TEST(Summary, AnExceptionThatNobodyCaughtIsTheCause) {
+  const struct {
+    std::vector<std::string> tail;
+    const char* cause;
+  } cases[] = {
+      {{"step 3", "terminate called after throwing an instance of 'std::runtime_error'", "  what():  no data"},
+       "\ncause: std::runtime_error: no data\n"},
+      {{"terminate called after throwing an instance of 'int'"}, "\ncause: int\n"},
+      {{"libc++abi: terminating due to uncaught exception of type std::runtime_error: no data"},
+       "\ncause: std::runtime_error: no data\n"},
+  };
+  for (const auto& c : cases) {
+    SCOPED_TRACE(c.cause);
+    auto failure = failure_of({Ending::Kind::killed, SIGABRT, true});
+    failure.stderr_tail = c.tail;
+    EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr(c.cause));
+    EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("the exception above says what failed"));
+    failure.message = "its own words";
+    EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("\ncause: its own words\n"));
+  }
+}
+
+TEST(Summary, APythonProgramThatCrashesIsAskedForItsOwnTrace) {
+  auto failure = failure_of({Ending::Kind::killed, SIGSEGV, false});
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`gdb ./train core`"));
+  failure.program = "train.py";
+  EXPECT_THAT(job_summary(verdict_on(failure)), HasSubstr("`export PYTHONFAULTHANDLER=1`"));
 }
 
 TEST(Summary, AProgramThatNeverRanHasNoPidAndNoTime) {

@@ -23,8 +23,8 @@ std::string list(const std::vector<int>& local_ranks) {
 }
 
 // One letter per action, with what matters of it: "S01" SpawnWorkers of local ranks 0 and 1, "N0" SeatWorkers (new
-// seats), "R0" TellRoundOver, "T15" SignalTree, "W1:15" SignalWorker, "K1" KillWorker, "O" KillOrphans, "K" KillTree,
-// "B" TellStarted, "F2" TellFailure of local rank 2, "E" TellEnded.
+// seats), "R0" TellRoundOver, "T15" SignalTree ("T15-1": not to 1), "W1:15" SignalWorker, "K1" KillWorker, "O"
+// KillOrphans, "K" KillTree, "B" TellStarted, "F2" TellFailure of local rank 2, "E" TellEnded.
 std::string text_of(const WorkerGroup::Actions& actions) {
   std::string out;
   for (const auto& action : actions) {
@@ -36,7 +36,8 @@ std::string text_of(const WorkerGroup::Actions& actions) {
       out += "W" + std::to_string(signal->local_rank) + ":" + std::to_string(signal->signal_number);
     if (const auto* kill = std::get_if<KillWorker>(&action)) out += "K" + std::to_string(kill->local_rank);
     if (std::holds_alternative<TellStarted>(action)) out += "B";
-    if (const auto* signal = std::get_if<SignalTree>(&action)) out += "T" + std::to_string(signal->signal_number);
+    if (const auto* signal = std::get_if<SignalTree>(&action))
+      out += "T" + std::to_string(signal->signal_number) + (signal->spared.empty() ? "" : "-" + list(signal->spared));
     if (std::holds_alternative<KillOrphans>(action)) out += "O";
     if (std::holds_alternative<KillTree>(action)) out += "K";
     if (const auto* tell = std::get_if<TellFailure>(&action)) out += "F" + std::to_string(tell->failure.local_rank);
@@ -207,6 +208,110 @@ TEST_F(Group, WhoWasKilledByOthersHasFailedThoughAnotherNodeMissedItAndTheStopCa
     EXPECT_EQ(ended().failures[0].local_rank, 0);
     EXPECT_EQ(ended().stopped, 2);
   }
+}
+
+TEST_F(Group, EndThatHadBegunAtTheFirstFailureIsAFailureOfItsOwn) {
+  begin(4, 1s);
+  EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15");
+  EXPECT_EQ(step({WorkerEnded{1, exited(3), true}}), "");
+  EXPECT_EQ(step({WorkerEnded{2, exited(1)}}), "") << "a consequence";
+  EXPECT_EQ(tick_at(1s), "K");
+  EXPECT_EQ(step({WorkerEnded{3, killed(SIGKILL), true}, TreeEmpty{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 3u);
+  EXPECT_EQ(ended().failures[1].local_rank, 1);
+  EXPECT_TRUE(ended().failures[1].was_ending);
+  EXPECT_EQ(ended().failures[2].local_rank, 3) << "it was killed before our SIGKILL";
+  EXPECT_EQ(ended().stopped, 1);
+}
+
+TEST_F(Group, EndThatHadBegunAtTheUsersStopIsNoFailure) {
+  begin(1);
+  step({StopSignal{SIGTERM}});
+  EXPECT_EQ(step({WorkerEnded{0, exited(3), true}, TreeEmpty{}}), "E");
+  EXPECT_TRUE(ended().failures.empty());
+}
+
+using DepartureKind = worker_link::Departure::Kind;
+
+TEST_F(Group, WorkerThatLeftForAnErrorOfItsOwnMayEndByItself) {
+  for (const auto kind : {DepartureKind::own_error, DepartureKind::in_order}) {
+    begin(3);
+    const auto departed = now;
+    step({WorkerDeparted{1, {0, kind, {}, ""}}});
+    now += 300ms;
+    EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15-1") << "it missed the other";
+    EXPECT_EQ(step({WorkerEnded{1, exited(3)}}), "");
+    EXPECT_EQ(step({WorkerEnded{2, killed(SIGTERM)}, TreeEmpty{}}), "E");
+    ASSERT_EQ(ended().failures.size(), 2u);
+    EXPECT_EQ(ended().failures[1].local_rank, 1);
+    EXPECT_EQ(ended().failures[1].ending, exited(3));
+    EXPECT_EQ(ended().failures[1].is_own_error, kind == DepartureKind::own_error);
+    EXPECT_EQ(ended().failures[1].at, kind == DepartureKind::own_error ? departed : now);
+    EXPECT_EQ(ended().stopped, 1);
+  }
+}
+
+TEST_F(Group, WorkerThatGivesUpItsGroupBecauseOfOurSignalHasNotFailed) {
+  begin(2);
+  EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15");
+  step({WorkerDeparted{1, {0, DepartureKind::own_error, {}, "SIGTERM"}}});
+  EXPECT_EQ(step({WorkerEnded{1, exited(143)}, TreeEmpty{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].local_rank, 0);
+}
+
+TEST_F(Group, DepartureThatIsSaidAgainKeepsItsTime) {
+  begin(2);
+  const auto departed = now;
+  const WorkerDeparted own_error{1, {0, DepartureKind::own_error, {}, ""}};
+  step({own_error});
+  now += 300ms;
+  step({own_error});
+  step({WorkerEnded{1, exited(3)}});
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].at, departed);
+}
+
+TEST_F(Group, WorkerThatLeftIsSignalledAfterAMomentLikeTheOthers) {
+  begin(2);
+  step({WorkerDeparted{1, {0, DepartureKind::own_error, {}, "aborted"}}});
+  EXPECT_EQ(step({StopWorkers{SIGTERM}}), "T15-1");
+  EXPECT_EQ(group->next_deadline(), now + 2s);
+  EXPECT_EQ(tick_at(2s), "T15");
+  EXPECT_EQ(step({WorkerEnded{0, killed(SIGTERM)}, WorkerEnded{1, killed(SIGTERM)}, TreeEmpty{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].ending, (Ending{Ending::Kind::left, 0, false})) << "the signal was ours";
+  EXPECT_EQ(ended().failures[0].message, "aborted");
+}
+
+TEST_F(Group, WorkerThatLeftForAnotherIsStoppedAtOnceAndSaysForWhom) {
+  begin(3);
+  step({WorkerDeparted{0, {0, DepartureKind::for_others, {5}, "rank 5 ended"}}});
+  step({WorkerDeparted{2, {0, DepartureKind::for_others, {5}, "rank 5 ended"}}});
+  EXPECT_EQ(step({WorkerEnded{0, exited(1)}}), "F0 O T15");
+  EXPECT_EQ(step({WorkerEnded{1, killed(SIGTERM)}, WorkerEnded{2, exited(1)}, TreeEmpty{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].accused, std::vector{5});
+  EXPECT_EQ(ended().failures[0].message, "rank 5 ended");
+}
+
+TEST_F(Group, WorkerThatLeftIsNotSparedAtTheUsersStop) {
+  begin(1);
+  step({WorkerDeparted{0, {0, DepartureKind::own_error, {}, ""}}});
+  EXPECT_EQ(step({StopSignal{SIGTERM}}), "T15");
+}
+
+TEST_F(Group, WorkerWithASeatThatLeavesForAnErrorOfItsOwnIsNotSignalled) {
+  begin_with_seats(2);
+  step({WorkerDeparted{1, {0, DepartureKind::own_error, {}, ""}}});
+  EXPECT_EQ(step({StopWorkers{SIGTERM, false, true}}), "R01");
+  EXPECT_EQ(step({WorkerSaidHello{1, false}}), "");
+  EXPECT_EQ(step({WorkerEnded{1, exited(3)}}), "");
+  EXPECT_EQ(step({WorkerLeft{0, "why"}}), "O");
+  EXPECT_EQ(step({OrphansGone{}}), "E");
+  ASSERT_EQ(ended().failures.size(), 1u);
+  EXPECT_EQ(ended().failures[0].local_rank, 1);
 }
 
 TEST_F(Group, WhoIsKilledWhileDdprunItselfIsToldToStopHasNotFailed) {

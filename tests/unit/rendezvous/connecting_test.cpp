@@ -7,11 +7,13 @@
 #include <poll.h>
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/address.hpp"
 #include "tests/unit/rendezvous/loopback.hpp"
 
 namespace ddp::rendezvous {
@@ -223,6 +225,31 @@ TEST_F(ConnectingTest, LeavesNothingInTheLoopIfItEndsWhileItConnects) {
   drain();
   EXPECT_TRUE(io.stopped());
   EXPECT_TRUE(outcomes.empty());
+}
+
+TEST_F(ConnectingTest, TriesNoOtherAddressAfterItsEnd) {
+  const FullListener silent;
+  auto other = store::loopback(silent.port(), INADDR_LOOPBACK + 1);
+  const auto listener = store::RawSocket::unconnected();
+  store::require(::bind(listener.fd(), reinterpret_cast<const sockaddr*>(&other), sizeof other) == 0, "bind");
+  store::require(::listen(listener.fd(), 1) == 0, "listen");
+  Resolved both;
+  both.addresses.push_back(base::socket_address(base::parse_address("127.0.0.1").value(), silent.port()));
+  both.addresses.push_back(base::socket_address(base::parse_address("127.0.0.2").value(), silent.port()));
+  const auto resolve_at_once = [both](asio::io_context& loop, const Wanted&, const auto& done) {
+    asio::post(loop, [both, done] { done(both); });
+    return std::make_shared<int>();
+  };
+  addresses_.emplace(io, EndpointName{"endpoint", silent.port()}, resolve_at_once);
+  connect({});
+  drain();
+  EXPECT_EQ(addresses.texts().size(), 2u);
+  EXPECT_FALSE(io.stopped()) << "it waits for the first address";
+  attempt.reset();
+  drain();
+  EXPECT_TRUE(io.stopped()) << "nothing of the attempt is left in the loop";
+  pollfd came{listener.fd(), POLLIN, 0};
+  EXPECT_EQ(::poll(&came, 1, 0), 0);
 }
 
 TEST_F(ConnectingTest, ClosesItsSocketIfItEndsDuringTheHandshakes) {

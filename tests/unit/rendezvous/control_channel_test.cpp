@@ -797,7 +797,7 @@ TEST_P(ATokenIsAskedFor, WhoAnswersWithoutTheKeyIsNoEndpoint) {
   ASSERT_TRUE(run_until([&] { return closed.has_value(); }));
   EXPECT_THAT(closed->why, HasSubstr("what answers there is no ddprun"));
   EXPECT_TRUE(closed->is_stranger);
-  EXPECT_EQ(closed->try_this, "") << "something else may be there later";
+  EXPECT_EQ(closed->try_this, std::nullopt) << "something else may be there later";
 }
 
 }  // namespace

@@ -81,7 +81,9 @@ TEST_F(HostOfTwo, SpeaksTheHighestVersionThatBothSpeak) {
   node.versions = {1, 3};
   const auto actions = host.step(HostCore::Came{host.new_node(), node, "10.0.0.2"}, now_);
   ASSERT_EQ(told<Welcome>(actions), 1);
-  EXPECT_EQ(std::get<Welcome>(all<HostCore::Tell>(actions).front().message).version, 3);
+  const auto welcome = std::get<Welcome>(all<HostCore::Tell>(actions).front().message);
+  EXPECT_EQ(welcome.version, 3);
+  EXPECT_EQ(welcome.versions, (VersionRange{2, 4}));
 }
 
 TEST_F(HostOfTwo, RefusesANodeWithoutACommonVersionAndSaysWhichSideToUpgrade) {
@@ -104,8 +106,19 @@ TEST_F(HostOfTwo, RefusesANodeWithoutACommonVersionAndSaysWhichSideToUpgrade) {
     EXPECT_EQ(all<HostCore::Close>(actions).size(), 1U);
     ASSERT_EQ(all<HostCore::Print>(actions).size(), 1U);
     EXPECT_THAT(all<HostCore::Print>(actions).front().line, HasSubstr("host h1 (10.0.0.2) was refused: ddprun on"));
+    EXPECT_EQ(all<HostCore::Print>(actions).front().node, all<HostCore::Tell>(actions).front().node);
     EXPECT_TRUE(host.membership().is_empty());
   }
+}
+
+TEST_F(HostOfTwo, LinesAboutANodeThatMembershipRefusesNameIt) {
+  auto of_three = hello(1);
+  of_three.nodes_min = of_three.nodes_max = 3;
+  Actions actions;
+  const auto node = come(of_three, &actions);
+  EXPECT_EQ(told<Refused>(actions), 1);
+  ASSERT_EQ(all<HostCore::Print>(actions).size(), 1U);
+  EXPECT_EQ(all<HostCore::Print>(actions).front().node, node);
 }
 
 TEST_F(HostOfTwo, RefusesOtherJobsAndEndsTheirConnectionsOnceTheyHaveBeenTold) {
@@ -154,8 +167,8 @@ TEST_F(HostOfTwo, FinishesOnceEveryConnectionHasEnded) {
   auto actions = step(HostCore::OwnAgentFinished{});
   EXPECT_EQ(all<HostCore::Close>(actions).size(), 2U);
   EXPECT_TRUE(all<HostCore::Finish>(actions).empty());
-  EXPECT_TRUE(all<HostCore::Finish>(step(HostCore::Ended{one, ""})).empty());
-  EXPECT_EQ(all<HostCore::Finish>(step(HostCore::Ended{two, ""})).size(), 1U);
+  EXPECT_TRUE(all<HostCore::Finish>(step(HostCore::Ended{one})).empty());
+  EXPECT_EQ(all<HostCore::Finish>(step(HostCore::Ended{two})).size(), 1U);
   EXPECT_FALSE(core_.next_deadline());
 }
 

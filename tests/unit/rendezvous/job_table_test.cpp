@@ -46,7 +46,11 @@ class FakeServer {
   }
   void finishes(int exit_code, TimePoint now) {
     RoundEnded ended{round.number, {}, 0, false, 0, {}};
-    if (exit_code != 0) ended.failures.emplace_back().ending = {Ending::Kind::exited, exit_code, false};
+    if (exit_code != 0) {
+      auto& failure = ended.failures.emplace_back();
+      failure.ending = {Ending::Kind::exited, exit_code, false};
+      failure.after = std::chrono::minutes(1);  // no pause follows
+    }
     hears(ended, now);
   }
 
@@ -92,6 +96,7 @@ class JobTableTest : public ::testing::Test {
     const auto direction = table.direct(hello, *base::parse_address(source), now);
     if (const auto* verdict = std::get_if<FinishJob>(&direction)) return told = *verdict, nullptr;
     if (const auto* why = std::get_if<Refused>(&direction)) return refused = *why, nullptr;
+    if (std::holds_alternative<std::monostate>(direction)) return nullptr;
     auto& job = std::get<std::reference_wrapper<FakeServer>>(direction).get();
     job.joins(hello, now);
     job.is_anyone_connected = true;
@@ -117,6 +122,16 @@ TEST_F(JobTableTest, ACutOffNodeOfAJobThatIsOverBeginsItNotAgain) {
     EXPECT_EQ(told.exit_code, 5);
     EXPECT_EQ(begun, 1);
   }
+}
+
+TEST_F(JobTableTest, ANodeWhoseJobIsServedByAnAgentBeginsNoneHere) {
+  auto hello = a_hello({});
+  hello.is_served_by_agent = true;
+  EXPECT_EQ(comes(hello), nullptr);
+  EXPECT_EQ(begun, 0);
+  hello.is_served_by_agent = false;
+  EXPECT_NE(comes(hello), nullptr);
+  EXPECT_EQ(begun, 1);
 }
 
 TEST_F(JobTableTest, TheNextJobOfANameBeginsAtOnceWithNewerRounds) {
@@ -234,9 +249,11 @@ TEST_F(JobTableTest, ThereIsALimitOnAllJobs) {
   EXPECT_EQ(comes(hello_of_job(99), "10.0.2.1"), nullptr);
   EXPECT_EQ(refused.what, "the endpoint has 16 jobs already, as many as it takes");
   EXPECT_FALSE(refused.is_round_unknown);
+  EXPECT_FALSE(refused.is_other_job);
   auto with_round = a_hello(RoundId{1000, 7, 3});
   EXPECT_EQ(comes(with_round, "10.0.2.1"), nullptr);
   EXPECT_TRUE(refused.is_round_unknown) << "so its workers go on, and it tries again";
+  EXPECT_TRUE(refused.is_other_job) << "so it keeps its round";
 }
 
 }  // namespace

@@ -268,7 +268,7 @@ TEST_F(MembershipClaims, TheHostsOwnNodeIsBelievedBeforeAllOthers) {
   comes_again(3, 13, held[3]);
   EXPECT_EQ(membership->view().round, 0);
   for (const std::uint64_t id : {7u, 8u, 9u}) expect_refused(id);
-  EXPECT_THAT(stopped.at(13).front().why, HasSubstr("node 0, which had the endpoint, was lost"));
+  EXPECT_THAT(stopped.at(13).front().why.value(), HasSubstr("node 0, which had the endpoint, was lost"));
   EXPECT_FALSE(stepped_down);
 }
 
@@ -364,11 +364,11 @@ TEST_F(MembershipClaims, AClaimantThatEndsMeanwhileIsNotCounted) {
   begin_anew(1, 4);
   for (const std::uint64_t id : {3u, 4u}) comes_again(id, 10 + id, held[static_cast<int>(id)]);
   EXPECT_EQ(membership->view().round, -1) << "half of four, without the lowest group rank";
-  hear(membership->step(Farewell{"key-4"}, now));
+  hear(membership->step(NodeEnded{"key-4"}, now));
   EXPECT_EQ(membership->view().round, -1);
   comes_again(2, 12, held[2]);
   EXPECT_EQ(membership->view().round, 0) << "two of three";
-  EXPECT_THAT(stopped.at(12).front().why, HasSubstr("node 3"));
+  EXPECT_THAT(stopped.at(12).front().why.value(), HasSubstr("node 3"));
 }
 
 TEST_F(MembershipClaims, TheSettingsComeWithTheRoundWhoeverCameFirst) {

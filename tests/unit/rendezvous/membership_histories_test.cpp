@@ -175,7 +175,7 @@ class History {
     const bool is_proven = below(3) != 0;
     if (!is_proven) silent_.insert(agent.key);
     if (is_proven && below(2) == 0)
-      hear(membership_->step(Farewell{"key-" + std::to_string(agent.key)}, now_));
+      hear(membership_->step(NodeEnded{"key-" + std::to_string(agent.key)}, now_));
     else if (is_proven && below(2) == 0)
       hear(membership_->step(Disconnected{node(*agent.connection), "reset"}, now_));
     else

@@ -125,6 +125,7 @@ class Job : public ::testing::Test {
 
   FailureReport failure(int rank, Ending ending, std::chrono::milliseconds job_time = 5s) const {
     FailureReport report;
+    report.after = 1min;  // so no round has failed at once, unless a test says so
     report.rank = rank;
     report.ending = ending;
     report.job_time = job_time;

@@ -21,6 +21,19 @@ TEST(RestartBudget, CountsWhatWasSpentBeforeAsOfNow) {
   EXPECT_FALSE(forever.is_left(now + 24h));
 }
 
+TEST(RestartPause, DoublesUpToTenSecondsAndEndsWithARoundThatWorked) {
+  RestartPause pause;
+  EXPECT_EQ(pause.length(), 0ms);
+  for (const auto length : {100ms, 200ms, 400ms, 800ms, 1600ms, 3200ms, 6400ms, 10000ms, 10000ms}) {
+    pause.end_round(true);
+    EXPECT_EQ(pause.length(), length);
+  }
+  for (int i = 0; i < 1'000; ++i) pause.end_round(true);
+  EXPECT_EQ(pause.length(), 10s);
+  pause.end_round(false);
+  EXPECT_EQ(pause.length(), 0ms);
+}
+
 TEST(CoolDown, LeavesAHostOutThatEndsThreeRoundsInTenMinutes) {
   TimePoint now{1h};
   CoolDown cool_down;
@@ -47,6 +60,40 @@ TEST(CoolDown, RemembersTwoBlamesAfterTheHostIsBack) {
     cool_down.blame("a", next);
     EXPECT_EQ(cool_down.is_out("a", next), is_soon) << "those of 1 min and 2 min count for 10 min";
   }
+}
+
+TEST_F(Job, RoundsThatFailAtOnceWaitLongerAndLonger) {
+  begin(1, 1, 20);
+  join(1, "a", {}, true);
+  auto at_once = failure(0, exited(1));
+  at_once.after = 20ms;
+  ends(1, {at_once});
+  EXPECT_EQ(started.at(1).restart_count, 0);
+  EXPECT_EQ(said.back(),
+            "the next round begins in 100 ms: the last one failed within 10 s of the start, before a first step");
+  pass(99ms);
+  EXPECT_EQ(started.at(1).restart_count, 0);
+  pass(1ms);
+  EXPECT_EQ(started.at(1).restart_count, 1);
+  ends(1, {at_once});
+  pass(199ms);
+  EXPECT_EQ(started.at(1).restart_count, 1);
+  pass(1ms);
+  EXPECT_EQ(started.at(1).restart_count, 2);
+  says(1, FirstStep{started.at(1).round.number});
+  ends(1, {at_once});
+  EXPECT_EQ(started.at(1).restart_count, 3) << "it had come further";
+}
+
+TEST_F(Job, AStopEndsAPause) {
+  begin(1, 1, 20);
+  join(1, "a", {}, true);
+  auto at_once = failure(0, exited(1));
+  at_once.after = 20ms;
+  ends(1, {at_once});
+  says(1, StopAsked{SIGTERM});
+  ASSERT_EQ(finished.count(1), 1u);
+  EXPECT_EQ(finished.at(1).exit_code, 143);
 }
 
 TEST_F(Job, AHostThatEndsRoundAfterRoundIsLeftOutForAWhile) {
@@ -93,7 +140,7 @@ TEST_F(Job, ANodeCannotBlameARankOfAnotherNode) {
   auto its = failure(0, exited(1));  // ranks 2 and 3 are its own
   its.local_rank = 7;
   ends(2, {its}, 1);
-  EXPECT_THAT(stopped.at(1).back().why, HasSubstr("rank 3 ended with exit code 1"));
+  EXPECT_THAT(stopped.at(1).back().why.value(), HasSubstr("rank 3 ended with exit code 1"));
   ends(1, {}, 2);
   EXPECT_EQ(finished.at(1).cause->rank, 3);
   EXPECT_EQ(finished.at(1).cause->local_rank, 1);
@@ -109,7 +156,7 @@ TEST_F(Job, ANodeCannotBlameARankOfAnotherNodeInARoundThatAnotherMembershipBegan
   begin(3, 3);
   for (const std::uint64_t id : {1u, 2u, 3u}) comes_again(id, id, held.at(id));
   says(3, RoundEnded{round, {failure(1, exited(1))}, 1, false});  // ranks 4 and 5 are its own
-  EXPECT_THAT(stopped.at(1).back().why, HasSubstr("rank 4 ended with exit code 1"));
+  EXPECT_THAT(stopped.at(1).back().why.value(), HasSubstr("rank 4 ended with exit code 1"));
 }
 
 TEST_F(Job, ANodeWithTheNameOfAnotherHostIsLeftOutAlone) {

@@ -70,7 +70,7 @@ TEST_F(Job, MissingNodesEndTheWaitWithTheNamesOfThoseThatCame) {
   pass(1s);
   EXPECT_EQ(finished.at(1).exit_code, 77);
   EXPECT_EQ(finished.at(2).exit_code, 77);
-  EXPECT_THAT(finished.at(1).what,
+  EXPECT_THAT(finished.at(1).what.value(),
               AllOf(HasSubstr("only 2 of 3 nodes"), HasSubstr("a (node rank 0)"), HasSubstr("b (node rank 2)")));
 }
 
@@ -214,7 +214,7 @@ TEST_F(Job, ANewcomerThatCannotStartTheProgramIsLeftOut) {
   ends(1, {}, 2);
   EXPECT_TRUE(finished.empty());
   EXPECT_EQ(started.at(1).group_world_size, 1);
-  EXPECT_THAT(started.at(1).why, HasSubstr("host b can't start the program"));
+  EXPECT_THAT(started.at(1).why.value(), HasSubstr("host b can't start the program"));
   EXPECT_EQ(started.at(1).restart_count, 0);
 }
 
@@ -323,7 +323,7 @@ TEST_F(Job, AFailureWhileNewcomersAreTakenInCostsARestart) {
   join(2, "b");
   ends(1, {failure(0, exited(1))}, 1);
   EXPECT_EQ(started.at(2).restart_count, 1);
-  EXPECT_THAT(started.at(2).why, HasSubstr("rank 0"));
+  EXPECT_THAT(started.at(2).why.value(), HasSubstr("rank 0"));
 }
 
 TEST_F(Job, ALossCostsNothingWhereEnoughAreLeft) {
@@ -338,7 +338,7 @@ TEST_F(Job, ALossCostsNothingWhereEnoughAreLeft) {
   EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1})) << "at once";
   EXPECT_EQ(started.at(1).round.number, 1u);
   EXPECT_EQ(started.at(1).restart_count, 0);
-  EXPECT_THAT(started.at(1).why, HasSubstr("host b"));
+  EXPECT_THAT(started.at(1).why.value(), HasSubstr("host b"));
   leaves(3);
   ends(1, {}, 2);
   EXPECT_EQ(started.at(1).group_world_size, 1);
@@ -376,10 +376,10 @@ TEST_F(Job, ALostNodeStopsTheOthersAndEndsAJobWithoutRestarts) {
   join(1, "a", {}, true);
   join(2, "b");
   leaves(2);
-  EXPECT_THAT(stopped.at(1).front().why, AllOf(HasSubstr("node 1"), HasSubstr("host b"), HasSubstr("gone")));
+  EXPECT_THAT(stopped.at(1).front().why.value(), AllOf(HasSubstr("node 1"), HasSubstr("host b"), HasSubstr("gone")));
   ends(1, {}, 2);
   EXPECT_EQ(finished.at(1).exit_code, 77);
-  EXPECT_THAT(finished.at(1).what, HasSubstr("host b"));
+  EXPECT_THAT(finished.at(1).what.value(), HasSubstr("host b"));
 }
 
 TEST_F(Job, ALostNodeIsReplacedWhileTheBudgetLastsAndItsRankIsTakenOver) {
@@ -394,7 +394,7 @@ TEST_F(Job, ALostNodeIsReplacedWhileTheBudgetLastsAndItsRankIsTakenOver) {
   join(3, "c");
   EXPECT_EQ(group_ranks({1, 3}), (std::vector<int>{0, 1}));
   EXPECT_EQ(started.at(3).restart_count, 1);
-  EXPECT_THAT(started.at(1).why, HasSubstr("host b"));
+  EXPECT_THAT(started.at(1).why.value(), HasSubstr("host b"));
 }
 
 TEST_F(Job, AReplacementMayComeBeforeTheLossIsKnown) {
@@ -416,7 +416,7 @@ TEST_F(Job, WhoWaitsInVainForAReplacementSaysWhatWasLost) {
   ends(1, {}, 2);
   pass(60s);
   EXPECT_EQ(finished.at(1).exit_code, 77);
-  EXPECT_THAT(finished.at(1).what, AllOf(HasSubstr("host b"), HasSubstr("only 1 of 2 nodes")));
+  EXPECT_THAT(finished.at(1).what.value(), AllOf(HasSubstr("host b"), HasSubstr("only 1 of 2 nodes")));
 }
 
 TEST_F(Job, ANodeThatLeavesAfterItsGoodEndIsNotMissed) {

@@ -30,8 +30,8 @@ TEST_F(WhatIsKept, ThreeFailuresInARowWithoutAnyAreACrashLoop) {
   fails_having_kept({0, {}});
   ASSERT_EQ(finished.count(1), 1u);
   EXPECT_EQ(finished.at(1).exit_code, 76);
-  EXPECT_EQ(exit_code_of(finished.at(1).cause->ending), 3) << "the cause is told all the same";
-  EXPECT_THAT(finished.at(1).what, HasSubstr("3 rounds in a row failed without a commit or a checkpoint"));
+  EXPECT_EQ(exit_code_of(outcome::WorkerFailed{finished.at(1).cause->ending}), 3) << "the cause is told all the same";
+  EXPECT_THAT(finished.at(1).what.value(), HasSubstr("3 rounds in a row failed without a commit or a checkpoint"));
 }
 
 TEST_F(WhatIsKept, WorkersThatKeepThingsAndNeverCameToOneAreACrashLoopToo) {
@@ -149,7 +149,7 @@ TEST_F(Job, TheReportTellsOfEachRoundWhereTheTimeWent) {
   const auto& report = *finished.at(1).report;
   ASSERT_EQ(report.rounds.size(), 2u);
   RoundTimes first{0, "", 2, 4, 0ms, 0ms, 100ms, 20ms, 310ms, 995ms};
-  RoundTimes second{1, "rank 2 was killed by SIGKILL after 0 ms", 2, 4, 5ms, 30ms, 0ms, 5ms, {}, 40ms};
+  RoundTimes second{1, "rank 2 was killed by SIGKILL after 60 s", 2, 4, 5ms, 30ms, 0ms, 5ms, {}, 40ms};
   EXPECT_EQ(report.rounds[0], first);
   EXPECT_EQ(report.rounds[1], second) << report.rounds[1].why;
   EXPECT_EQ(report.total, 1505ms);

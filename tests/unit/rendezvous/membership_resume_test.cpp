@@ -28,7 +28,7 @@ TEST_F(Resume, ABrokenConnectionProvesNothingForAWhile) {
   pass(999ms);
   EXPECT_TRUE(stopped.empty());
   pass(1ms);
-  EXPECT_THAT(stopped.at(1).front().why, AllOf(HasSubstr("host h2"), HasSubstr("reset")));
+  EXPECT_THAT(stopped.at(1).front().why.value(), AllOf(HasSubstr("host h2"), HasSubstr("reset")));
   ends(1, {}, 2);
   join(3, "c");
   EXPECT_EQ(started.at(3).group_rank, 1) << "its end is proven, so the other goes on";
@@ -67,7 +67,7 @@ TEST_F(Resume, WhoComesAgainHasTheSettingsThatItWasLetInWith) {
 TEST_F(Resume, AFarewellIsProofAtOnce) {
   begin_with(2);
   disconnects(2);
-  hear(membership->step(Farewell{"key-2"}, now));
+  hear(membership->step(NodeEnded{"key-2"}, now));
   EXPECT_EQ(stopped.count(1), 1u);
   pass(1s);
   EXPECT_EQ(stopped.at(1).size(), 1u) << "nothing is awaited any more";
@@ -301,7 +301,7 @@ TEST_F(Resume, TheNextHostWaitsForNobodyButThoseThatAreLeft) {
   comes_again(2, 0, held[1]);
   EXPECT_TRUE(stopped.empty()) << "one of three";
   comes_again(3, 13, held[2]);
-  EXPECT_THAT(stopped.at(0).front().why, HasSubstr("node 0, which had the endpoint, was lost"));
+  EXPECT_THAT(stopped.at(0).front().why.value(), HasSubstr("node 0, which had the endpoint, was lost"));
   EXPECT_TRUE(stopped.at(13).front().reseat);
   says(0, RoundEnded{0, {}, 2, false});
   says(13, RoundEnded{0, {}, 2, false});

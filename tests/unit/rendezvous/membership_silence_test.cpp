@@ -92,8 +92,8 @@ TEST_F(HostThatSlept, GoesOnAfterAShortNap) {
 
 TEST_F(HostThatSlept, BelievesAGuardian) {
   three_nodes_run_and_the_host_sleeps(10s);
-  hear(membership->step(Farewell{"key-2"}, now));
-  hear(membership->step(Farewell{"key-3"}, now));
+  hear(membership->step(NodeEnded{"key-2"}, now));
+  hear(membership->step(NodeEnded{"key-3"}, now));
   ends(1, {}, 2);
   EXPECT_EQ(started.at(1).group_world_size, 1);
 }
@@ -130,7 +130,7 @@ TEST_F(Job, ASilentNodeOfWhichAFarewellComesBlocksNothing) {
   falls_silent(3);
   EXPECT_TRUE(membership->knows("key-3"));
   EXPECT_FALSE(membership->knows("key-4"));
-  hear(membership->step(Farewell{"key-3"}, now));
+  hear(membership->step(NodeEnded{"key-3"}, now));
   ends(1, {}, 2);
   EXPECT_FALSE(stepped_down);
   EXPECT_EQ(started.at(1).round.number, 1u);

@@ -43,7 +43,7 @@ TEST_F(StopAtOneStep, TheGreatestOfAllAnswersIsTheStep_AndTheJobEndsWith75) {
   stops_at_step(2);
   EXPECT_EQ(finished.at(1).exit_code, 75);
   EXPECT_EQ(finished.at(2).exit_code, 75);
-  EXPECT_THAT(finished.at(2).what, HasSubstr("4 workers stopped at one step"));
+  EXPECT_THAT(finished.at(2).what.value(), HasSubstr("4 workers stopped at one step"));
 }
 
 TEST_F(StopAtOneStep, WhereAWorkerTakesNoPartTheSignalStopsAll) {
@@ -53,8 +53,8 @@ TEST_F(StopAtOneStep, WhereAWorkerTakesNoPartTheSignalStopsAll) {
   answers(2, {});
   ASSERT_EQ(stopped[2].size(), 1u);
   EXPECT_EQ(stopped[2][0].signal_number, SIGTERM);
-  EXPECT_THAT(stopped[2][0].why, HasSubstr("SIGTERM to ddprun on host a"));
-  EXPECT_EQ(stopped[1][0].why, "") << "it knows";
+  EXPECT_THAT(stopped[2][0].why.value(), HasSubstr("SIGTERM to ddprun on host a"));
+  EXPECT_EQ(stopped[1][0].why, std::nullopt) << "it knows";
   EXPECT_TRUE(stops_at.empty());
   ends(1, {}, 2);
   ends(2, {}, 2);
@@ -94,7 +94,7 @@ TEST_F(StopAtOneStep, ANodeThatKilledItsWorkersAfterTheGraceIsNoLoss) {
   answers(1, 7);
   answers(2, 7);
   ends(1, {}, 2);
-  EXPECT_THAT(stopped[2].at(0).why, HasSubstr("SIGTERM"));
+  EXPECT_THAT(stopped[2].at(0).why.value(), HasSubstr("SIGTERM"));
   ends(2, {}, 2);
   EXPECT_EQ(finished.at(2).exit_code, 128 + SIGTERM);
 }
@@ -448,7 +448,7 @@ TEST_F(SignalToEveryProcess, ANodeMayTellOfItBeforeAnybodyIsToldToStop) {
   EXPECT_FALSE(stopped[1][1].reseat);
   ends(1, {}, 2);
   expect_stopped_by(SIGTERM);
-  EXPECT_THAT(finished.at(1).what, HasSubstr("SIGTERM to the processes of host h2"));
+  EXPECT_THAT(finished.at(1).what.value(), HasSubstr("SIGTERM to the processes of host h2"));
   says(2, StopAsked{SIGTERM});
 }
 

@@ -20,8 +20,13 @@ using ::testing::HasSubstr;
 const std::string kKey = "0123456789abcdef0123456789abcdef", kNonce = "00112233445566778899aabbccddeeff";
 
 FailureReport some_failure() {
-  return {5,     1,     "gpu17",           41822,      "./train",          {Ending::Kind::killed, 11, true}, 3,
-          12min, 13min, "out of \"luck\"", {"a", "b"}, "logs/x/stderr.log"};
+  FailureReport out{
+      5,     1,     "gpu17",           41822,      "./train",          {Ending::Kind::killed, 11, true}, 3,
+      12min, 13min, "out of \"luck\"", {"a", "b"}, "logs/x/stderr.log"};
+  out.accused = {7, 0};
+  out.is_own_error = out.was_ending = true;
+  out.killed_for = "it did not come";
+  return out;
 }
 
 TEST(MessageJson, EveryMessageComesBackAsItWas) {
@@ -78,7 +83,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
   start.successors = {{1, "10.0.0.2", 29501}, {2, "fd00::3", 29502}};
   start.host_group_rank = 0;
   start.nonce = kNonce;
-  const ToAgent down[] = {Welcome{1234ms, true, 2},
+  const ToAgent down[] = {Welcome{1234ms, true, 2, {1, 3}},
                           Elsewhere{"10.0.0.2", 29501},
                           Refused{"no", "yes"},
                           Refused{"no", "yes", false, true},
@@ -107,6 +112,33 @@ TEST(MessageJson, ANewerPeerMaySayMore) {
             ToMembership(StopAsked{2}));
 }
 
+// Older peers write an empty text where there is none, and do not read a message without the field.
+TEST(MessageJson, ReasonThatIsNotThereIsAnEmptyTextForOlderPeers) {
+  const ToAgent messages[] = {StopRound{.round = 4}, StartRound{}, FinishJob{}};
+  const std::vector<std::string> fields[] = {{"why"}, {"why"}, {"what", "try"}};
+  for (std::size_t i = 0; i < std::size(messages); ++i) {
+    auto json = nlohmann::json::parse(to_json(messages[i]));
+    if (json.contains("master_port")) json["master_port"] = 29400;  // 0 is no port
+    for (const auto& field : fields[i]) {
+      EXPECT_EQ(json.at(field), "") << json;
+      auto without = json;
+      without.erase(field);
+      EXPECT_EQ(to_agent_of(without.dump()), to_agent_of(json.dump())) << field;
+    }
+  }
+  const auto stop_with = [](const std::string& why) {
+    const auto text =
+        R"({"type":"stop_round","round":4,"signal_number":15,"kill":false,"reseat":false,"hung_ranks":[],)"
+        R"("is_left_behind":false,"why":")" +
+        why + "\"}";
+    return std::get<StopRound>(to_agent_of(text).value()).why;
+  };
+  EXPECT_EQ(to_membership_of(R"({"type":"round_failed","round":4,"what":"","hung_ranks":[],"job_time_ms":0})"),
+            ToMembership(RoundFailed{4}));
+  EXPECT_EQ(stop_with(""), std::nullopt);
+  EXPECT_EQ(stop_with("x"), "x");
+}
+
 TEST(MessageJson, MessageOfAnUnknownTypeIsToBeIgnored) {
   EXPECT_EQ(to_membership_of(R"({"type":"sing","song":1})"), std::nullopt);
   EXPECT_EQ(to_agent_of(R"({"type":"sing"})"), std::nullopt);
@@ -115,6 +147,20 @@ TEST(MessageJson, MessageOfAnUnknownTypeIsToBeIgnored) {
 
 TEST(MessageJson, LastOfTwoFieldsOfOneNameCounts) {
   EXPECT_EQ(to_membership_of(R"({"type":"round_started","round":1,"round":2})"), ToMembership(RoundStarted{2}));
+}
+
+TEST(MessageJson, AWelcomeWithoutARangeIsFromAnEndpointOfTheChosenVersion) {
+  const auto welcome_of = [](const nlohmann::json& json) {
+    return std::get<Welcome>(to_agent_of(json.dump(), 1).value());
+  };
+  auto json = nlohmann::json::parse(to_json(ToAgent(Welcome{0ms, false, 7, {5, 9}})));
+  EXPECT_EQ(welcome_of(json).versions, (VersionRange{5, 9}));
+  json.erase("version_min");
+  EXPECT_EQ(welcome_of(json).versions, (VersionRange{7, 9}));
+  json.erase("version_max");
+  EXPECT_EQ(welcome_of(json).versions, (VersionRange{7, 7}));
+  json.erase("version");
+  EXPECT_EQ(welcome_of(json), (Welcome{0ms, false, 1, {1, 1}}));
 }
 
 TEST(MessageJson, HelloHasTheRangeOfVersionsOrOneVersion) {
@@ -153,6 +199,8 @@ TEST(MessageJson, LongestMessageFitsIntoTheChannel) {
   failure.stderr_tail.assign(kStderrLinesMax, longest);
   RoundEnded ended{4, {failure}, 0, false};
   failure.stderr_tail.clear();
+  failure.killed_for = std::string(512, 'x');
+  failure.accused.assign(kAccusedMax, 1'000'000'000);
   ended.failures.resize(kFailuresMax, failure);
   const auto text = to_json(ToMembership(ended));
   EXPECT_LE(text.size(), kControlMessageBytesMax);
@@ -283,6 +331,8 @@ TEST(MessageJson, FieldsToMembershipAreWithinTheirRanges) {
                   {"/failures/0/after_ms", {-1, 101 * 366 * kDay}},
                   {"/failures/0/ending_value", {0, 65}},
                   {"/failures/0/ending", {-1, 4}},
+                  {"/failures/0/accused", {Json(std::vector<int>(17, 1)), Json(std::vector<int>{-2})}},
+                  {"/failures/0/killed_for", {std::string(513, 'x')}},
                   {"/failures/0/stderr_tail", {Json(std::vector<std::string>(17, "x"))}}},
                  parse);
   for (const auto* name : {"host", "program", "message", "stderr_file", "gpu_faults"})
@@ -333,7 +383,11 @@ TEST(MessageJson, FieldsToAnAgentAreWithinTheirRanges) {
   expect_checked(to_json(ToAgent(OpenStore{{1, 1, 1}, {"10.0.0.1"}, true})),
                  {{"/allow/0", kNoAddresses}, {"/allow", {Json(std::vector<std::string>(257, "10.0.0.1"))}}}, parse);
   expect_checked(to_json(ToAgent(Welcome{})),
-                 {{"/job_time_ms", {-1, 101 * 366 * kDay}}, {"/version", {0, -1, 1'000'001}, {1, 1'000'000}}}, parse);
+                 {{"/job_time_ms", {-1, 101 * 366 * kDay}},
+                  {"/version", {0, -1, 2}, {1}},
+                  {"/version_min", {0}, {1}},
+                  {"/version_max", {0, 1'000'001}, {1, 1'000'000}}},
+                 parse);
   expect_checked(to_json(ToAgent(StopAt{1, 1, 0})), {{"/call", {0}}, {"/signal_number", {-1, 65}}}, parse);
   expect_checked(to_json(ToAgent(StopRound{1, 15, false, false, "", {1}})),
                  {{"/signal_number", {0, 65}}, {"/hung_ranks/0", {-1}}, {"/why", {kNul}}}, parse);

@@ -29,6 +29,9 @@ class SessionTest : public ::testing::Test {
   std::string hear(const ToAgent& message) { return step(Session::Heard{message}); }
   std::string say(const ToMembership& message) { return step(Session::Said{message}); }
   std::string ended(How how) { return step(Session::Ended{how, 1}); }
+  static Session::Ended turned_away(bool can_be_forged) {
+    return {How::closed, 1, false, Session::Refusal{{"another token", ""}, can_be_forged}};
+  }
 
   // Lets time pass until something is done, but no longer than `limit`.
   std::string next(milliseconds limit = 1h) {
@@ -71,7 +74,8 @@ class SessionTest : public ::testing::Test {
     for (const auto& action : actions) {
       if (!out.empty()) out += ", ";
       if (const auto* connect = std::get_if<Session::Connect>(&action)) out += "connect " + text_of(connect->to);
-      if (std::holds_alternative<Session::HangUp>(action)) out += "hang up";
+      if (const auto* hang_up = std::get_if<Session::HangUp>(&action))
+        out += hang_up->is_end_told ? "hang up openly" : "hang up";
       if (const auto* say = std::get_if<Session::Send>(&action)) {
         constexpr const char* kNames[] = {"hello",        "store_opened", "round_started", "first_step",
                                           "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
@@ -94,8 +98,13 @@ class SessionTest : public ::testing::Test {
       if (const auto* serve = std::get_if<Session::Serve>(&action))
         out += "serve without " + (serve->lost_group_rank ? std::to_string(*serve->lost_group_rank) : "?");
       if (std::holds_alternative<Session::StopOrphans>(action)) out += "stop workers";
-      if (const auto* give_up = std::get_if<Session::GiveUp>(&action))
-        out += give_up->refused ? "give up: " + give_up->refused->what : "give up";
+      if (const auto* give_up = std::get_if<Session::GiveUp>(&action)) {
+        const auto* refused = std::get_if<Refused>(&give_up->why);
+        const bool do_all_refuse = std::holds_alternative<Session::AllPortsRefuse>(give_up->why);
+        out += refused != nullptr ? "give up: " + refused->what
+               : do_all_refuse    ? "give up: all ports refuse"
+                                  : "give up";
+      }
     }
     return out;
   }
@@ -111,15 +120,29 @@ TEST_F(SessionTest, GivesUpAtAnEndpointThatWantsAVersionWhichItDoesNotSpeak_AndS
     static_cast<void>(of_this.step(Session::Connected{kFirst}, now));
     Welcome welcome;
     welcome.version = is_newer ? kVersions.high + 1 : kVersions.low - 1;
+    welcome.versions = {welcome.version, welcome.version + 2};
     const auto actions = of_this.step(Session::Heard{welcome}, now);
     ASSERT_EQ(actions.size(), 1U);
     const auto* given_up = std::get_if<Session::GiveUp>(&actions.front());
     ASSERT_NE(given_up, nullptr);
-    const auto& refused = *given_up->refused;
-    EXPECT_NE(refused.what.find("version " + std::to_string(welcome.version)), std::string::npos) << refused.what;
+    const auto& refused = std::get<Refused>(given_up->why);
+    const auto range = "versions " + std::to_string(welcome.version) + " to " + std::to_string(welcome.version + 2);
+    EXPECT_NE(refused.what.find(range), std::string::npos) << refused.what;
     EXPECT_EQ(refused.try_this,
               is_newer ? "upgrade ddprun on this host" : "upgrade what serves the endpoint, ddprun or ddp-rendezvous");
   }
+}
+
+TEST_F(SessionTest, BlamesAnEndpointThatChoosesAVersionWhichTheNodeDoesNotSpeakThoughTheyHaveOneInCommon) {
+  (void)step(Session::Begin{});
+  (void)step(Session::Connected{kFirst});
+  Welcome welcome;
+  welcome.version = kVersions.high + 1;
+  welcome.versions = {kVersions.high, kVersions.high + 1};
+  const auto actions = session.step(Session::Heard{welcome}, now);
+  ASSERT_EQ(actions.size(), 1U);
+  EXPECT_EQ(std::get<Refused>(std::get<Session::GiveUp>(actions.front()).why).try_this,
+            "upgrade what serves the endpoint, ddprun or ddp-rendezvous");
 }
 
 TEST_F(SessionTest, TheEndpointIsTriedUntilTheJoinTimeout_WithGrowingPauses) {
@@ -151,12 +174,18 @@ TEST_F(SessionTest, JitterShortensAPauseByHalfAtMost) {
 TEST_F(SessionTest, ARefusalIsFinal) {
   (void)step(Session::Begin{});
   (void)step(Session::Connected{kFirst});
-  EXPECT_EQ(hear(Refused{"another job", "", true}), "give up: another job");
+  EXPECT_EQ(hear(Refused{"another job", "", true}), "hang up openly, give up: another job");
   EXPECT_EQ(ended(How::closed), "");
 }
 
+TEST_F(SessionTest, ARefusalInTheHandshakeIsFinalWhereNobodyCanForgeIt) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  EXPECT_EQ(step(turned_away(false)), "give up: another token");
+  EXPECT_EQ(session.next_deadline(), std::nullopt);
+}
+
 TEST_F(SessionTest, ARefusalThatAnybodyCouldSendIsFinalAfterTenSecondsWithoutAnythingElse) {
-  const Session::Ended refused{How::closed, 1, false, Refused{"another token", ""}};
+  const auto refused = turned_away(true);
   EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
   for (const auto began = now; now < began + 9s;) {
     EXPECT_EQ(step(refused), "");
@@ -182,7 +211,7 @@ TEST_F(SessionTest, ARefusalThatAnybodyCouldSendEndsNoRound) {
   join_and_start(1, false);
   EXPECT_EQ(ended(How::closed), "connect endpoint");
   for (int i = 0; i < 1000; ++i) {
-    EXPECT_EQ(step(Session::Ended{How::closed, 1, false, Refused{"another token", ""}}), "");
+    EXPECT_EQ(step(turned_away(true)), "");
     EXPECT_EQ(next(), "connect endpoint");
   }
 }
@@ -226,10 +255,53 @@ TEST_F(SessionPorts, NoneOfThemTakesLong_UntilItIsKnownWhichOneItIs) {
 
 TEST_F(SessionPorts, AnotherJobAtOneOfThemIsPassedBy) {
   EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
-  EXPECT_EQ(meet_other_job(), "hang up, connect endpoint 1");
+  EXPECT_EQ(meet_other_job(), "hang up openly, connect endpoint 1");
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");
   EXPECT_EQ(hear(Welcome{}), "hand welcome");
   EXPECT_EQ(hear(start(0, 1)), "hand start_round 0");
+}
+
+TEST_F(SessionPorts, GivesUpWhenOneHasRefusedAndTheOthersHaveAnsweredForLongEnough) {
+  for (const bool can_be_forged : {false, true}) {
+    session = Session({60s, 3s, 30s, 3}, Hello{}, now);
+    const auto began = now;
+    const auto answer_of = [&](const std::string& attempt) {
+      if (attempt == "connect endpoint 1") return step(turned_away(can_be_forged));
+      const bool may_come = attempt == "connect endpoint 2" && now < began + 20s;
+      return ended(may_come ? How::silent : How::refused);
+    };
+    auto what = step(Session::Begin{});
+    while (what.empty() || what.rfind("connect ", 0) == 0) what = what.empty() ? next() : answer_of(what);
+    EXPECT_EQ(what, "give up: all ports refuse");
+    EXPECT_GE(now - began, 35s) << "a quarter of the join timeout after the last silence";
+    EXPECT_LE(now - began, 40s);
+  }
+}
+
+TEST_F(SessionPorts, GiveUpForNoRefusalBeforeAllHaveBeenTried_NorOnceTheHostIsUnknown) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  EXPECT_EQ(step(turned_away(false)), "connect endpoint 1");
+  now += 20s;
+  EXPECT_EQ(step(turned_away(false)), "connect endpoint 2");
+  EXPECT_EQ(step(turned_away(false)), "");
+  now += 20s;
+  EXPECT_EQ(step(Session::Ended{How::silent, 1, true}), "") << "no attempt is under way";
+  EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(step(Session::Ended{How::silent, 1, true}), "");
+  EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(step(turned_away(false)), "connect endpoint 1") << "what the others answered is of another host";
+}
+
+TEST_F(SessionPorts, TakeNoPartInRefusalsOnceTheJobWasFoundAtOne) {
+  EXPECT_EQ(step(Session::Begin{}), "connect endpoint");
+  EXPECT_EQ(ended(How::refused), "connect endpoint 1");
+  EXPECT_EQ(step(turned_away(true)), "connect endpoint 2");
+  EXPECT_EQ(ended(How::refused), "");
+  EXPECT_EQ(next(), "connect endpoint");
+  EXPECT_EQ(step(Session::Connected{kFirst}), "say hello");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  now += 20s;
+  EXPECT_EQ(step(turned_away(true)), "connect endpoint") << "anybody could have said that";
 }
 
 TEST_F(SessionPorts, ARefusalByTheJobItselfIsFinal) {
@@ -280,7 +352,7 @@ TEST_F(SessionPorts, AnotherJobInThePlaceOfTheLostHostIsNoReasonToGiveUp) {
   now += 10s;
   EXPECT_EQ(ended(How::closed), "connect endpoint");
   EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
-  EXPECT_EQ(hear(Refused{"another job", "", true}), "hang up, connect 10.0.0.2");
+  EXPECT_EQ(hear(Refused{"another job", "", true}), "hang up openly, connect 10.0.0.2");
 }
 
 TEST_F(SessionTest, NobodyIsSaidAnythingBeforeTheWelcome) {
@@ -367,10 +439,35 @@ TEST_F(SessionTest, AStoreThatIsOpenIsNotOpenedAgain_ItsPortIsSaidAgain) {
   now += 10s;
   (void)ended(How::closed);
   (void)step(Session::Connected{kFirst});
-  EXPECT_EQ(hear(Welcome{}), "hand welcome, say store_opened");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome") << "it is asked again, if that is still its store";
   EXPECT_EQ(hear(OpenStore{{100, 7, 0}, {}, false}), "");
   EXPECT_EQ(hear(OpenStore{{100, 7, 0}, {}, true}), "say store_opened");
   EXPECT_EQ(hear(OpenStore{{100, 7, 1}, {}, true}), "hand open_store");
+}
+
+TEST_F(SessionTest, DaemonThatIsFullLeavesTheNodeItsRound) {
+  const Refused full{"too many jobs", "", true, true};
+  join_and_start(1, false);
+  now += 10s;
+  (void)ended(How::closed);
+  const auto began = now;
+  // Longer than the orphan limit, and then than the heartbeat limit.
+  for (int i = 0; i < 200; ++i) {
+    if (i == 100) (void)say(RoundEnded{});
+    ASSERT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+    EXPECT_EQ(hear(full), "hang up openly");
+    EXPECT_EQ(next(), "connect endpoint");
+  }
+  EXPECT_GT(now - began, 60s);
+}
+
+TEST_F(SessionTest, RoundOfTheSameNumberInAnotherTermGetsAStoreOfItsOwn) {
+  join();
+  EXPECT_EQ(hear(OpenStore{{100, 7, 0}, {}, true}), "hand open_store");
+  EXPECT_EQ(say(StoreOpened{0, 5000}), "say store_opened");
+  EXPECT_EQ(hear(start(0, 1)), "hand start_round 0");
+  EXPECT_EQ(hear(OpenStore{{200, 8, 0}, {}, false}), "hand open_store");
+  EXPECT_EQ(hear(OpenStore{{200, 8, 0}, {}, true}), "hand open_store");
 }
 
 TEST_F(SessionTest, WhatTheRoundHasComeToIsSaidInTheHello) {
@@ -549,7 +646,7 @@ TEST_F(SessionTest, ASuccessorThatPointsToTheLostHostIsAskedAgainSoon) {
   EXPECT_EQ(ended(How::silent), "connect 10.0.0.2");
   for (int i = 0; i < 10; ++i) {
     (void)step(Session::Connected{kSecond});
-    EXPECT_EQ(hear(Elsewhere{"10.0.0.1", 5001}), "hang up") << "as that address is known for the host's";
+    EXPECT_EQ(hear(Elsewhere{"10.0.0.1", 5001}), "hang up openly") << "as that address is known for the host's";
     EXPECT_EQ(next(100ms), "connect 10.0.0.2");
   }
 }
@@ -570,7 +667,7 @@ TEST_F(SessionTest, ElsewhereIsFollowed_ButNotInCircles) {
   int followed = 0;
   for (;; ++followed) {
     (void)step(Session::Connected{kFirst});
-    if (hear(Elsewhere{followed % 2 == 0 ? "10.0.0.2" : "10.0.0.3", 5000}) == "hang up") break;
+    if (hear(Elsewhere{followed % 2 == 0 ? "10.0.0.2" : "10.0.0.3", 5000}) == "hang up openly") break;
     ASSERT_LT(followed, 100);
   }
   EXPECT_LT(followed, 10);
@@ -641,6 +738,22 @@ TEST_F(SessionTest, ANextHostThatMayNotGoOnServesNotAgain) {
     what = next();
   } while (what.rfind("connect", 0) == 0);
   EXPECT_EQ(what, "give up");
+}
+
+TEST_F(SessionTest, AfterItSteppedDownAnotherJobAtTheOnlyPortEndsNoSearch) {
+  EXPECT_EQ(step(Session::Hosting{}), "say hello");
+  (void)hear(Welcome{});
+  (void)hear(start(0, 0, false));
+  (void)say(RoundEnded{0, {}, 1, false});
+  const auto began = now;
+  auto what = step(Session::SteppedDown{"the others are out of reach"});
+  while (what == "connect endpoint") {
+    EXPECT_EQ(step(Session::Connected{kFirst}), "say hello holding 0");
+    EXPECT_EQ(hear(Refused{"job b is served here", "", true}), "hang up openly");
+    what = next();
+  }
+  EXPECT_EQ(what, "give up");
+  EXPECT_EQ(now - began, 60s) << "for the join timeout, as the own job may come back there";
 }
 
 TEST_F(SessionTest, ASpareThatLostTheEndpointTriesForTheJoinTimeout) {

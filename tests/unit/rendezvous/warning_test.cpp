@@ -22,9 +22,9 @@ Warning from(int host, const std::string& reason = "another token") {
 
 TEST(Warnings, FirstIsALineAndThoseOfTheNextMinuteAreOne) {
   WarningTally tally;
-  EXPECT_EQ(tally.take(from(1), kStart), "a connection from 10.0.0.1 ended: another token");
+  EXPECT_EQ(tally.take(from(1), kStart).value().text, "a connection from 10.0.0.1 ended: another token");
   EXPECT_EQ(tally.next_deadline(), std::nullopt);
-  for (int i = 0; i < 5'000; ++i) EXPECT_EQ(tally.take(from(i % 200), kStart + 1s), std::nullopt);
+  for (int i = 0; i < 5'000; ++i) EXPECT_FALSE(tally.take(from(i % 200), kStart + 1s));
   EXPECT_EQ(tally.next_deadline(), kStart + 60s);
   EXPECT_THAT(tally.tick(kStart + 59s), IsEmpty());
   EXPECT_THAT(tally.tick(kStart + 60s),

@@ -4,6 +4,8 @@
 #include "ddp/distributed_sampler.hpp"
 #include "ddp/error.hpp"
 #include "ddp/gradient_compression.hpp"
+#include "ddp/gradient_scaling.hpp"
+#include "tests/unit/worker_runtime/parameters_of.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 #include "tests/unit/worker_runtime/scratch_directory.hpp"
 
@@ -13,6 +15,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -100,13 +103,7 @@ class TrainingRun {
   std::string text() { return shared_text() + own_text(); }
 
  private:
-  std::vector<Parameter> parameters() {
-    std::vector<Parameter> all;
-    for (std::size_t p = 0; p < values_.size(); ++p) {
-      all.push_back({"p" + std::to_string(p), {static_cast<std::int64_t>(values_[p].size())}, values_[p]});
-    }
-    return all;
-  }
+  std::vector<Parameter> parameters() { return test::parameters_of(values_); }
 
   DistributedDataParallelOptions small_buckets() {
     DistributedDataParallelOptions options;
@@ -598,6 +595,218 @@ TEST(Checkpointer, TheStateOfAHookIsEachRanksOwn) {
     if (!later.load()) return "nothing";
     train(resumed, resumed_model, 5, 9);
     return w == resumed ? "same" : "different";
+  });
+  EXPECT_THAT(results, Each("same"));
+}
+
+// Gradients become ready in another order than the parameters', so a rebuild makes other buckets.
+class RebuiltRun {
+ public:
+  RebuiltRun(ProcessGroup world, const std::shared_ptr<CommunicationHook>& hook, const std::filesystem::path& folder)
+      : world_(world), model_(world, parameters(), rebuilt_buckets(hook)), checkpoints_(world, into(folder)) {
+    checkpoints_.add(parameters());
+    checkpoints_.add("step", step_);
+    checkpoints_.add(model_);
+    if (hook) checkpoints_.add_own([hook] { return hook->state(); });
+  }
+
+  // Returns what training came to, and all norms on the way.
+  std::string train(int to) {
+    std::ostringstream text;
+    text << std::hexfloat;
+    while (step_ < to) {
+      auto open = model_.begin_step();
+      for (const std::size_t p : {2, 0, 3, 1}) {
+        auto* const gradient = model_.gradient<float>(p).data();
+        for (std::size_t e = 0; e < values_[p].size(); ++e) {
+          const auto i = static_cast<float>(e + 1 + 31 * p + 7 * static_cast<std::size_t>(step_));
+          gradient[e] = std::sin(i * static_cast<float>(world_.rank() + 1));
+        }
+        open.ready(p);
+      }
+      open.finish();
+      text << static_cast<double>(clip_gradients_by_norm(model_, 0.5)) << " ";
+      for (std::size_t p = 0; p < values_.size(); ++p) {
+        for (std::size_t e = 0; e < values_[p].size(); ++e) values_[p][e] -= model_.gradient<float>(p).data()[e];
+      }
+      ++step_;
+    }
+    for (const auto& values : values_) {
+      for (const float each : values) text << each << " ";
+    }
+    return text.str();
+  }
+
+  void save() {
+    checkpoints_.save(static_cast<std::uint64_t>(step_));
+    checkpoints_.wait();
+  }
+  bool load() { return checkpoints_.load().has_value(); }
+  DistributedDataParallel& model() { return model_; }
+
+ private:
+  std::vector<Parameter> parameters() { return test::parameters_of(values_); }
+
+  static DistributedDataParallelOptions rebuilt_buckets(const std::shared_ptr<CommunicationHook>& hook) {
+    DistributedDataParallelOptions options;
+    options.first_bucket_cap_bytes = options.bucket_cap_bytes = 12'800;  // one parameter, or two
+    options.rebuild_buckets = RebuildBuckets::automatic;
+    options.communication_hook = hook;
+    return options;
+  }
+
+  ProcessGroup world_;
+  std::vector<std::vector<float>> values_{std::vector<float>(3500), std::vector<float>(1650), std::vector<float>(2000),
+                                          std::vector<float>(4500)};
+  std::int64_t step_ = 0;
+  DistributedDataParallel model_;
+  Checkpointer checkpoints_;
+};
+
+TEST(Checkpointer, AResumedRunHasTheRebuiltBucketsAndSoTheSameBits) {
+  for (const bool has_hook : {false, true}) {
+    for (const int saved_at : {1, 4}) {  // a rebuild is due; it was made
+      SCOPED_TRACE((has_hook ? "top_k, step " : "norm, step ") + std::to_string(saved_at));
+      const ScratchDirectory scratch;
+      const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+        const auto hook = [&] { return has_hook ? top_k({.ratio = 0.1}) : nullptr; };
+        RebuiltRun run(world, hook(), scratch.path()), resumed(world, hook(), scratch.path());
+        const std::string first_buckets = run.model().describe_buckets();
+        run.train(saved_at);
+        run.save();
+        const std::string all = run.train(9);
+        if (run.model().describe_buckets() == first_buckets) return "the buckets are as they were";
+        if (!resumed.load()) return "nothing was loaded";
+        return resumed.train(9) == all ? "same" : "different";
+      });
+      EXPECT_THAT(results, Each("same"));
+    }
+  }
+}
+
+TEST(Checkpointer, RebuiltBucketsGoOnWithAnotherNumberOfRanks) {
+  const ScratchDirectory scratch;
+  const auto saved = results_of_ranks(3, [&](ProcessGroup world) {
+    RebuiltRun run(world, nullptr, scratch.path());
+    run.train(3);
+    run.save();
+    return run.model().describe_buckets();
+  });
+  const auto loaded = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+    RebuiltRun run(world, nullptr, scratch.path());
+    if (!run.load()) return "nothing was loaded";
+    run.train(4);
+    return run.model().describe_buckets();
+  });
+  EXPECT_THAT(loaded, Each(saved[0]));
+}
+
+TEST(Checkpointer, WithoutBucketsInACheckpointTheyAreRebuiltAsInANewRun) {
+  const ScratchDirectory scratch;
+  const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+    std::int64_t step = 0;
+    std::vector<std::vector<float>> values(2, std::vector<float>(4));
+    DistributedDataParallelOptions options;
+    options.first_bucket_cap_bytes = options.bucket_cap_bytes = 16;
+    options.rebuild_buckets = RebuildBuckets::automatic;
+    DistributedDataParallel model(world, {{"a", {4}, values[0]}, {"b", {4}, values[1]}}, options);
+    DistributedDataParallel one(world, {{"a", {4}, values[0]}}, options);
+    const auto step_of = [](DistributedDataParallel& of) {
+      auto open = of.begin_step();
+      for (std::size_t p = 0; p < of.parameter_count(); ++p) open.ready(p);
+      open.finish();
+    };
+    Checkpointer older(world, into(scratch.path() / "older")), without_rebuild(world, into(scratch.path() / "first"));
+    Checkpointer later(world, into(scratch.path() / "older")), other_model(world, into(scratch.path() / "first"));
+    for (Checkpointer* each : {&older, &without_rebuild, &later, &other_model}) each->add("step", step);
+    without_rebuild.add(model);
+    later.add(model);
+    other_model.add(one);
+    older.save(1), older.wait();
+    without_rebuild.save(1), without_rebuild.wait();
+    if (!later.load() || !other_model.load()) return "nothing was loaded";
+    const std::string first = model.describe_buckets();
+    step_of(model);
+    if (model.describe_buckets() != first) return "the buckets of the first step are others";
+    step_of(model);
+    if (model.describe_buckets() == first) return "the buckets are as they were";
+    without_rebuild.save(2), without_rebuild.wait();
+    return thrown_text([&] { other_model.load(); });
+  });
+  EXPECT_THAT(results, Each(HasSubstr("the buckets of a model with 2 parameters, for a model with 1")));
+}
+
+TEST(Checkpointer, ALoadThatFailsOnOneRankLeavesTheBucketsOfAllAsTheyWere) {
+  const ScratchDirectory scratch;
+  const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+    std::vector<std::vector<float>> values(2, std::vector<float>(4));
+    DistributedDataParallelOptions options;
+    options.first_bucket_cap_bytes = options.bucket_cap_bytes = 16;
+    options.collective.timeout = std::chrono::seconds(20);
+    const std::vector<Parameter> parameters{{"a", {4}, values[0]}, {"b", {4}, values[1]}};
+    DistributedDataParallel model(world, parameters, options), fresh(world, parameters, options);
+    const auto step_of = [](DistributedDataParallel& of) {
+      auto open = of.begin_step();
+      for (const std::size_t p : {0, 1}) open.ready(p);
+      open.finish();
+    };
+    bool may_take = false;
+    const auto take = [&](const std::string&) {
+      if (!may_take && world.rank() == 1) throw Error("not on this rank");
+    };
+    Checkpointer checkpoints(world, into(scratch.path())), later(world, into(scratch.path()));
+    for (Checkpointer* each : {&checkpoints, &later}) each->add_text("before", {[] { return "text"; }, take});
+    checkpoints.add(model);
+    later.add(fresh);
+    step_of(model);
+    model.rebuild_buckets();
+    checkpoints.save(1), checkpoints.wait();
+    const std::string first = fresh.describe_buckets();
+    const std::string error = thrown_text([&] { later.load(); });
+    if (error.find("not on this rank") == std::string::npos) return "an error " + error;
+    step_of(fresh);
+    if (fresh.describe_buckets() != first) return "the buckets of a load that failed";
+    may_take = true;
+    later.load();
+    step_of(fresh);
+    return fresh.describe_buckets() == model.describe_buckets() ? "the same" : "other buckets after the second load";
+  });
+  EXPECT_THAT(results, Each("the same"));
+}
+
+TEST(Checkpointer, AResumedRunKeepsTheChosenCapsAndTriesNoOthers) {
+  const ScratchDirectory scratch;
+  const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+    constexpr std::size_t kCount = 600'000;
+    std::vector<std::vector<float>> values(3, std::vector<float>(kCount));
+    std::vector<Parameter> parameters;
+    for (std::size_t p = 0; p < 3; ++p) parameters.push_back({std::to_string(p), {kCount}, values[p]});
+    DistributedDataParallelOptions options;
+    options.bucket_cap_bytes = kAutomaticBucketCap;
+    options.rebuild_buckets = RebuildBuckets::automatic;
+    const auto step_of = [](DistributedDataParallel& of) {
+      auto open = of.begin_step();
+      for (const std::size_t p : {1, 0, 2}) open.ready(p);
+      open.finish();
+    };
+    DistributedDataParallel model(world, parameters, options), resumed(world, parameters, options);
+    Checkpointer checkpoints(world, into(scratch.path())), later(world, into(scratch.path()));
+    checkpoints.add(model);
+    later.add(resumed);
+    for (int i = 0; i < 10; ++i) step_of(model);
+    checkpoints.save(10), checkpoints.wait();
+    if (!later.load()) return "nothing was loaded";
+    const std::string first = resumed.describe_buckets();
+    step_of(resumed);
+    if (resumed.describe_buckets() != first) return "a cap that was being tried is kept";
+    for (int i = 10; i < 26; ++i) step_of(model);
+    checkpoints.save(26), checkpoints.wait();
+    if (!later.load()) return "nothing was loaded";
+    for (int i = 0; i < 26; ++i) {
+      step_of(resumed);
+      if (resumed.describe_buckets() != model.describe_buckets()) return "other buckets in step " + std::to_string(i);
+    }
+    return "same";
   });
   EXPECT_THAT(results, Each("same"));
 }

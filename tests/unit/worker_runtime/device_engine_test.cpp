@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <locale>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +16,7 @@
 #include "tests/integration/thrown_by.hpp"
 #include "tests/unit/worker_runtime/stand_in_backend.hpp"
 #include "worker_runtime/elastic/offer.hpp"
+#include "worker_runtime/engine/model_buckets.hpp"
 
 namespace ddp {
 namespace {
@@ -38,6 +40,7 @@ struct Device1 {
   std::shared_ptr<Calls> calls = std::make_shared<Calls>();
   std::unique_ptr<StandInBackend> backend = std::make_unique<StandInBackend>(calls, kGpu);
   test::StandInMemory* memory = &backend->memory();
+  test::StandInArithmetic* arithmetic = &backend->arithmetic();
   ProcessGroup group = test::group_over(std::move(backend), 0, 1);
 
   Device1() { calls->work = copy_to_output; }
@@ -47,9 +50,12 @@ class DeviceEngine : public ::testing::Test {
  protected:
   Device1 gpu_;
   std::vector<float> values_ = std::vector<float>(3);
-  DistributedDataParallel model_{gpu_.group,
-                                 {{"a", {2}, {values_.data(), 2, DataType::float32, kGpu}},
-                                  {"b", {1}, {values_.data() + 2, 1, DataType::float32, kGpu}}}};
+  DistributedDataParallel model_{gpu_.group, parameters()};
+
+  std::vector<Parameter> parameters() {
+    return {{"a", {2}, {values_.data(), 2, DataType::float32, kGpu}},
+            {"b", {1}, {values_.data() + 2, 1, DataType::float32, kGpu}}};
+  }
 
   void train(const std::vector<std::size_t>& used) {
     auto step = model_.begin_step();
@@ -103,6 +109,89 @@ TEST_F(DeviceEngine, AnUnusedParameterIsKnownBeforeTheOptimizerStepsIfTheHostWai
   const auto error = thrown_by<GradientError>([&] { step.finish(); });
   ASSERT_TRUE(error);
   EXPECT_THAT(error->what(), HasSubstr("this step's gradients are undefined"));
+  EXPECT_TRUE(gpu_.calls->aborts.empty()) << "all ranks are told, and none waits";
+}
+
+TEST_F(DeviceEngine, ARankWithoutMemoryForAStepLeavesNoOtherRankWaiting) {
+  DistributedDataParallelOptions options;
+  options.unused = Unused::keep;
+  options.zero_gradients = false;
+  DistributedDataParallel model(gpu_.group, parameters(), options);
+  gpu_.memory->before_allocate = [] { throw Error("there is no memory"); };
+  auto step = model.begin_step();
+  step.ready(1);
+  const auto error = thrown_by<Error>([&] { step.finish(); });  // copies the gradient of parameter 0
+  ASSERT_TRUE(error);
+  EXPECT_STREQ(error->what(), "there is no memory");
+  ASSERT_EQ(gpu_.calls->aborts.size(), 1u);
+  EXPECT_EQ(gpu_.calls->aborts[0].first, "a rank could not do its part of a step: there is no memory");
+}
+
+TEST_F(DeviceEngine, ABucketIsReducedAlsoIfTheLookAtAGradientFails) {
+  DistributedDataParallelOptions options;
+  options.check_finite = true;
+  DistributedDataParallel model(gpu_.group, parameters(), options);
+  auto step = model.begin_step();
+  step.ready(0);
+  const std::size_t submitted = gpu_.calls->submitted.size();
+  gpu_.arithmetic->before_find_non_finite = [] { throw Error("the look failed"); };
+  EXPECT_THROW(step.ready(1), Error);
+  EXPECT_EQ(gpu_.calls->submitted.size(), submitted + 1) << "the other ranks wait for it";
+  step.cancel();
+  EXPECT_EQ(gpu_.calls->submitted.size(), submitted + 2) << "the flags";
+}
+
+TEST_F(DeviceEngine, ACheckOfGradientsThatFailsLeavesNoOtherRankWaiting) {
+  DistributedDataParallelOptions options;
+  options.check_finite = true;
+  DistributedDataParallel model(gpu_.group, parameters(), options);
+  gpu_.memory->before_zero = [](const MemoryRange& range) {
+    if (range.type == DataType::int32) throw Error("there are no zeros");
+  };
+  EXPECT_THROW(static_cast<void>(model.begin_step()), Error);
+  ASSERT_EQ(gpu_.calls->aborts.size(), 1u);
+  EXPECT_EQ(gpu_.calls->aborts[0].first, "a rank could not do its part of a step: there are no zeros");
+
+  Device1 other;
+  DistributedDataParallel second(other.group, parameters(), options);
+  auto step = second.begin_step();
+  for (const std::size_t parameter : {0, 1}) step.ready(parameter);
+  other.memory->before_begin_read = [] { throw Error("nothing can be read"); };
+  EXPECT_THROW(step.finish(), Error);
+  ASSERT_EQ(other.calls->aborts.size(), 1u);
+  EXPECT_EQ(other.calls->aborts[0].first, "a rank could not do its part of a step: nothing can be read");
+}
+
+TEST_F(DeviceEngine, CheckFiniteWithoutKernelsIsRefusedWhenTheModelIsMade) {
+  DistributedDataParallelOptions options;
+  options.check_finite = true;
+  gpu_.arithmetic->before_find_non_finite = [] { throw InvalidArgument("this libddp has no kernels"); };
+  const auto error = thrown_by<InvalidArgument>([&] { DistributedDataParallel(gpu_.group, parameters(), options); });
+  ASSERT_TRUE(error);
+  EXPECT_STREQ(error->what(), "this libddp has no kernels");
+}
+
+TEST_F(DeviceEngine, CopiesOfGradientsThatNoRankUsedAreGivenBack) {
+  DistributedDataParallelOptions options;
+  options.unused = Unused::keep;
+  options.zero_gradients = false;
+  options.uneven_inputs = UnevenInputs::divide_by_all;
+  DistributedDataParallel model(gpu_.group, parameters(), options);
+  const auto& allocated = gpu_.memory->allocated;
+  const auto copies = [&] {
+    return std::count_if(allocated.begin(), allocated.end(), [](const auto& each) { return !each.expired(); });
+  };
+  const auto others = copies();
+  auto step = model.begin_step();
+  step.ready(1);
+  step.finish();
+  EXPECT_EQ(copies(), others + 1);
+  model.rebuild_buckets();
+  EXPECT_EQ(copies(), others);
+  const std::size_t before = allocated.size();
+  model.join();
+  EXPECT_EQ(allocated.size(), before + 2);
+  EXPECT_EQ(copies(), others);
 }
 
 TEST_F(DeviceEngine, NoHostCopyIsInAStep) {
@@ -110,6 +199,65 @@ TEST_F(DeviceEngine, NoHostCopyIsInAStep) {
   const int copies = gpu_.memory->copies;
   for (int i = 0; i < 5; ++i) train({0, 1});
   EXPECT_EQ(gpu_.memory->copies, copies);
+}
+
+// The graph would keep the addresses of the buckets before.
+TEST_F(DeviceEngine, ACaptureIsRefusedUntilTheBucketsOfACheckpointAreInPlace) {
+  train({0, 1});
+  gradient_engine::ModelBuckets::take(model_, "1048576 1048576 0 1");
+  gradient_engine::ModelBuckets::use_taken(model_);
+  gpu_.memory->is_capturing = true;
+  const auto error = thrown_by<GradientError>([&] { static_cast<void>(model_.begin_step()); });
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->what(), HasSubstr("before the buckets of a checkpoint are in place"));
+  gpu_.memory->is_capturing = false;
+  train({0, 1});
+  EXPECT_THAT(model_.describe_buckets(), HasSubstr("a, b"));
+  gpu_.memory->is_capturing = true;
+  model_.begin_step().cancel();
+}
+
+TEST_F(DeviceEngine, BucketsOfACheckpointAreReadInEveryLocale) {
+  struct Spaces : std::numpunct<char> {
+    char do_thousands_sep() const override { return ' '; }
+    std::string do_grouping() const override { return "\3"; }
+  };
+  const std::locale before = std::locale::global(std::locale(std::locale::classic(), new Spaces));
+  model_.rebuild_buckets();
+  std::string text;
+  EXPECT_NO_THROW({
+    text = gradient_engine::ModelBuckets::text_of(model_);
+    gradient_engine::ModelBuckets::take(model_, "1048576 1048576 0 1");
+  });
+  std::locale::global(before);
+  EXPECT_EQ(text, "1048576 26214400 1 0");
+}
+
+TEST_F(DeviceEngine, DamagedBucketsOfACheckpointAreRefused) {
+  std::string huge = "1 1";
+  for (int i = 0; i < 1000; ++i) huge += " " + std::to_string(i);
+  const struct {
+    std::string text, want;
+  } cases[] = {{"1 1 0 1 x", "is damaged"},
+               {"1 1 0 1 ", "is damaged"},
+               {"1 1 0 1x", "is damaged"},
+               {" 1 1 0 1", "is damaged"},
+               {"1 1 0  1", "is damaged"},
+               {"-1 1 0 1", "is damaged"},
+               {"1 -1 0 1", "is damaged"},
+               {"1 18446744073709551616 0 1", "is damaged"},
+               {"1 1 0 0", "is damaged"},
+               {"1 1 0 2", "is damaged"},
+               {"1", "is damaged"},
+               {"1 1", "a model with 0 parameters, for a model with 2"},
+               {"1 1 0", "a model with 1 parameters, for a model with 2"},
+               {"1 1 0 1 2", "a model with 3 parameters, for a model with 2"},
+               {huge, "a model with more than 2 parameters, for a model with 2"}};
+  for (const auto& each : cases) {
+    const auto error = thrown_by<CheckpointError>([&] { gradient_engine::ModelBuckets::take(model_, each.text); });
+    ASSERT_TRUE(error) << each.text;
+    EXPECT_THAT(error->what(), HasSubstr(each.want)) << each.text;
+  }
 }
 
 // The others look at the flags of the step before, and would search for unused parameters with this rank.

@@ -1,16 +1,25 @@
 #include "ddp/distributed_data_parallel.hpp"
 
 #include "ddp/error.hpp"
+#include "ddp/gradient_compression.hpp"
+#include "ddp/gradient_scaling.hpp"
 #include "tests/no_threads.hpp"
+#include "tests/sanitized.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <optional>
 #include <sstream>
@@ -187,6 +196,86 @@ TEST(DistributedDataParallel, UnusedParametersCountAsZerosIfTheOptionsSaySo) {
     });
     EXPECT_THAT(results, Each(unused == ddp::Unused::keep ? "2.0!4.|2.2.4.|" : "204|224|"));
   }
+}
+
+// Other bits on each rank, a NaN with a payload among them.
+std::vector<std::uint32_t> some_bits(int rank) {
+  const auto own = static_cast<std::uint32_t>(rank);
+  return {0x7fc01230U + own, 0x3f800000U + own, 0x80000000U};
+}
+
+void write_bits(const MemoryRange& gradient, const std::vector<std::uint32_t>& bits) {
+  std::memcpy(gradient.data, bits.data(), gradient.bytes());
+}
+
+bool has_bits(const MemoryRange& gradient, const std::vector<std::uint32_t>& bits) {
+  return std::memcmp(gradient.data, bits.data(), gradient.bytes()) == 0;
+}
+
+TEST(DistributedDataParallel, WhatNoRankUsesHasNoPartInNormAndScaling) {
+  const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+    std::vector<float> weight(2), bias(3);
+    DistributedDataParallelOptions options;
+    options.unused = ddp::Unused::keep;
+    options.zero_gradients = false;
+    DistributedDataParallel model(world, {{"weight", {2}, weight}, {"bias", {3}, bias}}, options);
+    std::memset(model.gradient(0).data, 0, model.gradient(0).bytes());
+    write_bits(model.gradient(1), some_bits(world.rank()));  // NaN, and others on the other rank
+    run_step(model, {0}, 4);
+    const double norm = ddp::clip_gradients_by_norm(model, 1).value();
+    ddp::clip_gradients_by_value(model, 0.5);
+    ddp::LossScaler scaler(world, {.scale = 2});
+    const bool is_good = scaler.unscale(model);
+    if (!has_bits(model.gradient(1), some_bits(world.rank()))) return "other bits";
+    return std::to_string(norm) + (is_good ? " good " : " bad ") + text_of(model.gradient(0));
+  });
+  EXPECT_THAT(results, Each("5.656854 good 0.25 0.25"));
+}
+
+TEST(DistributedDataParallel, AGradientThatNoRankUsesKeepsItsBits) {
+  const auto none = [] { return std::shared_ptr<ddp::CommunicationHook>(); };
+  const auto compressed = [] { return ddp::compressed_all_reduce(); };
+  for (const auto& hook : {std::function<std::shared_ptr<ddp::CommunicationHook>()>(none), {compressed}}) {
+    const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+      std::vector<float> weight(6), bias(3), more(2);
+      DistributedDataParallelOptions options;  // one bucket
+      options.unused = ddp::Unused::keep;
+      options.zero_gradients = false;
+      options.communication_hook = hook();
+      DistributedDataParallel model(
+          world, {{"body.weight", {6}, weight}, {"head.bias", {3}, bias}, {"more", {2}, more}}, options);
+      const auto clear = [&](std::size_t p) { std::memset(model.gradient(p).data, 0, model.gradient(p).bytes()); };
+      for (int i = 0; i < 2; ++i) {
+        for (const std::size_t p : {0, 2}) clear(p);
+        write_bits(model.gradient(1), some_bits(world.rank() + i));
+        run_step(model, {2, 0}, 4);
+        if (!model.is_unused(1) || !has_bits(model.gradient(1), some_bits(world.rank() + i))) return "other bits";
+        if (text_of(model.gradient(2)) != "4 4") return text_of(model.gradient(2));
+      }
+      for (const std::size_t p : {0, 2}) clear(p);
+      if (world.rank() == 0) clear(1);
+      run_step(model, world.rank() == 0 ? std::vector<std::size_t>{2, 1, 0} : std::vector<std::size_t>{2, 0}, 4);
+      return text_of(model.gradient(1));
+    });
+    EXPECT_THAT(results, Each("2 2 2")) << "zeros count for the rank that did not use it";
+  }
+}
+
+TEST(DistributedDataParallel, AJoinedRankKeepsTheBitsOfAGradientThatNoRankUses) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
+    Model values;
+    DistributedDataParallelOptions options;
+    options.unused = ddp::Unused::keep;
+    options.zero_gradients = false;
+    options.uneven_inputs = ddp::UnevenInputs::divide_by_all;
+    DistributedDataParallel model(world, values.parameters(), options);
+    write_bits(model.gradient(1), some_bits(world.rank()));
+    if (world.rank() == 0) run_step(model, {2, 0}, 4);
+    std::string text;
+    model.join([&] { text += text_of(model.gradient(2)); });
+    return text + (has_bits(model.gradient(1), some_bits(world.rank())) ? "" : "other bits");
+  });
+  EXPECT_THAT(results, ElementsAre("", "2 2"));
 }
 
 TEST(DistributedDataParallel, AStaticGraphMayUseAParameterSeveralTimes) {
@@ -785,6 +874,39 @@ TEST(DistributedDataParallel, ABroadcastThatCanNotBeginFailsTheOthersAtOnce) {
   });
   EXPECT_THAT(results[0], HasSubstr("no thread for the collectives"));
   EXPECT_THAT(results[1], HasSubstr("aborted the group"));
+}
+
+// Both ranks copy a large gradient that they do not use, and rank 1 has no address space for the copy.
+TEST(DistributedDataParallel, ARankWithoutMemoryForAStepFailsTheOthersAtOnce) {
+  if (ddp::test::kIsSanitized) GTEST_SKIP() << "a sanitizer has its own use of address space";
+  const ddp::testing::Shared<std::atomic<bool>> other_failed;
+  const auto results = results_of_ranks(2, [&](ProcessGroup world) {
+    std::vector<float> large(16u << 20), small(1);
+    DistributedDataParallelOptions options;
+    options.unused = ddp::Unused::keep;
+    options.zero_gradients = false;
+    DistributedDataParallel model(world, {{"large", {16 << 20}, large}, {"small", {1}, small}}, options);
+    rlimit old{};
+    EXPECT_EQ(::getrlimit(RLIMIT_AS, &old), 0);
+    if (world.rank() == 1) {
+      std::ifstream statm("/proc/self/statm");
+      rlim_t pages = 0;
+      statm >> pages;
+      const rlimit limit{pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (32u << 20), old.rlim_max};
+      EXPECT_EQ(::setrlimit(RLIMIT_AS, &limit), 0);
+    }
+    const std::string message = message_of<std::exception>([&] {
+      auto step = model.begin_step();
+      step.ready(1);
+      step.finish();
+    });
+    EXPECT_EQ(::setrlimit(RLIMIT_AS, &old), 0);
+    if (world.rank() == 0) *other_failed = true;
+    ddp::testing::wait_until([&] { return other_failed->load(); });
+    return message;
+  });
+  EXPECT_THAT(results[0], HasSubstr("aborted the group"));
+  EXPECT_THAT(results[1], HasSubstr("bad_alloc"));
 }
 
 TEST(DistributedDataParallel, AModelThatWasMovedFromSaysSo) {

@@ -57,6 +57,15 @@ Gradients gradients_of(int rank, int step) {
   return gradients;
 }
 
+Gradients gradients_in(const DistributedDataParallel& model) {
+  Gradients result;
+  for (std::size_t p = 0; p < model.parameter_count(); ++p) {
+    const auto gradient = model.gradient<float>(p);
+    result.emplace_back(gradient.begin(), gradient.end());
+  }
+  return result;
+}
+
 // A step with these gradients. Returns what they became.
 Gradients step_with(DistributedDataParallel& model, const Gradients& own) {
   auto step = model.begin_step();
@@ -66,12 +75,7 @@ Gradients step_with(DistributedDataParallel& model, const Gradients& own) {
     step.ready(p);
   }
   step.finish();
-  Gradients result;
-  for (std::size_t p = 0; p < own.size(); ++p) {
-    const auto* const from = static_cast<const float*>(model.gradient(p).data);
-    result.emplace_back(from, from + own[p].size());
-  }
-  return result;
+  return gradients_in(model);
 }
 
 Gradients mean_of_ranks(int size, int step) {
@@ -368,6 +372,81 @@ TEST(TopK, SendsTheLargestAndLaterTheRest) {
     return wrong;
   });
   EXPECT_THAT(results, Each(""));
+}
+
+// Three ranks, of which the last has fewer inputs.
+TEST(GradientCompression, DividesByTheActiveRanksAndLosesNothing) {
+  const struct {
+    std::function<std::shared_ptr<CommunicationHook>()> make;
+    std::string error;  // name in the hook's state, after which the parameter's comes
+    double rounding;
+  } cases[] = {{[] { return compressed_all_reduce(); }, "none.", 0.1},
+               {[] { return power_sgd({.rank = 1, .start_step = 1}); }, "power_sgd.", 1e-4},
+               {[] { return top_k({.ratio = 0.05}); }, "top_k.", 1e-4}};
+  const std::string names[] = {"large", "small", "vector"};
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.error);
+    const auto results = results_of_ranks(3, [&](ProcessGroup world) -> std::string {
+      Matrices values;
+      const auto hook = each.make();
+      DistributedDataParallelOptions options = hooked(hook);
+      options.uneven_inputs = UnevenInputs::divide_by_active;
+      DistributedDataParallel model(world, values.parameters(), options);
+      Gradients given, applied;  // sums over all ranks
+      int step = 0;
+      const auto note = [&](const Gradients& got) {
+        const int active = step == 0 ? 3 : 2;
+        for (int rank = 0; rank < active; ++rank) add_to(given, gradients_of(rank, step));
+        for (int i = 0; i < active; ++i) add_to(applied, got);
+        ++step;
+      };
+      const int steps = world.rank() == 2 ? 1 : 5;
+      while (step < steps) note(step_with(model, gradients_of(world.rank(), step)));
+      model.join([&] { note(gradients_in(model)); });
+      if (step != 5) return "other steps";
+      double largest = 0;
+      for (std::size_t p = 0; p < given.size(); ++p) {
+        const auto error = mean_error(world, *hook, each.error + names[p] + ".error");
+        for (std::size_t i = 0; i < error.size(); ++i) applied[p][i] += 3 * error[i];
+        largest = std::max(largest, largest_difference(applied[p], given[p]));
+      }
+      return largest < each.rounding ? "" : "wrong by " + std::to_string(largest);
+    });
+    EXPECT_THAT(results, Each(""));
+  }
+}
+
+TEST(GradientCompression, KeepsWhatItSentForGradientsThatNobodyUses) {
+  const struct {
+    std::function<std::shared_ptr<CommunicationHook>()> make;
+    std::string error;
+  } cases[] = {{[] { return power_sgd({.rank = 1, .start_step = 0}); }, "power_sgd.large.error"},
+               {[] { return top_k({.ratio = 0.05}); }, "top_k.large.error"}};
+  for (const auto& each : cases) {
+    for (const bool is_frozen : {true, false}) {
+      const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+        Matrices values;
+        const auto hook = each.make();
+        DistributedDataParallelOptions options = hooked(hook);
+        options.first_bucket_cap_bytes = options.bucket_cap_bytes = 1 << 20;  // one bucket, which is never idle
+        options.unused = Unused::keep;
+        DistributedDataParallel model(world, values.parameters(), options);
+        step_with(model, gradients_of(world.rank(), 0));
+        const auto before = mean_error(world, *hook, each.error);
+        const double kept = largest_difference(before, std::vector<double>(600));
+        if (kept < 0.01) return "nothing is kept";
+        model.set_frozen(0, is_frozen);
+        for (int i = 0; i < 3; ++i) {
+          auto step = model.begin_step();
+          for (const std::size_t p : {2, 1}) step.ready(p);
+          step.finish();
+        }
+        const double lost = largest_difference(mean_error(world, *hook, each.error), before);
+        return lost < 1e-5 ? "" : std::to_string(lost) + " is lost";
+      });
+      EXPECT_THAT(results, Each("")) << each.error << " " << is_frozen;
+    }
+  }
 }
 
 TEST(GradientCompression, RefusesOptionsOutOfRange) {

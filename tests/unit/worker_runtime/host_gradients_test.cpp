@@ -1,15 +1,21 @@
 #include "worker_runtime/engine/host_gradients.hpp"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "ddp/error.hpp"
+#include "tests/sanitized.hpp"
 
 namespace ddp::gradient_engine {
 namespace {
@@ -41,6 +47,29 @@ TEST(HostGradients, ReleasedPartIsZeroAndTakesNoMemory) {
     EXPECT_TRUE(std::all_of(data, data + first, is(std::byte{1})));
     EXPECT_TRUE(std::all_of(data + first, data + end, is(std::byte{0})));
     EXPECT_TRUE(std::all_of(data + end, data + kBytes, is(std::byte{1})));
+  }
+}
+
+TEST(HostGradients, RefusalNamesTheLimitThatIsSet) {
+  if (test::kIsSanitized) GTEST_SKIP() << "a sanitizer has its own use of memory";
+  const struct {
+    __rlimit_resource_t resource;
+    const char* want;
+  } cases[] = {{RLIMIT_AS, "try:   compare `ulimit -v` with"}, {RLIMIT_DATA, "try:   compare `ulimit -d` with"}};
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.want);
+    rlimit old{};
+    ASSERT_EQ(::getrlimit(each.resource, &old), 0);
+    const rlimit lower{rlim_t{1} << 33, old.rlim_max};
+    ASSERT_EQ(::setrlimit(each.resource, &lower), 0);
+    std::string text;
+    try {
+      allocate_releasable(std::size_t{1} << 33);
+    } catch (const Error& error) {
+      text = error.what();
+    }
+    ASSERT_EQ(::setrlimit(each.resource, &old), 0);
+    EXPECT_THAT(text, ::testing::HasSubstr(each.want));
   }
 }
 

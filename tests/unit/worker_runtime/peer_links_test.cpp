@@ -32,7 +32,7 @@ class ClosedLinks : public ::testing::Test {
     return peer_.connect(0, deadline);
   }
 
-  // Without a Hello.
+  // Without a RankHello.
   base::UniqueFd connect_silently() const {
     sockaddr_in address{};
     address.sin_family = AF_INET;

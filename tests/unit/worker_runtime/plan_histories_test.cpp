@@ -2,8 +2,10 @@
 // gradients ready in an order of its own, leaves some out, cancels; collectives fail; buckets are rebuilt; options
 // differ from history to history. A history is right if no rank waits for ever, all ranks begin the same collectives in
 // the same order, each gradient is reduced once in a window and not before it is complete, and every rank is told what
-// happened. In some histories gradients are divided among the ranks, as ShardedOptimizer does: then each rank gets
-// exactly its own part, and in some of them gradients are released, so that one bucket is on its way at a time.
+// happened. Backward adds to gradients that are zero when a window begins, or overwrites what is there; with
+// Unused::keep a gradient that no rank used then has its old bits. In some histories gradients are divided among the
+// ranks, as ShardedOptimizer does: then each rank gets exactly its own part, and in some of them gradients are
+// released, so that one bucket is on its way at a time.
 #include "worker_runtime/engine/plan/plan.hpp"
 
 #include "ddp/error.hpp"
@@ -96,12 +98,14 @@ struct Window {
     return -1;
   }
 
+  bool have_frozen_the_same() const {
+    return std::all_of(ranks.begin(), ranks.end(), [this](auto& its) { return its.frozen == ranks[0].frozen; });
+  }
+
   // What its flags tell every rank.
   std::string outcome() const {
     if (canceller() >= 0) return "cancelled by " + std::to_string(canceller());
-    for (const RankWindow& its : ranks) {
-      if (its.frozen != ranks[0].frozen) return "frozen";
-    }
+    if (!have_frozen_the_same()) return "frozen";
     Fault worst = Fault::none;
     for (const RankWindow& its : ranks) worst = std::max(worst, its.fault);
     const char* const texts[] = {"", "unused", "miscount", "non-finite"};
@@ -252,7 +256,8 @@ std::vector<Window> draw_windows(std::size_t rank_count, std::size_t parameter_c
 }
 
 PlanOptions draw_options(Dice& dice) {
-  PlanOptions options{.rebuilds_buckets = dice.one_in(2),
+  PlanOptions options{.zero_gradients = !dice.one_in(3),
+                      .rebuilds_buckets = dice.one_in(2),
                       .unused = dice.one_in(2)   ? Unused::error
                                 : dice.one_in(2) ? Unused::zeros
                                                  : Unused::keep,
@@ -262,7 +267,7 @@ PlanOptions draw_options(Dice& dice) {
   options.buffer_sync = static_cast<BufferSync>(dice.below(3));
   const UnevenInputs uneven[] = {UnevenInputs::divide_by_all, UnevenInputs::divide_by_active, UnevenInputs::stop};
   if (dice.one_in(3)) options.uneven_inputs = uneven[dice.below(3)];
-  if (options.uneven_inputs != UnevenInputs::off) return options;
+  if (options.uneven_inputs != UnevenInputs::off || options.unused == Unused::keep) return options;
   options.look_at = dice.one_in(2) ? LookAt::end_of_window : LookAt::end_of_next_window;
   return options;
 }
@@ -314,23 +319,29 @@ std::int64_t element(std::int64_t gradient, std::size_t i) { return gradient * s
 
 struct Rank {
   Plan plan;
-  Values gradients;
-  Values found;  // by parameter: calls of ready() in this step
+  Values gradients;  // at first different ones on each rank
+  Values found;      // by parameter: calls of ready() in this step
   std::vector<bool> frozen;
-  std::optional<Values> learned{};        // of a static graph
-  std::vector<int> reduced;               // by parameter, how often in this window
-  bool is_closing = false;                // in end() or cancel()
-  std::size_t window = 0, op = 0;         // what comes next
-  std::deque<Action> actions{};           // to perform first
-  std::size_t begun = 0;                  // collectives
-  bool waits = false;                     // for what it has begun, before its next action
-  std::deque<std::size_t> results{};      // of the flags: which collectives
-  std::deque<std::size_t> untold{};       // windows whose outcome it is still to hear
-  std::optional<std::string> told{};      // in this end() or cancel()
-  double scaled_by = 1;                   // in this window
-  std::vector<std::size_t> under_way{};   // buckets whose hooks are not finished
-  std::vector<Values> parts{};            // by bucket: the sums that this rank owns, if gradients are divided
-  std::optional<std::uint64_t> number{};  // of this window, as its first Reduce has it
+  std::optional<Values> learned{};                  // of a static graph
+  std::vector<int> reduced;                         // by parameter, how often in this window
+  bool is_closing = false;                          // in end() or cancel()
+  std::size_t window = 0, op = 0;                   // what comes next
+  std::deque<Action> actions{};                     // to perform first
+  std::size_t begun = 0;                            // collectives
+  bool waits = false;                               // for what it has begun, before its next action
+  std::deque<std::size_t> results{};                // of the flags: which collectives
+  std::deque<std::size_t> untold{};                 // windows whose outcome it is still to hear
+  std::optional<std::string> told{};                // in this end() or cancel()
+  double scaled_by = 1;                             // in this window
+  std::vector<std::size_t> unused{};                // what the hook is told
+  bool begins_window = false;                       // its Drain is still to come
+  bool is_drained = false;                          // and nothing was done since
+  Values old{};                                     // the gradients then
+  std::vector<bool> written{};                      // by parameter: by backward, in this window
+  std::vector<std::optional<std::int64_t>> kept{};  // by parameter: in this window
+  std::vector<std::size_t> under_way{};             // buckets whose hooks are not finished
+  std::vector<Values> parts{};                      // by bucket: the sums that this rank owns, if gradients are divided
+  std::optional<std::uint64_t> number{};            // of this window, as its first Reduce has it
 };
 
 class History {
@@ -346,7 +357,7 @@ class History {
     const Buckets buckets = draw_buckets(parameter_count_, dice_);
     for (std::size_t rank = 0; rank < rank_count_; ++rank) {
       ranks_.push_back({.plan = plan_of(rank, buckets),
-                        .gradients = Values(parameter_count_, 77),
+                        .gradients = Values(parameter_count_, 77 + static_cast<std::int64_t>(rank)),
                         .found = Values(parameter_count_),
                         .frozen = std::vector<bool>(parameter_count_),
                         .reduced = std::vector<int>(parameter_count_)});
@@ -401,6 +412,7 @@ class History {
   void step(std::size_t rank) {
     Rank& its = ranks_[rank];
     its.waits = false;
+    if (std::exchange(its.is_drained, false)) its.old = its.gradients;
     if (!its.actions.empty()) {
       const Action action = std::move(its.actions.front());
       its.actions.pop_front();
@@ -426,15 +438,19 @@ class History {
         its.plan.set_frozen(op.parameter, op.value == 1);
         break;
       case Call::begin_shadow:
+        note_begin(its);
         queue(its, its.plan.begin_shadow());
         its.found.assign(parameter_count_, 0);
         break;
       case Call::begin_off:
       case Call::begin_on:
+        note_begin(its);
         queue(its, its.plan.begin(op.call == Call::begin_on ? Sync::on : Sync::off));
         its.found.assign(parameter_count_, 0);
         break;
       case Call::ready:
+        if (!its.written[op.parameter] && !options_.zero_gradients) its.gradients[op.parameter] = 0;
+        its.written[op.parameter] = true;
         its.gradients[op.parameter] += op.value;
         ++its.found[op.parameter];
         queue(its, its.plan.ready(number, op.parameter));
@@ -454,6 +470,14 @@ class History {
         break;
       case Call::rebuild: return rebuild(rank, windows_[its.window].rebuilt);
     }
+  }
+
+  void note_begin(Rank& its) const {
+    if (!its.plan.is_between_windows()) return;
+    its.begins_window = true;
+    its.written.assign(parameter_count_, false);
+    its.kept.assign(parameter_count_, std::nullopt);
+    its.reduced.assign(parameter_count_, 0);
   }
 
   void rebuild(std::size_t rank, Buckets buckets) {
@@ -566,6 +590,7 @@ class History {
     collectives_.clear();
     std::size_t next = 0;
     for (const Rank& each : ranks_) next = std::max(next, std::min(each.window + 1, windows_.size()));
+    agreed_from_ = next;
     for (std::size_t rank = 0; rank < rank_count_; ++rank) {
       Rank& its = ranks_[rank];
       its.plan.failed();
@@ -579,13 +604,17 @@ class History {
       its.under_way.clear();
       its.number.reset();
       its.begun = its.op = 0;
-      its.waits = its.is_closing = false;
+      its.waits = its.is_closing = its.begins_window = its.is_drained = false;
       its.window = next;
       set_buckets(rank, Buckets(buckets_[0]));
     }
   }
 
-  void perform(std::size_t rank, const Drain&) { ranks_[rank].waits = true; }
+  void perform(std::size_t rank, const Drain&) {
+    Rank& its = ranks_[rank];
+    its.waits = true;
+    its.is_drained = std::exchange(its.begins_window, false);
+  }
 
   void perform(std::size_t rank, const BroadcastBuffers& action) {
     ranks_[rank].waits = true;
@@ -615,7 +644,6 @@ class History {
   void perform(std::size_t rank, const ZeroAll&) {
     Rank& its = ranks_[rank];
     std::fill(its.gradients.begin(), its.gradients.end(), 0);
-    its.reduced.assign(parameter_count_, 0);
   }
 
   void perform(std::size_t rank, const Zero& action) { ranks_[rank].gradients[action.parameter] = 0; }
@@ -635,6 +663,26 @@ class History {
     Collective collective{.name = name, .parameters = parameters};
     if (is_divided_) collective.scattered = action.bucket;
     begin(rank, collective);
+  }
+
+  void perform(std::size_t rank, const Keep& action) {
+    Rank& its = ranks_[rank];
+    require(!options_.zero_gradients, "a gradient that begins as zeros is kept");
+    require(!its.kept[action.parameter], "a gradient is kept twice");
+    its.kept[action.parameter] = its.gradients[action.parameter];
+  }
+
+  void perform(std::size_t rank, const Restore& action) {
+    Rank& its = ranks_[rank];
+    require(its.kept[action.parameter].has_value(), "a gradient comes back that was not kept");
+    its.gradients[action.parameter] = *its.kept[action.parameter];
+  }
+
+  void perform(std::size_t rank, const TellUnused& action) {
+    Rank& its = ranks_[rank];
+    its.unused = action.parameters;
+    if (options_.releases_gradients) return;                       // they are released by now, and so are zero
+    for (const std::size_t p : its.unused) its.gradients[p] = 99;  // what the hook left there must not stay
   }
 
   void perform(std::size_t rank, const Scale& action) { ranks_[rank].scaled_by = action.factor; }
@@ -711,8 +759,10 @@ class History {
     const bool is_finished = !window.ranks[rank].is_cancelled;
     if (is_finished && window.outcome().empty()) {
       is_divided_ ? check_parts(rank, window) : check_sums(its, window);
+      check_old(its, window);
     }
     require(its.under_way.empty() || !options_.has_hook, "a hook is not finished");
+    if (options_.has_hook) check_unused(its, window, is_finished);
     its.under_way.clear();
     if (options_.look_at == LookAt::end_of_window) {
       check_told(its, is_finished ? std::optional(its.window) : std::nullopt);
@@ -729,8 +779,41 @@ class History {
     ++its.window;
   }
 
+  void check_unused(const Rank& its, const Window& window, bool is_finished) const {
+    const bool is_known = options_.look_at == LookAt::end_of_window && is_finished && window.outcome().empty();
+    const std::vector<bool> frozen = is_finished && !window.have_frozen_the_same() ? agreed_before(window) : its.frozen;
+    std::vector<std::size_t> wanted;
+    for (std::size_t p = 0; p < parameter_count_; ++p) {
+      const bool is_unused = window.active_count() == 0 || (options_.unused == Unused::keep && window.is_unused(p));
+      if (frozen[p] || (is_known && is_unused)) wanted.push_back(p);
+    }
+    require(its.unused == wanted, "the hook is told of other parameters");
+  }
+
+  // What all ranks had frozen in the last good window before this one.
+  std::vector<bool> agreed_before(const Window& window) const {
+    for (auto i = static_cast<std::size_t>(&window - windows_.data()); i-- > agreed_from_;) {
+      if (windows_[i].outcome().empty()) return windows_[i].ranks[0].frozen;
+    }
+    return std::vector<bool>(parameter_count_);
+  }
+
+  // Whether the gradient has to be what it was before the window.
+  bool is_old(const Rank& its, const Window& window, std::size_t parameter) const {
+    const bool are_wanted = options_.unused == Unused::keep && !options_.zero_gradients && !options_.releases_gradients;
+    return are_wanted && window.is_unused(parameter) && !its.frozen[parameter];
+  }
+
+  void check_old(const Rank& its, const Window& window) const {
+    for (std::size_t p = 0; p < parameter_count_; ++p) {
+      if (is_old(its, window, p)) require(its.gradients[p] == its.old[p], "an unused gradient has other bits");
+    }
+  }
+
   void check_sums(const Rank& its, const Window& window) const {
-    for (std::size_t p = 0; p < parameter_count_; ++p) require(its.gradients[p] == window.sum(p), "a wrong sum");
+    for (std::size_t p = 0; p < parameter_count_; ++p) {
+      require(is_old(its, window, p) || its.gradients[p] == window.sum(p), "a wrong sum");
+    }
   }
 
   // This rank has the sums of the elements that it owns; those of all ranks together are all elements, each once.
@@ -782,7 +865,8 @@ class History {
   PlanOptions options_;
   bool is_divided_;  // gradients, among the ranks: buckets are reduced by a reduce_scatter
   std::vector<Window> windows_;
-  std::size_t fails_at_;  // number of a collective
+  std::size_t fails_at_;         // number of a collective
+  std::size_t agreed_from_ = 0;  // the first window of this group
   std::vector<Rank> ranks_;
   std::vector<std::size_t> counts_;                         // of elements, by parameter
   std::vector<Buckets> buckets_;                            // by rank

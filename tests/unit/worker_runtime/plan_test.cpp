@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,13 @@ std::string text_of(const AverageBuffers&) { return "average buffers"; }
 std::string text_of(const FinishHooks&) { return "finish hooks"; }
 std::string text_of(const ZeroAll&) { return "zero all"; }
 std::string text_of(const Zero& its) { return "zero " + std::to_string(its.parameter); }
+std::string text_of(const Keep& its) { return "keep " + std::to_string(its.parameter); }
+std::string text_of(const Restore& its) { return "restore " + std::to_string(its.parameter); }
+std::string text_of(const TellUnused& its) {
+  std::string text = "tell unused:";
+  for (const std::size_t parameter : its.parameters) text += " " + std::to_string(parameter);
+  return text;
+}
 std::string text_of(const Reduce& its) { return "reduce " + std::to_string(its.bucket); }
 std::string text_of(const Scale& its) { return "scale " + std::to_string(its.factor); }
 std::string text_of(const Agree& its) {
@@ -296,6 +305,101 @@ TEST(Plan, KnowsWhichParametersNoRankUsed) {
   EXPECT_THAT(cancel(plan), ::testing::Contains("agree canceller=2 used=11111 unread"));
 }
 
+TEST(Plan, LeavesAGradientThatNoRankUsedAsItWas) {
+  Plan plan = five_parameters({.zero_gradients = false, .unused = Unused::keep});
+  for (int i = 0; i < 2; ++i) {
+    plan.begin(Sync::on);
+    for (const std::size_t parameter : {4, 2, 0}) ready(plan, parameter);
+    EXPECT_THAT(end(plan), ElementsAre("keep 1", "zero 1", "keep 3", "zero 3", "reduce 1", "reduce 2",
+                                       "agree used=10101", "look"));
+    EXPECT_THAT(texts(plan.looked({.used = {1, 0, 1, 1, 1}})), ElementsAre("restore 1")) << "another rank used 3";
+  }
+}
+
+TEST(Plan, KeepsWhatAStaticGraphNeverUsesFromTheStartOfTheWindow) {
+  Plan plan = five_parameters({.zero_gradients = false, .unused = Unused::keep, .is_static_graph = true});
+  for (int i = 0; i < 2; ++i) {
+    const auto begun = texts(plan.begin(Sync::on));
+    if (i == 1) {
+      EXPECT_THAT(begun, ElementsAre("drain", "keep 4", "zero 4"));
+    }
+    for (const std::size_t parameter : {3, 2, 1, 0}) ready(plan, parameter);
+    const auto ended = end(plan);
+    EXPECT_EQ(std::count(ended.begin(), ended.end(), "keep 4"), 1 - i);
+    EXPECT_THAT(texts(plan.looked({.used = {1, 1, 1, 1, 0}})), ElementsAre("restore 4"));
+  }
+}
+
+TEST(Plan, AHookIsToldWhatNoRankUsed) {
+  Plan plan = five_parameters({.unused = Unused::keep, .has_hook = true});
+  plan.begin(Sync::on);
+  EXPECT_THAT(end(plan), ::testing::Contains("tell unused:"));
+  EXPECT_THAT(texts(plan.looked({.used = {1, 0, 1, 0, 1}})), ElementsAre("tell unused: 1 3", "zero 1", "zero 3"));
+  plan.begin(Sync::on);
+  EXPECT_THAT(end(plan), ::testing::Contains("tell unused:")) << "the last list is no longer right";
+  EXPECT_THAT(texts(plan.looked({.used = {1, 1, 1, 1, 1}})), IsEmpty());
+}
+
+// What ranks say that have all frozen what this one has.
+Flags alike(const Actions& actions) {
+  for (const Action& action : actions) {
+    if (const auto* const agree = std::get_if<Agree>(&action)) return agree->own.flags;
+  }
+  return {};
+}
+
+TEST(Plan, AHookIsToldWhatIsFrozenBeforeItBecomesZero) {
+  Plan plan = five_parameters({.unused = Unused::keep, .has_hook = true});
+  plan.set_frozen(2, true);
+  plan.begin(Sync::on);
+  for (const std::size_t parameter : {4, 3, 1}) ready(plan, parameter);
+  const Actions actions = plan.end(plan.step());
+  const std::vector<std::string> ended = texts(actions);
+  EXPECT_THAT(std::vector<std::string>(ended.end() - 4, ended.end()),
+              ElementsAre("finish hooks", "agree frozen used=01011", "peek", "look"));
+  EXPECT_THAT(texts(plan.peeked({.flags = alike(actions)})), ElementsAre("tell unused: 2", "zero 2"));
+  EXPECT_THAT(texts(plan.looked({.flags = alike(actions), .used = {0, 1, 0, 1, 1}})),
+              ElementsAre("tell unused: 0 2", "zero 0", "zero 2"))
+      << "the last list is complete";
+}
+
+TEST(Plan, AHookIsToldWhatStaysFrozenInABucketThatIsReducedLate) {
+  Plan plan = five_parameters({.unused = Unused::zeros, .has_hook = true});
+  plan.set_frozen(2, true);
+  plan.set_frozen(3, true);  // all of bucket 1
+  const auto train = [&] {
+    plan.begin(Sync::on);
+    for (const std::size_t parameter : {4, 0, 1}) ready(plan, parameter);
+    const Flags of_all = alike(plan.end(plan.step()));
+    const std::vector<std::string> late = texts(plan.peeked({.flags = of_all}));
+    plan.looked({.flags = of_all});
+    return late;
+  };
+  train();
+  plan.set_frozen(3, false);
+  EXPECT_THAT(train(), ElementsAre("reduce 1", "finish hooks", "tell unused: 2", "zero 2", "drain"));
+}
+
+TEST(Plan, AHookIsToldThatNobodyUsesTheGradientsOfTheLastStepOfJoin) {
+  Plan plan = five_parameters({.rank_count = 2, .uneven_inputs = UnevenInputs::divide_by_active, .has_hook = true});
+  plan.begin_shadow();
+  end(plan);
+  EXPECT_THAT(texts(plan.looked({.active = {0, 1}})), ElementsAre("scale 2.000000"));
+  plan.begin_shadow();
+  end(plan);
+  EXPECT_THAT(texts(plan.looked({.active = {0, 0}})),
+              ElementsAre("tell unused: 0 1 2 3 4", "zero 0", "zero 1", "zero 2", "zero 3", "zero 4"));
+}
+
+TEST(Plan, AHookIsToldWhatNoRankUsedBeforeGradientsAreScaled) {
+  Plan plan = five_parameters(
+      {.rank_count = 2, .unused = Unused::keep, .uneven_inputs = UnevenInputs::divide_by_active, .has_hook = true});
+  plan.begin_shadow();
+  end(plan);
+  EXPECT_THAT(texts(plan.looked({.active = {0, 1}, .used = {1, 0, 1, 1, 1}})),
+              ElementsAre("tell unused: 1", "scale 2.000000", "zero 1"));
+}
+
 TEST(Plan, CheckLooksAtWhatNobodyHasLookedAt) {
   Plan plan = five_parameters({.look_at = LookAt::end_of_next_window});
   EXPECT_THAT(texts(plan.check()), IsEmpty());
@@ -390,14 +494,6 @@ TEST(Plan, ZeroesWhatAStaticGraphNeverUsesIfBackwardOverwrites) {
   EXPECT_THAT(end(plan), ::testing::Not(::testing::Contains("zero 4")));
 }
 
-// What ranks say that have all frozen what this one has.
-Flags alike(const Actions& actions) {
-  for (const Action& action : actions) {
-    if (const auto* const agree = std::get_if<Agree>(&action)) return agree->own.flags;
-  }
-  return {};
-}
-
 TEST(Plan, ABucketIsIdleOnceAllRanksHaveFrozenIt) {
   Plan plan = five_parameters();
   plan.set_frozen(1, true);  // with 0 in bucket 2
@@ -451,6 +547,24 @@ TEST(Plan, RanksThatHaveFrozenDifferentParametersAreTold) {
   EXPECT_THAT(texts(plan.looked({.flags = of_all})), ElementsAre("find frozen: 2"));
 }
 
+// On a device the optimizer steps before the ranks are told of the difference.
+TEST(Plan, AHookIsToldWhatAllRanksHaveFrozenIfTheyDiffer) {
+  Plan plan = five_parameters({.has_hook = true, .look_at = LookAt::end_of_next_window});
+  const auto train = [&](const std::vector<std::size_t>& used, std::optional<Flags> of_all = {}) {
+    plan.begin(Sync::on);
+    for (const std::size_t parameter : used) ready(plan, parameter);
+    const Actions actions = plan.end(plan.step());
+    EXPECT_THAT(texts(actions), ::testing::Contains("peek"));
+    return texts(plan.peeked({.flags = of_all.value_or(alike(actions))}));
+  };
+  const Flags different{.frozen = 2, .frozen_complement = ~1};
+  plan.set_frozen(2, true);
+  EXPECT_THAT(train({4, 3, 1, 0}), ElementsAre("tell unused: 2", "zero 2"));
+  plan.set_frozen(4, true);
+  EXPECT_THAT(train({3, 1, 0}, different), ElementsAre("tell unused: 2", "zero 2")) << "not 4";
+  EXPECT_THAT(train({3, 1, 0}), ElementsAre("tell unused: 2 4", "zero 2", "zero 4"));
+}
+
 TEST(Plan, FrozenParametersAreZerosAndUnused) {
   Plan plan = five_parameters({.zero_gradients = false, .unused = Unused::keep});
   plan.set_frozen(2, true);
@@ -485,10 +599,12 @@ TEST(Plan, AShadowGivesTheOthersWhatTheyWaitFor) {
   EXPECT_THAT(end(plan), ::testing::Contains("agree active=010 used=11111"));
   plan.looked({.active = {1, 1, 1}, .used = {1, 1, 1, 1, 1}});
   EXPECT_EQ(plan.outcome().active_count, 3);
-  EXPECT_THAT(texts(plan.begin_shadow()), ElementsAre("drain", "zero all"));
+  EXPECT_THAT(texts(plan.begin_shadow()),
+              ElementsAre("drain", "keep 0", "keep 1", "keep 2", "keep 3", "keep 4", "zero all"));
   EXPECT_THAT(end(plan), ElementsAre("reduce 0", "reduce 1", "reduce 2", "agree active=000 used=00000", "look"))
       << "nothing is missing, and nothing miscounted";
-  EXPECT_THAT(texts(plan.looked({.active = {1, 0, 1}, .used = {0, 0, 0, 0, 1}})), IsEmpty());
+  EXPECT_THAT(texts(plan.looked({.active = {1, 0, 1}, .used = {0, 0, 0, 0, 1}})),
+              ElementsAre("restore 0", "restore 1", "restore 2", "restore 3"));
   EXPECT_EQ(plan.outcome().active_count, 2);
   EXPECT_TRUE(plan.is_unused(0));
   EXPECT_THAT(plan.ready_order(), ElementsAre(4U, 3U, 2U, 1U, 0U)) << "a shadow has no order";
@@ -557,11 +673,11 @@ TEST(Plan, HooksAreFinishedBeforeTheFlags) {
   Plan plan = five_parameters({.has_hook = true, .buffer_sync = BufferSync::average});
   plan.begin(Sync::on);
   use_all(plan);
-  EXPECT_THAT(end(plan), ElementsAre("finish hooks", "average buffers", "agree", "look"));
+  EXPECT_THAT(end(plan), ElementsAre("finish hooks", "tell unused:", "average buffers", "agree", "look"));
   plan.looked({});
   plan.begin(Sync::on);
   use_all(plan);
-  EXPECT_THAT(cancel(plan), ElementsAre("finish hooks", "average buffers", "agree canceller=1 unread"));
+  EXPECT_THAT(cancel(plan), ElementsAre("finish hooks", "tell unused:", "average buffers", "agree canceller=1 unread"));
 }
 
 TEST(Plan, ACapturedWindowTellsNothing) {
@@ -617,7 +733,21 @@ TEST(Plan, ReleasedGradientsOfABucketAreFinishedBeforeTheNextBucket) {
   EXPECT_THAT(ready(plan, 4), ElementsAre("finish hooks", "reduce 0"));
   EXPECT_THAT(ready(plan, 3), IsEmpty());
   EXPECT_THAT(cancel(plan), ElementsAre("finish hooks", "reduce 1", "finish hooks", "reduce 2", "finish hooks",
-                                        "agree canceller=1 unread"));
+                                        "tell unused:", "agree canceller=1 unread"));
+}
+
+TEST(Plan, ReleasedGradientsThatNobodyUsesAreZeroAlready) {
+  Plan plan = five_parameters({.rank_count = 2,
+                               .unused = Unused::keep,
+                               .uneven_inputs = UnevenInputs::divide_by_all,
+                               .has_hook = true,
+                               .releases_gradients = true});
+  plan.set_frozen(2, true);
+  plan.begin_shadow();
+  const Actions actions = plan.end(plan.step());
+  EXPECT_THAT(texts(plan.peeked({.flags = alike(actions)})), ElementsAre("tell unused: 2"));
+  EXPECT_THAT(texts(plan.looked({.flags = alike(actions), .active = {0, 0}, .used = {0, 0, 0, 0, 0}})),
+              ElementsAre("tell unused: 0 1 2 3 4"));
 }
 
 TEST(Plan, BuffersAreAveragedBeforeTheFlags) {

@@ -3,6 +3,7 @@
 #include "ddp/error.hpp"
 #include "ddp/gradient_scaling.hpp"
 #include "tests/unit/worker_runtime/copy_state.hpp"
+#include "tests/unit/worker_runtime/parameters_of.hpp"
 #include "tests/unit/worker_runtime/rank_results.hpp"
 
 #include <gmock/gmock.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
@@ -26,7 +28,6 @@ namespace ddp {
 namespace {
 
 using test::results_of_ranks;
-using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -45,13 +46,7 @@ struct Tensors {
     }
   }
 
-  std::vector<Parameter> parameters() {
-    std::vector<Parameter> all;
-    for (std::size_t p = 0; p < values.size(); ++p) {
-      all.push_back({"p" + std::to_string(p), {static_cast<std::int64_t>(values[p].size())}, values[p]});
-    }
-    return all;
-  }
+  std::vector<Parameter> parameters() { return test::parameters_of(values); }
 
   std::string bits() const {
     std::ostringstream text;
@@ -215,12 +210,55 @@ TEST(ShardedOptimizer, ClippingIsForOneStepAndByTheWholeNorm) {
       };
       train(0.5, true);   // a tenth
       train(0.5, false);  // left out
-      train(9, true);     // not clipped
       train(0, true);
+      train(9, true);  // not clipped
       return text;
     });
-    EXPECT_THAT(results, Each("5 -3,-4 5 5 -33,-44 -63,-84 "));
+    EXPECT_THAT(results, Each("5 -3,-4 5 -33,-44 5 -63,-84 "));
   }
+}
+
+// One element on each of two ranks: the limit of a value holds whatever norm is asked for after it.
+TEST(ShardedOptimizer, ClippingGoesOnFromClippedGradients) {
+  const auto results = results_of_ranks(2, [](ProcessGroup world) -> std::string {
+    const auto train = [&](Sharding sharding, double second_norm_max, bool by_model) {
+      std::vector<float> first{0}, second{0};
+      const std::vector<Parameter> parameters{{"first", {1}, first}, {"second", {1}, second}};
+      ShardedOptimizer optimizer(world, parameters, SgdOptions{.learning_rate = 1}, sharding);
+      DistributedDataParallelOptions options;
+      optimizer.prepare(options);
+      DistributedDataParallel model(world, parameters, options);
+      auto step = model.begin_step();
+      *model.gradient<float>(0).data() = 3;
+      *model.gradient<float>(1).data() = 4;
+      step.ready(1);
+      step.ready(0);
+      step.finish();
+      const auto by_norm = [&](double norm_max) {
+        return by_model ? double{clip_gradients_by_norm(model, norm_max)} : optimizer.clip_gradients_by_norm(norm_max);
+      };
+      by_norm(2.5);  // to 1.5 and 2
+      by_model ? clip_gradients_by_value(model, 1.75) : optimizer.clip_gradients_by_value(1.75);
+      const double norm = by_norm(second_norm_max);
+      optimizer.step();
+      optimizer.wait();
+      std::string text;
+      for (const double each : {norm, double{first[0]}, double{second[0]}}) {
+        text += std::to_string(std::lround(each * 1000)) + " ";
+      }
+      return text;
+    };
+    for (const double second_norm_max : {9.0, 2.0}) {
+      const std::string wanted = train(Sharding::none, second_norm_max, true);
+      if (second_norm_max == 9 && wanted != "2305 -1500 -1750 ") return "the model's: " + wanted;
+      for (const auto sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients}) {
+        const std::string its = train(sharding, second_norm_max, false);
+        if (its != wanted) return its + "instead of " + wanted;
+      }
+    }
+    return "";
+  });
+  EXPECT_THAT(results, Each(""));
 }
 
 TEST(ShardedOptimizer, AParameterThatWasSkippedForLongBeginsWithItsFirstStep) {
@@ -282,6 +320,40 @@ TEST(ShardedOptimizer, ItsEndWaitsForParametersThatAreStillSent) {
   EXPECT_THAT(results, Each(""));
 }
 
+// Forward reads each parameter right after its wait(i), while others may still be on their way.
+TEST(ShardedOptimizer, AParameterIsThereAfterItsOwnWait) {
+  for (const auto sharding : {Sharding::optimizer, Sharding::gradients}) {
+    const ddp::testing::Shared<std::atomic<int>> begun;  // steps of the optimizer, on rank 0
+    const auto results = results_of_ranks(2, [&](ProcessGroup world) -> std::string {
+      const auto train = [&](Sharding its, bool waits_for_each) {
+        Tensors tensors, seen;
+        ShardedOptimizer optimizer(world, tensors.parameters(), AdamWOptions{.learning_rate = 0.01}, its);
+        DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
+        std::string bits;
+        for (int i = 0; i < 5; ++i) {
+          train_step(model, optimizer, world.rank(), i);
+          if (world.rank() == 0) {
+            optimizer.step();
+            if (waits_for_each) ++*begun;
+          } else {  // what this rank owns is not on its way before rank 0 has come to its wait(i)
+            if (waits_for_each) ddp::testing::wait_until([&] { return begun->load() == i + 1; });
+            optimizer.step();
+          }
+          if (!waits_for_each) optimizer.wait();
+          for (std::size_t p = 0; p < tensors.values.size(); ++p) {
+            if (waits_for_each) optimizer.wait(p);
+            seen.values[p] = tensors.values[p];
+          }
+          bits += seen.bits();
+        }
+        return bits;
+      };
+      return train(sharding, true) == train(Sharding::none, false) ? "" : "an old parameter is read";
+    });
+    EXPECT_THAT(results, Each(""));
+  }
+}
+
 TEST(ShardedOptimizer, WhatWorksOnWholeGradientsIsRefused) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) {
     Tensors tensors;
@@ -313,26 +385,174 @@ TEST(ShardedOptimizer, ClipsByTheNormOfAllGradients) {
   EXPECT_THAT(results, Each(""));
 }
 
+// By value, by norm, and both, where the loss may be scaled, too.
+TEST(ShardedOptimizer, ClippedGradientsHaveTheSameBitsAsWithoutSharding) {
+  const auto results = results_of_ranks(3, [](ProcessGroup world) -> std::string {
+    enum class Clip { value, norm, both };
+    const auto train = [&](Sharding sharding, Clip clip, double scale, bool by_model) {
+      Tensors tensors;
+      ShardedOptimizer optimizer(world, tensors.parameters(), AdamWOptions{.learning_rate = 0.01}, sharding);
+      DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
+      LossScaler scaler(world, {.scale = scale});
+      for (int i = 0; i < 5; ++i) {
+        train_step(model, optimizer, world.rank(), i);
+        if (scale != 1) {
+          EXPECT_TRUE(by_model ? scaler.unscale(model) : scaler.unscale(optimizer));
+        }
+        const double limit = 0.25 / scale;
+        if (clip != Clip::value) {
+          by_model ? static_cast<void>(clip_gradients_by_norm(model, 20 * limit))
+                   : static_cast<void>(optimizer.clip_gradients_by_norm(20 * limit));
+        }
+        if (clip != Clip::norm) {
+          by_model ? clip_gradients_by_value(model, limit) : optimizer.clip_gradients_by_value(limit);
+        }
+        optimizer.step();
+      }
+      optimizer.wait();
+      return tensors.bits();
+    };
+    const std::string plain = train(Sharding::none, Clip::norm, 1, true);
+    for (const double scale : {1.0, 1024.0}) {
+      for (const Clip clip : {Clip::value, Clip::norm, Clip::both}) {
+        const std::string whole = train(Sharding::none, clip, scale, false);
+        const std::string its = std::to_string(static_cast<int>(clip)) + " of " + std::to_string(scale);
+        if (clip != Clip::both && train(Sharding::none, clip, scale, true) != whole) return "the model's " + its;
+        if (train(Sharding::optimizer, clip, scale, false) != whole) return "stage 1 " + its;
+        if (train(Sharding::gradients, clip, scale, false) != whole) return "stage 2 " + its;
+        if (clip != Clip::norm && whole == plain) return "not clipped by value";
+      }
+    }
+    return "";
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
 TEST(ShardedOptimizer, SkippedAndFrozenParametersStayAsTheyAre) {
+  for (const auto sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients}) {
+    const auto results = results_of_ranks(2, [sharding](ProcessGroup world) {
+      Tensors tensors;
+      ShardedOptimizer optimizer(world, tensors.parameters(), AdamWOptions{}, sharding);
+      DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
+      train_step(model, optimizer, world.rank(), 0);  // from here on there is momentum
+      optimizer.step();
+      optimizer.wait();
+      const auto first = tensors.values;
+      optimizer.set_skipped(2, true);
+      model.set_frozen(0, true);  // in a bucket with parameter 1
+      for (int i = 1; i < 4; ++i) {
+        train_step(model, optimizer, world.rank(), i, {3, 2, 1});
+        optimizer.step();
+      }
+      optimizer.wait();
+      std::string text;
+      for (std::size_t p = 0; p < 4; ++p) text += tensors.values[p] == first[p] ? "=" : "-";
+      model.set_frozen(0, false);
+      train_step(model, optimizer, world.rank(), 4);
+      optimizer.step();
+      optimizer.wait();
+      return text + (tensors.values[0] == first[0] ? "=" : "-");
+    });
+    EXPECT_THAT(results, Each("=-=--")) << static_cast<int>(sharding);
+  }
+}
+
+TEST(ShardedOptimizer, DividesByTheActiveRanksIfInputsAreUneven) {
+  const auto results = results_of_ranks(3, [](ProcessGroup world) -> std::string {
+    const auto train = [&](Sharding sharding, Tensors& tensors) {
+      ShardedOptimizer optimizer(world, tensors.parameters(), SgdOptions{.learning_rate = 1}, sharding);
+      DistributedDataParallelOptions options = small_buckets(optimizer);
+      options.uneven_inputs = UnevenInputs::divide_by_active;
+      DistributedDataParallel model(world, tensors.parameters(), options);
+      for (int i = 0; i < (world.rank() == 2 ? 1 : 3); ++i) {
+        train_step(model, optimizer, world.rank(), i);
+        optimizer.step();
+      }
+      optimizer.wait();
+      model.join([&] {
+        optimizer.step();
+        optimizer.wait();
+      });
+    };
+    Tensors whole, by_state, by_gradients, expected;
+    train(Sharding::none, whole);
+    train(Sharding::optimizer, by_state);
+    train(Sharding::gradients, by_gradients);
+    if (by_state.bits() != whole.bits()) return "stage 1 differs";
+    if (by_gradients.bits() != whole.bits()) return "stage 2 differs";
+    for (int i = 0; i < 3; ++i) {
+      const int active = i == 0 ? 3 : 2;
+      for (int rank = 0; rank < active; ++rank) {
+        std::mt19937 random(static_cast<unsigned>(100 * i + rank));  // as train_step()
+        std::uniform_real_distribution<float> uniform(-1, 1);
+        for (const std::size_t p : {3, 2, 1, 0}) {
+          for (float& each : expected.values[p]) each -= uniform(random) / static_cast<float>(active);
+        }
+      }
+    }
+    float largest = 0;
+    for (std::size_t p = 0; p < 4; ++p) {
+      for (std::size_t i = 0; i < expected.values[p].size(); ++i) {
+        largest = std::max(largest, std::abs(expected.values[p][i] - whole.values[p][i]));
+      }
+    }
+    return largest < 1e-5F ? "" : "wrong by " + std::to_string(largest);
+  });
+  EXPECT_THAT(results, Each(""));
+}
+
+TEST(ShardedOptimizer, WhatNoRankUsedInOneModelIsUpdatedInTheNext) {
   const auto results = results_of_ranks(2, [](ProcessGroup world) {
     Tensors tensors;
     ShardedOptimizer optimizer(world, tensors.parameters(), AdamWOptions{}, Sharding::optimizer);
-    DistributedDataParallel model(world, tensors.parameters(), small_buckets(optimizer));
-    const auto first = tensors.values;
-    optimizer.set_skipped(1, true);
-    for (int i = 0; i < 3; ++i) {
-      model.set_frozen(0, true);
-      train_step(model, optimizer, world.rank(), i, {3, 2, 1});
-      optimizer.step();
-    }
-    optimizer.wait();
     std::string text;
-    for (std::size_t p = 0; p < 4; ++p) text += tensors.values[p] == first[p] ? "=" : "-";
+    for (const auto unused : {Unused::keep, Unused::zeros}) {
+      DistributedDataParallelOptions options = small_buckets(optimizer);
+      options.unused = unused;
+      DistributedDataParallel model(world, tensors.parameters(), options);
+      const auto before = tensors.values[1];
+      train_step(model, optimizer, world.rank(), 0,
+                 unused == Unused::keep ? std::vector<std::size_t>{3, 2, 0} : std::vector<std::size_t>{3, 2, 1, 0});
+      optimizer.step();
+      optimizer.wait();
+      text += tensors.values[1] == before ? "kept " : "updated ";
+    }
     return text;
   });
-  // Parameter 0 has a bucket of its own, which is reduced once more, with zeros, before all ranks know it to be frozen:
-  // AdamW's weight decay would change it.
-  EXPECT_THAT(results, Each(AllOf(::testing::EndsWith("=--"), ::testing::SizeIs(4))));
+  EXPECT_THAT(results, Each("kept updated "));
+}
+
+TEST(ShardedOptimizer, LeavesWhatNoRankUsedAsIfItWereSkipped) {
+  for (const auto sharding : {Sharding::none, Sharding::optimizer, Sharding::gradients}) {
+    const auto results = results_of_ranks(2, [sharding](ProcessGroup world) {
+      const auto train = [&](Unused unused, std::vector<Tensors>& after) {
+        Tensors tensors;
+        ShardedOptimizer optimizer(world, tensors.parameters(), AdamWOptions{.weight_decay = 0.1}, sharding);
+        DistributedDataParallelOptions options = small_buckets(optimizer);
+        options.unused = unused;
+        DistributedDataParallel model(world, tensors.parameters(), options);
+        for (int i = 0; i < 4; ++i) {
+          const bool is_used = i == 0 || (i == 2 && world.rank() == 1);
+          train_step(model, optimizer, world.rank(), i,
+                     is_used ? std::vector<std::size_t>{3, 2, 1, 0} : std::vector<std::size_t>{3, 2, 0});
+          if (unused == Unused::zeros) optimizer.set_skipped(1, i % 2 == 1);
+          optimizer.step();
+          optimizer.wait();
+          after.push_back(tensors);
+        }
+      };
+      std::vector<Tensors> kept, skipped;
+      train(Unused::keep, kept);
+      train(Unused::zeros, skipped);
+      std::string text;
+      for (std::size_t i = 1; i < 4; ++i) {
+        text += kept[i].values[1] == kept[i - 1].values[1] ? "=" : "-";
+        text += kept[i].bits() == skipped[i].bits() ? "same " : "different ";
+      }
+      return text;
+    });
+    EXPECT_THAT(results, Each("=same -same =same "));
+  }
 }
 
 std::vector<Parameter> state_of(ShardedOptimizer& optimizer) {

@@ -49,15 +49,22 @@ class StandInMemory : public process_group::DeviceMemory {
   Device device() const override { return device_; }
   void zero(const MemoryRange& range, void* stream) override {
     ++zeros;
+    if (before_zero) before_zero(range);
     host_->zero(range, stream);
   }
   void copy(void* to, const void* from, std::size_t bytes, void* stream) override {
     host_->copy(to, from, bytes, stream);
   }
-  std::shared_ptr<void> allocate(std::size_t bytes, void* stream) override { return host_->allocate(bytes, stream); }
+  std::shared_ptr<void> allocate(std::size_t bytes, void* stream) override {
+    if (before_allocate) before_allocate();
+    auto memory = host_->allocate(bytes, stream);
+    allocated.push_back(memory);
+    return memory;
+  }
   void write(void* to, std::span<const std::byte> bytes, void* stream) override { host_->write(to, bytes, stream); }
   std::unique_ptr<process_group::HostCopy> begin_read(const void* from, std::size_t bytes, void* stream) override {
     ++reads_begun;
+    if (before_begin_read) before_begin_read();
     return host_->begin_read(from, bytes, stream);
   }
   void wait_for_all() override { host_->wait_for_all(); }
@@ -71,15 +78,59 @@ class StandInMemory : public process_group::DeviceMemory {
     host_->copy_from_host(given, stream);
   }
   std::shared_ptr<std::byte[]> allocate_on_host(std::size_t bytes) override { return host_->allocate_on_host(bytes); }
+  bool is_captured(void*) const override { return is_capturing; }
 
+  bool is_capturing = false;
   int zeros = 0;
   int reads_begun = 0;
   int copies = 0;
   std::function<void()> before_copy_to_host;
+  std::function<void()> before_allocate;
+  std::function<void(const MemoryRange&)> before_zero;
+  std::function<void()> before_begin_read;
+  std::vector<std::weak_ptr<void>> allocated;
 
  private:
   Device device_;
   std::shared_ptr<process_group::DeviceMemory> host_ = process_group::host_memory();
+};
+
+// Arithmetic of a "device", which is that of the host.
+class StandInArithmetic : public process_group::DeviceArithmetic {
+ public:
+  void scale(Ranges values, double factor, void* stream) override { host_->scale(values, factor, stream); }
+  void scale_unless(const std::int32_t* flag, Ranges values, double factor, void* stream) override {
+    host_->scale_unless(flag, values, factor, stream);
+  }
+  void clamp(Ranges values, double limit, void* stream) override { host_->clamp(values, limit, stream); }
+  void find_non_finite(Ranges values, std::int32_t* found, void* stream) override {
+    if (before_find_non_finite) before_find_non_finite();
+    host_->find_non_finite(values, found, stream);
+  }
+  std::unique_ptr<process_group::HostCopy> sum_of_squares(Ranges values, void* stream) override {
+    return host_->sum_of_squares(values, stream);
+  }
+  std::unique_ptr<process_group::HostCopy> norm(Ranges values, void* stream) override {
+    return host_->norm(values, stream);
+  }
+  std::unique_ptr<process_group::HostCopy> clip_by_norm(Ranges values, double norm_max, void* stream) override {
+    return host_->clip_by_norm(values, norm_max, stream);
+  }
+  void narrow(const MemoryRange& from, const MemoryRange& to, void* stream) override {
+    host_->narrow(from, to, stream);
+  }
+  void widen(const MemoryRange& from, const MemoryRange& to, void* stream) override { host_->widen(from, to, stream); }
+  void update(Pieces pieces, const tensor::AdamWNumbers& numbers, void* stream) override {
+    host_->update(pieces, numbers, stream);
+  }
+  void update(Pieces pieces, const tensor::SgdNumbers& numbers, void* stream) override {
+    host_->update(pieces, numbers, stream);
+  }
+
+  std::function<void()> before_find_non_finite;
+
+ private:
+  std::shared_ptr<process_group::DeviceArithmetic> host_ = process_group::host_arithmetic();
 };
 
 // What reached a StandInBackend; it outlives the backend.
@@ -132,10 +183,9 @@ class StandInBackend : public process_group::Backend {
   }
 
   std::shared_ptr<process_group::DeviceMemory> device_memory() override { return memory_; }
-  std::shared_ptr<process_group::DeviceArithmetic> device_arithmetic() override {
-    return process_group::host_arithmetic();
-  }
+  std::shared_ptr<process_group::DeviceArithmetic> device_arithmetic() override { return arithmetic_; }
   StandInMemory& memory() { return *memory_; }
+  StandInArithmetic& arithmetic() { return *arithmetic_; }
 
   void abort(const std::string& reason, process_group::AbortCause cause) override {
     calls_->aborts.emplace_back(reason, cause);
@@ -150,12 +200,14 @@ class StandInBackend : public process_group::Backend {
 
   std::shared_ptr<Calls> calls_;
   std::shared_ptr<StandInMemory> memory_;
+  std::shared_ptr<StandInArithmetic> arithmetic_ = std::make_shared<StandInArithmetic>();
 };
 
 inline ProcessGroup group_over(std::unique_ptr<process_group::Backend> backend, int rank, int size) {
   const process_group::Membership membership{
       .rank = rank, .size = size, .local_rank = rank, .local_size = size, .round = {7, 8, 9}, .name = "group_0"};
-  return ProcessGroup(std::make_shared<ProcessGroup::Impl>(membership, std::chrono::seconds(5), std::move(backend)));
+  return ProcessGroup(
+      std::make_shared<ProcessGroup::Impl>(membership, std::chrono::seconds(5), std::move(backend), false));
 }
 
 }  // namespace ddp::test

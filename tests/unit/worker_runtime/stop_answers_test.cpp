@@ -5,12 +5,12 @@
 namespace {
 
 using ddp::agent_link::StopAnswers;
-using ddp::worker_link::PrepareStop;
-using ddp::worker_link::StopAt;
+using ddp::worker_link::LinkPrepareStop;
+using ddp::worker_link::LinkStopAt;
 using std::chrono::milliseconds;
 
-PrepareStop question_of(std::uint32_t round) {
-  PrepareStop question;
+LinkPrepareStop question_of(std::uint32_t round) {
+  LinkPrepareStop question;
   question.round = round;
   return question;
 }
@@ -41,7 +41,7 @@ TEST(StopAnswers, DecisionOfAnotherRoundStopsNothing) {
   answers.begin_round(2);
   answers.take(question_of(2));
   ASSERT_TRUE(answers.answer());
-  StopAt decision;
+  LinkStopAt decision;
   decision.round = 1;
   decision.call = 1;
   answers.take(decision);

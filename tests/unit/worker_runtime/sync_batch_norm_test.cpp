@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <random>
@@ -72,7 +73,7 @@ Doubles random_numbers(std::size_t count, unsigned seed, double offset) {
 // "" if the numbers from `first` on are those, up to rounding.
 std::string difference(const char* name, const Floats& ours, const Doubles& wanted, std::size_t first = 0) {
   for (std::size_t i = 0; i < ours.size(); ++i) {
-    if (std::abs(ours[i] - wanted[first + i]) > 2e-5) {
+    if (std::abs(ours[i] - wanted[first + i]) > 2e-5 * std::max(1.0, std::abs(wanted[first + i]))) {
       return std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(ours[i]) + " instead of " +
              std::to_string(wanted[first + i]) + "; ";
     }
@@ -80,7 +81,9 @@ std::string difference(const char* name, const Floats& ours, const Doubles& want
   return "";
 }
 
-void expect_as_joined(const std::vector<std::size_t>& batches, std::size_t channels, std::size_t points) {
+// offset: the mean of the batch; its values are up to 1 away from that.
+void expect_as_joined(const std::vector<std::size_t>& batches, std::size_t channels, std::size_t points,
+                      double offset = 30) {
   const auto results = results_of_ranks(static_cast<int>(batches.size()), [&](ProcessGroup world) {
     std::size_t total = 0, before = 0;
     for (std::size_t rank = 0; rank < batches.size(); ++rank) {
@@ -89,7 +92,7 @@ void expect_as_joined(const std::vector<std::size_t>& batches, std::size_t chann
     }
     const BatchShape joined{total, channels, points};
     const BatchShape own{batches[static_cast<std::size_t>(world.rank())], channels, points};
-    const Doubles x = random_numbers(joined.size(), 1, 30), of_y = random_numbers(joined.size(), 2, 0);
+    const Doubles x = random_numbers(joined.size(), 1, offset), of_y = random_numbers(joined.size(), 2, 0);
     const Doubles weight = random_numbers(channels, 3, 1), bias = random_numbers(channels, 4, 0);
     const Joined want = normalise(joined, x, of_y, weight, bias);
 
@@ -118,6 +121,11 @@ TEST(SyncBatchNorm, IsThatOfTheJoinedBatch) {
   expect_as_joined({1, 7, 2}, 2, 1);
   expect_as_joined({0, 5, 0, 1}, 4, 2);
   expect_as_joined({1, 1}, 1, 1);
+}
+
+TEST(SyncBatchNorm, IsThatOfTheJoinedBatchIfTheMeanIsMuchLargerThanTheDeviation) {
+  expect_as_joined({4, 4}, 3, 5, 1e6);
+  expect_as_joined({1, 7, 2}, 2, 1, 1e6);
 }
 
 TEST(SyncBatchNorm, WorksInPlaceAndWithoutParameters) {

@@ -28,9 +28,9 @@ using Clock = std::chrono::steady_clock;
 
 using test::soon;
 
-Hello hello_with(const std::string& secret, const std::string& group) {
-  Hello hello;
-  hello.purpose = Hello::Purpose::data;
+RankHello hello_with(const std::string& secret, const std::string& group) {
+  RankHello hello;
+  hello.purpose = RankHello::Purpose::data;
   hello.rank = 7;
   put_text(hello.secret, secret);
   put_text(hello.group, group);
@@ -54,7 +54,7 @@ class RankListener : public ::testing::Test {
     acceptor_.emplace(std::move(listener.socket), hello_with("secret", "ddp/round_1/"));
   }
 
-  TcpSocket connect(const Hello& hello) {
+  TcpSocket connect(const RankHello& hello) {
     auto deadline = soon();
     return connect_tcp(endpoint_, hello, deadline);
   }
@@ -96,11 +96,11 @@ TEST_F(RankListener, AcceptsAConnectionWithTheSecretOfTheRound) {
   const auto arrivals = serve();
   ASSERT_EQ(arrivals.size(), 1u);
   EXPECT_EQ(arrivals[0].hello.rank, 7);
-  EXPECT_EQ(arrivals[0].hello.purpose, Hello::Purpose::data);
+  EXPECT_EQ(arrivals[0].hello.purpose, RankHello::Purpose::data);
 }
 
 TEST_F(RankListener, ClosesOtherConnectionsWithoutAnAnswer) {
-  Hello foreign = hello_with("secret", "ddp/round_1/");
+  RankHello foreign = hello_with("secret", "ddp/round_1/");
   foreign.magic ^= 1;
   for (const auto& hello : {hello_with("guess", "ddp/round_1/"), hello_with("", "ddp/round_1/"),
                             hello_with("secret", "ddp/round_2/"), foreign}) {

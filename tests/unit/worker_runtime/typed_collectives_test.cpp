@@ -172,4 +172,25 @@ TEST(TypedCollectives, AreRefusedAsTheGroupsOwn) {
   EXPECT_THAT(results, Each("2"));
 }
 
+TEST(TypedRanges, ASpanHasTheDeviceOfItsRangeAndGivesItBack) {
+  float values[] = {1, 2, 3};
+  const ddp::Device gpu{ddp::Device::Kind::cuda, 3};
+  const MemoryRange range(values, 3, ddp::DataType::float32, gpu);
+  const ddp::Span<float> span = range.as<float>();
+  const ddp::Span<const float> reads = span;
+  EXPECT_EQ(span.device(), gpu);
+  EXPECT_EQ(reads.device(), gpu);
+  EXPECT_EQ(range.as<const float>().device(), gpu);
+  EXPECT_EQ(ConstMemoryRange(range).as<float>().data(), values);
+  EXPECT_EQ(ConstMemoryRange(range).as<float>().device(), gpu);
+  EXPECT_EQ(MemoryRange(span).device, gpu);
+  EXPECT_EQ(ConstMemoryRange(span).device, gpu);
+  EXPECT_EQ(ConstMemoryRange(reads).device, gpu);
+  EXPECT_EQ(MemoryRange(values, 3).as<float>().device(), ddp::Device{});
+  static_assert(std::is_same_v<decltype(reads[0]), const float&>);
+  static_assert(!std::is_convertible_v<ddp::Span<const float>, ddp::Span<float>>);
+  static_assert(!std::is_constructible_v<MemoryRange, ddp::Span<const float>>);
+  EXPECT_THROW(static_cast<void>(range.as<const double>()), ddp::InvalidArgument);
+}
+
 }  // namespace

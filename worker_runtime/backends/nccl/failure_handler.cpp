@@ -9,6 +9,7 @@
 #include "base/quiet_thread.hpp"
 #include "worker_runtime/backends/nccl/event_wait.hpp"
 #include "worker_runtime/backends/nccl/watch.hpp"
+#include "worker_runtime/core/failure/departure.hpp"
 #include "worker_runtime/core/failure/judge.hpp"
 #include "worker_runtime/process_group/deadline_after.hpp"
 
@@ -175,7 +176,9 @@ void FailureHandler::handle() {
     const bool is_cut_short = own.cause == Cause::round_over && !group_.under_way.is_idle();
     if (is_cut_short) static_cast<void>(group_.log.write_failure(own.what));
   } else {
-    group_.status->set_verdict(verdict_of(first, progress, tells));
+    auto verdict = verdict_of(first, progress, tells);
+    core::tell_failure(group_.place, verdict);
+    group_.status->set_verdict(std::move(verdict));
   }
   group_.under_way.end_all();
   group_.under_way.post_callbacks();

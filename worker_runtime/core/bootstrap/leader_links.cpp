@@ -16,12 +16,12 @@ void LeaderLinks::add(Acceptor::Arrival& arrival) {
   const int host = layout_.host_of(arrival.hello.rank);
   if (links_.empty() || layout_.leader_of(host) != arrival.hello.rank) return;
   LinkSockets& link = links_[static_cast<std::size_t>(host)];
-  (arrival.hello.purpose == Hello::Purpose::data ? link.data : link.news) = std::move(arrival.socket);
+  (arrival.hello.purpose == RankHello::Purpose::data ? link.data : link.news) = std::move(arrival.socket);
 }
 
 void LeaderLinks::connect(const std::vector<Endpoint>& endpoints, const MeetingPlace& place, const std::string& secret,
                           base::Deadline& deadline) {
-  Hello hello;
+  RankHello hello;
   hello.rank = who_.rank;
   hello.size = who_.size;
   put_text(hello.secret, secret);
@@ -31,9 +31,9 @@ void LeaderLinks::connect(const std::vector<Endpoint>& endpoints, const MeetingP
     if (endpoint.address.empty()) endpoint.address = place.network.store_address;
     LinkSockets& link = links_[static_cast<std::size_t>(host)];
     try {
-      hello.purpose = Hello::Purpose::data;
+      hello.purpose = RankHello::Purpose::data;
       link.data = connect_tcp(endpoint, hello, deadline);
-      hello.purpose = Hello::Purpose::news;
+      hello.purpose = RankHello::Purpose::news;
       link.news = connect_tcp(endpoint, hello, deadline);
     } catch (const std::system_error& error) {
       fail_to_connect(host, endpoint, error.code().message());

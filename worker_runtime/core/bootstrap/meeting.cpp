@@ -157,7 +157,7 @@ class RemoteFollower {
   bool connect(const CoordinatorEndpoint& endpoint) {
     if (endpoint.tcp.port == 0) fail_for_one_host();
     coordinator_.address = endpoint.tcp.address.empty() ? place_.network.store_address : endpoint.tcp.address;
-    coordinator_.hello.purpose = Hello::Purpose::follower;
+    coordinator_.hello.purpose = RankHello::Purpose::follower;
     coordinator_.hello.rank = who_.rank;
     coordinator_.hello.size = who_.size;
     put_text(coordinator_.hello.secret, endpoint.secret);

@@ -96,7 +96,7 @@ class Coordinator {
   [[noreturn]] void fail_for_missing() const { throw_did_not_join(who_, late_ranks(), deadline_); }
 
  private:
-  // Where this rank listens for ranks of other hosts, whose Hello is to carry the secret.
+  // Where this rank listens for ranks of other hosts, whose RankHello is to carry the secret.
   struct Listening {
     std::string secret;
     Endpoint endpoint;
@@ -105,7 +105,7 @@ class Coordinator {
 
   void open_to_other_hosts(const std::string& secret) {
     auto listener = listen_tcp(place_.network);
-    Hello expected;
+    RankHello expected;
     put_text(expected.secret, secret);
     put_text(expected.group, place_.key_prefix);
     listener_.emplace(Listening{secret, listener.endpoint, Acceptor(std::move(listener.socket), expected)});
@@ -138,7 +138,7 @@ class Coordinator {
     while (!condition()) wait_for_events();
   }
 
-  // Takes in new connections, the Hello of each, messages of followers, and the end of followers.
+  // Takes in new connections, the RankHello of each, messages of followers, and the end of followers.
   void wait_for_events() {
     std::vector<pollfd> polled;
     local_.add_to(polled);
@@ -189,7 +189,7 @@ class Coordinator {
                             where(who_) + "\ntry:   the same WORLD_SIZE for every rank");
     }
     if (rank < 1 || rank >= who_.size) return;
-    if (arrival.hello.purpose != Hello::Purpose::follower) {
+    if (arrival.hello.purpose != RankHello::Purpose::follower) {
       if (links_) links_->add(arrival);
       return;
     }

@@ -6,7 +6,7 @@
 
 namespace ddp::core {
 
-// From a rank of another host to rank 0, after its Hello.
+// From a rank of another host to rank 0, after its RankHello.
 struct FollowerMessage {
   enum class Kind : std::uint32_t {
     timed_out,  // it gives up at its deadline
@@ -18,8 +18,8 @@ struct FollowerMessage {
   std::array<char, 64> address{};
 };
 
-// From rank 0: kAccepted when the Hello is accepted; then size() numbers, the host of each rank (i32); then, to leaders
-// only, a LeaderEndpoint for each host, and kComplete when all are linked.
+// From rank 0: kAccepted when the RankHello is accepted; then size() numbers, the host of each rank (i32); then, to
+// leaders only, a LeaderEndpoint for each host, and kComplete when all are linked.
 constexpr char kAccepted = 'w';
 constexpr char kComplete = 'g';
 struct LeaderEndpoint {

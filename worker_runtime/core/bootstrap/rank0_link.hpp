@@ -21,7 +21,7 @@ namespace ddp::core {
 struct CoordinatorLink {
   TcpSocket socket;
   std::string address;
-  Hello hello;
+  RankHello hello;
 };
 
 class Rank0Link {

@@ -101,13 +101,13 @@ class Member {
     if (!is_leader()) return connect_to_leader(text_in(endpoints_of(endpoints, leader_).socket));
     if (layout_.host_count() == 1) return;
     const std::string secret = text_in(endpoints_of(endpoints, 0).secret);
-    acceptor_.emplace(std::move(port_), hello(secret, Hello::Purpose::data));
+    acceptor_.emplace(std::move(port_), hello(secret, RankHello::Purpose::data));
     links_.resize(static_cast<std::size_t>(layout_.host_count()));
     for (int host = 0; host < host_; ++host) {
       LinkSockets& link = links_[static_cast<std::size_t>(host)];
       const LeaderEndpoints& endpoint = endpoints_of(endpoints, layout_.leader_of(host));
-      link.data = connect_link(endpoint, hello(secret, Hello::Purpose::data));
-      link.news = connect_link(endpoint, hello(secret, Hello::Purpose::news));
+      link.data = connect_link(endpoint, hello(secret, RankHello::Purpose::data));
+      link.news = connect_link(endpoint, hello(secret, RankHello::Purpose::news));
     }
   }
 
@@ -187,8 +187,8 @@ class Member {
     }
   }
 
-  Hello hello(const std::string& secret, Hello::Purpose purpose) const {
-    Hello hello;
+  RankHello hello(const std::string& secret, RankHello::Purpose purpose) const {
+    RankHello hello;
     hello.purpose = purpose;
     hello.rank = made_.who.rank;
     hello.size = made_.who.size;
@@ -197,7 +197,7 @@ class Member {
     return hello;
   }
 
-  TcpSocket connect_link(const LeaderEndpoints& endpoint, const Hello& hello) {
+  TcpSocket connect_link(const LeaderEndpoints& endpoint, const RankHello& hello) {
     const std::string address = text_in(endpoint.address);
     return connect_tcp(
         {address.empty() ? parent_.network.store_address : address, static_cast<std::uint16_t>(endpoint.port)}, hello,
@@ -208,7 +208,7 @@ class Member {
     const int rank = arrival.hello.rank;
     if (rank <= made_.who.rank || rank >= made_.who.size || layout_.leader_of(layout_.host_of(rank)) != rank) return;
     LinkSockets& link = links_[static_cast<std::size_t>(layout_.host_of(rank))];
-    (arrival.hello.purpose == Hello::Purpose::data ? link.data : link.news) = std::move(arrival.socket);
+    (arrival.hello.purpose == RankHello::Purpose::data ? link.data : link.news) = std::move(arrival.socket);
   }
 
   bool is_linked() const {

@@ -28,7 +28,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kUnidentifiedMax = 256;  // without a Hello yet; more than that close the oldest
+constexpr std::size_t kUnidentifiedMax = 256;  // without a RankHello yet; more than that close the oldest
 constexpr std::ptrdiff_t kClosedAtOnce = kUnidentifiedMax / 2;
 constexpr int kBacklog = 1024;
 constexpr int kProbeSeconds = 5;
@@ -268,7 +268,7 @@ Acceptor::Received Acceptor::receive_hello(Unidentified& connection) const {
     return Received::protocol_error;
   }
   if (connection.received < bytes.size()) return Received::part;
-  const Hello& hello = connection.hello;
+  const RankHello& hello = connection.hello;
   unsigned char differs = 0;  // looks at every byte, so that no time tells how much of a guess was right
   for (std::size_t i = 0; i < hello.secret.size(); ++i) {
     differs |= static_cast<unsigned char>(hello.secret[i] ^ expected_.secret[i]);
@@ -277,7 +277,7 @@ Acceptor::Received Acceptor::receive_hello(Unidentified& connection) const {
   return is_ours ? Received::hello : Received::protocol_error;
 }
 
-TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, base::Deadline& deadline) {
+TcpSocket connect_tcp(const Endpoint& endpoint, const RankHello& hello, base::Deadline& deadline) {
   const Address address = numeric(endpoint);
   TcpSocket socket = make_tcp_socket(address.family());
   if (::connect(socket.get(), address.get(), address.bytes) != 0) {

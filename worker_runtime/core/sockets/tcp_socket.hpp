@@ -1,6 +1,6 @@
 // Connections between the hosts of a group: addresses, a listener, connecting, and bytes with a deadline.
 //
-// Every connection opens with a Hello that carries the group's secret and its name, which holds the round; one that
+// Every connection opens with a RankHello that carries the group's secret and its name, which holds the round; one that
 // does not is closed without an answer. Sockets are non-blocking, close-on-exec, and closed in a forked child: a child
 // that kept one open would hide its parent's death from the other hosts.
 //
@@ -73,7 +73,7 @@ struct Listener {
 };
 Listener listen_tcp(const NetworkOptions& options);
 
-struct Hello {
+struct RankHello {
   enum class Purpose : std::uint32_t { follower, data, news, pair };
 
   std::uint32_t magic = 0x64647034;  // "ddp4"; a change of anything on the wire changes it
@@ -96,40 +96,40 @@ std::string text_in(const std::array<char, kBytes>& field) {
   return std::string(field.data(), ::strnlen(field.data(), kBytes));
 }
 
-// Accepts connections whose Hello carries the secret. Any other connection costs at most a descriptor for a while.
+// Accepts connections whose RankHello carries the secret. Any other connection costs at most a descriptor for a while.
 class Acceptor {
  public:
   // Only `magic`, `secret` and `group` of `expected` count.
-  Acceptor(TcpSocket listener, const Hello& expected) : listener_(std::move(listener)), expected_(expected) {}
+  Acceptor(TcpSocket listener, const RankHello& expected) : listener_(std::move(listener)), expected_(expected) {}
 
   struct Arrival {
-    Hello hello;
+    RankHello hello;
     TcpSocket socket;
   };
 
-  // Appends what to poll for. take() returns the connections whose Hello has come since, given the polled entries.
+  // Appends what to poll for. take() returns the connections whose RankHello has come since, given the polled entries.
   void add_to(std::vector<pollfd>& polled) const;
   std::vector<Arrival> take(std::span<const pollfd> polled);
 
-  // Accepts nothing more: closes the listener, and the connections whose Hello has not come.
+  // Accepts nothing more: closes the listener, and the connections whose RankHello has not come.
   void close();
 
  private:
   struct Unidentified {
     TcpSocket socket;
-    Hello hello;
+    RankHello hello;
     std::size_t received = 0;  // bytes of it
   };
   enum class Received { part, hello, protocol_error };
   Received receive_hello(Unidentified& connection) const;
 
   TcpSocket listener_;
-  Hello expected_;
+  RankHello expected_;
   std::vector<Unidentified> unidentified_;
 };
 
-// Connected, with the Hello sent. Throws std::system_error; ETIMEDOUT at the deadline.
-TcpSocket connect_tcp(const Endpoint& endpoint, const Hello& hello, base::Deadline& deadline);
+// Connected, with the RankHello sent. Throws std::system_error; ETIMEDOUT at the deadline.
+TcpSocket connect_tcp(const Endpoint& endpoint, const RankHello& hello, base::Deadline& deadline);
 
 // The kernel asks a silent host for a sign of life, and gives the connection up after `silence_max`, but for one with
 // data on its way: the kernel of a peer that reads nothing for long is not silent. Throw std::system_error.

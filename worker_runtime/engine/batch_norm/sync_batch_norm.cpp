@@ -80,15 +80,14 @@ BatchStatistics DDP_ABI::sync_batch_norm_forward(ProcessGroup& group, const Batc
                           "where: sync_batch_norm_forward\ntry:   larger batches, or the running statistics");
   }
   BatchStatistics statistics{all.mean, std::vector<double>(channels), static_cast<std::uint64_t>(all.count)};
-  std::vector<float> scale(channels), shift(channels);
+  std::vector<double> scale(channels), shift(channels);
   for (std::size_t channel = 0; channel < channels; ++channel) {
     const double variance = all.distances[channel] / all.count;
     const double inverse_std = 1 / std::sqrt(variance + options.epsilon);
     statistics.inverse_std[channel] = inverse_std;
     const double weight = parameters.weight != nullptr ? parameters.weight[channel] : 1;
-    const double bias = parameters.bias != nullptr ? parameters.bias[channel] : 0;
-    scale[channel] = static_cast<float>(weight * inverse_std);
-    shift[channel] = static_cast<float>(bias);
+    scale[channel] = weight * inverse_std;
+    shift[channel] = parameters.bias != nullptr ? parameters.bias[channel] : 0;
     const auto take_in = [&](float* running, double now) {
       if (running == nullptr) return;
       running[channel] = static_cast<float>((1 - options.momentum) * running[channel] + options.momentum * now);
@@ -97,8 +96,10 @@ BatchStatistics DDP_ABI::sync_batch_norm_forward(ProcessGroup& group, const Batc
     take_in(parameters.running_variance, all.distances[channel] / (all.count - 1));
   }
   for_each_channel(shape, [&](std::size_t channel, std::size_t at) {
-    const auto mean = static_cast<float>(all.mean[channel]);
-    for (std::size_t i = at; i < at + shape.points; ++i) y[i] = (x[i] - mean) * scale[channel] + shift[channel];
+    // In double: a mean that is rounded to float is too far off if it is large and the variance is small.
+    for (std::size_t i = at; i < at + shape.points; ++i) {
+      y[i] = static_cast<float>((x[i] - all.mean[channel]) * scale[channel] + shift[channel]);
+    }
   });
   return statistics;
 }

@@ -18,6 +18,7 @@ class CompressedAllReduce : public CommunicationHook {
   explicit CompressedAllReduce(CompressionOptions options) : type_(options.type) {}
 
   std::string describe() const override { return std::string("compressed_all_reduce in ") + name_of(type_); }
+  bool averages_over_all_ranks() const override { return true; }
 
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override {
     gradient_engine::require_float32(buckets, "compressed_all_reduce");
@@ -28,8 +29,11 @@ class CompressedAllReduce : public CommunicationHook {
       count += (bucket.gradients.count + kAlignment - 1) / kAlignment * kAlignment;
     }
     arithmetic_ = group.impl()->backend().device_arithmetic();
+    memory_ = {};  // of another model, if there was one
     memory_ = group.allocate(count * sizeof(std::uint16_t), options);
   }
+
+  void gradients_end() noexcept override { memory_ = {}; }
 
   std::optional<Work> next(const HookCall& call) override {
     const MemoryRange& gradients = call.bucket.gradients;

@@ -22,6 +22,7 @@
 #include "worker_runtime/engine/hooks/hook_steps.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
 #include "worker_runtime/engine/hooks/matrix.hpp"
+#include "worker_runtime/engine/hooks/unsent_gradients.hpp"
 #include "worker_runtime/tensor/arithmetic.hpp"
 
 namespace ddp {
@@ -55,7 +56,13 @@ class PowerSgd : public CommunicationHook {
            ", epsilon = " + gradient_engine::exact_text(options_.epsilon) + ", seed = " + std::to_string(options_.seed);
   }
 
+  bool averages_over_all_ranks() const override { return true; }
+
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override;
+  void gradients_end() noexcept override { memory_ = {}; }
+  void parameters_unused(const std::vector<std::size_t>& parameters) noexcept override {
+    unsent_.take_back(parameters);
+  }
   std::optional<Work> next(const HookCall& call) override;
   std::vector<Parameter> state() override;
 
@@ -85,6 +92,7 @@ class PowerSgd : public CommunicationHook {
   PowerSgdOptions options_;
   std::map<std::string, Compressed> compressed_;  // by the parameter's name
   std::vector<Plan> plans_;                       // by bucket
+  gradient_engine::UnsentGradients unsent_;       // the errors of compressed_
   RegisteredMemory memory_;                       // of what is sent
   gradient_engine::HookSteps steps_;
 };
@@ -92,12 +100,15 @@ class PowerSgd : public CommunicationHook {
 void PowerSgd::begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) {
   gradient_engine::require_float32_on_host(buckets, "power_sgd");
   plans_.clear();
+  unsent_.clear();
   std::size_t count = 0;
   for (const GradientBucket& bucket : buckets) {
     Plan& plan = plans_.emplace_back();
-    for (const Parameter& parameter : bucket.parameters) {
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+      const Parameter& parameter = bucket.parameters[i];
       Part part{static_cast<float*>(parameter.values.data), parameter.values.count, compress(parameter)};
       if (part.compressed != nullptr) {
+        unsent_.add(bucket.indices[i], parameter.values, part.compressed->error);
         plan.sent.count += part.compressed->rank * part.compressed->size.rows;
         plan.q.count += part.compressed->rank * part.compressed->size.columns;
       } else {
@@ -107,6 +118,7 @@ void PowerSgd::begin(ProcessGroup& group, const std::vector<GradientBucket>& buc
     }
     count += plan.sent.count + plan.q.count;
   }
+  memory_ = {};  // of another model, if there was one
   memory_ = group.allocate(count * sizeof(float), options);
   auto* next = static_cast<float*>(memory_.data());
   for (Plan& plan : plans_) {

@@ -15,6 +15,7 @@
 #include "worker_runtime/engine/hooks/exact_text.hpp"
 #include "worker_runtime/engine/hooks/host_gradients_only.hpp"
 #include "worker_runtime/engine/hooks/largest_values.hpp"
+#include "worker_runtime/engine/hooks/unsent_gradients.hpp"
 
 namespace ddp {
 namespace {
@@ -27,10 +28,12 @@ class TopK : public CommunicationHook {
   explicit TopK(TopKOptions options) : options_(options) {}
 
   std::string describe() const override { return "top_k, ratio = " + gradient_engine::exact_text(options_.ratio); }
+  bool averages_over_all_ranks() const override { return true; }
 
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override {
     gradient_engine::require_float32_on_host(buckets, "top_k");
     places_.clear();
+    unsent_.clear();
     std::size_t entries = 0;
     for (const GradientBucket& bucket : buckets) {
       const auto wanted =
@@ -38,13 +41,21 @@ class TopK : public CommunicationHook {
       const std::size_t count = std::min(std::max<std::size_t>(wanted, 1), bucket.gradients.count);
       places_.push_back({entries, count});
       entries += count * (1 + static_cast<std::size_t>(group.size()));
-      for (const Parameter& parameter : bucket.parameters) {
+      for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+        const Parameter& parameter = bucket.parameters[i];
         Error& error = errors_[parameter.name];
         error.values.resize(parameter.values.count);
         error.shape = parameter.shape;
+        unsent_.add(bucket.indices[i], parameter.values, error.values);
       }
     }
+    memory_ = {};  // of another model, if there was one
     memory_ = group.allocate(entries * sizeof(Entry), options);
+  }
+
+  void gradients_end() noexcept override { memory_ = {}; }
+  void parameters_unused(const std::vector<std::size_t>& parameters) noexcept override {
+    unsent_.take_back(parameters);
   }
 
   std::optional<Work> next(const HookCall& call) override {
@@ -110,7 +121,8 @@ class TopK : public CommunicationHook {
 
   TopKOptions options_;
   std::map<std::string, Error> errors_;  // by the parameter's name
-  std::vector<Place> places_;            // by bucket
+  gradient_engine::UnsentGradients unsent_;
+  std::vector<Place> places_;  // by bucket
   std::vector<std::uint32_t> scratch_;
   RegisteredMemory memory_;
 };

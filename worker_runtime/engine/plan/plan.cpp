@@ -114,11 +114,15 @@ Actions Plan::begin_any(Sync sync) {
   if (!window_begun_) {
     window_begun_ = true;
     non_finite_.clear();
+    kept_.clear();
     readiness_.begin_window();
     if (options_.zero_gradients) {
       actions.emplace_back(ZeroAll{});
     } else {
-      for (const std::size_t parameter : readiness_.idle_parameters()) actions.emplace_back(Zero{parameter});
+      for (const std::size_t parameter : readiness_.idle_parameters()) {
+        add_keep(actions, parameter);
+        actions.emplace_back(Zero{parameter});
+      }
     }
   }
   if (sync == Sync::on && options_.buffer_sync == BufferSync::broadcast) {
@@ -134,7 +138,10 @@ Actions Plan::begin_any(Sync sync) {
 Actions Plan::begin_shadow() {
   require_no_window("join");
   Actions actions = begin(Sync::on);
-  if (!options_.zero_gradients) actions.emplace_back(ZeroAll{});
+  if (!options_.zero_gradients) {
+    for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) add_keep(actions, parameter);
+    actions.emplace_back(ZeroAll{});
+  }
   is_shadow_ = true;
   return actions;
 }
@@ -172,12 +179,16 @@ Actions Plan::end(std::uint64_t step) {
   if (!is_shadow_) found.missing = readiness_.missing();
   if (!is_shadow_) found.miscount = readiness_.miscount();
   found.non_finite = std::move(non_finite_);
-  if (readiness_.frozen()) found.frozen = readiness_.frozen()->own();
+  found.frozen = own_frozen();
   for (const std::size_t parameter : found.missing) {
     // A gradient that no step of a static graph uses is zero since the window began, and may be on its way.
-    if (!readiness_.queue().is_taken_with(parameter)) actions.emplace_back(Zero{parameter});
+    if (readiness_.queue().is_taken_with(parameter)) continue;
+    add_keep(actions, parameter);
+    actions.emplace_back(Zero{parameter});
   }
-  reduce_rest(actions);
+  found.kept = std::move(kept_);
+  const bool peeks = !is_captured_ && readiness_.frozen() && readiness_.frozen()->is_changed();
+  reduce_rest(actions, peeks ? std::nullopt : std::optional(own_frozen()));
   if (is_captured_) {
     readiness_.end_window(true);
     actions.emplace_back(Drain{});
@@ -187,7 +198,7 @@ Actions Plan::end(std::uint64_t step) {
   if (!is_shadow_) readiness_.end_window(own.flags.fault == 0);
   unlooked_.push_back(std::move(found));
   actions.emplace_back(Agree{.own = std::move(own)});
-  if (readiness_.frozen() && readiness_.frozen()->is_changed()) actions.emplace_back(Peek{});
+  if (peeks) actions.emplace_back(Peek{});
   if (options_.look_at == LookAt::end_of_window || unlooked_.size() > 1) actions.emplace_back(Look{});
   return actions;
 }
@@ -199,7 +210,7 @@ Actions Plan::cancel(std::uint64_t step) {
   window_begun_ = false;
   if (is_captured_) return {Drain{}};  // the capture is of no use, on this rank
   if (sync_ == Sync::off) return actions;
-  reduce_rest(actions);
+  reduce_rest(actions, own_frozen());
   Agreement own = own_agreement(Findings{});
   own.flags.canceller = 1 + options_.rank;
   actions.emplace_back(Agree{.own = std::move(own), .is_read = false});
@@ -237,30 +248,55 @@ Actions Plan::looked(const Agreement& of_all) {
   ++outcome_.good_windows;
   if (!of_all.used.empty()) outcome_.used = of_all.used;
   if (rebuild_ == Rebuild::after_first_window) rebuild_ = Rebuild::due;
+  if (!of_all.active.empty()) note_active(of_all.active);
   Actions actions;
-  if (options_.has_hook && !window.is_last) {  // else these are another window's gradients
-    for (std::size_t parameter = 0; parameter < outcome_.used.size(); ++parameter) {
-      if (outcome_.used[parameter] == 0) actions.emplace_back(Zero{parameter});
+  std::vector<std::size_t> unused;
+  if (!window.is_last) unused = unused_by_all();  // else these are another window's gradients
+  if (options_.has_hook && !unused.empty()) actions.emplace_back(TellUnused{unused});
+  const bool is_complete = outcome_.active_count == 0 || outcome_.active_count == options_.rank_count;
+  if (options_.uneven_inputs == UnevenInputs::divide_by_active && !is_complete) {
+    actions.emplace_back(Scale{static_cast<double>(options_.rank_count) / outcome_.active_count});
+  }
+  for (const std::size_t parameter : unused) {
+    if (!own.kept.empty() && own.kept[parameter]) {
+      actions.emplace_back(Restore{parameter});
+    } else if (options_.has_hook && !options_.releases_gradients) {  // what is released is zero
+      actions.emplace_back(Zero{parameter});
     }
   }
-  if (of_all.active.empty()) return actions;
-  outcome_.active_count = std::accumulate(of_all.active.begin(), of_all.active.end(), 0);
-  const auto lowest = std::find(of_all.active.begin(), of_all.active.end(), 1);
-  if (lowest != of_all.active.end()) outcome_.lowest_active = static_cast<int>(lowest - of_all.active.begin());
-  const bool is_complete = outcome_.active_count == 0 || outcome_.active_count == options_.rank_count;
-  if (options_.uneven_inputs != UnevenInputs::divide_by_active || is_complete) return actions;
-  actions.emplace_back(Scale{static_cast<double>(options_.rank_count) / outcome_.active_count});
   return actions;
+}
+
+void Plan::note_active(const std::vector<std::int32_t>& active) {
+  outcome_.active_count = std::accumulate(active.begin(), active.end(), 0);
+  const auto lowest = std::find(active.begin(), active.end(), 1);
+  if (lowest != active.end()) outcome_.lowest_active = static_cast<int>(lowest - active.begin());
+}
+
+// In the last good window: with Unused::keep those that no rank used, among them frozen ones; all parameters if no rank
+// had inputs.
+std::vector<std::size_t> Plan::unused_by_all() const {
+  std::vector<std::size_t> unused;
+  if (outcome_.used.empty() && outcome_.active_count > 0) return unused;
+  for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
+    if (outcome_.active_count == 0 || outcome_.used[parameter] == 0) unused.push_back(parameter);
+  }
+  return unused;
 }
 
 Actions Plan::peeked(const Agreement& of_all) {
   Actions actions;
   const Flags& flags = of_all.flags;
-  if (flags.canceller > 0 || flags.fault != 0 || !flags.have_frozen_the_same()) return actions;
-  for (const std::size_t bucket : readiness_.agree_on_frozen()) add_reduce(actions, options_, {bucket, windows_ - 1});
-  if (actions.empty()) return actions;
-  if (options_.has_hook) actions.emplace_back(FinishHooks{});
-  actions.emplace_back(Drain{});
+  const bool are_the_same = flags.have_frozen_the_same();
+  if (are_the_same && flags.canceller == 0 && flags.fault == 0) {
+    for (const std::size_t bucket : readiness_.agree_on_frozen()) add_reduce(actions, options_, {bucket, windows_ - 1});
+  }
+  const bool is_any_reduced = !actions.empty();
+  if (options_.has_hook) {
+    if (is_any_reduced) actions.emplace_back(FinishHooks{});
+    tell_frozen(actions, are_the_same ? own_frozen() : readiness_.frozen()->agreed());
+  }
+  if (is_any_reduced) actions.emplace_back(Drain{});
   return actions;
 }
 
@@ -306,17 +342,40 @@ void Plan::check_index(std::size_t parameter, const char* call) const {
                         "\ntry:   an index into the parameters that the model was made with");
 }
 
-void Plan::reduce_rest(Actions& actions) {
+// Of a gradient that is about to become zero, and might have to come back. That of a frozen parameter is zero anyway,
+// and so is one that is released.
+void Plan::add_keep(Actions& actions, std::size_t parameter) {
+  const bool is_wanted = options_.unused == Unused::keep && !options_.zero_gradients && !options_.releases_gradients;
+  if (!is_wanted || readiness_.is_frozen(parameter)) return;
+  if (kept_.empty()) kept_.resize(names_.size());
+  if (kept_[parameter]) return;
+  kept_[parameter] = true;
+  actions.emplace_back(Keep{parameter});
+}
+
+void Plan::reduce_rest(Actions& actions, const std::optional<std::vector<bool>>& frozen) {
   BucketQueue& queue = readiness_.queue();
   while (queue.is_any_left()) add_reduce(actions, options_, {queue.take_next(), windows_});
-  if (options_.has_hook) {
-    actions.emplace_back(FinishHooks{});
-    for (std::size_t parameter = 0; parameter < names_.size(); ++parameter) {
-      if (readiness_.is_frozen(parameter)) actions.emplace_back(Zero{parameter});
-    }
-  }
+  if (options_.has_hook) actions.emplace_back(FinishHooks{});
+  if (options_.has_hook && frozen) tell_frozen(actions, *frozen);
   if (options_.buffer_sync == BufferSync::average) actions.emplace_back(AverageBuffers{});
   ++windows_;
+}
+
+std::vector<bool> Plan::own_frozen() const {
+  return readiness_.frozen() ? readiness_.frozen()->own() : std::vector<bool>();
+}
+
+// The hook may have written to the gradients of frozen parameters. It is told of them even if there are none: a list of
+// the window before ends then.
+void Plan::tell_frozen(Actions& actions, const std::vector<bool>& frozen) const {
+  std::vector<std::size_t> parameters;
+  for (std::size_t parameter = 0; parameter < frozen.size(); ++parameter) {
+    if (frozen[parameter]) parameters.push_back(parameter);
+  }
+  actions.emplace_back(TellUnused{parameters});
+  if (options_.releases_gradients) return;  // they are zero, and writing zeros would take their memory again
+  for (const std::size_t parameter : parameters) actions.emplace_back(Zero{parameter});
 }
 
 // What this rank says of the window that it ends.

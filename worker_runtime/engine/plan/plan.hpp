@@ -12,7 +12,7 @@
 //   1. a BroadcastBuffers at the start of its last micro-batch, if the options say so
 //   2. a Reduce of every bucket that is not idle (see below), in the order of their numbers, each once; before
 //   each of them a FinishHooks, if gradients are released
-//   3. a FinishHooks, if there is a communication hook, and a Zero of what it may have written to frozen gradients
+//   3. a FinishHooks, if there is a communication hook
 //   4. an AverageBuffers, if the options say so
 //   5. one Agree: the flags
 //   6. a Reduce of the buckets that were idle and are no more, and a FinishHooks if there is a hook, if the flags say
@@ -27,8 +27,18 @@
 // looks at these flags at once (Peek). If all ranks changed alike, all of them do, and the buckets that are needed
 // again are reduced late. If not, nothing changes, and all ranks find the difference when they look at the flags.
 //
+// After its last stage a communication hook is told which parameters are frozen (TellUnused), and what it may have
+// written to their gradients becomes zero (Zero), unless gradients are released. A rank that peeks tells the hook after
+// the Peek; if ranks differ, it tells what all ranks agreed on last. So an optimizer that is a hook does the same on
+// all ranks, also if its step comes before the ranks learn of the difference.
+//
 // A window that becomes part of a CUDA graph is the same in each launch. Its ranks tell each other nothing, so it has
 // no Agree and nothing after it. begin_captured() refuses options by which ranks would tell each other something.
+//
+// With Unused::keep, a window leaves the gradient of a parameter that no rank used as it was before the window. A rank
+// that did not use it can't know that before the flags are there: it takes a copy (Keep) before it writes zeros for the
+// other ranks, and writes the copy back (Restore) if the flags say so. Gradients that every window begins with zeros
+// need no copy.
 //
 // A rank that has no more inputs takes part in the windows of the others as a shadow: its gradients are zeros, and no
 // parameter is missing. The flags then count the ranks that are active.
@@ -85,6 +95,12 @@ struct ZeroAll {};         // write zeros to all gradients
 struct Zero {              // write zeros to the gradient of one parameter
   std::size_t parameter = 0;
 };
+struct Keep {  // copy the gradient of one parameter, for a later Restore
+  std::size_t parameter = 0;
+};
+struct Restore {  // write the last such copy back
+  std::size_t parameter = 0;
+};
 struct Reduce {  // begin the all-reduce of a bucket
   std::size_t bucket = 0;
   std::uint64_t window = 0;  // its number: how many were ended before, good or not; the same on all ranks
@@ -96,6 +112,9 @@ struct Agree {  // all-reduce the flags
 struct FinishHooks {};  // carry the communication hook through its stages, of all buckets; wait for it
 struct Scale {          // multiply all gradients
   double factor = 1;
+};
+struct TellUnused {  // tell the communication hook whose gradients nobody uses; the last list of a window is complete
+  std::vector<std::size_t> parameters;
 };
 struct Look {};      // take the oldest result that is not looked at, and tell it to the plan by looked()
 struct Peek {};      // tell the newest result to the plan by peeked()
@@ -120,8 +139,9 @@ struct TellCancelled {  // throw that the window was cancelled
   FaultyWindow window{};
 };
 
-using Action = std::variant<Drain, BroadcastBuffers, AverageBuffers, ZeroAll, Zero, Reduce, FinishHooks, Scale, Agree,
-                            Look, Peek, FindUnused, FindMiscounts, FindNonFinite, FindFrozen, TellCancelled>;
+using Action =
+    std::variant<Drain, BroadcastBuffers, AverageBuffers, ZeroAll, Zero, Keep, Restore, Reduce, FinishHooks, Scale,
+                 TellUnused, Agree, Look, Peek, FindUnused, FindMiscounts, FindNonFinite, FindFrozen, TellCancelled>;
 using Actions = std::vector<Action>;
 
 // When the flags of a window are looked at. At the end of the next window, the host need not wait for a device.
@@ -207,6 +227,7 @@ class Plan {
 
   bool is_open() const { return is_open_; }
   std::uint64_t step() const { return step_; }  // number of the newest step
+  Sync sync() const { return sync_; }           // of the newest step
 
   bool is_captured() const { return is_captured_; }  // the newest window
 
@@ -241,13 +262,19 @@ class Plan {
     std::optional<Miscount> miscount{};
     std::vector<std::size_t> non_finite{};
     std::vector<bool> frozen{};  // by parameter; empty if none ever was
+    std::vector<bool> kept{};    // by parameter; empty if there was no Keep
     std::uint64_t window = 0;    // its number
   };
 
   Actions begin_any(Sync sync);
   void require_capturable() const;
   void require_complete_capture() const;
-  void reduce_rest(Actions& actions);
+  void add_keep(Actions& actions, std::size_t parameter);
+  void reduce_rest(Actions& actions, const std::optional<std::vector<bool>>& frozen);  // empty: to be told later
+  void note_active(const std::vector<std::int32_t>& active);
+  std::vector<bool> own_frozen() const;  // by parameter; empty if none ever was
+  void tell_frozen(Actions& actions, const std::vector<bool>& frozen) const;
+  std::vector<std::size_t> unused_by_all() const;
   Agreement own_agreement(const Findings& found) const;
 
   std::vector<std::string> names_;  // by parameter
@@ -265,6 +292,7 @@ class Plan {
   Outcome outcome_;
 
   std::vector<std::size_t> non_finite_;  // of this window
+  std::vector<bool> kept_;               // of this window, see Findings
   std::vector<Findings> unlooked_;       // of the windows whose result is not looked at, the oldest first
 };
 

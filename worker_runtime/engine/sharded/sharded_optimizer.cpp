@@ -136,6 +136,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
         sharding_(sharding),
         steps_(parameters_.size()),
         skipped_(parameters_.size()),
+        unused_(parameters_.size()),
         state_(parameters_, moment_count(options_), group_),
         memory_(group_.impl()->backend().device_memory()),
         arithmetic_(group_.impl()->backend().device_arithmetic()) {}
@@ -168,6 +169,15 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   }
 
   bool leaves_gradients() const override { return sharding_ == Sharding::none; }
+  bool averages_over_all_ranks() const override { return true; }
+
+  void scale_gradients(double factor) override {
+    std::vector<MemoryRange> parts;
+    for (const BucketState& bucket : buckets_) {
+      if (bucket.is_reduced) parts.push_back(bucket.part);
+    }
+    arithmetic_->scale(parts, factor, collective_.stream);
+  }
 
   void begin(ProcessGroup& group, const std::vector<GradientBucket>& buckets, CollectiveOptions options) override {
     if (group.impl() != group_.impl()) {
@@ -184,6 +194,9 @@ class ShardedOptimizer::Impl : public CommunicationHook {
       state_.begin(std::move(pieces), owner(), collective_.stream);
     }
     buckets_.clear();
+    last_step_.reset();
+    std::fill(unused_.begin(), unused_.end(), false);  // that was of the model before, or of gradients that are gone
+    bucket_of_.assign(parameters_.size(), 0);
     std::size_t bytes = 0;  // of this rank's parts
     for (const GradientBucket& bucket : buckets) {
       MemoryRange part = bucket.padded;
@@ -191,6 +204,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
       bytes += part.bytes();
       part.data = static_cast<std::byte*>(part.data) + static_cast<std::size_t>(owner()) * part.bytes();
       buckets_.push_back({part});
+      for (const std::size_t parameter : bucket.indices) bucket_of_[parameter] = bucket.number;
     }
     if (sharding_ != Sharding::gradients) return;
     shards_ = group.allocate(bytes, options);
@@ -203,6 +217,12 @@ class ShardedOptimizer::Impl : public CommunicationHook {
 
   void gradients_end() noexcept override {
     for (BucketState& bucket : buckets_) bucket.is_reduced = false;
+    shards_ = {};
+  }
+
+  void parameters_unused(const std::vector<std::size_t>& parameters) noexcept override {
+    std::fill(unused_.begin(), unused_.end(), false);
+    for (const std::size_t parameter : parameters) unused_[parameter] = true;
   }
 
   std::optional<Work> next(const HookCall& call) override {
@@ -210,6 +230,10 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     if (call.stage > 0) {
       bucket.is_reduced = true;
       return std::nullopt;
+    }
+    if (last_step_ != call.step) {  // the program may have left out the step() of the last gradients
+      last_step_ = call.step;
+      forget_gradients();
     }
     if (sharding_ == Sharding::none) {
       return call.group.all_reduce_async(call.bucket.gradients, ReduceOp::average, call.options);
@@ -231,7 +255,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     }
     std::visit([this](const auto& options) { update(options); }, options_);
     if (sharding_ != Sharding::none) begin_to_share();
-    end_step();
+    forget_gradients();
   }
 
   void wait() {
@@ -240,9 +264,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
 
   void wait(std::size_t index) {
     check_index(index, parameters_.size());
-    for (const Piece& piece : state_.pieces()) {
-      if (piece.parameter == index) return buckets_[piece.bucket].wait();
-    }
+    if (!buckets_.empty()) buckets_[bucket_of_[index]].wait();
   }
 
   void set_learning_rate(double learning_rate) {
@@ -258,12 +280,17 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   double clip_gradients_by_norm(double norm_max) {
     require_model("clip_gradients_by_norm");
     require_range("norm_max", norm_max, norm_max > 0, "a number above 0");
-    clip_ = 1;
     double squares = process_group::value_of<double>(*arithmetic_->sum_of_squares(own_gradients(), collective_.stream));
     if (sharding_ != Sharding::none) squares = sum_over_ranks(squares);
-    const double norm = std::sqrt(squares) * unscale_;
-    if (norm > norm_max && !std::isinf(norm)) clip_ = norm_max / norm;
+    const double norm = std::sqrt(squares) * unscale_ * clip_;
+    if (norm > norm_max && !std::isinf(norm)) clip_ *= norm_max / norm;
     return norm;
+  }
+
+  void clip_gradients_by_value(double value_max) {
+    require_model("clip_gradients_by_value");
+    require_range("value_max", value_max, value_max > 0, "a number above 0");
+    arithmetic_->clamp(own_gradients(), value_max / (unscale_ * clip_), collective_.stream);
   }
 
   bool unscale_gradients(double scale) {
@@ -275,7 +302,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     group_.all_reduce(is_bad, ReduceOp::max, collective_);
     const auto of_all = memory_->begin_read(flag, sizeof *flag, collective_.stream);
     if (process_group::value_of<std::int32_t>(*of_all) != 0) {
-      end_step();
+      forget_gradients();
       return false;
     }
     unscale_ = 1 / scale;
@@ -295,7 +322,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
  private:
   struct BucketState {
     MemoryRange part;         // the mean gradients that this rank owns
-    bool is_reduced = false;  // since the last step()
+    bool is_reduced = false;  // in last_step_, and step() has not used the gradients
     Work sharing{};           // of the parameters
 
     void wait() {
@@ -306,7 +333,9 @@ class ShardedOptimizer::Impl : public CommunicationHook {
 
   int owner() const { return sharding_ == Sharding::none ? 0 : group_.rank(); }
 
-  bool is_updated(const Piece& piece) const { return buckets_[piece.bucket].is_reduced && !skipped_[piece.parameter]; }
+  bool is_updated(const Piece& piece) const {
+    return buckets_[piece.bucket].is_reduced && !skipped_[piece.parameter] && !unused_[piece.parameter];
+  }
 
   bool is_own_and_updated(const Piece& piece) const { return piece.owner == owner() && is_updated(piece); }
 
@@ -314,10 +343,18 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     return part_of(buckets_[piece.bucket].part, piece.offset, piece.count);
   }
 
+  // Of what the next step() updates: this rank's part of each bucket as a whole, or its pieces if some are left out.
   std::vector<MemoryRange> own_gradients() const {
-    std::vector<MemoryRange> ranges;
+    std::vector<bool> is_whole(buckets_.size(), true);
     for (const Piece& piece : state_.pieces()) {
-      if (is_own_and_updated(piece)) ranges.push_back(gradient_of(piece));
+      if (!is_updated(piece)) is_whole[piece.bucket] = false;
+    }
+    std::vector<MemoryRange> ranges;
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      if (is_whole[i] && buckets_[i].is_reduced) ranges.push_back(buckets_[i].part);
+    }
+    for (const Piece& piece : state_.pieces()) {
+      if (!is_whole[piece.bucket] && is_own_and_updated(piece)) ranges.push_back(gradient_of(piece));
     }
     return ranges;
   }
@@ -357,7 +394,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
     return process_group::value_of<double>(*memory_->begin_read(sum.data, sizeof number, collective_.stream));
   }
 
-  void end_step() {
+  void forget_gradients() {
     unscale_ = clip_ = 1;
     for (BucketState& bucket : buckets_) bucket.is_reduced = false;
   }
@@ -395,6 +432,7 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   Sharding sharding_;
   std::vector<std::int64_t> steps_;  // by parameter: that have updated it
   std::vector<bool> skipped_;        // by parameter
+  std::vector<bool> unused_;         // by parameter: in the last step frozen, or with Unused::keep used by no rank
   CollectiveOptions collective_{};
   gradient_engine::OptimizerState state_;
   std::shared_ptr<process_group::DeviceMemory> memory_;
@@ -402,8 +440,10 @@ class ShardedOptimizer::Impl : public CommunicationHook {
   gradient_engine::DeviceNumber<double> sum_;           // of squares
   gradient_engine::DeviceNumber<std::int32_t> is_bad_;  // whether a gradient is not finite
   std::vector<BucketState> buckets_;
-  RegisteredMemory shards_;        // of gradients, with Sharding::gradients
-  double unscale_ = 1, clip_ = 1;  // factors of the gradients in the next step()
+  std::vector<std::size_t> bucket_of_;      // by parameter
+  RegisteredMemory shards_;                 // of gradients, with Sharding::gradients
+  std::optional<std::uint64_t> last_step_;  // of the model: HookCall::step
+  double unscale_ = 1, clip_ = 1;           // factors of these gradients in step()
 };
 
 ShardedOptimizer::ShardedOptimizer(ProcessGroup group, std::vector<Parameter> parameters,
@@ -429,6 +469,9 @@ void ShardedOptimizer::set_skipped(std::size_t index, bool is_skipped) {
 }
 double ShardedOptimizer::clip_gradients_by_norm(double norm_max) {
   return gradient_engine::require_impl(impl_, "ShardedOptimizer").clip_gradients_by_norm(norm_max);
+}
+void ShardedOptimizer::clip_gradients_by_value(double value_max) {
+  gradient_engine::require_impl(impl_, "ShardedOptimizer").clip_gradients_by_value(value_max);
 }
 bool ShardedOptimizer::unscale_gradients(double scale) {
   return gradient_engine::require_impl(impl_, "ShardedOptimizer").unscale_gradients(scale);

@@ -51,8 +51,8 @@ struct alignas(kLinePairBytes) RankControl {
   std::atomic<Presence> presence;                            // by its rank
   std::atomic<std::int32_t> gave_up_for;                   // by its rank, before that: 1 + the rank that it lost, or 0
   std::array<std::atomic<std::uint32_t>, 2> memory_error;  // by its rank: errno, or 0, of both steps of allocate()
-  std::array<std::atomic<std::uint64_t>, 2> memory_room;   // by its rank, with the first: bytes needed, available
-  std::atomic<std::uint64_t> probe_address;                // by its rank, at the start: see PeerMemory
+  std::array<std::array<std::atomic<std::uint64_t>, 2>, 2> memory_room;  // by its rank, too: bytes needed, available
+  std::atomic<std::uint64_t> probe_address;                              // by its rank, at the start: see PeerMemory
   std::atomic<std::uint64_t> probe_word;
   std::atomic<std::uint32_t> reads_all;  // by its rank, at the start: 1 if it can read all others' memory
   std::atomic<std::uint32_t> core;       // by its rank, where ranks outnumber cores: 1 + that on which it last waited

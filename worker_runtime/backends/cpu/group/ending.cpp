@@ -2,12 +2,18 @@
 
 #include <utility>
 
+#include "worker_runtime/core/failure/departure.hpp"
 #include "worker_runtime/core/failure/judge.hpp"
 
 namespace ddp::cpu_backend {
 
+void Ending::tell_agent(const std::exception& error) const {
+  core::tell_failure(parts_.members.failed_group(), core::verdict_of(error));
+}
+
 // Tells the other ranks first: writing a file takes its time.
 std::string Ending::give_up_for(const Error& error) {
+  tell_agent(error);
   if (give_up(Presence::gave_up, core::verdict_of(error))) listener_.tell(error.what());
   return parts_.call.end_by(error);
 }

@@ -62,6 +62,7 @@ class Ending {
   }
 
  private:
+  void tell_agent(const std::exception& error) const;
   bool give_up(Presence how, core::Verdict why);
   std::string give_up_for(const Error& error);
 
@@ -81,6 +82,7 @@ void Ending::guarded(const Steps& steps) {
   } catch (const MismatchError& error) {
     throw MismatchError(give_up_for(error));
   } catch (const std::exception& error) {
+    if (dynamic_cast<const AbortedError*>(&error) == nullptr) tell_agent(error);
     if (give_up(Presence::gave_up, core::verdict_of(error))) listener_.tell(error.what());
     throw;
   }

@@ -32,7 +32,8 @@ class JointMemory {
   struct Refusal {
     int rank = 0;
     int error = 0;                                        // an errno
-    std::uint64_t needed_bytes = 0, available_bytes = 0;  // by all ranks of its host, before anything was reserved
+    std::uint64_t needed_bytes = 0, available_bytes = 0;  // by all ranks of its host, when it was refused
+    bool is_by_system = false;                            // there seemed to be enough of it before
   };
   struct Reserved {
     std::shared_ptr<Segment> segment;  // null if refused
@@ -51,7 +52,7 @@ class JointMemory {
   const PeerMemory& peer_memory() const { return peer_memory_; }
 
  private:
-  std::optional<Refusal> first_refusal(std::size_t step, int own_error, base::Deadline& deadline);
+  std::optional<Refusal> first_refusal(std::size_t step, const SharedMemory::Room& own, base::Deadline& deadline);
   std::string reason_of(const Refusal& refusal) const;
 
   const Members& members_;

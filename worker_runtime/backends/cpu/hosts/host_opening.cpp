@@ -28,7 +28,7 @@ struct Call {
 }  // namespace
 
 // Before the bytes of a host, and before its calls, of which there is one where all ranks made the same. A change of it
-// changes Hello::magic.
+// changes RankHello::magic.
 struct HostOpening::Head {
   std::uint64_t bytes = 0;
   std::uint64_t calls = 0;

@@ -39,7 +39,7 @@ constexpr std::size_t kAheadMin = 256u << 10;
 constexpr std::size_t kAheadMax = 8u << 20;
 constexpr std::size_t kBytesPerMicrosecond = 10'000;
 
-// Before the contents of a message. A change of it changes Hello::magic.
+// Before the contents of a message. A change of it changes RankHello::magic.
 struct Header {
   std::uint64_t exchange = 0;
   std::uint64_t bytes = 0;

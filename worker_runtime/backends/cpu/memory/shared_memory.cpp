@@ -145,7 +145,7 @@ std::span<GatheredWords> SharedMemory::gathered() const {
 
 SharedMemory::Room SharedMemory::room_for(std::size_t bytes, Gap unused) const {
   const auto parts = static_cast<std::uint64_t>(size_);
-  if (bytes > (kFileBytesMax - end_) / parts - stride_of(1)) return {.error = EFBIG};
+  if (bytes > (kFileBytesMax - end_) / parts - stride_of(1)) return {.error = EOVERFLOW};
   const std::uint64_t all_bytes = stride_of(bytes) * parts;
   rlimit file_size{};
   // Growing the file beyond this limit would not only fail, but send SIGXFSZ.

@@ -26,7 +26,7 @@ namespace ddp::cpu_backend {
 
 class PeerLink {
  public:
-  // The header of a message; see words_of(). A change of Post or Answer changes Hello::magic.
+  // The header of a message; see words_of(). A change of Post or Answer changes RankHello::magic.
   struct Post {
     std::uint64_t number = 0;
     FingerprintWords call{};

@@ -67,7 +67,7 @@ bool is_loss(const std::error_code& code) {
   return std::find(kLosses.begin(), kLosses.end(), code.value()) != kLosses.end();
 }
 
-void put_secret(Hello& hello, const PeerLinks::Announcement& of) {
+void put_secret(RankHello& hello, const PeerLinks::Announcement& of) {
   hello.secret.fill(0);
   std::memcpy(hello.secret.data(), of.data() + kSecretIndex, kSecretBytes);
 }
@@ -81,7 +81,7 @@ PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const st
       announced_(static_cast<std::size_t>(size)),
       links_(static_cast<std::size_t>(size)),
       wake_(base::make_event()) {
-  hello_.purpose = Hello::Purpose::pair;
+  hello_.purpose = RankHello::Purpose::pair;
   hello_.rank = rank;
   hello_.size = size;
   put_text(hello_.group, group);
@@ -98,7 +98,7 @@ PeerLinks::PeerLinks(int rank, int size, const NetworkOptions& network, const st
     }
     std::memcpy(own_.data(), address.data(), address.size());
     own_[kPortIndex] = listener.endpoint.port;
-    Hello expected = hello_;
+    RankHello expected = hello_;
     put_secret(expected, own_);
     acceptor_.emplace(std::move(listener.socket), expected);
   } catch (const Error& error) {
@@ -125,7 +125,7 @@ bool PeerLinks::connect(int peer, base::Deadline& deadline) {
   std::memcpy(address.data(), announced.data(), address.size());
   Endpoint endpoint{decode_address(address), static_cast<std::uint16_t>(announced[kPortIndex])};
   if (endpoint.address.empty()) endpoint.address = store_address_;
-  Hello hello = hello_;
+  RankHello hello = hello_;
   put_secret(hello, announced);
   try {
     const auto now = Clock::now();
@@ -192,7 +192,7 @@ void PeerLinks::accept(std::span<const pollfd> polled) {
   }
   for (Acceptor::Arrival& arrival : arrivals) {
     const int peer = arrival.hello.rank;
-    const bool is_peer = arrival.hello.purpose == Hello::Purpose::pair && peer != hello_.rank && peer >= 0 &&
+    const bool is_peer = arrival.hello.purpose == RankHello::Purpose::pair && peer != hello_.rank && peer >= 0 &&
                          static_cast<std::size_t>(peer) < links_.size() && arrival.hello.size == hello_.size;
     if (!is_peer || link(peer).has_in()) continue;
     expect_signs_of_life(arrival.socket.get(), kSilenceMax);
@@ -222,7 +222,7 @@ bool PeerLinks::is_closed() const {
 void PeerLinks::stop_accepting() {
   if (!acceptor_) return;
   try {
-    for (int step = 0; step < 2; ++step) accept_pending();  // the connection, then its Hello
+    for (int step = 0; step < 2; ++step) accept_pending();  // the connection, then its RankHello
   } catch (const std::exception&) {                         // these peers get no farewell and see the connection end
   }
   acceptor_->close();

@@ -33,8 +33,8 @@
 namespace ddp::cpu_backend {
 
 using core::Acceptor;
-using core::Hello;
 using core::NetworkOptions;
+using core::RankHello;
 
 class PeerLinks {
  public:
@@ -90,7 +90,7 @@ class PeerLinks {
  private:
   void accept(std::span<const pollfd> polled);
 
-  Hello hello_;  // of this rank, without the secret
+  RankHello hello_;  // of this rank, without the secret
   std::function<bool()> must_stop_;
   std::string store_address_;
   std::string no_listener_;  // why this rank has none

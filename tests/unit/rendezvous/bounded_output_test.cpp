@@ -1,8 +1,8 @@
-#include "launcher/output/bounded_output.hpp"
+#include "base/bounded_output.hpp"
 
 #include <gtest/gtest.h>
 
-namespace ddp::launcher {
+namespace ddp::base {
 namespace {
 
 std::string take_all(BoundedOutput& output) {
@@ -15,7 +15,7 @@ std::string take_all(BoundedOutput& output) {
 }
 
 TEST(BoundedOutput, KeepsOrderOverPartialWrites) {
-  BoundedOutput output(100);
+  BoundedOutput output(100, "ddprun");
   output.push("one\n");
   output.push("two\n");
   output.pop(2);
@@ -26,7 +26,7 @@ TEST(BoundedOutput, KeepsOrderOverPartialWrites) {
 }
 
 TEST(BoundedOutput, DropsWhatDoesNotFitAndSaysHowMuch) {
-  BoundedOutput output(10);
+  BoundedOutput output(10, "ddprun");
   output.push("12345678\n");
   output.push("a\nb\nc\n");
   output.push("d\n");  // would fit, but the order says that it came after what was dropped
@@ -40,7 +40,7 @@ TEST(BoundedOutput, DropsWhatDoesNotFitAndSaysHowMuch) {
 }
 
 TEST(BoundedOutput, WhatMustNotBeLostComesAfterTheWordOfWhatWas) {
-  BoundedOutput output(10);
+  BoundedOutput output(10, "ddprun");
   output.push("12345678\n");
   output.push("lost\n");
   output.push_always("error: this stays\n");
@@ -50,11 +50,11 @@ TEST(BoundedOutput, WhatMustNotBeLostComesAfterTheWordOfWhatWas) {
 }
 
 TEST(BoundedOutput, TheWordOfDroppedLinesStartsOnALineOfItsOwn) {
-  BoundedOutput output(4);
+  BoundedOutput output(4, "ddprun");
   output.push("abc");
   output.push("lost\n");
   EXPECT_EQ(take_all(output).substr(0, 10), "abc\nddprun");
 }
 
 }  // namespace
-}  // namespace ddp::launcher
+}  // namespace ddp::base

@@ -1,18 +1,19 @@
 // Bytes on their way to a slow reader, in bounded memory.
 //
-// Pure. What does not fit is dropped in whole chunks and counted in lines; the count is told in one line as soon as
-// there is room again.
+// Pure. What does not fit is dropped in whole chunks and counted in lines. The count is told in one line as soon as
+// half of the memory is free again.
 #pragma once
 
 #include <cstddef>
 #include <string>
 #include <string_view>
 
-namespace ddp::launcher {
+namespace ddp::base {
 
 class BoundedOutput {
  public:
-  explicit BoundedOutput(std::size_t bytes_max) : bytes_max_(bytes_max) {}
+  // `program` begins the line that tells the count: "ddprun".
+  BoundedOutput(std::size_t bytes_max, std::string_view program) : bytes_max_(bytes_max), program_(program) {}
 
   void push(std::string_view bytes);
 
@@ -29,10 +30,11 @@ class BoundedOutput {
   void tell_dropped();
 
   std::size_t bytes_max_;
+  std::string program_;
   std::string queue_;
   std::size_t written_ = 0;  // bytes of queue_ that are done
   std::size_t dropped_lines_ = 0;
   bool mid_line_ = false;  // whether the last byte taken in was no newline
 };
 
-}  // namespace ddp::launcher
+}  // namespace ddp::base

@@ -1,8 +1,8 @@
-#include "launcher/output/bounded_output.hpp"
+#include "base/bounded_output.hpp"
 
 #include <algorithm>
 
-namespace ddp::launcher {
+namespace ddp::base {
 
 void BoundedOutput::push(std::string_view bytes) {
   if (bytes.empty()) return;
@@ -35,10 +35,10 @@ void BoundedOutput::pop(std::size_t bytes) {
 
 void BoundedOutput::tell_dropped() {
   if (mid_line_) queue_ += '\n';
-  queue_ += "ddprun: dropped " + std::to_string(dropped_lines_) +
+  queue_ += program_ + ": dropped " + std::to_string(dropped_lines_) +
             " lines of output here, because they came faster than they were read\n";
   dropped_lines_ = 0;
   mid_line_ = false;
 }
 
-}  // namespace ddp::launcher
+}  // namespace ddp::base

@@ -1,0 +1,65 @@
+// What membership knows of one round, and what it knows of each node's part in that round. A round begins by assignment
+// of a new value, so nothing of the round before it is left.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "ddp/round.hpp"
+#include "rendezvous/membership/messages.hpp"
+#include "rendezvous/membership/stop_agreement.hpp"
+
+namespace ddp::rendezvous {
+
+// Of a node that is a member of the round.
+struct MemberPart {
+  bool has_ended = false;            // no process of the round is there, not yet or no longer
+  bool has_stepped = false;          // every worker there has finished a step of the round
+  std::optional<StartRound> told{};  // empty where another membership began the round
+};
+
+// Why the round goes on without a node.
+struct Loss {
+  std::string what;
+  std::chrono::milliseconds at{0};     // job time
+  std::optional<std::string> place{};  // of the node that was lost, if it is known: place_of() in round_end.hpp
+};
+
+// The round was stopped to take in more nodes.
+struct Growth {
+  std::string who;
+  std::chrono::milliseconds at{0};  // job time
+};
+
+struct CurrentRound {
+  std::optional<RoundId> id{};  // empty before the first round
+  int nodes = 0;                // that it began with
+  int nodes_stepped = 0;        // of these, all of whose workers have finished a step
+
+  std::vector<FailureReport> failures{};
+  int stopped = 0;          // workers
+  int stopped_at_step = 0;  // workers
+  bool tree_survived = false;
+  bool has_member_left = false;
+  std::set<int> hung_ranks{};
+  Progress kept{};  // by its workers, as far as their nodes have told
+  std::optional<Loss> loss{};
+  std::optional<Growth> growth{};
+  std::chrono::steady_clock::time_point end_happened{};  // what ends the round; known a little later
+  StopRound stop{};                                      // as its nodes were told last
+  StopAgreement agreement{};
+
+  void note_end(const RoundEnded& message);       // of one node; its failures come one by one
+  bool takes_failures() const;                    // as long as they are not too many
+  bool note_hung(const std::vector<int>& ranks);  // returns whether one of them is new
+  // Of several losses the last one counts, with the place of the last node whose place is known.
+  void lose(std::string what, std::chrono::milliseconds at);
+
+  std::int64_t number() const { return id ? std::int64_t{id->number} : -1; }
+};
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,56 @@
+#include "rendezvous/membership/gathering.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ddp::rendezvous {
+namespace {
+
+constexpr std::size_t kNamesShown = 8;
+
+}  // namespace
+
+void Gathering::begin(TimePoint ends) {
+  ends_ = ends;
+  last_call_ends_.reset();
+  is_wait_said_ = false;
+}
+
+Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
+  const auto& options = facts.options;
+  const int count = facts.count;
+  const auto deadline = [&] { return std::min(last_call_ends_.value_or(ends_), ends_); };
+  const bool are_enough = count >= options.nodes_min && (!facts.is_first || now >= deadline());
+  if (count >= options.nodes_max || are_enough) {
+    const auto not_before = facts.is_first ? no_first_round_before_ : pause_ends_;
+    const bool is_too_early = now < not_before;
+    if (now >= ends_ || (!is_too_early && !facts.nodes.is_member_absent())) return {.is_complete = true};
+    return {.deadline = is_too_early ? std::min(not_before, ends_) : ends_};
+  }
+  Next out;
+  if (count < options.nodes_min) {
+    last_call_ends_.reset();
+    if (count > 0 && !std::exchange(is_wait_said_, true))
+      out.say = "waiting for " + counted(options.nodes_min - count, "more node") + ", for up to " +
+                describe_duration(options.join_timeout) + "; here: " + names_of(facts.nodes);
+  } else if (!last_call_ends_) {
+    last_call_ends_ = now + options.last_call_timeout;
+    out.say = "waiting " + describe_duration(options.last_call_timeout) + " for up to " +
+              counted(options.nodes_max - count, "more node") + "; here: " + names_of(facts.nodes);
+  }
+  out.deadline = deadline();
+  return out;
+}
+
+std::string names_of(const Nodes& nodes) {
+  std::string out;
+  std::size_t shown = 0;
+  for (const auto& [id, node] : nodes) {
+    if (shown == kNamesShown) return out + " and " + std::to_string(nodes.size() - shown) + " more";
+    out += (shown++ == 0 ? "" : ", ") + node.hello.host_name;
+    if (node.hello.node_rank) out += " (node rank " + std::to_string(*node.hello.node_rank) + ")";
+  }
+  return out;
+}
+
+}  // namespace ddp::rendezvous

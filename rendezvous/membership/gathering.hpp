@@ -1,0 +1,54 @@
+// The wait for nodes between two rounds.
+//
+// It lasts for the join timeout at most. The first round begins once the maximum of nodes is here, or the minimum and a
+// last call for more nodes is over. A later round begins as soon as the minimum is here: nodes that come after that are
+// taken in by another round (newcomers.hpp). It may have to wait out a pause before.
+//
+// Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "rendezvous/membership/messages.hpp"
+#include "rendezvous/membership/nodes.hpp"
+#include "rendezvous/membership/options.hpp"
+
+namespace ddp::rendezvous {
+
+class Gathering {
+ public:
+  struct Facts {
+    const MembershipOptions& options;
+    const Nodes& nodes;
+    int count = 0;         // of nodes that can take part
+    bool is_first = true;  // no round has begun yet
+  };
+  struct Next {
+    bool is_complete = false;  // the round begins now
+    TimePoint deadline{};      // else: when to ask again
+    std::optional<std::string> say{};
+  };
+
+  void begin(TimePoint ends);
+  TimePoint ends() const { return ends_; }
+
+  // The first round does not begin before that time, unless the wait is over: nodes that still have a round may be
+  // about to come.
+  void hold_first_round_until(TimePoint time) { no_first_round_before_ = time; }
+  // After rounds that failed at once (RestartPause).
+  void pause_until(TimePoint time) { pause_ends_ = time; }
+  void end_last_call() { last_call_ends_.reset(); }
+
+  Next next(const Facts& facts, TimePoint now);
+
+ private:
+  TimePoint ends_{};
+  std::optional<TimePoint> last_call_ends_;
+  bool is_wait_said_ = false;
+  TimePoint no_first_round_before_{}, pause_ends_{};
+};
+
+std::string names_of(const Nodes& nodes);  // of their hosts: "gpu1, gpu2 (node rank 3) and 4 more"
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,52 @@
+// The settings of a job, as its membership has them.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "rendezvous/membership/limits.hpp"
+#include "rendezvous/membership/messages.hpp"
+
+namespace ddp::rendezvous {
+
+// What a daemon knows of a job of the same name that was given up or ended before.
+struct JobBefore {
+  RoundId last_round;
+  int restart_count = 0;  // of a job that may go on
+};
+
+struct MembershipOptions {
+  std::string run_id;
+  std::string slurm_run;                        // only nodes of this one, and those that name none
+  int nodes_min = 1, nodes_max = 1;             // a round never starts with fewer; with nodes_max it starts at once
+  int restarts_max = 0;                         // of the whole job
+  std::chrono::milliseconds restart_window{0};  // only those of this time before a failure count; 0: all do
+  std::chrono::milliseconds join_timeout{600'000};
+  std::chrono::milliseconds last_call_timeout{30'000};  // wait for more nodes between the minimum and the maximum
+  // After nodes fell silent only the greater part of a round's nodes goes on. Where membership is not on a node of the
+  // job and never stops, whoever reaches it may.
+  bool greater_part_only = true;
+  RoundId term;                                     // its number is not used; a round that is heard of makes it greater
+  std::uint64_t term_max = std::uint64_t{1} << 62;  // of a round that a node may have
+  std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss
+  JobBefore before;                                    // whoever has an older round than its last one was left behind
+  std::function<std::string()> nonce;  // of each round another one, that nobody can guess: 32 hexadecimal digits
+  std::optional<int> lost_group_rank;  // whose end or silence made this membership begin: nobody waits for that node
+
+  // In which a node may come again whose connection broke: it is silent meanwhile.
+  std::chrono::milliseconds resume_window() const {
+    return std::min<std::chrono::milliseconds>(std::chrono::seconds(1), heartbeat_timeout);
+  }
+};
+
+// The settings that a node brings: of a job that begins with it, or whose round it has.
+void take_settings(MembershipOptions& options, const Hello& hello);
+
+// Those of a job that begins with this node. Its term is made newer than that round.
+MembershipOptions options_of(const Hello& hello, RoundId term, const JobBefore& before = {});
+
+}  // namespace ddp::rendezvous

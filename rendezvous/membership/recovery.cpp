@@ -1,0 +1,95 @@
+#include "rendezvous/membership/recovery.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kClaimsToldEach = 1min;
+constexpr std::size_t kRanksShown = 8;
+
+}  // namespace
+
+void Recovery::claim(const std::string& node_key, const Held& held, bool is_own, TimePoint now) {
+  claims_.add(node_key, held, is_own);
+  if (!deadline_) deadline_ = now + timeout_;
+}
+
+std::optional<Recovery::Decision> Recovery::decision(TimePoint now) const {
+  auto choice = claims_.choice(lost_group_rank_);
+  if (!choice) return Decision{};
+  const bool is_clear = (choice->is_greater_part || choice->is_whole) && !choice->is_lone;
+  if (!is_clear && !is_due(now)) return {};
+  return Decision{std::move(choice)};
+}
+
+void Recovery::close_claims() {
+  if (!is_adopted_) deadline_.reset();
+  claims_ = {};
+}
+
+void Recovery::adopt(const Held& held, TimePoint now) {
+  if (!are_claims_open()) deadline_ = now + timeout_;
+  is_adopted_ = true;
+  was_given_up_ = false;
+  awaited_ = RankSet::below(held.group_world_size);
+  nonces_ = held.nonces;
+}
+
+bool Recovery::is_over_now() {
+  if (awaits_anyone() || !deadline_) return false;
+  deadline_.reset();
+  return true;
+}
+
+std::string Recovery::give_up() {
+  std::string out = awaited_.size() == 1 ? "node " : "nodes ";
+  const auto shown = awaited_.lowest(kRanksShown);
+  for (const int rank : shown) out += (rank == shown.front() ? "" : ", ") + std::to_string(rank);
+  if (awaited_.size() > kRanksShown) out += " and " + std::to_string(awaited_.size() - kRanksShown) + " more";
+  was_given_up_ = true;
+  awaited_.clear();
+  return out;
+}
+
+void Recovery::reset_wait() {
+  awaited_.clear();
+  deadline_.reset();
+}
+
+void Recovery::begin_own_round() { is_adopted_ = was_given_up_ = false; }
+
+void Recovery::add_nonce(std::string nonce) {
+  nonces_.insert(nonces_.begin(), std::move(nonce));
+  if (nonces_.size() > kNoncesMax) nonces_.pop_back();
+}
+
+bool Recovery::proves_last_round(const Held& held) const {
+  const auto first_of = [](const std::vector<std::string>& nonces) {
+    return nonces.empty() ? std::nullopt : std::optional(nonces.front());
+  };
+  return first_of(held.nonces) == first_of(nonces_);
+}
+
+bool Recovery::proves_any_round(const Held& held) const {
+  return std::any_of(held.nonces.begin(), held.nonces.end(), [&](const std::string& nonce) {
+    return std::find(nonces_.begin(), nonces_.end(), nonce) != nonces_.end();
+  });
+}
+
+std::optional<std::string> Recovery::tell_claim(const std::string& place, std::uint32_t round, TimePoint now) {
+  if (now < next_claim_told_) {
+    ++claims_untold_;
+    return {};
+  }
+  next_claim_told_ = now + kClaimsToldEach;
+  const int untold = std::exchange(claims_untold_, 0);
+  return place + " says that it has round " + std::to_string(round) +
+         " of the job, of which the nodes here know nothing: that does not count" +
+         (untold == 0 ? "" : "; " + counted(untold, "claim") + " before it did not either");
+}
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,132 @@
+#include "rendezvous/membership/round_end.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <set>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kSameMoment = 50ms;   // clocks of nodes are no more exact
+constexpr auto kLateReport = 250ms;  // of a death, from a loaded machine
+constexpr auto kUnnoticed = 10s;     // how long after its consequences the loss of a node may become known
+
+bool was_killed(const FailureReport& failure) { return failure.ending.kind == Ending::Kind::killed; }
+
+// A library may abort because its peer has failed.
+bool may_be_late(const FailureReport& failure) {
+  const int signal_number = failure.ending.value;
+  return was_killed(failure) && failure.killed_for.empty() &&
+         (signal_number == SIGKILL || signal_number == SIGSEGV || signal_number == SIGBUS || signal_number == SIGTERM);
+}
+
+// What a failure says of itself, the first cause first. `killed`: before anybody was told to stop. Who is killed in the
+// grace, while it saves, is not what the others failed for.
+enum class Standing { own_error, killed, plain, left };
+
+Standing standing_of(const FailureReport& failure) {
+  if (failure.is_own_error) return Standing::own_error;
+  if (failure.was_ending && was_killed(failure) && failure.killed_for.empty() && failure.ending.value != SIGABRT &&
+      !is_schedulers_signal(failure.ending))
+    return Standing::killed;
+  return failure.ending.kind == Ending::Kind::left ? Standing::left : Standing::plain;
+}
+
+// Those that no other failure explains; where each is explained by another, those that somebody accuses.
+std::vector<std::size_t> unexplained_among(const std::vector<FailureReport>& failures) {
+  std::set<int> failed, accused;
+  for (const auto& failure : failures) failed.insert(failure.rank);
+  std::vector<std::size_t> out, in_a_circle;
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    bool is_explained = false;
+    for (const int rank : failures[i].accused) {
+      if (rank == failures[i].rank || failed.count(rank) == 0) continue;
+      is_explained = true;
+      accused.insert(rank);
+    }
+    if (!is_explained) out.push_back(i);
+  }
+  if (!out.empty()) return out;
+  for (std::size_t i = 0; i < failures.size(); ++i)
+    if (accused.count(failures[i].rank) != 0) in_a_circle.push_back(i);
+  return in_a_circle;
+}
+
+template <class Predicate>
+void forgive(CurrentRound& round, Predicate is_no_failure) {
+  round.stopped += static_cast<int>(std::erase_if(round.failures, is_no_failure));
+}
+
+}  // namespace
+
+std::size_t first_cause(const std::vector<FailureReport>& failures) {
+  auto those = unexplained_among(failures);
+  Standing best = Standing::left;
+  for (const auto i : those) best = std::min(best, standing_of(failures[i]));
+  std::erase_if(those, [&](std::size_t i) { return standing_of(failures[i]) != best; });
+  const auto is_earlier = [&](std::size_t a, std::size_t b) { return failures[a].job_time < failures[b].job_time; };
+  const auto first = *std::min_element(those.begin(), those.end(), is_earlier);
+  if (best != Standing::plain || may_be_late(failures[first])) return first;
+  std::erase_if(those, [&](std::size_t i) {
+    return !may_be_late(failures[i]) || failures[i].job_time - failures[first].job_time > kLateReport;
+  });
+  return those.empty() ? first : *std::min_element(those.begin(), those.end(), is_earlier);
+}
+
+const FailureReport* cause_of(const CurrentRound& round) {
+  if (round.failures.empty()) return nullptr;
+  const auto& first = round.failures[first_cause(round.failures)];
+  const bool is_for_lost_node = round.loss && !first.accused.empty();
+  return is_for_lost_node ? nullptr : &first;
+}
+
+bool speaks_for_itself(const FailureReport& failure) { return standing_of(failure) <= Standing::killed; }
+
+bool is_hopeless(const FailureReport& failure) { return failure.ending.kind == Ending::Kind::not_started; }
+
+std::string place_of(const std::string& host, const std::string& seen_address) { return host + '@' + seen_address; }
+
+void forgive_what_follows_from_signals(CurrentRound& round, const JobStop& stop) {
+  forgive(round, [&](const FailureReport& failure) {
+    const auto& ending = failure.ending;
+    const bool was_killed = ending.kind == Ending::Kind::killed;
+    if (was_killed && ending.value == stop.signal_number) return true;
+    if (was_killed && stop.round_stopped_at && failure.job_time >= *stop.round_stopped_at) return true;
+    const bool is_by_itself = ending.kind == Ending::Kind::exited || ending.kind == Ending::Kind::left;
+    return stop.workers_signalled_at && failure.job_time >= *stop.workers_signalled_at - kLateReport &&
+           (is_by_itself || is_schedulers_signal(ending));
+  });
+}
+
+void forgive_what_follows_from_growth(CurrentRound& round) {
+  if (!round.growth) return;
+  forgive(round, [&](const FailureReport& failure) {
+    const bool was_killed = failure.ending.kind == Ending::Kind::killed && failure.ending.value == SIGKILL;
+    return !was_killed && failure.job_time >= round.growth->at - kSameMoment;
+  });
+}
+
+bool is_change_of_members(const CurrentRound& round, bool has_begun, bool are_enough_left) {
+  const auto* first = cause_of(round);
+  const bool is_done = has_begun && round.stopped == 0 && round.failures.empty();
+  if (round.growth && !round.loss) return first == nullptr && !is_done;
+  return round.loss && are_enough_left && !is_done &&
+         (first == nullptr || first->job_time >= round.loss->at - kUnnoticed);
+}
+
+std::string why_ended(const CurrentRound& round, bool is_change_of_members) {
+  const auto* first = cause_of(round);
+  if (is_change_of_members || first == nullptr) return round.loss ? round.loss->what : round.growth->who;
+  return describe_failure(*first) + (first->says_why() ? " (" + first->message + ")" : "");
+}
+
+std::optional<std::string> place_to_blame(const CurrentRound& round, bool is_change_of_members) {
+  const auto* first = cause_of(round);
+  if (first != nullptr && !is_change_of_members) return place_of(first->host, first->seen_address);
+  return round.loss ? round.loss->place : std::nullopt;
+}
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,53 @@
+// Who has told the job to stop, and who has warned of a stop.
+//
+// A scheduler tells each of several nodes once. A person tells one node twice: whatever still runs is then killed.
+//
+// A scheduler also signals every process of a job at about the same time. If workers of a node die of that, the node
+// says so when its round ends. This stops the job too, even if no ddprun has asked for it yet.
+//
+// Pure.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "rendezvous/membership/limits.hpp"
+#include "rendezvous/membership/reasons.hpp"
+
+namespace ddp::rendezvous {
+
+// What one node has said.
+struct NodeStop {
+  std::optional<TimePoint> asked{};  // first
+  int signal_number = 0;             // of a spare
+  bool was_warned = false;           // that it will be told to stop
+  bool says_again = false;           // after a broken connection: its next request is no second one
+};
+
+class StopRequests {
+ public:
+  enum class Next { nothing, stop, kill };
+
+  // The ddprun of that node was told to stop.
+  Next ask(NodeStop& node, const JobStop& stop, TimePoint now);
+  // Workers of that host have died of the signal, at that job time. Returns whether this stops the job.
+  bool workers_died(int signal_number, const std::string& host, std::chrono::milliseconds when);
+  const std::optional<JobStop>& stop() const { return stop_; }
+  int signal_number() const { return stop_ ? stop_->signal_number : 0; }  // 0: there was no more than a warning
+
+  // At those job times. Only of a stop.
+  void round_stopped(std::chrono::milliseconds when) { stop_->round_stopped_at = when; }
+  void workers_signalled(std::chrono::milliseconds when) { stop_->note_signalled(when); }
+
+  // A member was warned. Returns whether that is new.
+  bool warn();
+  bool is_warned() const { return is_warned_; }
+  void forget_warning() { is_warned_ = false; }
+
+ private:
+  std::optional<JobStop> stop_;
+  bool is_warned_ = false;
+};
+
+}  // namespace ddp::rendezvous

@@ -1,0 +1,101 @@
+#include "rendezvous/membership/verdict.hpp"
+
+#include "rendezvous/membership/limits.hpp"
+#include "rendezvous/membership/outcome.hpp"
+#include "rendezvous/membership/round_end.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+// All workers have ended by themselves, some of them perhaps because they were told at which step to, by this
+// membership or by one before it.
+bool has_stopped_at_step(const CurrentRound& round) {
+  return (round.agreement.call() || round.stopped_at_step != 0) && round.failures.empty() && round.stopped == 0 &&
+         !round.tree_survived && !round.loss;
+}
+
+// What is said of the last round, and the outcome that follows from it alone.
+Outcome explain(const VerdictFacts& facts, FinishJob& verdict) {
+  const auto& round = facts.round;
+  const auto* first = cause_of(round);
+  const bool has_failed = round.loss || first != nullptr;
+  // That a restart would have followed explains nothing where a step was agreed, after which none does.
+  if (facts.stop && (!has_failed || (facts.is_another_due && !round.agreement.call()))) {
+    if (facts.stop->source == JobStop::Source::workers) verdict.what = facts.stop->why();
+    return outcome::StoppedBySignal{facts.stop->signal_number};
+  }
+  if (first != nullptr) {
+    verdict.cause = *first;
+    for (const auto& failure : round.failures)
+      if (&failure != first && verdict.consequences.size() < kFailuresMax) {
+        verdict.consequences.push_back(failure);
+        verdict.consequences.back().stderr_tail.clear();  // the message stays bounded
+      }
+    return outcome::WorkerFailed{first->ending};
+  }
+  if (round.loss) {
+    verdict.what = round.loss->what;
+    verdict.try_this =
+        "look at that host and at ddprun's output there; `--max-restarts=N` waits for a node in its place";
+    return outcome::NotTogether{};
+  }
+  if (round.tree_survived) {
+    verdict.what = "processes of the job could not be killed, so no other round may begin" +
+                   (round.growth ? "; " + round.growth->who : "");
+    verdict.try_this = "look at the output of ddprun on the other nodes, one of which says where they are";
+    return outcome::Unexplained{};
+  }
+  if (round.stopped == 0) return outcome::Success{};
+  // No success, whatever a node says of itself.
+  verdict.what =
+      "the workers were stopped (" + round.stop.why.value_or("") + "), and no node has named one that failed";
+  verdict.try_this = "look at the output of ddprun on the other nodes; install the same version on all of them";
+  return outcome::Unexplained{};
+}
+
+}  // namespace
+
+FinishJob verdict_of_round(const VerdictFacts& facts) {
+  FinishJob verdict;
+  verdict.restarts_max = facts.restarts_max;
+  verdict.world_size = facts.world_size;
+  if (has_stopped_at_step(facts.round)) {
+    const int workers = facts.round.stopped_at_step;
+    if (workers == 0) return verdict;  // they had come to the end of their work before
+    verdict.exit_code = exit_code_of(outcome::StoppedAtStep{});
+    verdict.what = "stopped on purpose: " + counted(workers, "worker") + " stopped at one step and ended well";
+    return verdict;
+  }
+  verdict.stopped = facts.round.stopped;
+  auto outcome = explain(facts, verdict);
+  if (!facts.stop && facts.is_another_due) {
+    outcome = outcome::NoProgress{};
+    verdict.what = (verdict.what ? *verdict.what + "; " : "") + counted(CrashLoop::kFailures, "round") +
+                   " in a row failed without a commit or a checkpoint in between, so no other one begins";
+  }
+  verdict.exit_code = exit_code_of(outcome);
+  return verdict;
+}
+
+FinishJob verdict_of_wait(const MembershipOptions& options, int count, const std::string& names,
+                          const std::optional<std::string>& reason) {
+  FinishJob verdict;
+  verdict.exit_code = exit_code_of(outcome::NotTogether{});
+  verdict.restarts_max = options.restarts_max;
+  verdict.what = "only " + std::to_string(count) + " of " + counted(options.nodes_min, "node") + " came within " +
+                 describe_duration(options.join_timeout) + ": " + names;
+  if (reason) verdict.what = *reason + "; after that " + *verdict.what;
+  verdict.try_this =
+      "look at the output of ddprun on the others: each must be started with the same --nnodes, --rdzv-id "
+      "and endpoint; `--rdzv-conf=join_timeout=SECONDS` waits longer";
+  return verdict;
+}
+
+FinishJob verdict_of_stop(int signal_number, int restarts_max) {
+  FinishJob verdict;
+  verdict.exit_code = exit_code_of(outcome::StoppedBySignal{signal_number});
+  verdict.restarts_max = restarts_max;
+  return verdict;
+}
+
+}  // namespace ddp::rendezvous

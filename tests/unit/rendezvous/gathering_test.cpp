@@ -1,0 +1,120 @@
+#include "rendezvous/membership/gathering.hpp"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <string>
+
+namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Of a job of two to four nodes.
+class Gatherings : public ::testing::Test {
+ protected:
+  Gatherings() {
+    options.nodes_min = 2;
+    options.nodes_max = 4;
+    options.last_call_timeout = 10s;
+    gathering.begin(began + 60s);
+  }
+
+  void come(std::uint64_t id, std::optional<int> wish = {}) {
+    Node node;
+    node.hello.node_key = "key-" + std::to_string(id);
+    node.hello.host_name = "h" + std::to_string(id);
+    node.hello.node_rank = wish;
+    nodes.add(NodeId{id}, std::move(node));
+  }
+  Gathering::Next next(TimePoint now, bool is_first = true) {
+    return gathering.next({options, nodes, nodes.count_available(), is_first}, now);
+  }
+
+  MembershipOptions options;
+  Nodes nodes;
+  Gathering gathering;
+  TimePoint began{1h};
+};
+
+TEST_F(Gatherings, TooFewNodesAreAwaitedUntilTheEnd) {
+  EXPECT_EQ(next(began).say, std::nullopt) << "nobody is here";
+  come(1, 3);
+  const auto first = next(began + 1s);
+  EXPECT_EQ(first.say, "waiting for 1 more node, for up to 10 min; here: h1 (node rank 3)");
+  EXPECT_EQ(first.deadline, began + 60s);
+  EXPECT_EQ(next(began + 2s).say, std::nullopt) << "said before";
+  EXPECT_FALSE(next(began + 60s).is_complete);
+}
+
+TEST_F(Gatherings, FirstRoundWaitsTheLastCallForTheMaximum) {
+  come(1);
+  come(2);
+  const auto first = next(began);
+  EXPECT_EQ(first.say, "waiting 10 s for up to 2 more nodes; here: h1, h2");
+  EXPECT_EQ(first.deadline, began + 10s);
+  EXPECT_FALSE(next(began + 9s).is_complete);
+  EXPECT_TRUE(next(began + 10s).is_complete);
+  come(3);
+  come(4);
+  EXPECT_TRUE(next(began + 1s).is_complete);
+}
+
+TEST_F(Gatherings, LastCallBeginsAnewOnceTooFewWereHere) {
+  come(1);
+  come(2);
+  static_cast<void>(next(began));
+  nodes.remove(NodeId{2});
+  static_cast<void>(next(began + 5s));
+  come(3);
+  EXPECT_EQ(next(began + 6s).deadline, began + 16s);
+  gathering.end_last_call();
+  EXPECT_EQ(next(began + 7s).deadline, began + 17s);
+}
+
+TEST_F(Gatherings, LaterRoundBeginsWithTheMinimum) {
+  come(1);
+  come(2);
+  EXPECT_TRUE(next(began, false).is_complete);
+}
+
+TEST_F(Gatherings, LaterRoundBeginsWhenThePauseIsOver) {
+  come(1);
+  come(2);
+  gathering.pause_until(began + 10s);
+  EXPECT_FALSE(next(began + 9s, false).is_complete);
+  EXPECT_EQ(next(began + 9s, false).deadline, began + 10s);
+  EXPECT_TRUE(next(began + 10s, false).is_complete);
+  gathering.pause_until(began + 90s);
+  EXPECT_EQ(next(began + 11s, false).deadline, began + 60s) << "no longer than the wait for nodes";
+  EXPECT_TRUE(next(began + 60s, false).is_complete);
+}
+
+TEST_F(Gatherings, FirstRoundIsHeldForNodesOfAnUnknownRound) {
+  gathering.hold_first_round_until(began + 20s);
+  for (const std::uint64_t id : {1, 2, 3, 4}) come(id);
+  EXPECT_FALSE(next(began + 19s).is_complete);
+  EXPECT_EQ(next(began + 19s).deadline, began + 20s);
+  EXPECT_TRUE(next(began + 20s).is_complete);
+  gathering.hold_first_round_until(began + 90s);
+  EXPECT_TRUE(next(began + 60s).is_complete) << "the wait is over";
+}
+
+TEST_F(Gatherings, MemberWithoutConnectionIsAwaitedUntilTheEnd) {
+  come(1);
+  come(2);
+  come(3);
+  nodes.make_member(NodeId{1}, 0, {});
+  nodes.begin_absence(NodeId{1}, {began + 90s, "reset"});
+  EXPECT_FALSE(next(began, false).is_complete);
+  EXPECT_EQ(next(began, false).deadline, began + 60s);
+  EXPECT_TRUE(next(began + 60s, false).is_complete);
+}
+
+TEST_F(Gatherings, OnlyEightHostsAreNamed) {
+  for (std::uint64_t id = 1; id <= 10; ++id) come(id);
+  EXPECT_EQ(names_of(nodes), "h1, h2, h3, h4, h5, h6, h7, h8 and 2 more");
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous

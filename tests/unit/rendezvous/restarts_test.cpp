@@ -1,0 +1,114 @@
+#include "rendezvous/membership/restarts.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <csignal>
+#include <optional>
+
+#include "ended_round.hpp"
+
+namespace ddp::rendezvous {
+namespace {
+
+// A job with one restart.
+class RestartsOfAJob : public ::testing::Test {
+ protected:
+  RestartsOfAJob() {
+    failed.failures = {failed_at(1s)};
+    lost.stopped = 1;
+    lost = with_loss(lost, 1s);
+  }
+
+  Restarts restarts{1, 0ms};
+  CurrentRound failed, lost;
+  TimePoint now{1h};
+};
+
+TEST_F(RestartsOfAJob, FailureCostsARestart) {
+  EXPECT_TRUE(restarts.may_follow(failed, true, now));
+  EXPECT_TRUE(restarts.end({failed, true, false}, now));
+  EXPECT_EQ(restarts.count(), 0) << "nothing follows yet";
+  restarts.go_on({failed, true, false}, now);
+  EXPECT_EQ(restarts.count(), 1);
+  EXPECT_EQ(restarts.reason(), "rank 0 ended with exit code 3 after 0 ms");
+  EXPECT_FALSE(restarts.may_follow(failed, true, now));
+  EXPECT_FALSE(restarts.end({failed, true, false}, now));
+}
+
+TEST_F(RestartsOfAJob, ChangeOfMembersCostsNone) {
+  restarts.restate(1, now);
+  EXPECT_TRUE(restarts.may_follow(lost, true, now));
+  EXPECT_FALSE(restarts.may_follow(lost, false, now)) << "too few nodes are left, and no restart to wait for another";
+  EXPECT_TRUE(restarts.end({lost, true, true}, now));
+  restarts.go_on({lost, true, true}, now);
+  EXPECT_EQ(restarts.count(), 1);
+}
+
+TEST_F(RestartsOfAJob, DoneRoundIsFollowedByNoOther) { EXPECT_FALSE(restarts.end({{}, true, false}, now)); }
+
+TEST_F(RestartsOfAJob, NoRoundFollowsIfTheProgramCannotStartOrAProcessSurvives) {
+  auto survived = lost, hopeless = lost;
+  survived.tree_survived = true;
+  hopeless.failures = {failed_at(1s, {Ending::Kind::not_started, ENOENT, false})};
+  for (const auto& round : {survived, hopeless}) {
+    EXPECT_FALSE(restarts.may_follow(round, true, now));
+    EXPECT_FALSE(restarts.end({round, true, true}, now));
+  }
+}
+
+TEST_F(RestartsOfAJob, RoundThatDidNotBeginAddsToTheReasonOfTheOneBefore) {
+  restarts.go_on({failed, true, false}, now);
+  restarts.go_on({lost, false, true}, now);
+  EXPECT_EQ(restarts.reason(), "rank 0 ended with exit code 3 after 0 ms; then node 1 (host b) was lost: gone");
+  restarts.go_on({lost, true, true}, now);
+  EXPECT_EQ(restarts.reason(), "node 1 (host b) was lost: gone");
+}
+
+TEST_F(RestartsOfAJob, OnlyRoundsThatFailAtOnceAreFollowedByAPause) {
+  const auto pauses_after = [&](const CurrentRound& round, bool is_change = false) {
+    Restarts its{1, 0ms};
+    its.go_on({round, true, is_change}, now);
+    return its.pause().failures() == 1;
+  };
+  EXPECT_TRUE(pauses_after(failed));
+  auto later = failed, stepped = failed, killed = failed, crashed = failed;
+  later.failures.front().after = 10s;
+  EXPECT_FALSE(pauses_after(later));
+  stepped.nodes_stepped = 1;
+  EXPECT_FALSE(pauses_after(stepped));
+  killed.failures.front().ending = {Ending::Kind::killed, SIGKILL, false};
+  EXPECT_FALSE(pauses_after(killed));
+  crashed.failures.front().ending = {Ending::Kind::killed, SIGSEGV, false};
+  EXPECT_TRUE(pauses_after(crashed));
+  EXPECT_FALSE(pauses_after(lost, true));
+}
+
+TEST_F(RestartsOfAJob, HostThatEndsRoundAfterRoundIsLeftOut) {
+  for (std::size_t i = 0; i < CoolDown::kBlames; ++i) restarts.go_on({failed, true, false}, now);
+  EXPECT_TRUE(restarts.cool_down().is_out(place_of("a", "10.0.0.1"), now));
+}
+
+TEST_F(RestartsOfAJob, RoundsThatFailAndKeepNothingAreACrashLoop) {
+  restarts.set_limits(100, 0ms, now);
+  failed.kept.commits = 1;
+  restarts.end({failed, true, false}, now);
+  failed.kept.commits = 0;
+  for (int i = 0; i < CrashLoop::kFailures; ++i) {
+    EXPECT_FALSE(restarts.is_crash_loop());
+    EXPECT_TRUE(restarts.end({failed, true, false}, now));
+  }
+  EXPECT_TRUE(restarts.is_crash_loop());
+}
+
+TEST_F(RestartsOfAJob, RestartsBeforeNewLimitsStayCounted) {
+  restarts.restate(1, now);
+  restarts.set_limits(2, 0ms, now);
+  EXPECT_EQ(restarts.count(), 1);
+  EXPECT_TRUE(restarts.end({failed, true, false}, now));
+  restarts.go_on({failed, true, false}, now);
+  EXPECT_FALSE(restarts.end({failed, true, false}, now));
+}
+
+}  // namespace
+}  // namespace ddp::rendezvous

@@ -1,0 +1,44 @@
+#include "worker_runtime/core/failure/departure.hpp"
+
+#include <cstddef>
+#include <utility>
+
+#include "worker_runtime/agent_link/process_link.hpp"
+
+namespace ddp::core {
+
+namespace {
+
+using worker_link::Departure;
+
+void tell(const process_group::Membership& who, Departure departure) {
+  auto* const link = agent_link::process_link();
+  if (link == nullptr || who.round.term == 0) return;
+  departure.round = who.round.number;
+  link->depart(departure);
+}
+
+}  // namespace
+
+void tell_failure(const FailedGroup& group, const Verdict& verdict) noexcept try {
+  if (verdict.kind == Verdict::Kind::aborted || verdict.kind == Verdict::Kind::round_over) return;
+  Departure departure;
+  departure.kind = Departure::Kind::for_others;
+  departure.why = verdict.message.substr(0, verdict.message.find('\n'));
+  for (const int rank : verdict.ranks) {
+    const auto index = static_cast<std::size_t>(rank);
+    if (rank != group.who.rank) departure.ranks.push_back(group.job_ranks.empty() ? rank : group.job_ranks.at(index));
+  }
+  tell(group.who, std::move(departure));
+} catch (...) {  // as the header says
+}
+
+void tell_departure(const process_group::Membership& who, bool is_own_error, const std::string& why) noexcept try {
+  Departure departure;
+  departure.kind = is_own_error ? Departure::Kind::own_error : Departure::Kind::in_order;
+  departure.why = why.substr(0, why.find('\n'));
+  tell(who, std::move(departure));
+} catch (...) {  // as the header says
+}
+
+}  // namespace ddp::core
