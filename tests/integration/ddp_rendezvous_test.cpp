@@ -308,7 +308,7 @@ TEST_F(DdpRendezvousLog, GetsTheLastEventsAlsoWhereAllNodesOfAJobAreGone) {
   ASSERT_TRUE(becomes_true(
       [&] { return contents_of(path("ddp-rendezvous.log")).find(" all_nodes_are_gone=true") != std::string::npos; }));
   EXPECT_EQ(ended(), "");
-  EXPECT_THAT(contents_of(path("ddp-rendezvous.log")), HasSubstr("Z debug round_started "));
+  EXPECT_THAT(contents_of(path("ddp-rendezvous.log")), HasSubstr("Z debug store_opened "));
 }
 
 TEST_F(DdpRendezvousLog, KeepsItsFolderSmall) {

@@ -403,7 +403,7 @@ TEST(Rank0Store, AProcessThatRank0ForkedDoesNotHoldItsPort) {
     }
     forked->store(pid);
   });
-  EXPECT_TRUE(listen_on(first_port_of(step)));
+  wait_until([&] { return static_cast<bool>(listen_on(first_port_of(step))); });  // the child may only just begin
   ASSERT_GT(forked->load(), 0);
   ::kill(forked->load(), SIGKILL);
 }
