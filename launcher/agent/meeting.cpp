@@ -1,5 +1,6 @@
 #include "launcher/agent/meeting.hpp"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <utility>
 
@@ -45,6 +46,17 @@ std::vector<std::string> listening_addresses(const RendezvousConfig& rendezvous)
   if (!base::is_loopback_host(rendezvous.host) || (rendezvous.nodes_max > 1 && !rendezvous.local_address.empty()))
     return {};
   return {base::with_loopback_address(rendezvous.host)};
+}
+
+// The endpoint's address, if it is numeric and one of this host's. A name, or the address of a service, may lead to
+// another host now than before.
+std::string own_endpoint_address(const RendezvousConfig& rendezvous) {
+  if (rendezvous.port_count != 1) return {};
+  if (base::is_loopback_host(rendezvous.host)) return base::with_loopback_address(rendezvous.host);
+  const auto address = base::parse_address(rendezvous.host);
+  if (!address) return {};
+  const auto own = rendezvous::own_addresses();
+  return std::find(own.begin(), own.end(), address->text()) != own.end() ? address->text() : "";
 }
 
 MeetingCore::Options options_of(const RendezvousConfig& rendezvous, const ddp::rendezvous::Hello& hello) {
@@ -146,20 +158,26 @@ void Meeting::perform(const MeetingCore::Lose& action) {
 }
 
 void Meeting::perform(const MeetingCore::Host& action) {
-  auto options = rendezvous::options_of(hello_, action.is_next ? rendezvous::begin_term() : term_);
+  const bool is_first = !std::exchange(has_hosted_, true) && !action.is_next;
+  auto options = rendezvous::options_of(hello_, is_first ? term_ : rendezvous::begin_term());
   options.lost_group_rank = action.lost_group_rank;
+  options.has_token = security_ != nullptr;
+  options.holds_endpoint = !action.is_next;
+  if (options.holds_endpoint) options.endpoint_address = own_endpoint_address(config_.rendezvous);
   options.heartbeat_timeout = config_.rendezvous.heartbeat_timeout;
   MembershipServer::Handlers handlers;
   handlers.message = [this](const rendezvous::ToAgent& message) { client_->hear(message); };
   handlers.say = handlers_.say;
   handlers.log = log_;
-  handlers.stepped_down = [this](const std::string& why) { decide(MeetingCore::SteppedDown{why}); };
+  handlers.stepped_down = [this](const rendezvous::HostCore::StepDown& how) {
+    decide(rendezvous::Session::stepped_down(how));
+  };
   server_ = std::make_unique<MembershipServer>(io_, std::move(options), std::move(handlers));
   client_->host(*server_);
 }
 
 void Meeting::perform(const MeetingCore::StopHosting& action) {
-  client_->step_down(action.why);
+  client_->step_down(action.how);
   server_.reset();
 }
 

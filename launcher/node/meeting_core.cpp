@@ -105,7 +105,7 @@ void MeetingCore::open_endpoint(bool or_join) {
 }
 
 void MeetingCore::take(const EndpointOpened&, TimePoint) {
-  serves_ = true;
+  serves_ = holds_endpoint_ = true;
   out_.emplace_back(Host{});
 }
 
@@ -143,14 +143,15 @@ void MeetingCore::hand_on_held_round() {
 
 // Connections for the endpoint come to the port on which this node has stood by.
 void MeetingCore::take(const ToServe& event, TimePoint) {
-  serves_ = is_next_host_ = true;
-  out_.emplace_back(Host{true, event.lost_group_rank});
+  serves_ = true;
+  is_next_host_ = !holds_endpoint_;
+  out_.emplace_back(Host{is_next_host_, event.lost_group_rank});
 }
 
 void MeetingCore::take(const SteppedDown& event, TimePoint) {
   serves_ = false;
   out_.emplace_back(Print{serves_no_longer_text(event.why)});
-  out_.emplace_back(StopHosting{event.why});
+  out_.emplace_back(StopHosting{event});
 }
 
 // Whether it is of another job is then for the membership to say.

@@ -56,9 +56,7 @@ class MeetingCore {
   struct ToServe {  // the endpoint's host is lost, and this node is the next one
     std::optional<int> lost_group_rank;
   };
-  struct SteppedDown {  // the membership here may not go on
-    std::string why;
-  };
+  using SteppedDown = rendezvous::Session::SteppedDown;  // the membership here may not go on
   using Event = std::variant<Begin, LookedUp, EndpointOpened, EndpointTaken, Heard, ToServe, SteppedDown>;
 
   // Actions.
@@ -67,11 +65,11 @@ class MeetingCore {
   struct OpenEndpoint {};  // its port, in place of a connection to another host; answered at once
   struct Join {};          // who serves it
   struct Host {            // membership, here
-    bool is_next = false;  // after another host
+    bool is_next = false;  // after another host, away from the endpoint
     std::optional<int> lost_group_rank{};
   };
   struct StopHosting {
-    std::string why;
+    SteppedDown how;
   };
   struct HandOn {  // to the node core
     rendezvous::ToAgent message;
@@ -131,7 +129,7 @@ class MeetingCore {
   void hand_on_held_round();
 
   const Options options_;
-  bool serves_ = false, is_next_host_ = false, has_joined_ = false;
+  bool serves_ = false, holds_endpoint_ = false, is_next_host_ = false, has_joined_ = false;
   bool is_looking_up_ = false, is_joining_ = false, joins_else_ = false;
   Wait wait_{};
   std::optional<TimePoint> deadline_;

@@ -153,9 +153,8 @@ class MembershipServer::Impl : public std::enable_shared_from_this<MembershipSer
   void perform(const HostCore::Print& action) { log_(action.line); }
 
   void perform(const HostCore::StepDown& action) {
-    asio::post(io_, [self = shared_from_this(), stepped_down = handlers_.stepped_down, why = action.why] {
-      stepped_down(why);
-    });
+    asio::post(io_,
+               [self = shared_from_this(), stepped_down = handlers_.stepped_down, action] { stepped_down(action); });
     stop();
   }
 

@@ -25,7 +25,7 @@ class MembershipServer {
     // Events for a log; `where` names the node, if the event concerns one.
     std::function<void(const base::LogEvent& event, const base::LogFields& where)> log{};
     // This membership may not go on, and has closed its connections. Where nobody is told, the job ends for its nodes.
-    std::function<void(const std::string& why)> stepped_down{};
+    std::function<void(const HostCore::StepDown& how)> stepped_down{};
   };
 
   MembershipServer(boost::asio::io_context& io, MembershipOptions options, Handlers handlers);

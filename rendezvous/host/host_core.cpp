@@ -58,6 +58,7 @@ void HostCore::take(Came&& event, TimePoint now) {
   const Hello& hello = event.hello;
   const bool is_known = membership_.knows(hello.node_key);
   if (has_stepped_down_ || is_finishing_ || (membership_.is_finished() && !is_known)) return close(event.node);
+  if (hello.is_host) return take_call(event);
   if (verdict_) return tell(event.node, *verdict_);
   if (const auto refused = membership_.other_job(hello)) return tell(event.node, *refused);
   const auto version = choose_version(hello, versions_, has_own_agent_ ? "ddprun" : "ddp-rendezvous");
@@ -73,6 +74,19 @@ void HostCore::take(Came&& event, TimePoint now) {
   if (is_refused(actions, event.node)) return follow(std::move(actions), event.node);
   tell(event.node, welcome);
   follow(std::move(actions));
+}
+
+// From who serves the job in place of a host that was lost. Nodes that meet here anew would begin it a second time.
+void HostCore::take_call(const Came& event) {
+  using Aside = Membership::Aside;
+  const auto& hello = event.hello;
+  const bool is_of_this_job = has_own_agent_ && !membership_.other_job(hello) && hello.standby_port != 0;
+  const auto aside = is_of_this_job ? membership_.aside_for(hello) : Aside::no;
+  if (aside == Aside::no) return close(event.node);
+  const bool is_round_given_up = aside == Aside::gives_up_round;
+  if (is_round_given_up) follow(membership_.give_up_round());
+  step_down({serves_already_text(hello.host_name, event.address), Elsewhere{event.address, hello.standby_port},
+             is_round_given_up});
 }
 
 void HostCore::take(Said&& event, TimePoint now) {
@@ -95,7 +109,7 @@ void HostCore::take(Ended&& event, TimePoint now) {
   if (event.by_peer)
     follow(membership_.step(Disconnected{event.node, std::move(why)}, now));
   else
-    follow(membership_.step(Left{event.node, std::move(why), false}, now));
+    follow(membership_.step(Left{event.node, std::move(why)}, now));
 }
 
 void HostCore::take(OwnAgentSaid&& event, TimePoint now) {
@@ -129,7 +143,7 @@ void HostCore::follow(Membership::Actions actions, std::optional<NodeId> refused
     if (auto* send = std::get_if<rendezvous::Send>(&action)) tell(send->to, std::move(send->message));
     if (const auto* dropped = std::get_if<rendezvous::Drop>(&action); dropped && connections_.count(dropped->node) != 0)
       drop(dropped->node);
-    if (const auto* down = std::get_if<rendezvous::StepDown>(&action)) step_down(down->why);
+    if (const auto* down = std::get_if<rendezvous::StepDown>(&action)) step_down({down->why});
     if (has_stepped_down_) return;
     if (auto* print = std::get_if<rendezvous::Print>(&action))
       out_.emplace_back(Print{std::move(print->text), refused});
@@ -173,11 +187,11 @@ void HostCore::forget(NodeId node) {
   if (connections_.empty() && std::exchange(farewell_ends_, std::nullopt)) out_.emplace_back(Finish{});
 }
 
-void HostCore::step_down(const std::string& why) {
+void HostCore::step_down(const StepDown& how) {
   if (!has_own_agent_) {
     FinishJob verdict;
     verdict.exit_code = exit_code_of(outcome::NotTogether{});
-    verdict.what = why;
+    verdict.what = how.why;
     verdict.try_this = kTryTogether;
     verdict_ = std::move(verdict);
     for (const auto& [node, connection] : connections_)
@@ -187,7 +201,7 @@ void HostCore::step_down(const std::string& why) {
   has_stepped_down_ = true;
   farewell_ends_.reset();
   drop_all();
-  out_.emplace_back(StepDown{why});
+  out_.emplace_back(how);
 }
 
 }  // namespace ddp::rendezvous

@@ -67,6 +67,8 @@ class HostCore {
   };
   struct StepDown {  // this membership may not go on: tell the own agent. It hears and says nothing more.
     std::string why;
+    std::optional<Elsewhere> other_host{};  // who serves the job instead, where that is known
+    bool is_round_given_up = false;         // for that of the other host
   };
   struct Finish {};  // everybody has heard how the job ended, or has had the time to
   using Action = std::variant<Tell, TellOwnAgent, Close, Drop, Print, StepDown, Finish>;
@@ -123,7 +125,8 @@ class HostCore {
   void forget(NodeId node);
   void drop(NodeId node);
   void drop_all();
-  void step_down(const std::string& why);
+  void step_down(const StepDown& how);
+  void take_call(const Came& event);
 
   const bool has_own_agent_;
   const VersionRange versions_;

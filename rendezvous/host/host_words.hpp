@@ -19,9 +19,11 @@ inline Refused too_many_nodes(std::size_t nodes, bool has_round) {
           false, has_round};
 }
 
+inline std::string serves_already_text(const std::string& host, const std::string& address) {
+  return "host " + host + " (" + address + ") serves the job already";
+}
+
 constexpr const char* kClosedHere = "the endpoint closed its connection";
 constexpr const char* kHelloOutOfPlace = "malformed message: hello comes first, and once";
-constexpr const char* kTryTogether =
-    "look at the network between the nodes; when it works, start the job again from its newest checkpoint";
 
 }  // namespace ddp::rendezvous

@@ -71,9 +71,9 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
     if (own_ != nullptr) step(Session::Heard{message});
   }
 
-  void step_down(const std::string& why) {
+  void step_down(const Session::SteppedDown& how) {
     own_ = nullptr;
-    step(Session::SteppedDown{why});
+    step(how);
   }
 
   bool is_joined() const { return session_.is_joined(); }
@@ -185,18 +185,39 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   void perform(const Session::Connect& action) {
     ++attempts_;
     target_ = action.to;
-    Connecting::Options options;
-    options.limit = action.limit;
-    options.channel.message_bytes_max = 4u << 20;
-    options.channel.heartbeat_timeout = options_.heartbeat_timeout;
-    options.channel.handshake_timeout = std::max(1'000ms, options_.heartbeat_timeout);
-    options.channel.host = place();
-    if (security_) options.channel.tls = {security_, &security_->tls};
-    attempt_.emplace(io_, addresses_, target_, std::move(options), [this](Connecting::Outcome outcome) {
+    attempt_.emplace(io_, addresses_, target_, connecting(action.limit, place()), [this](Connecting::Outcome outcome) {
       const auto self = shared_from_this();
       attempt_.reset();
       std::visit([this](auto& what) { take(std::move(what)); }, outcome);
     });
+  }
+
+  Connecting::Options connecting(milliseconds limit, const std::string& place) const {
+    Connecting::Options options;
+    options.limit = limit;
+    options.channel.message_bytes_max = 4u << 20;
+    options.channel.heartbeat_timeout = options_.heartbeat_timeout;
+    options.channel.handshake_timeout = std::max(1'000ms, options_.heartbeat_timeout);
+    options.channel.host = place;
+    if (security_) options.channel.tls = {security_, &security_->tls};
+    return options;
+  }
+
+  // Whatever comes back, or nothing: the next call is made all the same, and ends this one.
+  void perform(const Session::Call& action) {
+    called_.reset();
+    const auto place = text_of({endpoint_.host, static_cast<std::uint16_t>(endpoint_.port + action.to.port)});
+    call_.emplace(
+        io_, addresses_, action.to, connecting(options_.heartbeat_timeout, place),
+        [this, hello = action.hello](Connecting::Outcome outcome) {
+          const auto self = shared_from_this();
+          call_.reset();
+          auto* reached = std::get_if<Reached>(&outcome);
+          if (reached == nullptr) return;
+          called_ = std::move(reached->channel);
+          called_->hand_over({{}, [](std::string_view) {}, [this](const Channel::Closed&) { called_.reset(); }});
+          called_->send(to_json(ToMembership(hello)));
+        });
   }
 
   void take(Reached reached) {
@@ -274,6 +295,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   }
 
   void let_go() {
+    call_.reset();
+    called_.reset();
     present_.reset();
     given_up_.clear();
   }
@@ -354,6 +377,8 @@ class MembershipClient::Impl : public std::enable_shared_from_this<MembershipCli
   Session::Target target_;             // of the last attempt, or of the connection that it led to
   std::optional<Connecting> attempt_;  // while it is under way
   std::unique_ptr<Channel> channel_;   // the connection
+  std::optional<Connecting> call_;     // of the endpoint, while another host's place is taken here
+  std::unique_ptr<Channel> called_;
   // Duplicates of its socket, and of those that this side has given up. Their other sides hear of an end only with that
   // of this process, or when the agent is done: they take the end of a connection that is not resumed for that of the
   // node, and workers may still run here.
@@ -377,7 +402,7 @@ MembershipClient::~MembershipClient() { impl_->stop(); }
 void MembershipClient::begin() { impl_->begin(); }
 void MembershipClient::host(MembershipServer& membership) { impl_->host(membership); }
 void MembershipClient::hear(const ToAgent& message) { impl_->hear(message); }
-void MembershipClient::step_down(const std::string& why) { impl_->step_down(why); }
+void MembershipClient::step_down(const Session::SteppedDown& how) { impl_->step_down(how); }
 void MembershipClient::send(const ToMembership& message) { impl_->step(Session::Said{message}); }
 bool MembershipClient::is_joined() const { return impl_->is_joined(); }
 milliseconds MembershipClient::job_time() const { return impl_->job_time(); }

@@ -48,7 +48,7 @@ class MembershipClient {
   // until step_down(), or as long as this object.
   void host(MembershipServer& membership);
   void hear(const ToAgent& message);
-  void step_down(const std::string& why);
+  void step_down(const Session::SteppedDown& how);
 
   void send(const ToMembership& message);
 

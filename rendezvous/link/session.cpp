@@ -20,6 +20,9 @@ constexpr milliseconds kPauseMax = 1s;
 constexpr milliseconds kSearchPausePerNode = 2ms, kSearchPauseMin = 100ms;
 constexpr milliseconds kRefusalLimit = 10s;
 constexpr milliseconds kAllRefuseLimit = 30s;  // nodes of a Slurm step may be started one after another
+constexpr milliseconds kCallEach = 1s;         // of the endpoint, by who serves the job elsewhere
+// After which the node that holds the endpoint serves the job again, where nobody else has welcomed it.
+constexpr milliseconds kServeAgain = 2s;
 constexpr int kDetoursMax = 4;
 constexpr std::size_t kOtherCandidatesMax = 2 * kSuccessorsMax + 1;  // than the endpoint
 
@@ -40,7 +43,9 @@ Session::Actions Session::step(const Event& event, TimePoint now) {
 
 Session::Actions Session::tick(TimePoint now) {
   out_.clear();
-  if (state_ == State::over || is_in_touch()) return {};
+  if (state_ == State::over) return {};
+  if (call_at_ && now >= *call_at_) call_endpoint(now);
+  if (is_in_touch()) return std::exchange(out_, {});
   if (serve_at_ && now >= *serve_at_) {
     serve(now);
     return std::exchange(out_, {});
@@ -58,7 +63,9 @@ Session::Actions Session::tick(TimePoint now) {
 }
 
 std::optional<TimePoint> Session::next_deadline() const {
-  if (state_ == State::over || state_ == State::idle || is_in_touch()) return {};
+  if (state_ == State::over) return {};
+  if (is_in_touch()) return call_at_;
+  if (state_ == State::idle) return serve_at_;
   std::optional<TimePoint> first = serve_at_;
   const auto also = [&](TimePoint time) { first = first ? std::min(*first, time) : time; };
   if (state_ == State::pausing) also(pause_ends_);
@@ -81,9 +88,12 @@ std::optional<Session::Target> Session::whereabouts() const {
 
 void Session::take(const Begin&, TimePoint now) { connect_to_next(now); }
 
-void Session::take(const Hosting&, TimePoint) {
+void Session::take(const Hosting&, TimePoint now) {
   if (state_ == State::connecting || state_ == State::greeting || state_ == State::joined) out_.emplace_back(HangUp{});
   is_host_ = has_served_ = true;
+  has_begun_round_ = false;
+  if (!std::exchange(is_to_serve_, false)) holds_endpoint_ = true;
+  if (!holds_endpoint_) call_at_ = now;
   serve_at_.reset();
   greet();
 }
@@ -91,16 +101,41 @@ void Session::take(const Hosting&, TimePoint) {
 // Whoever goes on without this node is one of its successors, or with them.
 void Session::take(const SteppedDown& event, TimePoint now) {
   if (!std::exchange(is_host_, false)) return;
+  call_at_.reset();
   if (do_workers_run()) out_.emplace_back(StopOrphans{event.why});
   join_deadline_ = now + options_.join_timeout;
   std::vector<Target> others;
+  if (event.other_host) others.push_back(*event.other_host);
+  if (event.is_round_given_up && held_) held_->is_left_behind = true, newest_ = {};
   for (const auto& successor : successors_left()) others.push_back({successor.address, successor.port});
   if (host_) others.push_back(*host_);
-  if (others.empty()) others = endpoint_;
+  if (others.empty()) others = endpoint_elsewhere();
   host_.reset();
   is_host_lost_ = false;
+  if (holds_endpoint_) serve_at_ = now + kServeAgain;
   seek(std::move(others));
-  connect_to_next(now);
+  state_ = State::idle;
+  if (!candidates_.empty()) connect_to_next(now);
+}
+
+Session::SteppedDown Session::stepped_down(const HostCore::StepDown& how) {
+  SteppedDown out{how.why, {}, how.is_round_given_up};
+  if (how.other_host) out.other_host = {how.other_host->address, how.other_host->port};
+  return out;
+}
+
+// A ddprun that comes there anew knows nothing of this job, and has to join it.
+void Session::call_endpoint(TimePoint now) {
+  call_at_ = now + kCallEach;
+  auto hello = hello_;
+  hello.held = has_begun_round_ ? held_ : std::nullopt;
+  hello.is_host = true;
+  out_.emplace_back(Call{endpoint_[calls_++ % endpoint_.size()], std::move(hello)});
+}
+
+// Where others may serve the job: not if the endpoint is this node's own.
+std::vector<Session::Target> Session::endpoint_elsewhere() const {
+  return holds_endpoint_ ? std::vector<Target>() : endpoint_;
 }
 
 void Session::take(const Connected& event, TimePoint) {
@@ -143,6 +178,7 @@ void Session::take(const Ended& event, TimePoint now) {
   if (was_joined && event.how == How::closed && now - joined_at_ >= kPauseMax) return connect(target_, now);
   if (host_ && target_ == *host_ && event.how != How::closed && !is_host_lost_ && !successors_left().empty())
     return host_is_lost(now);
+  if (holds_endpoint_ && !serve_at_ && !do_workers_run()) serve_at_ = now + kServeAgain;
   if (!is_no_port_worth_a_try && has_next_port(now)) return connect_to_next(now);
   pause(event.jitter, now);
 }
@@ -233,7 +269,8 @@ std::vector<Successor> Session::successors_left() const {
 std::optional<int> Session::group_rank_of_host() const {
   for (const auto& successor : successors_)
     if (host_ && *host_ == Target{successor.address, successor.port}) return successor.group_rank;
-  return host_group_rank_;
+  const bool is_own = held_ && host_group_rank_ == held_->group_rank;
+  return is_own ? std::nullopt : host_group_rank_;
 }
 
 void Session::host_is_lost(TimePoint now) {
@@ -250,7 +287,9 @@ void Session::host_is_lost(TimePoint now) {
       serve_at_ = now + static_cast<int>(i) * options_.heartbeat_timeout;
   }
   others.push_back(*host_);
-  if (!host_->address.empty()) others.insert(others.end(), endpoint_.begin(), endpoint_.end());
+  const auto endpoint = endpoint_elsewhere();
+  if (!host_->address.empty()) others.insert(others.end(), endpoint.begin(), endpoint.end());
+  if (holds_endpoint_ && !serve_at_) serve_at_ = now + static_cast<int>(left.size()) * options_.heartbeat_timeout;
   const auto silent_until = silent_since_ ? now + options_.heartbeat_timeout : now;
   seek(std::move(others));
   for (auto& candidate : candidates_)
@@ -268,6 +307,7 @@ void Session::serve(TimePoint) {
   serve_at_.reset();
   if (state_ == State::connecting || state_ == State::greeting) out_.emplace_back(HangUp{});
   state_ = State::idle;
+  is_to_serve_ = true;
   out_.emplace_back(Serve{group_rank_of_host()});
 }
 
@@ -290,11 +330,11 @@ void Session::hear(const Welcome& message, TimePoint now) {
     host_ = target_;
     host_address_ = peer_;
     auto places = std::vector{target_};
-    if (target_.address.empty())
-      endpoint_ = places;
-    else
-      places.insert(places.end(), endpoint_.begin(), endpoint_.end());
+    if (target_.address.empty()) endpoint_ = places;
+    for (const auto& place : endpoint_elsewhere())
+      if (place != target_) places.push_back(place);
     seek(std::move(places));
+    note_endpoint();
   }
   is_host_lost_ = false;
   serve_at_.reset();
@@ -309,6 +349,13 @@ void Session::hear(const Welcome& message, TimePoint now) {
     if (ended_) send(*ended_);
   }
   if (stop_asked_) send(*stop_asked_);
+}
+
+void Session::note_endpoint() {
+  if (!held_) return;
+  const bool is_at_endpoint = !is_host_ && target_.address.empty() && options_.endpoint_ports == 1;
+  held_->host_group_rank = is_at_endpoint ? host_group_rank_ : std::nullopt;
+  held_->endpoint_address = is_at_endpoint ? host_address_.address : "";
 }
 
 // Somebody who is no membership has answered: he lives, and will serve in his turn.
@@ -336,7 +383,10 @@ void Session::hear(const Refused& message, TimePoint now) {
   if (is_round_unknown && !disowned_since_) disowned_since_ = now;
   // It was stated for the restarts alone. What is refused without it is refused for good, with the reason.
   if (is_round_unknown && has_ended_behind()) is_round_refused_ = true;
-  if (is_round_unknown && ended_ && now - *disowned_since_ >= options_.heartbeat_timeout) held_->is_left_behind = true;
+  if (is_round_unknown && ended_ && now - *disowned_since_ >= options_.heartbeat_timeout) {
+    held_->is_left_behind = true;
+    newest_ = {};
+  }
   if (((message.is_other_job && (endpoint_.size() > 1 || host_ || held_)) || is_round_unknown) && !is_host_) {
     out_.emplace_back(HangUp{message.is_other_job});
     return take(Ended{How::refused}, now);
@@ -370,6 +420,8 @@ void Session::hear(const StartRound& message, TimePoint) {
   if (nonces.size() > kNoncesMax) nonces.resize(kNoncesMax);
   held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count, false,
                false,         std::move(nonces)};
+  note_endpoint();
+  has_begun_round_ = is_host_;
   started_.reset();
   first_step_.reset();
   failed_.reset();
@@ -396,6 +448,7 @@ void Session::hear(const StopRound& message, TimePoint) {
   const bool is_of_held = held_ && held_->round.number == message.round;
   if (message.is_left_behind && is_of_held) {
     held_->is_left_behind = true;
+    newest_ = {};  // those that go on may have begun earlier
     successors_.clear();
     serve_at_.reset();
   }

@@ -12,7 +12,9 @@
 // closed connections are an answer of the host; only where nobody answers at all for orphan_limit, or nobody who knows
 // of this node's round, the workers are stopped. Where the endpoint lives in an agent and is lost, its successors stand
 // in: the first of them begins to serve at once, each one after it if those before it have been out of reach for a
-// further heartbeat limit; all others look for the one that serves.
+// further heartbeat limit; all others look for the one that serves. Who serves in place of another calls at the
+// endpoint once a second: a ddprun that has come there since has no round, and joins. The node that holds the endpoint,
+// and has stepped down, serves the job again unless somebody else welcomes it soon.
 //
 // Threads: one caller at a time (the event loop's thread).
 // Protocol: docs/control_channel.md.
@@ -27,6 +29,7 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/host/host_core.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {
@@ -69,6 +72,8 @@ class Session {
   struct Hosting {};    // this process serves membership, and its agent is connected to it
   struct SteppedDown {  // it does no longer
     std::string why;
+    std::optional<Target> other_host{};  // who serves the job instead, where that is known
+    bool is_round_given_up = false;      // for that of the other host
   };
   struct Connected {
     Target peer;  // by its numeric address
@@ -106,6 +111,10 @@ class Session {
   struct Serve {                         // membership, as the next host: Hosting is the answer
     std::optional<int> lost_group_rank;  // of the host that is lost
   };
+  struct Call {  // the endpoint, on a connection of its own: say this, and wait for nothing
+    Target to;
+    Hello hello;
+  };
   struct StopOrphans {  // the workers, as nobody who knows of their round is in reach
     std::string why;
   };
@@ -114,8 +123,10 @@ class Session {
   struct GiveUp {
     std::variant<NobodyAnswers, AllPortsRefuse, Refused> why;
   };
-  using Action = std::variant<Connect, HangUp, Send, HandOn, Serve, StopOrphans, GiveUp>;
+  using Action = std::variant<Connect, HangUp, Send, HandOn, Serve, Call, StopOrphans, GiveUp>;
   using Actions = std::vector<Action>;
+
+  static SteppedDown stepped_down(const HostCore::StepDown& how);
 
   // The wait for the job begins now. The hello is said on each connection, with what is held then.
   Session(Options options, Hello hello, TimePoint now);
@@ -174,6 +185,9 @@ class Session {
   void greet();
   void host_is_lost(TimePoint now);
   void seek(std::vector<Target> targets);
+  void call_endpoint(TimePoint now);
+  std::vector<Target> endpoint_elsewhere() const;
+  void note_endpoint();
   bool has_next_port(TimePoint now) const;
   void note_answer_of_port(const Ended& event, TimePoint now);
   bool do_all_ports_refuse(TimePoint now) const;
@@ -205,6 +219,11 @@ class Session {
   Target host_address_;         // its numeric one
   bool is_host_ = false, has_served_ = false;
   bool is_host_lost_ = false;
+  bool is_to_serve_ = false;          // Serve was the last word, and Hosting is to come
+  bool holds_endpoint_ = false;       // this node has opened it
+  bool has_begun_round_ = false;      // since it serves: the job goes on here
+  std::optional<TimePoint> call_at_;  // the endpoint, as this node serves the job elsewhere
+  std::size_t calls_ = 0;
   std::optional<TimePoint> serve_at_;        // unless one of those before is met
   std::optional<TimePoint> silent_since_;    // nobody has answered
   std::optional<TimePoint> disowned_since_;  // the nodes of the job that answer know nothing of this node's round

@@ -19,7 +19,13 @@ void Claims::add(const std::string& node_key, const Held& claim, bool is_own) {
     ++round.ranks[claim.group_rank];
     round.gone.erase(claim.group_rank);
   }
+  note_ended_host(round, claim);
   claims_[node_key] = {key, claim.group_rank, is_own};
+}
+
+void Claims::note_ended_host(Round& round, const Held& claim) const {
+  if (endpoint_address_.empty() || claim.endpoint_address != endpoint_address_ || !claim.host_group_rank) return;
+  if (round.ranks.count(*claim.host_group_rank) == 0) round.gone.try_emplace(*claim.host_group_rank);
 }
 
 // The set of those nonces, made of all sets that have one of them. The smaller ones go into the largest, so that ten

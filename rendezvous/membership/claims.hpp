@@ -23,6 +23,9 @@ namespace ddp::rendezvous {
 
 class Claims {
  public:
+  // endpoint_address: MembershipOptions::endpoint_address. Whoever had the endpoint there in a claimed round has ended.
+  explicit Claims(std::string endpoint_address) : endpoint_address_(std::move(endpoint_address)) {}
+
   struct Choice {
     Held claim;                       // of some node that has the round
     std::map<int, std::string> gone;  // group ranks and node keys of its claimants that have ended for certain
@@ -36,6 +39,8 @@ class Claims {
   void withdraw(const std::string& node_key);
   // The node has left. What it claimed is still believed where no other claim is left.
   void leave(const std::string& node_key, bool is_end_proven);
+
+  void forget() { *this = Claims(std::move(endpoint_address_)); }  // all of them
 
   // Empty where there is no claim. Nobody waits for the member with the group rank `lost`.
   std::optional<Choice> choice(std::optional<int> lost) const;
@@ -66,6 +71,9 @@ class Claims {
   static bool is_greater_part(const Round& round);
   static const Round& round_of(const Set& set);
 
+  void note_ended_host(Round& round, const Held& claim) const;
+
+  std::string endpoint_address_;
   std::map<std::string, Claim> claims_;  // by node key
   std::map<std::size_t, Set> sets_;
   std::map<std::string, std::size_t> set_of_;  // by nonce

@@ -34,7 +34,7 @@ Gathering::Next Gathering::next(const Facts& facts, TimePoint now) {
       out.say = "waiting for " + counted(options.nodes_min - count, "more node") + ", for up to " +
                 describe_duration(options.join_timeout) + "; here: " + names_of(facts.nodes);
   } else if (!last_call_ends_) {
-    last_call_ends_ = now + options.last_call_timeout;
+    last_call_ends_ = std::max(now + options.last_call_timeout, listens_until_);
     out.say = "waiting " + describe_duration(options.last_call_timeout) + " for up to " +
               counted(options.nodes_max - count, "more node") + "; here: " + names_of(facts.nodes);
   }

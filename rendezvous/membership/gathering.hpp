@@ -38,6 +38,8 @@ class Gathering {
   void hold_first_round_until(TimePoint time) { no_first_round_before_ = time; }
   // After rounds that failed at once (RestartPause).
   void pause_until(TimePoint time) { pause_ends_ = time; }
+  // Nor, with fewer nodes than the maximum, before that one: somebody may call who serves the job elsewhere.
+  void listen_until(TimePoint time) { listens_until_ = time; }
   void end_last_call() { last_call_ends_.reset(); }
 
   Next next(const Facts& facts, TimePoint now);
@@ -46,7 +48,7 @@ class Gathering {
   TimePoint ends_{};
   std::optional<TimePoint> last_call_ends_;
   bool is_wait_said_ = false;
-  TimePoint no_first_round_before_{}, pause_ends_{};
+  TimePoint no_first_round_before_{}, listens_until_{}, pause_ends_{};
 };
 
 std::string names_of(const Nodes& nodes);  // of their hosts: "gpu1, gpu2 (node rank 3) and 4 more"

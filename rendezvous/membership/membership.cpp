@@ -5,6 +5,13 @@
 #include <utility>
 
 namespace ddp::rendezvous {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kListens = 2s;  // for the call of another host of the job, which comes once a second
+
+}  // namespace
 
 Membership::Membership(MembershipOptions options, TimePoint now)
     : options_(std::move(options)),
@@ -13,7 +20,9 @@ Membership::Membership(MembershipOptions options, TimePoint now)
                    options_.resume_window() + restate_timeout_of(options_.heartbeat_timeout), now),
       restarts_(options_.restarts_max, options_.restart_window),
       book_(now),
-      recovery_(restate_timeout_of(options_.heartbeat_timeout), options_.lost_group_rank) {
+      recovery_(restate_timeout_of(options_.heartbeat_timeout), options_.lost_group_rank, options_.endpoint_address),
+      is_endpoint_ours_(!options_.endpoint_address.empty()) {
+  if (options_.holds_endpoint) gathering_.listen_until(now + kListens);
   begin_gathering(now);
 }
 
@@ -27,9 +36,8 @@ Membership::Actions Membership::step(MembershipEvent event, TimePoint now) {
 Membership::Actions Membership::tick(TimePoint now) {
   out_.clear();
   own_absence_.runs(looks_at_clock(), now);
-  const bool is_end_proven = !own_absence_.is_in_doubt(now);
   std::vector<Left> left;
-  for (const auto id : nodes_.gone(now)) left.push_back({id, nodes_.absence_of(id)->why, is_end_proven});
+  for (const auto id : nodes_.gone(now)) left.push_back({id, nodes_.absence_of(id)->why});
   for (const auto& node : left) take(node, now);
   if (recovery_.are_claims_open()) decide_claims(now);
   if (recovery_.is_due(now)) give_up_awaited(now);
@@ -122,7 +130,7 @@ void Membership::take(const Left& event, TimePoint now) {
   round_.has_member_left = round_.has_member_left || node.is_member();
   if (phase_ == Phase::gathering) {
     print("host " + node.hello.host_name + " has left: " + event.why);
-    if (!may_go_on()) return step_down(why_too_few());
+    if (!may_go_on() && !may_wait()) return step_down(why_too_few());
     if (recovery_.are_claims_open()) decide_claims(now);
     return go_on(now);
   }
@@ -147,7 +155,7 @@ void Membership::take(const Disconnected& event, TimePoint now) {
 }
 
 void Membership::take(const NodeEnded& event, TimePoint now) {
-  if (const auto id = nodes_.find(event.node_key)) return take(Left{*id, "its ddprun ended"}, now);
+  if (const auto id = nodes_.find(event.node_key)) return take(Left{*id, "its ddprun ended", true}, now);
   quorum_.leave(event.node_key, true);  // of one that fell silent
 }
 
@@ -158,6 +166,23 @@ bool Membership::knows(const std::string& node_key) const {
 bool Membership::is_full() const {
   return phase_ == Phase::running && !nodes_.is_member_absent() &&
          static_cast<int>(nodes_.member_count()) >= options_.nodes_max;
+}
+
+Membership::Aside Membership::aside_for(const Hello& other) const {
+  if (phase_ == Phase::finished || job_stop()) return Aside::no;
+  if (rounds_begun_ == 0) return Aside::joins;
+  if (!other.held || !admission().is_possible(other)) return Aside::no;
+  if (phase_ == Phase::gathering && !may_go_on()) return Aside::joins;
+  const bool is_newer = recovery_.proves_any_round(*other.held) ? last_round() < other.held->round
+                                                                : options_.has_token && other.held->is_established;
+  return is_newer ? Aside::gives_up_round : Aside::no;
+}
+
+Membership::Actions Membership::give_up_round() {
+  out_.clear();
+  for (const auto& [id, node] : nodes_)
+    if (node.runs() && !node.is_endpoint_host) end_older_round(id, round_.id->number);
+  return std::exchange(out_, {});
 }
 
 void Membership::begin_gathering(TimePoint now) {
@@ -173,6 +198,12 @@ void Membership::gather(TimePoint now) {
     return;
   }
   const int count = count_candidates(nodes_, restarts_.cool_down(), options_.nodes_min, now);
+  if (count >= options_.nodes_min && !may_go_on()) {
+    if (!std::exchange(is_split_said_, true))
+      print(why_too_few() + "; waiting for them for up to " + describe_duration(options_.join_timeout));
+    return;
+  }
+  is_split_said_ = false;
   const auto next = gathering_.next({options_, nodes_, count, rounds_begun_ == 0}, now);
   if (next.is_complete) return form_round(now);
   if (next.say) print(*next.say);
@@ -181,8 +212,10 @@ void Membership::gather(TimePoint now) {
 
 void Membership::end_gathering(TimePoint now) {
   const int count = nodes_.count_available();
-  if (now < gathering_.ends() || count >= options_.nodes_min) return gather(now);
-  finish(verdict_of_wait(options_, count, names_of(nodes_), restarts_.reason()), now);
+  if (now < gathering_.ends() || (count >= options_.nodes_min && may_go_on())) return gather(now);
+  finish(count >= options_.nodes_min ? verdict_of_split(options_, why_too_few())
+                                     : verdict_of_wait(options_, count, names_of(nodes_), restarts_.reason()),
+         now);
 }
 
 // Not if a node has done its work already: the round is about to end.

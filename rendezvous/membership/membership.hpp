@@ -74,14 +74,15 @@ struct Joined {
   std::string seen_address;
   bool is_endpoint_host = false;
 };
-// A node whose end is not proven has fallen silent: it may still run, behind a broken network.
+// The node is not here any more. Unless its end is proven it may still run, behind a broken network or elsewhere.
 struct Left {
   NodeId node;
   std::string why;
-  bool is_end_proven = true;
+  bool is_end_proven = false;
 };
-// The connection broke, which proves nothing: the node may come again within the resume window, as a Joined with the
-// same node key and another NodeId. Where it does not it has left, and its end is proven.
+// The connection broke: the node may come again within the resume window, as a Joined with the same node key and
+// another NodeId. Where it does not it has left. That does not prove its end: an agent that lives closes its connection
+// too, where it misses heartbeats, and so does whatever lies between the hosts.
 struct Disconnected {
   NodeId node;
   std::string why;
@@ -136,6 +137,13 @@ class Membership {
   bool has_begun() const { return round_.id.has_value(); }  // a round
   bool knows(const std::string& node_key) const;            // whose farewell is for this job
   std::optional<Refused> other_job(const Hello& hello) const { return admission().other_job(hello); }
+  // Another node serves the job too, and has gone on with the round that it holds; it may not have decided yet, and
+  // hold none. The nodes here join it where they have no round, or can't go on and it has. They give up their round
+  // where the other one was among them and has gone on with the greater part; or where they have begun the job once
+  // more, which is believed only of those who have the job's token.
+  enum class Aside { no, joins, gives_up_round };
+  Aside aside_for(const Hello& other) const;
+  [[nodiscard]] Actions give_up_round();  // tells the nodes
   bool is_full() const;  // a round of as many nodes as the job takes is under way: who comes now is a spare
   // Of the job, as far as this node can tell.
   int nodes_max_for(const Hello& hello) const { return admission().nodes_max_for(hello); }
@@ -222,6 +230,8 @@ class Membership {
   void leave_out(NodeId newcomer, const RoundEnded& message, TimePoint now);
   bool may_another_round_follow(TimePoint now);
   bool may_go_on() const;
+  bool are_others_too_few() const;
+  bool may_wait() const { return options_.holds_endpoint; }  // for others, where it may not go on
 
   // ddprun is told to stop (membership_stop.cpp).
   void take_warning(NodeId from, const StopAsked& message, TimePoint now);
@@ -243,6 +253,7 @@ class Membership {
   void close_claims(TimePoint now);
   void take_settings_of(const Held& claim, TimePoint now);
   void take_claim_of_another_round(NodeId id, const Held& held, TimePoint now);
+  std::optional<int> lost_member_of(const RoundId& round) const;
   void adopt(const Held& held, TimePoint now);
   void seat(NodeId id, const Held& held, TimePoint now);
   void end_older_round(NodeId id, std::uint32_t round);
@@ -272,6 +283,7 @@ class Membership {
   Quorum quorum_;
   std::optional<TimePoint> deadline_;  // of the phase
   Gathering gathering_;
+  bool is_split_said_ = false;  // that too few nodes are here to go on
   Newcomers newcomers_;
   OwnAbsence own_absence_;
   CurrentRound round_;                 // or the last one
@@ -281,6 +293,8 @@ class Membership {
   RunBook book_;
   int world_size_ = 0;  // of the round that began last
   Recovery recovery_;
+  // The nodes of the round have met at the endpoint, and no host but this one can have it.
+  bool is_endpoint_ours_;
   // Of the job:
   StopRequests stops_;
   std::optional<FinishJob> verdict_;

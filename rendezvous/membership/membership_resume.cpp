@@ -73,7 +73,8 @@ void Membership::tell_again(NodeId id, Node& node) {
 void Membership::take_in_with_round(NodeId id, const Held& held, TimePoint now) {
   const auto& last = options_.before.last_round;
   const bool is_left_behind = held.is_left_behind || held.round < last;
-  if (is_left_behind && !(last < held.round)) restarts_.restate(options_.before.restart_count, now);
+  // The job that was given up here before goes on with one of its nodes.
+  if (!(last < held.round)) restarts_.restate(options_.before.restart_count, now);
   if (is_left_behind) return end_older_round(id, held.round.number);
   if (rounds_begun_ == 0) return claim(id, held, now);
   if (held.round < last_round()) return end_older_round(id, held.round.number);
@@ -182,8 +183,18 @@ void Membership::take_claim_of_another_round(NodeId id, const Held& held, TimePo
     return end_older_round(id, held.round.number);
   }
   send(id, refusal_of_round(node.hello.host_name, held));
-  if (node.is_member()) return take(Left{id, "it has round " + round + " of others", false}, now);
+  if (node.is_member()) return take(Left{id, "it has round " + round + " of others"}, now);
   forget(id);
+}
+
+// Where this process knew an older round, the rank may be that of a node that is here.
+std::optional<int> Membership::lost_member_of(const RoundId& round) const {
+  const auto lost = options_.lost_group_rank;
+  const bool is_here = lost && std::any_of(nodes_.begin(), nodes_.end(), [&](const auto& entry) {
+                         const auto& held = entry.second.hello.held;
+                         return held && held->round == round && held->group_rank == *lost;
+                       });
+  return is_here ? std::nullopt : lost;
 }
 
 void Membership::adopt(const Held& held, TimePoint now) {
@@ -199,11 +210,12 @@ void Membership::adopt(const Held& held, TimePoint now) {
   round_.nodes = held.group_world_size;
   options_.term.term = std::max(options_.term.term, held.round.term + 1);
   recovery_.adopt(held, now);
-  quorum_.adopt(held.group_world_size, options_.lost_group_rank);
-  if (options_.lost_group_rank && recovery_.settle(*options_.lost_group_rank)) {
-    round_.loss = {"node " + std::to_string(*options_.lost_group_rank) + ", which had the endpoint, was lost",
-                   job_time(now)};
-  }
+  is_endpoint_ours_ = !options_.endpoint_address.empty() && held.endpoint_address == options_.endpoint_address;
+  restarts_.restate(held.restart_count, now);
+  const auto lost = lost_member_of(held.round);
+  quorum_.adopt(held.group_world_size, lost);
+  if (lost && recovery_.settle(*lost))
+    round_.loss = {"node " + std::to_string(*lost) + ", which had the endpoint, was lost", job_time(now)};
   print("the job is in round " + std::to_string(round_.number()) + " of " + counted(held.group_world_size, "node") +
         ", which go on" + (round_.loss ? "; " + round_.loss->what : ""));
 }
@@ -245,8 +257,9 @@ void Membership::consider_losses(TimePoint now) {
   }
   if (round_.loss && !job_stop()) {
     const bool may = may_go_on();
-    if (!may && !recovery_.awaits_anyone()) return step_down(why_too_few());
-    if (may && phase_ == Phase::running) stop_round(SIGTERM, false, round_.loss->what, now);
+    const bool is_decided = may || !recovery_.awaits_anyone();
+    if (!may && is_decided && !may_wait()) return step_down(why_too_few());
+    if (is_decided && phase_ == Phase::running) stop_round(SIGTERM, false, round_.loss->what, now);
   }
   if (round_.loss && job_stop() && !recovery_.awaits_anyone() && phase_ == Phase::running)
     return give_up_agreement(now);

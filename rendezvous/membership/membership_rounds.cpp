@@ -67,8 +67,9 @@ void Membership::count_restarts_before(const std::vector<NodeId>& members, TimeP
 }
 
 void Membership::start_round(std::uint16_t store_port, TimePoint now) {
-  if (!may_go_on()) return step_down(why_too_few());  // nodes fell silent meanwhile
+  if (!may_go_on()) return may_wait() ? begin_gathering(now) : step_down(why_too_few());  // nodes fell silent meanwhile
   recovery_.begin_own_round();
+  is_endpoint_ours_ = !options_.endpoint_address.empty();
   phase_ = Phase::running;
   deadline_.reset();
   const auto all = nodes_.members();
@@ -144,7 +145,7 @@ void Membership::stop_round(int signal_number, bool kill, const std::optional<st
 
 // As far as it is known before all have ended.
 bool Membership::may_another_round_follow(TimePoint now) {
-  if (job_stop() || (!recovery_.awaits_anyone() && !may_go_on())) return false;
+  if (job_stop() || (!recovery_.awaits_anyone() && !may_go_on() && !may_wait())) return false;
   return restarts_.may_follow(round_, nodes_.count_available() >= options_.nodes_min, now);
 }
 
@@ -157,7 +158,7 @@ void Membership::refuse_those_that_never_stop(TimePoint now) {
   for (const auto id : late) {
     send(id, Refused{"this node did not end its workers within twice the grace, of which an hour counts, and a minute",
                      "look for processes of the job there that can't be killed: `ps -eo pid,stat,wchan:30,args`"});
-    take(Left{id, "it did not end its workers", false}, now);
+    take(Left{id, "it did not end its workers"}, now);
   }
 }
 
@@ -248,7 +249,15 @@ void Membership::end_round_if_all_have(TimePoint now) {
 // Where membership is on no node of the job, only a round that another one began needs its greater part, once: another
 // membership may have gone on with it.
 bool Membership::may_go_on() const {
-  return (!options_.greater_part_only && !recovery_.is_in_doubt()) || quorum_.is_greater_part_here();
+  if (!options_.greater_part_only && !recovery_.is_in_doubt()) return true;
+  return quorum_.is_greater_part_here() || are_others_too_few();
+}
+
+// The nodes that are not here can't go on without some of those that are, or without newcomers; and these come to the
+// endpoint.
+bool Membership::are_others_too_few() const {
+  if (options_.nodes_min == options_.nodes_max && nodes_.count_available() >= options_.nodes_min) return true;
+  return is_endpoint_ours_ && quorum_.silent_count() < options_.nodes_min;
 }
 
 void Membership::begin_next_round(TimePoint now) {
@@ -262,7 +271,7 @@ void Membership::begin_next_round(TimePoint now) {
   const bool is_due = restarts_.end(end, now);
   if (job_stop() || !is_due || restarts_.is_crash_loop())
     return finish(verdict_of_round({round_, job_stop(), is_due, world_size_, options_.restarts_max}), now);
-  if (!may_go_on()) return step_down(why_too_few());
+  if (!may_go_on() && !may_wait()) return step_down(why_too_few());
   restarts_.go_on(end, now);
   if (const auto& pause = restarts_.pause(); pause.failures() > 0) {
     gathering_.pause_until(now + pause.length());

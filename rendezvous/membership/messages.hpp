@@ -40,6 +40,10 @@ struct Held {
   // a round of an older membership has none.
   std::vector<std::string> nonces{};
   std::optional<std::uint64_t> stop_call{};  // that StopAt has told this node in `round`
+  // The node that had the endpoint, and the numeric address at which this node reached it there. Empty: a daemon had
+  // it, or a node that took over from its host, or there were several ports.
+  std::optional<int> host_group_rank{};
+  std::string endpoint_address{};
   bool operator==(const Held&) const = default;
 };
 constexpr std::size_t kNoncesMax = 8;
@@ -74,6 +78,9 @@ struct Hello {
   bool is_served_by_agent = false;  // the endpoint, by one of the job: who else is at one of its ports is passed by
   bool wants_report = false;        // of the run, when the job has ended; group rank 0 gets it anyway
   std::string slurm_run;  // "42.0.r1", at one of whose ports the endpoint is: another may have the same id; empty: none
+  // This node serves the job at its standby port, after its first host was lost, and asks nothing: it looks whether
+  // another ddprun of the job has come to the endpoint since.
+  bool is_host = false;
   bool operator==(const Hello&) const = default;
 };
 

@@ -30,6 +30,13 @@ struct MembershipOptions {
   // After nodes fell silent only the greater part of a round's nodes goes on. Where membership is not on a node of the
   // job and never stops, whoever reaches it may.
   bool greater_part_only = true;
+  // Membership is where the nodes of the job look for it first, not with a node that took over from its host. Where too
+  // few nodes are here to go on it waits for others instead of stepping down.
+  bool holds_endpoint = false;
+  bool has_token = false;  // whoever says hello has proven to know the job's
+  // The endpoint as the user named it, numeric, where that is an address of this host: whoever had the endpoint there
+  // before has ended. Empty: it is a name, or the address is not this host's own.
+  std::string endpoint_address;
   RoundId term;                                     // its number is not used; a round that is heard of makes it greater
   std::uint64_t term_max = std::uint64_t{1} << 62;  // of a round that a node may have
   std::chrono::milliseconds heartbeat_timeout{3'000};  // silence for as long is a node's loss

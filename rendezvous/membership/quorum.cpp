@@ -51,6 +51,11 @@ bool Quorum::knows(const std::string& node_key) const {
   return current_.members.count(node_key) != 0 || established_.members.count(node_key) != 0;
 }
 
+int Quorum::silent_count() const {
+  const int silent = count(current_).silent;
+  return current_.is_established ? silent : std::max(silent, count(established_).silent);
+}
+
 Quorum::Count Quorum::count(const Round& round) {
   Count out;
   const auto lower = [](std::optional<int>& lowest, int rank) { lowest = lowest ? std::min(*lowest, rank) : rank; };

@@ -33,7 +33,7 @@ class Quorum {
   bool is_greater_part_here() const;
   bool is_established() const { return current_.is_established; }
   bool knows(const std::string& node_key) const;
-  int silent_count() const { return count(current_).silent; }
+  int silent_count() const;  // of the round in question that has more of them
 
  private:
   enum class Standing { here, gone, silent };

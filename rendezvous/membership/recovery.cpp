@@ -10,6 +10,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kClaimsToldEach = 1min;
 constexpr std::size_t kRanksShown = 8;
+constexpr auto kLastOneWaits = 1s;
 
 }  // namespace
 
@@ -21,14 +22,28 @@ void Recovery::claim(const std::string& node_key, const Held& held, bool is_own,
 std::optional<Recovery::Decision> Recovery::decision(TimePoint now) const {
   auto choice = claims_.choice(lost_group_rank_);
   if (!choice) return Decision{};
-  const bool is_clear = (choice->is_greater_part || choice->is_whole) && !choice->is_lone;
-  if (!is_clear && !is_due(now)) return {};
-  return Decision{std::move(choice)};
+  if (now >= decided_at(*choice)) return Decision{std::move(choice)};
+  return {};
+}
+
+Recovery::TimePoint Recovery::decided_at(const Claims::Choice& choice) const {
+  if (!choice.is_greater_part && !choice.is_whole) return *deadline_;
+  if (!choice.is_lone) return {};
+  // The last one that is left: no other member can bear it out.
+  const bool is_last = choice.is_whole && !choice.gone.empty();
+  return is_last ? *deadline_ - timeout_ + kLastOneWaits : *deadline_;
+}
+
+std::optional<Recovery::TimePoint> Recovery::deadline() const {
+  if (!are_claims_open()) return deadline_;
+  const auto choice = claims_.choice(lost_group_rank_);
+  const auto at = choice ? decided_at(*choice) : TimePoint{};
+  return at == TimePoint{} ? *deadline_ : at;  // what is clear is decided as it comes
 }
 
 void Recovery::close_claims() {
   if (!is_adopted_) deadline_.reset();
-  claims_ = {};
+  claims_.forget();
 }
 
 void Recovery::adopt(const Held& held, TimePoint now) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rendezvous/membership/claims.hpp"
@@ -29,8 +30,9 @@ class Recovery {
   };
 
   // lost_group_rank: whose end or silence made this membership begin. Nobody waits for that node.
-  Recovery(std::chrono::milliseconds timeout, std::optional<int> lost_group_rank)
-      : timeout_(timeout), lost_group_rank_(lost_group_rank) {}
+  // endpoint_address: where whoever had the endpoint before has ended.
+  Recovery(std::chrono::milliseconds timeout, std::optional<int> lost_group_rank, std::string endpoint_address)
+      : timeout_(timeout), lost_group_rank_(lost_group_rank), claims_(std::move(endpoint_address)) {}
 
   // --- claims, until one is adopted
 
@@ -60,7 +62,7 @@ class Recovery {
   // --- both
 
   std::chrono::milliseconds timeout() const { return timeout_; }
-  std::optional<TimePoint> deadline() const { return deadline_; }  // of the wait for claims, and then for members
+  std::optional<TimePoint> deadline() const;  // of the wait for claims, and then for members
   bool is_due(TimePoint now) const { return deadline_ && now >= *deadline_; }
   void stop_waiting() { deadline_.reset(); }
   void reset_wait();       // for claims and members
@@ -78,6 +80,8 @@ class Recovery {
   std::optional<std::string> tell_claim(const std::string& place, std::uint32_t round, TimePoint now);
 
  private:
+  TimePoint decided_at(const Claims::Choice& choice) const;
+
   std::chrono::milliseconds timeout_;
   std::optional<int> lost_group_rank_;
   Claims claims_;

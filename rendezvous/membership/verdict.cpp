@@ -91,6 +91,15 @@ FinishJob verdict_of_wait(const MembershipOptions& options, int count, const std
   return verdict;
 }
 
+FinishJob verdict_of_split(const MembershipOptions& options, const std::string& why_too_few) {
+  FinishJob verdict;
+  verdict.exit_code = exit_code_of(outcome::NotTogether{});
+  verdict.restarts_max = options.restarts_max;
+  verdict.what = why_too_few + "; none of them came back within " + describe_duration(options.join_timeout);
+  verdict.try_this = kTryTogether;
+  return verdict;
+}
+
 FinishJob verdict_of_stop(int signal_number, int restarts_max) {
   FinishJob verdict;
   verdict.exit_code = exit_code_of(outcome::StoppedBySignal{signal_number});

@@ -251,6 +251,8 @@ void fields(Held& m, Visit visit) {
   visit("is_left_behind", m.is_left_behind);
   visit("nonces", m.nonces, std::vector<std::string>());
   visit("stop_call", m.stop_call);
+  visit("host_group_rank", m.host_group_rank);
+  visit("endpoint_address", m.endpoint_address, std::string());
 }
 
 template <class Visit>
@@ -279,6 +281,7 @@ void fields(Hello& m, Visit visit) {
   visit("is_served_by_agent", m.is_served_by_agent);
   visit("wants_report", m.wants_report);
   visit("slurm_run", m.slurm_run);
+  visit("is_host", m.is_host, false);
 }
 
 template <class Visit>
@@ -549,6 +552,8 @@ void check(const Held& m) {
   if (m.nonces.size() > kNoncesMax) refuse("nonces", "is too long");
   for (const auto& nonce : m.nonces) check_secret("nonces", nonce);
   if (m.stop_call) check_range("stop_call", static_cast<std::int64_t>(*m.stop_call), 1, kStepMax);
+  if (m.host_group_rank) check_range("host_group_rank", *m.host_group_rank, 0, m.group_world_size - 1);
+  if (!m.endpoint_address.empty()) check_address("endpoint_address", m.endpoint_address);
 }
 
 void check(const StoreOpened& m) { check_port(m.port); }

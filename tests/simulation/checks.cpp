@@ -93,7 +93,10 @@ void Checks::check_whole(const RoundId& id, const Round& round) {
         begun != begun_.end() && begun->second < id && !was_disowned(begun->second))
       before = std::max(before, begun->second);
   const auto found = rounds_.find(before);
-  if (found == rounds_.end()) return;
+  if (found == rounds_.end()) {
+    has_begun_once_more_ = has_begun_once_more_ || is_endpoint_replaced_;
+    return;
+  }
   const auto& old = found->second;
   require(round.restart_count >= old.restart_count, "round ", name, " has forgotten restarts of round ",
           to_string(before));
@@ -122,8 +125,8 @@ void Checks::begins(const Node& node, const StartRound& start) {
   require(!node.workers().is_any_of_group_left(), node.name(), " begins round ", id, " with processes of round ",
           to_string(node.workers().round()));
   const auto begun = begun_.find(&node);
-  require(begun == begun_.end() || begun->second < start.round, node.name(), " begins round ", id, " after round ",
-          begun == begun_.end() ? "" : to_string(begun->second));
+  require(begun == begun_.end() || begun->second < start.round || was_disowned(begun->second), node.name(),
+          " begins round ", id, " after round ", begun == begun_.end() ? "" : to_string(begun->second));
   begun_[&node] = start.round;
   for (const auto& [group_rank, member] : rounds_[start.round].members)
     require(!(member->workers().round() < start.round) || !member->is_alive() ||

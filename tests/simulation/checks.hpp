@@ -45,11 +45,10 @@ class Checks {
   void stops_at(const RoundId& round, std::uint64_t call, std::optional<std::uint64_t> promised);
   // A worker of the round has ended with 0.
   void ends_well(const RoundId& round) { ++rounds_[round].ended_well; }
-  // A membership on one of the job's nodes counts this node as ended by the design's rule, a closed connection that is
-  // not resumed, and it lives: it was frozen then. So both may go on, each reckoning the other dead; "at most one side"
-  // is not promised then, and not checked.
-  void takes_the_living_for_dead() { has_taken_the_living_for_dead_ = true; }
-  bool may_two_go_on() const { return has_taken_the_living_for_dead_; }
+  bool may_two_go_on() const { return has_begun_once_more_; }
+  // Another ddprun has come at the endpoint. Where it hears of no survivor, that can't be told from a first start: it
+  // may begin the job once more. The two find each other later, and with a token the one that came last gives way.
+  void endpoint_is_replaced() { is_endpoint_replaced_ = true; }
   // The greater part of an older round is together and goes on. What a node says of this newer one does not count, as
   // it can't be told from a lie: neither its restarts nor what its workers have done.
   void is_disowned(const RoundId& round) { disowned_.insert(round); }
@@ -95,7 +94,7 @@ class Checks {
   std::set<RoundId> complete_now_, disowned_;
   std::size_t rounds_completed_ = 0;
   int changes_of_members_ = 0;
-  bool has_taken_the_living_for_dead_ = false;
+  bool is_endpoint_replaced_ = false, has_begun_once_more_ = false;
 };
 
 }  // namespace ddp::simulation

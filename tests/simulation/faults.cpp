@@ -49,6 +49,7 @@ void Faults::befall(Fault fault) {
       case Fault::stop: return stop();
       case Fault::slow_files: return slow_files();
       case Fault::failed_calls: return fail_calls();
+      case Fault::replaced_endpoint: return replace_endpoint();
       case Fault::full_daemon: return fill_daemon();
     }
     return false;
@@ -189,18 +190,34 @@ bool Faults::replace_host() {
     return false;
   world_.trace("fault: another ddprun comes in place of ", old->name());
   int host = old->host();
-  switch (dice().between(0, 2)) {
-    case 0: old->kill(); break;       // its guardian ends its workers, and says so
-    case 1: old->kill_both(); break;  // its kernel closes its connection
-    default:                          // nobody says anything
-      world_.lose_host(host);
-      world_.network->bring_back(host);
-  }
+  end_of(*old);
   if (dice().chance(30))  // of the same name at another address
     for (int other = 1; other < job().hosts; ++other)
       if (world_.node_on(other) == nullptr && !world_.network->is_lost(other)) host = other;
   world_.clock.after(dice().between(0ms, limit()), nullptr, [this, host, old] {
     if (world_.node_on(host) == nullptr && !world_.network->is_lost(host)) world_.start_node(host, old);
+  });
+  return true;
+}
+
+void Faults::end_of(Node& old) {
+  switch (dice().between(0, 2)) {
+    case 0: return old.kill();       // its guardian ends its workers, and says so
+    case 1: return old.kill_both();  // its kernel closes its connection
+    default:                         // nobody says anything
+      const int host = old.host();
+      world_.lose_host(host);
+      world_.network->bring_back(host);
+  }
+}
+
+bool Faults::replace_endpoint() {
+  if (job().is_daemon_apart || world_.network->is_lost(0)) return false;
+  world_.trace("fault: another ddprun comes at the endpoint");
+  world_.checks.endpoint_is_replaced();
+  if (auto* old = world_.node_on(0)) end_of(*old);
+  world_.clock.after(dice().between(0ms, dice().one_of<Duration>({limit(), 20s})), nullptr, [this] {
+    if (!is_over_ && world_.node_on(0) == nullptr && !world_.network->is_lost(0)) world_.start_node(0);
   });
   return true;
 }

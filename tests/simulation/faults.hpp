@@ -40,6 +40,8 @@ class Faults {
   bool stall();
   bool kill_worker();
   bool replace_host();
+  bool replace_endpoint();
+  void end_of(Node& old);
   bool stop();
   bool slow_files();
   bool fail_calls();

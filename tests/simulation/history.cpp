@@ -21,6 +21,10 @@ class History {
     world_.out = options.trace;
     draw_job(options.as_json);
     job().is_signal_told = !options.faults.empty();
+    if (options.faults.count(Fault::replaced_endpoint) != 0) {
+      job().is_endpoint_numeric = world_.fault_dice.chance(50);
+      job().has_token = world_.fault_dice.chance(50);
+    }
     if (options.has_ports && !job().is_daemon_apart) draw_ports();
     if (options.has_look_ups) draw_look_ups();
     if (options.has_seats) job().workers.takes_seats_percent = world_.seat_dice.one_of<int>({50, 100, 100});
@@ -279,8 +283,6 @@ class History {
     world_.clock.after(time, nullptr, [this, from, to] { world_.network->unblock(from, to); });
   }
 
-  // Where the network also hides nodes from each other, a broken connection that is not resumed proves no end; the
-  // design takes it for one, and so the two do not happen in one history.
   void break_connections() {
     if (!breaks_connections_) return;
     const int a = dice().between(0, world_.hosts() - 1), b = dice().between(0, world_.hosts() - 1);
@@ -368,7 +370,7 @@ class History {
     if (alive.empty()) return;
     std::string all;
     for (const auto* node : alive) all += " " + node->name();
-    if (world_.checks.may_two_go_on()) return;
+    if (world_.checks.may_two_go_on() && !job().has_token) return;
     const auto* running = find_membership();
     if (running == nullptr) throw Violation("nodes wait for ever, and no membership knows of them:" + all);
     const auto view = running->view();

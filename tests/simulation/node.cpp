@@ -17,7 +17,7 @@ using launcher::WorkerGroupEvent;
 namespace {
 
 constexpr Duration kAtOnce = 100us;
-constexpr Duration kFarewellLimit = 1s;
+constexpr Duration kFarewellLimit = 1s, kCallLimit = 1s;
 constexpr Duration kFileTimeMax = 3s;
 
 std::string key_of(int number) {
@@ -198,9 +198,9 @@ void Node::host_membership(MembershipOptions options) {
   server_ = std::make_unique<Server>(
       world_, process_, std::move(options),
       Server::OwnNode{key(), [this](const ToAgent& message) { session_step(Session::Heard{message}); },
-                      [this](const std::string& why) {
+                      [this](const HostCore::StepDown& how) {
                         former_servers_.push_back(std::move(server_));
-                        meet(MeetingCore::SteppedDown{why});
+                        meet(Session::stepped_down(how));
                       }});
   session_step(Session::Hosting{});
 }
@@ -322,6 +322,17 @@ void Node::perform(const Session::Serve& action) {
   meet(MeetingCore::ToServe{action.lost_group_rank});
 }
 
+void Node::perform(const Session::Call& action) {
+  if (!is_name_known()) return;
+  world_.network->connect(process_, world_.endpoint_host(), kEndpointPort + action.to.port, kCallLimit,
+                          [this, hello = action.hello](Network::Attempt, Channel* channel) {
+                            if (channel == nullptr) return;
+                            world_.trace("   ", name(), " calls at the endpoint");
+                            channel->send(ToMembership(hello));
+                            channel->close();
+                          });
+}
+
 void Node::perform(const Session::StopOrphans& action) {
   world_.trace(name(), " stops its workers: ", action.why);
   world_.clock.at(world_.clock.now(), &process_, [this, why = action.why] { decide(NodeCore::Orphaned{why}); });
@@ -405,7 +416,13 @@ void Node::perform(const MeetingCore::OpenEndpoint&) {
 
 void Node::perform(const MeetingCore::Host& action) {
   auto options = world_.options_for(hello_);
-  if (!action.is_next) return host_membership(std::move(options));
+  options.has_token = world_.job.has_token;
+  options.holds_endpoint = !action.is_next;
+  if (options.holds_endpoint && world_.job.is_endpoint_numeric) options.endpoint_address = world_.address_of(host());
+  if (options.holds_endpoint && !has_hosted_) {
+    has_hosted_ = true;
+    return host_membership(std::move(options));
+  }
   options.lost_group_rank = action.lost_group_rank;
   world_.clock.at(world_.clock.now(), &process_, [this, options] {  // not within the session's step
     close_channel();
@@ -413,7 +430,7 @@ void Node::perform(const MeetingCore::Host& action) {
   });
 }
 
-void Node::perform(const MeetingCore::StopHosting& action) { session_step(Session::SteppedDown{action.why}); }
+void Node::perform(const MeetingCore::StopHosting& action) { session_step(action.how); }
 
 void Node::perform(const MeetingCore::HandOn& action) {
   const auto named = slurm_address_.empty() ? kEndpointName : slurm_address_;

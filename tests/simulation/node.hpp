@@ -75,6 +75,7 @@ class Node {
   void perform(const rendezvous::Session::Send& action);
   void perform(const rendezvous::Session::HandOn& action);
   void perform(const rendezvous::Session::Serve& action);
+  void perform(const rendezvous::Session::Call& action);
   void perform(const rendezvous::Session::StopOrphans& action);
   void perform(const rendezvous::Session::GiveUp& action);
   void say(const rendezvous::ToMembership& message);
@@ -161,7 +162,7 @@ class Node {
   std::uint64_t attempts_ = 0, look_ups_ = 0;
   TimePoint name_known_at_{};
   std::string slurm_address_;  // of the endpoint, as this node's client was told
-  bool has_session_begun_ = false;
+  bool has_session_begun_ = false, has_hosted_ = false;
   rendezvous::Session::Target target_;
   std::optional<rendezvous::Session::Target> farewell_to_;  // as the guardian was told
   std::chrono::milliseconds clock_offset_{0};

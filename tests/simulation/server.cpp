@@ -39,7 +39,8 @@ void Server::take_in(Channel& channel, const Hello& hello) {
   const NodeId id = core_.new_node();
   world_.trace("   ", owner_.name, " hears the hello of ", world_.name_of(hello.node_key), ", which has ",
                hello.held ? to_string(hello.held->round) : "no round");
-  if (!is_stranger(hello.node_key) && has_been_gone(hello)) world_.checks.comes_back(world_.node_of(hello.node_key));
+  if (!is_stranger(hello.node_key) && !hello.is_host && has_been_gone(hello))
+    world_.checks.comes_back(world_.node_of(hello.node_key));
   const bool is_claim = hello.held && !hello.held->is_left_behind;
   connections_[id] = {&channel, hello.node_key, is_claim ? hello.held->round : RoundId{}};
   channel.listen({[this, id](const Message& message) {
@@ -76,22 +77,7 @@ void Server::lose(NodeId id, const Closed& how) {
   connections_.erase(found);
   if (is_stopped_) return;
   losses_[session.node_key] = {world_.clock.now(), !how.by_peer};
-  if (how.by_peer && own_node_.message && !is_stranger(session.node_key)) watch_resumption(session.node_key);
   step(HostCore::Ended{id, how.why, how.by_peer});
-}
-
-// Membership takes the end of a connection that is not resumed for the end of its node. That is wrong where the node
-// was frozen, and so could not resume it: it finds this host silent when it goes on, and may take its place.
-void Server::watch_resumption(const std::string& node_key) {
-  const auto lost_at = world_.clock.now();
-  world_.clock.after(options_.resume_window(), &owner_, [this, node_key, lost_at] {
-    const bool has_come = std::any_of(connections_.begin(), connections_.end(),
-                                      [&](const auto& entry) { return entry.second.node_key == node_key; });
-    const auto& node = world_.node_of(node_key);
-    const auto& process = node.process();
-    const bool was_frozen = process.pauses > 0 || (process.went_on && *process.went_on >= lost_at);
-    if (!has_come && !is_stopped_ && node.is_alive() && was_frozen) world_.checks.takes_the_living_for_dead();
-  });
 }
 
 void Server::step(const HostCore::Event& event) { perform(core_.step(event, world_.clock.now())); }
@@ -142,7 +128,8 @@ void Server::perform(const HostCore::Print& action) { world_.trace(owner_.name, 
 
 void Server::perform(const HostCore::StepDown& action) {
   world_.trace(owner_.name, " steps down: ", action.why);
-  world_.clock.at(world_.clock.now(), &owner_, [this, why = action.why] { own_node_.stepped_down(why); });
+  if (action.is_round_given_up) world_.checks.is_disowned(membership().last_round());
+  world_.clock.at(world_.clock.now(), &owner_, [this, action] { own_node_.stepped_down(action); });
   stop();
 }
 

@@ -22,7 +22,7 @@ class Server {
   struct OwnNode {  // where membership is in an agent's process
     std::string node_key;
     std::function<void(const rendezvous::ToAgent& message)> message;
-    std::function<void(const std::string& why)> stepped_down;
+    std::function<void(const rendezvous::HostCore::StepDown& how)> stepped_down;
   };
 
   Server(World& world, Process& owner, rendezvous::MembershipOptions options, OwnNode own_node);
@@ -54,7 +54,6 @@ class Server {
   void perform(const rendezvous::HostCore::StepDown& action);
   void perform(const rendezvous::HostCore::Finish& action);
   void lose(rendezvous::NodeId id, const Closed& how);
-  void watch_resumption(const std::string& node_key);
   bool has_been_gone(const rendezvous::Hello& hello) const;
   void wait_for_deadline();
 

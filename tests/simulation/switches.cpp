@@ -7,9 +7,9 @@ namespace ddp::simulation {
 
 namespace {
 
-constexpr const char* kNames[kFaults] = {"reset", "refusal",    "close",        "one-way",
-                                         "cut",   "stall",      "late-death",   "replaced-host",
-                                         "stop",  "slow-files", "failed-calls", "full-daemon"};
+constexpr const char* kNames[kFaults] = {"reset",        "refusal",           "close",         "one-way", "cut",
+                                         "stall",        "late-death",        "replaced-host", "stop",    "slow-files",
+                                         "failed-calls", "replaced-endpoint", "full-daemon"};
 constexpr const char* kCallNames[kCalls] = {"spawn", "seats", "store", "output"};
 
 }  // namespace

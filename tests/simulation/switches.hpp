@@ -16,13 +16,14 @@ enum class Fault {
   cut,         // for a while two hosts can't reach each other, and reach all others
   stall,       // an event loop does nothing, its connections stay open and what comes over them waits
   late_death,  // a worker is killed, and its end is reported up to 2 s later
-  replaced_host,  // a new ddprun comes in place of another one that is gone, before anybody may have noticed
-  stop,           // one ddprun gets SIGTERM
-  slow_files,     // for a while whatever a ddprun does with files takes up to 3 s
-  failed_calls,   // for a while one of Call fails on a host
-  full_daemon,    // for a while other jobs have all places that the daemon has, or as many as they get
+  replaced_host,      // a new ddprun comes in place of another one that is gone, before anybody may have noticed
+  stop,               // one ddprun gets SIGTERM
+  slow_files,         // for a while whatever a ddprun does with files takes up to 3 s
+  failed_calls,       // for a while one of Call fails on a host
+  replaced_endpoint,  // a new ddprun comes at the endpoint in place of the one that was there
+  full_daemon,        // for a while other jobs have all places that the daemon has, or as many as they get
 };
-constexpr std::size_t kFaults = 12;
+constexpr std::size_t kFaults = 13;
 
 constexpr std::size_t index_of(Fault fault) { return static_cast<std::size_t>(fault); }
 std::string name_of(Fault fault);

@@ -56,6 +56,7 @@ struct LookUps {
 struct Job {
   int hosts = 2;  // of nodes; host 0 is the endpoint's, or the daemon's where it is apart
   bool is_daemon_apart = false;
+  bool is_endpoint_numeric = false;  // else a name, which may lead to another host later
   int nodes_min = 2, nodes_max = 2;
   int restarts_max = 0;
   std::chrono::milliseconds join_timeout{20'000}, last_call_timeout{2'000}, grace{2'000}, orphan_limit{20'000};

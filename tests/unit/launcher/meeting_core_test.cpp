@@ -181,6 +181,18 @@ TEST_F(Meet, TheNextHostIsReachedWhereItStoodBy) {
   EXPECT_FALSE(core->serves());
 }
 
+TEST_F(Meet, WhoHoldsTheEndpoint_JoinsAnotherHostAndServesAgainAtTheEndpoint) {
+  begin(options(true), "O");
+  EXPECT_EQ(step(MeetingCore::EndpointOpened{}), "H");
+  const rendezvous::Session::Target there{"10.0.0.1", 4001};
+  EXPECT_EQ(step(MeetingCore::SteppedDown{"host a serves the job already", there}), "PS");
+  EXPECT_EQ(all<MeetingCore::StopHosting>(last).front().how.other_host, there);
+  EXPECT_FALSE(core->serves());
+  EXPECT_EQ(step(MeetingCore::ToServe{1}), "H") << "not in place of another";
+  EXPECT_EQ(all<MeetingCore::Host>(last).front().lost_group_rank, 1);
+  EXPECT_EQ(core->endpoint_host(""), "node0");
+}
+
 TEST(IsThisHost, IsToldByNamesAndAddresses) {
   EXPECT_TRUE(is_this_host("localhost", {}, {}, "node1"));
   EXPECT_TRUE(is_this_host("node1", {"10.0.0.9"}, {}, "node1"));

@@ -60,6 +60,19 @@ TEST_F(Gatherings, FirstRoundWaitsTheLastCallForTheMaximum) {
   EXPECT_TRUE(next(began + 1s).is_complete);
 }
 
+TEST_F(Gatherings, FewerThanTheMaximumListenForAnotherHostFirst) {
+  options.last_call_timeout = 0ms;
+  gathering.listen_until(began + 2s);
+  come(1);
+  come(2);
+  EXPECT_EQ(next(began).deadline, began + 2s);
+  EXPECT_FALSE(next(began + 1999ms).is_complete);
+  EXPECT_TRUE(next(began + 2s).is_complete);
+  come(3);
+  come(4);
+  EXPECT_TRUE(next(began).is_complete) << "nobody of the job can be elsewhere";
+}
+
 TEST_F(Gatherings, LastCallBeginsAnewOnceTooFewWereHere) {
   come(1);
   come(2);

@@ -35,6 +35,7 @@ class HostOfTwo : public ::testing::Test {
     MembershipOptions out;
     out.run_id = "job";
     out.nodes_min = out.nodes_max = 2;
+    out.holds_endpoint = true;
     out.term = {1700000000, 7, 0};
     out.nonce = [] { return std::string(32, 'a'); };
     return out;
@@ -46,6 +47,14 @@ class HostOfTwo : public ::testing::Test {
     out.node_key = key_of(number);
     out.host_name = "h" + std::to_string(number);
     out.nodes_min = out.nodes_max = 2;
+    return out;
+  }
+
+  // Another host of the job, or of another one, calls.
+  static Hello call(const std::string& run_id = "job") {
+    auto out = hello(7, run_id);
+    out.is_host = true;
+    out.standby_port = 5007;
     return out;
   }
 
@@ -153,6 +162,37 @@ TEST_F(HostOfTwo, TakesSoManySparesAndNoMore) {
   ASSERT_EQ(told<Refused>(actions), 1);
   EXPECT_THAT(std::get<Refused>(all<HostCore::Tell>(actions).front().message).what,
               HasSubstr("258 nodes and spares already"));
+}
+
+TEST_F(HostOfTwo, StepsAsideForAHostThatHasARoundWhereItHasNone) {
+  static_cast<void>(step(HostCore::OwnAgentSaid{hello(0)}));
+  Actions actions;
+  come(call("other"), &actions);
+  EXPECT_TRUE(all<HostCore::StepDown>(actions).empty());
+  EXPECT_EQ(all<HostCore::Close>(actions).size(), 1U);
+  come(call(), &actions);
+  ASSERT_EQ(all<HostCore::StepDown>(actions).size(), 1U);
+  const auto down = all<HostCore::StepDown>(actions).front();
+  EXPECT_EQ(down.other_host, (Elsewhere{"10.0.0.2", 5007}));
+  EXPECT_EQ(down.why, "host h7 (10.0.0.2) serves the job already");
+}
+
+TEST_F(HostOfTwo, TakesACallerForNoNodeAndGoesOnWithItsOwnRound) {
+  static_cast<void>(step(HostCore::OwnAgentSaid{hello(0)}));
+  const auto actions_of_join = [&] {
+    Actions actions;
+    come(hello(1), &actions);
+    return actions;
+  }();
+  ASSERT_EQ(told<Welcome>(actions_of_join), 1);
+  static_cast<void>(step(HostCore::OwnAgentSaid{StoreOpened{0, 4000}}));
+  ASSERT_EQ(core_.membership().phase_name(), "running");
+  Actions actions;
+  come(call(), &actions);
+  EXPECT_TRUE(all<HostCore::StepDown>(actions).empty());
+  EXPECT_EQ(told<Welcome>(actions), 0);
+  EXPECT_EQ(all<HostCore::Close>(actions).size(), 1U);
+  EXPECT_EQ(core_.membership().summary().node_count, 2U);
 }
 
 TEST_F(HostOfTwo, EndsAConnectionThatSaysHelloTwice) {

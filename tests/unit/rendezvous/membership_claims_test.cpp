@@ -258,6 +258,34 @@ TEST_F(MembershipClaims, ALoneSurvivorIsBelievedWhenTheWaitIsOver) {
   EXPECT_EQ(started.at(11).restart_count, 1) << "what it said before it was believed counts";
 }
 
+// Node 1 had the endpoint, at an address that is now that of another ddprun.
+TEST_F(MembershipClaims, WhoeverHadTheEndpointBeforeHasEnded) {
+  for (const bool is_the_same_address : {true, false}) {
+    SCOPED_TRACE(is_the_same_address);
+    more_options = {};
+    begin_with(2, 2, 3);
+    auto survivor = held_by(2);
+    survivor.is_established = true;
+    survivor.host_group_rank = 0;
+    survivor.endpoint_address = "10.0.0.1";
+    more_options.holds_endpoint = true;
+    more_options.endpoint_address = is_the_same_address ? "10.0.0.1" : "10.0.0.9";
+    begin_anew(2, 2, 3);
+    join(7, "h1", {}, true);
+    comes_again(2, 12, survivor);
+    EXPECT_EQ(stopped.count(12), 0u);
+    pass(1s);
+    ASSERT_EQ(stopped.count(12), is_the_same_address ? 1u : 0u) << "it may still run, elsewhere";
+    pass(7s);
+    ASSERT_EQ(stopped.count(12), 1u) << "both nodes of the job are here";
+    says(12, RoundEnded{0, {}, 2, false});
+    ASSERT_EQ(started.count(7), 1u);
+    EXPECT_EQ(started.at(7).round.number, 1u);
+    EXPECT_EQ(started.at(12).group_rank, 1);
+    EXPECT_FALSE(stepped_down);
+  }
+}
+
 TEST_F(MembershipClaims, TheHostsOwnNodeIsBelievedBeforeAllOthers) {
   begin_with(3, 3);
   more_options.lost_group_rank = 0;
@@ -423,7 +451,7 @@ TEST(Claims, TheLargestSetDecidesAndItsNewestRoundIsTaken) {
   const auto claim = [](std::uint32_t number, int rank, std::vector<std::string> nonces) {
     return Held{{100, 1, number}, rank, 5, 0, false, false, std::move(nonces)};
   };
-  Claims claims;
+  Claims claims{""};
   EXPECT_FALSE(claims.choice({}));
   claims.add("a", claim(3, 0, {"n3", "n2"}), false);
   claims.add("b", claim(9, 0, {"x9", "x8"}), false);
@@ -454,7 +482,7 @@ TEST(Claims, TheLargestSetDecidesAndItsNewestRoundIsTaken) {
 }
 
 TEST(Claims, WhatTheLastClaimantLeavesWithIsBelievedWhereThereIsNothingElse) {
-  Claims claims;
+  Claims claims{""};
   claims.add("a", Held{{100, 1, 3}, 0, 2, 0, false, false, {"n"}}, false);
   claims.leave("a", true);
   ASSERT_TRUE(claims.choice({}));

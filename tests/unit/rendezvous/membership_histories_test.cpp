@@ -77,9 +77,10 @@ class History {
     for (const auto& [rank, key] : last_round_) {
       if (silent_.count(key) != 0) silent.push_back(rank);
       for (const auto& agent : agents_)
-        if (agent.key == key && is_here(agent)) here.push_back(rank);
+        if (agent.key == key) (is_here(agent) ? here : silent).push_back(rank);
     }
-    if (options_.greater_part_only && is_last_round_known_) {
+    const bool are_all_here = options_.nodes_min == options_.nodes_max;
+    if (options_.greater_part_only && is_last_round_known_ && !are_all_here) {
       ASSERT_TRUE(here.size() > silent.size() ||
                   (here.size() == silent.size() && (here.empty() || here.front() < silent.front())))
           << "the smaller part goes on";
@@ -172,14 +173,12 @@ class History {
   void die(std::size_t index) {
     const auto agent = agents_[index];
     agents_.erase(agents_.begin() + static_cast<std::ptrdiff_t>(index));
-    const bool is_proven = below(3) != 0;
-    if (!is_proven) silent_.insert(agent.key);
-    if (is_proven && below(2) == 0)
-      hear(membership_->step(NodeEnded{"key-" + std::to_string(agent.key)}, now_));
-    else if (is_proven && below(2) == 0)
+    if (below(3) == 0) return hear(membership_->step(NodeEnded{"key-" + std::to_string(agent.key)}, now_));
+    silent_.insert(agent.key);
+    if (below(2) == 0)
       hear(membership_->step(Disconnected{node(*agent.connection), "reset"}, now_));
     else
-      hear(membership_->step(Left{node(*agent.connection), "gone", is_proven}, now_));
+      hear(membership_->step(Left{node(*agent.connection), "gone"}, now_));
   }
 
   void end(Agent& agent) {

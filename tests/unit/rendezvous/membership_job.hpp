@@ -75,8 +75,8 @@ class Job : public ::testing::Test {
     return {start.round, start.group_rank, start.group_world_size, start.restart_count, false, false, nonces_of.at(id)};
   }
   void says(std::uint64_t id, const ToMembership& message) { hear(membership->step(Heard{node(id), message}, now)); }
-  void leaves(std::uint64_t id) { hear(membership->step(Left{node(id), "gone"}, now)); }
-  void falls_silent(std::uint64_t id) { hear(membership->step(Left{node(id), "silent", false}, now)); }
+  void leaves(std::uint64_t id) { hear(membership->step(Left{node(id), "gone", true}, now)); }
+  void falls_silent(std::uint64_t id) { hear(membership->step(Left{node(id), "silent"}, now)); }
   void pass(std::chrono::milliseconds time) {
     const auto end = now + time;
     for (auto next = membership->next_deadline(); next && *next < end; next = membership->next_deadline()) {

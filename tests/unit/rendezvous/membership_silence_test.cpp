@@ -52,64 +52,124 @@ TEST_F(Job, AMembershipOutsideTheJobGoesOnWithWhoeverReachesIt) {
   EXPECT_EQ(started.at(3).round.number, 1u);
 }
 
-class HostThatSlept : public Job {
+// Three nodes run, and the connections of two of them end.
+class ClosedConnections : public Job {
  protected:
-  void three_nodes_run_and_the_host_sleeps(std::chrono::milliseconds time) {
+  void two_of_three_close() {
     begin(1, 3);
     for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
-    pass(1min);
-    sleep(time);
-  }
-  void others_do_not_come_again() {
     disconnects(2);
     disconnects(3);
     pass(1s);
-    ends(1, {}, 2);
   }
 };
 
-TEST_F(HostThatSlept, TakesConnectionsThatWereClosedMeanwhileForSilent) {
-  three_nodes_run_and_the_host_sleeps(1600ms);
-  others_do_not_come_again();
-  ASSERT_TRUE(stepped_down) << "they may have gone on with another host, and have ended since";
+TEST_F(ClosedConnections, ProveNoEnd) {
+  two_of_three_close();
+  ends(1, {}, 2);
+  ASSERT_TRUE(stepped_down) << "they may have gone on with another host";
   EXPECT_THAT(*stepped_down, HasSubstr("2 nodes of round 0 fell silent"));
 }
 
-TEST_F(HostThatSlept, NoticesWhateverItHearsFirst) {
-  begin(1, 3);
-  for (const std::uint64_t id : {1u, 2u, 3u}) join(id, "h" + std::to_string(id), {}, id == 1);
-  now += 1600ms;
-  others_do_not_come_again();
-  EXPECT_TRUE(stepped_down);
-}
-
-TEST_F(HostThatSlept, GoesOnAfterAShortNap) {
-  three_nodes_run_and_the_host_sleeps(1400ms);
-  others_do_not_come_again();
-  EXPECT_FALSE(stepped_down);
-  EXPECT_EQ(started.at(1).group_world_size, 1);
-}
-
-TEST_F(HostThatSlept, BelievesAGuardian) {
-  three_nodes_run_and_the_host_sleeps(10s);
+TEST_F(ClosedConnections, WithTheWordOfAGuardianAreAnEnd) {
+  two_of_three_close();
   hear(membership->step(NodeEnded{"key-2"}, now));
   hear(membership->step(NodeEnded{"key-3"}, now));
   ends(1, {}, 2);
   EXPECT_EQ(started.at(1).group_world_size, 1);
 }
 
-TEST_F(HostThatSlept, BelievesAClosedConnectionAgainOnceTheOthersAreKnownToBeThere) {
-  three_nodes_run_and_the_host_sleeps(10s);
-  pass(8s);
-  others_do_not_come_again();
+TEST_F(ClosedConnections, AreEnoughWhereMembershipIsNoPartOfTheJob) {
+  greater_part_only = false;
+  two_of_three_close();
+  ends(1, {}, 2);
   EXPECT_EQ(started.at(1).group_world_size, 1);
 }
 
-TEST_F(HostThatSlept, OutsideOfTheJobIsNoHostThatOthersLeave) {
-  greater_part_only = false;
-  three_nodes_run_and_the_host_sleeps(10s);
-  others_do_not_come_again();
-  EXPECT_EQ(started.at(1).group_world_size, 1);
+// The endpoint's node, where the others may go on without it.
+class HolderOfTheEndpoint : public Job {
+ protected:
+  void SetUp() override { more_options.holds_endpoint = true; }
+  void begin_round(int nodes_min, int nodes_max) {
+    begin(nodes_min, nodes_max, 3);
+    for (int i = 1; i <= nodes_max; ++i) join(static_cast<std::uint64_t>(i), "h" + std::to_string(i), {}, i == 1);
+    ASSERT_EQ(started.at(1).round.number, 0u);
+    for (int i = 1; i <= nodes_max; ++i) says(static_cast<std::uint64_t>(i), RoundStarted{0});
+  }
+};
+
+TEST_F(HolderOfTheEndpoint, WaitsForTheOthersAndSaysWhy) {
+  begin_round(1, 3);
+  falls_silent(2);
+  falls_silent(3);
+  ends(1, {}, 2);
+  EXPECT_FALSE(stepped_down);
+  EXPECT_EQ(started.at(1).round.number, 0u);
+  EXPECT_THAT(said.back(), HasSubstr("2 nodes of round 0 fell silent"));
+  auto caller = hello;
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no) << "the job does not go on there, as far as is known";
+  caller.held = held_by(2);
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::joins);
+  comes_again(2, 12, held_by(2));
+  says(12, RoundEnded{0, {}, 2, false});
+  EXPECT_EQ(started.at(1).round.number, 1u);
+  EXPECT_EQ(membership->aside_for(caller), Membership::Aside::no);
+  for (const bool has_been_here : {true, false}) {
+    caller.held = held_by(1);
+    caller.held->round.number = 2;
+    caller.held->is_established = true;
+    if (!has_been_here) caller.held->nonces = {"of a round elsewhere"};
+    EXPECT_EQ(membership->aside_for(caller) == Membership::Aside::gives_up_round, has_been_here)
+        << "without a token anybody may say that";
+  }
+}
+
+TEST_F(HolderOfTheEndpoint, ThatHasBegunTheJobOnceMoreGivesWayToWhoKnowsItsToken) {
+  more_options.has_token = true;
+  begin_round(1, 2);
+  auto caller = hello;
+  caller.held = Held{{1600000000, 1, 7}, 0, 2, 0, true, false, {"of a round elsewhere"}};
+  ASSERT_EQ(membership->aside_for(caller), Membership::Aside::gives_up_round);
+  hear(membership->give_up_round());
+  EXPECT_EQ(stopped.count(1), 0u) << "its own agent is told otherwise";
+  ASSERT_EQ(stopped.count(2), 1u);
+  EXPECT_TRUE(stopped.at(2).front().is_left_behind);
+}
+
+TEST_F(HolderOfTheEndpoint, EndsTheJobWhereNobodyComesBack) {
+  begin_round(1, 3);
+  falls_silent(2);
+  falls_silent(3);
+  ends(1, {}, 2);
+  pass(61s);
+  ASSERT_EQ(finished.count(1), 1u);
+  EXPECT_EQ(finished.at(1).exit_code, exit_code_of(outcome::NotTogether{}));
+  EXPECT_THAT(*finished.at(1).what, HasSubstr("none of them came back within 60 s"));
+}
+
+TEST_F(HolderOfTheEndpoint, NeedsNoGreaterPartOfAFixedNumberThatIsThere) {
+  begin_round(3, 3);
+  falls_silent(2);
+  falls_silent(3);
+  ends(1, {}, 2);
+  join(4, "h4");
+  EXPECT_EQ(started.at(1).round.number, 0u);
+  join(5, "h5");
+  EXPECT_EQ(group_ranks({1, 4, 5}), (std::vector<int>{0, 1, 2}));
+  EXPECT_EQ(started.at(1).round.number, 1u);
+}
+
+TEST_F(HolderOfTheEndpoint, NeedsNoGreaterPartWhereTheOthersAreTooFewWithoutNewcomers) {
+  for (const bool is_address_own : {false, true}) {
+    more_options.endpoint_address = is_address_own ? "10.0.0.1" : "";
+    started.clear();
+    begin_round(4, 5);
+    for (const std::uint64_t id : {3u, 4u, 5u}) falls_silent(id);
+    for (const std::uint64_t id : {1u, 2u}) ends(id, {}, 2);
+    join(6, "h6");
+    join(7, "h7");
+    EXPECT_EQ(started.at(1).round.number, is_address_own ? 1u : 0u) << "a name may lead newcomers elsewhere";
+  }
 }
 
 TEST_F(Job, NodesThatFallSilentAfterTheirRoundHasEndedMayGoOnElsewhere) {

@@ -97,6 +97,9 @@ class SessionTest : public ::testing::Test {
       }
       if (const auto* serve = std::get_if<Session::Serve>(&action))
         out += "serve without " + (serve->lost_group_rank ? std::to_string(*serve->lost_group_rank) : "?");
+      if (const auto* call = std::get_if<Session::Call>(&action))
+        out += std::string(call->hello.is_host ? "call " : "wrong call ") + text_of(call->to) +
+               (call->hello.held ? " holding " + std::to_string(call->hello.held->round.number) : "");
       if (std::holds_alternative<Session::StopOrphans>(action)) out += "stop workers";
       if (const auto* give_up = std::get_if<Session::GiveUp>(&action)) {
         const auto* refused = std::get_if<Refused>(&give_up->why);
@@ -775,6 +778,87 @@ TEST_F(SessionTest, AfterTheVerdictTheEndOfTheConnectionIsNone) {
   EXPECT_EQ(hear(FinishJob{}), "hand finish_job");
   EXPECT_EQ(ended(How::closed), "");
   EXPECT_EQ(session.next_deadline(), std::nullopt);
+}
+
+// --- the endpoint, and who serves the job elsewhere ---
+
+TEST_F(SessionTest, InPlaceOfAnotherHost_CallsAtTheEndpointOnceASecondUntilItStepsDown) {
+  join_and_start(1);
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  EXPECT_EQ(ended(How::refused), "serve without 0");
+  EXPECT_EQ(step(Session::Hosting{}), "say hello holding 0");
+  EXPECT_EQ(after(0ms), "call endpoint");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started");
+  EXPECT_EQ(after(999ms), "");
+  EXPECT_EQ(after(1ms), "call endpoint");
+  EXPECT_EQ(next(), "call endpoint") << "it is not decided whether the job goes on here";
+  EXPECT_EQ(hear(start(1, 0)), "hand start_round 1");
+  EXPECT_EQ(next(), "call endpoint holding 1");
+  EXPECT_EQ(step(Session::SteppedDown{"too few"}), "stop workers, connect 10.0.0.2");
+}
+
+TEST_F(SessionTest, TheHostAtTheEndpoint_CallsNobody) {
+  EXPECT_EQ(step(Session::Hosting{}), "say hello");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_FALSE(session.next_deadline());
+}
+
+TEST_F(SessionTest, TheHostAtTheEndpoint_JoinsWhoServesTheJobAlready) {
+  EXPECT_EQ(step(Session::Hosting{}), "say hello");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_EQ(step(Session::SteppedDown{"", kSecond}), "connect 10.0.0.2");
+  EXPECT_EQ(step(Session::Connected{kSecond}), "say hello again");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_EQ(hear(start(4, 2)), "hand start_round 4");
+  EXPECT_FALSE(session.next_deadline());
+}
+
+TEST_F(SessionTest, TheHostAtTheEndpoint_ServesAgainWhereNobodyElseWelcomesIt) {
+  EXPECT_EQ(step(Session::Hosting{}), "say hello");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_EQ(step(Session::SteppedDown{"", kSecond}), "connect 10.0.0.2");
+  EXPECT_EQ(ended(How::silent), "");
+  EXPECT_EQ(next(), "connect 10.0.0.2") << "not its own endpoint";
+  EXPECT_EQ(next(), "hang up, serve without ?");
+  EXPECT_EQ(step(Session::Hosting{}), "say hello again");
+  EXPECT_EQ(after(10s), "") << "it is at the endpoint";
+}
+
+TEST_F(SessionTest, TheHostAtTheEndpoint_ServesAgainWhereTheOtherHostIsLostBeforeARound) {
+  EXPECT_EQ(step(Session::Hosting{}), "say hello");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_EQ(step(Session::SteppedDown{"", kSecond}), "connect 10.0.0.2");
+  EXPECT_EQ(step(Session::Connected{kSecond}), "say hello again");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome");
+  EXPECT_EQ(ended(How::closed), "");
+  std::string what;
+  while ((what = next(10s)) == "connect 10.0.0.2") EXPECT_EQ(ended(How::refused), "");
+  EXPECT_EQ(what, "serve without ?");
+}
+
+TEST_F(SessionTest, SaysWhoHadTheEndpointAndWhereItWasReached) {
+  const auto held = [&] {
+    const auto actions = session.step(Session::Connected{kFirst}, now);
+    return std::get<Hello>(std::get<Session::Send>(actions.front()).message).held.value();
+  };
+  join_and_start(1);
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  EXPECT_EQ(held().host_group_rank, 0);
+  EXPECT_EQ(held().endpoint_address, "10.0.0.1");
+}
+
+TEST_F(SessionTest, ReachedElsewhere_SaysNothingOfTheEndpoint) {
+  join_and_start(2);
+  EXPECT_EQ(ended(How::closed), "connect endpoint");
+  EXPECT_EQ(ended(How::refused), "connect 10.0.0.2");
+  EXPECT_EQ(step(Session::Connected{kSecond}), "say hello holding 0");
+  EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started");
+  EXPECT_EQ(ended(How::closed), "");
+  EXPECT_EQ(next(), "connect 10.0.0.2");
+  const auto actions = session.step(Session::Connected{kSecond}, now);
+  const auto held = std::get<Hello>(std::get<Session::Send>(actions.front()).message).held.value();
+  EXPECT_EQ(held.host_group_rank, std::nullopt);
+  EXPECT_EQ(held.endpoint_address, "");
 }
 
 }  // namespace
