@@ -150,6 +150,7 @@ void MeetingCore::take(const ToServe& event, TimePoint) {
 
 void MeetingCore::take(const SteppedDown& event, TimePoint) {
   serves_ = false;
+  hand_on_held_round();  // so that it is ended here like any other
   out_.emplace_back(Print{serves_no_longer_text(event.why)});
   out_.emplace_back(StopHosting{event});
 }

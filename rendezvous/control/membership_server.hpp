@@ -11,7 +11,7 @@
 #include <string>
 
 #include "base/event_log.hpp"
-#include "rendezvous/membership/membership.hpp"
+#include "rendezvous/host/host_core.hpp"
 #include "rendezvous/wire/channel.hpp"
 
 namespace ddp::rendezvous {

@@ -156,6 +156,15 @@ TEST_F(Meet, UnderSlurmAnAddressOfThisHostDoesWhereTheNameStaysUnknown) {
   EXPECT_EQ(step(MeetingCore::LookedUp{{}, {}, "10.0.0.1"}), "") << "too late";
 }
 
+TEST_F(Meet, UnderSlurmARoundThatWaitsIsHandedOnBeforeThisNodeServesNoLonger) {
+  auto its = options(true);
+  its.may_be_slurm_node = true;
+  begin(its, "LO");
+  EXPECT_EQ(step(MeetingCore::EndpointOpened{}), "H");
+  EXPECT_EQ(step(MeetingCore::Heard{start()}), "");
+  EXPECT_EQ(step(MeetingCore::SteppedDown{"host a serves the job already"}), "MPS");
+}
+
 TEST_F(Meet, OnceItHasFinishedNothingIsLookedUpOrHeldBack) {
   auto its = options(true);
   its.may_be_slurm_node = true;
