@@ -81,11 +81,11 @@ std::optional<Session::Target> Session::whereabouts() const {
 
 void Session::take(const Begin&, TimePoint now) { connect_to_next(now); }
 
-void Session::take(const Hosting&, TimePoint) {
+void Session::take(const Hosting&, TimePoint now) {
   if (state_ == State::connecting || state_ == State::greeting || state_ == State::joined) out_.emplace_back(HangUp{});
   is_host_ = has_served_ = true;
   serve_at_.reset();
-  greet();
+  greet(now);
 }
 
 // Whoever goes on without this node is one of its successors, or with them.
@@ -103,15 +103,16 @@ void Session::take(const SteppedDown& event, TimePoint now) {
   connect_to_next(now);
 }
 
-void Session::take(const Connected& event, TimePoint) {
+void Session::take(const Connected& event, TimePoint now) {
   if (state_ != State::connecting) return;
   peer_ = event.peer;
-  greet();
+  greet(now);
 }
 
-void Session::greet() {
+void Session::greet(TimePoint now) {
   state_ = State::greeting;
   hello_.held = is_round_refused_ ? std::nullopt : held_;
+  if (hello_.held && hello_.held->spent_restarts) age(*hello_.held->spent_restarts, now - held_since_);
   send(hello_);
 }
 
@@ -356,7 +357,7 @@ void Session::hear(const OpenStore& message, TimePoint) {
   out_.emplace_back(HandOn{message});
 }
 
-void Session::hear(const StartRound& message, TimePoint) {
+void Session::hear(const StartRound& message, TimePoint now) {
   if (message.round < newest_) return;
   newest_ = message.round;
   successors_ = message.successors;
@@ -370,6 +371,8 @@ void Session::hear(const StartRound& message, TimePoint) {
   if (nonces.size() > kNoncesMax) nonces.resize(kNoncesMax);
   held_ = Held{message.round, message.group_rank, message.group_world_size, message.restart_count, false,
                false,         std::move(nonces)};
+  held_->spent_restarts = message.spent_restarts;
+  held_since_ = now;
   started_.reset();
   first_step_.reset();
   failed_.reset();

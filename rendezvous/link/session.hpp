@@ -171,7 +171,7 @@ class Session {
   void connect(const Target& target, TimePoint now);
   void connect_to_next(TimePoint now);
   void pause(double jitter, TimePoint now);
-  void greet();
+  void greet(TimePoint now);
   void host_is_lost(TimePoint now);
   void seek(std::vector<Target> targets);
   bool has_next_port(TimePoint now) const;
@@ -218,6 +218,7 @@ class Session {
   std::optional<TimePoint> all_ports_refuse_since_;
   // Of the present round, or the last one:
   std::optional<Held> held_;
+  TimePoint held_since_{};  // the ages of its restarts are of that time
   std::vector<Successor> successors_;
   std::optional<int> host_group_rank_;
   RoundId newest_{};  // of all that was heard of
@@ -227,7 +228,7 @@ class Session {
   std::optional<FirstStep> first_step_;
   std::optional<RoundFailed> failed_;
   std::optional<RoundEnded> ended_;
-  std::optional<StopAsked> stop_asked_;  // until the job is over: a stop of the round may have had another cause
+  std::optional<StopAsked> stop_asked_;     // until the job is over: a stop of the round may have had another cause
   Actions out_;
 };
 

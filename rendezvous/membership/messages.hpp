@@ -27,6 +27,15 @@ constexpr int kVersionMax = 1'000'000;
 
 // --- from an agent ---
 
+// Restarts of a job that its window may still count, and how long ago they were: clocks of nodes differ.
+struct SpentRestarts {
+  std::chrono::milliseconds age{0};
+  int count = 1;
+  bool operator==(const SpentRestarts&) const = default;
+};
+constexpr std::size_t kSpentRestartsMax = 64;                                // in one message
+constexpr std::chrono::milliseconds kAgeMax = std::chrono::hours(366 * 24);  // which no window exceeds
+
 // What an agent still has of a round, when it comes to a membership that may not know of it: after a broken connection,
 // after the endpoint was started again, at the next host.
 struct Held {
@@ -40,6 +49,8 @@ struct Held {
   // a round of an older membership has none.
   std::vector<std::string> nonces{};
   std::optional<std::uint64_t> stop_call{};  // that StopAt has told this node in `round`
+  // Those of restart_count that a window of restarts counts, with their ages now, the oldest first. Empty: not known.
+  std::optional<std::vector<SpentRestarts>> spent_restarts{};
   bool operator==(const Held&) const = default;
 };
 constexpr std::size_t kNoncesMax = 8;
@@ -209,6 +220,7 @@ struct StartRound {
   // Of the round, 32 hexadecimal digits; secret: its members return it in Held, nothing shows it. Empty: an older
   // membership has none.
   std::string nonce{};
+  std::optional<std::vector<SpentRestarts>> spent_restarts{};  // as in Held, now
   bool operator==(const StartRound&) const = default;
 };
 

@@ -156,6 +156,13 @@ void read(const JsonValue& object, const char* name, std::vector<Successor>& out
   for (const auto& entry : list_in(field(object, name), name, kSuccessorsMax)) read(entry, out.emplace_back());
 }
 
+void read(const JsonValue& object, SpentRestarts& out);
+void read(const JsonValue& object, const char* name, std::optional<std::vector<SpentRestarts>>& out) {
+  if (object.find(name) == nullptr) return;
+  out.emplace();
+  for (const auto& entry : list_in(field(object, name), name, kSpentRestartsMax)) read(entry, out->emplace_back());
+}
+
 void read(const JsonValue& object, Held& out);
 void read(const JsonValue& object, const char* name, std::optional<Held>& out) {
   if (const auto* value = object.find(name)) read(*value, out.emplace());
@@ -207,6 +214,7 @@ void append(std::string& out, const RoundId& value) { append(out, to_string(valu
 
 void append(std::string& out, const FailureReport& failure);
 void append(std::string& out, const Successor& successor);
+void append(std::string& out, const SpentRestarts& restarts);
 void append(std::string& out, const Held& held);
 void append(std::string& out, const RoundTimes& round);
 void append(std::string& out, const RunReport& report);
@@ -242,6 +250,12 @@ void write(std::string& object, const char* name, const std::optional<std::strin
 // --- Older peers do not write every field.
 
 template <class Visit>
+void fields(SpentRestarts& m, Visit visit) {
+  visit("age_ms", m.age);
+  visit("count", m.count);
+}
+
+template <class Visit>
 void fields(Held& m, Visit visit) {
   visit("round", m.round);
   visit("group_rank", m.group_rank);
@@ -251,6 +265,7 @@ void fields(Held& m, Visit visit) {
   visit("is_left_behind", m.is_left_behind);
   visit("nonces", m.nonces, std::vector<std::string>());
   visit("stop_call", m.stop_call);
+  visit("spent_restarts", m.spent_restarts);
 }
 
 template <class Visit>
@@ -384,6 +399,7 @@ void fields(StartRound& m, Visit visit) {
   visit("successors", m.successors);
   visit("host_group_rank", m.host_group_rank);
   visit("nonce", m.nonce, std::string());
+  visit("spent_restarts", m.spent_restarts);
 }
 
 template <class Visit>
@@ -542,6 +558,11 @@ void check(const Hello& m) {
   for (const auto& address : m.addresses) check_address("addresses", address);
 }
 
+void check(const SpentRestarts& m) {
+  check_wait("age_ms", m.age);
+  check_range("count", m.count, 1, kCountMax);
+}
+
 void check(const Held& m) {
   check_range("group_world_size", m.group_world_size, 1, kNodesMax);
   check_range("group_rank", m.group_rank, 0, m.group_world_size - 1);
@@ -695,10 +716,12 @@ void append_part(std::string& out, const Part& part) {
 }
 
 void read(const JsonValue& object, Successor& out) { read_part(object, out); }
+void read(const JsonValue& object, SpentRestarts& out) { read_part(object, out); }
 void read(const JsonValue& object, Held& out) { read_part(object, out); }
 void read(const JsonValue& object, RoundTimes& out) { read_part(object, out); }
 void read(const JsonValue& object, RunReport& out) { read_part(object, out); }
 void append(std::string& out, const Successor& successor) { append_part(out, successor); }
+void append(std::string& out, const SpentRestarts& restarts) { append_part(out, restarts); }
 void append(std::string& out, const Held& held) { append_part(out, held); }
 void append(std::string& out, const RoundTimes& round) { append_part(out, round); }
 void append(std::string& out, const RunReport& report) { append_part(out, report); }
