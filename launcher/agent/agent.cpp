@@ -141,7 +141,7 @@ class Agent {
 
   void reap_guardian() {
     const auto pid = guardian_.pid();
-    if (const auto ending = guardian_.reap()) decide(NodeCore::GuardianEnded{*ending, pid});
+    if (const auto ending = guardian_.reap()) decide(NodeCore::GuardianEnded{*ending, pid, guardian_.is_tree_left()});
   }
 
   // What workers said goes before the end of any of them, and before a stop: it may be why another one has ended.
@@ -229,7 +229,10 @@ class Agent {
     exit_code_ = rendezvous::exit_code_of(action.outcome);
     keeps_log_ = action.keeps_log;
     store_.stop();
-    meeting_.finish([this] { output_.when_drained([this] { io_.stop(); }); });
+    meeting_.finish([this] {
+      decide(NodeCore::Delivered{});
+      output_.when_drained([this] { io_.stop(); });
+    });
   }
 
   void perform(const NodeCore::Quit&) { io_.stop(); }

@@ -418,13 +418,24 @@ void Session::take(const Said& event, TimePoint now) {
   if (const auto* started = std::get_if<RoundStarted>(&event.message)) started_ = *started;
   if (const auto* stepped = std::get_if<FirstStep>(&event.message)) first_step_ = *stepped;
   if (const auto* failed = std::get_if<RoundFailed>(&event.message)) failed_ = *failed;
-  if (const auto* stop = std::get_if<StopAsked>(&event.message))
-    if (!stop_asked_ || stop_asked_->is_warning || !stop->is_warning) stop_asked_ = *stop;
+  if (const auto* stop = std::get_if<StopAsked>(&event.message); stop && !stop->is_warning)
+    return ask_to_stop(*stop, now);
+  if (const auto* warning = std::get_if<StopAsked>(&event.message))
+    if (!stop_asked_ || stop_asked_->is_warning) stop_asked_ = *warning;
   if (const auto* ended = std::get_if<RoundEnded>(&event.message)) {
     ended_ = *ended;
     if (state_ != State::joined) join_deadline_ = now + options_.join_timeout;
   }
   if (state_ == State::joined) send(event.message);
+  if (std::holds_alternative<Leaving>(event.message)) state_ = State::over;  // it does not come again
+}
+
+// What is said of it again, after a broken connection, may be all that membership hears of both requests.
+void Session::ask_to_stop(StopAsked stop, TimePoint now) {
+  if (!stop_asked_at_) stop_asked_at_ = now;
+  stop.is_second = now - *stop_asked_at_ > kSameWish;
+  stop_asked_ = stop;
+  if (state_ == State::joined) send(stop);
 }
 
 }  // namespace ddp::rendezvous

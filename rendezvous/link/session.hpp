@@ -172,6 +172,7 @@ class Session {
   void connect_to_next(TimePoint now);
   void pause(double jitter, TimePoint now);
   void greet(TimePoint now);
+  void ask_to_stop(StopAsked stop, TimePoint now);
   void host_is_lost(TimePoint now);
   void seek(std::vector<Target> targets);
   bool has_next_port(TimePoint now) const;
@@ -228,6 +229,7 @@ class Session {
   std::optional<FirstStep> first_step_;
   std::optional<RoundFailed> failed_;
   std::optional<RoundEnded> ended_;
+  std::optional<TimePoint> stop_asked_at_;  // first, but for warnings
   std::optional<StopAsked> stop_asked_;     // until the job is over: a stop of the round may have had another cause
   Actions out_;
 };

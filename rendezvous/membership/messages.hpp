@@ -148,6 +148,7 @@ constexpr std::size_t kFailuresMax = 8;
 struct StopAsked {
   int signal_number = 0;
   bool is_warning = false;
+  bool is_second = false;  // this ddprun was told before, too: what still runs is killed
   bool operator==(const StopAsked&) const = default;
 };
 
@@ -159,8 +160,14 @@ struct StopReady {
   bool operator==(const StopReady&) const = default;
 };
 
-using ToMembership =
-    std::variant<Hello, StoreOpened, RoundStarted, FirstStep, RoundFailed, RoundEnded, StopAsked, StopReady>;
+// This ddprun ends before its job does. No process of the job is left on its node.
+struct Leaving {
+  std::string why;
+  bool operator==(const Leaving&) const = default;
+};
+
+using ToMembership = std::variant<Hello, StoreOpened, RoundStarted, FirstStep, RoundFailed, RoundEnded, StopAsked,
+                                  StopReady, Leaving>;
 
 // --- to an agent ---
 

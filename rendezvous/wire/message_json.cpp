@@ -337,6 +337,12 @@ template <class Visit>
 void fields(StopAsked& m, Visit visit) {
   visit("signal_number", m.signal_number);
   visit("is_warning", m.is_warning);
+  visit("is_second", m.is_second, false);
+}
+
+template <class Visit>
+void fields(Leaving& m, Visit visit) {
+  visit("why", m.why);
 }
 
 template <class Visit>
@@ -585,6 +591,7 @@ void check(const RoundEnded& m) {
 
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
 void check(const StopReady&) {}
+void check(const Leaving&) {}
 
 void check(const FailureReport& m) {
   using Kind = Ending::Kind;
@@ -760,6 +767,8 @@ template <>
 constexpr const char* kNameOf<StopAsked> = "stop_asked";
 template <>
 constexpr const char* kNameOf<StopReady> = "stop_ready";
+template <>
+constexpr const char* kNameOf<Leaving> = "leaving";
 template <>
 constexpr const char* kNameOf<Welcome> = "welcome";
 template <>

@@ -220,6 +220,19 @@ TEST(DdprunNodes, ANodeThatDiesStopsTheOthersAndIsNamed) {
   EXPECT_TRUE(one.is_gone_within());
 }
 
+TEST(DdprunNodes, ANodeWhoseGuardianDiesTellsTheOthersWhy) {
+  const auto port = free_port();
+  Job zero(node(fixed(2, 0, port), "echo up; " + kStay));
+  Job one(node(fixed(2, 1, port), "echo guardian $PPID; " + kStay));
+  ASSERT_TRUE(zero.prints("up", 2));
+  ASSERT_TRUE(one.prints("guardian", 2));
+  ::kill(static_cast<pid_t>(one.number_after("guardian ")), SIGKILL);
+  EXPECT_EQ(one.wait(), 128 + SIGKILL);
+  EXPECT_EQ(zero.wait(), 77);
+  EXPECT_THAT(zero.err(), HasSubstr("was lost: its guardian process was killed by SIGKILL"));
+  EXPECT_TRUE(one.is_gone_within());
+}
+
 TEST(DdprunNodes, TheEndpointsDeathEndsTheOtherOfTwoWithAReason) {
   const auto port = free_port();
   const std::vector<std::string> conf{"--rdzv-conf=join_timeout=8"};

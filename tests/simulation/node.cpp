@@ -17,6 +17,7 @@ using launcher::WorkerGroupEvent;
 namespace {
 
 constexpr Duration kAtOnce = 100us;
+constexpr Duration kKilledAtOnce = 100ms;  // GuardianLink waits as long for what the guardian has left
 constexpr Duration kFarewellLimit = 1s;
 constexpr Duration kFileTimeMax = 3s;
 
@@ -116,8 +117,9 @@ void Node::kill_guardian() {
   world_.trace(guardian_.name, " is killed");
   guardian_.is_alive = false;
   workers_.abandon();
-  world_.clock.after(kAtOnce, &process_, [this] {
-    decide(NodeCore::GuardianEnded{{launcher::Ending::Kind::killed, SIGKILL, false}, 1});
+  world_.clock.after(kKilledAtOnce, &process_, [this] {
+    decide(NodeCore::GuardianEnded{
+        {launcher::Ending::Kind::killed, SIGKILL, false}, 1, workers_.is_any_left() || workers_.is_any_waiting()});
   });
 }
 

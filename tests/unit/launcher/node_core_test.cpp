@@ -175,7 +175,7 @@ TEST_F(NodeCoreClosingOutput, AStopThatNobodyHearsEndsTheNodeThoughTheDiskIsSlow
 
 TEST_F(NodeCoreClosingOutput, TheEndOfTheGuardianMeanwhileIsTheEndOfTheNode) {
   const auto actions = step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 77});
-  EXPECT_EQ(actions.size(), 1U) << "what its workers printed comes first";
+  EXPECT_EQ(exit_codes(actions), std::vector<int>()) << "what its workers printed comes first";
   EXPECT_EQ(all<NodeCore::CloseOutput>(actions).size(), 1U);
   EXPECT_TRUE(hear(start(1)).empty()) << "nobody can start workers";
   EXPECT_EQ(exit_codes(step(NodeCore::OutputWritten{})), std::vector{128 + SIGKILL});
@@ -696,6 +696,7 @@ TEST_F(NodeCoreOfTwo, AStopWhileNobodyHearsItEndsTheNodeWithItsSignal) {
   const auto actions = step(NodeCore::StopSignalled{SIGINT, " from pid 7 (uid 0)"});
   EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGINT});
   EXPECT_THAT(printed(actions), HasSubstr("SIGINT from pid 7 (uid 0): stopping"));
+  EXPECT_TRUE(step(NodeCore::Delivered{}).empty());
   EXPECT_EQ(all<NodeCore::Quit>(step(NodeCore::StopSignalled{SIGINT})).size(), 1U) << "only its output was left";
 }
 
@@ -707,6 +708,33 @@ TEST_F(NodeCoreOfTwo, AStopThatOthersHearWaitsForTheVerdict) {
   EXPECT_EQ(sent<rendezvous::StopAsked>(actions).size(), 1U);
   actions = step(NodeCore::StopSignalled{SIGTERM});
   EXPECT_EQ(exit_codes(actions), std::vector{128 + SIGTERM}) << "the second time it waits no more";
+}
+
+TEST_F(NodeCoreOfTwo, ASecondSignalDoesNotKeepTheVerdictFromTheOthers) {
+  facts_.serves_endpoint = true;
+  EXPECT_EQ(exit_codes(hear(rendezvous::FinishJob{})), std::vector{0});
+  EXPECT_TRUE(step(NodeCore::StopSignalled{SIGINT}).empty());
+  EXPECT_EQ(all<NodeCore::Quit>(step(NodeCore::Delivered{})).size(), 1U) << "it does not wait for output";
+}
+
+TEST_F(NodeCoreOfTwo, TheOthersHearWhyTheNodeLeavesWithItsGuardian) {
+  run();
+  const auto told = sent<rendezvous::Leaving>(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 7}));
+  ASSERT_EQ(told.size(), 1U) << "before its output is written";
+  EXPECT_EQ(told.front().why, "its guardian process was killed by SIGKILL");
+}
+
+TEST_F(NodeCoreOfTwo, ANodeWithProcessesLeftDoesNotSayThatItLeaves) {
+  run();
+  const NodeCore::GuardianEnded ended{{Ending::Kind::killed, SIGKILL, false}, 7, true};
+  EXPECT_TRUE(sent<rendezvous::Leaving>(step(ended)).empty());
+}
+
+TEST_F(NodeCoreOfTwo, TheHostOfMembershipDoesNotTellItThatItLeaves) {
+  run();
+  facts_.serves_endpoint = true;
+  EXPECT_TRUE(
+      sent<rendezvous::Leaving>(step(NodeCore::GuardianEnded{{Ending::Kind::killed, SIGKILL, false}, 7})).empty());
 }
 
 TEST_F(NodeCoreOfTwo, TheEndOfTheGuardianIsTheEndOfTheNode) {

@@ -77,8 +77,8 @@ class SessionTest : public ::testing::Test {
       if (const auto* hang_up = std::get_if<Session::HangUp>(&action))
         out += hang_up->is_end_told ? "hang up openly" : "hang up";
       if (const auto* say = std::get_if<Session::Send>(&action)) {
-        constexpr const char* kNames[] = {"hello",        "store_opened", "round_started", "first_step",
-                                          "round_failed", "round_ended",  "stop_asked",    "stop_ready"};
+        constexpr const char* kNames[] = {"hello",       "store_opened", "round_started", "first_step", "round_failed",
+                                          "round_ended", "stop_asked",   "stop_ready",    "leaving"};
         out += std::string("say ") + kNames[say->message.index()];
         if (const auto* hello = std::get_if<Hello>(&say->message)) {
           if (hello->held)
@@ -89,8 +89,9 @@ class SessionTest : public ::testing::Test {
         }
       }
       if (const auto* hand = std::get_if<Session::HandOn>(&action)) {
-        constexpr const char* kNames[] = {"welcome",           "elsewhere",    "refused", "open_store", "start_round",
-                                          "round_established", "prepare_stop", "stop_at", "stop_round", "finish_job"};
+        constexpr const char* kNames[] = {"welcome",     "elsewhere",         "refused",      "open_store",
+                                          "start_round", "round_established", "prepare_stop", "stop_at",
+                                          "stop_round",  "finish_job"};
         out += std::string("hand ") + kNames[hand->message.index()];
         if (const auto* round = std::get_if<StartRound>(&hand->message))
           out += " " + std::to_string(round->round.number);
@@ -557,6 +558,43 @@ TEST_F(SessionTest, AStopIsAskedForAgainAsAnotherCauseMayHaveStoppedTheRound) {
   (void)ended(How::closed);
   (void)step(Session::Connected{kFirst});
   EXPECT_EQ(hear(Welcome{}), "hand welcome, say round_started, say stop_asked");
+}
+
+// Both are one message afterwards, and the first may not have been heard either.
+TEST_F(SessionTest, ASecondStopIsSaidAsSuchAlsoAfterABrokenConnection) {
+  const auto said_last = [](const Session::Actions& actions) {
+    return std::get<StopAsked>(std::get<Session::Send>(actions.back()).message);
+  };
+  join_and_start(1);
+  EXPECT_FALSE(said_last(session.step(Session::Said{StopAsked{2}}, now)).is_second);
+  now += 200ms;
+  EXPECT_FALSE(said_last(session.step(Session::Said{StopAsked{2}}, now)).is_second) << "it comes at once";
+  (void)ended(How::closed);
+  now += 1ms;
+  (void)say(StopAsked{2});
+  (void)step(Session::Connected{kFirst});
+  EXPECT_TRUE(said_last(session.step(Session::Heard{Welcome{}}, now)).is_second);
+}
+
+TEST_F(SessionTest, ANodeThatLeavesDoesNotComeAgain) {
+  join_and_start(1);
+  EXPECT_EQ(say(Leaving{"its guardian ended"}), "say leaving");
+  EXPECT_EQ(ended(How::closed), "");
+  EXPECT_EQ(next(), "nothing");
+}
+
+TEST_F(SessionTest, RestartsAreStatedWithTheirAgesAtThatTime) {
+  join();
+  auto message = start(0, 1);
+  message.restart_count = 3;
+  message.spent_restarts = {{10s, 2}, {0s, 1}};
+  (void)hear(message);
+  now += 5s;
+  (void)ended(How::closed);
+  now += 1s;
+  const auto actions = session.step(Session::Connected{kFirst}, now);
+  const auto& hello = std::get<Hello>(std::get<Session::Send>(actions.back()).message);
+  EXPECT_EQ(hello.held->spent_restarts, (std::vector<SpentRestarts>{{16s, 2}, {6s, 1}}));
 }
 
 TEST_F(SessionTest, AWarningIsNoStopAndTakesNoStopsPlace) {
