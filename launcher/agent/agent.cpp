@@ -156,7 +156,8 @@ class Agent {
   }
 
   NodeCore::Facts facts() const {
-    return {Clock::now(), meeting_.job_time(), meeting_.serves_endpoint(), meeting_.is_joined()};
+    return {Clock::now(), meeting_.job_time(), meeting_.serves_endpoint(), meeting_.is_joined(),
+            meeting_.job_time_error()};
   }
 
   // --- what the core decides ---

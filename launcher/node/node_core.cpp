@@ -520,6 +520,7 @@ FailureReport NodeCore::report_of(const Failure& failure) const {
   report.round = start_.round.number;
   report.after = failure.after;
   report.job_time = job_time_at(failure.at);
+  report.job_time_error = facts_.job_time_error;
   report.message = failure.message.empty() ? why_not_spawned_ : failure.message;
   report.accused = failure.accused;
   if (report.accused.size() > rendezvous::kAccusedMax) report.accused.resize(rendezvous::kAccusedMax);

@@ -50,6 +50,7 @@ class NodeCore {
     std::chrono::milliseconds job_time{0};        // now, on the job's clock
     bool serves_endpoint = false;                 // membership is in this process
     bool is_joined = false;                       // somebody hears what is sent to membership
+    std::chrono::milliseconds job_time_error{0};  // of job_time, at most, either way
   };
 
   // Events: signals to this ddprun. `sender` is for the user, as sender_of() has it.
@@ -251,7 +252,8 @@ class NodeCore {
   void take(const Delivered& event);
 
   void hear(const rendezvous::Welcome& message);
-  void hear(const rendezvous::Elsewhere&) {}  // these three are the session's
+  void hear(const rendezvous::Elsewhere&) {}  // these four are the session's
+  void hear(const rendezvous::TimeTold&) {}
   void hear(const rendezvous::Refused&) {}
   void hear(const rendezvous::RoundEstablished&) {}
   void hear(const rendezvous::PrepareStop& message);

@@ -97,6 +97,11 @@ LogEvent message_event(const StopReady& message) {
 
 LogEvent message_event(const Leaving& message) { return {"leaving", LogFields().add("why", message.why)}; }
 
+LogEvent message_event(const TimeAsked& message) { return {"time_asked", LogFields().add("number", message.number)}; }
+LogEvent message_event(const TimeTold& message) {
+  return {"time_told", LogFields().add("number", message.number).add("job_time", message.job_time)};
+}
+
 LogEvent message_event(const Welcome& message) {
   return {"welcome", LogFields()
                          .add("job_time", message.job_time)

@@ -20,13 +20,18 @@ constexpr milliseconds kPauseMax = 1s;
 constexpr milliseconds kSearchPausePerNode = 2ms, kSearchPauseMin = 100ms;
 constexpr milliseconds kRefusalLimit = 10s;
 constexpr milliseconds kAllRefuseLimit = 30s;  // nodes of a Slurm step may be started one after another
+constexpr milliseconds kTimePeriod = 5s;
 constexpr int kDetoursMax = 4;
 constexpr std::size_t kOtherCandidatesMax = 2 * kSuccessorsMax + 1;  // than the endpoint
 
 }  // namespace
 
 Session::Session(Options options, Hello hello, TimePoint now)
-    : options_(options), hello_(std::move(hello)), join_deadline_(now + options.join_timeout), pause_(kPauseFirst) {
+    : options_(options),
+      hello_(std::move(hello)),
+      clock_(now),
+      join_deadline_(now + options.join_timeout),
+      pause_(kPauseFirst) {
   for (int port = 0; port < std::max(1, options.endpoint_ports); ++port)
     endpoint_.push_back({"", static_cast<std::uint16_t>(port)});
   seek(endpoint_);
@@ -40,6 +45,10 @@ Session::Actions Session::step(const Event& event, TimePoint now) {
 
 Session::Actions Session::tick(TimePoint now) {
   out_.clear();
+  if (asks_for_time_at() && now >= *asks_for_time_at()) {
+    ask_for_time(now);
+    return std::exchange(out_, {});
+  }
   if (state_ == State::over || is_in_touch()) return {};
   if (serve_at_ && now >= *serve_at_) {
     serve(now);
@@ -58,7 +67,7 @@ Session::Actions Session::tick(TimePoint now) {
 }
 
 std::optional<TimePoint> Session::next_deadline() const {
-  if (state_ == State::over || state_ == State::idle || is_in_touch()) return {};
+  if (state_ == State::over || state_ == State::idle || is_in_touch()) return asks_for_time_at();
   std::optional<TimePoint> first = serve_at_;
   const auto also = [&](TimePoint time) { first = first ? std::min(*first, time) : time; };
   if (state_ == State::pausing) also(pause_ends_);
@@ -112,6 +121,7 @@ void Session::take(const Connected& event, TimePoint now) {
 void Session::greet(TimePoint now) {
   state_ = State::greeting;
   hello_.held = is_round_refused_ ? std::nullopt : held_;
+  time_asked_at_ = now;
   if (hello_.held && hello_.held->spent_restarts) age(*hello_.held->spent_restarts, now - held_since_);
   send(hello_);
 }
@@ -301,6 +311,9 @@ void Session::hear(const Welcome& message, TimePoint now) {
   serve_at_.reset();
   silent_since_.reset();
   disowned_since_.reset();
+  clock_.forget();
+  clock_.note({time_asked_at_, now, message.job_time});
+  is_time_told_ = true;
   out_.emplace_back(HandOn{message});
   // Else nobody there may know the round, and another one may have its number.
   if (hello_.held && !has_ended_behind()) {
@@ -310,6 +323,24 @@ void Session::hear(const Welcome& message, TimePoint now) {
     if (ended_) send(*ended_);
   }
   if (stop_asked_) send(*stop_asked_);
+}
+
+std::optional<TimePoint> Session::asks_for_time_at() const {
+  if (state_ != State::joined || is_host_ || !is_time_told_) return {};
+  return time_asked_at_ + kTimePeriod;
+}
+
+// An older endpoint does not answer, and is not asked again.
+void Session::ask_for_time(TimePoint now) {
+  time_asked_at_ = now;
+  is_time_told_ = false;
+  send(TimeAsked{++time_questions_});
+}
+
+void Session::hear(const TimeTold& message, TimePoint now) {
+  if (message.number != time_questions_ || is_time_told_) return;
+  is_time_told_ = true;
+  clock_.note({time_asked_at_, now, message.job_time});
 }
 
 // Somebody who is no membership has answered: he lives, and will serve in his turn.

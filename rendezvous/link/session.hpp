@@ -27,6 +27,7 @@
 #include <variant>
 #include <vector>
 
+#include "rendezvous/link/job_clock.hpp"
 #include "rendezvous/membership/membership.hpp"
 
 namespace ddp::rendezvous {
@@ -135,6 +136,9 @@ class Session {
   // Whom to ask for the job, as far as is known here: the one that this agent is joined to, by its numeric address.
   std::optional<Target> whereabouts() const;
 
+  // Not where membership is in this process.
+  const JobClock& clock() const { return clock_; }
+
   // For how long the endpoint is tried although it refuses, before the first round.
   Milliseconds refusal_limit() const;
 
@@ -166,11 +170,14 @@ class Session {
   void hear(const PrepareStop& message, TimePoint now);
   void hear(const StopAt& message, TimePoint now);
   void hear(const StopRound& message, TimePoint now);
+  void hear(const TimeTold& message, TimePoint now);
   void hear(const FinishJob& message, TimePoint now);
 
   void connect(const Target& target, TimePoint now);
   void connect_to_next(TimePoint now);
   void pause(double jitter, TimePoint now);
+  std::optional<TimePoint> asks_for_time_at() const;
+  void ask_for_time(TimePoint now);
   void greet(TimePoint now);
   void ask_to_stop(StopAsked stop, TimePoint now);
   void host_is_lost(TimePoint now);
@@ -192,6 +199,10 @@ class Session {
 
   Options options_;
   Hello hello_;
+  JobClock clock_;
+  TimePoint time_asked_at_{};  // last: a hello asks too
+  std::uint32_t time_questions_ = 0;
+  bool is_time_told_ = false;  // the last question was answered
   State state_ = State::idle;
   TimePoint join_deadline_;
   TimePoint joined_at_{}, pause_ends_{};

@@ -166,8 +166,14 @@ struct Leaving {
   bool operator==(const Leaving&) const = default;
 };
 
+// What does the job's clock show? TimeTold is the answer, at once.
+struct TimeAsked {
+  std::uint32_t number = 0;  // of the question
+  bool operator==(const TimeAsked&) const = default;
+};
+
 using ToMembership = std::variant<Hello, StoreOpened, RoundStarted, FirstStep, RoundFailed, RoundEnded, StopAsked,
-                                  StopReady, Leaving>;
+                                  StopReady, Leaving, TimeAsked>;
 
 // --- to an agent ---
 
@@ -280,7 +286,13 @@ struct FinishJob {
   bool operator==(const FinishJob&) const = default;
 };
 
+struct TimeTold {
+  std::uint32_t number = 0;  // of the question
+  std::chrono::milliseconds job_time{0};
+  bool operator==(const TimeTold&) const = default;
+};
+
 using ToAgent = std::variant<Welcome, Elsewhere, Refused, OpenStore, StartRound, RoundEstablished, PrepareStop, StopAt,
-                             StopRound, FinishJob>;
+                             StopRound, FinishJob, TimeTold>;
 
 }  // namespace ddp::rendezvous

@@ -346,6 +346,17 @@ void fields(Leaving& m, Visit visit) {
 }
 
 template <class Visit>
+void fields(TimeAsked& m, Visit visit) {
+  visit("number", m.number);
+}
+
+template <class Visit>
+void fields(TimeTold& m, Visit visit) {
+  visit("number", m.number);
+  visit("job_time_ms", m.job_time);
+}
+
+template <class Visit>
 void fields(StopReady& m, Visit visit) {
   visit("round", m.round);
   visit("call", m.call);
@@ -492,6 +503,8 @@ void fields(FailureReport& m, Visit visit) {
   visit("is_own_error", m.is_own_error, false);
   visit("was_ending", m.was_ending, false);
   visit("killed_for", m.killed_for, "");
+  visit("job_time_error_ms", m.job_time_error, milliseconds(0));
+  visit("missed_a_peer", m.missed_a_peer, false);
 }
 
 // --- values that other nodes compute with ---
@@ -592,6 +605,8 @@ void check(const RoundEnded& m) {
 void check(const StopAsked& m) { check_range("signal_number", m.signal_number, 1, kSignalMax); }
 void check(const StopReady&) {}
 void check(const Leaving&) {}
+void check(const TimeAsked&) {}
+void check(const TimeTold& m) { check_time("job_time_ms", m.job_time); }
 
 void check(const FailureReport& m) {
   using Kind = Ending::Kind;
@@ -604,6 +619,7 @@ void check(const FailureReport& m) {
   check_range("local_rank", m.local_rank, 0, kWorkersMax - 1);
   check_name("host", m.host);
   check_time("after_ms", m.after);
+  check_time("job_time_error_ms", m.job_time_error);
   if (m.stderr_tail.size() > kStderrLinesMax) refuse("stderr_tail", "is too long");
   if (m.accused.size() > kAccusedMax) refuse("accused", "is too long");
   if (m.killed_for.size() > kKilledForBytesMax) refuse("killed_for", "is too long");
@@ -770,6 +786,8 @@ constexpr const char* kNameOf<StopReady> = "stop_ready";
 template <>
 constexpr const char* kNameOf<Leaving> = "leaving";
 template <>
+constexpr const char* kNameOf<TimeAsked> = "time_asked";
+template <>
 constexpr const char* kNameOf<Welcome> = "welcome";
 template <>
 constexpr const char* kNameOf<Elsewhere> = "elsewhere";
@@ -789,6 +807,8 @@ template <>
 constexpr const char* kNameOf<StopRound> = "stop_round";
 template <>
 constexpr const char* kNameOf<FinishJob> = "finish_job";
+template <>
+constexpr const char* kNameOf<TimeTold> = "time_told";
 
 constexpr std::size_t kTextBytesUsual = 512;
 

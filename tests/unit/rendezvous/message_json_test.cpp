@@ -26,6 +26,8 @@ FailureReport some_failure() {
   out.accused = {7, 0};
   out.is_own_error = out.was_ending = true;
   out.killed_for = "it did not come";
+  out.job_time_error = 3ms;
+  out.missed_a_peer = true;
   return out;
 }
 
@@ -67,6 +69,7 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
       StopAsked{15, true},
       StopAsked{15, false, true},
       Leaving{"its guardian process ended"},
+      TimeAsked{7},
       StopReady{4, 1001},
       StopReady{4, {}}};
   for (const auto& message : up) EXPECT_EQ(to_membership_of(to_json(message)), message) << to_json(message);
@@ -107,7 +110,8 @@ TEST(MessageJson, EveryMessageComesBackAsItWas) {
                                     "what",
                                     "try",
                                     RunReport{60s, 50s, 33, {{3, "why", 2, 16, 1ms, 2ms, 3ms, 4ms, 5ms, 6s}, {}}}},
-                          FinishJob{}};
+                          FinishJob{},
+                          TimeTold{7, 1234ms}};
   for (const auto& message : down) EXPECT_EQ(to_agent_of(to_json(message)), message) << to_json(message);
 }
 

@@ -39,7 +39,8 @@ class SessionTest : public ::testing::Test {
       const auto deadline = session.next_deadline();
       if (!deadline || *deadline > end) return "nothing";
       now = std::max(now, *deadline);
-      if (auto what = text(session.tick(now)); !what.empty()) return what;
+      auto what = text(session.tick(now));
+      if (!what.empty() && what != "say time_asked") return what;
     }
   }
 
@@ -78,7 +79,7 @@ class SessionTest : public ::testing::Test {
         out += hang_up->is_end_told ? "hang up openly" : "hang up";
       if (const auto* say = std::get_if<Session::Send>(&action)) {
         constexpr const char* kNames[] = {"hello",       "store_opened", "round_started", "first_step", "round_failed",
-                                          "round_ended", "stop_asked",   "stop_ready",    "leaving"};
+                                          "round_ended", "stop_asked",   "stop_ready",    "leaving",    "time_asked"};
         out += std::string("say ") + kNames[say->message.index()];
         if (const auto* hello = std::get_if<Hello>(&say->message)) {
           if (hello->held)
@@ -91,7 +92,7 @@ class SessionTest : public ::testing::Test {
       if (const auto* hand = std::get_if<Session::HandOn>(&action)) {
         constexpr const char* kNames[] = {"welcome",     "elsewhere",         "refused",      "open_store",
                                           "start_round", "round_established", "prepare_stop", "stop_at",
-                                          "stop_round",  "finish_job"};
+                                          "stop_round",  "finish_job",        "time_told"};
         out += std::string("hand ") + kNames[hand->message.index()];
         if (const auto* round = std::get_if<StartRound>(&hand->message))
           out += " " + std::to_string(round->round.number);
@@ -576,6 +577,28 @@ TEST_F(SessionTest, ASecondStopIsSaidAsSuchAlsoAfterABrokenConnection) {
   EXPECT_TRUE(said_last(session.step(Session::Heard{Welcome{}}, now)).is_second);
 }
 
+TEST_F(SessionTest, AJoinedNodeAsksForTheTimeUntilTheEndpointDoesNotAnswer) {
+  (void)step(Session::Begin{});
+  (void)step(Session::Connected{kFirst});
+  now += 100ms;
+  (void)hear(Welcome{1'000ms});
+  EXPECT_EQ(session.clock().job_time(now), 1'050ms);
+  EXPECT_EQ(session.clock().error(), 52ms);
+  EXPECT_EQ(*session.next_deadline() - now, 4'900ms);
+  EXPECT_EQ(after(4'900ms), "say time_asked");
+  EXPECT_EQ(session.next_deadline(), std::nullopt);
+  now += 10ms;
+  EXPECT_EQ(hear(TimeTold{7, 1h}), "") << "no question was of that number";
+  EXPECT_EQ(hear(TimeTold{1, 6'000ms}), "");
+  EXPECT_EQ(session.clock().job_time(now), 6'005ms);
+  EXPECT_EQ(session.clock().error(), 7ms);
+  EXPECT_EQ(after(4'990ms), "say time_asked");
+  (void)ended(How::closed);
+  (void)step(Session::Connected{kFirst});
+  (void)hear(Welcome{1h});
+  EXPECT_EQ(session.clock().job_time(now), 1h) << "another endpoint has another clock";
+}
+
 TEST_F(SessionTest, ANodeThatLeavesDoesNotComeAgain) {
   join_and_start(1);
   EXPECT_EQ(say(Leaving{"its guardian ended"}), "say leaving");
@@ -797,7 +820,7 @@ TEST_F(SessionTest, AfterItSteppedDownAnotherJobAtTheOnlyPortEndsNoSearch) {
 TEST_F(SessionTest, ASpareThatLostTheEndpointTriesForTheJoinTimeout) {
   join();
   now += 10min;
-  EXPECT_EQ(session.next_deadline(), std::nullopt) << "it waits as long as the job lasts";
+  EXPECT_EQ(next(), "nothing") << "it waits as long as the job lasts";
   const auto lost = now;
   auto what = ended(How::closed);
   while (what == "connect endpoint") {
